@@ -1,1 +1,22 @@
-"""Layer Normalization (Ba, Kiros, Hinton 2016, arXiv:1607.06450) for PyTorch."""
+"""Layer Normalization (Ba, Kiros, Hinton 2016, arXiv:1607.06450) for PyTorch.
+
+import layernorm as ln
+lstm = ln.LSTM(28, 128)        # takes the place of torch.nn.LSTM
+"""
+
+from . import backends as backends
+from . import functional as functional
+from . import nn as nn
+from .formula import Formula as Formula
+from .nn import GRU as GRU
+from .nn import LSTM as LSTM
+from .nn import RNN as RNN
+from .nn import BatchNorm as BatchNorm
+from .nn import GRUCell as GRUCell
+from .nn import LayerNorm as LayerNorm
+from .nn import LSTMCell as LSTMCell
+from .nn import RMSNorm as RMSNorm
+from .nn import RNNCell as RNNCell
+from .nn import convert as convert
+
+__version__ = "0.1.0"

@@ -1,0 +1,100 @@
+"""Which engines exist here, and the choice between them.
+
+An engine is a module with the functions that `layernorm.reference` lists in its ``__all__``, with the same signatures,
+and one more, ``covers(op, tensor, recurrence)``: whether it has a kernel for that op on that tensor's device and type.
+A new engine is one more row of `ENGINES`.
+
+    with ln.backends.use("reference"):
+        output, hx = lstm(input)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+from collections.abc import Iterator
+from types import ModuleType
+from typing import NamedTuple
+
+import torch
+
+from .formula import unknown
+
+ENGINES = {
+    # name: module; the order is the order of preference
+    "native": "layernorm.native",
+    "triton": "layernorm.gpu",
+    "reference": "layernorm.reference",
+}
+
+_asked_for: str | None = None
+
+
+class Status(NamedTuple):
+    """One engine: its name, whether it runs here, and if not why."""
+
+    name: str
+    available: bool
+    reason: str
+
+
+@functools.cache
+def _status(name: str) -> Status:
+    if importlib.util.find_spec(ENGINES[name]) is None:
+        return Status(name, False, "this version of layernorm does not contain it")
+    try:
+        importlib.import_module(ENGINES[name])
+    except ImportError as error:
+        return Status(name, False, str(error))
+    return Status(name, True, "")
+
+
+def status() -> list[Status]:
+    """Every engine there could be, in order of preference."""
+    return [_status(name) for name in ENGINES]
+
+
+def available() -> list[str]:
+    """The names of the engines that run here, in order of preference."""
+    return [engine.name for engine in status() if engine.available]
+
+
+@contextlib.contextmanager
+def use(name: str) -> Iterator[None]:
+    """Every op inside the ``with`` runs on this engine, in all threads of the process.
+
+    Raises:
+        ValueError: there is no engine of that name.
+        RuntimeError: it does not run here; also raised inside, by an op that it has no kernel for.
+    """
+    global _asked_for
+    if name not in ENGINES:
+        raise ValueError(unknown("backend", name, list(ENGINES)))
+    engine = _status(name)
+    if not engine.available:
+        raise RuntimeError(f"backend {name!r} is not available: {engine.reason}; available: {available()}")
+    before, _asked_for = _asked_for, name
+    try:
+        yield
+    finally:
+        _asked_for = before
+
+
+def choose(op: str, tensor: torch.Tensor, recurrence: str | None = None) -> str:
+    """The engine for one call: the one asked for with `use`, otherwise the first that covers it."""
+    if _asked_for == "reference" or _CHOICES == ("reference",):
+        return "reference"
+    for name in (_asked_for,) if _asked_for else _CHOICES:
+        if engine(name).covers(op, tensor, recurrence):
+            return name
+    raise RuntimeError(f"backend {_asked_for!r} has no kernel for {op} on {tensor.device.type} in {tensor.dtype}")
+
+
+def engine(name: str) -> ModuleType:
+    """The module of an engine."""
+    return importlib.import_module(ENGINES[name])
+
+
+_CHOICES: tuple[str, ...] = tuple(name for name in ENGINES if importlib.util.find_spec(ENGINES[name]))

@@ -1,0 +1,160 @@
+"""The command `layernorm`: run an experiment, draw its report, prepare data, look at the installation."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+_EXTRA = "pip install 'layernorm[experiments]'"
+
+_EPILOGUE = """\
+examples:
+  layernorm run digits                        the first experiment, two minutes, nothing to download
+  layernorm run mnist --preset laptop         the same on MNIST
+  layernorm run mnist --help                  all options of an experiment
+  layernorm report runs/digits                its report again, also of unfinished runs
+  layernorm doctor                            what is installed, found and missing here
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command.
+
+    Args:
+        arguments: without the program's name; None: the process's own.
+
+    Returns:
+        the exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--traceback" in given
+    given = [argument for argument in given if argument != "--traceback"]
+    with contextlib.suppress(AttributeError):  # results are full of signs that an old locale cannot print
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    return _guarded(given, debug)
+
+
+def _guarded(given: list[str], debug: bool) -> int:
+    """Runs a command and turns every way of ending into an exit code and at most one line."""
+    from .experiments.errors import Interrupted, RunError, UsageError
+
+    try:
+        _dispatch(given)
+        return 0
+    except SystemExit as end:  # argparse and tyro have said what is wrong
+        return end.code if isinstance(end.code, int) else 2
+    except (Interrupted, KeyboardInterrupt):
+        return _say("interrupted; the same command resumes", 130)
+    except BrokenPipeError:  # the reader of our output has gone, as in `layernorm ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if debug:
+            raise
+        if isinstance(error, UsageError):
+            return _say(str(error), 2)
+        if isinstance(error, RunError):
+            return _say(str(error), 1)
+        if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("layernorm"):
+            return _say(f"the package {error.name!r} is missing: {_EXTRA}", 1)
+        if isinstance(error, OSError):
+            return _say(str(error), 1)
+        return _say(f"unexpected {type(error).__name__}: {_first_line(error)} (--traceback shows where)", 1)
+
+
+def _say(message: str, code: int) -> int:
+    print(f"layernorm: {message}", file=sys.stderr)
+    return code
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0]
+
+
+def _dispatch(given: list[str]) -> None:
+    from .experiments.errors import unknown
+
+    commands = {"run": _run, "report": _report, "data": _data, "doctor": _doctor}
+    if given and not given[0].startswith("-") and given[0] not in commands:
+        raise unknown("command", given[0], commands)
+    parser = _parser()
+    if not given:
+        parser.print_help()
+        raise SystemExit(2)
+    if given[0] == "run":  # its options are the experiment's
+        _run(given[1:])
+        return
+    parsed = parser.parse_args(given)
+    commands[parsed.command](parsed)
+
+
+def _parser() -> argparse.ArgumentParser:
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("layernorm", description=__doc__, epilog=_EPILOGUE, formatter_class=layout)
+    parser.add_argument("--version", action="version", version=_version())
+    parser.add_argument("--traceback", action="store_true", help="show where an error came from (anywhere on the line)")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    commands.add_parser("run", help="run an experiment, or go on with it; ends with the report", add_help=False)
+    report = commands.add_parser(
+        "report", help="draw the report of runs, finished or not", formatter_class=layout,
+        epilog="examples:\n  layernorm report runs/digits\n  layernorm report runs/a/mnist-layer-* --out report\n",
+    )  # fmt: skip
+    report.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="run folders, or folders of them")
+    report.add_argument("--out", type=Path, metavar="DIR", help="where to (default: RUNS/report)")
+    data = commands.add_parser(
+        "data", help="list and prepare data sets", formatter_class=layout,
+        epilog="examples:\n  layernorm data list\n  layernorm data prepare mnist\n"
+        "  layernorm data prepare mnist --source ~/Downloads/mnist\n",
+    )  # fmt: skip
+    actions = data.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions.add_parser("list", help="every data set, and whether and where it is found here")
+    prepare = actions.add_parser("prepare", help="check a data set and put it into the cache")
+    prepare.add_argument("name", metavar="NAME")
+    prepare.add_argument("--source", type=Path, metavar="DIR", help="take the files from here instead of downloading")
+    commands.add_parser("doctor", help="versions, backends and data sets found here, and why one is missing")
+    return parser
+
+
+def _run(given: list[str]) -> None:
+    from .experiments import experiment, options, sweep
+    from .experiments.distributed import processes_ended
+
+    if not given or given[0] in ("-h", "--help"):
+        _print_experiments()
+        if not given:
+            raise SystemExit(2)
+        return
+    if given[0].startswith("-"):
+        from .experiments.errors import UsageError
+
+        raise UsageError(f"the experiment's name comes before its options: layernorm run NAME {given[0]} ...")
+    chosen = experiment.find(given[0])
+    request = options.parse(chosen, given[1:])
+    with processes_ended():
+        print(sweep.run(chosen, request))
+
+
+def _print_experiments() -> None:
+    pass
+
+
+def _report(parsed: argparse.Namespace) -> None:
+    pass
+
+
+def _data(parsed: argparse.Namespace) -> None:
+    pass
+
+
+def _doctor(parsed: argparse.Namespace) -> None:
+    pass
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return f"layernorm {version('layernorm')}"

@@ -1,0 +1,193 @@
+"""Data sets: where they are looked for, how they get there, and how they are told apart.
+
+A data set that is a few published files is one `Source`; its loader asks `locate` for the folder and reads the files. An
+embedded one has no source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import RunError, reason, unknown
+from .files import make_folder, write_atomic
+
+VARIABLE = "LAYERNORM_DATA"
+"""Environment variable: a folder with one folder a data set."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A published data set.
+
+    Attributes:
+        name: of the data set and of its folder.
+        summary: one line for `layernorm data list`.
+        url: the address under which the files lie; None if they must be put in place by hand.
+        files: every file's name and SHA-256 as published; the name as used in messages.
+        spellings: other names under which a file is found, by its name.
+        check: reads the files in a folder, raises RunError if they are damaged, and returns facts to print.
+    """
+
+    name: str
+    summary: str
+    url: str | None
+    files: Mapping[str, str]
+    spellings: Callable[[str], tuple[str, ...]]
+    check: Callable[[Path], dict[str, Any]]
+
+
+def cache() -> Path:
+    """The folder into which downloads go: the system's cache folder for `layernorm`."""
+    import pooch
+
+    return Path(pooch.os_cache("layernorm"))
+
+
+def places(source: Source, data: Path | None) -> list[Path]:
+    """The folders in which a data set is looked for, in this order."""
+    if data is not None:
+        return [data]
+    root = os.environ.get(VARIABLE)
+    return [*([Path(root) / source.name] if root else []), cache() / source.name]
+
+
+def find_file(source: Source, folder: Path, name: str) -> Path | None:
+    """A data set's file in a folder, under any of its spellings."""
+    return next((folder / other for other in source.spellings(name) if (folder / other).is_file()), None)
+
+
+def missing(source: Source, folder: Path) -> list[str]:
+    """The files that a folder lacks."""
+    return [name for name in source.files if find_file(source, folder, name) is None]
+
+
+def locate(source: Source, data: Path | None) -> Path:
+    """The folder with a data set's files: given, named by the environment, in the cache, or downloaded into it.
+
+    Raises:
+        RunError: it is nowhere and cannot be downloaded; the message says what to put where.
+    """
+    for folder in places(source, data):
+        absent = missing(source, folder)
+        if not absent:
+            return folder
+        if len(absent) < len(source.files) or data is not None:
+            raise RunError(f"{folder} lacks {', '.join(absent)} (plain or gzipped) of the data set {source.name!r}")
+    return download(source)
+
+
+def download(source: Source) -> Path:
+    """Downloads a data set into the cache; every file's SHA-256 is checked before it takes its name."""
+    import pooch
+
+    folder = make_folder(cache() / source.name)
+    pooch.get_logger().setLevel("WARNING")
+    for name, digest in source.files.items():
+        if find_file(source, folder, name) is not None:
+            continue
+        if source.url is None:
+            raise RunError(_by_hand(source, folder))
+        try:
+            pooch.retrieve(
+                source.url + name, known_hash=f"sha256:{digest}", fname=name, path=folder,
+                downloader=pooch.HTTPDownloader(progressbar=_Bar(name), timeout=30),
+            )  # fmt: skip
+        except ValueError as error:  # pooch's error for a wrong hash; it has removed the file
+            raise RunError(f"{source.url}{name} has a wrong checksum; it was not kept. Try again later") from error
+        except OSError as error:  # requests' errors and a full disk alike
+            why = reason(error) if error.errno else "no connection"
+            raise RunError(f"cannot download {source.url}{name} ({why}). {_by_hand(source, folder)}") from error
+    return folder
+
+
+def prepare(source: Source, origin: Path | None) -> tuple[Path, dict[str, Any]]:
+    """Puts a data set into the cache, from a folder or by downloading it, and checks it.
+
+    Returns:
+        the folder, and the facts that the check returned.
+    """
+    if origin is None:
+        folder = locate(source, None)
+        return folder, source.check(folder)
+    absent = missing(source, origin)
+    if absent:
+        raise RunError(f"{origin} lacks {', '.join(absent)} (plain or gzipped)")
+    facts = source.check(origin)  # before anything is copied
+    folder = make_folder(cache() / source.name)
+    for name in source.files:
+        path = find_file(source, origin, name)
+        assert path is not None
+        for other in source.spellings(name):  # an older copy under another spelling would be found first
+            (folder / other).unlink(missing_ok=True)
+        write_atomic(folder / path.name, path.read_bytes())
+    return folder, facts
+
+
+def sources() -> dict[str, Source]:
+    """All published data sets, by name."""
+    from .mnist_data import MNIST
+
+    return {source.name: source for source in (MNIST,)}
+
+
+EMBEDDED = {"digits": "1797 handwritten digits of 8 x 8 pixels; part of scikit-learn, nothing to prepare"}
+"""Data sets that need no files."""
+
+
+def find(name: str) -> Source:
+    """The data set of this name.
+
+    Raises:
+        UsageError: there is none; the nearest name is suggested.
+    """
+    known = sources()
+    if name not in known:
+        raise unknown("data set", name, [*known, *EMBEDDED])
+    return known[name]
+
+
+def fingerprint(digests: Mapping[str, str]) -> str:
+    """One SHA-256 for a set of files, from the SHA-256 of each one's uncompressed content."""
+    lines = "".join(f"{name} {digest}\n" for name, digest in sorted(digests.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _by_hand(source: Source, folder: Path) -> str:
+    return (
+        f"Put {', '.join(source.files)} (plain or gzipped) into {folder}, "
+        f"or into a folder of your own and give it with --data"
+    )
+
+
+class _Bar:
+    """A download's progress, in the form that pooch asks for."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.total, self.done, self.shown = name, 0, 0, -1
+
+    def update(self, count: int) -> None:
+        self.done += count
+        self._show()
+
+    def reset(self) -> None:
+        self.done = 0
+
+    def close(self) -> None:
+        self._show(last=True)
+
+    def _show(self, last: bool = False) -> None:
+        import sys
+
+        percent = 100 * self.done // self.total if self.total else 0
+        if sys.stderr.isatty():
+            end = "\n" if last else ""
+            print(f"\rdownloading {self.name}: {percent} %", end=end, file=sys.stderr, flush=True)
+        elif last or percent // 25 > self.shown:
+            self.shown = percent // 25
+            if not last:
+                print(f"downloading {self.name}: {percent} % of {self.total / 1e6:.1f} MB", file=sys.stderr, flush=True)

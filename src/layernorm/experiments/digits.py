@@ -1,0 +1,49 @@
+"""Experiment 6.6 on scikit-learn's embedded digits: the same code, small enough to run anywhere in minutes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import mnist, mnist_report
+from .experiment import Experiment, Preset, option
+from .mnist_data import Images, load_digits
+
+
+@dataclass(frozen=True)
+class Config(mnist.Config):
+    """The options of `mnist`, sized for 1200 training cases of 64 pixels."""
+
+    epochs: int = option(50, "passes over the training set")
+    hidden: int = option(256, "units in each of the two hidden layers")
+    held_out: int = option(197, "cases at the end of the training set kept for validation")
+
+
+def load(config: Config, data: Path | None) -> Images:
+    """The embedded digits, whatever folder is given."""
+    return load_digits(config.held_out)
+
+
+_NORMS, _SIZES = ("none", "layer", "batch"), (128, 4)
+
+EXPERIMENT = Experiment(
+    name="digits",
+    summary="the experiment `mnist` on scikit-learn's small digits: no download, two minutes",
+    examples=(
+        "layernorm run digits",
+        "layernorm run digits --norm none layer batch --batch-size 128 4 --seeds 0 1 2 --out runs/digits",
+    ),
+    presets={
+        "laptop": Preset(
+            "50 epochs, three seeds", Config(), {"norm": _NORMS, "batch_size": _SIZES, "seed": (0, 1, 2)}
+        ),
+        "smoke": Preset("2 epochs, one seed", Config(epochs=2), {"norm": _NORMS, "batch_size": _SIZES, "seed": (0,)}),
+        "paper": Preset(
+            "60 epochs as in the paper, three seeds", Config(epochs=60),
+            {"norm": _NORMS, "batch_size": _SIZES, "seed": (0, 1, 2)},
+        ),
+    },
+    load=load,
+    task=mnist.task,
+    report=mnist_report.report,
+)

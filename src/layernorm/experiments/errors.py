@@ -1,0 +1,31 @@
+"""The two ways in which a command ends badly: it failed (exit 1), or it was asked for something that is not there (2)."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RunError(Exception):
+    """Something failed that the user can act on; the message is the one line that they see."""
+
+
+class UsageError(Exception):
+    """The command asks for something that does not exist or does not fit together."""
+
+
+class Interrupted(Exception):  # noqa: N818 - not an error: the run is saved and goes on later
+    """The user or the system asked the run to stop; everything up to here is saved."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
+    """The error for a name that is not among the known ones, with the nearest one suggested."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+    return UsageError(f"unknown {kind} {name!r}; {hint}")
+
+
+def reason(error: OSError) -> str:
+    """What the system said, without the number and the path that `str(error)` adds."""
+    return error.strerror or str(error)

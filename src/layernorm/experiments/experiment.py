@@ -1,0 +1,137 @@
+"""What an experiment is: a configuration with presets, a data set, a training task and a report.
+
+A new experiment is one file that makes an `Experiment`, and one line in `EXPERIMENTS`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor, nn
+
+from .errors import unknown
+
+if TYPE_CHECKING:
+    import torch
+    from accelerate import Accelerator
+
+    from .report import Report
+    from .run_folder import Run
+
+EXPERIMENTS = {
+    "digits": "layernorm.experiments.digits",
+    "mnist": "layernorm.experiments.mnist",
+}
+"""Every experiment's module; it holds the experiment as `EXPERIMENT`."""
+
+
+def option(default: Any, doc: str, *, several: str | None = None) -> Any:
+    """A field of a configuration.
+
+    Args:
+        default: its value unless a preset or the user says otherwise.
+        doc: one line; it becomes the option's help.
+        several: the command line's name for the option if it takes several values, each of them making runs of its own.
+    """
+    return field(default=default, metadata={"doc": doc, "several": several})
+
+
+class Data(Protocol):
+    """A prepared data set, as far as the shared code looks at it."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """`name`, `fingerprint` (SHA-256 of the content), `original` (is it the paper's?) and what else a report tells."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named variant: a configuration, and the values over which `layernorm run` goes when it is given none."""
+
+    summary: str
+    config: Any
+    several: Mapping[str, tuple]
+
+
+@dataclass
+class Task:
+    """One run, ready to train: what the loop in `training.py` needs and no more.
+
+    Attributes:
+        model: the network, on any device; the loop moves and wraps it.
+        optimizer: over the model's parameters.
+        updates: the length of the run.
+        evaluate_every: updates between evaluations; the last update is evaluated in any case.
+        updates_per_epoch: to tell epochs.
+        loss: (the model as wrapped, update from 0) -> this process's part of the global batch's mean loss: the parts of all
+            processes add up to it.
+        evaluate: (the bare model, in evaluation mode) -> metrics; every process computes them, so it may not communicate.
+        seen: updates -> training cases seen.
+        before_step: called with the bare model between the backward pass and the step: gradient clipping.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    updates: int
+    evaluate_every: int
+    updates_per_epoch: int
+    loss: Callable[[nn.Module, int], Tensor]
+    evaluate: Callable[[nn.Module], dict[str, float]]
+    seen: Callable[[int], int]
+    before_step: Callable[[nn.Module], None] | None = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment of the paper.
+
+    Attributes:
+        name: as in `layernorm run NAME`.
+        summary: one line for the list of experiments.
+        examples: command lines for the help.
+        presets: by name; the first is the default.
+        load: (configuration, folder given by --data) -> the data set.
+        task: (configuration, data set, accelerator) -> what to train. It checks the configuration: ValueError if it is wrong.
+        report: the runs -> figures, tables, findings, deviations.
+    """
+
+    name: str
+    summary: str
+    examples: Sequence[str]
+    presets: Mapping[str, Preset]
+    load: Callable[[Any, Path | None], Any]
+    task: Callable[[Any, Any, Accelerator], Task]
+    report: Callable[[Sequence[Run]], Report]
+
+    @property
+    def default_preset(self) -> str:
+        """The preset of a bare `layernorm run NAME`."""
+        return next(iter(self.presets))
+
+    def run_name(self, config: Any) -> str:
+        """The folder name of one run: the experiment and every field that can take several values."""
+        values = [getattr(config, field.name) for field in swept(type(config))]
+        marks = {"batch_size": "b", "seed": "s"}
+        names = [marks.get(field.name, "") for field in swept(type(config))]
+        return "-".join([self.name, *(f"{mark}{value}" for mark, value in zip(names, values, strict=True))])
+
+
+def swept(config: type) -> list[dataclasses.Field]:
+    """The fields of a configuration that can take several values on the command line."""
+    return [field for field in dataclasses.fields(config) if field.metadata.get("several")]
+
+
+def find(name: str) -> Experiment:
+    """The experiment of this name.
+
+    Raises:
+        UsageError: there is none; the nearest name is suggested.
+    """
+    if name not in EXPERIMENTS:
+        raise unknown("experiment", name, EXPERIMENTS)
+    return importlib.import_module(EXPERIMENTS[name]).EXPERIMENT

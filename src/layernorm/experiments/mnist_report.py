@@ -1,0 +1,3 @@
+"""stub"""
+def report(runs):
+    raise NotImplementedError

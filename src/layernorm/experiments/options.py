@@ -1,0 +1,126 @@
+"""An experiment's command line: its configuration's fields and what every experiment takes, read by tyro."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from .errors import UsageError, unknown
+from .experiment import Experiment, option, swept
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where and with what to run. Of all this only `precision` is part of what a run is; the rest may change on resuming."""
+
+    data: Path | None = option(None, "folder with the data set's files (else $LAYERNORM_DATA/NAME, cache, download)")
+    out: Path | None = option(None, "folder for the runs and the report (else runs/EXPERIMENT or runs/EXPERIMENT-PRESET)")
+    restart: bool = option(False, "begin again: forget what these runs left in the folder")
+    threads: int = option(0, "processor threads (0: torch's choice)")
+    device: Literal["auto", "cpu", "cuda"] = option("auto", "where to compute; auto takes a GPU if there is one")
+    precision: Literal["float32", "bfloat16"] = option("float32", "bfloat16: mixed precision by autocast")
+    checkpoint_seconds: float = option(30.0, "seconds between checkpoints")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command asks for: the runs in their order, and how to make them."""
+
+    preset: str
+    configs: list[Any]
+    settings: Settings
+
+
+def parse(experiment: Experiment, arguments: Sequence[str]) -> Request:
+    """Reads the options of `layernorm run EXPERIMENT`.
+
+    Raises:
+        UsageError: a name is unknown or a value does not fit. (tyro itself exits with 2 on malformed options.)
+    """
+    import tyro
+
+    preset_name = _preset_name(experiment, arguments)
+    preset = experiment.presets[preset_name]
+    presets = "; ".join(f"{name}: {preset.summary}" for name, preset in experiment.presets.items())
+    config_fields = list(_fields(type(preset.config), {**vars(preset.config), **preset.several}))
+    setting_fields = list(_fields(Settings, vars(Settings())))
+    names = Literal[tuple(experiment.presets)]  # type: ignore[valid-type]  # made from data
+    preset_field = ("preset", Annotated[names, tyro.conf.arg(help=presets)], preset_name)
+    options = dataclasses.make_dataclass("Options", [preset_field, *config_fields, *setting_fields])
+    _suggest(options, arguments)
+    examples = "\n".join(f"  {example}" for example in experiment.examples)
+    parsed = tyro.cli(
+        options,
+        prog=f"layernorm run {experiment.name}",
+        description=f"{experiment.summary}\n\nOptions that take several values make one run for each combination. "
+        f"The same command resumes what was interrupted.\n\nExamples:\n{examples}",
+        args=list(arguments),
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    values = vars(parsed)
+    settings = Settings(**{field.name: values[field.name] for field in dataclasses.fields(Settings)})
+    return Request(preset_name, list(_configs(type(preset.config), values)), settings)
+
+
+def _fields(kind: type, defaults: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """A dataclass's fields as options; one that takes several values becomes a tuple."""
+    import tyro
+
+    types = typing.get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        several = field.metadata["several"]
+        annotation = tuple[types[field.name], ...] if several else types[field.name]
+        about = tyro.conf.arg(name=several, help=field.metadata["doc"])
+        yield field.name, Annotated[annotation, about], defaults[field.name]
+
+
+def _configs(kind: type, values: dict[str, Any]) -> Iterator[Any]:
+    """One configuration for each combination of the values, in the order of running."""
+    axes = [field.name for field in swept(kind)]
+    for name in axes:
+        if not values[name]:
+            raise UsageError(f"--{name.replace('_', '-')} needs at least one value")
+    single = {field.name: values[field.name] for field in dataclasses.fields(kind) if field.name not in axes}
+    order = [*(name for name in _OUTERMOST if name in axes), *(name for name in axes if name not in _OUTERMOST)]
+    for combination in itertools.product(*(dict.fromkeys(values[name]) for name in order)):
+        yield kind(**single, **dict(zip(order, combination, strict=True)))
+
+
+_OUTERMOST = ("batch_size", "seed")  # so that all norms of one seed can be compared before the next seed starts
+
+
+def _preset_name(experiment: Experiment, arguments: Sequence[str]) -> str:
+    """The preset has to be known before the other options: it sets their defaults."""
+    name = experiment.default_preset
+    for position, argument in enumerate(arguments):
+        if argument == "--preset" and position + 1 < len(arguments):
+            name = arguments[position + 1]
+        elif argument.startswith("--preset="):
+            name = argument.partition("=")[2]
+    if name not in experiment.presets:
+        raise unknown("preset", name, experiment.presets)
+    return name
+
+
+def _suggest(options: type, arguments: Sequence[str]) -> None:
+    """Checks options with a fixed choice of values, to suggest the nearest one (tyro only lists them)."""
+    choices: dict[str, tuple] = {}
+    for name, hint in typing.get_type_hints(options).items():
+        several = typing.get_origin(hint) is tuple
+        literal = typing.get_args(hint)[0] if several else hint
+        if typing.get_origin(literal) is Literal:
+            choices[f"--{name.replace('_', '-')}"] = typing.get_args(literal)
+    current = ""
+    for argument in arguments:
+        if argument.startswith("--"):
+            current, _, value = argument.partition("=")
+            current = current.replace("_", "-")
+        else:
+            value = argument
+        if value and current in choices and value not in choices[current]:
+            raise unknown(current.removeprefix("--"), value, choices[current])

@@ -1,0 +1,155 @@
+"""A run's folder: what it was asked for, what it was made with, its records, its checkpoint, its result.
+
+    config.json             the experiment's name and the configuration
+    environment.json        versions, processor, commit, data set fingerprint, command; one entry a start
+    records.jsonl           one line an evaluation
+    checkpoint.safetensors  the newest state
+    result.json             written last: the run is done
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import records
+from .errors import RunError
+from .files import locked, make_folder, read_json, remove_leftovers, write_json
+
+CONFIG, ENVIRONMENT, RECORDS = "config.json", "environment.json", "records.jsonl"
+CHECKPOINT, RESULT = "checkpoint.safetensors", "result.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as read from its folder, finished or not."""
+
+    path: Path
+    experiment: str
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    records: list[records.Record]
+    done: bool
+
+
+class RunFolder:
+    """A run's folder, opened for training.
+
+    Args:
+        path: the folder; created if it is missing.
+        writes: whether this process writes (the main one does).
+    """
+
+    def __init__(self, path: Path, writes: bool = True) -> None:
+        self.path, self.writes = path, writes
+        self.checkpoint = path / CHECKPOINT
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Holds the folder; another process that wants it is refused."""
+        if not self.writes:
+            yield
+            return
+        make_folder(self.path)
+        with locked(self.path):
+            remove_leftovers(self.path)
+            yield
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has reached its end."""
+        return (self.path / RESULT).exists()
+
+    def clear(self) -> None:
+        """Forgets the run: the files that this package wrote, and no others."""
+        # the result first and the configuration last: a kill in between leaves a run that can still be told apart
+        for name in (RESULT, CHECKPOINT, RECORDS, ENVIRONMENT, CONFIG):
+            (self.path / name).unlink(missing_ok=True)
+
+    def claim(self, experiment: str, config: dict[str, Any], facts: dict[str, Any]) -> None:
+        """Checks that what lies in the folder is this very run, or starts it.
+
+        Raises:
+            RunError: another configuration or another data set lies there; the message says what differs.
+        """
+        config_path, environment_path = self.path / CONFIG, self.path / ENVIRONMENT
+        wanted = {"experiment": experiment, **config}
+        if config_path.exists():
+            _refuse_other(self.path, read_json(config_path), wanted)
+        elif self.checkpoint.exists():
+            raise RunError(f"{self.path} has a checkpoint but no {CONFIG}; put it back or use --restart")
+        if environment_path.exists():
+            _refuse_other(self.path, read_json(environment_path)["data"], facts, only=("name", "fingerprint"))
+        if self.writes and not config_path.exists():
+            write_json(config_path, wanted)
+
+    def started(self, environment: dict[str, Any], facts: dict[str, Any], update: int) -> None:
+        """Notes that training starts or goes on from an update, and with what."""
+        path = self.path / ENVIRONMENT
+        if not self.writes:
+            return
+        starts = read_json(path)["starts"] if path.exists() and update else []
+        now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        write_json(path, {"data": facts, "starts": [*starts, {"update": update, "time": now, **environment}]})
+
+    def cut_back(self, update: int, count: int) -> None:
+        """Drops the records after the checkpoint's update, which are about to be made again.
+
+        Raises:
+            RunError: records from before the checkpoint are missing.
+        """
+        if not self.writes:
+            return
+        kept = len(records.cut_back(self.path / RECORDS, update))
+        if kept != count:
+            raise RunError(
+                f"{self.path / RECORDS} holds {kept} records up to update {update}, the checkpoint knows of {count}; "
+                "put the file back, or begin that run again with --restart"
+            )
+
+    def record(self, record: records.Record) -> None:
+        """Adds one record."""
+        if self.writes:
+            records.append(self.path / RECORDS, record)
+
+    def finish(self, result: dict[str, Any]) -> None:
+        """Marks the run as done."""
+        if self.writes:
+            write_json(self.path / RESULT, result)
+
+
+def read(path: Path) -> Run:
+    """Reads a run's folder."""
+    config = read_json(path / CONFIG)
+    environment = read_json(path / ENVIRONMENT) if (path / ENVIRONMENT).exists() else {"data": {}, "starts": []}
+    lines = records.read(path / RECORDS)
+    return Run(path, config.pop("experiment"), config, environment, lines, (path / RESULT).exists())
+
+
+def find(paths: list[Path]) -> list[Run]:
+    """The runs in some folders: each a run's folder or a folder of such folders.
+
+    Raises:
+        RunError: a folder is missing or has no run in it.
+    """
+    found: dict[Path, Run] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise RunError(f"{path} is not a folder; give run folders or a folder of them")
+        here = [path] if (path / CONFIG).exists() else sorted(p.parent for p in path.glob(f"*/{CONFIG}"))
+        if not here:
+            raise RunError(f"there are no runs in {path}")
+        found.update({folder.resolve(): read(folder) for folder in here})
+    return list(found.values())
+
+
+def _refuse_other(path: Path, there: dict[str, Any], asked: dict[str, Any], only: tuple[str, ...] = ()) -> None:
+    names = only or tuple(dict.fromkeys([*there, *asked]))
+    differing = [f"{name} is {there.get(name)} there, {asked.get(name)} here" for name in names
+                 if there.get(name) != asked.get(name)]
+    if differing:
+        raise RunError(f"{path} holds another run: {'; '.join(differing)}. Choose another --out, or --restart")

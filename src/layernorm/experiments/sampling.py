@@ -1,0 +1,60 @@
+"""Which training cases make up a batch, as a pure function of the seed and the update.
+
+Nothing here has state that matters: a run that resumes at update 1234 asks for batch 1234 and gets the one that an
+unbroken run would have had.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+INIT, ORDER, NOISE = 1, 2, 3
+"""What a run's seed is used for: initial weights, order of the cases, what is drawn during training (dropout)."""
+
+
+def derive_seed(*words: int) -> int:
+    """One well-mixed 63-bit seed from several small numbers (seed, use, epoch or process)."""
+    return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+class Shuffled:
+    """Every epoch a fresh permutation of all cases, cut into batches; the last batch of an epoch may be smaller.
+
+    Args:
+        cases: number of training cases.
+        batch_size: cases in a batch, over all processes together.
+        seed: the run's seed.
+        rank, processes: this process takes every `processes`-th case of each batch, from `rank` on.
+    """
+
+    def __init__(self, cases: int, batch_size: int, seed: int, rank: int = 0, processes: int = 1) -> None:
+        if not 1 <= batch_size <= cases:
+            raise ValueError(f"batch_size must lie in 1..{cases} (the number of training cases), got {batch_size}")
+        self.cases, self.batch_size, self.seed = cases, batch_size, seed
+        self.rank, self.processes = rank, processes
+        self.updates_per_epoch = -(-cases // batch_size)
+        self._epoch, self._order = -1, torch.empty(0, dtype=torch.int64)
+
+    def share(self, update: int) -> tuple[Tensor, int]:
+        """This process's cases of a batch.
+
+        Args:
+            update: counted from 0 over the whole run.
+
+        Returns:
+            the indices of the cases (int64), and the size of the whole batch.
+        """
+        epoch, position = divmod(update, self.updates_per_epoch)
+        if epoch != self._epoch:
+            generator = torch.Generator().manual_seed(derive_seed(self.seed, ORDER, epoch))
+            self._epoch, self._order = epoch, torch.randperm(self.cases, generator=generator)
+        batch = self._order[position * self.batch_size : (position + 1) * self.batch_size]
+        return (batch[self.rank :: self.processes] if self.processes > 1 else batch), len(batch)
+
+    def seen(self, update: int) -> int:
+        """Training cases seen after so many updates."""
+        epochs, position = divmod(update, self.updates_per_epoch)
+        return epochs * self.cases + position * self.batch_size

@@ -1,0 +1,74 @@
+"""What `layernorm run` does: every run of the request, then the report."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import torch
+
+from . import distributed
+from .errors import UsageError
+from .experiment import Experiment
+from .options import Request
+from .progress import Progress, duration, figures, progress
+from .run_folder import RunFolder
+from .sampling import NOISE, derive_seed
+from .training import Fit
+
+
+def out_folder(experiment: Experiment, request: Request) -> Path:
+    """Where the runs go unless --out says it."""
+    if request.settings.out is not None:
+        return request.settings.out
+    suffix = "" if request.preset == experiment.default_preset else f"-{request.preset}"
+    return Path("runs") / f"{experiment.name}{suffix}"
+
+
+def run(experiment: Experiment, request: Request) -> Path:
+    """Makes the runs that are not done yet.
+
+    Returns:
+        the folder that holds them.
+
+    Raises:
+        RunError, UsageError, Interrupted: as the message says; runs that are done stay done.
+    """
+    settings, out = request.settings, out_folder(experiment, request)
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # accelerate would warn and choose itself
+    accelerator = distributed.accelerator(settings.device, settings.precision)
+    with progress(accelerator.is_main_process) as display:
+        for number, config in enumerate(request.configs, 1):
+            name = experiment.run_name(config)
+            display.begin(number, len(request.configs), name)
+            display.end(_run(experiment, request, config, out / name, accelerator, display))
+    return out
+
+
+def _run(experiment: Experiment, request: Request, config: object, path: Path, accelerator, display: Progress) -> str:
+    """One run, and a note on how it went."""
+    settings = request.settings
+    folder = RunFolder(path, writes=accelerator.is_main_process)
+    with folder.open():
+        if settings.restart and folder.writes:
+            folder.clear()
+        accelerator.wait_for_everyone()  # nobody looks into the folder before the main process has cleared it
+        data = experiment.load(config, settings.data)
+        fields = {**dataclasses.asdict(config), "precision": settings.precision}  # type: ignore[call-overload]
+        folder.claim(experiment.name, fields, data.facts)
+        done = folder.done
+        accelerator.wait_for_everyone()
+        if done:
+            return "done before"
+        try:
+            task = experiment.task(config, data, accelerator)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        torch.manual_seed(derive_seed(config.seed, NOISE, accelerator.process_index))  # type: ignore[attr-defined]
+        fit = Fit(task, folder, accelerator, data.facts, settings.checkpoint_seconds)
+        metrics = fit.run(display)
+        accelerator.free_memory()
+        return f"{figures(metrics)}{duration(fit.state.seconds)}"

@@ -1,0 +1,187 @@
+"""Where the normalisations sit in one step of a recurrent network: data, no arithmetic.
+
+A `Formula` says it for any network, `PRESETS` names those that have been published, and a `Recurrence` adds what else a
+layer's equations need to be written down: then the names and shapes of its parameters follow.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Literal
+
+Network = Literal["RNN", "LSTM", "GRU"]
+GATES: Mapping[str, int] = {"RNN": 1, "LSTM": 4, "GRU": 3}
+"""G: how many blocks of H units the summed inputs have; torch's order (LSTM i, f, g, o; GRU r, z, n)."""
+
+CHOICES = {
+    "gates": ("split", "sum", None),
+    "span": ("joint", "per_gate"),
+    "cell": ("output", "carry", None),
+    "eps_on": ("variance", "deviation"),
+}
+
+
+@dataclass(frozen=True)
+class Formula:
+    r"""Where the normalisations of one step sit, as orthogonal fields.
+
+    With ``N(z)`` the normalisation of a vector (mean 0, deviation 1), ``x`` the input and ``h`` the previous output:
+
+    Args:
+        gates: ``"split"``: ``N(W x) * gain_ih + N(U h) * gain_hh``; ``"sum"``: ``N(W x + U h) * gain``; ``None``: the
+            gates are not normalised and have torch's biases. In a GRU the candidate of ``"sum"`` is
+            ``tanh(N(W_n x + r * U_n h))``.
+        span: what one normalisation runs over: ``"joint"``, the units of all gates together (in a GRU r and z together,
+            n apart), or ``"per_gate"``, each gate's H units.
+        cell: LSTM only. ``"output"``: ``h = o * tanh(LN(c))`` and ``c`` is carried on as it is; ``"carry"``: ``LN(c)`` is
+            also the next state; ``None``: ``c`` is not normalised.
+        bias_inside: ``False``: ``bias_ih`` and ``bias_hh`` are added after the normalisations; ``True``: to the summed
+            inputs before them, and the normalisations have biases of their own (``norm_bias_*``).
+        gate_bias: whether the normalisations of the gates have additive biases.
+        cell_bias: LSTM only. Whether the normalisation of the cell has an additive bias.
+        eps: keeps the denominator from zero.
+        eps_on: ``"variance"``: ``(z - mean) / sqrt(var + eps)``; ``"deviation"``: ``(z - mean) / (sqrt(var) + eps)``.
+        forget_bias: LSTM only. A constant added to the forget gate's summed input at run time.
+
+    Raises:
+        ValueError: a field has a value that is not listed above.
+    """
+
+    gates: Literal["split", "sum"] | None = "split"
+    span: Literal["joint", "per_gate"] = "joint"
+    cell: Literal["output", "carry"] | None = "output"
+    bias_inside: bool = False
+    gate_bias: bool = True
+    cell_bias: bool = True
+    eps: float = 1e-5
+    eps_on: Literal["variance", "deviation"] = "variance"
+    forget_bias: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"Formula: {name} must be one of {list(allowed)}, got {getattr(self, name)!r}")
+        if not self.eps >= 0:
+            raise ValueError(f"Formula: eps must be a number >= 0, got {self.eps!r}")
+
+
+PLAIN = Formula(gates=None, cell=None)
+"""No normalisation at all: torch's own equations."""
+
+_TWO_AFFINE = Formula(gates="split", cell="carry")
+
+PRESETS: Mapping[str, Mapping[str, Formula]] = {
+    # Eq. 4 (RNN), eqs. 20-22 (LSTM), eqs. 26-28 (GRU).
+    "paper": {
+        "RNN": Formula(gates="sum", cell=None),
+        "LSTM": Formula(gates="split", cell="output"),
+        "GRU": Formula(gates="split", cell=None),
+    },
+    # Eqs. 29-31 (DRAW, section 6.4): only the cell on its way to h.
+    "cell": {"LSTM": Formula(gates=None, cell="output")},
+    # Haste's LayerNormLSTM: LN(W x) + LN(R h), gains only, + b: the biases of "split" added up are that b.
+    "haste": {"LSTM": Formula(gates="split", cell="output")},
+    # PyTorch's fastrnns benchmark (LayerNormLSTMCell), also in NVIDIA NeMo.
+    "torchscript": {"LSTM": _TWO_AFFINE},
+    # TensorFlow Addons' LayerNormLSTMCell; its unit forget bias is an initial value of b, not a constant.
+    "keras": {"LSTM": replace(_TWO_AFFINE, eps=1e-3)},
+    # tf.contrib.rnn.LayerNormBasicLSTMCell.
+    "tf1": {"LSTM": Formula(gates="sum", span="per_gate", cell="carry", eps=1e-12, forget_bias=1.0)},
+    # Sonnet's LSTM with use_layer_norm=True.
+    "sonnet": {"LSTM": Formula(gates="sum", cell=None, forget_bias=1.0)},
+}
+"""The published formulas by name, each with the networks that it is published for."""
+
+
+def unknown(what: str, given: object, known: list[str]) -> str:
+    """The message for a name that is not in a list: what was given, what there is, and the nearest."""
+    near = difflib.get_close_matches(str(given), known, n=1, cutoff=0.5)
+    return f"{what} must be one of {known}, got {given!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+
+
+def resolve(formula: str | Formula, network: Network, eps: float | None = None) -> Formula:
+    """The `Formula` that a constructor's ``formula=`` and ``eps=`` mean for one kind of network.
+
+    Raises:
+        TypeError: ``formula`` is neither a name nor a `Formula`.
+        ValueError: no preset has that name, or it is not defined for this network, or it normalises nothing there.
+    """
+    if isinstance(formula, str):
+        if formula not in PRESETS:
+            raise ValueError(unknown("formula", formula, sorted(PRESETS)))
+        if network not in PRESETS[formula]:
+            known = sorted(PRESETS[formula])
+            raise ValueError(f"formula {formula!r} is defined for {', '.join(known)}, not for {network}")
+        formula = PRESETS[formula][network]
+    elif not isinstance(formula, Formula):
+        raise TypeError(f"formula must be a preset's name or a Formula, got {type(formula).__name__}")
+    if network != "LSTM":
+        if formula.forget_bias:
+            raise ValueError(f"forget_bias={formula.forget_bias} needs an LSTM; {network} has no forget gate")
+        formula = replace(formula, cell=None)
+    if formula.gates is None and formula.cell is None:
+        raise ValueError(f"the formula normalises nothing in {network}; say norm=None for a plain network")
+    return formula if eps is None else replace(formula, eps=float(eps))
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """The equations of one layer in one direction: all that is not a tensor.
+
+    Args:
+        network: ``"RNN"``, ``"LSTM"`` or ``"GRU"``.
+        formula: where its normalisations sit; `PLAIN` for none.
+        norm: what a normalisation is: ``"layer"`` (mean and deviation) or ``"rms"`` (root of the mean square).
+        bias: whether there are additive biases at all.
+        projected: LSTM only: whether ``h`` is projected by ``weight_hr``.
+        nonlinearity: RNN only: ``"tanh"`` or ``"relu"``.
+    """
+
+    network: Network
+    formula: Formula = field(default=PLAIN)
+    norm: Literal["layer", "rms"] = "layer"
+    bias: bool = True
+    projected: bool = False
+    nonlinearity: Literal["tanh", "relu"] = "tanh"
+
+    @functools.cached_property
+    def parameter_names(self) -> tuple[str, ...]:
+        """The parameters in the order in which the ops take them: torch's own first, in torch's order."""
+        return tuple(self.parameter_shapes(1, 1))
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """What is carried from step to step: ``h``, and in an LSTM ``c``."""
+        return ("h", "c") if self.network == "LSTM" else ("h",)
+
+    def parameter_shapes(self, I: int, H: int, P: int | None = None) -> dict[str, tuple[int, ...]]:  # noqa: E741
+        """Names and shapes of the parameters: input size ``I``, ``H`` units, projections of size ``P``."""
+        f, units = self.formula, GATES[self.network] * H
+        shapes: dict[str, tuple[int, ...]] = {"weight_ih": (units, I), "weight_hh": (units, P or H)}
+        if self.bias and (f.gates is None or f.bias_inside or f.gate_bias):
+            shapes |= {"bias_ih": (units,), "bias_hh": (units,)}
+        if self.projected:
+            shapes["weight_hr"] = (P or H, H)
+        suffixes = {"split": ("_ih", "_hh"), "sum": ("",), None: ()}[f.gates]
+        shapes |= {f"gain{suffix}": (units,) for suffix in suffixes}
+        if self.bias and f.bias_inside and f.gate_bias:
+            shapes |= {f"norm_bias{suffix}": (units,) for suffix in suffixes}
+        if f.cell is not None:
+            shapes["gain_c"] = (H,)
+            if self.bias and f.cell_bias:
+                shapes["bias_c"] = (H,)
+        return shapes
+
+    def encode(self) -> str:
+        """As one string, the form in which an op's schema carries it; `decode` is the inverse."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @staticmethod
+    @functools.cache
+    def decode(text: str) -> Recurrence:
+        fields = json.loads(text)
+        return Recurrence(**fields | {"formula": Formula(**fields["formula"])})

@@ -1,0 +1,12 @@
+"""Modules: torch's recurrent networks and normalisations, layer-normalised."""
+
+from ._convert import convert as convert
+from ._gru import GRU as GRU
+from ._gru import GRUCell as GRUCell
+from ._lstm import LSTM as LSTM
+from ._lstm import LSTMCell as LSTMCell
+from ._norms import BatchNorm as BatchNorm
+from ._norms import LayerNorm as LayerNorm
+from ._norms import RMSNorm as RMSNorm
+from ._rnn import RNN as RNN
+from ._rnn import RNNCell as RNNCell

@@ -1,0 +1,131 @@
+"""`LSTM`: torch's `torch.nn.LSTM` with layer normalisation, and its cell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..formula import Formula
+from ._recurrent import Recurrent, RecurrentCell
+
+
+class LSTM(Recurrent):
+    r"""A long short-term memory network with layer normalisation, eqs. 20-22.
+
+    .. math::
+        (i, f, g, o) &= \mathrm{LN}(W_{hh} h_{t-1}; gain_{hh}, bias_{hh})
+            + \mathrm{LN}(W_{ih} x_t; gain_{ih}, bias_{ih}) \\
+        c_t &= \sigma(f)\, c_{t-1} + \sigma(i) \tanh(g) \\
+        h_t &= \sigma(o) \tanh(\mathrm{LN}(c_t; gain_c, bias_c))
+
+    Takes the place of `torch.nn.LSTM`: the same arguments, inputs, outputs and state-dict keys, plus the gains, so that a
+    `torch.nn.LSTM` state dict loads with ``strict=False``.
+
+    Args:
+        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device, dtype: as
+            `torch.nn.LSTM`.
+        norm: ``"layer"``; ``"rms"``, the root mean square instead of mean and deviation; ``None``, torch's equations.
+        formula: where the normalisations sit: a preset's name (`layernorm.formula.PRESETS`) or a `layernorm.Formula`.
+        eps: overrides the formula's (1e-5 in ``"paper"``).
+        gain_init: the initial value of every gain.
+
+    Parameters of a layer and direction, suffix ``_l{k}`` or ``_l{k}_reverse``: ``weight_ih (4H, I)``, ``weight_hh
+    (4H, P)``, ``bias_ih``, ``bias_hh``, ``gain_ih``, ``gain_hh (4H)``, ``gain_c``, ``bias_c (H)``, and with projections
+    ``weight_hr (P, H)``. Gates are in torch's order i, f, g, o.
+    The biases belong to the normalisations and start at 0.
+
+    Example::
+
+        lstm = ln.LSTM(28, 128)
+        output, (h_n, c_n) = lstm(torch.randn(50, 32, 28))  # (T, B, I) -> (T, B, H), (1, B, H)
+
+    Source: Ba, Kiros, Hinton, "Layer Normalization", 2016, arXiv:1607.06450, eqs. 20-22.
+    """
+
+    network = "LSTM"
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        norm: str | None = "layer",
+        formula: str | Formula = "paper",
+        eps: float | None = None,
+        gain_init: float = 1.0,
+    ) -> None:
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, "tanh",
+            device, dtype, norm, formula, eps, gain_init,
+        )  # fmt: skip
+
+    def forward(
+        self,
+        input: Any,
+        hx: tuple[Tensor, Tensor] | None = None,
+        *,
+        lengths: Tensor | list[int] | None = None,
+        reset: Tensor | None = None,
+    ) -> tuple[Any, tuple[Tensor, Tensor]]:
+        """Runs the sequence.
+
+        Args:
+            input: ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, ``(T, I)`` unbatched, or a `PackedSequence`.
+            hx: initial state ``(h, c)``, ``(L * D, B, P)`` and ``(L * D, B, H)``, without ``B`` if unbatched; ``None``: zeros.
+            lengths: ``(B,)``, in 0..T, in any order: as packing would do, outputs beyond a length are 0, the final state
+                is the one at the length, and the reverse direction starts there.
+            reset: ``(T, B)`` bool (time first, with any ``batch_first``): true cuts the sequence between t-1 and t, so
+                that step t starts from the zero state (in the reverse direction, step t-1).
+
+        Returns:
+            output, of ``input``'s kind, with ``D * P`` features, and the final state, like ``hx``.
+
+        Raises:
+            RuntimeError, ValueError: a shape, type, device or length does not fit; the message names it.
+        """
+        output, (h, c) = self._run(input, hx, lengths, reset)
+        return output, (h, c)
+
+
+class LSTMCell(RecurrentCell):
+    r"""One step of `LSTM`; takes the place of `torch.nn.LSTMCell`: the same arguments, shapes and state-dict keys, plus the
+    gains.
+
+    Args:
+        input_size, hidden_size, bias, device, dtype: as `torch.nn.LSTMCell`.
+        norm, formula, eps, gain_init: as in `LSTM`.
+
+    Shapes: input ``(B, I)`` or ``(I,)``; state and result ``(B, H)`` or ``(H,)``, ``h`` and ``c``.
+    """
+
+    network = "LSTM"
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        norm: str | None = "layer",
+        formula: str | Formula = "paper",
+        eps: float | None = None,
+        gain_init: float = 1.0,
+    ) -> None:
+        super().__init__(input_size, hidden_size, bias, "tanh", device, dtype, norm, formula, eps, gain_init)
+
+    def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """The next ``(h, c)``."""
+        h, c = self._step(input, hx)
+        return h, c

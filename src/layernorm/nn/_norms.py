@@ -1,0 +1,83 @@
+"""Feed-forward normalisations as modules: torch's own, with layernorm's ops inside."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..functional import layer_norm, rms_norm
+
+
+class LayerNorm(torch.nn.LayerNorm):
+    r"""Layer normalisation over the last dimensions, eq. 3; `torch.nn.LayerNorm`'s constructor and state dict.
+
+    .. math:: y = \frac{x - \mathrm{mean}(x)}{\sqrt{\mathrm{var}(x) + \epsilon}} \cdot gain + bias
+
+    The gain is ``weight`` (initially 1) and the bias ``bias`` (0), both of shape ``normalized_shape``. Input and output
+    have shape ``(*, *normalized_shape)``. See `layernorm.functional.layer_norm` for types and errors.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        return layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+
+
+class RMSNorm(torch.nn.RMSNorm):
+    r"""RMS normalisation over the last dimensions; `torch.nn.RMSNorm`'s constructor and state dict.
+
+    .. math:: y = \frac{x}{\sqrt{\mathrm{mean}(x^2) + \epsilon}} \cdot gain
+
+    See `layernorm.functional.rms_norm` for types and errors.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.normalized_shape, self.weight, self.eps)
+
+
+class BatchNorm(torch.nn.BatchNorm1d):
+    r"""Batch normalisation of ``(B, N)`` or ``(B, N, L)``, with the choice of variance that section 6.6 needs.
+
+    .. math:: y = \frac{x - \mathrm{mean}_B(x)}{\sqrt{\mathrm{var}_B(x) + \epsilon}} \cdot gain + bias
+
+    `torch.nn.BatchNorm1d`'s constructor and state dict, and
+
+    Args:
+        unbiased: in training normalise by the unbiased variance (divided by n - 1), as the paper does at batch size 4;
+            torch normalises by the biased one (n). The population variance is unbiased in both.
+
+    Raises:
+        ValueError: in training, when a unit has only one value.
+
+    Source: Ioffe, Szegedy, "Batch Normalization", 2015, arXiv:1502.03167.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        unbiased: bool = False,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        self.unbiased = unbiased
+
+    def forward(self, input: Tensor) -> Tensor:
+        batch_statistics = self.training or self.running_mean is None
+        if not (self.unbiased and batch_statistics):
+            return super().forward(input)
+        self._check_input_dim(input)
+        # var * n/(n-1) + eps = (var + eps (n-1)/n) * n/(n-1), var the biased one: another eps and a smaller gain.
+        n = input.numel() // max(input.shape[1], 1)
+        shrink = (n - 1) / max(n, 1)
+        momentum = 0.0 if self.momentum is None else self.momentum
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else momentum
+        gain = input.new_ones(self.num_features) if self.weight is None else self.weight
+        return torch.nn.functional.batch_norm(
+            input, self.running_mean, self.running_var, gain * shrink**0.5, self.bias, True, momentum, self.eps * shrink
+        )

@@ -1,0 +1,283 @@
+"""What `RNN`, `LSTM` and `GRU` have in common: parameters, layers, directions, packed and padded sequences."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from ..formula import Formula, Network, Recurrence
+from ..functional._recurrent import describe, run
+
+State = tuple[Tensor, ...]
+Shapes = dict[str, tuple[int, ...]]
+
+
+class Normalised(torch.nn.Module, ABC):
+    """Constructor arguments and parameters of a recurrent layer or cell."""
+
+    network: Network
+
+    def _describe(self, norm: str | None, formula: str | Formula, eps: float | None, **more: Any) -> None:
+        self.recurrence: Recurrence = describe(self.network, norm, formula, eps, **more)
+        self._encoded = self.recurrence.encode()
+        self._names, self._state_names = self.recurrence.parameter_names, self.recurrence.state_names
+        self.norm, self.formula = norm, formula
+        self.eps = self.recurrence.formula.eps
+
+    def _register(self, shapes: Shapes, device: Any, dtype: Any) -> None:
+        for name, shape in shapes.items():
+            self.register_parameter(name, torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
+
+    def reset_parameters(self) -> None:
+        """Weights as torch draws them, U(-1/sqrt(H), 1/sqrt(H)); gains ``gain_init``, biases 0; without norm the biases
+        as torch too. The draws do not depend on ``norm``: one seed gives the same weights for all."""
+        bound = 1 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0
+        for name, parameter in self.named_parameters():
+            if name.startswith(("weight", "bias_ih", "bias_hh")):
+                torch.nn.init.uniform_(parameter, -bound, bound)
+            if name.startswith("gain"):
+                torch.nn.init.constant_(parameter, self.gain_init)
+            elif self.norm is not None and "bias" in name:
+                torch.nn.init.zeros_(parameter)
+
+    def _described(self) -> str:
+        """The keywords that torch's module does not have, for `extra_repr`."""
+        if self.norm is None:
+            return ", norm=None"
+        text = f", norm={self.norm!r}, formula={self.formula!r}, eps={self.eps}"
+        return text + (f", gain_init={self.gain_init}" if self.gain_init != 1.0 else "")
+
+    hidden_size: int
+    gain_init: float
+
+
+class Recurrent(Normalised):
+    """Layers and directions of one kind of recurrent network, with torch's arguments, shapes and state-dict keys."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int,
+        bias: bool,
+        batch_first: bool,
+        dropout: float,
+        bidirectional: bool,
+        proj_size: int,
+        nonlinearity: str,
+        device: Any,
+        dtype: Any,
+        norm: str | None,
+        formula: str | Formula,
+        eps: float | None,
+        gain_init: float,
+    ) -> None:
+        super().__init__()
+        _check_sizes(input_size, hidden_size, num_layers, dropout, proj_size)
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
+        self.bidirectional, self.proj_size, self.gain_init = bidirectional, proj_size, gain_init
+        self._describe(norm, formula, eps, bias=bias, projected=proj_size > 0, nonlinearity=nonlinearity)
+        for layer in range(num_layers):
+            size = input_size if layer == 0 else len(self._directions) * self._output_size
+            shapes = self.recurrence.parameter_shapes(size, hidden_size, proj_size or None)
+            for direction in self._directions:
+                self._register({f"{k}_l{layer}{direction}": shape for k, shape in shapes.items()}, device, dtype)
+        self.reset_parameters()
+
+    @property
+    def _directions(self) -> tuple[str, ...]:
+        """The suffixes of the directions in the parameters' names."""
+        return ("", "_reverse") if self.bidirectional else ("",)
+
+    @property
+    def _output_size(self) -> int:
+        return self.proj_size or self.hidden_size
+
+    @property
+    def _state_sizes(self) -> tuple[int, ...]:
+        """The last dimension of each part of the state: h, and in an LSTM c."""
+        return (self._output_size, self.hidden_size)[: len(self._state_names)]
+
+    def _parameters_of(self, suffix: str) -> list[Tensor]:
+        return [getattr(self, f"{name}_{suffix}") for name in self._names]
+
+    @property
+    def all_weights(self) -> list[list[Tensor]]:
+        """The parameters, a list for each layer and direction."""
+        layers = range(self.num_layers)
+        return [self._parameters_of(f"l{layer}{direction}") for layer in layers for direction in self._directions]
+
+    def flatten_parameters(self) -> None:
+        """Does nothing: the parameters need no flat copy. It is here because torch's modules have it."""
+
+    def _run(self, input: Any, hx: State | None, lengths: Tensor | None, reset: Tensor | None) -> tuple[Any, State]:
+        """Any input that torch's module takes, and the state as a tuple of its parts."""
+        if isinstance(input, PackedSequence):
+            return self._run_packed(input, hx, lengths, reset)
+        if input.dim() not in (2, 3):
+            name = type(self).__name__
+            raise ValueError(f"{name}: Expected input to be 2D or 3D, got {input.dim()}D instead")
+        if input.dim() == 2:
+            if lengths is not None:
+                raise ValueError(
+                    f"{type(self).__name__}: lengths needs a batch, got unbatched input {list(input.shape)}"
+                )
+            hx = None if hx is None else tuple(_state_of(s, 2).unsqueeze(1) for s in hx)
+            output, state = self._run_padded(
+                input.unsqueeze(1), hx, None, None if reset is None else reset.unsqueeze(1)
+            )
+            return output.squeeze(1), tuple(s.squeeze(1) for s in state)
+        x = input.transpose(0, 1) if self.batch_first else input
+        hx = None if hx is None else tuple(_state_of(s, 3) for s in hx)
+        output, state = self._run_padded(x, hx, self._lengths(lengths, x), reset)
+        return output.transpose(0, 1) if self.batch_first else output, state
+
+    def _run_packed(
+        self, input: PackedSequence, hx: State | None, lengths: Tensor | None, reset: Tensor | None
+    ) -> tuple[PackedSequence, State]:
+        if lengths is not None:
+            raise ValueError(f"{type(self).__name__}: a PackedSequence has its own lengths; lengths must be None")
+        data, sizes, order, back = input
+        padded, lengths = pad_packed_sequence(PackedSequence(data, sizes))
+        if order is not None:
+            hx = None if hx is None else tuple(s.index_select(1, order) for s in hx)
+            reset = None if reset is None else reset.index_select(1, order)
+        output, state = self._run_padded(padded, hx, lengths.to(data.device), reset)
+        if back is not None:
+            state = tuple(s.index_select(1, back) for s in state)
+        packed = pack_padded_sequence(output, lengths)
+        return PackedSequence(packed.data, sizes, order, back), state
+
+    def _run_padded(
+        self, x: Tensor, hx: State | None, lengths: Tensor | None, reset: Tensor | None
+    ) -> tuple[Tensor, State]:
+        """(T, B, I) -> (T, B, D * P), each part of the state (L * D, B, size)."""
+        if x.shape[-1] != self.input_size:
+            raise RuntimeError(
+                f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got {x.shape[-1]}"
+            )
+        hx = self._initial(x, hx)
+        finals: list[list[Tensor]] = []
+        for layer in range(self.num_layers):
+            outputs = []
+            for direction in self._directions:
+                params = self._parameters_of(f"l{layer}{direction}")
+                state = [s[len(finals)] for s in hx]
+                output, final = run(x, state, params, self._encoded, lengths, reset, direction == "_reverse")
+                outputs.append(output)
+                finals.append(final)
+            x = torch.cat(outputs, -1) if self.bidirectional else outputs[0]
+            if layer < self.num_layers - 1:
+                x = torch.nn.functional.dropout(x, self.dropout, self.training) if self.dropout else x
+        return x, tuple(torch.stack(part) for part in zip(*finals, strict=True))
+
+    def _initial(self, x: Tensor, hx: State | None) -> State:
+        rows = self.num_layers * len(self._directions)
+        if hx is None:
+            return tuple(x.new_zeros(rows, x.shape[1], size) for size in self._state_sizes)
+        for name, part, size in zip(self._state_names, hx, self._state_sizes, strict=True):
+            expected = (rows, x.shape[1], size)
+            if tuple(part.shape) != expected:
+                raise RuntimeError(f"Expected hidden {name} of size {expected}, got {list(part.shape)}")
+        return hx
+
+    def _lengths(self, lengths: Any, x: Tensor) -> Tensor | None:
+        return None if lengths is None else torch.as_tensor(lengths, device=x.device)
+
+    def extra_repr(self) -> str:
+        """As torch's, and what torch's has not."""
+        text = f"{self.input_size}, {self.hidden_size}"
+        given = {
+            "proj_size": (self.proj_size, 0),
+            "num_layers": (self.num_layers, 1),
+            "bias": (self.bias, True),
+            "batch_first": (self.batch_first, False),
+            "dropout": (self.dropout, 0.0),
+            "bidirectional": (self.bidirectional, False),
+            "nonlinearity": (self.recurrence.nonlinearity, "tanh"),
+        }
+        text += "".join(f", {name}={value!r}" for name, (value, default) in given.items() if value != default)
+        return text + self._described()
+
+    @abstractmethod
+    def forward(self, input: Any, hx: Any = None, *, lengths: Any = None, reset: Tensor | None = None) -> Any:
+        """As torch's; see the subclasses."""
+
+
+def _state_of(part: Tensor, dim: int) -> Tensor:
+    if part.dim() != dim:
+        kind = "batched 3-D" if dim == 3 else "unbatched 2-D"
+        raise RuntimeError(f"For {kind} input, hx should also be {dim}-D but got {part.dim()}-D tensor")
+    return part
+
+
+def _check_sizes(input_size: int, hidden_size: int, num_layers: int, dropout: float, proj_size: int) -> None:
+    sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}
+    for name, size in sizes.items():
+        if not isinstance(size, int) or isinstance(size, bool):
+            raise TypeError(f"{name} should be of type int, got: {type(size).__name__}")
+        if size < (0 if name == "input_size" else 1):
+            raise ValueError(f"{name} must be greater than zero, got {size}")
+    if not 0 <= dropout <= 1:
+        raise ValueError(f"dropout should be a number in range [0, 1], got {dropout!r}")
+    if not 0 <= proj_size < hidden_size:
+        raise ValueError(f"proj_size should be at least 0 and smaller than hidden_size={hidden_size}, got {proj_size}")
+
+
+class RecurrentCell(Normalised):
+    """One step of one layer, with torch's arguments, shapes and state-dict keys."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool,
+        nonlinearity: str,
+        device: Any,
+        dtype: Any,
+        norm: str | None,
+        formula: str | Formula,
+        eps: float | None,
+        gain_init: float,
+    ) -> None:
+        super().__init__()
+        _check_sizes(input_size, hidden_size, 1, 0.0, 0)
+        self.input_size, self.hidden_size, self.bias, self.gain_init = input_size, hidden_size, bias, gain_init
+        self._describe(norm, formula, eps, bias=bias, nonlinearity=nonlinearity)
+        self._register(self.recurrence.parameter_shapes(input_size, hidden_size), device, dtype)
+        self.reset_parameters()
+
+    def _step(self, input: Tensor, hx: State | None) -> State:
+        """(B, I) or (I,) -> the next state."""
+        name = type(self).__name__
+        if input.dim() not in (1, 2):
+            raise ValueError(f"{name}: Expected input to be 1D or 2D, got {input.dim()}D instead")
+        if input.shape[-1] != self.input_size:
+            raise RuntimeError(
+                f"{name}: input has inconsistent input_size: got {input.shape[-1]}, expected {self.input_size}"
+            )
+        x = input if input.dim() == 2 else input.unsqueeze(0)
+        expected = (*input.shape[:-1], self.hidden_size)
+        for part_name, part in zip(self._state_names, hx or (), strict=False):
+            if tuple(part.shape) != expected:
+                raise RuntimeError(f"{name}: Expected hidden {part_name} of size {expected}, got {list(part.shape)}")
+        if hx is None:
+            state = [x.new_zeros(x.shape[0], self.hidden_size) for _ in self._state_names]
+        else:
+            state = [part if input.dim() == 2 else part.unsqueeze(0) for part in hx]
+        params = [getattr(self, name) for name in self._names]
+        _, final = run(x.unsqueeze(0), state, params, self._encoded)
+        return tuple(part if input.dim() == 2 else part.squeeze(0) for part in final)
+
+    def extra_repr(self) -> str:
+        """As torch's, and what torch's has not."""
+        text = f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
+        if self.recurrence.nonlinearity != "tanh":
+            text += f", nonlinearity={self.recurrence.nonlinearity}"
+        return text + self._described()

@@ -1,0 +1,127 @@
+"""`RNN`: torch's `torch.nn.RNN` with layer normalisation, and its cell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..formula import Formula
+from ._recurrent import Recurrent, RecurrentCell
+
+
+class RNN(Recurrent):
+    r"""A recurrent network with layer normalisation, eq. 4.
+
+    .. math::
+        h_t = f(\mathrm{LN}(W_{ih} x_t + W_{hh} h_{t-1};\; gain,\; bias_{ih} + bias_{hh})), \qquad f = \tanh \text{ or relu}
+
+    Takes the place of `torch.nn.RNN`: the same arguments, inputs, outputs and state-dict keys, plus the gains, so that a
+    `torch.nn.RNN` state dict loads with ``strict=False``.
+
+    Args:
+        input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional, device, dtype: as
+            `torch.nn.RNN`.
+        norm: ``"layer"``; ``"rms"``, the root mean square instead of mean and deviation; ``None``, torch's equations.
+        formula: where the normalisations sit: a preset's name (`layernorm.formula.PRESETS`) or a `layernorm.Formula`.
+        eps: overrides the formula's (1e-5 in ``"paper"``).
+        gain_init: the initial value of every gain.
+
+    Parameters of a layer and direction, suffix ``_l{k}`` or ``_l{k}_reverse``: ``weight_ih (H, I)``, ``weight_hh (H, H)``,
+    ``bias_ih``, ``bias_hh``, ``gain (H)``.
+    The biases belong to the normalisations and start at 0.
+
+    Example::
+
+        rnn = ln.RNN(28, 128)
+        output, h_n = rnn(torch.randn(50, 32, 28))  # (T, B, I) -> (T, B, H), (1, B, H)
+
+    Source: Ba, Kiros, Hinton, "Layer Normalization", 2016, arXiv:1607.06450, eq. 4.
+    """
+
+    network = "RNN"
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: str = "tanh",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        norm: str | None = "layer",
+        formula: str | Formula = "paper",
+        eps: float | None = None,
+        gain_init: float = 1.0,
+    ) -> None:
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, nonlinearity,
+            device, dtype, norm, formula, eps, gain_init,
+        )  # fmt: skip
+
+    def forward(
+        self,
+        input: Any,
+        hx: Tensor | None = None,
+        *,
+        lengths: Tensor | list[int] | None = None,
+        reset: Tensor | None = None,
+    ) -> tuple[Any, Tensor]:
+        """Runs the sequence.
+
+        Args:
+            input: ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, ``(T, I)`` unbatched, or a `PackedSequence`.
+            hx: initial state, ``(L * D, B, H)``, without ``B`` if unbatched; ``None``: zeros.
+            lengths: ``(B,)``, in 0..T, in any order: as packing would do, outputs beyond a length are 0, the final state
+                is the one at the length, and the reverse direction starts there.
+            reset: ``(T, B)`` bool (time first, with any ``batch_first``): true cuts the sequence between t-1 and t, so
+                that step t starts from the zero state (in the reverse direction, step t-1).
+
+        Returns:
+            output, of ``input``'s kind, with ``D * H`` features, and the final state, like ``hx``.
+
+        Raises:
+            RuntimeError, ValueError: a shape, type, device or length does not fit; the message names it.
+        """
+        output, state = self._run(input, None if hx is None else (hx,), lengths, reset)
+        return output, state[0]
+
+
+class RNNCell(RecurrentCell):
+    r"""One step of `RNN`; takes the place of `torch.nn.RNNCell`: the same arguments, shapes and state-dict keys, plus the
+    gains.
+
+    Args:
+        input_size, hidden_size, bias, nonlinearity, device, dtype: as `torch.nn.RNNCell`.
+        norm, formula, eps, gain_init: as in `RNN`.
+
+    Shapes: input ``(B, I)`` or ``(I,)``; state and result ``(B, H)`` or ``(H,)``.
+    """
+
+    network = "RNN"
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        nonlinearity: str = "tanh",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        norm: str | None = "layer",
+        formula: str | Formula = "paper",
+        eps: float | None = None,
+        gain_init: float = 1.0,
+    ) -> None:
+        super().__init__(input_size, hidden_size, bias, nonlinearity, device, dtype, norm, formula, eps, gain_init)
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        """The next ``h``."""
+        return self._step(input, None if hx is None else (hx,))[0]

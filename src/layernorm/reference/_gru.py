@@ -1,0 +1,93 @@
+"""GRU, eqs. 26-28, in torch's convention (z keeps the old state; the paper's z is its complement):
+
+r, z = sigmoid(LN(W_rz x_t) + LN(U_rz h_{t-1}))
+n    = tanh(LN(W_n x_t) + r * LN(U_n h_{t-1}))
+h_t  = (1 - z) * n + z * h_{t-1}
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..formula import Recurrence
+from ._rnn import State, at, products
+from ._sites import Parameters, Saved, block
+
+
+class Activations(NamedTuple):
+    """What the forward computed, for all steps at once: [T, B, H] each."""
+
+    r: Tensor
+    z: Tensor
+    n: Tensor
+    n_hidden: Tensor
+    rz_saved: tuple[Saved, Saved, Saved]
+    n_saved: tuple[Saved, Saved, Saved]
+
+
+class GRU:
+    """The equations of one layer with its parameters, and their backward."""
+
+    def __init__(self, p: Parameters, recurrence: Recurrence) -> None:
+        self.p = p
+        self.H = H = p["weight_hh"].shape[0] // 3
+        self.sizes = (2 * H, H)
+        self.rz = block(p, recurrence, gates=2, units=slice(0, 2 * H))
+        self.candidate = block(p, recurrence, gates=1, units=slice(2 * H, 3 * H))
+
+    def input_side(self, x: Tensor) -> Tensor:
+        """The part of the summed inputs that does not wait for the state: [T, B, I] -> [T, B, 3H]."""
+        rz, n = (x @ self.p["weight_ih"].T).split(self.sizes, -1)
+        return torch.cat([self.rz.input(rz), self.candidate.input(n)], -1)
+
+    def step(self, from_input: Tensor, state: State) -> State:
+        """[B, 3H], (h [B, H],) -> (h [B, H],)."""
+        h = state[0]
+        x_rz, x_n = from_input.split(self.sizes, -1)
+        h_rz, h_n = (h @ self.p["weight_hh"].T).split(self.sizes, -1)
+        r, z = torch.sigmoid(self.rz.both(x_rz + self.rz.hidden(h_rz))).chunk(2, -1)
+        n = torch.tanh(self.candidate.both(x_n + r * self.candidate.hidden(h_n)))
+        return ((1 - z) * n + z * h,)
+
+    def activations(self, x: Tensor, before: State) -> Activations:
+        """Every step at once: the states before each step are known by now."""
+        zx_rz, zx_n = (x @ self.p["weight_ih"].T).split(self.sizes, -1)
+        zh_rz, zh_n = (before[0] @ self.p["weight_hh"].T).split(self.sizes, -1)
+        x_rz, rz_input = self.rz.input.forward(zx_rz)
+        h_rz, rz_hidden = self.rz.hidden.forward(zh_rz)
+        a_rz, rz_both = self.rz.both.forward(x_rz + h_rz)
+        r, z = torch.sigmoid(a_rz).chunk(2, -1)
+        x_n, n_input = self.candidate.input.forward(zx_n)
+        h_n, n_hidden = self.candidate.hidden.forward(zh_n)
+        a_n, n_both = self.candidate.both.forward(x_n + r * h_n)
+        return Activations(r, z, torch.tanh(a_n), h_n, (rz_input, rz_hidden, rz_both), (n_input, n_hidden, n_both))
+
+    def step_backward(self, t: int, d: State, before: State, s: Activations) -> tuple[State, tuple[Tensor, ...]]:
+        """The gradient of the state before step t from that of the state after it, and what `gradients` needs."""
+        dh, h = d[0], before[0][t]
+        r, z, n, n_hidden = (gate[t] for gate in s[:4])
+        da_n = dh * (1 - z) * (1 - n * n)
+        dsum_n = self.candidate.both.backward(da_n, at(s.n_saved[2], t))
+        dr, dz = dsum_n * n_hidden, dh * (h - n)
+        da_rz = torch.cat([dr * r * (1 - r), dz * z * (1 - z)], -1)
+        dsum_rz = self.rz.both.backward(da_rz, at(s.rz_saved[2], t))
+        dzh_rz = self.rz.hidden.backward(dsum_rz, at(s.rz_saved[1], t))
+        dzh_n = self.candidate.hidden.backward(dsum_n * r, at(s.n_saved[1], t))
+        dzh = torch.cat([dzh_rz, dzh_n], -1)
+        return (dzh @ self.p["weight_hh"] + dh * z,), (da_rz, dsum_rz, da_n, dsum_n, dzh)
+
+    def gradients(
+        self, x: Tensor, before: State, s: Activations, steps: tuple[Tensor, ...]
+    ) -> tuple[Tensor, Parameters]:
+        """The gradients of x and of the parameters, as single products and sums over all steps."""
+        da_rz, dsum_rz, da_n, dsum_n, dzh = steps
+        dzh_rz, dzh_n = dzh.split(self.sizes, -1)
+        dzx_rz = self.rz.input.backward(dsum_rz, s.rz_saved[0])
+        dzx_n = self.candidate.input.backward(dsum_n, s.n_saved[0])
+        dx, grads = products(self.p, torch.cat([dzx_rz, dzx_n], -1), dzh, x, before[0])
+        of_rz = self.rz.parameter_gradients((dsum_rz, dsum_rz, da_rz), (dzx_rz, dzh_rz, dsum_rz), s.rz_saved)
+        of_n = self.candidate.parameter_gradients((dsum_n, dsum_n * s.r, da_n), (dzx_n, dzh_n, dsum_n), s.n_saved)
+        return dx, grads | {name: torch.cat([of_rz[name], of_n[name]]) for name in of_rz}

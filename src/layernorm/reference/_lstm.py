@@ -1,0 +1,102 @@
+"""LSTM, eqs. 20-22:
+
+i, f, g, o = LN(W_hh h_{t-1}; gain_hh, bias_hh) + LN(W_ih x_t; gain_ih, bias_ih)
+c_t = sigmoid(f) * c_{t-1} + sigmoid(i) * tanh(g)
+h_t = sigmoid(o) * tanh(LN(c_t; gain_c, bias_c)),   projected by weight_hr if there is one
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..formula import Recurrence
+from ._rnn import State, at, outer, products
+from ._sites import Parameters, Saved, Site, block
+
+
+class Activations(NamedTuple):
+    """What the forward computed, for all steps at once: [T, B, H] each."""
+
+    i: Tensor
+    f: Tensor
+    g: Tensor
+    o: Tensor
+    tanh_c: Tensor
+    input: Saved
+    hidden: Saved
+    both: Saved
+    cell: Saved
+
+
+class LSTM:
+    """The equations of one layer with its parameters, and their backward."""
+
+    def __init__(self, p: Parameters, recurrence: Recurrence) -> None:
+        self.p, self.gates = p, block(p, recurrence, gates=4)
+        self.cell = Site(p, recurrence, gain="gain_c", outside=("bias_c",))
+        self.carry = recurrence.formula.cell == "carry"
+        self.forget_bias = recurrence.formula.forget_bias
+
+    def input_side(self, x: Tensor) -> Tensor:
+        """The part of the summed inputs that does not wait for the state: [T, B, I] -> [T, B, 4H]."""
+        return self.gates.input(x @ self.p["weight_ih"].T)
+
+    def activate(self, a: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The gates i, f, g, o from their summed inputs: [..., 4H] -> four times [..., H]."""
+        i, f, g, o = a.chunk(4, -1)
+        return torch.sigmoid(i), torch.sigmoid(f + self.forget_bias), torch.tanh(g), torch.sigmoid(o)
+
+    def step(self, from_input: Tensor, state: State) -> State:
+        """[B, 4H], (h [B, P], c [B, H]) -> (h [B, P], c [B, H])."""
+        h, c = state
+        a = self.gates.both(from_input + self.gates.hidden(h @ self.p["weight_hh"].T))
+        i, f, g, o = self.activate(a)
+        c = f * c + i * g
+        normalised = self.cell(c)
+        h = o * torch.tanh(normalised)
+        if "weight_hr" in self.p:
+            h = h @ self.p["weight_hr"].T
+        return h, normalised if self.carry else c
+
+    def activations(self, x: Tensor, before: State) -> Activations:
+        """Every step at once: the states before each step are known by now."""
+        from_input, input = self.gates.input.forward(x @ self.p["weight_ih"].T)
+        from_hidden, hidden = self.gates.hidden.forward(before[0] @ self.p["weight_hh"].T)
+        a, both = self.gates.both.forward(from_input + from_hidden)
+        i, f, g, o = self.activate(a)
+        normalised, cell = self.cell.forward(f * before[1] + i * g)
+        return Activations(i, f, g, o, torch.tanh(normalised), input, hidden, both, cell)
+
+    def step_backward(self, t: int, d: State, before: State, s: Activations) -> tuple[State, tuple[Tensor, ...]]:
+        """The gradients of the state before step t from those of the state after it, and what `gradients` needs."""
+        dh, dc = d
+        i, f, g, o, tanh_c = (gate[t] for gate in s[:5])
+        dm = dh @ self.p["weight_hr"] if "weight_hr" in self.p else dh  # m = o * tanh(...), what is projected
+        dn = dm * o * (1 - tanh_c * tanh_c)
+        if self.carry:
+            dn = dn + dc
+            dc = self.cell.backward(dn, at(s.cell, t))
+        else:
+            dc = dc + self.cell.backward(dn, at(s.cell, t))
+        di, df, dg = dc * g * i * (1 - i), dc * before[1][t] * f * (1 - f), dc * i * (1 - g * g)
+        da = torch.cat([di, df, dg, dm * tanh_c * o * (1 - o)], -1)
+        dsum = self.gates.both.backward(da, at(s.both, t))
+        dzh = self.gates.hidden.backward(dsum, at(s.hidden, t))
+        return (dzh @ self.p["weight_hh"], dc * f), (da, dsum, dzh, dn, dh)
+
+    def gradients(
+        self, x: Tensor, before: State, s: Activations, steps: tuple[Tensor, ...]
+    ) -> tuple[Tensor, Parameters]:
+        """The gradients of x and of the parameters, as single products and sums over all steps."""
+        da, dsum, dzh, dn, dh = steps
+        dzx = self.gates.input.backward(dsum, s.input)
+        dx, grads = products(self.p, dzx, dzh, x, before[0])
+        saved = (s.input, s.hidden, s.both)
+        grads |= self.gates.parameter_gradients((dsum, dsum, da), (dzx, dzh, dsum), saved)
+        grads |= self.cell.parameter_gradients(dn, dn, s.cell)
+        if "weight_hr" in self.p:
+            grads["weight_hr"] = outer(dh, s.o * s.tanh_c)
+        return dx, grads

@@ -1,0 +1,168 @@
+"""One layer of a recurrent network in one direction over a whole sequence: the equations, the forward, the backward.
+
+Times are in the order in which the steps are taken: a reverse direction flips its input first and its output last.
+
+- ``lengths`` (B,): beyond its length a row's state stands still and its output is 0. So a reverse direction starts at
+  each row's own end, with the initial state.
+- ``reset`` (T, B): true cuts the row between t-1 and t; the step after the cut starts from the zero state.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..formula import Recurrence
+from ._gru import GRU
+from ._lstm import LSTM
+from ._rnn import RNN, State
+from ._sites import Parameters
+
+NETWORKS = {"RNN": RNN, "LSTM": LSTM, "GRU": GRU}
+
+
+class Schedule(NamedTuple):
+    """Which rows take a step at each time [T, B, 1], and which start from the zero state there; None: all, none."""
+
+    active: Tensor | None
+    cut: Tensor | None
+
+
+def schedule(T: int, lengths: Tensor | None, reset: Tensor | None, reverse: bool) -> Schedule:
+    """`Schedule` in the order of the steps."""
+    active, cut = None, reset
+    if lengths is not None:
+        active = torch.arange(T, device=lengths.device)[:, None] < lengths
+        cut = None if cut is None else cut & active
+    if reverse:
+        active = None if active is None else active.flip(0)
+        if cut is not None:  # a cut before time t is met after step t, so before step t-1
+            cut = torch.cat([torch.zeros_like(cut[:1]), cut.flip(0)[:-1]])
+    return Schedule(*(None if mask is None else mask.unsqueeze(-1) for mask in (active, cut)))
+
+
+def _prepare(
+    input: Tensor, params: list[Tensor], recurrence: Recurrence, plan: Schedule, reverse: bool
+) -> tuple[Tensor, Parameters]:
+    """The input in the order of the steps, without what padding holds, and the parameters by name, in float32 or wider."""
+    dtype = torch.promote_types(input.dtype, torch.float32)
+    x = input.to(dtype)
+    x = x.flip(0) if reverse else x
+    x = x if plan.active is None else torch.where(plan.active, x, 0.0)
+    return x, {name: p.to(dtype) for name, p in zip(recurrence.parameter_names, params, strict=True)}
+
+
+def _run(
+    input: Tensor,
+    state: list[Tensor],
+    params: list[Tensor],
+    lengths: Tensor | None,
+    reset: Tensor | None,
+    recurrence: Recurrence,
+    reverse: bool,
+) -> tuple[Tensor, list[list[Tensor]]]:
+    """The output [T, B, P], and all T + 1 states, the initial one first, in the order of the steps."""
+    T = input.shape[0]
+    plan = schedule(T, lengths, reset, reverse)
+    x, p = _prepare(input, params, recurrence, plan, reverse)
+    network = NETWORKS[recurrence.network](p, recurrence)
+    from_input = network.input_side(x)
+    states: list[State] = [tuple(s.to(x.dtype) for s in state)]
+    for t in range(T):
+        before = states[-1]
+        after = network.step(from_input[t], _zero_where(plan.cut, t, before))
+        if plan.active is not None:
+            after = tuple(torch.where(plan.active[t], new, old) for new, old in zip(after, before, strict=True))
+        states.append(after)
+    h = [s[0] for s in states[1:]]
+    output = torch.stack(h) if h else states[0][0].new_zeros(0, *states[0][0].shape)
+    if plan.active is not None:
+        output = torch.where(plan.active, output, 0.0)
+    return (output.flip(0) if reverse else output).to(input.dtype), [list(s) for s in states]
+
+
+def _zero_where(cut: Tensor | None, t: int, state: State) -> State:
+    return state if cut is None else tuple(torch.where(cut[t], 0.0, s) for s in state)
+
+
+def recurrent_equations(
+    input: Tensor,
+    state: list[Tensor],
+    params: list[Tensor],
+    lengths: Tensor | None,
+    reset: Tensor | None,
+    recurrence: Recurrence,
+    reverse: bool,
+) -> list[Tensor]:
+    """[output (T, B, P), *final state], differentiable to any order."""
+    output, states = _run(input, state, params, lengths, reset, recurrence, reverse)
+    return [output, *(s.to(input.dtype) for s in states[-1])]
+
+
+def recurrent_forward(
+    input: Tensor,
+    state: list[Tensor],
+    params: list[Tensor],
+    lengths: Tensor | None,
+    reset: Tensor | None,
+    recurrence: Recurrence,
+    reverse: bool,
+    save: bool,
+) -> list[Tensor]:
+    """[output (T, B, P), *final state], and with ``save`` what `recurrent_backward` needs: the state before each step."""
+    output, states = _run(input, state, params, lengths, reset, recurrence, reverse)
+    final = [s.to(input.dtype, copy=True) for s in states[-1]]
+    if not save:
+        return [output, *final]
+    before = zip(*states[:-1], strict=True) if len(states) > 1 else [()] * len(final)
+    empty = [s.new_zeros(0, *s.shape) for s in states[0]]
+    return [output, *final, *(torch.stack(b) if b else e for b, e in zip(before, empty, strict=True))]
+
+
+def recurrent_saved(input: Tensor, state: list[Tensor], params: list[Tensor], recurrence: Recurrence) -> list[Tensor]:
+    """Empty tensors with the shapes and types of what `recurrent_forward` saves."""
+    dtype = torch.promote_types(input.dtype, torch.float32)
+    return [s.new_empty(input.shape[0], *s.shape, dtype=dtype) for s in state]
+
+
+def recurrent_backward(
+    grad_output: Tensor,
+    grad_state: list[Tensor],
+    input: Tensor,
+    state: list[Tensor],
+    params: list[Tensor],
+    lengths: Tensor | None,
+    reset: Tensor | None,
+    saved: list[Tensor],
+    recurrence: Recurrence,
+    reverse: bool,
+) -> list[Tensor]:
+    """[d input, *d initial state, *d params], by hand: the state's gradient step by step, everything else at once."""
+    T = input.shape[0]
+    plan = schedule(T, lengths, reset, reverse)
+    x, p = _prepare(input, params, recurrence, plan, reverse)
+    network = NETWORKS[recurrence.network](p, recurrence)
+    before = tuple(saved if plan.cut is None else (torch.where(plan.cut, 0.0, s) for s in saved))
+    activations = network.activations(x, before)
+    dy = (grad_output.flip(0) if reverse else grad_output).to(x.dtype)
+    d: State = tuple(g.to(x.dtype) for g in grad_state)
+    steps: list[tuple[Tensor, ...]] = []
+    for t in reversed(range(T)):
+        after = (d[0] + dy[t], *d[1:])
+        if plan.active is not None:
+            after = tuple(torch.where(plan.active[t], a, 0.0) for a in after)
+        previous, kept = network.step_backward(t, after, before, activations)
+        steps.append(kept)
+        previous = _zero_where(plan.cut, t, previous)
+        if plan.active is not None:
+            previous = tuple(torch.where(plan.active[t], new, old) for new, old in zip(previous, d, strict=True))
+        d = previous
+    if not steps:
+        return [torch.zeros_like(input), *grad_state, *(torch.zeros_like(q) for q in params)]
+    dx, grads = network.gradients(x, before, activations, tuple(torch.stack(k[::-1]) for k in zip(*steps, strict=True)))
+    dx = dx if plan.active is None else torch.where(plan.active, dx, 0.0)
+    like = [input, *state, *params]
+    named = [grads[name] for name in recurrence.parameter_names]
+    return [g.to(t.dtype) for g, t in zip([dx.flip(0) if reverse else dx, *d, *named], like, strict=True)]
