@@ -34,12 +34,11 @@ EXPERIMENT = Experiment(
         "layernorm run digits --norm none layer batch --batch-size 128 4 --seeds 0 1 2 --out runs/digits",
     ),
     presets={
-        "laptop": Preset(
-            "50 epochs, three seeds", Config(), {"norm": _NORMS, "batch_size": _SIZES, "seed": (0, 1, 2)}
-        ),
+        "laptop": Preset("50 epochs, three seeds", Config(), {"norm": _NORMS, "batch_size": _SIZES, "seed": (0, 1, 2)}),
         "smoke": Preset("2 epochs, one seed", Config(epochs=2), {"norm": _NORMS, "batch_size": _SIZES, "seed": (0,)}),
         "paper": Preset(
-            "60 epochs as in the paper, three seeds", Config(epochs=60),
+            "60 epochs as in the paper, three seeds",
+            Config(epochs=60),
             {"norm": _NORMS, "batch_size": _SIZES, "seed": (0, 1, 2)},
         ),
     },

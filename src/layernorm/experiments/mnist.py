@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..nn._norms import BatchNorm, LayerNorm
 from . import mnist_report
 from .distributed import share_batch_norms
 from .experiment import Experiment, Preset, Task, option
 from .mnist_data import Cases, Images, load_mnist
 from .sampling import INIT, Shuffled, derive_seed
-from ..nn._norms import BatchNorm, LayerNorm
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -133,7 +133,8 @@ EXPERIMENT = Experiment(
             {"norm": _NORMS, "batch_size": _SIZES, "seed": (0,)},
         ),
         "paper": Preset(
-            "the paper's protocol: 60 epochs; three seeds", Config(),
+            "the paper's protocol: 60 epochs; three seeds",
+            Config(),
             {"norm": _NORMS, "batch_size": _SIZES, "seed": (0, 1, 2)},
         ),
     },

@@ -19,7 +19,9 @@ class Settings:
     """Where and with what to run. Of all this only `precision` is part of what a run is; the rest may change on resuming."""
 
     data: Path | None = option(None, "folder with the data set's files (else $LAYERNORM_DATA/NAME, cache, download)")
-    out: Path | None = option(None, "folder for the runs and the report (else runs/EXPERIMENT or runs/EXPERIMENT-PRESET)")
+    out: Path | None = option(
+        None, "folder for the runs and the report (else runs/EXPERIMENT or runs/EXPERIMENT-PRESET)"
+    )
     restart: bool = option(False, "begin again: forget what these runs left in the folder")
     threads: int = option(0, "processor threads (0: torch's choice)")
     device: Literal["auto", "cpu", "cuda"] = option("auto", "where to compute; auto takes a GPU if there is one")

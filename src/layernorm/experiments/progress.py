@@ -45,7 +45,9 @@ class Lines(Progress):
         if time.perf_counter() - self.spoke >= LINE_SECONDS:
             self.spoke = time.perf_counter()
             left = duration(self.rate.left(state.update, task.updates))
-            print(f"{self.title}: {where(state, task)}, {figures(state.metrics)}{left} left", file=sys.stderr, flush=True)
+            print(
+                f"{self.title}: {where(state, task)}, {figures(state.metrics)}{left} left", file=sys.stderr, flush=True
+            )
 
     def end(self, note: str) -> None:
         print(f"{self.title}: {note}", file=sys.stderr, flush=True)
@@ -93,7 +95,11 @@ def progress(main: bool) -> Iterator[Progress]:
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as RichProgress
 
-    columns = (TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.percentage:>3.0f} %  {task.fields[note]}"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(20),
+        TextColumn("{task.percentage:>3.0f} %  {task.fields[note]}"),
+    )
     with RichProgress(*columns, console=Console(stderr=True), transient=True) as display:
         yield Bars(display)
 

@@ -1,10 +1,10 @@
 """A run's folder: what it was asked for, what it was made with, its records, its checkpoint, its result.
 
-    config.json             the experiment's name and the configuration
-    environment.json        versions, processor, commit, data set fingerprint, command; one entry a start
-    records.jsonl           one line an evaluation
-    checkpoint.safetensors  the newest state
-    result.json             written last: the run is done
+config.json             the experiment's name and the configuration
+environment.json        versions, processor, commit, data set fingerprint, command; one entry a start
+records.jsonl           one line an evaluation
+checkpoint.safetensors  the newest state
+result.json             written last: the run is done
 """
 
 from __future__ import annotations
@@ -149,7 +149,10 @@ def find(paths: list[Path]) -> list[Run]:
 
 def _refuse_other(path: Path, there: dict[str, Any], asked: dict[str, Any], only: tuple[str, ...] = ()) -> None:
     names = only or tuple(dict.fromkeys([*there, *asked]))
-    differing = [f"{name} is {there.get(name)} there, {asked.get(name)} here" for name in names
-                 if there.get(name) != asked.get(name)]
+    differing = [
+        f"{name} is {there.get(name)} there, {asked.get(name)} here"
+        for name in names
+        if there.get(name) != asked.get(name)
+    ]
     if differing:
         raise RunError(f"{path} holds another run: {'; '.join(differing)}. Choose another --out, or --restart")

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-
 INIT, ORDER, NOISE = 1, 2, 3
 """What a run's seed is used for: initial weights, order of the cases, what is drawn during training (dropout)."""
 

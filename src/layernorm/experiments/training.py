@@ -191,7 +191,9 @@ class Fit:
             self.bare.load_state_dict(checkpoint.under("model", tensors))
             checkpoint.restore_optimizer(self.task.optimizer, checkpoint.under("optimizer", tensors), header["groups"])
         except (RuntimeError, ValueError, KeyError) as error:
-            raise RunError(f"{self.folder.checkpoint} does not fit this model ({str(error).splitlines()[0]})") from error
+            raise RunError(
+                f"{self.folder.checkpoint} does not fit this model ({str(error).splitlines()[0]})"
+            ) from error
         self.state = State(**header["state"])
         self.loss_sum.copy_(tensors["loss_sum"])
         self._set_generators(checkpoint.under("generator", tensors))
