@@ -1,4 +1,4 @@
-"""How an op becomes a `torch.library` op: its kernel, its fake, its gradient, its batching rule.
+"""How an op becomes a `torch.library` op: its kernel, its fake, its gradient.
 
 Every op takes the engine's name as its last argument ``backend``, so that the choice is made once, where the op is
 called, and its backward runs on the same engine.
@@ -35,12 +35,11 @@ def define(
     if backward is not None:
         torch.library.register_autograd(name, backward, setup_context=setup_context)
 
-    def batched(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[list[Tensor], list[int]]:
-        # The reference engine is made of plain torch operations, which vmap batches by itself.
-        outputs = torch.vmap(kernel, in_dims=in_dims, out_dims=0, randomness="error")(*args[:-1], "reference")
-        return outputs, [0] * len(outputs)
 
-    torch.library.register_vmap(name, batched)
+def transforming() -> bool:
+    """Whether the call runs inside `torch.func.vmap`, ``grad``, ``jvp``...: ops of `torch.library` cannot take part in
+    all of these, plain torch operations can."""
+    return torch._C._are_functorch_transforms_active()
 
 
 def gradients_of_equations(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import backends, reference
-from ._bind import define, gradients_of_equations
+from ._bind import define, gradients_of_equations, transforming
 
 
 def layer_norm(
@@ -41,8 +41,7 @@ def layer_norm(
 
     Source: Ba, Kiros, Hinton, "Layer Normalization", 2016, arXiv:1607.06450.
     """
-    backend = backends.choose("normalize", input)
-    return torch.ops.layernorm.normalize(input, list(normalized_shape), weight, bias, float(eps), "layer", backend)[0]
+    return _normalize(input, normalized_shape, weight, bias, float(eps), "layer")
 
 
 def rms_norm(
@@ -67,8 +66,18 @@ def rms_norm(
     Source: Zhang, Sennrich, "Root Mean Square Layer Normalization", 2019, arXiv:1910.07467.
     """
     eps = torch.finfo(input.dtype).eps if eps is None else float(eps)
+    return _normalize(input, normalized_shape, weight, None, eps, "rms")
+
+
+def _normalize(
+    input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float, norm: str
+) -> Tensor:
+    shape = list(normalized_shape)
+    if transforming():
+        _check(input, shape, weight, bias, norm)
+        return reference.normalize_equations(input, shape, weight, bias, eps, norm)
     backend = backends.choose("normalize", input)
-    return torch.ops.layernorm.normalize(input, list(normalized_shape), weight, None, eps, "rms", backend)[0]
+    return torch.ops.layernorm.normalize(input, shape, weight, bias, eps, norm, backend)[0]
 
 
 def _check(input: Tensor, normalized_shape: list[int], weight: Tensor | None, bias: Tensor | None, norm: str) -> None:
@@ -150,9 +159,7 @@ def _backward(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
     if torch.is_grad_enabled():
         found = gradients_of_equations(equations, [t for t in (input, weight, bias) if t is not None], grads[:1])
     else:
-        found = torch.ops.layernorm.normalize_backward(
-            grads[0], input, ctx.normalized_shape, weight, bias, saved, ctx.norm, ctx.backend
-        )
+        found = _BACKWARD(grads[0], input, ctx.normalized_shape, weight, bias, saved, ctx.norm, ctx.backend)
     dx, dw, db = present(found)
     return dx, None, dw, db, None, None, None
 
@@ -172,3 +179,4 @@ define(
     _backward_kernel,
     _backward_fake,
 )
+_BACKWARD = torch.ops.layernorm.normalize_backward

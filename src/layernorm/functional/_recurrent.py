@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .. import backends, reference
 from ..formula import GATES, PLAIN, Formula, Recurrence, resolve, unknown
-from ._bind import define, gradients_of_equations
+from ._bind import define, gradients_of_equations, transforming
 
 NORMS = ("layer", "rms", None)
 
@@ -58,6 +58,11 @@ def run(
         input, state, params = input.to(dtype), [s.to(dtype) for s in state], [p.to(dtype) for p in params]
     else:
         state, params = list(state), list(params)
+    if transforming():
+        equations = Recurrence.decode(recurrence)
+        _check(input, state, params, lengths, reset, equations)
+        found = reference.recurrent_equations(input, state, params, lengths, reset, equations, reverse)
+        return found[0], found[1:]
     save = torch.is_grad_enabled() and any(t.requires_grad for t in (input, *state, *params))
     backend = backends.choose("recurrent", input, recurrence)
     found = torch.ops.layernorm.recurrent(input, state, params, lengths, reset, recurrence, reverse, save, backend)
@@ -285,10 +290,8 @@ def _kernel(
 ) -> list[Tensor]:
     equations = Recurrence.decode(recurrence)
     _check(input, state, params, lengths, reset, equations)
-    if not torch._C._functorch.is_batchedtensor(input if lengths is None else lengths):
-        _check_lengths(lengths, input.shape[0])
-    engine = backends.engine(backend)
-    return engine.recurrent_forward(input, state, params, lengths, reset, equations, reverse, save)
+    _check_lengths(lengths, input.shape[0])
+    return backends.engine(backend).recurrent_forward(input, state, params, lengths, reset, equations, reverse, save)
 
 
 def _fake(
@@ -337,10 +340,10 @@ def _backward(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
         x, state, params = tensors[0], list(tensors[1:n]), list(tensors[n:])
         return reference.recurrent_equations(x, state, params, lengths, reset, recurrence, ctx.reverse)
 
-    if torch.is_grad_enabled() or not saved:
+    if torch.is_grad_enabled():
         found = gradients_of_equations(equations, inputs, grads[:n])
     else:
-        found = torch.ops.layernorm.recurrent_backward(
+        found = _BACKWARD(
             grads[0], grads[1:n], inputs[0], inputs[1:n], inputs[n:], lengths, reset, saved, ctx.recurrence,
             ctx.reverse, ctx.backend,
         )  # fmt: skip
@@ -363,3 +366,4 @@ define(
     _backward_kernel,
     _backward_fake,
 )
+_BACKWARD = torch.ops.layernorm.recurrent_backward

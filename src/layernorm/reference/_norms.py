@@ -36,7 +36,7 @@ def standardize_backward(d: Tensor, z_hat: Tensor, r: Tensor, norm: str, eps_on:
     direction = z_hat
     if eps_on == "deviation":  # (sqrt(var) + eps)/sqrt(var) times as much flows through the deviation
         square = (z_hat * z_hat).mean(-1, keepdim=True)
-        direction = torch.where(square == 0, 0.0, z_hat / torch.where(square == 0, 1.0, square))
+        direction = torch.where(square == 0, 0.0, z_hat / torch.where(square == 0, 1.0, square).sqrt())
     d = d - direction * (d * z_hat).mean(-1, keepdim=True)
     return r * (d - d.mean(-1, keepdim=True) if norm == "layer" else d)
 
