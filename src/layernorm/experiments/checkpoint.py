@@ -1,4 +1,4 @@
-"""Checkpoints: tensors and a JSON header in one safetensors file. Nothing is pickled, so nothing is executed on reading."""
+"""Checkpoints: tensors and a JSON header in one safetensors file. Nothing is pickled: reading executes nothing."""
 
 from __future__ import annotations
 

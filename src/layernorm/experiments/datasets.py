@@ -1,7 +1,7 @@
 """Data sets: where they are looked for, how they get there, and how they are told apart.
 
-A data set that is a few published files is one `Source`; its loader asks `locate` for the folder and reads the files. An
-embedded one has no source.
+A data set that is a few published files is one `Source`; its loader asks `locate` for the folder and reads the files.
+An embedded one has no source.
 """
 
 from __future__ import annotations

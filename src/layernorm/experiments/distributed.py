@@ -23,15 +23,12 @@ def accelerator(device: str, precision: str) -> Accelerator:
         precision: "float32" or "bfloat16" (autocast in the forward pass).
     """
     from accelerate import Accelerator
-    from accelerate.utils import DistributedDataParallelKwargs
 
     if device == "cuda" and not torch.cuda.is_available():
         raise RunError("there is no CUDA device here; use --device cpu")
     cpu = device == "cpu" or not torch.cuda.is_available()
-    # Buffers are equal everywhere without a broadcast: normalisations see the whole batch (`share_batch_norms`).
-    kwargs = DistributedDataParallelKwargs(broadcast_buffers=False)
     mixed = {"float32": "no", "bfloat16": "bf16"}[precision]
-    return Accelerator(cpu=cpu, mixed_precision=mixed, kwargs_handlers=[kwargs])
+    return Accelerator(cpu=cpu, mixed_precision=mixed)
 
 
 @contextlib.contextmanager
@@ -49,11 +46,25 @@ def is_main() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
+class _Sum(torch.autograd.Function):
+    """The sum over the processes, differentiable: every process's result depends on every process's input."""
+
+    @staticmethod
+    def forward(ctx: Any, part: torch.Tensor) -> torch.Tensor:
+        total = part.clone()
+        torch.distributed.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return _Sum.apply(grad)
+
+
 class GlobalBatchNorm(nn.Module):
     """Batch normalisation with the statistics of the global batch, of which each process holds a part.
 
-    Moments are summed over the processes with a differentiable all-reduce, so that the shares may differ in size (torch's
-    SyncBatchNorm runs on GPUs only). Parameters, buffers and their names are those of the module it takes the place of.
+    Moments are summed over the processes with a differentiable all-reduce, so that the shares may differ in size
+    (torch's SyncBatchNorm runs on GPUs only). Parameters, buffers and their names are the replaced module's.
     """
 
     def __init__(self, norm: nn.Module) -> None:
@@ -65,18 +76,16 @@ class GlobalBatchNorm(nn.Module):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Normalises this process's rows `[M_local, N]` by the mean and variance of all rows."""
-        from torch.distributed.nn.functional import all_reduce
-
         if not self.training:
             return nn.functional.batch_norm(
                 input, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
             )
         wide = input.float()
-        sums = all_reduce(torch.cat([wide.sum(0), wide.new_full((1,), len(wide))]))
+        sums = _Sum.apply(torch.cat([wide.sum(0), wide.new_full((1,), len(wide))]))
         rows = sums[-1].detach()
         mean = sums[:-1] / rows
         centred = wide - mean
-        squares = all_reduce(centred.square().sum(0))
+        squares = _Sum.apply(centred.square().sum(0))
         variance = squares / (rows - 1 if self.unbiased else rows)
         with torch.no_grad():
             self.num_batches_tracked.add_(1)

@@ -1,4 +1,4 @@
-"""The two ways in which a command ends badly: it failed (exit 1), or it was asked for something that is not there (2)."""
+"""The ways in which a command ends badly: it failed (exit 1), it asks for what is not there (2), it was stopped."""
 
 from __future__ import annotations
 

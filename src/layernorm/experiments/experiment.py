@@ -46,7 +46,7 @@ class Data(Protocol):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """`name`, `fingerprint` (SHA-256 of the content), `original` (is it the paper's?) and what else a report tells."""
+        """`name`, `fingerprint` (SHA-256 of the content), `original` (is it the paper's?) and what reports tell."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class Task:
         updates: the length of the run.
         evaluate_every: updates between evaluations; the last update is evaluated in any case.
         updates_per_epoch: to tell epochs.
-        loss: (the model as wrapped, update from 0) -> this process's part of the global batch's mean loss: the parts of all
-            processes add up to it.
-        evaluate: (the bare model, in evaluation mode) -> metrics; every process computes them, so it may not communicate.
+        loss: (the model as wrapped, update from 0) -> this process's part of the global batch's mean loss: the parts of
+            all processes add up to it.
+        evaluate: (the bare model, in evaluation mode) -> metrics; every process computes all of them by itself.
         seen: updates -> training cases seen.
         before_step: called with the bare model between the backward pass and the step: gradient clipping.
     """
@@ -96,7 +96,7 @@ class Experiment:
         examples: command lines for the help.
         presets: by name; the first is the default.
         load: (configuration, folder given by --data) -> the data set.
-        task: (configuration, data set, accelerator) -> what to train. It checks the configuration: ValueError if it is wrong.
+        task: (configuration, data set, accelerator) -> what to train; ValueError if the configuration is wrong.
         report: the runs -> figures, tables, findings, deviations.
     """
 

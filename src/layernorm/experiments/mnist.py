@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..nn._norms import BatchNorm, LayerNorm
+from .. import BatchNorm, LayerNorm
 from . import mnist_report
 from .distributed import share_batch_norms
 from .experiment import Experiment, Preset, Task, option

@@ -93,8 +93,8 @@ def load_mnist(data: Path | None, held_out: int) -> Images:
 def load_digits(held_out: int) -> Images:
     """scikit-learn's handwritten digits: the last 400 of 1797 for testing, `held_out` before them for validation.
 
-    The order is the publisher's, in which a writer's digits follow one another: the test digits are mostly of writers that
-    the training set does not hold.
+    The order is the publisher's, in which a writer's digits follow one another: the test digits are mostly of writers
+    that the training set does not hold.
     """
     from sklearn.datasets import load_digits as load
 

@@ -79,8 +79,8 @@ class Fit:
             Interrupted: SIGINT or SIGTERM arrived; the state is saved.
             RunError: something could not be written or read; the last checkpoint is whole.
         """
-        task, state = self.task, self.state
         self._restore()
+        task, state = self.task, self.state
         processes, device = self.accelerator.num_processes, str(self.accelerator.device)
         self.folder.started(environment.describe(processes, device), self.facts, state.update)
         began = time.perf_counter() - state.seconds
@@ -184,7 +184,7 @@ class Fit:
         processes = self.accelerator.num_processes
         if header["processes"] != processes:
             raise RunError(
-                f"{self.folder.path} was trained by {header['processes']} process(es) and cannot go on with {processes}; "
+                f"{self.folder.path} was trained by {header['processes']} process(es), now there are {processes}; "
                 f"use torchrun --nproc-per-node {header['processes']}, or --restart"
             )
         try:
