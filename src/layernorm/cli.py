@@ -135,7 +135,9 @@ def _run(given: list[str]) -> None:
     chosen = experiment.find(given[0])
     request = options.parse(chosen, given[1:])
     with processes_ended():
-        print(sweep.run(chosen, request))
+        out = sweep.run(chosen, request)
+    if out is not None:
+        _write_report([out], out / "report")
 
 
 def _print_experiments() -> None:
@@ -143,7 +145,28 @@ def _print_experiments() -> None:
 
 
 def _report(parsed: argparse.Namespace) -> None:
-    pass
+    for path in parsed.runs:
+        if not path.is_dir():
+            from .experiments.errors import RunError
+
+            raise RunError(f"{path} is not a folder; give run folders or a folder of them")
+    first = parsed.runs[0]
+    _write_report(parsed.runs, parsed.out or (first if len(parsed.runs) == 1 else first.parent) / "report")
+
+
+def _write_report(paths: list[Path], folder: Path) -> None:
+    """Draws the report of the runs under some folders and prints its tables and its place."""
+    from .experiments import experiment, rendering, run_folder
+    from .experiments.errors import UsageError
+
+    runs = run_folder.find(paths)
+    kinds = sorted({run.experiment for run in runs})
+    if len(kinds) > 1:
+        raise UsageError(f"these are runs of several experiments ({', '.join(kinds)}); give those of one")
+    report = experiment.find(kinds[0]).report(runs)
+    page = rendering.write(report, folder)
+    rendering.show(report)
+    print(f"\nreport: {page}")
 
 
 def _data(parsed: argparse.Namespace) -> None:

@@ -26,11 +26,11 @@ def out_folder(experiment: Experiment, request: Request) -> Path:
     return Path("runs") / f"{experiment.name}{suffix}"
 
 
-def run(experiment: Experiment, request: Request) -> Path:
+def run(experiment: Experiment, request: Request) -> Path | None:
     """Makes the runs that are not done yet.
 
     Returns:
-        the folder that holds them.
+        the folder that holds them, or None in a process that is not the main one.
 
     Raises:
         RunError, UsageError, Interrupted: as the message says; runs that are done stay done.
@@ -45,7 +45,7 @@ def run(experiment: Experiment, request: Request) -> Path:
             name = experiment.run_name(config)
             display.begin(number, len(request.configs), name)
             display.end(_run(experiment, request, config, out / name, accelerator, display))
-    return out
+    return out if accelerator.is_main_process else None
 
 
 def _run(experiment: Experiment, request: Request, config: object, path: Path, accelerator, display: Progress) -> str:
