@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 _EXTRA = "pip install 'layernorm[experiments]'"
@@ -78,9 +78,9 @@ def _first_line(error: Exception) -> str:
 def _dispatch(given: list[str]) -> None:
     from .experiments.errors import unknown
 
-    commands = {"run": _run, "report": _report, "data": _data, "doctor": _doctor}
-    if given and not given[0].startswith("-") and given[0] not in commands:
-        raise unknown("command", given[0], commands)
+    commands: dict[str, Callable[[argparse.Namespace], None]] = {"report": _report, "data": _data, "doctor": _doctor}
+    if given and not given[0].startswith("-") and given[0] not in ("run", *commands):
+        raise unknown("command", given[0], ("run", *commands))
     parser = _parser()
     if not given:
         parser.print_help()
@@ -141,7 +141,17 @@ def _run(given: list[str]) -> None:
 
 
 def _print_experiments() -> None:
-    pass
+    from .experiments import experiment
+
+    print("usage: layernorm run EXPERIMENT [OPTIONS]\n\nexperiments:")
+    found = [experiment.find(name) for name in experiment.EXPERIMENTS]
+    for item in found:
+        presets = ", ".join(f"{name} ({preset.summary})" for name, preset in item.presets.items())
+        print(f"  {item.name}\n    {item.summary}\n    presets: {presets}")
+    print("\nexamples:")
+    for item in found:
+        print("\n".join(f"  {example}" for example in item.examples))
+    print("\nlayernorm run EXPERIMENT --help lists the experiment's options.")
 
 
 def _report(parsed: argparse.Namespace) -> None:
@@ -170,11 +180,56 @@ def _write_report(paths: list[Path], folder: Path) -> None:
 
 
 def _data(parsed: argparse.Namespace) -> None:
-    pass
+    from .experiments import datasets
+
+    if parsed.action == "list":
+        for line in datasets.listing():
+            print(line)
+        return
+    if parsed.name in datasets.EMBEDDED:
+        print(f"{parsed.name}: {datasets.EMBEDDED[parsed.name]}")
+        return
+    folder, facts = datasets.prepare(datasets.find(parsed.name), parsed.source)
+    print(f"{parsed.name}: ready in {folder}")
+    for name, value in facts.items():
+        if name not in ("name", "folder"):
+            print(f"  {name}: {value}")
 
 
 def _doctor(parsed: argparse.Namespace) -> None:
-    pass
+    import platform
+
+    import torch
+
+    from . import backends
+    from .experiments import datasets, environment
+
+    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    sections: dict[str, list[tuple[str, str]]] = {
+        "versions": [
+            ("layernorm", f"{environment.version('layernorm')}, commit {environment.commit() or 'unknown'}"),
+            ("python", platform.python_version()),
+            ("torch", torch.__version__),
+            ("numpy", environment.version("numpy") or "missing"),
+            *((name, environment.version(name) or f"missing: {_EXTRA}") for name in environment.PACKAGES),
+        ],
+        "machine": [
+            ("system", f"{platform.system()} {platform.release()} {platform.machine()}"),
+            ("processor", f"{environment.processor()}, {torch.backends.cpu.get_cpu_capability()}"),
+            ("cores", f"{environment.cores()}; torch uses {torch.get_num_threads()} threads"),
+            ("CUDA", cuda),
+        ],
+        "backends": [
+            (item.name, "available" if item.available else f"missing: {item.reason}") for item in backends.status()
+        ],
+    }
+    for title, lines in sections.items():
+        print(title)
+        for name, value in lines:
+            print(f"  {name:<13} {value}")
+    print("data sets")
+    for line in datasets.listing():
+        print(f"  {line}")
 
 
 def _version() -> str:

@@ -106,5 +106,5 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         # reshape(-1) first: a 0-d tensor cannot be viewed as bytes
-        digest.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

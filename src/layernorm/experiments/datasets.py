@@ -139,6 +139,19 @@ EMBEDDED = {"digits": "1797 handwritten digits of 8 x 8 pixels; part of scikit-l
 """Data sets that need no files."""
 
 
+def listing() -> list[str]:
+    """One line a data set: what it is, and where it is found here or what fetches it."""
+    lines = [f"{name:<13} {summary}" for name, summary in EMBEDDED.items()]
+    for source in sources().values():
+        try:
+            folders = [folder for folder in places(source, None) if not missing(source, folder)]
+            state = f"found in {folders[0]}" if folders else f"not here: layernorm data prepare {source.name}"
+        except ModuleNotFoundError as error:
+            state = f"cannot be looked for without {error.name}: pip install 'layernorm[experiments]'"
+        lines.append(f"{source.name:<13} {source.summary}; {state}")
+    return lines
+
+
 def find(name: str) -> Source:
     """The data set of this name.
 
@@ -159,8 +172,8 @@ def fingerprint(digests: Mapping[str, str]) -> str:
 
 def _by_hand(source: Source, folder: Path) -> str:
     return (
-        f"Put {', '.join(source.files)} (plain or gzipped) into {folder}, "
-        f"or into a folder of your own and give it with --data"
+        f"Put {', '.join(source.files)} (plain or gzipped) into {folder}, or into a folder of your own "
+        f"and give it with --data, or into a folder named {source.name} under ${VARIABLE}"
     )
 
 

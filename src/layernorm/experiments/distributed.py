@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from .. import BatchNorm
 from .errors import RunError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def accelerator(device: str, precision: str) -> Accelerator:
 
 
 @contextlib.contextmanager
-def processes_ended() -> Any:
+def processes_ended() -> Iterator[None]:
     """Closes the processes' connection at the end of the command, so that none is left waiting."""
     try:
         yield
@@ -41,45 +42,35 @@ def processes_ended() -> Any:
             torch.distributed.destroy_process_group()
 
 
-def is_main() -> bool:
-    """Whether this process is the one that writes and speaks (asked before there is an accelerator)."""
-    return int(os.environ.get("RANK", "0")) == 0
-
-
 class _Sum(torch.autograd.Function):
     """The sum over the processes, differentiable: every process's result depends on every process's input."""
 
     @staticmethod
-    def forward(ctx: Any, part: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, part: Tensor) -> Tensor:
         total = part.clone()
         torch.distributed.all_reduce(total)
         return total
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         return _Sum.apply(grad)
 
 
-class GlobalBatchNorm(nn.Module):
+class GlobalBatchNorm(BatchNorm):
     """Batch normalisation with the statistics of the global batch, of which each process holds a part.
 
     Moments are summed over the processes with a differentiable all-reduce, so that the shares may differ in size
-    (torch's SyncBatchNorm runs on GPUs only). Parameters, buffers and their names are the replaced module's.
+    (torch's SyncBatchNorm runs on GPUs only).
     """
 
-    def __init__(self, norm: nn.Module) -> None:
-        super().__init__()
-        self.weight, self.bias = norm.weight, norm.bias
-        for name, buffer in norm.named_buffers(recurse=False):
-            self.register_buffer(name, buffer)
-        self.eps, self.momentum, self.unbiased = norm.eps, norm.momentum, getattr(norm, "unbiased", False)
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """Normalises this process's rows `[M_local, N]` by the mean and variance of all rows."""
         if not self.training:
-            return nn.functional.batch_norm(
-                input, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
-            )
+            return super().forward(input)
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        assert self.momentum is not None
         wide = input.float()
         sums = _Sum.apply(torch.cat([wide.sum(0), wide.new_full((1,), len(wide))]))
         rows = sums[-1].detach()
@@ -95,10 +86,12 @@ class GlobalBatchNorm(nn.Module):
         return output.to(input.dtype)
 
 
-def share_batch_norms(model: nn.Module, kind: type[nn.Module]) -> None:
-    """Replaces the batch norms inside a model, in place, by ones that see the global batch."""
+def share_batch_norms(model: nn.Module) -> None:
+    """Replaces the batch norms inside a model, in place, by ones that see the global batch (before the optimiser)."""
     for name, child in model.named_children():
-        if isinstance(child, kind):
-            setattr(model, name, GlobalBatchNorm(child))
+        if isinstance(child, BatchNorm):
+            shared = GlobalBatchNorm(child.num_features, child.eps, child.momentum, unbiased=child.unbiased)
+            shared.load_state_dict(child.state_dict())
+            setattr(model, name, shared)
         else:
-            share_batch_norms(child, kind)
+            share_batch_norms(child)

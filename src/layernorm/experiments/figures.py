@@ -18,7 +18,7 @@ STYLES: dict[str, tuple[str, Any]] = {
 }
 """Colour and dashes by a curve's style."""
 
-_SETTINGS = {
+_SETTINGS: Any = {
     "font.size": 10,
     "axes.titlesize": 10.5,
     "axes.spines.top": False,
@@ -46,7 +46,8 @@ def draw(figure: Figure, kind: str, narrow: bool = False) -> bytes:
     columns = 1 if narrow else max(len(row) for row in figure.rows)
     rows = len(panels) if narrow else len(figure.rows)
     with matplotlib.rc_context(_SETTINGS):
-        canvas = Canvas(figsize=(4.6 * columns, 3.0 * rows + 0.5), layout="constrained")
+        canvas = Canvas(figsize=(4.6 * columns, 3.0 * rows + 0.5))
+        canvas.set_layout_engine("constrained", wspace=0.06, hspace=0.06)
         axes = canvas.subplots(rows, columns, squeeze=False)
         grid = [[panel] for panel in panels] if narrow else figure.rows
         for row, places in zip(grid, axes, strict=True):
@@ -73,10 +74,10 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
     axes.set_xlim(left=0)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
     if panel.log:
         axes.set_yscale("log")
     if panel.limits is not None:
         axes.set_ylim(*panel.limits)
     if panel.percent:
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))

@@ -37,6 +37,15 @@ class Config:
     train_cases: int = option(0, "train on the first so many cases only (0: all)")
     unbiased_up_to: int = option(4, "batch norm divides by M - 1 at batch sizes up to this one")
 
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "epochs", "hidden", "held_out"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if min(self.seed, self.train_cases) < 0:
+            raise ValueError("seed and train_cases must not be negative")
+        if self.norm == "batch" and self.batch_size == 1:
+            raise ValueError("batch norm needs at least two cases in a batch, got batch_size 1")
+
 
 def build(config: Config, inputs: int) -> nn.Sequential:
     """The network: inputs - hidden - hidden - 10, ReLU. One seed gives the same linear weights whatever the norm."""
@@ -66,9 +75,14 @@ def task(config: Config, data: Images, accelerator: Accelerator) -> Task:
     if config.train_cases:
         train = train[: config.train_cases]
     order = Shuffled(len(train), config.batch_size, config.seed, accelerator.process_index, accelerator.num_processes)
+    if config.norm == "batch" and len(train) % config.batch_size == 1:
+        raise ValueError(
+            f"batch norm needs two cases in every batch: batch size {config.batch_size} leaves a batch of one "
+            f"of the {len(train)} training cases"
+        )
     model = build(config, inputs=train.images.shape[1])
     if accelerator.num_processes > 1:
-        share_batch_norms(model, BatchNorm)
+        share_batch_norms(model)
     white = float(data.white)
 
     def loss(model: nn.Module, update: int) -> Tensor:

@@ -149,9 +149,7 @@ def _convergence(table: dict[int, dict[str, Group]]) -> list[str]:
         first, second = first_reaching(layer, goal), first_reaching(batch, goal)
         assert first is not None  # the goal is a value that both reach
         assert second is not None
-        verdict = (
-            "as the paper claims" if first < second else "against the paper's claim" if first > second else "a tie"
-        )
+        verdict = "a tie" if first == second else _verdict(first < second)
         findings.append(
             f"Batch size {size}: layer norm reaches a training NLL of {goal:.1e} after {_epochs(first)}, batch norm "
             f"after {_epochs(second)}: {verdict}. (The level is the lowest that both reach.)"
@@ -198,12 +196,14 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
     ]
     biased = {size for size in sizes if size > config["unbiased_up_to"]}
     if biased:
-        text = f"Batch norm divides by M - 1 (unbiased) up to batch size {config['unbiased_up_to']}, by M above it."
+        limit = config["unbiased_up_to"]
+        text = f"Batch norm divides by M - 1 up to batch size {limit} as in the paper; above it by M, left open there."
         found.append(Deviation("I", text))
     if runs[0].experiment == "digits":
         text = (
             f"scikit-learn's 1797 digits of 8 x 8 pixels ({1397 - config['held_out']} for training, "
-            f"{config['held_out']} held out, 400 for testing) in place of MNIST, and {config['hidden']} hidden units in place of 1000."
+            f"{config['held_out']} held out, 400 for testing) in place of MNIST, "
+            f"and {config['hidden']} hidden units in place of 1000."
         )
         found.append(Deviation("stand-in", text))
     elif not data.get("original"):

@@ -54,7 +54,7 @@ def parse(experiment: Experiment, arguments: Sequence[str]) -> Request:
     options = dataclasses.make_dataclass("Options", [preset_field, *config_fields, *setting_fields])
     _suggest(options, arguments)
     examples = "\n".join(f"  {example}" for example in experiment.examples)
-    parsed = tyro.cli(
+    parsed: Any = tyro.cli(
         options,
         prog=f"layernorm run {experiment.name}",
         description=f"{experiment.summary}\n\nOptions that take several values make one run for each combination. "
@@ -73,9 +73,10 @@ def _fields(kind: type, defaults: dict[str, Any]) -> Iterator[tuple[str, Any, An
 
     types = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
-        several = field.metadata["several"]
-        annotation = tuple[types[field.name], ...] if several else types[field.name]
-        about = tyro.conf.arg(name=several, help=field.metadata["doc"])
+        several, kind_of_value = field.metadata["several"], types[field.name]
+        annotation = tuple[kind_of_value, ...] if several else kind_of_value  # type: ignore[valid-type]
+        metavar = "DIR" if kind_of_value == Path | None else None
+        about = tyro.conf.arg(name=several, metavar=metavar, help=field.metadata["doc"])
         yield field.name, Annotated[annotation, about], defaults[field.name]
 
 
@@ -88,7 +89,10 @@ def _configs(kind: type, values: dict[str, Any]) -> Iterator[Any]:
     single = {field.name: values[field.name] for field in dataclasses.fields(kind) if field.name not in axes}
     order = [*(name for name in _OUTERMOST if name in axes), *(name for name in axes if name not in _OUTERMOST)]
     for combination in itertools.product(*(dict.fromkeys(values[name]) for name in order)):
-        yield kind(**single, **dict(zip(order, combination, strict=True)))
+        try:
+            yield kind(**single, **dict(zip(order, combination, strict=True)))
+        except ValueError as error:
+            raise UsageError(str(error)) from error
 
 
 _OUTERMOST = ("batch_size", "seed")  # so that all norms of one seed can be compared before the next seed starts

@@ -70,22 +70,24 @@ class RunFolder:
         for name in (RESULT, CHECKPOINT, RECORDS, ENVIRONMENT, CONFIG):
             (self.path / name).unlink(missing_ok=True)
 
-    def claim(self, experiment: str, config: dict[str, Any], facts: dict[str, Any]) -> None:
-        """Checks that what lies in the folder is this very run, or starts it.
-
-        Raises:
-            RunError: another configuration or another data set lies there; the message says what differs.
-        """
-        config_path, environment_path = self.path / CONFIG, self.path / ENVIRONMENT
-        wanted = {"experiment": experiment, **config}
-        if config_path.exists():
-            _refuse_other(self.path, read_json(config_path), wanted)
+    def check_config(self, wanted: dict[str, Any]) -> None:
+        """Refuses a folder that holds a run of another configuration; the error says what differs."""
+        path = self.path / CONFIG
+        if path.exists():
+            _refuse_other(self.path, read_json(path), wanted)
         elif self.checkpoint.exists():
             raise RunError(f"{self.path} has a checkpoint but no {CONFIG}; put it back or use --restart")
-        if environment_path.exists():
-            _refuse_other(self.path, read_json(environment_path)["data"], facts, only=("name", "fingerprint"))
-        if self.writes and not config_path.exists():
-            write_json(config_path, wanted)
+
+    def check_data(self, facts: dict[str, Any]) -> None:
+        """Refuses to go on with another data set than the run began with."""
+        path = self.path / ENVIRONMENT
+        if path.exists():
+            _refuse_other(self.path, read_json(path)["data"], facts, only=("name", "fingerprint"))
+
+    def start(self, config: dict[str, Any]) -> None:
+        """Notes what the run is."""
+        if self.writes:
+            write_json(self.path / CONFIG, config)
 
     def started(self, environment: dict[str, Any], facts: dict[str, Any], update: int) -> None:
         """Notes that training starts or goes on from an update, and with what."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,6 +17,9 @@ from .progress import Progress, duration, figures, progress
 from .run_folder import RunFolder
 from .sampling import NOISE, derive_seed
 from .training import Fit
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
 def out_folder(experiment: Experiment, request: Request) -> Path:
@@ -38,7 +42,8 @@ def run(experiment: Experiment, request: Request) -> Path | None:
     settings, out = request.settings, out_folder(experiment, request)
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # accelerate would warn and choose itself
+    # else accelerate warns, and chooses by itself
+    os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
     accelerator = distributed.accelerator(settings.device, settings.precision)
     with progress(accelerator.is_main_process) as display:
         for number, config in enumerate(request.configs, 1):
@@ -48,26 +53,30 @@ def run(experiment: Experiment, request: Request) -> Path | None:
     return out if accelerator.is_main_process else None
 
 
-def _run(experiment: Experiment, request: Request, config: object, path: Path, accelerator, display: Progress) -> str:
+def _run(
+    experiment: Experiment, request: Request, config: Any, path: Path, accelerator: Accelerator, display: Progress
+) -> str:
     """One run, and a note on how it went."""
     settings = request.settings
     folder = RunFolder(path, writes=accelerator.is_main_process)
+    wanted = {"experiment": experiment.name, **dataclasses.asdict(config), "precision": settings.precision}
+    if not settings.restart:
+        folder.check_config(wanted)
+        if folder.done:
+            return "done before"
+    data = experiment.load(config, settings.data)
+    try:
+        task = experiment.task(config, data, accelerator)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     with folder.open():
         if settings.restart and folder.writes:
             folder.clear()
         accelerator.wait_for_everyone()  # nobody looks into the folder before the main process has cleared it
-        data = experiment.load(config, settings.data)
-        fields = {**dataclasses.asdict(config), "precision": settings.precision}  # type: ignore[call-overload]
-        folder.claim(experiment.name, fields, data.facts)
-        done = folder.done
-        accelerator.wait_for_everyone()
-        if done:
-            return "done before"
-        try:
-            task = experiment.task(config, data, accelerator)
-        except ValueError as error:
-            raise UsageError(str(error)) from error
-        torch.manual_seed(derive_seed(config.seed, NOISE, accelerator.process_index))  # type: ignore[attr-defined]
+        folder.check_data(data.facts)
+        accelerator.wait_for_everyone()  # nor does the main process write before everyone has looked
+        folder.start(wanted)
+        torch.manual_seed(derive_seed(config.seed, NOISE, accelerator.process_index))
         fit = Fit(task, folder, accelerator, data.facts, settings.checkpoint_seconds)
         metrics = fit.run(display)
         accelerator.free_memory()

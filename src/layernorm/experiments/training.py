@@ -224,7 +224,7 @@ def _stop_signals() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():  # only it may set handlers
         yield stop
         return
-    previous = {}
+    previous: dict[signal.Signals, Any] = {}
 
     def handle(number: int, frame: object) -> None:
         stop.set()
