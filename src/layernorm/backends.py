@@ -1,8 +1,8 @@
 """Which engines exist here, and the choice between them.
 
-An engine is a module with the functions that `layernorm.reference` lists in its ``__all__``, with the same signatures,
-and one more, ``covers(op, tensor, recurrence)``: whether it has a kernel for that op on that tensor's device and type.
-A new engine is one more row of `ENGINES`.
+An engine is a module with functions of the names and signatures that `layernorm.reference` lists in its ``__all__``
+(the `*_equations` apart), and one more, ``covers(op, tensor, recurrence)``: whether it has a kernel for that op on that
+tensor's device and type. A new engine is one more row of `ENGINES`.
 
     with ln.backends.use("reference"):
         output, hx = lstm(input)
@@ -83,11 +83,9 @@ def use(name: str) -> Iterator[None]:
 
 
 def choose(op: str, tensor: torch.Tensor, recurrence: str | None = None) -> str:
-    """The engine for one call: the one asked for with `use`, otherwise the first that covers it."""
-    if _asked_for == "reference" or _CHOICES == ("reference",):
-        return "reference"
-    for name in (_asked_for,) if _asked_for else _CHOICES:
-        if engine(name).covers(op, tensor, recurrence):
+    """The engine for one call: the one asked for with `use`, otherwise the first that covers it; the reference does."""
+    for name in (_asked_for,) if _asked_for else _PRESENT:
+        if name == "reference" or engine(name).covers(op, tensor, recurrence):
             return name
     raise RuntimeError(f"backend {_asked_for!r} has no kernel for {op} on {tensor.device.type} in {tensor.dtype}")
 
@@ -97,4 +95,4 @@ def engine(name: str) -> ModuleType:
     return importlib.import_module(ENGINES[name])
 
 
-_CHOICES: tuple[str, ...] = tuple(name for name in ENGINES if importlib.util.find_spec(ENGINES[name]))
+_PRESENT = tuple(name for name, module in ENGINES.items() if importlib.util.find_spec(module))

@@ -37,8 +37,8 @@ class Formula:
             ``tanh(N(W_n x + r * U_n h))``.
         span: what one normalisation runs over: ``"joint"``, the units of all gates together (in a GRU r and z together,
             n apart), or ``"per_gate"``, each gate's H units.
-        cell: LSTM only. ``"output"``: ``h = o * tanh(LN(c))`` and ``c`` is carried on as it is; ``"carry"``: ``LN(c)`` is
-            also the next state; ``None``: ``c`` is not normalised.
+        cell: LSTM only. ``"output"``: ``h = o * tanh(LN(c))`` and ``c`` is carried on as it is; ``"carry"``: ``LN(c)``
+            is also the next state; ``None``: ``c`` is not normalised.
         bias_inside: ``False``: ``bias_ih`` and ``bias_hh`` are added after the normalisations; ``True``: to the summed
             inputs before them, and the normalisations have biases of their own (``norm_bias_*``).
         gate_bias: whether the normalisations of the gates have additive biases.

@@ -6,6 +6,7 @@ called, and its backward runs on the same engine.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,10 +31,26 @@ def define(
     """
     name = f"layernorm::{name}"
     torch.library.define(name, f"{schema} -> Tensor[]")
-    torch.library.impl(name, "CompositeExplicitAutograd")(kernel)
+    torch.library.impl(name, "CompositeExplicitAutograd")(functools.partial(below_autocast, kernel))
     torch.library.register_fake(name)(fake)
     if backward is not None:
         torch.library.register_autograd(name, backward, setup_context=setup_context)
+
+
+def autocast_type(device: str) -> torch.dtype | None:
+    """The type that autocast asks for on this kind of device; ``None`` outside of autocast."""
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return None
+
+
+def below_autocast(function: Callable[..., Any], input: Tensor, *args: Any) -> Any:
+    """Calls it without autocast, which would take the products inside the plain equations for the user's own."""
+    device = input.device.type
+    if autocast_type(device) is None:
+        return function(input, *args)
+    with torch.autocast(device, enabled=False):
+        return function(input, *args)
 
 
 def transforming() -> bool:
@@ -45,6 +62,6 @@ def transforming() -> bool:
 def gradients_of_equations(
     equations: Callable[..., list[Tensor]], inputs: Sequence[Tensor], grads: Sequence[Tensor]
 ) -> list[Tensor]:
-    """The vector-Jacobian product of plain equations: itself differentiable, so it serves second and higher derivatives."""
-    _, vjp = torch.func.vjp(equations, *inputs)
+    """The vector-Jacobian product of plain equations: differentiable itself, so it serves higher derivatives."""
+    vjp = torch.func.vjp(equations, *inputs)[1]
     return list(vjp(list(grads)))

@@ -1,4 +1,4 @@
-"""`layer_norm` and `rms_norm`: arguments as in `torch.nn.functional`, checked; the engine chosen; the gradient bound."""
+"""`layer_norm` and `rms_norm`: torch's arguments, checked; the engine chosen; the gradient bound."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def layer_norm(
 
     .. math:: y = \frac{x - \mathrm{mean}(x)}{\sqrt{\mathrm{var}(x) + \epsilon}} \cdot gain + bias
 
-    Statistics and the sums of the gain's and bias's gradients are kept in float32 or wider; a constant row gives exactly
-    the bias.
+    Statistics and the sums of the gain's and bias's gradients are kept in float32 or wider; a constant row gives
+    exactly the bias.
 
     Args:
         input: ``(*, *normalized_shape)``, any floating type.

@@ -1,4 +1,4 @@
-"""`rnn`, `lstm`, `gru`: one layer in one direction over a whole sequence, arguments checked, engine chosen, gradient bound."""
+"""`rnn`, `lstm`, `gru`: one layer in one direction over a sequence; arguments checked, engine chosen, gradient bound"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .. import backends, reference
 from ..formula import GATES, PLAIN, Formula, Recurrence, resolve, unknown
-from ._bind import define, gradients_of_equations, transforming
+from ._bind import autocast_type, below_autocast, define, gradients_of_equations, transforming
 
 NORMS = ("layer", "rms", None)
 
@@ -52,16 +52,16 @@ def run(
 
     Under autocast, input, state and parameters are cast to its type, as torch does for its own recurrent networks.
     """
-    device = input.device.type
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
+    dtype = autocast_type(input.device.type)
+    if dtype is not None:
         input, state, params = input.to(dtype), [s.to(dtype) for s in state], [p.to(dtype) for p in params]
     else:
         state, params = list(state), list(params)
     if transforming():
         equations = Recurrence.decode(recurrence)
         _check(input, state, params, lengths, reset, equations)
-        found = reference.recurrent_equations(input, state, params, lengths, reset, equations, reverse)
+        arguments = (input, state, params, lengths, reset, equations, reverse)
+        found = below_autocast(reference.recurrent_equations, *arguments)
         return found[0], found[1:]
     save = torch.is_grad_enabled() and any(t.requires_grad for t in (input, *state, *params))
     backend = backends.choose("recurrent", input, recurrence)
@@ -172,15 +172,16 @@ def lstm(
     r"""A layer-normalised LSTM over a sequence, eqs. 20-22.
 
     .. math::
-        (i, f, g, o) &= \mathrm{LN}(W_{hh} h_{t-1}; gain_{hh}, bias_{hh}) + \mathrm{LN}(W_{ih} x_t; gain_{ih}, bias_{ih}) \\
+        (i, f, g, o) &= \mathrm{LN}(W_{hh} h_{t-1}; gain_{hh}, bias_{hh})
+            + \mathrm{LN}(W_{ih} x_t; gain_{ih}, bias_{ih}) \\
         c_t &= \sigma(f) c_{t-1} + \sigma(i) \tanh(g), \qquad
         h_t = \sigma(o) \tanh(\mathrm{LN}(c_t; gain_c, bias_c))
 
     Args:
         input: ``(T, B, I)``.
         hx: the initial ``(h (B, P), c (B, H))``; ``None``: zeros.
-        parameters: ``weight_ih (4H, I)``, ``weight_hh (4H, P)``, ``bias_ih``, ``bias_hh``, ``gain_ih``, ``gain_hh (4H)``,
-            ``gain_c``, ``bias_c (H)``, with projections ``weight_hr (P, H)``.
+        parameters: ``weight_ih (4H, I)``, ``weight_hh (4H, P)``, ``bias_ih``, ``bias_hh``, ``gain_ih``,
+            ``gain_hh (4H)``, ``gain_c``, ``bias_c (H)``, with projections ``weight_hr (P, H)``.
         norm, formula, eps, lengths, reset, reverse: as in `rnn`.
 
     Returns:
@@ -214,7 +215,8 @@ def gru(
     Args:
         input: ``(T, B, I)``.
         hx: the initial ``h``, ``(B, H)``; ``None``: zeros.
-        parameters: ``weight_ih (3H, I)``, ``weight_hh (3H, H)``, ``bias_ih``, ``bias_hh``, ``gain_ih``, ``gain_hh (3H)``.
+        parameters: ``weight_ih (3H, I)``, ``weight_hh (3H, H)``, ``bias_ih``, ``bias_hh``, ``gain_ih``,
+            ``gain_hh (3H)``.
         norm, formula, eps, lengths, reset, reverse: as in `rnn`.
 
     Returns:
@@ -241,14 +243,14 @@ def _check(
     if len(params) != len(names) or len(state) != len(recurrence.state_names):
         raise RuntimeError(f"{op}: expected parameters {list(names)} and state {list(recurrence.state_names)}")
     if input.dim() != 3 or params[0].dim() != 2 or params[1].dim() != 2:
-        shapes = [list(t.shape) for t in (input, params[0], params[1])]
-        raise RuntimeError(f"{op}: expected input [T, B, I], weight_ih and weight_hh with 2 dimensions, got {shapes}")
+        got = [list(t.shape) for t in (input, params[0], params[1])]
+        raise RuntimeError(f"{op}: expected input [T, B, I], weight_ih and weight_hh with 2 dimensions, got {got}")
     T, B, I = input.shape  # noqa: E741
     H, P = params[1].shape[0] // GATES[recurrence.network], params[1].shape[1]
-    shapes = recurrence.parameter_shapes(I, H, P)
-    expected = {
+    expected: dict[str, tuple[int, ...]] = {
         f"initial {name}": (B, size) for name, size in zip(recurrence.state_names, (P, H), strict=False)
-    } | shapes
+    }
+    expected |= recurrence.parameter_shapes(I, H, P)
     given = dict(zip(expected, (*state, *params), strict=True))
     if not input.dtype.is_floating_point:
         raise RuntimeError(f"{op}: expected input of a floating-point type, got {input.dtype}")

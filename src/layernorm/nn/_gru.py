@@ -19,8 +19,8 @@ class GRU(Recurrent):
         n &= \tanh(\mathrm{LN}(W_n x_t) + r\, \mathrm{LN}(U_n h_{t-1})) \\
         h_t &= (1 - z)\, n + z\, h_{t-1}
 
-    Takes the place of `torch.nn.GRU`: the same arguments, inputs, outputs and state-dict keys, plus the gains, so that a
-    `torch.nn.GRU` state dict loads with ``strict=False``.
+    Takes the place of `torch.nn.GRU`: the same arguments, inputs, outputs and state-dict keys, plus the gains, so that
+    a `torch.nn.GRU` state dict loads with ``strict=False``.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype: as
@@ -79,8 +79,8 @@ class GRU(Recurrent):
         Args:
             input: ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, ``(T, I)`` unbatched, or a `PackedSequence`.
             hx: initial state, ``(L * D, B, H)``, without ``B`` if unbatched; ``None``: zeros.
-            lengths: ``(B,)``, in 0..T, in any order: as packing would do, outputs beyond a length are 0, the final state
-                is the one at the length, and the reverse direction starts there.
+            lengths: ``(B,)``, in 0..T, in any order: as packing would do, outputs beyond a length are 0, the final
+                state is the one at the length, and the reverse direction starts there.
             reset: ``(T, B)`` bool (time first, with any ``batch_first``): true cuts the sequence between t-1 and t, so
                 that step t starts from the zero state (in the reverse direction, step t-1).
 
@@ -90,13 +90,13 @@ class GRU(Recurrent):
         Raises:
             RuntimeError, ValueError: a shape, type, device or length does not fit; the message names it.
         """
-        output, state = self._run(input, None if hx is None else (hx,), lengths, reset)
+        output, state = self._run(input, hx, lengths, reset)
         return output, state[0]
 
 
 class GRUCell(RecurrentCell):
-    r"""One step of `GRU`; takes the place of `torch.nn.GRUCell`: the same arguments, shapes and state-dict keys, plus the
-    gains.
+    r"""One step of `GRU`; takes the place of `torch.nn.GRUCell`: the same arguments, shapes and state-dict keys, plus
+    the gains.
 
     Args:
         input_size, hidden_size, bias, device, dtype: as `torch.nn.GRUCell`.
@@ -124,4 +124,4 @@ class GRUCell(RecurrentCell):
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """The next ``h``."""
-        return self._step(input, None if hx is None else (hx,))[0]
+        return self._step(input, hx)[0]

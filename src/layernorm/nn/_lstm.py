@@ -20,12 +20,12 @@ class LSTM(Recurrent):
         c_t &= \sigma(f)\, c_{t-1} + \sigma(i) \tanh(g) \\
         h_t &= \sigma(o) \tanh(\mathrm{LN}(c_t; gain_c, bias_c))
 
-    Takes the place of `torch.nn.LSTM`: the same arguments, inputs, outputs and state-dict keys, plus the gains, so that a
-    `torch.nn.LSTM` state dict loads with ``strict=False``.
+    Takes the place of `torch.nn.LSTM`: the same arguments, inputs, outputs and state-dict keys, plus the gains, so that
+    a `torch.nn.LSTM` state dict loads with ``strict=False``.
 
     Args:
-        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device, dtype: as
-            `torch.nn.LSTM`.
+        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device, dtype:
+            as `torch.nn.LSTM`.
         norm: ``"layer"``; ``"rms"``, the root mean square instead of mean and deviation; ``None``, torch's equations.
         formula: where the normalisations sit: a preset's name (`layernorm.formula.PRESETS`) or a `layernorm.Formula`.
         eps: overrides the formula's (1e-5 in ``"paper"``).
@@ -81,9 +81,10 @@ class LSTM(Recurrent):
 
         Args:
             input: ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, ``(T, I)`` unbatched, or a `PackedSequence`.
-            hx: initial state ``(h, c)``, ``(L * D, B, P)`` and ``(L * D, B, H)``, without ``B`` if unbatched; ``None``: zeros.
-            lengths: ``(B,)``, in 0..T, in any order: as packing would do, outputs beyond a length are 0, the final state
-                is the one at the length, and the reverse direction starts there.
+            hx: initial state ``(h, c)``, ``(L * D, B, P)`` and ``(L * D, B, H)``, without ``B`` if unbatched; ``None``:
+                zeros.
+            lengths: ``(B,)``, in 0..T, in any order: as packing would do, outputs beyond a length are 0, the final
+                state is the one at the length, and the reverse direction starts there.
             reset: ``(T, B)`` bool (time first, with any ``batch_first``): true cuts the sequence between t-1 and t, so
                 that step t starts from the zero state (in the reverse direction, step t-1).
 
@@ -98,8 +99,8 @@ class LSTM(Recurrent):
 
 
 class LSTMCell(RecurrentCell):
-    r"""One step of `LSTM`; takes the place of `torch.nn.LSTMCell`: the same arguments, shapes and state-dict keys, plus the
-    gains.
+    r"""One step of `LSTM`; takes the place of `torch.nn.LSTMCell`: the same arguments, shapes and state-dict keys, plus
+    the gains.
 
     Args:
         input_size, hidden_size, bias, device, dtype: as `torch.nn.LSTMCell`.

@@ -29,6 +29,18 @@ class Normalised(torch.nn.Module, ABC):
         self.norm, self.formula = norm, formula
         self.eps = self.recurrence.formula.eps
 
+    def _state_from(self, hx: Any) -> State | None:
+        """The parts of a user's ``hx``: a tensor, in an LSTM a pair."""
+        if hx is None:
+            return None
+        single = len(self._state_names) == 1
+        if single and isinstance(hx, Tensor):
+            return (hx,)
+        if not single and isinstance(hx, (tuple, list)) and [isinstance(part, Tensor) for part in hx] == [True, True]:
+            return tuple(hx)
+        expected = "a Tensor" if single else "a tuple (h, c)"
+        raise TypeError(f"{type(self).__name__}: expected hx to be {expected}, got {type(hx).__name__}")
+
     def _register(self, shapes: Shapes, device: Any, dtype: Any) -> None:
         for name, shape in shapes.items():
             self.register_parameter(name, torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
@@ -116,30 +128,36 @@ class Recurrent(Normalised):
     def flatten_parameters(self) -> None:
         """Does nothing: the parameters need no flat copy. It is here because torch's modules have it."""
 
-    def _run(self, input: Any, hx: State | None, lengths: Tensor | None, reset: Tensor | None) -> tuple[Any, State]:
+    def _run(self, input: Any, hx: Any, lengths: Tensor | list[int] | None, reset: Tensor | None) -> tuple[Any, State]:
         """Any input that torch's module takes, and the state as a tuple of its parts."""
+        name, state = type(self).__name__, self._state_from(hx)
         if isinstance(input, PackedSequence):
-            return self._run_packed(input, hx, lengths, reset)
+            return self._run_packed(input, state, lengths, reset)
+        if not isinstance(input, Tensor):
+            raise TypeError(f"{name}: expected input to be a Tensor or PackedSequence, got {type(input).__name__}")
         if input.dim() not in (2, 3):
-            name = type(self).__name__
             raise ValueError(f"{name}: Expected input to be 2D or 3D, got {input.dim()}D instead")
+        for part in state or ():
+            if part.dim() != input.dim():
+                kind = "batched 3-D" if input.dim() == 3 else "unbatched 2-D"
+                raise RuntimeError(f"For {kind} input, hx should also be {input.dim()}-D but got {part.dim()}-D tensor")
         if input.dim() == 2:
             if lengths is not None:
-                raise ValueError(
-                    f"{type(self).__name__}: lengths needs a batch, got unbatched input {list(input.shape)}"
-                )
-            hx = None if hx is None else tuple(_state_of(s, 2).unsqueeze(1) for s in hx)
-            output, state = self._run_padded(
-                input.unsqueeze(1), hx, None, None if reset is None else reset.unsqueeze(1)
-            )
-            return output.squeeze(1), tuple(s.squeeze(1) for s in state)
+                raise ValueError(f"{name}: lengths needs a batch, got unbatched input {list(input.shape)}")
+            return self._run_unbatched(input, state, reset)
         x = input.transpose(0, 1) if self.batch_first else input
-        hx = None if hx is None else tuple(_state_of(s, 3) for s in hx)
-        output, state = self._run_padded(x, hx, self._lengths(lengths, x), reset)
+        rows = None if lengths is None else torch.as_tensor(lengths, device=x.device)
+        output, state = self._run_padded(x, state, rows, reset)
         return output.transpose(0, 1) if self.batch_first else output, state
 
+    def _run_unbatched(self, input: Tensor, hx: State | None, reset: Tensor | None) -> tuple[Tensor, State]:
+        hx = None if hx is None else tuple(part.unsqueeze(1) for part in hx)
+        reset = None if reset is None else reset.unsqueeze(-1)
+        output, state = self._run_padded(input.unsqueeze(1), hx, None, reset)
+        return output.squeeze(1), tuple(part.squeeze(1) for part in state)
+
     def _run_packed(
-        self, input: PackedSequence, hx: State | None, lengths: Tensor | None, reset: Tensor | None
+        self, input: PackedSequence, hx: State | None, lengths: Any, reset: Tensor | None
     ) -> tuple[PackedSequence, State]:
         if lengths is not None:
             raise ValueError(f"{type(self).__name__}: a PackedSequence has its own lengths; lengths must be None")
@@ -187,9 +205,6 @@ class Recurrent(Normalised):
                 raise RuntimeError(f"Expected hidden {name} of size {expected}, got {list(part.shape)}")
         return hx
 
-    def _lengths(self, lengths: Any, x: Tensor) -> Tensor | None:
-        return None if lengths is None else torch.as_tensor(lengths, device=x.device)
-
     def extra_repr(self) -> str:
         """As torch's, and what torch's has not."""
         text = f"{self.input_size}, {self.hidden_size}"
@@ -208,13 +223,6 @@ class Recurrent(Normalised):
     @abstractmethod
     def forward(self, input: Any, hx: Any = None, *, lengths: Any = None, reset: Tensor | None = None) -> Any:
         """As torch's; see the subclasses."""
-
-
-def _state_of(part: Tensor, dim: int) -> Tensor:
-    if part.dim() != dim:
-        kind = "batched 3-D" if dim == 3 else "unbatched 2-D"
-        raise RuntimeError(f"For {kind} input, hx should also be {dim}-D but got {part.dim()}-D tensor")
-    return part
 
 
 def _check_sizes(input_size: int, hidden_size: int, num_layers: int, dropout: float, proj_size: int) -> None:
@@ -253,27 +261,25 @@ class RecurrentCell(Normalised):
         self._register(self.recurrence.parameter_shapes(input_size, hidden_size), device, dtype)
         self.reset_parameters()
 
-    def _step(self, input: Tensor, hx: State | None) -> State:
+    def _step(self, input: Tensor, hx: Any) -> State:
         """(B, I) or (I,) -> the next state."""
-        name = type(self).__name__
+        name, given = type(self).__name__, self._state_from(hx)
         if input.dim() not in (1, 2):
             raise ValueError(f"{name}: Expected input to be 1D or 2D, got {input.dim()}D instead")
         if input.shape[-1] != self.input_size:
             raise RuntimeError(
                 f"{name}: input has inconsistent input_size: got {input.shape[-1]}, expected {self.input_size}"
             )
-        x = input if input.dim() == 2 else input.unsqueeze(0)
         expected = (*input.shape[:-1], self.hidden_size)
-        for part_name, part in zip(self._state_names, hx or (), strict=False):
+        for part_name, part in zip(self._state_names, given or (), strict=False):
             if tuple(part.shape) != expected:
                 raise RuntimeError(f"{name}: Expected hidden {part_name} of size {expected}, got {list(part.shape)}")
-        if hx is None:
-            state = [x.new_zeros(x.shape[0], self.hidden_size) for _ in self._state_names]
-        else:
-            state = [part if input.dim() == 2 else part.unsqueeze(0) for part in hx]
+        state = given or tuple(input.new_zeros(expected) for _ in self._state_names)
+        batched = input.dim() == 2
+        x, state = (input, state) if batched else (input.unsqueeze(0), tuple(part.unsqueeze(0) for part in state))
         params = [getattr(self, name) for name in self._names]
         _, final = run(x.unsqueeze(0), state, params, self._encoded)
-        return tuple(part if input.dim() == 2 else part.squeeze(0) for part in final)
+        return tuple(part if batched else part.squeeze(0) for part in final)
 
     def extra_repr(self) -> str:
         """As torch's, and what torch's has not."""

@@ -15,21 +15,22 @@ class RNN(Recurrent):
     r"""A recurrent network with layer normalisation, eq. 4.
 
     .. math::
-        h_t = f(\mathrm{LN}(W_{ih} x_t + W_{hh} h_{t-1};\; gain,\; bias_{ih} + bias_{hh})), \qquad f = \tanh \text{ or relu}
+        h_t = f(\mathrm{LN}(W_{ih} x_t + W_{hh} h_{t-1};\; gain,\; bias_{ih} + bias_{hh})),
+        \qquad f = \tanh \text{ or relu}
 
-    Takes the place of `torch.nn.RNN`: the same arguments, inputs, outputs and state-dict keys, plus the gains, so that a
-    `torch.nn.RNN` state dict loads with ``strict=False``.
+    Takes the place of `torch.nn.RNN`: the same arguments, inputs, outputs and state-dict keys, plus the gains, so that
+    a `torch.nn.RNN` state dict loads with ``strict=False``.
 
     Args:
-        input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional, device, dtype: as
-            `torch.nn.RNN`.
+        input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional, device, dtype:
+            as `torch.nn.RNN`.
         norm: ``"layer"``; ``"rms"``, the root mean square instead of mean and deviation; ``None``, torch's equations.
         formula: where the normalisations sit: a preset's name (`layernorm.formula.PRESETS`) or a `layernorm.Formula`.
         eps: overrides the formula's (1e-5 in ``"paper"``).
         gain_init: the initial value of every gain.
 
-    Parameters of a layer and direction, suffix ``_l{k}`` or ``_l{k}_reverse``: ``weight_ih (H, I)``, ``weight_hh (H, H)``,
-    ``bias_ih``, ``bias_hh``, ``gain (H)``.
+    Parameters of a layer and direction, suffix ``_l{k}`` or ``_l{k}_reverse``: ``weight_ih (H, I)``,
+    ``weight_hh (H, H)``, ``bias_ih``, ``bias_hh``, ``gain (H)``.
     The biases belong to the normalisations and start at 0.
 
     Example::
@@ -78,8 +79,8 @@ class RNN(Recurrent):
         Args:
             input: ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, ``(T, I)`` unbatched, or a `PackedSequence`.
             hx: initial state, ``(L * D, B, H)``, without ``B`` if unbatched; ``None``: zeros.
-            lengths: ``(B,)``, in 0..T, in any order: as packing would do, outputs beyond a length are 0, the final state
-                is the one at the length, and the reverse direction starts there.
+            lengths: ``(B,)``, in 0..T, in any order: as packing would do, outputs beyond a length are 0, the final
+                state is the one at the length, and the reverse direction starts there.
             reset: ``(T, B)`` bool (time first, with any ``batch_first``): true cuts the sequence between t-1 and t, so
                 that step t starts from the zero state (in the reverse direction, step t-1).
 
@@ -89,13 +90,13 @@ class RNN(Recurrent):
         Raises:
             RuntimeError, ValueError: a shape, type, device or length does not fit; the message names it.
         """
-        output, state = self._run(input, None if hx is None else (hx,), lengths, reset)
+        output, state = self._run(input, hx, lengths, reset)
         return output, state[0]
 
 
 class RNNCell(RecurrentCell):
-    r"""One step of `RNN`; takes the place of `torch.nn.RNNCell`: the same arguments, shapes and state-dict keys, plus the
-    gains.
+    r"""One step of `RNN`; takes the place of `torch.nn.RNNCell`: the same arguments, shapes and state-dict keys, plus
+    the gains.
 
     Args:
         input_size, hidden_size, bias, nonlinearity, device, dtype: as `torch.nn.RNNCell`.
@@ -124,4 +125,4 @@ class RNNCell(RecurrentCell):
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """The next ``h``."""
-        return self._step(input, None if hx is None else (hx,))[0]
+        return self._step(input, hx)[0]

@@ -7,13 +7,10 @@ Letters in shapes: T time steps, B batch, I input size, H hidden size, P project
 G gates, M rows, N row length.
 """
 
-import torch
-
 from ._norms import normalize_backward, normalize_equations, normalize_forward, normalize_saved
 from ._recurrent import recurrent_backward, recurrent_equations, recurrent_forward, recurrent_saved
 
 __all__ = [
-    "covers",
     "normalize_backward",
     "normalize_equations",
     "normalize_forward",
@@ -23,8 +20,3 @@ __all__ = [
     "recurrent_forward",
     "recurrent_saved",
 ]
-
-
-def covers(op: str, tensor: torch.Tensor, recurrence: str | None = None) -> bool:
-    """It covers everything."""
-    return True

@@ -39,7 +39,6 @@ class GRU:
         self.candidate = block(p, recurrence, gates=1, units=slice(2 * H, 3 * H))
 
     def input_side(self, x: Tensor) -> Tensor:
-        """The part of the summed inputs that does not wait for the state: [T, B, I] -> [T, B, 3H]."""
         rz, n = (x @ self.p["weight_ih"].T).split(self.sizes, -1)
         return torch.cat([self.rz.input(rz), self.candidate.input(n)], -1)
 
@@ -53,7 +52,6 @@ class GRU:
         return ((1 - z) * n + z * h,)
 
     def activations(self, x: Tensor, before: State) -> Activations:
-        """Every step at once: the states before each step are known by now."""
         zx_rz, zx_n = (x @ self.p["weight_ih"].T).split(self.sizes, -1)
         zh_rz, zh_n = (before[0] @ self.p["weight_hh"].T).split(self.sizes, -1)
         x_rz, rz_input = self.rz.input.forward(zx_rz)
@@ -66,7 +64,6 @@ class GRU:
         return Activations(r, z, torch.tanh(a_n), h_n, (rz_input, rz_hidden, rz_both), (n_input, n_hidden, n_both))
 
     def step_backward(self, t: int, d: State, before: State, s: Activations) -> tuple[State, tuple[Tensor, ...]]:
-        """The gradient of the state before step t from that of the state after it, and what `gradients` needs."""
         dh, h = d[0], before[0][t]
         r, z, n, n_hidden = (gate[t] for gate in s[:4])
         da_n = dh * (1 - z) * (1 - n * n)
@@ -82,7 +79,6 @@ class GRU:
     def gradients(
         self, x: Tensor, before: State, s: Activations, steps: tuple[Tensor, ...]
     ) -> tuple[Tensor, Parameters]:
-        """The gradients of x and of the parameters, as single products and sums over all steps."""
         da_rz, dsum_rz, da_n, dsum_n, dzh = steps
         dzh_rz, dzh_n = dzh.split(self.sizes, -1)
         dzx_rz = self.rz.input.backward(dsum_rz, s.rz_saved[0])

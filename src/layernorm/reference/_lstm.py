@@ -41,7 +41,6 @@ class LSTM:
         self.forget_bias = recurrence.formula.forget_bias
 
     def input_side(self, x: Tensor) -> Tensor:
-        """The part of the summed inputs that does not wait for the state: [T, B, I] -> [T, B, 4H]."""
         return self.gates.input(x @ self.p["weight_ih"].T)
 
     def activate(self, a: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -62,7 +61,6 @@ class LSTM:
         return h, normalised if self.carry else c
 
     def activations(self, x: Tensor, before: State) -> Activations:
-        """Every step at once: the states before each step are known by now."""
         from_input, input = self.gates.input.forward(x @ self.p["weight_ih"].T)
         from_hidden, hidden = self.gates.hidden.forward(before[0] @ self.p["weight_hh"].T)
         a, both = self.gates.both.forward(from_input + from_hidden)
@@ -71,7 +69,6 @@ class LSTM:
         return Activations(i, f, g, o, torch.tanh(normalised), input, hidden, both, cell)
 
     def step_backward(self, t: int, d: State, before: State, s: Activations) -> tuple[State, tuple[Tensor, ...]]:
-        """The gradients of the state before step t from those of the state after it, and what `gradients` needs."""
         dh, dc = d
         i, f, g, o, tanh_c = (gate[t] for gate in s[:5])
         dm = dh @ self.p["weight_hr"] if "weight_hr" in self.p else dh  # m = o * tanh(...), what is projected
@@ -90,7 +87,6 @@ class LSTM:
     def gradients(
         self, x: Tensor, before: State, s: Activations, steps: tuple[Tensor, ...]
     ) -> tuple[Tensor, Parameters]:
-        """The gradients of x and of the parameters, as single products and sums over all steps."""
         da, dsum, dzh, dn, dh = steps
         dzx = self.gates.input.backward(dsum, s.input)
         dx, grads = products(self.p, dzx, dzh, x, before[0])

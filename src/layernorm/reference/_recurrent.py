@@ -17,10 +17,10 @@ from torch import Tensor
 from ..formula import Recurrence
 from ._gru import GRU
 from ._lstm import LSTM
-from ._rnn import RNN, State
+from ._rnn import RNN, Network, State
 from ._sites import Parameters
 
-NETWORKS = {"RNN": RNN, "LSTM": LSTM, "GRU": GRU}
+NETWORKS: dict[str, type[Network]] = {"RNN": RNN, "LSTM": LSTM, "GRU": GRU}
 
 
 class Schedule(NamedTuple):
@@ -46,7 +46,7 @@ def schedule(T: int, lengths: Tensor | None, reset: Tensor | None, reverse: bool
 def _prepare(
     input: Tensor, params: list[Tensor], recurrence: Recurrence, plan: Schedule, reverse: bool
 ) -> tuple[Tensor, Parameters]:
-    """The input in the order of the steps, without what padding holds, and the parameters by name, in float32 or wider."""
+    """The input in the order of the steps, without what padding holds, and the parameters, in float32 or wider."""
     dtype = torch.promote_types(input.dtype, torch.float32)
     x = input.to(dtype)
     x = x.flip(0) if reverse else x
@@ -111,7 +111,7 @@ def recurrent_forward(
     reverse: bool,
     save: bool,
 ) -> list[Tensor]:
-    """[output (T, B, P), *final state], and with ``save`` what `recurrent_backward` needs: the state before each step."""
+    """[output (T, B, P), *final state], and with ``save`` the state before each step, for `recurrent_backward`."""
     output, states = _run(input, state, params, lengths, reset, recurrence, reverse)
     final = [s.to(input.dtype, copy=True) for s in states[-1]]
     if not save:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -11,6 +11,27 @@ from ..formula import Recurrence
 from ._sites import Parameters, Saved, block
 
 State = tuple[Tensor, ...]
+
+
+class Network(Protocol):
+    """One layer in one direction: its equations with its parameters, and their backward by hand."""
+
+    def __init__(self, p: Parameters, recurrence: Recurrence) -> None: ...
+
+    def input_side(self, x: Tensor) -> Tensor:
+        """The part of the summed inputs that does not wait for the state: [T, B, I] -> [T, B, G*H]."""
+
+    def step(self, from_input: Tensor, state: State) -> State:
+        """The next state."""
+
+    def activations(self, x: Tensor, before: State) -> Any:
+        """What the forward computed, every step at once: the states before each step are known by now."""
+
+    def step_backward(self, t: int, d: State, before: State, s: Any) -> tuple[State, tuple[Tensor, ...]]:
+        """The gradient of the state before step t from that of the state after it, and what `gradients` needs."""
+
+    def gradients(self, x: Tensor, before: State, s: Any, steps: tuple[Tensor, ...]) -> tuple[Tensor, Parameters]:
+        """The gradients of x and of the parameters, as single products and sums over all steps."""
 
 
 class Activations(NamedTuple):
@@ -30,7 +51,6 @@ class RNN:
         self.relu = recurrence.nonlinearity == "relu"
 
     def input_side(self, x: Tensor) -> Tensor:
-        """The part of the summed inputs that does not wait for the state: [T, B, I] -> [T, B, H]."""
         return self.gates.input(x @ self.p["weight_ih"].T)
 
     def step(self, from_input: Tensor, state: State) -> State:
@@ -39,14 +59,12 @@ class RNN:
         return (torch.relu(a) if self.relu else torch.tanh(a),)
 
     def activations(self, x: Tensor, before: State) -> Activations:
-        """Every step at once: the states before each step are known by now."""
         from_input, input = self.gates.input.forward(x @ self.p["weight_ih"].T)
         from_hidden, hidden = self.gates.hidden.forward(before[0] @ self.p["weight_hh"].T)
         a, both = self.gates.both.forward(from_input + from_hidden)
         return Activations(torch.relu(a) if self.relu else torch.tanh(a), input, hidden, both)
 
     def step_backward(self, t: int, d: State, before: State, s: Activations) -> tuple[State, tuple[Tensor, ...]]:
-        """The gradient of the state before step t from that of the state after it, and what `gradients` needs."""
         dh, h = d[0], s.h[t]
         da = torch.where(h > 0, dh, 0.0) if self.relu else dh * (1 - h * h)
         dsum = self.gates.both.backward(da, at(s.both, t))
@@ -56,7 +74,6 @@ class RNN:
     def gradients(
         self, x: Tensor, before: State, s: Activations, steps: tuple[Tensor, ...]
     ) -> tuple[Tensor, Parameters]:
-        """The gradients of x and of the parameters, as single products and sums over all steps."""
         da, dsum, dzh = steps
         dzx = self.gates.input.backward(dsum, s.input)
         dx, grads = products(self.p, dzx, dzh, x, before[0])

@@ -90,8 +90,8 @@ class Block(NamedTuple):
     ) -> Parameters:
         """Over the three sites, in their order."""
         grads: Parameters = {}
-        for site, *tensors in zip(self, dy, dz, saved, strict=True):
-            grads |= site.parameter_gradients(*tensors)
+        for site, d_out, d_in, kept in zip(self, dy, dz, saved, strict=True):
+            grads |= site.parameter_gradients(d_out, d_in, kept)
         return grads
 
 

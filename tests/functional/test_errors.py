@@ -1,0 +1,81 @@
+"""Bad arguments: an error that names the argument, what was given and what is expected."""
+
+import pytest
+import torch
+
+import layernorm as ln
+from layernorm.functional import gru, layer_norm, lstm, rms_norm, rnn
+
+X = torch.randn(4, 2, 3)
+P = {name: p.detach() for name, p in ln.GRUCell(3, 5).named_parameters()}
+LSTM = {name: p.detach() for name, p in ln.LSTMCell(3, 5).named_parameters()}
+ZEROS = torch.zeros(2, 5)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: gru(X[0], None, P), RuntimeError, r"gru: expected input of shape \[T, B, I\], got \[2, 3\]"),
+        (lambda: gru(X[..., :2], None, P), RuntimeError, r"expected weight_ih of shape \[15, 2\], got \[15, 3\]"),
+        (
+            lambda: gru(X.double(), None, P),
+            RuntimeError,
+            r"weight_ih of type torch.float64, as input is, got torch.float32",
+        ),
+        (lambda: gru(X.long(), None, P), RuntimeError, "floating-point type, got torch.int64"),
+        (lambda: gru(X, ZEROS[:1], P), RuntimeError, r"expected initial h of shape \[2, 5\], got \[1, 5\]"),
+        (lambda: lstm(X, (ZEROS, ZEROS[:, :1]), LSTM), RuntimeError, r"initial c of shape \[2, 5\], got \[2, 1\]"),
+        (lambda: gru(X, None, P | {"gain_c": ZEROS}), ValueError, r"missing \[\], unexpected \['gain_c'\]"),
+        (lambda: gru(X, None, {k: v for k, v in P.items() if k != "gain_hh"}), ValueError, r"missing \['gain_hh'\]"),
+        (
+            lambda: gru(X, None, P, norm="layr"),
+            ValueError,
+            r"\['layer', 'rms'\] or None, got 'layr'; did you mean 'layer'",
+        ),
+        (lambda: gru(X, None, P, norm="batch"), ValueError, "norm must be one of"),
+        (lambda: gru(X, None, P, formula="cell"), ValueError, "defined for LSTM, not for GRU"),
+        (
+            lambda: rnn(X, None, {}, nonlinearity="sigmoid"),
+            ValueError,
+            r"nonlinearity must be one of \['tanh', 'relu'\]",
+        ),
+        (lambda: gru(X, None, P, lengths=torch.tensor([4])), RuntimeError, r"lengths of shape \[2\], got \[1\]"),
+        (
+            lambda: gru(X, None, P, lengths=torch.tensor([5, 1])),
+            RuntimeError,
+            r"lengths must lie in 0..4.*got \[5, 1\]",
+        ),
+        (lambda: gru(X, None, P, lengths=torch.tensor([-1, 1])), RuntimeError, "lengths must lie in 0..4"),
+        (lambda: gru(X, None, P, lengths=torch.tensor([1.0, 1])), RuntimeError, "an integer type, got torch.float32"),
+        (
+            lambda: gru(X, None, P, reset=torch.zeros(2, 4).bool()),
+            RuntimeError,
+            r"reset of shape \[4, 2\], got \[2, 4\]",
+        ),
+        (lambda: gru(X, None, P, reset=torch.zeros(4, 2)), RuntimeError, "reset of bool, got torch.float32"),
+        (lambda: gru(X.to("meta"), None, P), RuntimeError, "on meta, where input is, got cpu"),
+        (lambda: layer_norm(X, (4,)), RuntimeError, r"expected input of shape \[\*, 4\], got \[4, 2, 3\]"),
+        (lambda: layer_norm(X, ()), RuntimeError, "normalized_shape"),
+        (lambda: layer_norm(X[0, 0, 0], (3,)), RuntimeError, r"expected input of shape \[\*, 3\], got \[\]"),
+        (lambda: layer_norm(X, (3,), torch.ones(4)), RuntimeError, r"expected weight of shape \[3\], got \[4\]"),
+        (
+            lambda: layer_norm(X, (3,), torch.ones(3), torch.ones(3, 1)),
+            RuntimeError,
+            r"bias of shape \[3\], got \[3, 1\]",
+        ),
+        (lambda: layer_norm(X, (3,), torch.ones(3, device="meta")), RuntimeError, "expected weight on cpu"),
+        (lambda: layer_norm(X, (3,), torch.ones(3).int()), RuntimeError, "weight of a floating-point type"),
+        (lambda: layer_norm(X.int(), (3,)), RuntimeError, "floating-point type, got torch.int32"),
+        (lambda: rms_norm(X, (4,)), RuntimeError, r"rms_norm: given normalized_shape=\[4\]"),
+    ],
+)
+def test_message(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_the_same_under_torch_func():
+    with pytest.raises(RuntimeError, match="expected weight_ih"):
+        torch.func.vmap(lambda x: gru(x, None, P)[0])(torch.randn(3, 4, 2, 2))
+    with pytest.raises(RuntimeError, match="expected input of shape"):
+        torch.func.grad(lambda x: layer_norm(x, (4,)).sum())(X)

@@ -1,0 +1,215 @@
+"""What torch expects of an op: gradients of every order, compile, export, torch.func, autocast, opcheck."""
+
+import io
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.func import functional_call, grad, hessian, jvp, vmap
+
+import layernorm as ln
+from layernorm.formula import PRESETS, Recurrence, resolve
+
+NETWORKS = {"RNN": ln.functional.rnn, "LSTM": ln.functional.lstm, "GRU": ln.functional.gru}
+CASES = [(network, formula) for formula, of in PRESETS.items() for network in of]
+CASES += [("RNN", ln.Formula("split", cell=None)), ("GRU", ln.Formula("sum", cell=None, bias_inside=True))]
+CASES += [("LSTM", ln.Formula("sum", "per_gate", "carry", bias_inside=True, eps=0.1, eps_on="deviation"))]
+I, H, T, B = 2, 3, 3, 2  # noqa: E741
+
+
+def parameters(network, formula, norm="layer", dtype=torch.float64):
+    shapes = Recurrence(network, resolve(formula, network), norm).parameter_shapes(I, H)
+    g = torch.Generator().manual_seed(0)
+    return {name: torch.randn(shape, dtype=dtype, generator=g).requires_grad_() for name, shape in shapes.items()}
+
+
+def flat(network, formula, norm, names, **more):
+    """The op as a function of tensors only."""
+
+    def call(x, *tensors):
+        states = 2 if network == "LSTM" else 1
+        hx = tensors[:2] if states == 2 else tensors[0]
+        p = dict(zip(names, tensors[states:], strict=True))
+        output, final = NETWORKS[network](x, hx, p, norm=norm, formula=formula, **more)
+        return (output, *final) if states == 2 else (output, final)
+
+    return call
+
+
+def tensors(network, formula, norm="layer"):
+    p = parameters(network, formula, norm)
+    x = torch.randn(T, B, I, dtype=torch.float64, requires_grad=True)
+    state = [torch.randn(B, H, dtype=torch.float64, requires_grad=True) for _ in range(2 if network == "LSTM" else 1)]
+    return list(p), (x, *state, *p.values())
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize(("network", "formula"), CASES, ids=str)
+def test_gradcheck_and_gradgradcheck(network, formula, norm):
+    names, inputs = tensors(network, formula, norm)
+    call = flat(network, formula, norm, names, lengths=torch.tensor([3, 2]), reset=torch.eye(T, B, dtype=torch.bool))
+    assert torch.autograd.gradcheck(call, inputs)
+    assert torch.autograd.gradgradcheck(call, inputs, fast_mode=True)
+
+
+@pytest.mark.parametrize("op", ["layer", "rms"])
+def test_gradcheck_of_the_norms(op):
+    x, w, b = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((4, 2, 3), (2, 3), (2, 3)))
+    if op == "layer":
+        call, inputs = lambda *a: ln.functional.layer_norm(a[0], (2, 3), *a[1:]), (x, w, b)
+    else:
+        call, inputs = lambda *a: ln.functional.rms_norm(a[0], (2, 3), *a[1:]), (x, w)
+    assert torch.autograd.gradcheck(call, inputs)
+    assert torch.autograd.gradgradcheck(call, inputs)
+
+
+def test_third_derivative():
+    x = torch.randn(1, 4, dtype=torch.float64, requires_grad=True)
+
+    def nth(function, n):
+        y = function(x).pow(3).sum()
+        for _ in range(n):
+            (y,) = torch.autograd.grad(y, x, create_graph=True)
+            y = y.pow(2).sum()
+        return y
+
+    def plain(x):
+        u = x - x.mean(-1, keepdim=True)
+        return u / (u.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()
+
+    torch.testing.assert_close(nth(lambda x: ln.functional.layer_norm(x, (4,)), 3), nth(plain, 3), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("network", list(NETWORKS))
+def test_opcheck_recurrent(network):
+    p = parameters(network, "paper")
+    recurrence = Recurrence(network, resolve("paper", network)).encode()
+    state = [torch.randn(B, H, dtype=torch.float64, requires_grad=True) for _ in range(2 if network == "LSTM" else 1)]
+    x = torch.randn(T, B, I, dtype=torch.float64, requires_grad=True)
+    lengths, reset = torch.tensor([3, 1]), torch.eye(T, B, dtype=torch.bool)
+    for masks in ((None, None), (lengths, reset)):
+        for reverse in (False, True):
+            args = (x, state, list(p.values()), *masks, recurrence, reverse, True, "reference")
+            torch.library.opcheck(torch.ops.layernorm.recurrent.default, args)
+    found = torch.ops.layernorm.recurrent(x, state, list(p.values()), None, None, recurrence, False, True, "reference")
+    found = [t.detach() for t in found]
+    n = 1 + len(state)
+    detached = x.detach(), [s.detach() for s in state], [q.detach() for q in p.values()]
+    args = (found[0], found[1:n], *detached, None, None, found[n:], recurrence, False, "reference")
+    torch.library.opcheck(torch.ops.layernorm.recurrent_backward.default, args)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_opcheck_normalize(dtype):
+    x = torch.randn(4, 2, 3, dtype=dtype, requires_grad=True)
+    w, b = (torch.randn(2, 3, requires_grad=True) for _ in range(2))
+    for args in (
+        (x, [2, 3], w, b, 1e-5, "layer"),
+        (x, [3], None, None, 1e-5, "layer"),
+        (x, [2, 3], w, None, 1e-5, "rms"),
+    ):
+        torch.library.opcheck(torch.ops.layernorm.normalize.default, (*args, "reference"))
+        y, *saved = torch.ops.layernorm.normalize(*args, "reference")
+        saved = [s.detach() for s in saved]
+        back = (torch.randn_like(y), *args[:4], saved, args[5], "reference")
+        back = tuple(t.detach() if isinstance(t, torch.Tensor) else t for t in back)
+        torch.library.opcheck(torch.ops.layernorm.normalize_backward.default, back)
+
+
+@pytest.mark.parametrize("make", [ln.LSTM, ln.GRU, ln.RNN])
+def test_compile_in_one_graph_for_all_lengths_and_batches(make):
+    module = make(3, 4, num_layers=2, bidirectional=True)
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(module, fullgraph=True, dynamic=True, backend=counter)
+    compiles = []
+    for steps, batch in ((5, 2), (7, 3), (9, 4)):
+        x = torch.randn(steps, batch, 3)
+        results = []
+        for call in (module, compiled):
+            leaf = x.clone().requires_grad_()
+            output, _ = call(leaf)
+            output.square().sum().backward()
+            results.append([output, leaf.grad, *(p.grad for p in module.parameters())])
+            module.zero_grad()
+        for a, b in zip(*results, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+        compiles.append(counter.frame_count)
+    assert compiles == compiles[:1] * 3, "no other graph for another T or B"
+
+
+def test_compile_of_a_functional_with_lengths():
+    torch._dynamo.reset()
+    p = {name: t.detach().float() for name, t in parameters("GRU", "paper").items()}
+    call = torch.compile(
+        lambda x, lengths: ln.functional.gru(x, None, p, lengths=lengths)[0], fullgraph=True, backend="aot_eager"
+    )
+    x, lengths = torch.randn(5, 2, I), torch.tensor([5, 2])
+    torch.testing.assert_close(call(x, lengths), ln.functional.gru(x, None, p, lengths=lengths)[0])
+    norm = torch.compile(ln.LayerNorm(4), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(norm(x := torch.randn(2, 4)), ln.LayerNorm(4)(x))
+
+
+def test_inductor_compiles_it():
+    torch._dynamo.reset()
+    module = torch.nn.Sequential(torch.nn.Linear(3, 4), ln.LayerNorm(4))
+    x = torch.randn(5, 3)
+    torch.testing.assert_close(torch.compile(module, fullgraph=True)(x), module(x))
+
+
+def test_export_round_trip():
+    module = ln.LSTM(3, 4, bidirectional=True).eval()
+    t, b = torch.export.Dim("T", min=2), torch.export.Dim("B", min=2)
+    program = torch.export.export(module, (torch.randn(5, 2, 3),), dynamic_shapes=({0: t, 1: b},))
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    loaded = torch.export.load(file).module()
+    x = torch.randn(8, 3, 3)
+    torch.testing.assert_close(loaded(x)[0], module(x)[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("make", [ln.LSTM, ln.GRU, ln.RNN])
+def test_vmap_over_an_ensemble(make):
+    modules = [make(3, 4).double() for _ in range(3)]
+    stacked = {
+        name: torch.stack([dict(m.named_parameters())[name].detach() for m in modules])
+        for name, _ in modules[0].named_parameters()
+    }
+    x = torch.randn(5, 2, 3, dtype=torch.float64)
+
+    def loss(p, x):
+        return functional_call(modules[0], p, (x,))[0].square().sum()
+
+    outputs = vmap(lambda p: functional_call(modules[0], p, (x,))[0])(stacked)
+    grads = vmap(grad(loss), in_dims=(0, None))(stacked, x)
+    for k, module in enumerate(modules):
+        y, _ = module(x)
+        torch.testing.assert_close(outputs[k], y, rtol=1e-12, atol=1e-14)
+        y.square().sum().backward()
+        for name, p in module.named_parameters():
+            torch.testing.assert_close(grads[name][k], p.grad, rtol=1e-10, atol=1e-12)
+
+
+def test_torch_func_of_layer_norm():
+    x = torch.randn(3, 4, dtype=torch.float64)
+    v = torch.randn_like(x)
+    ours, theirs = ln.LayerNorm(4).double(), torch.nn.LayerNorm(4).double()
+    for a, b in zip(jvp(ours, (x,), (v,)), jvp(theirs, (x,), (v,)), strict=True):
+        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(hessian(lambda x: ours(x).pow(3).sum())(x), hessian(lambda x: theirs(x).pow(3).sum())(x))
+
+
+def test_autocast():
+    torch.manual_seed(0)
+    module, x = ln.LSTM(3, 4, 2), torch.randn(5, 2, 3, requires_grad=True)
+    exact = module.bfloat16()(x.bfloat16())[0]  # autocast computes the same: the weights rounded, the rest in float32
+    module.float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y, (h, c) = module(x)
+        normed = ln.LayerNorm(4)(y)
+    assert y.dtype == h.dtype == c.dtype == normed.dtype == torch.bfloat16
+    torch.testing.assert_close(y, exact, rtol=0, atol=0)
+    y.float().sum().backward()
+    assert x.grad.dtype == torch.float32
+    assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in module.parameters())

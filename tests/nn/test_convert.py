@@ -1,0 +1,96 @@
+"""`convert`: torch's recurrent modules become ours and keep their weights."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+
+import layernorm as ln
+
+
+class Tagger(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(10, 3)
+        self.encoder = torch.nn.LSTM(3, 4, 2, bidirectional=True, batch_first=True, dropout=0.1)
+        self.blocks = torch.nn.ModuleList(
+            [torch.nn.GRU(8, 8, batch_first=True), torch.nn.RNN(8, 8, nonlinearity="relu")]
+        )
+        self.cell = torch.nn.LSTMCell(8, 8, bias=False)
+        self.same = self.encoder
+
+    def forward(self, words):
+        x, _ = self.encoder(self.embed(words))
+        for block in self.blocks:
+            x, _ = block(x)
+        return self.cell(x[:, -1])[0]
+
+
+def test_every_recurrent_module_becomes_ours():
+    model = Tagger().eval()
+    before = dict(model.named_parameters())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.blocks[0].weight_ih_l0.requires_grad_(False)
+    assert ln.convert(model) is model
+    kinds = [type(m) for m in model.modules() if type(m).__module__.startswith("layernorm")]
+    assert kinds == [ln.LSTM, ln.GRU, ln.RNN, ln.LSTMCell]
+    assert model.same is model.encoder
+    for name, parameter in before.items():
+        assert dict(model.named_parameters())[name] is parameter, "the very same object"
+    assert not model.blocks[0].weight_ih_l0.requires_grad
+    assert (model.encoder.batch_first, model.encoder.dropout, model.training) == (True, 0.1, False)
+    assert not model.encoder.training
+    assert model.blocks[1].recurrence.nonlinearity == "relu"
+    model(torch.randint(10, (2, 5))).sum().backward()
+    optimizer.step()
+
+
+def test_without_norm_the_function_stays():
+    model, words = Tagger().eval(), torch.randint(10, (2, 5))
+    expected = model(words)
+    torch.testing.assert_close(ln.convert(copy.deepcopy(model), norm=None)(words), expected)
+    assert not torch.allclose(ln.convert(model)(words), expected)
+
+
+def test_a_bare_module():
+    theirs = torch.nn.GRU(3, 4, dtype=torch.float64)
+    ours = ln.convert(theirs, "rms", eps=1e-3, gain_init=0.1)
+    assert type(ours) is ln.GRU
+    assert ours.norm == "rms"
+    assert ours.eps == 1e-3
+    assert ours.weight_ih_l0 is theirs.weight_ih_l0
+    assert ours.gain_ih_l0.dtype == torch.float64
+    assert (ours.gain_ih_l0 == 0.1).all()
+
+
+def test_it_draws_no_random_numbers():
+    model = Tagger()
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    ln.convert(model)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_nothing_changes_when_a_part_cannot_be_converted():
+    model = Tagger()
+    with pytest.raises(ValueError, match="not for GRU"):
+        ln.convert(model, formula="cell")
+    assert type(model.encoder) is torch.nn.LSTM
+
+
+def test_nothing_to_convert_is_said():
+    with pytest.warns(UserWarning, match="no RNN, LSTM, GRU or cell of torch.nn in Linear"):
+        ln.convert(torch.nn.Linear(2, 2))
+
+
+def test_subclasses_are_left_alone():
+    class Mine(torch.nn.LSTM):
+        pass
+
+    model = torch.nn.ModuleList([Mine(3, 4), torch.nn.GRU(3, 4)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ln.convert(model)
+    assert [type(m) for m in model] == [Mine, ln.GRU]

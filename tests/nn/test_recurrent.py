@@ -1,0 +1,238 @@
+"""The modules as a user meets them: shapes, options, printing, copying, saving, several processes, bad input."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
+
+import layernorm as ln
+
+MAKES = [ln.RNN, ln.LSTM, ln.GRU]
+CELLS = [ln.RNNCell, ln.LSTMCell, ln.GRUCell]
+
+
+def first(state):
+    return state[0] if isinstance(state, tuple) else state
+
+
+@pytest.mark.parametrize("make", MAKES)
+def test_cells_are_one_step_of_the_layer(make):
+    layer = make(3, 5)
+    cell = {ln.RNN: ln.RNNCell, ln.LSTM: ln.LSTMCell, ln.GRU: ln.GRUCell}[make](3, 5)
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.add_(torch.randn_like(p))
+    cell.load_state_dict({name.removesuffix("_l0"): value for name, value in layer.state_dict().items()})
+    x, state = torch.randn(4, 2, 3), None
+    output, final = layer(x)
+    for t in range(4):
+        state = cell(x[t], state)
+        torch.testing.assert_close(first(state), output[t])
+    for a, b in zip(
+        state if isinstance(state, tuple) else [state], final if isinstance(final, tuple) else [final], strict=True
+    ):
+        torch.testing.assert_close(a, b[0])
+
+
+@pytest.mark.parametrize("make", MAKES)
+def test_initial_values(make):
+    torch.manual_seed(0)
+    module = make(3, 16, gain_init=0.5)
+    for name, p in module.named_parameters():
+        if name.startswith("gain"):
+            assert (p == 0.5).all()
+        elif "bias" in name:
+            assert (p == 0).all()
+        else:
+            assert p.abs().max() <= 0.25 < p.abs().max() * 1.5, "U(-1/sqrt(H), 1/sqrt(H))"
+
+
+@pytest.mark.parametrize("make", MAKES)
+@pytest.mark.parametrize(("steps", "batch"), [(0, 3), (4, 0), (0, 0), (1, 1)])
+def test_empty_sequences_and_batches(make, steps, batch):
+    module = make(3, 5, 2, bidirectional=True)
+    hx = torch.randn(4, batch, 5, requires_grad=True)
+    x = torch.randn(steps, batch, 3, requires_grad=True)
+    output, final = module(x, (hx, hx) if make is ln.LSTM else hx)
+    assert output.shape == (steps, batch, 10)
+    assert first(final).shape == (4, batch, 5)
+    if steps == 0:
+        assert torch.equal(first(final), hx), "no step, so the initial state is the final one"
+    (output.sum() + first(final).sum()).backward()
+    assert x.grad.shape == x.shape
+    assert steps or torch.equal(hx.grad, torch.ones_like(hx))
+
+
+@pytest.mark.parametrize("make", MAKES)
+def test_lengths_are_packing(make):
+    module = make(3, 5, 2, bidirectional=True)
+    sequences = [torch.randn(n, 3) for n in (2, 5, 1, 5)]
+    packed_output, packed_final = module(pack_sequence(sequences, enforce_sorted=False))
+    expected, _ = pad_packed_sequence(packed_output)
+    padded = torch.nn.utils.rnn.pad_sequence(sequences, padding_value=7.0)
+    for lengths in ([2, 5, 1, 5], torch.tensor([2, 5, 1, 5], dtype=torch.int32)):
+        output, final = module(padded, lengths=lengths)
+        torch.testing.assert_close(output, expected)
+        torch.testing.assert_close(first(final), first(packed_final))
+    assert (output[2:, 0] == 0).all()
+
+
+def test_batch_first_transposes_input_and_output_only():
+    module = ln.GRU(3, 5, batch_first=True)
+    x, reset = torch.randn(2, 4, 3), torch.rand(4, 2) < 0.5
+    time_first = ln.GRU(3, 5)
+    time_first.load_state_dict(module.state_dict())
+    output, final = module(x, lengths=[4, 2], reset=reset)
+    expected, expected_final = time_first(x.transpose(0, 1), lengths=[4, 2], reset=reset)
+    torch.testing.assert_close(output.transpose(0, 1), expected)
+    torch.testing.assert_close(final, expected_final)
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        (ln.LSTM(3, 4, norm=None), "LSTM(3, 4, norm=None)"),
+        (ln.LSTM(3, 4), "LSTM(3, 4, norm='layer', formula='paper', eps=1e-05)"),
+        (
+            ln.LSTM(3, 4, 2, bidirectional=True, proj_size=2, dropout=0.1, norm="rms", gain_init=0.1),
+            "LSTM(3, 4, proj_size=2, num_layers=2, dropout=0.1, bidirectional=True, norm='rms', formula='paper',"
+            " eps=1e-05, gain_init=0.1)",
+        ),
+        (
+            ln.RNN(3, 4, nonlinearity="relu", bias=False, norm=None),
+            "RNN(3, 4, bias=False, nonlinearity='relu', norm=None)",
+        ),
+        (ln.GRUCell(3, 4, bias=False, norm=None), "GRUCell(3, 4, bias=False, norm=None)"),
+        (ln.LayerNorm(4), "LayerNorm((4,), eps=1e-05, elementwise_affine=True, bias=True)"),
+    ],
+)
+def test_repr(module, text):
+    assert repr(module) == text
+
+
+@pytest.mark.parametrize("make", [*MAKES, *CELLS])
+def test_copies_and_pickles(make):
+    module = make(3, 4, norm="rms")
+    x = torch.randn(2, 3) if make in CELLS else torch.randn(5, 2, 3)
+    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        torch.testing.assert_close(first(other(x)), first(module(x)), rtol=0, atol=0)
+        assert not set(map(id, other.parameters())) & set(map(id, module.parameters()))
+
+
+def test_moves_between_types_and_devices():
+    module = ln.LSTM(3, 4, device="meta", dtype=torch.bfloat16)
+    assert module(torch.empty(5, 2, 3, device="meta", dtype=torch.bfloat16))[0].shape == (5, 2, 4)
+    module = module.to_empty(device="cpu")
+    module.reset_parameters()
+    output, (h, c) = module(torch.randn(5, 2, 3, dtype=torch.bfloat16))
+    assert output.dtype == h.dtype == c.dtype == torch.bfloat16
+    assert module.double()(torch.randn(5, 2, 3, dtype=torch.float64))[0].dtype == torch.float64
+
+
+def test_flatten_parameters_and_all_weights_are_there():
+    module = ln.LSTM(3, 4, 2, bidirectional=True)
+    module.flatten_parameters()
+    assert [len(w) for w in module.all_weights] == [8] * 4
+    assert module.all_weights[3][0] is module.weight_ih_l1_reverse
+
+
+def test_positional_arguments_are_torchs():
+    assert ln.RNN(3, 4, 2, "relu", False, True).batch_first
+    assert ln.LSTM(3, 4, 2, False, True, 0.5, True, 2).proj_size == 2
+    assert ln.GRU(3, 4, 2, False, True, 0.5, True).bidirectional
+    assert ln.RNNCell(3, 4, False, "relu").recurrence.nonlinearity == "relu"
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: ln.LSTM(3, 4, norm="lyer"), ValueError, "did you mean 'layer'"),
+        (lambda: ln.LSTM(3, 4, norm="batch"), ValueError, "norm must be one of"),
+        (lambda: ln.GRU(3, 4, formula="cell"), ValueError, "defined for LSTM, not for GRU"),
+        (lambda: ln.RNN(3, 4, nonlinearity="gelu"), ValueError, "nonlinearity must be one of"),
+        (lambda: ln.LSTM(3, 0), ValueError, "hidden_size must be greater than zero, got 0"),
+        (lambda: ln.LSTM(3, 4.0), TypeError, "hidden_size should be of type int, got: float"),
+        (lambda: ln.LSTM(3, 4, proj_size=4), ValueError, "smaller than hidden_size=4, got 4"),
+        (lambda: ln.LSTM(3, 4, dropout=1.5), ValueError, r"range \[0, 1\], got 1.5"),
+        (lambda: ln.GRU(3, 4)(torch.randn(5, 2, 4)), RuntimeError, "Expected 3, got 4"),
+        (lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3, 3)), ValueError, "Expected input to be 2D or 3D, got 4D"),
+        (
+            lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3), torch.zeros(1, 4)),
+            RuntimeError,
+            "hx should also be 3-D but got 2-D",
+        ),
+        (
+            lambda: ln.GRU(3, 4)(torch.randn(5, 3), torch.zeros(1, 1, 4)),
+            RuntimeError,
+            "hx should also be 2-D but got 3-D",
+        ),
+        (
+            lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3), torch.zeros(2, 2, 4)),
+            RuntimeError,
+            r"Expected hidden h of size \(1, 2, 4\)",
+        ),
+        (
+            lambda: ln.LSTM(3, 4)(torch.randn(5, 2, 3), torch.zeros(1, 2, 4)),
+            TypeError,
+            r"hx to be a tuple \(h, c\), got Tensor",
+        ),
+        (
+            lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3), (torch.zeros(1, 2, 4),)),
+            TypeError,
+            "hx to be a Tensor, got tuple",
+        ),
+        (lambda: ln.GRU(3, 4)([1.0]), TypeError, "input to be a Tensor or PackedSequence, got list"),
+        (lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3), lengths=[6, 1]), RuntimeError, r"lengths must lie in 0..5"),
+        (lambda: ln.GRU(3, 4)(torch.randn(5, 3), lengths=[5]), ValueError, "lengths needs a batch"),
+        (
+            lambda: ln.GRU(3, 4)(pack_sequence([torch.randn(5, 3)]), lengths=[5]),
+            ValueError,
+            "a PackedSequence has its own lengths",
+        ),
+        (lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3), reset=torch.zeros(5, 2)), RuntimeError, "reset of bool"),
+        (lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3).double()), RuntimeError, "type torch.float64, as input is"),
+        (lambda: ln.LSTMCell(3, 4)(torch.randn(2, 4)), RuntimeError, "got 4, expected 3"),
+        (lambda: ln.LSTMCell(3, 4)(torch.randn(2, 2, 3)), ValueError, "Expected input to be 1D or 2D, got 3D"),
+        (
+            lambda: ln.GRUCell(3, 4)(torch.randn(2, 3), torch.zeros(1, 4)),
+            RuntimeError,
+            r"Expected hidden h of size \(2, 4\)",
+        ),
+        (lambda: ln.LSTMCell(3, 4)(torch.randn(2, 3), torch.zeros(2, 4)), TypeError, r"tuple \(h, c\), got Tensor"),
+    ],
+)
+def test_bad_input(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def train_in_process(rank, folder):
+    """Two processes, half a batch each, must get the gradients of one with the whole batch."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    module = torch.nn.parallel.DistributedDataParallel(ln.LSTM(3, 4, 2))
+    x = torch.randn(5, 4, 3)
+    module(x[:, 2 * rank : 2 * rank + 2])[0].square().mean().backward()
+    grads = [p.grad.clone() for p in module.module.parameters()]
+    module.module.zero_grad()
+    module.module(x)[0].square().mean().backward()
+    for a, p in zip(grads, module.module.parameters(), strict=True):
+        torch.testing.assert_close(a, p.grad)
+    torch.distributed.destroy_process_group()
+
+
+def test_distributed_data_parallel(tmp_path):
+    torch.multiprocessing.spawn(train_in_process, args=(str(tmp_path),), nprocs=2)
+
+
+def test_threads_share_a_module():
+    from concurrent.futures import ThreadPoolExecutor
+
+    module = ln.LSTM(3, 8, 2, bidirectional=True)
+    inputs = [torch.randn(6, 2, 3) for _ in range(20)]
+    expected = [module(x)[0] for x in inputs]
+    with ThreadPoolExecutor(10) as pool:
+        for a, b in zip(pool.map(lambda x: module(x)[0], inputs), expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=0)

@@ -1,0 +1,105 @@
+"""The hand-derived backward against autograd through the equations, in float64, over the whole space of formulas."""
+
+import itertools
+
+import pytest
+import torch
+
+from layernorm import reference
+from layernorm.formula import Formula, Recurrence
+
+FORMULAS = [
+    Formula(gates, span, cell, inside, gate_bias, cell_bias, eps_on=eps_on)
+    for gates, span, cell, inside, gate_bias, cell_bias, eps_on in itertools.product(
+        ("split", "sum", None), ("joint", "per_gate"), ("output", "carry", None), (False, True), (True, False),
+        (True, False), ("variance", "deviation"),
+    )
+    if (gates is not None or (span == "joint" and not inside and gate_bias))
+    and (cell is not None or cell_bias)
+]  # fmt: skip
+"""Every formula, those that differ in a field without effect only once."""
+
+
+def setting(recurrence, lengths, reset):
+    g = torch.Generator().manual_seed(3)
+    T, B, I, H = 4, 3, 2, 4  # noqa: E741
+    P = 3 if recurrence.projected else H
+    sizes = (P, H) if recurrence.network == "LSTM" else (H,)
+
+    def draw(*shape):
+        return torch.randn(*shape, dtype=torch.float64, generator=g).requires_grad_()
+
+    state = [draw(B, size) for size in sizes]
+    params = [draw(*shape) for shape in recurrence.parameter_shapes(I, H, P).values()]
+    masks = (torch.tensor([4, 2, 0]) if lengths else None, torch.rand(T, B, generator=g) < 0.4 if reset else None)
+    return draw(T, B, I), state, params, *masks
+
+
+def compare(recurrence, reverse, lengths=True, reset=True):
+    x, state, params, *masks = setting(recurrence, lengths, reset)
+    outputs = reference.recurrent_equations(x, state, params, *masks, recurrence, reverse)
+    grads = [torch.randn_like(o) for o in outputs]
+    inputs = [x, *state, *params]
+    expected = torch.autograd.grad(outputs, inputs, grads, materialize_grads=True)
+    with torch.no_grad():
+        kept = reference.recurrent_forward(x, state, params, *masks, recurrence, reverse, True)[len(outputs) :]
+        got = reference.recurrent_backward(grads[0], grads[1:], x, state, params, *masks, kept, recurrence, reverse)
+    names = ["input", *recurrence.state_names, *recurrence.parameter_names]
+    for name, a, b in zip(names, got, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
+def test_every_formula(network, norm):
+    for k, formula in enumerate(FORMULAS):
+        if network != "LSTM" and (formula.cell is not None or not formula.cell_bias):
+            continue
+        forget_bias = 0.5 if network == "LSTM" else 0.0
+        formula = Formula(**{**formula.__dict__, "forget_bias": forget_bias})
+        projected = network == "LSTM" and k % 3 == 0
+        compare(Recurrence(network, formula, norm, bias=k % 5 != 0, projected=projected), reverse=k % 2 == 0)
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("lengths", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
+def test_directions_lengths_and_resets(network, reverse, lengths, reset):
+    compare(
+        Recurrence(network, Formula(gates="split", cell="output" if network == "LSTM" else None)),
+        reverse,
+        lengths,
+        reset,
+    )
+
+
+def test_relu():
+    compare(Recurrence("RNN", Formula(gates="sum", cell=None), nonlinearity="relu"), reverse=False)
+
+
+def test_the_check_sees_a_wrong_gradient(monkeypatch):
+    """One sign turned in the normalisation's backward fails the comparison."""
+    from layernorm.reference import _sites
+
+    right = _sites.standardize_backward
+    monkeypatch.setattr(_sites, "standardize_backward", lambda *a, **k: -right(*a, **k))
+    with pytest.raises(AssertionError, match="input: "):
+        compare(Recurrence("GRU", Formula(cell=None)), reverse=False)
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize(("affine", "bias"), [(True, True), (True, False), (False, False)])
+def test_normalize(norm, affine, bias):
+    x, w, b = (torch.randn(*s, dtype=torch.float64).requires_grad_() for s in ((5, 2, 7), (2, 7), (2, 7)))
+    weight, offset = w if affine else None, b if bias and norm == "layer" else None
+    args = ([2, 7], weight, offset)
+    y = reference.normalize_equations(x, *args, 1e-5, norm)
+    g = torch.randn_like(y)
+    inputs = [t for t in (x, weight, offset) if t is not None]
+    with torch.no_grad():
+        z, *saved = reference.normalize_forward(x, *args, 1e-5, norm)
+        got = reference.normalize_backward(g, x, *args, saved, norm)
+    torch.testing.assert_close(z, y, rtol=1e-14, atol=1e-14)
+    for a, e in zip(got, torch.autograd.grad(y, inputs, g), strict=True):
+        torch.testing.assert_close(a, e, rtol=1e-11, atol=1e-12)
