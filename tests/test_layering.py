@@ -89,3 +89,4 @@ def test_importing_layernorm_imports_no_optional_dependency():
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {name.split(".")[0] for name in out} & OPTIONAL
     assert not [name for name in out if name.startswith(("layernorm.experiments", "layernorm.cli"))]
+    assert "torch._dynamo" not in out, "it takes a second to import, and only torch.compile needs it"

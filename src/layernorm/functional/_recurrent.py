@@ -109,11 +109,15 @@ def _layout(
     return encoded, names, H, parameters["weight_hh"].shape[-1]
 
 
-@torch.compiler.assume_constant_result
 def _encode(*arguments: Any) -> tuple[str, tuple[str, ...]]:
     network, norm, formula, eps, bias, projected, nonlinearity = arguments
     recurrence = describe(network, norm, formula, eps, bias, projected, nonlinearity)
     return recurrence.encode(), recurrence.parameter_names
+
+
+# What torch.compiler.assume_constant_result does, without the second that importing torch._dynamo takes: no argument is
+# a tensor, so torch.compile calls it once and keeps the result.
+_encode._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def rnn(
