@@ -10,6 +10,7 @@ from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 import layernorm as ln
 
 MAKES = [ln.RNN, ln.LSTM, ln.GRU]
+PACKED = pack_sequence([torch.randn(3, 3), torch.randn(5, 3)], enforce_sorted=False)
 CELLS = [ln.RNNCell, ln.LSTMCell, ln.GRUCell]
 
 
@@ -192,6 +193,9 @@ def test_positional_arguments_are_torchs():
             "a PackedSequence has its own lengths",
         ),
         (lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3), reset=torch.zeros(5, 2)), RuntimeError, "reset of bool"),
+        (lambda: ln.GRU(3, 4)(PACKED, reset=torch.zeros(5, 1)), RuntimeError, r"reset of shape \[5, 2\], got \[5, 1\]"),
+        (lambda: ln.GRU(3, 4)(PACKED, torch.zeros(1, 4)), RuntimeError, r"hidden h of size \(1, 2, 4\), got \[1, 4\]"),
+        (lambda: ln.GRU(3, 4)(pack_sequence([torch.randn(5, 4)])), RuntimeError, "Expected 3, got 4"),
         (lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3).double()), RuntimeError, "type torch.float64, as input is"),
         (lambda: ln.LSTMCell(3, 4)(torch.randn(2, 4)), RuntimeError, "got 4, expected 3"),
         (lambda: ln.LSTMCell(3, 4)(torch.randn(2, 2, 3)), ValueError, "Expected input to be 1D or 2D, got 3D"),

@@ -163,8 +163,12 @@ class Recurrent(Normalised):
             raise ValueError(f"{type(self).__name__}: a PackedSequence has its own lengths; lengths must be None")
         data, sizes, order, back = input
         padded, lengths = pad_packed_sequence(PackedSequence(data, sizes))
+        hx = self._initial(padded, hx)
+        if reset is not None and reset.shape != padded.shape[:2]:
+            expected = list(padded.shape[:2])
+            raise RuntimeError(f"{type(self).__name__}: expected reset of shape {expected}, got {list(reset.shape)}")
         if order is not None:
-            hx = None if hx is None else tuple(s.index_select(1, order) for s in hx)
+            hx = tuple(s.index_select(1, order) for s in hx)
             reset = None if reset is None else reset.index_select(1, order)
         output, state = self._run_padded(padded, hx, lengths.to(data.device), reset)
         if back is not None:
