@@ -76,7 +76,8 @@ def locate(source: Source, data: Path | None) -> Path:
         absent = missing(source, folder)
         if not absent:
             return folder
-        if len(absent) < len(source.files) or data is not None:
+        started = len(absent) < len(source.files) and folder != cache() / source.name  # there a download goes on
+        if started or data is not None:
             raise RunError(f"{folder} lacks {', '.join(absent)} (plain or gzipped) of the data set {source.name!r}")
     return download(source)
 
@@ -184,7 +185,7 @@ class _Bar:
         self.name, self.total, self.done, self.shown = name, 0, 0, -1
 
     def update(self, count: int) -> None:
-        self.done += count
+        self.done = min(self.done + count, self.total)  # pooch counts whole chunks
         self._show()
 
     def reset(self) -> None:

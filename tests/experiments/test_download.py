@@ -1,0 +1,87 @@
+"""Downloads: checked before they are kept, and clear about what to do without a network."""
+
+import dataclasses
+import functools
+import hashlib
+import http.server
+import threading
+
+import pytest
+from mnist_files import SPELLINGS, write_mnist
+
+from layernorm.experiments import datasets, mnist_data
+from layernorm.experiments.errors import RunError
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture
+def server(tmp_path):
+    folder = write_mnist(tmp_path / "served", spell=SPELLINGS["gzipped"])
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield folder, f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def source(server, tmp_path, monkeypatch):
+    """MNIST as if the files served here were the published ones."""
+    mnist_data._read.cache_clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("LAYERNORM_DATA", raising=False)
+    folder, url = server
+    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    return dataclasses.replace(
+        mnist_data.MNIST, url=url, files={name: digests[name] for name in mnist_data.MNIST.files}
+    )
+
+
+def test_files_are_downloaded_once_with_progress(source, server, capsys):
+    folder = datasets.locate(source, None)
+    for path in server[0].iterdir():
+        assert (folder / path.name).read_bytes() == path.read_bytes()
+    assert "downloading train-images-idx3-ubyte.gz: 100 %" in capsys.readouterr().err
+    for path in server[0].iterdir():
+        path.unlink()
+    assert datasets.locate(source, None) == folder
+
+
+def test_a_wrong_checksum_is_named_and_nothing_is_kept(source, server):
+    path = server[0] / "t10k-images-idx3-ubyte.gz"
+    path.write_bytes(path.read_bytes() + b"x")
+    with pytest.raises(RunError, match=r"t10k-images-idx3-ubyte\.gz has a wrong checksum"):
+        datasets.locate(source, None)
+    kept = sorted(path.name for path in (datasets.cache() / "mnist").iterdir())
+    assert kept == ["train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"]
+
+
+def test_an_interrupted_download_goes_on_with_the_missing_files(source, server):
+    path = server[0] / "t10k-images-idx3-ubyte.gz"
+    content = path.read_bytes()
+    path.write_bytes(content + b"x")
+    with pytest.raises(RunError):
+        datasets.locate(source, None)
+    path.write_bytes(content)
+    assert not datasets.missing(source, datasets.locate(source, None))
+
+
+def test_offline_says_what_to_put_where(source):
+    nowhere = dataclasses.replace(source, url="http://127.0.0.1:9/")
+    with pytest.raises(RunError) as caught:
+        datasets.locate(nowhere, None)
+    message = str(caught.value)
+    assert all(name in message for name in source.files)
+    assert str(datasets.cache() / "mnist") in message
+    assert "--data" in message
+    assert "$LAYERNORM_DATA" in message
+
+
+def test_a_missing_page_is_an_error(source):
+    with pytest.raises(RunError, match="cannot download"):
+        datasets.locate(dataclasses.replace(source, url=source.url + "missing/"), None)
