@@ -82,7 +82,7 @@ def show(report: Report) -> None:
     console = Console(highlight=False)
     console = Console(highlight=False, width=min(80, console.width) if console.is_terminal else 80)
     for table in report.tables:
-        grid = RichTable(title=table.title, title_justify="left", title_style="bold", box=None, padding=(0, 1))
+        grid = RichTable(title=table.title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0))
         for position, column in enumerate(table.columns):
             grid.add_column(column, justify="left" if position == 1 else "right")
         for number, row in enumerate(table.rows):

@@ -1,0 +1,166 @@
+"""A report says what the records hold, of finished runs and of unfinished ones."""
+
+import json
+import re
+
+import pytest
+
+from layernorm.experiments import mnist_report, rendering, run_folder
+from layernorm.experiments.digits import Config
+from layernorm.experiments.errors import RunError
+
+START = {"update": 0, "command": "layernorm run digits", "torch": "2.13.0", "threads": 2, "processor": "A <fast> one"}
+
+
+def write_run(folder, norm, batch_size, seed, curve, epochs=None, **changes):
+    """A run whose test error is `curve`, training NLL an eighth, validation error twice it."""
+    path = folder / f"digits-{norm}-b{batch_size}-s{seed}"
+    path.mkdir(parents=True)
+    config = {**vars(Config(norm=norm, batch_size=batch_size, seed=seed, epochs=epochs or len(curve))), **changes}
+    (path / "config.json").write_text(json.dumps({"experiment": "digits", **config, "precision": "float32"}))
+    data = {"name": "digits", "fingerprint": "abc", "original": False}
+    (path / "environment.json").write_text(json.dumps({"data": data, "starts": [START]}))
+    with open(path / "records.jsonl", "w") as file:
+        for epoch, error in enumerate(curve, 1):
+            record = {"update": 10 * epoch, "epoch": float(epoch), "seconds": 60.0}
+            record |= {"seconds_per_update": 0.001 * batch_size}
+            record |= {"test_error": error, "train_nll": error / 8, "valid_error": 2 * error}
+            file.write(json.dumps(record) + "\n")
+    if len(curve) == config["epochs"]:
+        (path / "result.json").write_text("{}")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for size, drop in ((128, 0.0), (4, 0.01)):
+        for seed in (0, 1):
+            up = 0.01 * seed
+            write_run(tmp_path, "none", size, seed, [0.30 + up, 0.20 + up, 0.12 + up, 0.10 + up])
+            write_run(tmp_path, "layer", size, seed, [0.20 + up, 0.08 + up, 0.06 + up, 0.07 + up])
+            write_run(tmp_path, "batch", size, seed, [0.25 + up, 0.14 + up, 0.11 + up, 0.09 + drop * 5 + up])
+    return tmp_path
+
+
+def report_of(folder):
+    return mnist_report.report(run_folder.find([folder]))
+
+
+def rows(table):
+    return {(row[0], row[1]): row[2:] for row in table.rows}
+
+
+def test_results(folder):
+    results = rows(report_of(folder).tables[0])
+    #                                     final, at best validation, train NLL, seeds, epochs
+    assert results["128", "baseline"] == ["10.50 (10.00-11.00)", "10.50 (10.00-11.00)", "1.3e-02", "2", "4"]
+    assert results["128", "layer norm"] == ["7.50 (7.00-8.00)", "6.50 (6.00-7.00)", "9.4e-03", "2", "4"]
+    assert list(results) == [(size, norm) for size in ("128", "4") for norm in ("baseline", "layer norm", "batch norm")]
+
+
+def test_speed(folder):
+    speed = rows(report_of(folder).tables[1])
+    #                                   epochs to the baseline's test error and NLL, ms an update, ratio
+    assert speed["128", "baseline"] == ["4", "4", "128.00", "1.00"]
+    assert speed["128", "layer norm"] == ["2", "2", "128.00", "1.00"]
+    assert speed["128", "batch norm"] == ["4", "4", "128.00", "1.00"]
+    assert speed["4", "batch norm"][:2] == ["not reached", "not reached"]
+
+
+def test_curves_are_means_with_ranges(folder):
+    left, right = report_of(folder).figures[0].rows[0]
+    layer = next(curve for curve in right.curves if curve.style == "layer")
+    assert layer.x == [1, 2, 3, 4]
+    assert layer.mean == pytest.approx([0.205, 0.085, 0.065, 0.075])
+    assert layer.low == pytest.approx([0.20, 0.08, 0.06, 0.07])
+    assert layer.high == pytest.approx([0.21, 0.09, 0.07, 0.08])
+    assert left.log
+    assert not right.log
+
+
+def test_findings_follow_the_numbers(folder):
+    convergence, _, robustness = report_of(folder).findings
+    assert "layer norm reaches a training NLL of 1.2e-02 after 2 epochs, batch norm after 4 epochs" in convergence
+    assert "as the paper claims" in convergence
+    assert "batch norm 9.50 % to 14.50 %" in robustness
+    assert "loses less than batch norm: as the paper claims" in robustness
+
+
+def test_findings_against_the_paper_are_said(tmp_path):
+    for size in (128, 4):
+        write_run(tmp_path, "layer", size, 0, [0.3, 0.2, 0.1 if size == 128 else 0.19])
+        write_run(tmp_path, "batch", size, 0, [0.2, 0.1, 0.05])
+    findings = report_of(tmp_path).findings
+    assert len(findings) == 3
+    assert all("against the paper's claim" in finding for finding in findings)
+
+
+def test_unfinished_runs_are_shown_and_said(tmp_path):
+    write_run(tmp_path, "none", 128, 0, [0.3, 0.2, 0.1])
+    write_run(tmp_path, "none", 128, 1, [0.3], epochs=3)
+    write_run(tmp_path, "layer", 128, 0, [], epochs=3)
+    report = report_of(tmp_path)
+    assert report.status[0].startswith("Unfinished: 2 of 3 runs (digits-layer-b128-s0, digits-none-b128-s1)")
+    assert rows(report.tables[0])["128", "baseline"][-1] == "1 of 3"
+    rendering.write(report, tmp_path / "report")
+
+
+def test_nothing_yet_is_a_report_too(tmp_path):
+    write_run(tmp_path, "layer", 128, 0, [], epochs=3)
+    report = report_of(tmp_path)
+    assert report.figures == []
+    rendering.write(report, tmp_path / "report")
+    rendering.show(report)
+
+
+def test_unequal_runs_are_said(tmp_path):
+    write_run(tmp_path, "none", 128, 0, [0.3, 0.2])
+    write_run(tmp_path, "layer", 128, 0, [0.3, 0.2], learning_rate=0.5)
+    assert "The runs differ in learning_rate: 0.5, 0.001." in report_of(tmp_path).status
+
+
+def test_deviations_carry_marks(folder):
+    deviations = report_of(folder).deviations
+    assert {item.mark for item in deviations} == {"I", "stand-in"}
+    text = " ".join(item.text for item in deviations)
+    assert "1797 digits" in text
+    assert "epochs is 4; the paper's protocol has 60" in text
+
+
+def test_the_files(folder, tmp_path):
+    out = tmp_path / "report"
+    page = rendering.write(report_of(folder), out)
+    assert (out / "figure6.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "figure6.svg").read_bytes().startswith(b"<?xml")
+    text = page.read_text()
+    # self-contained: nothing is fetched
+    assert not re.search(r'(src|href|srcset)="(?!data:)', text)
+    assert "url(" not in text
+    assert "A &lt;fast&gt; one" in text
+    markdown = (out / "report.md").read_text()
+    for part in ("7.50 (7.00-8.00)", "layernorm run digits", "as the paper claims", "[stand-in]", "2.13.0"):
+        assert part in text
+        assert part in markdown
+    assert "](figure6.png)" in markdown
+
+
+def test_the_same_runs_give_the_same_figure(folder, tmp_path):
+    for name in ("a", "b"):
+        rendering.write(report_of(folder), tmp_path / name)
+    assert (tmp_path / "a" / "figure6.svg").read_bytes() == (tmp_path / "b" / "figure6.svg").read_bytes()
+
+
+def test_the_terminals_tables_fit_80_columns(folder, capsys):
+    rendering.show(report_of(folder))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    row = next(line for line in lines if "layer norm" in line)
+    assert row.split() == ["128", "layer", "norm", "7.50", "(7.00-8.00)", "6.50", "(6.00-7.00)", "9.4e-03", "2", "4"]
+
+
+def test_runs_are_found_by_their_folder_or_the_folder_above(folder):
+    assert len(run_folder.find([folder])) == 12
+    one = folder / "digits-layer-b4-s0"
+    assert [run.path for run in run_folder.find([one, one])] == [one]
+    (folder / "empty").mkdir()
+    with pytest.raises(RunError, match="there are no runs in"):
+        run_folder.find([folder / "empty"])
