@@ -56,7 +56,7 @@ def test_empty_sequences_and_batches(make, steps, batch):
     module = make(3, 5, 2, bidirectional=True)
     hx = torch.randn(4, batch, 5, requires_grad=True)
     x = torch.randn(steps, batch, 3, requires_grad=True)
-    output, final = module(x, (hx, hx) if make is ln.LSTM else hx)
+    output, final = module(x, (hx, hx) if make is ln.LSTM else hx, lengths=[steps] * batch)
     assert output.shape == (steps, batch, 10)
     assert first(final).shape == (4, batch, 5)
     if steps == 0:

@@ -146,8 +146,9 @@ class Recurrent(Normalised):
                 raise ValueError(f"{name}: lengths needs a batch, got unbatched input {list(input.shape)}")
             return self._run_unbatched(input, state, reset)
         x = input.transpose(0, 1) if self.batch_first else input
-        rows = None if lengths is None else torch.as_tensor(lengths, device=x.device)
-        output, state = self._run_padded(x, state, rows, reset)
+        if lengths is not None and not isinstance(lengths, Tensor):
+            lengths = torch.tensor(lengths, dtype=None if lengths else torch.int64, device=x.device)
+        output, state = self._run_padded(x, state, lengths, reset)
         return output.transpose(0, 1) if self.batch_first else output, state
 
     def _run_unbatched(self, input: Tensor, hx: State | None, reset: Tensor | None) -> tuple[Tensor, State]:

@@ -41,15 +41,16 @@ def standardize_backward(d: Tensor, z_hat: Tensor, r: Tensor, norm: str, eps_on:
     return r * (d - d.mean(-1, keepdim=True) if norm == "layer" else d)
 
 
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """The type that the two ops compute in: rounded once at the end, a result is the correctly rounded one."""
-    return torch.float32 if dtype.itemsize < 4 else torch.float64
+def wide(input: Tensor) -> torch.dtype:
+    """The type that the two ops compute in. In float64, rounded once at the end, a result is the correctly rounded one,
+    and no sum of squares of a narrower type overflows; Apple's GPUs have no float64."""
+    return torch.float32 if input.device.type == "mps" else torch.float64
 
 
 def _rows(input: Tensor, normalized_shape: list[int], copy: bool = False) -> Tensor:
     """(*, *normalized_shape) -> (M, N) in the wide type."""
     leading = input.shape[: input.dim() - len(normalized_shape)]
-    return input.reshape(math.prod(leading), math.prod(normalized_shape)).to(wide(input.dtype), copy=copy)
+    return input.reshape(math.prod(leading), math.prod(normalized_shape)).to(wide(input), copy=copy)
 
 
 def _like(rows: Tensor, tensor: Tensor) -> Tensor:
@@ -125,4 +126,4 @@ def normalize_backward(
 def normalize_saved(input: Tensor, normalized_shape: list[int], norm: str) -> list[Tensor]:
     """Empty tensors with the shapes and types of what `normalize_forward` returns after y."""
     M = math.prod(input.shape[: input.dim() - len(normalized_shape)])
-    return [input.new_empty(M, dtype=wide(input.dtype)) for _ in range(2 if norm == "layer" else 1)]
+    return [input.new_empty(M, dtype=wide(input)) for _ in range(2 if norm == "layer" else 1)]
