@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor
 
 from ..formula import Formula
 from ._recurrent import Recurrent, RecurrentCell
@@ -69,34 +66,6 @@ class LSTM(Recurrent):
             device, dtype, norm, formula, eps, gain_init,
         )  # fmt: skip
 
-    def forward(
-        self,
-        input: Any,
-        hx: tuple[Tensor, Tensor] | None = None,
-        *,
-        lengths: Tensor | list[int] | None = None,
-        reset: Tensor | None = None,
-    ) -> tuple[Any, tuple[Tensor, Tensor]]:
-        """Runs the sequence.
-
-        Args:
-            input: ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, ``(T, I)`` unbatched, or a `PackedSequence`.
-            hx: initial state ``(h, c)``, ``(L * D, B, P)`` and ``(L * D, B, H)``, without ``B`` if unbatched; ``None``:
-                zeros.
-            lengths: ``(B,)``, in 0..T, in any order: as packing would do, outputs beyond a length are 0, the final
-                state is the one at the length, and the reverse direction starts there.
-            reset: ``(T, B)`` bool (time first, with any ``batch_first``): true cuts the sequence between t-1 and t, so
-                that step t starts from the zero state (in the reverse direction, step t-1).
-
-        Returns:
-            output, of ``input``'s kind, with ``D * P`` features, and the final state, like ``hx``.
-
-        Raises:
-            RuntimeError, ValueError: a shape, type, device or length does not fit; the message names it.
-        """
-        output, (h, c) = self._run(input, hx, lengths, reset)
-        return output, (h, c)
-
 
 class LSTMCell(RecurrentCell):
     r"""One step of `LSTM`; takes the place of `torch.nn.LSTMCell`: the same arguments, shapes and state-dict keys, plus
@@ -125,8 +94,3 @@ class LSTMCell(RecurrentCell):
         gain_init: float = 1.0,
     ) -> None:
         super().__init__(input_size, hidden_size, bias, "tanh", device, dtype, norm, formula, eps, gain_init)
-
-    def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        """The next ``(h, c)``."""
-        h, c = self._step(input, hx)
-        return h, c

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ State = tuple[Tensor, ...]
 Shapes = dict[str, tuple[int, ...]]
 
 
-class Normalised(torch.nn.Module, ABC):
+class Normalised(torch.nn.Module):
     """Constructor arguments and parameters of a recurrent layer or cell."""
 
     network: Network
@@ -40,6 +39,10 @@ class Normalised(torch.nn.Module, ABC):
             return tuple(hx)
         expected = "a Tensor" if single else "a tuple (h, c)"
         raise TypeError(f"{type(self).__name__}: expected hx to be {expected}, got {type(hx).__name__}")
+
+    def _hx_from(self, state: State) -> Any:
+        """`_state_from` backwards."""
+        return state[0] if len(state) == 1 else state
 
     def _register(self, shapes: Shapes, device: Any, dtype: Any) -> None:
         for name, shape in shapes.items():
@@ -127,6 +130,35 @@ class Recurrent(Normalised):
 
     def flatten_parameters(self) -> None:
         """Does nothing: the parameters need no flat copy. It is here because torch's modules have it."""
+
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        hx: Any = None,
+        *,
+        lengths: Tensor | list[int] | None = None,
+        reset: Tensor | None = None,
+    ) -> tuple[Any, Any]:
+        """Runs the sequence.
+
+        Args:
+            input: ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, ``(T, I)`` unbatched, or a `PackedSequence`.
+            hx: the initial state ``h`` ``(L * D, B, P)``, in an LSTM ``(h, c)`` with ``c`` ``(L * D, B, H)``; without
+                ``B`` if unbatched; ``None``: zeros.
+            lengths: ``(B,)``, in 0..T, in any order: as packing would do, outputs beyond a length are 0, the final
+                state is the one at the length, and the reverse direction starts there.
+            reset: ``(T, B)`` bool (time first, with any ``batch_first``): true cuts the sequence between t-1 and t, so
+                that step t starts from the zero state (in the reverse direction, step t-1).
+
+        Returns:
+            output, of ``input``'s kind, with ``D * P`` features, and the final state, like ``hx``; P is the projected
+            size, H without projections.
+
+        Raises:
+            RuntimeError, ValueError, TypeError: a shape, type, device or length does not fit; the message names it.
+        """
+        output, state = self._run(input, hx, lengths, reset)
+        return output, self._hx_from(state)
 
     def _run(self, input: Any, hx: Any, lengths: Tensor | list[int] | None, reset: Tensor | None) -> tuple[Any, State]:
         """Any input that torch's module takes, and the state as a tuple of its parts."""
@@ -225,10 +257,6 @@ class Recurrent(Normalised):
         text += "".join(f", {name}={value!r}" for name, (value, default) in given.items() if value != default)
         return text + self._described()
 
-    @abstractmethod
-    def forward(self, input: Any, hx: Any = None, *, lengths: Any = None, reset: Tensor | None = None) -> Any:
-        """As torch's; see the subclasses."""
-
 
 def _check_sizes(input_size: int, hidden_size: int, num_layers: int, dropout: float, proj_size: int) -> None:
     sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}
@@ -266,8 +294,19 @@ class RecurrentCell(Normalised):
         self._register(self.recurrence.parameter_shapes(input_size, hidden_size), device, dtype)
         self.reset_parameters()
 
-    def _step(self, input: Tensor, hx: Any) -> State:
-        """(B, I) or (I,) -> the next state."""
+    def forward(self, input: Tensor, hx: Any = None) -> Any:
+        """The next state.
+
+        Args:
+            input: ``(B, I)`` or ``(I,)``.
+            hx: the state ``h`` ``(B, H)``, in an LSTM ``(h, c)``; without ``B`` if unbatched; ``None``: zeros.
+
+        Returns:
+            the next state, like ``hx``.
+
+        Raises:
+            RuntimeError, ValueError, TypeError: a shape, type or device does not fit; the message names it.
+        """
         name, given = type(self).__name__, self._state_from(hx)
         if input.dim() not in (1, 2):
             raise ValueError(f"{name}: Expected input to be 1D or 2D, got {input.dim()}D instead")
@@ -284,7 +323,7 @@ class RecurrentCell(Normalised):
         x, state = (input, state) if batched else (input.unsqueeze(0), tuple(part.unsqueeze(0) for part in state))
         params = [getattr(self, name) for name in self._names]
         _, final = run(x.unsqueeze(0), state, params, self._encoded)
-        return tuple(part if batched else part.squeeze(0) for part in final)
+        return self._hx_from(tuple(part if batched else part.squeeze(0) for part in final))
 
     def extra_repr(self) -> str:
         """As torch's, and what torch's has not."""
