@@ -98,6 +98,7 @@ class Experiment:
         load: (configuration, folder given by --data) -> the data set.
         task: (configuration, data set, accelerator) -> what to train; ValueError if the configuration is wrong.
         report: the runs -> figures, tables, findings, deviations.
+        threads: processor threads unless --threads says it; 0: torch's choice.
     """
 
     name: str
@@ -107,6 +108,7 @@ class Experiment:
     load: Callable[[Any, Path | None], Any]
     task: Callable[[Any, Any, Accelerator], Task]
     report: Callable[[Sequence[Run]], Report]
+    threads: int = 0
 
     @property
     def default_preset(self) -> str:

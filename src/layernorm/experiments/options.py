@@ -48,7 +48,7 @@ def parse(experiment: Experiment, arguments: Sequence[str]) -> Request:
     preset = experiment.presets[preset_name]
     presets = "; ".join(f"{name}: {preset.summary}" for name, preset in experiment.presets.items())
     config_fields = list(_fields(type(preset.config), {**vars(preset.config), **preset.several}))
-    setting_fields = list(_fields(Settings, vars(Settings())))
+    setting_fields = list(_fields(Settings, vars(Settings(threads=experiment.threads))))
     names = Literal[tuple(experiment.presets)]  # type: ignore[valid-type]  # made from data
     preset_field = ("preset", Annotated[names, tyro.conf.arg(help=presets)], preset_name)
     options = dataclasses.make_dataclass("Options", [preset_field, *config_fields, *setting_fields])
