@@ -79,10 +79,19 @@ def test_curves_are_means_with_ranges(folder):
 
 def test_findings_follow_the_numbers(folder):
     convergence, _, robustness = report_of(folder).findings
-    assert "layer norm reaches a training NLL of 1.2e-02 after 2 epochs, batch norm after 4 epochs" in convergence
+    assert "epochs to a training NLL of 0.1 / 0.012 (the last is the lowest" in convergence
+    assert "layer norm 1 / 2, batch norm 1 / 4: as the paper claims" in convergence
     assert "as the paper claims" in convergence
     assert "batch norm 9.50 % to 14.50 %" in robustness
     assert "loses less than batch norm: as the paper claims" in robustness
+
+
+def test_convergence_is_compared_at_every_power_of_ten_that_both_reach(tmp_path):
+    write_run(tmp_path, "layer", 128, 0, [0.79, 0.5, 0.2, 0.07, 0.05])  # training NLL: an eighth
+    write_run(tmp_path, "batch", 128, 0, [0.9, 0.7, 0.07, 0.07, 0.04])
+    (finding,) = report_of(tmp_path).findings
+    assert "0.1 / 0.01 / 0.0063" in finding
+    assert "layer norm 1 / 4 / 5, batch norm 2 / 3 / 5: neither is ahead throughout" in finding
 
 
 def test_findings_against_the_paper_are_said(tmp_path):
