@@ -5,11 +5,16 @@ import os
 import subprocess
 import sys
 
+import plain_descent
 import pytest
+import torch
 
 from layernorm import cli
+from layernorm.experiments import checkpoint
 
 # 206 cases: the last batch of an epoch has 2 cases, and shares of 3 and 2 cases occur
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+
 COMMAND = ["run", "digits", "--norm", "none", "layer", "batch", "--batch-size", "6", "4", "--seeds", "0"]
 COMMAND += ["--train-cases", "206", "--epochs", "2", "--hidden", "16", "--threads", "1"]
 
@@ -19,8 +24,7 @@ def last_records(out):
 
 
 def test_two_processes_give_the_same_metrics_and_write_once(tmp_path, capsys):
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    command = [*torchrun, "-m", "layernorm", *COMMAND, "--out", str(tmp_path / "two")]
+    command = [*TORCHRUN, "-m", "layernorm", *COMMAND, "--out", str(tmp_path / "two")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
@@ -44,3 +48,17 @@ def test_two_processes_give_the_same_metrics_and_write_once(tmp_path, capsys):
     (run / "result.json").unlink()
     assert cli.main([*COMMAND, "--out", str(tmp_path / "two")]) == 1
     assert "was trained by 2 process(es), now there are 1" in capsys.readouterr().err
+
+
+def test_gradients_are_those_of_the_global_mean(tmp_path):
+    """Under plain gradient descent, which unlike Adam feels the gradients' scale, and with an empty share."""
+    command = [*TORCHRUN, plain_descent.__file__, str(tmp_path / "two")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    plain_descent.train(tmp_path / "one")
+    one, two = (checkpoint.load(tmp_path / name / "checkpoint.safetensors")[0] for name in ("one", "two"))
+    names = [name for name in one if name.startswith("model/")]
+    assert any(name.endswith("running_var") for name in names)
+    for name in names:
+        torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-6)

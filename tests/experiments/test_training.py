@@ -80,13 +80,16 @@ def test_the_batch_loss_is_the_mean_since_the_last_evaluation(tmp_path, accelera
     assert [record["batch_loss"] for record in untimed(tmp_path / "run")] == [1.0, 4.0]
 
 
-@pytest.mark.parametrize("updates", [1, 10, 16, 25])
-def test_an_interrupted_run_resumes_bit_for_bit(tmp_path, accelerator, updates):
-    train(tmp_path / "whole", accelerator)
+@pytest.mark.parametrize(("updates", "evaluate_every"), [(1, 8), (16, 8), (10, 25), (25, 25), (30, 25)])
+def test_an_interrupted_run_resumes_bit_for_bit(tmp_path, accelerator, updates, evaluate_every):
+    def start(name, progress=None):
+        train(tmp_path / name, accelerator, toy(evaluate_every=evaluate_every), progress)
+
+    start("whole")
     with pytest.raises(Interrupted):
-        train(tmp_path / "broken", accelerator, progress=StopAt(updates))
+        start("broken", StopAt(updates))
     assert not RunFolder(tmp_path / "broken").done
-    train(tmp_path / "broken", accelerator)
+    start("broken")
     assert untimed(tmp_path / "broken") == untimed(tmp_path / "whole")
     finals = [_tensors(tmp_path / name) for name in ("broken", "whole")]
     assert finals[0].keys() == finals[1].keys()

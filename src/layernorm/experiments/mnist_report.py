@@ -150,9 +150,9 @@ def _convergence(table: dict[int, dict[str, Group]]) -> list[str]:
         first, second = ([first_reaching(line, goal) or 0.0 for goal in goals] for line in (layer, batch))
         ahead = sum(a < b for a, b in zip(first, second, strict=True))
         behind = sum(a > b for a, b in zip(first, second, strict=True))
-        verdict = (
-            _verdict(ahead > behind) if not (ahead and behind) and ahead + behind else "neither is ahead throughout"
-        )
+        verdict = "neither is ahead throughout" if ahead and behind else _verdict(ahead > 0)
+        if not (ahead or behind):
+            verdict = "a tie"
         findings.append(
             f"Batch size {size}, epochs to a training NLL of {_list(f'{goal:.2g}' for goal in goals)} (the last is the "
             f"lowest that both reach): layer norm {_list(f'{epoch:g}' for epoch in first)}, batch norm "
