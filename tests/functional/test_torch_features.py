@@ -116,6 +116,25 @@ def test_opcheck_normalize(dtype):
         torch.library.opcheck(torch.ops.layernorm.normalize_backward.default, back)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("call", ["layer", "rms", *NETWORKS])
+def test_outputs_may_be_changed_in_place(call, dtype):
+    """As torch's own may, by ReLU(inplace=True) or Dropout(inplace=True) behind a norm."""
+    p = parameters(call, "paper", dtype=dtype) if call in NETWORKS else {}
+    x = torch.randn(T, B, I, dtype=dtype, requires_grad=True)
+
+    def outputs():
+        if call in NETWORKS:
+            output, final = NETWORKS[call](x, None, p, reverse=True)
+            return [output, *(final if call == "LSTM" else [final])]
+        return [ln.functional.layer_norm(x, (I,)) if call == "layer" else ln.functional.rms_norm(x, (I,))]
+
+    expected = torch.autograd.grad(sum((2 * y).relu().sum() for y in outputs()), [x, *p.values()])
+    found = torch.autograd.grad(sum(y.mul_(2).relu_().sum() for y in outputs()), [x, *p.values()])
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("make", [ln.LSTM, ln.GRU, ln.RNN])
 def test_compile_in_one_graph_for_all_lengths_and_batches(make):
     module = make(3, 4, num_layers=2, bidirectional=True)
