@@ -91,12 +91,13 @@ def test_opcheck_recurrent(network):
         for reverse in (False, True):
             args = (x, state, list(p.values()), *masks, recurrence, reverse, True, "reference")
             torch.library.opcheck(torch.ops.layernorm.recurrent.default, args)
-    found = torch.ops.layernorm.recurrent(x, state, list(p.values()), None, None, recurrence, False, True, "reference")
-    found = [t.detach() for t in found]
+    state, params = [s.detach() for s in state], [q.detach() for q in p.values()]
     n = 1 + len(state)
-    detached = x.detach(), [s.detach() for s in state], [q.detach() for q in p.values()]
-    args = (found[0], found[1:n], *detached, None, None, found[n:], recurrence, False, "reference")
-    torch.library.opcheck(torch.ops.layernorm.recurrent_backward.default, args)
+    for steps in (T, 0):
+        inputs = (x.detach()[:steps], state, params, None, None)
+        found = torch.ops.layernorm.recurrent(*inputs, recurrence, False, True, "reference")
+        args = (found[0], found[1:n], *inputs, found[n:], recurrence, False, "reference")
+        torch.library.opcheck(torch.ops.layernorm.recurrent_backward.default, args)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
