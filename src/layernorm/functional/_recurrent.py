@@ -279,7 +279,10 @@ def _check(
 
 
 def _check_lengths(lengths: Tensor | None, T: int) -> None:
-    if lengths is not None and lengths.numel() and not bool(((lengths >= 0) & (lengths <= T)).all()):
+    if lengths is None:
+        return
+    wide = lengths.to(torch.int64)  # a T beyond the type's range would be compared as another number
+    if not bool(((wide >= 0) & (wide <= T)).all()):
         raise RuntimeError(f"lengths must lie in 0..{T}, the time steps of the input, got {lengths.tolist()}")
 
 
