@@ -233,3 +233,13 @@ def test_autocast():
     y.float().sum().backward()
     assert x.grad.dtype == torch.float32
     assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in module.parameters())
+
+
+def test_autocast_leaves_float64_and_integers():
+    """As torch does: nobody's double precision is lost, and indices are not taken for numbers."""
+    module, x = ln.LSTM(3, 4).double(), torch.randn(5, 2, 3, dtype=torch.float64)
+    expected = module(x)[0]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(module(x)[0], expected)
+        with pytest.raises(RuntimeError, match=r"floating-point type, got torch\.int64"):
+            ln.LSTM(3, 4)(x.long())
