@@ -157,6 +157,14 @@ def test_positional_arguments_are_torchs():
     assert ln.RNNCell(3, 4, False, "relu").recurrence.nonlinearity == "relu"
 
 
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell"])
+def test_constructor_arguments_can_be_read_as_from_torchs(kind):
+    theirs, ours = getattr(torch.nn, kind)(3, 4), getattr(ln, kind)(3, 4)
+    for name in vars(theirs).keys() - vars(torch.nn.Module()).keys() - {"mode"}:
+        if not name.startswith("_"):
+            assert getattr(ours, name) == getattr(theirs, name), name
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
