@@ -177,6 +177,12 @@ def test_inductor_compiles_it():
     torch.testing.assert_close(torch.compile(module, fullgraph=True)(x), module(x))
 
 
+def test_fx_traces_layer_norm():
+    module = torch.nn.Sequential(torch.nn.Linear(3, 4), ln.LayerNorm(4))
+    x = torch.randn(5, 3)
+    assert torch.equal(torch.fx.symbolic_trace(module)(x), module(x))
+
+
 def test_export_round_trip():
     module = ln.LSTM(3, 4, bidirectional=True).eval()
     t, b = torch.export.Dim("T", min=2), torch.export.Dim("B", min=2)

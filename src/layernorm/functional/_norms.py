@@ -79,7 +79,8 @@ def _normalize(
     norm: str,
 ) -> Tensor:
     for name, tensor in (("input", input), ("weight", weight), ("bias", bias)):
-        if not isinstance(tensor, Tensor) and (tensor is not None or name == "input"):
+        like_a_tensor = hasattr(tensor, "__torch_function__")  # torch.fx traces with what is none
+        if not like_a_tensor and (tensor is not None or name == "input"):
             raise TypeError(f"{norm}_norm: expected {name} to be a Tensor, got {type(tensor).__name__}")
     if not isinstance(normalized_shape, Sequence) or isinstance(normalized_shape, str):
         given = type(normalized_shape).__name__
