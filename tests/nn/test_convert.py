@@ -1,11 +1,10 @@
 """`convert`: torch's recurrent modules become ours and keep their weights."""
 
 import copy
-import warnings
 
 import pytest
 import torch
-from torch.nn.utils import prune
+from torch.nn.utils import parametrizations, prune
 
 import layernorm as ln
 
@@ -86,6 +85,7 @@ def test_nothing_changes_when_a_part_cannot_be_converted():
     ("change", "what"),
     [
         (lambda m: torch.nn.utils.weight_norm(m, "weight_hh_l0"), "weight_hh_l0, forward_pre_hooks of LSTM"),
+        (lambda m: parametrizations.weight_norm(m, "weight_hh_l0"), "weight_hh_l0, .*hooks of LSTM"),
         (lambda m: prune.l1_unstructured(m, "weight_ih_l1", 0.5), "weight_ih_l1, forward_pre_hooks of LSTM"),
         (lambda m: m.register_forward_hook(print), "forward_hooks of LSTM"),
     ],
@@ -108,12 +108,26 @@ def test_nothing_to_convert_is_said():
         ln.convert(torch.nn.Linear(2, 2))
 
 
-def test_subclasses_are_left_alone():
+@pytest.mark.parametrize("module", [torch.nn.Linear(2, 2), torch.nn.GRU(2, 2)])
+def test_wrong_names_are_errors_whatever_there_is_to_convert(module):
+    with pytest.raises(ValueError, match="did you mean 'layer'"):
+        ln.convert(module, "lyer")
+    with pytest.raises(ValueError, match="did you mean 'haste'"):
+        ln.convert(module, formula="hase")
+
+
+def test_what_is_no_module_is_named():
+    with pytest.raises(TypeError, match=r"module must be a torch\.nn\.Module, got str 'x'"):
+        ln.convert("x")
+
+
+def test_subclasses_are_left_alone_and_named():
     class Mine(torch.nn.LSTM):
         pass
 
     model = torch.nn.ModuleList([Mine(3, 4), torch.nn.GRU(3, 4)])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with pytest.warns(UserWarning, match=r"^convert: left alone as subclasses of torch's modules: 0 \(Mine\)$"):
         ln.convert(model)
     assert [type(m) for m in model] == [Mine, ln.GRU]
+    with pytest.warns(UserWarning, match=r"no RNN.* in Mine; left alone .*: the module \(Mine\)$"):
+        ln.convert(model[0])

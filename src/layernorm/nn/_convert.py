@@ -6,8 +6,10 @@ import warnings
 from typing import Any
 
 import torch
+from torch.nn.utils.parametrize import type_before_parametrizations
 
 from ..formula import Formula
+from ..functional._recurrent import describe
 from ._gru import GRU, GRUCell
 from ._lstm import LSTM, LSTMCell
 from ._recurrent import Normalised
@@ -36,7 +38,7 @@ def convert(
 
     The parameters that both have are kept as the same objects, so that ties, optimisers and ``requires_grad`` stay
     valid; the gains and the cell's bias are new, on the same device and of the same type. Subclasses of torch's modules
-    are left alone: what they add could not be kept.
+    are left alone, with a warning: what they add could not be kept.
 
     Args:
         module: changed in place, unless it is itself one of torch's recurrent modules.
@@ -46,17 +48,21 @@ def convert(
         The module, or the new one that takes its place.
 
     Raises:
-        ValueError, TypeError: as the constructors do, or a module has what could not be kept: hooks, or weights that
-            are computed (`torch.nn.utils.weight_norm`, pruning). Then nothing has been changed.
+        TypeError: ``module`` is no module, or as the constructors do.
+        ValueError: as the constructors do, or a module has what could not be kept: hooks, or weights that are computed
+            (weight norm and other parametrizations, pruning). Then nothing has been changed.
 
     Example::
 
         model = ln.convert(torch.nn.Sequential(torch.nn.LSTM(28, 128)))
     """
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"convert: module must be a torch.nn.Module, got {type(module).__name__} {module!r:.60}")
     keywords: dict[str, Any] = {"norm": norm, "formula": formula, "eps": eps, "gain_init": gain_init}
-    made = {id(old): _converted(old, keywords) for old in module.modules() if type(old) in _TABLE}
+    made = {id(old): _converted(old, keywords) for old in module.modules() if _kind(old) in _TABLE}
     if not made:
-        warnings.warn(f"convert: no RNN, LSTM, GRU or cell of torch.nn in {type(module).__name__}", stacklevel=2)
+        describe("LSTM", norm, formula, eps, bias=True)  # a wrong name is wrong without recurrent parts, too
+    _warn_of_rest(module, found=bool(made))
     if id(module) in made:
         return made[id(module)]
     for parent in list(module.modules()):
@@ -66,8 +72,27 @@ def convert(
     return module
 
 
+def _kind(module: torch.nn.Module) -> type[torch.nn.Module]:
+    """A module's class; torch gives a module whose weights are parametrized a class of its own."""
+    return type_before_parametrizations(module)
+
+
+def _warn_of_rest(module: torch.nn.Module, found: bool) -> None:
+    """Says what a caller may have expected to be converted and was not."""
+    rest = [
+        f"{name or 'the module'} ({_kind(part).__name__})"
+        for name, part in module.named_modules()
+        if issubclass(_kind(part), tuple(_TABLE)) and _kind(part) not in _TABLE
+    ]
+    nothing = [] if found else [f"no RNN, LSTM, GRU or cell of torch.nn in {type(module).__name__}"]
+    left = [f"left alone as subclasses of torch's modules: {', '.join(rest)}"] if rest else []
+    if nothing or left:
+        warnings.warn(f"convert: {'; '.join(nothing + left)}", stacklevel=3)
+
+
 def _converted(old: torch.nn.Module, keywords: dict[str, Any]) -> torch.nn.Module:
-    ours, names = _TABLE[type(old)]
+    kind = _kind(old)
+    ours, names = _TABLE[kind]
     like = next(old.parameters())
     arguments = {name: getattr(old, name) for name in names}
     with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
@@ -77,7 +102,7 @@ def _converted(old: torch.nn.Module, keywords: dict[str, Any]) -> torch.nn.Modul
     if computed or hooks:
         what = ", ".join(computed + hooks)
         raise ValueError(
-            f"convert: cannot keep {what} of {type(old).__name__}; convert first, then add what is not a parameter"
+            f"convert: cannot keep {what} of {kind.__name__}; convert first, then add what is not a parameter"
         )
     for name, parameter in old._parameters.items():
         if name in new._parameters:
