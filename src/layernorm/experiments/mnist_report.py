@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from .report import (
     Curve,
@@ -17,6 +18,7 @@ from .report import (
     seconds_per_update,
     unequal,
     unfinished,
+    variants,
 )
 from .run_folder import Run
 
@@ -31,18 +33,44 @@ CLAIM = (
 Group = list[Run]
 
 
+@dataclass(frozen=True)
+class Block:
+    """The runs that are compared with one another.
+
+    Attributes:
+        size: their batch size.
+        variant: tells configurations apart that would otherwise share a row; empty where there is nothing to tell.
+        groups: runs that differ in the seed alone, by norm.
+    """
+
+    size: int
+    variant: str
+    groups: dict[str, Group]
+
+    @property
+    def label(self) -> str:
+        """The batch size, and the variant if there is one."""
+        return f"{self.size} {self.variant}".strip()
+
+
 def report(runs: Sequence[Run]) -> Report:
     """The report on runs of `mnist` or `digits`, finished or not."""
+    apart = variants(runs, row=("norm", "batch_size"))
     sizes = sorted({run.config["batch_size"] for run in runs}, reverse=True)
-    table = {size: groups for size in sizes if (groups := _groups(runs, size))}
+    found = [Block(size, item.mark, _groups(item.runs, size)) for size in sizes for item in apart]
+    blocks = [block for block in found if block.groups]
     name = runs[0].experiment
     return Report(
         title="Permutation-invariant MNIST, Figure 6" if name == "mnist" else "Figure 6 on scikit-learn's digits",
         claim=CLAIM,
-        findings=[*_convergence(table), *_robustness(table)],
-        status=[*unfinished(runs), *unequal(runs, apart=("norm", "batch_size", "seed"))],
-        figures=[_figure(table)] if table else [],
-        tables=[_results(table), _speed(table)],
+        findings=[*_convergence(blocks), *_robustness(blocks)],
+        status=[
+            *unfinished(runs),
+            *unequal(runs, apart=("norm", "batch_size", "seed")),
+            *(f"Rows marked {item.mark}: {item.options}." for item in apart if item.mark),
+        ],
+        figures=[_figure(blocks)] if blocks else [],
+        tables=[_results(blocks), _speed(blocks)],
         deviations=_deviations(runs),
         runs=runs,
     )
@@ -59,10 +87,10 @@ def _curve(groups: dict[str, Group], norm: str, metric: str) -> Curve:
     return curve(groups[norm], metric, NORMS[norm], norm)
 
 
-def _figure(table: dict[int, dict[str, Group]]) -> Figure:
+def _figure(blocks: Sequence[Block]) -> Figure:
     rows = []
-    for size, groups in table.items():
-        title = f"batch size {size}"
+    for block in blocks:
+        title, groups = f"batch size {block.label}", block.groups
         nll = [_curve(groups, norm, "train_nll") for norm in groups]
         error = [_curve(groups, norm, "test_error") for norm in groups]
         rows.append(
@@ -87,17 +115,17 @@ def _view(curves: list[Curve]) -> tuple[float, float]:
     return max(0.0, low - margin), high + margin
 
 
-def _results(table: dict[int, dict[str, Group]]) -> Table:
+def _results(blocks: Sequence[Block]) -> Table:
     rows = []
-    for size, groups in table.items():
-        for norm, group in groups.items():
+    for block in blocks:
+        for norm, group in block.groups.items():
             final = [100 * run.records[-1]["test_error"] for run in group]
             chosen = [100 * min(run.records, key=lambda record: record["valid_error"])["test_error"] for run in group]
             nll = statistics.fmean(run.records[-1]["train_nll"] for run in group)
             done = min(run.records[-1]["epoch"] for run in group)
             epochs = f"{done:g}" if all(run.done for run in group) else f"{done:g} of {group[0].config['epochs']}"
             rows.append(
-                [str(size), NORMS[norm], _spread(final), _spread(chosen), f"{nll:.1e}", str(len(group)), epochs]
+                [block.label, NORMS[norm], _spread(final), _spread(chosen), f"{nll:.1e}", str(len(group)), epochs]
             )
     return Table(
         "Results",
@@ -108,15 +136,16 @@ def _results(table: dict[int, dict[str, Group]]) -> Table:
     )
 
 
-def _speed(table: dict[int, dict[str, Group]]) -> Table:
+def _speed(blocks: Sequence[Block]) -> Table:
     rows = []
-    for size, groups in table.items():
+    for block in blocks:
+        groups = block.groups
         reference = seconds_per_update(groups["none"]) if "none" in groups else None
         for norm, group in groups.items():
             seconds = seconds_per_update(group)
             ratio = f"{seconds / reference:.2f}" if reference else "-"
             reached = [_reached(groups, norm, metric) for metric in ("test_error", "train_nll")]
-            rows.append([str(size), NORMS[norm], *reached, f"{1000 * seconds:.2f}", ratio])
+            rows.append([block.label, NORMS[norm], *reached, f"{1000 * seconds:.2f}", ratio])
     return Table(
         "Speed",
         ["batch", "norm", "epochs to test error", "epochs to train NLL", "ms/update", "x baseline"],
@@ -138,51 +167,111 @@ def _spread(values: list[float]) -> str:
     return mean if len(values) == 1 else f"{mean} ({min(values):.2f}-{max(values):.2f})"
 
 
-def _convergence(table: dict[int, dict[str, Group]]) -> list[str]:
-    """Whether LN trains faster than BN: the epochs to every power of ten, and to the lowest NLL, that both reach."""
+def _convergence(blocks: Sequence[Block]) -> list[str]:
+    """Whether LN trains faster than BN: epochs to every power of ten, and to the lowest NLL, that all runs reach."""
     findings = []
-    for size, groups in table.items():
-        if not {"layer", "batch"} <= set(groups):
+    for block in blocks:
+        if not {"layer", "batch"} <= set(block.groups):
             continue
-        layer, batch = (_curve(groups, norm, "train_nll") for norm in ("layer", "batch"))
-        lowest = max(min(layer.mean), min(batch.mean))
+        layer, batch = block.groups["layer"], block.groups["batch"]
+        lowest = max(min(record["train_nll"] for record in run.records) for run in (*layer, *batch))
         goals = [10.0**power for power in range(-1, -8, -1) if 10.0**power > lowest] + [lowest]
-        first, second = ([first_reaching(line, goal) or 0.0 for goal in goals] for line in (layer, batch))
-        ahead = sum(a < b for a, b in zip(first, second, strict=True))
-        behind = sum(a > b for a, b in zip(first, second, strict=True))
-        verdict = "neither is ahead throughout" if ahead and behind else _verdict(ahead > 0)
-        if not (ahead or behind):
-            verdict = "a tie"
+        first, second = ([_epochs_to(goal, group) for goal in goals] for group in (layer, batch))
+        verdict = _too_little(layer, batch) or _order(first, second)
         findings.append(
-            f"Batch size {size}, epochs to a training NLL of {_list(f'{goal:.2g}' for goal in goals)} (the last is the "
-            f"lowest that both reach): layer norm {_list(f'{epoch:g}' for epoch in first)}, batch norm "
-            f"{_list(f'{epoch:g}' for epoch in second)}: {verdict}."
+            f"Batch size {block.label}, epochs to a training NLL of {_list(f'{goal:.2g}' for goal in goals)} (the last "
+            f"is the lowest that all reach; lowest to highest seed): layer norm {_list(map(_range, first))}, "
+            f"batch norm {_list(map(_range, second))}: {verdict}.{_to_baseline(block)}"
         )
     return findings
 
 
-def _robustness(table: dict[int, dict[str, Group]]) -> list[str]:
-    """How the final test error changes from the largest batch size to the smallest."""
-    if len(table) < 2:
+def _epochs_to(goal: float, group: Group) -> list[float]:
+    """The first epoch at which each run is at or below a training NLL that all of them reach."""
+    return [next(record["epoch"] for record in run.records if record["train_nll"] <= goal) for run in group]
+
+
+def _order(layer: list[list[float]], batch: list[list[float]]) -> str:
+    """The verdict on pairs of values over seeds, lower being better: ahead is ahead with every seed."""
+    ahead = [max(a) < min(b) for a, b in zip(layer, batch, strict=True)]
+    behind = [min(a) > max(b) for a, b in zip(layer, batch, strict=True)]
+    if all(ahead):
+        return "as the paper claims"
+    if all(behind):
+        return "against the paper's claim"
+    return "mixed" if any(ahead) or any(behind) else "no difference larger than the spread over seeds"
+
+
+def _too_little(*groups: Group) -> str | None:
+    """Why some runs allow no verdict; None if they do."""
+    lacking = ["one seed"] if min(map(len, groups)) < 2 else []
+    if min(len(run.records) for group in groups for run in group) < 2:
+        lacking.append("one epoch")
+    return f"no verdict from {' and '.join(lacking)}" if lacking else None
+
+
+def _to_baseline(block: Block) -> str:
+    """The epochs to the baseline's best test error, which may tell another story than the training NLL."""
+    if "none" not in block.groups:
+        return ""
+    goal = min(_curve(block.groups, "none", "test_error").mean)
+    reached = [f"{NORMS[norm]} {_reached(block.groups, norm, 'test_error')}" for norm in ("layer", "batch")]
+    return f" Epochs to the baseline's best test error, {100 * goal:.2f} %: {', '.join(reached)}."
+
+
+def _robustness(blocks: Sequence[Block]) -> list[str]:
+    """How the test error changes from the largest batch size to the smallest, in each variant."""
+    findings = []
+    for variant in dict.fromkeys(block.variant for block in blocks):
+        alike = [block for block in blocks if block.variant == variant]
+        if len(alike) > 1:
+            findings += _change(alike[0], alike[-1])
+    return findings
+
+
+def _change(large: Block, small: Block) -> list[str]:
+    """How the test error changes between two batch sizes: over the seeds, and at the last epoch, that both have."""
+    pairs = {norm: _pairs(large.groups.get(norm, []), small.groups.get(norm, [])) for norm in NORMS}
+    pairs = {norm: both for norm, both in pairs.items() if both}
+    if not {"layer", "batch"} <= set(pairs):
         return []
-    large, small = max(table), min(table)
+    epochs = min(len(run.records) for both in pairs.values() for pair in both for run in pair)
     changes, texts = {}, []
-    for norm in NORMS:
-        if norm in table[large] and norm in table[small]:
-            ends = [_curve(table[size], norm, "test_error").mean[-1] for size in (large, small)]
-            changes[norm] = ends[1] - ends[0]
-            texts.append(f"{NORMS[norm]} {100 * ends[0]:.2f} % to {100 * ends[1]:.2f} %")
-    if not {"layer", "batch"} <= set(changes):
-        return []
-    less = changes["layer"] < changes["batch"]
+    for norm, both in pairs.items():
+        ends = [[run.records[epochs - 1]["test_error"] for run in pair] for pair in both]
+        before, after = (100 * statistics.fmean(column) for column in zip(*ends, strict=True))
+        changes[norm] = [end - start for start, end in ends]
+        texts.append(f"{NORMS[norm]} {before:.2f} % to {after:.2f} %")
+    compared = [[pair[side] for pair in pairs[norm]] for norm in ("layer", "batch") for side in (0, 1)]
     return [
-        f"From batch size {large} to {small} the final test error goes: {', '.join(texts)}. Layer norm loses "
-        f"{'less' if less else 'no less'} than batch norm: {_verdict(less)}."
+        f"From batch size {large.label} to {small.label} the test error at epoch {epochs} goes: "
+        f"{', '.join(texts)}. {_loss(changes, _too_little(*compared))}."
     ]
 
 
-def _verdict(holds: bool) -> str:
-    return "as the paper claims" if holds else "against the paper's claim"
+def _pairs(large: Group, small: Group) -> list[tuple[Run, Run]]:
+    """Runs with the same seed, as one seed starts them alike."""
+    by_seed = {run.config["seed"]: run for run in small}
+    return [(run, by_seed[run.config["seed"]]) for run in large if run.config["seed"] in by_seed]
+
+
+def _loss(changes: dict[str, list[float]], too_little: str | None) -> str:
+    """Which of layer norm and batch norm loses more, and the verdict on it; a fallen error is no loss."""
+    means = {norm: statistics.fmean(values) for norm, values in changes.items()}
+    if max(means.values()) <= 0:
+        return "No method's error rises: no verdict"
+    if max(means["layer"], means["batch"]) <= 0:
+        return "Neither layer norm's error nor batch norm's rises: no verdict"
+    less, more = sorted(("layer", "batch"), key=lambda norm: means[norm])
+    verdict = too_little or _order([changes["layer"]], [changes["batch"]])
+    if means[less] <= 0:
+        return f"Only {NORMS[more]} loses, {NORMS[less]} does not: {verdict}"
+    words = "as much as" if means[less] == means[more] else "less than"
+    return f"{NORMS[less].capitalize()} loses {words} {NORMS[more]}: {verdict}"
+
+
+def _range(values: list[float]) -> str:
+    return f"{min(values):g}" if min(values) == max(values) else f"{min(values):g}-{max(values):g}"
 
 
 def _list(texts: Iterable[str]) -> str:
@@ -218,13 +307,15 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
 
 def _departures(runs: Sequence[Run]) -> list[Deviation]:
     """Options that differ from the paper's protocol."""
-    config, mnist = runs[0].config, runs[0].experiment == "mnist"
+    mnist = runs[0].experiment == "mnist"
     protocol = {"epochs": 60, **({"hidden": 1000, "held_out": 5000, "train_cases": 0} if mnist else {})}
-    found = [
-        Deviation("I", f"{name} is {config[name]}; the paper's protocol has {value or 'all'}.")
-        for name, value in protocol.items()
-        if config[name] != value
-    ]
-    if config.get("precision") != "float32":
-        found.append(Deviation("I", f"Mixed precision: {config['precision']}."))
+    found = []
+    for name, value in protocol.items():
+        others = sorted({run.config[name] for run in runs} - {value})
+        if others:
+            text = f"{name} is {' or '.join(map(str, others))}; the paper's protocol has {value or 'all'}."
+            found.append(Deviation("I", text))
+    if any(run.config.get("precision") != "float32" for run in runs):
+        precisions = sorted({str(run.config.get("precision")) for run in runs})
+        found.append(Deviation("I", f"Mixed precision: {', '.join(precisions)}."))
     return found

@@ -147,6 +147,45 @@ def unequal(runs: Sequence[Run], apart: Sequence[str]) -> list[str]:
     return notes
 
 
+@dataclass(frozen=True)
+class Variant:
+    """Runs of which no two in one row of a table differ in more than the seed.
+
+    Attributes:
+        mark: `(a)`, `(b)` and so on in the rows; empty if all runs are of one variant.
+        options: the options that set it apart, with their values.
+        runs: of this variant.
+    """
+
+    mark: str
+    options: str
+    runs: list[Run]
+
+
+def variants(runs: Sequence[Run], row: Sequence[str]) -> list[Variant]:
+    """Splits runs so that no mean is taken over different configurations.
+
+    Args:
+        row: the options that name a table's row; the runs in one should differ in their seed alone.
+    """
+    facts = [{**run.config, "data set": str(run.environment["data"].get("fingerprint"))[:12]} for run in runs]
+    rows: dict[tuple, list[dict]] = {}
+    for item in facts:
+        rows.setdefault(tuple(item.get(name) for name in row), []).append(item)
+    names = dict.fromkeys(name for item in facts for name in item if name not in (*row, "seed"))
+    mixed = [name for name in names if any(len({item.get(name) for item in items}) > 1 for items in rows.values())]
+    split: dict[str, list[Run]] = {}
+    for run, item in zip(runs, facts, strict=True):
+        split.setdefault(", ".join(f"{name} {item.get(name)}" for name in mixed), []).append(run)
+    marks = [f"({_letters(number)})" if mixed else "" for number in range(len(split))]
+    return [Variant(mark, *item) for mark, item in zip(marks, split.items(), strict=True)]
+
+
+def _letters(number: int) -> str:
+    """0, 1, ... as a, b, ..., z, aa, ab, ..."""
+    return (_letters(number // 26 - 1) if number >= 26 else "") + chr(ord("a") + number % 26)
+
+
 def environment_lines(runs: Sequence[Run]) -> list[tuple[str, str]]:
     """The environments of some runs as (what, value), where equal values appear once."""
     starts = [start for run in runs for start in run.environment["starts"]]
