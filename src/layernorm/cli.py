@@ -169,11 +169,12 @@ def _write_report(paths: list[Path], folder: Path) -> None:
     from .experiments import experiment, rendering, run_folder
     from .experiments.errors import UsageError
 
-    runs = run_folder.find(paths)
+    runs, notes = run_folder.find(paths)
     kinds = sorted({run.experiment for run in runs})
     if len(kinds) > 1:
         raise UsageError(f"these are runs of several experiments ({', '.join(kinds)}); give those of one")
     report = experiment.find(kinds[0]).report(runs)
+    report.status[:0] = notes
     page = rendering.write(report, folder)
     rendering.show(report)
     print(f"\nreport: {page}")

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from layernorm import cli
 from layernorm.experiments import mnist_report, rendering, run_folder
 from layernorm.experiments.digits import Config
 from layernorm.experiments.errors import RunError
@@ -42,7 +43,7 @@ def folder(tmp_path):
 
 
 def report_of(folder):
-    return mnist_report.report(run_folder.find([folder]))
+    return mnist_report.report(run_folder.find([folder]).runs)
 
 
 def rows(table):
@@ -176,7 +177,7 @@ def test_runs_of_different_configurations_share_no_row(tmp_path):
     write_run(tmp_path / "b", "layer", 128, 0, [0.3, 0.2, 0.1])
     write_run(tmp_path / "b", "layer", 128, 1, [0.3, 0.2, 0.1])
     write_run(tmp_path / "b", "none", 128, 0, [0.3, 0.2, 0.1])
-    report = mnist_report.report(run_folder.find([tmp_path / "a", tmp_path / "b"]))
+    report = mnist_report.report(run_folder.find([tmp_path / "a", tmp_path / "b"]).runs)
     results = rows(report.tables[0])
     assert results["128 (a)", "layer norm"] == ["30.00", "30.00", "3.7e-02", "1", "1"]
     assert results["128 (b)", "layer norm"][-2:] == ["2", "3"]
@@ -231,9 +232,22 @@ def test_the_terminals_tables_fit_80_columns(folder, capsys):
 
 
 def test_runs_are_found_by_their_folder_or_the_folder_above(folder):
-    assert len(run_folder.find([folder])) == 12
+    assert len(run_folder.find([folder]).runs) == 12
     one = folder / "digits-layer-b4-s0"
-    assert [run.path for run in run_folder.find([one, one])] == [one]
+    assert [run.path for run in run_folder.find([one, one]).runs] == [one]
     (folder / "empty").mkdir()
     with pytest.raises(RunError, match="there are no runs in"):
         run_folder.find([folder / "empty"])
+
+
+def test_a_copy_of_a_run_is_no_second_seed(tmp_path, capsys):
+    write_run(tmp_path / "a", "layer", 128, 0, [0.3], epochs=2)
+    write_run(tmp_path / "b", "layer", 128, 0, [0.3, 0.2])
+    write_run(tmp_path / "b", "layer", 128, 1, [0.3, 0.2])
+    name = "digits-layer-b128-s0"
+    found = run_folder.find([tmp_path / "a", tmp_path / "b"])
+    assert [run.path.parent.name for run in found.runs] == ["b", "b"], "the longer one stays"
+    assert found.notes == [f"skipped: {tmp_path}/a/{name} has the configuration and seed of {tmp_path}/b/{name}"]
+    assert cli.main(["report", str(tmp_path / "b"), str(tmp_path / "a"), "--out", str(tmp_path / "report")]) == 0
+    assert "skipped: " in capsys.readouterr().out
+    assert "> **skipped: " in (tmp_path / "report" / "report.md").read_text()

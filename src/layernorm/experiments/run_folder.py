@@ -10,11 +10,12 @@ result.json             written last: the run is done
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import records
 from .errors import RunError
@@ -34,6 +35,13 @@ class Run:
     environment: dict[str, Any]
     records: list[records.Record]
     done: bool
+
+
+class Found(NamedTuple):
+    """The runs in some folders, and a line for each that was left out."""
+
+    runs: list[Run]
+    notes: list[str]
 
 
 class RunFolder:
@@ -132,7 +140,7 @@ def read(path: Path) -> Run:
     return Run(path, config.pop("experiment"), config, environment, lines, (path / RESULT).exists())
 
 
-def find(paths: list[Path]) -> list[Run]:
+def find(paths: list[Path]) -> Found:
     """The runs in some folders: each a run's folder or a folder of such folders.
 
     Raises:
@@ -146,7 +154,21 @@ def find(paths: list[Path]) -> list[Run]:
         if not here:
             raise RunError(f"there are no runs in {path}")
         found.update({folder.resolve(): read(folder) for folder in here})
-    return list(found.values())
+    return _without_copies(list(found.values()))
+
+
+def _without_copies(runs: list[Run]) -> Found:
+    """Keeps one of the runs that are alike in configuration, seed and data set: that with the most records."""
+    kept: dict[str, Run] = {}
+    notes = []
+    for run in runs:
+        same = json.dumps([run.experiment, run.config, run.environment["data"].get("fingerprint")], sort_keys=True)
+        first = kept.setdefault(same, run)
+        if run is not first:
+            longer = len(run.records) > len(first.records)
+            kept[same], copy = (run, first) if longer else (first, run)
+            notes.append(f"skipped: {copy.path} has the configuration and seed of {kept[same].path}")
+    return Found(list(kept.values()), notes)
 
 
 def _refuse_other(path: Path, there: dict[str, Any], asked: dict[str, Any], only: tuple[str, ...] = ()) -> None:
