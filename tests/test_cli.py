@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 
@@ -16,11 +17,17 @@ QUICK = ["run", "digits", "--epochs", "2", "--hidden", "16", "--norm", "layer", 
 RUN = "digits-layer-b128-s0"
 
 
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished")
+    assert cli.main([*QUICK, "--out", str(folder)]) == 0
+    return folder
+
+
 @pytest.fixture
-def out(tmp_path):
-    """A folder with one finished run."""
-    assert cli.main([*QUICK, "--out", str(tmp_path)]) == 0
-    return tmp_path
+def out(finished, tmp_path):
+    """A folder with one finished run, the test's own."""
+    return shutil.copytree(finished, tmp_path / "out")
 
 
 def one_line(capsys):
@@ -159,6 +166,31 @@ def test_a_damaged_checkpoint_is_named_and_left_alone(out, capsys):
     assert "checkpoint.safetensors is damaged" in one_line(capsys)
     assert len((out / RUN / "records.jsonl").read_text().splitlines()) == 2
     assert cli.main([*QUICK, "--out", str(out), "--restart"]) == 0
+
+
+def cut_last_line(path):
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+
+
+@pytest.mark.parametrize("lost", ["", "checkpoint.safetensors"])
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("records.jsonl", os.unlink, "records.jsonl holds 0 records up to update 20 instead of 2"),
+        ("records.jsonl", cut_last_line, "records.jsonl holds 1 records up to update 20 instead of 2"),
+        ("config.json", os.unlink, "has result.json and records.jsonl but no config.json"),
+        ("result.json", lambda path: path.write_text("{"), "result.json is not valid JSON"),
+    ],
+)
+def test_a_damaged_finished_run_is_neither_done_nor_shown(out, name, change, message, lost, capsys):
+    if lost or name == "config.json":
+        (out / RUN / "checkpoint.safetensors").unlink()
+    change(out / RUN / name)
+    capsys.readouterr()
+    assert cli.main([*QUICK, "--out", str(out)]) == 1
+    assert message in one_line(capsys)
+    assert cli.main(["report", str(out)]) == 1
+    assert message in one_line(capsys)
 
 
 def test_a_folder_that_cannot_be_is_named(tmp_path, capsys):

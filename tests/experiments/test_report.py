@@ -251,3 +251,19 @@ def test_a_copy_of_a_run_is_no_second_seed(tmp_path, capsys):
     assert cli.main(["report", str(tmp_path / "b"), str(tmp_path / "a"), "--out", str(tmp_path / "report")]) == 0
     assert "skipped: " in capsys.readouterr().out
     assert "> **skipped: " in (tmp_path / "report" / "report.md").read_text()
+
+
+def test_damaged_runs_are_skipped_with_the_reason(folder):
+    (folder / "digits-layer-b4-s0" / "config.json").unlink()
+    (folder / "digits-layer-b4-s1" / "records.jsonl").write_text("no JSON\n")
+    (folder / "digits-none-b4-s0" / "result.json").write_text('{"update": 50}')
+    found = run_folder.find([folder])
+    assert len(found.runs) == 9
+    reasons = (
+        "b4-s0 has result.json and records.jsonl but no config",
+        "line 1: not valid",
+        "holds 4 records up to update 50 but not the last",
+    )
+    for note, text in zip(found.notes, reasons, strict=True):
+        assert note.startswith(f"skipped: {folder}/digits-")
+        assert text in note

@@ -114,7 +114,7 @@ def test_lost_records_are_noticed(tmp_path, accelerator):
     with pytest.raises(Interrupted):
         train(tmp_path / "run", accelerator, progress=StopAt(20))
     (tmp_path / "run" / "records.jsonl").write_text("")
-    with pytest.raises(RunError, match="holds 0 records up to update 24, the checkpoint knows of 3"):
+    with pytest.raises(RunError, match="holds 0 records up to update 24 instead of 3"):
         train(tmp_path / "run", accelerator)
 
 

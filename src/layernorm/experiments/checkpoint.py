@@ -66,6 +66,17 @@ def load(path: Path) -> tuple[Tensors, dict[str, Any]]:
     return tensors, header
 
 
+def header(path: Path) -> dict[str, Any]:
+    """A checkpoint's header alone, its tensors left unread; empty if there is no readable checkpoint."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            return json.loads((file.metadata() or {})["header"])
+    except (OSError, SafetensorError, ValueError, KeyError):
+        return {}
+
+
 _ADVICE = "put a whole copy back, or begin that run again with --restart"
 
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import records
-from .errors import RunError
+from . import checkpoint, records
+from .errors import RunError, reason
 from .files import locked, make_folder, read_json, remove_leftovers, write_json
 
 CONFIG, ENVIRONMENT, RECORDS = "config.json", "environment.json", "records.jsonl"
@@ -80,11 +80,12 @@ class RunFolder:
 
     def check_config(self, wanted: dict[str, Any]) -> None:
         """Refuses a folder that holds a run of another configuration; the error says what differs."""
-        path = self.path / CONFIG
-        if path.exists():
-            _refuse_other(self.path, read_json(path), wanted)
-        elif self.checkpoint.exists():
-            raise RunError(f"{self.path} has a checkpoint but no {CONFIG}; put it back or use --restart")
+        if _config_exists(self.path):
+            _refuse_other(self.path, read_json(self.path / CONFIG), wanted)
+
+    def check_whole(self) -> None:
+        """Refuses a run whose result or checkpoint tells of records that are not there."""
+        _whole_records(self.path)
 
     def check_data(self, facts: dict[str, Any]) -> None:
         """Refuses to go on with another data set than the run began with."""
@@ -116,10 +117,7 @@ class RunFolder:
             return
         kept = len(records.cut_back(self.path / RECORDS, update))
         if kept != count:
-            raise RunError(
-                f"{self.path / RECORDS} holds {kept} records up to update {update}, the checkpoint knows of {count}; "
-                "put the file back, or begin that run again with --restart"
-            )
+            raise _records_missing(self.path, kept, update, count)
 
     def record(self, record: records.Record) -> None:
         """Adds one record."""
@@ -133,28 +131,90 @@ class RunFolder:
 
 
 def read(path: Path) -> Run:
-    """Reads a run's folder."""
+    """Reads a run's folder.
+
+    Raises:
+        RunError: a file of it is missing, cut short or unreadable.
+    """
+    if not _config_exists(path):
+        raise RunError(f"there is no run in {path}")
     config = read_json(path / CONFIG)
     environment = read_json(path / ENVIRONMENT) if (path / ENVIRONMENT).exists() else {"data": {}, "starts": []}
-    lines = records.read(path / RECORDS)
+    lines = _whole_records(path)
     return Run(path, config.pop("experiment"), config, environment, lines, (path / RESULT).exists())
 
 
 def find(paths: list[Path]) -> Found:
     """The runs in some folders: each a run's folder or a folder of such folders.
 
+    Returns:
+        the runs that are whole, copies left out, and a line for each run that is not among them.
+
     Raises:
-        RunError: a folder is missing or has no run in it.
+        RunError: a folder is missing or has no run in it, or no run is whole.
     """
     found: dict[Path, Run] = {}
+    notes = []
     for path in paths:
-        if not path.is_dir():
-            raise RunError(f"{path} is not a folder; give run folders or a folder of them")
-        here = [path] if (path / CONFIG).exists() else sorted(p.parent for p in path.glob(f"*/{CONFIG}"))
-        if not here:
-            raise RunError(f"there are no runs in {path}")
-        found.update({folder.resolve(): read(folder) for folder in here})
-    return _without_copies(list(found.values()))
+        for folder in _folders(path):
+            try:
+                found[folder.resolve()] = read(folder)
+            except RunError as error:
+                notes.append(f"skipped: {error}")
+    if not found:
+        raise RunError("; ".join(dict.fromkeys(notes)))
+    runs, copies = _without_copies(list(found.values()))
+    return Found(runs, [*dict.fromkeys(notes), *copies])
+
+
+def _folders(path: Path) -> list[Path]:
+    """The folder itself if it holds files of a run, else those in it that do."""
+    if not path.is_dir():
+        raise RunError(f"{path} is not a folder; give run folders or a folder of them")
+    try:
+        inside = sorted(path.iterdir())
+        here = [path] if _begun(path) else [folder for folder in inside if _begun(folder)]
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {reason(error)}") from error
+    if not here:
+        raise RunError(f"there are no runs in {path}")
+    return here
+
+
+def _begun(path: Path) -> bool:
+    return any((path / name).exists() for name in (CONFIG, CHECKPOINT, RECORDS, RESULT))
+
+
+def _config_exists(path: Path) -> bool:
+    """Whether a folder has a configuration; without one there must be nothing that a run has made."""
+    if (path / CONFIG).exists():
+        return True
+    left = [name for name in (RESULT, CHECKPOINT, RECORDS) if (path / name).exists()]
+    if left:
+        raise RunError(f"{path} has {' and '.join(left)} but no {CONFIG}; put it back or use --restart")
+    return False
+
+
+def _whole_records(path: Path) -> list[records.Record]:
+    """A run's records; an error if its result or its checkpoint tells of more."""
+    # these before the records, to which a run that is under way may be adding
+    state = checkpoint.header(path / CHECKPOINT).get("state", {})
+    result = read_json(path / RESULT) if (path / RESULT).exists() else {}
+    update = max(state.get("update", 0), result.get("update", 0))
+    count = max(state.get("records", 0), result.get("records", 0))
+    lines = records.read(path / RECORDS)
+    whole = not result.get("update") or (lines and lines[-1]["update"] >= update)  # the last update is evaluated
+    if len(lines) < count or not whole:
+        raise _records_missing(path, len(lines), update, count)
+    return lines
+
+
+def _records_missing(path: Path, kept: int, update: int, count: int) -> RunError:
+    wanted = f"instead of {count}" if count else "but not the last one"  # older results do not tell the count
+    return RunError(
+        f"{path / RECORDS} holds {kept} records up to update {update} {wanted}; "
+        "put the file back, or begin that run again with --restart"
+    )
 
 
 def _without_copies(runs: list[Run]) -> Found:

@@ -63,6 +63,7 @@ def _run(
     if not settings.restart:
         folder.check_config(wanted)
         if folder.done:
+            folder.check_whole()
             return "done before"
     data = experiment.load(config, settings.data)
     try:

@@ -100,7 +100,9 @@ class Fit:
                     saved = time.perf_counter()
                 if stopping and state.update < task.updates:
                     raise Interrupted
-        self.folder.finish({"update": state.update, "seconds": state.seconds, **state.metrics})
+        self.folder.finish(
+            {"update": state.update, "records": state.records, "seconds": state.seconds, **state.metrics}
+        )
         return state.metrics
 
     def _block(self) -> None:
