@@ -260,11 +260,64 @@ def test_doctor_tells_versions_backends_and_data(capsys, monkeypatch):
     assert "reference     available" in text
 
 
+@pytest.fixture
+def locked(tmp_path, monkeypatch):
+    """A folder that refuses to be read, also by root."""
+    folder, listdir = tmp_path / "locked" / "mnist", os.listdir
+    folder.mkdir(parents=True)
+
+    def refusing(path="."):
+        if str(path).startswith(str(folder.parent)):
+            raise PermissionError(13, "Permission denied", str(path))
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", refusing)
+    return folder
+
+
+def test_unreadable_folders_are_named(locked, monkeypatch, capsys):
+    for command in (
+        ["report", str(locked)],
+        ["data", "prepare", "mnist", "--source", str(locked)],
+        ["run", "mnist", "--data", str(locked)],
+    ):
+        assert cli.main(command) == 1
+        assert one_line(capsys) == f"layernorm: cannot read {locked}: Permission denied\n"
+    monkeypatch.setenv("LAYERNORM_DATA", str(locked.parent))
+    assert cli.main(["doctor"]) == 0
+    assert f"cannot read {locked}: Permission denied" in " ".join(capsys.readouterr().out.split())
+
+
+def test_other_errors_of_the_system_are_one_line_of_the_same_kind(monkeypatch, capsys):
+    def broken(parsed):
+        raise PermissionError(13, "Permission denied", "some/file")
+
+    monkeypatch.setattr(cli, "_doctor", broken)
+    assert cli.main(["doctor"]) == 1
+    assert one_line(capsys) == "layernorm: cannot read some/file: Permission denied\n"
+
+
+@pytest.mark.parametrize(("name", "message"), [("no", "there is no folder {}"), ("file", "{} is a file, not a folder")])
+def test_a_data_folder_that_is_none_is_said_to_be_that(tmp_path, name, message, capsys):
+    (tmp_path / "file").write_text("")
+    for command in (["data", "prepare", "mnist", "--source"], ["run", "mnist", "--data"]):
+        assert cli.main([*command, str(tmp_path / name)]) == 1
+        assert message.format(tmp_path / name) in one_line(capsys)
+
+
 def test_data_list_and_embedded_data(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("LAYERNORM_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    mnist = tmp_path / "layernorm" / "mnist"
+    mnist.mkdir(parents=True)
+    (mnist / "train-images-idx3-ubyte").write_text("")
     assert cli.main(["data", "list"]) == 0
-    assert "not here: layernorm data prepare mnist" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= max(80, len(str(mnist)) + 40)
+    text = " ".join(text.split())
+    assert (
+        f"not here: layernorm data prepare mnist there is no folder {tmp_path}/mnist {mnist} lacks train-labels" in text
+    )
     assert cli.main(["data", "prepare", "digits"]) == 0
     assert "nothing to prepare" in capsys.readouterr().out
 

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _guarded(given: list[str], debug: bool) -> int:
     """Runs a command and turns every way of ending into an exit code and at most one line."""
-    from .experiments.errors import Interrupted, RunError, UsageError
+    from .experiments.errors import Interrupted, RunError, UsageError, described
 
     try:
         _dispatch(given)
@@ -62,7 +62,7 @@ def _guarded(given: list[str], debug: bool) -> int:
         if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("layernorm"):
             return _say(f"the package {error.name!r} is missing: {_EXTRA}", 1)
         if isinstance(error, OSError):
-            return _say(str(error), 1)
+            return _say(described(error), 1)
         return _say(f"unexpected {type(error).__name__}: {_first_line(error)} (--traceback shows where)", 1)
 
 

@@ -80,6 +80,8 @@ def test_offline_says_what_to_put_where(source):
     assert str(datasets.cache() / "mnist") in message
     assert "--data" in message
     assert "$LAYERNORM_DATA" in message
+    with pytest.raises(RunError, match="give it with --source"):
+        datasets.prepare(nowhere, None)
 
 
 def test_a_missing_page_is_an_error(source):

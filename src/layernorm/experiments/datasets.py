@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,13 @@ def places(source: Source, data: Path | None) -> list[Path]:
 
 def find_file(source: Source, folder: Path, name: str) -> Path | None:
     """A data set's file in a folder, under any of its spellings."""
-    return next((folder / other for other in source.spellings(name) if (folder / other).is_file()), None)
+    try:
+        names = set(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise RunError(f"cannot read {folder}: {reason(error)}") from error
+    return next((folder / other for other in source.spellings(name) if other in names), None)
 
 
 def missing(source: Source, folder: Path) -> list[str]:
@@ -66,23 +73,36 @@ def missing(source: Source, folder: Path) -> list[str]:
     return [name for name in source.files if find_file(source, folder, name) is None]
 
 
-def locate(source: Source, data: Path | None) -> Path:
+def lack(source: Source, folder: Path) -> str | None:
+    """What a folder lacks of a data set, in words; None if it has all files."""
+    absent = missing(source, folder)
+    if not absent:
+        return None
+    if not folder.is_dir():
+        return f"{folder} is a file, not a folder" if folder.exists() else f"there is no folder {folder}"
+    return f"{folder} lacks {', '.join(absent)} (plain or gzipped) of the data set {source.name!r}"
+
+
+def locate(source: Source, data: Path | None, option: str = "--data") -> Path:
     """The folder with a data set's files: given, named by the environment, in the cache, or downloaded into it.
+
+    Args:
+        option: of the command, by which the user could give a folder.
 
     Raises:
         RunError: it is nowhere and cannot be downloaded; the message says what to put where.
     """
     for folder in places(source, data):
-        absent = missing(source, folder)
-        if not absent:
+        lacking = lack(source, folder)
+        if lacking is None:
             return folder
-        started = len(absent) < len(source.files) and folder != cache() / source.name  # there a download goes on
-        if started or data is not None:
-            raise RunError(f"{folder} lacks {', '.join(absent)} (plain or gzipped) of the data set {source.name!r}")
-    return download(source)
+        started = len(missing(source, folder)) < len(source.files) and folder != cache() / source.name
+        if started or data is not None:  # in the cache a download goes on
+            raise RunError(lacking)
+    return download(source, option)
 
 
-def download(source: Source) -> Path:
+def download(source: Source, option: str = "--data") -> Path:
     """Downloads a data set into the cache; every file's SHA-256 is checked before it takes its name."""
     import pooch
 
@@ -92,7 +112,7 @@ def download(source: Source) -> Path:
         if find_file(source, folder, name) is not None:
             continue
         if source.url is None:
-            raise RunError(_by_hand(source, folder))
+            raise RunError(_by_hand(source, folder, option))
         try:
             pooch.retrieve(
                 source.url + name, known_hash=f"sha256:{digest}", fname=name, path=folder,
@@ -102,7 +122,7 @@ def download(source: Source) -> Path:
             raise RunError(f"{source.url}{name} has a wrong checksum; it was not kept. Try again later") from error
         except OSError as error:  # requests' errors and a full disk alike
             why = reason(error) if error.errno else "no connection"
-            raise RunError(f"cannot download {source.url}{name} ({why}). {_by_hand(source, folder)}") from error
+            raise RunError(f"cannot download {source.url}{name} ({why}). {_by_hand(source, folder, option)}") from error
     return folder
 
 
@@ -113,11 +133,11 @@ def prepare(source: Source, origin: Path | None) -> tuple[Path, dict[str, Any]]:
         the folder, and the facts that the check returned.
     """
     if origin is None:
-        folder = locate(source, None)
+        folder = locate(source, None, "--source")
         return folder, source.check(folder)
-    absent = missing(source, origin)
-    if absent:
-        raise RunError(f"{origin} lacks {', '.join(absent)} (plain or gzipped)")
+    lacking = lack(source, origin)
+    if lacking is not None:
+        raise RunError(lacking)
     facts = source.check(origin)  # before anything is copied
     folder = make_folder(cache() / source.name)
     for name in source.files:
@@ -141,16 +161,37 @@ EMBEDDED = {"digits": "1797 handwritten digits of 8 x 8 pixels; part of scikit-l
 
 
 def listing() -> list[str]:
-    """One line a data set: what it is, and where it is found here or what fetches it."""
-    lines = [f"{name:<13} {summary}" for name, summary in EMBEDDED.items()]
+    """Lines of at most 80 columns: what each data set is, and where it is found here or why it is not."""
+    lines = []
+    for name, summary in EMBEDDED.items():
+        lines += _wrapped(f"{name:<13} {summary}", " " * 14)
     for source in sources().values():
-        try:
-            folders = [folder for folder in places(source, None) if not missing(source, folder)]
-            state = f"found in {folders[0]}" if folders else f"not here: layernorm data prepare {source.name}"
-        except ModuleNotFoundError as error:
-            state = f"cannot be looked for without {error.name}: pip install 'layernorm[experiments]'"
-        lines.append(f"{source.name:<13} {source.summary}; {state}")
+        lines.append(f"{source.name:<13} {source.summary}")
+        for text in _state(source):
+            lines += _wrapped(" " * 14 + text, " " * 16)
     return lines
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    """Lines that keep paths and names whole, and leave room for an indent of two."""
+    return textwrap.wrap(text, 78, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _state(source: Source) -> list[str]:
+    """Where a data set is found; or what fetches it, and what is wrong with every place that was looked at."""
+    try:
+        reasons = []
+        for folder in places(source, None):
+            try:
+                lacking = lack(source, folder)
+            except RunError as error:
+                lacking = str(error)
+            if lacking is None:
+                return [f"found in {folder}"]
+            reasons.append(lacking)
+    except ModuleNotFoundError as error:
+        return [f"cannot be looked for without {error.name}: pip install 'layernorm[experiments]'"]
+    return [f"not here: layernorm data prepare {source.name}", *reasons]
 
 
 def find(name: str) -> Source:
@@ -171,10 +212,10 @@ def fingerprint(digests: Mapping[str, str]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def _by_hand(source: Source, folder: Path) -> str:
+def _by_hand(source: Source, folder: Path, option: str) -> str:
     return (
         f"Put {', '.join(source.files)} (plain or gzipped) into {folder}, or into a folder of your own "
-        f"and give it with --data, or into a folder named {source.name} under ${VARIABLE}"
+        f"and give it with {option}, or into a folder named {source.name} under ${VARIABLE}"
     )
 
 

@@ -29,3 +29,8 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
 def reason(error: OSError) -> str:
     """What the system said, without the number and the path that `str(error)` adds."""
     return error.strerror or str(error)
+
+
+def described(error: OSError) -> str:
+    """One line for a file that could not be looked at, in the words of the other messages."""
+    return f"cannot read {error.filename}: {reason(error)}" if error.filename else reason(error)

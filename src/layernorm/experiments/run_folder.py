@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -76,7 +77,10 @@ class RunFolder:
         """Forgets the run: the files that this package wrote, and no others."""
         # the result first and the configuration last: a kill in between leaves a run that can still be told apart
         for name in (RESULT, CHECKPOINT, RECORDS, ENVIRONMENT, CONFIG):
-            (self.path / name).unlink(missing_ok=True)
+            try:
+                (self.path / name).unlink(missing_ok=True)
+            except OSError as error:
+                raise RunError(f"cannot remove {self.path / name}: {reason(error)}") from error
 
     def check_config(self, wanted: dict[str, Any]) -> None:
         """Refuses a folder that holds a run of another configuration; the error says what differs."""
@@ -172,7 +176,7 @@ def _folders(path: Path) -> list[Path]:
     if not path.is_dir():
         raise RunError(f"{path} is not a folder; give run folders or a folder of them")
     try:
-        inside = sorted(path.iterdir())
+        inside = sorted(path / name for name in os.listdir(path))
         here = [path] if _begun(path) else [folder for folder in inside if _begun(folder)]
     except OSError as error:
         raise RunError(f"cannot read {path}: {reason(error)}") from error
