@@ -67,8 +67,14 @@ def test_unknown_options_suggest_the_nearest(capsys):
         (["run", "nothing-like-it"], "there are: digits, mnist"),
         (["run", "--preset", "smoke"], "name comes before its options"),
         (["run", "digits", "--norm"], "--norm needs at least one value"),
-        (["run", "digits", "--epochs", "0"], "epochs must be at least 1"),
-        (["run", "digits", "--batch-size", "100000"], "batch_size must lie in 1..1200"),
+        (["run", "digits", "--epochs", "0"], "--epochs must be at least 1, got 0"),
+        (["run", "digits", "--batch-size", "128", "100000"], "--batch-size must be at most 1200, all training cases"),
+        (["run", "digits", "--train-cases", "1201"], "--train-cases must be at most 1200, all training cases"),
+        (["run", "digits", "--held-out", "1397"], "--held-out must lie in 1..1396, got 1397"),
+        (["run", "digits", "--threads", "-1"], "--threads must be at least 0, got -1"),
+        (["run", "digits", "--checkpoint-seconds", "-1"], "--checkpoint-seconds must be at least 0, got -1"),
+        (["run", "digits", "--checkpoint-seconds", "nan"], "--checkpoint-seconds must be at least 0, got nan"),
+        (["run", "digits", "--data", "."], "--data: digits has its data from a package"),
     ],
 )
 def test_wrong_usage_exits_with_2(arguments, message, tmp_path, monkeypatch, capsys):
@@ -141,9 +147,16 @@ def test_a_finished_command_only_prints_its_table_again(out, capsys):
 def test_another_configuration_in_the_same_folder_is_refused(out, capsys):
     capsys.readouterr()
     assert cli.main([*QUICK, "--out", str(out), "--learning-rate", "0.01"]) == 1
-    assert "learning_rate is 0.001 there, 0.01 here" in one_line(capsys)
+    assert "--learning-rate is 0.001 there, 0.01 here" in one_line(capsys)
     assert cli.main([*QUICK, "--out", str(out), "--learning-rate", "0.01", "--restart"]) == 0
     assert json.loads((out / RUN / "config.json").read_text())["learning_rate"] == 0.01
+
+
+def test_impossible_values_come_before_what_the_folder_holds(out, capsys):
+    capsys.readouterr()
+    for option, value in (("--learning-rate", "nan"), ("--train-cases", "5000"), ("--held-out", "5000")):
+        assert cli.main([*QUICK, "--out", str(out), option, value]) == 2
+        assert f"layernorm: {option} must " in one_line(capsys)
 
 
 def test_other_data_in_the_same_folder_is_refused(out, capsys):

@@ -94,10 +94,13 @@ def test_chunks_do_not_change_the_measure():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"epochs": 0}, "epochs must be at least 1"),
-        ({"batch_size": -4}, "batch_size must be at least 1"),
-        ({"seed": -1}, "must not be negative"),
-        ({"norm": "batch", "batch_size": 1}, "batch norm needs at least two cases"),
+        ({"epochs": 0}, "--epochs must be at least 1, got 0"),
+        ({"batch_size": -4}, "--batch-size must be at least 1, got -4"),
+        ({"seed": -1}, "--seeds must be at least 0, got -1"),
+        ({"learning_rate": math.nan}, "--learning-rate must be a number greater than 0, got nan"),
+        ({"learning_rate": math.inf}, "--learning-rate"),
+        ({"unbiased_up_to": -3}, "--unbiased-up-to must be at least 0, got -3"),
+        ({"norm": "batch", "batch_size": 1}, "--batch-size must be at least 2 for batch norm"),
     ],
 )
 def test_impossible_options_are_refused(options, message):
@@ -106,7 +109,7 @@ def test_impossible_options_are_refused(options, message):
 
 
 def test_a_last_batch_of_one_case_is_refused_for_batch_norm_only():
-    data, accelerator = load_digits(197), distributed.accelerator("cpu", "float32")
-    with pytest.raises(ValueError, match="leaves a batch of one of the 1200 training cases"):
-        mnist.task(digits.Config(norm="batch", batch_size=11), data, accelerator)
-    mnist.task(digits.Config(norm="layer", batch_size=11), data, accelerator)
+    data = load_digits(197)
+    with pytest.raises(ValueError, match="--batch-size 11 leaves a batch of one of the 1200 training cases"):
+        mnist.check(digits.Config(norm="batch", batch_size=11), data)
+    mnist.check(digits.Config(norm="layer", batch_size=11), data)

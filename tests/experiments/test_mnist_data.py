@@ -85,7 +85,7 @@ def test_labels_must_be_digits_and_go_with_the_images(tmp_path):
 
 @pytest.mark.parametrize("held_out", [0, 30, 31])
 def test_held_out_must_leave_something(tmp_path, held_out):
-    with pytest.raises(RunError, match="held_out must lie between 1 and 29"):
+    with pytest.raises(UsageError, match=r"--held-out must lie in 1\.\.29"):
         mnist_data.load_mnist(write_mnist(tmp_path), held_out)
 
 
@@ -130,7 +130,7 @@ def test_digits_are_split_without_overlap():
     data = mnist_data.load_digits(held_out=197)
     assert (len(data.train), len(data.valid), len(data.test)) == (1200, 197, 400)
     assert data.train.images.max() == data.white == 16
-    with pytest.raises(RunError, match="held_out"):
+    with pytest.raises(UsageError, match="--held-out"):
         mnist_data.load_digits(held_out=1397)
 
 

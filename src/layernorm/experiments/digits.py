@@ -14,13 +14,13 @@ from .mnist_data import Images, load_digits
 class Config(mnist.Config):
     """The options of `mnist`, sized for 1200 training cases of 64 pixels."""
 
-    epochs: int = option(30, "passes over the training set")
-    hidden: int = option(256, "units in each of the two hidden layers")
-    held_out: int = option(197, "cases at the end of the training set kept for validation")
+    epochs: int = option(30, "passes over the training set", least=1)
+    hidden: int = option(256, "units in each of the two hidden layers", least=1)
+    held_out: int = option(197, "cases at the end of the training set kept for validation", least=1)
 
 
 def load(config: Config, data: Path | None) -> Images:
-    """The embedded digits, whatever folder is given."""
+    """The embedded digits, which lie in no folder."""
     return load_digits(config.held_out)
 
 
@@ -43,9 +43,11 @@ EXPERIMENT = Experiment(
         ),
     },
     load=load,
+    check=mnist.check,
     task=mnist.task,
     report=mnist_report.report,
     # As fast as two on idle cores; and beside other work two threads that wait for each other cost a hundred times more
     # (0.5 ms an update became 90 ms with two trainings on the same two cores).
     threads=1,
+    embedded=True,
 )

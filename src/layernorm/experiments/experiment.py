@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,15 +31,37 @@ EXPERIMENTS = {
 """Every experiment's module; it holds the experiment as `EXPERIMENT`."""
 
 
-def option(default: Any, doc: str, *, several: str | None = None) -> Any:
+def option(
+    default: Any, doc: str, *, several: str | None = None, least: float | None = None, above: float | None = None
+) -> Any:
     """A field of a configuration.
 
     Args:
         default: its value unless a preset or the user says otherwise.
         doc: one line; it becomes the option's help.
         several: the command line's name for the option if it takes several values, each of them making runs of its own.
+        least, above: a number must be at least the one, and greater than the other.
     """
-    return field(default=default, metadata={"doc": doc, "several": several})
+    return field(default=default, metadata={"doc": doc, "several": several, "least": least, "above": above})
+
+
+def flag(item: dataclasses.Field) -> str:
+    """An option as one types it."""
+    return f"--{item.metadata['several'] or item.name.replace('_', '-')}"
+
+
+def check_ranges(values: Any) -> None:
+    """Compares the numbers in a dataclass of options with the ranges that `option` gave them.
+
+    Raises:
+        ValueError: one lies outside, or is no finite number; the message names the option.
+    """
+    for item in dataclasses.fields(values):
+        value, least, above = getattr(values, item.name), item.metadata["least"], item.metadata["above"]
+        if least is not None and not least <= value < math.inf:
+            raise ValueError(f"{flag(item)} must be at least {least}, got {value}")
+        if above is not None and not above < value < math.inf:
+            raise ValueError(f"{flag(item)} must be a number greater than {above}, got {value}")
 
 
 class Data(Protocol):
@@ -96,9 +119,11 @@ class Experiment:
         examples: command lines for the help.
         presets: by name; the first is the default.
         load: (configuration, folder given by --data) -> the data set.
-        task: (configuration, data set, accelerator) -> what to train; ValueError if the configuration is wrong.
+        check: (configuration, data set) -> nothing; ValueError, naming the option, if the two do not fit.
+        task: (configuration, data set, accelerator) -> what to train.
         report: the runs -> figures, tables, findings, deviations.
         threads: processor threads unless --threads says it; 0: torch's choice.
+        embedded: whether the data set is part of a package, so that there is no folder to give.
     """
 
     name: str
@@ -106,9 +131,11 @@ class Experiment:
     examples: Sequence[str]
     presets: Mapping[str, Preset]
     load: Callable[[Any, Path | None], Any]
+    check: Callable[[Any, Any], None]
     task: Callable[[Any, Any, Accelerator], Task]
     report: Callable[[Sequence[Run]], Report]
     threads: int = 0
+    embedded: bool = False
 
     @property
     def default_preset(self) -> str:

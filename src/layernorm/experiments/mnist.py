@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from .. import BatchNorm, LayerNorm
 from . import mnist_report
 from .distributed import share_batch_norms
-from .experiment import Experiment, Preset, Task, option
+from .experiment import Experiment, Preset, Task, check_ranges, option
 from .mnist_data import Cases, Images, load_mnist
 from .sampling import INIT, Shuffled, derive_seed
 
@@ -28,23 +28,21 @@ class Config:
     norm: Literal["none", "layer", "batch"] = option(
         "layer", "what is normalised: nothing; the hidden layers (layer); all layers (batch)", several="norm"
     )
-    batch_size: int = option(128, "training cases in a batch, over all processes together", several="batch-size")
-    seed: int = option(0, "of the initial weights and of the order of the training cases", several="seeds")
-    epochs: int = option(60, "passes over the training set")
-    hidden: int = option(1000, "units in each of the two hidden layers")
-    learning_rate: float = option(1e-3, "Adam's step size")
-    held_out: int = option(5000, "cases at the end of the training set kept for validation")
-    train_cases: int = option(0, "train on the first so many cases only (0: all)")
-    unbiased_up_to: int = option(4, "batch norm divides by M - 1 at batch sizes up to this one")
+    batch_size: int = option(
+        128, "training cases in a batch, over all processes together", several="batch-size", least=1
+    )
+    seed: int = option(0, "of the initial weights and of the order of the training cases", several="seeds", least=0)
+    epochs: int = option(60, "passes over the training set", least=1)
+    hidden: int = option(1000, "units in each of the two hidden layers", least=1)
+    learning_rate: float = option(1e-3, "Adam's step size", above=0)
+    held_out: int = option(5000, "cases at the end of the training set kept for validation", least=1)
+    train_cases: int = option(0, "train on the first so many cases only (0: all)", least=0)
+    unbiased_up_to: int = option(4, "batch norm divides by M - 1 at batch sizes up to this one", least=0)
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "epochs", "hidden", "held_out"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if min(self.seed, self.train_cases) < 0:
-            raise ValueError("seed and train_cases must not be negative")
+        check_ranges(self)
         if self.norm == "batch" and self.batch_size == 1:
-            raise ValueError("batch norm needs at least two cases in a batch, got batch_size 1")
+            raise ValueError("--batch-size must be at least 2 for batch norm, got 1")
 
 
 def build(config: Config, inputs: int) -> nn.Sequential:
@@ -68,6 +66,25 @@ def _norm(config: Config, units: int) -> list[nn.Module]:
     return []
 
 
+def check(config: Config, data: Images) -> None:
+    """Compares a configuration with the number of training cases.
+
+    Raises:
+        ValueError: there are too few, or batch norm would meet a batch of one; the message names the option.
+    """
+    cases = len(data.train)
+    if config.train_cases > cases:
+        raise ValueError(f"--train-cases must be at most {cases}, all training cases, got {config.train_cases}")
+    cases = config.train_cases or cases
+    if config.batch_size > cases:
+        raise ValueError(f"--batch-size must be at most {cases}, all training cases, got {config.batch_size}")
+    if config.norm == "batch" and cases % config.batch_size == 1:
+        raise ValueError(
+            f"--batch-size {config.batch_size} leaves a batch of one of the {cases} training cases; "
+            "batch norm needs two in every batch"
+        )
+
+
 def task(config: Config, data: Images, accelerator: Accelerator) -> Task:
     """One run: a network, Adam, and what a batch's loss is."""
     device = accelerator.device
@@ -75,11 +92,6 @@ def task(config: Config, data: Images, accelerator: Accelerator) -> Task:
     if config.train_cases:
         train = train[: config.train_cases]
     order = Shuffled(len(train), config.batch_size, config.seed, accelerator.process_index, accelerator.num_processes)
-    if config.norm == "batch" and len(train) % config.batch_size == 1:
-        raise ValueError(
-            f"batch norm needs two cases in every batch: batch size {config.batch_size} leaves a batch of one "
-            f"of the {len(train)} training cases"
-        )
     model = build(config, inputs=train.images.shape[1])
     if accelerator.num_processes > 1:
         share_batch_norms(model)
@@ -153,6 +165,7 @@ EXPERIMENT = Experiment(
         ),
     },
     load=load,
+    check=check,
     task=task,
     report=mnist_report.report,
 )

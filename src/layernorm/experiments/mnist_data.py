@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import datasets, idx
-from .errors import RunError
+from .errors import RunError, UsageError
 
 _URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 
@@ -82,11 +82,15 @@ def load_mnist(data: Path | None, held_out: int) -> Images:
     Args:
         data: the folder with the four files; None: wherever they are found, else downloaded.
         held_out: cases at the end of the training set that are kept for validation.
+
+    Raises:
+        RunError: the files are missing or damaged.
+        UsageError: no case would be held out, or none left.
     """
     folder = datasets.locate(MNIST, data)
     train, test, facts = _read(folder)
     if not 0 < held_out < len(train):
-        raise RunError(f"held_out must lie between 1 and {len(train) - 1} for the data in {folder}, got {held_out}")
+        raise UsageError(f"--held-out must lie in 1..{len(train) - 1} for the data in {folder}, got {held_out}")
     return Images(train[: len(train) - held_out], train[len(train) - held_out :], test, 255, facts)
 
 
@@ -103,7 +107,7 @@ def load_digits(held_out: int) -> Images:
     labels = torch.from_numpy(bunch.target.astype(np.int64))
     everything = Cases(images, labels)
     if not 0 < held_out < 1397:
-        raise RunError(f"held_out must lie between 1 and 1396, got {held_out}")
+        raise UsageError(f"--held-out must lie in 1..1396, got {held_out}")
     digest = datasets.fingerprint({"images": _sha256(images.numpy()), "labels": _sha256(labels.numpy())})
     facts = {"name": "digits", "fingerprint": digest, "original": False, "folder": "scikit-learn"}
     first, last = 1397 - held_out, 1397

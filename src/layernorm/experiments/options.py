@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from .errors import UsageError, unknown
-from .experiment import Experiment, option, swept
+from .experiment import Experiment, check_ranges, flag, option, swept
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,13 @@ class Settings:
     data: Path | None = option(None, "folder with the data set's files (else $LAYERNORM_DATA/NAME, cache, download)")
     out: Path | None = option(None, "folder for runs and report (else runs/EXPERIMENT or runs/EXPERIMENT-PRESET)")
     restart: bool = option(False, "begin again: forget what these runs left in the folder")
-    threads: int = option(0, "processor threads (0: torch's choice)")
+    threads: int = option(0, "processor threads (0: torch's choice)", least=0)
     device: Literal["auto", "cpu", "cuda"] = option("auto", "where to compute; auto takes a GPU if there is one")
     precision: Literal["float32", "bfloat16"] = option("float32", "bfloat16: mixed precision by autocast")
-    checkpoint_seconds: float = option(30.0, "seconds between checkpoints")
+    checkpoint_seconds: float = option(30.0, "seconds between checkpoints", least=0)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,12 @@ def parse(experiment: Experiment, arguments: Sequence[str]) -> Request:
         config=(tyro.conf.FlagCreatePairsOff,),
     )
     values = vars(parsed)
-    settings = Settings(**{field.name: values[field.name] for field in dataclasses.fields(Settings)})
+    try:
+        settings = Settings(**{field.name: values[field.name] for field in dataclasses.fields(Settings)})
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if experiment.embedded and settings.data is not None:
+        raise UsageError(f"--data: {experiment.name} has its data from a package, there is no folder to give")
     return Request(preset_name, list(_configs(type(preset.config), values)), settings)
 
 
@@ -83,9 +91,9 @@ def _fields(kind: type, defaults: dict[str, Any]) -> Iterator[tuple[str, Any, An
 def _configs(kind: type, values: dict[str, Any]) -> Iterator[Any]:
     """One configuration for each combination of the values, in the order of running."""
     axes = [field.name for field in swept(kind)]
-    for name in axes:
-        if not values[name]:
-            raise UsageError(f"--{name.replace('_', '-')} needs at least one value")
+    for field in swept(kind):
+        if not values[field.name]:
+            raise UsageError(f"{flag(field)} needs at least one value")
     single = {field.name: values[field.name] for field in dataclasses.fields(kind) if field.name not in axes}
     order = [*(name for name in _OUTERMOST if name in axes), *(name for name in axes if name not in _OUTERMOST)]
     for combination in itertools.product(*(dict.fromkeys(values[name]) for name in order)):

@@ -87,6 +87,10 @@ class RunFolder:
         if _config_exists(self.path):
             _refuse_other(self.path, read_json(self.path / CONFIG), wanted)
 
+    def finished(self, wanted: dict[str, Any]) -> bool:
+        """Whether it holds a run of this very configuration that has reached its end."""
+        return self.done and _config_exists(self.path) and read_json(self.path / CONFIG) == wanted
+
     def check_whole(self) -> None:
         """Refuses a run whose result or checkpoint tells of records that are not there."""
         _whole_records(self.path)
@@ -238,7 +242,7 @@ def _without_copies(runs: list[Run]) -> Found:
 def _refuse_other(path: Path, there: dict[str, Any], asked: dict[str, Any], only: tuple[str, ...] = ()) -> None:
     names = only or tuple(dict.fromkeys([*there, *asked]))
     differing = [
-        f"{name} is {there.get(name)} there, {asked.get(name)} here"
+        f"{name if only else '--' + name.replace('_', '-')} is {there.get(name)} there, {asked.get(name)} here"
         for name in names
         if there.get(name) != asked.get(name)
     ]

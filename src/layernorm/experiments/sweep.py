@@ -40,6 +40,7 @@ def run(experiment: Experiment, request: Request) -> Path | None:
         RunError, UsageError, Interrupted: as the message says; runs that are done stay done.
     """
     settings, out = request.settings, out_folder(experiment, request)
+    _check_values(experiment, request, out)
     if settings.threads:
         torch.set_num_threads(settings.threads)
     # else accelerate warns, and chooses by itself
@@ -53,23 +54,37 @@ def run(experiment: Experiment, request: Request) -> Path | None:
     return out if accelerator.is_main_process else None
 
 
+def _check_values(experiment: Experiment, request: Request, out: Path) -> None:
+    """Compares every configuration with the data before anything is made; finished runs need their data no more."""
+    for config in request.configs:
+        folder = RunFolder(out / experiment.run_name(config))
+        if request.settings.restart or not folder.finished(_identity(experiment, request, config)):
+            data = experiment.load(config, request.settings.data)
+            try:
+                experiment.check(config, data)
+            except ValueError as error:
+                raise UsageError(str(error)) from error
+
+
+def _identity(experiment: Experiment, request: Request, config: Any) -> dict[str, Any]:
+    """What makes a run this run and no other, as its folder keeps it."""
+    return {"experiment": experiment.name, **dataclasses.asdict(config), "precision": request.settings.precision}
+
+
 def _run(
     experiment: Experiment, request: Request, config: Any, path: Path, accelerator: Accelerator, display: Progress
 ) -> str:
     """One run, and a note on how it went."""
     settings = request.settings
     folder = RunFolder(path, writes=accelerator.is_main_process)
-    wanted = {"experiment": experiment.name, **dataclasses.asdict(config), "precision": settings.precision}
+    wanted = _identity(experiment, request, config)
     if not settings.restart:
         folder.check_config(wanted)
         if folder.done:
             folder.check_whole()
             return "done before"
     data = experiment.load(config, settings.data)
-    try:
-        task = experiment.task(config, data, accelerator)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    task = experiment.task(config, data, accelerator)
     with folder.open():
         if settings.restart and folder.writes:
             folder.clear()
