@@ -10,8 +10,9 @@ import sys
 import pytest
 
 from layernorm import cli
-from layernorm.experiments import experiment, files
+from layernorm.experiments import experiment, files, sweep
 from layernorm.experiments.environment import PACKAGES
+from layernorm.experiments.options import parse
 
 QUICK = ["run", "digits", "--epochs", "2", "--hidden", "16", "--norm", "layer", "--batch-size", "128", "--seeds", "0"]
 RUN = "digits-layer-b128-s0"
@@ -150,6 +151,23 @@ def test_another_configuration_in_the_same_folder_is_refused(out, capsys):
     assert "--learning-rate is 0.001 there, 0.01 here" in one_line(capsys)
     assert cli.main([*QUICK, "--out", str(out), "--learning-rate", "0.01", "--restart"]) == 0
     assert json.loads((out / RUN / "config.json").read_text())["learning_rate"] == 0.01
+
+
+@pytest.mark.parametrize(
+    ("options", "folder"),
+    [
+        ([], "digits"),
+        (["--norm", "layer", "--seeds", "7", "--epochs", "30"], "digits"),
+        (["--epochs", "1", "--seeds", "0"], "digits-epochs-1"),
+        (["--preset", "smoke", "--learning-rate", "0.01"], "digits-smoke-learning-rate-0.01"),
+        (["--hidden", "8", "--precision", "bfloat16"], "digits-hidden-8-bfloat16"),
+        (["--hidden", "8", "--out", "elsewhere"], "elsewhere"),
+    ],
+)
+def test_changed_values_have_folders_of_their_own(options, folder):
+    """A first try with few epochs is not in the way of the whole experiment."""
+    digits = experiment.find("digits")
+    assert sweep.out_folder(digits, parse(digits, options)).name == folder
 
 
 def test_impossible_values_come_before_what_the_folder_holds(out, capsys):

@@ -19,7 +19,7 @@ class Settings:
     """Where and with what to run. Only `precision` is part of what a run is; the rest may change on resuming."""
 
     data: Path | None = option(None, "folder with the data set's files (else $LAYERNORM_DATA/NAME, cache, download)")
-    out: Path | None = option(None, "folder for runs and report (else runs/EXPERIMENT or runs/EXPERIMENT-PRESET)")
+    out: Path | None = option(None, "folder for runs and report (else runs/EXPERIMENT-PRESET-CHANGED_VALUES)")
     restart: bool = option(False, "begin again: forget what these runs left in the folder")
     threads: int = option(0, "processor threads (0: torch's choice)", least=0)
     device: Literal["auto", "cpu", "cuda"] = option("auto", "where to compute; auto takes a GPU if there is one")

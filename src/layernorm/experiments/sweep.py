@@ -11,8 +11,8 @@ import torch
 
 from . import distributed
 from .errors import UsageError
-from .experiment import Experiment
-from .options import Request
+from .experiment import Experiment, swept
+from .options import Request, Settings
 from .progress import Progress, duration, figures, progress
 from .run_folder import RunFolder
 from .sampling import NOISE, derive_seed
@@ -23,11 +23,18 @@ if TYPE_CHECKING:
 
 
 def out_folder(experiment: Experiment, request: Request) -> Path:
-    """Where the runs go unless --out says it."""
+    """Where the runs go unless --out says it: what makes them other runs than the preset's is in the folder's name."""
     if request.settings.out is not None:
         return request.settings.out
-    suffix = "" if request.preset == experiment.default_preset else f"-{request.preset}"
-    return Path("runs") / f"{experiment.name}{suffix}"
+    preset, config = experiment.presets[request.preset].config, request.configs[0]
+    told_by_runs = {field.name for field in swept(type(config))}
+    names = [experiment.name, *([request.preset] if request.preset != experiment.default_preset else [])]
+    for name, value in vars(preset).items():
+        if name not in told_by_runs and getattr(config, name) != value:
+            names.append(f"{name.replace('_', '-')}-{getattr(config, name)}")
+    if request.settings.precision != Settings.precision:
+        names.append(request.settings.precision)
+    return Path("runs") / "-".join(names)
 
 
 def run(experiment: Experiment, request: Request) -> Path | None:
