@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from layernorm import cli
-from layernorm.experiments import experiment, files, sweep
+from layernorm.experiments import datasets, experiment, files, sweep
 from layernorm.experiments.environment import PACKAGES
 from layernorm.experiments.options import parse
 
@@ -98,17 +98,40 @@ def test_incomplete_commands_exit_with_2(arguments, capsys):
         ["run", "--help"],
         ["run", "digits", "--help"],
         ["report", "--help"],
+        ["run", "mnist", "--help"],
         ["data", "-h"],
+        ["data", "prepare", "-h"],
         ["doctor", "-h"],
     ],
 )
-def test_help_exits_with_0(arguments, capsys):
+def test_help_exits_with_0_and_fits_80_columns(arguments, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     assert cli.main(arguments) == 0
     text = capsys.readouterr().out
     assert "usage: layernorm" in text
-    if arguments[0] != "doctor":
+    assert max(map(len, text.splitlines())) <= 80
+    if arguments[0] != "doctor" and "prepare" not in arguments:
         assert "examples:" in text.lower()
         assert "  layernorm " in text
+
+
+def test_help_tells_the_data_sets_and_their_files(capsys):
+    assert cli.main(["data", "prepare", "--help"]) == 0
+    text = capsys.readouterr().out
+    for word in ("digits", "nothing to prepare", *datasets.find("mnist").files):
+        assert word in text
+
+
+def test_errors_are_wrapped_on_a_terminal_alone(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    command = ["run", "digits", "--data", "."]
+    assert cli.main(command) == 2
+    line = one_line(capsys)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert cli.main(command) == 2
+    text = capsys.readouterr().err
+    assert max(map(len, text.splitlines())) <= 80 < len(line)
+    assert " ".join(text.split()) == line.strip()
 
 
 def test_every_option_of_every_experiment_is_documented():

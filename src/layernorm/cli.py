@@ -5,20 +5,26 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 _EXTRA = "pip install 'layernorm[experiments]'"
 
+_ABOUT = "Runs the experiments of the paper Layer Normalization and reports on them."
+
 _EPILOGUE = """\
 examples:
-  layernorm run digits                        the first experiment, two minutes, nothing to download
-  layernorm run mnist --preset laptop         the same on MNIST
-  layernorm run mnist --help                  all options of an experiment
-  layernorm report runs/digits                its report again, also of unfinished runs
-  layernorm doctor                            what is installed, found and missing here
+  layernorm run digits           the first experiment: two minutes, no download
+  layernorm run mnist            the same on MNIST
+  layernorm run mnist --help     all options of an experiment
+  layernorm report runs/digits   its report again, also of unfinished runs
+  layernorm doctor               what is installed, found and missing here
 """
+
+_WIDTH = 80
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,8 +73,16 @@ def _guarded(given: list[str], debug: bool) -> int:
 
 
 def _say(message: str, code: int) -> int:
-    print(f"layernorm: {message}", file=sys.stderr)
+    text = f"layernorm: {message}"
+    if sys.stderr.isatty():  # elsewhere one line stays one line
+        text = _wrapped(text, "  ", shutil.get_terminal_size().columns)
+    print(text, file=sys.stderr)
     return code
+
+
+def _wrapped(text: str, indent: str, width: int = _WIDTH) -> str:
+    """The text in lines of at most so many columns; names and paths stay whole, later lines are indented."""
+    return textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _first_line(error: Exception) -> str:
@@ -94,7 +108,7 @@ def _dispatch(given: list[str]) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     layout = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("layernorm", description=__doc__, epilog=_EPILOGUE, formatter_class=layout)
+    parser = argparse.ArgumentParser("layernorm", description=_ABOUT, epilog=_EPILOGUE, formatter_class=layout)
     parser.add_argument("--version", action="version", version=_version())
     parser.add_argument("--traceback", action="store_true", help="show where an error came from (anywhere on the line)")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -112,11 +126,27 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     actions = data.add_subparsers(dest="action", metavar="ACTION", required=True)
     actions.add_parser("list", help="every data set, and whether and where it is found here")
-    prepare = actions.add_parser("prepare", help="check a data set and put it into the cache")
-    prepare.add_argument("name", metavar="NAME")
+    prepare = actions.add_parser(
+        "prepare", help="check a data set and put it into the cache", formatter_class=layout,
+        description="Checks a data set and puts it into the cache.", epilog=_data_sets(),
+    )  # fmt: skip
+    prepare.add_argument("name", metavar="NAME", help="of the data set")
     prepare.add_argument("--source", type=Path, metavar="DIR", help="take the files from here instead of downloading")
     commands.add_parser("doctor", help="versions, backends and data sets found here, and why one is missing")
     return parser
+
+
+def _data_sets() -> str:
+    """Every data set with the files that it needs, for the help."""
+    from .experiments import datasets
+
+    lines = ["data sets:"]
+    lines += [_wrapped(f"  {name:<8} {about}", " " * 11) for name, about in datasets.EMBEDDED.items()]
+    for source in datasets.sources().values():
+        lines.append(f"  {source.name:<8} {source.summary}")
+        lines.append(f"{'':11}needs these files, plain or gzipped:")
+        lines += [f"{'':11}{name}" for name in source.files]
+    return "\n".join(lines)
 
 
 def _run(given: list[str]) -> None:
@@ -143,11 +173,13 @@ def _run(given: list[str]) -> None:
 def _print_experiments() -> None:
     from .experiments import experiment
 
-    print("usage: layernorm run EXPERIMENT [OPTIONS]\n\nexperiments:")
+    print("usage: layernorm run EXPERIMENT [OPTIONS]\n")
+    print("Runs an experiment, or goes on with it, and ends with its report.\n\nexperiments:")
     found = [experiment.find(name) for name in experiment.EXPERIMENTS]
     for item in found:
-        presets = ", ".join(f"{name} ({preset.summary})" for name, preset in item.presets.items())
-        print(f"  {item.name}\n    {item.summary}\n    presets: {presets}")
+        print(_wrapped(f"  {item.name:<8} {item.summary}", " " * 11))
+        for name, preset in item.presets.items():
+            print(_wrapped(f"{'':11}--preset {name}: {preset.summary}", " " * 13))
     print("\nexamples:")
     for item in found:
         print("\n".join(f"  {example}" for example in item.examples))

@@ -31,7 +31,7 @@ EXPERIMENT = Experiment(
     summary="the experiment `mnist` on scikit-learn's small digits: no download, two minutes",
     examples=(
         "layernorm run digits",
-        "layernorm run digits --norm none layer batch --batch-size 128 4 --seeds 0 1 2 --out runs/digits",
+        "layernorm run digits --norm none layer --batch-size 4 --out runs/small-batches",
     ),
     presets={
         "laptop": Preset("30 epochs, three seeds", Config(), {"norm": _NORMS, "batch_size": _SIZES, "seed": (0, 1, 2)}),

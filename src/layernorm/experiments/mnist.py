@@ -146,8 +146,8 @@ EXPERIMENT = Experiment(
     summary="permutation-invariant MNIST (6.6, Figure 6): layer norm against batch norm at batch sizes 128 and 4",
     examples=(
         "layernorm run mnist --preset laptop",
-        "layernorm run mnist --preset paper --batch-size 128 --seeds 0 1 2 --out runs/mnist-paper",
-        "layernorm run mnist --norm layer batch --batch-size 4 --epochs 3 --data ~/mnist",
+        "layernorm run mnist --preset paper --batch-size 128 --out runs/mnist-paper",
+        "layernorm run mnist --norm layer --batch-size 4 --epochs 3 --data ~/mnist",
     ),
     presets={
         "laptop": Preset(

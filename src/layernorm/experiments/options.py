@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import textwrap
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -56,12 +57,10 @@ def parse(experiment: Experiment, arguments: Sequence[str]) -> Request:
     preset_field = ("preset", Annotated[names, tyro.conf.arg(help=presets)], preset_name)
     options = dataclasses.make_dataclass("Options", [preset_field, *config_fields, *setting_fields])
     _suggest(options, arguments)
-    examples = "\n".join(f"  {example}" for example in experiment.examples)
     parsed: Any = tyro.cli(
         options,
         prog=f"layernorm run {experiment.name}",
-        description=f"{experiment.summary}\n\nOptions that take several values make one run for each combination. "
-        f"The same command resumes what was interrupted.\n\nExamples:\n{examples}",
+        description=_description(experiment),
         args=list(arguments),
         config=(tyro.conf.FlagCreatePairsOff,),
     )
@@ -73,6 +72,18 @@ def parse(experiment: Experiment, arguments: Sequence[str]) -> Request:
     if experiment.embedded and settings.data is not None:
         raise UsageError(f"--data: {experiment.name} has its data from a package, there is no folder to give")
     return Request(preset_name, list(_configs(type(preset.config), values)), settings)
+
+
+def _description(experiment: Experiment) -> str:
+    """The head of an experiment's help, in 80 columns."""
+    paragraphs = [
+        experiment.summary,
+        "Options that take several values make one run for each combination. "
+        "The same command resumes what was interrupted.",
+    ]
+    # tyro joins lines, but for those that are indented
+    texts = [textwrap.fill(paragraph, 80, subsequent_indent="  ") for paragraph in paragraphs]
+    return "\n\n".join([*texts, "\n".join(["Examples:", *(f"  {example}" for example in experiment.examples)])])
 
 
 def _fields(kind: type, defaults: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
