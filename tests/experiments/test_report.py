@@ -227,6 +227,8 @@ def test_the_terminals_tables_fit_80_columns(folder, capsys):
     rendering.show(report_of(folder))
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
+    text = " ".join(" ".join(lines).split())
+    assert "Epochs to test error, to train NLL: until the mean over seeds is at the baseline's best." in text
     row = next(line for line in lines if "layer norm" in line)
     assert row.split() == ["128", "layer", "norm", "7.50", "(7.00-8.00)", "6.50", "(6.00-7.00)", "9.4e-03", "2", "4"]
 

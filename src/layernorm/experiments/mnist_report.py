@@ -150,8 +150,8 @@ def _speed(blocks: Sequence[Block]) -> Table:
         "Speed",
         ["batch", "norm", "epochs to test error", "epochs to train NLL", "ms/update", "x baseline"],
         rows,
-        "Epochs until the mean over seeds reaches the baseline's best test error and best training NLL. Time of an "
-        "update: the median within an epoch, of the fastest epoch, since other work on the machine slows the rest.",
+        "Epochs to test error, to train NLL: until the mean over seeds is at the baseline's best. Time of an update: "
+        "the median within an epoch, of the fastest epoch, since other work on the machine slows the rest.",
     )
 
 

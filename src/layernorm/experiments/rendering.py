@@ -74,7 +74,7 @@ def page_text(report: Report) -> str:
 
 
 def show(report: Report) -> None:
-    """Prints the tables and findings in at most 80 columns."""
+    """Prints the tables with their notes, and the findings, in at most 80 columns."""
     from rich.console import Console
     from rich.padding import Padding
     from rich.table import Table as RichTable
@@ -91,6 +91,8 @@ def show(report: Report) -> None:
                 grid.add_row()
             grid.add_row(*row)
         console.print(grid)
+        if table.note:
+            console.print(Padding(table.note, (0, 1)), style="dim")
         console.print()
     for line in (*report.status, *report.findings):
         console.print(Padding(line, (0, 1)))
