@@ -73,8 +73,14 @@ def test_unknown_options_suggest_the_nearest(capsys):
         (["run", "digits", "--train-cases", "1201"], "--train-cases must be at most 1200, all training cases"),
         (["run", "digits", "--held-out", "1397"], "--held-out must lie in 1..1396, got 1397"),
         (["run", "digits", "--threads", "-1"], "--threads must be at least 0, got -1"),
-        (["run", "digits", "--checkpoint-seconds", "-1"], "--checkpoint-seconds must be at least 0, got -1"),
-        (["run", "digits", "--checkpoint-seconds", "nan"], "--checkpoint-seconds must be at least 0, got nan"),
+        (
+            ["run", "digits", "--checkpoint-seconds", "-1"],
+            "--checkpoint-seconds must be a finite number, at least 0, got -1",
+        ),
+        (
+            ["run", "digits", "--checkpoint-seconds", "nan"],
+            "--checkpoint-seconds must be a finite number, at least 0, got nan",
+        ),
         (["run", "digits", "--data", "."], "--data: digits has its data from a package"),
     ],
 )
@@ -338,6 +344,8 @@ def test_unreadable_folders_are_named(locked, monkeypatch, capsys):
         assert cli.main(command) == 1
         assert one_line(capsys) == f"layernorm: cannot read {locked}: Permission denied\n"
     monkeypatch.setenv("LAYERNORM_DATA", str(locked.parent))
+    assert cli.main(["report", str(locked.parent.parent)]) == 1
+    assert one_line(capsys) == f"layernorm: skipped: cannot read {locked.parent}: Permission denied\n"
     assert cli.main(["doctor"]) == 0
     assert f"cannot read {locked}: Permission denied" in " ".join(capsys.readouterr().out.split())
 

@@ -97,7 +97,7 @@ def test_chunks_do_not_change_the_measure():
         ({"epochs": 0}, "--epochs must be at least 1, got 0"),
         ({"batch_size": -4}, "--batch-size must be at least 1, got -4"),
         ({"seed": -1}, "--seeds must be at least 0, got -1"),
-        ({"learning_rate": math.nan}, "--learning-rate must be a number greater than 0, got nan"),
+        ({"learning_rate": math.nan}, "--learning-rate must be a finite number, greater than 0, got nan"),
         ({"learning_rate": math.inf}, "--learning-rate"),
         ({"unbiased_up_to": -3}, "--unbiased-up-to must be at least 0, got -3"),
         ({"norm": "batch", "batch_size": 1}, "--batch-size must be at least 2 for batch norm"),

@@ -58,10 +58,11 @@ def check_ranges(values: Any) -> None:
     """
     for item in dataclasses.fields(values):
         value, least, above = getattr(values, item.name), item.metadata["least"], item.metadata["above"]
+        kind = "a finite number, " if isinstance(value, float) else ""
         if least is not None and not least <= value < math.inf:
-            raise ValueError(f"{flag(item)} must be at least {least}, got {value}")
+            raise ValueError(f"{flag(item)} must be {kind}at least {least}, got {value}")
         if above is not None and not above < value < math.inf:
-            raise ValueError(f"{flag(item)} must be a number greater than {above}, got {value}")
+            raise ValueError(f"{flag(item)} must be {kind}greater than {above}, got {value}")
 
 
 class Data(Protocol):

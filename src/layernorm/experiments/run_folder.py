@@ -89,7 +89,7 @@ class RunFolder:
 
     def finished(self, wanted: dict[str, Any]) -> bool:
         """Whether it holds a run of this very configuration that has reached its end."""
-        return self.done and _config_exists(self.path) and read_json(self.path / CONFIG) == wanted
+        return _config_exists(self.path) and self.done and read_json(self.path / CONFIG) == wanted
 
     def check_whole(self) -> None:
         """Refuses a run whose result or checkpoint tells of records that are not there."""
@@ -180,27 +180,39 @@ def _folders(path: Path) -> list[Path]:
     if not path.is_dir():
         raise RunError(f"{path} is not a folder; give run folders or a folder of them")
     try:
-        inside = sorted(path / name for name in os.listdir(path))
-        here = [path] if _begun(path) else [folder for folder in inside if _begun(folder)]
+        names = sorted(os.listdir(path))
     except OSError as error:
         raise RunError(f"cannot read {path}: {reason(error)}") from error
+    here = [path] if _begun(path) else [path / name for name in names if _begun(path / name)]
     if not here:
         raise RunError(f"there are no runs in {path}")
     return here
 
 
 def _begun(path: Path) -> bool:
-    return any((path / name).exists() for name in (CONFIG, CHECKPOINT, RECORDS, RESULT))
+    try:
+        return bool(_made(path))
+    except RunError:
+        return True  # and `read` says why it cannot be read
+
+
+def _made(path: Path) -> list[str]:
+    """The files of a run that are in a folder."""
+    try:
+        names = os.listdir(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {reason(error)}") from error
+    return [name for name in (CONFIG, RESULT, CHECKPOINT, RECORDS) if name in names]
 
 
 def _config_exists(path: Path) -> bool:
     """Whether a folder has a configuration; without one there must be nothing that a run has made."""
-    if (path / CONFIG).exists():
-        return True
-    left = [name for name in (RESULT, CHECKPOINT, RECORDS) if (path / name).exists()]
-    if left:
-        raise RunError(f"{path} has {' and '.join(left)} but no {CONFIG}; put it back or use --restart")
-    return False
+    made = _made(path)
+    if made and CONFIG not in made:
+        raise RunError(f"{path} has {' and '.join(made)} but no {CONFIG}; put it back or use --restart")
+    return bool(made)
 
 
 def _whole_records(path: Path) -> list[records.Record]:
