@@ -178,6 +178,8 @@ def test_another_configuration_in_the_same_folder_is_refused(out, capsys):
     capsys.readouterr()
     assert cli.main([*QUICK, "--out", str(out), "--learning-rate", "0.01"]) == 1
     assert "--learning-rate is 0.001 there, 0.01 here" in one_line(capsys)
+    assert cli.main([*QUICK, "--out", str(out), "--norm", "none", "layer", "--learning-rate", "0.01"]) == 1
+    assert "holds another run" in one_line(capsys), "and the runs before it were not made"
     assert cli.main([*QUICK, "--out", str(out), "--learning-rate", "0.01", "--restart"]) == 0
     assert json.loads((out / RUN / "config.json").read_text())["learning_rate"] == 0.01
 

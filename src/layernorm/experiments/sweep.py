@@ -47,7 +47,7 @@ def run(experiment: Experiment, request: Request) -> Path | None:
         RunError, UsageError, Interrupted: as the message says; runs that are done stay done.
     """
     settings, out = request.settings, out_folder(experiment, request)
-    _check_values(experiment, request, out)
+    _check(experiment, request, out)
     if settings.threads:
         torch.set_num_threads(settings.threads)
     # else accelerate warns, and chooses by itself
@@ -61,16 +61,23 @@ def run(experiment: Experiment, request: Request) -> Path | None:
     return out if accelerator.is_main_process else None
 
 
-def _check_values(experiment: Experiment, request: Request, out: Path) -> None:
-    """Compares every configuration with the data before anything is made; finished runs need their data no more."""
-    for config in request.configs:
-        folder = RunFolder(out / experiment.run_name(config))
-        if request.settings.restart or not folder.finished(_identity(experiment, request, config)):
+def _check(experiment: Experiment, request: Request, out: Path) -> None:
+    """Compares every configuration with the data, then with what its folder holds, before anything is made.
+
+    Finished runs need their data no more.
+    """
+    restart = request.settings.restart
+    wanted = {out / experiment.run_name(item): _identity(experiment, request, item) for item in request.configs}
+    for (path, identity), config in zip(wanted.items(), request.configs, strict=True):
+        if restart or not RunFolder(path).finished(identity):
             data = experiment.load(config, request.settings.data)
             try:
                 experiment.check(config, data)
             except ValueError as error:
                 raise UsageError(str(error)) from error
+    for path, identity in wanted.items():
+        if not restart:
+            RunFolder(path).check_config(identity)
 
 
 def _identity(experiment: Experiment, request: Request, config: Any) -> dict[str, Any]:
@@ -86,7 +93,7 @@ def _run(
     folder = RunFolder(path, writes=accelerator.is_main_process)
     wanted = _identity(experiment, request, config)
     if not settings.restart:
-        folder.check_config(wanted)
+        folder.check_config(wanted)  # again: since all were compared, another command may have come here
         if folder.done:
             folder.check_whole()
             return "done before"
