@@ -333,13 +333,13 @@ def _backward_fake(
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     input, state, params, lengths, reset, ctx.recurrence, ctx.reverse, _, ctx.backend = inputs
     ctx.states, ctx.params = len(state), len(params)
-    ctx.save_for_backward(lengths, reset, input, *state, *params, *output[1 + len(state) :])
+    ctx.save_for_backward(lengths, reset, input, *state, *params, output[0], *output[1 + len(state) :])
 
 
 def _backward(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
     lengths, reset, *tensors = ctx.saved_tensors
     n = 1 + ctx.states
-    inputs, saved = tensors[: n + ctx.params], tensors[n + ctx.params :]
+    inputs, (output, *saved) = tensors[: n + ctx.params], tensors[n + ctx.params :]
     recurrence = Recurrence.decode(ctx.recurrence)
 
     def equations(*tensors: Tensor) -> list[Tensor]:
@@ -350,8 +350,8 @@ def _backward(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
         found = gradients_of_equations(equations, inputs, grads[:n])
     else:
         found = _BACKWARD(
-            grads[0], grads[1:n], inputs[0], inputs[1:n], inputs[n:], lengths, reset, saved, ctx.recurrence,
-            ctx.reverse, ctx.backend,
+            grads[0], grads[1:n], inputs[0], inputs[1:n], inputs[n:], lengths, reset, output, saved,
+            ctx.recurrence, ctx.reverse, ctx.backend,
         )  # fmt: skip
     return found[0], found[1:n], found[n:], None, None, None, None, None, None
 
@@ -368,7 +368,7 @@ define(
 define(
     "recurrent_backward",
     "(Tensor grad_output, Tensor[] grad_state, Tensor input, Tensor[] state, Tensor[] params, Tensor? lengths,"
-    " Tensor? reset, Tensor[] saved, str recurrence, bool reverse, str backend)",
+    " Tensor? reset, Tensor output, Tensor[] saved, str recurrence, bool reverse, str backend)",
     _backward_kernel,
     _backward_fake,
 )

@@ -135,6 +135,7 @@ def recurrent_backward(
     params: list[Tensor],
     lengths: Tensor | None,
     reset: Tensor | None,
+    output: Tensor,
     saved: list[Tensor],
     recurrence: Recurrence,
     reverse: bool,
