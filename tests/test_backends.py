@@ -34,7 +34,7 @@ def test_use_holds_inside_and_ends_outside(monkeypatch):
     calls = []
 
     class Engine:
-        covers = staticmethod(lambda op, tensor, recurrence=None: tensor.dtype == torch.float32)
+        covers = staticmethod(lambda op, device, dtype, recurrence=None: dtype == torch.float32)
         normalize_saved = staticmethod(reference.normalize_saved)
 
         @staticmethod
@@ -49,7 +49,9 @@ def test_use_holds_inside_and_ends_outside(monkeypatch):
 
     monkeypatch.setitem(ln.backends.ENGINES, "made-up", "made_up")
     monkeypatch.setitem(__import__("sys").modules, "made_up", Engine)
-    monkeypatch.setattr(ln.backends, "_status", lambda name: ln.backends.Status(name, True, ""))
+    status = ln.backends._status
+    made_up = ln.backends.Status("made-up", True, "")
+    monkeypatch.setattr(ln.backends, "_status", lambda name: made_up if name == "made-up" else status(name))
     x = torch.randn(2, 3, requires_grad=True)
     ln.functional.layer_norm(x, (3,)).sum().backward()
     assert calls == []
@@ -59,3 +61,51 @@ def test_use_holds_inside_and_ends_outside(monkeypatch):
             ln.functional.layer_norm(x.double(), (3,))
     y.sum().backward()  # on the engine of its forward
     assert calls == ["forward", "backward"]
+
+
+def test_a_folder_or_a_module_that_fails_is_passed_over(monkeypatch, tmp_path):
+    """Neither what a build left behind nor an engine that does not run here may stop the ops."""
+    (tmp_path / "left_behind").mkdir()
+    (tmp_path / "fails.py").write_text("raise ImportError('this machine has no such instructions')")
+    monkeypatch.syspath_prepend(tmp_path)
+    engines = {"left behind": "left_behind", "fails": "fails", "reference": "layernorm.reference"}
+    monkeypatch.setattr(ln.backends, "ENGINES", engines)
+    assert ln.backends.available() == ["reference"]
+    assert [engine.reason for engine in ln.backends.status()[:2]] == [
+        "this version of layernorm does not contain it",
+        "this machine has no such instructions",
+    ]
+    assert ln.functional.layer_norm(torch.randn(2, 3), (3,)).shape == (2, 3)
+    assert ln.GRU(3, 4)(torch.randn(5, 2, 3))[0].shape == (5, 2, 4)
+
+
+def test_compile_keeps_the_choice_between_engines(monkeypatch, tmp_path):
+    """In one graph although the choice looks at modules, and made again when ``use`` asks for another engine."""
+    source = """
+from layernorm.reference import *
+calls = []
+def covers(op, device, dtype, recurrence=None):
+    return (op, device) == ("recurrent", "cpu")
+def recurrent_forward(*args):
+    from layernorm import reference
+    calls.append(args[0].shape)
+    return reference.recurrent_forward(*args)
+"""
+    (tmp_path / "second_engine.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    engines = {"second": "second_engine", "reference": "layernorm.reference"}
+    monkeypatch.setattr(ln.backends, "ENGINES", engines)
+    calls = ln.backends.engine("second").calls
+    torch._dynamo.reset()
+    module, x = ln.LSTM(3, 4), torch.randn(5, 2, 3)
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x)[0], module(x)[0])
+    assert len(calls) == 2
+    with ln.backends.use("reference"):
+        compiled(x)
+    assert len(calls) == 2
+    compiled(x)
+    assert len(calls) == 3
+    program = torch.export.export(module, (x,), strict=True)
+    op = torch.ops.layernorm.recurrent.default
+    assert len(program.graph.find_nodes(op="call_function", target=op)) == 1

@@ -1,8 +1,9 @@
 """Which engines exist here, and the choice between them.
 
 An engine is a module with functions of the names and signatures that `layernorm.reference` lists in its ``__all__``
-(the `*_equations` apart), and one more, ``covers(op, tensor, recurrence)``: whether it has a kernel for that op on that
-tensor's device and type. A new engine is one more row of `ENGINES`.
+(the `*_equations` apart), and one more, ``covers(op, device, dtype, recurrence)``: whether it has a kernel for that op
+on that type of device (``"cpu"``) and that dtype. Where it cannot run, importing it raises ImportError, and the message
+says why. A new engine is one more row of `ENGINES`.
 
     with ln.backends.use("reference"):
         output, hx = lstm(input)
@@ -42,7 +43,8 @@ class Status(NamedTuple):
 
 @functools.cache
 def _status(name: str) -> Status:
-    if importlib.util.find_spec(ENGINES[name]) is None:
+    spec = importlib.util.find_spec(ENGINES[name])
+    if spec is None or spec.origin is None:  # a folder without an __init__.py has a spec, too, but no origin
         return Status(name, False, "this version of layernorm does not contain it")
     try:
         importlib.import_module(ENGINES[name])
@@ -84,15 +86,21 @@ def use(name: str) -> Iterator[None]:
 
 def choose(op: str, tensor: torch.Tensor, recurrence: str | None = None) -> str:
     """The engine for one call: the one asked for with `use`, otherwise the first that covers it; the reference does."""
-    for name in (_asked_for,) if _asked_for else _PRESENT:
-        if name == "reference" or engine(name).covers(op, tensor, recurrence):
+    return _choose(_asked_for, op, tensor.device.type, tensor.dtype, recurrence)
+
+
+def _choose(asked_for: str | None, op: str, device: str, dtype: torch.dtype, recurrence: str | None) -> str:
+    for name in (asked_for,) if asked_for else available():
+        if name == "reference" or engine(name).covers(op, device, dtype, recurrence):
             return name
-    raise RuntimeError(f"backend {_asked_for!r} has no kernel for {op} on {tensor.device.type} in {tensor.dtype}")
+    raise RuntimeError(f"backend {asked_for!r} has no kernel for {op} on {device} in {dtype}")
+
+
+# torch.compile cannot look into imports: it calls this once, with arguments that it holds constant, and keeps the name.
+# (It is what torch.compiler.assume_constant_result does, which takes a second, as it imports torch._dynamo.)
+_choose._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def engine(name: str) -> ModuleType:
     """The module of an engine."""
     return importlib.import_module(ENGINES[name])
-
-
-_PRESENT = tuple(name for name, module in ENGINES.items() if importlib.util.find_spec(module))

@@ -67,6 +67,15 @@ ZEROS = torch.zeros(2, 5)
         (lambda: layer_norm(X, (3,), torch.ones(3).int()), RuntimeError, "weight of a floating-point type"),
         (lambda: layer_norm(X.int(), (3,)), RuntimeError, "floating-point type, got torch.int32"),
         (lambda: rms_norm(X, (4,)), RuntimeError, r"rms_norm: given normalized_shape=\[4\]"),
+        (
+            lambda: rms_norm(X.long(), (3,)),
+            RuntimeError,
+            "rms_norm: expected input of a floating-point type, got torch.int64",
+        ),
+        (lambda: layer_norm(None, (3,)), TypeError, "layer_norm: expected input to be a Tensor, got NoneType"),
+        (lambda: rms_norm([1.0], (1,)), TypeError, "rms_norm: expected input to be a Tensor, got list"),
+        (lambda: layer_norm(X, (3,), 1.0), TypeError, "layer_norm: expected weight to be a Tensor, got float"),
+        (lambda: layer_norm(X, 3), TypeError, "expected normalized_shape to be a tuple of ints, got int"),
     ],
 )
 def test_message(call, error, message):

@@ -91,12 +91,13 @@ def test_opcheck_recurrent(network):
         for reverse in (False, True):
             args = (x, state, list(p.values()), *masks, recurrence, reverse, True, "reference")
             torch.library.opcheck(torch.ops.layernorm.recurrent.default, args)
-    found = torch.ops.layernorm.recurrent(x, state, list(p.values()), None, None, recurrence, False, True, "reference")
-    found = [t.detach() for t in found]
+    state, params = [s.detach() for s in state], [q.detach() for q in p.values()]
     n = 1 + len(state)
-    detached = x.detach(), [s.detach() for s in state], [q.detach() for q in p.values()]
-    args = (found[0], found[1:n], *detached, None, None, found[n:], recurrence, False, "reference")
-    torch.library.opcheck(torch.ops.layernorm.recurrent_backward.default, args)
+    for steps in (T, 0):
+        inputs = (x.detach()[:steps], state, params, None, None)
+        found = torch.ops.layernorm.recurrent(*inputs, recurrence, False, True, "reference")
+        args = (found[0], found[1:n], *inputs, found[n:], recurrence, False, "reference")
+        torch.library.opcheck(torch.ops.layernorm.recurrent_backward.default, args)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -114,6 +115,25 @@ def test_opcheck_normalize(dtype):
         back = (torch.randn_like(y), *args[:4], saved, args[5], "reference")
         back = tuple(t.detach() if isinstance(t, torch.Tensor) else t for t in back)
         torch.library.opcheck(torch.ops.layernorm.normalize_backward.default, back)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("call", ["layer", "rms", *NETWORKS])
+def test_outputs_may_be_changed_in_place(call, dtype):
+    """As torch's own may, by ReLU(inplace=True) or Dropout(inplace=True) behind a norm."""
+    p = parameters(call, "paper", dtype=dtype) if call in NETWORKS else {}
+    x = torch.randn(T, B, I, dtype=dtype, requires_grad=True)
+
+    def outputs():
+        if call in NETWORKS:
+            output, final = NETWORKS[call](x, None, p, reverse=True)
+            return [output, *(final if call == "LSTM" else [final])]
+        return [ln.functional.layer_norm(x, (I,)) if call == "layer" else ln.functional.rms_norm(x, (I,))]
+
+    expected = torch.autograd.grad(sum((2 * y).relu().sum() for y in outputs()), [x, *p.values()])
+    found = torch.autograd.grad(sum(y.mul_(2).relu_().sum() for y in outputs()), [x, *p.values()])
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("make", [ln.LSTM, ln.GRU, ln.RNN])
@@ -155,6 +175,12 @@ def test_inductor_compiles_it():
     module = torch.nn.Sequential(torch.nn.Linear(3, 4), ln.LayerNorm(4))
     x = torch.randn(5, 3)
     torch.testing.assert_close(torch.compile(module, fullgraph=True)(x), module(x))
+
+
+def test_fx_traces_layer_norm():
+    module = torch.nn.Sequential(torch.nn.Linear(3, 4), ln.LayerNorm(4))
+    x = torch.randn(5, 3)
+    assert torch.equal(torch.fx.symbolic_trace(module)(x), module(x))
 
 
 def test_export_round_trip():
@@ -213,3 +239,13 @@ def test_autocast():
     y.float().sum().backward()
     assert x.grad.dtype == torch.float32
     assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in module.parameters())
+
+
+def test_autocast_leaves_float64_and_integers():
+    """As torch does: nobody's double precision is lost, and indices are not taken for numbers."""
+    module, x = ln.LSTM(3, 4).double(), torch.randn(5, 2, 3, dtype=torch.float64)
+    expected = module(x)[0]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(module(x)[0], expected)
+        with pytest.raises(RuntimeError, match=r"floating-point type, got torch\.int64"):
+            ln.LSTM(3, 4)(x.long())

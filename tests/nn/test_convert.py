@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from torch.nn.utils import prune
 
 import layernorm as ln
 
@@ -78,6 +79,28 @@ def test_nothing_changes_when_a_part_cannot_be_converted():
     with pytest.raises(ValueError, match="not for GRU"):
         ln.convert(model, formula="cell")
     assert type(model.encoder) is torch.nn.LSTM
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda m: torch.nn.utils.weight_norm(m, "weight_hh_l0"), "weight_hh_l0, forward_pre_hooks of LSTM"),
+        (lambda m: prune.l1_unstructured(m, "weight_ih_l1", 0.5), "weight_ih_l1, forward_pre_hooks of LSTM"),
+        (lambda m: m.register_forward_hook(print), "forward_hooks of LSTM"),
+    ],
+)
+def test_what_could_not_be_kept_is_an_error(change, what):
+    """Not a new random weight in the place of one that is computed, nor hooks that are called no more."""
+    model = Tagger()
+    change(model.encoder)
+    with pytest.raises(ValueError, match=f"cannot keep {what}"):
+        ln.convert(model)
+    assert [type(m) for m in model.blocks] == [torch.nn.GRU, torch.nn.RNN]
+
+
+def test_a_formula_without_biases_may_drop_them():
+    assert not hasattr(ln.convert(torch.nn.GRU(3, 4), formula=ln.Formula(gate_bias=False)), "bias_ih_l0")
 
 
 def test_nothing_to_convert_is_said():

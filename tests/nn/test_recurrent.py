@@ -80,6 +80,17 @@ def test_lengths_are_packing(make):
     assert (output[2:, 0] == 0).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int64])
+def test_lengths_of_any_integer_type(dtype):
+    """The number of steps need not fit into it; an array is taken as a list is."""
+    module, x = ln.GRU(3, 4), torch.randn(256, 2, 3)
+    output, _ = module(x, lengths=torch.tensor([100, 0], dtype=dtype))
+    assert torch.equal(output, module(x, lengths=torch.tensor([100, 0]).numpy())[0])
+    assert output[99, 0].any()
+    assert not output[100:].any()
+    assert not output[:, 1].any()
+
+
 def test_batch_first_transposes_input_and_output_only():
     module = ln.GRU(3, 5, batch_first=True)
     x, reset = torch.randn(2, 4, 3), torch.rand(4, 2) < 0.5
@@ -146,6 +157,14 @@ def test_positional_arguments_are_torchs():
     assert ln.RNNCell(3, 4, False, "relu").recurrence.nonlinearity == "relu"
 
 
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell"])
+def test_constructor_arguments_can_be_read_as_from_torchs(kind):
+    theirs, ours = getattr(torch.nn, kind)(3, 4), getattr(ln, kind)(3, 4)
+    for name in vars(theirs).keys() - vars(torch.nn.Module()).keys() - {"mode"}:
+        if not name.startswith("_"):
+            assert getattr(ours, name) == getattr(theirs, name), name
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -157,6 +176,13 @@ def test_positional_arguments_are_torchs():
         (lambda: ln.LSTM(3, 4.0), TypeError, "hidden_size should be of type int, got: float"),
         (lambda: ln.LSTM(3, 4, proj_size=4), ValueError, "smaller than hidden_size=4, got 4"),
         (lambda: ln.LSTM(3, 4, dropout=1.5), ValueError, r"range \[0, 1\], got 1.5"),
+        (lambda: ln.LSTM(3, 4, dropout=True), ValueError, r"range \[0, 1\], got True"),
+        (lambda: ln.LSTM(3, 4, dropout="0.5"), ValueError, r"range \[0, 1\], got '0.5'"),
+        (lambda: ln.LSTM(3, 4, proj_size=2.0), TypeError, "proj_size should be of type int, got: float"),
+        (lambda: ln.LSTM(3, 4, 1, 0.5), TypeError, "bias should be of type bool, got: float"),
+        (lambda: ln.RNN(3, 4, batch_first=1), TypeError, "batch_first should be of type bool, got: int"),
+        (lambda: ln.GRU(3, 4, bidirectional="no"), TypeError, "bidirectional should be of type bool, got: str"),
+        (lambda: ln.GRUCell(3, 4, "relu"), TypeError, "bias should be of type bool, got: str"),
         (lambda: ln.GRU(3, 4)(torch.randn(5, 2, 4)), RuntimeError, "Expected 3, got 4"),
         (lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3, 3)), ValueError, "Expected input to be 2D or 3D, got 4D"),
         (
@@ -186,6 +212,7 @@ def test_positional_arguments_are_torchs():
         ),
         (lambda: ln.GRU(3, 4)([1.0]), TypeError, "input to be a Tensor or PackedSequence, got list"),
         (lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3), lengths=[6, 1]), RuntimeError, r"lengths must lie in 0..5"),
+        (lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3), lengths=5), RuntimeError, r"lengths of shape \[2\], got \[\]"),
         (lambda: ln.GRU(3, 4)(torch.randn(5, 3), lengths=[5]), ValueError, "lengths needs a batch"),
         (
             lambda: ln.GRU(3, 4)(pack_sequence([torch.randn(5, 3)]), lengths=[5]),
@@ -193,11 +220,18 @@ def test_positional_arguments_are_torchs():
             "a PackedSequence has its own lengths",
         ),
         (lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3), reset=torch.zeros(5, 2)), RuntimeError, "reset of bool"),
+        (
+            lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3), reset=[[True]]),
+            TypeError,
+            "GRU: expected reset to be a Tensor, got list",
+        ),
+        (lambda: ln.GRU(3, 4)(PACKED, reset=True), TypeError, "GRU: expected reset to be a Tensor, got bool"),
         (lambda: ln.GRU(3, 4)(PACKED, reset=torch.zeros(5, 1)), RuntimeError, r"reset of shape \[5, 2\], got \[5, 1\]"),
         (lambda: ln.GRU(3, 4)(PACKED, torch.zeros(1, 4)), RuntimeError, r"hidden h of size \(1, 2, 4\), got \[1, 4\]"),
         (lambda: ln.GRU(3, 4)(pack_sequence([torch.randn(5, 4)])), RuntimeError, "Expected 3, got 4"),
         (lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3).double()), RuntimeError, "type torch.float64, as input is"),
         (lambda: ln.LSTMCell(3, 4)(torch.randn(2, 4)), RuntimeError, "got 4, expected 3"),
+        (lambda: ln.LSTMCell(3, 4)([1.0]), TypeError, "LSTMCell: expected input to be a Tensor, got list"),
         (lambda: ln.LSTMCell(3, 4)(torch.randn(2, 2, 3)), ValueError, "Expected input to be 1D or 2D, got 3D"),
         (
             lambda: ln.GRUCell(3, 4)(torch.randn(2, 3), torch.zeros(1, 4)),

@@ -31,10 +31,20 @@ def define(
     """
     name = f"layernorm::{name}"
     torch.library.define(name, f"{schema} -> Tensor[]")
-    torch.library.impl(name, "CompositeExplicitAutograd")(functools.partial(below_autocast, kernel))
+    torch.library.impl(name, "CompositeExplicitAutograd")(functools.partial(_untracked, kernel))
     torch.library.register_fake(name)(fake)
     if backward is not None:
         torch.library.register_autograd(name, backward, setup_context=setup_context)
+
+
+def _untracked(kernel: Callable[..., list[Tensor]], *args: Any) -> list[Tensor]:
+    """Runs a kernel as torch runs its own, without the record of what is a view of what: an output that ends in a
+    reshape or a stack would count as a view, and autograd refuses to change one of several such outputs in place."""
+    with torch._C._ExcludeDispatchKeyGuard(_VIEWS):
+        return below_autocast(kernel, *args)
+
+
+_VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 
 
 def autocast_type(device: str) -> torch.dtype | None:

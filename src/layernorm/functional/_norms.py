@@ -37,7 +37,8 @@ def layer_norm(
         Tensor like ``input``.
 
     Raises:
-        RuntimeError: a shape, type or device does not fit.
+        RuntimeError: a shape, dtype or device does not fit.
+        TypeError: an argument is not of the Python type above.
 
     Source: Ba, Kiros, Hinton, "Layer Normalization", 2016, arXiv:1607.06450.
     """
@@ -61,18 +62,32 @@ def rms_norm(
         Tensor like ``input``.
 
     Raises:
-        RuntimeError: a shape, type or device does not fit.
+        RuntimeError: a shape, dtype or device does not fit.
+        TypeError: an argument is not of the Python type above.
 
     Source: Zhang, Sennrich, "Root Mean Square Layer Normalization", 2019, arXiv:1910.07467.
     """
-    eps = torch.finfo(input.dtype).eps if eps is None else float(eps)
     return _normalize(input, normalized_shape, weight, None, eps, "rms")
 
 
 def _normalize(
-    input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float, norm: str
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float | None,
+    norm: str,
 ) -> Tensor:
-    shape = list(normalized_shape)
+    for name, tensor in (("input", input), ("weight", weight), ("bias", bias)):
+        like_a_tensor = hasattr(tensor, "__torch_function__")  # torch.fx traces with what is none
+        if not like_a_tensor and (tensor is not None or name == "input"):
+            raise TypeError(f"{norm}_norm: expected {name} to be a Tensor, got {type(tensor).__name__}")
+    if not isinstance(normalized_shape, Sequence) or isinstance(normalized_shape, str):
+        given = type(normalized_shape).__name__
+        raise TypeError(f"{norm}_norm: expected normalized_shape to be a tuple of ints, got {given}")
+    if eps is None:
+        eps = torch.finfo(input.dtype).eps if input.dtype.is_floating_point else 0.0
+    shape, eps = list(normalized_shape), float(eps)
     if transforming():
         _check(input, shape, weight, bias, norm)
         return reference.normalize_equations(input, shape, weight, bias, eps, norm)

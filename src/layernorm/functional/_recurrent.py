@@ -50,13 +50,16 @@ def run(
 ) -> tuple[Tensor, list[Tensor]]:
     """One layer, one direction: (output (T, B, P), final state), parameters in the order of ``parameter_names``.
 
-    Under autocast, input, state and parameters are cast to its type, as torch does for its own recurrent networks.
+    Under autocast, input, state and parameters are cast to its type, as torch does for its own recurrent networks:
+    integers and float64 are left as they are.
     """
     dtype = autocast_type(input.device.type)
-    if dtype is not None:
-        input, state, params = input.to(dtype), [s.to(dtype) for s in state], [p.to(dtype) for p in params]
-    else:
-        state, params = list(state), list(params)
+
+    def cast(tensor: Tensor) -> Tensor:
+        eligible = dtype is not None and tensor.is_floating_point() and tensor.dtype != torch.float64
+        return tensor.to(dtype) if eligible else tensor
+
+    input, state, params = cast(input), [cast(s) for s in state], [cast(p) for p in params]
     if transforming():
         equations = Recurrence.decode(recurrence)
         _check(input, state, params, lengths, reset, equations)
@@ -279,7 +282,10 @@ def _check(
 
 
 def _check_lengths(lengths: Tensor | None, T: int) -> None:
-    if lengths is not None and lengths.numel() and not bool(((lengths >= 0) & (lengths <= T)).all()):
+    if lengths is None:
+        return
+    wide = lengths.to(torch.int64)  # a T beyond the type's range would be compared as another number
+    if not bool(((wide >= 0) & (wide <= T)).all()):
         raise RuntimeError(f"lengths must lie in 0..{T}, the time steps of the input, got {lengths.tolist()}")
 
 

@@ -46,7 +46,8 @@ def convert(
         The module, or the new one that takes its place.
 
     Raises:
-        ValueError, TypeError: as the constructors do; then nothing has been changed.
+        ValueError, TypeError: as the constructors do, or a module has what could not be kept: hooks, or weights that
+            are computed (`torch.nn.utils.weight_norm`, pruning). Then nothing has been changed.
 
     Example::
 
@@ -71,6 +72,13 @@ def _converted(old: torch.nn.Module, keywords: dict[str, Any]) -> torch.nn.Modul
     arguments = {name: getattr(old, name) for name in names}
     with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
         new = ours(old.input_size, old.hidden_size, **arguments, device=like.device, dtype=like.dtype, **keywords)
+    computed = [name for name in new._parameters if name not in old._parameters and hasattr(old, name)]
+    hooks = [name.strip("_") for name, registered in vars(old).items() if name.endswith("_hooks") and registered]
+    if computed or hooks:
+        what = ", ".join(computed + hooks)
+        raise ValueError(
+            f"convert: cannot keep {what} of {type(old).__name__}; convert first, then add what is not a parameter"
+        )
     for name, parameter in old._parameters.items():
         if name in new._parameters:
             new._parameters[name] = parameter

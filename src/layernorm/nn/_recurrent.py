@@ -93,6 +93,7 @@ class Recurrent(Normalised):
         gain_init: float,
     ) -> None:
         super().__init__()
+        _check_flags(bias=bias, batch_first=batch_first, bidirectional=bidirectional)
         _check_sizes(input_size, hidden_size, num_layers, dropout, proj_size)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
@@ -163,6 +164,8 @@ class Recurrent(Normalised):
     def _run(self, input: Any, hx: Any, lengths: Tensor | list[int] | None, reset: Tensor | None) -> tuple[Any, State]:
         """Any input that torch's module takes, and the state as a tuple of its parts."""
         name, state = type(self).__name__, self._state_from(hx)
+        if not (reset is None or isinstance(reset, Tensor)):
+            raise TypeError(f"{name}: expected reset to be a Tensor, got {type(reset).__name__}")
         if isinstance(input, PackedSequence):
             return self._run_packed(input, state, lengths, reset)
         if not isinstance(input, Tensor):
@@ -179,7 +182,8 @@ class Recurrent(Normalised):
             return self._run_unbatched(input, state, reset)
         x = input.transpose(0, 1) if self.batch_first else input
         if lengths is not None and not isinstance(lengths, Tensor):
-            lengths = torch.tensor(lengths, dtype=None if lengths else torch.int64, device=x.device)
+            lengths = torch.tensor(lengths, device=x.device)
+            lengths = lengths if lengths.numel() else lengths.long()
         output, state = self._run_padded(x, state, lengths, reset)
         return output.transpose(0, 1) if self.batch_first else output, state
 
@@ -258,14 +262,20 @@ class Recurrent(Normalised):
         return text + self._described()
 
 
+def _check_flags(**flags: bool) -> None:
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise TypeError(f"{name} should be of type bool, got: {type(flag).__name__}")
+
+
 def _check_sizes(input_size: int, hidden_size: int, num_layers: int, dropout: float, proj_size: int) -> None:
-    sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}
+    sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers, "proj_size": proj_size}
     for name, size in sizes.items():
         if not isinstance(size, int) or isinstance(size, bool):
             raise TypeError(f"{name} should be of type int, got: {type(size).__name__}")
-        if size < (0 if name == "input_size" else 1):
+        if size < (0 if name in ("input_size", "proj_size") else 1):
             raise ValueError(f"{name} must be greater than zero, got {size}")
-    if not 0 <= dropout <= 1:
+    if not isinstance(dropout, (int, float)) or isinstance(dropout, bool) or not 0 <= dropout <= 1:
         raise ValueError(f"dropout should be a number in range [0, 1], got {dropout!r}")
     if not 0 <= proj_size < hidden_size:
         raise ValueError(f"proj_size should be at least 0 and smaller than hidden_size={hidden_size}, got {proj_size}")
@@ -288,6 +298,7 @@ class RecurrentCell(Normalised):
         gain_init: float,
     ) -> None:
         super().__init__()
+        _check_flags(bias=bias)
         _check_sizes(input_size, hidden_size, 1, 0.0, 0)
         self.input_size, self.hidden_size, self.bias, self.gain_init = input_size, hidden_size, bias, gain_init
         self._describe(norm, formula, eps, bias=bias, nonlinearity=nonlinearity)
@@ -308,6 +319,8 @@ class RecurrentCell(Normalised):
             RuntimeError, ValueError, TypeError: a shape, type or device does not fit; the message names it.
         """
         name, given = type(self).__name__, self._state_from(hx)
+        if not isinstance(input, Tensor):
+            raise TypeError(f"{name}: expected input to be a Tensor, got {type(input).__name__}")
         if input.dim() not in (1, 2):
             raise ValueError(f"{name}: Expected input to be 1D or 2D, got {input.dim()}D instead")
         if input.shape[-1] != self.input_size:

@@ -62,6 +62,7 @@ class RNN(Recurrent):
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, nonlinearity,
             device, dtype, norm, formula, eps, gain_init,
         )  # fmt: skip
+        self.nonlinearity = nonlinearity
 
 
 class RNNCell(RecurrentCell):
@@ -92,3 +93,4 @@ class RNNCell(RecurrentCell):
         gain_init: float = 1.0,
     ) -> None:
         super().__init__(input_size, hidden_size, bias, nonlinearity, device, dtype, norm, formula, eps, gain_init)
+        self.nonlinearity = nonlinearity

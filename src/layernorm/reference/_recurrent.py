@@ -161,7 +161,7 @@ def recurrent_backward(
             previous = tuple(torch.where(plan.active[t], new, old) for new, old in zip(previous, d, strict=True))
         d = previous
     if not steps:
-        return [torch.zeros_like(input), *grad_state, *(torch.zeros_like(q) for q in params)]
+        return [torch.zeros_like(input), *(g.clone() for g in grad_state), *(torch.zeros_like(q) for q in params)]
     dx, grads = network.gradients(x, before, activations, tuple(torch.stack(k[::-1]) for k in zip(*steps, strict=True)))
     dx = dx if plan.active is None else torch.where(plan.active, dx, 0.0)
     like = [input, *state, *params]
