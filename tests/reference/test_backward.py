@@ -45,7 +45,7 @@ def compare(recurrence, reverse, lengths=True, reset=True):
         output, *rest = reference.recurrent_forward(x, state, params, *masks, recurrence, reverse, True)
         kept = rest[len(state) :]
         got = reference.recurrent_backward(
-            grads[0], grads[1:], x, state, params, *masks, output, kept, recurrence, reverse
+            x, state, params, *masks, output, kept, grads[0], grads[1:], recurrence, reverse
         )
     names = ["input", *recurrence.state_names, *recurrence.parameter_names]
     for name, a, b in zip(names, got, expected, strict=True):

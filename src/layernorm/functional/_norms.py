@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import backends, reference
-from ._bind import define, gradients_of_equations, transforming
+from ._bind import Op, gradients_of_equations, transforming
 
 
 def layer_norm(
@@ -92,7 +92,8 @@ def _normalize(
         _check(input, shape, weight, bias, norm)
         return reference.normalize_equations(input, shape, weight, bias, eps, norm)
     backend = backends.choose("normalize", input)
-    return torch.ops.layernorm.normalize(input, shape, weight, bias, eps, norm, backend)[0]
+    tensors = [t for t in (input, weight, bias) if t is not None]
+    return _NORMALIZE(1, tensors, input, shape, weight, bias, eps, norm, backend)[0]
 
 
 def _check(input: Tensor, normalized_shape: list[int], weight: Tensor | None, bias: Tensor | None, norm: str) -> None:
@@ -171,15 +172,19 @@ def _backward(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
         x, w, b = present(tensors)
         return [reference.normalize_equations(x, ctx.normalized_shape, w, b, ctx.eps, ctx.norm)]
 
-    if torch.is_grad_enabled():
+    if grads[0] is None:
+        return (None,) * 7
+    if torch.is_grad_enabled() or transforming():
         found = gradients_of_equations(equations, [t for t in (input, weight, bias) if t is not None], grads[:1])
     else:
-        found = _BACKWARD(grads[0], input, ctx.normalized_shape, weight, bias, saved, ctx.norm, ctx.backend)
+        found = _NORMALIZE_BACKWARD(
+            3, [grads[0], input, *saved], grads[0], input, ctx.normalized_shape, weight, bias, saved, ctx.norm, ctx.backend
+        )
     dx, dw, db = present(found)
     return dx, None, dw, db, None, None, None
 
 
-define(
+_NORMALIZE = Op(
     "normalize",
     "(Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps, str norm, str backend)",
     _kernel,
@@ -187,11 +192,10 @@ define(
     _setup_context,
     _backward,
 )
-define(
+_NORMALIZE_BACKWARD = Op(
     "normalize_backward",
     "(Tensor grad, Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, Tensor[] saved, str norm,"
     " str backend)",
     _backward_kernel,
     _backward_fake,
 )
-_BACKWARD = torch.ops.layernorm.normalize_backward

@@ -11,9 +11,10 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,7 +23,9 @@ from ..formula import GATES, Recurrence
 
 # Recurrent in engine.h, field by field.
 _RECURRENT = struct.Struct("=15q2d35q")
+_POINTERS = 17  # its fields from `output` on
 _STATISTICS, _VECTORS = 18, 8
+_SAVED = ("x", "h", "c", "statistics")
 
 
 def _load() -> ctypes.CDLL:
@@ -66,90 +69,100 @@ _LIBRARY = _load()
 ISA = _start(_LIBRARY)
 
 
-def covers(op: str, tensor: Tensor, recurrence: str | None) -> bool:
+def covers(op: str, device: str, dtype: torch.dtype, recurrence: str | None) -> bool:
     """Every formula and floating type, on the CPU."""
-    return op == "recurrent" and tensor.device.type == "cpu"
+    return op == "recurrent" and device == "cpu"
 
 
 def _up(n: int, to: int) -> int:
     return -(-n // to) * to
 
 
+class _Static(NamedTuple):
+    """What of a call does not depend on shapes."""
+
+    numbers: tuple[int, ...]  # from `gates` to `projected`
+    parameters: tuple[int, ...]  # where among the parameters are the three weights and the eight vectors; -1: nowhere
+    saved: tuple[str, ...]
+
+
 @cache
-def _static(recurrence: Recurrence) -> tuple[tuple[int, ...], dict[str, str]]:
-    """What does not depend on shapes: the integers from `gates` to `projected`, and which parameter is which vector."""
-    f = recurrence.formula
-    split, summed = f.gates == "split", f.gates == "sum"
+def _static(recurrence: Recurrence) -> _Static:
+    f, names = recurrence.formula, recurrence.parameter_names
+    split = f.gates == "split"
     norm = 0 if f.gates is None else 2 if recurrence.norm == "rms" else 1
     numbers = (
         GATES[recurrence.network], split, norm, f.span == "per_gate", {None: 0, "output": 1, "carry": 2}[f.cell],
         recurrence.norm == "rms", f.eps_on == "deviation", recurrence.nonlinearity == "relu", recurrence.projected,
     )  # fmt: skip
-    vectors = dict.fromkeys(("gain_x", "gain_h", "inside_x", "inside_h", "outside_x", "outside_h"), "")
-    if split:
-        vectors |= {"gain_x": "gain_ih", "gain_h": "gain_hh"}
-    elif summed:
-        vectors |= {"gain_x": "gain"}
-    inside = f.gates is None or f.bias_inside
-    vectors |= {"inside_x" if inside else "outside_x": "bias_ih", "inside_h" if inside else "outside_h": "bias_hh"}
-    if f.bias_inside and split:
-        vectors |= {"outside_x": "norm_bias_ih", "outside_h": "norm_bias_hh"}
-    elif f.bias_inside and summed:
-        vectors |= {"outside_x": "norm_bias"}
-    vectors |= {"gain_c": "gain_c", "bias_c": "bias_c"}
-    return tuple(map(int, numbers)), vectors
+    gains = {"split": ("gain_ih", "gain_hh"), "sum": ("gain", ""), None: ("", "")}[f.gates]
+    biases, none = ("bias_ih", "bias_hh"), ("", "")
+    inside = biases if f.gates is None or f.bias_inside else none
+    outside = none if f.gates is None else biases
+    if f.gates is not None and f.bias_inside:
+        outside = ("norm_bias_ih", "norm_bias_hh") if split else ("norm_bias", "")
+    order = ("weight_ih", "weight_hh", "weight_hr", *gains, *inside, *outside, "gain_c", "bias_c")
+    saved = ["x", "statistics"]
+    saved += ["h"] if split or recurrence.network == "GRU" else []
+    saved += ["c"] if recurrence.network == "LSTM" else []
+    found = tuple(names.index(name) if name in names else -1 for name in order)
+    return _Static(tuple(map(int, numbers)), found, tuple(saved))
 
 
-def _computed(input: Tensor) -> torch.dtype:
-    return torch.promote_types(input.dtype, torch.float32)
+def _computed(dtype: torch.dtype) -> torch.dtype:
+    """The type that is computed in."""
+    return dtype if dtype is torch.float64 else torch.float32
+
+
+def _ready(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """In the type that is computed in, and contiguous."""
+    return [t if t.dtype is dtype and t.is_contiguous() else t.to(dtype).contiguous() for t in tensors]
 
 
 def _pointer(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
-class _Arguments:
-    """One call's tensors in the type that is computed in, contiguous where the kernels need that, and their pointers."""
+class _Call:
+    """One call's tensors as the kernels take them, and the fields of `Recurrent` up to `reset`."""
 
     def __init__(
         self,
         input: Tensor,
-        state: list[Tensor],
-        params: list[Tensor],
+        state: Sequence[Tensor],
+        params: Sequence[Tensor],
         lengths: Tensor | None,
         reset: Tensor | None,
         recurrence: Recurrence,
         reverse: bool,
     ) -> None:
-        dtype = _computed(input)
-        self.type = int(dtype == torch.float64)
-        self.x = input.to(dtype)
-        if self.x.stride(2) != 1 and self.x.shape[2] > 1:
-            self.x = self.x.contiguous()
-        self.state = [s.to(dtype).contiguous() for s in state]
-        self.params = [p.to(dtype).contiguous() for p in params]
-        named = dict(zip(recurrence.parameter_names, self.params, strict=True))
+        self.dtype = _computed(input.dtype)
+        static, formula = _static(recurrence), recurrence.formula
+        x = input if input.dtype is self.dtype else input.to(self.dtype)
+        self.T, self.B, self.I = x.shape
+        x_t, x_b, step = x.stride()
+        if step != 1 and self.I > 1:
+            x = x.contiguous()
+            x_t, x_b, _ = x.stride()
+        self.x, self.state, self.params = x, _ready(state, self.dtype), _ready(params, self.dtype)
+        units, self.P = self.params[1].shape
+        self.H = units // static.numbers[0]
         self.lengths = None if lengths is None else lengths.to(torch.int64).contiguous()
         self.reset = None if reset is None else reset.contiguous()
-        self.T, self.B, self.I = input.shape
-        self.P = params[1].shape[1]
-        self.H = params[1].shape[0] // GATES[recurrence.network]
-        numbers, self.vectors = _static(recurrence)
-        f = recurrence.formula
-        c0 = self.state[1] if len(state) > 1 else None
+        pointers = [p.data_ptr() for p in self.params]
+        pointers.append(0)  # where -1 leads
+        given = [pointers[k] for k in static.parameters]
+        h0, *c0 = [s.data_ptr() for s in self.state]
+        self.saved, self.parameters = static.saved, static.parameters
         self.fields = (
-            self.T, self.B, self.I, self.H, self.P, *numbers, int(reverse), f.eps, f.forget_bias,
-            self.x.data_ptr(), self.x.stride(0), self.x.stride(1), self.state[0].data_ptr(), _pointer(c0),
-            named["weight_ih"].data_ptr(), named["weight_hh"].data_ptr(), _pointer(named.get("weight_hr")),
-            *(_pointer(named.get(name)) for name in self.vectors.values()), _pointer(self.lengths),
-            _pointer(self.reset),
+            self.T, self.B, self.I, self.H, self.P, *static.numbers, reverse, formula.eps, formula.forget_bias,
+            x.data_ptr(), x_t, x_b, h0, c0[0] if c0 else 0, *given, _pointer(self.lengths), _pointer(self.reset),
         )  # fmt: skip
 
-
-def _call(function: Any, arguments: _Arguments, *more: Tensor | None) -> None:
-    packed = _RECURRENT.pack(*arguments.fields, *map(_pointer, more))
-    if function(packed, arguments.type):
-        raise MemoryError(f"layernorm: not enough memory for a call with input {list(arguments.x.shape)}")
+    def run(self, function: Any, *pointers: int) -> None:
+        packed = _RECURRENT.pack(*self.fields, *pointers, *(0,) * (_POINTERS - len(pointers)))
+        if function(packed, self.dtype is torch.float64):
+            raise MemoryError(f"layernorm: not enough memory for a call with input {list(self.x.shape)}")
 
 
 def recurrent_forward(
@@ -163,49 +176,37 @@ def recurrent_forward(
     save: bool,
 ) -> list[Tensor]:
     """[output (T, B, P), *final state], and with ``save`` what `recurrent_backward` needs."""
-    a = _Arguments(input, state, params, lengths, reset, recurrence, reverse)
-    output = a.x.new_empty(a.T, a.B, a.P)
-    final = [torch.empty_like(s) for s in a.state]
-    saved = recurrent_saved(input, state, params, recurrence) if save else []
-    kept = dict(zip(_saved_names(input, recurrence), saved, strict=True)) if save else {}
-    output = kept.get("output", output)
-    _call(
-        _LIBRARY.layernorm_recurrent_forward, a, output, *(final if len(final) > 1 else (*final, None)),
-        *(kept.get(name) for name in ("x", "h", "c", "statistics")), *(None,) * 10,
-    )  # fmt: skip
-    # A result must not be a saved tensor or an argument.
-    return [output.to(input.dtype), *(s.to(input.dtype) for s in final), *saved]
+    call = _Call(input, state, params, lengths, reset, recurrence, reverse)
+    output = call.x.new_empty((call.T, call.B, call.P))
+    final = [torch.empty_like(s) for s in call.state]
+    kept: dict[str, Tensor] = {}
+    if save:
+        saved = recurrent_saved(input, state, params, recurrence)
+        kept = dict(zip(call.saved, saved, strict=False))
+    h_n, *c_n = [s.data_ptr() for s in final]
+    pointers = [_pointer(kept.get(name)) for name in _SAVED] if save else ()
+    call.run(_LIBRARY.layernorm_recurrent_forward, output.data_ptr(), h_n, c_n[0] if c_n else 0, *pointers)
+    if call.dtype is input.dtype:
+        return [output, *final, *kept.values()]
+    return [output.to(input.dtype), *(s.to(input.dtype) for s in final), *kept.values(), *([output] if save else [])]
 
 
-def _saved_names(input: Tensor, recurrence: Recurrence) -> list[str]:
-    names = ["x", "statistics"]
-    if recurrence.formula.gates == "split" or recurrence.network == "GRU":
-        names.append("h")
-    if recurrence.network == "LSTM":
-        names.append("c")
-    if _computed(input) != input.dtype:
-        names.append("output")
-    return names
-
-
-def recurrent_saved(input: Tensor, state: list[Tensor], params: list[Tensor], recurrence: Recurrence) -> list[Tensor]:
+def recurrent_saved(
+    input: Tensor, state: Sequence[Tensor], params: Sequence[Tensor], recurrence: Recurrence
+) -> list[Tensor]:
     """Empty tensors with the shapes and types of what `recurrent_forward` saves."""
-    G, P = GATES[recurrence.network], params[1].shape[1]
-    H = params[1].shape[0] // G
-    Hp = _up(H, 16)
+    static, (units, P), dtype = _static(recurrence), params[1].shape, _computed(input.dtype)
+    G = static.numbers[0]
+    Hp = _up(units // G, 16)
     Z = _up(G * Hp, 32)
     Z += 32 if Z % 512 == 0 else 0
-    sizes = {"x": Z, "h": Z if recurrence.formula.gates == "split" else Hp, "c": Hp, "output": P}
-    sizes["statistics"] = _STATISTICS
+    sizes = {"x": Z, "h": Z if recurrence.formula.gates == "split" else Hp, "c": Hp, "statistics": _STATISTICS}
     T, B = input.shape[:2]
-    return [
-        input.new_empty(T, B, sizes[name], dtype=_computed(input)) for name in _saved_names(input, recurrence)
-    ]
+    saved = [input.new_empty(T, B, sizes[name], dtype=dtype) for name in static.saved]
+    return saved if dtype is input.dtype else [*saved, input.new_empty(T, B, P, dtype=dtype)]
 
 
 def recurrent_backward(
-    grad_output: Tensor,
-    grad_state: list[Tensor],
     input: Tensor,
     state: list[Tensor],
     params: list[Tensor],
@@ -213,32 +214,34 @@ def recurrent_backward(
     reset: Tensor | None,
     output: Tensor,
     saved: list[Tensor],
+    grad_output: Tensor | None,
+    grad_state: Sequence[Tensor | None],
     recurrence: Recurrence,
     reverse: bool,
 ) -> list[Tensor]:
-    """[d input, *d initial state, *d params]."""
-    a = _Arguments(input, state, params, lengths, reset, recurrence, reverse)
-    dtype = a.x.dtype
-    kept = dict(zip(_saved_names(input, recurrence), saved, strict=True))
-    output = kept.get("output", output).contiguous()
-    grads = [grad_output.to(dtype).contiguous(), *(g.to(dtype).contiguous() for g in grad_state)]
-    d_x = a.x.new_empty(a.T, a.B, a.I)
-    d_state = [torch.empty_like(s) for s in a.state]
-    d_weights = {name: torch.empty_like(p) for name, p in _named(a.params, recurrence) if name.startswith("weight")}
-    G = GATES[recurrence.network]
-    d_vectors = a.x.new_empty(_VECTORS, G * a.H)
-    second = [None] if len(state) == 1 else []
-    _call(
-        _LIBRARY.layernorm_recurrent_backward, a, output, None, None,
-        *(kept.get(name) for name in ("x", "h", "c", "statistics")), *grads, *second, d_x, *d_state, *second,
-        *(d_weights.get(name) for name in ("weight_ih", "weight_hh", "weight_hr")), d_vectors,
+    """[d input, *d initial state, *d params]; a gradient that is ``None`` is zero."""
+    call = _Call(input, state, params, lengths, reset, recurrence, reverse)
+    kept = dict(zip(call.saved, saved, strict=False))
+    output = output if call.dtype is input.dtype else saved[-1]
+    d_output, *d_final = [None if g is None else _ready([g], call.dtype)[0] for g in (grad_output, *grad_state)]
+    results = [torch.empty(t.shape, dtype=call.dtype) for t in (call.x, *call.state, *call.params)]
+    d_x, d_state, d_params = results[0], results[1 : 1 + len(state)], results[1 + len(state) :]
+    G = call.params[1].shape[0] // call.H
+    d_vectors = torch.empty(_VECTORS, G * call.H, dtype=call.dtype)
+    weights, vectors = call.parameters[:3], call.parameters[3:]
+    call.run(
+        _LIBRARY.layernorm_recurrent_backward, output.data_ptr(), 0, 0,
+        *(_pointer(kept.get(name)) for name in _SAVED), _pointer(d_output), *_pair(d_final), d_x.data_ptr(),
+        *_pair(d_state), *(0 if k < 0 else d_params[k].data_ptr() for k in weights), d_vectors.data_ptr(),
     )  # fmt: skip
-    of_vector = {name: d_vectors[k] for k, name in enumerate(a.vectors.values()) if name}
-    found = [d_x, *d_state]
-    for name, p in _named(a.params, recurrence):
-        found.append(d_weights[name] if name in d_weights else of_vector[name][: p.shape[0]].clone())
-    return [g.to(t.dtype) for g, t in zip(found, (input, *state, *params), strict=True)]
+    for k, found in zip(vectors, d_vectors, strict=True):
+        if k >= 0:
+            d_params[k].copy_(found[: d_params[k].shape[0]])
+    if call.dtype is input.dtype:
+        return results
+    return [r.to(t.dtype) for r, t in zip(results, (input, *state, *params), strict=True)]
 
 
-def _named(params: list[Tensor], recurrence: Recurrence) -> list[tuple[str, Tensor]]:
-    return list(zip(recurrence.parameter_names, params, strict=True))
+def _pair(state: Sequence[Tensor | None]) -> tuple[int, int]:
+    """The pointers of h's part and of c's, if there is one."""
+    return _pointer(state[0]), _pointer(state[1]) if len(state) > 1 else 0

@@ -100,4 +100,73 @@ static void product(const Rows<T>& A, const Panels<T>& B, T* c, i64 outer_c, i64
     }
 }
 
+// --- packing ---
+
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define LAYERNORM_SHUFFLES
+#endif
+#endif
+
+#if defined(LAYERNORM_SHUFFLES)
+template <class T, int STEP, int... LANE>
+INLINE void exchange(V<T>& a, V<T>& b, const Lanes<LANE...>&) {
+    constexpr int N = sizeof...(LANE);
+    const V<T> upper = __builtin_shufflevector(a, b, (LANE & STEP ? N + LANE - STEP : LANE)...);
+    b = __builtin_shufflevector(a, b, (LANE & STEP ? N + LANE : LANE + STEP)...);
+    a = upper;
+}
+template <class T, int STEP> INLINE void transpose(V<T>* row) {
+    if constexpr (STEP >= 1) {
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES<T>; ++i)
+            if (!(i & STEP)) exchange<T, STEP>(row[i], row[i + STEP], AllLanes<LANES<T>>{});
+        transpose<T, STEP / 2>(row);
+    }
+}
+#endif
+
+// to[k * PANEL + c] = from[c][k] for one vector of columns c (a null row is zero), k < K.
+template <class T> static void interleave(T* to, const T* const* from, i64 K) {
+    i64 k = 0;
+#if defined(LAYERNORM_SHUFFLES)
+    for (; k + LANES<T> <= K; k += LANES<T>) {
+        V<T> row[LANES<T>];
+#pragma GCC unroll 16
+        for (int c = 0; c < LANES<T>; ++c) row[c] = from[c] ? load(from[c] + k) : V<T>{};
+        transpose<T, LANES<T> / 2>(row);
+#pragma GCC unroll 16
+        for (int c = 0; c < LANES<T>; ++c) store(to + (k + c) * PANEL<T>, row[c]);
+    }
+#endif
+    for (; k < K; ++k)
+        for (int c = 0; c < LANES<T>; ++c) to[k * PANEL<T> + c] = from[c] ? from[c][k] : T(0);
+}
+
+// --- without packing: for a call that uses a matrix only a few times ---
+
+// The first n elements at p, 0 in the other lanes.
+template <class T> INLINE V<T> load_first(const T* p, i64 n) {
+    T lane[LANES<T>] = {};
+    memcpy(lane, p, n * sizeof(T));
+    return load(lane);
+}
+
+// c[j] = sum over k of w[j][k] * a[k], j < units.
+template <class T> static void dense(const T* a, const T* w, i64 K, i64 units, T* c) {
+    constexpr int N = 4;
+    const i64 whole = K / LANES<T> * LANES<T>, rest = K - whole;
+    for (i64 j = 0; j < units; j += N) {
+        const i64 n = least(N, units - j);
+        const T* row[N];
+        for (i64 i = 0; i < N; ++i) row[i] = w + (j + least(i, n - 1)) * K;
+        V<T> acc[N] = {};
+        for (i64 k = 0; k < whole; k += LANES<T>)
+            for (int i = 0; i < N; ++i) acc[i] += load(row[i] + k) * load(a + k);
+        if (rest)
+            for (int i = 0; i < N; ++i) acc[i] += load_first(row[i] + whole, rest) * load_first(a + whole, rest);
+        for (i64 i = 0; i < n; ++i) c[j + i] = sum<T>(acc[i]);
+    }
+}
+
 }  // namespace LAYERNORM_ISA

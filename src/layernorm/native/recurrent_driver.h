@@ -16,6 +16,8 @@ constexpr i64 STEP_BLOCK_BYTES = 512 << 10;  // of W_ih x, a thread's
 constexpr i64 NEAR_BYTES = 1280 << 10;       // of W_hh: what leaves room for the rest in a core's own cache
 constexpr i64 BACKWARD_ROWS = 384;           // rows of dz in a block of the backward
 constexpr i64 ROW_GROUPS = 32;               // the parameters' gradients are first summed within groups of rows
+constexpr i64 DIRECT_ROWS = 8;               // up to so many rows in a whole call the weights are not packed
+constexpr i64 DENSE_SHARED = 64 << 10;       // a product of one row with a larger matrix is shared out
 constexpr i64 ROW = 32;                      // a row of summed inputs is a multiple of it, and it of any panel
 constexpr int INSIDE_X = 2, INSIDE_H = 3, OUTSIDE_X = 4, OUTSIDE_H = 5;  // of the eight vectors
 constexpr i64 UNITS = REGISTERS == 32 ? 8 : 4;  // units of dz in one tile of dW: divides PAD
@@ -99,14 +101,16 @@ template <class T> struct Sequence {
     i64 unit(i64 j) const { return j / Hp < G && j % Hp < H ? j / Hp * H + j % Hp : -1; }
 
     // W^T as panels: their columns are the padded units, K the matrix's columns.
-    void pack_transposed(Panels<T>& to, const T* w, i64 from, i64 end) const {
-        for (i64 q = from; q < end; ++q) {
-            T* panel = to.panel(q);
-            for (i64 c = 0; c < PANEL<T>; ++c) {
-                const i64 row = unit(q * PANEL<T> + c);
-                for (i64 k = 0; k < to.K; ++k) panel[k * PANEL<T> + c] = row < 0 ? T(0) : w[row * to.K + k];
+    template <class Unit> void pack_transposed(Panels<T>& to, const T* w, i64 from, i64 end, const Unit& unit) const {
+        for (i64 q = from; q < end; ++q)
+            for (i64 half = 0; half < PANEL<T>; half += LANES<T>) {
+                const T* rows[LANES<T>];
+                for (i64 c = 0; c < LANES<T>; ++c) {
+                    const i64 row = unit(q * PANEL<T> + half + c);
+                    rows[c] = row < 0 ? nullptr : w + row * to.K;
+                }
+                interleave(to.panel(q) + half, rows, to.K);
             }
-        }
     }
     // W as panels: their columns are the matrix's, K the padded units.
     void pack(Panels<T>& to, const T* w, i64 columns, i64 from, i64 end) const {
@@ -141,33 +145,46 @@ template <class F> static void share(ParallelFor run, i64 count, const F& f) {
 template <class T> struct ForwardPass : Sequence<T> {
     using S = Sequence<T>;
     using S::n, S::T_, S::B, S::I, S::H, S::P, S::G, S::Hp, S::Z, S::W, S::layer, S::in, S::out;
-    explicit ForwardPass(const Recurrent& call) : S(call) {}
+    ParallelFor run;
+    ForwardPass(const Recurrent& call, ParallelFor run) : S(call), run(run) {}
 
     void lay(Cursor& c) {
         S::lay_vectors(c);
+        if (direct()) return;
         S::lay_panels(c, S::ih, I, Z);
         S::lay_panels(c, S::hh, P, Z);
         if (n.projected) S::lay_panels(c, S::hr, H, W);
     }
 
-    void prepare(ParallelFor run) {
+    void prepare() {
         S::prepare_vectors();
+        if (direct()) return;
+        const auto of_gates = [this](i64 j) { return S::unit(j); };
+        const auto of_projection = [this](i64 j) { return j < P ? j : -1; };
         share(run, S::ih.count(), [&](i64 from, i64 end) {
-            S::pack_transposed(S::ih, in(n.w_ih), from, end);
-            S::pack_transposed(S::hh, in(n.w_hh), from, end);
+            S::pack_transposed(S::ih, in(n.w_ih), from, end, of_gates);
+            S::pack_transposed(S::hh, in(n.w_hh), from, end, of_gates);
         });
         if (n.projected)
-            for (i64 q = 0; q < S::hr.count(); ++q)
-                for (i64 c = 0; c < PANEL<T>; ++c)
-                    for (i64 k = 0; k < H; ++k) {
-                        const i64 row = q * PANEL<T> + c;
-                        S::hr.panel(q)[k * PANEL<T> + c] = row < P ? in(n.w_hr)[row * H + k] : T(0);
-                    }
+            share(run, S::hr.count(),
+                [&](i64 from, i64 end) { S::pack_transposed(S::hr, in(n.w_hr), from, end, of_projection); });
+    }
+
+    // Whether the weights are used as they are: for so few rows packing costs more than it gains.
+    bool direct() const { return T_ * B <= DIRECT_ROWS && !n.projected; }
+    void dense_gates(const T* a, const T* w, i64 K, T* z) const {
+        memset(z, 0, Z * sizeof(T));
+        share(G * H * K > DENSE_SHARED ? run : nullptr, G * (Hp / UNITS), [&](i64 from, i64 end) {
+            for (i64 q = from; q < end; ++q) {
+                const i64 g = q / (Hp / UNITS), u = q % (Hp / UNITS) * UNITS;
+                dense(a, w + (g * H + u) * K, K, least(UNITS, H - u), z + g * Hp + u);
+            }
+        });
     }
 
     // How many rows go through the sequence together: few, so that what they need stays in cache beside W_hh; many, where
     // W_hh itself does not stay there and has to be worth its way.
-    i64 rows_together() const { return S::hh.K * Z * i64(sizeof(T)) <= NEAR_BYTES ? 2 * TILE : 12 * TILE; }
+    i64 rows_together() const { return P * Z * i64(sizeof(T)) <= NEAR_BYTES ? 2 * TILE : 12 * TILE; }
 
     // What a thread needs for its rows.
     struct Part {
@@ -191,7 +208,11 @@ template <class T> struct ForwardPass : Sequence<T> {
     // W_ih x for times [t, t + steps): zx[time][row][Z], times `apart` elements apart.
     void input_side(i64 t, i64 steps, i64 b0, i64 rows, T* zx, i64 apart) const {
         const T* x = in(n.x) + t * n.x_t + b0 * n.x_b;
-        if (rows >= steps)
+        if (direct())
+            for (i64 s = 0; s < steps; ++s)
+                for (i64 r = 0; r < rows; ++r)
+                    dense_gates(x + s * n.x_t + r * n.x_b, in(n.w_ih), I, zx + s * apart + r * Z);
+        else if (rows >= steps)
             product<T>({x, steps, n.x_t, rows, n.x_b}, S::ih, zx, apart, Z, Z);
         else
             product<T>({x, rows, n.x_b, steps, n.x_t}, S::ih, zx, Z, apart, Z);
@@ -237,7 +258,10 @@ template <class T> struct ForwardPass : Sequence<T> {
                     memset(part.c + r * Hp, 0, Hp * sizeof(T));
                 }
         T* zh = saves_h() ? out(n.saved_h) + (t * B + b0) * Z : part.zh;
-        product<T>({part.h, 1, 0, rows, W}, S::hh, zh, 0, Z, Z);
+        if (direct())
+            for (i64 r = 0; r < rows; ++r) dense_gates(part.h + r * W, in(n.w_hh), P, zh + r * Z);
+        else
+            product<T>({part.h, 1, 0, rows, W}, S::hh, zh, 0, Z, Z);
         for (i64 r = 0; r < rows; ++r) {
             if (!S::active(t, b0 + r)) continue;
             const i64 at = t * B + b0 + r;
@@ -264,9 +288,9 @@ template <class T> struct ForwardPass : Sequence<T> {
 };
 
 template <class T> static int recurrent_forward(const Recurrent* call, ParallelFor run) {
-    ForwardPass<T> pass(*call);
+    ForwardPass<T> pass(*call, run);
     if (!of_call.arrange(pass)) return 1;
-    pass.prepare(run);
+    pass.prepare();
     const i64 together = pass.rows_together();
     share(run, pass.B, [&](i64 b0, i64 b1) {
         const i64 chunks = (b1 - b0 + together - 1) / together, rows = (b1 - b0 + chunks - 1) / chunks;
@@ -389,8 +413,10 @@ template <class T> struct BackwardPass : Sequence<T> {
             T* d = (n.projected ? dht + in_block(t, b) * W : part.dm + (b - b0) * W);
             memset(d, 0, W * sizeof(T));
             if (!S::active(t, b)) continue;
+            memcpy(d, dh + b * W, P * sizeof(T));
+            if (!n.d_output) continue;
             const T* dy = in(n.d_output) + (t * B + b) * P;
-            for (i64 j = 0; j < P; ++j) d[j] = dh[b * W + j] + dy[j];
+            for (i64 j = 0; j < P; ++j) d[j] += dy[j];
         }
         if (n.projected) product<T>({dht + in_block(t, b0) * W, 1, 0, R, W}, S::hr, part.dm, 0, M, M);
         for (i64 b = b0; b < b1; ++b) {

@@ -44,6 +44,11 @@ template <class T> using V = typename VectorOf<T>::type;
 template <class T> using Bits = typename VectorOf<T>::bits;
 template <class T> constexpr int LANES = VECTOR_BYTES / sizeof(T);
 
+template <int... LANE> struct Lanes {};
+template <int N, int... LANE> struct Count : Count<N - 1, N - 1, LANE...> {};
+template <int... LANE> struct Count<0, LANE...> { typedef Lanes<LANE...> type; };
+template <int N> using AllLanes = typename Count<N>::type;
+
 #define INLINE static inline __attribute__((always_inline))
 
 template <class T> INLINE V<T> load(const T* p) { return *reinterpret_cast<const typename VectorOf<T>::anywhere*>(p); }

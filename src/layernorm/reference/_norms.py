@@ -11,6 +11,8 @@ import math
 import torch
 from torch import Tensor
 
+from ._plain import below_autocast, kernel
+
 
 def centre(z: Tensor) -> Tensor:
     """z - mean(z), twice: the second time takes away the rounding error of the first mean, which is as large as
@@ -58,6 +60,7 @@ def _like(rows: Tensor, tensor: Tensor) -> Tensor:
     return rows.to(tensor.dtype).reshape(tensor.shape)
 
 
+@below_autocast
 def normalize_equations(
     input: Tensor, normalized_shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float, norm: str
 ) -> Tensor:
@@ -70,6 +73,7 @@ def normalize_equations(
     return _like(y, input)
 
 
+@kernel
 def normalize_forward(
     input: Tensor, normalized_shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float, norm: str
 ) -> list[Tensor]:
@@ -93,6 +97,7 @@ def normalize_forward(
     return [_like(u, input), *statistics, r.squeeze(-1)]
 
 
+@kernel
 def normalize_backward(
     grad: Tensor,
     input: Tensor,

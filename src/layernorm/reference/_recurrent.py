@@ -9,6 +9,7 @@ Times are in the order in which the steps are taken: a reverse direction flips i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 from ..formula import Recurrence
 from ._gru import GRU
 from ._lstm import LSTM
+from ._plain import below_autocast, kernel
 from ._rnn import RNN, Network, State
 from ._sites import Parameters
 
@@ -87,6 +89,7 @@ def _zero_where(cut: Tensor | None, t: int, state: State) -> State:
     return state if cut is None else tuple(torch.where(cut[t], 0.0, s) for s in state)
 
 
+@below_autocast
 def recurrent_equations(
     input: Tensor,
     state: list[Tensor],
@@ -101,6 +104,7 @@ def recurrent_equations(
     return [output, *(s.to(input.dtype) for s in states[-1])]
 
 
+@kernel
 def recurrent_forward(
     input: Tensor,
     state: list[Tensor],
@@ -127,9 +131,8 @@ def recurrent_saved(input: Tensor, state: list[Tensor], params: list[Tensor], re
     return [s.new_empty(input.shape[0], *s.shape, dtype=dtype) for s in state]
 
 
+@kernel
 def recurrent_backward(
-    grad_output: Tensor,
-    grad_state: list[Tensor],
     input: Tensor,
     state: list[Tensor],
     params: list[Tensor],
@@ -137,10 +140,17 @@ def recurrent_backward(
     reset: Tensor | None,
     output: Tensor,
     saved: list[Tensor],
+    grad_output: Tensor | None,
+    grad_state: Sequence[Tensor | None],
     recurrence: Recurrence,
     reverse: bool,
 ) -> list[Tensor]:
-    """[d input, *d initial state, *d params], by hand: the state's gradient step by step, everything else at once."""
+    """[d input, *d initial state, *d params], by hand: the state's gradient step by step, everything else at once.
+
+    A gradient that is ``None`` is zero.
+    """
+    grad_output = torch.zeros_like(output) if grad_output is None else grad_output
+    grad_state = [torch.zeros_like(s) if g is None else g for s, g in zip(state, grad_state, strict=True)]
     T = input.shape[0]
     plan = schedule(T, lengths, reset, reverse)
     x, p = _prepare(input, params, recurrence, plan, reverse)
