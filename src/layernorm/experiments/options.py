@@ -18,8 +18,8 @@ from .experiment import Experiment, option, swept
 class Settings:
     """Where and with what to run. Only `precision` is part of what a run is; the rest may change on resuming."""
 
-    data: Path | None = option(None, "folder with the data set's files (else $LAYERNORM_DATA/NAME, cache, download)")  # noqa: RUF009
-    out: Path | None = option(None, "folder for runs and report (else runs/EXPERIMENT or runs/EXPERIMENT-PRESET)")  # noqa: RUF009
+    data: Path | None = option(None, "folder with the data set's files (else $LAYERNORM_DATA/NAME, cache, download)")
+    out: Path | None = option(None, "folder for runs and report (else runs/EXPERIMENT or runs/EXPERIMENT-PRESET)")
     restart: bool = option(False, "begin again: forget what these runs left in the folder")
     threads: int = option(0, "processor threads (0: torch's choice)")
     device: Literal["auto", "cpu", "cuda"] = option("auto", "where to compute; auto takes a GPU if there is one")
