@@ -42,10 +42,9 @@ def compare(recurrence, reverse, lengths=True, reset=True):
     inputs = [x, *state, *params]
     expected = torch.autograd.grad(outputs, inputs, grads, materialize_grads=True)
     with torch.no_grad():
-        output, *rest = reference.recurrent_forward(x, state, params, *masks, recurrence, reverse, True)
-        kept = rest[len(state) :]
+        kept = reference.recurrent_forward(x, state, params, *masks, recurrence, reverse, True)[len(outputs) :]
         got = reference.recurrent_backward(
-            x, state, params, *masks, output, kept, grads[0], grads[1:], recurrence, reverse
+            x, state, params, *masks, kept, grads[0], grads[1:], recurrence, reverse
         )
     names = ["input", *recurrence.state_names, *recurrence.parameter_names]
     for name, a, b in zip(names, got, expected, strict=True):

@@ -61,7 +61,7 @@ class _Direct(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         found = op.kernel(*args)
         ctx.op, ctx.extra = op, len(found) - results
-        ctx.layout = [list if _is_tensors(arg) else type(arg) for arg in args]
+        ctx.layout = ["many" if _is_tensors(arg) else "one" if isinstance(arg, Tensor) else "none" for arg in args]
         op.setup_context(ctx, args, found)  # type: ignore[misc]
         return tuple(found[:results])
 
@@ -70,10 +70,7 @@ class _Direct(torch.autograd.Function):
         found = ctx.op.backward(ctx, [*grads, *(None,) * ctx.extra])
         flat: list[Tensor | None] = []
         for kind, grad in zip(ctx.layout, found, strict=True):
-            if kind is list:
-                flat += grad
-            elif issubclass(kind, Tensor):
-                flat.append(grad)
+            flat += grad if kind == "many" else [grad] if kind == "one" else []
         return (None, None, None, *flat)
 
 
@@ -109,8 +106,8 @@ def transforming() -> bool:
 
 
 def gradients_of_equations(
-    equations: Callable[..., list[Tensor]], inputs: Sequence[Tensor], grads: Sequence[Tensor]
+    equations: Callable[..., list[Tensor]], inputs: Sequence[Tensor], grads: Sequence[Tensor | None]
 ) -> list[Tensor]:
     """The vector-Jacobian product of plain equations: differentiable itself, so it serves higher derivatives."""
-    vjp = torch.func.vjp(equations, *inputs)[1]
-    return list(vjp(list(grads)))
+    results, vjp = torch.func.vjp(equations, *inputs)
+    return list(vjp([torch.zeros_like(r) if g is None else g for r, g in zip(results, grads, strict=True)]))

@@ -260,7 +260,8 @@ def _check(
     recurrence: Recurrence,
 ) -> None:
     """Everything about shapes, types and devices that an engine relies on."""
-    if lengths is None and reset is None and input.dim() == 3 and len(params) > 1 and params[1].dim() == 2:
+    static = type(input) is Tensor and not torch.compiler.is_compiling()  # a symbolic size cannot be looked up
+    if static and lengths is None and reset is None and input.dim() == 3 and len(params) > 1 and params[1].dim() == 2:
         shapes = _shapes(recurrence, input.shape, params[1].shape)
         given, dtype, device = (*state, *params), input.dtype, input.device
         if dtype.is_floating_point and len(given) == len(shapes):
@@ -378,13 +379,13 @@ def _backward_fake(input: Tensor, state: list[Tensor], params: list[Tensor], *re
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     input, state, params, lengths, reset, ctx.recurrence, ctx.reverse, _, ctx.backend = inputs
     ctx.states, ctx.params = len(state), len(params)
-    ctx.save_for_backward(lengths, reset, input, *state, *params, output[0], *output[1 + len(state) :])
+    ctx.save_for_backward(lengths, reset, input, *state, *params, *output[1 + len(state) :])
 
 
 def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     lengths, reset, *tensors = ctx.saved_tensors
     n = 1 + ctx.states
-    inputs, (output, *saved) = tensors[: n + ctx.params], tensors[n + ctx.params :]
+    inputs, saved = tensors[: n + ctx.params], tensors[n + ctx.params :]
     recurrence = Recurrence.decode(ctx.recurrence)
 
     def equations(*tensors: Tensor) -> list[Tensor]:
@@ -392,12 +393,10 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
         return reference.recurrent_equations(x, state, params, lengths, reset, recurrence, ctx.reverse)
 
     if torch.is_grad_enabled() or transforming():
-        results = (output, *inputs[1:n])
-        given = [torch.zeros_like(r) if g is None else g for r, g in zip(results, grads[:n], strict=True)]
-        found = gradients_of_equations(equations, inputs, given)
+        found = gradients_of_equations(equations, inputs, grads[:n])
     else:
         found = _RECURRENT_BACKWARD(
-            len(inputs), tensors, inputs[0], inputs[1:n], inputs[n:], lengths, reset, output, saved, grads[0], grads[1:n],
+            len(inputs), tensors, inputs[0], inputs[1:n], inputs[n:], lengths, reset, saved, grads[0], grads[1:n],
             ctx.recurrence, ctx.reverse, ctx.backend,
         )  # fmt: skip
     return found[0], list(found[1:n]), list(found[n:]), None, None, None, None, None, None
@@ -414,7 +413,7 @@ _RECURRENT = Op(
 )
 _RECURRENT_BACKWARD = Op(
     "recurrent_backward",
-    "(Tensor input, Tensor[] state, Tensor[] params, Tensor? lengths, Tensor? reset, Tensor output, Tensor[] saved,"
+    "(Tensor input, Tensor[] state, Tensor[] params, Tensor? lengths, Tensor? reset, Tensor[] saved,"
     " Tensor? grad_output, Tensor?[] grad_state, str recurrence, bool reverse, str backend)",
     _backward_kernel,
     _backward_fake,

@@ -22,15 +22,15 @@ from torch import Tensor
 from ..formula import GATES, Recurrence
 
 # Recurrent in engine.h, field by field.
-_RECURRENT = struct.Struct("=15q2d35q")
-_POINTERS = 17  # its fields from `output` on
+_RECURRENT = struct.Struct("=15q2d36q")
+_POINTERS = 18  # its fields from `output` on
 _STATISTICS, _VECTORS = 18, 8
-_SAVED = ("x", "h", "c", "statistics")
+_SAVED = ("x", "h", "c", "statistics", "output")
 
 
 def _load() -> ctypes.CDLL:
-    folder = Path(__file__).parent
-    found = sorted(path for path in folder.glob("liblayernorm_native.*") if path.suffix in (".so", ".dylib", ".dll"))
+    # Installed for development the library lies in site-packages, and this file does not: both are in __path__.
+    found = [path for folder in __path__ for path in Path(folder).glob("*layernorm_native.*") if path.suffix == ".so"]
     if not found:
         raise ImportError(
             "the package was installed without its C++ library; "
@@ -102,7 +102,7 @@ def _static(recurrence: Recurrence) -> _Static:
     if f.gates is not None and f.bias_inside:
         outside = ("norm_bias_ih", "norm_bias_hh") if split else ("norm_bias", "")
     order = ("weight_ih", "weight_hh", "weight_hr", *gains, *inside, *outside, "gain_c", "bias_c")
-    saved = ["x", "statistics"]
+    saved = ["x", "statistics", "output"]
     saved += ["h"] if split or recurrence.network == "GRU" else []
     saved += ["c"] if recurrence.network == "LSTM" else []
     found = tuple(names.index(name) if name in names else -1 for name in order)
@@ -182,13 +182,13 @@ def recurrent_forward(
     kept: dict[str, Tensor] = {}
     if save:
         saved = recurrent_saved(input, state, params, recurrence)
-        kept = dict(zip(call.saved, saved, strict=False))
+        kept = dict(zip(call.saved, saved, strict=True))
     h_n, *c_n = [s.data_ptr() for s in final]
-    pointers = [_pointer(kept.get(name)) for name in _SAVED] if save else ()
+    pointers = [_pointer(kept.get(name)) for name in _SAVED] if save else []
     call.run(_LIBRARY.layernorm_recurrent_forward, output.data_ptr(), h_n, c_n[0] if c_n else 0, *pointers)
     if call.dtype is input.dtype:
         return [output, *final, *kept.values()]
-    return [output.to(input.dtype), *(s.to(input.dtype) for s in final), *kept.values(), *([output] if save else [])]
+    return [output.to(input.dtype), *(s.to(input.dtype) for s in final), *kept.values()]
 
 
 def recurrent_saved(
@@ -200,10 +200,10 @@ def recurrent_saved(
     Hp = _up(units // G, 16)
     Z = _up(G * Hp, 32)
     Z += 32 if Z % 512 == 0 else 0
-    sizes = {"x": Z, "h": Z if recurrence.formula.gates == "split" else Hp, "c": Hp, "statistics": _STATISTICS}
+    sizes = {"x": Z, "h": Z if recurrence.formula.gates == "split" else Hp, "c": Hp, "output": P}
+    sizes["statistics"] = _STATISTICS
     T, B = input.shape[:2]
-    saved = [input.new_empty(T, B, sizes[name], dtype=dtype) for name in static.saved]
-    return saved if dtype is input.dtype else [*saved, input.new_empty(T, B, P, dtype=dtype)]
+    return [input.new_empty(T, B, sizes[name], dtype=dtype) for name in static.saved]
 
 
 def recurrent_backward(
@@ -212,7 +212,6 @@ def recurrent_backward(
     params: list[Tensor],
     lengths: Tensor | None,
     reset: Tensor | None,
-    output: Tensor,
     saved: list[Tensor],
     grad_output: Tensor | None,
     grad_state: Sequence[Tensor | None],
@@ -221,8 +220,7 @@ def recurrent_backward(
 ) -> list[Tensor]:
     """[d input, *d initial state, *d params]; a gradient that is ``None`` is zero."""
     call = _Call(input, state, params, lengths, reset, recurrence, reverse)
-    kept = dict(zip(call.saved, saved, strict=False))
-    output = output if call.dtype is input.dtype else saved[-1]
+    kept = dict(zip(call.saved, saved, strict=True))
     d_output, *d_final = [None if g is None else _ready([g], call.dtype)[0] for g in (grad_output, *grad_state)]
     results = [torch.empty(t.shape, dtype=call.dtype) for t in (call.x, *call.state, *call.params)]
     d_x, d_state, d_params = results[0], results[1 : 1 + len(state)], results[1 + len(state) :]
@@ -230,7 +228,7 @@ def recurrent_backward(
     d_vectors = torch.empty(_VECTORS, G * call.H, dtype=call.dtype)
     weights, vectors = call.parameters[:3], call.parameters[3:]
     call.run(
-        _LIBRARY.layernorm_recurrent_backward, output.data_ptr(), 0, 0,
+        _LIBRARY.layernorm_recurrent_backward, 0, 0, 0,
         *(_pointer(kept.get(name)) for name in _SAVED), _pointer(d_output), *_pair(d_final), d_x.data_ptr(),
         *_pair(d_state), *(0 if k < 0 else d_params[k].data_ptr() for k in weights), d_vectors.data_ptr(),
     )  # fmt: skip

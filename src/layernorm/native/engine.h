@@ -33,9 +33,10 @@ struct Recurrent {
     const int64_t *lengths;  // [B] or null
     const uint8_t *reset;    // [T][B] or null
     void *output, *h_n, *c_n;  // [T][B][P], [B][P], [B][H]
-    // Saved for the backward, or null: [T][B][Z] W x (one stream: the sum), [T][B][Z] U h (GRU with one stream: U_n h, [T][B][Hp]), [T][B][Hp] c before it is normalised, [T][B][STATISTICS].
+    // Saved for the backward, or null: [T][B][Z] W x (one stream: the sum), [T][B][Z] U h (GRU with one stream: U_n h, [T][B][Hp]), [T][B][Hp] c before it is normalised, [T][B][STATISTICS],
+    // [T][B][P] the output (the user may change his own in place).
     // Z is G*Hp rounded up to 32.
-    void *saved_x, *saved_h, *saved_c, *saved_statistics;
+    void *saved_x, *saved_h, *saved_c, *saved_statistics, *saved_output;
     const void *d_output, *d_h_n, *d_c_n;
     void *d_x, *d_h0, *d_c0, *d_w_ih, *d_w_hh, *d_w_hr;
     void *d_vectors;         // [VECTORS][G*H]

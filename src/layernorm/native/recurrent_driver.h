@@ -276,6 +276,7 @@ template <class T> struct ForwardPass : Sequence<T> {
             T* y = out(n.output) + (t * B + b0 + r) * P;
             if (S::active(t, b0 + r)) memcpy(y, part.h + r * W, P * sizeof(T));
             else memset(y, 0, P * sizeof(T));
+            if (n.saved_output) memcpy(out(n.saved_output) + (t * B + b0 + r) * P, y, P * sizeof(T));
         }
     }
 
@@ -437,7 +438,7 @@ template <class T> struct BackwardPass : Sequence<T> {
     void row(i64 t, i64 b, T* dm, Part& part) {
         const i64 at = t * B + b, q = in_block(t, b), before = S::time_before(t, b), group = ((b + 1) * groups - 1) / B;
         const bool cut = S::cut(t, b);
-        const T* h = before < 0 ? in(n.h0) + b * P : in(n.output) + (before * B + b) * P;
+        const T* h = before < 0 ? in(n.h0) + b * P : in(n.saved_output) + (before * B + b) * P;
         memset(part.h_before, 0, W * sizeof(T));
         if (!cut) memcpy(part.h_before, h, P * sizeof(T));
         memset(part.c_before, 0, Hp * sizeof(T));

@@ -138,7 +138,6 @@ def recurrent_backward(
     params: list[Tensor],
     lengths: Tensor | None,
     reset: Tensor | None,
-    output: Tensor,
     saved: list[Tensor],
     grad_output: Tensor | None,
     grad_state: Sequence[Tensor | None],
@@ -149,7 +148,7 @@ def recurrent_backward(
 
     A gradient that is ``None`` is zero.
     """
-    grad_output = torch.zeros_like(output) if grad_output is None else grad_output
+    grad_output = saved[0].new_zeros(saved[0].shape) if grad_output is None else grad_output
     grad_state = [torch.zeros_like(s) if g is None else g for s, g in zip(state, grad_state, strict=True)]
     T = input.shape[0]
     plan = schedule(T, lengths, reset, reverse)
