@@ -80,8 +80,9 @@ def test_third_derivative():
     torch.testing.assert_close(nth(lambda x: ln.functional.layer_norm(x, (4,)), 3), nth(plain, 3), rtol=1e-9, atol=0)
 
 
+@pytest.mark.parametrize("backend", ln.backends.available())
 @pytest.mark.parametrize("network", list(NETWORKS))
-def test_opcheck_recurrent(network):
+def test_opcheck_recurrent(network, backend):
     p = parameters(network, "paper")
     recurrence = Recurrence(network, resolve("paper", network)).encode()
     state = [torch.randn(B, H, dtype=torch.float64, requires_grad=True) for _ in range(2 if network == "LSTM" else 1)]
@@ -89,14 +90,14 @@ def test_opcheck_recurrent(network):
     lengths, reset = torch.tensor([3, 1]), torch.eye(T, B, dtype=torch.bool)
     for masks in ((None, None), (lengths, reset)):
         for reverse in (False, True):
-            args = (x, state, list(p.values()), *masks, recurrence, reverse, True, "reference")
+            args = (x, state, list(p.values()), *masks, recurrence, reverse, True, backend)
             torch.library.opcheck(torch.ops.layernorm.recurrent.default, args)
     state, params = [s.detach() for s in state], [q.detach() for q in p.values()]
     n = 1 + len(state)
     for steps in (T, 0):
         inputs = (x.detach()[:steps], state, params, None, None)
-        found = torch.ops.layernorm.recurrent(*inputs, recurrence, False, True, "reference")
-        args = (found[0], found[1:n], *inputs, found[n:], recurrence, False, "reference")
+        found = torch.ops.layernorm.recurrent(*inputs, recurrence, False, True, backend)
+        args = (*inputs, found[n:], found[0], found[1:n], recurrence, False, backend)
         torch.library.opcheck(torch.ops.layernorm.recurrent_backward.default, args)
 
 

@@ -268,6 +268,7 @@ template <class T> struct ForwardPass : Sequence<T> {
             T* h = n.projected ? part.m + r * Hp : part.h + r * W;
             const Forward<T> w{zx + r * Z, zh + r * Z, part.c + r * Hp, h, n.saved_c ? out(n.saved_c) + at * Hp : nullptr,
                 n.saved_statistics ? S::statistics(at) : part.statistics, part.temporary};
+            memset(static_cast<void*>(w.statistics), 0, sizeof *w.statistics);
             layer.forward(w);
             if (n.saved_h && !n.split) memcpy(out(n.saved_h) + at * Hp, w.zh + 2 * Hp, Hp * sizeof(T));
         }
@@ -275,9 +276,19 @@ template <class T> struct ForwardPass : Sequence<T> {
         for (i64 r = 0; r < R; ++r) {
             T* y = out(n.output) + (t * B + b0 + r) * P;
             if (S::active(t, b0 + r)) memcpy(y, part.h + r * W, P * sizeof(T));
-            else memset(y, 0, P * sizeof(T));
+            else nothing(t, b0 + r, y);
             if (n.saved_output) memcpy(out(n.saved_output) + (t * B + b0 + r) * P, y, P * sizeof(T));
         }
+    }
+
+    // What a row that did not take the step leaves: zeros, so that no result of the op is left to chance.
+    void nothing(i64 t, i64 b, T* y) const {
+        const i64 at = t * B + b;
+        memset(y, 0, P * sizeof(T));
+        if (n.saved_x) memset(out(n.saved_x) + at * Z, 0, Z * sizeof(T));
+        if (n.saved_h) memset(out(n.saved_h) + at * (n.split ? Z : Hp), 0, (n.split ? Z : Hp) * sizeof(T));
+        if (n.saved_c) memset(out(n.saved_c) + at * Hp, 0, Hp * sizeof(T));
+        if (n.saved_statistics) memset(static_cast<void*>(S::statistics(at)), 0, STATISTICS * sizeof(T));
     }
 
     // h = W_hr m, for the rows that took the step.
