@@ -23,6 +23,9 @@ def accelerator(device: str, precision: str) -> Accelerator:
         device: "auto" (a GPU if there is one), "cpu" or "cuda".
         precision: "float32" or "bfloat16" (autocast in the forward pass).
     """
+    # DDP imports it. Imported after the processes have connected, it keeps references to the connection, whose threads
+    # then outlive `destroy_process_group` and now and then abort the interpreter at its exit (torch 2.13).
+    import torch._dynamo
     from accelerate import Accelerator
 
     if device == "cuda" and not torch.cuda.is_available():
@@ -34,7 +37,7 @@ def accelerator(device: str, precision: str) -> Accelerator:
 
 @contextlib.contextmanager
 def processes_ended() -> Iterator[None]:
-    """Closes the processes' connection at the end of the command, so that none is left waiting."""
+    """Closes the processes' connection at the end of the command, so that none is left waiting and no thread of it."""
     try:
         yield
     finally:
