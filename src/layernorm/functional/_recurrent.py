@@ -367,9 +367,41 @@ def _fake(
     return [output, *final, *saved]
 
 
-def _backward_kernel(*args: Any) -> list[Tensor]:
-    *tensors, recurrence, reverse, backend = args
-    return backends.engine(backend).recurrent_backward(*tensors, Recurrence.decode(recurrence), reverse)
+def _backward_kernel(
+    input: Tensor,
+    state: list[Tensor],
+    params: list[Tensor],
+    lengths: Tensor | None,
+    reset: Tensor | None,
+    saved: list[Tensor],
+    grad_output: Tensor | None,
+    grad_state: list[Tensor | None],
+    recurrence: str,
+    reverse: bool,
+    backend: str,
+) -> list[Tensor]:
+    equations, engine = Recurrence.decode(recurrence), backends.engine(backend)
+    _check(input, state, params, lengths, reset, equations)
+    _check_lengths(lengths, input.shape[0])
+    T, B, _ = input.shape
+    expected = engine.recurrent_saved(input, state, params, equations)
+    alike = [("saved", tuple(t.shape), t.dtype) for t in expected]
+    alike += [("grad_output", (T, B, params[1].shape[1]), input.dtype)]
+    alike += [(f"grad of the final {n}", tuple(s.shape), s.dtype) for n, s in zip("hc", state, strict=False)]
+    given = [*saved, grad_output, *grad_state]
+    if len(given) != len(alike):
+        raise RuntimeError(f"{equations.network.lower()}: expected {len(alike)} tensors after reset, got {len(given)}")
+    for (name, shape, dtype), tensor in zip(alike, given, strict=True):
+        if tensor is None:
+            continue
+        if tuple(tensor.shape) != shape or tensor.dtype != dtype or tensor.device != input.device:
+            raise RuntimeError(
+                f"{equations.network.lower()}: expected {name} of shape {list(shape)}, {dtype} on {input.device}, "
+                f"got {list(tensor.shape)}, {tensor.dtype} on {tensor.device}"
+            )
+    return engine.recurrent_backward(
+        input, state, params, lengths, reset, saved, grad_output, grad_state, equations, reverse
+    )
 
 
 def _backward_fake(input: Tensor, state: list[Tensor], params: list[Tensor], *rest: Any) -> list[Tensor]:

@@ -9,6 +9,7 @@ G gates, M rows, N row length; Hp is H rounded up to 16, Z is G*Hp rounded up to
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import struct
 from collections.abc import Sequence
@@ -25,6 +26,9 @@ from ..formula import GATES, Recurrence
 _RECURRENT = struct.Struct("=15q2d36q")
 _POINTERS = 18  # its fields from `output` on
 _STATISTICS, _VECTORS = 18, 8
+# Norm in engine.h, likewise.
+_NORM = struct.Struct("=9qd13q")
+_TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 _SAVED = ("x", "h", "c", "statistics", "output")
 
 
@@ -44,6 +48,8 @@ def _load() -> ctypes.CDLL:
     library.layernorm_start.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
     for function in (library.layernorm_recurrent_forward, library.layernorm_recurrent_backward):
         function.argtypes = [ctypes.c_char_p, ctypes.c_int]
+    for function in (library.layernorm_norm_forward, library.layernorm_norm_backward):
+        function.argtypes = [ctypes.c_char_p]
     return library
 
 
@@ -70,8 +76,8 @@ ISA = _start(_LIBRARY)
 
 
 def covers(op: str, device: str, dtype: torch.dtype, recurrence: str | None) -> bool:
-    """Every formula and floating type, on the CPU."""
-    return op == "recurrent" and device == "cpu"
+    """On the CPU every formula and shape of both ops, in float64, float32, bfloat16 and float16."""
+    return device == "cpu" and dtype in _TYPES
 
 
 def _up(n: int, to: int) -> int:
@@ -243,3 +249,98 @@ def recurrent_backward(
 def _pair(state: Sequence[Tensor | None]) -> tuple[int, int]:
     """The pointers of h's part and of c's, if there is one."""
     return _pointer(state[0]), _pointer(state[1]) if len(state) > 1 else 0
+
+
+def _rows(tensor: Tensor, M: int, N: int) -> tuple[Tensor, int]:
+    """The tensor as M rows of N neighbouring elements, and how far apart these rows are."""
+    if tensor.is_contiguous():
+        return tensor, N
+    rows = tensor.reshape(M, N)
+    if N > 1 and rows.stride(1) != 1:
+        rows = rows.contiguous()
+    return rows, rows.stride(0)
+
+
+def _parameters(weight: Tensor | None, bias: Tensor | None) -> tuple[list[Tensor | None], int]:
+    """Gain and bias, contiguous and of one type, and that type's number."""
+    given = [p for p in (weight, bias) if p is not None]
+    if not given:
+        return [None, None], 0
+    dtype = given[0].dtype if given[0].dtype == given[-1].dtype and given[0].dtype in _TYPES else torch.float64
+    ready = iter(_ready(given, dtype))
+    return [None if p is None else next(ready) for p in (weight, bias)], _TYPES[dtype]
+
+
+def _sizes(input: Tensor, normalized_shape: Sequence[int]) -> tuple[int, int]:
+    """M, N"""
+    N = math.prod(normalized_shape)
+    return (input.numel() // N if N else math.prod(input.shape[: input.dim() - len(normalized_shape)])), N
+
+
+def _run_norm(function: Any, what: str, *fields: Any) -> None:
+    if function(_NORM.pack(*fields)):
+        raise MemoryError(f"layernorm: not enough memory for {what}")
+
+
+def normalize_forward(
+    input: Tensor,
+    residual: Tensor | None,
+    normalized_shape: list[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    norm: str,
+    save: bool,
+) -> list[Tensor]:
+    """[y], with ``residual`` [y, input + residual], and with ``save`` mean and reciprocal deviation."""
+    M, N = _sizes(input, normalized_shape)
+    x, x_m = _rows(input, M, N)
+    more, more_m = (None, 0) if residual is None else _rows(residual, M, N)
+    (gain, shift), parameter_type = _parameters(weight, bias)
+    results = [torch.empty_like(input, memory_format=torch.contiguous_format) for _ in (x, more) if _ is not None]
+    saved = normalize_saved(input, normalized_shape, norm) if save else []
+    rms = norm == "rms"
+    mean, r = (0, 0) if not save else (0 if rms else saved[0].data_ptr(), saved[-1].data_ptr())
+    _run_norm(
+        _LIBRARY.layernorm_norm_forward, f"input {list(input.shape)}", M, N, _TYPES[input.dtype], parameter_type, rms,
+        x_m, more_m, 0, 0, eps, x.data_ptr(), _pointer(more), _pointer(gain), _pointer(shift), results[0].data_ptr(),
+        0 if more is None else results[1].data_ptr(), mean, r, 0, 0, 0, 0, 0,
+    )  # fmt: skip
+    return [*results, *saved]
+
+
+def normalize_saved(input: Tensor, normalized_shape: list[int], norm: str) -> list[Tensor]:
+    """Empty tensors with the shapes and types of what `normalize_forward` saves."""
+    M = math.prod(input.shape[: input.dim() - len(normalized_shape)])
+    return [input.new_empty(M, dtype=torch.float64) for _ in range(2 if norm == "layer" else 1)]
+
+
+def normalize_backward(
+    grad: Tensor,
+    grad_total: Tensor | None,
+    input: Tensor,
+    normalized_shape: list[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    saved: list[Tensor],
+    norm: str,
+) -> list[Tensor]:
+    """The gradients of what was normalised, of weight and of bias, of those that there are."""
+    M, N = _sizes(input, normalized_shape)
+    (x, x_m), (dy, dy_m) = _rows(input, M, N), _rows(grad, M, N)
+    more, more_m = (None, 0) if grad_total is None else _rows(grad_total, M, N)
+    (gain, shift), parameter_type = _parameters(weight, bias)
+    d_x = torch.empty_like(input, memory_format=torch.contiguous_format)
+    d_gain, d_bias = [None if p is None else torch.empty_like(p) for p in (gain, shift)]
+    rms = norm == "rms"
+    _run_norm(
+        _LIBRARY.layernorm_norm_backward, f"the gradient of input {list(input.shape)}", M, N, _TYPES[input.dtype],
+        parameter_type, rms, x_m, 0, dy_m, more_m, 0.0, x.data_ptr(), 0, _pointer(gain), 0, 0, 0,
+        0 if rms else saved[0].data_ptr(), saved[-1].data_ptr(), dy.data_ptr(), _pointer(more), d_x.data_ptr(),
+        _pointer(d_gain), _pointer(d_bias),
+    )  # fmt: skip
+    found = [d_x]
+    for given, p in ((d_gain, weight), (d_bias, bias)):
+        if given is not None and p is not None:
+            found.append(given if given.dtype == p.dtype else given.to(p.dtype))
+    return found

@@ -43,18 +43,17 @@ struct Recurrent {
 };
 
 struct Norm {
-    int64_t M, N, rms;
-    double eps;
+    int64_t M, N;
     int64_t type, parameter_type;  // 0 float32, 1 float64, 2 bfloat16, 3 float16
-    const void *x;           // [M][N], rows x_m elements apart
-    int64_t x_m;
-    const void *residual;    // like x, or null: x + residual is normalised, and is the result `total`
-    int64_t residual_m;
-    const void *gain, *bias; // [N] or null
-    void *y, *total, *mean, *r;  // [M][N], [M][N] or null, [M] statistics
-    const void *d_y, *d_total;
-    int64_t d_y_m, d_total_m;
-    void *d_x, *d_gain, *d_bias;
+    int64_t rms;
+    int64_t x_m, residual_m, d_y_m, d_total_m;  // rows are so many elements apart, those of the results N
+    double eps;
+    const void *x, *residual;  // [M][N]; null, or x + residual is what is normalised, and it is the result `total`
+    const void *gain, *bias;   // [N] or null
+    void *y, *total;           // [M][N]
+    void *mean, *r;            // [M] float64; null: not wanted. rms has no mean
+    const void *d_y, *d_total; // [M][N]; d_total may be null
+    void *d_x, *d_gain, *d_bias;  // [M][N], [N], [N]; the last two may be null
 };
 
 typedef void (*ParallelFor)(int64_t begin, int64_t end, int64_t grain, void (*body)(int64_t, int64_t, void *), void *);
@@ -63,4 +62,6 @@ struct Kernels {
     const char *name;
     int (*recurrent_forward[2])(const Recurrent *, ParallelFor);  // float32, float64; 0, or 1: no memory
     int (*recurrent_backward[2])(const Recurrent *, ParallelFor);
+    int (*norm_forward)(const Norm *, ParallelFor);
+    int (*norm_backward)(const Norm *, ParallelFor);
 };

@@ -1,4 +1,5 @@
 // The kernels of one instruction set: compiled once for each, with -DLAYERNORM_ISA=its name.
+#include "norms.h"
 #include "recurrent_driver.h"
 
 #define TEXT(name) #name
@@ -12,4 +13,6 @@ extern "C" const Kernels TABLE(LAYERNORM_ISA) = {
     NAME(LAYERNORM_ISA),
     {recurrent_forward<float>, recurrent_forward<double>},
     {recurrent_backward<float>, recurrent_backward<double>},
+    norm_forward,
+    norm_backward,
 };

@@ -16,8 +16,9 @@ bool runs(const char *name) {
 #if defined(__x86_64__) || defined(__i386__)
     if (!strcmp(name, "avx512"))
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma");
-    if (!strcmp(name, "avx2")) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+               __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    if (!strcmp(name, "avx2")) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 #endif
     return !strcmp(name, "baseline");
 }
@@ -48,3 +49,5 @@ EXPORT int layernorm_recurrent_forward(const Recurrent *call, int type) {
 EXPORT int layernorm_recurrent_backward(const Recurrent *call, int type) {
     return kernels->recurrent_backward[type](call, parallel_for);
 }
+EXPORT int layernorm_norm_forward(const Norm *call) { return kernels->norm_forward(call, parallel_for); }
+EXPORT int layernorm_norm_backward(const Norm *call) { return kernels->norm_backward(call, parallel_for); }

@@ -131,15 +131,6 @@ template <class T> struct Sequence {
     }
 };
 
-template <class F> static void share(ParallelFor run, i64 count, const F& f) {
-    if (count <= 0) return;
-    auto body = [](i64 begin, i64 end, void* context) { (*static_cast<const F*>(context))(begin, end); };
-    if (run && count > 1)
-        run(0, count, 1, body, const_cast<F*>(&f));
-    else
-        f(0, count);
-}
-
 // --- forward ---
 
 template <class T> struct ForwardPass : Sequence<T> {

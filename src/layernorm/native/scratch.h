@@ -1,8 +1,10 @@
-// Memory for one call, kept by its thread for the next: fresh pages cost three times what warm ones do.
+// What a call needs of its thread and of others: memory, kept by the thread for the next call (fresh pages cost three
+// times what warm ones do), and shares of the work.
 #pragma once
 
 #include <stdlib.h>
 
+#include "engine.h"
 #include "simd.h"
 
 namespace LAYERNORM_ISA {
@@ -55,5 +57,15 @@ public:
 
 // A thread that waits for others in a call may itself run a part of that call: two blocks.
 static thread_local Scratch of_call, of_part;
+
+// f(begin, end) over [0, count) on PyTorch's threads, at least `grain` at a time.
+template <class F> static void share(ParallelFor run, i64 count, const F& f, i64 grain = 1) {
+    if (count <= 0) return;
+    auto body = [](i64 begin, i64 end, void* context) { (*static_cast<const F*>(context))(begin, end); };
+    if (run && count > grain)
+        run(0, count, grain, body, const_cast<F*>(&f));
+    else
+        f(0, count);
+}
 
 }  // namespace LAYERNORM_ISA
