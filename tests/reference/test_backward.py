@@ -43,9 +43,7 @@ def compare(recurrence, reverse, lengths=True, reset=True):
     expected = torch.autograd.grad(outputs, inputs, grads, materialize_grads=True)
     with torch.no_grad():
         kept = reference.recurrent_forward(x, state, params, *masks, recurrence, reverse, True)[len(outputs) :]
-        got = reference.recurrent_backward(
-            x, state, params, *masks, kept, grads[0], grads[1:], recurrence, reverse
-        )
+        got = reference.recurrent_backward(x, state, params, *masks, kept, grads[0], grads[1:], recurrence, reverse)
     names = ["input", *recurrence.state_names, *recurrence.parameter_names]
     for name, a, b in zip(names, got, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11, msg=lambda m, name=name: f"{name}: {m}")

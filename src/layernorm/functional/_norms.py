@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from .. import backends, reference
-from ._bind import Op, gradients_of_equations, transforming
+from ._bind import Op, gradients_of_equations, transforming, wants_gradient
 
 
 def layer_norm(
@@ -100,7 +100,11 @@ def add_layer_norm(
         RuntimeError, TypeError: as in `layer_norm`.
     """
     if has_torch_function_variadic(input, residual, weight, bias):
-        return handle_torch_function(add_layer_norm, (input, residual, weight, bias), input, residual, normalized_shape, weight, bias, eps)
+        return handle_torch_function(
+            add_layer_norm, (input, residual, weight, bias), input, residual, normalized_shape, weight, bias, eps
+        )
+    if residual is None:
+        raise TypeError("layer_norm: expected residual to be a Tensor, got NoneType")
     y, total = _normalize(input, residual, normalized_shape, weight, bias, float(eps), "layer")
     return y, total
 
@@ -114,7 +118,11 @@ def add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     r"""The residual sum of a pre-norm network and its RMS normalisation: see `add_layer_norm` and `rms_norm`."""
     if has_torch_function_variadic(input, residual, weight):
-        return handle_torch_function(add_rms_norm, (input, residual, weight), input, residual, normalized_shape, weight, eps)
+        return handle_torch_function(
+            add_rms_norm, (input, residual, weight), input, residual, normalized_shape, weight, eps
+        )
+    if residual is None:
+        raise TypeError("rms_norm: expected residual to be a Tensor, got NoneType")
     y, total = _normalize(input, residual, normalized_shape, weight, None, eps, "rms")
     return y, total
 
@@ -129,15 +137,20 @@ def _normalize(
     norm: str,
 ) -> Sequence[Tensor]:
     """[y], or with a residual [y, input + residual]."""
-    tensors = []
-    for name, tensor in (("input", input), ("residual", residual), ("weight", weight), ("bias", bias)):
-        if isinstance(tensor, Tensor):
+    tensors = [input]
+    for tensor in (residual, weight, bias):
+        if tensor is not None:
             tensors.append(tensor)
-        elif tensor is not None or name == "input":
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            given = {"input": input, "residual": residual, "weight": weight, "bias": bias}
+            name = next(name for name, t in given.items() if t is tensor)
             raise TypeError(f"{norm}_norm: expected {name} to be a Tensor, got {type(tensor).__name__}")
-    if not isinstance(normalized_shape, Sequence) or isinstance(normalized_shape, str):
-        given = type(normalized_shape).__name__
-        raise TypeError(f"{norm}_norm: expected normalized_shape to be a tuple of ints, got {given}")
+    if type(normalized_shape) is not tuple and (
+        not isinstance(normalized_shape, Sequence) or isinstance(normalized_shape, str)
+    ):
+        given_type = type(normalized_shape).__name__
+        raise TypeError(f"{norm}_norm: expected normalized_shape to be a tuple of ints, got {given_type}")
     if eps is None:
         eps = torch.finfo(input.dtype).eps if input.dtype.is_floating_point else 0.0
     shape, eps = list(normalized_shape), float(eps)
@@ -146,9 +159,8 @@ def _normalize(
         total = [] if residual is None else [input + residual]
         return [reference.normalize_equations(total[0] if total else input, shape, weight, bias, eps, norm), *total]
     backend = backends.choose("normalize", input)
-    save = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-    results = 1 if residual is None else 2
-    return _NORMALIZE(results, tensors, input, residual, shape, weight, bias, eps, norm, save, backend)
+    save, results = wants_gradient(tensors), 1 if residual is None else 2
+    return _NORMALIZE(results, tensors, save, input, residual, shape, weight, bias, eps, norm, save, backend)
 
 
 def _check(
@@ -159,6 +171,15 @@ def _check(
     bias: Tensor | None,
     norm: str,
 ) -> None:
+    """Everything about shapes, types and devices that an engine relies on."""
+    static = residual is None and len(normalized_shape) == 1 and not torch.compiler.is_compiling()
+    if static and input.dtype.is_floating_point and input.dim() and input.shape[-1] == normalized_shape[0]:
+        fits, device = True, input.device
+        for p in (weight, bias):
+            if p is not None:
+                fits = fits and p.shape == (*normalized_shape,) and p.dtype.is_floating_point and p.device == device
+        if fits:
+            return
     op = f"{norm}_norm"
     if not input.dtype.is_floating_point:
         raise RuntimeError(f"{op}: expected input of a floating-point type, got {input.dtype}")
@@ -280,7 +301,7 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     else:
         tensors = [t for t in (grad, grad_total, total, *saved) if t is not None]
         arguments = (grad, grad_total, total, ctx.normalized_shape, weight, bias, saved, ctx.norm, ctx.backend)
-        dx, dw, db = _present(_NORMALIZE_BACKWARD(len(have), tensors, *arguments), total, weight, bias)
+        dx, dw, db = _present(_NORMALIZE_BACKWARD(len(have), tensors, False, *arguments), total, weight, bias)
     return dx, dx if ctx.has_residual else None, None, dw, db, None, None, None, None
 
 
@@ -305,4 +326,5 @@ _NORMALIZE_BACKWARD = Op(
     " Tensor[] saved, str norm, str backend)",
     _backward_kernel,
     _backward_fake,
+    unchecked=lambda *args: backends.engine(args[-1]).normalize_backward(*args[:-1]),
 )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import backends, reference
 from ..formula import GATES, PLAIN, Formula, Recurrence, resolve, unknown
-from ._bind import Op, autocast_type, gradients_of_equations, transforming
+from ._bind import Op, autocast_type, gradients_of_equations, transforming, wants_gradient
 
 NORMS = ("layer", "rms", None)
 
@@ -65,10 +65,10 @@ def run(
         _check(input, state, params, lengths, reset, equations)
         found = reference.recurrent_equations(input, state, params, lengths, reset, equations, reverse)
         return found[0], found[1:]
-    save = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    save = wants_gradient(tensors)
     backend = backends.choose("recurrent", input, recurrence)
     arguments = (input, state, params, lengths, reset, recurrence, reverse, save, backend)
-    output, *final = _RECURRENT(1 + len(state), tensors, *arguments)
+    output, *final = _RECURRENT(1 + len(state), tensors, save, *arguments)
     return output, final
 
 
@@ -399,9 +399,13 @@ def _backward_kernel(
                 f"{equations.network.lower()}: expected {name} of shape {list(shape)}, {dtype} on {input.device}, "
                 f"got {list(tensor.shape)}, {tensor.dtype} on {tensor.device}"
             )
-    return engine.recurrent_backward(
-        input, state, params, lengths, reset, saved, grad_output, grad_state, equations, reverse
-    )
+    tensors = (input, state, params, lengths, reset, saved, grad_output, grad_state)
+    return engine.recurrent_backward(*tensors, equations, reverse)
+
+
+def _unchecked_backward(*args: Any) -> list[Tensor]:
+    *tensors, recurrence, reverse, backend = args
+    return backends.engine(backend).recurrent_backward(*tensors, Recurrence.decode(recurrence), reverse)
 
 
 def _backward_fake(input: Tensor, state: list[Tensor], params: list[Tensor], *rest: Any) -> list[Tensor]:
@@ -427,10 +431,9 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     if torch.is_grad_enabled() or transforming():
         found = gradients_of_equations(equations, inputs, grads[:n])
     else:
-        found = _RECURRENT_BACKWARD(
-            len(inputs), tensors, inputs[0], inputs[1:n], inputs[n:], lengths, reset, saved, grads[0], grads[1:n],
-            ctx.recurrence, ctx.reverse, ctx.backend,
-        )  # fmt: skip
+        arguments = (lengths, reset, saved, grads[0], grads[1:n], ctx.recurrence, ctx.reverse, ctx.backend)
+        split = (inputs[0], inputs[1:n], inputs[n:])
+        found = list(_RECURRENT_BACKWARD(len(inputs), tensors, False, *split, *arguments))
     return found[0], list(found[1:n]), list(found[n:]), None, None, None, None, None, None
 
 
@@ -449,4 +452,5 @@ _RECURRENT_BACKWARD = Op(
     " Tensor? grad_output, Tensor?[] grad_state, str recurrence, bool reverse, str backend)",
     _backward_kernel,
     _backward_fake,
+    unchecked=_unchecked_backward,
 )

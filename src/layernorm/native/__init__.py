@@ -253,33 +253,31 @@ def _pair(state: Sequence[Tensor | None]) -> tuple[int, int]:
 
 def _rows(tensor: Tensor, M: int, N: int) -> tuple[Tensor, int]:
     """The tensor as M rows of N neighbouring elements, and how far apart these rows are."""
-    if tensor.is_contiguous():
-        return tensor, N
     rows = tensor.reshape(M, N)
     if N > 1 and rows.stride(1) != 1:
         rows = rows.contiguous()
     return rows, rows.stride(0)
 
 
-def _parameters(weight: Tensor | None, bias: Tensor | None) -> tuple[list[Tensor | None], int]:
+def _parameters(weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor | None, Tensor | None, int]:
     """Gain and bias, contiguous and of one type, and that type's number."""
-    given = [p for p in (weight, bias) if p is not None]
-    if not given:
-        return [None, None], 0
-    dtype = given[0].dtype if given[0].dtype == given[-1].dtype and given[0].dtype in _TYPES else torch.float64
-    ready = iter(_ready(given, dtype))
-    return [None if p is None else next(ready) for p in (weight, bias)], _TYPES[dtype]
+    one = weight if weight is not None else bias
+    if one is None:
+        return None, None, 0
+    dtype = one.dtype
+    if dtype not in _TYPES or (bias is not None and bias.dtype is not dtype):
+        dtype = torch.float64
+    if weight is not None and (weight.dtype is not dtype or not weight.is_contiguous()):
+        weight = weight.to(dtype).contiguous()
+    if bias is not None and (bias.dtype is not dtype or not bias.is_contiguous()):
+        bias = bias.to(dtype).contiguous()
+    return weight, bias, _TYPES[dtype]
 
 
 def _sizes(input: Tensor, normalized_shape: Sequence[int]) -> tuple[int, int]:
     """M, N"""
-    N = math.prod(normalized_shape)
+    N = normalized_shape[0] if len(normalized_shape) == 1 else math.prod(normalized_shape)
     return (input.numel() // N if N else math.prod(input.shape[: input.dim() - len(normalized_shape)])), N
-
-
-def _run_norm(function: Any, what: str, *fields: Any) -> None:
-    if function(_NORM.pack(*fields)):
-        raise MemoryError(f"layernorm: not enough memory for {what}")
 
 
 def normalize_forward(
@@ -294,25 +292,34 @@ def normalize_forward(
 ) -> list[Tensor]:
     """[y], with ``residual`` [y, input + residual], and with ``save`` mean and reciprocal deviation."""
     M, N = _sizes(input, normalized_shape)
-    x, x_m = _rows(input, M, N)
-    more, more_m = (None, 0) if residual is None else _rows(residual, M, N)
-    (gain, shift), parameter_type = _parameters(weight, bias)
-    results = [torch.empty_like(input, memory_format=torch.contiguous_format) for _ in (x, more) if _ is not None]
-    saved = normalize_saved(input, normalized_shape, norm) if save else []
-    rms = norm == "rms"
-    mean, r = (0, 0) if not save else (0 if rms else saved[0].data_ptr(), saved[-1].data_ptr())
-    _run_norm(
-        _LIBRARY.layernorm_norm_forward, f"input {list(input.shape)}", M, N, _TYPES[input.dtype], parameter_type, rms,
-        x_m, more_m, 0, 0, eps, x.data_ptr(), _pointer(more), _pointer(gain), _pointer(shift), results[0].data_ptr(),
-        0 if more is None else results[1].data_ptr(), mean, r, 0, 0, 0, 0, 0,
+    x, x_m = (input, N) if input.is_contiguous() else _rows(input, M, N)
+    gain, shift, parameter_type = _parameters(weight, bias)
+    y = torch.empty_like(input, memory_format=torch.contiguous_format)
+    results, more, more_m, total = [y], None, 0, 0
+    if residual is not None:
+        more, more_m = _rows(residual, M, N)
+        results.append(torch.empty_like(y))
+        total = results[1].data_ptr()
+    mean = r = 0
+    if save:
+        saved = normalize_saved(input, normalized_shape, norm)
+        results += saved
+        mean, r = 0 if norm == "rms" else saved[0].data_ptr(), saved[-1].data_ptr()
+    packed = _NORM.pack(
+        M, N, _TYPES[input.dtype], parameter_type, norm == "rms", x_m, more_m, 0, 0, eps,
+        x.data_ptr(), 0 if more is None else more.data_ptr(), 0 if gain is None else gain.data_ptr(),
+        0 if shift is None else shift.data_ptr(), y.data_ptr(), total, mean, r, 0, 0, 0, 0, 0,
     )  # fmt: skip
-    return [*results, *saved]
+    if _LIBRARY.layernorm_norm_forward(packed):
+        raise MemoryError(f"layernorm: not enough memory for input {list(input.shape)}")
+    return results
 
 
 def normalize_saved(input: Tensor, normalized_shape: list[int], norm: str) -> list[Tensor]:
     """Empty tensors with the shapes and types of what `normalize_forward` saves."""
-    M = math.prod(input.shape[: input.dim() - len(normalized_shape)])
-    return [input.new_empty(M, dtype=torch.float64) for _ in range(2 if norm == "layer" else 1)]
+    M, _ = _sizes(input, normalized_shape)
+    r = input.new_empty(M, dtype=torch.float64)
+    return [r] if norm == "rms" else [torch.empty_like(r), r]
 
 
 def normalize_backward(
@@ -327,18 +334,21 @@ def normalize_backward(
 ) -> list[Tensor]:
     """The gradients of what was normalised, of weight and of bias, of those that there are."""
     M, N = _sizes(input, normalized_shape)
-    (x, x_m), (dy, dy_m) = _rows(input, M, N), _rows(grad, M, N)
+    x, x_m = (input, N) if input.is_contiguous() else _rows(input, M, N)
+    dy, dy_m = (grad, N) if grad.is_contiguous() else _rows(grad, M, N)
     more, more_m = (None, 0) if grad_total is None else _rows(grad_total, M, N)
-    (gain, shift), parameter_type = _parameters(weight, bias)
+    gain, shift, parameter_type = _parameters(weight, bias)
     d_x = torch.empty_like(input, memory_format=torch.contiguous_format)
-    d_gain, d_bias = [None if p is None else torch.empty_like(p) for p in (gain, shift)]
+    d_gain = None if gain is None else torch.empty_like(gain)
+    d_bias = None if shift is None else torch.empty_like(shift)
     rms = norm == "rms"
-    _run_norm(
-        _LIBRARY.layernorm_norm_backward, f"the gradient of input {list(input.shape)}", M, N, _TYPES[input.dtype],
-        parameter_type, rms, x_m, 0, dy_m, more_m, 0.0, x.data_ptr(), 0, _pointer(gain), 0, 0, 0,
-        0 if rms else saved[0].data_ptr(), saved[-1].data_ptr(), dy.data_ptr(), _pointer(more), d_x.data_ptr(),
-        _pointer(d_gain), _pointer(d_bias),
+    packed = _NORM.pack(
+        M, N, _TYPES[input.dtype], parameter_type, rms, x_m, 0, dy_m, more_m, 0.0, x.data_ptr(), 0, _pointer(gain),
+        0, 0, 0, 0 if rms else saved[0].data_ptr(), saved[-1].data_ptr(), dy.data_ptr(), _pointer(more),
+        d_x.data_ptr(), _pointer(d_gain), _pointer(d_bias),
     )  # fmt: skip
+    if _LIBRARY.layernorm_norm_backward(packed):
+        raise MemoryError(f"layernorm: not enough memory for the gradient of input {list(input.shape)}")
     found = [d_x]
     for given, p in ((d_gain, weight), (d_bias, bias)):
         if given is not None and p is not None:

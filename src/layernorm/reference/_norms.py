@@ -84,8 +84,8 @@ def normalize_forward(
     norm: str,
     save: bool,
 ) -> list[Tensor]:
-    """[y], with ``residual`` [y, input + residual], and with ``save`` mean (M,) and reciprocal deviation (M,) of what is
-    normalised, rms without the mean; statistics in the wide type.
+    """[y], with ``residual`` [y, input + residual], and with ``save`` mean (M,) and reciprocal deviation (M,) of what
+    is normalised, rms without the mean; statistics in the wide type.
 
     `normalize_equations` in place: the sweeps over fresh memory that this saves are most of its time.
     """
@@ -120,8 +120,8 @@ def normalize_backward(
     saved: list[Tensor],
     norm: str,
 ) -> list[Tensor]:
-    """The gradients of what was normalised, ``input``, of weight and of bias, of those that there are; sums over rows in
-    the wide type. ``grad_total`` is what comes to ``input`` from elsewhere.
+    """The gradients of what was normalised, ``input``, of weight and of bias, of those that there are; sums over rows
+    in the wide type. ``grad_total`` is what comes to ``input`` from elsewhere.
 
     `standardize_backward` in place.
     """

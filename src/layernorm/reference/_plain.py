@@ -27,8 +27,8 @@ def below_autocast(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Runs it as torch runs its own kernels, also without the record of what is a view of what: an output that ends in a
-    reshape or a stack would count as a view, and autograd refuses to change one of several such outputs in place."""
+    """Runs it as torch runs its own kernels, also without the record of what is a view of what: an output that ends in
+    a reshape or a stack would count as a view, and autograd refuses to change one of several such outputs in place."""
     function = below_autocast(function)
 
     @functools.wraps(function)

@@ -149,7 +149,7 @@ def recurrent_backward(
     A gradient that is ``None`` is zero.
     """
     grad_output = saved[0].new_zeros(saved[0].shape) if grad_output is None else grad_output
-    grad_state = [torch.zeros_like(s) if g is None else g for s, g in zip(state, grad_state, strict=True)]
+    final = [torch.zeros_like(s) if g is None else g for s, g in zip(state, grad_state, strict=True)]
     T = input.shape[0]
     plan = schedule(T, lengths, reset, reverse)
     x, p = _prepare(input, params, recurrence, plan, reverse)
@@ -157,7 +157,7 @@ def recurrent_backward(
     before = tuple(saved if plan.cut is None else (torch.where(plan.cut, 0.0, s) for s in saved))
     activations = network.activations(x, before)
     dy = (grad_output.flip(0) if reverse else grad_output).to(x.dtype)
-    d: State = tuple(g.to(x.dtype) for g in grad_state)
+    d: State = tuple(g.to(x.dtype) for g in final)
     steps: list[tuple[Tensor, ...]] = []
     for t in reversed(range(T)):
         after = (d[0] + dy[t], *d[1:])
@@ -170,7 +170,7 @@ def recurrent_backward(
             previous = tuple(torch.where(plan.active[t], new, old) for new, old in zip(previous, d, strict=True))
         d = previous
     if not steps:
-        return [torch.zeros_like(input), *(g.clone() for g in grad_state), *(torch.zeros_like(q) for q in params)]
+        return [torch.zeros_like(input), *(g.clone() for g in final), *(torch.zeros_like(q) for q in params)]
     dx, grads = network.gradients(x, before, activations, tuple(torch.stack(k[::-1]) for k in zip(*steps, strict=True)))
     dx = dx if plan.active is None else torch.where(plan.active, dx, 0.0)
     like = [input, *state, *params]
