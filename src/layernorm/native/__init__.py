@@ -226,7 +226,7 @@ def recurrent_backward(
 ) -> list[Tensor]:
     """[d input, *d initial state, *d params]; a gradient that is ``None`` is zero."""
     call = _Call(input, state, params, lengths, reset, recurrence, reverse)
-    kept = dict(zip(call.saved, saved, strict=True))
+    kept = {name: tensor.contiguous() for name, tensor in zip(call.saved, saved, strict=True)}
     d_output, *d_final = [None if g is None else _ready([g], call.dtype)[0] for g in (grad_output, *grad_state)]
     results = [torch.empty(t.shape, dtype=call.dtype) for t in (call.x, *call.state, *call.params)]
     d_x, d_state, d_params = results[0], results[1 : 1 + len(state)], results[1 + len(state) :]
@@ -341,10 +341,10 @@ def normalize_backward(
     d_x = torch.empty_like(input, memory_format=torch.contiguous_format)
     d_gain = None if gain is None else torch.empty_like(gain)
     d_bias = None if shift is None else torch.empty_like(shift)
-    rms = norm == "rms"
+    *mean, r = [s.contiguous() for s in saved]  # rms has no mean
     packed = _NORM.pack(
-        M, N, _TYPES[input.dtype], parameter_type, rms, x_m, 0, dy_m, more_m, 0.0, x.data_ptr(), 0, _pointer(gain),
-        0, 0, 0, 0 if rms else saved[0].data_ptr(), saved[-1].data_ptr(), dy.data_ptr(), _pointer(more),
+        M, N, _TYPES[input.dtype], parameter_type, norm == "rms", x_m, 0, dy_m, more_m, 0.0, x.data_ptr(), 0,
+        _pointer(gain), 0, 0, 0, mean[0].data_ptr() if mean else 0, r.data_ptr(), dy.data_ptr(), _pointer(more),
         d_x.data_ptr(), _pointer(d_gain), _pointer(d_bias),
     )  # fmt: skip
     if _LIBRARY.layernorm_norm_backward(packed):
