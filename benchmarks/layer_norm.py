@@ -70,19 +70,19 @@ def main() -> None:
     for threads in options.threads:
         torch.set_num_threads(threads)
         for name in options.types:
+            print(f"\n{name}, {threads} thread(s): microseconds (times as fast as torch); errors of y/dx in roundings")
             print(
-                f"\n{name}, {threads} thread(s): microseconds, times as fast as torch; errors of y and dx in roundings"
+                f"{'M, N':<12}{'clone':>10}{'forward: torch':>17}{'ours':>17}{'backward: torch':>17}{'ours':>17}",
+                end="",
             )
-            print(
-                f"{'M, N':<12}{'clone':>10}{'fwd torch':>11}{'ours':>17}{'bwd torch':>11}{'ours':>17}   errors: torch, ours"
-            )
+            print("   errors: torch, ours")
             for shape in SHAPES:
                 found = measure(TYPES[name], shape, options.rounds)
                 line = f"{shape[0]}, {shape[1]}".ljust(12) + f"{found['forward']['clone'] * 1e6:10.1f}"
                 for mode in ("forward", "backward"):
                     torchs, ours = found[mode]["torch"], found[mode]["layernorm"]
                     cell = f"{ours * 1e6:.1f} ({torchs / ours:.2f}x)"
-                    line += f"{torchs * 1e6:11.1f}{cell:>17}"
+                    line += f"{torchs * 1e6:17.1f}{cell:>17}"
                 if "errors" in found:
                     line += "   " + ", ".join("{:.1f}/{:.1f}".format(*pair) for pair in found["errors"].values())
                 print(line, flush=True)

@@ -35,7 +35,7 @@ GRID = [  # T, B, I, H
     (30, 64, 640, 1024), (64, 256, 128, 128), (500, 8, 403, 400), (37, 5, 93, 300), (1, 1, 64, 64), (16, 4, 17, 33),
 ]  # fmt: skip
 DEEP = [(50, 32, 256, 256), (37, 5, 93, 300)]  # two layers, bidirectional
-ERROR = 2e-5  # relative to the largest output, in float32 after T steps
+TIMES = 4.0  # an error may be so many times that of the equations in float32
 
 
 class Loop(nn.Module):
@@ -116,18 +116,20 @@ def scan(module: Any) -> Callable[[Tensor], Any]:
 
 
 def compare(network: str, sides: dict[str, Any], x: Tensor) -> None:
-    """Every layer-normalised side against the equations in float64."""
+    """Every layer-normalised side against the equations in float64, over the first steps: a layer-normalised LSTM
+    spreads a rounding error further at every step. The measure is the error of the equations in float32."""
+    x, module = x[:20], sides["layer norm"]
     with torch.no_grad(), ln.backends.use("reference"):
-        exact = sides["layer norm"].double()(x.double())[0]
-        sides["layer norm"].float()
+        exact = module.double()(x.double())[0]
+        rounded = module.float()(x)[0]
+    unit = max(float((rounded - exact).abs().max()), 1e-6)
     for name, side in sides.items():
         if name == "torch":
             continue
         with torch.no_grad():
-            found = torch.as_tensor(side(x)[0]).double()
-        error = float((found - exact).abs().max() / exact.abs().max())
-        if not error < ERROR:
-            raise SystemExit(f"{network} {name}: relative error {error:.1e}, more than {ERROR:.0e}")
+            error = float((torch.as_tensor(side(x)[0]) - exact).abs().max())
+        if not error < TIMES * unit:
+            raise SystemExit(f"{network} {name}: error {error:.1e}, that of the equations in float32 is {unit:.1e}")
 
 
 def inference(side: Any, x: Tensor) -> Callable[[], Any]:
@@ -150,10 +152,9 @@ def training(side: Any, x: Tensor, d: Tensor) -> Callable[[], Any]:
 
 
 def floor(network: str, shape: tuple[int, ...], times: int) -> Callable[[], Any]:
-    T, B, I, H = shape
-    x, h, w_ih, w_hh = torch.randn(T * B, I), torch.randn(B, H), torch.randn(I, GATES[network] * H), None
-    w_hh = torch.randn(H, GATES[network] * H)
-    zx, zh = torch.empty(T * B, GATES[network] * H), torch.empty(B, GATES[network] * H)
+    (T, B, inputs, H), units = shape, GATES[network] * shape[3]
+    x, h, w_ih, w_hh = (torch.randn(*s) for s in ((T * B, inputs), (B, H), (inputs, units), (H, units)))
+    zx, zh = torch.empty(T * B, units), torch.empty(B, units)
 
     def run() -> None:
         for _ in range(times):
@@ -166,9 +167,9 @@ def floor(network: str, shape: tuple[int, ...], times: int) -> Callable[[], Any]
 
 def measure(network: str, shape: tuple[int, ...], peers: list[str], rounds: int) -> dict[str, dict[str, float]]:
     """Seconds by mode and side for one layer in one direction."""
-    T, B, I, H = shape
-    x, d = torch.randn(T, B, I), torch.randn(T, B, H)
-    sides: dict[str, Any] = {"torch": getattr(nn, network)(I, H), "layer norm": getattr(ln, network)(I, H)}
+    T, B, inputs, H = shape
+    x, d = torch.randn(T, B, inputs), torch.randn(T, B, H)
+    sides: dict[str, Any] = {"torch": getattr(nn, network)(inputs, H), "layer norm": getattr(ln, network)(inputs, H)}
     if "loop" in peers:
         sides["loop"] = Loop(network, sides["layer norm"])
     if "compile" in peers:
@@ -190,15 +191,16 @@ def others(rounds: int) -> list[tuple[str, dict[str, float]]]:
     """Two bidirectional layers, and the cells at B = 1."""
     found = []
     for network in GATES:
-        for T, B, I, H in DEEP:
-            x, d = torch.randn(T, B, I), torch.randn(T, B, 2 * H)
+        for shape in DEEP:
+            T, B, inputs, H = shape
+            x, d = torch.randn(T, B, inputs), torch.randn(T, B, 2 * H)
             sides = {
-                "torch": getattr(nn, network)(I, H, 2, bidirectional=True),
-                "layer norm": getattr(ln, network)(I, H, 2, bidirectional=True),
+                "torch": getattr(nn, network)(inputs, H, 2, bidirectional=True),
+                "layer norm": getattr(ln, network)(inputs, H, 2, bidirectional=True),
             }
             for mode, run in (("inference", inference), ("training", lambda s, x, d=d: training(s, x, d))):
                 runs = {name: run(side, x) for name, side in sides.items()}
-                found.append((f"{network} 2 layers, 2 directions {(T, B, I, H)} {mode}", timing.minima(runs, rounds)))
+                found.append((f"{network} 2 layers, 2 directions {shape} {mode}", timing.minima(runs, rounds)))
     for network in GATES:
         for size in (64, 256):
             x = torch.randn(1, size)
@@ -277,12 +279,12 @@ def chart(path: str, rows: list[dict[str, Any]]) -> None:
 
 def memory(network: str, side: str, shape: tuple[int, ...]) -> int:
     """KiB by which three training steps raise the peak of a process of their own."""
-    T, B, I, H = shape
-    module = getattr(nn if side == "torch" else ln, network)(I, H)
-    small = training(module, torch.randn(2, 2, I), torch.randn(2, 2, H))
+    T, B, inputs, H = shape
+    module = getattr(nn if side == "torch" else ln, network)(inputs, H)
+    small = training(module, torch.randn(2, 2, inputs), torch.randn(2, 2, H))
     small()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    run = training(module, torch.randn(T, B, I), torch.randn(T, B, H))
+    run = training(module, torch.randn(T, B, inputs), torch.randn(T, B, H))
     for _ in range(3):
         run()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
