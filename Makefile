@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+SETS ?= avx512 avx2 baseline   # instruction sets that `make sanitize` goes through
 
 .PHONY: help test lint demo sanitize setup clean
 help:
@@ -37,8 +38,10 @@ sanitize:
 	$(PYTHON) -m venv build/sanitize
 	build/sanitize/bin/pip install --quiet --constraint constraints.txt \
 	  --config-settings=cmake.define.LAYERNORM_SANITIZE=address,undefined '.[test]'
-	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
-	  ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=2 build/sanitize/bin/python -m pytest -p no:cacheprovider tests/native
+	for isa in $(SETS); do \
+	  LAYERNORM_ISA=$$isa OMP_NUM_THREADS=2 ASAN_OPTIONS=detect_leaks=0 \
+	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
+	  build/sanitize/bin/python -m pytest -q -p no:cacheprovider -k 'not leak' tests/native || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis src/*.egg-info

@@ -120,11 +120,6 @@ def _computed(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype is torch.float64 else torch.float32
 
 
-def _ready(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    """In the type that is computed in, and contiguous."""
-    return [t if t.dtype is dtype and t.is_contiguous() else t.to(dtype).contiguous() for t in tensors]
-
-
 def _pointer(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
@@ -150,20 +145,30 @@ class _Call:
         if step != 1 and self.I > 1:
             x = x.contiguous()
             x_t, x_b, _ = x.stride()
-        self.x, self.state, self.params = x, _ready(state, self.dtype), _ready(params, self.dtype)
-        units, self.P = self.params[1].shape
+        units, self.P = params[1].shape
         self.H = units // static.numbers[0]
-        self.lengths = None if lengths is None else lengths.to(torch.int64).contiguous()
-        self.reset = None if reset is None else reset.contiguous()
-        pointers = [p.data_ptr() for p in self.params]
+        self.x = x
+        self.copies: list[Tensor] = []  # kept until the kernel has run
+        pointers = [self.pointer(p) for p in params]
         pointers.append(0)  # where -1 leads
         given = [pointers[k] for k in static.parameters]
-        h0, *c0 = [s.data_ptr() for s in self.state]
+        h0, c0 = self.pointer(state[0]), self.pointer(state[1]) if len(state) > 1 else 0
+        self.lengths = None if lengths is None else lengths.to(torch.int64).contiguous()
+        self.reset = None if reset is None else reset.contiguous()
         self.saved, self.parameters = static.saved, static.parameters
         self.fields = (
             self.T, self.B, self.I, self.H, self.P, *static.numbers, reverse, formula.eps, formula.forget_bias,
-            x.data_ptr(), x_t, x_b, h0, c0[0] if c0 else 0, *given, _pointer(self.lengths), _pointer(self.reset),
+            x.data_ptr(), x_t, x_b, h0, c0, *given, _pointer(self.lengths), _pointer(self.reset),
         )  # fmt: skip
+
+    def pointer(self, tensor: Tensor | None) -> int:
+        """Of the tensor in the type that is computed in, and contiguous."""
+        if tensor is None:
+            return 0
+        if tensor.dtype is not self.dtype or not tensor.is_contiguous():
+            tensor = tensor.to(self.dtype).contiguous()
+            self.copies.append(tensor)
+        return tensor.data_ptr()
 
     def run(self, function: Any, *pointers: int) -> None:
         packed = _RECURRENT.pack(*self.fields, *pointers, *(0,) * (_POINTERS - len(pointers)))
@@ -184,17 +189,14 @@ def recurrent_forward(
     """[output (T, B, P), *final state], and with ``save`` what `recurrent_backward` needs."""
     call = _Call(input, state, params, lengths, reset, recurrence, reverse)
     output = call.x.new_empty((call.T, call.B, call.P))
-    final = [torch.empty_like(s) for s in call.state]
-    kept: dict[str, Tensor] = {}
-    if save:
-        saved = recurrent_saved(input, state, params, recurrence)
-        kept = dict(zip(call.saved, saved, strict=True))
-    h_n, *c_n = [s.data_ptr() for s in final]
+    final = [call.x.new_empty(s.shape) for s in state]
+    saved = recurrent_saved(input, state, params, recurrence) if save else []
+    kept = dict(zip(call.saved, saved, strict=False))
     pointers = [_pointer(kept.get(name)) for name in _SAVED] if save else []
-    call.run(_LIBRARY.layernorm_recurrent_forward, output.data_ptr(), h_n, c_n[0] if c_n else 0, *pointers)
+    call.run(_LIBRARY.layernorm_recurrent_forward, output.data_ptr(), *_pair(final), *pointers)
     if call.dtype is input.dtype:
-        return [output, *final, *kept.values()]
-    return [output.to(input.dtype), *(s.to(input.dtype) for s in final), *kept.values()]
+        return [output, *final, *saved]
+    return [output.to(input.dtype), *(s.to(input.dtype) for s in final), *saved]
 
 
 def recurrent_saved(
@@ -227,15 +229,15 @@ def recurrent_backward(
     """[d input, *d initial state, *d params]; a gradient that is ``None`` is zero."""
     call = _Call(input, state, params, lengths, reset, recurrence, reverse)
     kept = {name: tensor.contiguous() for name, tensor in zip(call.saved, saved, strict=True)}
-    d_output, *d_final = [None if g is None else _ready([g], call.dtype)[0] for g in (grad_output, *grad_state)]
-    results = [torch.empty(t.shape, dtype=call.dtype) for t in (call.x, *call.state, *call.params)]
+    d_output, d_h, d_c = [call.pointer(g) for g in (grad_output, *grad_state, None)][:3]
+    results = [torch.empty(t.shape, dtype=call.dtype) for t in (input, *state, *params)]
     d_x, d_state, d_params = results[0], results[1 : 1 + len(state)], results[1 + len(state) :]
-    G = call.params[1].shape[0] // call.H
+    G = params[1].shape[0] // call.H
     d_vectors = torch.empty(_VECTORS, G * call.H, dtype=call.dtype)
     weights, vectors = call.parameters[:3], call.parameters[3:]
     call.run(
         _LIBRARY.layernorm_recurrent_backward, 0, 0, 0,
-        *(_pointer(kept.get(name)) for name in _SAVED), _pointer(d_output), *_pair(d_final), d_x.data_ptr(),
+        *(_pointer(kept.get(name)) for name in _SAVED), d_output, d_h, d_c, d_x.data_ptr(),
         *_pair(d_state), *(0 if k < 0 else d_params[k].data_ptr() for k in weights), d_vectors.data_ptr(),
     )  # fmt: skip
     for k, found in zip(vectors, d_vectors, strict=True):
@@ -246,9 +248,9 @@ def recurrent_backward(
     return [r.to(t.dtype) for r, t in zip(results, (input, *state, *params), strict=True)]
 
 
-def _pair(state: Sequence[Tensor | None]) -> tuple[int, int]:
+def _pair(state: Sequence[Tensor]) -> tuple[int, int]:
     """The pointers of h's part and of c's, if there is one."""
-    return _pointer(state[0]), _pointer(state[1]) if len(state) > 1 else 0
+    return state[0].data_ptr(), state[1].data_ptr() if len(state) > 1 else 0
 
 
 def _rows(tensor: Tensor, M: int, N: int) -> tuple[Tensor, int]:
