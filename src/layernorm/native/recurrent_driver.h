@@ -488,9 +488,8 @@ template <class T> struct BackwardPass : Sequence<T> {
     void spread(T* panels, i64 q, const T* row, i64 columns) const {
         for (i64 first = 0; first < columns; first += PANEL<T>) {
             T* to = panels + first * Q + q * PANEL<T>;
-            const i64 count = row ? least(PANEL<T>, columns - first) : 0;
-            memcpy(to, row + first, count * sizeof(T));
-            memset(to + count, 0, (PANEL<T> - count) * sizeof(T));
+            memset(to, 0, PANEL<T> * sizeof(T));
+            if (row) memcpy(to, row + first, least(PANEL<T>, columns - first) * sizeof(T));
         }
     }
 
@@ -548,7 +547,7 @@ template <class T> struct BackwardPass : Sequence<T> {
         share(run, G * H, [&](i64 from, i64 end) {
             for (i64 j = from; j < end; ++j) {
                 const i64 padded = j / H * Hp + j % H;
-                memcpy(out(n.d_w_ih) + j * I, dw_ih + padded * IW(), I * sizeof(T));
+                if (I) memcpy(out(n.d_w_ih) + j * I, dw_ih + padded * IW(), I * sizeof(T));
                 memcpy(out(n.d_w_hh) + j * P, dw_hh + padded * PW(), P * sizeof(T));
             }
         });
