@@ -122,12 +122,13 @@ def test_float32_is_as_exact_as_the_references(network):
 def test_bits_do_not_depend_on_threads_or_on_other_rows(network):
     recurrence = Recurrence(network, PRESETS["paper"][network])
     arguments = setting(recurrence, 12, 70, 33, 40, 40, True, True)
+    few = setting(recurrence, 10, 1, 33, 900, 900, True, True)  # fewer rows than threads: columns are shared out
     before = torch.get_num_threads()
     try:
         found = []
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            found.append(both_ways(native, arguments, recurrence, False)[0])
+            found.append([t for a in (arguments, few) for t in both_ways(native, a, recurrence, False)[0]])
     finally:
         torch.set_num_threads(before)
     for other in found[1:]:

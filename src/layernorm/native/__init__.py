@@ -23,7 +23,7 @@ from torch import Tensor
 from ..formula import GATES, Recurrence
 
 # Recurrent in engine.h, field by field.
-_RECURRENT = struct.Struct("=15q2d36q")
+_RECURRENT = struct.Struct("=16q2d36q")
 _POINTERS = 18  # its fields from `output` on
 _STATISTICS, _VECTORS = 18, 8
 # Norm in engine.h, likewise.
@@ -157,8 +157,8 @@ class _Call:
         self.reset = None if reset is None else reset.contiguous()
         self.saved, self.parameters = static.saved, static.parameters
         self.fields = (
-            self.T, self.B, self.I, self.H, self.P, *static.numbers, reverse, formula.eps, formula.forget_bias,
-            x.data_ptr(), x_t, x_b, h0, c0, *given, _pointer(self.lengths), _pointer(self.reset),
+            self.T, self.B, self.I, self.H, self.P, *static.numbers, reverse, torch.get_num_threads(),
+            formula.eps, formula.forget_bias, x.data_ptr(), x_t, x_b, h0, c0, *given, _pointer(self.lengths), _pointer(self.reset),
         )  # fmt: skip
 
     def pointer(self, tensor: Tensor | None) -> int:

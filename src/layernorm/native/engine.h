@@ -23,6 +23,7 @@ struct Recurrent {
     int64_t relu;            // RNN
     int64_t projected;       // LSTM
     int64_t reverse;
+    int64_t threads;         // of PyTorch's pool
     double eps, forget_bias;
     const void *x;           // [T][B][I], steps x_t and rows x_b elements apart
     int64_t x_t, x_b;

@@ -1,7 +1,8 @@
 // The order in which a sequence is worked through.
 //
 // Forward: the batch's rows are shared out among threads; each thread takes its rows through all steps with no barrier,
-// W_ih x in blocks of steps that stay in its cache, W_hh h step by step.
+// W_ih x in blocks of steps that stay in its cache, W_hh h step by step. Where there are fewer rows than threads and a
+// step's product is worth a barrier, the columns of each product are shared out instead.
 // Backward: blocks of steps, from the last one. In a block, first rows are shared out, as in the forward: the gradients of
 // the summed inputs, of the state, of x. Then the units are shared out: dW += dz^T [x, h], summed over the block's rows in
 // order, so that no sum depends on the number of threads.
@@ -18,6 +19,7 @@ constexpr i64 BACKWARD_ROWS = 384;           // rows of dz in a block of the bac
 constexpr i64 ROW_GROUPS = 32;               // the parameters' gradients are first summed within groups of rows
 constexpr i64 DIRECT_ROWS = 8;               // up to so many rows in a whole call the weights are not packed
 constexpr i64 DENSE_SHARED = 64 << 10;       // a product of one row with a larger matrix is shared out
+constexpr i64 STEP_SHARED = 512 << 10;       // and a product of few rows at every step
 constexpr i64 ROW = 32;                      // a row of summed inputs is a multiple of it, and it of any panel
 constexpr int INSIDE_X = 2, INSIDE_H = 3, OUTSIDE_X = 4, OUTSIDE_H = 5;  // of the eight vectors
 constexpr i64 UNITS = REGISTERS == 32 ? 8 : 4;  // units of dz in one tile of dW: divides PAD
@@ -34,6 +36,7 @@ template <class T> struct Sequence {
     Layer<T> layer;
     T* vectors;
     Panels<T> ih, hh, hr;
+    ParallelFor columns = nullptr;  // shares out the columns of a product, if rows are too few
     bool failed = false;
 
     explicit Sequence(const Recurrent& call) : n(call) {
@@ -46,6 +49,14 @@ template <class T> struct Sequence {
         layer.cell_norming = {n.rms != 0, n.deviation != 0, n.eps};
         layer.forget_bias = T(n.forget_bias);
         layer.has_inside_x = n.inside_x, layer.has_inside_h = n.inside_h;
+    }
+
+    bool few_rows(i64 rows) const { return rows < n.threads && G * H * P > STEP_SHARED; }
+    void multiply(const Rows<T>& A, const Panels<T>& W, T* c, i64 outer_c, i64 ldc, i64 width) const {
+        share(columns, W.count(), [&](i64 from, i64 end) {
+            const i64 first = from * PANEL<T>, last = least(width, end * PANEL<T>);
+            if (last > first) product<T>(A, {W.panel(from), W.K, last - first}, c + first, outer_c, ldc, last - first);
+        });
     }
 
     const T* in(const void* q) const { return static_cast<const T*>(q); }
@@ -204,9 +215,9 @@ template <class T> struct ForwardPass : Sequence<T> {
                 for (i64 r = 0; r < rows; ++r)
                     dense_gates(x + s * n.x_t + r * n.x_b, in(n.w_ih), I, zx + s * apart + r * Z);
         else if (rows >= steps)
-            product<T>({x, steps, n.x_t, rows, n.x_b}, S::ih, zx, apart, Z, Z);
+            S::multiply({x, steps, n.x_t, rows, n.x_b}, S::ih, zx, apart, Z, Z);
         else
-            product<T>({x, rows, n.x_b, steps, n.x_t}, S::ih, zx, Z, apart, Z);
+            S::multiply({x, rows, n.x_b, steps, n.x_t}, S::ih, zx, Z, apart, Z);
     }
 
     void rows(i64 b0, i64 b1) {
@@ -252,7 +263,7 @@ template <class T> struct ForwardPass : Sequence<T> {
         if (direct())
             for (i64 r = 0; r < rows; ++r) dense_gates(part.h + r * W, in(n.w_hh), P, zh + r * Z);
         else
-            product<T>({part.h, 1, 0, rows, W}, S::hh, zh, 0, Z, Z);
+            S::multiply({part.h, 1, 0, rows, W}, S::hh, zh, 0, Z, Z);
         for (i64 r = 0; r < rows; ++r) {
             if (!S::active(t, b0 + r)) continue;
             const i64 at = t * B + b0 + r;
@@ -284,7 +295,7 @@ template <class T> struct ForwardPass : Sequence<T> {
 
     // h = W_hr m, for the rows that took the step.
     void project(i64 t, i64 b0, i64 rows, Part& part) {
-        product<T>({part.m, 1, 0, rows, Hp}, S::hr, part.zh, 0, Z, W);
+        S::multiply({part.m, 1, 0, rows, Hp}, S::hr, part.zh, 0, Z, W);
         for (i64 r = 0; r < rows; ++r)
             if (S::active(t, b0 + r)) memcpy(part.h + r * W, part.zh + r * Z, P * sizeof(T));
     }
@@ -295,7 +306,9 @@ template <class T> static int recurrent_forward(const Recurrent* call, ParallelF
     if (!of_call.arrange(pass)) return 1;
     pass.prepare();
     const i64 together = pass.rows_together();
-    share(run, pass.B, [&](i64 b0, i64 b1) {
+    const bool by_columns = pass.few_rows(pass.B);
+    pass.columns = by_columns ? run : nullptr;
+    share(by_columns ? nullptr : run, pass.B, [&](i64 b0, i64 b1) {
         const i64 chunks = (b1 - b0 + together - 1) / together, rows = (b1 - b0 + chunks - 1) / chunks;
         for (i64 b = b0; b < b1; b += rows) pass.rows(b, least(b1, b + rows));
     });
@@ -404,8 +417,8 @@ template <class T> struct BackwardPass : Sequence<T> {
             T* dx = out(n.d_x) + (low * B + b0) * I;
             const T* dz = dzx + b0 * Z;
             const i64 R = b1 - b0;
-            if (R >= steps) product<T>({dz, steps, B * Z, R, Z}, S::ih, dx, B * I, I, I);
-            else product<T>({dz, R, Z, steps, B * Z}, S::ih, dx, I, B * I, I);
+            if (R >= steps) S::multiply({dz, steps, B * Z, R, Z}, S::ih, dx, B * I, I, I);
+            else S::multiply({dz, R, Z, steps, B * Z}, S::ih, dx, I, B * I, I);
         }
         of_part.release();
     }
@@ -421,12 +434,12 @@ template <class T> struct BackwardPass : Sequence<T> {
             const T* dy = in(n.d_output) + (t * B + b) * P;
             for (i64 j = 0; j < P; ++j) d[j] += dy[j];
         }
-        if (n.projected) product<T>({dht + in_block(t, b0) * W, 1, 0, R, W}, S::hr, part.dm, 0, M, M);
+        if (n.projected) S::multiply({dht + in_block(t, b0) * W, 1, 0, R, W}, S::hr, part.dm, 0, M, M);
         for (i64 b = b0; b < b1; ++b) {
             if (S::active(t, b)) row(t, b, part.dm + (b - b0) * M, part);
             else nothing(t, b);
         }
-        product<T>({dzh + in_block(t, b0) * Z, 1, 0, R, Z}, S::hh, part.through, 0, W, W);
+        S::multiply({dzh + in_block(t, b0) * Z, 1, 0, R, Z}, S::hh, part.through, 0, W, W);
         for (i64 b = b0; b < b1; ++b) {
             if (!S::active(t, b)) continue;
             const T *through = part.through + (b - b0) * W, *direct = part.dm + (b - b0) * M;
@@ -572,10 +585,11 @@ template <class T> static int recurrent_backward(const Recurrent* call, Parallel
     BackwardPass<T> pass(*call);
     if (!of_call.arrange(pass)) return 1;
     pass.prepare(run);
+    pass.columns = pass.few_rows(pass.groups) ? run : nullptr;
     for (i64 done = 0; done < pass.T_; done += pass.block) {
         pass.steps = least(pass.block, pass.T_ - done);
         pass.low = call->reverse ? done : pass.T_ - done - pass.steps;
-        share(run, pass.groups, [&](i64 g0, i64 g1) { pass.rows(g0, g1); });
+        share(pass.columns ? nullptr : run, pass.groups, [&](i64 g0, i64 g1) { pass.rows(g0, g1); });
         share(run, pass.G * pass.Hp / UNITS, [&](i64 u0, i64 u1) { pass.units(u0, u1); });
         if (call->projected)
             share(run, round_up(pass.P, UNITS) / UNITS, [&](i64 u0, i64 u1) { pass.projected_units(u0, u1); });
