@@ -2,16 +2,18 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+SETS ?= avx512 avx2 baseline   # instruction sets that `make sanitize` goes through
 
-.PHONY: help test lint demo setup clean
+.PHONY: help test lint demo sanitize setup clean
 help:
 	@echo "make test   lint, types and all tests"
 	@echo "make demo   the first experiment on scikit-learn's digits, with its report (a few minutes)"
 	@echo "make lint   ruff and mypy alone"
+	@echo "make sanitize  the C++ kernels under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer (GCC)"
 	@echo "make clean  removes the virtual environment, caches and build folders (never runs/)"
 
 setup: $(VENV)/.ready
-$(VENV)/.ready: pyproject.toml constraints.txt
+$(VENV)/.ready: pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/layernorm/native/*.cpp src/layernorm/native/*.h)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[experiments,test]'
 	@touch $@
@@ -26,6 +28,20 @@ lint: setup
 
 demo: setup
 	$(BIN)/layernorm run digits --norm none layer batch --batch-size 128 4 --seeds 0 1 2 --out runs/digits
+
+# The library is built anew, in a virtual environment of its own; Python itself is not instrumented, so that the
+# sanitizer has to be there first. Leaks: the interpreter's own would be reported (a test counts ours).
+sanitize:
+	mkdir -p build
+	$(CXX) -std=c++17 -O1 -g -fsanitize=thread -march=native -Wno-psabi tests/native/threads.cpp -o build/threads
+	build/threads
+	$(PYTHON) -m venv build/sanitize
+	build/sanitize/bin/pip install --quiet --constraint constraints.txt \
+	  --config-settings=cmake.define.LAYERNORM_SANITIZE=address,undefined '.[test]'
+	for isa in $(SETS); do \
+	  LAYERNORM_ISA=$$isa OMP_NUM_THREADS=2 ASAN_OPTIONS=detect_leaks=0 \
+	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
+	  build/sanitize/bin/python -m pytest -q -p no:cacheprovider -k 'not leak' tests/native || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis src/*.egg-info

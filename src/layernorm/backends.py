@@ -90,6 +90,11 @@ def choose(op: str, tensor: torch.Tensor, recurrence: str | None = None) -> str:
 
 
 def _choose(asked_for: str | None, op: str, device: str, dtype: torch.dtype, recurrence: str | None) -> str:
+    return _first(asked_for, op, device, dtype, recurrence)
+
+
+@functools.lru_cache(4096)
+def _first(asked_for: str | None, op: str, device: str, dtype: torch.dtype, recurrence: str | None) -> str:
     for name in (asked_for,) if asked_for else available():
         if name == "reference" or engine(name).covers(op, device, dtype, recurrence):
             return name
@@ -101,6 +106,7 @@ def _choose(asked_for: str | None, op: str, device: str, dtype: torch.dtype, rec
 _choose._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
+@functools.cache
 def engine(name: str) -> ModuleType:
     """The module of an engine."""
     return importlib.import_module(ENGINES[name])

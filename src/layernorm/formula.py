@@ -149,6 +149,13 @@ class Recurrence:
     nonlinearity: Literal["tanh", "relu"] = "tanh"
 
     @functools.cached_property
+    def _hash(self) -> int:
+        return hash(self.encode())
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
     def parameter_names(self) -> tuple[str, ...]:
         """The parameters in the order in which the ops take them: torch's own first, in torch's order."""
         return tuple(self.parameter_shapes(1, 1))

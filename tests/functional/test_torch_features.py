@@ -80,8 +80,9 @@ def test_third_derivative():
     torch.testing.assert_close(nth(lambda x: ln.functional.layer_norm(x, (4,)), 3), nth(plain, 3), rtol=1e-9, atol=0)
 
 
+@pytest.mark.parametrize("backend", ln.backends.available())
 @pytest.mark.parametrize("network", list(NETWORKS))
-def test_opcheck_recurrent(network):
+def test_opcheck_recurrent(network, backend):
     p = parameters(network, "paper")
     recurrence = Recurrence(network, resolve("paper", network)).encode()
     state = [torch.randn(B, H, dtype=torch.float64, requires_grad=True) for _ in range(2 if network == "LSTM" else 1)]
@@ -89,30 +90,33 @@ def test_opcheck_recurrent(network):
     lengths, reset = torch.tensor([3, 1]), torch.eye(T, B, dtype=torch.bool)
     for masks in ((None, None), (lengths, reset)):
         for reverse in (False, True):
-            args = (x, state, list(p.values()), *masks, recurrence, reverse, True, "reference")
+            args = (x, state, list(p.values()), *masks, recurrence, reverse, True, backend)
             torch.library.opcheck(torch.ops.layernorm.recurrent.default, args)
     state, params = [s.detach() for s in state], [q.detach() for q in p.values()]
     n = 1 + len(state)
     for steps in (T, 0):
         inputs = (x.detach()[:steps], state, params, None, None)
-        found = torch.ops.layernorm.recurrent(*inputs, recurrence, False, True, "reference")
-        args = (found[0], found[1:n], *inputs, found[n:], recurrence, False, "reference")
+        found = torch.ops.layernorm.recurrent(*inputs, recurrence, False, True, backend)
+        args = (*inputs, found[n:], found[0], found[1:n], recurrence, False, backend)
         torch.library.opcheck(torch.ops.layernorm.recurrent_backward.default, args)
 
 
+@pytest.mark.parametrize("backend", ln.backends.available())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_opcheck_normalize(dtype):
-    x = torch.randn(4, 2, 3, dtype=dtype, requires_grad=True)
+def test_opcheck_normalize(dtype, backend):
+    x, residual = (torch.randn(4, 2, 3, dtype=dtype, requires_grad=True) for _ in range(2))
     w, b = (torch.randn(2, 3, requires_grad=True) for _ in range(2))
     for args in (
-        (x, [2, 3], w, b, 1e-5, "layer"),
-        (x, [3], None, None, 1e-5, "layer"),
-        (x, [2, 3], w, None, 1e-5, "rms"),
+        (x, None, [2, 3], w, b, 1e-5, "layer"),
+        (x, None, [3], None, None, 1e-5, "layer"),
+        (x, None, [2, 3], w, None, 1e-5, "rms"),
+        (x, residual, [2, 3], w, b, 1e-5, "layer"),
     ):
-        torch.library.opcheck(torch.ops.layernorm.normalize.default, (*args, "reference"))
-        y, *saved = torch.ops.layernorm.normalize(*args, "reference")
-        saved = [s.detach() for s in saved]
-        back = (torch.randn_like(y), *args[:4], saved, args[5], "reference")
+        torch.library.opcheck(torch.ops.layernorm.normalize.default, (*args, True, backend))
+        y, *saved = (t.detach() for t in torch.ops.layernorm.normalize(*args, True, backend))
+        total = saved.pop(0) if args[1] is not None else None
+        given = args[0] if total is None else total
+        back = (torch.randn_like(y), total, given, *args[2:5], saved, args[6], backend)
         back = tuple(t.detach() if isinstance(t, torch.Tensor) else t for t in back)
         torch.library.opcheck(torch.ops.layernorm.normalize_backward.default, back)
 

@@ -43,7 +43,7 @@ def compare(recurrence, reverse, lengths=True, reset=True):
     expected = torch.autograd.grad(outputs, inputs, grads, materialize_grads=True)
     with torch.no_grad():
         kept = reference.recurrent_forward(x, state, params, *masks, recurrence, reverse, True)[len(outputs) :]
-        got = reference.recurrent_backward(grads[0], grads[1:], x, state, params, *masks, kept, recurrence, reverse)
+        got = reference.recurrent_backward(x, state, params, *masks, kept, grads[0], grads[1:], recurrence, reverse)
     names = ["input", *recurrence.state_names, *recurrence.parameter_names]
     for name, a, b in zip(names, got, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11, msg=lambda m, name=name: f"{name}: {m}")
@@ -98,8 +98,8 @@ def test_normalize(norm, affine, bias):
     g = torch.randn_like(y)
     inputs = [t for t in (x, weight, offset) if t is not None]
     with torch.no_grad():
-        z, *saved = reference.normalize_forward(x, *args, 1e-5, norm)
-        got = reference.normalize_backward(g, x, *args, saved, norm)
+        z, *saved = reference.normalize_forward(x, None, *args, 1e-5, norm, True)
+        got = reference.normalize_backward(g, None, x, *args, saved, norm)
     torch.testing.assert_close(z, y, rtol=1e-14, atol=1e-14)
     for a, e in zip(got, torch.autograd.grad(y, inputs, g), strict=True):
         torch.testing.assert_close(a, e, rtol=1e-11, atol=1e-12)

@@ -1,5 +1,7 @@
 """The ops behind the modules: arguments checked, an engine chosen, the gradient bound."""
 
+from ._norms import add_layer_norm as add_layer_norm
+from ._norms import add_rms_norm as add_rms_norm
 from ._norms import layer_norm as layer_norm
 from ._norms import rms_norm as rms_norm
 from ._recurrent import gru as gru

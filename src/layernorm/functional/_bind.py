@@ -1,4 +1,8 @@
-"""How an op becomes a `torch.library` op: its kernel, its fake, its gradient.
+"""How an op is bound to torch: its kernel, its fake, its gradient.
+
+An op is a `torch.library` op, which `torch.compile`, `torch.export`, tensor subclasses and dispatch modes see. A call
+on plain tensors goes past the dispatcher, straight to the kernel: for a small op that is most of the time. Both ways
+run the same kernel and the same backward.
 
 Every op takes the engine's name as its last argument ``backend``, so that the choice is made once, where the op is
 called, and its backward runs on the same engine.
@@ -6,45 +10,98 @@ called, and its backward runs on the same engine.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 
-def define(
-    name: str,
-    schema: str,
-    kernel: Callable[..., list[Tensor]],
-    fake: Callable[..., list[Tensor]],
-    setup_context: Callable[..., None] | None = None,
-    backward: Callable[..., Any] | None = None,
-) -> None:
-    """Registers ``layernorm::name``, an op that returns a list of tensors.
+class Op:
+    """``layernorm::name``, an op that returns a list of tensors: results, then what its backward needs.
 
     Args:
-        kernel: runs it on the engine that its last argument names.
+        kernel: runs it on the engine that its last argument names; checks its arguments first.
         fake: empty tensors of the right shapes, for `torch.compile` and `torch.export`.
         setup_context, backward: its gradient, as `torch.library.register_autograd` takes them.
+        unchecked: the kernel for calls whose arguments need no check, those of our own backward.
     """
-    name = f"layernorm::{name}"
-    torch.library.define(name, f"{schema} -> Tensor[]")
-    torch.library.impl(name, "CompositeExplicitAutograd")(functools.partial(_untracked, kernel))
-    torch.library.register_fake(name)(fake)
-    if backward is not None:
-        torch.library.register_autograd(name, backward, setup_context=setup_context)
+
+    def __init__(
+        self,
+        name: str,
+        schema: str,
+        kernel: Callable[..., list[Tensor]],
+        fake: Callable[..., list[Tensor]],
+        setup_context: Callable[..., None] | None = None,
+        backward: Callable[..., Any] | None = None,
+        unchecked: Callable[..., list[Tensor]] | None = None,
+    ) -> None:
+        self.kernel, self.setup_context, self.backward = unchecked or kernel, setup_context, backward
+        torch.library.define(f"layernorm::{name}", f"{schema} -> Tensor[]")
+        torch.library.impl(f"layernorm::{name}", "CompositeExplicitAutograd")(kernel)
+        torch.library.register_fake(f"layernorm::{name}")(fake)
+        if backward is not None:
+            torch.library.register_autograd(f"layernorm::{name}", backward, setup_context=setup_context)
+        self.dispatched = getattr(torch.ops.layernorm, name)
+
+    def __call__(self, results: int, tensors: Sequence[Tensor], differentiable: bool, *args: Any) -> Sequence[Tensor]:
+        """The first so many of what the op returns; ``tensors`` are those among ``args``, in order;
+        ``differentiable``: whether autograd has to know of the call (`wants_gradient`)."""
+        if not _plain(tensors):
+            return self.dispatched(*args)[:results]
+        if differentiable:
+            return _Direct.apply(self, results, args, *tensors)
+        return self.kernel(*args)[:results]
 
 
-def _untracked(kernel: Callable[..., list[Tensor]], *args: Any) -> list[Tensor]:
-    """Runs a kernel as torch runs its own, without the record of what is a view of what: an output that ends in a
-    reshape or a stack would count as a view, and autograd refuses to change one of several such outputs in place."""
-    with torch._C._ExcludeDispatchKeyGuard(_VIEWS):
-        return below_autocast(kernel, *args)
+def wants_gradient(tensors: Sequence[Tensor]) -> bool:
+    """Whether autograd records what is done with these tensors."""
+    if torch.is_grad_enabled():
+        for t in tensors:
+            if t.requires_grad:
+                return True
+    return False
 
 
-_VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+class _Direct(torch.autograd.Function):
+    """An op's gradient without the dispatcher; the tensors inside ``args`` come once more for autograd to see."""
+
+    @staticmethod
+    def forward(ctx: Any, op: Op, results: int, args: tuple[Any, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        found = op.kernel(*args)
+        ctx.op, ctx.extra, ctx.kinds = op, len(found) - results, [type(arg) for arg in args]
+        op.setup_context(ctx, args, found)  # type: ignore[misc]
+        return tuple(found[:results])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+        found = ctx.op.backward(ctx, [*grads, *(None,) * ctx.extra])
+        flat: list[Tensor | None] = [None, None, None]
+        for kind, grad in zip(ctx.kinds, found):  # noqa: B905 - equally long
+            if kind in _PLAIN:
+                flat.append(grad)
+            elif type(grad) is list:  # of a list of tensors; of other lists None
+                flat += grad
+        return tuple(flat)
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def _plain(tensors: Sequence[Tensor]) -> bool:
+    """Whether nothing but autograd needs to know of the call: no compiler, tracer, mode or tensor subclass."""
+    for t in tensors:
+        if type(t) not in _PLAIN:
+            return False
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._is_torch_function_mode_enabled()
+        or torch._C._get_tracing_state() is not None
+    )
 
 
 def autocast_type(device: str) -> torch.dtype | None:
@@ -54,24 +111,15 @@ def autocast_type(device: str) -> torch.dtype | None:
     return None
 
 
-def below_autocast(function: Callable[..., Any], input: Tensor, *args: Any) -> Any:
-    """Calls it without autocast, which would take the products inside the plain equations for the user's own."""
-    device = input.device.type
-    if autocast_type(device) is None:
-        return function(input, *args)
-    with torch.autocast(device, enabled=False):
-        return function(input, *args)
-
-
 def transforming() -> bool:
-    """Whether the call runs inside `torch.func.vmap`, ``grad``, ``jvp``...: ops of `torch.library` cannot take part in
-    all of these, plain torch operations can."""
-    return torch._C._are_functorch_transforms_active()
+    """Whether the call runs inside `torch.func.vmap`, ``grad``, ``jvp``... or in forward mode: ops of `torch.library`
+    cannot take part in all of these, plain torch operations can."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def gradients_of_equations(
-    equations: Callable[..., list[Tensor]], inputs: Sequence[Tensor], grads: Sequence[Tensor]
+    equations: Callable[..., list[Tensor]], inputs: Sequence[Tensor], grads: Sequence[Tensor | None]
 ) -> list[Tensor]:
     """The vector-Jacobian product of plain equations: differentiable itself, so it serves higher derivatives."""
-    vjp = torch.func.vjp(equations, *inputs)[1]
-    return list(vjp(list(grads)))
+    results, vjp = torch.func.vjp(equations, *inputs)  # type: ignore[misc]
+    return list(vjp([torch.zeros_like(r) if g is None else g for r, g in zip(results, grads, strict=True)]))

@@ -1,15 +1,17 @@
-"""`layer_norm` and `rms_norm`: torch's arguments, checked; the engine chosen; the gradient bound."""
+"""`layer_norm` and `rms_norm`, alone or after a residual sum: arguments checked, engine chosen, gradient bound."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from .. import backends, reference
-from ._bind import define, gradients_of_equations, transforming
+from ._bind import Op, gradients_of_equations, transforming, wants_gradient
 
 
 def layer_norm(
@@ -42,7 +44,9 @@ def layer_norm(
 
     Source: Ba, Kiros, Hinton, "Layer Normalization", 2016, arXiv:1607.06450.
     """
-    return _normalize(input, normalized_shape, weight, bias, float(eps), "layer")
+    if has_torch_function_variadic(input, weight, bias):
+        return handle_torch_function(layer_norm, (input, weight, bias), input, normalized_shape, weight, bias, eps)
+    return _normalize(input, None, normalized_shape, weight, bias, float(eps), "layer")[0]
 
 
 def rms_norm(
@@ -67,35 +71,115 @@ def rms_norm(
 
     Source: Zhang, Sennrich, "Root Mean Square Layer Normalization", 2019, arXiv:1910.07467.
     """
-    return _normalize(input, normalized_shape, weight, None, eps, "rms")
+    if has_torch_function_variadic(input, weight):
+        return handle_torch_function(rms_norm, (input, weight), input, normalized_shape, weight, eps)
+    return _normalize(input, None, normalized_shape, weight, None, eps, "rms")[0]
+
+
+def add_layer_norm(
+    input: Tensor,
+    residual: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> tuple[Tensor, Tensor]:
+    r"""The residual sum of a pre-norm network and its layer normalisation, in one sweep over memory.
+
+    .. math:: total = input + residual, \qquad y = \mathrm{LN}(total)
+
+    Args:
+        input: ``(*, *normalized_shape)``, any floating type.
+        residual: like ``input``: of its shape, type and device.
+        normalized_shape, weight, bias, eps: as in `layer_norm`.
+
+    Returns:
+        ``(y, total)``, both like ``input``; the same numbers as ``layer_norm(input + residual, ...)`` gives.
+
+    Raises:
+        RuntimeError, TypeError: as in `layer_norm`.
+    """
+    if has_torch_function_variadic(input, residual, weight, bias):
+        return handle_torch_function(
+            add_layer_norm, (input, residual, weight, bias), input, residual, normalized_shape, weight, bias, eps
+        )
+    if residual is None:
+        raise TypeError("layer_norm: expected residual to be a Tensor, got NoneType")
+    y, total = _normalize(input, residual, normalized_shape, weight, bias, float(eps), "layer")
+    return y, total
+
+
+def add_rms_norm(
+    input: Tensor,
+    residual: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    r"""The residual sum of a pre-norm network and its RMS normalisation: see `add_layer_norm` and `rms_norm`."""
+    if has_torch_function_variadic(input, residual, weight):
+        return handle_torch_function(
+            add_rms_norm, (input, residual, weight), input, residual, normalized_shape, weight, eps
+        )
+    if residual is None:
+        raise TypeError("rms_norm: expected residual to be a Tensor, got NoneType")
+    y, total = _normalize(input, residual, normalized_shape, weight, None, eps, "rms")
+    return y, total
 
 
 def _normalize(
     input: Tensor,
+    residual: Tensor | None,
     normalized_shape: Sequence[int],
     weight: Tensor | None,
     bias: Tensor | None,
     eps: float | None,
     norm: str,
-) -> Tensor:
-    for name, tensor in (("input", input), ("weight", weight), ("bias", bias)):
-        like_a_tensor = hasattr(tensor, "__torch_function__")  # torch.fx traces with what is none
-        if not like_a_tensor and (tensor is not None or name == "input"):
+) -> Sequence[Tensor]:
+    """[y], or with a residual [y, input + residual]."""
+    tensors = [input]
+    for tensor in (residual, weight, bias):
+        if tensor is not None:
+            tensors.append(tensor)
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            given = {"input": input, "residual": residual, "weight": weight, "bias": bias}
+            name = next(name for name, t in given.items() if t is tensor)
             raise TypeError(f"{norm}_norm: expected {name} to be a Tensor, got {type(tensor).__name__}")
-    if not isinstance(normalized_shape, Sequence) or isinstance(normalized_shape, str):
-        given = type(normalized_shape).__name__
-        raise TypeError(f"{norm}_norm: expected normalized_shape to be a tuple of ints, got {given}")
+    if type(normalized_shape) is not tuple and (
+        not isinstance(normalized_shape, Sequence) or isinstance(normalized_shape, str)
+    ):
+        given_type = type(normalized_shape).__name__
+        raise TypeError(f"{norm}_norm: expected normalized_shape to be a tuple of ints, got {given_type}")
     if eps is None:
         eps = torch.finfo(input.dtype).eps if input.dtype.is_floating_point else 0.0
     shape, eps = list(normalized_shape), float(eps)
     if transforming():
-        _check(input, shape, weight, bias, norm)
-        return reference.normalize_equations(input, shape, weight, bias, eps, norm)
+        _check(input, residual, shape, weight, bias, norm)
+        total = [] if residual is None else [input + residual]
+        return [reference.normalize_equations(total[0] if total else input, shape, weight, bias, eps, norm), *total]
     backend = backends.choose("normalize", input)
-    return torch.ops.layernorm.normalize(input, shape, weight, bias, eps, norm, backend)[0]
+    save, results = wants_gradient(tensors), 1 if residual is None else 2
+    return _NORMALIZE(results, tensors, save, input, residual, shape, weight, bias, eps, norm, save, backend)
 
 
-def _check(input: Tensor, normalized_shape: list[int], weight: Tensor | None, bias: Tensor | None, norm: str) -> None:
+def _check(
+    input: Tensor,
+    residual: Tensor | None,
+    normalized_shape: list[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    norm: str,
+) -> None:
+    """Everything about shapes, types and devices that an engine relies on."""
+    static = residual is None and len(normalized_shape) == 1 and not torch.compiler.is_compiling()
+    if static and input.dtype.is_floating_point and input.dim() and input.shape[-1] == normalized_shape[0]:
+        fits, device = True, input.device
+        for p in (weight, bias):
+            if p is not None:
+                fits = fits and p.shape == (*normalized_shape,) and p.dtype.is_floating_point and p.device == device
+        if fits:
+            return
     op = f"{norm}_norm"
     if not input.dtype.is_floating_point:
         raise RuntimeError(f"{op}: expected input of a floating-point type, got {input.dtype}")
@@ -105,10 +189,16 @@ def _check(input: Tensor, normalized_shape: list[int], weight: Tensor | None, bi
             f"{op}: given normalized_shape={list(normalized_shape)}, expected input of shape [{expected}], "
             f"got {list(input.shape)}"
         )
+    if residual is not None:
+        for what in ("shape", "dtype", "device"):
+            mine, given = getattr(input, what), getattr(residual, what)
+            if mine != given:
+                mine, given = (list(mine), list(given)) if what == "shape" else (mine, given)
+                raise RuntimeError(f"{op}: expected residual of {what} {mine}, as input has, got {given}")
     for name, p in (("weight", weight), ("bias", bias)):
         if p is None:
             continue
-        if list(p.shape) != list(normalized_shape):
+        if list(p.shape) != normalized_shape:
             raise RuntimeError(f"{op}: expected {name} of shape {list(normalized_shape)}, got {list(p.shape)}")
         if not p.dtype.is_floating_point:
             raise RuntimeError(f"{op}: expected {name} of a floating-point type, got {p.dtype}")
@@ -118,80 +208,123 @@ def _check(input: Tensor, normalized_shape: list[int], weight: Tensor | None, bi
 
 def _kernel(
     input: Tensor,
+    residual: Tensor | None,
     normalized_shape: list[int],
     weight: Tensor | None,
     bias: Tensor | None,
     eps: float,
     norm: str,
+    save: bool,
     backend: str,
 ) -> list[Tensor]:
-    _check(input, normalized_shape, weight, bias, norm)
-    return backends.engine(backend).normalize_forward(input, normalized_shape, weight, bias, eps, norm)
+    _check(input, residual, normalized_shape, weight, bias, norm)
+    engine = backends.engine(backend)
+    return engine.normalize_forward(input, residual, normalized_shape, weight, bias, eps, norm, save)
 
 
 def _fake(
     input: Tensor,
+    residual: Tensor | None,
     normalized_shape: list[int],
     weight: Tensor | None,
     bias: Tensor | None,
     eps: float,
     norm: str,
+    save: bool,
     backend: str,
 ) -> list[Tensor]:
-    _check(input, normalized_shape, weight, bias, norm)
-    saved = backends.engine(backend).normalize_saved(input, normalized_shape, norm)
-    return [torch.empty_like(input, memory_format=torch.contiguous_format), *saved]
+    _check(input, residual, normalized_shape, weight, bias, norm)
+    saved = backends.engine(backend).normalize_saved(input, normalized_shape, norm) if save else []
+    have = [t for t in (input, residual) if t is not None]
+    return [*(torch.empty_like(t, memory_format=torch.contiguous_format) for t in have), *saved]
 
 
-def _backward_kernel(*args: Any) -> list[Tensor]:
-    return backends.engine(args[-1]).normalize_backward(*args[:-1])
+def _backward_kernel(
+    grad: Tensor,
+    grad_total: Tensor | None,
+    input: Tensor,
+    normalized_shape: list[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    saved: list[Tensor],
+    norm: str,
+    backend: str,
+) -> list[Tensor]:
+    _check(input, None, normalized_shape, weight, bias, norm)
+    rows = math.prod(input.shape[: input.dim() - len(normalized_shape)])
+    expected = backends.engine(backend).normalize_saved(input, normalized_shape, norm)
+    alike = [(grad, input), *zip(saved, expected, strict=True)] + ([] if grad_total is None else [(grad_total, input)])
+    if any(t.shape != like.shape or t.dtype != like.dtype or t.device != like.device for t, like in alike):
+        given = [f"{t.dtype} {list(t.shape)}" for t, _ in alike]
+        raise RuntimeError(
+            f"{norm}_norm: expected gradients like input, {input.dtype} {list(input.shape)}, "
+            f"and what the forward saved for {rows} rows, got {given}"
+        )
+    engine = backends.engine(backend)
+    return engine.normalize_backward(grad, grad_total, input, normalized_shape, weight, bias, saved, norm)
 
 
 def _backward_fake(
-    grad: Tensor, input: Tensor, normalized_shape: list[int], weight: Tensor | None, bias: Tensor | None, *rest: Any
+    grad: Tensor,
+    grad_total: Tensor | None,
+    input: Tensor,
+    normalized_shape: list[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    *rest: Any,
 ) -> list[Tensor]:
     have = [t for t in (input, weight, bias) if t is not None]
     return [torch.empty_like(t, memory_format=torch.contiguous_format) for t in have]
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    input, ctx.normalized_shape, weight, bias, ctx.eps, ctx.norm, ctx.backend = inputs
-    ctx.save_for_backward(input, weight, bias, *output[1:])
+    input, residual, ctx.normalized_shape, weight, bias, ctx.eps, ctx.norm, save, ctx.backend = inputs
+    ctx.has_residual, results = residual is not None, 1 if residual is None else 2
+    if save:
+        ctx.save_for_backward(input if residual is None else output[1], weight, bias, *output[results:])
 
 
-def _backward(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
-    input, weight, bias, *saved = ctx.saved_tensors
-
-    def present(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
-        """(input, weight, bias) from those of them that there are."""
-        rest = iter(tensors)
-        return tuple(None if t is None else next(rest) for t in (input, weight, bias))
+def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
+    total, weight, bias, *saved = ctx.saved_tensors
+    have = [t for t in (total, weight, bias) if t is not None]
+    grad, grad_total = grads[0], grads[1] if ctx.has_residual else None
 
     def equations(*tensors: Tensor) -> list[Tensor]:
-        x, w, b = present(tensors)
+        x, w, b = _present(tensors, total, weight, bias)
         return [reference.normalize_equations(x, ctx.normalized_shape, w, b, ctx.eps, ctx.norm)]
 
-    if torch.is_grad_enabled():
-        found = gradients_of_equations(equations, [t for t in (input, weight, bias) if t is not None], grads[:1])
+    if grad is None:
+        dx, dw, db = grad_total, None, None
+    elif torch.is_grad_enabled() or transforming():
+        dx, dw, db = _present(gradients_of_equations(equations, have, [grad]), total, weight, bias)
+        dx = dx if grad_total is None else dx + grad_total
     else:
-        found = _BACKWARD(grads[0], input, ctx.normalized_shape, weight, bias, saved, ctx.norm, ctx.backend)
-    dx, dw, db = present(found)
-    return dx, None, dw, db, None, None, None
+        tensors = [t for t in (grad, grad_total, total, *saved) if t is not None]
+        arguments = (grad, grad_total, total, ctx.normalized_shape, weight, bias, saved, ctx.norm, ctx.backend)
+        dx, dw, db = _present(_NORMALIZE_BACKWARD(len(have), tensors, False, *arguments), total, weight, bias)
+    return dx, dx if ctx.has_residual else None, None, dw, db, None, None, None, None
 
 
-define(
+def _present(found: Sequence[Tensor], *where: Tensor | None) -> list[Any]:
+    """What was found for each of the tensors that there are, None for the others."""
+    rest = iter(found)
+    return [None if t is None else next(rest) for t in where]
+
+
+_NORMALIZE = Op(
     "normalize",
-    "(Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps, str norm, str backend)",
+    "(Tensor input, Tensor? residual, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps, str norm,"
+    " bool save, str backend)",
     _kernel,
     _fake,
     _setup_context,
     _backward,
 )
-define(
+_NORMALIZE_BACKWARD = Op(
     "normalize_backward",
-    "(Tensor grad, Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, Tensor[] saved, str norm,"
-    " str backend)",
+    "(Tensor grad, Tensor? grad_total, Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias,"
+    " Tensor[] saved, str norm, str backend)",
     _backward_kernel,
     _backward_fake,
+    unchecked=lambda *args: backends.engine(args[-1]).normalize_backward(*args[:-1]),
 )
-_BACKWARD = torch.ops.layernorm.normalize_backward

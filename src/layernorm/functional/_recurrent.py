@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from .. import backends, reference
 from ..formula import GATES, PLAIN, Formula, Recurrence, resolve, unknown
-from ._bind import autocast_type, below_autocast, define, gradients_of_equations, transforming
+from ._bind import Op, autocast_type, gradients_of_equations, transforming, wants_gradient
 
 NORMS = ("layer", "rms", None)
 
@@ -53,23 +54,36 @@ def run(
     Under autocast, input, state and parameters are cast to its type, as torch does for its own recurrent networks:
     integers and float64 are left as they are.
     """
-    dtype = autocast_type(input.device.type)
-
-    def cast(tensor: Tensor) -> Tensor:
-        eligible = dtype is not None and tensor.is_floating_point() and tensor.dtype != torch.float64
-        return tensor.to(dtype) if eligible else tensor
-
-    input, state, params = cast(input), [cast(s) for s in state], [cast(p) for p in params]
+    input, state, params = cast_by_autocast(input, state, params)
+    tensors = [input, *state, *params]
+    if lengths is not None:
+        tensors.append(lengths)
+    if reset is not None:
+        tensors.append(reset)
     if transforming():
         equations = Recurrence.decode(recurrence)
         _check(input, state, params, lengths, reset, equations)
-        arguments = (input, state, params, lengths, reset, equations, reverse)
-        found = below_autocast(reference.recurrent_equations, *arguments)
+        found = reference.recurrent_equations(input, state, params, lengths, reset, equations, reverse)
         return found[0], found[1:]
-    save = torch.is_grad_enabled() and any(t.requires_grad for t in (input, *state, *params))
+    save = wants_gradient(tensors)
     backend = backends.choose("recurrent", input, recurrence)
-    found = torch.ops.layernorm.recurrent(input, state, params, lengths, reset, recurrence, reverse, save, backend)
-    return found[0], found[1 : 1 + len(state)]
+    arguments = (input, state, params, lengths, reset, recurrence, reverse, save, backend)
+    output, *final = _RECURRENT(1 + len(state), tensors, save, *arguments)
+    return output, final
+
+
+def cast_by_autocast(
+    input: Tensor, state: Sequence[Tensor], params: Sequence[Tensor]
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """In the type that autocast asks for, but for integers and float64, which torch leaves as they are, too."""
+    dtype = autocast_type(input.device.type)
+
+    def cast(tensor: Tensor) -> Tensor:
+        return tensor.to(dtype) if tensor.is_floating_point() and tensor.dtype != torch.float64 else tensor
+
+    if dtype is None:
+        return input, list(state), list(params)
+    return cast(input), [cast(s) for s in state], [cast(p) for p in params]
 
 
 def _public(
@@ -246,6 +260,34 @@ def _check(
     recurrence: Recurrence,
 ) -> None:
     """Everything about shapes, types and devices that an engine relies on."""
+    static = type(input) is Tensor and not torch.compiler.is_compiling()  # a symbolic size cannot be looked up
+    if static and lengths is None and reset is None and input.dim() == 3 and len(params) > 1 and params[1].dim() == 2:
+        shapes = _shapes(recurrence, input.shape, params[1].shape)
+        given, dtype, device = (*state, *params), input.dtype, input.device
+        if dtype.is_floating_point and len(given) == len(shapes):
+            fits = [t.shape == s and t.dtype is dtype and t.device == device for t, s in zip(given, shapes)]  # noqa: B905
+            if all(fits):
+                return
+    _explain(input, state, params, lengths, reset, recurrence)
+
+
+@functools.lru_cache(1024)
+def _shapes(recurrence: Recurrence, input: torch.Size, weight_hh: torch.Size) -> tuple[tuple[int, ...], ...]:
+    """What state and parameters must have."""
+    H, P = weight_hh[0] // GATES[recurrence.network], weight_hh[1]
+    state = tuple((input[1], size) for size in (P, H)[: len(recurrence.state_names)])
+    return (*state, *recurrence.parameter_shapes(input[2], H, P).values())
+
+
+def _explain(
+    input: Tensor,
+    state: Sequence[Tensor],
+    params: Sequence[Tensor],
+    lengths: Tensor | None,
+    reset: Tensor | None,
+    recurrence: Recurrence,
+) -> None:
+    """`_check` one by one, with the error for the first that does not fit."""
     op, names = recurrence.network.lower(), recurrence.parameter_names
     if len(params) != len(names) or len(state) != len(recurrence.state_names):
         raise RuntimeError(f"{op}: expected parameters {list(names)} and state {list(recurrence.state_names)}")
@@ -325,14 +367,48 @@ def _fake(
     return [output, *final, *saved]
 
 
-def _backward_kernel(*args: Any) -> list[Tensor]:
+def _backward_kernel(
+    input: Tensor,
+    state: list[Tensor],
+    params: list[Tensor],
+    lengths: Tensor | None,
+    reset: Tensor | None,
+    saved: list[Tensor],
+    grad_output: Tensor | None,
+    grad_state: list[Tensor | None],
+    recurrence: str,
+    reverse: bool,
+    backend: str,
+) -> list[Tensor]:
+    equations, engine = Recurrence.decode(recurrence), backends.engine(backend)
+    _check(input, state, params, lengths, reset, equations)
+    _check_lengths(lengths, input.shape[0])
+    T, B, _ = input.shape
+    expected = engine.recurrent_saved(input, state, params, equations)
+    alike = [("saved", tuple(t.shape), t.dtype) for t in expected]
+    alike += [("grad_output", (T, B, params[1].shape[1]), input.dtype)]
+    alike += [(f"grad of the final {n}", tuple(s.shape), s.dtype) for n, s in zip("hc", state, strict=False)]
+    given = [*saved, grad_output, *grad_state]
+    if len(given) != len(alike):
+        raise RuntimeError(f"{equations.network.lower()}: expected {len(alike)} tensors after reset, got {len(given)}")
+    for (name, shape, dtype), tensor in zip(alike, given, strict=True):
+        if tensor is None:
+            continue
+        if tuple(tensor.shape) != shape or tensor.dtype != dtype or tensor.device != input.device:
+            raise RuntimeError(
+                f"{equations.network.lower()}: expected {name} of shape {list(shape)}, {dtype} on {input.device}, "
+                f"got {list(tensor.shape)}, {tensor.dtype} on {tensor.device}"
+            )
+    tensors = (input, state, params, lengths, reset, saved, grad_output, grad_state)
+    return engine.recurrent_backward(*tensors, equations, reverse)
+
+
+def _unchecked_backward(*args: Any) -> list[Tensor]:
     *tensors, recurrence, reverse, backend = args
     return backends.engine(backend).recurrent_backward(*tensors, Recurrence.decode(recurrence), reverse)
 
 
-def _backward_fake(
-    grad_output: Tensor, grad_state: list[Tensor], input: Tensor, state: list[Tensor], params: list[Tensor], *rest: Any
-) -> list[Tensor]:
+def _backward_fake(input: Tensor, state: list[Tensor], params: list[Tensor], *rest: Any) -> list[Tensor]:
     return [torch.empty_like(t, memory_format=torch.contiguous_format) for t in (input, *state, *params)]
 
 
@@ -342,7 +418,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> N
     ctx.save_for_backward(lengths, reset, input, *state, *params, *output[1 + len(state) :])
 
 
-def _backward(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
+def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     lengths, reset, *tensors = ctx.saved_tensors
     n = 1 + ctx.states
     inputs, saved = tensors[: n + ctx.params], tensors[n + ctx.params :]
@@ -352,17 +428,16 @@ def _backward(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
         x, state, params = tensors[0], list(tensors[1:n]), list(tensors[n:])
         return reference.recurrent_equations(x, state, params, lengths, reset, recurrence, ctx.reverse)
 
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled() or transforming():
         found = gradients_of_equations(equations, inputs, grads[:n])
     else:
-        found = _BACKWARD(
-            grads[0], grads[1:n], inputs[0], inputs[1:n], inputs[n:], lengths, reset, saved, ctx.recurrence,
-            ctx.reverse, ctx.backend,
-        )  # fmt: skip
-    return found[0], found[1:n], found[n:], None, None, None, None, None, None
+        arguments = (lengths, reset, saved, grads[0], grads[1:n], ctx.recurrence, ctx.reverse, ctx.backend)
+        split = (inputs[0], inputs[1:n], inputs[n:])
+        found = list(_RECURRENT_BACKWARD(len(inputs), tensors, False, *split, *arguments))
+    return found[0], list(found[1:n]), list(found[n:]), None, None, None, None, None, None
 
 
-define(
+_RECURRENT = Op(
     "recurrent",
     "(Tensor input, Tensor[] state, Tensor[] params, Tensor? lengths, Tensor? reset, str recurrence, bool reverse,"
     " bool save, str backend)",
@@ -371,11 +446,11 @@ define(
     _setup_context,
     _backward,
 )
-define(
+_RECURRENT_BACKWARD = Op(
     "recurrent_backward",
-    "(Tensor grad_output, Tensor[] grad_state, Tensor input, Tensor[] state, Tensor[] params, Tensor? lengths,"
-    " Tensor? reset, Tensor[] saved, str recurrence, bool reverse, str backend)",
+    "(Tensor input, Tensor[] state, Tensor[] params, Tensor? lengths, Tensor? reset, Tensor[] saved,"
+    " Tensor? grad_output, Tensor?[] grad_state, str recurrence, bool reverse, str backend)",
     _backward_kernel,
     _backward_fake,
+    unchecked=_unchecked_backward,
 )
-_BACKWARD = torch.ops.layernorm.recurrent_backward

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import overload
+
 import torch
 from torch import Tensor
 
-from ..functional import layer_norm, rms_norm
+from ..functional import add_layer_norm, add_rms_norm, layer_norm, rms_norm
 
 
 class LayerNorm(torch.nn.LayerNorm):
@@ -15,10 +17,19 @@ class LayerNorm(torch.nn.LayerNorm):
 
     The gain is ``weight`` (initially 1) and the bias ``bias`` (0), both of shape ``normalized_shape``. Input and output
     have shape ``(*, *normalized_shape)``. See `layernorm.functional.layer_norm` for types and errors.
+
+    With a second argument ``residual``, like ``input``, the result is ``(y, input + residual)``, y of the sum: a
+    pre-norm network's ``y, x = norm(branch, x)`` reads and writes memory once.
     """
 
-    def forward(self, input: Tensor) -> Tensor:
-        return layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+    @overload
+    def forward(self, input: Tensor) -> Tensor: ...
+    @overload
+    def forward(self, input: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]: ...
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        if residual is None:
+            return layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+        return add_layer_norm(input, residual, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
 class RMSNorm(torch.nn.RMSNorm):
@@ -26,11 +37,17 @@ class RMSNorm(torch.nn.RMSNorm):
 
     .. math:: y = \frac{x}{\sqrt{\mathrm{mean}(x^2) + \epsilon}} \cdot gain
 
-    See `layernorm.functional.rms_norm` for types and errors.
+    See `layernorm.functional.rms_norm` for types and errors, `LayerNorm` for a second argument ``residual``.
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.normalized_shape, self.weight, self.eps)
+    @overload
+    def forward(self, x: Tensor) -> Tensor: ...
+    @overload
+    def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]: ...
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        if residual is None:
+            return rms_norm(x, self.normalized_shape, self.weight, self.eps)
+        return add_rms_norm(x, residual, self.normalized_shape, self.weight, self.eps)
 
 
 class BatchNorm(torch.nn.BatchNorm1d):

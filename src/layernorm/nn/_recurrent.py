@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -47,6 +48,12 @@ class Normalised(torch.nn.Module):
     def _register(self, shapes: Shapes, device: Any, dtype: Any) -> None:
         for name, shape in shapes.items():
             self.register_parameter(name, torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
+
+    def _read(self, names: Sequence[str]) -> list[Tensor]:
+        """The parameters of these names. A module's `__getattr__` is slow; but what parametrizations, pruning and
+        replicas put in a parameter's place is found only there."""
+        own = self._parameters
+        return [p if (p := own.get(name)) is not None else getattr(self, name) for name in names]
 
     def reset_parameters(self) -> None:
         """Weights as torch draws them, U(-1/sqrt(H), 1/sqrt(H)); gains ``gain_init``, biases 0; without norm the biases
@@ -121,7 +128,7 @@ class Recurrent(Normalised):
         return (self._output_size, self.hidden_size)[: len(self._state_names)]
 
     def _parameters_of(self, suffix: str) -> list[Tensor]:
-        return [getattr(self, f"{name}_{suffix}") for name in self._names]
+        return self._read([f"{name}_{suffix}" for name in self._names])
 
     @property
     def all_weights(self) -> list[list[Tensor]]:
@@ -334,9 +341,8 @@ class RecurrentCell(Normalised):
         state = given or tuple(input.new_zeros(expected) for _ in self._state_names)
         batched = input.dim() == 2
         x, state = (input, state) if batched else (input.unsqueeze(0), tuple(part.unsqueeze(0) for part in state))
-        params = [getattr(self, name) for name in self._names]
-        _, final = run(x.unsqueeze(0), state, params, self._encoded)
-        return self._hx_from(tuple(part if batched else part.squeeze(0) for part in final))
+        _, final = run(x.unsqueeze(0), state, self._read(self._names), self._encoded)
+        return self._hx_from(tuple(final) if batched else tuple(part.squeeze(0) for part in final))
 
     def extra_repr(self) -> str:
         """As torch's, and what torch's has not."""

@@ -11,6 +11,8 @@ import math
 import torch
 from torch import Tensor
 
+from ._plain import below_autocast, kernel
+
 
 def centre(z: Tensor) -> Tensor:
     """z - mean(z), twice: the second time takes away the rounding error of the first mean, which is as large as
@@ -58,6 +60,7 @@ def _like(rows: Tensor, tensor: Tensor) -> Tensor:
     return rows.to(tensor.dtype).reshape(tensor.shape)
 
 
+@below_autocast
 def normalize_equations(
     input: Tensor, normalized_shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float, norm: str
 ) -> Tensor:
@@ -70,13 +73,26 @@ def normalize_equations(
     return _like(y, input)
 
 
+@kernel
 def normalize_forward(
-    input: Tensor, normalized_shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float, norm: str
+    input: Tensor,
+    residual: Tensor | None,
+    normalized_shape: list[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    norm: str,
+    save: bool,
 ) -> list[Tensor]:
-    """[y, mean (M,), reciprocal deviation (M,)], rms without the mean; statistics in the wide type.
+    """[y], with ``residual`` [y, input + residual], and with ``save`` mean (M,) and reciprocal deviation (M,) of what
+    is normalised, rms without the mean; statistics in the wide type.
 
     `normalize_equations` in place: the sweeps over fresh memory that this saves are most of its time.
     """
+    total = []
+    if residual is not None:
+        input = input + residual
+        total = [input.contiguous()]
     u = _rows(input, normalized_shape, copy=True)
     statistics = []
     if norm == "layer":
@@ -90,11 +106,13 @@ def normalize_forward(
         u.mul_(weight.flatten())
     if bias is not None:
         u.add_(bias.flatten())
-    return [_like(u, input), *statistics, r.squeeze(-1)]
+    return [_like(u, input), *total, *([*statistics, r.squeeze(-1)] if save else [])]
 
 
+@kernel
 def normalize_backward(
     grad: Tensor,
+    grad_total: Tensor | None,
     input: Tensor,
     normalized_shape: list[int],
     weight: Tensor | None,
@@ -102,7 +120,8 @@ def normalize_backward(
     saved: list[Tensor],
     norm: str,
 ) -> list[Tensor]:
-    """The gradients of input, weight and bias, of those that there are; sums over rows in the wide type.
+    """The gradients of what was normalised, ``input``, of weight and of bias, of those that there are; sums over rows
+    in the wide type. ``grad_total`` is what comes to ``input`` from elsewhere.
 
     `standardize_backward` in place.
     """
@@ -120,10 +139,13 @@ def normalize_backward(
     d.sub_(z_hat.mul_(product.mean(-1, keepdim=True)))
     if norm == "layer":
         d.sub_(d.mean(-1, keepdim=True))
-    return [_like(d.mul_(r), input), *grads]
+    d.mul_(r)
+    if grad_total is not None:
+        d.add_(_rows(grad_total, normalized_shape))
+    return [_like(d, input), *grads]
 
 
 def normalize_saved(input: Tensor, normalized_shape: list[int], norm: str) -> list[Tensor]:
-    """Empty tensors with the shapes and types of what `normalize_forward` returns after y."""
+    """Empty tensors with the shapes and types of what `normalize_forward` saves."""
     M = math.prod(input.shape[: input.dim() - len(normalized_shape)])
     return [input.new_empty(M, dtype=wide(input)) for _ in range(2 if norm == "layer" else 1)]

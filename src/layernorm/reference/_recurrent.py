@@ -9,6 +9,7 @@ Times are in the order in which the steps are taken: a reverse direction flips i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 from ..formula import Recurrence
 from ._gru import GRU
 from ._lstm import LSTM
+from ._plain import below_autocast, kernel
 from ._rnn import RNN, Network, State
 from ._sites import Parameters
 
@@ -87,6 +89,7 @@ def _zero_where(cut: Tensor | None, t: int, state: State) -> State:
     return state if cut is None else tuple(torch.where(cut[t], 0.0, s) for s in state)
 
 
+@below_autocast
 def recurrent_equations(
     input: Tensor,
     state: list[Tensor],
@@ -101,6 +104,7 @@ def recurrent_equations(
     return [output, *(s.to(input.dtype) for s in states[-1])]
 
 
+@kernel
 def recurrent_forward(
     input: Tensor,
     state: list[Tensor],
@@ -127,19 +131,25 @@ def recurrent_saved(input: Tensor, state: list[Tensor], params: list[Tensor], re
     return [s.new_empty(input.shape[0], *s.shape, dtype=dtype) for s in state]
 
 
+@kernel
 def recurrent_backward(
-    grad_output: Tensor,
-    grad_state: list[Tensor],
     input: Tensor,
     state: list[Tensor],
     params: list[Tensor],
     lengths: Tensor | None,
     reset: Tensor | None,
     saved: list[Tensor],
+    grad_output: Tensor | None,
+    grad_state: Sequence[Tensor | None],
     recurrence: Recurrence,
     reverse: bool,
 ) -> list[Tensor]:
-    """[d input, *d initial state, *d params], by hand: the state's gradient step by step, everything else at once."""
+    """[d input, *d initial state, *d params], by hand: the state's gradient step by step, everything else at once.
+
+    A gradient that is ``None`` is zero.
+    """
+    grad_output = saved[0].new_zeros(saved[0].shape) if grad_output is None else grad_output
+    final = [torch.zeros_like(s) if g is None else g for s, g in zip(state, grad_state, strict=True)]
     T = input.shape[0]
     plan = schedule(T, lengths, reset, reverse)
     x, p = _prepare(input, params, recurrence, plan, reverse)
@@ -147,7 +157,7 @@ def recurrent_backward(
     before = tuple(saved if plan.cut is None else (torch.where(plan.cut, 0.0, s) for s in saved))
     activations = network.activations(x, before)
     dy = (grad_output.flip(0) if reverse else grad_output).to(x.dtype)
-    d: State = tuple(g.to(x.dtype) for g in grad_state)
+    d: State = tuple(g.to(x.dtype) for g in final)
     steps: list[tuple[Tensor, ...]] = []
     for t in reversed(range(T)):
         after = (d[0] + dy[t], *d[1:])
@@ -160,7 +170,7 @@ def recurrent_backward(
             previous = tuple(torch.where(plan.active[t], new, old) for new, old in zip(previous, d, strict=True))
         d = previous
     if not steps:
-        return [torch.zeros_like(input), *(g.clone() for g in grad_state), *(torch.zeros_like(q) for q in params)]
+        return [torch.zeros_like(input), *(g.clone() for g in final), *(torch.zeros_like(q) for q in params)]
     dx, grads = network.gradients(x, before, activations, tuple(torch.stack(k[::-1]) for k in zip(*steps, strict=True)))
     dx = dx if plan.active is None else torch.where(plan.active, dx, 0.0)
     like = [input, *state, *params]

@@ -1,0 +1,330 @@
+"""Layer-normalised recurrent networks against torch's without layer norm, and against other ways to write them.
+
+    python benchmarks/recurrent.py --threads 1 2 --json recurrent.json --chart recurrent.png
+    python benchmarks/recurrent.py --networks LSTM --peers loop compile --rounds 5
+    python benchmarks/recurrent.py --memory
+
+All sides take turns in one process; printed are the minima over the rounds in milliseconds and their ratios to
+`torch.nn`'s network, inference (one call without gradients) and training (forward and backward to the input and all
+parameters). Before it is timed, every layer-normalised side is compared with the equations in float64.
+
+`floor` is the time of the matrix products alone, by torch.mm on the same shapes: W_ih x as one product, W_hh h as T.
+Peers: `loop`, a Python loop over torch's layer_norm; `compile`, the same with torch.compile over the step; `jax`, its
+lax.scan, where it is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import layernorm as ln
+import timing
+
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+GRID = [  # T, B, I, H
+    (50, 32, 256, 256), (100, 8, 384, 384), (30, 128, 512, 512), (200, 1, 256, 256), (64, 128, 256, 256),
+    (30, 64, 640, 1024), (64, 256, 128, 128), (500, 8, 403, 400), (37, 5, 93, 300), (1, 1, 64, 64), (16, 4, 17, 33),
+]  # fmt: skip
+DEEP = [(50, 32, 256, 256), (37, 5, 93, 300)]  # two layers, bidirectional
+TIMES = 4.0  # an error may be so many times that of the equations in float32
+
+
+class Loop(nn.Module):
+    """The paper's equations as most people write them: a Python loop, `F.layer_norm` in it."""
+
+    def __init__(self, network: str, module: Any, compiled: bool = False) -> None:
+        super().__init__()
+        self.network, self.module = network, module
+        step = getattr(self, network.lower())
+        self.step = torch.compile(step, dynamic=False) if compiled else step
+
+    def norm(self, z: Tensor, gain: str, bias: str) -> Tensor:
+        p = self.module
+        return F.layer_norm(z, z.shape[-1:], getattr(p, gain), getattr(p, bias), 1e-5)
+
+    def lstm(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        z = self.norm(x, "gain_ih_l0", "bias_ih_l0")
+        z = z + self.norm(h @ self.module.weight_hh_l0.T, "gain_hh_l0", "bias_hh_l0")
+        i, f, g, o = z.chunk(4, -1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        return o.sigmoid() * self.norm(c, "gain_c_l0", "bias_c_l0").tanh(), c
+
+    def gru(self, x: Tensor, h: Tensor) -> tuple[Tensor]:
+        p, H, u = self.module, h.shape[-1], h @ self.module.weight_hh_l0.T
+        parts = []
+        for z, side in ((x, "ih"), (u, "hh")):
+            gain, bias = getattr(p, f"gain_{side}_l0"), getattr(p, f"bias_{side}_l0")
+            for a, b in ((0, 2 * H), (2 * H, 3 * H)):
+                parts.append(F.layer_norm(z[:, a:b], (b - a,), gain[a:b], bias[a:b], 1e-5))
+        r, z = (parts[0] + parts[2]).sigmoid().chunk(2, -1)
+        n = (parts[1] + r * parts[3]).tanh()
+        return (n + z * (h - n),)
+
+    def rnn(self, x: Tensor, h: Tensor) -> tuple[Tensor]:
+        p = self.module
+        z = F.layer_norm(x + h @ p.weight_hh_l0.T, h.shape[-1:], p.gain_l0, p.bias_ih_l0 + p.bias_hh_l0, 1e-5)
+        return (z.tanh(),)
+
+    def forward(self, input: Tensor) -> tuple[Tensor, None]:
+        zx = input @ self.module.weight_ih_l0.T
+        state = (zx.new_zeros(input.shape[1], self.module.hidden_size),) * (2 if self.network == "LSTM" else 1)
+        output = []
+        for x in zx.unbind():
+            state = self.step(x, *state)
+            output.append(state[0])
+        return torch.stack(output), None
+
+
+def scan(module: Any) -> Callable[[Tensor], Any]:
+    """JAX's lax.scan over the LSTM's equations."""
+    import jax
+    import jax.numpy as jnp
+
+    p = {name: jnp.asarray(value.detach().numpy()) for name, value in module.named_parameters()}
+
+    def norm(z: Any, gain: Any, bias: Any) -> Any:
+        z = z - z.mean(-1, keepdims=True)
+        return z * jax.lax.rsqrt((z * z).mean(-1, keepdims=True) + 1e-5) * gain + bias
+
+    def run(p: Any, input: Any) -> Any:
+        def step(state: Any, zx: Any) -> Any:
+            h, c = state
+            z = zx + norm(h @ p["weight_hh_l0"].T, p["gain_hh_l0"], p["bias_hh_l0"])
+            i, f, g, o = jnp.split(z, 4, -1)
+            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+            h = jax.nn.sigmoid(o) * jnp.tanh(norm(c, p["gain_c_l0"], p["bias_c_l0"]))
+            return (h, c), h
+
+        zero = jnp.zeros((input.shape[1], p["weight_hh_l0"].shape[1]))
+        zx = norm(input @ p["weight_ih_l0"].T, p["gain_ih_l0"], p["bias_ih_l0"])
+        return jax.lax.scan(step, (zero, zero), zx)[1]
+
+    forward = jax.jit(run)
+    backward = jax.jit(jax.grad(lambda p, x, d: (run(p, x) * d).sum(), argnums=(0, 1)))
+    return lambda x, d=None: jax.block_until_ready(
+        forward(p, jnp.asarray(x.numpy())) if d is None else backward(p, jnp.asarray(x.numpy()), jnp.asarray(d.numpy()))
+    )
+
+
+def compare(network: str, sides: dict[str, Any], x: Tensor) -> None:
+    """Every layer-normalised side against the equations in float64, over the first steps: a layer-normalised LSTM
+    spreads a rounding error further at every step. The measure is the error of the equations in float32."""
+    x, module = x[:20], sides["layer norm"]
+    with torch.no_grad(), ln.backends.use("reference"):
+        exact = module.double()(x.double())[0]
+        rounded = module.float()(x)[0]
+    unit = max(float((rounded - exact).abs().max()), 1e-6)
+    for name, side in sides.items():
+        if name == "torch":
+            continue
+        with torch.no_grad():
+            error = float((torch.as_tensor(side(x)[0]) - exact).abs().max())
+        if not error < TIMES * unit:
+            raise SystemExit(f"{network} {name}: error {error:.1e}, that of the equations in float32 is {unit:.1e}")
+
+
+def inference(side: Any, x: Tensor) -> Callable[[], Any]:
+    def run() -> Any:
+        with torch.no_grad():
+            return side(x)
+
+    return run
+
+
+def training(side: Any, x: Tensor, d: Tensor) -> Callable[[], Any]:
+    x = x.clone().requires_grad_()
+
+    def run() -> None:
+        torch.autograd.backward(side(x)[0], d)
+        for t in (x, *side.parameters()):
+            t.grad = None
+
+    return run
+
+
+def floor(network: str, shape: tuple[int, ...], times: int) -> Callable[[], Any]:
+    (T, B, inputs, H), units = shape, GATES[network] * shape[3]
+    x, h, w_ih, w_hh = (torch.randn(*s) for s in ((T * B, inputs), (B, H), (inputs, units), (H, units)))
+    zx, zh = torch.empty(T * B, units), torch.empty(B, units)
+
+    def run() -> None:
+        for _ in range(times):
+            torch.mm(x, w_ih, out=zx)
+            for _ in range(T):
+                torch.mm(h, w_hh, out=zh)
+
+    return run
+
+
+def measure(network: str, shape: tuple[int, ...], peers: list[str], rounds: int) -> dict[str, dict[str, float]]:
+    """Seconds by mode and side for one layer in one direction."""
+    T, B, inputs, H = shape
+    x, d = torch.randn(T, B, inputs), torch.randn(T, B, H)
+    sides: dict[str, Any] = {"torch": getattr(nn, network)(inputs, H), "layer norm": getattr(ln, network)(inputs, H)}
+    if "loop" in peers:
+        sides["loop"] = Loop(network, sides["layer norm"])
+    if "compile" in peers:
+        torch._dynamo.reset()
+        sides["compile"] = Loop(network, sides["layer norm"], compiled=True)
+    compare(network, sides, x)
+    runs = {name: inference(side, x) for name, side in sides.items()}
+    train = {name: training(side, x, d) for name, side in sides.items()}
+    if "jax" in peers and network == "LSTM":
+        found = scan(sides["layer norm"])
+        runs["jax"], train["jax"] = (lambda: found(x)), (lambda: found(x, d))
+    found_inference = timing.minima({**runs, "floor": floor(network, shape, 1)}, rounds)
+    with torch.no_grad():
+        products = timing.minima({"floor": floor(network, shape, 3)}, rounds)
+    return {"inference": found_inference, "training": {**timing.minima(train, rounds), **products}}
+
+
+def others(rounds: int) -> list[tuple[str, dict[str, float]]]:
+    """Two bidirectional layers, and the cells at B = 1."""
+    found = []
+    for network in GATES:
+        for shape in DEEP:
+            T, B, inputs, H = shape
+            x, d = torch.randn(T, B, inputs), torch.randn(T, B, 2 * H)
+            sides = {
+                "torch": getattr(nn, network)(inputs, H, 2, bidirectional=True),
+                "layer norm": getattr(ln, network)(inputs, H, 2, bidirectional=True),
+            }
+            for mode, run in (("inference", inference), ("training", lambda s, x, d=d: training(s, x, d))):
+                runs = {name: run(side, x) for name, side in sides.items()}
+                found.append((f"{network} 2 layers, 2 directions {shape} {mode}", timing.minima(runs, rounds)))
+    for network in GATES:
+        for size in (64, 256):
+            x = torch.randn(1, size)
+            cells = {"torch": getattr(nn, f"{network}Cell")(size, size), "layer norm": None}
+            cells["layer norm"] = getattr(ln, f"{network}Cell")(size, size)
+            runs = {name: inference(cell, x) for name, cell in cells.items()}
+            found.append((f"{network}Cell B=1 {size} inference", timing.minima(runs, rounds)))
+    return found
+
+
+def table(threads: int, networks: list[str], peers: list[str], rounds: int) -> list[dict[str, Any]]:
+    torch.set_num_threads(threads)
+    names = [*(n for n in ("loop", "compile", "jax") if n in peers), "floor"]
+    rows = []
+    for network in networks:
+        print(f"\n{network}, {threads} thread(s): milliseconds (ratio to torch.nn.{network} without layer norm)")
+        header = f"{'T, B, I, H':<20}{'mode':<11}{'torch':>9}{'layer norm':>17}"
+        print(header + "".join(f"{name:>17}" for name in names), flush=True)
+        ratios: dict[str, list[float]] = {"inference": [], "training": []}
+        for shape in GRID:
+            for mode, found in measure(network, shape, peers, rounds).items():
+                base = found["torch"]
+                line = f"{', '.join(map(str, shape)):<20}{mode:<11}{base * 1e3:9.3f}"
+                for name in ("layer norm", *names):
+                    cell = f"{found[name] * 1e3:.3f} ({found[name] / base:.2f})" if name in found else "-"
+                    line += f"{cell:>17}"
+                print(line, flush=True)
+                ratios[mode].append(found["layer norm"] / base)
+                rows.append({"threads": threads, "network": network, "shape": shape, "mode": mode, "seconds": found})
+        for mode, values in ratios.items():
+            print(f"geometric mean, {mode}: {timing.geometric_mean(values):.2f}, largest {max(values):.2f}")
+    print(f"\nother calls, {threads} thread(s)")
+    for what, found in others(rounds):
+        ratio = found["layer norm"] / found["torch"]
+        print(f"{what:<62}{found['torch'] * 1e3:9.3f}{found['layer norm'] * 1e3:9.3f} ({ratio:.2f})", flush=True)
+        rows.append({"threads": threads, "what": what, "seconds": found})
+    return rows
+
+
+def chart(path: str, rows: list[dict[str, Any]]) -> None:
+    """Bars of the ratios, a panel for each number of threads and mode."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    rows = [row for row in rows if row.get("network") == "LSTM"]
+    threads = sorted({row["threads"] for row in rows})
+    figure, axes = plt.subplots(len(threads), 2, figsize=(11, 3.4 * len(threads)), squeeze=False, sharey=True)
+    colours = {"layer norm": "#0072B2", "loop": "#E69F00", "compile": "#CC79A7", "jax": "#009E73"}
+    for line, count in zip(axes, threads, strict=True):
+        for axis, mode in zip(line, ("inference", "training"), strict=True):
+            chosen = [row for row in rows if (row["threads"], row["mode"]) == (count, mode)]
+            names = [name for name in colours if any(name in row["seconds"] for row in chosen)]
+            for k, name in enumerate(names):
+                at = [i + (k - (len(names) - 1) / 2) * 0.8 / len(names) for i in range(len(chosen))]
+                values = [row["seconds"][name] / row["seconds"]["torch"] for row in chosen]
+                label = {"layer norm": "layernorm.LSTM", "loop": "Python loop"}.get(name, name)
+                axis.bar(at, values, 0.8 / len(names), label=label, color=colours[name])
+            axis.axhline(1, color="black", linewidth=1)
+            axis.set_yscale("log", base=2)
+            axis.set_yticks([0.5, 1, 2, 4, 8, 16], ["0.5", "1", "2", "4", "8", "16"])
+            axis.set_xticks(
+                range(len(chosen)), [",".join(map(str, row["shape"])) for row in chosen], rotation=35, ha="right"
+            )
+            axis.set_title(f"{mode}, {count} thread{'s' * (count > 1)}")
+            axis.grid(axis="y", alpha=0.3)
+            axis.spines[["top", "right"]].set_visible(False)
+        line[0].set_ylabel("time / torch.nn.LSTM\nwithout layer norm")
+    axes[0][0].legend(frameon=False, fontsize=9)
+    axes[-1][0].set_xlabel("T, B, I, H")
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+    print(f"wrote {path}")
+
+
+def memory(network: str, side: str, shape: tuple[int, ...]) -> int:
+    """KiB by which three training steps raise the peak of a process of their own."""
+    T, B, inputs, H = shape
+    module = getattr(nn if side == "torch" else ln, network)(inputs, H)
+    small = training(module, torch.randn(2, 2, inputs), torch.randn(2, 2, H))
+    small()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    run = training(module, torch.randn(T, B, inputs), torch.randn(T, B, H))
+    for _ in range(3):
+        run()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1], help="processor threads, one table each")
+    parser.add_argument("--networks", nargs="+", choices=list(GATES), default=list(GATES))
+    parser.add_argument("--peers", nargs="*", choices=["loop", "compile", "jax"], default=["loop"])
+    parser.add_argument("--rounds", type=int, default=9, help="turns of each side (default: 9)")
+    parser.add_argument("--json", metavar="FILE", help="write the figures here too")
+    parser.add_argument("--chart", metavar="FILE", help="draw the LSTM's ratios here (PNG or SVG)")
+    parser.add_argument("--memory", action="store_true", help="measure the memory peak of training instead of time")
+    parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    shape = (64, 128, 256, 256)
+    if options.peak:
+        print(memory(*options.peak, shape))
+        return
+    if options.memory:
+        for network in options.networks:
+            found = {}
+            for side in ("torch", "layer norm"):
+                command = [sys.executable, __file__, "--peak", network, side]
+                found[side] = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+            ratio = found["layer norm"] / found["torch"]
+            print(
+                f"{network} training {shape}: {found['torch']} KiB, layer norm {found['layer norm']} KiB ({ratio:.2f})"
+            )
+        return
+    print(timing.environment())
+    rows = [
+        row for threads in options.threads for row in table(threads, options.networks, options.peers, options.rounds)
+    ]
+    timing.save(options.json, rows)
+    if options.chart:
+        chart(options.chart, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""What the benchmarks share: turns, minima, tables."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def _seconds(run: Callable[[], Any], repeats: int) -> float:
+    start = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    return (time.perf_counter() - start) / repeats
+
+
+def minima(runs: Mapping[str, Callable[[], Any]], rounds: int, least: float = 2e-3) -> dict[str, float]:
+    """Seconds a call of each, the minimum over rounds in which all take turns; short calls repeated to ``least`` s."""
+    repeats = {}
+    for name, run in runs.items():
+        run()
+        run()
+        repeats[name] = max(1, int(least / max(_seconds(run, 1), 1e-7)))
+    best = dict.fromkeys(runs, math.inf)
+    for _ in range(rounds):
+        for name, run in runs.items():
+            best[name] = min(best[name], _seconds(run, repeats[name]))
+    return best
+
+
+def geometric_mean(ratios: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
+def environment() -> dict[str, str]:
+    """What the figures depend on."""
+    import layernorm as ln
+
+    found = {"torch": torch.__version__, "python": platform.python_version(), "machine": platform.machine()}
+    if "native" in ln.backends.available():
+        found["instructions"] = ln.backends.engine("native").ISA
+    return found
+
+
+def save(path: str | None, rows: Sequence[Mapping[str, Any]]) -> None:
+    if path:
+        Path(path).write_text(json.dumps({"environment": environment(), "rows": list(rows)}, indent=1) + "\n")
+        print(f"wrote {path}")

@@ -1,0 +1,156 @@
+// The types that tensors may have, and their way to the type that is computed in and back.
+#pragma once
+
+#include "simd.h"
+
+namespace LAYERNORM_ISA {
+
+struct BFloat16 { uint16_t bits; };
+struct Float16 { uint16_t bits; };
+
+// N numbers in a vector that may be smaller than a register.
+template <class X, int N> struct Few { typedef X type __attribute__((vector_size(N * sizeof(X)))); };
+template <class X, int N> using FewOf = typename Few<X, N>::type;
+template <class X, int N> INLINE FewOf<X, N> few(const void* p) {
+    FewOf<X, N> v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+template <class To, class From> INLINE To same_bits(From v) {
+    static_assert(sizeof(To) == sizeof(From), "");
+    To w;
+    memcpy(&w, &v, sizeof w);
+    return w;
+}
+
+// Numbers of N lanes converted to a type of the same kind. GCC 12 takes a conversion between vectors of two sizes apart.
+template <int N> INLINE FewOf<double, N> doubles(FewOf<float, N> v) {
+#if defined(__AVX512F__)
+    if constexpr (N == 8) return same_bits<FewOf<double, N>>(_mm512_maskz_cvtps_pd(0xff, same_bits<__m256>(v)));
+#endif
+    return __builtin_convertvector(v, FewOf<double, N>);
+}
+template <int N> INLINE FewOf<float, N> floats(FewOf<double, N> v) {
+#if defined(__AVX512F__)
+    if constexpr (N == 8) return same_bits<FewOf<float, N>>(_mm512_maskz_cvtpd_ps(0xff, same_bits<__m512d>(v)));
+#endif
+    return __builtin_convertvector(v, FewOf<float, N>);
+}
+template <int N> INLINE FewOf<uint32_t, N> words(FewOf<uint16_t, N> v) {
+#if defined(__AVX512F__)
+    if constexpr (N == 16) return same_bits<FewOf<uint32_t, N>>(_mm512_maskz_cvtepu16_epi32(0xffff, same_bits<__m256i>(v)));
+#endif
+    return __builtin_convertvector(v, FewOf<uint32_t, N>);
+}
+template <int N> INLINE FewOf<uint16_t, N> halves(FewOf<uint32_t, N> v) {
+#if defined(__AVX512F__)
+    if constexpr (N == 16) return same_bits<FewOf<uint16_t, N>>(_mm512_maskz_cvtepi32_epi16(0xffff, same_bits<__m512i>(v)));
+#endif
+    return __builtin_convertvector(v, FewOf<uint16_t, N>);
+}
+
+// --- float32 and the two 16-bit types: round to nearest, ties to even ---
+
+template <int N> using Floats = FewOf<float, N>;
+template <int N> using Words = FewOf<uint32_t, N>;
+template <int N> using Halves = FewOf<uint16_t, N>;
+
+template <int N> INLINE Floats<N> wide_of(Halves<N> h, BFloat16) {
+    return same_bits<Floats<N>>(words<N>(h) << 16);
+}
+template <int N> INLINE Halves<N> narrow_of(Floats<N> f, BFloat16) {
+    const Words<N> w = same_bits<Words<N>>(f), rounded = (w + 0x7fff + ((w >> 16) & 1)) >> 16;
+    const Words<N> nan = same_bits<Words<N>>(f != f);  // keeps its sign and the first bits of its payload
+    return halves<N>((nan & ((w >> 16) | 0x40)) | (~nan & rounded));
+}
+
+// With a hidden bit of their own subnormals become normal numbers, so that no setting of the processor flushes them.
+template <int N> INLINE Floats<N> wide_of(Halves<N> h, Float16) {
+#if defined(__F16C__)
+    if constexpr (N == 8) return same_bits<Floats<N>>(_mm256_cvtph_ps(same_bits<__m128i>(h)));
+#endif
+#if defined(__AVX512F__)
+    if constexpr (N == 16) return same_bits<Floats<N>>(_mm512_maskz_cvtph_ps(0xffff, same_bits<__m256i>(h)));
+#endif
+    const Words<N> w = words<N>(h), magnitude = (w & 0x7fff) << 13;
+    const Words<N> exponent = magnitude & 0x0f800000, hidden = Words<N>{} + (113u << 23);
+    const Words<N> subnormal = same_bits<Words<N>>(exponent == 0), special = same_bits<Words<N>>(exponent == 0x0f800000);
+    const Floats<N> small = same_bits<Floats<N>>(magnitude + hidden) - same_bits<Floats<N>>(hidden);
+    const Words<N> large = magnitude + (112u << 23) + (special & (112u << 23));
+    return same_bits<Floats<N>>((subnormal & same_bits<Words<N>>(small)) | (~subnormal & large) | (w & 0x8000) << 16);
+}
+template <int N> INLINE Halves<N> narrow_of(Floats<N> f, Float16) {
+#if defined(__F16C__)
+    if constexpr (N == 8) return same_bits<Halves<N>>(_mm256_cvtps_ph(same_bits<__m256>(f), _MM_FROUND_TO_NEAREST_INT));
+#endif
+#if defined(__AVX512F__)
+    if constexpr (N == 16)
+        return same_bits<Halves<N>>(
+            _mm512_maskz_cvtps_ph(0xffff, same_bits<__m512>(f), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#endif
+    const Words<N> w = same_bits<Words<N>>(f), magnitude = w & 0x7fffffff, hidden = Words<N>{} + (126u << 23);
+    const Words<N> overflows = same_bits<Words<N>>(magnitude >= 0x47800000), nan = same_bits<Words<N>>(magnitude > 0x7f800000);
+    const Words<N> subnormal = same_bits<Words<N>>(magnitude < 0x38800000);
+    const Words<N> special = 0x7c00 | (nan & 0x200);
+    const Words<N> small =
+        same_bits<Words<N>>(same_bits<Floats<N>>(magnitude) + same_bits<Floats<N>>(hidden)) - hidden;
+    const Words<N> large = (magnitude - (112u << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
+    const Words<N> found = (overflows & special) | (~overflows & ((subnormal & small) | (~subnormal & large)));
+    return halves<N>(found | (w >> 16 & 0x8000));
+}
+
+// --- LANES<T> elements of type E as a vector of T, and back ---
+
+template <class T, class E> INLINE V<T> widen(const E* p) {
+    constexpr int N = LANES<T>;
+    if constexpr (sizeof(E) == sizeof(T)) return load(p);
+    else if constexpr (sizeof(E) == 4) return same_bits<V<T>>(doubles<N>(few<float, N>(p)));
+    else if constexpr (sizeof(E) == 8) return same_bits<V<T>>(__builtin_convertvector((few<double, N>(p)), Floats<N>));
+    else if constexpr (sizeof(T) == 4) return same_bits<V<T>>(wide_of<N>(few<uint16_t, N>(p), E{}));
+    else return same_bits<V<T>>(doubles<N>(wide_of<N>(few<uint16_t, N>(p), E{})));
+}
+template <class T, class E> INLINE void narrow(E* p, V<T> v) {
+    constexpr int N = LANES<T>;
+    if constexpr (sizeof(E) == sizeof(T)) {
+        store(p, v);
+    } else if constexpr (sizeof(E) == 4) {
+        const Floats<N> f = floats<N>(same_bits<FewOf<double, N>>(v));
+        memcpy(p, &f, sizeof f);
+    } else {
+        Floats<N> f;
+        if constexpr (sizeof(T) == 4) f = same_bits<Floats<N>>(v);
+        else f = floats<N>(same_bits<FewOf<double, N>>(v));
+        const Halves<N> h = narrow_of<N>(f, E{});
+        memcpy(p, &h, sizeof h);
+    }
+}
+
+// The first n of them; the lanes beyond are 0.
+template <class T, class E> INLINE V<T> widen(const E* p, i64 n) {
+    if (n == LANES<T>) return widen<T>(p);
+    E some[LANES<T>] = {};
+    memcpy(some, p, n * sizeof(E));
+    return widen<T>(some);
+}
+template <class T, class E> INLINE void narrow(E* p, V<T> v, i64 n) {
+    if (n == LANES<T>) return narrow<T>(p, v);
+    E some[LANES<T>];
+    narrow<T>(some, v);
+    memcpy(p, some, n * sizeof(E));
+}
+
+// f(j, n) for each n <= LANES elements from j on, of N; and f(k, j, n) with k one of four sums that are under way.
+template <class T, class F> INLINE void over(i64 N, const F& f) {
+    i64 j = 0;
+    for (; j + LANES<T> <= N; j += LANES<T>) f(j, LANES<T>);
+    if (j < N) f(j, N - j);
+}
+template <class T, class F> INLINE void over_sums(i64 N, const F& f) {
+    i64 j = 0;
+    for (; j + 4 * LANES<T> <= N; j += 4 * LANES<T>)
+        for (int k = 0; k < 4; ++k) f(k, j + k * LANES<T>, LANES<T>);
+    for (; j + LANES<T> <= N; j += LANES<T>) f(0, j, LANES<T>);
+    if (j < N) f(1, j, N - j);
+}
+
+}  // namespace LAYERNORM_ISA

@@ -1,0 +1,68 @@
+// What Python hands over, and the table of kernels that each instruction set offers. Plain C types: this is the ABI.
+// Every field is 8 bytes wide, in the order of `_RECURRENT` and `_NORM` in __init__.py.
+//
+// Letters in shapes: T time steps, B batch, I input size, H hidden size, P projected size (H without projections),
+// G gates, M rows, N row length. Hp is H rounded up to PAD: a gate's block of units in everything that is saved.
+#pragma once
+
+#include <stdint.h>
+
+constexpr int64_t PAD = 16;         // a multiple of every vector's lanes, so that saved tensors have one shape
+constexpr int64_t STATISTICS = 18;  // numbers a step and row: mean and r of four gates' W x, of their U h, and of c
+constexpr int64_t VECTORS = 8;      // gradients of gain_x, gain_h, inside_x, inside_h, outside_x, outside_h, gain_c, bias_c
+
+struct Recurrent {
+    int64_t T, B, I, H, P;
+    int64_t gates;           // G: 1 RNN, 3 GRU, 4 LSTM
+    int64_t split;           // N(W x) and N(U h) apart; otherwise there is one stream, N(W x + U h)
+    int64_t norm;            // of the gates: 0 none, 1 layer, 2 rms
+    int64_t per_gate;        // a normalisation for each gate
+    int64_t cell;            // LSTM: 0 none, 1 only on the way to h, 2 also carried on
+    int64_t rms;             // what the cell's normalisation is
+    int64_t deviation;       // eps is added to the deviation, not to the variance
+    int64_t relu;            // RNN
+    int64_t projected;       // LSTM
+    int64_t reverse;
+    int64_t threads;         // of PyTorch's pool
+    double eps, forget_bias;
+    const void *x;           // [T][B][I], steps x_t and rows x_b elements apart
+    int64_t x_t, x_b;
+    const void *h0, *c0;     // [B][P], [B][H]
+    const void *w_ih, *w_hh, *w_hr;  // [G*H][I], [G*H][P], [P][H]
+    const void *gain_x, *gain_h, *inside_x, *inside_h, *outside_x, *outside_h;  // [G*H] or null; one stream: gain_x
+    const void *gain_c, *bias_c;     // [H] or null
+    const int64_t *lengths;  // [B] or null
+    const uint8_t *reset;    // [T][B] or null
+    void *output, *h_n, *c_n;  // [T][B][P], [B][P], [B][H]
+    // Saved for the backward, or null: [T][B][Z] W x (one stream: the sum), [T][B][Z] U h (GRU with one stream: U_n h, [T][B][Hp]), [T][B][Hp] c before it is normalised, [T][B][STATISTICS],
+    // [T][B][P] the output (the user may change his own in place).
+    // Z is G*Hp rounded up to 32.
+    void *saved_x, *saved_h, *saved_c, *saved_statistics, *saved_output;
+    const void *d_output, *d_h_n, *d_c_n;
+    void *d_x, *d_h0, *d_c0, *d_w_ih, *d_w_hh, *d_w_hr;
+    void *d_vectors;         // [VECTORS][G*H]
+};
+
+struct Norm {
+    int64_t M, N;
+    int64_t type, parameter_type;  // 0 float32, 1 float64, 2 bfloat16, 3 float16
+    int64_t rms;
+    int64_t x_m, residual_m, d_y_m, d_total_m;  // rows are so many elements apart, those of the results N
+    double eps;
+    const void *x, *residual;  // [M][N]; null, or x + residual is what is normalised, and it is the result `total`
+    const void *gain, *bias;   // [N] or null
+    void *y, *total;           // [M][N]
+    void *mean, *r;            // [M] float64; null: not wanted. rms has no mean
+    const void *d_y, *d_total; // [M][N]; d_total may be null
+    void *d_x, *d_gain, *d_bias;  // [M][N], [N], [N]; the last two may be null
+};
+
+typedef void (*ParallelFor)(int64_t begin, int64_t end, int64_t grain, void (*body)(int64_t, int64_t, void *), void *);
+
+struct Kernels {
+    const char *name;
+    int (*recurrent_forward[2])(const Recurrent *, ParallelFor);  // float32, float64; 0, or 1: no memory
+    int (*recurrent_backward[2])(const Recurrent *, ParallelFor);
+    int (*norm_forward)(const Norm *, ParallelFor);
+    int (*norm_backward)(const Norm *, ParallelFor);
+};

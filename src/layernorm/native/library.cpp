@@ -1,0 +1,53 @@
+// The C functions that Python calls, and the choice of the instruction set.
+#include <string.h>
+
+#include "engine.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+#define LAYERNORM_TABLE(isa) extern "C" const Kernels layernorm_##isa;
+LAYERNORM_TABLES
+#undef LAYERNORM_TABLE
+
+namespace {
+
+// Whether the processor has what the kernels of this name were compiled for.
+bool runs(const char *name) {
+#if defined(__x86_64__) || defined(__i386__)
+    if (!strcmp(name, "avx512"))
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+               __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    if (!strcmp(name, "avx2")) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+#endif
+    return !strcmp(name, "baseline");
+}
+
+#define LAYERNORM_TABLE(isa) &layernorm_##isa,
+const Kernels *const tables[] = {LAYERNORM_TABLES};  // the best first
+#undef LAYERNORM_TABLE
+
+const Kernels *kernels = nullptr;
+ParallelFor parallel_for = nullptr;
+
+}  // namespace
+
+// Chooses the best instruction set, or the one of this name. The name of what was chosen, or null.
+EXPORT const char *layernorm_start(ParallelFor run, const char *name) {
+    parallel_for = run;
+    for (const Kernels *table : tables)
+        if (runs(table->name) && (!name || !strcmp(name, table->name))) {
+            kernels = table;
+            return table->name;
+        }
+    return nullptr;
+}
+
+EXPORT int layernorm_recurrent_forward(const Recurrent *call, int type) {
+    return kernels->recurrent_forward[type](call, parallel_for);
+}
+EXPORT int layernorm_recurrent_backward(const Recurrent *call, int type) {
+    return kernels->recurrent_backward[type](call, parallel_for);
+}
+EXPORT int layernorm_norm_forward(const Norm *call) { return kernels->norm_forward(call, parallel_for); }
+EXPORT int layernorm_norm_backward(const Norm *call) { return kernels->norm_backward(call, parallel_for); }

@@ -1,0 +1,298 @@
+// A recurrent layer in one direction over a whole sequence. This file: its equations for one training case at one step
+// (a row), forward and backward, for each network; recurrent_driver.h: the order of steps, products and rows.
+//
+// The blueprint is reference/{_rnn,_lstm,_gru}.py, whose names are kept. Summed inputs are kept as they are, and
+// normalised where they are used: z_hat = (z - mean) * r.
+#pragma once
+
+#include "sites.h"
+
+namespace LAYERNORM_ISA {
+
+// The parameters that are vectors over the units, a block of Hp for each gate, 0 beyond H (a missing gain is 1).
+template <class T> struct Vectors {
+    T *gain_x, *gain_h, *inside_x, *inside_h, *outside_x, *outside_h, *gain_c, *bias_c;
+};
+
+// The statistics of one row at one step: of each gate's W x and U h, and of c. What is not normalised has mean 0, r 1.
+template <class T> struct RowStatistics {
+    Statistics<T> x[4], h[4], c;
+};
+
+// One row. zx, zh: its summed inputs [G*Hp]; with one stream their sum is left in zx. temporary: [4*Hp].
+template <class T> struct Forward {
+    T *zx, *zh;
+    T *c, *h;  // [Hp], the state before and after
+    T* saved_c;
+    RowStatistics<T>* statistics;
+    T* temporary;
+};
+
+template <class T> struct Backward {
+    const T *zx, *zh;  // as the forward left them
+    const T *h_before, *c_before, *saved_c;
+    const RowStatistics<T>* statistics;
+    T *dh, *dc;        // in: of the state after the step; out: of the state before it, what goes through W_hh apart
+    T *dzx, *dzh;      // out; one and the same for a network in which W x and U h are only added
+    T* m;              // out: what is projected, or null
+    T* temporary;      // [7*Hp]
+    Vectors<T> sums;   // of the parameters' gradients, added to
+};
+
+template <class T> INLINE void add(T* z, const T* more, i64 n) {
+    for (i64 j = 0; j < n; j += LANES<T>) store<T>(z + j, load(z + j) + load(more + j));
+}
+template <class T> INLINE void add(T* z, V<T> more) { store<T>(z, load(z) + more); }
+
+template <class T> struct Layer {
+    i64 G, H, Hp;
+    bool split, per_gate, carry, cell, relu, has_inside_x, has_inside_h;
+    int norm;
+    Norming norming, cell_norming;
+    T forget_bias;
+    Vectors<T> p;
+
+    Span<T> span(i64 gates) const { return {gates, H, Hp}; }
+    bool two_streams() const { return split || G == 3; }
+
+    void find_statistics(const T* z, i64 first, i64 gates, Statistics<T>* found) const {
+        const i64 step = per_gate ? 1 : gates;
+        for (i64 g = first; g < first + gates; g += step) {
+            const Statistics<T> s = norm ? statistics(z + g * Hp, span(step), norming) : Statistics<T>{0, 1};
+            for (i64 k = g; k < g + step; ++k) found[k] = s;
+        }
+    }
+
+    // The two streams, or their sum, ready for the gains: gates first ... first + gates - 1.
+    void sites(const Forward<T>& w, i64 first, i64 gates) const {
+        const i64 from = first * Hp, n = gates * Hp;
+        if (!split) add(w.zx + from, w.zh + from, n);
+        if (has_inside_x) add(w.zx + from, p.inside_x + from, n);
+        if (has_inside_h) add((split ? w.zh : w.zx) + from, p.inside_h + from, n);
+        find_statistics(w.zx, first, gates, w.statistics->x);
+        if (split) find_statistics(w.zh, first, gates, w.statistics->h);
+    }
+
+    INLINE V<T> hat(const T* z, i64 j, const Statistics<T>& s) { return (load(z + j) - s.mean) * s.r; }
+
+    // The summed inputs of a gate's unit after gain and bias, j counted over all gates; outside_x holds both biases.
+    template <bool SPLIT, class Row> INLINE V<T> summed(const Vectors<T>& p, const Row& w, i64 gate, i64 j) {
+        V<T> a = hat(w.zx, j, w.statistics->x[gate]) * load(p.gain_x + j) + load(p.outside_x + j);
+        if (SPLIT) a += hat(w.zh, j, w.statistics->h[gate]) * load(p.gain_h + j);
+        return a;
+    }
+
+    // From da, the gradient of the summed inputs after gain and bias, to dzx and dzh, for gates that add W x and U h.
+    template <bool SPLIT> void gates_backward(const Backward<T>& w, const T* da, i64 first, i64 gates) const {
+        const RowStatistics<T>& s = *w.statistics;
+        T of_x[4], product_x[4], of_h[4], product_h[4];
+        for (i64 g = first; g < first + gates; ++g) {
+            V<T> dx = {}, dx_hat = {}, dh = {}, dh_hat = {};
+            for (i64 j = g * Hp; j < (g + 1) * Hp; j += LANES<T>) {
+                const V<T> d = load(da + j), x = hat(w.zx, j, s.x[g]), d_x = d * load(p.gain_x + j);
+                add<T>(w.sums.outside_x + j, d);
+                add<T>(w.sums.gain_x + j, d * x);
+                store<T>(w.dzx + j, d_x);
+                dx += d_x;
+                dx_hat += d_x * x;
+                if (SPLIT) {
+                    const V<T> h = hat(w.zh, j, s.h[g]), d_h = d * load(p.gain_h + j);
+                    add<T>(w.sums.gain_h + j, d * h);
+                    store<T>(w.dzh + j, d_h);
+                    dh += d_h;
+                    dh_hat += d_h * h;
+                }
+            }
+            of_x[g] = sum<T>(dx), product_x[g] = sum<T>(dx_hat);
+            if (SPLIT) of_h[g] = sum<T>(dh), product_h[g] = sum<T>(dh_hat);
+        }
+        if (norm) normalised_backward(w.dzx, of_x, product_x, w.zx, s.x, first, gates);
+        if (SPLIT) normalised_backward(w.dzh, of_h, product_h, w.zh, s.h, first, gates);
+        if (!SPLIT && two_streams()) memcpy(w.dzh + first * Hp, w.dzx + first * Hp, gates * Hp * sizeof(T));
+        inside_backward(w, first * Hp, gates * Hp);
+    }
+    void normalised_backward(
+        T* d, const T* of_d, const T* of_product, const T* z, const Statistics<T>* s, i64 first, i64 gates) const {
+        const i64 step = per_gate ? 1 : gates;
+        for (i64 g = first; g < first + gates; g += step) {
+            T sum_d = 0, sum_product = 0;
+            for (i64 k = g; k < g + step; ++k) sum_d += of_d[k], sum_product += of_product[k];
+            const T count = T(step * H);
+            standardize_backward(d + g * Hp, sum_d / count, sum_product / count, z + g * Hp, s[g], span(step), norming);
+        }
+    }
+    void inside_backward(const Backward<T>& w, i64 from, i64 n) const {
+        if (has_inside_x) add(w.sums.inside_x + from, w.dzx + from, n);
+        if (has_inside_h && two_streams()) add(w.sums.inside_h + from, w.dzh + from, n);
+    }
+
+    // --- RNN, eq. 4 ---
+
+    template <bool SPLIT> void rnn(const Forward<T>& w) const {
+        sites(w, 0, 1);
+        for (i64 j = 0; j < Hp; j += LANES<T>) {
+            const V<T> a = summed<SPLIT>(p, w, 0, j);
+            store<T>(w.h + j, relu ? LAYERNORM_ISA::relu<T>(a) : tanh<T>(a));
+        }
+    }
+
+    template <bool SPLIT> void rnn_backward(const Backward<T>& w) const {
+        T* da = w.temporary;
+        for (i64 j = 0; j < Hp; j += LANES<T>) {
+            const V<T> a = summed<SPLIT>(p, w, 0, j), dh = load(w.dh + j), h = tanh<T>(a);
+            store<T>(da + j, relu ? (a > V<T>{} ? dh : V<T>{}) : dh * (T(1) - h * h));
+            store<T>(w.dh + j, V<T>{});
+        }
+        gates_backward<SPLIT>(w, da, 0, 1);
+    }
+
+    // --- LSTM, eqs. 20-22 ---
+
+    template <bool SPLIT> void lstm(const Forward<T>& w) const {
+        sites(w, 0, 4);
+        T* out = w.temporary;
+        for (i64 j = 0; j < Hp; j += LANES<T>) {
+            const V<T> i = sigmoid<T>(summed<SPLIT>(p, w, 0, j));
+            const V<T> f = sigmoid<T>(summed<SPLIT>(p, w, 1, Hp + j) + forget_bias);
+            const V<T> g = tanh<T>(summed<SPLIT>(p, w, 2, 2 * Hp + j));
+            store<T>(out + j, sigmoid<T>(summed<SPLIT>(p, w, 3, 3 * Hp + j)));
+            store<T>(w.c + j, f * load(w.c + j) + i * g);
+        }
+        if (w.saved_c) memcpy(w.saved_c, w.c, Hp * sizeof(T));
+        const Statistics<T> s = cell ? statistics(w.c, span(1), cell_norming) : Statistics<T>{0, 1};
+        w.statistics->c = s;
+        for (i64 j = 0; j < Hp; j += LANES<T>) {
+            const V<T> y = hat(w.c, j, s) * load(p.gain_c + j) + load(p.bias_c + j);
+            store<T>(w.h + j, load(out + j) * tanh<T>(y));
+            if (carry) store<T>(w.c + j, y);
+        }
+    }
+
+    template <bool SPLIT> void lstm_backward(const Backward<T>& w) const {
+        T *da = w.temporary, *dn_c = da + 4 * Hp, *carried = dn_c + Hp;
+        const Statistics<T> s = w.statistics->c;
+        V<T> of_d = {}, of_product = {};
+        for (i64 j = 0; j < Hp; j += LANES<T>) {
+            const V<T> o = sigmoid<T>(summed<SPLIT>(p, w, 3, 3 * Hp + j)), c_hat = hat(w.saved_c, j, s);
+            const V<T> tanh_c = tanh<T>(c_hat * load(p.gain_c + j) + load(p.bias_c + j)), dm = load(w.dh + j);
+            V<T> dn = dm * o * (T(1) - tanh_c * tanh_c);
+            if (carry) dn += load(w.dc + j);
+            const V<T> d = dn * load(p.gain_c + j);
+            store<T>(da + 3 * Hp + j, dm * tanh_c * o * (T(1) - o));
+            add<T>(w.sums.gain_c + j, dn * c_hat);
+            add<T>(w.sums.bias_c + j, dn);
+            store<T>(dn_c + j, d);
+            of_d += d;
+            of_product += d * c_hat;
+            store<T>(carried + j, carry ? V<T>{} : load(w.dc + j));
+            if (w.m) store<T>(w.m + j, o * tanh_c);
+        }
+        if (cell)
+            standardize_backward(
+                dn_c, sum<T>(of_d) / T(H), sum<T>(of_product) / T(H), w.saved_c, s, span(1), cell_norming);
+        for (i64 j = 0; j < Hp; j += LANES<T>) {
+            const V<T> i = sigmoid<T>(summed<SPLIT>(p, w, 0, j));
+            const V<T> f = sigmoid<T>(summed<SPLIT>(p, w, 1, Hp + j) + forget_bias);
+            const V<T> g = tanh<T>(summed<SPLIT>(p, w, 2, 2 * Hp + j)), dc = load(dn_c + j) + load(carried + j);
+            store<T>(da + j, dc * g * i * (T(1) - i));
+            store<T>(da + Hp + j, dc * load(w.c_before + j) * f * (T(1) - f));
+            store<T>(da + 2 * Hp + j, dc * i * (T(1) - g * g));
+            store<T>(w.dc + j, dc * f);
+            store<T>(w.dh + j, V<T>{});
+        }
+        gates_backward<SPLIT>(w, da, 0, 4);
+    }
+
+    // --- GRU, eqs. 26-28: the candidate is tanh(LN(W_n x) + r LN(U_n h)), or tanh(LN(W_n x + r U_n h)) ---
+
+    template <bool SPLIT> void gru(const Forward<T>& w) const {
+        sites(w, 0, 2);
+        const i64 N = 2 * Hp;  // where the candidate begins
+        T *z = w.temporary, *r = z + Hp;
+        for (i64 j = 0; j < Hp; j += LANES<T>) {
+            store<T>(r + j, sigmoid<T>(summed<SPLIT>(p, w, 0, j)));
+            store<T>(z + j, sigmoid<T>(summed<SPLIT>(p, w, 1, Hp + j)));
+        }
+        if (has_inside_x) add(w.zx + N, p.inside_x + N, Hp);
+        if (has_inside_h) add(w.zh + N, p.inside_h + N, Hp);
+        if (!SPLIT)
+            for (i64 j = 0; j < Hp; j += LANES<T>) add<T>(w.zx + N + j, load(r + j) * load(w.zh + N + j));
+        find_statistics(w.zx, 2, 1, w.statistics->x);
+        if (SPLIT) find_statistics(w.zh, 2, 1, w.statistics->h);
+        for (i64 j = 0; j < Hp; j += LANES<T>) {
+            V<T> a = summed<false>(p, w, 2, N + j);
+            if (SPLIT) a += load(r + j) * hidden_candidate(w, N + j);
+            const V<T> n = tanh<T>(a);
+            store<T>(w.h + j, n + load(z + j) * (load(w.h + j) - n));
+        }
+    }
+    // LN(U_n h)
+    template <class Row> V<T> hidden_candidate(const Row& w, i64 j) const {
+        return hat(w.zh, j, w.statistics->h[2]) * load(p.gain_h + j) + load(p.outside_h + j);
+    }
+
+    template <bool SPLIT> void gru_backward(const Backward<T>& w) const {
+        const i64 N = 2 * Hp;
+        const RowStatistics<T>& s = *w.statistics;
+        T *da = w.temporary, *da_n = da + N, *r = da_n + Hp;
+        V<T> of_x = {}, product_x = {}, of_h = {}, product_h = {};
+        for (i64 j = 0; j < Hp; j += LANES<T>) {
+            const V<T> reset = sigmoid<T>(summed<SPLIT>(p, w, 0, j)), z = sigmoid<T>(summed<SPLIT>(p, w, 1, Hp + j));
+            V<T> a = summed<false>(p, w, 2, N + j);
+            if (SPLIT) a += reset * hidden_candidate(w, N + j);
+            const V<T> n = tanh<T>(a), dh = load(w.dh + j), d = dh * (T(1) - z) * (T(1) - n * n);
+            const V<T> x_hat = hat(w.zx, N + j, s.x[2]), d_x = d * load(p.gain_x + N + j);
+            store<T>(r + j, reset);
+            store<T>(da + Hp + j, dh * (load(w.h_before + j) - n) * z * (T(1) - z));
+            store<T>(da_n + j, d);
+            store<T>(w.dh + j, dh * z);
+            add<T>(w.sums.outside_x + N + j, d);
+            add<T>(w.sums.gain_x + N + j, d * x_hat);
+            store<T>(w.dzx + N + j, d_x);
+            of_x += d_x;
+            product_x += d_x * x_hat;
+        }
+        if (norm) {
+            const T of_d[] = {0, 0, sum<T>(of_x)}, product[] = {0, 0, sum<T>(product_x)};
+            normalised_backward(w.dzx, of_d, product, w.zx, s.x, 2, 1);
+        }
+        for (i64 j = 0; j < Hp; j += LANES<T>) {  // r multiplies LN(U_n h), or with one stream U_n h
+            const V<T> reset = load(r + j), d = load((SPLIT ? da_n : w.dzx + N) + j);
+            const V<T> times = SPLIT ? hidden_candidate(w, N + j) : load(w.zh + j);
+            store<T>(da + j, d * times * reset * (T(1) - reset));
+            V<T> d_h = d * reset;
+            if (SPLIT) {
+                const V<T> h_hat = hat(w.zh, N + j, s.h[2]);
+                add<T>(w.sums.outside_h + N + j, d_h);
+                add<T>(w.sums.gain_h + N + j, d_h * h_hat);
+                d_h *= load(p.gain_h + N + j);
+                of_h += d_h;
+                product_h += d_h * h_hat;
+            }
+            store<T>(w.dzh + N + j, d_h);
+        }
+        if (SPLIT) {
+            const T of_d[] = {0, 0, sum<T>(of_h)}, product[] = {0, 0, sum<T>(product_h)};
+            normalised_backward(w.dzh, of_d, product, w.zh, s.h, 2, 1);
+        }
+        inside_backward(w, N, Hp);
+        gates_backward<SPLIT>(w, da, 0, 2);
+    }
+
+    // --- one row of any network ---
+
+    template <bool SPLIT> void forward(const Forward<T>& w) const {
+        if (G == 4) lstm<SPLIT>(w);
+        else if (G == 3) gru<SPLIT>(w);
+        else rnn<SPLIT>(w);
+    }
+    template <bool SPLIT> void backward(const Backward<T>& w) const {
+        if (G == 4) lstm_backward<SPLIT>(w);
+        else if (G == 3) gru_backward<SPLIT>(w);
+        else rnn_backward<SPLIT>(w);
+    }
+    void forward(const Forward<T>& w) const { split ? forward<true>(w) : forward<false>(w); }
+    void backward(const Backward<T>& w) const { split ? backward<true>(w) : backward<false>(w); }
+};
+
+}  // namespace LAYERNORM_ISA

@@ -1,0 +1,71 @@
+// What a call needs of its thread and of others: memory, kept by the thread for the next call (fresh pages cost three
+// times what warm ones do), and shares of the work.
+#pragma once
+
+#include <stdlib.h>
+
+#include "engine.h"
+#include "simd.h"
+
+namespace LAYERNORM_ISA {
+
+// Hands out pieces of a block of memory; without one it only adds up what is asked for.
+struct Cursor {
+    char* base;
+    i64 used = 0;
+
+    template <class T> void take(T*& piece, i64 count) {
+        piece = base ? reinterpret_cast<T*>(base + used) : nullptr;
+        used += round_up(count * i64(sizeof(T)), 64);
+    }
+};
+
+class Scratch {
+    static constexpr i64 KEPT = i64(64) << 20;
+    char* base = nullptr;
+    i64 capacity = 0;
+
+public:
+    ~Scratch() { free(base); }
+
+    // Lets `layout` take its pieces; false if there is not that much memory.
+    template <class Layout> bool arrange(Layout& layout) {
+        Cursor count{nullptr};
+        layout.lay(count);
+        if (count.used > capacity) {
+            free(base);
+            capacity = round_up(count.used, 4096);
+            base = static_cast<char*>(aligned_alloc(64, capacity));
+            if (!base) {
+                capacity = 0;
+                return count.used == 0;
+            }
+        }
+        Cursor give{base};
+        layout.lay(give);
+        return true;
+    }
+
+    void release() {
+        if (capacity > KEPT) {
+            free(base);
+            base = nullptr;
+            capacity = 0;
+        }
+    }
+};
+
+// A thread that waits for others in a call may itself run a part of that call: two blocks.
+static thread_local Scratch of_call, of_part;
+
+// f(begin, end) over [0, count) on PyTorch's threads, at least `grain` at a time.
+template <class F> static void share(ParallelFor run, i64 count, const F& f, i64 grain = 1) {
+    if (count <= 0) return;
+    auto body = [](i64 begin, i64 end, void* context) { (*static_cast<const F*>(context))(begin, end); };
+    if (run && count > grain)
+        run(0, count, grain, body, const_cast<F*>(&f));
+    else
+        f(0, count);
+}
+
+}  // namespace LAYERNORM_ISA

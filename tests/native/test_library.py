@@ -1,0 +1,228 @@
+"""The CPU engine as a library in a process: threads, forks, memory, arguments that make no sense, and its absence."""
+
+import concurrent.futures
+import contextlib
+import gc
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import layernorm as ln
+from layernorm.formula import PRESETS, Recurrence
+
+pytest.importorskip("layernorm.native", exc_type=ImportError)
+
+
+def train(module, x):
+    output, _ = module(x)
+    return [output, *torch.autograd.grad(output.sum(), list(module.parameters()))]
+
+
+def test_ten_threads_call_one_module():
+    module, norm = ln.LSTM(9, 13, num_layers=2, bidirectional=True), ln.LayerNorm(13)
+    inputs = [torch.randn(7, 5, 9) for _ in range(10)]
+    alone = [[*train(module, x), norm(x[..., :1].expand(7, 5, 13))] for x in inputs]
+    with concurrent.futures.ThreadPoolExecutor(10) as pool:
+        for _ in range(5):
+            found = pool.map(lambda x: [*train(module, x), norm(x[..., :1].expand(7, 5, 13))], inputs)
+            for a, b in zip(alone, found, strict=True):
+                assert all(map(torch.equal, a, b))
+
+
+class _Outputs(torch.utils.data.Dataset):
+    """What a module that was used in the parent gives in a worker."""
+
+    def __init__(self, module, x):
+        self.module, self.x = module, x
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return [t.detach().numpy() for t in train(self.module, self.x)]
+
+
+def test_fork_after_use():
+    """In DataLoader's workers the parent's threads are gone, and with them the memory that they kept."""
+    module, x = ln.GRU(9, 13), torch.randn(70, 40, 9)
+    before = train(module, x)
+    workers = {"num_workers": 2, "multiprocessing_context": "fork", "timeout": 60, "collate_fn": lambda cases: cases[0]}
+    for found in torch.utils.data.DataLoader(_Outputs(module, x), batch_size=1, **workers):
+        for a, b in zip(before, found, strict=True):
+            assert torch.equal(a, torch.from_numpy(b))
+
+
+def test_ten_thousand_calls_leak_nothing():
+    lstm, norm, x = ln.LSTM(4, 6), ln.LayerNorm(6), torch.randn(3, 2, 4)
+
+    def calls(n):
+        for _ in range(n):
+            norm(lstm(x)[0]).sum().backward()
+        gc.collect()
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB
+
+    before = calls(500)
+    grown = calls(10_000) - before
+    assert grown < 4096, f"{grown} KiB: more than 0.4 KiB a call"
+
+
+# --- arguments ---
+
+WRONG = [
+    lambda t: t[:-1],
+    lambda t: t[..., :-1],
+    lambda t: t.double(),
+    lambda t: t.long(),
+    lambda t: t.to("meta"),
+    lambda t: t[None],
+    lambda t: t.flatten(),
+    lambda t: t.new_empty(0),
+    lambda t: t.bfloat16(),
+    lambda t: t.bool(),
+]
+RIGHT = [  # the same numbers in another layout
+    lambda t: t.clone(),
+    lambda t: torch.cat([t, t], -1)[..., : t.shape[-1]],
+    lambda t: torch.stack([t, t], -1)[..., 0],
+    lambda t: t.mT.contiguous().mT if t.dim() > 1 else t,
+]
+
+
+def attempt(call, arguments, spoilt, fits):
+    """An error unless the spoilt argument fits; one on "meta" may make the call one about shapes alone."""
+    if spoilt.device.type == "meta":
+        with contextlib.suppress(RuntimeError, NotImplementedError):
+            call(arguments)
+    elif fits:
+        call(arguments)
+    else:
+        with pytest.raises((RuntimeError, NotImplementedError)):
+            call(arguments)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    network=st.sampled_from(["LSTM", "GRU", "RNN"]), which=st.integers(0, 30), how=st.integers(0, len(WRONG) - 1),
+    backward=st.booleans(), masks=st.booleans(),
+)  # fmt: skip
+def test_no_wrong_argument_reaches_the_recurrent_kernels(network, which, how, backward, masks):
+    """Any one tensor of the op spoilt: an error in Python, never a crash; in another layout: the same result."""
+    r = Recurrence(network, PRESETS["paper"][network])
+    T, B, I, H = 5, 4, 3, 6  # noqa: E741
+    state = [torch.randn(B, H) for _ in r.state_names]
+    params = [torch.randn(*s) for s in r.parameter_shapes(I, H, H).values()]
+    lengths = torch.tensor([5, 0, 3, 2]) if masks else None
+    reset = torch.rand(T, B) < 0.2 if masks else None
+    found = torch.ops.layernorm.recurrent(
+        torch.randn(T, B, I), state, params, lengths, reset, r.encode(), False, True, "native"
+    )
+    n = 1 + len(state)
+    tensors = [torch.randn(T, B, I), *state, *params, lengths, reset]
+    if backward:
+        tensors += [*found[n:], *found[:n]]
+    which %= len(tensors)
+    if tensors[which] is None:
+        return
+
+    def call(tensors):
+        rest = iter(tensors)
+        take = lambda k: [next(rest) for _ in range(k)]  # noqa: E731
+        args = (next(rest), take(len(state)), take(len(params)), next(rest), next(rest))
+        if not backward:
+            return torch.ops.layernorm.recurrent(*args, r.encode(), False, True, "native")
+        saved, grads = take(len(found) - n), take(n)
+        return torch.ops.layernorm.recurrent_backward(*args, saved, grads[0], grads[1:], r.encode(), False, "native")
+
+    expected = call(tensors)
+    wrong = list(tensors)
+    wrong[which] = WRONG[how](tensors[which])
+    spoilt = wrong[which]
+    same = spoilt.shape == tensors[which].shape and spoilt.dtype == tensors[which].dtype
+    if tensors[which] is lengths and spoilt.shape == lengths.shape:  # any integers
+        same = spoilt.dtype in (torch.int64, torch.int32)
+    if which == 0 and not (backward or masks) and spoilt.dim() == 3:  # any number of steps
+        same = spoilt.shape[1:] == (B, I) and spoilt.dtype == torch.float32
+    attempt(call, wrong, spoilt, same)
+    right = list(tensors)
+    right[which] = RIGHT[how % len(RIGHT)](tensors[which])
+    for a, b in zip(expected, call(right), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("lengths", [[6, 1, 1, 1], [-1, 1, 1, 1], [2**40, 0, 0, 0]])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_lengths_out_of_range(lengths, dtype):
+    if max(lengths) >= 2**31 and dtype == torch.int32:
+        lengths = [2**31 - 1, 0, 0, 0]
+    with pytest.raises(RuntimeError, match=r"lengths must lie in 0\.\.5"):
+        ln.LSTM(3, 4)(torch.randn(5, 4, 3), lengths=torch.tensor(lengths, dtype=dtype))
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(which=st.integers(0, 9), how=st.integers(0, len(WRONG) - 1), backward=st.booleans(), add=st.booleans())
+def test_no_wrong_argument_reaches_the_norm_kernels(which, how, backward, add):
+    x, residual, gain, bias = torch.randn(5, 6), torch.randn(5, 6) if add else None, torch.randn(6), torch.randn(6)
+    y, *saved = torch.ops.layernorm.normalize(x, residual, [6], gain, bias, 1e-5, "layer", True, "native")
+    total = saved.pop(0) if add else None
+    tensors = [y, total, x, gain, bias, *saved] if backward else [x, residual, gain, bias]
+
+    def call(t):
+        if backward:
+            return torch.ops.layernorm.normalize_backward(*t[:3], [6], t[3], t[4], t[5:], "layer", "native")
+        return torch.ops.layernorm.normalize(*t[:2], [6], *t[2:], 1e-5, "layer", True, "native")
+
+    which %= len(tensors)
+    if tensors[which] is None:
+        return
+    expected = call(tensors)
+    wrong = list(tensors)
+    wrong[which] = WRONG[how](tensors[which])
+    spoilt = wrong[which]
+    same = spoilt.shape == tensors[which].shape and spoilt.dtype == tensors[which].dtype
+    if tensors[which] is gain or tensors[which] is bias:  # of any floating type
+        same = spoilt.shape == gain.shape and spoilt.dtype.is_floating_point
+    if not backward and not add and which == 0:  # any rows of this length
+        same = spoilt.dim() > 0 and spoilt.shape[-1] == 6 and spoilt.dtype.is_floating_point
+    attempt(call, wrong, spoilt, same)
+    right = list(tensors)
+    right[which] = RIGHT[how % len(RIGHT)](tensors[which])
+    for a, b in zip(expected, call(right), strict=True):
+        assert torch.equal(a, b)
+
+
+# --- without it ---
+
+
+def test_without_the_library_everything_runs_on_the_reference(tmp_path):
+    """A package that was installed where there is no compiler."""
+    source = Path(ln.__file__).parent
+    shutil.copytree(source, tmp_path / "layernorm", ignore=shutil.ignore_patterns("*.so", "*.dylib", "__pycache__"))
+    script = """
+import sys
+sys.path.insert(0, sys.argv[1])
+sys.meta_path = [f for f in sys.meta_path if "editable" not in type(f).__module__ + repr(f).lower()]
+import torch, layernorm as ln
+assert ln.__file__.startswith(sys.argv[1]), ln.__file__
+assert ln.backends.available() == ["reference"], ln.backends.status()
+assert "C++17 compiler" in ln.backends.status()[0].reason
+output, _ = ln.LSTM(3, 4)(torch.randn(5, 2, 3))
+ln.LayerNorm(4)(output).sum().backward()
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_instruction_set_that_does_not_exist_is_named():
+    environment = {**os.environ, "LAYERNORM_ISA": "altivec"}
+    script = "import layernorm as ln; print(ln.backends.status()[0])"
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=100)
+    assert "LAYERNORM_ISA='altivec'" in done.stdout
+    assert "available=False" in done.stdout

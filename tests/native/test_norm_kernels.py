@@ -1,0 +1,171 @@
+"""The norm kernels of the CPU engine against the reference: every type, any shape, layout and parameter."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import layernorm as ln
+from layernorm import reference
+
+native = pytest.importorskip("layernorm.native", exc_type=ImportError)
+
+FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+# What is allowed: both compute float32 and float64 in float64, the 16-bit types are rounded from float32 or float64.
+ULPS = {torch.float64: 0, torch.float32: 1, torch.bfloat16: 1, torch.float16: 1}
+SUMS = 64  # units of the type that is computed in, for sums of up to 300 numbers
+
+
+def both(x, residual, N, weight, bias, norm, dy, dtotal, save=True):
+    found = []
+    for engine in (native, reference):
+        y, *rest = engine.normalize_forward(x, residual, [N], weight, bias, 1e-5, norm, True)
+        total = x if residual is None else rest.pop(0)
+        back = engine.normalize_backward(dy, dtotal, total, [N], weight, bias, rest, norm)
+        found.append([y, total, *rest, *back])
+    return found
+
+
+def close(a, b, computed_in=torch.float64):
+    a, b = a.detach(), b.detach()
+    assert a.dtype == b.dtype
+    assert a.shape == b.shape
+    if not a.numel():
+        return
+    size = max(1.0, float(b.abs().max()))  # 1: a gradient may be the difference of numbers of that size
+    allowed = ULPS[b.dtype] * torch.finfo(b.dtype).eps + SUMS * torch.finfo(computed_in).eps
+    assert float((a.double() - b.double()).abs().max()) <= allowed * size
+
+
+def problem(M, N, dtype, parameter_dtype, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    x, residual, dy, dtotal = (torch.randn(M, N, generator=g).to(dtype) for _ in range(4))
+    weight, bias = (torch.randn(N, generator=g).to(parameter_dtype) for _ in range(2))
+    return x, residual, dy, dtotal, weight, bias
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    M=st.integers(0, 40), N=st.integers(0, 300), dtype=st.sampled_from(FLOATS), parameters=st.sampled_from(FLOATS),
+    affine=st.sampled_from(["both", "gain", "bias", "none"]), norm=st.sampled_from(["layer", "rms"]),
+    with_residual=st.booleans(), seed=st.integers(0, 9),
+)  # fmt: skip
+def test_any_shape(M, N, dtype, parameters, affine, norm, with_residual, seed):
+    x, residual, dy, dtotal, weight, bias = problem(M, N, dtype, parameters, seed)
+    weight, bias = weight if affine in ("both", "gain") else None, bias if affine in ("both", "bias") else None
+    residual, dtotal = (residual, dtotal) if with_residual else (None, None)
+    for a, b in zip(*both(x, residual, N, weight, bias, norm, dy, dtotal), strict=True):
+        if a.shape[:1] == (M,) and a.dtype == torch.float64 and a.dim() == 1:  # statistics: in the kernel's own type
+            torch.testing.assert_close(a, b, rtol=1e-3 if x.element_size() == 2 else 1e-5, atol=1e-6, equal_nan=True)
+        else:
+            close(a, b, torch.float32 if dtype.itemsize == 2 else torch.float64)
+
+
+def test_sizes_at_which_threads_and_groups_share_the_work():
+    for (M, N), dtype in itertools.product([(1000, 257), (3, 100_000), (70_000, 5)], FLOATS):
+        for a, b in zip(*both(*sharing(M, N, dtype)), strict=True):
+            if a.dim() == 2:
+                close(a, b)
+            elif a.shape[0] == N:  # sums over rows
+                torch.testing.assert_close(a.double(), b.double(), rtol=1e-2, atol=float(b.double().abs().max()) * 2e-2)
+
+
+def sharing(M, N, dtype):
+    x, _, dy, _, weight, bias = problem(M, N, dtype, dtype)
+    return x, None, N, weight, bias, "layer", dy, None
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_bits_do_not_depend_on_threads(dtype):
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(both(*sharing(999, 300, dtype))[0])
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        assert all(map(torch.equal, found[0], other))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_every_16_bit_number_goes_there_and_back(dtype):
+    """Normalising rows of one gives the bias: every bit pattern, as a bias, comes out as it is; and as a sum."""
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    zeros = torch.zeros_like(every)
+    y, total = ln.functional.add_layer_norm(every[:, None], zeros[:, None], (1,), None, zeros[:1])
+    finite = torch.isfinite(every)
+    assert torch.equal(total[:, 0][finite], (every + zeros)[finite])
+    assert total[:, 0].isnan().equal(every.isnan())
+    assert torch.equal(y[finite], torch.zeros_like(y[finite]))
+    bias = every[finite]
+    y = ln.functional.layer_norm(torch.ones(1, len(bias), dtype=dtype), (len(bias),), None, bias)
+    assert torch.equal(y[0], bias)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rounding_to_16_bits_is_to_nearest_even(dtype):
+    """Of every kind of float32: ties, subnormals, numbers too large."""
+    g = torch.Generator().manual_seed(0)
+    bits = torch.randint(-(2**31), 2**31, (200_000,), generator=g, dtype=torch.int64).to(torch.int32)
+    ties = (bits & ~0x1FFF) | 0x1000 if dtype == torch.float16 else (bits & ~0xFFFF) | 0x8000
+    numbers = torch.cat([bits, ties]).view(torch.float32)
+    numbers = numbers[torch.isfinite(numbers)]
+    bias = torch.cat([numbers, torch.tensor([65519.9, 65520.0, 5.96e-8, 2.98e-8, 2.99e-8, 6.1e-5])])
+    y = ln.functional.layer_norm(torch.ones(1, len(bias), dtype=dtype), (len(bias),), None, bias)
+    assert torch.equal(y[0].view(torch.int16), bias.to(dtype).view(torch.int16))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_add_layer_norm_is_layer_norm_of_the_sum(dtype):
+    x, residual, dy, dtotal, weight, bias = (t.requires_grad_() for t in problem(7, 33, dtype, dtype))
+    inputs = (x, residual, weight, bias)
+    y, total = ln.functional.add_layer_norm(x, residual, (33,), weight, bias)
+    s = x + residual
+    z = ln.functional.layer_norm(s, (33,), weight, bias)
+    assert torch.equal(total, s)
+    assert torch.equal(y, z)
+    got = torch.autograd.grad([y, total], inputs, [dy, dtotal])
+    for a, b in zip(got, torch.autograd.grad([z, s], inputs, [dy, dtotal]), strict=True):
+        close(a, b)
+    assert torch.equal(got[0], got[1])
+    y, total = ln.functional.add_rms_norm(x, residual, (33,), weight)
+    assert torch.equal(y, ln.functional.rms_norm(s, (33,), weight))
+    # only one of the two results is used
+    for k in (0, 1):
+        y, total = ln.functional.add_layer_norm(x, residual, (33,), weight, bias)
+        used = (x, residual) if k else inputs
+        a = torch.autograd.grad((y, total)[k], used, dy)
+        s = x + residual
+        b = torch.autograd.grad((ln.functional.layer_norm(s, (33,), weight, bias), s)[k], used, dy)
+        for one, other in zip(a, b, strict=True):
+            close(one, other)
+
+
+def test_add_layer_norm_differentiates_twice_and_maps():
+    x, residual, _, _, weight, bias = (t.requires_grad_() for t in problem(3, 5, torch.float64, torch.float64))
+    call = ln.functional.add_layer_norm
+    assert torch.autograd.gradcheck(lambda *a: call(a[0], a[1], (5,), *a[2:]), (x, residual, weight, bias))
+    assert torch.autograd.gradgradcheck(lambda *a: call(a[0], a[1], (5,), *a[2:]), (x, residual, weight, bias))
+    y, total = torch.func.vmap(lambda a, b: call(a, b, (5,), weight, bias))(x, residual)
+    expected, s = call(x, residual, (5,), weight, bias)
+    torch.testing.assert_close((y, total), (expected, s))
+
+
+def test_the_residual_must_be_like_the_input():
+    x = torch.randn(2, 3)
+    for wrong, word in ((torch.randn(2, 4), "shape"), (torch.randn(2, 3).double(), "dtype"), (x.to("meta"), "device")):
+        with pytest.raises(RuntimeError, match=f"expected residual of {word}"):
+            ln.functional.add_layer_norm(x, wrong, (3,))
+    with pytest.raises(TypeError, match="residual to be a Tensor, got NoneType"):
+        ln.functional.add_rms_norm(x, None, (3,))
+
+
+def test_modules_take_a_residual():
+    x, residual = torch.randn(2, 5), torch.randn(2, 5)
+    for module in (ln.LayerNorm(5), ln.RMSNorm(5)):
+        y, total = module(x, residual)
+        assert torch.equal(total, x + residual)
+        assert torch.equal(y, module(total))

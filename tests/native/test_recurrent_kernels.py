@@ -1,0 +1,186 @@
+"""The CPU engine's recurrent kernels against the reference: every formula, shape, mask and type, with gradients."""
+
+import itertools
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import layernorm as ln
+from layernorm import reference
+from layernorm.formula import PLAIN, PRESETS, Formula, Recurrence
+
+native = pytest.importorskip("layernorm.native", exc_type=ImportError)
+pytestmark = pytest.mark.skipif(native is None, reason="built without a C++ compiler; test_absent.py tests that")
+
+# Sums in another order: float64, relative to 1 + the largest value.
+CLOSE = 1e-10
+# Times the reference's own float32 error, and so many units in the last place of the largest value beside it.
+TIMES, UNITS = 4.0, 8 * 2.0**-23
+
+
+def setting(recurrence, T, B, I, H, P, lengths, reset, seed=0):  # noqa: E741
+    g = torch.Generator().manual_seed(seed)
+
+    def draw(*shape):
+        return torch.randn(*shape, dtype=torch.float64, generator=g)
+
+    P = P if recurrence.projected else H
+    state = [draw(B, size) for size in ((P, H) if recurrence.network == "LSTM" else (H,))]
+    shapes = recurrence.parameter_shapes(I, H, P).values()
+    params = [draw(*s) / (s[-1] ** 0.5 if len(s) > 1 else 1) for s in shapes]
+    masks = [
+        torch.randint(0, T + 1, (B,), generator=g) if lengths else None,
+        torch.rand(T, B, generator=g) < 0.3 if reset else None,
+    ]
+    return draw(T, B, I), state, params, *masks
+
+
+def both_ways(engine, arguments, recurrence, reverse, grads=None):
+    """Results and gradients, and the results of a call that saves nothing."""
+    n = 1 + len(arguments[1])
+    found = engine.recurrent_forward(*arguments, recurrence, reverse, True)
+    grads = grads or [torch.ones_like(r) for r in found[:n]]
+    back = engine.recurrent_backward(*arguments, found[n:], grads[0], grads[1:], recurrence, reverse)
+    return [*found[:n], *back], engine.recurrent_forward(*arguments, recurrence, reverse, False)
+
+
+def compare(recurrence, T, B, I, H, P, reverse, lengths, reset):  # noqa: E741
+    arguments = setting(recurrence, T, B, I, H, P, lengths, reset)
+    g = torch.Generator().manual_seed(1)
+    results = reference.recurrent_forward(*arguments, recurrence, reverse, False)
+    grads = [torch.randn(r.shape, dtype=r.dtype, generator=g) for r in results]
+    expected, _ = both_ways(reference, arguments, recurrence, reverse, grads)
+    got, inference = both_ways(native, arguments, recurrence, reverse, grads)
+    assert all(map(torch.equal, got, inference))
+    names = ["output", *recurrence.state_names, "input", *recurrence.state_names, *recurrence.parameter_names]
+    for name, a, b in zip(names, got, expected, strict=True):
+        assert a.shape == b.shape, name
+        if a.numel():
+            error = float((a - b).abs().max() / (1 + b.abs().max()))
+            assert error < CLOSE, (name, error)
+
+
+FIELDS = [("split", "sum", None), ("joint", "per_gate"), ("output", "carry", None), (False, True), (True, False)]
+SPACE = list(itertools.product(*FIELDS, ("variance", "deviation"), ("layer", "rms")))
+SHAPES = [(5, 3, 4, 6, 3), (4, 7, 3, 17, 5), (3, 1, 2, 1, 1), (6, 5, 40, 33, 16), (2, 13, 5, 16, 7), (0, 2, 3, 4, 2)]
+SHAPES += [(3, 0, 2, 5, 2), (9, 1, 1, 31, 9), (3, 4, 0, 3, 2)]
+
+
+@pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
+def test_every_formula(network):
+    for k, (gates, span, cell, inside, gate_bias, eps_on, norm) in enumerate(SPACE):
+        if network != "LSTM" and cell is not None:
+            continue
+        forget = 0.5 if network == "LSTM" else 0.0
+        formula = Formula(gates, span, cell, inside, gate_bias, eps=1e-3, eps_on=eps_on, forget_bias=forget)
+        shape = SHAPES[k % len(SHAPES)]
+        projected = network == "LSTM" and k % 2 == 0 and shape[3] > 1
+        recurrence = Recurrence(network, formula, norm, k % 7 > 0, projected, "relu" if k % 2 else "tanh")
+        compare(recurrence, *shape, reverse=bool(k & 1), lengths=bool(k // 3 & 1), reset=bool(k // 5 & 1))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    network=st.sampled_from(["LSTM", "GRU", "RNN"]), plain=st.booleans(), T=st.integers(0, 9), B=st.integers(0, 40),
+    I=st.integers(0, 40), H=st.integers(1, 70), reverse=st.booleans(), lengths=st.booleans(), reset=st.booleans(),
+)  # fmt: skip
+def test_any_shape(network, plain, T, B, I, H, reverse, lengths, reset):  # noqa: E741
+    formula = PLAIN if plain else PRESETS["paper"][network]
+    compare(Recurrence(network, formula), T, B, I, H, H, reverse, lengths, reset)
+
+
+def test_blocks_of_steps_and_of_rows():
+    """Sizes at which every loop over blocks goes round more than once."""
+    for network in ("LSTM", "GRU", "RNN"):
+        compare(Recurrence(network, PRESETS["paper"][network]), 20, 130, 70, 96, 96, True, True, True)
+
+
+@pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
+def test_float32_is_as_exact_as_the_references(network):
+    recurrence = Recurrence(network, PRESETS["paper"][network])
+    arguments = setting(recurrence, 30, 20, 50, 64, 64, True, True)
+    exact, _ = both_ways(reference, arguments, recurrence, False)
+    narrow = (arguments[0].float(), *([t.float() for t in a] for a in arguments[1:3]), *arguments[3:])
+    for dtype in (torch.float32, torch.bfloat16):
+        given = (narrow[0].to(dtype), *([t.to(dtype) for t in a] for a in narrow[1:3]), *narrow[3:])
+        wide = (given[0].double(), *([t.double() for t in a] for a in given[1:3]), *given[3:])
+        exact, _ = both_ways(reference, wide, recurrence, False)
+        theirs, _ = both_ways(reference, given, recurrence, False)
+        ours, _ = both_ways(native, given, recurrence, False)
+        for e, t, o in zip(exact, theirs, ours, strict=True):
+            assert o.dtype == dtype
+            allowed = TIMES * (t.double() - e).abs().max() + UNITS * e.abs().max()
+            assert (o.double() - e).abs().max() <= allowed
+
+
+@pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
+def test_bits_do_not_depend_on_threads_or_on_other_rows(network):
+    recurrence = Recurrence(network, PRESETS["paper"][network])
+    arguments = setting(recurrence, 12, 70, 33, 40, 40, True, True)
+    few = setting(recurrence, 10, 1, 33, 900, 900, True, True)  # fewer rows than threads: columns are shared out
+    before = torch.get_num_threads()
+    try:
+        found = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append([t for a in (arguments, few) for t in both_ways(native, a, recurrence, False)[0]])
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        assert all(map(torch.equal, found[0], other))
+    x, state, params, lengths, reset = arguments
+    poisoned = x.clone()
+    poisoned[:, 1::2] = float("nan")
+    found = [
+        native.recurrent_forward(a, state, params, lengths, reset, recurrence, False, False) for a in (x, poisoned)
+    ]
+    assert torch.equal(found[0][0][:, ::2], found[1][0][:, ::2])
+
+
+def test_padding_may_hold_anything():
+    """Neither results nor gradients know what lies beyond a row's length."""
+    module, x, lengths = ln.LSTM(5, 7, bidirectional=True), torch.randn(6, 3, 5), torch.tensor([6, 2, 0])
+    found = []
+    for fill in (0.0, float("nan")):
+        y = torch.where((torch.arange(6)[:, None] < lengths)[..., None], x, fill).requires_grad_()
+        with ln.backends.use("native"):
+            output, _ = module(y, lengths=lengths)
+        found.append([output, *torch.autograd.grad(output.sum(), [y, *module.parameters()])])
+    assert all(map(torch.equal, *found))
+
+
+def test_strided_input():
+    module, x = ln.GRU(6, 9, batch_first=True).double(), torch.randn(4, 5, 12, dtype=torch.float64)
+    for view in (x[..., :6], x[..., ::2], x.transpose(0, 1)[..., 3:9], x[:1, :, :6].expand(4, 5, 6)):
+        torch.testing.assert_close(module(view)[0], module(view.contiguous())[0], rtol=0, atol=1e-13)
+
+
+def test_extreme_sums_saturate():
+    """Gates at infinity, as torch's: exact zeros and ones, no NaN."""
+    for size in (1e3, 1e30):
+        lstm, mine = torch.nn.LSTM(3, 4), ln.LSTM(3, 4, norm=None)
+        mine.load_state_dict(lstm.state_dict())
+        x = torch.randn(5, 2, 3) * size
+        torch.testing.assert_close(mine(x)[0], lstm(x)[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "baseline"])
+def test_every_instruction_set(isa):
+    """This file once more with a lower instruction set; one that the processor lacks is refused with its name."""
+    if os.environ.get("LAYERNORM_ISA"):
+        return
+    environment = {**os.environ, "LAYERNORM_ISA": isa, "OMP_NUM_THREADS": "1"}
+    probe = "import layernorm.native as n; print(n.ISA)"
+    done = subprocess.run([sys.executable, "-c", probe], env=environment, capture_output=True, text=True, timeout=60)
+    if done.returncode:
+        assert f"LAYERNORM_ISA='{isa}'" in done.stderr
+        return
+    assert done.stdout.strip() == isa
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout
