@@ -10,6 +10,10 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .backends import Status
 
 _EXTRA = "pip install 'layernorm[experiments]'"
 
@@ -252,9 +256,7 @@ def _doctor(parsed: argparse.Namespace) -> None:
             ("cores", f"{environment.cores()}; torch uses {torch.get_num_threads()} threads"),
             ("CUDA", cuda),
         ],
-        "backends": [
-            (item.name, "available" if item.available else f"missing: {item.reason}") for item in backends.status()
-        ],
+        "backends": [(item.name, _engine(item)) for item in backends.status()],
     }
     for title, lines in sections.items():
         print(title)
@@ -263,6 +265,16 @@ def _doctor(parsed: argparse.Namespace) -> None:
     print("data sets")
     for line in datasets.listing():
         print(f"  {line}")
+
+
+def _engine(status: backends.Status) -> str:
+    """Whether an engine runs here, and on which instructions, or why not."""
+    from . import backends
+
+    if not status.available:
+        return f"missing: {status.reason}"
+    instructions = getattr(backends.engine(status.name), "ISA", None)
+    return f"available, {instructions}" if instructions else "available"
 
 
 def _version() -> str:

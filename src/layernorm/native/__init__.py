@@ -158,7 +158,8 @@ class _Call:
         self.saved, self.parameters = static.saved, static.parameters
         self.fields = (
             self.T, self.B, self.I, self.H, self.P, *static.numbers, reverse, torch.get_num_threads(),
-            formula.eps, formula.forget_bias, x.data_ptr(), x_t, x_b, h0, c0, *given, _pointer(self.lengths), _pointer(self.reset),
+            formula.eps, formula.forget_bias, x.data_ptr(), x_t, x_b, h0, c0, *given,
+            _pointer(self.lengths), _pointer(self.reset),
         )  # fmt: skip
 
     def pointer(self, tensor: Tensor | None) -> int:
