@@ -267,7 +267,7 @@ def _doctor(parsed: argparse.Namespace) -> None:
         print(f"  {line}")
 
 
-def _engine(status: backends.Status) -> str:
+def _engine(status: Status) -> str:
     """Whether an engine runs here, and on which instructions, or why not."""
     from . import backends
 
