@@ -16,10 +16,12 @@ lax.scan, where it is installed.
 from __future__ import annotations
 
 import argparse
+import json
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -240,40 +242,40 @@ def table(threads: int, networks: list[str], peers: list[str], rounds: int) -> l
     return rows
 
 
-def chart(path: str, rows: list[dict[str, Any]]) -> None:
-    """Bars of the ratios, a panel for each number of threads and mode."""
+def chart(path: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Bars of the ratios with the most threads: a column for each network, a line for each mode."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    rows = [row for row in rows if row.get("network") == "LSTM"]
-    threads = sorted({row["threads"] for row in rows})
-    figure, axes = plt.subplots(len(threads), 2, figsize=(11, 3.4 * len(threads)), squeeze=False, sharey=True)
+    threads = max(row["threads"] for row in rows)
+    rows = [row for row in rows if row["threads"] == threads and "network" in row]
+    networks = [network for network in GATES if any(row["network"] == network for row in rows)]
+    figure, axes = plt.subplots(2, len(networks), figsize=(4.2 * len(networks), 6.4), squeeze=False, sharey=True)
     colours = {"layer norm": "#0072B2", "loop": "#E69F00", "compile": "#CC79A7", "jax": "#009E73"}
-    for line, count in zip(axes, threads, strict=True):
-        for axis, mode in zip(line, ("inference", "training"), strict=True):
-            chosen = [row for row in rows if (row["threads"], row["mode"]) == (count, mode)]
+    for line, mode in zip(axes, ("inference", "training"), strict=True):
+        for axis, network in zip(line, networks, strict=True):
+            chosen = [row for row in rows if (row["network"], row["mode"]) == (network, mode)]
             names = [name for name in colours if any(name in row["seconds"] for row in chosen)]
             for k, name in enumerate(names):
                 at = [i + (k - (len(names) - 1) / 2) * 0.8 / len(names) for i in range(len(chosen))]
                 values = [row["seconds"][name] / row["seconds"]["torch"] for row in chosen]
-                label = {"layer norm": "layernorm.LSTM", "loop": "Python loop"}.get(name, name)
+                label = {"layer norm": "layernorm", "loop": "Python loop with layer norm"}.get(name, name)
                 axis.bar(at, values, 0.8 / len(names), label=label, color=colours[name])
             axis.axhline(1, color="black", linewidth=1)
             axis.set_yscale("log", base=2)
-            axis.set_yticks([0.5, 1, 2, 4, 8, 16], ["0.5", "1", "2", "4", "8", "16"])
-            axis.set_xticks(
-                range(len(chosen)), [",".join(map(str, row["shape"])) for row in chosen], rotation=35, ha="right"
-            )
-            axis.set_title(f"{mode}, {count} thread{'s' * (count > 1)}")
+            axis.set_yticks([0.25, 0.5, 1, 2, 4, 8], ["¼", "½", "1", "2", "4", "8"])
+            labels = [",".join(map(str, row["shape"])) for row in chosen] if mode == "training" else [""] * len(chosen)
+            axis.set_xticks(range(len(chosen)), labels, rotation=45, ha="right", fontsize=8)
+            axis.set_title(f"{network}, {mode}", fontsize=10)
             axis.grid(axis="y", alpha=0.3)
             axis.spines[["top", "right"]].set_visible(False)
-        line[0].set_ylabel("time / torch.nn.LSTM\nwithout layer norm")
-    axes[0][0].legend(frameon=False, fontsize=9)
-    axes[-1][0].set_xlabel("T, B, I, H")
-    figure.tight_layout()
-    figure.savefig(path, dpi=150)
+        line[0].set_ylabel("time / torch.nn's\nwithout layer norm")
+    axes[1][0].set_xlabel("T, B, I, H")
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="upper center", ncols=4, frameon=False, fontsize=9)
+    figure.tight_layout(rect=(0, 0, 1, 0.96))
+    figure.savefig(path, dpi=120)
     print(f"wrote {path}")
 
 
@@ -297,7 +299,8 @@ def main() -> None:
     parser.add_argument("--peers", nargs="*", choices=["loop", "compile", "jax"], default=["loop"])
     parser.add_argument("--rounds", type=int, default=9, help="turns of each side (default: 9)")
     parser.add_argument("--json", metavar="FILE", help="write the figures here too")
-    parser.add_argument("--chart", metavar="FILE", help="draw the LSTM's ratios here (PNG or SVG)")
+    parser.add_argument("--chart", metavar="FILE", help="draw the ratios here (PNG or SVG)")
+    parser.add_argument("--redraw", metavar="FILE", help="draw the chart from figures that --json wrote")
     parser.add_argument("--memory", action="store_true", help="measure the memory peak of training instead of time")
     parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -305,7 +308,7 @@ def main() -> None:
     shape = (64, 128, 256, 256)
     if options.peak:
         print(memory(*options.peak, shape))
-        return
+        return None
     if options.memory:
         for network in options.networks:
             found = {}
@@ -316,7 +319,10 @@ def main() -> None:
             print(
                 f"{network} training {shape}: {found['torch']} KiB, layer norm {found['layer norm']} KiB ({ratio:.2f})"
             )
-        return
+        return None
+    if options.redraw:
+        rows = json.loads(Path(options.redraw).read_text())["rows"]
+        return chart(options.chart or "recurrent.png", rows)
     print(timing.environment())
     rows = [
         row for threads in options.threads for row in table(threads, options.networks, options.peers, options.rounds)
@@ -324,6 +330,7 @@ def main() -> None:
     timing.save(options.json, rows)
     if options.chart:
         chart(options.chart, rows)
+    return None
 
 
 if __name__ == "__main__":
