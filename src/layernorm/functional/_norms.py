@@ -172,13 +172,13 @@ def _check(
     norm: str,
 ) -> None:
     """Everything about shapes, types and devices that an engine relies on."""
-    static = residual is None and len(normalized_shape) == 1 and not torch.compiler.is_compiling()
-    if static and input.dtype.is_floating_point and input.dim() and input.shape[-1] == normalized_shape[0]:
-        fits, device = True, input.device
+    static = residual is None and input.is_cpu and not torch.compiler.is_compiling()
+    shape = tuple(normalized_shape)
+    if static and shape and input.shape[-len(shape) :] == shape and input.dtype.is_floating_point:
         for p in (weight, bias):
-            if p is not None:
-                fits = fits and p.shape == (*normalized_shape,) and p.dtype.is_floating_point and p.device == device
-        if fits:
+            if p is not None and (p.shape != shape or not p.is_cpu or not p.dtype.is_floating_point):
+                break
+        else:
             return
     op = f"{norm}_norm"
     if not input.dtype.is_floating_point:

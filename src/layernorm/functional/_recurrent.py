@@ -262,11 +262,13 @@ def _check(
     """Everything about shapes, types and devices that an engine relies on."""
     static = type(input) is Tensor and not torch.compiler.is_compiling()  # a symbolic size cannot be looked up
     if static and lengths is None and reset is None and input.dim() == 3 and len(params) > 1 and params[1].dim() == 2:
-        shapes = _shapes(recurrence, input.shape, params[1].shape)
-        given, dtype, device = (*state, *params), input.dtype, input.device
-        if dtype.is_floating_point and len(given) == len(shapes):
-            fits = [t.shape == s and t.dtype is dtype and t.device == device for t, s in zip(given, shapes)]  # noqa: B905
-            if all(fits):
+        shapes, dtype = _shapes(recurrence, input.shape, params[1].shape), input.dtype
+        given = (*state, *params)
+        if dtype.is_floating_point and input.is_cpu and len(given) == len(shapes):
+            for t, shape in zip(given, shapes):  # noqa: B905 - equally long
+                if t.shape != shape or t.dtype is not dtype or not t.is_cpu:
+                    break
+            else:
                 return
     _explain(input, state, params, lengths, reset, recurrence)
 

@@ -190,10 +190,13 @@ def recurrent_forward(
     """[output (T, B, P), *final state], and with ``save`` what `recurrent_backward` needs."""
     call = _Call(input, state, params, lengths, reset, recurrence, reverse)
     output = call.x.new_empty((call.T, call.B, call.P))
-    final = [call.x.new_empty(s.shape) for s in state]
-    saved = recurrent_saved(input, state, params, recurrence) if save else []
-    kept = dict(zip(call.saved, saved, strict=False))
-    pointers = [_pointer(kept.get(name)) for name in _SAVED] if save else []
+    final = [torch.empty_like(s, dtype=call.dtype, memory_format=torch.contiguous_format) for s in state]
+    saved: list[Tensor] = []
+    pointers: list[int] = []
+    if save:
+        saved = recurrent_saved(input, state, params, recurrence)
+        kept = dict(zip(call.saved, saved, strict=True))
+        pointers = [_pointer(kept.get(name)) for name in _SAVED]
     call.run(_LIBRARY.layernorm_recurrent_forward, output.data_ptr(), *_pair(final), *pointers)
     if call.dtype is input.dtype:
         return [output, *final, *saved]

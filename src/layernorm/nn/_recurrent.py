@@ -335,14 +335,20 @@ class RecurrentCell(Normalised):
                 f"{name}: input has inconsistent input_size: got {input.shape[-1]}, expected {self.input_size}"
             )
         expected = (*input.shape[:-1], self.hidden_size)
-        for part_name, part in zip(self._state_names, given or (), strict=False):
-            if tuple(part.shape) != expected:
-                raise RuntimeError(f"{name}: Expected hidden {part_name} of size {expected}, got {list(part.shape)}")
-        state = given or tuple(input.new_zeros(expected) for _ in self._state_names)
-        batched = input.dim() == 2
-        x, state = (input, state) if batched else (input.unsqueeze(0), tuple(part.unsqueeze(0) for part in state))
-        _, final = run(x.unsqueeze(0), state, self._read(self._names), self._encoded)
-        return self._hx_from(tuple(final) if batched else tuple(part.squeeze(0) for part in final))
+        if given is None:
+            given = tuple([input.new_zeros(expected) for _ in self._state_names])
+        else:
+            for part_name, part in zip(self._state_names, given, strict=False):
+                if part.shape != expected:
+                    given_size = list(part.shape)
+                    raise RuntimeError(f"{name}: Expected hidden {part_name} of size {expected}, got {given_size}")
+        parameters = self._read(self._names)
+        if input.dim() == 2:
+            _, final = run(input.unsqueeze(0), given, parameters, self._encoded)
+            return self._hx_from(tuple(final))
+        state = tuple([part.unsqueeze(0) for part in given])
+        _, final = run(input[None, None], state, parameters, self._encoded)
+        return self._hx_from(tuple([part.squeeze(0) for part in final]))
 
     def extra_repr(self) -> str:
         """As torch's, and what torch's has not."""
