@@ -16,6 +16,7 @@ lax.scan, where it is installed.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import resource
 import subprocess
@@ -213,7 +214,9 @@ def others(rounds: int) -> list[tuple[str, dict[str, float]]]:
     return found
 
 
-def table(threads: int, networks: list[str], peers: list[str], rounds: int) -> list[dict[str, Any]]:
+def table(
+    threads: int, networks: list[str], peers: list[str], shapes: Sequence[int], rounds: int
+) -> list[dict[str, Any]]:
     torch.set_num_threads(threads)
     names = [*(n for n in ("loop", "compile", "jax") if n in peers), "floor"]
     rows = []
@@ -222,7 +225,7 @@ def table(threads: int, networks: list[str], peers: list[str], rounds: int) -> l
         header = f"{'T, B, I, H':<20}{'mode':<11}{'torch':>9}{'layer norm':>17}"
         print(header + "".join(f"{name:>17}" for name in names), flush=True)
         ratios: dict[str, list[float]] = {"inference": [], "training": []}
-        for shape in GRID:
+        for shape in (GRID[k] for k in shapes):
             for mode, found in measure(network, shape, peers, rounds).items():
                 base = found["torch"]
                 line = f"{', '.join(map(str, shape)):<20}{mode:<11}{base * 1e3:9.3f}"
@@ -297,6 +300,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1], help="processor threads, one table each")
     parser.add_argument("--networks", nargs="+", choices=list(GATES), default=list(GATES))
     parser.add_argument("--peers", nargs="*", choices=["loop", "compile", "jax"], default=["loop"])
+    parser.add_argument("--shapes", type=int, nargs="+", default=range(len(GRID)), help="places in the grid, from 0 on")
     parser.add_argument("--rounds", type=int, default=9, help="turns of each side (default: 9)")
     parser.add_argument("--json", metavar="FILE", help="write the figures here too")
     parser.add_argument("--chart", metavar="FILE", help="draw the ratios here (PNG or SVG)")
@@ -320,12 +324,17 @@ def main() -> None:
                 f"{network} training {shape}: {found['torch']} KiB, layer norm {found['layer norm']} KiB ({ratio:.2f})"
             )
         return None
+    if "jax" in options.peers and importlib.util.find_spec("jax") is None:
+        print("jax is not installed, and left out")
+        options.peers.remove("jax")
     if options.redraw:
         rows = json.loads(Path(options.redraw).read_text())["rows"]
         return chart(options.chart or "recurrent.png", rows)
     print(timing.environment())
     rows = [
-        row for threads in options.threads for row in table(threads, options.networks, options.peers, options.rounds)
+        row
+        for threads in options.threads
+        for row in table(threads, options.networks, options.peers, options.shapes, options.rounds)
     ]
     timing.save(options.json, rows)
     if options.chart:
