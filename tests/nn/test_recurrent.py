@@ -143,6 +143,11 @@ def test_moves_between_types_and_devices():
     assert module.double()(torch.randn(5, 2, 3, dtype=torch.float64))[0].dtype == torch.float64
 
 
+def test_mode_is_torchs():
+    for name, more in (("LSTM", {}), ("GRU", {}), ("RNN", {}), ("RNN", {"nonlinearity": "relu"})):
+        assert getattr(ln, name)(2, 3, **more).mode == getattr(torch.nn, name)(2, 3, **more).mode
+
+
 def test_flatten_parameters_and_all_weights_are_there():
     module = ln.LSTM(3, 4, 2, bidirectional=True)
     module.flatten_parameters()

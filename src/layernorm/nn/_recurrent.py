@@ -136,6 +136,11 @@ class Recurrent(Normalised):
         layers = range(self.num_layers)
         return [self._parameters_of(f"l{layer}{direction}") for layer in layers for direction in self._directions]
 
+    @property
+    def mode(self) -> str:
+        """What torch calls the network: "LSTM", "GRU", "RNN_TANH" or "RNN_RELU"."""
+        return f"RNN_{self.recurrence.nonlinearity.upper()}" if self.network == "RNN" else self.network
+
     def flatten_parameters(self) -> None:
         """Does nothing: the parameters need no flat copy. It is here because torch's modules have it."""
 
