@@ -4,6 +4,8 @@ import layernorm as ln
 lstm = ln.LSTM(28, 128)        # takes the place of torch.nn.LSTM
 """
 
+from typing import TYPE_CHECKING
+
 from . import backends as backends
 from . import functional as functional
 from . import nn as nn
@@ -19,4 +21,15 @@ from .nn import RMSNorm as RMSNorm
 from .nn import RNNCell as RNNCell
 from .nn import convert as convert
 
+if TYPE_CHECKING:
+    from . import geometry as geometry
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    if name == "geometry":  # imported when it is used: few programs use it
+        from importlib import import_module
+
+        return import_module(".geometry", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

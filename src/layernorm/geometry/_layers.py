@@ -1,0 +1,105 @@
+"""One layer of summed inputs under a norm: the model of section 5."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..functional import layer_norm, rms_norm
+from . import _checks
+
+
+def normalized(
+    weight: Tensor, inputs: Tensor, norm: str | None, eps: float = 0.0, bias_inside: Tensor | None = None
+) -> Tensor:
+    r"""A layer's normalised summed inputs, before gain and bias.
+
+    .. math:: \frac{a_i - \mu_i}{\sigma_i}, \qquad a_i = w_i^T x
+
+    ===========  =============================  ========================================
+    norm         mu_i                           sigma_i
+    ===========  =============================  ========================================
+    ``"batch"``  mean of a_i over the cases     sqrt(biased variance over the cases + eps)
+    ``"weight"`` 0                              sqrt(\|w_i\|^2 + eps)
+    ``"layer"``  mean of a case's a over units  sqrt(biased variance over the units + eps)
+    ``"rms"``    0                              sqrt(mean square over the units + eps)
+    ``None``     0                              1
+    ===========  =============================  ========================================
+
+    Args:
+        weight: ``(H, I)``, a row for each unit.
+        inputs: ``(B, I)``, a row for each training case.
+        norm: one of the above.
+        eps: 0 here, where the library has 1e-5 elsewhere: re-scalings are exact invariances without it only.
+        bias_inside: ``(H,)``, added to a before it is normalised.
+
+    Returns:
+        ``(B, H)``, differentiable, also under `torch.func`.
+
+    Raises:
+        ValueError: there is no such norm, or too few units or cases for its statistics.
+
+    Source: Ba, Kiros, Hinton 2016, section 5.1.
+    """
+    _checks.norm_fits(norm, weight, inputs)
+    a = inputs @ weight.T
+    if bias_inside is not None:
+        a = a + bias_inside
+    if norm == "layer":  # the library's own op: Table 1 is a statement on it
+        return layer_norm(a, (a.shape[-1],), None, None, eps)
+    if norm == "rms":
+        return rms_norm(a, (a.shape[-1],), None, eps)
+    if norm == "batch":
+        centred = a - a.mean(0)
+        return centred / (centred.square().mean(0) + eps).sqrt()
+    if norm == "weight":
+        return a / (weight.square().sum(1) + eps).sqrt()
+    return a
+
+
+class Statistics(NamedTuple):
+    """What chi_i of eq. 14 is made of, by hand: the second way to the derivatives."""
+
+    z: Tensor  # (B, H), (a - mu) / sigma
+    sigma: Tensor  # (B, H)
+    chi: Tensor  # (B, H, I)
+
+
+def statistics(W: Tensor, X: Tensor, norm: str | None, eps: float) -> Statistics:
+    """z, sigma and chi_i = x - dmu_i/dw_i - z_i dsigma_i/dw_i for each case and unit (eq. 14)."""
+    a = X @ W.T
+    (B, H), x = a.shape, X[:, None, :]
+    mean = a.mean(-1, keepdim=True)
+    if norm == "layer":
+        sigma = ((a - mean).square().mean(-1, keepdim=True) + eps).sqrt()
+        z = (a - mean) / sigma
+        chi = x * (1 - 1 / H - z.square() / H)[..., None]
+    elif norm == "rms":
+        sigma = (a.square().mean(-1, keepdim=True) + eps).sqrt()
+        z = a / sigma
+        chi = x * (1 - z.square() / H)[..., None]
+    elif norm == "batch":
+        centre = X - X.mean(0)
+        covariance = centre.T @ centre / B
+        sigma = ((W @ covariance * W).sum(1) + eps).sqrt()
+        z = centre @ W.T / sigma
+        chi = centre[:, None, :] - z[..., None] * (W @ covariance / sigma[:, None])
+    elif norm == "weight":
+        sigma = (W.square().sum(1) + eps).sqrt()
+        z = a / sigma
+        chi = x - z[..., None] * (W / sigma[:, None])
+    else:
+        sigma, z, chi = a.new_ones(()), a, x.expand(B, H, -1)
+    return Statistics(z, sigma.expand(B, H), chi)
+
+
+def standard_layer(units: int, inputs: int, cases: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A layer to measure on: weight (H, I), inputs (B, I) away from zero mean, gain (H,), bias (H,)."""
+    g = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=g, dtype=torch.float64)
+
+    return normal(units, inputs), normal(cases, inputs) + 0.5, 1 + 0.3 * normal(units), normal(units)
