@@ -22,7 +22,7 @@ BELOW = {
     "geometry": {"functional", "formula"},
     "nn": {"functional", "formula"},
     "experiments": {"nn", "geometry", "functional", "backends", "formula"},
-    "cli": {"experiments", "backends"},
+    "cli": {"experiments", "geometry", "backends"},
     "__main__": {"cli"},
     "__init__": {"backends", "functional", "geometry", "nn", "formula"},
 }
@@ -88,5 +88,7 @@ def test_importing_layernorm_imports_no_optional_dependency():
     code = "import sys, torch; before = set(sys.modules); import layernorm; print(*(set(sys.modules) - before))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {name.split(".")[0] for name in out} & OPTIONAL
-    assert not [name for name in out if name.startswith(("layernorm.experiments", "layernorm.cli", "layernorm.geometry"))]
+    assert not [
+        name for name in out if name.startswith(("layernorm.experiments", "layernorm.cli", "layernorm.geometry"))
+    ]
     assert "torch._dynamo" not in out, "it takes a second to import, and only torch.compile needs it"

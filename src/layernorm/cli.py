@@ -25,6 +25,7 @@ examples:
   layernorm run mnist            the same on MNIST
   layernorm run mnist --help     all options of an experiment
   layernorm report runs/digits   its report again, also of unfinished runs
+  layernorm invariance           Table 1 of the paper, measured
   layernorm doctor               what is installed, found and missing here
 """
 
@@ -96,7 +97,9 @@ def _first_line(error: Exception) -> str:
 def _dispatch(given: list[str]) -> None:
     from .experiments.errors import unknown
 
-    commands: dict[str, Callable[[argparse.Namespace], None]] = {"report": _report, "data": _data, "doctor": _doctor}
+    commands: dict[str, Callable[[argparse.Namespace], None]] = {
+        "report": _report, "data": _data, "invariance": _invariance, "doctor": _doctor,
+    }  # fmt: skip
     if given and not given[0].startswith("-") and given[0] not in ("run", *commands):
         raise unknown("command", given[0], ("run", *commands))
     parser = _parser()
@@ -136,6 +139,11 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     prepare.add_argument("name", metavar="NAME", help="of the data set")
     prepare.add_argument("--source", type=Path, metavar="DIR", help="take the files from here instead of downloading")
+    table = commands.add_parser(
+        "invariance", help="measure Table 1 of the paper; exits with 1 if a verdict differs",
+        description="Measures Table 1 of the paper: which norm's output stays when weights or data change.",
+    )  # fmt: skip
+    table.add_argument("--eps", type=float, default=0.0, help="added to the variances (default: 0, which is exact)")
     commands.add_parser("doctor", help="versions, backends and data sets found here, and why one is missing")
     return parser
 
@@ -231,6 +239,24 @@ def _data(parsed: argparse.Namespace) -> None:
     for name, value in facts.items():
         if name not in ("name", "folder"):
             print(f"  {name}: {value}")
+
+
+def _invariance(parsed: argparse.Namespace) -> None:
+    from . import geometry
+    from .experiments.errors import RunError, UsageError
+
+    if not 0 <= parsed.eps < float("inf"):
+        raise UsageError(f"expected --eps to be finite and >= 0, got {parsed.eps}")
+    verdicts = geometry.invariance_table(parsed.eps)
+    print(geometry.invariance_text(verdicts))
+    shifted = geometry.invariance("layer", geometry.CASE_RECENTRING, eps=parsed.eps)
+    print(f"\nlayer norm, single case re-centring (not in Table 1): relative change {shifted:.1e}")
+    listed = [verdict for verdict in verdicts if verdict.paper is not None]
+    differ = sum(verdict.differs for verdict in listed)
+    if differ:
+        why = "; with an eps no re-scaling is exact" if parsed.eps else ""
+        raise RunError(f"{differ} of {len(listed)} verdicts differ from the paper's{why}")
+    print(f"all {len(listed)} verdicts are the paper's")
 
 
 def _doctor(parsed: argparse.Namespace) -> None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import layernorm as ln
+from layernorm import cli
 from layernorm import geometry as geo
 
 # Table 1 as printed: I = invariant, - = no. RMS norm and none are not in it: theirs follow from the equations.
@@ -149,6 +150,21 @@ def test_errors_of_type():
         geo.invariance("layer", "dataset re-scaling", gain=torch.ones(6, dtype=torch.int64))
     with pytest.raises(TypeError, match="expected delta to be a number, got str"):
         geo.invariance("layer", "dataset re-scaling", delta="3")
+
+
+def test_the_command_prints_table_1_and_fails_where_a_verdict_differs(capsys):
+    assert cli.main(["invariance"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1 + 30 + 3
+    assert said.endswith("\nall 18 verdicts are the paper's\n")
+    assert "DIFFERS" not in said
+    assert max(map(len, said.splitlines())) <= 80
+    assert cli.main(["invariance", "--eps", "1e-5"]) == 1
+    text = capsys.readouterr()
+    assert text.err == ("layernorm: 9 of 18 verdicts differ from the paper's; with an eps no re-scaling is exact\n")
+    assert text.out.count("DIFFERS") == 9  # all 10 invariances but batch norm's to re-centring, which subtracts
+    assert cli.main(["invariance", "--eps", "-1"]) == 2
+    assert "expected --eps to be finite and >= 0, got -1.0" in capsys.readouterr().err
 
 
 def test_geometry_is_part_of_the_library():

@@ -150,3 +150,6 @@ def test_errors():
     wide = torch.ones(100)
     with pytest.raises(ValueError, match="use fisher_vector_product with normalized_glm, which never forms it"):
         geo.fisher_normalized(torch.ones(100, 100), wide, wide, torch.ones(3, 100), "gaussian", "layer")
+    for form in ("blocks", "exact"):
+        with pytest.raises(ValueError, match="norm='layer' is not finite: a deviation is zero"):
+            geo.fisher_normalized(torch.ones(4, 3), b, gain, X, "gaussian", "layer", form=form)

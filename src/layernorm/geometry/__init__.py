@@ -1,5 +1,11 @@
 """Section 5 of the paper and its appendix: invariances, Fisher matrices and the metric they make, in float64."""
 
+from ._curvature import CurvatureRatio as CurvatureRatio
+from ._curvature import StepAngles as StepAngles
+from ._curvature import curvature_ratio as curvature_ratio
+from ._curvature import gain_metric as gain_metric
+from ._curvature import gain_metric_by_scale as gain_metric_by_scale
+from ._curvature import step_angles as step_angles
 from ._families import FAMILIES as FAMILIES
 from ._families import Family as Family
 from ._families import gaussian as gaussian
@@ -22,3 +28,6 @@ from ._layers import normalized as normalized
 from ._normalized import block_form_gap as block_form_gap
 from ._normalized import fisher_normalized as fisher_normalized
 from ._normalized import normalized_glm as normalized_glm
+from ._spectrum import Eigenpair as Eigenpair
+from ._spectrum import neuron_blocks as neuron_blocks
+from ._spectrum import power_iteration as power_iteration

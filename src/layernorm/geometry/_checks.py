@@ -55,6 +55,13 @@ def positive(name: str, given: float, zero: bool = False) -> float:
     return float(given)
 
 
+def finite(what: Tensor, norm: str | None) -> Tensor:
+    """A result, once it is finite."""
+    if not what.isfinite().all():
+        raise ValueError(f"the result under norm={norm!r} is not finite: a deviation is zero or the family overflows")
+    return what
+
+
 def alike(name: str, given: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> None:
     """A dict with the parameters' keys and shapes."""
     if set(given) != set(parameters):
@@ -64,9 +71,9 @@ def alike(name: str, given: Mapping[str, Tensor], parameters: Mapping[str, Tenso
             raise ValueError(f"expected {name}[{key!r}] of shape {tuple(p.shape)}, got {tuple(given[key].shape)}")
 
 
-def small_enough(P: int, outputs: int, instead: str) -> None:
+def small_enough(P: int, outputs: int, instead: str, square: bool = True) -> None:
     """Refuses a dense matrix that no one would want, naming the function that never forms it."""
-    if max(P * P, P * outputs) > MAX_ENTRIES:
+    if max(P * P if square else 0, P * outputs) > MAX_ENTRIES:
         raise ValueError(
             f"a Fisher matrix of {P} parameters over {outputs} outputs exceeds {MAX_ENTRIES} entries; "
             f"use {instead}, which never forms it"

@@ -57,7 +57,7 @@ def quadratic_form(
     _checks.alike("delta", delta, parameters)
     family = found(family)
     eta, change = torch.func.jvp(lambda p: _eta(model, p, inputs), (dict(parameters),), (dict(delta),))[:2]
-    return torch.einsum("bi,bij,bj->b", change, _precision(family, eta), change).mean() / 2
+    return torch.einsum("bi,bij,bj->b", change, precision(family, eta), change).mean() / 2
 
 
 def fisher_vector_product(
@@ -81,7 +81,7 @@ def fisher_vector_product(
         return _eta(model, p, inputs)
 
     eta, change = torch.func.jvp(eta_of, (dict(parameters),), (dict(vector),))[:2]
-    pulled = torch.einsum("bij,bj->bi", _precision(family, eta), change) / len(eta)
+    pulled = torch.einsum("bij,bj->bi", precision(family, eta), change) / len(eta)
     backward = torch.func.vjp(eta_of, dict(parameters))[1]
     return backward(pulled)[0]
 
@@ -101,8 +101,8 @@ def fisher(model: Model, parameters: Parameters, inputs: Tensor, family: str | F
 
     Source: Ba, Kiros, Hinton 2016, eq. 9.
     """
-    eta, J = _jacobian(model, parameters, inputs)
-    return torch.einsum("bip,bij,bjq->pq", J, _precision(found(family), eta), J) / len(eta)
+    eta, J = jacobian_of(model, parameters, inputs)
+    return torch.einsum("bip,bij,bjq->pq", J, precision(found(family), eta), J) / len(eta)
 
 
 def fisher_hessian(model: Model, parameters: Parameters, inputs: Tensor, family: str | Family) -> Tensor:
@@ -162,7 +162,7 @@ def fisher_monte_carlo(
     if not isinstance(samples, int) or samples < 2:
         raise ValueError(f"expected samples to be an int >= 2, got {samples!r}")
     family = found(family)
-    eta, J = _jacobian(model, parameters, inputs)
+    eta, J = jacobian_of(model, parameters, inputs)
     P = J.shape[-1]
     sums = [J.new_zeros(n) for n in ((P, P), (P, P), (P,), (P,))]
     at_once = max(1, _DRAWN_ENTRIES // max(P * P, J.numel()))
@@ -208,11 +208,11 @@ def fisher_glm(weight: Tensor, bias: Tensor, inputs: Tensor, family: str | Famil
     H, P = len(W), W.numel() + len(b)
     _checks.small_enough(P, H * len(X), "fisher_vector_product")
     x1 = torch.cat([X, X.new_ones(len(X), 1)], 1)
-    precision = _precision(found(family), X @ W.T + b)
-    return torch.einsum("bij,bk,bl->ikjl", precision, x1, x1).reshape(P, P) / len(X)
+    per_case = precision(found(family), X @ W.T + b)
+    return torch.einsum("bij,bk,bl->ikjl", per_case, x1, x1).reshape(P, P) / len(X)
 
 
-def _precision(family: Family, eta: Tensor) -> Tensor:
+def precision(family: Family, eta: Tensor) -> Tensor:
     """Cov[y|x] / phi^2, (B, H, H)."""
     return family.covariance(eta) / family.phi**2
 
@@ -237,9 +237,9 @@ def _flat(parameters: Parameters) -> tuple[Tensor, Callable[[Tensor], dict[str, 
     return torch.cat([p.detach().reshape(-1) for p in parameters.values()]), unflatten
 
 
-def _jacobian(model: Model, parameters: Parameters, inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """eta (B, H) and its derivatives (B, H, P)."""
+def jacobian_of(model: Model, parameters: Parameters, inputs: Tensor, square: bool = True) -> tuple[Tensor, Tensor]:
+    """eta (B, H) and its derivatives (B, H, P), once they and a square matrix of them are small enough."""
     eta = _eta(model, parameters, inputs).detach()
     flat, unflatten = _flat(parameters)
-    _checks.small_enough(len(flat), eta.numel(), "fisher_vector_product")
+    _checks.small_enough(len(flat), eta.numel(), "fisher_vector_product", square)
     return eta, torch.func.jacrev(lambda p: _eta(model, unflatten(p), inputs))(flat)

@@ -75,7 +75,8 @@ def fisher_normalized(
         ``(H (I+2), H (I+2))`` in float64, in the order w_1, b_1, g_1, w_2, b_2, g_2, ...
 
     Raises:
-        ValueError: a shape does not fit, no such family, norm or form, or the matrix is too large.
+        ValueError: a shape does not fit, no such family, norm or form, the matrix is too large, or not finite, as
+            with units that are all alike and eps 0.
         TypeError: an argument is not a floating-point tensor.
 
     Source: Ba, Kiros, Hinton 2016, eqs. 13 and 14; one print of eq. 13 has mu_i in two places where mu_j is meant.
@@ -87,7 +88,7 @@ def fisher_normalized(
     eps = _checks.positive("eps", eps, zero=True)
     _checks.small_enough(H * (I + 2), H * len(X), "fisher_vector_product with normalized_glm")
     if form == "blocks":
-        return _blocks(W, b, g, X, found(family), norm, eps)
+        return _checks.finite(_blocks(W, b, g, X, found(family), norm, eps), norm)
     if form != "exact":
         raise ValueError(f"expected form to be 'blocks' or 'exact', got {form!r}")
     model = normalized_glm(norm, eps)
@@ -96,7 +97,8 @@ def fisher_normalized(
         w, b, g = parameters["theta"].split((I, 1, 1), 1)
         return model({"weight": w, "bias": b[:, 0], "gain": g[:, 0]}, inputs)
 
-    return fisher(stacked, {"theta": torch.cat([W, b[:, None], g[:, None]], 1)}, X, family)
+    theta = torch.cat([W, b[:, None], g[:, None]], 1)
+    return _checks.finite(fisher(stacked, {"theta": theta}, X, family), norm)
 
 
 def _blocks(W: Tensor, b: Tensor, g: Tensor, X: Tensor, family: Family, norm: str | None, eps: float) -> Tensor:

@@ -1,0 +1,208 @@
+"""Section 5.2.2 and the appendix: what the norm of the weights and the scale of the inputs do to the metric."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import _checks
+from ._families import Family, found
+from ._layers import statistics
+from ._normalized import fisher_normalized, normalized_glm
+
+
+class CurvatureRatio(NamedTuple):
+    """Frobenius norms of a unit's Fisher blocks, after over before its weights grew."""
+
+    diagonal: float  # of F_ii over w_i
+    cross: float | None  # of all F_ij over w_i, w_j with j != i; None where they are zero
+    output_change: float  # relative change of eta: 0 up to rounding
+
+
+def curvature_ratio(
+    weight: Tensor,
+    bias: Tensor,
+    gain: Tensor,
+    inputs: Tensor,
+    family: str | Family,
+    norm: str,
+    scale: float,
+    *,
+    unit: int = 0,
+    eps: float = 0.0,
+) -> CurvatureRatio:
+    r"""What happens to the curvature along w_i when the weights grow and the output stays: implicit early stopping.
+
+    .. math:: \frac{\|F_{ij}(s\,w_i)\|}{\|F_{ij}(w_i)\|}, \qquad
+              F_{ij} = E_x\left[\frac{\mathrm{Cov}[y_i, y_j|x]}{\phi^2} \frac{g_i g_j}{\sigma_i \sigma_j}
+              \chi_i \chi_j^T\right]
+
+    A block shrinks by s for each sigma that grows. Under batch and weight norm w_i grows alone: 1/s^2 for the
+    diagonal block, 1/s for the cross blocks, which is the paper's "factor of 1/2" at s = 2. Under layer and RMS norm
+    the whole matrix grows, as a single row would change the output: 1/s^2 for all blocks (of the exact matrix).
+
+    Args:
+        weight, bias, gain, inputs, family: as in `fisher_normalized`.
+        norm: ``"batch"``, ``"weight"``, ``"layer"`` or ``"rms"``.
+        scale: s > 0.
+        unit: i.
+        eps: added to the variance; above 0 the ratios hold only as far as it is small beside the variance.
+
+    Returns:
+        `CurvatureRatio`.
+
+    Raises:
+        ValueError: as in `fisher_normalized`; no norm, without which the output changes; or no such unit.
+
+    Source: Ba, Kiros, Hinton 2016, section 5.2.2, "Implicit learning rate reduction through the growth of the weight".
+    """
+    W, X = _checks.layer(weight, inputs)
+    H, I = W.shape  # noqa: E741
+    b, g = _checks.tensor("bias", bias, H), _checks.tensor("gain", gain, H)
+    scale = _checks.positive("scale", scale)
+    if norm is None:
+        raise ValueError("expected a norm, got None: without one the output changes with the weights' norm")
+    if not 0 <= unit < H:
+        raise ValueError(f"expected unit to be one of 0 to {H - 1}, got {unit}")
+    grown = W.clone()
+    grown[unit if norm in ("batch", "weight") else slice(None)] *= scale
+    parameters = {"bias": b, "gain": g}
+    eta, eta_grown = (normalized_glm(norm, eps)({"weight": w, **parameters}, X) for w in (W, grown))
+
+    def blocks(w: Tensor) -> tuple[float, float]:
+        F = fisher_normalized(w, b, g, X, family, norm, form="exact", eps=eps).reshape(H, I + 2, H, I + 2)
+        row = F[unit, :I, :, :I]  # (I, H, I)
+        others = [j for j in range(H) if j != unit]
+        return float(row[:, unit].norm()), float(row[:, others].norm())
+
+    before, after = blocks(W), blocks(grown)
+    cross = after[1] / before[1] if before[1] > 1e-12 * before[0] else None  # less is rounding
+    return CurvatureRatio(after[0] / before[0], cross, float((eta_grown - eta).norm() / eta.norm()))
+
+
+class StepAngles(NamedTuple):
+    """Gradient descent on a weight matrix, before each of its S steps."""
+
+    norms: Tensor  # (S, H), of the rows
+    angles: Tensor  # (S, H), between a row before and after the step, in radians
+
+
+def step_angles(loss: Callable[[Tensor], Tensor], weight: Tensor, learning_rate: float, steps: int = 1) -> StepAngles:
+    r"""How far gradient descent turns each unit's weights, step by step.
+
+    .. math:: \angle(w_i, w_i - \lambda \nabla_{w_i} L)
+
+    Where the loss does not depend on the norm of w_i, its gradient is orthogonal to w_i and shrinks as 1/\|w_i\|: each
+    step makes w_i longer, and the angle is proportional to 1/\|w_i\|^2.
+
+    Args:
+        loss: ``loss(weight (H, I)) -> ()``, under `torch.func`.
+        weight: ``(H, I)``, where to start.
+        learning_rate: lambda > 0.
+        steps: how many.
+
+    Returns:
+        `StepAngles`.
+
+    Raises:
+        ValueError: a shape does not fit, or the learning rate or steps are not above 0.
+
+    Source: Ba, Kiros, Hinton 2016, section 5.2.2.
+    """
+    W = _checks.tensor("weight", weight, "H", "I").detach()
+    learning_rate = _checks.positive("learning_rate", learning_rate)
+    if steps < 1:
+        raise ValueError(f"expected steps to be 1 or more, got {steps}")
+    norms, angles = [], []
+    for _ in range(steps):
+        after = W - learning_rate * torch.func.grad(loss)(W)
+        u, v = (t / t.norm(dim=1, keepdim=True) for t in (W, after))
+        norms.append(W.norm(dim=1))
+        # Kahan's: an arc cosine has no digits for angles below 1e-8
+        angles.append(2 * torch.atan2((u - v).norm(dim=1), (u + v).norm(dim=1)))
+        W = after
+    return StepAngles(torch.stack(norms), torch.stack(angles))
+
+
+def gain_metric(
+    weight: Tensor,
+    bias: Tensor,
+    gain: Tensor,
+    inputs: Tensor,
+    family: str | Family,
+    norm: str | None,
+    delta: Tensor,
+    *,
+    eps: float = 0.0,
+) -> Tensor:
+    r"""ds^2 of a step in the magnitude of the incoming weights (appendix, eqs. 32-35).
+
+    .. math:: ds^2 = \tfrac{1}{2} \delta_g^T E_x\left[\frac{\mathrm{Cov}[y|x]}{\phi^2} \odot z z^T\right] \delta_g
+
+    Under a norm the step is one of the gains, and ``z_i = (a_i - mu_i) / sigma_i``. Without one it is the step
+    ``delta_i w_i / ||w_i||`` of a standard model whose weights are ``gain_i w_i``, and ``z_i`` is a_i over the norm of
+    its weights. Under batch, layer and RMS norm z does not depend on the inputs' scale; without a norm, and under
+    weight norm, whose sigma is that of the weights alone, it is proportional to it.
+
+    Args:
+        weight, bias, gain, inputs, family, norm: as in `fisher_normalized`.
+        delta: ``(H,)``, the step.
+        eps: added to the variance.
+
+    Returns:
+        a number in float64.
+
+    Raises:
+        ValueError, TypeError: as in `fisher_normalized`.
+
+    Source: Ba, Kiros, Hinton 2016, appendix, "Learning the magnitude of incoming weights".
+    """
+    W, X = _checks.layer(weight, inputs)
+    H = len(W)
+    b, g, d = (_checks.tensor(n, t, H) for n, t in (("bias", bias), ("gain", gain), ("delta", delta)))
+    _checks.norm_fits(norm, W, X)
+    family, eps = found(family), _checks.positive("eps", eps, zero=True)
+    if norm is None:
+        standard = g[:, None] * W
+        z, eta = X @ (standard / standard.norm(dim=1, keepdim=True)).T, X @ standard.T + b
+    else:
+        z = statistics(W, X, norm, eps).z
+        eta = z * g + b
+    step = z * d
+    per_case = torch.einsum("bi,bij,bj->b", step, family.covariance(eta), step)
+    return _checks.finite(per_case.mean() / (2 * family.phi**2), norm)
+
+
+def gain_metric_by_scale(
+    weight: Tensor,
+    bias: Tensor,
+    gain: Tensor,
+    inputs: Tensor,
+    family: str | Family,
+    delta: Tensor,
+    scales: Sequence[float] = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3),
+) -> dict[str | None, Tensor]:
+    """`gain_metric` under every norm and none, at several scales of the inputs.
+
+    Args:
+        weight, bias, gain, inputs, family, delta: as in `gain_metric`. Only the Gaussian's covariance does not depend
+            on the outputs: with another family a model without norm saturates, or overflows, which is an error.
+        scales: what the inputs are multiplied by, each > 0.
+
+    Returns:
+        for each norm, ds^2 at the scales, ``(len(scales),)``.
+
+    Raises:
+        ValueError, TypeError: as in `gain_metric`, or a scale is not above 0.
+
+    Source: Ba, Kiros, Hinton 2016, appendix, eqs. 32-35.
+    """
+    scales = [_checks.positive("scales", scale) for scale in scales]
+    _, X = _checks.layer(weight, inputs)
+    return {
+        norm: torch.stack([gain_metric(weight, bias, gain, scale * X, family, norm, delta) for scale in scales])
+        for norm in _checks.NORMS
+    }
