@@ -142,6 +142,9 @@ def test_too_large_a_matrix_is_refused_before_it_is_made():
     for dense in (geo.fisher, geo.fisher_hessian, geo.fisher_monte_carlo):
         with pytest.raises(ValueError, match=message):
             dense(geo.normalized_glm(None), parameters, X, "gaussian")
+    many = torch.zeros(1, 1).expand(100_000, 1)  # a small matrix, but a Jacobian of 10^5 cases
+    with pytest.raises(ValueError, match="of 1100 parameters over 10000000 outputs exceeds"):
+        geo.fisher_glm(torch.zeros(100, 10), torch.zeros(100), many.expand(-1, 10), "gaussian")
     found = geo.fisher_vector_product(geo.normalized_glm(None), parameters, parameters, X, "gaussian")
     assert found["weight"].shape == (100, 100)
 

@@ -78,6 +78,13 @@ def test_a_negative_scale_turns_the_outputs_sign():
         assert geo.invariance(norm, mirror, W, X) == pytest.approx(2, rel=1e-14)
 
 
+def test_the_residual_is_the_outputs_relative_change_with_gain_and_bias():
+    W, X, gain, bias = layer()
+    y, moved = (torch.nn.functional.layer_norm(x @ W.T, (7,), gain, bias, 0.0) for x in (X, X + 2))
+    found = geo.invariance("layer", "dataset re-centring", W, X, gain=gain, bias=bias, shift=torch.full((4,), 2.0))
+    assert found == pytest.approx(float((moved - y).norm() / y.norm()), rel=1e-12)  # rounding
+
+
 @pytest.mark.parametrize("eps", [1e-12, 1e-3])  # torch refuses 0
 def test_the_norms_are_torchs(eps):
     W, X, _, _ = layer()
