@@ -6,6 +6,7 @@ lstm = ln.LSTM(28, 128)        # takes the place of torch.nn.LSTM
 
 from . import backends as backends
 from . import functional as functional
+from . import interop as interop
 from . import nn as nn
 from .formula import Formula as Formula
 from .nn import GRU as GRU
