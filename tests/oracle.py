@@ -103,6 +103,14 @@ def haste_lstm_step(x, h, c, kernel, recurrent_kernel, bias, gamma, gamma_h, bet
     return sigmoid(v_o) * tanh(layer_norm(c, gamma_h, beta_h)), c
 
 
+def haste_gru_step(x, h, kernel, recurrent_kernel, bias, recurrent_bias, gamma):
+    """Haste's LayerNormGRU: order z, r, g; kernels (in, 3H); gamma (2, 3H) has no beta; eps 1e-5."""
+    vx = np.split(layer_norm(x @ kernel, gamma[0]) + bias, 3)
+    vh = np.split(layer_norm(h @ recurrent_kernel, gamma[1]) + recurrent_bias, 3)
+    z, r = sigmoid(vx[0] + vh[0]), sigmoid(vx[1] + vh[1])
+    return (z * h + (1 - z) * tanh(vx[2] + r * vh[2]),)
+
+
 def torchscript_lstm_step(x, h, c, weight_ih, weight_hh, layernorm_i, layernorm_h, layernorm_c):
     """PyTorch's benchmarks/fastrnns LayerNormLSTMCell: order i, f, g, o; each layernorm (weight, bias); eps 1e-5."""
     gates = layer_norm(weight_ih @ x, *layernorm_i) + layer_norm(weight_hh @ h, *layernorm_h)
@@ -221,6 +229,8 @@ def gru_step(x: Array, h: Array, p: Parameters, f: Any, norm: str) -> tuple[Arra
     pieces = 1 if f.span == "joint" else 2
     none = np.zeros(3 * H)
     b_ih, b_hh = p.get("bias_ih", none), p.get("bias_hh", none)
+    if f.gates is not None and f.span == "all":
+        return gru_step_over_all(wx, uh, h, p, f, norm)
     if f.gates is None:
         r, z = np.split(sigmoid((wx + b_ih + uh + b_hh)[rz]), 2)
         candidate = tanh(wx[n] + b_ih[n] + r * (uh[n] + b_hh[n]))
@@ -245,6 +255,22 @@ def gru_step(x: Array, h: Array, p: Parameters, f: Any, norm: str) -> tuple[Arra
         r, z = np.split(sigmoid((a["_ih"] + a["_hh"])[rz]), 2)
         candidate = tanh(a["_ih"][n] + r * a["_hh"][n])
     return ((1 - z) * candidate + z * h,)
+
+
+def gru_step_over_all(wx: Array, uh: Array, h: Array, p: Parameters, f: Any, norm: str) -> tuple[Array]:
+    """A GRU whose normalisations run over all 3H units; in a sum r multiplies the normalised candidate."""
+    if f.gates == "sum":
+        inside, after = site_biases(p, f, "", len(wx))
+        r, z, n = np.split(normalised(wx + uh + inside, p["gain"], after, 1, f, norm), 3)
+        candidate = tanh(sigmoid(r) * n)
+    else:
+        inside, after = site_biases(p, f, "_ih", len(wx))
+        r_x, z_x, n_x = np.split(normalised(wx + inside, p["gain_ih"], after, 1, f, norm), 3)
+        inside, after = site_biases(p, f, "_hh", len(wx))
+        r_h, z_h, n_h = np.split(normalised(uh + inside, p["gain_hh"], after, 1, f, norm), 3)
+        r, z = r_x + r_h, z_x + z_h
+        candidate = tanh(n_x + sigmoid(r) * n_h)
+    return ((1 - sigmoid(z)) * candidate + sigmoid(z) * h,)
 
 
 # --- Sequences. ---

@@ -68,7 +68,7 @@ def test_eps_overrides_the_presets():
         (lambda: ln.Formula(gates="both"), ValueError, r"gates must be one of \['split', 'sum', None\], got 'both'"),
         (lambda: ln.Formula(eps=-1.0), ValueError, "eps must be a number >= 0"),
         (lambda: resolve("papr", "LSTM"), ValueError, "did you mean 'paper'"),
-        (lambda: resolve("haste", "GRU"), ValueError, "formula 'haste' is defined for LSTM, not for GRU"),
+        (lambda: resolve("keras", "GRU"), ValueError, "formula 'keras' is defined for LSTM, not for GRU"),
         (lambda: resolve("cell", "RNN"), ValueError, "not for RNN"),
         (lambda: resolve(3, "RNN"), TypeError, "must be a preset's name or a Formula, got int"),
         (lambda: resolve(ln.Formula(forget_bias=1.0), "GRU"), ValueError, "needs an LSTM"),

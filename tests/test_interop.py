@@ -8,6 +8,8 @@ import torch
 
 import layernorm as ln
 import oracle
+from layernorm.formula import PRESETS
+from layernorm.interop._libraries import LIBRARIES
 
 VALUE = 1e-12  # float64's 1.1e-16, times a step's sums and the normalisations' conditioning; 1e-15 is typical
 I, H = 3, 4  # noqa: E741
@@ -96,9 +98,15 @@ def equal(got, expected):
         assert np.array_equal(got[key].numpy(), array), key
 
 
+def test_every_published_preset_has_a_row_and_a_program():
+    rows = {(row.preset, row.network) for row in LIBRARIES}
+    own = {"paper", "cell"}
+    assert rows == {(name, network) for name, of in PRESETS.items() for network in of if name not in own}
+    assert rows == {(name, "LSTM") for name in PROGRAMS} | {("haste", "GRU")}
+
+
 @pytest.mark.parametrize("library", PROGRAMS)
-def test_every_library_has_a_row_and_its_shapes(library):
-    assert set(ln.interop.LIBRARIES) == set(PROGRAMS)
+def test_the_shapes_are_the_librarys(library):
     assert ln.interop.shapes(library, I, H) == theirs(library)
     if library == "keras":
         assert list(ln.interop.shapes(library, I, H)) == list(theirs(library)), "the order of get_weights"
@@ -136,6 +144,30 @@ def test_the_way_there_and_back_gives_the_same_module(library):
     close(again, x, state, output.detach().numpy(), [part.detach().numpy() for part in final])
     if library in ("torchscript", "keras", "sonnet"):  # haste and tf1 have one bias
         equal(again.state_dict(), {key: value.numpy() for key, value in module.state_dict().items()})
+
+
+def test_the_gru_of_haste():
+    rng = np.random.default_rng(4)
+    shapes = {"kernel": (I, 3 * H), "recurrent_kernel": (H, 3 * H), "bias": (3 * H,), "recurrent_bias": (3 * H,)}
+    shapes["gamma"] = (2, 3 * H)
+    assert ln.interop.shapes("haste", I, H, "GRU") == shapes
+    arrays = {key: rng.normal(key == "gamma", 0.7, shape) for key, shape in shapes.items()}
+    x, (h, _) = inputs()
+    output, final = oracle.sequence(lambda x, h: oracle.haste_gru_step(x, h, **arrays), x, [h[0]])
+    module = ln.interop.from_state(arrays, "haste", network="GRU")
+    assert (type(module), module.formula) == (ln.GRU, "haste")
+    got, h_n = module(torch.tensor(x), torch.tensor(h))
+    same(got, output)
+    same(h_n, final[0][None])
+    equal(ln.interop.to_state(module), arrays)
+    two = {f"{k}.{key}": a for k in range(2) for key, a in arrays.items()}
+    two["1.kernel"] = rng.normal(0, 0.7, (H, 3 * H))
+    equal(
+        ln.interop.to_state(
+            ln.interop.from_state(two, "haste", network="GRU", prefixes=["0.", "1."]), prefixes=["0.", "1."]
+        ),
+        two,
+    )
 
 
 def test_the_biases_of_keras_are_one_sum():
@@ -253,6 +285,12 @@ def changed(library, **arrays):
     ("call", "error", "message"),
     [
         (lambda f: f({}, "hase"), ValueError, r"formula must be one of .*got 'hase'; did you mean 'haste'"),
+        (lambda f: f({}, "sonnet", network="GRU"), ValueError, "'sonnet' has weights of LSTM, not of GRU"),
+        (
+            lambda f: f(changed("haste"), "haste", network="GRU"),
+            ValueError,
+            r"haste: expected .*; missing \['recurrent_bias'\], unexpected \['gamma_h', 'beta_h'\]",
+        ),
         (lambda f: f([1], "haste"), TypeError, "state must be a mapping from names to arrays, got list"),
         (lambda f: f(changed("haste", gamma_h=None), "haste"), ValueError, r"haste: .*; missing \['gamma_h'\]"),
         (lambda f: f(changed("keras", x=0.0), "keras"), ValueError, r"keras: expected .*; unexpected \['x'\]"),
@@ -299,9 +337,9 @@ def changed(library, **arrays):
         (
             lambda f: f(changed("haste"), "haste", forget_bias=1.0),
             ValueError,
-            "forget_bias is no argument of 'haste', where it is an initial value of its biases.*; got 1.0",
+            "forget_bias of 'haste' LSTM is always 0.0 at run time, got 1.0",
         ),
-        (lambda f: f(changed("sonnet"), "sonnet", eps=0.1), ValueError, "eps is no .* always 1e-05; got 0.1"),
+        (lambda f: f(changed("sonnet"), "sonnet", eps=0.1), ValueError, "eps of .* is always 1e-05 .*, got 0.1"),
         (lambda f: f({}, "haste", prefixes=[]), ValueError, r"prefixes must be one for each layer.* got \[\]"),
         (lambda f: f({}, "haste", prefixes=["a", ("b", "c")]), ValueError, "prefixes must be one for each layer"),
         (lambda f: f({}, "haste", prefixes=["a", "a"]), ValueError, "all different"),
@@ -316,12 +354,13 @@ def test_what_is_refused(call, error, message):
 @pytest.mark.parametrize(
     ("module", "given", "error", "message"),
     [
-        (torch.nn.LSTM(2, 2), {}, TypeError, r"module must be a layernorm\.LSTM, got torch\.nn\..*LSTM"),
+        (torch.nn.LSTM(2, 2), {}, TypeError, r"module must be a layernorm\.LSTM or GRU, got torch\.nn\..*LSTM"),
         (ln.LSTM(2, 2), {"formula": "keras"}, ValueError, "'keras' does: it has cell='output', not 'carry'"),
         (ln.LSTM(2, 2, formula="haste", eps=0.1), {}, ValueError, "eps=0.1, not 1e-05"),
         (ln.LSTM(2, 2, formula="haste", norm="rms"), {}, ValueError, "norm='rms', not 'layer'"),
         (ln.LSTM(2, 2, norm=None), {"formula": "haste"}, ValueError, "norm=None, not 'layer'"),
         (ln.LSTM(2, 3, proj_size=2, formula="haste"), {}, ValueError, "proj_size=2, not 0"),
+        (ln.GRU(2, 2), {"formula": "haste"}, ValueError, "span='joint', not 'all'"),
         (ln.LSTM(2, 2, 2, formula="haste"), {}, ValueError, "one prefix for each of 2 layers, got ''"),
         (
             ln.LSTM(2, 2, bidirectional=True, formula="haste"),

@@ -19,7 +19,7 @@ GATES: Mapping[str, int] = {"RNN": 1, "LSTM": 4, "GRU": 3}
 
 CHOICES = {
     "gates": ("split", "sum", None),
-    "span": ("joint", "per_gate"),
+    "span": ("joint", "per_gate", "all"),
     "cell": ("output", "carry", None),
     "eps_on": ("variance", "deviation"),
 }
@@ -36,7 +36,8 @@ class Formula:
             gates are not normalised and have torch's biases. In a GRU the candidate of ``"sum"`` is
             ``tanh(N(W_n x + r * U_n h))``.
         span: what one normalisation runs over: ``"joint"``, the units of all gates together (in a GRU r and z together,
-            n apart), or ``"per_gate"``, each gate's H units.
+            n apart), ``"per_gate"``, each gate's H units, or ``"all"``, in a GRU r, z and n together (elsewhere
+            ``"joint"``); the candidate of a sum is then ``tanh(r * (N(W x + U h) * gain + bias)_n)``.
         cell: LSTM only. ``"output"``: ``h = o * tanh(LN(c))`` and ``c`` is carried on as it is; ``"carry"``: ``LN(c)``
             is also the next state; ``None``: ``c`` is not normalised.
         bias_inside: ``False``: ``bias_ih`` and ``bias_hh`` are added after the normalisations; ``True``: to the summed
@@ -52,7 +53,7 @@ class Formula:
     """
 
     gates: Literal["split", "sum"] | None = "split"
-    span: Literal["joint", "per_gate"] = "joint"
+    span: Literal["joint", "per_gate", "all"] = "joint"
     cell: Literal["output", "carry"] | None = "output"
     bias_inside: bool = False
     gate_bias: bool = True
@@ -84,7 +85,11 @@ PRESETS: Mapping[str, Mapping[str, Formula]] = {
     # Eqs. 29-31 (DRAW, section 6.4): only the cell on its way to h.
     "cell": {"LSTM": Formula(gates=None, cell="output")},
     # Haste's LayerNormLSTM: LN(W x) + LN(R h), gains only, + b: the biases of "split" added up are that b.
-    "haste": {"LSTM": Formula(gates="split", cell="output")},
+    # Its LayerNormGRU: over all 3H, with a bias on either side, so that r multiplies LN(R h) + its bias.
+    "haste": {
+        "LSTM": Formula(gates="split", cell="output"),
+        "GRU": Formula(gates="split", span="all", cell=None),
+    },
     # PyTorch's fastrnns benchmark (LayerNormLSTMCell), also in NVIDIA NeMo.
     "torchscript": {"LSTM": _TWO_AFFINE},
     # TensorFlow Addons' LayerNormLSTMCell; its unit forget bias is an initial value of b, not a constant.
