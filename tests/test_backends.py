@@ -73,8 +73,8 @@ def test_use_holds_inside_and_ends_outside(monkeypatch):
     assert calls == ["forward", "backward"]
 
 
-def test_a_gru_over_all_gates_is_the_references(monkeypatch):
-    """No kernel knows it; an engine that says that it has every formula is not asked for this one."""
+def test_what_has_no_kernel_is_the_references(monkeypatch):
+    """An engine that says that it has every formula is not asked for these."""
 
     class Engine:
         covers = staticmethod(lambda op, device, dtype, recurrence=None: True)
@@ -85,8 +85,15 @@ def test_a_gru_over_all_gates_is_the_references(monkeypatch):
     monkeypatch.setattr(ln.backends, "_status", lambda name: ln.backends.Status(name, True, ""))
     ln.backends._first.cache_clear()
     x = torch.zeros(1)
-    for network, span, name in (("GRU", "all", "reference"), ("GRU", "joint", "made-up"), ("LSTM", "all", "made-up")):
-        text = Recurrence(network, ln.Formula(span=span)).encode()
+    for network, name, fields in (
+        ("GRU", "reference", {"span": "all"}),
+        ("GRU", "made-up", {"span": "joint"}),
+        ("LSTM", "made-up", {"span": "all"}),
+        ("LSTM", "reference", {"biases": "input"}),
+        ("LSTM", "reference", {"bias_inside": True, "bias_again": True}),
+        ("LSTM", "made-up", {"bias_inside": True}),
+    ):
+        text = Recurrence(network, ln.Formula(**fields)).encode()
         assert ln.backends.choose("recurrent", x, text) == name
     with ln.backends.use("made-up"), pytest.raises(RuntimeError, match="no kernel for recurrent"):
         ln.GRU(3, 4, formula="haste")(torch.zeros(1, 1, 3))

@@ -19,6 +19,10 @@ SCOPES = ("input", "transform", "forget", "output", "state")
 # One step of each library, written for its arrays' names: the names and shapes are the library's, not interop's.
 
 
+def kiros(a, x, h, c):
+    return oracle.kiros_lstm_step(x, h, c, **a)
+
+
 def haste(a, x, h, c):
     return oracle.haste_lstm_step(x, h, c, **a)
 
@@ -43,12 +47,15 @@ def sonnet(a, x, h, c):
     return oracle.sonnet_lstm_step(x, h, c, a["w_gates"], a["b_gates"], norm)
 
 
-PROGRAMS = {"haste": haste, "torchscript": torchscript, "keras": keras, "tf1": tf1, "sonnet": sonnet}
+PROGRAMS = {"kiros": kiros, "haste": haste, "torchscript": torchscript, "keras": keras, "tf1": tf1, "sonnet": sonnet}
 
 
 def theirs(library, size=I):
     """The shapes of a library's arrays, as its source declares them; Keras's in the order of `get_weights`."""
     four = 4 * H
+    if library == "kiros":
+        vectors = {name: (H if name in ("b3", "s3") else four,) for name in ("b", "b1", "b2", "b3", "s1", "s2", "s3")}
+        return {"W": (size, four), "U": (H, four)} | vectors
     if library == "haste":
         matrices = {"kernel": (size, four), "recurrent_kernel": (H, four)}
         return matrices | {"bias": (four,), "gamma": (2, four), "gamma_h": (H,), "beta_h": (H,)}
@@ -70,7 +77,7 @@ def theirs(library, size=I):
 def drawn(library, seed=0, size=I):
     """Random weights; gains around 1, everything else around 0."""
     rng = np.random.default_rng(seed)
-    gains = ("gamma", "gamma_h", "weight")
+    gains = ("gamma", "gamma_h", "weight", "s1", "s2", "s3")
     return {
         key: rng.normal(key.replace(".", "/").split("/")[-1] in gains, 0.7, shape)
         for key, shape in theirs(library, size).items()
@@ -93,7 +100,7 @@ def close(module, x, state, output, final):
 
 
 def equal(got, expected):
-    assert list(got) == list(expected)
+    assert set(got) == set(expected)
     for key, array in expected.items():
         assert np.array_equal(got[key].numpy(), array), key
 
@@ -102,7 +109,7 @@ def test_every_published_preset_has_a_row_and_a_program():
     rows = {(row.preset, row.network) for row in LIBRARIES}
     own = {"paper", "cell"}
     assert rows == {(name, network) for name, of in PRESETS.items() for network in of if name not in own}
-    assert rows == {(name, "LSTM") for name in PROGRAMS} | {("haste", "GRU")}
+    assert rows == {(name, "LSTM") for name in PROGRAMS} | {("haste", "GRU"), ("kiros", "GRU")}
 
 
 @pytest.mark.parametrize("library", PROGRAMS)
@@ -142,32 +149,46 @@ def test_the_way_there_and_back_gives_the_same_module(library):
     x, state = inputs()
     output, final = module(torch.tensor(x), tuple(torch.tensor(part) for part in state))
     close(again, x, state, output.detach().numpy(), [part.detach().numpy() for part in final])
-    if library in ("torchscript", "keras", "sonnet"):  # haste and tf1 have one bias
+    if library not in ("haste", "tf1"):  # haste and tf1 have one bias
         equal(again.state_dict(), {key: value.numpy() for key, value in module.state_dict().items()})
 
 
-def test_the_gru_of_haste():
-    rng = np.random.default_rng(4)
-    shapes = {"kernel": (I, 3 * H), "recurrent_kernel": (H, 3 * H), "bias": (3 * H,), "recurrent_bias": (3 * H,)}
-    shapes["gamma"] = (2, 3 * H)
-    assert ln.interop.shapes("haste", I, H, "GRU") == shapes
-    arrays = {key: rng.normal(key == "gamma", 0.7, shape) for key, shape in shapes.items()}
+GRUS = {
+    "haste": (
+        oracle.haste_gru_step,
+        {"kernel": (I, 3 * H), "recurrent_kernel": (H, 3 * H), "bias": (3 * H,), "recurrent_bias": (3 * H,)}
+        | {"gamma": (2, 3 * H)},
+    ),
+    "kiros": (
+        oracle.kiros_gru_step,
+        {"W": (I, 2 * H), "b": (2 * H,), "U": (H, 2 * H), "Wx": (I, H), "bx": (H,), "Ux": (H, H)}
+        | {f"{kind}{k}": (n * H,) for kind in "bs" for k, n in zip((1, 2, 3, 4), (2, 1, 2, 1), strict=True)},
+    ),
+}
+
+
+@pytest.mark.parametrize("library", GRUS)
+def test_grus(library):
+    rng, (program, shapes) = np.random.default_rng(4), GRUS[library]
+    assert ln.interop.shapes(library, I, H, "GRU") == shapes
+    arrays = {key: rng.normal(key[0] in "gs", 0.7, shape) for key, shape in shapes.items()}
     x, (h, _) = inputs()
-    output, final = oracle.sequence(lambda x, h: oracle.haste_gru_step(x, h, **arrays), x, [h[0]])
-    module = ln.interop.from_state(arrays, "haste", network="GRU")
-    assert (type(module), module.formula) == (ln.GRU, "haste")
+    output, final = oracle.sequence(lambda x, h: program(x, h, **arrays), x, [h[0]])
+    module = ln.interop.from_state(arrays, library, network="GRU")
+    assert (type(module), module.formula) == (ln.GRU, library)
     got, h_n = module(torch.tensor(x), torch.tensor(h))
     same(got, output)
     same(h_n, final[0][None])
-    equal(ln.interop.to_state(module), arrays)
+    back = ln.interop.to_state(module)
+    equal({key: back[key] for key in arrays}, arrays)
     two = {f"{k}.{key}": a for k in range(2) for key, a in arrays.items()}
-    two["1.kernel"] = rng.normal(0, 0.7, (H, 3 * H))
-    equal(
-        ln.interop.to_state(
-            ln.interop.from_state(two, "haste", network="GRU", prefixes=["0.", "1."]), prefixes=["0.", "1."]
-        ),
-        two,
-    )
+    for key in shapes:
+        if shapes[key][0] == I:
+            two[f"1.{key}"] = rng.normal(0, 0.7, (H, shapes[key][1]))
+    again = ln.interop.from_state(two, library, network="GRU", prefixes=["0.", "1."])
+    back = ln.interop.to_state(again, prefixes=["0.", "1."])
+    equal({key: back[key] for key in two}, two)
+    assert set(back) == set(two)
 
 
 def test_the_biases_of_keras_are_one_sum():

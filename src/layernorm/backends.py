@@ -105,11 +105,13 @@ def _first(asked_for: str | None, op: str, device: str, dtype: torch.dtype, recu
 
 
 def _equations_alone(recurrence: str | None) -> bool:
-    """Whether only the reference has these equations: a GRU normalised over all its gates at once."""
+    """Whether only the reference has these equations: a GRU over all its gates at once, one bias, a bias twice."""
     if recurrence is None:
         return False
     described = Recurrence.decode(recurrence)
-    return described.network == "GRU" and described.formula.span == "all"
+    formula = described.formula
+    over_all = described.network == "GRU" and formula.span == "all"
+    return over_all or formula.biases != "both" or formula.bias_again
 
 
 # torch.compile cannot look into imports: it calls this once, with arguments that it holds constant, and keeps the name.

@@ -24,12 +24,12 @@ class Entry:
         parts: our parameters, side by side. ``"a + b"`` is their sum: read, it goes into ``a``, and ``b`` becomes 0.
             Where several arrays hold one parameter, it is their sum; written, it goes into the first that is not
             optional.
-        gate: the one gate whose H units the array has; ``""`` for all units.
+        gates: the gates whose units the array has; ``""`` for all.
         optional: whether the array may be missing; it then stands for zeros.
     """
 
     parts: tuple[str, ...]
-    gate: str = ""
+    gates: str = ""
     optional: bool = False
 
     @property
@@ -57,11 +57,15 @@ class Library:
     entries: Mapping[str, Entry]
     free: tuple[str, ...] = ()
 
+    def gates(self, entry: Entry) -> str:
+        """The gates of an array in its order; none where it belongs to the cell."""
+        return "" if entry.parts[0].endswith("_c") else entry.gates or self.order
+
     def shapes(self, I: int, H: int) -> dict[str, tuple[int, ...]]:  # noqa: E741
         """Names and shapes of the arrays of one layer and direction: input size I, H units."""
         found: dict[str, tuple[int, ...]] = {}
         for key, entry in self.entries.items():
-            units = H if entry.gate or entry.parts[0].endswith("_c") else len(self.order) * H
+            units = H if entry.parts[0].endswith("_c") else len(self.gates(entry)) * H
             if entry.weight:
                 size = sum({"weight_ih": I, "weight_hh": H}[part] for part in entry.parts)
                 found[key] = (size, units) if self.transposed else (units, size)
@@ -74,13 +78,13 @@ class Library:
         entry = self.entries[key]
         if entry.weight:
             matrix = array.T if self.transposed else array
-            H = matrix.shape[0] // len(self.order)
+            H = matrix.shape[0] // len(self.gates(entry))
             sizes = [matrix.shape[1] - H, H] if len(entry.parts) == 2 else [matrix.shape[1]]
             pieces = matrix.split(sizes, 1)
         else:
             pieces = array.unbind() if len(entry.parts) > 1 else (array,)
         for part, piece in zip(entry.parts, pieces, strict=True):
-            gates = entry.gate or ("" if part.endswith("_c") else self.order)
+            gates = self.gates(entry)
             H = len(piece) // (len(gates) or 1)
             if not gates:
                 yield part, slice(None), piece
@@ -105,6 +109,36 @@ def _affine(separator: str, gain: str, bias: str, **norms: str) -> dict[str, Ent
 _TF1_SCOPES = {"input": "i", "transform": "g", "forget": "f", "output": "o"}
 
 LIBRARIES = (
+    # The authors' Theano program: lnlstm_layer, lngru_layer.
+    Library(
+        *("kiros", "LSTM", "ifog"),
+        transposed=True,
+        entries=_entries(
+            W="weight_ih",
+            b="bias_ih",
+            U="weight_hh",
+            b1="norm_bias_ih",
+            b2="norm_bias_hh",
+            b3="bias_c",
+            s1="gain_ih",
+            s2="gain_hh",
+            s3="gain_c",
+        ),
+    ),
+    Library(
+        *("kiros", "GRU", "rzn"),
+        transposed=True,
+        entries={
+            key: Entry((part,), gates)
+            for gates, row in (
+                ("rz", {"W": "weight_ih", "b": "bias_ih", "U": "weight_hh"}),
+                ("n", {"Wx": "weight_ih", "bx": "bias_ih", "Ux": "weight_hh"}),
+                ("rz", {"b1": "norm_bias_ih", "b3": "norm_bias_hh", "s1": "gain_ih", "s3": "gain_hh"}),
+                ("n", {"b2": "norm_bias_ih", "b4": "norm_bias_hh", "s2": "gain_ih", "s4": "gain_hh"}),
+            )
+            for key, part in row.items()
+        },
+    ),
     # haste_pytorch.LayerNormLSTM. Its forget_bias is an initial value of bias.
     Library(
         *("haste", "LSTM", "igfo"),

@@ -37,11 +37,12 @@ def from_state(
 
     Args:
         state: NumPy arrays or tensors by the library's names (`shapes`), each after a prefix.
-        formula: the library's preset: ``"haste"``, ``"torchscript"``, ``"keras"``, ``"tf1"`` or ``"sonnet"``.
+        formula: the library's preset: ``"kiros"``, ``"haste"``, ``"torchscript"``, ``"keras"``, ``"tf1"`` or
+            ``"sonnet"``.
         prefixes: one for each layer, in a bidirectional network a pair; what stands under none of them is left alone.
         eps, forget_bias: what the library's network was made with, where it has such an argument and the forget bias is
             added at run time; ``None``: the library's default.
-        network: ``"LSTM"``, or with ``"haste"`` also ``"GRU"``.
+        network: ``"LSTM"``, or with ``"kiros"`` and ``"haste"`` also ``"GRU"``.
         batch_first: as in `LSTM`.
         device, dtype: of the module; ``None``: as the arrays have them.
 
@@ -131,7 +132,7 @@ def shapes(formula: str, input_size: int, hidden_size: int, network: Network = "
     Args:
         formula: the library's preset.
         input_size, hidden_size: I and H.
-        network: ``"LSTM"``, or with ``"haste"`` also ``"GRU"``.
+        network: ``"LSTM"``, or with ``"kiros"`` and ``"haste"`` also ``"GRU"``.
 
     Raises:
         ValueError: no such library or network.
@@ -190,7 +191,7 @@ def _sizes(arrays: Arrays, row: Library, what: str) -> tuple[int, int]:
     key, entry = next(iter(row.entries.items()))
     shape, both = tuple(arrays[key].shape), len(entry.parts) > 1
     rows, units = (shape if row.transposed else shape[::-1]) if len(shape) == 2 else (0, 1)
-    G = len(row.order)
+    G = len(row.gates(entry))
     H = units // G
     if units % G or not units or rows < H * both:
         expected = ("I + H" if both else "I", f"{G}H") if row.transposed else (f"{G}H", "I")
@@ -230,7 +231,7 @@ def _to_theirs(ours: Arrays, row: Library) -> Arrays:
     state = {key: ours["weight_hh"].new_zeros(shape) for key, shape in row.shapes(I, H).items()}
     written = set()
     for key in sorted(state, key=lambda key: row.entries[key].optional):
-        place = row.entries[key].parts, row.entries[key].gate
+        place = row.entries[key].parts, row.entries[key].gates
         if place in written:
             continue
         written.add(place)
