@@ -198,6 +198,84 @@ def test_no_wrong_argument_reaches_the_norm_kernels(which, how, backward, add):
         assert torch.equal(a, b)
 
 
+# --- what once got through ---
+
+
+def lstm_parameters(H, P, dtype=torch.float64):
+    shapes = Recurrence("LSTM", PRESETS["paper"]["LSTM"], projected=True).parameter_shapes(3, H, P)
+    return {name: torch.randn(*shape, dtype=dtype) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize(("H", "P"), [(16, 65), (16, 200), (2, 500), (5, 5)])
+def test_projections_larger_than_the_hidden_size(H, P):
+    p, x = lstm_parameters(H, P), torch.randn(7, 4, 3, dtype=torch.float64)
+    found = ln.functional.lstm(x, None, p)[0]
+    with ln.backends.use("reference"):
+        torch.testing.assert_close(found, ln.functional.lstm(x, None, p)[0], rtol=1e-9, atol=1e-9)
+
+
+def test_hidden_sizes_that_do_not_fit():
+    x = torch.randn(5, 3, 3)
+    empty = {"weight_ih": (0, 3), "weight_hh": (0, 0), "bias_ih": (0,), "bias_hh": (0,), "gain": (0,)}
+    with pytest.raises(RuntimeError, match="hidden size of at least 1"):
+        ln.functional.rnn(x, None, {name: torch.zeros(*shape, requires_grad=True) for name, shape in empty.items()})
+    p = dict(ln.LSTMCell(3, 8).named_parameters())
+    with pytest.raises(RuntimeError, match=r"expected (initial h|weight_hh) of shape"):
+        ln.functional.lstm(x, None, {**p, "weight_hh": torch.randn(32, 1)})
+    p = dict(ln.GRUCell(3, 8).named_parameters())
+    with pytest.raises(ValueError, match=r"unexpected \['weight_hr'\]"):
+        ln.functional.gru(x, None, {**p, "weight_hr": torch.randn(8, 8)})
+
+
+def test_numbers_that_are_stored_negated():
+    x = torch._neg_view(torch.randn(5, 4, 3))
+    assert x.is_neg()
+    for module in (ln.LSTM(3, 4), ln.LayerNorm(3), ln.RMSNorm(3), ln.GRU(3, 4, norm=None)):
+        first = lambda y: y[0] if isinstance(y, tuple) else y  # noqa: E731
+        assert torch.equal(first(module(x)), first(module(x.resolve_neg())))
+    weight = torch._neg_view(torch.randn(3))
+    y = torch.randn(2, 3)
+    assert torch.equal(
+        ln.functional.layer_norm(y, (3,), weight), ln.functional.layer_norm(y, (3,), weight.resolve_neg())
+    )
+
+
+@pytest.mark.parametrize("make", [lambda: ln.LSTM(4, 64), lambda: ln.LayerNorm(4)])
+def test_hooks_may_not_spoil_what_was_saved(make):
+    module, x = make(), torch.randn(50, 30, 4, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.half() if t.is_floating_point() else t, lambda t: t):
+        output = module(x)
+    with pytest.raises(RuntimeError, match="expected"):
+        (output[0] if isinstance(output, tuple) else output).sum().backward()
+
+
+def test_a_graph_traced_without_gradients_has_them_later():
+    x = torch.randn(3, 2, 4, requires_grad=True)
+    traced = torch.jit.trace(ln.LayerNorm(4).requires_grad_(False), torch.randn(3, 2, 4))
+    lstm = ln.LSTM(4, 8)
+    with torch.no_grad():
+        exported = torch.export.export(lstm, (torch.randn(3, 2, 4),)).module()
+    for call, module in ((traced, ln.LayerNorm(4)), (lambda x: exported(x)[0], lambda x: lstm(x)[0])):
+        (a,), (b,) = torch.autograd.grad(call(x).square().sum(), x), torch.autograd.grad(module(x).square().sum(), x)
+        torch.testing.assert_close(a, b)
+
+
+def test_squares_that_overflow():
+    """As the reference: zeros where numbers are too large, finite gradients, no NaN."""
+    x = torch.full((3, 5), 2e37, dtype=torch.bfloat16, requires_grad=True)
+    assert torch.isfinite(
+        torch.autograd.grad(ln.functional.layer_norm(x, (5,)), x, torch.randn(3, 5).bfloat16())[0]
+    ).all()
+    x = torch.randn(4, 2, 3, dtype=torch.float64)
+    x[1, 0, 0] = 1e300
+    assert torch.isfinite(ln.LSTM(3, 5).double()(x)[0]).all()
+
+
+def test_a_length_that_is_no_integer():
+    with pytest.raises(TypeError, match="tuple of ints, got one of float"):
+        ln.functional.layer_norm(torch.randn(2, 8), (8.0,))
+
+
 # --- without it ---
 
 

@@ -151,6 +151,10 @@ def _normalize(
     ):
         given_type = type(normalized_shape).__name__
         raise TypeError(f"{norm}_norm: expected normalized_shape to be a tuple of ints, got {given_type}")
+    for size in normalized_shape:
+        if isinstance(size, (float, str)):
+            given_type = type(size).__name__
+            raise TypeError(f"{norm}_norm: expected normalized_shape to be a tuple of ints, got one of {given_type}")
     if eps is None:
         eps = torch.finfo(input.dtype).eps if input.dtype.is_floating_point else 0.0
     shape, eps = list(normalized_shape), float(eps)
@@ -264,6 +268,12 @@ def _backward_kernel(
     return engine.normalize_backward(grad, grad_total, input, normalized_shape, weight, bias, saved, norm)
 
 
+def _unchecked_backward(*args: Any) -> list[Tensor]:
+    grad, grad_total, input, shape, weight, bias, saved, norm, backend = args
+    _check(input, None, shape, weight, bias, norm)  # hooks on saved tensors can put others in their place
+    return backends.engine(backend).normalize_backward(grad, grad_total, input, shape, weight, bias, saved, norm)
+
+
 def _backward_fake(
     grad: Tensor,
     grad_total: Tensor | None,
@@ -278,10 +288,9 @@ def _backward_fake(
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    input, residual, ctx.normalized_shape, weight, bias, ctx.eps, ctx.norm, save, ctx.backend = inputs
+    input, residual, ctx.normalized_shape, weight, bias, ctx.eps, ctx.norm, _, ctx.backend = inputs
     ctx.has_residual, results = residual is not None, 1 if residual is None else 2
-    if save:
-        ctx.save_for_backward(input if residual is None else output[1], weight, bias, *output[results:])
+    ctx.save_for_backward(input if residual is None else output[1], weight, bias, *output[results:])
 
 
 def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
@@ -295,7 +304,7 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
 
     if grad is None:
         dx, dw, db = grad_total, None, None
-    elif torch.is_grad_enabled() or transforming():
+    elif torch.is_grad_enabled() or transforming() or not saved:  # a graph traced without gradients saves nothing
         dx, dw, db = _present(gradients_of_equations(equations, have, [grad]), total, weight, bias)
         dx = dx if grad_total is None else dx + grad_total
     else:
@@ -326,5 +335,5 @@ _NORMALIZE_BACKWARD = Op(
     " Tensor[] saved, str norm, str backend)",
     _backward_kernel,
     _backward_fake,
-    unchecked=lambda *args: backends.engine(args[-1]).normalize_backward(*args[:-1]),
+    unchecked=_unchecked_backward,
 )

@@ -118,7 +118,8 @@ def _layout(
     parameters: Mapping[str, Tensor],
 ) -> tuple[str, tuple[str, ...], int, int]:
     """The encoded `Recurrence`, its parameters' names, H and P; the mapping must have just these names."""
-    encoded, names = _encode(network, norm, formula, eps, bias, "weight_hr" in parameters, nonlinearity)
+    projected = network == "LSTM" and "weight_hr" in parameters
+    encoded, names = _encode(network, norm, formula, eps, bias, projected, nonlinearity)
     if set(names) != set(parameters):
         missing, extra = sorted(set(names) - set(parameters)), sorted(set(parameters) - set(names))
         raise ValueError(f"{network.lower()}: expected parameters {list(names)}; missing {missing}, unexpected {extra}")
@@ -277,6 +278,8 @@ def _check(
 def _shapes(recurrence: Recurrence, input: torch.Size, weight_hh: torch.Size) -> tuple[tuple[int, ...], ...]:
     """What state and parameters must have."""
     H, P = weight_hh[0] // GATES[recurrence.network], weight_hh[1]
+    if H < 1 or P < 1 or (P != H and not recurrence.projected):
+        return ()  # what nothing fits
     state = tuple((input[1], size) for size in (P, H)[: len(recurrence.state_names)])
     return (*state, *recurrence.parameter_shapes(input[2], H, P).values())
 
@@ -298,6 +301,10 @@ def _explain(
         raise RuntimeError(f"{op}: expected input [T, B, I], weight_ih and weight_hh with 2 dimensions, got {got}")
     T, B, I = input.shape  # noqa: E741
     H, P = params[1].shape[0] // GATES[recurrence.network], params[1].shape[1]
+    if H < 1 or P < 1:
+        raise RuntimeError(f"{op}: expected a hidden size of at least 1, got weight_hh {list(params[1].shape)}")
+    if not recurrence.projected:
+        P = H
     expected: dict[str, tuple[int, ...]] = {
         f"initial {name}": (B, size) for name, size in zip(recurrence.state_names, (P, H), strict=False)
     }
@@ -406,8 +413,11 @@ def _backward_kernel(
 
 
 def _unchecked_backward(*args: Any) -> list[Tensor]:
-    *tensors, recurrence, reverse, backend = args
-    return backends.engine(backend).recurrent_backward(*tensors, Recurrence.decode(recurrence), reverse)
+    input, state, params, lengths, reset, *rest, recurrence, reverse, backend = args
+    equations = Recurrence.decode(recurrence)
+    _check(input, state, params, lengths, reset, equations)  # hooks on saved tensors can put others in their place
+    engine = backends.engine(backend)
+    return engine.recurrent_backward(input, state, params, lengths, reset, *rest, equations, reverse)
 
 
 def _backward_fake(input: Tensor, state: list[Tensor], params: list[Tensor], *rest: Any) -> list[Tensor]:
@@ -430,7 +440,7 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
         x, state, params = tensors[0], list(tensors[1:n]), list(tensors[n:])
         return reference.recurrent_equations(x, state, params, lengths, reset, recurrence, ctx.reverse)
 
-    if torch.is_grad_enabled() or transforming():
+    if torch.is_grad_enabled() or transforming() or not saved:  # a graph traced without gradients saves nothing
         found = gradients_of_equations(equations, inputs, grads[:n])
     else:
         arguments = (lengths, reset, saved, grads[0], grads[1:n], ctx.recurrence, ctx.reverse, ctx.backend)

@@ -139,7 +139,7 @@ class _Call:
     ) -> None:
         self.dtype = _computed(input.dtype)
         static, formula = _static(recurrence), recurrence.formula
-        x = input if input.dtype is self.dtype else input.to(self.dtype)
+        x = (input if input.dtype is self.dtype else input.to(self.dtype)).resolve_neg()
         self.T, self.B, self.I = x.shape
         x_t, x_b, step = x.stride()
         if step != 1 and self.I > 1:
@@ -166,8 +166,8 @@ class _Call:
         """Of the tensor in the type that is computed in, and contiguous."""
         if tensor is None:
             return 0
-        if tensor.dtype is not self.dtype or not tensor.is_contiguous():
-            tensor = tensor.to(self.dtype).contiguous()
+        if tensor.dtype is not self.dtype or not tensor.is_contiguous() or tensor.is_neg():
+            tensor = tensor.to(self.dtype).contiguous().resolve_neg()
             self.copies.append(tensor)
         return tensor.data_ptr()
 
@@ -207,15 +207,20 @@ def recurrent_saved(
     input: Tensor, state: Sequence[Tensor], params: Sequence[Tensor], recurrence: Recurrence
 ) -> list[Tensor]:
     """Empty tensors with the shapes and types of what `recurrent_forward` saves."""
-    static, (units, P), dtype = _static(recurrence), params[1].shape, _computed(input.dtype)
+    (T, B, _), (units, P), dtype = input.shape, params[1].shape, _computed(input.dtype)
+    return [input.new_empty(T, B, size, dtype=dtype) for size in _saved_sizes(recurrence, units, P)]
+
+
+def _saved_sizes(recurrence: Recurrence, units: int, P: int) -> list[int]:
+    """What each of the saved tensors holds for a row and step."""
+    static = _static(recurrence)
     G = static.numbers[0]
     Hp = _up(units // G, 16)
     Z = _up(G * Hp, 32)
     Z += 32 if Z % 512 == 0 else 0
     sizes = {"x": Z, "h": Z if recurrence.formula.gates == "split" else Hp, "c": Hp, "output": P}
     sizes["statistics"] = _STATISTICS
-    T, B = input.shape[:2]
-    return [input.new_empty(T, B, sizes[name], dtype=dtype) for name in static.saved]
+    return [sizes[name] for name in static.saved]
 
 
 def recurrent_backward(
@@ -232,6 +237,11 @@ def recurrent_backward(
 ) -> list[Tensor]:
     """[d input, *d initial state, *d params]; a gradient that is ``None`` is zero."""
     call = _Call(input, state, params, lengths, reset, recurrence, reverse)
+    sizes = _saved_sizes(recurrence, *params[1].shape)
+    fits = [s.shape == (call.T, call.B, n) and s.dtype is call.dtype for s, n in zip(saved, sizes, strict=True)]
+    if not all(fits):  # a hook on saved tensors can do that
+        wrong = [(s.dtype, list(s.shape)) for s in saved]
+        raise RuntimeError(f"expected saved tensors in {call.dtype} of [T, B] and {sizes}, got {wrong}")
     kept = {name: tensor.contiguous() for name, tensor in zip(call.saved, saved, strict=True)}
     d_output, d_h, d_c = [call.pointer(g) for g in (grad_output, *grad_state, None)][:3]
     results = [torch.empty(t.shape, dtype=call.dtype) for t in (input, *state, *params)]
@@ -257,9 +267,14 @@ def _pair(state: Sequence[Tensor]) -> tuple[int, int]:
     return state[0].data_ptr(), state[1].data_ptr() if len(state) > 1 else 0
 
 
+def _straight(tensor: Tensor) -> bool:
+    """Whether its memory holds its numbers in order."""
+    return tensor.is_contiguous() and not tensor.is_neg()
+
+
 def _rows(tensor: Tensor, M: int, N: int) -> tuple[Tensor, int]:
     """The tensor as M rows of N neighbouring elements, and how far apart these rows are."""
-    rows = tensor.reshape(M, N)
+    rows = tensor.resolve_neg().reshape(M, N)
     if N > 1 and rows.stride(1) != 1:
         rows = rows.contiguous()
     return rows, rows.stride(0)
@@ -273,10 +288,10 @@ def _parameters(weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor | No
     dtype = one.dtype
     if dtype not in _TYPES or (bias is not None and bias.dtype is not dtype):
         dtype = torch.float64
-    if weight is not None and (weight.dtype is not dtype or not weight.is_contiguous()):
-        weight = weight.to(dtype).contiguous()
-    if bias is not None and (bias.dtype is not dtype or not bias.is_contiguous()):
-        bias = bias.to(dtype).contiguous()
+    if weight is not None and (weight.dtype is not dtype or not _straight(weight)):
+        weight = weight.to(dtype).contiguous().resolve_neg()
+    if bias is not None and (bias.dtype is not dtype or not _straight(bias)):
+        bias = bias.to(dtype).contiguous().resolve_neg()
     return weight, bias, _TYPES[dtype]
 
 
@@ -298,7 +313,7 @@ def normalize_forward(
 ) -> list[Tensor]:
     """[y], with ``residual`` [y, input + residual], and with ``save`` mean and reciprocal deviation."""
     M, N = _sizes(input, normalized_shape)
-    x, x_m = (input, N) if input.is_contiguous() else _rows(input, M, N)
+    x, x_m = (input, N) if _straight(input) else _rows(input, M, N)
     gain, shift, parameter_type = _parameters(weight, bias)
     y = torch.empty_like(input, memory_format=torch.contiguous_format)
     results, more, more_m, total = [y], None, 0, 0
@@ -340,13 +355,16 @@ def normalize_backward(
 ) -> list[Tensor]:
     """The gradients of what was normalised, of weight and of bias, of those that there are."""
     M, N = _sizes(input, normalized_shape)
-    x, x_m = (input, N) if input.is_contiguous() else _rows(input, M, N)
-    dy, dy_m = (grad, N) if grad.is_contiguous() else _rows(grad, M, N)
+    x, x_m = (input, N) if _straight(input) else _rows(input, M, N)
+    dy, dy_m = (grad, N) if _straight(grad) else _rows(grad, M, N)
     more, more_m = (None, 0) if grad_total is None else _rows(grad_total, M, N)
     gain, shift, parameter_type = _parameters(weight, bias)
     d_x = torch.empty_like(input, memory_format=torch.contiguous_format)
     d_gain = None if gain is None else torch.empty_like(gain)
     d_bias = None if shift is None else torch.empty_like(shift)
+    if any(s.shape != (M,) or s.dtype is not torch.float64 for s in saved):  # a hook on saved tensors can do that
+        wrong = [(s.dtype, list(s.shape)) for s in saved]
+        raise RuntimeError(f"{norm}_norm: expected saved statistics in float64 of shape [{M}], got {wrong}")
     *mean, r = [s.contiguous() for s in saved]  # rms has no mean
     packed = _NORM.pack(
         M, N, _TYPES[input.dtype], parameter_type, norm == "rms", x_m, 0, dy_m, more_m, 0.0, x.data_ptr(), 0,

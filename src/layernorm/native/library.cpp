@@ -1,5 +1,8 @@
 // The C functions that Python calls, and the choice of the instruction set.
 #include <string.h>
+#if defined(__x86_64__) || defined(__i386__)
+#include <cpuid.h>
+#endif
 
 #include "engine.h"
 
@@ -11,14 +14,22 @@ LAYERNORM_TABLES
 
 namespace {
 
+#if defined(__x86_64__) || defined(__i386__)
+// Not every compiler knows __builtin_cpu_supports("f16c"); that the system keeps its registers is asked with "avx2".
+bool has_f16c() {
+    unsigned a, b, c = 0, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
 // Whether the processor has what the kernels of this name were compiled for.
 bool runs(const char *name) {
 #if defined(__x86_64__) || defined(__i386__)
     if (!strcmp(name, "avx512"))
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-               __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-    if (!strcmp(name, "avx2")) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+               __builtin_cpu_supports("fma") && has_f16c();
+    if (!strcmp(name, "avx2")) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 #endif
     return !strcmp(name, "baseline");
 }

@@ -193,6 +193,7 @@ template <class E> struct NormBackward {
         V<A> at(i64 j, i64 count) const {
             V<A> d = widen<A>(x + j, count) - mean;
             if (sizeof(A) == 4) d -= low;
+            if (count < LANES<A>) d = first<A>(d, count);
             return d * r;
         }
     };

@@ -196,7 +196,7 @@ template <class T> struct ForwardPass : Sequence<T> {
         RowStatistics<T>* statistics;
         void lay(Cursor& cursor) {
             cursor.take(zx, pass.n.saved_x ? 0 : steps * rows * pass.Z);
-            cursor.take(zh, rows * pass.Z);
+            cursor.take(zh, rows * most(pass.Z, pass.W));
             cursor.take(h, rows * pass.W);
             cursor.take(c, rows * pass.Hp);
             cursor.take(m, pass.n.projected ? rows * pass.Hp : 0);
@@ -295,9 +295,9 @@ template <class T> struct ForwardPass : Sequence<T> {
 
     // h = W_hr m, for the rows that took the step.
     void project(i64 t, i64 b0, i64 rows, Part& part) {
-        S::multiply({part.m, 1, 0, rows, Hp}, S::hr, part.zh, 0, Z, W);
+        S::multiply({part.m, 1, 0, rows, Hp}, S::hr, part.zh, 0, W, W);
         for (i64 r = 0; r < rows; ++r)
-            if (S::active(t, b0 + r)) memcpy(part.h + r * W, part.zh + r * Z, P * sizeof(T));
+            if (S::active(t, b0 + r)) memcpy(part.h + r * W, part.zh + r * W, P * sizeof(T));
     }
 };
 

@@ -70,7 +70,8 @@ template <class T> INLINE Statistics<T> statistics(const T* z, const Span<T>& s,
     if (n.rms) return {0, reciprocal_of(moments(z, T(0), s).two() * each, n)};
     const T rough = total(z, s) * each;
     const Sums<T> rest = moments(z, rough, s);
-    const T error = rest.one() * each, spread = rest.two() * each - error * error;
+    const T error = rest.one() * each, square = rest.two() * each;
+    const T spread = square - square == 0 ? square - error * error : square;  // infinite: z_hat is 0
     return {rough + error, reciprocal_of(spread > 0 ? spread : T(0) * spread, n)};
 }
 
