@@ -95,12 +95,35 @@ def eq29(x: Array, h: Array, W_h: Array, W_x: Array, b: Array) -> list[Array]:
 # --- The programs that the presets are named after, from their published sources. State (h, c). ---
 
 
+def kiros_lstm_step(x, h, c, W, b, U, b1, b2, b3, s1, s2, s3):
+    """The authors' lnlstm_layer: order i, f, o, c; W, U (in, 4H); b inside LN(x W + b) and once more outside."""
+    preact = layer_norm(h @ U, s2, b2) + layer_norm(x @ W + b, s1, b1) + b
+    i, f, o, g = np.split(preact, 4)
+    c = sigmoid(f) * c + sigmoid(i) * tanh(g)
+    return sigmoid(o) * tanh(layer_norm(c, s3, b3)), c
+
+
+def kiros_gru_step(x, h, W, b, U, Wx, bx, Ux, b1, b2, b3, b4, s1, s2, s3, s4):
+    """The authors' lngru_layer: W, U (in, 2H) in the order r, u; Wx, Ux (in, H); the biases inside LN(x W)."""
+    r, u = np.split(sigmoid(layer_norm(h @ U, s3, b3) + layer_norm(x @ W + b, s1, b1)), 2)
+    candidate = tanh(layer_norm(h @ Ux, s4, b4) * r + layer_norm(x @ Wx + bx, s2, b2))
+    return (u * h + (1 - u) * candidate,)
+
+
 def haste_lstm_step(x, h, c, kernel, recurrent_kernel, bias, gamma, gamma_h, beta_h):
     """Haste's LayerNormLSTM: order i, g, f, o; kernels (in, 4H); gamma (2, 4H) has no beta; eps 1e-5."""
     v = layer_norm(x @ kernel, gamma[0]) + layer_norm(h @ recurrent_kernel, gamma[1]) + bias
     v_i, v_g, v_f, v_o = np.split(v, 4)
     c = sigmoid(v_f) * c + sigmoid(v_i) * tanh(v_g)
     return sigmoid(v_o) * tanh(layer_norm(c, gamma_h, beta_h)), c
+
+
+def haste_gru_step(x, h, kernel, recurrent_kernel, bias, recurrent_bias, gamma):
+    """Haste's LayerNormGRU: order z, r, g; kernels (in, 3H); gamma (2, 3H) has no beta; eps 1e-5."""
+    vx = np.split(layer_norm(x @ kernel, gamma[0]) + bias, 3)
+    vh = np.split(layer_norm(h @ recurrent_kernel, gamma[1]) + recurrent_bias, 3)
+    z, r = sigmoid(vx[0] + vh[0]), sigmoid(vx[1] + vh[1])
+    return (z * h + (1 - z) * tanh(vx[2] + r * vh[2]),)
 
 
 def torchscript_lstm_step(x, h, c, weight_ih, weight_hh, layernorm_i, layernorm_h, layernorm_c):
@@ -160,7 +183,7 @@ def parameter_shapes(network: str, f: Any, I: int, H: int, P: int = 0, bias: boo
         if bias and f.gate_bias and f.bias_inside:
             shapes["norm_bias" + site] = (rows,)
     if bias and (not sites or f.bias_inside or f.gate_bias):
-        shapes["bias_ih"] = shapes["bias_hh"] = (rows,)
+        shapes |= {"bias_ih": (rows,)} if sites and f.biases == "input" else {"bias_ih": (rows,), "bias_hh": (rows,)}
     if network == "LSTM" and f.cell:
         shapes["gain_c"] = (H,)
         if bias and f.cell_bias:
@@ -178,7 +201,10 @@ def site_biases(p: Parameters, f: Any, site: str, rows: int) -> tuple[Array, Arr
     """What is added before and after the normalisation of W x (``"_ih"``), U h (``"_hh"``), their sum (``""``)."""
     none = np.zeros(rows)
     own = p.get("bias_ih", none) + p.get("bias_hh", none) if site == "" else p.get("bias" + site, none)
-    return (own, p.get("norm_bias" + site, none)) if f.bias_inside else (none, own)
+    if not f.bias_inside:
+        return none, own
+    again = p.get("bias_ih", none) if f.bias_again and site != "_hh" else none
+    return own, p.get("norm_bias" + site, none) + again
 
 
 def summed_inputs(x: Array, h: Array, p: Parameters, f: Any, norm: str, pieces: int) -> Array:
@@ -221,12 +247,14 @@ def gru_step(x: Array, h: Array, p: Parameters, f: Any, norm: str) -> tuple[Arra
     pieces = 1 if f.span == "joint" else 2
     none = np.zeros(3 * H)
     b_ih, b_hh = p.get("bias_ih", none), p.get("bias_hh", none)
+    if f.gates is not None and f.span == "all":
+        return gru_step_over_all(wx, uh, h, p, f, norm)
     if f.gates is None:
         r, z = np.split(sigmoid((wx + b_ih + uh + b_hh)[rz]), 2)
         candidate = tanh(wx[n] + b_ih[n] + r * (uh[n] + b_hh[n]))
     elif f.gates == "sum":
         gain = p["gain"]
-        after = p.get("norm_bias", none) if f.bias_inside else b_ih + b_hh
+        after = site_biases(p, f, "", 3 * H)[1]
         if f.bias_inside:
             wx, uh = wx + b_ih, uh + b_hh
         r, z = np.split(sigmoid(normalised((wx + uh)[rz], gain[rz], after[rz], pieces, f, norm)), 2)
@@ -245,6 +273,22 @@ def gru_step(x: Array, h: Array, p: Parameters, f: Any, norm: str) -> tuple[Arra
         r, z = np.split(sigmoid((a["_ih"] + a["_hh"])[rz]), 2)
         candidate = tanh(a["_ih"][n] + r * a["_hh"][n])
     return ((1 - z) * candidate + z * h,)
+
+
+def gru_step_over_all(wx: Array, uh: Array, h: Array, p: Parameters, f: Any, norm: str) -> tuple[Array]:
+    """A GRU whose normalisations run over all 3H units; in a sum r multiplies the normalised candidate."""
+    if f.gates == "sum":
+        inside, after = site_biases(p, f, "", len(wx))
+        r, z, n = np.split(normalised(wx + uh + inside, p["gain"], after, 1, f, norm), 3)
+        candidate = tanh(sigmoid(r) * n)
+    else:
+        inside, after = site_biases(p, f, "_ih", len(wx))
+        r_x, z_x, n_x = np.split(normalised(wx + inside, p["gain_ih"], after, 1, f, norm), 3)
+        inside, after = site_biases(p, f, "_hh", len(wx))
+        r_h, z_h, n_h = np.split(normalised(uh + inside, p["gain_hh"], after, 1, f, norm), 3)
+        r, z = r_x + r_h, z_x + z_h
+        candidate = tanh(n_x + sigmoid(r) * n_h)
+    return ((1 - sigmoid(z)) * candidate + sigmoid(z) * h,)
 
 
 # --- Sequences. ---

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import layernorm as ln
+from layernorm.formula import Recurrence
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +71,33 @@ def test_use_holds_inside_and_ends_outside(monkeypatch):
             ln.functional.layer_norm(x.double(), (3,))
     y.sum().backward()  # on the engine of its forward
     assert calls == ["forward", "backward"]
+
+
+def test_what_has_no_kernel_is_the_references(monkeypatch):
+    """An engine that says that it has every formula is not asked for these."""
+
+    class Engine:
+        covers = staticmethod(lambda op, device, dtype, recurrence=None: True)
+
+    monkeypatch.setitem(ln.backends.ENGINES, "made-up", "made_up")
+    monkeypatch.setitem(__import__("sys").modules, "made_up", Engine)
+    monkeypatch.setattr(ln.backends, "available", lambda: ["made-up", "reference"])
+    monkeypatch.setattr(ln.backends, "_status", lambda name: ln.backends.Status(name, True, ""))
+    ln.backends._first.cache_clear()
+    x = torch.zeros(1)
+    for network, name, fields in (
+        ("GRU", "reference", {"span": "all"}),
+        ("GRU", "made-up", {"span": "joint"}),
+        ("LSTM", "made-up", {"span": "all"}),
+        ("LSTM", "reference", {"biases": "input"}),
+        ("LSTM", "reference", {"bias_inside": True, "bias_again": True}),
+        ("LSTM", "made-up", {"bias_inside": True}),
+    ):
+        text = Recurrence(network, ln.Formula(**fields)).encode()
+        assert ln.backends.choose("recurrent", x, text) == name
+    with ln.backends.use("made-up"), pytest.raises(RuntimeError, match="no kernel for recurrent"):
+        ln.GRU(3, 4, formula="haste")(torch.zeros(1, 1, 3))
+    ln.backends._first.cache_clear()
 
 
 def test_a_folder_or_a_module_that_fails_is_passed_over(monkeypatch, tmp_path):

@@ -5,6 +5,7 @@ neither check goes through torch's arithmetic or autograd.
 """
 
 import itertools
+from dataclasses import replace
 
 import hypothesis.strategies as st
 import numpy as np
@@ -35,11 +36,18 @@ sites = [
     dict(zip(("gates", "span", "bias_inside", "gate_bias"), values, strict=True))
     for values in itertools.product(("split", "sum"), ("joint", "per_gate"), (False, True), (False, True))
 ]
+over_all = [site | {"span": "all"} for site in sites if site["span"] == "joint"]
+one_bias = [
+    site | {"biases": "input", "bias_again": again}
+    for site in sites
+    if site["span"] == "joint"
+    for again in ([False, True] if site["bias_inside"] else [False])
+]
 cells = [{"cell": cell, "cell_bias": bias} for cell in ("output", "carry") for bias in (False, True)] + [{"cell": None}]
 ends = [{"eps_on": on, "eps": eps} for on, eps in (("variance", 1e-5), ("deviation", 1e-2))]
 SPACE = {
-    "RNN": [ln.Formula(cell=None, **site, **end) for site in sites for end in ends],
-    "GRU": [ln.Formula(cell=None, **site, **end) for site in sites for end in ends],
+    "RNN": [ln.Formula(cell=None, **site, **end) for site in [*sites, *one_bias] for end in ends],
+    "GRU": [ln.Formula(cell=None, **site, **end) for site in [*sites, *over_all, *one_bias] for end in ends],
     "LSTM": [
         ln.Formula(**site, **cell, **end, forget_bias=forget_bias)
         for site in [*sites, {"gates": None}]
@@ -47,7 +55,8 @@ SPACE = {
         for end in ends
         for forget_bias in (0.0, 0.7)
         if site["gates"] or cell["cell"]
-    ],
+    ]
+    + [ln.Formula(**site) for site in one_bias],
 }
 """Every formula that is not another one in disguise (without a normalisation its fields say nothing)."""
 
@@ -58,7 +67,7 @@ def label(value):
         return str(value)
     f = value
     flags = f"{f.bias_inside:d}{f.gate_bias:d}{f.cell_bias:d}"
-    return f"{f.gates}-{f.span}-{f.cell}-{flags}-{f.eps_on}-{f.forget_bias}"
+    return f"{f.gates}-{f.span}-{f.cell}-{flags}-{f.eps_on}-{f.forget_bias}-{f.biases}-{f.bias_again:d}"
 
 
 def case(network, f=None, norm="layer", *, T=3, B=2, I=3, H=4, P=0, bias=True, seed=0):  # noqa: E741
@@ -386,6 +395,14 @@ def test_every_formula(network, f, norm):
         every_formula_case(network, f, norm, case(network, f, norm, T=2, B=2, I=3, H=4, P=P, bias=bias))
 
 
+@pytest.mark.parametrize("network", ["RNN", "LSTM"])
+def test_over_all_is_joint_where_no_gate_stands_apart(network):
+    joint = ln.Formula(gates="split")
+    x, state, p = case(network, joint)
+    got, expected = (detached(*call(network, x, state, p, formula=replace(joint, span=s))) for s in ("all", "joint"))
+    assert all(np.array_equal(a, b) for a, b in zip(got, expected, strict=True))
+
+
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("network", NETWORKS)
 def test_without_normalisation(network, bias):
@@ -451,6 +468,10 @@ HANDFUL = [
     ("LSTM", ln.Formula(cell="carry", **PER_GATE), "layer", 2),
     ("GRU", ln.Formula(cell=None, **PER_GATE), "layer", 0),
     ("GRU", ln.Formula(gates="sum", cell=None, bias_inside=True), "layer", 0),
+    ("GRU", "haste", "layer", 0),
+    ("LSTM", "kiros", "layer", 2),
+    ("GRU", "kiros", "layer", 0),
+    ("GRU", ln.Formula(gates="sum", span="all", cell=None, bias_inside=True), "layer", 0),
 ]
 
 

@@ -27,6 +27,11 @@ def test_the_papers_formulas():
         ),
         ("GRU", "paper", ["weight_ih", "weight_hh", "bias_ih", "bias_hh", "gain_ih", "gain_hh"]),
         ("LSTM", "cell", ["weight_ih", "weight_hh", "bias_ih", "bias_hh", "gain_c", "bias_c"]),
+        (
+            "GRU",
+            "kiros",
+            ["weight_ih", "weight_hh", "bias_ih", "gain_ih", "gain_hh", "norm_bias_ih", "norm_bias_hh"],
+        ),
         ("LSTM", "sonnet", ["weight_ih", "weight_hh", "bias_ih", "bias_hh", "gain"]),
     ],
 )
@@ -66,9 +71,11 @@ def test_eps_overrides_the_presets():
     ("call", "error", "message"),
     [
         (lambda: ln.Formula(gates="both"), ValueError, r"gates must be one of \['split', 'sum', None\], got 'both'"),
+        (lambda: ln.Formula(biases="hidden"), ValueError, r"biases must be one of \['both', 'input'\], got 'hidden'"),
+        (lambda: ln.Formula(bias_again=True), ValueError, "bias_again=True needs bias_inside=True"),
         (lambda: ln.Formula(eps=-1.0), ValueError, "eps must be a number >= 0"),
         (lambda: resolve("papr", "LSTM"), ValueError, "did you mean 'paper'"),
-        (lambda: resolve("haste", "GRU"), ValueError, "formula 'haste' is defined for LSTM, not for GRU"),
+        (lambda: resolve("keras", "GRU"), ValueError, "formula 'keras' is defined for LSTM, not for GRU"),
         (lambda: resolve("cell", "RNN"), ValueError, "not for RNN"),
         (lambda: resolve(3, "RNN"), TypeError, "must be a preset's name or a Formula, got int"),
         (lambda: resolve(ln.Formula(forget_bias=1.0), "GRU"), ValueError, "needs an LSTM"),

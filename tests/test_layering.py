@@ -21,14 +21,15 @@ BELOW = {
     "functional": {"backends", "reference", "formula"},  # reference: its equations are the second derivative
     "geometry": {"functional", "formula"},
     "nn": {"functional", "formula"},
+    "interop": {"nn", "formula"},
     "experiments": {"nn", "geometry", "functional", "backends", "formula"},
     "cli": {"experiments", "geometry", "backends"},
     "__main__": {"cli"},
-    "__init__": {"backends", "functional", "geometry", "nn", "formula"},
+    "__init__": {"backends", "functional", "geometry", "nn", "interop", "formula"},
 }
 
 OPTIONAL = {"accelerate", "tyro", "rich", "matplotlib", "pooch", "safetensors", "sklearn", "scipy", "triton", "jax"}
-CORE = ["__init__", "formula", "backends", "reference", "functional", "nn", "geometry"]
+CORE = ["__init__", "formula", "backends", "reference", "functional", "nn", "interop", "geometry"]
 
 
 def room_of(path: Path) -> str:

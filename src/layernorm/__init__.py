@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from . import backends as backends
 from . import functional as functional
+from . import interop as interop
 from . import nn as nn
 from .formula import Formula as Formula
 from .nn import GRU as GRU

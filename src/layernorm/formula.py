@@ -19,9 +19,10 @@ GATES: Mapping[str, int] = {"RNN": 1, "LSTM": 4, "GRU": 3}
 
 CHOICES = {
     "gates": ("split", "sum", None),
-    "span": ("joint", "per_gate"),
+    "span": ("joint", "per_gate", "all"),
     "cell": ("output", "carry", None),
     "eps_on": ("variance", "deviation"),
+    "biases": ("both", "input"),
 }
 
 
@@ -36,7 +37,8 @@ class Formula:
             gates are not normalised and have torch's biases. In a GRU the candidate of ``"sum"`` is
             ``tanh(N(W_n x + r * U_n h))``.
         span: what one normalisation runs over: ``"joint"``, the units of all gates together (in a GRU r and z together,
-            n apart), or ``"per_gate"``, each gate's H units.
+            n apart), ``"per_gate"``, each gate's H units, or ``"all"``, in a GRU r, z and n together (elsewhere
+            ``"joint"``); the candidate of a sum is then ``tanh(r * (N(W x + U h) * gain + bias)_n)``.
         cell: LSTM only. ``"output"``: ``h = o * tanh(LN(c))`` and ``c`` is carried on as it is; ``"carry"``: ``LN(c)``
             is also the next state; ``None``: ``c`` is not normalised.
         bias_inside: ``False``: ``bias_ih`` and ``bias_hh`` are added after the normalisations; ``True``: to the summed
@@ -46,13 +48,15 @@ class Formula:
         eps: keeps the denominator from zero.
         eps_on: ``"variance"``: ``(z - mean) / sqrt(var + eps)``; ``"deviation"``: ``(z - mean) / (sqrt(var) + eps)``.
         forget_bias: LSTM only. A constant added to the forget gate's summed input at run time.
+        biases: ``"both"``: ``bias_ih`` and ``bias_hh``; ``"input"``: only ``bias_ih``.
+        bias_again: whether ``bias_ih``, which is inside, is added once more after the normalisations.
 
     Raises:
-        ValueError: a field has a value that is not listed above.
+        ValueError: a field has a value that is not listed above, or ``bias_again`` comes without ``bias_inside``.
     """
 
     gates: Literal["split", "sum"] | None = "split"
-    span: Literal["joint", "per_gate"] = "joint"
+    span: Literal["joint", "per_gate", "all"] = "joint"
     cell: Literal["output", "carry"] | None = "output"
     bias_inside: bool = False
     gate_bias: bool = True
@@ -60,6 +64,8 @@ class Formula:
     eps: float = 1e-5
     eps_on: Literal["variance", "deviation"] = "variance"
     forget_bias: float = 0.0
+    biases: Literal["both", "input"] = "both"
+    bias_again: bool = False
 
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():
@@ -67,6 +73,8 @@ class Formula:
                 raise ValueError(f"Formula: {name} must be one of {list(allowed)}, got {getattr(self, name)!r}")
         if not self.eps >= 0:
             raise ValueError(f"Formula: eps must be a number >= 0, got {self.eps!r}")
+        if self.bias_again and not self.bias_inside:
+            raise ValueError("Formula: bias_again=True needs bias_inside=True, got bias_inside=False")
 
 
 PLAIN = Formula(gates=None, cell=None)
@@ -83,8 +91,17 @@ PRESETS: Mapping[str, Mapping[str, Formula]] = {
     },
     # Eqs. 29-31 (DRAW, section 6.4): only the cell on its way to h.
     "cell": {"LSTM": Formula(gates=None, cell="output")},
+    # The authors' own program (lnlstm_layer, lngru_layer): a bias inside LN(W x), in the LSTM added again outside.
+    "kiros": {
+        "LSTM": Formula(gates="split", cell="output", bias_inside=True, biases="input", bias_again=True),
+        "GRU": Formula(gates="split", cell=None, bias_inside=True, biases="input"),
+    },
     # Haste's LayerNormLSTM: LN(W x) + LN(R h), gains only, + b: the biases of "split" added up are that b.
-    "haste": {"LSTM": Formula(gates="split", cell="output")},
+    # Its LayerNormGRU: over all 3H, with a bias on either side, so that r multiplies LN(R h) + its bias.
+    "haste": {
+        "LSTM": Formula(gates="split", cell="output"),
+        "GRU": Formula(gates="split", span="all", cell=None),
+    },
     # PyTorch's fastrnns benchmark (LayerNormLSTMCell), also in NVIDIA NeMo.
     "torchscript": {"LSTM": _TWO_AFFINE},
     # TensorFlow Addons' LayerNormLSTMCell; its unit forget bias is an initial value of b, not a constant.
@@ -170,7 +187,9 @@ class Recurrence:
         f, units = self.formula, GATES[self.network] * H
         shapes: dict[str, tuple[int, ...]] = {"weight_ih": (units, I), "weight_hh": (units, P or H)}
         if self.bias and (f.gates is None or f.bias_inside or f.gate_bias):
-            shapes |= {"bias_ih": (units,), "bias_hh": (units,)}
+            shapes["bias_ih"] = (units,)
+            if f.biases == "both":
+                shapes["bias_hh"] = (units,)
         if self.projected:
             shapes["weight_hr"] = (P or H, H)
         suffixes = {"split": ("_ih", "_hh"), "sum": ("",), None: ()}[f.gates]

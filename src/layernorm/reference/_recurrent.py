@@ -17,12 +17,18 @@ from torch import Tensor
 
 from ..formula import Recurrence
 from ._gru import GRU
+from ._gru_all import GRUOverAll
 from ._lstm import LSTM
 from ._plain import below_autocast, kernel
 from ._rnn import RNN, Network, State
 from ._sites import Parameters
 
 NETWORKS: dict[str, type[Network]] = {"RNN": RNN, "LSTM": LSTM, "GRU": GRU}
+
+
+def _network(p: Parameters, recurrence: Recurrence) -> Network:
+    over_all = recurrence.network == "GRU" and recurrence.formula.gates is not None and recurrence.formula.span == "all"
+    return (GRUOverAll if over_all else NETWORKS[recurrence.network])(p, recurrence)
 
 
 class Schedule(NamedTuple):
@@ -69,7 +75,7 @@ def _run(
     T = input.shape[0]
     plan = schedule(T, lengths, reset, reverse)
     x, p = _prepare(input, params, recurrence, plan, reverse)
-    network = NETWORKS[recurrence.network](p, recurrence)
+    network = _network(p, recurrence)
     from_input = network.input_side(x)
     states: list[State] = [tuple(s.to(x.dtype) for s in state)]
     for t in range(T):
@@ -153,7 +159,7 @@ def recurrent_backward(
     T = input.shape[0]
     plan = schedule(T, lengths, reset, reverse)
     x, p = _prepare(input, params, recurrence, plan, reverse)
-    network = NETWORKS[recurrence.network](p, recurrence)
+    network = _network(p, recurrence)
     before = tuple(saved if plan.cut is None else (torch.where(plan.cut, 0.0, s) for s in saved))
     activations = network.activations(x, before)
     dy = (grad_output.flip(0) if reverse else grad_output).to(x.dtype)

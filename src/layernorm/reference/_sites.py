@@ -74,7 +74,7 @@ class Site:
         if saved is not None:
             grads[self.gain_name] = (dy * saved[0].flatten(-2)).sum((0, 1))
         if self.inside is not None:
-            grads[self.inside_name] = dz.sum((0, 1))
+            grads = _added(grads, {self.inside_name: dz.sum((0, 1))})
         return grads
 
 
@@ -91,8 +91,13 @@ class Block(NamedTuple):
         """Over the three sites, in their order."""
         grads: Parameters = {}
         for site, d_out, d_in, kept in zip(self, dy, dz, saved, strict=True):
-            grads |= site.parameter_gradients(d_out, d_in, kept)
+            grads = _added(grads, site.parameter_gradients(d_out, d_in, kept))
         return grads
+
+
+def _added(a: Parameters, b: Parameters) -> Parameters:
+    """A parameter that stands in two places has both places' gradients."""
+    return a | {name: a[name] + grad if name in a else grad for name, grad in b.items()}
 
 
 def block(p: Parameters, recurrence: Recurrence, gates: int, units: slice = slice(None)) -> Block:
@@ -105,12 +110,14 @@ def block(p: Parameters, recurrence: Recurrence, gates: int, units: slice = slic
 
     if formula.gates is None:
         return Block(site("", "bias_ih", ()), site("", "bias_hh", ()), site("", "", ()))
+    again = ("bias_ih",) if formula.bias_again else ()
     if formula.gates == "split":
         if formula.bias_inside:
-            sides = [site(f"gain_{k}", f"bias_{k}", (f"norm_bias_{k}",)) for k in ("ih", "hh")]
+            outside = (("norm_bias_ih", *again), ("norm_bias_hh",))
+            sides = [site(f"gain_{k}", f"bias_{k}", o) for k, o in zip(("ih", "hh"), outside, strict=True)]
         else:
             sides = [site(f"gain_{k}", "", (f"bias_{k}",)) for k in ("ih", "hh")]
         return Block(sides[0], sides[1], site("", "", ()))
     if formula.bias_inside:
-        return Block(site("", "bias_ih", ()), site("", "bias_hh", ()), site("gain", "", ("norm_bias",)))
+        return Block(site("", "bias_ih", ()), site("", "bias_hh", ()), site("gain", "", ("norm_bias", *again)))
     return Block(site("", "", ()), site("", "", ()), site("gain", "", ("bias_ih", "bias_hh")))

@@ -1,0 +1,5 @@
+"""Weights of other libraries' layer-normalised networks, as modules here and back."""
+
+from ._state import from_state as from_state
+from ._state import shapes as shapes
+from ._state import to_state as to_state

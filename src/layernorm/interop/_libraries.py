@@ -1,0 +1,221 @@
+"""How other libraries lay out the weights of their layer-normalised networks: data, a row each.
+
+Reading and writing go through the same row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..formula import Network, unknown
+
+ORDER: Mapping[str, str] = {"LSTM": "ifgo", "GRU": "rzn"}
+"""Our gates, torch's."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one array of a library holds.
+
+    Args:
+        parts: our parameters, side by side. ``"a + b"`` is their sum: read, it goes into ``a``, and ``b`` becomes 0.
+            Where several arrays hold one parameter, it is their sum; written, it goes into the first that is not
+            optional.
+        gates: the gates whose units the array has; ``""`` for all.
+        optional: whether the array may be missing; it then stands for zeros.
+    """
+
+    parts: tuple[str, ...]
+    gates: str = ""
+    optional: bool = False
+
+    @property
+    def weight(self) -> bool:
+        return self.parts[0].startswith("weight")
+
+
+@dataclass(frozen=True)
+class Library:
+    """How a library lays out one layer and direction of a network.
+
+    Args:
+        preset, network: the preset's name and ``"LSTM"`` or ``"GRU"``.
+        order: its gates in its order by our letters (``g``, which TensorFlow calls ``j`` or ``c``, and ``n`` are the
+            candidates).
+        transposed: whether its weights are (in, G*H), not (G*H, in).
+        entries: its arrays by name.
+        free: fields of the preset's `Formula` that an argument of the library sets.
+    """
+
+    preset: str
+    network: Network
+    order: str
+    transposed: bool
+    entries: Mapping[str, Entry]
+    free: tuple[str, ...] = ()
+
+    def gates(self, entry: Entry) -> str:
+        """The gates of an array in its order; none where it belongs to the cell."""
+        return "" if entry.parts[0].endswith("_c") else entry.gates or self.order
+
+    def shapes(self, I: int, H: int) -> dict[str, tuple[int, ...]]:  # noqa: E741
+        """Names and shapes of the arrays of one layer and direction: input size I, H units."""
+        found: dict[str, tuple[int, ...]] = {}
+        for key, entry in self.entries.items():
+            units = H if entry.parts[0].endswith("_c") else len(self.gates(entry)) * H
+            if entry.weight:
+                size = sum({"weight_ih": I, "weight_hh": H}[part] for part in entry.parts)
+                found[key] = (size, units) if self.transposed else (units, size)
+            else:
+                found[key] = (units,) if len(entry.parts) == 1 else (len(entry.parts), units)
+        return found
+
+    def blocks(self, key: str, array: Tensor) -> Iterator[tuple[str, slice, Tensor]]:
+        """An array as views of H units each, (H, in) or (H,), with the part and the rows of it that they are."""
+        entry = self.entries[key]
+        if entry.weight:
+            matrix = array.T if self.transposed else array
+            H = matrix.shape[0] // len(self.gates(entry))
+            sizes = [matrix.shape[1] - H, H] if len(entry.parts) == 2 else [matrix.shape[1]]
+            pieces = matrix.split(sizes, 1)
+        else:
+            pieces = array.unbind() if len(entry.parts) > 1 else (array,)
+        for part, piece in zip(entry.parts, pieces, strict=True):
+            gates = self.gates(entry)
+            H = len(piece) // (len(gates) or 1)
+            if not gates:
+                yield part, slice(None), piece
+            for k, gate in enumerate(gates):
+                row = ORDER[self.network].index(gate) * H
+                yield part, slice(row, row + H), piece[k * H : (k + 1) * H]
+
+
+def _entries(**parts: str) -> dict[str, Entry]:
+    return {key: Entry((part,)) for key, part in parts.items()}
+
+
+def _affine(separator: str, gain: str, bias: str, **norms: str) -> dict[str, Entry]:
+    """Normalisations by name, with the suffix of our parameters; gain and bias are what the library calls these."""
+    return {
+        f"{norm}{separator}{theirs}": Entry((f"{ours}_{suffix}",))
+        for norm, suffix in norms.items()
+        for theirs, ours in ((gain, "gain"), (bias, "bias"))
+    }
+
+
+_TF1_SCOPES = {"input": "i", "transform": "g", "forget": "f", "output": "o"}
+
+LIBRARIES = (
+    # The authors' Theano program: lnlstm_layer, lngru_layer.
+    Library(
+        *("kiros", "LSTM", "ifog"),
+        transposed=True,
+        entries=_entries(
+            W="weight_ih",
+            b="bias_ih",
+            U="weight_hh",
+            b1="norm_bias_ih",
+            b2="norm_bias_hh",
+            b3="bias_c",
+            s1="gain_ih",
+            s2="gain_hh",
+            s3="gain_c",
+        ),
+    ),
+    Library(
+        *("kiros", "GRU", "rzn"),
+        transposed=True,
+        entries={
+            key: Entry((part,), gates)
+            for gates, row in (
+                ("rz", {"W": "weight_ih", "b": "bias_ih", "U": "weight_hh"}),
+                ("n", {"Wx": "weight_ih", "bx": "bias_ih", "Ux": "weight_hh"}),
+                ("rz", {"b1": "norm_bias_ih", "b3": "norm_bias_hh", "s1": "gain_ih", "s3": "gain_hh"}),
+                ("n", {"b2": "norm_bias_ih", "b4": "norm_bias_hh", "s2": "gain_ih", "s4": "gain_hh"}),
+            )
+            for key, part in row.items()
+        },
+    ),
+    # haste_pytorch.LayerNormLSTM. Its forget_bias is an initial value of bias.
+    Library(
+        *("haste", "LSTM", "igfo"),
+        transposed=True,
+        entries={
+            **_entries(kernel="weight_ih", recurrent_kernel="weight_hh", bias="bias_ih + bias_hh"),
+            "gamma": Entry(("gain_ih", "gain_hh")),
+            **_entries(gamma_h="gain_c", beta_h="bias_c"),
+        },
+    ),
+    # haste_pytorch.LayerNormGRU.
+    Library(
+        *("haste", "GRU", "zrn"),
+        transposed=True,
+        entries={
+            **_entries(kernel="weight_ih", recurrent_kernel="weight_hh", bias="bias_ih", recurrent_bias="bias_hh"),
+            "gamma": Entry(("gain_ih", "gain_hh")),
+        },
+    ),
+    # LayerNormLSTMCell of PyTorch's benchmarks/fastrnns and of NVIDIA NeMo; decompose_layernorm=True means eps=0.
+    Library(
+        *("torchscript", "LSTM", "ifgo"),
+        transposed=False,
+        free=("eps",),
+        entries={
+            **_entries(weight_ih="weight_ih", weight_hh="weight_hh"),
+            **_affine(".", "weight", "bias", layernorm_i="ih", layernorm_h="hh", layernorm_c="c"),
+        },
+    ),
+    # tfa.rnn.LayerNormLSTMCell, by the names of its attributes; bias is missing under use_bias=False. It has three
+    # biases of which only the sum counts.
+    Library(
+        *("keras", "LSTM", "ifgo"),
+        transposed=True,
+        free=("eps",),
+        entries={
+            **_entries(kernel="weight_ih", recurrent_kernel="weight_hh"),
+            "bias": Entry(("bias_ih",), optional=True),
+            **_affine("/", "gamma", "beta", kernel_norm="ih", recurrent_norm="hh", state_norm="c"),
+        },
+    ),
+    # tf.contrib.rnn.LayerNormBasicLSTMCell. Its eps is 1e-3 in float16.
+    Library(
+        *("tf1", "LSTM", "igfo"),
+        transposed=True,
+        free=("eps", "forget_bias"),
+        entries={
+            "kernel": Entry(("weight_ih", "weight_hh")),
+            **{f"{scope}/gamma": Entry(("gain",), gate) for scope, gate in _TF1_SCOPES.items()},
+            **{f"{scope}/beta": Entry(("bias_ih + bias_hh",), gate) for scope, gate in _TF1_SCOPES.items()},
+            **_affine("/", "gamma", "beta", state="c"),
+        },
+    ),
+    # Sonnet 1's snt.LSTM(use_layer_norm=True).
+    Library(
+        *("sonnet", "LSTM", "igfo"),
+        transposed=True,
+        free=("forget_bias",),
+        entries={
+            "w_gates": Entry(("weight_ih", "weight_hh")),
+            "b_gates": Entry(("bias_hh",)),
+            "layer_norm/gamma": Entry(("gain",)),
+            "layer_norm/beta": Entry(("bias_ih",)),
+        },
+    ),
+)
+
+
+def library(preset: object, network: str) -> Library:
+    """The row of a preset and network.
+
+    Raises:
+        ValueError: there is none.
+    """
+    rows = {row.network: row for row in LIBRARIES if row.preset == preset}
+    if not rows:
+        raise ValueError(unknown("formula", preset, sorted({row.preset for row in LIBRARIES})))
+    if network not in rows:
+        raise ValueError(f"{preset!r} has weights of {' and '.join(rows)}, not of {network}")
+    return rows[network]

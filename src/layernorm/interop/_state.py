@@ -1,0 +1,242 @@
+"""`from_state`, `to_state`: weights of other libraries' layer-normalised networks, as modules here and back."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..formula import PRESETS, Formula, Network, Recurrence
+from ..nn import GRU, LSTM
+from ._libraries import Library, library
+
+Prefixes = str | Sequence[str | tuple[str, str]]
+Arrays = dict[str, Tensor]
+
+MODULES: Mapping[str, type[LSTM] | type[GRU]] = {"LSTM": LSTM, "GRU": GRU}
+
+
+def from_state(
+    state: Mapping[str, Any],
+    formula: str,
+    *,
+    prefixes: Prefixes = "",
+    eps: float | None = None,
+    forget_bias: float | None = None,
+    network: Network = "LSTM",
+    batch_first: bool = False,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> LSTM | GRU:
+    """An `LSTM` or `GRU` that computes what another library's network computes with these weights.
+
+    Args:
+        state: NumPy arrays or tensors by the library's names (`shapes`), each after a prefix.
+        formula: the library's preset: ``"kiros"``, ``"haste"``, ``"torchscript"``, ``"keras"``, ``"tf1"`` or
+            ``"sonnet"``.
+        prefixes: one for each layer, in a bidirectional network a pair; what stands under none of them is left alone.
+        eps, forget_bias: what the library's network was made with, where it has such an argument and the forget bias is
+            added at run time; ``None``: the library's default.
+        network: ``"LSTM"``, or with ``"kiros"`` and ``"haste"`` also ``"GRU"``.
+        batch_first: as in `LSTM`.
+        device, dtype: of the module; ``None``: as the arrays have them.
+
+    Returns:
+        The module; its sizes, layers and directions follow from the arrays and the prefixes.
+
+    Raises:
+        TypeError: ``state`` is no mapping, or an array is not of floating-point numbers.
+        ValueError: no such library or network; an array is missing, unknown or of a wrong shape; ``eps`` or
+            ``forget_bias`` is not an argument of that library. The message names it.
+
+    Example::
+
+        lstm = ln.interop.from_state(haste_lstm.state_dict(), "haste")
+        lstm = ln.interop.from_state(nemo, "torchscript", prefixes=["layers.0.cell.", "layers.1.cell."])
+    """
+    row = library(formula, network)
+    if not isinstance(state, Mapping):
+        raise TypeError(f"from_state: state must be a mapping from names to arrays, got {type(state).__name__}")
+    layers = _layers(prefixes)
+    described = _described(formula, row, eps=eps, forget_bias=forget_bias)
+    read = [[_read(state, prefix, formula, row) for prefix in pair] for pair in layers]
+    every = [array for pair in read for arrays in pair for array in arrays.values()]
+    like = {
+        "device": device or every[0].device,
+        "dtype": dtype or functools.reduce(torch.promote_types, [a.dtype for a in every]),
+    }
+    I, H = _sizes(read[0][0], row, f"{formula}: {layers[0][0]}")  # noqa: E741
+    ours: Arrays = {}
+    for layer, pair in enumerate(layers):
+        size = I if layer == 0 else len(pair) * H
+        for prefix, arrays, direction in zip(pair, read[layer], ("", "_reverse"), strict=False):
+            _check_shapes(arrays, row.shapes(size, H), f"{formula}: {prefix}", f"input size {size}, H = {H}")
+            parameters = _to_ours(arrays, row, described, (size, H), like)
+            ours |= {f"{name}_l{layer}{direction}": value for name, value in parameters.items()}
+    named: str | Formula = formula if described == PRESETS[formula][network] else described
+    module = MODULES[network](
+        I, H, len(layers), batch_first=batch_first, bidirectional=len(layers[0]) == 2, formula=named, device="meta"
+    )
+    module.load_state_dict(ours, assign=True)
+    return module
+
+
+def to_state(module: LSTM | GRU, formula: str | None = None, *, prefixes: Prefixes = "") -> Arrays:
+    """The weights of an `LSTM` or `GRU` as another library's network has them: `from_state` backwards.
+
+    Args:
+        module: one whose formula is the library's.
+        formula: the library's preset; ``None``: the name that ``module`` was made with.
+        prefixes: as in `from_state`: one for each layer, in a bidirectional network a pair.
+
+    Returns:
+        Tensors by the library's names, copies, on the module's device and of its type. What an argument of the library
+        sets, ``eps`` or ``forget_bias``, is not among them: it is ``module.recurrence.formula``'s. Several biases of
+        which only the sum counts come back as their sum in one of them, and zeros.
+
+    Raises:
+        TypeError: ``module`` is no `LSTM` or `GRU`.
+        ValueError: no such library, or it has no such network; the module computes what that library cannot; the
+            prefixes are not one for each layer and direction. The message names it.
+    """
+    if not isinstance(module, (LSTM, GRU)):
+        given = f"{type(module).__module__}.{type(module).__name__}"
+        raise TypeError(f"to_state: module must be a layernorm.LSTM or GRU, got {given}")
+    formula = module.formula if formula is None and isinstance(module.formula, str) else formula
+    row, layers = library(formula, module.network), _layers(prefixes)
+    assert formula is not None
+    _check_module(module, formula, row)
+    directions = 2 if module.bidirectional else 1
+    if [len(pair) for pair in layers] != [directions] * module.num_layers:
+        kind = "pair of prefixes" if module.bidirectional else "prefix"
+        raise ValueError(
+            f"to_state: prefixes must be one {kind} for each of {module.num_layers} layers, got {prefixes!r}"
+        )
+    state: Arrays = {}
+    for layer, pair in enumerate(layers):
+        for prefix, direction in zip(pair, ("", "_reverse"), strict=False):
+            suffix = f"_l{layer}{direction}"
+            ours = {name: getattr(module, name + suffix).detach() for name in module.recurrence.parameter_names}
+            state |= {prefix + key: array for key, array in _to_theirs(ours, row).items()}
+    return state
+
+
+def shapes(formula: str, input_size: int, hidden_size: int, network: Network = "LSTM") -> dict[str, tuple[int, ...]]:
+    """The names and shapes of a library's arrays for one layer and direction, in the library's order.
+
+    Args:
+        formula: the library's preset.
+        input_size, hidden_size: I and H.
+        network: ``"LSTM"``, or with ``"kiros"`` and ``"haste"`` also ``"GRU"``.
+
+    Raises:
+        ValueError: no such library or network.
+
+    Example::
+
+        state = dict(zip(ln.interop.shapes("keras", 28, 128), cell.get_weights()))
+    """
+    return library(formula, network).shapes(input_size, hidden_size)
+
+
+def _layers(prefixes: Prefixes) -> list[tuple[str, ...]]:
+    """The prefixes of each layer's directions."""
+    given = [prefixes] if isinstance(prefixes, str) else list(prefixes)
+    layers = [(layer,) if isinstance(layer, str) else tuple(layer) for layer in given]
+    flat = [prefix for pair in layers for prefix in pair]
+    if not layers or {len(pair) for pair in layers} not in ({1}, {2}) or len(set(flat)) < len(flat):
+        raise ValueError(f"prefixes must be one for each layer, or a pair for each, all different, got {prefixes!r}")
+    return layers
+
+
+def _described(formula: str, row: Library, **given: float | None) -> Formula:
+    """The library's formula with the arguments that its network was made with."""
+    preset = PRESETS[formula][row.network]
+    for name, value in given.items():
+        if value is not None and name not in row.free:
+            fixed = f"{getattr(preset, name)} at run time"
+            raise ValueError(f"from_state: {name} of {formula!r} {row.network} is always {fixed}, got {value!r}")
+    fields: dict[str, Any] = {name: float(value) for name, value in given.items() if value is not None}
+    return replace(preset, **fields)
+
+
+def _read(state: Mapping[str, Any], prefix: str, formula: str, row: Library) -> Arrays:
+    """The arrays under a prefix by their names, as tensors."""
+    given = {key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)}
+    missing = [prefix + key for key, entry in row.entries.items() if key not in given and not entry.optional]
+    unexpected = [prefix + key for key in given if key not in row.entries]
+    wrong = [f"missing {missing}"] * bool(missing) + [f"unexpected {unexpected}"] * bool(unexpected)
+    if wrong:
+        under = f" under {prefix!r}" if prefix else ""
+        raise ValueError(f"{formula}: expected {list(row.entries)}{under}; {', '.join(wrong)}")
+    return {key: _tensor(given[key], f"{formula}: {prefix}{key}") for key in row.entries if key in given}
+
+
+def _tensor(value: Any, what: str) -> Tensor:
+    array = value.detach() if isinstance(value, Tensor) else np.array(value)
+    if not (array.is_floating_point() if isinstance(array, Tensor) else array.dtype.kind == "f"):
+        raise TypeError(
+            f"{what}: expected an array of floating-point numbers, got {type(value).__name__} of {array.dtype}"
+        )
+    return torch.as_tensor(array)
+
+
+def _sizes(arrays: Arrays, row: Library, what: str) -> tuple[int, int]:
+    """I and H, which the first array says: it always has `weight_ih`."""
+    key, entry = next(iter(row.entries.items()))
+    shape, both = tuple(arrays[key].shape), len(entry.parts) > 1
+    rows, units = (shape if row.transposed else shape[::-1]) if len(shape) == 2 else (0, 1)
+    G = len(row.gates(entry))
+    H = units // G
+    if units % G or not units or rows < H * both:
+        expected = ("I + H" if both else "I", f"{G}H") if row.transposed else (f"{G}H", "I")
+        raise ValueError(f"{what}{key}: expected shape ({', '.join(expected)}), got {shape}")
+    return rows - H * both, H
+
+
+def _check_shapes(arrays: Arrays, expected: Mapping[str, tuple[int, ...]], what: str, sizes: str) -> None:
+    for key, array in arrays.items():
+        if tuple(array.shape) != expected[key]:
+            raise ValueError(f"{what}{key}: expected shape {expected[key]} ({sizes}), got {tuple(array.shape)}")
+
+
+def _check_module(module: LSTM | GRU, formula: str, row: Library) -> None:
+    theirs, ours = PRESETS[formula][row.network], module.recurrence.formula
+    wanted = {"norm": "layer", "proj_size": 0}
+    differ = {name: (getattr(module, name), value) for name, value in wanted.items() if getattr(module, name) != value}
+    for name in theirs.__dataclass_fields__:
+        if name not in row.free and getattr(ours, name) != getattr(theirs, name):
+            differ[name] = getattr(ours, name), getattr(theirs, name)
+    if differ:
+        text = ", ".join(f"{name}={have!r}, not {value!r}" for name, (have, value) in differ.items())
+        raise ValueError(f"to_state: the module does not compute what {formula!r} does: it has {text}")
+
+
+def _to_ours(arrays: Arrays, row: Library, formula: Formula, sizes: tuple[int, int], like: dict[str, Any]) -> Arrays:
+    expected = Recurrence(row.network, formula).parameter_shapes(*sizes)
+    ours = {name: torch.zeros(shape, **like) for name, shape in expected.items()}
+    for key, array in arrays.items():
+        for part, rows, view in row.blocks(key, array):
+            ours[part.split(" + ")[0]][rows] += view.to(**like)
+    return ours
+
+
+def _to_theirs(ours: Arrays, row: Library) -> Arrays:
+    H, I = ours["weight_hh"].shape[1], ours["weight_ih"].shape[1]  # noqa: E741
+    state = {key: ours["weight_hh"].new_zeros(shape) for key, shape in row.shapes(I, H).items()}
+    written = set()
+    for key in sorted(state, key=lambda key: row.entries[key].optional):
+        place = row.entries[key].parts, row.entries[key].gates
+        if place in written:
+            continue
+        written.add(place)
+        for part, rows, view in row.blocks(key, state[key]):
+            for name in part.split(" + "):
+                if name in ours:  # a module with bias=False has none
+                    view += ours[name][rows]
+    return state

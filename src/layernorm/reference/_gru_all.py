@@ -1,0 +1,85 @@
+"""GRU with one normalisation over the units of all its gates, ``span="all"``; z keeps the old state as in torch.
+
+split:  x', h' = LN(W x_t), LN(U h_{t-1});    r, z = sigmoid((x' + h')_rz);   n = tanh(x'_n + r * h'_n)
+sum:    a = LN(W x_t + U h_{t-1});            r, z = sigmoid(a_rz);           n = tanh(r * a_n)
+h_t = (1 - z) * n + z * h_{t-1}
+
+In a sum r cannot stand inside: it is not known before all is normalised.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..formula import Recurrence
+from ._rnn import State, at, products
+from ._sites import Parameters, Saved, block
+
+
+class Activations(NamedTuple):
+    """What the forward computed, for all steps at once: [T, B, H] each."""
+
+    r: Tensor
+    z: Tensor
+    n: Tensor
+    gated: Tensor  # what r multiplies
+    input: Saved
+    hidden: Saved
+    both: Saved
+
+
+class GRUOverAll:
+    """The equations of one layer with its parameters, and their backward."""
+
+    def __init__(self, p: Parameters, recurrence: Recurrence) -> None:
+        self.p, self.gates = p, block(p, recurrence, gates=3)
+        self.split = recurrence.formula.gates == "split"
+        self.sizes = [2 * (p["weight_hh"].shape[0] // 3), p["weight_hh"].shape[0] // 3]
+
+    def input_side(self, x: Tensor) -> Tensor:
+        return self.gates.input(x @ self.p["weight_ih"].T)
+
+    def activate(self, a: Tensor, from_input: Tensor, from_hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """r, z, n and what r multiplies: from [..., 3H] to four times [..., H]."""
+        rz, a_n = a.split(self.sizes, -1)
+        r, z = torch.sigmoid(rz).chunk(2, -1)
+        if not self.split:
+            return r, z, torch.tanh(r * a_n), a_n
+        x_n, h_n = from_input[..., self.sizes[0] :], from_hidden[..., self.sizes[0] :]
+        return r, z, torch.tanh(x_n + r * h_n), h_n
+
+    def step(self, from_input: Tensor, state: State) -> State:
+        """[B, 3H], (h [B, H],) -> (h [B, H],)."""
+        h = state[0]
+        from_hidden = self.gates.hidden(h @ self.p["weight_hh"].T)
+        _, z, n, _ = self.activate(self.gates.both(from_input + from_hidden), from_input, from_hidden)
+        return ((1 - z) * n + z * h,)
+
+    def activations(self, x: Tensor, before: State) -> Activations:
+        from_input, input = self.gates.input.forward(x @ self.p["weight_ih"].T)
+        from_hidden, hidden = self.gates.hidden.forward(before[0] @ self.p["weight_hh"].T)
+        a, both = self.gates.both.forward(from_input + from_hidden)
+        return Activations(*self.activate(a, from_input, from_hidden), input, hidden, both)
+
+    def step_backward(self, t: int, d: State, before: State, s: Activations) -> tuple[State, tuple[Tensor, ...]]:
+        dh, h = d[0], before[0][t]
+        r, z, n, gated = (part[t] for part in s[:4])
+        dn = dh * (1 - z) * (1 - n * n)
+        d_rz = [dn * gated * r * (1 - r), dh * (h - n) * z * (1 - z)]
+        da = torch.cat([*d_rz, dn * r], -1)  # in a split of the hidden side
+        d_hidden = self.gates.both.backward(da, at(s.both, t))
+        d_input = torch.cat([*d_rz, dn], -1) if self.split else d_hidden
+        dzh = self.gates.hidden.backward(d_hidden, at(s.hidden, t))
+        return (dzh @ self.p["weight_hh"] + dh * z,), (da, d_input, d_hidden, dzh)
+
+    def gradients(
+        self, x: Tensor, before: State, s: Activations, steps: tuple[Tensor, ...]
+    ) -> tuple[Tensor, Parameters]:
+        da, d_input, d_hidden, dzh = steps
+        dzx = self.gates.input.backward(d_input, s.input)
+        dx, grads = products(self.p, dzx, dzh, x, before[0])
+        saved = (s.input, s.hidden, s.both)
+        return dx, grads | self.gates.parameter_gradients((d_input, d_hidden, da), (dzx, dzh, d_hidden), saved)

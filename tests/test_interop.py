@@ -1,0 +1,396 @@
+"""`interop`: what other libraries' weights compute here, against `oracle`'s NumPy programs of those libraries."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+import layernorm as ln
+import oracle
+from layernorm.formula import PRESETS
+from layernorm.interop._libraries import LIBRARIES
+
+VALUE = 1e-12  # float64's 1.1e-16, times a step's sums and the normalisations' conditioning; 1e-15 is typical
+I, H = 3, 4  # noqa: E741
+SCOPES = ("input", "transform", "forget", "output", "state")
+
+
+# One step of each library, written for its arrays' names: the names and shapes are the library's, not interop's.
+
+
+def kiros(a, x, h, c):
+    return oracle.kiros_lstm_step(x, h, c, **a)
+
+
+def haste(a, x, h, c):
+    return oracle.haste_lstm_step(x, h, c, **a)
+
+
+def torchscript(a, x, h, c):
+    norms = [(a[f"layernorm_{k}.weight"], a[f"layernorm_{k}.bias"]) for k in "ihc"]
+    return oracle.torchscript_lstm_step(x, h, c, a["weight_ih"], a["weight_hh"], *norms)
+
+
+def keras(a, x, h, c):
+    norms = [(a[f"{k}_norm/gamma"], a[f"{k}_norm/beta"]) for k in ("kernel", "recurrent", "state")]
+    return oracle.keras_lstm_step(x, h, c, a["kernel"], a["recurrent_kernel"], a.get("bias", np.zeros(4 * H)), *norms)
+
+
+def tf1(a, x, h, c):
+    norms = {scope: (a[f"{scope}/gamma"], a[f"{scope}/beta"]) for scope in SCOPES}
+    return oracle.tf1_lstm_step(x, h, c, a["kernel"], norms)
+
+
+def sonnet(a, x, h, c):
+    norm = (a["layer_norm/gamma"], a["layer_norm/beta"])
+    return oracle.sonnet_lstm_step(x, h, c, a["w_gates"], a["b_gates"], norm)
+
+
+PROGRAMS = {"kiros": kiros, "haste": haste, "torchscript": torchscript, "keras": keras, "tf1": tf1, "sonnet": sonnet}
+
+
+def theirs(library, size=I):
+    """The shapes of a library's arrays, as its source declares them; Keras's in the order of `get_weights`."""
+    four = 4 * H
+    if library == "kiros":
+        vectors = {name: (H if name in ("b3", "s3") else four,) for name in ("b", "b1", "b2", "b3", "s1", "s2", "s3")}
+        return {"W": (size, four), "U": (H, four)} | vectors
+    if library == "haste":
+        matrices = {"kernel": (size, four), "recurrent_kernel": (H, four)}
+        return matrices | {"bias": (four,), "gamma": (2, four), "gamma_h": (H,), "beta_h": (H,)}
+    if library == "torchscript":
+        norms = {"layernorm_i": four, "layernorm_h": four, "layernorm_c": H}
+        vectors = {f"{k}.{part}": (n,) for k, n in norms.items() for part in ("weight", "bias")}
+        return {"weight_ih": (four, size), "weight_hh": (four, H)} | vectors
+    if library == "keras":
+        norms = {"kernel_norm": four, "recurrent_norm": four, "state_norm": H}
+        vectors = {f"{k}/{part}": (n,) for k, n in norms.items() for part in ("gamma", "beta")}
+        return {"kernel": (size, four), "recurrent_kernel": (H, four), "bias": (four,)} | vectors
+    if library == "tf1":
+        norms = {f"{scope}/{part}": (H,) for scope in SCOPES for part in ("gamma", "beta")}
+        return {"kernel": (size + H, four)} | norms
+    norm = {f"layer_norm/{part}": (four,) for part in ("gamma", "beta")}
+    return {"w_gates": (size + H, four), "b_gates": (four,)} | norm
+
+
+def drawn(library, seed=0, size=I):
+    """Random weights; gains around 1, everything else around 0."""
+    rng = np.random.default_rng(seed)
+    gains = ("gamma", "gamma_h", "weight", "s1", "s2", "s3")
+    return {
+        key: rng.normal(key.replace(".", "/").split("/")[-1] in gains, 0.7, shape)
+        for key, shape in theirs(library, size).items()
+    }
+
+
+def inputs(T=5, B=2, parts=1, seed=9):
+    rng = np.random.default_rng(seed)
+    return rng.normal(0, 1, (T, B, I)), tuple(rng.normal(0, 0.7, (parts, B, H)) for _ in "hc")
+
+
+def same(got, expected):
+    np.testing.assert_allclose(got.detach().numpy(), expected, rtol=0, atol=VALUE * max(1, np.abs(expected).max()))
+
+
+def close(module, x, state, output, final):
+    got, (h, c) = module(torch.tensor(x), tuple(torch.tensor(part) for part in state))
+    for ours, expected in ((got, output), (h, final[0]), (c, final[1])):
+        same(ours, expected)
+
+
+def equal(got, expected):
+    assert set(got) == set(expected)
+    for key, array in expected.items():
+        assert np.array_equal(got[key].numpy(), array), key
+
+
+def test_every_published_preset_has_a_row_and_a_program():
+    rows = {(row.preset, row.network) for row in LIBRARIES}
+    own = {"paper", "cell"}
+    assert rows == {(name, network) for name, of in PRESETS.items() for network in of if name not in own}
+    assert rows == {(name, "LSTM") for name in PROGRAMS} | {("haste", "GRU"), ("kiros", "GRU")}
+
+
+@pytest.mark.parametrize("library", PROGRAMS)
+def test_the_shapes_are_the_librarys(library):
+    assert ln.interop.shapes(library, I, H) == theirs(library)
+    if library == "keras":
+        assert list(ln.interop.shapes(library, I, H)) == list(theirs(library)), "the order of get_weights"
+
+
+@pytest.mark.parametrize("library", PROGRAMS)
+def test_it_computes_what_the_library_computes(library):
+    arrays, (x, state) = drawn(library), inputs()
+    output, final = oracle.sequence(lambda x, h, c: PROGRAMS[library](arrays, x, h, c), x, [part[0] for part in state])
+    module = ln.interop.from_state(arrays, library)
+    assert (type(module), module.formula, module.input_size, module.hidden_size) == (ln.LSTM, library, I, H)
+    close(module, x, state, output, [part[None] for part in final])
+
+
+@pytest.mark.parametrize("library", PROGRAMS)
+def test_the_way_back_gives_the_same_arrays(library):
+    arrays = drawn(library)
+    if library == "keras":  # a sum of three biases, of which we keep two
+        arrays["bias"][:] = 0
+    got = ln.interop.to_state(ln.interop.from_state(arrays, library))
+    equal({key: got[key] for key in arrays}, arrays)
+    assert set(got) == set(arrays)
+
+
+@pytest.mark.parametrize("library", PROGRAMS)
+def test_the_way_there_and_back_gives_the_same_module(library):
+    """Also biases that the library has not, of which only the sum is used."""
+    module = ln.LSTM(I, H, formula=library, dtype=torch.float64)
+    rng = np.random.default_rng(3)
+    for parameter in module.parameters():
+        parameter.data.copy_(torch.tensor(rng.normal(0.5, 0.7, parameter.shape)))
+    again = ln.interop.from_state(ln.interop.to_state(module), library)
+    x, state = inputs()
+    output, final = module(torch.tensor(x), tuple(torch.tensor(part) for part in state))
+    close(again, x, state, output.detach().numpy(), [part.detach().numpy() for part in final])
+    if library not in ("haste", "tf1"):  # haste and tf1 have one bias
+        equal(again.state_dict(), {key: value.numpy() for key, value in module.state_dict().items()})
+
+
+GRUS = {
+    "haste": (
+        oracle.haste_gru_step,
+        {"kernel": (I, 3 * H), "recurrent_kernel": (H, 3 * H), "bias": (3 * H,), "recurrent_bias": (3 * H,)}
+        | {"gamma": (2, 3 * H)},
+    ),
+    "kiros": (
+        oracle.kiros_gru_step,
+        {"W": (I, 2 * H), "b": (2 * H,), "U": (H, 2 * H), "Wx": (I, H), "bx": (H,), "Ux": (H, H)}
+        | {f"{kind}{k}": (n * H,) for kind in "bs" for k, n in zip((1, 2, 3, 4), (2, 1, 2, 1), strict=True)},
+    ),
+}
+
+
+@pytest.mark.parametrize("library", GRUS)
+def test_grus(library):
+    rng, (program, shapes) = np.random.default_rng(4), GRUS[library]
+    assert ln.interop.shapes(library, I, H, "GRU") == shapes
+    arrays = {key: rng.normal(key[0] in "gs", 0.7, shape) for key, shape in shapes.items()}
+    x, (h, _) = inputs()
+    output, final = oracle.sequence(lambda x, h: program(x, h, **arrays), x, [h[0]])
+    module = ln.interop.from_state(arrays, library, network="GRU")
+    assert (type(module), module.formula) == (ln.GRU, library)
+    got, h_n = module(torch.tensor(x), torch.tensor(h))
+    same(got, output)
+    same(h_n, final[0][None])
+    back = ln.interop.to_state(module)
+    equal({key: back[key] for key in arrays}, arrays)
+    two = {f"{k}.{key}": a for k in range(2) for key, a in arrays.items()}
+    for key in shapes:
+        if shapes[key][0] == I:
+            two[f"1.{key}"] = rng.normal(0, 0.7, (H, shapes[key][1]))
+    again = ln.interop.from_state(two, library, network="GRU", prefixes=["0.", "1."])
+    back = ln.interop.to_state(again, prefixes=["0.", "1."])
+    equal({key: back[key] for key in two}, two)
+    assert set(back) == set(two)
+
+
+def test_the_biases_of_keras_are_one_sum():
+    arrays = drawn("keras")
+    got = ln.interop.to_state(ln.interop.from_state(arrays, "keras"))
+    same(got["kernel_norm/beta"], arrays["kernel_norm/beta"] + arrays["bias"])
+    assert not got["bias"].any()
+    assert np.array_equal(got["recurrent_norm/beta"].numpy(), arrays["recurrent_norm/beta"])
+    del arrays["bias"]  # use_bias=False
+    got = ln.interop.to_state(ln.interop.from_state(arrays, "keras"))
+    equal({key: got[key] for key in arrays}, arrays)
+
+
+@pytest.mark.parametrize("library", PROGRAMS)
+@pytest.mark.parametrize("pairs", [False, True])
+def test_layers_and_directions_by_prefix(library, pairs):
+    D = 1 + pairs
+    prefixes = [tuple(f"layers.{n}.{d}." for d in range(D)) if pairs else f"layers.{n}." for n in range(2)]
+    flat = [prefix for layer in prefixes for prefix in ([layer] if isinstance(layer, str) else layer)]
+    parts = [drawn(library, seed, I if seed < D else D * H) for seed in range(2 * D)]
+    state = {prefix + key: a for prefix, part in zip(flat, parts, strict=True) for key, a in part.items()}
+    x, hx = inputs(parts=2 * D)
+    y, finals = x, []
+    for k in range(0, 2 * D, D):
+        runs = [
+            oracle.sequence(
+                lambda x, h, c, a=parts[k + d]: PROGRAMS[library](a, x, h, c), y, [p[k + d] for p in hx], reverse=d == 1
+            )
+            for d in range(D)
+        ]
+        y = np.concatenate([output for output, _ in runs], 2)
+        finals += [final for _, final in runs]
+    module = ln.interop.from_state(state | {"embedding": np.arange(3)}, library, prefixes=prefixes)
+    close(module, x, hx, y, [np.stack(part) for part in zip(*finals, strict=True)])
+    if library != "keras":
+        got = ln.interop.to_state(module, prefixes=prefixes)
+        equal({key: got[key] for key in state}, state)
+
+
+@pytest.mark.parametrize(
+    ("library", "given"),
+    [
+        ("torchscript", {"eps": 0.0}),
+        ("keras", {"eps": 0.1}),
+        ("tf1", {"forget_bias": 0.3}),
+        ("sonnet", {"forget_bias": 0}),
+    ],
+)
+def test_the_librarys_own_arguments(library, given, monkeypatch):
+    """eps in the oracle is a default argument; a forget bias is as much in the bias."""
+    arrays, (x, state) = drawn(library), inputs()
+    used = copy.deepcopy(arrays)
+    if "eps" in given:
+        plain = oracle.layer_norm
+        monkeypatch.setattr(oracle, "layer_norm", lambda z, gain, bias, eps=0: plain(z, gain, bias, given["eps"]))
+    else:
+        biases = {"tf1": ("forget/beta", slice(None)), "sonnet": ("b_gates", slice(2 * H, 3 * H))}
+        key, rows = biases[library]
+        used[key][rows] += given["forget_bias"] - 1.0
+    output, final = oracle.sequence(lambda x, h, c: PROGRAMS[library](used, x, h, c), x, [p[0] for p in state])
+    module = ln.interop.from_state(arrays, library, **given)
+    close(module, x, state, output, [part[None] for part in final])
+    got = ln.interop.to_state(module, library)
+    if library != "keras":
+        equal({key: got[key] for key in arrays}, arrays)
+
+
+def test_types_devices_and_generator():
+    arrays = {key: torch.tensor(a, dtype=torch.bfloat16, requires_grad=True) for key, a in drawn("haste").items()}
+    before = torch.get_rng_state()
+    module = ln.interop.from_state(arrays, "haste")
+    assert torch.equal(torch.get_rng_state(), before), "it draws no random numbers"
+    assert {p.dtype for p in module.parameters()} == {torch.bfloat16}
+    assert all(p.requires_grad and p.is_leaf and p.is_contiguous() for p in module.parameters())
+    assert ln.interop.from_state(arrays, "haste", dtype=torch.float64, batch_first=True).batch_first
+    arrays["bias"] = arrays["bias"].float()
+    assert ln.interop.from_state(arrays, "haste").weight_ih_l0.dtype == torch.float32, "nothing is rounded"
+    assert ln.interop.from_state(arrays, "haste", device="meta").gain_c_l0.device.type == "meta"
+
+
+@pytest.mark.parametrize("library", PROGRAMS)
+def test_nothing_is_shared(library):
+    arrays = {key: torch.tensor(a) for key, a in drawn(library).items()}
+    module = ln.interop.from_state(arrays, library)
+    before = copy.deepcopy(module.state_dict())
+    for array in [*arrays.values(), *ln.interop.to_state(module).values()]:
+        assert not array.requires_grad
+        array.fill_(7)
+    for key, value in module.state_dict().items():
+        assert torch.equal(value, before[key])
+
+
+def test_a_module_without_biases_has_zeros_there():
+    module = ln.LSTM(I, H, bias=False, formula="haste")
+    got = ln.interop.to_state(module)
+    assert not got["bias"].any()
+    assert not got["beta_h"].any()
+
+
+def test_a_formula_counts_by_what_it_says():
+    module = ln.LSTM(I, H, formula=ln.Formula(gates="split", cell="output"))
+    assert set(ln.interop.to_state(module, "haste")) == set(theirs("haste"))
+    with pytest.raises(ValueError, match=r"formula must be one of .* got None"):
+        ln.interop.to_state(module)
+    with pytest.raises(ValueError, match="got 'paper'"):
+        ln.interop.to_state(ln.LSTM(I, H))
+
+
+def changed(library, **arrays):
+    given = drawn(library) | arrays
+    return {key: a for key, a in given.items() if a is not None}
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda f: f({}, "hase"), ValueError, r"formula must be one of .*got 'hase'; did you mean 'haste'"),
+        (lambda f: f({}, "sonnet", network="GRU"), ValueError, "'sonnet' has weights of LSTM, not of GRU"),
+        (
+            lambda f: f(changed("haste"), "haste", network="GRU"),
+            ValueError,
+            r"haste: expected .*; missing \['recurrent_bias'\], unexpected \['gamma_h', 'beta_h'\]",
+        ),
+        (lambda f: f([1], "haste"), TypeError, "state must be a mapping from names to arrays, got list"),
+        (lambda f: f(changed("haste", gamma_h=None), "haste"), ValueError, r"haste: .*; missing \['gamma_h'\]"),
+        (lambda f: f(changed("keras", x=0.0), "keras"), ValueError, r"keras: expected .*; unexpected \['x'\]"),
+        (
+            lambda f: f(changed("haste"), "haste", prefixes="cell/"),
+            ValueError,
+            r"haste: expected .* under 'cell/'; missing \['cell/kernel', .*'cell/beta_h'\]",
+        ),
+        (
+            lambda f: f(changed("haste", gamma=np.zeros((4 * H, 2))), "haste"),
+            ValueError,
+            r"haste: gamma: expected shape \(2, 16\) \(input size 3, H = 4\), got \(16, 2\)",
+        ),
+        (
+            lambda f: f(changed("haste", kernel=np.zeros((4 * H, I))), "haste"),
+            ValueError,
+            r"haste: kernel: expected shape \(I, 4H\), got \(16, 3\)",
+        ),
+        (
+            lambda f: f(changed("torchscript", weight_ih=np.zeros((3, 16))), "torchscript"),
+            ValueError,
+            r"torchscript: weight_ih: expected shape \(4H, I\), got \(3, 16\)",
+        ),
+        (
+            lambda f: f(changed("tf1", kernel=np.zeros((3, 16))), "tf1"),
+            ValueError,
+            r"tf1: kernel: expected shape \(I \+ H, 4H\), got \(3, 16\)",
+        ),
+        (
+            lambda f: f(changed("sonnet", w_gates=np.zeros(16)), "sonnet"),
+            ValueError,
+            r"sonnet: w_gates: expected shape \(I \+ H, 4H\), got \(16,\)",
+        ),
+        (
+            lambda f: f(changed("haste", bias=np.zeros(16, int)), "haste"),
+            TypeError,
+            "haste: bias: expected an array of floating-point numbers, got ndarray of int64",
+        ),
+        (
+            lambda f: f(changed("haste", bias=torch.zeros(16, dtype=torch.int32)), "haste"),
+            TypeError,
+            r"haste: bias: expected .* got Tensor of torch.int32",
+        ),
+        (
+            lambda f: f(changed("haste"), "haste", forget_bias=1.0),
+            ValueError,
+            "forget_bias of 'haste' LSTM is always 0.0 at run time, got 1.0",
+        ),
+        (lambda f: f(changed("sonnet"), "sonnet", eps=0.1), ValueError, "eps of .* is always 1e-05 .*, got 0.1"),
+        (lambda f: f({}, "haste", prefixes=[]), ValueError, r"prefixes must be one for each layer.* got \[\]"),
+        (lambda f: f({}, "haste", prefixes=["a", ("b", "c")]), ValueError, "prefixes must be one for each layer"),
+        (lambda f: f({}, "haste", prefixes=["a", "a"]), ValueError, "all different"),
+        (lambda f: f({}, "haste", prefixes=[("a", "b", "c")]), ValueError, "or a pair for each"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call(ln.interop.from_state)
+
+
+@pytest.mark.parametrize(
+    ("module", "given", "error", "message"),
+    [
+        (torch.nn.LSTM(2, 2), {}, TypeError, r"module must be a layernorm\.LSTM or GRU, got torch\.nn\..*LSTM"),
+        (ln.LSTM(2, 2), {"formula": "keras"}, ValueError, "'keras' does: it has cell='output', not 'carry'"),
+        (ln.LSTM(2, 2, formula="haste", eps=0.1), {}, ValueError, "eps=0.1, not 1e-05"),
+        (ln.LSTM(2, 2, formula="haste", norm="rms"), {}, ValueError, "norm='rms', not 'layer'"),
+        (ln.LSTM(2, 2, norm=None), {"formula": "haste"}, ValueError, "norm=None, not 'layer'"),
+        (ln.LSTM(2, 3, proj_size=2, formula="haste"), {}, ValueError, "proj_size=2, not 0"),
+        (ln.GRU(2, 2), {"formula": "haste"}, ValueError, "span='joint', not 'all'"),
+        (ln.LSTM(2, 2, 2, formula="haste"), {}, ValueError, "one prefix for each of 2 layers, got ''"),
+        (
+            ln.LSTM(2, 2, bidirectional=True, formula="haste"),
+            {"prefixes": ["a"]},
+            ValueError,
+            "one pair of prefixes for each of 1 layers",
+        ),
+    ],
+)
+def test_what_is_refused_on_the_way_back(module, given, error, message):
+    with pytest.raises(error, match=message):
+        ln.interop.to_state(module, **given)
