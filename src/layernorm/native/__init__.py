@@ -95,6 +95,8 @@ class _Static(NamedTuple):
 @cache
 def _static(recurrence: Recurrence) -> _Static:
     f, names = recurrence.formula, recurrence.parameter_names
+    if f.bias_again or (recurrence.network == "GRU" and f.span == "all"):  # the choice of an engine leaves these out
+        raise RuntimeError(f"{recurrence.network.lower()}: the native engine has no kernel for {f}")
     split = f.gates == "split"
     norm = 0 if f.gates is None else 2 if recurrence.norm == "rms" else 1
     numbers = (
