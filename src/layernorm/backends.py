@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import torch
 
-from .formula import Recurrence, unknown
+from .formula import unknown
 
 ENGINES = {
     # name: module; the order is the order of preference
@@ -97,21 +97,9 @@ def _choose(asked_for: str | None, op: str, device: str, dtype: torch.dtype, rec
 @functools.lru_cache(4096)
 def _first(asked_for: str | None, op: str, device: str, dtype: torch.dtype, recurrence: str | None) -> str:
     for name in (asked_for,) if asked_for else available():
-        if name == "reference" or (
-            not _equations_alone(recurrence) and engine(name).covers(op, device, dtype, recurrence)
-        ):
+        if name == "reference" or engine(name).covers(op, device, dtype, recurrence):
             return name
     raise RuntimeError(f"backend {asked_for!r} has no kernel for {op} on {device} in {dtype}")
-
-
-def _equations_alone(recurrence: str | None) -> bool:
-    """Whether only the reference has these equations: a GRU over all its gates at once, one bias, a bias twice."""
-    if recurrence is None:
-        return False
-    described = Recurrence.decode(recurrence)
-    formula = described.formula
-    over_all = described.network == "GRU" and formula.span == "all"
-    return over_all or formula.biases != "both" or formula.bias_again
 
 
 # torch.compile cannot look into imports: it calls this once, with arguments that it holds constant, and keeps the name.

@@ -25,7 +25,7 @@ class Op:
         kernel: runs it on the engine that its last argument names; checks its arguments first.
         fake: empty tensors of the right shapes, for `torch.compile` and `torch.export`.
         setup_context, backward: its gradient, as `torch.library.register_autograd` takes them.
-        unchecked: the kernel for calls whose arguments need no check, those of our own backward.
+        unchecked: the kernel for the calls of our own backward, whose arguments need hardly any check.
     """
 
     def __init__(

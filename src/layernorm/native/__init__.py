@@ -76,8 +76,14 @@ ISA = _start(_LIBRARY)
 
 
 def covers(op: str, device: str, dtype: torch.dtype, recurrence: str | None) -> bool:
-    """On the CPU every formula and shape of both ops, in float64, float32, bfloat16 and float16."""
-    return device == "cpu" and dtype in _TYPES
+    """On the CPU both ops, in float64, float32, bfloat16 and float16, but for the formulas that `_lacks` tells."""
+    return device == "cpu" and dtype in _TYPES and (recurrence is None or not _lacks(Recurrence.decode(recurrence)))
+
+
+def _lacks(recurrence: Recurrence) -> bool:
+    """Whether there is no kernel for it: a GRU normalised over all its gates at once, a bias added twice."""
+    f = recurrence.formula
+    return f.bias_again or (recurrence.network == "GRU" and f.span == "all")
 
 
 def _up(n: int, to: int) -> int:
@@ -95,7 +101,7 @@ class _Static(NamedTuple):
 @cache
 def _static(recurrence: Recurrence) -> _Static:
     f, names = recurrence.formula, recurrence.parameter_names
-    if f.bias_again or (recurrence.network == "GRU" and f.span == "all"):  # the choice of an engine leaves these out
+    if _lacks(recurrence):
         raise RuntimeError(f"{recurrence.network.lower()}: the native engine has no kernel for {f}")
     split = f.gates == "split"
     norm = 0 if f.gates is None else 2 if recurrence.norm == "rms" else 1
@@ -165,13 +171,13 @@ class _Call:
         )  # fmt: skip
 
     def pointer(self, tensor: Tensor | None) -> int:
-        """Of the tensor in the type that is computed in, and contiguous."""
-        if tensor is None:
+        """Of the tensor in the type that is computed in, in order in memory."""
+        ready = _as_it_lies(tensor, self.dtype)
+        if ready is None:
             return 0
-        if tensor.dtype is not self.dtype or not tensor.is_contiguous() or tensor.is_neg():
-            tensor = tensor.to(self.dtype).contiguous().resolve_neg()
-            self.copies.append(tensor)
-        return tensor.data_ptr()
+        if ready is not tensor:
+            self.copies.append(ready)
+        return ready.data_ptr()
 
     def run(self, function: Any, *pointers: int) -> None:
         packed = _RECURRENT.pack(*self.fields, *pointers, *(0,) * (_POINTERS - len(pointers)))
@@ -269,13 +275,10 @@ def _pair(state: Sequence[Tensor]) -> tuple[int, int]:
     return state[0].data_ptr(), state[1].data_ptr() if len(state) > 1 else 0
 
 
-def _straight(tensor: Tensor) -> bool:
-    """Whether its memory holds its numbers in order."""
-    return tensor.is_contiguous() and not tensor.is_neg()
-
-
 def _rows(tensor: Tensor, M: int, N: int) -> tuple[Tensor, int]:
     """The tensor as M rows of N neighbouring elements, and how far apart these rows are."""
+    if tensor.is_contiguous() and not tensor.is_neg():
+        return tensor, N
     rows = tensor.resolve_neg().reshape(M, N)
     if N > 1 and rows.stride(1) != 1:
         rows = rows.contiguous()
@@ -290,11 +293,14 @@ def _parameters(weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor | No
     dtype = one.dtype
     if dtype not in _TYPES or (bias is not None and bias.dtype is not dtype):
         dtype = torch.float64
-    if weight is not None and (weight.dtype is not dtype or not _straight(weight)):
-        weight = weight.to(dtype).contiguous().resolve_neg()
-    if bias is not None and (bias.dtype is not dtype or not _straight(bias)):
-        bias = bias.to(dtype).contiguous().resolve_neg()
-    return weight, bias, _TYPES[dtype]
+    return _as_it_lies(weight, dtype), _as_it_lies(bias, dtype), _TYPES[dtype]
+
+
+def _as_it_lies(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """The same numbers, of this type and in order in memory; the tensor itself if it is so."""
+    if tensor is None or (tensor.dtype is dtype and tensor.is_contiguous() and not tensor.is_neg()):
+        return tensor
+    return tensor.to(dtype).contiguous().resolve_neg()
 
 
 def _sizes(input: Tensor, normalized_shape: Sequence[int]) -> tuple[int, int]:
@@ -315,7 +321,7 @@ def normalize_forward(
 ) -> list[Tensor]:
     """[y], with ``residual`` [y, input + residual], and with ``save`` mean and reciprocal deviation."""
     M, N = _sizes(input, normalized_shape)
-    x, x_m = (input, N) if _straight(input) else _rows(input, M, N)
+    x, x_m = _rows(input, M, N)
     gain, shift, parameter_type = _parameters(weight, bias)
     y = torch.empty_like(input, memory_format=torch.contiguous_format)
     results, more, more_m, total = [y], None, 0, 0
@@ -357,8 +363,7 @@ def normalize_backward(
 ) -> list[Tensor]:
     """The gradients of what was normalised, of weight and of bias, of those that there are."""
     M, N = _sizes(input, normalized_shape)
-    x, x_m = (input, N) if _straight(input) else _rows(input, M, N)
-    dy, dy_m = (grad, N) if _straight(grad) else _rows(grad, M, N)
+    (x, x_m), (dy, dy_m) = _rows(input, M, N), _rows(grad, M, N)
     more, more_m = (None, 0) if grad_total is None else _rows(grad_total, M, N)
     gain, shift, parameter_type = _parameters(weight, bias)
     d_x = torch.empty_like(input, memory_format=torch.contiguous_format)

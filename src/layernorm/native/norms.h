@@ -15,11 +15,8 @@ template <class E> struct Computed { typedef float W; };
 template <> struct Computed<float> { typedef double W; };
 template <> struct Computed<double> { typedef double W; };
 
-// The type that a row's first, rough mean is taken in.
-template <class E> struct Rough { typedef float type; };
-template <> struct Rough<double> { typedef double type; };
-
-// What the statistics and results are computed from: the row itself; of a 16-bit type, widened once.
+// What the statistics and results are computed from: the row itself; of a 16-bit type, widened once. The first, rough mean
+// is taken in this type, too.
 template <class E> struct Read { typedef float type; };
 template <> struct Read<double> { typedef double type; };
 
@@ -141,15 +138,14 @@ template <class E> struct NormForward {
     }
 
     bool all_rows(i64 m, i64 end) const {
-        using S = typename Rough<E>::type;
         Widened widened{sizeof(Z) == sizeof(E) ? 0 : TOGETHER * round_up(n.N, PAD), nullptr};
         if (!of_part.arrange(widened)) return false;
         Z* z = widened.rows;
         for (i64 count; m < end; m += count) {
             count = end - m >= TOGETHER ? TOGETHER : 1;
-            if (count > 1 && rows<S, W, TOGETHER>(m, z)) continue;
+            if (count > 1 && rows<Z, W, TOGETHER>(m, z)) continue;
             count = 1;  // which of them is out of range?
-            if (!rows<S, W, 1>(m, z)) rows<double, double, 1>(m, z);
+            if (!rows<Z, W, 1>(m, z)) rows<double, double, 1>(m, z);
         }
         of_part.release();
         return true;
