@@ -152,7 +152,8 @@ class Recurrence:
     Args:
         network: ``"RNN"``, ``"LSTM"`` or ``"GRU"``.
         formula: where its normalisations sit; `PLAIN` for none.
-        norm: what a normalisation is: ``"layer"`` (mean and deviation) or ``"rms"`` (root of the mean square).
+        norm: what a normalisation is: ``"layer"`` (mean and deviation over the units), ``"rms"`` (root of their mean
+            square) or ``"batch"`` (mean and deviation over the training cases).
         bias: whether there are additive biases at all.
         projected: LSTM only: whether ``h`` is projected by ``weight_hr``.
         nonlinearity: RNN only: ``"tanh"`` or ``"relu"``.
@@ -160,7 +161,7 @@ class Recurrence:
 
     network: Network
     formula: Formula = field(default=PLAIN)
-    norm: Literal["layer", "rms"] = "layer"
+    norm: Literal["layer", "rms", "batch"] = "layer"
     bias: bool = True
     projected: bool = False
     nonlinearity: Literal["tanh", "relu"] = "tanh"
@@ -176,6 +177,11 @@ class Recurrence:
     def parameter_names(self) -> tuple[str, ...]:
         """The parameters in the order in which the ops take them: torch's own first, in torch's order."""
         return tuple(self.parameter_shapes(1, 1))
+
+    @property
+    def gain_names(self) -> tuple[str, ...]:
+        """The gains, one for each normalisation."""
+        return tuple(name for name in self.parameter_names if name.startswith("gain"))
 
     @property
     def state_names(self) -> tuple[str, ...]:

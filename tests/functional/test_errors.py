@@ -30,9 +30,9 @@ ZEROS = torch.zeros(2, 5)
         (
             lambda: gru(X, None, P, norm="layr"),
             ValueError,
-            r"\['layer', 'rms'\] or None, got 'layr'; did you mean 'layer'",
+            r"\['layer', 'rms', 'batch', 'weight'\] or None, got 'layr'; did you mean 'layer'",
         ),
-        (lambda: gru(X, None, P, norm="batch"), ValueError, "norm must be one of"),
+        (lambda: gru(X, None, P, norm="batch"), ValueError, "norm=.batch. needs a module; use layernorm.GRU"),
         (lambda: gru(X, None, P, formula="cell"), ValueError, "defined for LSTM, not for GRU"),
         (
             lambda: rnn(X, None, {}, nonlinearity="sigmoid"),

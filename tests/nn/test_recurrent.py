@@ -174,7 +174,7 @@ def test_constructor_arguments_can_be_read_as_from_torchs(kind):
     ("call", "error", "message"),
     [
         (lambda: ln.LSTM(3, 4, norm="lyer"), ValueError, "did you mean 'layer'"),
-        (lambda: ln.LSTM(3, 4, norm="batch"), ValueError, "norm must be one of"),
+        (lambda: ln.LSTM(3, 4, norm="bach"), ValueError, "norm must be one of"),
         (lambda: ln.GRU(3, 4, formula="cell"), ValueError, "defined for LSTM, not for GRU"),
         (lambda: ln.RNN(3, 4, nonlinearity="gelu"), ValueError, "nonlinearity must be one of"),
         (lambda: ln.LSTM(3, 0), ValueError, "hidden_size must be greater than zero, got 0"),

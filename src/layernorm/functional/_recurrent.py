@@ -11,9 +11,11 @@ from torch import Tensor
 
 from .. import backends, reference
 from ..formula import GATES, PLAIN, Formula, Recurrence, resolve, unknown
+from ..reference import Moments as Moments
+from ..reference import Statistics as Statistics
 from ._bind import Op, autocast_type, gradients_of_equations, transforming, wants_gradient
 
-NORMS = ("layer", "rms", None)
+NORMS = ("layer", "rms", "batch", "weight", None)
 
 
 def describe(
@@ -35,8 +37,10 @@ def describe(
         raise ValueError(unknown("norm", norm, names).replace(str(names), f"{names} or None"))
     if nonlinearity not in ("tanh", "relu"):
         raise ValueError(unknown("nonlinearity", nonlinearity, ["tanh", "relu"]))
-    where = PLAIN if norm is None else resolve(formula, network, eps)  # type: ignore[arg-type]
-    kind = norm or "layer"
+    if norm in (None, "weight"):  # weight norm is how the weights are made, the equations are torch's
+        where, kind = PLAIN, "layer"
+    else:
+        where, kind = resolve(formula, network, eps), norm  # type: ignore[arg-type]
     return Recurrence(network, where, kind, bool(bias), projected, nonlinearity)  # type: ignore[arg-type]
 
 
@@ -70,6 +74,38 @@ def run(
     arguments = (input, state, params, lengths, reset, recurrence, reverse, save, backend)
     output, *final = _RECURRENT(1 + len(state), tensors, save, *arguments)
     return output, final
+
+
+def run_over_cases(
+    input: Tensor,
+    state: Sequence[Tensor],
+    params: Sequence[Tensor],
+    recurrence: str,
+    lengths: Tensor | None = None,
+    reset: Tensor | None = None,
+    reverse: bool = False,
+    population: Mapping[str, Moments] | None = None,
+    count_padding: bool = False,
+) -> tuple[Tensor, list[Tensor], Statistics | None]:
+    """`run` under batch norm, by plain equations: also what the batch tells about the population.
+
+    With ``population``, for each gain the mean and variance (T, n) to normalise by, no case depends on another.
+    ``count_padding``: whether a row that has ended counts, with the input 0 and its final state.
+
+    Raises:
+        ValueError: fewer than two cases to take statistics over.
+    """
+    input, state, params = cast_by_autocast(input, state, params)
+    equations = Recurrence.decode(recurrence)
+    _check(input, state, params, lengths, reset, equations)
+    _check_lengths(lengths, input.shape[0])
+    if population is None and input.shape[0]:
+        cases = input.shape[1] if lengths is None or count_padding else int((lengths > 0).sum())
+        if cases < 2:
+            raise ValueError(f"expected two training cases or more under batch norm when training, got {cases}")
+    arguments = (lengths, reset, equations, reverse, population, count_padding)
+    (output, *final), statistics = reference.recurrent_over_cases(input, state, params, *arguments)
+    return output, final, statistics
 
 
 def cast_by_autocast(
@@ -118,6 +154,8 @@ def _layout(
     parameters: Mapping[str, Tensor],
 ) -> tuple[str, tuple[str, ...], int, int]:
     """The encoded `Recurrence`, its parameters' names, H and P; the mapping must have just these names."""
+    if norm in ("batch", "weight"):
+        raise ValueError(f"{network.lower()}: norm={norm!r} needs a module; use layernorm.{network}")
     projected = network == "LSTM" and "weight_hr" in parameters
     encoded, names = _encode(network, norm, formula, eps, bias, projected, nonlinearity)
     if set(names) != set(parameters):

@@ -32,13 +32,14 @@ def convert(
     *,
     formula: str | Formula = "paper",
     eps: float | None = None,
-    gain_init: float = 1.0,
+    gain_init: float | None = None,
 ) -> torch.nn.Module:
     """Swaps every `torch.nn.RNN`, `LSTM`, `GRU` and their cells inside a module for layernorm's, keeping the weights.
 
     The parameters that both have are kept as the same objects, so that ties, optimisers and ``requires_grad`` stay
-    valid; the gains and the cell's bias are new, on the same device and of the same type. Subclasses of torch's modules
-    are left alone, with a warning: what they add could not be kept.
+    valid (weight norm's weights are computed: its directions are copies); the gains and the cell's bias are new, on the
+    same device and of the same type. Subclasses of torch's modules are left alone, with a warning: what they add could
+    not be kept.
 
     Args:
         module: changed in place, unless it is itself one of torch's recurrent modules.
@@ -107,4 +108,6 @@ def _converted(old: torch.nn.Module, keywords: dict[str, Any]) -> torch.nn.Modul
     for name, parameter in old._parameters.items():
         if name in new._parameters:
             new._parameters[name] = parameter
+        elif parameter is not None and hasattr(new, name):  # weight norm computes it
+            setattr(new, name, parameter.detach())
     return new.train(old.training)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from ..formula import Formula, Network, Recurrence
-from ..functional._recurrent import describe, run
+from ..formula import PLAIN, Formula, Network, Recurrence
+from ..functional._recurrent import describe, run, run_over_cases
+from ._population import Population
 
 State = tuple[Tensor, ...]
 Shapes = dict[str, tuple[int, ...]]
+
+_GAIN_INIT: Mapping[str | None, float | None] = {"batch": 0.1, "weight": None}
+"""Where it is not 1: Cooijmans et al., section 5, and under weight norm the norm of the weight itself."""
 
 
 class Normalised(torch.nn.Module):
@@ -22,11 +26,14 @@ class Normalised(torch.nn.Module):
 
     network: Network
 
-    def _describe(self, norm: str | None, formula: str | Formula, eps: float | None, **more: Any) -> None:
+    def _describe(
+        self, norm: str | None, formula: str | Formula, eps: float | None, gain_init: float | None, **more: Any
+    ) -> None:
         self.recurrence: Recurrence = describe(self.network, norm, formula, eps, **more)
         self._encoded = self.recurrence.encode()
         self._names, self._state_names = self.recurrence.parameter_names, self.recurrence.state_names
         self.norm, self.formula = norm, formula
+        self.gain_init = _GAIN_INIT.get(norm, 1.0) if gain_init is None else gain_init
         self.eps = self.recurrence.formula.eps
 
     def _state_from(self, hx: Any) -> State | None:
@@ -45,9 +52,10 @@ class Normalised(torch.nn.Module):
         """`_state_from` backwards."""
         return state[0] if len(state) == 1 else state
 
-    def _register(self, shapes: Shapes, device: Any, dtype: Any) -> None:
+    def _register(self, shapes: Shapes, suffix: str, device: Any, dtype: Any) -> None:
         for name, shape in shapes.items():
-            self.register_parameter(name, torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
+            parameter = torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+            self.register_parameter(name + suffix, parameter)
 
     def _read(self, names: Sequence[str]) -> list[Tensor]:
         """The parameters of these names. A module's `__getattr__` is slow; but what parametrizations, pruning and
@@ -55,27 +63,53 @@ class Normalised(torch.nn.Module):
         own = self._parameters
         return [p if (p := own.get(name)) is not None else getattr(self, name) for name in names]
 
+    @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Weights as torch draws them, U(-1/sqrt(H), 1/sqrt(H)); gains ``gain_init``, biases 0; without norm the biases
-        as torch too. The draws do not depend on ``norm``: one seed gives the same weights for all."""
+        """Weights as torch draws them, U(-1/sqrt(H), 1/sqrt(H)); gains ``gain_init``, biases 0; without norm and under
+        weight norm the biases as torch too. In a new module the draws do not depend on ``norm``: one seed gives the
+        same weights for all."""
         bound = 1 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0
         for name, parameter in self.named_parameters():
             if name.startswith(("weight", "bias_ih", "bias_hh")):
                 torch.nn.init.uniform_(parameter, -bound, bound)
             if name.startswith("gain"):
-                torch.nn.init.constant_(parameter, self.gain_init)
-            elif self.norm is not None and "bias" in name:
+                torch.nn.init.constant_(parameter, cast(float, self.gain_init))
+            elif self.recurrence.formula != PLAIN and "bias" in name:
                 torch.nn.init.zeros_(parameter)
+        for name in self._computed:
+            setattr(self, name, torch.empty_like(getattr(self, name)).uniform_(-bound, bound))
+            self._set_gain(name)
+
+    def _normalise_weights(self) -> None:
+        """Under weight norm, once they are drawn."""
+        if self.norm == "weight":
+            for name in [f"weight_{side}{suffix}" for suffix in self._suffixes for side in ("ih", "hh")]:
+                torch.nn.utils.parametrizations.weight_norm(self, name)
+                self._set_gain(name)
+
+    @property
+    def _computed(self) -> list[str]:
+        """The weights that weight norm makes of a direction and a gain."""
+        made = self._modules.get("parametrizations") if self.norm == "weight" else None
+        return [] if made is None else list(cast(torch.nn.ModuleDict, made))
+
+    def _set_gain(self, name: str) -> None:
+        if self.gain_init is not None:
+            torch.nn.init.constant_(self.get_parameter(f"parametrizations.{name}.original0"), self.gain_init)
 
     def _described(self) -> str:
         """The keywords that torch's module does not have, for `extra_repr`."""
-        if self.norm is None:
-            return ", norm=None"
-        text = f", norm={self.norm!r}, formula={self.formula!r}, eps={self.eps}"
-        return text + (f", gain_init={self.gain_init}" if self.gain_init != 1.0 else "")
+        text = f", norm={self.norm!r}"
+        if self.recurrence.formula != PLAIN:
+            text += f", formula={self.formula!r}, eps={self.eps}"
+        return text + (f", gain_init={self.gain_init}" if self.gain_init != _GAIN_INIT.get(self.norm, 1.0) else "")
+
+    @property
+    def _suffixes(self) -> list[str]:
+        """What follows a parameter's name, for each layer and direction."""
+        return [""]
 
     hidden_size: int
-    gain_init: float
 
 
 class Recurrent(Normalised):
@@ -97,21 +131,30 @@ class Recurrent(Normalised):
         norm: str | None,
         formula: str | Formula,
         eps: float | None,
-        gain_init: float,
+        gain_init: float | None,
+        max_steps: int,
+        momentum: float | None,
+        count_padding: bool,
     ) -> None:
         super().__init__()
-        _check_flags(bias=bias, batch_first=batch_first, bidirectional=bidirectional)
+        _check_flags(bias=bias, batch_first=batch_first, bidirectional=bidirectional, count_padding=count_padding)
         _check_sizes(input_size, hidden_size, num_layers, dropout, proj_size)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
-        self.bidirectional, self.proj_size, self.gain_init = bidirectional, proj_size, gain_init
-        self._describe(norm, formula, eps, bias=bias, projected=proj_size > 0, nonlinearity=nonlinearity)
+        self.bidirectional, self.proj_size = bidirectional, proj_size
+        _check_population(max_steps, momentum)
+        self.max_steps, self.momentum, self.count_padding = max_steps, momentum, count_padding
+        self._describe(norm, formula, eps, gain_init, bias=bias, projected=proj_size > 0, nonlinearity=nonlinearity)
         for layer in range(num_layers):
             size = input_size if layer == 0 else len(self._directions) * self._output_size
             shapes = self.recurrence.parameter_shapes(size, hidden_size, proj_size or None)
             for direction in self._directions:
-                self._register({f"{k}_l{layer}{direction}": shape for k, shape in shapes.items()}, device, dtype)
+                suffix = f"_l{layer}{direction}"
+                self._register(shapes, suffix, device, dtype)
+                if norm == "batch":
+                    self._population(suffix).register(shapes, max_steps, device, dtype)
         self.reset_parameters()
+        self._normalise_weights()
 
     @property
     def _directions(self) -> tuple[str, ...]:
@@ -127,14 +170,26 @@ class Recurrent(Normalised):
         """The last dimension of each part of the state: h, and in an LSTM c."""
         return (self._output_size, self.hidden_size)[: len(self._state_names)]
 
+    @property
+    def _suffixes(self) -> list[str]:
+        return [f"_l{layer}{direction}" for layer in range(self.num_layers) for direction in self._directions]
+
     def _parameters_of(self, suffix: str) -> list[Tensor]:
-        return self._read([f"{name}_{suffix}" for name in self._names])
+        return self._read([name + suffix for name in self._names])
+
+    def _population(self, suffix: str) -> Population:
+        return Population(self, self.recurrence.gain_names, suffix)
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if self.norm == "batch":
+            for suffix in self._suffixes:
+                self._population(suffix).reset()
 
     @property
     def all_weights(self) -> list[list[Tensor]]:
         """The parameters, a list for each layer and direction."""
-        layers = range(self.num_layers)
-        return [self._parameters_of(f"l{layer}{direction}") for layer in layers for direction in self._directions]
+        return [self._parameters_of(suffix) for suffix in self._suffixes]
 
     @property
     def mode(self) -> str:
@@ -238,15 +293,29 @@ class Recurrent(Normalised):
         for layer in range(self.num_layers):
             outputs = []
             for direction in self._directions:
-                params = self._parameters_of(f"l{layer}{direction}")
                 state = [s[len(finals)] for s in hx]
-                output, final = run(x, state, params, self._encoded, lengths, reset, direction == "_reverse")
+                output, final = self._run_layer(x, state, f"_l{layer}{direction}", lengths, reset, bool(direction))
                 outputs.append(output)
                 finals.append(final)
             x = torch.cat(outputs, -1) if self.bidirectional else outputs[0]
             if layer < self.num_layers - 1:
                 x = torch.nn.functional.dropout(x, self.dropout, self.training) if self.dropout else x
         return x, tuple(torch.stack(part) for part in zip(*finals, strict=True))
+
+    def _run_layer(
+        self, x: Tensor, state: list[Tensor], suffix: str, lengths: Tensor | None, reset: Tensor | None, reverse: bool
+    ) -> tuple[Tensor, list[Tensor]]:
+        """One layer in one direction."""
+        params = self._parameters_of(suffix)
+        if self.norm != "batch":
+            return run(x, state, params, self._encoded, lengths, reset, reverse)
+        known = self._population(suffix)
+        population = None if self.training else known.at(len(x))
+        arguments = (lengths, reset, reverse, population, self.count_padding)
+        output, final, batch = run_over_cases(x, state, params, self._encoded, *arguments)
+        if batch is not None:
+            known.update(batch, self.momentum)
+        return output, final
 
     def _initial(self, x: Tensor, hx: State | None) -> State:
         rows = self.num_layers * len(self._directions)
@@ -269,6 +338,9 @@ class Recurrent(Normalised):
             "dropout": (self.dropout, 0.0),
             "bidirectional": (self.bidirectional, False),
             "nonlinearity": (self.recurrence.nonlinearity, "tanh"),
+            "max_steps": (self.max_steps, 100),
+            "momentum": (self.momentum, 0.1),
+            "count_padding": (self.count_padding, False),
         }
         text += "".join(f", {name}={value!r}" for name, (value, default) in given.items() if value != default)
         return text + self._described()
@@ -293,6 +365,16 @@ def _check_sizes(input_size: int, hidden_size: int, num_layers: int, dropout: fl
         raise ValueError(f"proj_size should be at least 0 and smaller than hidden_size={hidden_size}, got {proj_size}")
 
 
+def _check_population(max_steps: int, momentum: float | None) -> None:
+    if not isinstance(max_steps, int) or isinstance(max_steps, bool):
+        raise TypeError(f"max_steps should be of type int, got: {type(max_steps).__name__}")
+    if max_steps < 1:
+        raise ValueError(f"max_steps must be greater than zero, got {max_steps}")
+    number = isinstance(momentum, (int, float)) and not isinstance(momentum, bool)
+    if momentum is not None and not (number and 0 <= momentum <= 1):
+        raise ValueError(f"momentum should be a number in range [0, 1] or None, got {momentum!r}")
+
+
 class RecurrentCell(Normalised):
     """One step of one layer, with torch's arguments, shapes and state-dict keys."""
 
@@ -307,15 +389,20 @@ class RecurrentCell(Normalised):
         norm: str | None,
         formula: str | Formula,
         eps: float | None,
-        gain_init: float,
+        gain_init: float | None,
     ) -> None:
         super().__init__()
+        if norm == "batch":
+            raise ValueError(
+                f"{self.network}Cell: batch norm needs to know the time step, use layernorm.{self.network}"
+            )
         _check_flags(bias=bias)
         _check_sizes(input_size, hidden_size, 1, 0.0, 0)
-        self.input_size, self.hidden_size, self.bias, self.gain_init = input_size, hidden_size, bias, gain_init
-        self._describe(norm, formula, eps, bias=bias, nonlinearity=nonlinearity)
-        self._register(self.recurrence.parameter_shapes(input_size, hidden_size), device, dtype)
+        self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
+        self._describe(norm, formula, eps, gain_init, bias=bias, nonlinearity=nonlinearity)
+        self._register(self.recurrence.parameter_shapes(input_size, hidden_size), "", device, dtype)
         self.reset_parameters()
+        self._normalise_weights()
 
     def forward(self, input: Tensor, hx: Any = None) -> Any:
         """The next state.

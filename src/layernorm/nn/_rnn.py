@@ -21,10 +21,18 @@ class RNN(Recurrent):
     Args:
         input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional, device, dtype:
             as `torch.nn.RNN`.
-        norm: ``"layer"``; ``"rms"``, the root mean square instead of mean and deviation; ``None``, torch's equations.
+        norm: ``"layer"``; ``"rms"``, the root mean square instead of mean and deviation; ``"batch"``, over the training
+            cases at each time step (Cooijmans et al. 2016); ``"weight"``, of the weight matrices' rows (Salimans,
+            Kingma 2016); ``None``, torch's equations.
         formula: where the normalisations sit: a preset's name (`layernorm.formula.PRESETS`) or a `layernorm.Formula`.
         eps: overrides the formula's (1e-5 in ``"paper"``).
-        gain_init: the initial value of every gain.
+        gain_init: the initial value of every gain; ``None``: 1, under batch norm 0.1, and under weight norm the norm of
+            the weight that torch draws.
+        max_steps, momentum, count_padding: of batch norm. In training it normalises by the batch's statistics, and the
+            population's, buffers ``running_mean_*`` and ``running_var_*`` with a row for each of ``max_steps`` time
+            steps, move towards them by ``momentum`` (by 1 over the number of batches while that is larger, and for
+            ``None`` always). In evaluation it normalises by these; steps beyond the last row trained use that. With
+            ``lengths``, rows that have ended count (input 0, state standing still) or not.
 
     Parameters of a layer and direction, suffix ``_l{k}`` or ``_l{k}_reverse``: ``weight_ih (H, I)``,
     ``weight_hh (H, H)``, ``bias_ih``, ``bias_hh``, ``gain (H)``.
@@ -56,11 +64,14 @@ class RNN(Recurrent):
         norm: str | None = "layer",
         formula: str | Formula = "paper",
         eps: float | None = None,
-        gain_init: float = 1.0,
+        gain_init: float | None = None,
+        max_steps: int = 100,
+        momentum: float | None = 0.1,
+        count_padding: bool = False,
     ) -> None:
         super().__init__(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, nonlinearity,
-            device, dtype, norm, formula, eps, gain_init,
+            device, dtype, norm, formula, eps, gain_init, max_steps, momentum, count_padding,
         )  # fmt: skip
         self.nonlinearity = nonlinearity
 
@@ -71,7 +82,7 @@ class RNNCell(RecurrentCell):
 
     Args:
         input_size, hidden_size, bias, nonlinearity, device, dtype: as `torch.nn.RNNCell`.
-        norm, formula, eps, gain_init: as in `RNN`.
+        norm, formula, eps, gain_init: without ``"batch"`` as in `RNN`.
 
     Shapes: input ``(B, I)`` or ``(I,)``; state and result ``(B, H)`` or ``(H,)``.
     """
@@ -90,7 +101,7 @@ class RNNCell(RecurrentCell):
         norm: str | None = "layer",
         formula: str | Formula = "paper",
         eps: float | None = None,
-        gain_init: float = 1.0,
+        gain_init: float | None = None,
     ) -> None:
         super().__init__(input_size, hidden_size, bias, nonlinearity, device, dtype, norm, formula, eps, gain_init)
         self.nonlinearity = nonlinearity

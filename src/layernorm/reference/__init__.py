@@ -7,8 +7,11 @@ Letters in shapes: T time steps, B batch, I input size, H hidden size, P project
 G gates, M rows, N row length.
 """
 
+from ._cases import Moments as Moments
+from ._cases import Statistics as Statistics
 from ._norms import normalize_backward, normalize_equations, normalize_forward, normalize_saved
 from ._recurrent import recurrent_backward, recurrent_equations, recurrent_forward, recurrent_saved
+from ._recurrent import recurrent_over_cases as recurrent_over_cases  # batch norm: no other engine has it
 
 __all__ = [
     "normalize_backward",

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..formula import Recurrence
+from ._cases import Cases
 from ._rnn import State, at, products
 from ._sites import Parameters, Saved, block
 
@@ -31,24 +32,24 @@ class Activations(NamedTuple):
 class GRU:
     """The equations of one layer with its parameters, and their backward."""
 
-    def __init__(self, p: Parameters, recurrence: Recurrence) -> None:
+    def __init__(self, p: Parameters, recurrence: Recurrence, cases: Cases | None = None) -> None:
         self.p = p
         self.H = H = p["weight_hh"].shape[0] // 3
         self.sizes = (2 * H, H)
-        self.rz = block(p, recurrence, gates=2, units=slice(0, 2 * H))
-        self.candidate = block(p, recurrence, gates=1, units=slice(2 * H, 3 * H))
+        self.rz = block(p, recurrence, cases, gates=2, units=slice(0, 2 * H))
+        self.candidate = block(p, recurrence, cases, gates=1, units=slice(2 * H, 3 * H))
 
     def input_side(self, x: Tensor) -> Tensor:
         rz, n = (x @ self.p["weight_ih"].T).split(self.sizes, -1)
         return torch.cat([self.rz.input(rz), self.candidate.input(n)], -1)
 
-    def step(self, from_input: Tensor, state: State) -> State:
+    def step(self, t: int, from_input: Tensor, state: State) -> State:
         """[B, 3H], (h [B, H],) -> (h [B, H],)."""
         h = state[0]
         x_rz, x_n = from_input.split(self.sizes, -1)
         h_rz, h_n = (h @ self.p["weight_hh"].T).split(self.sizes, -1)
-        r, z = torch.sigmoid(self.rz.both(x_rz + self.rz.hidden(h_rz))).chunk(2, -1)
-        n = torch.tanh(self.candidate.both(x_n + r * self.candidate.hidden(h_n)))
+        r, z = torch.sigmoid(self.rz.both(x_rz + self.rz.hidden(h_rz, t), t)).chunk(2, -1)
+        n = torch.tanh(self.candidate.both(x_n + r * self.candidate.hidden(h_n, t), t))
         return ((1 - z) * n + z * h,)
 
     def activations(self, x: Tensor, before: State) -> Activations:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..formula import Recurrence
+from ._cases import Cases
 from ._rnn import State, at, products
 from ._sites import Parameters, Saved, block
 
@@ -34,8 +35,8 @@ class Activations(NamedTuple):
 class GRUOverAll:
     """The equations of one layer with its parameters, and their backward."""
 
-    def __init__(self, p: Parameters, recurrence: Recurrence) -> None:
-        self.p, self.gates = p, block(p, recurrence, gates=3)
+    def __init__(self, p: Parameters, recurrence: Recurrence, cases: Cases | None = None) -> None:
+        self.p, self.gates = p, block(p, recurrence, cases, gates=3)
         self.split = recurrence.formula.gates == "split"
         self.sizes = [2 * (p["weight_hh"].shape[0] // 3), p["weight_hh"].shape[0] // 3]
 
@@ -51,11 +52,11 @@ class GRUOverAll:
         x_n, h_n = from_input[..., self.sizes[0] :], from_hidden[..., self.sizes[0] :]
         return r, z, torch.tanh(x_n + r * h_n), h_n
 
-    def step(self, from_input: Tensor, state: State) -> State:
+    def step(self, t: int, from_input: Tensor, state: State) -> State:
         """[B, 3H], (h [B, H],) -> (h [B, H],)."""
         h = state[0]
-        from_hidden = self.gates.hidden(h @ self.p["weight_hh"].T)
-        _, z, n, _ = self.activate(self.gates.both(from_input + from_hidden), from_input, from_hidden)
+        from_hidden = self.gates.hidden(h @ self.p["weight_hh"].T, t)
+        _, z, n, _ = self.activate(self.gates.both(from_input + from_hidden, t), from_input, from_hidden)
         return ((1 - z) * n + z * h,)
 
     def activations(self, x: Tensor, before: State) -> Activations:

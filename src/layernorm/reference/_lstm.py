@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..formula import Recurrence
+from ._cases import Cases
 from ._rnn import State, at, outer, products
 from ._sites import Parameters, Saved, Site, block
 
@@ -34,9 +35,9 @@ class Activations(NamedTuple):
 class LSTM:
     """The equations of one layer with its parameters, and their backward."""
 
-    def __init__(self, p: Parameters, recurrence: Recurrence) -> None:
-        self.p, self.gates = p, block(p, recurrence, gates=4)
-        self.cell = Site(p, recurrence, gain="gain_c", outside=("bias_c",))
+    def __init__(self, p: Parameters, recurrence: Recurrence, cases: Cases | None = None) -> None:
+        self.p, self.gates = p, block(p, recurrence, cases, gates=4)
+        self.cell = Site(p, recurrence, cases, gain="gain_c", outside=("bias_c",))
         self.carry = recurrence.formula.cell == "carry"
         self.forget_bias = recurrence.formula.forget_bias
 
@@ -48,13 +49,13 @@ class LSTM:
         i, f, g, o = a.chunk(4, -1)
         return torch.sigmoid(i), torch.sigmoid(f + self.forget_bias), torch.tanh(g), torch.sigmoid(o)
 
-    def step(self, from_input: Tensor, state: State) -> State:
+    def step(self, t: int, from_input: Tensor, state: State) -> State:
         """[B, 4H], (h [B, P], c [B, H]) -> (h [B, P], c [B, H])."""
         h, c = state
-        a = self.gates.both(from_input + self.gates.hidden(h @ self.p["weight_hh"].T))
+        a = self.gates.both(from_input + self.gates.hidden(h @ self.p["weight_hh"].T, t), t)
         i, f, g, o = self.activate(a)
         c = f * c + i * g
-        normalised = self.cell(c)
+        normalised = self.cell(c, t)
         h = o * torch.tanh(normalised)
         if "weight_hr" in self.p:
             h = h @ self.p["weight_hr"].T

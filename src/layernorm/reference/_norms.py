@@ -24,13 +24,16 @@ def centre(z: Tensor) -> Tensor:
 def standardize(z: Tensor, norm: str, eps: float, eps_on: str = "variance") -> tuple[Tensor, Tensor]:
     """z_hat and the reciprocal deviation r, (..., N) -> (..., N), (..., 1), in z's own type."""
     u = centre(z) if norm == "layer" else z
-    square = (u * u).mean(-1, keepdim=True)
-    if eps_on == "variance":
-        r = torch.rsqrt(square + eps)
-    else:
-        flat = square == 0  # sqrt has no finite derivative there
-        r = 1 / (torch.where(flat, 0.0, torch.where(flat, 1.0, square).sqrt()) + eps)
+    r = reciprocal_deviation((u * u).mean(-1, keepdim=True), eps, eps_on)
     return u * r, r
+
+
+def reciprocal_deviation(square: Tensor, eps: float, eps_on: str) -> Tensor:
+    """1 / sqrt(square + eps), or 1 / (sqrt(square) + eps)."""
+    if eps_on == "variance":
+        return torch.rsqrt(square + eps)
+    flat = square == 0  # sqrt has no finite derivative there
+    return 1 / (torch.where(flat, 0.0, torch.where(flat, 1.0, square).sqrt()) + eps)
 
 
 def standardize_backward(d: Tensor, z_hat: Tensor, r: Tensor, norm: str, eps_on: str = "variance") -> Tensor:

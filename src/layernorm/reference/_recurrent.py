@@ -1,21 +1,22 @@
 """One layer of a recurrent network in one direction over a whole sequence: the equations, the forward, the backward.
 
-Times are in the order in which the steps are taken: a reverse direction flips its input first and its output last.
+Times are in the order in which the steps are taken: a reverse direction turns its input round first and its output
+last, each row by itself, so that its first step is the row's own last.
 
-- ``lengths`` (B,): beyond its length a row's state stands still and its output is 0. So a reverse direction starts at
-  each row's own end, with the initial state.
+- ``lengths`` (B,): beyond its length a row's state stands still and its output is 0.
 - ``reset`` (T, B): true cuts the row between t-1 and t; the step after the cut starts from the zero state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..formula import Recurrence
+from ._cases import Cases, Moments, Statistics
 from ._gru import GRU
 from ._gru_all import GRUOverAll
 from ._lstm import LSTM
@@ -26,9 +27,11 @@ from ._sites import Parameters
 NETWORKS: dict[str, type[Network]] = {"RNN": RNN, "LSTM": LSTM, "GRU": GRU}
 
 
-def _network(p: Parameters, recurrence: Recurrence) -> Network:
+def _network(p: Parameters, recurrence: Recurrence, cases: Cases | None = None) -> Network:
+    if recurrence.norm == "batch" and cases is None:
+        raise RuntimeError("batch norm keeps statistics between calls, which no op does")
     over_all = recurrence.network == "GRU" and recurrence.formula.gates is not None and recurrence.formula.span == "all"
-    return (GRUOverAll if over_all else NETWORKS[recurrence.network])(p, recurrence)
+    return (GRUOverAll if over_all else NETWORKS[recurrence.network])(p, recurrence, cases)
 
 
 class Schedule(NamedTuple):
@@ -38,26 +41,35 @@ class Schedule(NamedTuple):
     cut: Tensor | None
 
 
+def turned(x: Tensor, lengths: Tensor | None, reverse: bool) -> Tensor:
+    """(T, B, ...) from the order of the input to that of the steps, and back again: in the reverse direction each row
+    the other way round, what lies beyond its length where it was."""
+    if not reverse:
+        return x
+    if lengths is None:
+        return x.flip(0)
+    t = torch.arange(len(x), device=x.device)[:, None]
+    source = torch.where(t < lengths, lengths - 1 - t, t)
+    return x.gather(0, source.reshape(*source.shape, *(1,) * (x.dim() - 2)).expand_as(x))
+
+
 def schedule(T: int, lengths: Tensor | None, reset: Tensor | None, reverse: bool) -> Schedule:
     """`Schedule` in the order of the steps."""
     active, cut = None, reset
+    if cut is not None and reverse:  # a cut before time t is met after step t
+        cut = torch.cat([torch.zeros_like(cut[:1]), turned(cut, lengths, reverse)[:-1]])
     if lengths is not None:
         active = torch.arange(T, device=lengths.device)[:, None] < lengths
         cut = None if cut is None else cut & active
-    if reverse:
-        active = None if active is None else active.flip(0)
-        if cut is not None:  # a cut before time t is met after step t, so before step t-1
-            cut = torch.cat([torch.zeros_like(cut[:1]), cut.flip(0)[:-1]])
     return Schedule(*(None if mask is None else mask.unsqueeze(-1) for mask in (active, cut)))
 
 
 def _prepare(
-    input: Tensor, params: list[Tensor], recurrence: Recurrence, plan: Schedule, reverse: bool
+    input: Tensor, params: list[Tensor], recurrence: Recurrence, plan: Schedule, lengths: Tensor | None, reverse: bool
 ) -> tuple[Tensor, Parameters]:
     """The input in the order of the steps, without what padding holds, and the parameters, in float32 or wider."""
     dtype = torch.promote_types(input.dtype, torch.float32)
-    x = input.to(dtype)
-    x = x.flip(0) if reverse else x
+    x = turned(input.to(dtype), lengths, reverse)
     x = x if plan.active is None else torch.where(plan.active, x, 0.0)
     return x, {name: p.to(dtype) for name, p in zip(recurrence.parameter_names, params, strict=True)}
 
@@ -70,17 +82,18 @@ def _run(
     reset: Tensor | None,
     recurrence: Recurrence,
     reverse: bool,
+    cases: Cases | None = None,
 ) -> tuple[Tensor, list[list[Tensor]]]:
     """The output [T, B, P], and all T + 1 states, the initial one first, in the order of the steps."""
     T = input.shape[0]
     plan = schedule(T, lengths, reset, reverse)
-    x, p = _prepare(input, params, recurrence, plan, reverse)
-    network = _network(p, recurrence)
+    x, p = _prepare(input, params, recurrence, plan, lengths, reverse)
+    network = _network(p, recurrence, cases)
     from_input = network.input_side(x)
     states: list[State] = [tuple(s.to(x.dtype) for s in state)]
     for t in range(T):
         before = states[-1]
-        after = network.step(from_input[t], _zero_where(plan.cut, t, before))
+        after = network.step(t, from_input[t], _zero_where(plan.cut, t, before))
         if plan.active is not None:
             after = tuple(torch.where(plan.active[t], new, old) for new, old in zip(after, before, strict=True))
         states.append(after)
@@ -88,7 +101,7 @@ def _run(
     output = torch.stack(h) if h else states[0][0].new_zeros(0, *states[0][0].shape)
     if plan.active is not None:
         output = torch.where(plan.active, output, 0.0)
-    return (output.flip(0) if reverse else output).to(input.dtype), [list(s) for s in states]
+    return turned(output, lengths, reverse).to(input.dtype), [list(s) for s in states]
 
 
 def _zero_where(cut: Tensor | None, t: int, state: State) -> State:
@@ -108,6 +121,31 @@ def recurrent_equations(
     """[output (T, B, P), *final state], differentiable to any order."""
     output, states = _run(input, state, params, lengths, reset, recurrence, reverse)
     return [output, *(s.to(input.dtype) for s in states[-1])]
+
+
+@below_autocast
+def recurrent_over_cases(
+    input: Tensor,
+    state: list[Tensor],
+    params: list[Tensor],
+    lengths: Tensor | None,
+    reset: Tensor | None,
+    recurrence: Recurrence,
+    reverse: bool,
+    population: Mapping[str, Moments] | None,
+    count_padding: bool,
+) -> tuple[list[Tensor], Statistics | None]:
+    """`recurrent_equations` under batch norm, and what the batch tells about the population.
+
+    ``population``: for each gain the mean and variance (T, n) to normalise by; ``None``: the batch's own.
+    ``count_padding``: whether the batch's own are over all rows, where a row that has ended has the input 0 and stands
+    still in its final state, or over those that take the step.
+    """
+    counted = None if lengths is None or count_padding else schedule(len(input), lengths, None, reverse).active
+    cases = Cases(recurrence, counted, (input.shape[0], input.shape[1]), population)
+    output, states = _run(input, state, params, lengths, reset, recurrence, reverse, cases)
+    found = [output, *(s.to(input.dtype) for s in states[-1])]
+    return found, cases.statistics() if population is None else None
 
 
 @kernel
@@ -158,11 +196,11 @@ def recurrent_backward(
     final = [torch.zeros_like(s) if g is None else g for s, g in zip(state, grad_state, strict=True)]
     T = input.shape[0]
     plan = schedule(T, lengths, reset, reverse)
-    x, p = _prepare(input, params, recurrence, plan, reverse)
+    x, p = _prepare(input, params, recurrence, plan, lengths, reverse)
     network = _network(p, recurrence)
     before = tuple(saved if plan.cut is None else (torch.where(plan.cut, 0.0, s) for s in saved))
     activations = network.activations(x, before)
-    dy = (grad_output.flip(0) if reverse else grad_output).to(x.dtype)
+    dy = turned(grad_output, lengths, reverse).to(x.dtype)
     d: State = tuple(g.to(x.dtype) for g in final)
     steps: list[tuple[Tensor, ...]] = []
     for t in reversed(range(T)):
@@ -181,4 +219,4 @@ def recurrent_backward(
     dx = dx if plan.active is None else torch.where(plan.active, dx, 0.0)
     like = [input, *state, *params]
     named = [grads[name] for name in recurrence.parameter_names]
-    return [g.to(t.dtype) for g, t in zip([dx.flip(0) if reverse else dx, *d, *named], like, strict=True)]
+    return [g.to(t.dtype) for g, t in zip([turned(dx, lengths, reverse), *d, *named], like, strict=True)]

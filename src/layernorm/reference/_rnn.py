@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..formula import Recurrence
+from ._cases import Cases
 from ._sites import Parameters, Saved, block
 
 State = tuple[Tensor, ...]
@@ -16,13 +17,13 @@ State = tuple[Tensor, ...]
 class Network(Protocol):
     """One layer in one direction: its equations with its parameters, and their backward by hand."""
 
-    def __init__(self, p: Parameters, recurrence: Recurrence) -> None: ...
+    def __init__(self, p: Parameters, recurrence: Recurrence, cases: Cases | None = None) -> None: ...
 
     def input_side(self, x: Tensor) -> Tensor:
         """The part of the summed inputs that does not wait for the state: [T, B, I] -> [T, B, G*H]."""
 
-    def step(self, from_input: Tensor, state: State) -> State:
-        """The next state."""
+    def step(self, t: int, from_input: Tensor, state: State) -> State:
+        """The state after step t; ``from_input`` is that step's."""
 
     def activations(self, x: Tensor, before: State) -> Any:
         """What the forward computed, every step at once: the states before each step are known by now."""
@@ -46,16 +47,16 @@ class Activations(NamedTuple):
 class RNN:
     """The equations of one layer with its parameters, and their backward."""
 
-    def __init__(self, p: Parameters, recurrence: Recurrence) -> None:
-        self.p, self.gates = p, block(p, recurrence, gates=1)
+    def __init__(self, p: Parameters, recurrence: Recurrence, cases: Cases | None = None) -> None:
+        self.p, self.gates = p, block(p, recurrence, cases, gates=1)
         self.relu = recurrence.nonlinearity == "relu"
 
     def input_side(self, x: Tensor) -> Tensor:
         return self.gates.input(x @ self.p["weight_ih"].T)
 
-    def step(self, from_input: Tensor, state: State) -> State:
+    def step(self, t: int, from_input: Tensor, state: State) -> State:
         """[B, H], (h [B, H],) -> (h [B, H],)."""
-        a = self.gates.both(from_input + self.gates.hidden(state[0] @ self.p["weight_hh"].T))
+        a = self.gates.both(from_input + self.gates.hidden(state[0] @ self.p["weight_hh"].T, t), t)
         return (torch.relu(a) if self.relu else torch.tanh(a),)
 
     def activations(self, x: Tensor, before: State) -> Activations:

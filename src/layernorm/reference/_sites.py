@@ -11,6 +11,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ..formula import Recurrence
+from ._cases import ALL, Cases
 from ._norms import standardize, standardize_backward
 
 Parameters = dict[str, Tensor]
@@ -22,6 +23,7 @@ class Site:
 
     Args:
         parameters: the layer's parameters by name; a name that is not there stands for no such term.
+        cases: under batch norm, what it normalises over.
         gain, inside, outside: the names of this site's parameters.
         groups: how many equal spans z is cut into, each normalised by itself.
         units: which of the G*H units this site sees; the parameters are cut accordingly.
@@ -31,35 +33,39 @@ class Site:
         self,
         parameters: Parameters,
         recurrence: Recurrence,
+        cases: Cases | None,
         *,
         gain: str = "",
         inside: str = "",
         outside: tuple[str, ...] = (),
         groups: int = 1,
-        units: slice = slice(None),
+        units: slice = ALL,
     ) -> None:
         have = {name: parameters[name][units] for name in (gain, inside, *outside) if name in parameters}
         self.gain, self.inside = have.get(gain), have.get(inside)
         self.outside = [have[name] for name in outside if name in have]
         self.gain_name, self.inside_name = gain, inside
         self.outside_names = [name for name in outside if name in have]
-        self.groups, self.norm = groups, recurrence.norm
+        self.groups, self.norm, self.cases, self.units = groups, recurrence.norm, cases, units
         self.eps, self.eps_on = recurrence.formula.eps, recurrence.formula.eps_on
 
-    def forward(self, z: Tensor) -> tuple[Tensor, Saved]:
-        """y, and what `backward` needs: (z_hat, r) by groups, (..., groups, n) and (..., groups, 1)."""
+    def forward(self, z: Tensor, t: int | slice = ALL) -> tuple[Tensor, Saved]:
+        """y at one time step or at all of them, and what `backward` needs: (z_hat, r) by groups, (..., groups, n) and
+        (..., groups, 1); of batch norm nothing, whose gradient is autograd's."""
         if self.inside is not None:
             z = z + self.inside
         saved = None
-        if self.gain is not None:
+        if self.gain is not None and self.cases is not None:
+            z = self.cases.standardize(z, self.gain_name, self.units, t) * self.gain
+        elif self.gain is not None:
             saved = standardize(z.unflatten(-1, (self.groups, -1)), self.norm, self.eps, self.eps_on)
             z = saved[0].flatten(-2) * self.gain
         for bias in self.outside:
             z = z + bias
         return z, saved
 
-    def __call__(self, z: Tensor) -> Tensor:
-        return self.forward(z)[0]
+    def __call__(self, z: Tensor, t: int | slice = ALL) -> Tensor:
+        return self.forward(z, t)[0]
 
     def backward(self, dy: Tensor, saved: Saved) -> Tensor:
         """The gradient of z."""
@@ -100,13 +106,13 @@ def _added(a: Parameters, b: Parameters) -> Parameters:
     return a | {name: a[name] + grad if name in a else grad for name, grad in b.items()}
 
 
-def block(p: Parameters, recurrence: Recurrence, gates: int, units: slice = slice(None)) -> Block:
+def block(p: Parameters, recurrence: Recurrence, cases: Cases | None, gates: int, units: slice = ALL) -> Block:
     """The sites of ``gates`` gates that share one normalisation under ``span="joint"``."""
     formula = recurrence.formula
     groups = gates if formula.span == "per_gate" else 1
 
     def site(gain: str, inside: str, outside: tuple[str, ...]) -> Site:
-        return Site(p, recurrence, gain=gain, inside=inside, outside=outside, groups=groups, units=units)
+        return Site(p, recurrence, cases, gain=gain, inside=inside, outside=outside, groups=groups, units=units)
 
     if formula.gates is None:
         return Block(site("", "bias_ih", ()), site("", "bias_hh", ()), site("", "", ()))

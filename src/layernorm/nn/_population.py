@@ -1,0 +1,79 @@
+"""Population statistics of a batch-normalised recurrent network: a row for each time step, as buffers of its module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..functional._recurrent import Moments, Statistics
+
+
+class Population:
+    """What one layer and direction knows of the population; the buffers are the module's.
+
+    For each gain ``gain_X`` there are ``running_mean_X`` and ``running_var_X``, ``(max_steps, units)``, and for all of
+    them ``num_batches_tracked`` ``(max_steps,)``, each with the layer's suffix.
+
+    Args:
+        module: where the buffers are.
+        gains: the names of the gains.
+        suffix: of the layer and direction, ``_l0``, ``_l0_reverse``...
+    """
+
+    def __init__(self, module: torch.nn.Module, gains: tuple[str, ...], suffix: str) -> None:
+        self.module, self.gains, self.suffix = module, gains, suffix
+
+    def register(self, shapes: Mapping[str, tuple[int, ...]], max_steps: int, device: Any, dtype: Any) -> None:
+        """Makes the buffers, with the gains' shapes."""
+        for gain in self.gains:
+            for name in self._names(gain):
+                self.module.register_buffer(name, torch.empty(max_steps, *shapes[gain], device=device, dtype=dtype))
+        counts = torch.empty(max_steps, device=device, dtype=torch.long)
+        self.module.register_buffer(f"num_batches_tracked{self.suffix}", counts)
+
+    def reset(self) -> None:
+        """Forgets everything: mean 0, variance 1."""
+        self._tracked.zero_()
+        for _, mean, var in self._buffers():
+            mean.zero_()
+            var.fill_(1.0)
+
+    def at(self, T: int) -> dict[str, Moments]:
+        """For each gain mean and variance at T time steps, (T, n): the last row known stands for those after it."""
+        last = ((self._tracked > 0).sum() - 1).clamp_min(0)
+        rows = torch.minimum(torch.arange(T, device=last.device), last)
+        return {gain: (mean[rows], var[rows]) for gain, mean, var in self._buffers()}
+
+    @torch.no_grad()
+    def update(self, batch: Statistics, momentum: float | None) -> None:
+        """Moves each row towards a batch's mean and unbiased variance: by ``momentum``, or 1 / the number of batches it
+        has seen while that is larger."""
+        rows = min(len(batch.cases), len(self._tracked))
+        if not rows:
+            return
+        n = batch.cases[:rows].to(self._tracked.device)
+        self._tracked[:rows] += n >= 2
+        wide = next(iter(batch.moments.values()))[0].dtype
+        weight = self._tracked[:rows].clamp_min(1).to(wide).reciprocal().clamp_min(momentum or 0.0)
+        weight = torch.where(n >= 2, weight, 0.0)[:, None]
+        for gain, mean, var in self._buffers():
+            new_mean, new_var = (part[:rows] for part in batch.moments[gain])
+            unbiased = new_var * (n.to(wide) / (n - 1).clamp_min(1))[:, None]
+            mean[:rows] += (weight * (new_mean - mean[:rows])).to(mean.dtype)
+            var[:rows] += (weight * (unbiased - var[:rows])).to(var.dtype)
+
+    @property
+    def _tracked(self) -> Tensor:
+        return self.module.get_buffer(f"num_batches_tracked{self.suffix}")
+
+    def _names(self, gain: str) -> tuple[str, str]:
+        site = gain.removeprefix("gain")
+        return f"running_mean{site}{self.suffix}", f"running_var{site}{self.suffix}"
+
+    def _buffers(self) -> Iterator[tuple[str, Tensor, Tensor]]:
+        for gain in self.gains:
+            mean, var = (self.module.get_buffer(name) for name in self._names(gain))
+            yield gain, mean, var

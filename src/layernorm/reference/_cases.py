@@ -1,0 +1,97 @@
+"""Batch norm in a recurrent network (Cooijmans et al. 2016): statistics over the training cases, by time step.
+
+z_hat_t = (z_t - mean_t) / sqrt(var_t + eps),   mean_t and var_t of each unit over the cases that count at step t
+
+A step at which fewer than two cases count takes the statistics of the last step at which two did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..formula import Recurrence
+from ._norms import reciprocal_deviation
+
+Moments = tuple[Tensor, Tensor]
+ALL = slice(None)  # every time step at once
+
+
+class Statistics(NamedTuple):
+    """What one training batch tells about the population."""
+
+    cases: Tensor  # (T,), how many counted
+    moments: dict[str, Moments]  # for each gain: mean (T, n) and biased variance (T, n)
+
+
+class Cases:
+    """The cases of one batch, as the sites of a network need them.
+
+    Args:
+        counted: (T, B, 1) bool, which cases count; ``None``: all.
+        size: T and B.
+        population: for each gain the mean and variance (T, n) to normalise by; ``None``: the batch's own.
+    """
+
+    def __init__(
+        self,
+        recurrence: Recurrence,
+        counted: Tensor | None,
+        size: tuple[int, int],
+        population: Mapping[str, Moments] | None,
+    ) -> None:
+        self.counted, self.size, self.population = counted, size, population
+        self.eps, self.eps_on = recurrence.formula.eps, recurrence.formula.eps_on
+        self.found: dict[tuple[str, int], list[Moments]] = {}
+
+    def standardize(self, z: Tensor, gain: str, units: slice, t: int | slice) -> Tensor:
+        """z_hat at one step, (B, n), or at all of them, (T, B, n), of the site that has these units of a gain."""
+        if self.population is not None:
+            mean, var = (s[t][..., units] for s in self.population[gain])
+        else:
+            mean, var = self._moments(z, self.found.setdefault((gain, units.start or 0), []), t)
+        return (z - mean.unsqueeze(-2)) * reciprocal_deviation(var, self.eps, self.eps_on).unsqueeze(-2)
+
+    def _moments(self, z: Tensor, found: list[Moments], t: int | slice) -> Moments:
+        """Over the cases, (n,) or (T, n); ``found`` has those of the steps before."""
+        mean, var = moments(z, None if self.counted is None else self.counted[t])
+        if self.counted is not None:
+            enough = self.counted.sum((-2, -1)) >= 2
+            if isinstance(t, slice):
+                steps = torch.arange(len(enough), device=z.device)
+                last = torch.where(enough, steps, 0).cummax(0).values if len(enough) else steps
+                mean, var = mean[last], var[last]
+            elif found:
+                mean, var = (torch.where(enough[t], new, old) for new, old in zip((mean, var), found[-1], strict=True))
+        found.append((mean, var))
+        return mean, var
+
+    def statistics(self) -> Statistics:
+        """Once every step is taken."""
+        T, B = self.size
+        whole: dict[str, list[Moments]] = {}
+        for gain, start in sorted(self.found):
+            steps = self.found[gain, start]
+            both = steps[0] if steps[0][0].dim() == 2 else tuple(torch.stack(part) for part in zip(*steps, strict=True))
+            whole.setdefault(gain, []).append(both)  # type: ignore[arg-type]
+        cases = torch.full((T,), B) if self.counted is None else self.counted.sum((-2, -1))
+        joined = {gain: [torch.cat(part, -1) for part in zip(*parts, strict=True)] for gain, parts in whole.items()}
+        return Statistics(cases, {gain: (mean, var) for gain, (mean, var) in joined.items()})
+
+
+def moments(z: Tensor, counted: Tensor | None) -> Moments:
+    """Mean and biased variance over the cases that count: (..., B, n) -> (..., n) twice."""
+    if counted is None:
+        counted, n = torch.ones((), dtype=torch.bool, device=z.device), z.new_tensor(z.shape[-2])
+    else:
+        n = counted.sum(-2).to(z.dtype)
+
+    def mean_of(v: Tensor) -> Tensor:
+        return torch.where(counted, v, 0.0).sum(-2) / n.clamp_min(1)
+
+    mean = mean_of(z)
+    mean = mean + mean_of(z - mean.unsqueeze(-2))  # its rounding error: see `centre`
+    return mean, mean_of((z - mean.unsqueeze(-2)).square())
