@@ -80,7 +80,7 @@ def run_over_cases(
     input: Tensor,
     state: Sequence[Tensor],
     params: Sequence[Tensor],
-    recurrence: str,
+    equations: Recurrence,
     lengths: Tensor | None = None,
     reset: Tensor | None = None,
     reverse: bool = False,
@@ -96,7 +96,6 @@ def run_over_cases(
         ValueError: fewer than two cases to take statistics over.
     """
     input, state, params = cast_by_autocast(input, state, params)
-    equations = Recurrence.decode(recurrence)
     _check(input, state, params, lengths, reset, equations)
     _check_lengths(lengths, input.shape[0])
     if population is None and input.shape[0]:

@@ -47,20 +47,19 @@ class Population:
         rows = torch.minimum(torch.arange(T, device=last.device), last)
         return {gain: (mean[rows], var[rows]) for gain, mean, var in self._buffers()}
 
-    @torch.no_grad()
     def update(self, batch: Statistics, momentum: float | None) -> None:
         """Moves each row towards a batch's mean and unbiased variance: by ``momentum``, or 1 / the number of batches it
         has seen while that is larger."""
         rows = min(len(batch.cases), len(self._tracked))
         if not rows:
             return
+        wide = next(iter(batch.moments.values()))[0].dtype
         n = batch.cases[:rows].to(self._tracked.device)
         self._tracked[:rows] += n >= 2
-        wide = next(iter(batch.moments.values()))[0].dtype
         weight = self._tracked[:rows].clamp_min(1).to(wide).reciprocal().clamp_min(momentum or 0.0)
         weight = torch.where(n >= 2, weight, 0.0)[:, None]
         for gain, mean, var in self._buffers():
-            new_mean, new_var = (part[:rows] for part in batch.moments[gain])
+            new_mean, new_var = (part[:rows].detach() for part in batch.moments[gain])
             unbiased = new_var * (n.to(wide) / (n - 1).clamp_min(1))[:, None]
             mean[:rows] += (weight * (new_mean - mean[:rows])).to(mean.dtype)
             var[:rows] += (weight * (unbiased - var[:rows])).to(var.dtype)

@@ -312,7 +312,7 @@ class Recurrent(Normalised):
         known = self._population(suffix)
         population = None if self.training else known.at(len(x))
         arguments = (lengths, reset, reverse, population, self.count_padding)
-        output, final, batch = run_over_cases(x, state, params, self._encoded, *arguments)
+        output, final, batch = run_over_cases(x, state, params, self.recurrence, *arguments)
         if batch is not None:
             known.update(batch, self.momentum)
         return output, final
