@@ -164,6 +164,16 @@ def sonnet_lstm_step(x, h, c, w_xh, b, layer_norm_gates):
     return tanh(c) * sigmoid(o), c
 
 
+def dreamer_gru_step(x, h, kernel, bias, gamma, beta):
+    """DreamerV2's GRUCell(norm=True): order reset, cand, update; one kernel (I + H, 3H) for [x, h]; update_bias -1;
+    Keras' LayerNormalization, eps 1e-3."""
+    parts = layer_norm(np.concatenate([x, h]) @ kernel + bias, gamma, beta, eps=1e-3)
+    reset, cand, update = np.split(parts, 3)
+    cand = tanh(sigmoid(reset) * cand)
+    update = sigmoid(update - 1.0)
+    return (update * cand + (1 - update) * h,)
+
+
 # --- The space of formulas. f: anything with the fields of layernorm.Formula; order i, f, g, o and r, z, n. ---
 
 PLAIN = SimpleNamespace(gates=None, cell=None, span="joint", bias_inside=False, gate_bias=True, cell_bias=True)

@@ -476,6 +476,7 @@ HANDFUL = [
     ("GRU", "haste", "layer", 0),
     ("LSTM", "kiros", "layer", 2),
     ("GRU", "kiros", "layer", 0),
+    ("GRU", "dreamer", "layer", 0),
     ("GRU", ln.Formula(gates="sum", span="all", cell=None, bias_inside=True), "layer", 0),
 ]
 

@@ -111,6 +111,10 @@ PRESETS: Mapping[str, Mapping[str, Formula]] = {
     "tf1": {"LSTM": Formula(gates="sum", span="per_gate", cell="carry", eps=1e-12, forget_bias=1.0)},
     # Sonnet's LSTM with use_layer_norm=True.
     "sonnet": {"LSTM": Formula(gates="sum", cell=None, forget_bias=1.0)},
+    # DreamerV2's GRUCell with norm=True: its update gate is 1 - z, so that update_bias=-1 is forget_bias=1.
+    "dreamer": {
+        "GRU": Formula("sum", "all", cell=None, bias_inside=True, biases="input", eps=1e-3, forget_bias=1.0),
+    },
 }
 """The published formulas by name, each with the networks that it is published for."""
 
