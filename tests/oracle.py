@@ -164,6 +164,16 @@ def sonnet_lstm_step(x, h, c, w_xh, b, layer_norm_gates):
     return tanh(c) * sigmoid(o), c
 
 
+def dreamer_gru_step(x, h, kernel, bias, gamma, beta):
+    """DreamerV2's GRUCell(norm=True): order reset, cand, update; one kernel (I + H, 3H) for [x, h]; update_bias -1;
+    Keras' LayerNormalization, eps 1e-3."""
+    parts = layer_norm(np.concatenate([x, h]) @ kernel + bias, gamma, beta, eps=1e-3)
+    reset, cand, update = np.split(parts, 3)
+    cand = tanh(sigmoid(reset) * cand)
+    update = sigmoid(update - 1.0)
+    return (update * cand + (1 - update) * h,)
+
+
 # --- The space of formulas. f: anything with the fields of layernorm.Formula; order i, f, g, o and r, z, n. ---
 
 PLAIN = SimpleNamespace(gates=None, cell=None, span="joint", bias_inside=False, gate_bias=True, cell_bias=True)
@@ -250,15 +260,15 @@ def gru_step(x: Array, h: Array, p: Parameters, f: Any, norm: str) -> tuple[Arra
     if f.gates is not None and f.span == "all":
         return gru_step_over_all(wx, uh, h, p, f, norm)
     if f.gates is None:
-        r, z = np.split(sigmoid((wx + b_ih + uh + b_hh)[rz]), 2)
-        candidate = tanh(wx[n] + b_ih[n] + r * (uh[n] + b_hh[n]))
+        r, z = np.split((wx + b_ih + uh + b_hh)[rz], 2)
+        candidate = tanh(wx[n] + b_ih[n] + sigmoid(r) * (uh[n] + b_hh[n]))
     elif f.gates == "sum":
         gain = p["gain"]
         after = site_biases(p, f, "", 3 * H)[1]
         if f.bias_inside:
             wx, uh = wx + b_ih, uh + b_hh
-        r, z = np.split(sigmoid(normalised((wx + uh)[rz], gain[rz], after[rz], pieces, f, norm)), 2)
-        candidate = tanh(normalised(wx[n] + r * uh[n], gain[n], after[n], 1, f, norm))
+        r, z = np.split(normalised((wx + uh)[rz], gain[rz], after[rz], pieces, f, norm), 2)
+        candidate = tanh(normalised(wx[n] + sigmoid(r) * uh[n], gain[n], after[n], 1, f, norm))
     else:
         a = {}
         for site, v in (("_ih", wx), ("_hh", uh)):
@@ -270,8 +280,9 @@ def gru_step(x: Array, h: Array, p: Parameters, f: Any, norm: str) -> tuple[Arra
                     normalised(v[n], gain[n], after[n], 1, f, norm),
                 ]
             )
-        r, z = np.split(sigmoid((a["_ih"] + a["_hh"])[rz]), 2)
-        candidate = tanh(a["_ih"][n] + r * a["_hh"][n])
+        r, z = np.split((a["_ih"] + a["_hh"])[rz], 2)
+        candidate = tanh(a["_ih"][n] + sigmoid(r) * a["_hh"][n])
+    z = sigmoid(z + f.forget_bias)
     return ((1 - z) * candidate + z * h,)
 
 
@@ -288,7 +299,8 @@ def gru_step_over_all(wx: Array, uh: Array, h: Array, p: Parameters, f: Any, nor
         r_h, z_h, n_h = np.split(normalised(uh + inside, p["gain_hh"], after, 1, f, norm), 3)
         r, z = r_x + r_h, z_x + z_h
         candidate = tanh(n_x + sigmoid(r) * n_h)
-    return ((1 - sigmoid(z)) * candidate + sigmoid(z) * h,)
+    z = sigmoid(z + f.forget_bias)
+    return ((1 - z) * candidate + z * h,)
 
 
 # --- Sequences. ---

@@ -47,7 +47,12 @@ cells = [{"cell": cell, "cell_bias": bias} for cell in ("output", "carry") for b
 ends = [{"eps_on": on, "eps": eps} for on, eps in (("variance", 1e-5), ("deviation", 1e-2))]
 SPACE = {
     "RNN": [ln.Formula(cell=None, **site, **end) for site in [*sites, *one_bias] for end in ends],
-    "GRU": [ln.Formula(cell=None, **site, **end) for site in [*sites, *over_all, *one_bias] for end in ends],
+    "GRU": [
+        ln.Formula(cell=None, **site, **end, forget_bias=forget_bias)
+        for site in [*sites, *over_all, *one_bias]
+        for end in ends
+        for forget_bias in (0.0, 0.7)
+    ],
     "LSTM": [
         ln.Formula(**site, **cell, **end, forget_bias=forget_bias)
         for site in [*sites, {"gates": None}]
@@ -471,6 +476,7 @@ HANDFUL = [
     ("GRU", "haste", "layer", 0),
     ("LSTM", "kiros", "layer", 2),
     ("GRU", "kiros", "layer", 0),
+    ("GRU", "dreamer", "layer", 0),
     ("GRU", ln.Formula(gates="sum", span="all", cell=None, bias_inside=True), "layer", 0),
 ]
 

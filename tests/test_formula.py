@@ -78,7 +78,7 @@ def test_eps_overrides_the_presets():
         (lambda: resolve("keras", "GRU"), ValueError, "formula 'keras' is defined for LSTM, not for GRU"),
         (lambda: resolve("cell", "RNN"), ValueError, "not for RNN"),
         (lambda: resolve(3, "RNN"), TypeError, "must be a preset's name or a Formula, got int"),
-        (lambda: resolve(ln.Formula(forget_bias=1.0), "GRU"), ValueError, "needs an LSTM"),
+        (lambda: resolve(ln.Formula(forget_bias=1.0), "RNN"), ValueError, "needs an LSTM or GRU; RNN has no"),
         (lambda: resolve(ln.Formula(gates=None), "GRU"), ValueError, "normalises nothing in GRU"),
         (lambda: resolve(PLAIN, "LSTM"), ValueError, "say norm=None"),
     ],

@@ -109,7 +109,7 @@ def test_every_published_preset_has_a_row_and_a_program():
     rows = {(row.preset, row.network) for row in LIBRARIES}
     own = {"paper", "cell"}
     assert rows == {(name, network) for name, of in PRESETS.items() for network in of if name not in own}
-    assert rows == {(name, "LSTM") for name in PROGRAMS} | {("haste", "GRU"), ("kiros", "GRU")}
+    assert rows == {(name, "LSTM") for name in PROGRAMS} | {(name, "GRU") for name in GRUS}
 
 
 @pytest.mark.parametrize("library", PROGRAMS)
@@ -164,15 +164,24 @@ GRUS = {
         {"W": (I, 2 * H), "b": (2 * H,), "U": (H, 2 * H), "Wx": (I, H), "bx": (H,), "Ux": (H, H)}
         | {f"{kind}{k}": (n * H,) for kind in "bs" for k, n in zip((1, 2, 3, 4), (2, 1, 2, 1), strict=True)},
     ),
+    "dreamer": (
+        oracle.dreamer_gru_step,
+        {"kernel": (I + H, 3 * H), "bias": (3 * H,), "gamma": (3 * H,), "beta": (3 * H,)},
+    ),
 }
+
+
+def drawn_gru(library, rng):
+    return {key: rng.normal(key[0] in "gs", 0.7, shape) for key, shape in GRUS[library][1].items()}
 
 
 @pytest.mark.parametrize("library", GRUS)
 def test_grus(library):
     rng, (program, shapes) = np.random.default_rng(4), GRUS[library]
     assert ln.interop.shapes(library, I, H, "GRU") == shapes
-    arrays = {key: rng.normal(key[0] in "gs", 0.7, shape) for key, shape in shapes.items()}
-    x, (h, _) = inputs()
+    if library == "dreamer":
+        assert list(ln.interop.shapes(library, I, H, "GRU")) == list(shapes), "the order of get_weights"
+    arrays, (x, (h, _)) = drawn_gru(library, rng), inputs()
     output, final = oracle.sequence(lambda x, h: program(x, h, **arrays), x, [h[0]])
     module = ln.interop.from_state(arrays, library, network="GRU")
     assert (type(module), module.formula) == (ln.GRU, library)
@@ -182,13 +191,65 @@ def test_grus(library):
     back = ln.interop.to_state(module)
     equal({key: back[key] for key in arrays}, arrays)
     two = {f"{k}.{key}": a for k in range(2) for key, a in arrays.items()}
-    for key in shapes:
-        if shapes[key][0] == I:
-            two[f"1.{key}"] = rng.normal(0, 0.7, (H, shapes[key][1]))
+    for key, shape in ln.interop.shapes(library, H, H, "GRU").items():
+        if shape != shapes[key]:
+            two[f"1.{key}"] = rng.normal(0, 0.7, shape)
     again = ln.interop.from_state(two, library, network="GRU", prefixes=["0.", "1."])
     back = ln.interop.to_state(again, prefixes=["0.", "1."])
     equal({key: back[key] for key in two}, two)
     assert set(back) == set(two)
+
+
+@pytest.mark.parametrize("library", GRUS)
+def test_the_way_there_and_back_gives_the_same_gru(library):
+    module = ln.GRU(I, H, formula=library, dtype=torch.float64)
+    rng = np.random.default_rng(3)
+    for parameter in module.parameters():
+        parameter.data.copy_(torch.tensor(rng.normal(0.5, 0.7, parameter.shape)))
+    again = ln.interop.from_state(ln.interop.to_state(module), library, network="GRU")
+    equal(again.state_dict(), {key: value.numpy() for key, value in module.state_dict().items()})
+
+
+@pytest.mark.parametrize("given", [-1, 0, 0.4])
+def test_dreamers_update_bias(given):
+    """It is as much in beta."""
+    arrays, (x, (h, _)) = drawn_gru("dreamer", np.random.default_rng(4)), inputs()
+    beta = arrays["beta"] + np.repeat([0, 0, given + 1.0], H)
+    output, final = oracle.sequence(lambda x, h: oracle.dreamer_gru_step(x, h, **arrays | {"beta": beta}), x, [h[0]])
+    module = ln.interop.from_state(arrays, "dreamer", network="GRU", update_bias=given)
+    assert str(module.recurrence.formula.forget_bias) == str(float(-given) if given else 0.0)
+    got, h_n = module(torch.tensor(x), torch.tensor(h))
+    same(got, output)
+    same(h_n, final[0][None])
+    equal(ln.interop.to_state(module, "dreamer"), arrays)
+
+
+@pytest.mark.parametrize(("network", "library"), [("LSTM", k) for k in PROGRAMS] + [("GRU", k) for k in GRUS])
+def test_a_cell_is_the_modules_step(network, library):
+    arrays = drawn(library) if network == "LSTM" else drawn_gru(library, np.random.default_rng(4))
+    module = ln.interop.from_state(arrays, library, network=network)
+    cell = ln.interop.from_state(
+        {f"a/{k}": v for k, v in arrays.items()}, library, network=network, cell=True, prefixes="a/"
+    )
+    assert (type(cell), cell.formula) == ({"LSTM": ln.LSTMCell, "GRU": ln.GRUCell}[network], library)
+    x, hx = inputs()
+    x, (h, c) = torch.tensor(x), [torch.tensor(part) for part in hx]
+    lstm = network == "LSTM"
+    output, _ = module(x, (h, c) if lstm else h)
+    state = (h[0], c[0]) if lstm else h[0]
+    for t in range(len(x)):
+        state = cell(x[t], state)
+        same(state[0] if lstm else state, output[t].detach().numpy())
+    expected = ln.interop.to_state(module)
+    equal(ln.interop.to_state(cell), {key: value.numpy() for key, value in expected.items()})
+    assert set(ln.interop.to_state(cell, prefixes="b.")) == {f"b.{key}" for key in arrays}
+    equal(cell.state_dict(), {key.removesuffix("_l0"): value.numpy() for key, value in module.state_dict().items()})
+
+
+def test_a_cell_takes_the_librarys_own_arguments():
+    cell = ln.interop.from_state(drawn("tf1"), "tf1", cell=True, eps=1e-3, forget_bias=0.3, dtype=torch.float32)
+    formula = cell.recurrence.formula
+    assert (formula.eps, formula.forget_bias, cell.weight_ih.dtype) == (1e-3, 0.3, torch.float32)
 
 
 def test_the_biases_of_keras_are_one_sum():
@@ -358,9 +419,27 @@ def changed(library, **arrays):
         (
             lambda f: f(changed("haste"), "haste", forget_bias=1.0),
             ValueError,
-            "forget_bias of 'haste' LSTM is always 0.0 at run time, got 1.0",
+            "'haste' LSTM has no forget_bias, always forget_bias=0.0; got 1.0",
         ),
-        (lambda f: f(changed("sonnet"), "sonnet", eps=0.1), ValueError, "eps of .* is always 1e-05 .*, got 0.1"),
+        (lambda f: f(changed("sonnet"), "sonnet", eps=0.1), ValueError, "has no eps, always eps=1e-05; got 0.1"),
+        (
+            lambda f: f({}, "dreamer", network="GRU", forget_bias=1.0),
+            ValueError,
+            "'dreamer' GRU has no forget_bias, always forget_bias=1.0; got 1.0",
+        ),
+        (
+            lambda f: f({}, "tf1", update_bias=-1),
+            ValueError,
+            "'tf1' LSTM has no update_bias, always forget_bias=1.0; got -1",
+        ),
+        (lambda f: f({}, "dreamer"), ValueError, "'dreamer' has weights of GRU, not of LSTM"),
+        (
+            lambda f: f(changed("haste"), "haste", cell=True, prefixes=["a", "b"]),
+            ValueError,
+            r"a cell has one prefix and no batch_first, got prefixes=\['a', 'b'\], batch_first=False",
+        ),
+        (lambda f: f(changed("haste"), "haste", cell=True, prefixes=[("a", "b")]), ValueError, "a cell has one prefix"),
+        (lambda f: f(changed("haste"), "haste", cell=True, batch_first=True), ValueError, "batch_first=True"),
         (lambda f: f({}, "haste", prefixes=[]), ValueError, r"prefixes must be one for each layer.* got \[\]"),
         (lambda f: f({}, "haste", prefixes=["a", ("b", "c")]), ValueError, "prefixes must be one for each layer"),
         (lambda f: f({}, "haste", prefixes=["a", "a"]), ValueError, "all different"),
@@ -375,7 +454,7 @@ def test_what_is_refused(call, error, message):
 @pytest.mark.parametrize(
     ("module", "given", "error", "message"),
     [
-        (torch.nn.LSTM(2, 2), {}, TypeError, r"module must be a layernorm\.LSTM or GRU, got torch\.nn\..*LSTM"),
+        (torch.nn.LSTM(2, 2), {}, TypeError, r"layernorm\.LSTM, GRU or a cell of one, got torch\.nn\..*LSTM"),
         (ln.LSTM(2, 2), {"formula": "keras"}, ValueError, "'keras' does: it has cell='output', not 'carry'"),
         (ln.LSTM(2, 2, formula="haste", eps=0.1), {}, ValueError, "eps=0.1, not 1e-05"),
         (ln.LSTM(2, 2, formula="haste", norm="rms"), {}, ValueError, "norm='rms', not 'layer'"),
@@ -389,6 +468,11 @@ def test_what_is_refused(call, error, message):
             ValueError,
             "one pair of prefixes for each of 1 layers",
         ),
+        (ln.LSTMCell(2, 2), {"formula": "keras"}, ValueError, "'keras' does: it has cell='output', not 'carry'"),
+        (ln.LSTMCell(2, 2, formula="haste", norm="rms"), {}, ValueError, "norm='rms', not 'layer'"),
+        (ln.GRUCell(2, 2, formula="dreamer"), {"prefixes": ["a", "b"]}, ValueError, "one prefix for each of 1 layers"),
+        (ln.GRUCell(2, 2, formula="dreamer"), {"prefixes": [("a", "b")]}, ValueError, "one prefix for each of 1"),
+        (ln.RNNCell(2, 2), {"formula": "haste"}, TypeError, r"got layernorm\..*RNNCell"),
     ],
 )
 def test_what_is_refused_on_the_way_back(module, given, error, message):

@@ -47,7 +47,8 @@ class Formula:
         cell_bias: LSTM only. Whether the normalisation of the cell has an additive bias.
         eps: keeps the denominator from zero.
         eps_on: ``"variance"``: ``(z - mean) / sqrt(var + eps)``; ``"deviation"``: ``(z - mean) / (sqrt(var) + eps)``.
-        forget_bias: LSTM only. A constant added to the forget gate's summed input at run time.
+        forget_bias: a constant added at run time to the summed input of the gate that keeps the old state: an LSTM's
+            f, a GRU's z.
         biases: ``"both"``: ``bias_ih`` and ``bias_hh``; ``"input"``: only ``bias_ih``.
         bias_again: whether ``bias_ih``, which is inside, is added once more after the normalisations.
 
@@ -110,6 +111,10 @@ PRESETS: Mapping[str, Mapping[str, Formula]] = {
     "tf1": {"LSTM": Formula(gates="sum", span="per_gate", cell="carry", eps=1e-12, forget_bias=1.0)},
     # Sonnet's LSTM with use_layer_norm=True.
     "sonnet": {"LSTM": Formula(gates="sum", cell=None, forget_bias=1.0)},
+    # DreamerV2's GRUCell with norm=True: its update gate is 1 - z, so that update_bias=-1 is forget_bias=1.
+    "dreamer": {
+        "GRU": Formula("sum", "all", cell=None, bias_inside=True, biases="input", eps=1e-3, forget_bias=1.0),
+    },
 }
 """The published formulas by name, each with the networks that it is published for."""
 
@@ -136,9 +141,9 @@ def resolve(formula: str | Formula, network: Network, eps: float | None = None) 
         formula = PRESETS[formula][network]
     elif not isinstance(formula, Formula):
         raise TypeError(f"formula must be a preset's name or a Formula, got {type(formula).__name__}")
+    if network == "RNN" and formula.forget_bias:
+        raise ValueError(f"forget_bias={formula.forget_bias} needs an LSTM or GRU; RNN has no forget gate")
     if network != "LSTM":
-        if formula.forget_bias:
-            raise ValueError(f"forget_bias={formula.forget_bias} needs an LSTM; {network} has no forget gate")
         formula = replace(formula, cell=None)
     if formula.gates is None and formula.cell is None:
         raise ValueError(f"the formula normalises nothing in {network}; say norm=None for a plain network")

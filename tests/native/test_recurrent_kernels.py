@@ -77,7 +77,7 @@ def test_every_formula(network):
     for k, (gates, span, cell, inside, gate_bias, eps_on, norm) in enumerate(SPACE):
         if network != "LSTM" and cell is not None:
             continue
-        forget = 0.5 if network == "LSTM" else 0.0
+        forget = 0.0 if network == "RNN" else 0.5
         formula = Formula(gates, span, cell, inside, gate_bias, eps=1e-3, eps_on=eps_on, forget_bias=forget)
         if k % 3 == 0:
             formula = dataclasses.replace(formula, biases="input")

@@ -55,7 +55,7 @@ def test_every_formula(network, norm):
     for k, formula in enumerate(FORMULAS):
         if network != "LSTM" and (formula.cell is not None or not formula.cell_bias):
             continue
-        forget_bias = 0.5 if network == "LSTM" else 0.0
+        forget_bias = 0.0 if network == "RNN" else 0.5
         formula = Formula(**{**formula.__dict__, "forget_bias": forget_bias})
         projected = network == "LSTM" and k % 3 == 0
         compare(Recurrence(network, formula, norm, bias=k % 5 != 0, projected=projected), reverse=k % 2 == 0)

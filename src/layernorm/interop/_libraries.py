@@ -15,6 +15,13 @@ from ..formula import Network, unknown
 ORDER: Mapping[str, str] = {"LSTM": "ifgo", "GRU": "rzn"}
 """Our gates, torch's."""
 
+ARGUMENTS: Mapping[str, tuple[str, int]] = {
+    "eps": ("eps", 1),
+    "forget_bias": ("forget_bias", 1),
+    "update_bias": ("forget_bias", -1),
+}
+"""What a library's network may be made with: the field of our `Formula` that it sets, and its sign there."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -26,11 +33,13 @@ class Entry:
             optional.
         gates: the gates whose units the array has; ``""`` for all.
         optional: whether the array may be missing; it then stands for zeros.
+        negated: the gates whose units have the other sign there.
     """
 
     parts: tuple[str, ...]
     gates: str = ""
     optional: bool = False
+    negated: str = ""
 
     @property
     def weight(self) -> bool:
@@ -47,7 +56,7 @@ class Library:
             candidates).
         transposed: whether its weights are (in, G*H), not (G*H, in).
         entries: its arrays by name.
-        free: fields of the preset's `Formula` that an argument of the library sets.
+        free: which of `ARGUMENTS` the library has.
     """
 
     preset: str
@@ -73,8 +82,8 @@ class Library:
                 found[key] = (units,) if len(entry.parts) == 1 else (len(entry.parts), units)
         return found
 
-    def blocks(self, key: str, array: Tensor) -> Iterator[tuple[str, slice, Tensor]]:
-        """An array as views of H units each, (H, in) or (H,), with the part and the rows of it that they are."""
+    def blocks(self, key: str, array: Tensor) -> Iterator[tuple[str, slice, Tensor, int]]:
+        """An array as views of H units each, (H, in) or (H,), with the part, the rows and the sign that they are of."""
         entry = self.entries[key]
         if entry.weight:
             matrix = array.T if self.transposed else array
@@ -87,10 +96,10 @@ class Library:
             gates = self.gates(entry)
             H = len(piece) // (len(gates) or 1)
             if not gates:
-                yield part, slice(None), piece
+                yield part, slice(None), piece, 1
             for k, gate in enumerate(gates):
                 row = ORDER[self.network].index(gate) * H
-                yield part, slice(row, row + H), piece[k * H : (k + 1) * H]
+                yield part, slice(row, row + H), piece[k * H : (k + 1) * H], -1 if gate in entry.negated else 1
 
 
 def _entries(**parts: str) -> dict[str, Entry]:
@@ -202,6 +211,20 @@ LIBRARIES = (
             "b_gates": Entry(("bias_hh",)),
             "layer_norm/gamma": Entry(("gain",)),
             "layer_norm/beta": Entry(("bias_ih",)),
+        },
+    ),
+    # DreamerV2's GRUCell(norm=True), by the names of its Dense's and LayerNormalization's variables. Its update gate is
+    # sigmoid(a + update_bias), and z = 1 - update = sigmoid(-a - update_bias): z's gain and bias change sign; its
+    # weights do not, as they are normalised with those of the other gates.
+    Library(
+        *("dreamer", "GRU", "rnz"),
+        transposed=True,
+        free=("update_bias",),
+        entries={
+            "kernel": Entry(("weight_ih", "weight_hh")),
+            "bias": Entry(("bias_ih",)),
+            "gamma": Entry(("gain",), negated="z"),
+            "beta": Entry(("norm_bias",), negated="z"),
         },
     ),
 )

@@ -1,4 +1,4 @@
-"""`from_state`, `to_state`: weights of other libraries' layer-normalised networks, as modules here and back."""
+"""`from_state`, `to_state`: weights of other libraries' layer-normalised networks, as modules or cells and back."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ import torch
 from torch import Tensor
 
 from ..formula import PRESETS, Formula, Network, Recurrence
-from ..nn import GRU, LSTM
-from ._libraries import Library, library
+from ..nn import GRU, LSTM, GRUCell, LSTMCell
+from ._libraries import ARGUMENTS, Library, library
 
 Prefixes = str | Sequence[str | tuple[str, str]]
 Arrays = dict[str, Tensor]
 
+Module = LSTM | GRU | LSTMCell | GRUCell
+
 MODULES: Mapping[str, type[LSTM] | type[GRU]] = {"LSTM": LSTM, "GRU": GRU}
+CELLS: Mapping[str, type[LSTMCell] | type[GRUCell]] = {"LSTM": LSTMCell, "GRU": GRUCell}
+CELL_SUFFIXES: list[tuple[str, ...]] = [("",)]
+"""`_suffixes` of a cell, whose parameters have none."""
 
 
 def from_state(
@@ -28,21 +33,25 @@ def from_state(
     prefixes: Prefixes = "",
     eps: float | None = None,
     forget_bias: float | None = None,
+    update_bias: float | None = None,
     network: Network = "LSTM",
+    cell: bool = False,
     batch_first: bool = False,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
-) -> LSTM | GRU:
-    """An `LSTM` or `GRU` that computes what another library's network computes with these weights.
+) -> Module:
+    """An `LSTM`, `GRU` or cell of one that computes what another library's network computes with these weights.
 
     Args:
         state: NumPy arrays or tensors by the library's names (`shapes`), each after a prefix.
-        formula: the library's preset: ``"kiros"``, ``"haste"``, ``"torchscript"``, ``"keras"``, ``"tf1"`` or
-            ``"sonnet"``.
+        formula: the library's preset: ``"kiros"``, ``"haste"``, ``"torchscript"``, ``"keras"``, ``"tf1"``,
+            ``"sonnet"`` or ``"dreamer"``.
         prefixes: one for each layer, in a bidirectional network a pair; what stands under none of them is left alone.
-        eps, forget_bias: what the library's network was made with, where it has such an argument and the forget bias is
-            added at run time; ``None``: the library's default.
-        network: ``"LSTM"``, or with ``"kiros"`` and ``"haste"`` also ``"GRU"``.
+        eps, forget_bias, update_bias: what the library's network was made with, where it has such an argument and the
+            bias is added at run time; ``None``: the library's default. An ``update_bias`` is the negative of a
+            `Formula`'s ``forget_bias``.
+        network: ``"LSTM"``, or with ``"kiros"``, ``"haste"`` and ``"dreamer"`` ``"GRU"``.
+        cell: whether to make an `LSTMCell` or `GRUCell`; of one layer and direction, without ``batch_first``.
         batch_first: as in `LSTM`.
         device, dtype: of the module; ``None``: as the arrays have them.
 
@@ -51,19 +60,25 @@ def from_state(
 
     Raises:
         TypeError: ``state`` is no mapping, or an array is not of floating-point numbers.
-        ValueError: no such library or network; an array is missing, unknown or of a wrong shape; ``eps`` or
-            ``forget_bias`` is not an argument of that library. The message names it.
+        ValueError: no such library or network; an array is missing, unknown or of a wrong shape; ``eps``,
+            ``forget_bias`` or ``update_bias`` is not an argument of that library; a cell is to have several prefixes
+            or ``batch_first``. The message names it.
 
     Example::
 
         lstm = ln.interop.from_state(haste_lstm.state_dict(), "haste")
         lstm = ln.interop.from_state(nemo, "torchscript", prefixes=["layers.0.cell.", "layers.1.cell."])
+        gru_cell = ln.interop.from_state(dreamer, "dreamer", network="GRU", cell=True)
     """
     row = library(formula, network)
     if not isinstance(state, Mapping):
         raise TypeError(f"from_state: state must be a mapping from names to arrays, got {type(state).__name__}")
     layers = _layers(prefixes)
-    described = _described(formula, row, eps=eps, forget_bias=forget_bias)
+    if cell and (batch_first or len(layers) > 1 or len(layers[0]) > 1):
+        raise ValueError(
+            f"from_state: a cell has one prefix and no batch_first, got prefixes={prefixes!r}, {batch_first=}"
+        )
+    described = _described(formula, row, eps=eps, forget_bias=forget_bias, update_bias=update_bias)
     read = [[_read(state, prefix, formula, row) for prefix in pair] for pair in layers]
     every = [array for pair in read for arrays in pair for array in arrays.values()]
     like = {
@@ -72,22 +87,28 @@ def from_state(
     }
     I, H = _sizes(read[0][0], row, f"{formula}: {layers[0][0]}")  # noqa: E741
     ours: Arrays = {}
+    suffixes = CELL_SUFFIXES if cell else _suffixes(len(layers), len(layers[0]))
     for layer, pair in enumerate(layers):
         size = I if layer == 0 else len(pair) * H
-        for prefix, arrays, direction in zip(pair, read[layer], ("", "_reverse"), strict=False):
+        for prefix, arrays, suffix in zip(pair, read[layer], suffixes[layer], strict=True):
             _check_shapes(arrays, row.shapes(size, H), f"{formula}: {prefix}", f"input size {size}, H = {H}")
             parameters = _to_ours(arrays, row, described, (size, H), like)
-            ours |= {f"{name}_l{layer}{direction}": value for name, value in parameters.items()}
+            ours |= {name + suffix: value for name, value in parameters.items()}
     named: str | Formula = formula if described == PRESETS[formula][network] else described
-    module = MODULES[network](
-        I, H, len(layers), batch_first=batch_first, bidirectional=len(layers[0]) == 2, formula=named, device="meta"
-    )
+    module: Module
+    if cell:
+        module = CELLS[network](I, H, formula=named, device="meta")
+    else:
+        both = len(layers[0]) == 2
+        module = MODULES[network](
+            I, H, len(layers), batch_first=batch_first, bidirectional=both, formula=named, device="meta"
+        )
     module.load_state_dict(ours, assign=True)
     return module
 
 
-def to_state(module: LSTM | GRU, formula: str | None = None, *, prefixes: Prefixes = "") -> Arrays:
-    """The weights of an `LSTM` or `GRU` as another library's network has them: `from_state` backwards.
+def to_state(module: Module, formula: str | None = None, *, prefixes: Prefixes = "") -> Arrays:
+    """The weights of an `LSTM`, `GRU` or cell of one as another library's network has them: `from_state` backwards.
 
     Args:
         module: one whose formula is the library's.
@@ -96,31 +117,31 @@ def to_state(module: LSTM | GRU, formula: str | None = None, *, prefixes: Prefix
 
     Returns:
         Tensors by the library's names, copies, on the module's device and of its type. What an argument of the library
-        sets, ``eps`` or ``forget_bias``, is not among them: it is ``module.recurrence.formula``'s. Several biases of
-        which only the sum counts come back as their sum in one of them, and zeros.
+        sets, ``eps``, ``forget_bias`` or ``update_bias``, is not among them: it is ``module.recurrence.formula``'s.
+        Several biases of which only the sum counts come back as their sum in one of them, and zeros.
 
     Raises:
-        TypeError: ``module`` is no `LSTM` or `GRU`.
+        TypeError: ``module`` is no `LSTM` or `GRU` and no cell of one.
         ValueError: no such library, or it has no such network; the module computes what that library cannot; the
             prefixes are not one for each layer and direction. The message names it.
     """
-    if not isinstance(module, (LSTM, GRU)):
+    if not isinstance(module, Module):
         given = f"{type(module).__module__}.{type(module).__name__}"
-        raise TypeError(f"to_state: module must be a layernorm.LSTM or GRU, got {given}")
+        raise TypeError(f"to_state: module must be a layernorm.LSTM, GRU or a cell of one, got {given}")
     formula = module.formula if formula is None and isinstance(module.formula, str) else formula
     row, layers = library(formula, module.network), _layers(prefixes)
     assert formula is not None
     _check_module(module, formula, row)
-    directions = 2 if module.bidirectional else 1
-    if [len(pair) for pair in layers] != [directions] * module.num_layers:
-        kind = "pair of prefixes" if module.bidirectional else "prefix"
-        raise ValueError(
-            f"to_state: prefixes must be one {kind} for each of {module.num_layers} layers, got {prefixes!r}"
-        )
+    if isinstance(module, (LSTMCell, GRUCell)):
+        suffixes = CELL_SUFFIXES
+    else:
+        suffixes = _suffixes(module.num_layers, 1 + module.bidirectional)
+    if [len(pair) for pair in layers] != [len(pair) for pair in suffixes]:
+        kind = "pair of prefixes" if len(suffixes[0]) == 2 else "prefix"
+        raise ValueError(f"to_state: prefixes must be one {kind} for each of {len(suffixes)} layers, got {prefixes!r}")
     state: Arrays = {}
-    for layer, pair in enumerate(layers):
-        for prefix, direction in zip(pair, ("", "_reverse"), strict=False):
-            suffix = f"_l{layer}{direction}"
+    for pair, of_pair in zip(layers, suffixes, strict=True):
+        for prefix, suffix in zip(pair, of_pair, strict=True):
             ours = {name: getattr(module, name + suffix).detach() for name in module.recurrence.parameter_names}
             state |= {prefix + key: array for key, array in _to_theirs(ours, row).items()}
     return state
@@ -132,7 +153,7 @@ def shapes(formula: str, input_size: int, hidden_size: int, network: Network = "
     Args:
         formula: the library's preset.
         input_size, hidden_size: I and H.
-        network: ``"LSTM"``, or with ``"kiros"`` and ``"haste"`` also ``"GRU"``.
+        network: ``"LSTM"``, or with ``"kiros"``, ``"haste"`` and ``"dreamer"`` ``"GRU"``.
 
     Raises:
         ValueError: no such library or network.
@@ -154,14 +175,23 @@ def _layers(prefixes: Prefixes) -> list[tuple[str, ...]]:
     return layers
 
 
+def _suffixes(number: int, directions: int) -> list[tuple[str, ...]]:
+    """What stands after our parameters' names, for each layer's directions."""
+    return [tuple(f"_l{layer}{direction}" for direction in ("", "_reverse")[:directions]) for layer in range(number)]
+
+
 def _described(formula: str, row: Library, **given: float | None) -> Formula:
     """The library's formula with the arguments that its network was made with."""
     preset = PRESETS[formula][row.network]
+    fields: dict[str, Any] = {}
     for name, value in given.items():
-        if value is not None and name not in row.free:
-            fixed = f"{getattr(preset, name)} at run time"
-            raise ValueError(f"from_state: {name} of {formula!r} {row.network} is always {fixed}, got {value!r}")
-    fields: dict[str, Any] = {name: float(value) for name, value in given.items() if value is not None}
+        if value is None:
+            continue
+        field, sign = ARGUMENTS[name]
+        if name not in row.free:
+            fixed = f"{field}={getattr(preset, field)}"
+            raise ValueError(f"from_state: {formula!r} {row.network} has no {name}, always {fixed}; got {value!r}")
+        fields[field] = sign * float(value) + 0.0  # never -0.0, which encodes as another text
     return replace(preset, **fields)
 
 
@@ -205,12 +235,14 @@ def _check_shapes(arrays: Arrays, expected: Mapping[str, tuple[int, ...]], what:
             raise ValueError(f"{what}{key}: expected shape {expected[key]} ({sizes}), got {tuple(array.shape)}")
 
 
-def _check_module(module: LSTM | GRU, formula: str, row: Library) -> None:
+def _check_module(module: Module, formula: str, row: Library) -> None:
     theirs, ours = PRESETS[formula][row.network], module.recurrence.formula
+    have = {"norm": module.norm, "proj_size": getattr(module, "proj_size", 0)}  # a cell has no projection
     wanted = {"norm": "layer", "proj_size": 0}
-    differ = {name: (getattr(module, name), value) for name, value in wanted.items() if getattr(module, name) != value}
+    differ: dict[str, Any] = {name: (have[name], value) for name, value in wanted.items() if have[name] != value}
+    free = {ARGUMENTS[name][0] for name in row.free}
     for name in theirs.__dataclass_fields__:
-        if name not in row.free and getattr(ours, name) != getattr(theirs, name):
+        if name not in free and getattr(ours, name) != getattr(theirs, name):
             differ[name] = getattr(ours, name), getattr(theirs, name)
     if differ:
         text = ", ".join(f"{name}={have!r}, not {value!r}" for name, (have, value) in differ.items())
@@ -221,8 +253,8 @@ def _to_ours(arrays: Arrays, row: Library, formula: Formula, sizes: tuple[int, i
     expected = Recurrence(row.network, formula).parameter_shapes(*sizes)
     ours = {name: torch.zeros(shape, **like) for name, shape in expected.items()}
     for key, array in arrays.items():
-        for part, rows, view in row.blocks(key, array):
-            ours[part.split(" + ")[0]][rows] += view.to(**like)
+        for part, rows, view, sign in row.blocks(key, array):
+            ours[part.split(" + ")[0]][rows] += sign * view.to(**like)
     return ours
 
 
@@ -235,8 +267,8 @@ def _to_theirs(ours: Arrays, row: Library) -> Arrays:
         if place in written:
             continue
         written.add(place)
-        for part, rows, view in row.blocks(key, state[key]):
+        for part, rows, view, sign in row.blocks(key, state[key]):
             for name in part.split(" + "):
                 if name in ours:  # a module with bias=False has none
-                    view += ours[name][rows]
+                    view += sign * ours[name][rows]
     return state

@@ -211,7 +211,7 @@ template <class T> struct Layer {
         T *z = w.temporary, *r = z + Hp;
         for (i64 j = 0; j < Hp; j += LANES<T>) {
             store<T>(r + j, sigmoid<T>(summed<SPLIT>(p, w, 0, j)));
-            store<T>(z + j, sigmoid<T>(summed<SPLIT>(p, w, 1, Hp + j)));
+            store<T>(z + j, sigmoid<T>(summed<SPLIT>(p, w, 1, Hp + j) + forget_bias));
         }
         if (has_inside_x) add(w.zx + N, p.inside_x + N, Hp);
         if (has_inside_h) add(w.zh + N, p.inside_h + N, Hp);
@@ -237,7 +237,8 @@ template <class T> struct Layer {
         T *da = w.temporary, *da_n = da + N, *r = da_n + Hp;
         V<T> of_x = {}, product_x = {}, of_h = {}, product_h = {};
         for (i64 j = 0; j < Hp; j += LANES<T>) {
-            const V<T> reset = sigmoid<T>(summed<SPLIT>(p, w, 0, j)), z = sigmoid<T>(summed<SPLIT>(p, w, 1, Hp + j));
+            const V<T> reset = sigmoid<T>(summed<SPLIT>(p, w, 0, j));
+            const V<T> z = sigmoid<T>(summed<SPLIT>(p, w, 1, Hp + j) + forget_bias);
             V<T> a = summed<false>(p, w, 2, N + j);
             if (SPLIT) a += reset * hidden_candidate(w, N + j);
             const V<T> n = tanh<T>(a), dh = load(w.dh + j), d = dh * (T(1) - z) * (T(1) - n * n);

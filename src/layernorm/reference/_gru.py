@@ -3,6 +3,8 @@
 r, z = sigmoid(LN(W_rz x_t) + LN(U_rz h_{t-1}))
 n    = tanh(LN(W_n x_t) + r * LN(U_n h_{t-1}))
 h_t  = (1 - z) * n + z * h_{t-1}
+
+z is what keeps the old state: a formula's ``forget_bias`` is added to its summed input.
 """
 
 from __future__ import annotations
@@ -38,17 +40,23 @@ class GRU:
         self.sizes = (2 * H, H)
         self.rz = block(p, recurrence, cases, gates=2, units=slice(0, 2 * H))
         self.candidate = block(p, recurrence, cases, gates=1, units=slice(2 * H, 3 * H))
+        self.forget_bias = recurrence.formula.forget_bias
 
     def input_side(self, x: Tensor) -> Tensor:
         rz, n = (x @ self.p["weight_ih"].T).split(self.sizes, -1)
         return torch.cat([self.rz.input(rz), self.candidate.input(n)], -1)
+
+    def activate(self, a_rz: Tensor) -> tuple[Tensor, Tensor]:
+        """The gates r, z from their summed inputs: [..., 2H] -> twice [..., H]."""
+        r, z = a_rz.chunk(2, -1)
+        return torch.sigmoid(r), torch.sigmoid(z + self.forget_bias)
 
     def step(self, t: int, from_input: Tensor, state: State) -> State:
         """[B, 3H], (h [B, H],) -> (h [B, H],)."""
         h = state[0]
         x_rz, x_n = from_input.split(self.sizes, -1)
         h_rz, h_n = (h @ self.p["weight_hh"].T).split(self.sizes, -1)
-        r, z = torch.sigmoid(self.rz.both(x_rz + self.rz.hidden(h_rz, t), t)).chunk(2, -1)
+        r, z = self.activate(self.rz.both(x_rz + self.rz.hidden(h_rz, t), t))
         n = torch.tanh(self.candidate.both(x_n + r * self.candidate.hidden(h_n, t), t))
         return ((1 - z) * n + z * h,)
 
@@ -58,7 +66,7 @@ class GRU:
         x_rz, rz_input = self.rz.input.forward(zx_rz)
         h_rz, rz_hidden = self.rz.hidden.forward(zh_rz)
         a_rz, rz_both = self.rz.both.forward(x_rz + h_rz)
-        r, z = torch.sigmoid(a_rz).chunk(2, -1)
+        r, z = self.activate(a_rz)
         x_n, n_input = self.candidate.input.forward(zx_n)
         h_n, n_hidden = self.candidate.hidden.forward(zh_n)
         a_n, n_both = self.candidate.both.forward(x_n + r * h_n)

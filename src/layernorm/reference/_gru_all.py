@@ -38,18 +38,19 @@ class GRUOverAll:
     def __init__(self, p: Parameters, recurrence: Recurrence, cases: Cases | None = None) -> None:
         self.p, self.gates = p, block(p, recurrence, cases, gates=3)
         self.split = recurrence.formula.gates == "split"
-        self.sizes = [2 * (p["weight_hh"].shape[0] // 3), p["weight_hh"].shape[0] // 3]
+        self.forget_bias = recurrence.formula.forget_bias
+        self.H = p["weight_hh"].shape[0] // 3
 
     def input_side(self, x: Tensor) -> Tensor:
         return self.gates.input(x @ self.p["weight_ih"].T)
 
     def activate(self, a: Tensor, from_input: Tensor, from_hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """r, z, n and what r multiplies: from [..., 3H] to four times [..., H]."""
-        rz, a_n = a.split(self.sizes, -1)
-        r, z = torch.sigmoid(rz).chunk(2, -1)
+        a_r, a_z, a_n = a.chunk(3, -1)
+        r, z = torch.sigmoid(a_r), torch.sigmoid(a_z + self.forget_bias)
         if not self.split:
             return r, z, torch.tanh(r * a_n), a_n
-        x_n, h_n = from_input[..., self.sizes[0] :], from_hidden[..., self.sizes[0] :]
+        x_n, h_n = from_input[..., 2 * self.H :], from_hidden[..., 2 * self.H :]
         return r, z, torch.tanh(x_n + r * h_n), h_n
 
     def step(self, t: int, from_input: Tensor, state: State) -> State:
