@@ -20,7 +20,7 @@ SMOOTH = 0.1  # eps of the gradients' tests: BN of two rows is +-1, a step where
 
 NETWORKS = ["RNN", "LSTM", "GRU"]
 MODULE = {"RNN": ln.RNN, "LSTM": ln.LSTM, "GRU": ln.GRU}
-I, H = 2, 3
+I, H = 2, 3  # noqa: E741
 BUFFERS = ("running_", "num_batches_tracked")
 
 CASES = [
