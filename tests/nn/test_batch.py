@@ -358,6 +358,18 @@ def test_more_padding_and_rows_without_a_step_do_not_matter(network):
 
 
 @pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("count_padding", [False, True])
+def test_time_beyond_the_longest_row_does_not_matter(network, count_padding):
+    """A packed sequence has none of it."""
+    module = made(network, layers=2, bidirectional=True, count_padding=count_padding)
+    x, state, _ = batch(module)
+    other, lengths = copy.deepcopy(module), [3, 1, 4, 2]
+    a, b = apply(module, np.concatenate([x, x]), state, lengths), apply(other, x, state, lengths)
+    close([part.detach() for part in (a[0][:4], *a[1:])], [part.detach().numpy() for part in b])
+    close(module.buffers(), [value.numpy() for value in other.buffers()])
+
+
+@pytest.mark.parametrize("network", NETWORKS)
 def test_counting_padding_makes_a_difference_only_where_there_is_some(network):
     modules = [made(network, count_padding=flag) for flag in (False, True)]
     x, state, _ = batch(modules[0])

@@ -141,7 +141,9 @@ def recurrent_over_cases(
     ``count_padding``: whether the batch's own are over all rows, where a row that has ended has the input 0 and stands
     still in its final state, or over those that take the step.
     """
-    counted = None if lengths is None or count_padding else schedule(len(input), lengths, None, reverse).active
+    counted = schedule(len(input), lengths, None, reverse).active
+    if counted is not None and count_padding:  # beyond the longest row there is no step
+        counted = counted.any(1, keepdim=True).expand_as(counted)
     cases = Cases(recurrence, counted, (input.shape[0], input.shape[1]), population)
     output, states = _run(input, state, params, lengths, reset, recurrence, reverse, cases)
     found = [output, *(s.to(input.dtype) for s in states[-1])]
