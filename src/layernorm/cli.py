@@ -149,7 +149,8 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     table.add_argument("--eps", type=float, default=0.0, help="added to the variances (default: 0, which is exact)")
     theory = commands.add_parser(
-        "geometry", help="measure every claim of section 5; exits with 1 if one is not as stated", formatter_class=layout,
+        "geometry", help="measure every claim of section 5; exits with 1 if one is not as stated",
+        formatter_class=layout,
         description="Measures the claims of the paper's section 5 and appendix: invariances, Fisher matrices,\n"
         "curvature, gains, and the training of weights that grow. Takes about 15 seconds.",
         epilog="examples:\n  layernorm geometry\n  layernorm geometry --out theory --spectrum\n",

@@ -97,7 +97,10 @@ def _sentence(number: int, item: Finding) -> str:
 
 def _table(measured: geometry.Measured) -> Table:
     rows = [
-        [cell if isinstance(cell, str) else f"{cell:{form}}" for cell, form in zip(row, measured.columns.values(), strict=True)]
+        [
+            cell if isinstance(cell, str) else f"{cell:{form}}"
+            for cell, form in zip(row, measured.columns.values(), strict=True)
+        ]
         for row in measured.rows
     ]
     return Table(measured.title, list(measured.columns), rows, measured.note)
@@ -131,13 +134,14 @@ _AXES = {
     ),
     "training": _Axes(
         "step", "", 2,
-        "Gradient descent on digits from weights of four norms: the angle of a step falls with the square of the norm "
-        "under every norm, and the weights grow; without one the angle hardly depends on the start.",
+        "Gradient descent on digits from weights of four norms: under a norm the angle of "
+        "the first step falls with the square of the norm, and the weights grow; without one it falls far more slowly.",
         log_x=False,
     ),
     "gain": _Axes(
         "scale of the inputs", "ds^2", 1,
-        "ds^2 of a step along the gains against the scale of the inputs: batch, layer and RMS norm are one line, weight "
+        "ds^2 of a step along the gains against the scale of the inputs: batch, layer and RMS norm are one "
+        "line, weight "
         "norm and none the other.",
     ),
 }  # fmt: skip
@@ -145,7 +149,8 @@ _AXES = {
 
 def _figure(item: Finding) -> Figure:
     """The claim's lines by panel, in rows."""
-    axes, panels = _AXES[item.claim.name], {}
+    axes = _AXES[item.claim.name]
+    panels: dict[str, list[Curve]] = {}
     for line in item.measured.series:
         panels.setdefault(line.panel, []).append(Curve(line.label, line.label, line.x, line.y, line.y, line.y))
     drawn = []

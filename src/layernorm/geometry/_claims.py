@@ -56,7 +56,8 @@ CLAIMS: tuple[Claim, ...] = (
         "The Fisher matrix is the score's second moment and the expected negative Hessian; the expected score is 0; "
         "closed forms give it for the GLM and for the normalised GLM.",
         True,
-        "The likelihood is that of an exponential family in its natural parameters. Under layer and RMS norm the closed "
+        "The likelihood is that of an exponential family in its natural parameters. Under layer and RMS norm "
+        "the closed "
         "form needs every d eta_i / d w_j, which eq. 13 leaves out: see the next claim.",
         _layer_claims.three_ways,
     ),
@@ -82,7 +83,8 @@ CLAIMS: tuple[Claim, ...] = (
         "training", "section 5.2.2, implicit learning rate reduction", ("step_angles",),
         "The norm of the weights controls their learning rate: the longer they are, the less a step turns them.",
         True,
-        "The step is gradient descent's. Under a norm its angle falls with the square of the norm, and every step makes "
+        "The step is gradient descent's. Under a norm its angle falls with the square of the norm, and every "
+        "step makes "
         "the weights longer: each w_i under batch and weight norm, W as a whole under layer and RMS norm. Without "
         "one the angle falls no faster than the norm grows.",
         _network_claims.training,
@@ -92,7 +94,8 @@ CLAIMS: tuple[Claim, ...] = (
         "ds^2 along the gains does not depend on the scale of the inputs under batch and layer norm; along the same "
         "change of a standard GLM's weights it does.",
         True,
-        "The outputs are Gaussian, whose covariance does not depend on them. Under weight norm (eq. 34, which is eq. 35 "
+        "The outputs are Gaussian, whose covariance does not depend on them. Under weight norm (eq. 34, "
+        "which is eq. 35 "
         "term by term) ds^2 grows with the square of the inputs' scale as without a norm: its sigma does not see the "
         "inputs. The paper's conclusion names batch and layer norm alone.",
         _layer_claims.gains,

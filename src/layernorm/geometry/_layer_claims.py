@@ -24,7 +24,8 @@ def table_1(seed: int, data: Data) -> Measured:
     shifted = invariance("layer", CASE_RECENTRING)
     return Measured(
         right == len(listed) and shifted > INVARIANT_BELOW,
-        f"{right} of the {len(listed)} verdicts are the paper's. Re-centring a single case, which Table 1 does not list, "
+        f"{right} of the {len(listed)} verdicts are the paper's. Re-centring a single case, which Table 1 "
+        "does not list, "
         f"moves layer norm's output by {shifted:.2g} of its size: no norm here is invariant to it",
         "Table 1: relative change of the output",
         {"norm": "", "change": "", "residual": ".0e", "measured": "", "paper": ""},
@@ -83,7 +84,8 @@ def quadratic(seed: int, data: Data) -> Measured:
     exact_rows = [row[:2] for row in rows if row[-1] == "exact"]
     return Measured(
         all(abs(order - 1) < SLOPE for order in orders) and exact_rows == [("gaussian", "none")],
-        f"the ratio of KL to ds^2 goes to 1 with the order {min(orders):.2f} to {max(orders):.2f} of the step's length; "
+        f"the ratio of KL to ds^2 goes to 1 with the order {min(orders):.2f} to {max(orders):.2f} of the "
+        "step's length; "
         "for the Gaussian without a norm KL is ds^2 up to rounding",
         "KL against its quadratic form",
         {"family": "", "norm": "", **{f"{s:.0e}": ".1e" for s in sizes}, "order": ".2f"},
@@ -94,7 +96,7 @@ def quadratic(seed: int, data: Data) -> Measured:
 
 
 def _closed(W: Tensor, bias: Tensor, gain: Tensor, X: Tensor, family: Family, norm: str | None) -> Tensor:
-    """The Fisher matrix in closed form: eq. 12, eq. 13, or with every d eta_i / d w_j where a norm couples the units."""
+    """The Fisher matrix in closed form: eq. 12, eq. 13, or with all d eta_i / d w_j (layer and RMS norm)."""
     if norm is None:
         return fisher_glm(W, bias, X, family)
     if norm in ("batch", "weight"):
@@ -129,7 +131,8 @@ def three_ways(seed: int, data: Data) -> Measured:
     drawn_off, score_off = (max(float(row[i]) for row in rows) for i in (5, 6))
     return Measured(
         exact < ROUNDING and max(drawn_off, score_off) < DEVIATIONS,
-        f"closed form, autograd and expected Hessian agree to {exact:.0e} of the largest entry; 4000 draws for a case lie "
+        f"closed form, autograd and expected Hessian agree to {exact:.0e} of the largest entry; 4000 draws "
+        "for a case lie "
         f"within {drawn_off:.1f} standard errors of them, and their mean score within {score_off:.1f} of 0",
         "The Fisher matrix, three ways",
         {"family": "", "norm": "", "closed": ".0e", "Hessian": ".0e", "drawn": ".0e", "F, s.e.": ".1f",
@@ -177,7 +180,8 @@ def blocks(seed: int, data: Data) -> Measured:
 def curvature(seed: int, data: Data) -> Measured:
     """The blocks of a unit against the norm of the weights: its own, or under layer and RMS norm the matrix's."""
     W, bias, gain, X = _layer(seed)
-    scales, rows, series, right = (1.0, 2.0, 4.0, 8.0, 16.0), [], [], []
+    scales, series, right = (1.0, 2.0, 4.0, 8.0, 16.0), [], []
+    rows: list[tuple[str | float, ...]] = []
     for norm in ("batch", "weight", "layer", "rms"):
         found = [curvature_ratio(W, bias, gain, X, "categorical", norm, s) for s in scales]
         diagonal, cross = ([getattr(ratio, which) for ratio in found] for which in ("diagonal", "cross"))
@@ -199,8 +203,10 @@ def curvature(seed: int, data: Data) -> Measured:
     alone = {norm: invariance(norm, "weight vector re-scaling", W, X, delta=2.0) for norm in ("layer", "rms")}
     return Measured(
         all(right) and min(alone.values()) > 0.01,
-        f"at twice the norm F_ii falls to {rows[0][2]:.3g} and F_ij to {rows[0][3]:.3g} under batch and weight norm, both "
-        f"to {rows[2][2]:.3g} under layer and RMS norm with the whole matrix; there a single w_i at twice its norm moves "
+        f"at twice the norm F_ii falls to {rows[0][2]:.3g} and F_ij to {rows[0][3]:.3g} under batch and "
+        "weight norm, both "
+        f"to {rows[2][2]:.3g} under layer and RMS norm with the whole matrix; there a single w_i at twice its "
+        "norm moves "
         f"the output by {alone['layer']:.2g} (layer) and {alone['rms']:.2g} (RMS) of its size",
         "Curvature against the norm of the weights",
         {"grows": "", "norm": "", "F_ii, x2": ".4f", "F_ij, x2": ".4f", "exp. F_ii": ".4f", "exp. F_ij": ".4f",
@@ -240,7 +246,8 @@ def gains(seed: int, data: Data) -> Measured:
         {"stated": "", "norm": "", "eq.": "", "1e-3": ".3g", "1": ".3g", "1e3": ".3g", "exponent": ".4f"},
         rows,
         series,
-        "A step of 1 in every gain, Gaussian outputs, inputs at these scales; exponent: fitted over all seven from 1e-3 "
+        "A step of 1 in every gain, Gaussian outputs, inputs at these scales; exponent: fitted over all "
+        "seven from 1e-3 "
         "to 1e3.",
     )
 
@@ -248,13 +255,16 @@ def gains(seed: int, data: Data) -> Measured:
 def prediction(seed: int, data: Data) -> Measured:
     """Eq. 32 without the normalised summed inputs, over ds^2."""
     W, bias, gain, X = _layer(seed)
-    delta, rows = torch.ones(4, dtype=torch.float64), []
+    delta = torch.ones(4, dtype=torch.float64)
+    rows: list[tuple[str, str, float, float, float]] = []
     eta = normalized_glm("batch")({"weight": W, "bias": bias, "gain": gain}, X)
     for name, family in FAMILIES.items():
         exact = gain_metric(W, bias, gain, X, family, "batch", delta)
         printed = torch.einsum("i,bij,j->b", delta, precision(family, eta), delta).mean() / 2
-        rows.append((name, "batch", float(exact), *(round(float(value), 12) + 0.0 for value in (printed, printed / exact))))
-    ratios = {str(row[0]): float(row[-1]) for row in rows}
+        rows.append(
+            (name, "batch", float(exact), round(float(printed), 12) + 0.0, round(float(printed / exact), 12) + 0.0)
+        )
+    ratios = {row[0]: row[-1] for row in rows}
     others = [abs(ratio - 1) for name, ratio in ratios.items() if name != "gaussian"]
     return Measured(
         abs(ratios["gaussian"] - 1) < ROUNDING and min(others) > 1e-3,

@@ -51,7 +51,7 @@ class Measured:
     found: str
     title: str
     columns: dict[str, str]
-    rows: list[tuple[str | float, ...]]
+    rows: Sequence[tuple[str | float, ...]]
     series: list[Series]
     note: str = ""
 

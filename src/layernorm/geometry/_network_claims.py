@@ -48,7 +48,9 @@ def training(seed: int, data: Data) -> Measured:
             total = float(angles.sum())
             rows.append((f"{start:g}", norm or "none", first[-1], total, float(norms[-1] / norms[0]),
                          "every step" if always else "not always"))  # fmt: skip
-            for what, values in (("angle of a step, rad", angles), ("norm of w_i", norms)):
+            if norm == "rms":  # its lines are layer norm's, but for details
+                continue
+            for what, values in (("angle of a step, rad", angles), ("norm, over the first", norms / norms[0])):
                 series.append(Series(f"{norm or 'none'}: {what}", f"start {start:g}x", steps, values.tolist()))
         slopes[norm or "none"] = slope(STARTS, first)
     rows.sort(key=lambda row: float(row[0]))
@@ -63,7 +65,8 @@ def training(seed: int, data: Data) -> Measured:
         rows,
         series,
         f"{cases} of scikit-learn's digits through one layer of ten units and a softmax; {STEPS} full-batch steps of "
-        f"size {LEARNING_RATE:g}. Angles in radians, root mean square over units; growth: of the norm, last over first.",
+        f"size {LEARNING_RATE:g}. Angles in radians, root mean square over units; growth: of the norm, last "
+        "over first.",
     )
 
 
@@ -73,7 +76,8 @@ def deep(seed: int, data: Data) -> Measured:
     shapes = {"first": (5, 6), "second": (4, 5)}
     parameters = {k: torch.randn(s, generator=g, dtype=torch.float64) / s[1] ** 0.5 for k, s in shapes.items()}
     X = torch.randn(8, 6, generator=g, dtype=torch.float64)
-    rows, apart = [], []
+    rows: list[tuple[str | float, ...]] = []
+    apart = []
     for name in FAMILIES:
         for norm in NORMS:
 
@@ -82,11 +86,11 @@ def deep(seed: int, data: Data) -> Measured:
 
             dense = fisher(model, parameters, X, name)
             values = torch.linalg.eigvalsh(dense)
-            found = power_iteration(
-                lambda v, model=model, name=name: fisher_vector_product(model, parameters, v, X, name),
-                parameters,
-                generator=g,
-            )
+
+            def product(v: dict[str, Tensor], model: Model = model, name: str = name) -> dict[str, Tensor]:
+                return fisher_vector_product(model, parameters, v, X, name)
+
+            found = power_iteration(product, parameters, generator=g)
             parts = [block for key in shapes for block in neuron_blocks(model, parameters, X, name, key)]
             diagonal = torch.block_diag(*parts)
             keep = torch.block_diag(*(torch.ones_like(part) for part in parts))
@@ -98,7 +102,8 @@ def deep(seed: int, data: Data) -> Measured:
     worst, block = (max(float(row[i]) for row in rows) for i in (3, 5))
     return Measured(
         worst < EIGENVALUE and block < ROUNDING,
-        f"neuron blocks are the dense matrix's to {block:.0e}, power iteration finds its largest eigenvalue to {worst:.0e}; "
+        f"neuron blocks are the dense matrix's to {block:.0e}, power iteration finds its largest eigenvalue "
+        f"to {worst:.0e}; "
         f"between the blocks lie {min(apart):.2f} to {max(apart):.2f} of the matrix",
         "Neuron blocks and power iteration against the dense matrix",
         {"family": "", "norm": "", "eigenvalue": ".4g", "off": ".0e", "iterations": "", "blocks": ".0e",
@@ -120,7 +125,8 @@ def spectrum(seed: int, data: Data) -> Measured:
         f"weight {i}": torch.randn(sizes[i], sizes[i - 1], generator=g, dtype=torch.float64) / sizes[i - 1] ** 0.5
         for i in range(1, 4)
     }
-    rows, began = [], time.perf_counter()
+    rows: list[tuple[str | float, ...]] = []
+    began = time.perf_counter()
     for norm in (None, "layer"):
 
         def model(p: dict[str, Tensor], x: Tensor, norm: str | None = norm) -> Tensor:
@@ -131,14 +137,14 @@ def spectrum(seed: int, data: Data) -> Measured:
         for key in W:
             start = time.perf_counter()
             rest = {other: weight for other, weight in W.items() if other != key}
-            found = power_iteration(
-                lambda v, model=model, key=key, rest=rest: fisher_vector_product(
-                    lambda p, x: model({**rest, **p}, x), {key: W[key]}, v, X, "categorical"
-                ),
-                {key: W[key]},
-                tolerance=1e-4,
-                generator=g,
-            )
+
+            def product(
+                v: dict[str, Tensor], model: Model = model, key: str = key, rest: dict[str, Tensor] = rest
+            ) -> dict[str, Tensor]:
+                one = {key: W[key]}
+                return fisher_vector_product(lambda p, x: model({**rest, **p}, x), one, v, X, "categorical")
+
+            found = power_iteration(product, {key: W[key]}, tolerance=1e-4, generator=g)
             rows.append((
                 key, norm or "none", f"{W[key].numel():,}", found.value, found.residual / found.value, found.iterations,
                 time.perf_counter() - start,
@@ -148,7 +154,15 @@ def spectrum(seed: int, data: Data) -> Measured:
         max(float(row[4]) for row in rows) <= 1e-4,
         f"three layers, without a norm and with layer norm, in {seconds:.1f} s",
         "The largest eigenvalue of each layer's Fisher matrix",
-        {"layer": "", "norm": "", "parameters": "", "eigenvalue": ".4g", "residual": ".0e", "iterations": "", "s": ".1f"},
+        {
+            "layer": "",
+            "norm": "",
+            "parameters": "",
+            "eigenvalue": ".4g",
+            "residual": ".0e",
+            "iterations": "",
+            "s": ".1f",
+        },
         rows,
         [],
         "784-1000-1000-10 units with ReLU, categorical outputs, 64 cases; residual: ||F v - lambda v|| / lambda.",
