@@ -184,7 +184,7 @@ def test_the_docs_say_every_claim():
         assert all(f"`{name}`" in text for name in claim.functions), claim.name
     for name in theory._AXES:
         assert f"results/theory/{name}.png" in text
-        assert (ROOT / "docs" / "results" / "theory" / f"{name}.png").stat().st_size < 120_000
+        assert (ROOT / "docs" / "results" / "theory" / f"{name}.png").stat().st_size < 105_000
 
 
 def test_a_layers_eigenvalue_as_spectrum_finds_it():

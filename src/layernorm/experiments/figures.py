@@ -62,7 +62,12 @@ def draw(figure: Figure, kind: str, narrow: bool = False) -> bytes:
         drawn = [place.get_legend_handles_labels() for row in axes for place in row]
         found = {label: handle for handles, labels in drawn for handle, label in zip(handles, labels, strict=True)}
         canvas.legend(
-            found.values(), found, loc="outside upper center", ncols=len(found), frameon=False, handlelength=2.6
+            found.values(),
+            found,
+            loc="outside upper center",
+            ncols=min(len(found), 3 * columns),
+            frameon=False,
+            handlelength=2.6,
         )
         output = io.BytesIO()
         metadata = {"Date": None} if kind == "svg" else {}
@@ -80,7 +85,7 @@ def _small(png: io.BytesIO) -> bytes:
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
+    from matplotlib.ticker import MaxNLocator, NullFormatter, PercentFormatter
 
     for curve in panel.curves:
         colour, dashes = STYLES[curve.style]
@@ -93,6 +98,10 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     axes.set_ylabel(panel.y_label)
     if panel.log_x:
         axes.set_xscale("log")
+        points = panel.curves[0].x
+        if points[-1] < 100 * points[0]:  # too few powers of ten to read an axis by
+            axes.set_xticks(points, [f"{point:g}" for point in points])
+        axes.xaxis.set_minor_formatter(NullFormatter())
     else:
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))

@@ -156,6 +156,7 @@ def _figure(item: Finding) -> Figure:
     drawn = []
     for title, curves in panels.items():
         title, _, y_label = title.partition(": ")
-        drawn.append(Panel(title, axes.x_label, y_label or axes.y_label, curves, axes.log, axes.log_x))
+        log = axes.log and not y_label.startswith("norm")  # it hardly grows: a logarithm would show no more
+        drawn.append(Panel(title, axes.x_label, y_label or axes.y_label, curves, log, axes.log_x))
     rows = [drawn[start : start + axes.columns] for start in range(0, len(drawn), axes.columns)]
     return Figure(item.claim.name, axes.caption, rows)
