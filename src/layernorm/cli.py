@@ -26,10 +26,13 @@ examples:
   layernorm run mnist --help     all options of an experiment
   layernorm report runs/digits   its report again, also of unfinished runs
   layernorm invariance           Table 1 of the paper, measured
+  layernorm geometry             every claim of its section 5, measured
   layernorm doctor               what is installed, found and missing here
 """
 
 _WIDTH = 80
+
+_SEEDS = 2**31  # more than anyone needs, and a generator takes four times each
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -98,7 +101,8 @@ def _dispatch(given: list[str]) -> None:
     from .experiments.errors import unknown
 
     commands: dict[str, Callable[[argparse.Namespace], None]] = {
-        "report": _report, "data": _data, "invariance": _invariance, "doctor": _doctor,
+        "report": _report, "data": _data, "invariance": _invariance, "geometry": _geometry,
+        "doctor": _doctor,
     }  # fmt: skip
     if given and not given[0].startswith("-") and given[0] not in ("run", *commands):
         raise unknown("command", given[0], ("run", *commands))
@@ -144,6 +148,17 @@ def _parser() -> argparse.ArgumentParser:
         description="Measures Table 1 of the paper: which norm's output stays when weights or data change.",
     )  # fmt: skip
     table.add_argument("--eps", type=float, default=0.0, help="added to the variances (default: 0, which is exact)")
+    theory = commands.add_parser(
+        "geometry", help="measure every claim of section 5; exits with 1 if one is not as stated",
+        formatter_class=layout,
+        description="Measures the claims of the paper's section 5 and appendix: invariances, Fisher matrices,\n"
+        "curvature, gains, and the training of weights that grow. Takes about 15 seconds.",
+        epilog="examples:\n  layernorm geometry\n  layernorm geometry --out theory --spectrum\n",
+    )  # fmt: skip
+    theory.add_argument("--seed", type=int, default=0, metavar="N", help="of layers, draws and starts (default: 0)")
+    theory.add_argument("--spectrum", action="store_true", help="also the eigenvalues of a large network: 15 s more")
+    for command in (table, theory):
+        command.add_argument("--out", type=Path, metavar="DIR", help="write the page and its figures there")
     commands.add_parser("doctor", help="versions, backends and data sets found here, and why one is missing")
     return parser
 
@@ -253,10 +268,38 @@ def _invariance(parsed: argparse.Namespace) -> None:
     print(f"\nlayer norm, single case re-centring (not in Table 1): relative change {shifted:.1e}")
     listed = [verdict for verdict in verdicts if verdict.paper is not None]
     differ = sum(verdict.differs for verdict in listed)
+    why = "; with an eps no re-scaling is exact" if parsed.eps else ""
+    end = f"{differ} of {len(listed)} verdicts differ from the paper's{why}"
+    if not differ:
+        end = f"all {len(listed)} verdicts are the paper's"
+        print(end)
+    if parsed.out is not None:
+        from .experiments import rendering, theory
+
+        print(f"page: {rendering.write(theory.invariance(verdicts, f'With eps {parsed.eps:g}: {end}.'), parsed.out)}")
     if differ:
-        why = "; with an eps no re-scaling is exact" if parsed.eps else ""
-        raise RunError(f"{differ} of {len(listed)} verdicts differ from the paper's{why}")
-    print(f"all {len(listed)} verdicts are the paper's")
+        raise RunError(end)
+
+
+def _geometry(parsed: argparse.Namespace) -> None:
+    from .experiments import rendering, theory
+    from .experiments.errors import RunError, UsageError
+    from .experiments.files import make_folder
+
+    if not 0 <= parsed.seed < _SEEDS:
+        raise UsageError(f"expected --seed to lie in 0..{_SEEDS - 1}, got {parsed.seed}")
+    if parsed.out is not None:
+        make_folder(parsed.out)  # before the work, not after it
+    found = theory.measure(parsed.seed, parsed.spectrum)
+    report = theory.report(found)
+    page = None if parsed.out is None else rendering.write(report, parsed.out)
+    rendering.show(report)
+    if page is not None:
+        print(f"\npage: {page}")
+    wrong = theory.not_as_stated(found)
+    if wrong:
+        raise RunError(f"{len(wrong)} of {len(found)} claims were not measured as stated: {', '.join(wrong)}")
+    print(f"\nall {len(found)} claims were measured as stated")
 
 
 def _doctor(parsed: argparse.Namespace) -> None:

@@ -3,13 +3,14 @@
 import pytest
 import torch
 
+import layernorm as ln
 from layernorm import geometry as geo
 
 
 def network():
     """A layer-normalised network of 4, 5 and 3 units as a module, its parameters and inputs, in float64."""
     torch.manual_seed(0)
-    layers = [torch.nn.Linear(4, 5), torch.nn.LayerNorm(5), torch.nn.Tanh(), torch.nn.Linear(5, 3)]
+    layers = [torch.nn.Linear(4, 5), ln.LayerNorm(5), torch.nn.Tanh(), torch.nn.Linear(5, 3)]
     module = torch.nn.Sequential(*layers).double()
     parameters = {k: p.detach() for k, p in module.named_parameters()}
     X = torch.randn(7, 4, dtype=torch.float64)

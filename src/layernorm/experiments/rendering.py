@@ -33,16 +33,17 @@ def markdown(report: Report) -> str:
     """The report as Markdown; its figures lie beside it as PNG files."""
     parts = [f"# {report.title}"]
     parts += [f"> **{line}**" for line in report.status]
-    parts += ["**The paper's claim.** " + report.claim, "**These runs.**", _bullets(report.findings)]
+    parts += ["**The paper's claim.** " + report.claim, f"**{_measured(report)}.**", _bullets(report.findings)]
     for figure in report.figures:
         parts += [f"![{figure.caption}]({figure.name}.png)", f"*{figure.caption}*"]
     for table in report.tables:
         parts += [f"## {table.title}", _markdown_table(table), table.note]
-    numbered = "\n".join(f"{n}. [{item.mark}] {item.text}" for n, item in enumerate(report.deviations, 1))
-    parts += ["## Deviations and decisions", numbered, _marks(report)]
-    parts += ["## Commands", "```\n" + "\n".join(commands(report.runs)) + "\n```"]
-    parts += ["## Environment", _bullets(f"{what}: {value}" for what, value in environment_lines(report.runs))]
-    parts += [f"Written {time.strftime('%Y-%m-%d %H:%M')} from {len(report.runs)} runs."]
+    if report.deviations:
+        numbered = "\n".join(f"{n}. [{item.mark}] {item.text}" for n, item in enumerate(report.deviations, 1))
+        parts += ["## Deviations and decisions", numbered, _marks(report)]
+    parts += ["## Commands", "```\n" + "\n".join(commands(report)) + "\n```"]
+    parts += ["## Environment", _bullets(f"{what}: {value}" for what, value in environment_lines(report))]
+    parts += [_written(report)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -54,21 +55,24 @@ def page_text(report: Report) -> str:
     pictures = "".join(map(_picture, report.figures))
     tables = "".join(map(_html_table, report.tables))
     deviations = "".join(f"<li><b>[{escape(d.mark)}]</b> {escape(d.text)}</li>" for d in report.deviations)
-    lines = "\n".join(map(escape, commands(report.runs)))
+    if deviations:
+        marks = f'<p class="note">{escape(_marks(report))}</p>'
+        deviations = f"<h2>Deviations and decisions</h2><ol>{deviations}</ol>{marks}"
+    lines = "\n".join(map(escape, commands(report)))
     facts = "".join(
-        f"<tr><th>{escape(what)}</th><td>{escape(value)}</td></tr>" for what, value in environment_lines(report.runs)
+        f"<tr><th>{escape(what)}</th><td>{escape(value)}</td></tr>" for what, value in environment_lines(report)
     )
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(report.title)}</title><style>{_CSS}</style></head><body><main>
 <h1>{escape(report.title)}</h1>{status}
 <p><b>The paper's claim.</b> {escape(report.claim)}</p>
-<p><b>These runs.</b></p><ul>{findings}</ul>
+<p><b>{_measured(report)}.</b></p><ul>{findings}</ul>
 {pictures}{tables}
-<h2>Deviations and decisions</h2><ol>{deviations}</ol><p class="note">{escape(_marks(report))}</p>
+{deviations}
 <h2>Commands</h2><pre>{lines}</pre>
 <h2>Environment</h2><div class="scroll"><table class="facts">{facts}</table></div>
-<p class="note">Written {time.strftime("%Y-%m-%d %H:%M")} from {len(report.runs)} runs.</p>
+<p class="note">{_written(report)}</p>
 </main></body></html>
 """
 
@@ -133,6 +137,15 @@ def _markdown_table(table: Table) -> str:
 
 def _bullets(lines: Iterable[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
+
+
+def _measured(report: Report) -> str:
+    return "These runs" if report.runs else "Measured"
+
+
+def _written(report: Report) -> str:
+    source = f" from {len(report.runs)} runs" if report.runs else ""
+    return f"Written {time.strftime('%Y-%m-%d %H:%M')}{source}."
 
 
 def _marks(report: Report) -> str:

@@ -43,6 +43,7 @@ class Panel:
     y_label: str
     curves: list[Curve]
     log: bool = False
+    log_x: bool = False
     percent: bool = False
     limits: tuple[float, float] | None = None
 
@@ -76,7 +77,7 @@ class Deviation:
 
 @dataclass(frozen=True)
 class Report:
-    """All that is said about some runs of one experiment.
+    """All that is said about some runs of one experiment, or about what a command has measured on the spot.
 
     Attributes:
         title: the heading.
@@ -85,6 +86,7 @@ class Report:
         status: what is unfinished or unequal among the runs; empty when nothing is.
         figures, tables, deviations: in the order of showing.
         runs: that it is about.
+        start: without runs, `environment.describe` of the command that measured.
     """
 
     title: str
@@ -94,7 +96,13 @@ class Report:
     figures: list[Figure]
     tables: list[Table]
     deviations: list[Deviation]
-    runs: Sequence[Run] = field(repr=False)
+    runs: Sequence[Run] = field(default=(), repr=False)
+    start: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def starts(self) -> list[dict[str, Any]]:
+        """The environments of all starts of all commands behind it."""
+        return [start for run in self.runs for start in run.environment["starts"]] or [self.start]
 
 
 def curve(runs: Sequence[Run], metric: str, label: str, style: str) -> Curve:
@@ -186,25 +194,25 @@ def _letters(number: int) -> str:
     return (_letters(number // 26 - 1) if number >= 26 else "") + chr(ord("a") + number % 26)
 
 
-def environment_lines(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """The environments of some runs as (what, value), where equal values appear once."""
-    starts = [start for run in runs for start in run.environment["starts"]]
+def environment_lines(report: Report) -> list[tuple[str, str]]:
+    """The environments behind a report as (what, value), where equal values appear once."""
     lines = []
     for key, label in _SHOWN.items():
-        values = list(dict.fromkeys(str(start[key]) for start in starts if start.get(key) is not None))
+        values = list(dict.fromkeys(str(start[key]) for start in report.starts if start.get(key) is not None))
         if values:
             lines.append((label, "; ".join(values)))
-    for run in runs[:1]:
+    for run in report.runs[:1]:
         data = run.environment["data"]
         lines.append(("data set", f"{data.get('name')}, SHA-256 {data.get('fingerprint')}"))
-    hours = sum(run.records[-1]["seconds"] for run in runs if run.records) / 3600
-    lines.append(("time of all runs", f"{hours:.1f} h" if hours >= 1 else f"{hours * 60:.1f} min"))
+    hours = sum(run.records[-1]["seconds"] for run in report.runs if run.records) / 3600
+    if report.runs:
+        lines.append(("time of all runs", f"{hours:.1f} h" if hours >= 1 else f"{hours * 60:.1f} min"))
     return lines
 
 
-def commands(runs: Sequence[Run]) -> list[str]:
-    """The command lines that made some runs, each once."""
-    return list(dict.fromkeys(start["command"] for run in runs for start in run.environment["starts"]))
+def commands(report: Report) -> list[str]:
+    """The command lines behind a report, each once."""
+    return list(dict.fromkeys(start["command"] for start in report.starts))
 
 
 _SHOWN: dict[str, Any] = {

@@ -1,5 +1,8 @@
 """Section 5 of the paper and its appendix: invariances, Fisher matrices and the metric they make, in float64."""
 
+from ._claims import CLAIMS as CLAIMS
+from ._claims import SPECTRUM as SPECTRUM
+from ._claims import Claim as Claim
 from ._curvature import CurvatureRatio as CurvatureRatio
 from ._curvature import StepAngles as StepAngles
 from ._curvature import curvature_ratio as curvature_ratio
@@ -25,6 +28,9 @@ from ._invariance import invariance as invariance
 from ._invariance import invariance_table as invariance_table
 from ._invariance import invariance_text as invariance_text
 from ._layers import normalized as normalized
+from ._measured import Data as Data
+from ._measured import Measured as Measured
+from ._measured import Series as Series
 from ._normalized import block_form_gap as block_form_gap
 from ._normalized import fisher_normalized as fisher_normalized
 from ._normalized import normalized_glm as normalized_glm

@@ -1,0 +1,131 @@
+"""The claims of section 5 and of the appendix, each with what measures it: terminal, page and docs are renderings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from . import _layer_claims, _network_claims
+from ._measured import Data, Measured
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of the paper and its measurement.
+
+    Args:
+        name: one word.
+        where: section, table, equations.
+        functions: those of `layernorm.geometry` that it is measured with.
+        statement: what is claimed.
+        holds: the verdict on the statement; `measure` tells whether the numbers are as it and the condition say.
+        condition: under which it holds, or why it does not.
+        measure: ``(seed, data) -> Measured``.
+    """
+
+    name: str
+    where: str
+    functions: tuple[str, ...]
+    statement: str
+    holds: bool
+    condition: str
+    measure: Callable[[int, Data], Measured]
+
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        "invariance", "section 5.1, Table 1", ("invariance_table", "invariance"),
+        "Batch, weight and layer norm are invariant to the changes of weights and data that Table 1 lists, and to no "
+        "other of its six.",
+        True,
+        "Scales are positive, eps is 0, the bias is added after the norm, and batch norm takes the statistics of the "
+        "changed data.",
+        _layer_claims.table_1,
+    ),
+    Claim(
+        "quadratic", "section 5.2.1, eqs. 8 and 9", ("kl", "fisher"),
+        "For a small step the KL divergence is ds^2, half the quadratic form of the Fisher matrix.",
+        True,
+        "The error of KL is of third order, that of the ratio of first; a Gaussian model that is linear in its "
+        "parameters has none.",
+        _layer_claims.quadratic,
+    ),
+    Claim(
+        "fisher", "section 5.2, eqs. 9 to 14",
+        ("fisher_glm", "fisher_normalized", "fisher", "fisher_hessian", "fisher_monte_carlo"),
+        "The Fisher matrix is the score's second moment and the expected negative Hessian; the expected score is 0; "
+        "closed forms give it for the GLM and for the normalised GLM.",
+        True,
+        "The likelihood is that of an exponential family in its natural parameters. Under layer and RMS norm "
+        "the closed "
+        "form needs every d eta_i / d w_j, which eq. 13 leaves out: see the next claim.",
+        _layer_claims.three_ways,
+    ),
+    Claim(
+        "blocks", "section 5.2.2, eqs. 13 and 14", ("fisher_normalized", "block_form_gap"),
+        "The blocks of eq. 13 are the Fisher matrix of the normalised GLM under batch, weight and layer norm.",
+        False,
+        "They are under batch norm, weight norm and none. Under layer and RMS norm mu and sigma are shared, so that "
+        "eta_i depends on every w_j; the H - 1 terms left out are of size 1/H beside one of size 1, which is about "
+        "1/sqrt(H) of the matrix.",
+        _layer_claims.blocks,
+    ),
+    Claim(
+        "curvature", "section 5.2.2, implicit learning rate reduction", ("curvature_ratio",),
+        "When w_i grows to twice its length and the output stays, the curvature along w_i changes by a factor of 1/2.",
+        True,
+        "1/2 is the factor of the cross blocks F_ij under batch and weight norm; the block F_ii falls to 1/4. In the "
+        "direction of w_i itself the curvature is 0. Under layer and RMS norm the output stays only where the whole "
+        "matrix grows, and then every block falls to 1/4.",
+        _layer_claims.curvature,
+    ),
+    Claim(
+        "training", "section 5.2.2, implicit learning rate reduction", ("step_angles",),
+        "The norm of the weights controls their learning rate: the longer they are, the less a step turns them.",
+        True,
+        "The step is gradient descent's. Under a norm its angle falls with the square of the norm, and every "
+        "step makes "
+        "the weights longer: each w_i under batch and weight norm, W as a whole under layer and RMS norm. Without "
+        "one the angle falls no faster than the norm grows.",
+        _network_claims.training,
+    ),
+    Claim(
+        "gain", "appendix, eqs. 32, 33 and 35", ("gain_metric_by_scale", "gain_metric"),
+        "ds^2 along the gains does not depend on the scale of the inputs under batch and layer norm; along the same "
+        "change of a standard GLM's weights it does.",
+        True,
+        "The outputs are Gaussian, whose covariance does not depend on them. Under weight norm (eq. 34, "
+        "which is eq. 35 "
+        "term by term) ds^2 grows with the square of the inputs' scale as without a norm: its sigma does not see the "
+        "inputs. The paper's conclusion names batch and layer norm alone.",
+        _layer_claims.gains,
+    ),
+    Claim(
+        "prediction", "appendix, eq. 32", ("gain_metric",),
+        "Under batch norm ds^2 along the gains is that of the outputs' covariance alone.",
+        False,
+        "Eq. 32 leaves out (a_i - mu_i)(a_j - mu_j) / (sigma_i sigma_j). Its mean is 1 for i = j, so that the equation "
+        "is exact for independent outputs whose covariance is the same for every case, the Gaussian's; elsewhere "
+        "covariance and summed inputs go together, and it can be far off: 0 for a step that adds the same to every eta "
+        "of a categorical.",
+        _layer_claims.prediction,
+    ),
+    Claim(
+        "deep", "section 5.2.2, block-diagonal approximation", ("neuron_blocks", "power_iteration"),
+        "In a deep network the same analysis holds for each neuron's block of the Fisher matrix.",
+        True,
+        "The blocks are exact for the whole network's output. Between them the matrix is not zero: leaving that out is "
+        "the approximation.",
+        _network_claims.deep,
+    ),
+)  # fmt: skip
+
+SPECTRUM = Claim(
+    "spectrum", "section 5.2.2, at the size of experiment 6.6", ("power_iteration", "fisher_vector_product"),
+    "The largest eigenvalue of each layer's Fisher matrix is found without the matrix in a network of 784-1000-1000-10 "
+    "units.",
+    True,
+    "Power iteration ends at a residual of 1e-4 of the eigenvalue; an eigenvalue lies within that.",
+    _network_claims.spectrum,
+)  # fmt: skip
+"""Apart, as it takes seconds where the others take fractions of one."""

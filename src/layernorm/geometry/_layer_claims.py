@@ -1,0 +1,278 @@
+"""The claims on one layer, measured."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ._checks import NORMS
+from ._curvature import curvature_ratio, gain_metric, gain_metric_by_scale
+from ._families import FAMILIES, Family
+from ._fisher import Model, fisher, fisher_glm, fisher_hessian, fisher_monte_carlo, kl, precision
+from ._invariance import CASE_RECENTRING, INVARIANT_BELOW, invariance, invariance_table
+from ._layers import standard_layer, statistics
+from ._measured import DEVIATIONS, GAP_SLOPE, ROUNDING, SLOPE, Data, Measured, Series, slope
+from ._normalized import block_form_gap, fisher_normalized, normalized_glm
+
+
+def table_1(seed: int, data: Data) -> Measured:
+    """Table 1 as `layernorm invariance` has it: on a fixed layer."""
+    verdicts = invariance_table()
+    said = {True: "invariant", False: "no", None: "-"}
+    listed = [v for v in verdicts if v.paper is not None]
+    right = sum(not v.differs for v in listed)
+    shifted = invariance("layer", CASE_RECENTRING)
+    return Measured(
+        right == len(listed) and shifted > INVARIANT_BELOW,
+        f"{right} of the {len(listed)} verdicts are the paper's. Re-centring a single case, which Table 1 "
+        "does not list, "
+        f"moves layer norm's output by {shifted:.2g} of its size: no norm here is invariant to it",
+        "Table 1: relative change of the output",
+        {"norm": "", "change": "", "residual": ".0e", "measured": "", "paper": ""},
+        [(v.norm or "none", v.transform, v.residual, said[v.invariant], said[v.paper]) for v in verdicts],
+        [],
+        f"Invariant: below {INVARIANT_BELOW:g}. RMS norm and none are not in the paper's table.",
+    )
+
+
+def _layer(seed: int, units: int = 4) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """weight (H, 3), bias, gain (H,), inputs (6, 3); summed inputs of variance about one, which a Poisson can bear."""
+    W, X, gain, bias = standard_layer(units, inputs=3, cases=6, seed=seed)
+    return W / 3**0.5, bias / 2, gain, X
+
+
+def _stacked(norm: str | None) -> Model:
+    """The GLM with theta (H, I+1), and the normalised one with (H, I+2): rows w_i, b_i and g_i."""
+    model, extra = normalized_glm(norm), 2 if norm else 1
+
+    def stacked(parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        theta = parameters["theta"]
+        w, rest = theta[:, :-extra], theta[:, -extra:]
+        named = {"weight": w, "bias": rest[:, 0]}
+        return model({**named, "gain": rest[:, 1]} if norm else named, inputs)
+
+    return stacked
+
+
+def _theta(W: Tensor, bias: Tensor, gain: Tensor, norm: str | None) -> Tensor:
+    return torch.cat([W, bias[:, None], *([gain[:, None]] if norm else [])], 1)
+
+
+def quadratic(seed: int, data: Data) -> Measured:
+    """KL over ds^2 in eight directions, at four lengths."""
+    W, bias, gain, X = _layer(seed)
+    sizes, rows, series, orders = (1e-1, 1e-2, 1e-3, 1e-4), [], [], []
+    lengths, g = torch.tensor(sizes, dtype=torch.float64), torch.Generator().manual_seed(seed)
+    for name in FAMILIES:
+        for norm in NORMS:
+            model, theta = _stacked(norm), _theta(W, bias, gain, norm)
+            matrix = fisher(model, {"theta": theta}, X, name)
+            off = torch.zeros(len(sizes), dtype=torch.float64)
+            for _ in range(8):
+                d = torch.randn(theta.shape, generator=g, dtype=torch.float64)
+                d /= d.norm()
+                ds2 = d.flatten() @ matrix @ d.flatten() / 2
+                divergences = torch.stack([kl(model, {"theta": theta}, {"theta": s * d}, X, name) for s in sizes])
+                off += (divergences / (lengths.square() * ds2) - 1).square() / 8
+            off = off.sqrt()
+            exact = bool(off[0] < ROUNDING)  # of the shorter steps rounding leaves less
+            order = float((off[-2] / off[-1]).log10())
+            if not exact:
+                orders.append(order)
+                series.append(Series(name, norm or "none", list(sizes), off.tolist()))
+            rows.append((name, norm or "none", *off.tolist(), "exact" if exact else order))
+    exact_rows = [row[:2] for row in rows if row[-1] == "exact"]
+    return Measured(
+        all(abs(order - 1) < SLOPE for order in orders) and exact_rows == [("gaussian", "none")],
+        f"the ratio of KL to ds^2 goes to 1 with the order {min(orders):.2f} to {max(orders):.2f} of the "
+        "step's length; "
+        "for the Gaussian without a norm KL is ds^2 up to rounding",
+        "KL against its quadratic form",
+        {"family": "", "norm": "", **{f"{s:.0e}": ".1e" for s in sizes}, "order": ".2f"},
+        rows,
+        series,
+        "|KL / ds^2 - 1| for steps of these lengths, root mean square over eight directions; order: of the last two.",
+    )
+
+
+def _closed(W: Tensor, bias: Tensor, gain: Tensor, X: Tensor, family: Family, norm: str | None) -> Tensor:
+    """The Fisher matrix in closed form: eq. 12, eq. 13, or with all d eta_i / d w_j (layer and RMS norm)."""
+    if norm is None:
+        return fisher_glm(W, bias, X, family)
+    if norm in ("batch", "weight"):
+        return fisher_normalized(W, bias, gain, X, family, norm)
+    z, sigma, _ = statistics(W, X, norm, 0.0)
+    H = len(W)
+    one = torch.eye(H, dtype=torch.float64).expand(len(X), H, H)
+    factor = one - (1 / H if norm == "layer" else 0) - z[:, :, None] * z[:, None, :] / H
+    by_weight = ((gain / sigma)[..., None] * factor)[..., None] * X[:, None, None, :]
+    J = torch.cat([by_weight, one[..., None], (one * z[..., None])[..., None]], -1).flatten(2)
+    return torch.einsum("bip,bij,bjq->pq", J, precision(family, z * gain + bias), J) / len(X)
+
+
+def three_ways(seed: int, data: Data) -> Measured:
+    """Closed form, autograd, expected Hessian and Monte Carlo, for each family and norm."""
+    W, bias, gain, X = _layer(seed)
+    rows: list[tuple[str | float, ...]] = []
+    for name, family in FAMILIES.items():
+        for norm in NORMS:
+            model, theta = _stacked(norm), {"theta": _theta(W, bias, gain, norm)}
+            matrix = fisher(model, theta, X, family)
+            size = float(matrix.abs().max())
+            closed = float((_closed(W, bias, gain, X, family, norm) - matrix).abs().max()) / size
+            hessian = float((fisher_hessian(model, theta, X, family) - matrix).abs().max()) / size
+            drawn = fisher_monte_carlo(model, theta, X, family, 4000, torch.Generator().manual_seed(seed))
+            off = (drawn.fisher - matrix).abs()
+            rows.append((
+                name, norm or "none", closed, hessian, float(off.max()) / size,
+                _deviations(off, drawn.fisher_error), _deviations(drawn.score.abs(), drawn.score_error),
+            ))  # fmt: skip
+    exact = max(float(value) for row in rows for value in row[2:4])
+    drawn_off, score_off = (max(float(row[i]) for row in rows) for i in (5, 6))
+    return Measured(
+        exact < ROUNDING and max(drawn_off, score_off) < DEVIATIONS,
+        f"closed form, autograd and expected Hessian agree to {exact:.0e} of the largest entry; 4000 draws "
+        "for a case lie "
+        f"within {drawn_off:.1f} standard errors of them, and their mean score within {score_off:.1f} of 0",
+        "The Fisher matrix, three ways",
+        {"family": "", "norm": "", "closed": ".0e", "Hessian": ".0e", "drawn": ".0e", "F, s.e.": ".1f",
+         "score, s.e.": ".1f"},
+        rows,
+        [],
+        "Largest differences from autograd's matrix over its largest entry: the closed form, the expected negative "
+        "Hessian, 4000 draws for a case. s.e.: the largest deviation of the draws, and of their mean score from 0, in "
+        "standard errors.",
+    )  # fmt: skip
+
+
+def _deviations(off: Tensor, error: Tensor) -> float:
+    """The largest deviation in standard errors, where an entry varies at all."""
+    varies = error > 1e-12 * error.max()
+    return float((off[varies] / error[varies]).max())
+
+
+def blocks(seed: int, data: Data) -> Measured:
+    """The relative distance between eq. 13's blocks and the whole matrix, against the layer's width."""
+    widths, rows, series = (4, 16, 64), [], []
+    for name in FAMILIES:
+        for norm in NORMS:
+            at = [[block_form_gap(*_layer(4 * seed + i, H), name, norm) for i in range(4)] for H in widths]
+            gaps = [sum(gap) / len(gap) for gap in at]
+            exact = max(gaps) < ROUNDING
+            rows.append((name, norm or "none", *gaps, "exact" if exact else round(slope(widths, gaps), 2)))
+            if not exact:
+                series.append(Series(name, norm or "none", [float(H) for H in widths], gaps))
+    shared = [row for row in rows if row[1] in ("layer", "rms")]
+    slopes, first = [row[-1] for row in shared], [row[2] for row in shared]
+    return Measured(
+        all(isinstance(found, float) and GAP_SLOPE[0] < found < GAP_SLOPE[1] for found in slopes)
+        and all((row[-1] == "exact") != (row in shared) for row in rows),
+        f"exact under batch norm, weight norm and none; under layer and RMS norm off by {min(first):.2f} to "
+        f"{max(first):.2f} of the matrix at H = 4, falling as H to the power {min(slopes)} to {max(slopes)}",
+        "Eq. 13's blocks against the exact matrix",
+        {"family": "", "norm": "", **{f"H = {H}": ".1e" for H in widths}, "exponent": ".2f"},
+        rows,
+        series,
+        "||F_blocks - F|| / ||F||, the mean over four layers.",
+    )
+
+
+def curvature(seed: int, data: Data) -> Measured:
+    """The blocks of a unit against the norm of the weights: its own, or under layer and RMS norm the matrix's."""
+    W, bias, gain, X = _layer(seed)
+    scales, series, right = (1.0, 2.0, 4.0, 8.0, 16.0), [], []
+    rows: list[tuple[str | float, ...]] = []
+    for norm in ("batch", "weight", "layer", "rms"):
+        found = [curvature_ratio(W, bias, gain, X, "categorical", norm, s) for s in scales]
+        diagonal, cross = ([getattr(ratio, which) for ratio in found] for which in ("diagonal", "cross"))
+        whole = norm in ("layer", "rms")
+        own = fisher_normalized(W, bias, gain, X, "categorical", norm, form="exact")
+        direction = torch.cat([W, torch.zeros(4, 2)], 1)
+        direction[slice(None) if whole else slice(1, None)] *= 1.0 if whole else 0.0
+        along = float((own @ direction.flatten()).norm() / (own.norm() * direction.norm()))
+        slopes = slope(scales, diagonal), slope(scales, cross)
+        moved = max(ratio.output_change for ratio in found)
+        right.append(
+            abs(slopes[0] + 2) < ROUNDING
+            and abs(slopes[1] + (2 if whole else 1)) < ROUNDING
+            and max(along, moved) < ROUNDING
+        )
+        rows.append(("W" if whole else "w_i", norm, diagonal[1], cross[1], *slopes, along, moved))
+        series.append(Series("diagonal block F_ii", norm, list(scales), diagonal))
+        series.append(Series("cross blocks F_ij", norm, list(scales), cross))
+    alone = {norm: invariance(norm, "weight vector re-scaling", W, X, delta=2.0) for norm in ("layer", "rms")}
+    return Measured(
+        all(right) and min(alone.values()) > 0.01,
+        f"at twice the norm F_ii falls to {rows[0][2]:.3g} and F_ij to {rows[0][3]:.3g} under batch and "
+        "weight norm, both "
+        f"to {rows[2][2]:.3g} under layer and RMS norm with the whole matrix; there a single w_i at twice its "
+        "norm moves "
+        f"the output by {alone['layer']:.2g} (layer) and {alone['rms']:.2g} (RMS) of its size",
+        "Curvature against the norm of the weights",
+        {"grows": "", "norm": "", "F_ii, x2": ".4f", "F_ij, x2": ".4f", "exp. F_ii": ".4f", "exp. F_ij": ".4f",
+         "along": ".0e", "output": ".0e"},
+        rows,
+        series,
+        "Frobenius norms of a unit's blocks over those before, at twice the norm, and exponents over 1 to 16 times it "
+        "(categorical outputs, so that there are cross blocks). along: ||F v|| / ||F|| ||v|| in the direction v that "
+        "grows. output: how far it moves.",
+    )  # fmt: skip
+
+
+SCALES = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
+EQUATIONS = {"batch": "32", "layer": "33", "rms": "-", "weight": "34", None: "35"}
+
+
+def gains(seed: int, data: Data) -> Measured:
+    """ds^2 along the gains, the inputs at seven scales."""
+    W, bias, gain, X = _layer(seed)
+    found = gain_metric_by_scale(W, bias, gain, X, "gaussian", torch.ones(4), SCALES)
+    rows, series = [], []
+    for norm, equation in EQUATIONS.items():
+        values = found[norm].tolist()
+        grows = norm in ("weight", None)
+        shown = [values[SCALES.index(scale)] for scale in (1e-3, 1.0, 1e3)]
+        rows.append(("2" if grows else "0", norm or "none", equation, *shown, slope(SCALES, values)))
+        series.append(Series("ds^2 along the gains", norm or "none", list(SCALES), values))
+    slopes = {str(row[1]): float(row[-1]) for row in rows}
+    # eqs. 34 and 35 are one where the standard model has the gains of the normalised one in its weights
+    same = float((found["weight"] / found[None] - 1).abs().max())
+    return Measured(
+        all(abs(float(row[-1]) - float(row[0])) < ROUNDING for row in rows) and same < ROUNDING,
+        "ds^2 grows with the inputs' scale to the power: "
+        + ", ".join(f"{norm} {abs(found):.2f}" for norm, found in slopes.items())
+        + f"; weight norm's is the standard GLM's to {same:.0e}",
+        "ds^2 along the gains against the scale of the inputs",
+        {"stated": "", "norm": "", "eq.": "", "1e-3": ".3g", "1": ".3g", "1e3": ".3g", "exponent": ".4f"},
+        rows,
+        series,
+        "A step of 1 in every gain, Gaussian outputs, inputs at these scales; exponent: fitted over all "
+        "seven from 1e-3 "
+        "to 1e3.",
+    )
+
+
+def prediction(seed: int, data: Data) -> Measured:
+    """Eq. 32 without the normalised summed inputs, over ds^2."""
+    W, bias, gain, X = _layer(seed)
+    delta = torch.ones(4, dtype=torch.float64)
+    rows: list[tuple[str, str, float, float, float]] = []
+    eta = normalized_glm("batch")({"weight": W, "bias": bias, "gain": gain}, X)
+    for name, family in FAMILIES.items():
+        exact = gain_metric(W, bias, gain, X, family, "batch", delta)
+        printed = torch.einsum("i,bij,j->b", delta, precision(family, eta), delta).mean() / 2
+        rows.append(
+            (name, "batch", float(exact), round(float(printed), 12) + 0.0, round(float(printed / exact), 12) + 0.0)
+        )
+    ratios = {row[0]: row[-1] for row in rows}
+    others = [abs(ratio - 1) for name, ratio in ratios.items() if name != "gaussian"]
+    return Measured(
+        abs(ratios["gaussian"] - 1) < ROUNDING and min(others) > 1e-3,
+        "eq. 32 over ds^2: " + ", ".join(f"{name} {ratio:.3g}" for name, ratio in ratios.items()),
+        "Eq. 32 against ds^2 under batch norm",
+        {"family": "", "norm": "", "ds^2": ".4g", "eq. 32": ".4g", "ratio": ".4g"},
+        rows,
+        [],
+        "A step of 1 in every gain. A categorical's covariance sends that step to 0 in eq. 32: it adds the same to "
+        "every eta.",
+    )
