@@ -76,18 +76,18 @@ def test_use_holds_inside_and_ends_outside(monkeypatch):
 @pytest.mark.skipif("native" not in ln.backends.available(), reason="asks the CPU engine")
 def test_what_has_no_kernel_is_the_references():
     x = torch.zeros(1)
-    for network, name, fields in (
-        ("GRU", "reference", {"span": "all"}),
-        ("GRU", "native", {"span": "joint"}),
-        ("LSTM", "native", {"span": "all"}),
-        ("LSTM", "native", {"biases": "input"}),
-        ("LSTM", "reference", {"bias_inside": True, "bias_again": True}),
-        ("LSTM", "native", {"bias_inside": True}),
-    ):
-        text = Recurrence(network, ln.Formula(**fields)).encode()
-        assert ln.backends.choose("recurrent", x, text) == name
+    for presets in ln.formula.PRESETS.values():
+        for network, formula in presets.items():
+            text = Recurrence(network, formula).encode()
+            assert ln.backends.choose("recurrent", x, text) == "native"
+    batch = Recurrence("GRU", norm="batch", bias=False)
+    assert ln.backends.choose("recurrent", x, batch.encode()) == "reference"
     with ln.backends.use("native"), pytest.raises(RuntimeError, match="no kernel for recurrent"):
-        ln.GRU(3, 4, formula="haste")(torch.zeros(1, 1, 3))
+        ln.backends.choose("recurrent", x, batch.encode())
+    arguments = (torch.zeros(1, 1, 3), [torch.zeros(1, 4)], [torch.zeros(12, 3), torch.zeros(12, 4)], None, None)
+    for engine in map(ln.backends.engine, ("native", "reference")):  # nor by the op itself
+        with pytest.raises(RuntimeError, match="batch norm"):
+            engine.recurrent_forward(*arguments, batch, False, False)
 
 
 def test_a_folder_or_a_module_that_fails_is_passed_over(monkeypatch, tmp_path):

@@ -66,7 +66,7 @@ def compare(recurrence, T, B, I, H, P, reverse, lengths, reset):  # noqa: E741
             assert error < CLOSE, (name, error)
 
 
-FIELDS = [("split", "sum", None), ("joint", "per_gate"), ("output", "carry", None), (False, True), (True, False)]
+FIELDS = [("split", "sum", None), ("joint", "per_gate", "all"), ("output", "carry", None), (False, True), (True, False)]
 SPACE = list(itertools.product(*FIELDS, ("variance", "deviation"), ("layer", "rms")))
 SHAPES = [(5, 3, 4, 6, 3), (4, 7, 3, 17, 5), (3, 1, 2, 1, 1), (6, 5, 40, 33, 16), (2, 13, 5, 16, 7), (0, 2, 3, 4, 2)]
 SHAPES += [(3, 0, 2, 5, 2), (9, 1, 1, 31, 9), (3, 4, 0, 3, 2)]
@@ -79,8 +79,10 @@ def test_every_formula(network):
             continue
         forget = 0.0 if network == "RNN" else 0.5
         formula = Formula(gates, span, cell, inside, gate_bias, eps=1e-3, eps_on=eps_on, forget_bias=forget)
-        if k % 3 == 0:
+        if k % 4 == 0:
             formula = dataclasses.replace(formula, biases="input")
+        if inside and k % 5 < 3:
+            formula = dataclasses.replace(formula, bias_again=True)
         shape = SHAPES[k % len(SHAPES)]
         projected = network == "LSTM" and k % 2 == 0 and shape[3] > 1
         recurrence = Recurrence(network, formula, norm, k % 7 > 0, projected, "relu" if k % 2 else "tanh")

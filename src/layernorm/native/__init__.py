@@ -26,6 +26,7 @@ from ..formula import GATES, Recurrence
 _RECURRENT = struct.Struct("=16q2d36q")
 _POINTERS = 18  # its fields from `output` on
 _STATISTICS, _VECTORS = 18, 8
+_OUTSIDE_X = 7  # among three weights and eight vectors
 # Norm in engine.h, likewise.
 _NORM = struct.Struct("=9qd13q")
 _TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
@@ -76,14 +77,9 @@ ISA = _start(_LIBRARY)
 
 
 def covers(op: str, device: str, dtype: torch.dtype, recurrence: str | None) -> bool:
-    """On the CPU both ops, in float64, float32, bfloat16 and float16, but for the formulas that `_lacks` tells."""
-    return device == "cpu" and dtype in _TYPES and (recurrence is None or not _lacks(Recurrence.decode(recurrence)))
-
-
-def _lacks(recurrence: Recurrence) -> bool:
-    """Whether there is no kernel for it: a GRU normalised over all its gates at once, a bias added twice."""
-    f = recurrence.formula
-    return f.bias_again or (recurrence.network == "GRU" and f.span == "all")
+    """On the CPU both ops, in float64, float32, bfloat16 and float16, with every formula, but no batch norm."""
+    fits = recurrence is None or Recurrence.decode(recurrence).norm != "batch"
+    return device == "cpu" and dtype in _TYPES and fits
 
 
 def _up(n: int, to: int) -> int:
@@ -96,17 +92,19 @@ class _Static(NamedTuple):
     numbers: tuple[int, ...]  # from `gates` to `projected`
     parameters: tuple[int, ...]  # where among the parameters are the three weights and the eight vectors; -1: nowhere
     saved: tuple[str, ...]
+    again: int  # which parameter is added once more to outside_x; -1: none
 
 
 @cache
 def _static(recurrence: Recurrence) -> _Static:
     f, names = recurrence.formula, recurrence.parameter_names
-    if _lacks(recurrence):
-        raise RuntimeError(f"{recurrence.network.lower()}: the native engine has no kernel for {f}")
-    split = f.gates == "split"
+    if recurrence.norm == "batch":
+        raise RuntimeError(f"{recurrence.network.lower()}: the native engine has no kernel for batch norm")
+    split, over_all = f.gates == "split", f.gates is not None and f.span == "all" and recurrence.network == "GRU"
+    span = 2 if over_all else int(f.span == "per_gate")
     norm = 0 if f.gates is None else 2 if recurrence.norm == "rms" else 1
     numbers = (
-        GATES[recurrence.network], split, norm, f.span == "per_gate", {None: 0, "output": 1, "carry": 2}[f.cell],
+        GATES[recurrence.network], split, norm, span, {None: 0, "output": 1, "carry": 2}[f.cell],
         recurrence.norm == "rms", f.eps_on == "deviation", recurrence.nonlinearity == "relu", recurrence.projected,
     )  # fmt: skip
     gains = {"split": ("gain_ih", "gain_hh"), "sum": ("gain", ""), None: ("", "")}[f.gates]
@@ -117,10 +115,11 @@ def _static(recurrence: Recurrence) -> _Static:
         outside = ("norm_bias_ih", "norm_bias_hh") if split else ("norm_bias", "")
     order = ("weight_ih", "weight_hh", "weight_hr", *gains, *inside, *outside, "gain_c", "bias_c")
     saved = ["x", "statistics", "output"]
-    saved += ["h"] if split or recurrence.network == "GRU" else []
+    saved += ["h"] if split or (recurrence.network == "GRU" and not over_all) else []
     saved += ["c"] if recurrence.network == "LSTM" else []
     found = tuple(names.index(name) if name in names else -1 for name in order)
-    return _Static(tuple(map(int, numbers)), found, tuple(saved))
+    again = names.index("bias_ih") if f.gates is not None and f.bias_again and "bias_ih" in names else -1
+    return _Static(tuple(map(int, numbers)), found, tuple(saved), again)
 
 
 def _computed(dtype: torch.dtype) -> torch.dtype:
@@ -160,10 +159,14 @@ class _Call:
         pointers = [self.pointer(p) for p in params]
         pointers.append(0)  # where -1 leads
         given = [pointers[k] for k in static.parameters]
+        if static.again >= 0:
+            terms = [params[k].to(self.dtype) for k in (static.again, static.parameters[_OUTSIDE_X]) if k >= 0]
+            self.copies.append(sum(terms[1:], terms[0]))
+            given[_OUTSIDE_X] = self.pointer(self.copies[-1])
         h0, c0 = self.pointer(state[0]), self.pointer(state[1]) if len(state) > 1 else 0
         self.lengths = None if lengths is None else lengths.to(torch.int64).contiguous()
         self.reset = None if reset is None else reset.contiguous()
-        self.saved, self.parameters = static.saved, static.parameters
+        self.saved, self.parameters, self.again = static.saved, static.parameters, static.again
         self.fields = (
             self.T, self.B, self.I, self.H, self.P, *static.numbers, reverse, torch.get_num_threads(),
             formula.eps, formula.forget_bias, x.data_ptr(), x_t, x_b, h0, c0, *given,
@@ -265,6 +268,8 @@ def recurrent_backward(
     for k, found in zip(vectors, d_vectors, strict=True):
         if k >= 0:
             d_params[k].copy_(found[: d_params[k].shape[0]])
+    if call.again >= 0:
+        d_params[call.again] += d_vectors[_OUTSIDE_X - len(weights)]
     if call.dtype is input.dtype:
         return results
     return [r.to(t.dtype) for r, t in zip(results, (input, *state, *params), strict=True)]

@@ -16,7 +16,7 @@ struct Recurrent {
     int64_t gates;           // G: 1 RNN, 3 GRU, 4 LSTM
     int64_t split;           // N(W x) and N(U h) apart; otherwise there is one stream, N(W x + U h)
     int64_t norm;            // of the gates: 0 none, 1 layer, 2 rms
-    int64_t per_gate;        // a normalisation for each gate
+    int64_t span;            // one normalisation for: 0 all gates (GRU: r, z; n apart), 1 each gate, 2 a GRU's r, z, n
     int64_t cell;            // LSTM: 0 none, 1 only on the way to h, 2 also carried on
     int64_t rms;             // what the cell's normalisation is
     int64_t deviation;       // eps is added to the deviation, not to the variance
@@ -34,7 +34,7 @@ struct Recurrent {
     const int64_t *lengths;  // [B] or null
     const uint8_t *reset;    // [T][B] or null
     void *output, *h_n, *c_n;  // [T][B][P], [B][P], [B][H]
-    // Saved for the backward, or null: [T][B][Z] W x (one stream: the sum), [T][B][Z] U h (GRU with one stream: U_n h, [T][B][Hp]), [T][B][Hp] c before it is normalised, [T][B][STATISTICS],
+    // Saved for the backward, or null: [T][B][Z] W x (one stream: the sum), [T][B][Z] U h (GRU with one stream, n apart: U_n h, [T][B][Hp]), [T][B][Hp] c before it is normalised, [T][B][STATISTICS],
     // [T][B][P] the output (the user may change his own in place).
     // Z is G*Hp rounded up to 32.
     void *saved_x, *saved_h, *saved_c, *saved_statistics, *saved_output;

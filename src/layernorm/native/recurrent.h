@@ -29,7 +29,7 @@ template <class T> struct Forward {
 };
 
 template <class T> struct Backward {
-    const T *zx, *zh;  // as the forward left them
+    const T *zx, *zh;  // as the forward left them; of a GRU with one stream zh is U_n h alone
     const T *h_before, *c_before, *saved_c;
     const RowStatistics<T>* statistics;
     T *dh, *dc;        // in: of the state after the step; out: of the state before it, what goes through W_hh apart
@@ -46,14 +46,14 @@ template <class T> INLINE void add(T* z, V<T> more) { store<T>(z, load(z) + more
 
 template <class T> struct Layer {
     i64 G, H, Hp;
-    bool split, per_gate, carry, cell, relu, has_inside_x, has_inside_h;
+    bool split, per_gate, all, carry, cell, relu, has_inside_x, has_inside_h;
     int norm;
     Norming norming, cell_norming;
     T forget_bias;
     Vectors<T> p;
 
     Span<T> span(i64 gates) const { return {gates, H, Hp}; }
-    bool two_streams() const { return split || G == 3; }
+    bool two_streams() const { return split || (G == 3 && !all); }
 
     void find_statistics(const T* z, i64 first, i64 gates, Statistics<T>* found) const {
         const i64 step = per_gate ? 1 : gates;
@@ -82,12 +82,14 @@ template <class T> struct Layer {
         return a;
     }
 
-    // From da, the gradient of the summed inputs after gain and bias, to dzx and dzh, for gates that add W x and U h.
+    // From da, the gradient of the summed inputs after gain and bias, to dzx and, if split, dzh. The candidate of a GRU
+    // has one for W x and, Hp behind it, one for U h.
     template <bool SPLIT> void gates_backward(const Backward<T>& w, const T* da, i64 first, i64 gates) const {
         const RowStatistics<T>& s = *w.statistics;
         T of_x[4], product_x[4], of_h[4], product_h[4];
         for (i64 g = first; g < first + gates; ++g) {
             V<T> dx = {}, dx_hat = {}, dh = {}, dh_hat = {};
+            const T* of_hidden = da + (G == 3 && g == 2 ? Hp : 0);
             for (i64 j = g * Hp; j < (g + 1) * Hp; j += LANES<T>) {
                 const V<T> d = load(da + j), x = hat(w.zx, j, s.x[g]), d_x = d * load(p.gain_x + j);
                 add<T>(w.sums.outside_x + j, d);
@@ -96,7 +98,7 @@ template <class T> struct Layer {
                 dx += d_x;
                 dx_hat += d_x * x;
                 if (SPLIT) {
-                    const V<T> h = hat(w.zh, j, s.h[g]), d_h = d * load(p.gain_h + j);
+                    const V<T> h = hat(w.zh, j, s.h[g]), d = load(of_hidden + j), d_h = d * load(p.gain_h + j);
                     add<T>(w.sums.gain_h + j, d * h);
                     store<T>(w.dzh + j, d_h);
                     dh += d_h;
@@ -108,8 +110,6 @@ template <class T> struct Layer {
         }
         if (norm) normalised_backward(w.dzx, of_x, product_x, w.zx, s.x, first, gates);
         if (SPLIT) normalised_backward(w.dzh, of_h, product_h, w.zh, s.h, first, gates);
-        if (!SPLIT && two_streams()) memcpy(w.dzh + first * Hp, w.dzx + first * Hp, gates * Hp * sizeof(T));
-        inside_backward(w, first * Hp, gates * Hp);
     }
     void normalised_backward(
         T* d, const T* of_d, const T* of_product, const T* z, const Statistics<T>* s, i64 first, i64 gates) const {
@@ -121,9 +121,9 @@ template <class T> struct Layer {
             standardize_backward(d + g * Hp, sum_d / count, sum_product / count, z + g * Hp, s[g], span(step), norming);
         }
     }
-    void inside_backward(const Backward<T>& w, i64 from, i64 n) const {
-        if (has_inside_x) add(w.sums.inside_x + from, w.dzx + from, n);
-        if (has_inside_h && two_streams()) add(w.sums.inside_h + from, w.dzh + from, n);
+    void inside_backward(const Backward<T>& w) const {
+        if (has_inside_x) add(w.sums.inside_x, w.dzx, G * Hp);
+        if (has_inside_h && two_streams()) add(w.sums.inside_h, w.dzh, G * Hp);
     }
 
     // --- RNN, eq. 4 ---
@@ -144,6 +144,7 @@ template <class T> struct Layer {
             store<T>(w.dh + j, V<T>{});
         }
         gates_backward<SPLIT>(w, da, 0, 1);
+        inside_backward(w);
     }
 
     // --- LSTM, eqs. 20-22 ---
@@ -201,83 +202,81 @@ template <class T> struct Layer {
             store<T>(w.dh + j, V<T>{});
         }
         gates_backward<SPLIT>(w, da, 0, 4);
+        inside_backward(w);
     }
 
-    // --- GRU, eqs. 26-28: the candidate is tanh(LN(W_n x) + r LN(U_n h)), or tanh(LN(W_n x + r U_n h)) ---
+    // --- GRU, eqs. 26-28: the candidate is tanh(LN(W_n x) + r LN(U_n h)), or with one stream tanh(LN(W_n x + r U_n h));
+    // normalised together with r and z it is then tanh(r LN(W x + U h)_n) ---
 
     template <bool SPLIT> void gru(const Forward<T>& w) const {
-        sites(w, 0, 2);
+        sites(w, 0, all ? 3 : 2);
         const i64 N = 2 * Hp;  // where the candidate begins
         T *z = w.temporary, *r = z + Hp;
         for (i64 j = 0; j < Hp; j += LANES<T>) {
             store<T>(r + j, sigmoid<T>(summed<SPLIT>(p, w, 0, j)));
             store<T>(z + j, sigmoid<T>(summed<SPLIT>(p, w, 1, Hp + j) + forget_bias));
         }
+        if (!all) candidate_sites<SPLIT>(w, r);
+        for (i64 j = 0; j < Hp; j += LANES<T>) {
+            const V<T> n = tanh<T>(candidate<SPLIT>(w, summed<false>(p, w, 2, N + j), load(r + j), j));
+            store<T>(w.h + j, n + load(z + j) * (load(w.h + j) - n));
+        }
+    }
+    // `sites` for a candidate that is normalised apart.
+    template <bool SPLIT> void candidate_sites(const Forward<T>& w, const T* r) const {
+        const i64 N = 2 * Hp;
         if (has_inside_x) add(w.zx + N, p.inside_x + N, Hp);
         if (has_inside_h) add(w.zh + N, p.inside_h + N, Hp);
         if (!SPLIT)
             for (i64 j = 0; j < Hp; j += LANES<T>) add<T>(w.zx + N + j, load(r + j) * load(w.zh + N + j));
         find_statistics(w.zx, 2, 1, w.statistics->x);
         if (SPLIT) find_statistics(w.zh, 2, 1, w.statistics->h);
-        for (i64 j = 0; j < Hp; j += LANES<T>) {
-            V<T> a = summed<false>(p, w, 2, N + j);
-            if (SPLIT) a += load(r + j) * hidden_candidate(w, N + j);
-            const V<T> n = tanh<T>(a);
-            store<T>(w.h + j, n + load(z + j) * (load(w.h + j) - n));
-        }
+    }
+    // What the candidate's tanh sees; x: its summed inputs on the side of W x, or of the one stream.
+    template <bool SPLIT, class Row> V<T> candidate(const Row& w, V<T> x, V<T> r, i64 j) const {
+        return SPLIT ? x + r * hidden_candidate(w, j) : all ? r * x : x;
     }
     // LN(U_n h)
     template <class Row> V<T> hidden_candidate(const Row& w, i64 j) const {
-        return hat(w.zh, j, w.statistics->h[2]) * load(p.gain_h + j) + load(p.outside_h + j);
+        const i64 k = 2 * Hp + j;
+        return hat(w.zh, k, w.statistics->h[2]) * load(p.gain_h + k) + load(p.outside_h + k);
     }
 
     template <bool SPLIT> void gru_backward(const Backward<T>& w) const {
         const i64 N = 2 * Hp;
-        const RowStatistics<T>& s = *w.statistics;
-        T *da = w.temporary, *da_n = da + N, *r = da_n + Hp;
-        V<T> of_x = {}, product_x = {}, of_h = {}, product_h = {};
+        T *da = w.temporary, *da_n = da + N, *of_hidden = da_n + Hp, *r = of_hidden + Hp;
         for (i64 j = 0; j < Hp; j += LANES<T>) {
             const V<T> reset = sigmoid<T>(summed<SPLIT>(p, w, 0, j));
             const V<T> z = sigmoid<T>(summed<SPLIT>(p, w, 1, Hp + j) + forget_bias);
-            V<T> a = summed<false>(p, w, 2, N + j);
-            if (SPLIT) a += reset * hidden_candidate(w, N + j);
-            const V<T> n = tanh<T>(a), dh = load(w.dh + j), d = dh * (T(1) - z) * (T(1) - n * n);
-            const V<T> x_hat = hat(w.zx, N + j, s.x[2]), d_x = d * load(p.gain_x + N + j);
+            const V<T> x = summed<false>(p, w, 2, N + j), n = tanh<T>(candidate<SPLIT>(w, x, reset, j));
+            const V<T> dh = load(w.dh + j), d = dh * (T(1) - z) * (T(1) - n * n);
+            const V<T> times = SPLIT ? hidden_candidate(w, j) : x;  // what r multiplies
             store<T>(r + j, reset);
-            store<T>(da + Hp + j, dh * (load(w.h_before + j) - n) * z * (T(1) - z));
-            store<T>(da_n + j, d);
-            store<T>(w.dh + j, dh * z);
-            add<T>(w.sums.outside_x + N + j, d);
-            add<T>(w.sums.gain_x + N + j, d * x_hat);
-            store<T>(w.dzx + N + j, d_x);
-            of_x += d_x;
-            product_x += d_x * x_hat;
-        }
-        if (norm) {
-            const T of_d[] = {0, 0, sum<T>(of_x)}, product[] = {0, 0, sum<T>(product_x)};
-            normalised_backward(w.dzx, of_d, product, w.zx, s.x, 2, 1);
-        }
-        for (i64 j = 0; j < Hp; j += LANES<T>) {  // r multiplies LN(U_n h), or with one stream U_n h
-            const V<T> reset = load(r + j), d = load((SPLIT ? da_n : w.dzx + N) + j);
-            const V<T> times = SPLIT ? hidden_candidate(w, N + j) : load(w.zh + j);
             store<T>(da + j, d * times * reset * (T(1) - reset));
-            V<T> d_h = d * reset;
-            if (SPLIT) {
-                const V<T> h_hat = hat(w.zh, N + j, s.h[2]);
-                add<T>(w.sums.outside_h + N + j, d_h);
-                add<T>(w.sums.gain_h + N + j, d_h * h_hat);
-                d_h *= load(p.gain_h + N + j);
-                of_h += d_h;
-                product_h += d_h * h_hat;
-            }
-            store<T>(w.dzh + N + j, d_h);
+            store<T>(da + Hp + j, dh * (load(w.h_before + j) - n) * z * (T(1) - z));
+            store<T>(da_n + j, !SPLIT && all ? d * reset : d);
+            store<T>(of_hidden + j, d * reset);
+            store<T>(w.dh + j, dh * z);
+            if (SPLIT) add<T>(w.sums.outside_h + N + j, d * reset);
         }
-        if (SPLIT) {
-            const T of_d[] = {0, 0, sum<T>(of_h)}, product[] = {0, 0, sum<T>(product_h)};
-            normalised_backward(w.dzh, of_d, product, w.zh, s.h, 2, 1);
+        if (all) {
+            gates_backward<SPLIT>(w, da, 0, 3);
+        } else {
+            gates_backward<SPLIT>(w, da, 2, 1);
+            if (!SPLIT) gated_backward(w, da, r);
+            gates_backward<SPLIT>(w, da, 0, 2);
+            if (!SPLIT) memcpy(w.dzh, w.dzx, N * sizeof(T));
         }
-        inside_backward(w, N, Hp);
-        gates_backward<SPLIT>(w, da, 0, 2);
+        inside_backward(w);
+    }
+    // With one stream and a candidate normalised apart r multiplies U_n h, before the normalisation.
+    void gated_backward(const Backward<T>& w, T* da, const T* r) const {
+        const i64 N = 2 * Hp;
+        for (i64 j = 0; j < Hp; j += LANES<T>) {
+            const V<T> reset = load(r + j), d = load(w.dzx + N + j);
+            store<T>(da + j, d * load(w.zh + j) * reset * (T(1) - reset));
+            store<T>(w.dzh + N + j, d * reset);
+        }
     }
 
     // --- one row of any network ---

@@ -43,7 +43,7 @@ template <class T> struct Sequence {
         T_ = n.T, B = n.B, I = n.I, H = n.H, P = n.P, G = n.gates;
         Hp = round_up(H, PAD), Pp = round_up(P, PAD), Z = padded(G * Hp), W = round_up(Pp, PANEL<T>);
         layer.G = G, layer.H = H, layer.Hp = Hp;
-        layer.split = n.split, layer.per_gate = n.per_gate, layer.norm = int(n.norm), layer.relu = n.relu;
+        layer.split = n.split, layer.per_gate = n.span == 1, layer.all = n.span == 2, layer.norm = int(n.norm), layer.relu = n.relu;
         layer.cell = n.cell != 0, layer.carry = n.cell == 2;
         layer.norming = {n.norm == 2, n.deviation != 0, n.eps};
         layer.cell_norming = {n.rms != 0, n.deviation != 0, n.eps};
