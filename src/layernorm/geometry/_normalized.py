@@ -86,8 +86,8 @@ def fisher_normalized(
     b, g = _checks.tensor("bias", bias, H), _checks.tensor("gain", gain, H)
     _checks.norm_fits(norm, W, X)
     eps = _checks.positive("eps", eps, zero=True)
-    _checks.deviations(norm, W, X, eps)
     _checks.small_enough(H * (I + 2), H * len(X), "fisher_vector_product with normalized_glm")
+    _checks.deviations(norm, W, X, eps)
     if form == "blocks":
         return _checks.finite(_blocks(W, b, g, X, found(family), norm, eps), norm)
     if form != "exact":
