@@ -74,6 +74,8 @@ class Formula:
                 raise ValueError(f"Formula: {name} must be one of {list(allowed)}, got {getattr(self, name)!r}")
         if not self.eps >= 0:
             raise ValueError(f"Formula: eps must be a number >= 0, got {self.eps!r}")
+        if not abs(self.forget_bias) < float("inf"):
+            raise ValueError(f"Formula: forget_bias must be finite, got {self.forget_bias!r}")
         if self.bias_again and not self.bias_inside:
             raise ValueError("Formula: bias_again=True needs bias_inside=True, got bias_inside=False")
 

@@ -77,6 +77,7 @@ def test_step_angles_by_hand():
 @pytest.mark.parametrize("name", ["gaussian", "bernoulli", "poisson", "categorical"])
 def test_gain_metric_is_the_quadratic_form_of_the_step(norm, name):
     W, b, gain, X = problem()
+    gain[1] *= -1  # a step along gain_i w_i, not along w_i
     delta = torch.tensor([0.5, -1.0, 2.0, 0.1], dtype=torch.float64)
     found = geo.gain_metric(W, b, gain, X, name, norm, delta)
     if norm:

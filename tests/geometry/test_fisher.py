@@ -90,9 +90,9 @@ def test_monte_carlo_agrees_within_its_standard_error(norm, name):
     model = geo.normalized_glm(norm)
     F = geo.fisher(model, p, X, FAMILIES[name])
     found = geo.fisher_monte_carlo(model, p, X, FAMILIES[name], 2000, torch.Generator().manual_seed(1))
-    # five standard errors over 225 entries, plus rounding where an entry does not vary
-    assert ((found.fisher - F).abs() <= 5 * found.fisher_error + 1e-12).all()
-    assert (found.score.abs() <= 5 * found.score_error + 1e-12).all()
+    # four standard errors over 225 entries, plus rounding where an entry does not vary
+    assert ((found.fisher - F).abs() <= 4 * found.fisher_error + 1e-12).all()
+    assert (found.score.abs() <= 4 * found.score_error + 1e-12).all()
     assert found.score_error.max() > 1e-3
     # and the errors are small enough to tell: a third more would be seen
     assert ((found.fisher - 4 / 3 * F).abs() > 5 * found.fisher_error + 1e-12).any()
@@ -156,11 +156,13 @@ def test_errors():
         geo.kl(model, p, {"bias": p["bias"]}, X, "gaussian")
     with pytest.raises(ValueError, match=r"vector\['gain'\] of shape \(3,\), got \(4,\)"):
         geo.fisher_vector_product(model, p, {**p, "gain": torch.ones(4)}, X, "gaussian")
-    with pytest.raises(ValueError, match=r"expected model to give natural parameters of shape \(B, H\), got \(\)"):
+    with pytest.raises(
+        ValueError, match=r"expected model to give natural parameters of shape \(B, H\), not empty, got \(\)"
+    ):
         geo.fisher(lambda p, X: X.sum(), p, X, "gaussian")
     with pytest.raises(ValueError, match="got an empty one"):
         geo.fisher(lambda p, X: X, {}, X, "gaussian")
-    with pytest.raises(ValueError, match="expected samples to be an int >= 2, got 1"):
+    with pytest.raises(ValueError, match="expected samples to be 2 or more, got 1"):
         geo.fisher_monte_carlo(model, p, X, "gaussian", 1)
     with pytest.raises(ValueError, match=r"bias of shape \(3\), not empty, got \(2,\)"):
         geo.fisher_glm(p["weight"], torch.ones(2), X, "gaussian")

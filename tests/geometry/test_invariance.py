@@ -134,7 +134,11 @@ def test_the_text_shows_a_verdict_that_differs():
         (("layer", "shearing"), {}, "expected transform to be a Transform or one of .*, got 'shearing'"),
         (("layer", "dataset re-scaling", torch.ones(2, 3)), {}, "weight and inputs, or neither"),
         (("layer", "dataset re-scaling", torch.ones(2, 3), torch.ones(4, 2)), {}, r"inputs of shape \(B, 3\).*\(4, 2"),
-        (("layer", "dataset re-scaling", torch.ones(2, 3), torch.ones(4, 3)), {}, "not finite: a deviation is zero"),
+        (
+            ("layer", "dataset re-scaling", torch.ones(2, 3), torch.ones(4, 3)),
+            {},
+            r"sigma under norm=.layer. is zero up to rounding for case 0",
+        ),
         (("layer", "dataset re-scaling", torch.ones(1, 3), torch.ones(4, 3)), {}, "layer norm needs two units"),
         (("batch", "dataset re-scaling", torch.ones(2, 3), torch.ones(1, 3)), {}, "batch norm needs two cases"),
         (("layer", "dataset re-scaling", torch.ones(0, 3), torch.ones(4, 3)), {}, "not empty"),
@@ -178,3 +182,10 @@ def test_geometry_is_part_of_the_library():
     assert ln.geometry is geo
     with pytest.raises(AttributeError, match="'layernorm' has no attribute 'topology'"):
         _ = ln.topology
+
+
+@pytest.mark.parametrize(("residual", "differs"), [(1e-15, (False, True)), (1e-6, (True, True)), (0.5, (True, False))])
+def test_a_residual_between_rounding_and_a_change_is_no_verdict(residual, differs):
+    verdicts = [geo.Verdict("layer", "dataset re-scaling", residual, paper) for paper in (True, False)]
+    assert tuple(v.differs for v in verdicts) == differs
+    assert not geo.Verdict("rms", "dataset re-scaling", residual, None).differs

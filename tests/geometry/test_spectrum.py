@@ -85,7 +85,7 @@ def test_errors():
         geo.power_iteration(dict, parameters, iterations=0)
     with pytest.raises(ValueError, match="tolerance to be finite and > 0, got 0"):
         geo.power_iteration(dict, parameters, tolerance=0.0)
-    with pytest.raises(ValueError, match=r"product\(v\) with the keys .*, got \[\]"):
+    with pytest.raises(ValueError, match=r"product\(v\) to be a dict of tensors, got an empty one"):
         geo.power_iteration(lambda v: {}, parameters)
     with pytest.raises(ValueError, match=r"product\(v\) to be finite"):
         geo.power_iteration(lambda v: {k: t * float("nan") for k, t in v.items()}, parameters)

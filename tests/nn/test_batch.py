@@ -479,3 +479,21 @@ def test_errors(network):
     for max_steps in (0, -1):
         with pytest.raises(ValueError, match="max_steps"):
             MODULE[network](I, H, norm="batch", max_steps=max_steps)
+
+
+def test_compiles_with_lengths_and_refuses_them_when_run():
+    module = made("RNN")
+    x, state, _ = batch(module, T=2)
+    other = copy.deepcopy(module)
+    compiled = torch.compile(other, fullgraph=True, backend="aot_eager")
+
+    def call(lengths):
+        return compiled(tensor(x), tensor(state[0]), lengths=torch.tensor(lengths))
+
+    close(call([2, 1, 0, 2]), [a.detach().numpy() for a in apply(module, x, state, [2, 1, 0, 2])])
+    for a, b in zip(module.buffers(), other.buffers(), strict=True):
+        assert torch.equal(a, b)
+    with pytest.raises(RuntimeError, match=r"lengths must lie in 0\.\.T"):
+        call([2, 3, 0, 2])
+    with pytest.raises(RuntimeError, match="expected two training cases or more under batch norm"):
+        call([2, 0, 0, 0])

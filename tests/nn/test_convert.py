@@ -121,6 +121,21 @@ def test_what_is_no_module_is_named():
         ln.convert("x")
 
 
+def test_weight_norm_of_a_row_of_zeros_is_refused_and_nothing_changed():
+    model = torch.nn.ModuleList([torch.nn.LSTM(3, 4), torch.nn.GRUCell(3, 4)])
+    torch.nn.init.zeros_(model[1].weight_hh[5:6])
+    with pytest.raises(ValueError, match="weight norm cannot keep weight_hh of GRUCell: row 5 is zero"):
+        ln.convert(model, "weight")
+    assert [type(m) for m in model] == [torch.nn.LSTM, torch.nn.GRUCell]
+
+
+@pytest.mark.parametrize("gain_init", ["1", float("nan"), True])
+def test_gain_init_is_a_number(gain_init):
+    for norm in ("layer", "batch", "weight"):
+        with pytest.raises(ValueError, match="gain_init should be a finite number or None, got"):
+            ln.LSTM(3, 4, norm=norm, gain_init=gain_init)
+
+
 def test_subclasses_are_left_alone_and_named():
     class Mine(torch.nn.LSTM):
         pass

@@ -99,9 +99,12 @@ def run_over_cases(
     _check(input, state, params, lengths, reset, equations)
     _check_lengths(lengths, input.shape[0])
     if population is None and input.shape[0]:
-        cases = input.shape[1] if lengths is None or count_padding else int((lengths > 0).sum())
-        if cases < 2:
-            raise ValueError(f"expected two training cases or more under batch norm when training, got {cases}")
+        expected = "expected two training cases or more under batch norm when training"
+        counted = None if count_padding or lengths is None else (lengths > 0).sum()
+        if counted is not None and torch.compiler.is_compiling():
+            torch._assert_async(counted >= 2, expected)
+        elif (cases := input.shape[1] if counted is None else int(counted)) < 2:
+            raise ValueError(f"{expected}, got {cases}")
     arguments = (lengths, reset, equations, reverse, population, count_padding)
     (output, *final), statistics = reference.recurrent_over_cases(input, state, params, *arguments)
     return output, final, statistics
@@ -373,7 +376,10 @@ def _check_lengths(lengths: Tensor | None, T: int) -> None:
     if lengths is None:
         return
     wide = lengths.to(torch.int64)  # a T beyond the type's range would be compared as another number
-    if not bool(((wide >= 0) & (wide <= T)).all()):
+    fits = ((wide >= 0) & (wide <= T)).all()
+    if torch.compiler.is_compiling():  # a graph cannot ask for a value, but can refuse one when it runs
+        torch._assert_async(fits, "lengths must lie in 0..T, the time steps of the input")
+    elif not bool(fits):
         raise RuntimeError(f"lengths must lie in 0..{T}, the time steps of the input, got {lengths.tolist()}")
 
 

@@ -55,7 +55,8 @@ def curvature_ratio(
         `CurvatureRatio`.
 
     Raises:
-        ValueError: as in `fisher_normalized`; no norm, without which the output changes; or no such unit.
+        ValueError: as in `fisher_normalized`; no norm, without which the output changes; no such unit; or its gain is
+            zero.
 
     Source: Ba, Kiros, Hinton 2016, section 5.2.2, "Implicit learning rate reduction through the growth of the weight".
     """
@@ -65,8 +66,7 @@ def curvature_ratio(
     scale = _checks.positive("scale", scale)
     if norm is None:
         raise ValueError("expected a norm, got None: without one the output changes with the weights' norm")
-    if not 0 <= unit < H:
-        raise ValueError(f"expected unit to be one of 0 to {H - 1}, got {unit}")
+    _checks.whole("unit", unit, 0, H - 1)
     grown = W.clone()
     grown[unit if norm in ("batch", "weight") else slice(None)] *= scale
     parameters = {"bias": b, "gain": g}
@@ -79,8 +79,9 @@ def curvature_ratio(
         return float(row[:, unit].norm()), float(row[:, others].norm())
 
     before, after = blocks(W), blocks(grown)
+    diagonal = _checks.ratio(after[0], before[0], f"the curvature of unit {unit}, with its gain,")
     cross = after[1] / before[1] if before[1] > 1e-12 * before[0] else None  # less is rounding
-    return CurvatureRatio(after[0] / before[0], cross, float((eta_grown - eta).norm() / eta.norm()))
+    return CurvatureRatio(diagonal, cross, float((eta_grown - eta).norm() / eta.norm()))
 
 
 class StepAngles(NamedTuple):
@@ -108,21 +109,24 @@ def step_angles(loss: Callable[[Tensor], Tensor], weight: Tensor, learning_rate:
         `StepAngles`.
 
     Raises:
-        ValueError: a shape does not fit, or the learning rate or steps are not above 0.
+        ValueError: a shape does not fit, the learning rate or steps are not above 0, or a unit's weights are or become
+            zero or not finite.
 
     Source: Ba, Kiros, Hinton 2016, section 5.2.2.
     """
     W = _checks.tensor("weight", weight, "H", "I").detach()
     learning_rate = _checks.positive("learning_rate", learning_rate)
-    if steps < 1:
-        raise ValueError(f"expected steps to be 1 or more, got {steps}")
+    _checks.whole("steps", steps, 1)
     norms, angles = [], []
-    for _ in range(steps):
+    for step in range(steps):
         after = W - learning_rate * torch.func.grad(loss)(W)
         u, v = (t / t.norm(dim=1, keepdim=True) for t in (W, after))
         norms.append(W.norm(dim=1))
         # Kahan's: an arc cosine has no digits for angles below 1e-8
         angles.append(2 * torch.atan2((u - v).norm(dim=1), (u + v).norm(dim=1)))
+        if not angles[-1].isfinite().all():
+            unit = int((~angles[-1].isfinite()).nonzero()[0])
+            raise ValueError(f"step {step} has no angle for unit {unit}: its weights are zero or not finite")
         W = after
     return StepAngles(torch.stack(norms), torch.stack(angles))
 
@@ -165,6 +169,7 @@ def gain_metric(
     b, g, d = (_checks.tensor(n, t, H) for n, t in (("bias", bias), ("gain", gain), ("delta", delta)))
     _checks.norm_fits(norm, W, X)
     family, eps = found(family), _checks.positive("eps", eps, zero=True)
+    _checks.deviations(norm, W, X, eps)
     if norm is None:
         standard = g[:, None] * W
         z, eta = X @ (standard / standard.norm(dim=1, keepdim=True)).T, X @ standard.T + b
@@ -196,11 +201,13 @@ def gain_metric_by_scale(
         for each norm, ds^2 at the scales, ``(len(scales),)``.
 
     Raises:
-        ValueError, TypeError: as in `gain_metric`, or a scale is not above 0.
+        ValueError, TypeError: as in `gain_metric`, there is no scale, or one is not above 0.
 
     Source: Ba, Kiros, Hinton 2016, appendix, eqs. 32-35.
     """
     scales = [_checks.positive("scales", scale) for scale in scales]
+    if not scales:
+        raise ValueError("expected scales to be numbers, got none")
     _, X = _checks.layer(weight, inputs)
     return {
         norm: torch.stack([gain_metric(weight, bias, gain, scale * X, family, norm, delta) for scale in scales])

@@ -143,6 +143,6 @@ def found(family: str | Family) -> Family:
     """The family of that name, or the one given."""
     if isinstance(family, Family):
         return family
-    if family not in FAMILIES:
+    if not isinstance(family, str) or family not in FAMILIES:
         raise ValueError(f"expected family to be a Family or one of {', '.join(FAMILIES)}, got {family!r}")
     return FAMILIES[family]

@@ -35,13 +35,15 @@ def kl(model: Model, parameters: Parameters, delta: Parameters, inputs: Tensor, 
         a number; third order away from `quadratic_form`.
 
     Raises:
-        ValueError: no such family, delta does not fit parameters, or eta is not a matrix.
+        ValueError: no such family, delta does not fit parameters, eta is not a matrix or has no case, or the result is
+            not finite.
+        TypeError: parameters or delta is not a dict of floating-point tensors, of the same types.
 
     Source: Ba, Kiros, Hinton 2016, eq. 8.
     """
     _checks.alike("delta", delta, parameters)
     moved = {key: p + delta[key] for key, p in parameters.items()}
-    return found(family).kl(_eta(model, parameters, inputs), _eta(model, moved, inputs)).mean()
+    return _checks.computed(found(family).kl(_eta(model, parameters, inputs), _eta(model, moved, inputs)).mean())
 
 
 def quadratic_form(
@@ -57,7 +59,7 @@ def quadratic_form(
     _checks.alike("delta", delta, parameters)
     family = found(family)
     eta, change = torch.func.jvp(lambda p: _eta(model, p, inputs), (dict(parameters),), (dict(delta),))[:2]
-    return torch.einsum("bi,bij,bj->b", change, precision(family, eta), change).mean() / 2
+    return _checks.computed(torch.einsum("bi,bij,bj->b", change, precision(family, eta), change).mean() / 2)
 
 
 def fisher_vector_product(
@@ -83,7 +85,8 @@ def fisher_vector_product(
     eta, change = torch.func.jvp(eta_of, (dict(parameters),), (dict(vector),))[:2]
     pulled = torch.einsum("bij,bj->bi", precision(family, eta), change) / len(eta)
     backward = torch.func.vjp(eta_of, dict(parameters))[1]
-    return backward(pulled)[0]
+    product: dict[str, Tensor] = backward(pulled)[0]
+    return {key: _checks.computed(part) for key, part in product.items()}
 
 
 def fisher(model: Model, parameters: Parameters, inputs: Tensor, family: str | Family) -> Tensor:
@@ -102,7 +105,7 @@ def fisher(model: Model, parameters: Parameters, inputs: Tensor, family: str | F
     Source: Ba, Kiros, Hinton 2016, eq. 9.
     """
     eta, J = jacobian_of(model, parameters, inputs)
-    return torch.einsum("bip,bij,bjq->pq", J, precision(found(family), eta), J) / len(eta)
+    return _checks.computed(torch.einsum("bip,bij,bjq->pq", J, precision(found(family), eta), J) / len(eta))
 
 
 def fisher_hessian(model: Model, parameters: Parameters, inputs: Tensor, family: str | Family) -> Tensor:
@@ -114,6 +117,7 @@ def fisher_hessian(model: Model, parameters: Parameters, inputs: Tensor, family:
     autograd's. Arguments, result and errors as in `fisher`. Source: Ba, Kiros, Hinton 2016, section 5.2.
     """
     family = found(family)
+    _checks.tensors("parameters", parameters)
     eta = _eta(model, parameters, inputs)
     flat, unflatten = _flat(parameters)
     _checks.small_enough(len(flat), eta.numel(), "fisher_vector_product")
@@ -122,7 +126,7 @@ def fisher_hessian(model: Model, parameters: Parameters, inputs: Tensor, family:
     def negative(p: Tensor) -> Tensor:
         return -family.log_likelihood(_eta(model, unflatten(p), inputs), y).mean()
 
-    return torch.func.hessian(negative)(flat)
+    return _checks.computed(torch.func.hessian(negative)(flat))
 
 
 class MonteCarlo(NamedTuple):
@@ -159,10 +163,9 @@ def fisher_monte_carlo(
 
     Source: Ba, Kiros, Hinton 2016, eq. 9.
     """
-    if not isinstance(samples, int) or samples < 2:
-        raise ValueError(f"expected samples to be an int >= 2, got {samples!r}")
+    _checks.whole("samples", samples, 2)
     family = found(family)
-    eta, J = jacobian_of(model, parameters, inputs)
+    eta, J = (_checks.computed(part) for part in jacobian_of(model, parameters, inputs))
     P = J.shape[-1]
     sums = [J.new_zeros(n) for n in ((P, P), (P, P), (P,), (P,))]
     at_once = max(1, _DRAWN_ENTRIES // max(P * P, J.numel()))
@@ -174,7 +177,7 @@ def fisher_monte_carlo(
         outer, score = u.mT @ u / len(eta), u.mean(1)
         for total, value in zip(sums, (outer, outer.square(), score, score.square()), strict=True):
             total += value.sum(0)
-    F, F2, s, s2 = (total / samples for total in sums)
+    F, F2, s, s2 = (_checks.computed(total / samples) for total in sums)
 
     def error(mean: Tensor, square: Tensor) -> Tensor:
         return ((square - mean.square()).clamp_min(0) / (samples - 1)).sqrt()
@@ -209,7 +212,7 @@ def fisher_glm(weight: Tensor, bias: Tensor, inputs: Tensor, family: str | Famil
     _checks.small_enough(P, H * len(X), "fisher_vector_product")
     x1 = torch.cat([X, X.new_ones(len(X), 1)], 1)
     per_case = precision(found(family), X @ W.T + b)
-    return torch.einsum("bij,bk,bl->ikjl", per_case, x1, x1).reshape(P, P) / len(X)
+    return _checks.computed(torch.einsum("bij,bk,bl->ikjl", per_case, x1, x1).reshape(P, P) / len(X))
 
 
 def precision(family: Family, eta: Tensor) -> Tensor:
@@ -219,16 +222,14 @@ def precision(family: Family, eta: Tensor) -> Tensor:
 
 def _eta(model: Model, parameters: Parameters, inputs: Tensor) -> Tensor:
     eta = model(dict(parameters), inputs)
-    if not isinstance(eta, Tensor) or eta.dim() != 2:
+    if not isinstance(eta, Tensor) or eta.dim() != 2 or not eta.numel():
         given = tuple(eta.shape) if isinstance(eta, Tensor) else type(eta).__name__
-        raise ValueError(f"expected model to give natural parameters of shape (B, H), got {given}")
+        raise ValueError(f"expected model to give natural parameters of shape (B, H), not empty, got {given}")
     return eta
 
 
 def _flat(parameters: Parameters) -> tuple[Tensor, Callable[[Tensor], dict[str, Tensor]]]:
     """The parameters as one vector, and the way back."""
-    if not parameters:
-        raise ValueError("expected parameters to be a dict of tensors, got an empty one")
     sizes, items = [p.numel() for p in parameters.values()], list(parameters.items())
 
     def unflatten(flat: Tensor) -> dict[str, Tensor]:
@@ -239,6 +240,7 @@ def _flat(parameters: Parameters) -> tuple[Tensor, Callable[[Tensor], dict[str, 
 
 def jacobian_of(model: Model, parameters: Parameters, inputs: Tensor, square: bool = True) -> tuple[Tensor, Tensor]:
     """eta (B, H) and its derivatives (B, H, P), once they and a square matrix of them are small enough."""
+    _checks.tensors("parameters", parameters)
     eta = _eta(model, parameters, inputs).detach()
     flat, unflatten = _flat(parameters)
     _checks.small_enough(len(flat), eta.numel(), "fisher_vector_product", square)

@@ -36,17 +36,24 @@ def normalized(
         bias_inside: ``(H,)``, added to a before it is normalised.
 
     Returns:
-        ``(B, H)``, differentiable, also under `torch.func`.
+        ``(B, H)``, differentiable, also under `torch.func`. Where a sigma is zero it is
+        not finite, or where it is zero up to rounding, as of equal cases, noise: the functions that take a layer refuse
+        such a one, those that take a model cannot see it.
 
     Raises:
-        ValueError: there is no such norm, or too few units or cases for its statistics.
+        ValueError: there is no such norm, too few units or cases for its statistics, a shape does not fit, or eps is
+            negative.
+        TypeError: an argument is not a floating-point tensor.
 
     Source: Ba, Kiros, Hinton 2016, section 5.1.
     """
+    H, I = _checks.shaped("weight", weight, "H", "I").shape  # noqa: E741
+    _checks.shaped("inputs", inputs, "B", I)
     _checks.norm_fits(norm, weight, inputs)
+    eps = _checks.positive("eps", eps, zero=True)
     a = inputs @ weight.T
     if bias_inside is not None:
-        a = a + bias_inside
+        a = a + _checks.shaped("bias_inside", bias_inside, H)
     if norm == "layer":  # the library's own op: Table 1 is a statement on it
         return layer_norm(a, (a.shape[-1],), None, None, eps)
     if norm == "rms":
@@ -83,7 +90,7 @@ def statistics(W: Tensor, X: Tensor, norm: str | None, eps: float) -> Statistics
     elif norm == "batch":
         centre = X - X.mean(0)
         covariance = centre.T @ centre / B
-        sigma = ((W @ covariance * W).sum(1) + eps).sqrt()
+        sigma = ((centre @ W.T).square().mean(0) + eps).sqrt()  # w^T covariance w, with the digits that it loses
         z = centre @ W.T / sigma
         chi = centre[:, None, :] - z[..., None] * (W @ covariance / sigma[:, None])
     elif norm == "weight":

@@ -75,8 +75,8 @@ def fisher_normalized(
         ``(H (I+2), H (I+2))`` in float64, in the order w_1, b_1, g_1, w_2, b_2, g_2, ...
 
     Raises:
-        ValueError: a shape does not fit, no such family, norm or form, the matrix is too large, or not finite, as
-            with units that are all alike and eps 0.
+        ValueError: a shape does not fit, no such family, norm or form, the matrix is too large, or not finite, or a
+            sigma is zero up to rounding (units, or under batch norm cases, that are all alike) with eps 0.
         TypeError: an argument is not a floating-point tensor.
 
     Source: Ba, Kiros, Hinton 2016, eqs. 13 and 14; one print of eq. 13 has mu_i in two places where mu_j is meant.
@@ -87,6 +87,7 @@ def fisher_normalized(
     _checks.norm_fits(norm, W, X)
     eps = _checks.positive("eps", eps, zero=True)
     _checks.small_enough(H * (I + 2), H * len(X), "fisher_vector_product with normalized_glm")
+    _checks.deviations(norm, W, X, eps)
     if form == "blocks":
         return _checks.finite(_blocks(W, b, g, X, found(family), norm, eps), norm)
     if form != "exact":
@@ -130,4 +131,4 @@ def block_form_gap(
     """
     blocks = fisher_normalized(weight, bias, gain, inputs, family, norm, eps=eps)
     exact = fisher_normalized(weight, bias, gain, inputs, family, norm, form="exact", eps=eps)
-    return float((blocks - exact).norm() / exact.norm())
+    return _checks.ratio(float((blocks - exact).norm()), float(exact.norm()), "the Fisher matrix")

@@ -34,7 +34,8 @@ def neuron_blocks(model: Model, parameters: Parameters, inputs: Tensor, family: 
 
     Source: Ba, Kiros, Hinton 2016, section 5.2.2.
     """
-    if name not in parameters or parameters[name].dim() == 0:
+    _checks.tensors("parameters", parameters)
+    if not isinstance(name, str) or name not in parameters or parameters[name].dim() == 0:
         known = [key for key, p in parameters.items() if p.dim()]
         raise ValueError(f"expected name to be one of {known}, got {name!r}")
     rest = {key: p.detach() for key, p in parameters.items() if key != name}
@@ -44,7 +45,7 @@ def neuron_blocks(model: Model, parameters: Parameters, inputs: Tensor, family: 
     if H * N * N > _checks.MAX_ENTRIES:
         raise ValueError(f"{H} blocks of {N} by {N} exceed {_checks.MAX_ENTRIES} entries; use power_iteration")
     J = J.unflatten(-1, (H, N))
-    return torch.einsum("bkhn,bkl,blhm->hnm", J, precision(found(family), eta), J) / len(eta)
+    return _checks.computed(torch.einsum("bkhn,bkl,blhm->hnm", J, precision(found(family), eta), J) / len(eta))
 
 
 class Eigenpair(NamedTuple):
@@ -84,11 +85,9 @@ def power_iteration(
 
     Source: von Mises, Pollaczek-Geiringer 1929.
     """
-    if iterations < 1:
-        raise ValueError(f"expected iterations to be 1 or more, got {iterations}")
+    _checks.whole("iterations", iterations, 1)
     tolerance = _checks.positive("tolerance", tolerance)
-    if not parameters:
-        raise ValueError("expected parameters to be a dict of tensors, got an empty one")
+    _checks.tensors("parameters", parameters)
     v = _unit({
         key: torch.randn(p.shape, generator=generator, dtype=p.dtype, device=p.device) for key, p in parameters.items()
     })  # fmt: skip

@@ -239,6 +239,6 @@ def library(preset: object, network: str) -> Library:
     rows = {row.network: row for row in LIBRARIES if row.preset == preset}
     if not rows:
         raise ValueError(unknown("formula", preset, sorted({row.preset for row in LIBRARIES})))
-    if network not in rows:
+    if not isinstance(network, str) or network not in rows:
         raise ValueError(f"{preset!r} has weights of {' and '.join(rows)}, not of {network}")
     return rows[network]

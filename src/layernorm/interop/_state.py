@@ -59,7 +59,8 @@ def from_state(
         The module; its sizes, layers and directions follow from the arrays and the prefixes.
 
     Raises:
-        TypeError: ``state`` is no mapping, or an array is not of floating-point numbers.
+        TypeError: ``state`` is no mapping, an array is not of floating-point numbers, or another argument is not of the
+            type above.
         ValueError: no such library or network; an array is missing, unknown or of a wrong shape; ``eps``,
             ``forget_bias`` or ``update_bias`` is not an argument of that library; a cell is to have several prefixes
             or ``batch_first``. The message names it.
@@ -156,17 +157,22 @@ def shapes(formula: str, input_size: int, hidden_size: int, network: Network = "
         network: ``"LSTM"``, or with ``"kiros"``, ``"haste"`` and ``"dreamer"`` ``"GRU"``.
 
     Raises:
-        ValueError: no such library or network.
+        ValueError: no such library or network, or a size is not one.
 
     Example::
 
         state = dict(zip(ln.interop.shapes("keras", 28, 128), cell.get_weights()))
     """
+    for name, size, least in (("input_size", input_size, 0), ("hidden_size", hidden_size, 1)):
+        if not isinstance(size, int) or isinstance(size, bool) or size < least:
+            raise ValueError(f"shapes: expected {name} to be an int, {least} or more, got {size!r}")
     return library(formula, network).shapes(input_size, hidden_size)
 
 
 def _layers(prefixes: Prefixes) -> list[tuple[str, ...]]:
     """The prefixes of each layer's directions."""
+    if not isinstance(prefixes, Sequence):
+        raise TypeError(f"expected prefixes to be a string or a list of strings, got {type(prefixes).__name__}")
     given = [prefixes] if isinstance(prefixes, str) else list(prefixes)
     layers = [(layer,) if isinstance(layer, str) else tuple(layer) for layer in given]
     flat = [prefix for pair in layers for prefix in pair]
@@ -191,6 +197,8 @@ def _described(formula: str, row: Library, **given: float | None) -> Formula:
         if name not in row.free:
             fixed = f"{field}={getattr(preset, field)}"
             raise ValueError(f"from_state: {formula!r} {row.network} has no {name}, always {fixed}; got {value!r}")
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise TypeError(f"from_state: expected {name} to be a number, got {type(value).__name__}")
         fields[field] = sign * float(value) + 0.0  # never -0.0, which encodes as another text
     return replace(preset, **fields)
 

@@ -51,7 +51,8 @@ def convert(
     Raises:
         TypeError: ``module`` is no module, or as the constructors do.
         ValueError: as the constructors do, or a module has what could not be kept: hooks, or weights that are computed
-            (weight norm and other parametrizations, pruning). Then nothing has been changed.
+            (weight norm and other parametrizations, pruning), or for weight norm a row of zeros. Then nothing has been
+            changed.
 
     Example::
 
@@ -109,5 +110,11 @@ def _converted(old: torch.nn.Module, keywords: dict[str, Any]) -> torch.nn.Modul
         if name in new._parameters:
             new._parameters[name] = parameter
         elif parameter is not None and hasattr(new, name):  # weight norm computes it
+            zero = (parameter == 0).all(1).nonzero().flatten().tolist()
+            if zero:
+                raise ValueError(
+                    f"convert: weight norm cannot keep {name} of {kind.__name__}: row {zero[0]} is zero, which has no "
+                    "direction"
+                )
             setattr(new, name, parameter.detach())
     return new.train(old.training)

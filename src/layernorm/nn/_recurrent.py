@@ -33,6 +33,9 @@ class Normalised(torch.nn.Module):
         self._encoded = self.recurrence.encode()
         self._names, self._state_names = self.recurrence.parameter_names, self.recurrence.state_names
         self.norm, self.formula = norm, formula
+        number = isinstance(gain_init, int | float) and not isinstance(gain_init, bool) and math.isfinite(gain_init)
+        if gain_init is not None and not number:
+            raise ValueError(f"gain_init should be a finite number or None, got {gain_init!r}")
         self.gain_init = _GAIN_INIT.get(norm, 1.0) if gain_init is None else gain_init
         self.eps = self.recurrence.formula.eps
 
