@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 EXPERIMENTS = {
     "digits": "layernorm.experiments.digits",
+    "handwriting": "layernorm.experiments.handwriting",
     "mnist": "layernorm.experiments.mnist",
 }
 """Every experiment's module; it holds the experiment as `EXPERIMENT`."""

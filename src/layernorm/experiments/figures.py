@@ -15,6 +15,8 @@ STYLES: dict[str, tuple[str, Any]] = {
     "none": ("#000000", (0, (1, 1.2))),
     "layer": ("#D55E00", "solid"),
     "batch": ("#0072B2", (0, (5, 1.6))),
+    "rms": ("#009E73", (0, (3, 1.2, 1, 1.2))),
+    "weight": ("#CC79A7", (0, (8, 2))),
 }
 """Colour and dashes by a curve's style."""
 
@@ -73,8 +75,11 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     axes.set_title(panel.title)
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
-    axes.set_xlim(left=0)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
+    if panel.log_x:
+        axes.set_xscale("log")
+    else:
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
     if panel.log:
         axes.set_yscale("log")
     if panel.limits is not None:

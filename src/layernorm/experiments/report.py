@@ -36,7 +36,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Panel:
-    """One set of axes. `limits` cut the y axis; None leaves it to the data."""
+    """One set of axes. `limits` cut the y axis; None leaves it to the data. `log`: of the y axis, `log_x` of the x."""
 
     title: str
     x_label: str
@@ -45,6 +45,7 @@ class Panel:
     log: bool = False
     percent: bool = False
     limits: tuple[float, float] | None = None
+    log_x: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,18 +110,19 @@ class Report:
     pictures: Sequence[Picture] = field(default=(), repr=False)
 
 
-def curve(runs: Sequence[Run], metric: str, label: str, style: str) -> Curve:
-    """A metric against epochs over seeds, at the evaluations that all these runs have made.
+def curve(runs: Sequence[Run], metric: str, label: str, style: str, x: str = "epoch") -> Curve:
+    """A metric over seeds, at the evaluations that all these runs have made.
 
     Args:
         runs: alike but for the seed, each with a record at least.
+        x: against what, "epoch" or "update".
     """
     length = min(len(run.records) for run in runs)
     columns = [[run.records[position][metric] for run in runs] for position in range(length)]
     return Curve(
         label=label,
         style=style,
-        x=[record["epoch"] for record in runs[0].records[:length]],
+        x=[record[x] for record in runs[0].records[:length]],
         mean=[statistics.fmean(column) for column in columns],
         low=[min(column) for column in columns],
         high=[max(column) for column in columns],
