@@ -14,12 +14,12 @@ import argparse
 from collections.abc import Callable
 
 import torch
-from timing import environment, minima, save
 
 from layernorm.experiments.handwriting import Config, build, nats
 from layernorm.experiments.handwriting_data import Sequences
 from layernorm.experiments.handwriting_network import Synthesis, one_hot
 from layernorm.experiments.handwriting_scan import Cell, scan
+from timing import environment, minima, save
 
 CHARACTERS = 30
 

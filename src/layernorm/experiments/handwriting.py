@@ -121,8 +121,8 @@ EXPERIMENT = Experiment(
     ),
     presets={
         "laptop": Preset(
-            "700 updates on lines of 200 points, 64 lines to evaluate on, two seeds",
-            Config(updates=700, points=200, evaluate_every=20, valid_lines=64),
+            "600 updates on lines of 200 points, 64 lines to evaluate on, two seeds",
+            Config(updates=600, points=200, evaluate_every=20, valid_lines=64),
             {"norm": _NORMS, "seed": (0, 1)},
         ),
         "smoke": Preset(

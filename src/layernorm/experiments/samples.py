@@ -53,13 +53,15 @@ def configuration(kind: type[Config], run: Run) -> Config:
     Raises:
         RunError: an option is missing or has an impossible value.
     """
-    values: Any = {field.name: run.config.get(field.name) for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    path = run.path / run_folder.CONFIG
+    missing = [name for name in names if name not in run.config]
+    if missing:
+        raise RunError(f"{path} lacks {', '.join(missing)}")
     try:
-        return kind(**values)
+        return kind(**{name: run.config[name] for name in names})
     except (TypeError, ValueError) as error:
-        raise RunError(
-            f"{run.path / run_folder.CONFIG} does not hold a configuration of this version: {error}"
-        ) from error
+        raise RunError(f"{path} has an impossible value: {error}") from error
 
 
 def restore(model: Model, run: Run) -> tuple[Model, int]:
