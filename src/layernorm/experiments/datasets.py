@@ -229,7 +229,8 @@ def _state(source: Source) -> list[str]:
             reasons.append(lacking)
     except ModuleNotFoundError as error:
         return [f"cannot be looked for without {error.name}: pip install 'layernorm[experiments]'"]
-    return [f"not here: layernorm data prepare {source.name}", *reasons]
+    by_hand = "" if source.url else " --source DIR"
+    return [f"not here: layernorm data prepare {source.name}{by_hand}", *reasons]
 
 
 def find(name: str) -> Source:

@@ -64,7 +64,7 @@ def draw(figure: Figure, kind: str, narrow: bool = False) -> bytes:
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
     for curve in panel.curves:
         colour, dashes = STYLES[curve.style]
@@ -77,6 +77,9 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     axes.set_ylabel(panel.y_label)
     if panel.log_x:
         axes.set_xscale("log")
+        axes.grid(visible=True, axis="x", which="both")
+        axes.xaxis.set_major_formatter(FuncFormatter(_plain))
+        axes.xaxis.set_minor_formatter(FuncFormatter(_plain))
     else:
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
@@ -86,3 +89,8 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.set_ylim(*panel.limits)
     if panel.percent:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+
+
+def _plain(value: float, position: int | None = None) -> str:
+    """A tick of a logarithmic axis as a plain number, at 1, 2 and 5 of each decade."""
+    return f"{value:,.0f}" if f"{value:e}"[0] in "125" else ""

@@ -49,7 +49,7 @@ def report(runs: Sequence[Run]) -> Report:
     return Report(
         title="Handwriting synthesis, Figure 5",
         claim=CLAIM,
-        findings=[line for mark, groups in blocks for line in _findings(mark, groups)],
+        findings=[*(line for mark, groups in blocks for line in _findings(mark, groups)), *_sizes(runs)],
         status=[
             *unfinished(runs),
             *unequal(runs, apart=("norm", "seed")),
@@ -161,6 +161,19 @@ def _findings(mark: str, groups: Groups) -> list[str]:
         f"The baseline's best, {min(_curve(groups, 'none').mean):.1f}, is reached by the mean of layer norm at update "
         f"{_reached(groups, 'layer')}, by the baseline's at {_reached(groups, 'none')}.",
     ]
+
+
+def _sizes(runs: Sequence[Run]) -> list[str]:
+    """The networks' numbers of parameters."""
+    counts = {}
+    for run in runs:
+        try:
+            model = sampling.network(run)
+        except RunError:
+            continue
+        counts[NORMS[run.config["norm"]]] = sum(parameter.numel() for parameter in model.parameters())
+    text = ", ".join(f"{count:,} ({label})" for label, count in counts.items())
+    return [f"Parameters: {text}."] if counts else []
 
 
 def _updates_to(goal: float, run: Run) -> float:

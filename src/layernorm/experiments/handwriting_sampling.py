@@ -84,13 +84,18 @@ def sample(run: Run, options: Options, settings: SampleSettings) -> Sequence[Pat
 
 def trained(run: Run) -> tuple[Synthesis, np.ndarray, np.ndarray]:
     """A run's network with its newest weights, and the mean and deviation of the offsets that it was trained on."""
-    from .handwriting import Config, build
-
-    model, _ = samples.restore(build(samples.configuration(Config, run)), run)
+    model, _ = samples.restore(network(run), run)
     facts = run.environment["data"]
     if "mean" not in facts or "deviation" not in facts:
         raise RunError(f"{run.path} does not tell the offsets' mean and deviation (environment.json)")
     return model, np.array(facts["mean"]), np.array(facts["deviation"])
+
+
+def network(run: Run) -> Synthesis:
+    """A run's network as it was before the first update."""
+    from .handwriting import Config, build  # which import this file
+
+    return build(samples.configuration(Config, run))
 
 
 @torch.no_grad()

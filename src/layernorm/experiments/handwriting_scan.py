@@ -193,9 +193,11 @@ class _Scan(torch.autograd.Function):
         by_w, way = _window_derivatives(p_all, kappa_all[1:], codes)
         # derivatives of the gates by their summed inputs, for all points
         i, f, g, o = gates.chunk(4, 2)
-        slope = torch.cat([i * (1 - i), f * (1 - f), 1 - g.square(), o * (1 - o)], 2)
-        slope[:, :, : 3 * H] *= torch.cat([g, c_all[:-1], i], 2)  # times what the gate multiplies on its way to c
-        slope[:, :, 3 * H :] *= tanh_c
+        slope = (1 - gates).mul_(gates)
+        by_i, by_f, by_g, by_o = slope.chunk(4, 2)
+        torch.mul(g, g, out=by_g).neg_().add_(1)
+        for derivative, other in ((by_i, g), (by_f, c_all[:-1]), (by_g, i), (by_o, tanh_c)):
+            derivative.mul_(other)  # what the gate multiplies
         through = o * (1 - tanh_c.square())
         d_zi, d_zh = torch.empty_like(zi), torch.empty_like(zh)
         d_z_all, d_n_all = torch.empty_like(zi), torch.empty_like(tanh_c)

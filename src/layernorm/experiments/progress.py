@@ -123,7 +123,9 @@ class _Rate:
 
 
 def where(state: State, task: Task) -> str:
-    """How far a run is: `epoch 3.2 of 10`."""
+    """How far a run is: `epoch 3.2 of 10`, and within the first, `update 20 of 600`."""
+    if task.updates < task.updates_per_epoch:
+        return f"update {state.update} of {task.updates}"
     return f"epoch {state.update / task.updates_per_epoch:.1f} of {task.updates / task.updates_per_epoch:g}"
 
 
