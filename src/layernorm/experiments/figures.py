@@ -85,7 +85,7 @@ def _small(png: io.BytesIO) -> bytes:
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
-    from matplotlib.ticker import MaxNLocator, NullFormatter, PercentFormatter
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
 
     for curve in panel.curves:
         colour, dashes = STYLES[curve.style]
@@ -98,10 +98,13 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     axes.set_ylabel(panel.y_label)
     if panel.log_x:
         axes.set_xscale("log")
+        axes.grid(visible=True, axis="x", which="both")
         points = panel.curves[0].x
-        if points[-1] < 100 * points[0]:  # too few powers of ten to read an axis by
+        axes.xaxis.set_major_formatter(FuncFormatter(_plain))
+        if len(points) <= 8 and points[-1] < 100 * points[0]:  # too few powers of ten to read an axis by
             axes.set_xticks(points, [f"{point:g}" for point in points])
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        crowded = points[-1] >= 1000 * points[0] or len(points) <= 8
+        axes.xaxis.set_minor_formatter(NullFormatter() if crowded else FuncFormatter(_plain))
     else:
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
@@ -111,3 +114,8 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.set_ylim(*panel.limits)
     if panel.percent:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+
+
+def _plain(value: float, position: int | None = None) -> str:
+    """A tick of a logarithmic axis as a plain number, at 1, 2 and 5 of each decade."""
+    return f"{value:,g}" if f"{value:e}"[0] in "125" else ""

@@ -123,18 +123,16 @@ class _Rate:
 
 
 def where(state: State, task: Task) -> str:
-    """How far a run is: `epoch 3.2 of 10`."""
+    """How far a run is: `epoch 3.2 of 10`, and within the first, `update 20 of 600`."""
+    if task.updates < task.updates_per_epoch:
+        return f"update {state.update} of {task.updates}"
     return f"epoch {state.update / task.updates_per_epoch:.1f} of {task.updates / task.updates_per_epoch:g}"
 
 
 def figures(metrics: dict[str, float], short: bool = False) -> str:
     """The metrics worth a glance, each followed by a comma and a space."""
-    shown = {"train_nll": "train NLL", "test_error": "test error"}
-    texts = [
-        f"{label} {metrics[name]:.2%}, " if name.endswith("error") else f"{label} {metrics[name]:.2g}, "
-        for name, label in shown.items()
-        if name in metrics
-    ]
+    shown = {"train_nll": "train NLL {:.2g}", "test_error": "test error {:.2%}", "valid_nll": "valid. NLL {:.1f}"}
+    texts = [f"{label.format(metrics[name])}, " for name, label in shown.items() if name in metrics]
     return "".join(texts[-1:] if short else texts)
 
 

@@ -36,7 +36,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Panel:
-    """One set of axes. `limits` cut the y axis; None leaves it to the data."""
+    """One set of axes. `limits` cut the y axis; None leaves it to the data. `log`: of the y axis, `log_x` of the x."""
 
     title: str
     x_label: str
@@ -55,6 +55,16 @@ class Figure:
     name: str
     caption: str
     rows: list[list[Panel]]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What a network drew: the content of a file `name.kind`, kind being "png" or "svg"."""
+
+    name: str
+    kind: str
+    caption: str
+    content: bytes
 
 
 @dataclass(frozen=True)
@@ -87,6 +97,7 @@ class Report:
         figures, tables, deviations: in the order of showing.
         runs: that it is about.
         start: without runs, `environment.describe` of the command that measured.
+        pictures: samples, shown after the figures.
     """
 
     title: str
@@ -97,6 +108,7 @@ class Report:
     tables: list[Table]
     deviations: list[Deviation]
     runs: Sequence[Run] = field(default=(), repr=False)
+    pictures: Sequence[Picture] = field(default=(), repr=False)
     start: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -105,18 +117,19 @@ class Report:
         return [start for run in self.runs for start in run.environment["starts"]] or [self.start]
 
 
-def curve(runs: Sequence[Run], metric: str, label: str, style: str) -> Curve:
-    """A metric against epochs over seeds, at the evaluations that all these runs have made.
+def curve(runs: Sequence[Run], metric: str, label: str, style: str, x: str = "epoch") -> Curve:
+    """A metric over seeds, at the evaluations that all these runs have made.
 
     Args:
         runs: alike but for the seed, each with a record at least.
+        x: against what, "epoch" or "update".
     """
     length = min(len(run.records) for run in runs)
     columns = [[run.records[position][metric] for run in runs] for position in range(length)]
     return Curve(
         label=label,
         style=style,
-        x=[record["epoch"] for record in runs[0].records[:length]],
+        x=[record[x] for record in runs[0].records[:length]],
         mean=[statistics.fmean(column) for column in columns],
         low=[min(column) for column in columns],
         high=[max(column) for column in columns],

@@ -1,0 +1,80 @@
+"""The density of a pen's next point: a mixture of bivariate Gaussians, and a Bernoulli variable for a stroke's end."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+class Mixture(NamedTuple):
+    """Parameters `(..., M)` as the network gives them, `end` `(...)`: pi by softmax, sigma by exp, rho by tanh, the
+    probability of a stroke's end by sigmoid(-end)."""
+
+    end: Tensor
+    pi: Tensor
+    mu1: Tensor
+    mu2: Tensor
+    sigma1: Tensor
+    sigma2: Tensor
+    rho: Tensor
+
+
+def split(y: Tensor) -> Mixture:
+    """The parameters in the network's output `(..., 1 + 6 M)`."""
+    return Mixture(y[..., 0], *y[..., 1:].chunk(6, -1))
+
+
+def log_density(y: Tensor, point: Tensor) -> Tensor:
+    r"""The logarithm of the density of points, in nats.
+
+    .. math::
+        \log \sum_j \pi^j \mathcal{N}(x_1, x_2 | \mu^j, \sigma^j, \rho^j) + \log \Pr(x_3),\qquad
+        \mathcal{N} = \frac{e^{-Z / 2(1 - \rho^2)}}{2 \pi \sigma_1 \sigma_2 \sqrt{1 - \rho^2}},\quad
+        \frac{Z}{1 - \rho^2} = z_2^2 + \left(z_1 - \rho z_2\right)^2 \cosh^2 \hat\rho
+
+    with `z = (x - mu) / sigma`; the last form has no difference of large numbers.
+
+    Args:
+        y: `(..., 1 + 6 M)`.
+        point: `(..., 3)`: x, y and 1 where a stroke ends.
+
+    Returns:
+        `(...)`.
+
+    Source: Graves 2013, eqs. 18-26 (and 15-17 for the end of a stroke).
+    """
+    part = split(y)
+    z1 = (point[..., 0:1] - part.mu1) * torch.exp(-part.sigma1)
+    z2 = (point[..., 1:2] - part.mu2) * torch.exp(-part.sigma2)
+    # log cosh r = |r| + log(1 + exp(-2 |r|)) - log 2, and 1 - tanh^2 r = 1 / cosh^2 r
+    log_cosh = part.rho.abs() + F.softplus(-2 * part.rho.abs()) - math.log(2)
+    apart = (z1 - torch.tanh(part.rho) * z2) * torch.exp(log_cosh)
+    gaussian = log_cosh - part.sigma1 - part.sigma2 - 0.5 * (apart.square() + z2.square()) - math.log(2 * math.pi)
+    mixed = torch.logsumexp(F.log_softmax(part.pi, -1) + gaussian, -1)
+    return mixed - F.softplus((2 * point[..., 2] - 1) * part.end)
+
+
+def draw(y: Tensor, bias: float, generator: torch.Generator) -> Tensor:
+    r"""Draws the next point, Graves' biased sampling: `sigma = exp(s - bias)`, `pi` the softmax of `p (1 + bias)`.
+
+    Args:
+        y: `(1 + 6 M,)`.
+        bias: at least 0; the larger, the nearer to the most probable.
+
+    Returns:
+        `(3,)`.
+
+    Source: Graves 2013, eqs. 61-62.
+    """
+    part = split(y)
+    j = int(torch.multinomial(torch.softmax(part.pi * (1 + bias), -1), 1, generator=generator))
+    z1, z2 = torch.randn(2, generator=generator, dtype=y.dtype)
+    rho = torch.tanh(part.rho[j])
+    x1 = part.mu1[j] + torch.exp(part.sigma1[j] - bias) * z1
+    x2 = part.mu2[j] + torch.exp(part.sigma2[j] - bias) * (rho * z1 + torch.sqrt(1 - rho.square()) * z2)
+    end = torch.rand((), generator=generator) < torch.sigmoid(-part.end)
+    return torch.stack([x1, x2, end.to(y.dtype)])
