@@ -151,9 +151,10 @@ def prepare(source: Source, origin: Path | None) -> tuple[Path, dict[str, Any]]:
 
 def sources() -> dict[str, Source]:
     """All published data sets, by name."""
+    from .draw_data import BINARIZED_MNIST
     from .mnist_data import MNIST
 
-    return {source.name: source for source in (MNIST,)}
+    return {source.name: source for source in (MNIST, BINARIZED_MNIST)}
 
 
 EMBEDDED = {"digits": "1797 handwritten digits of 8 x 8 pixels; part of scikit-learn, nothing to prepare"}
