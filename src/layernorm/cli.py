@@ -25,6 +25,7 @@ examples:
   layernorm run mnist            the same on MNIST
   layernorm run mnist --help     all options of an experiment
   layernorm report runs/digits   its report again, also of unfinished runs
+  layernorm sample handwriting RUN --text "hello"   its network writes
   layernorm invariance           Table 1 of the paper, measured
   layernorm doctor               what is installed, found and missing here
 """
@@ -100,14 +101,16 @@ def _dispatch(given: list[str]) -> None:
     commands: dict[str, Callable[[argparse.Namespace], None]] = {
         "report": _report, "data": _data, "invariance": _invariance, "doctor": _doctor,
     }  # fmt: skip
-    if given and not given[0].startswith("-") and given[0] not in ("run", *commands):
-        raise unknown("command", given[0], ("run", *commands))
+    by_experiment: dict[str, Callable[[list[str]], None]] = {"run": _run, "sample": _sample}
+    names = (*by_experiment, *commands)
+    if given and not given[0].startswith("-") and given[0] not in names:
+        raise unknown("command", given[0], names)
     parser = _parser()
     if not given:
         parser.print_help()
         raise SystemExit(2)
-    if given[0] == "run":  # its options are the experiment's
-        _run(given[1:])
+    if given[0] in by_experiment:  # their options are the experiment's
+        by_experiment[given[0]](given[1:])
         return
     parsed = parser.parse_args(given)
     commands[parsed.command](parsed)
@@ -120,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--traceback", action="store_true", help="show where an error came from (anywhere on the line)")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands.add_parser("run", help="run an experiment, or go on with it; ends with the report", add_help=False)
+    commands.add_parser("sample", help="let the network of a run draw or write", add_help=False)
     report = commands.add_parser(
         "report", help="draw the report of runs, finished or not", formatter_class=layout,
         epilog="examples:\n  layernorm report runs/digits\n  layernorm report runs/a/mnist-layer-* --out report\n",
@@ -156,7 +160,7 @@ def _data_sets() -> str:
     lines += [_wrapped(f"  {name:<8} {about}", " " * 11) for name, about in datasets.EMBEDDED.items()]
     for source in datasets.sources().values():
         lines.append(f"  {source.name:<8} {source.summary}")
-        lines.append(f"{'':11}needs these files, plain or gzipped:")
+        lines.append(f"{'':11}needs these, {source.form}:")
         lines += [f"{'':11}{name}" for name in source.files]
     return "\n".join(lines)
 
@@ -196,6 +200,39 @@ def _print_experiments() -> None:
     for item in found:
         print("\n".join(f"  {example}" for example in item.examples))
     print("\nlayernorm run EXPERIMENT --help lists the experiment's options.")
+
+
+def _sample(given: list[str]) -> None:
+    from .experiments import experiment, options, samples
+    from .experiments.errors import UsageError
+
+    if not given or given[0] in ("-h", "--help"):
+        _print_samplers()
+        if not given:
+            raise SystemExit(2)
+        return
+    if given[0].startswith("-"):
+        raise UsageError(f"the experiment's name comes before its options: layernorm sample NAME RUN {given[0]} ...")
+    chosen = experiment.find(given[0])
+    sampler = samples.sampler(chosen)
+    asks_help = any(argument in ("-h", "--help") for argument in given[1:])
+    if not asks_help and (len(given) < 2 or given[1].startswith("-")):
+        raise UsageError(f"a run's folder comes before the options: layernorm sample {chosen.name} RUN [OPTIONS]")
+    drawing, settings = options.parse_sample(chosen, sampler, ["--help"] if asks_help else given[2:])
+    for path in samples.draw(chosen, Path(given[1]), drawing, settings):
+        print(f"wrote {path}")
+
+
+def _print_samplers() -> None:
+    from .experiments import experiment
+
+    print("usage: layernorm sample EXPERIMENT RUN [OPTIONS]\n")
+    print("Lets the network of a run draw or write, from the run's newest checkpoint.\n\nexamples:")
+    for name in experiment.EXPERIMENTS:
+        sampler = experiment.find(name).sampler
+        if sampler is not None:
+            print("\n".join(f"  {example}" for example in sampler.examples))
+    print("\nlayernorm sample EXPERIMENT --help lists the options.")
 
 
 def _report(parsed: argparse.Namespace) -> None:

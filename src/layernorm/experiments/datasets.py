@@ -29,9 +29,14 @@ class Source:
         name: of the data set and of its folder.
         summary: one line for `layernorm data list`.
         url: the address under which the files lie; None if they must be put in place by hand.
-        files: every file's name and SHA-256 as published; the name as used in messages.
+        files: every file's name and SHA-256 as published; the name as used in messages. Without an address an entry may
+            be a folder, and has no SHA-256.
         spellings: other names under which a file is found, by its name.
-        check: reads the files in a folder, raises RunError if they are damaged, and returns facts to print.
+        check: reads the data set in a folder, raises RunError if it is damaged, and returns facts to print.
+        form: what `files` are, in messages.
+        packed: the name of a file that stands for all of them; `prepare` makes it, so that they are parsed once.
+        pack: (folder with `files`) -> the content of `packed`.
+        terms: where to get what must be put in place by hand.
     """
 
     name: str
@@ -40,6 +45,10 @@ class Source:
     files: Mapping[str, str]
     spellings: Callable[[str], tuple[str, ...]]
     check: Callable[[Path], dict[str, Any]]
+    form: str = "plain or gzipped"
+    packed: str | None = None
+    pack: Callable[[Path], bytes] | None = None
+    terms: str = ""
 
 
 def cache() -> Path:
@@ -58,14 +67,15 @@ def places(source: Source, data: Path | None) -> list[Path]:
 
 
 def find_file(source: Source, folder: Path, name: str) -> Path | None:
-    """A data set's file in a folder, under any of its spellings."""
+    """A data set's file in a folder, under any of its spellings (which may lie in folders of it)."""
     try:
         names = set(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise RunError(f"cannot read {folder}: {reason(error)}") from error
-    return next((folder / other for other in source.spellings(name) if other in names), None)
+    found = (folder / other for other in source.spellings(name) if other.partition("/")[0] in names)
+    return next((path for path in found if path.exists()), None)
 
 
 def missing(source: Source, folder: Path) -> list[str]:
@@ -74,13 +84,37 @@ def missing(source: Source, folder: Path) -> list[str]:
 
 
 def lack(source: Source, folder: Path) -> str | None:
-    """What a folder lacks of a data set, in words; None if it has all files."""
+    """What a folder lacks of a data set, in words; None if it has all files, or the packed one."""
+    if packed_in(source, folder) is not None:
+        return None
     absent = missing(source, folder)
     if not absent:
         return None
     if not folder.is_dir():
         return f"{folder} is a file, not a folder" if folder.exists() else f"there is no folder {folder}"
-    return f"{folder} lacks {', '.join(absent)} (plain or gzipped) of the data set {source.name!r}"
+    return f"{folder} lacks {', '.join(absent)} ({source.form}) of the data set {source.name!r}"
+
+
+def packed_in(source: Source, folder: Path) -> Path | None:
+    """The packed file in a folder; None if there is none."""
+    path = folder / source.packed if source.packed else None
+    return path if path is not None and path.is_file() else None
+
+
+def packed(source: Source, folder: Path) -> bytes:
+    """The packed form of a data set: read where the folder has it, else made from the files (slow).
+
+    Raises:
+        RunError: something cannot be read or is damaged.
+    """
+    path = packed_in(source, folder)
+    if path is None:
+        assert source.pack is not None
+        return source.pack(folder)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {reason(error)}") from error
 
 
 def locate(source: Source, data: Path | None, option: str = "--data") -> Path:
@@ -106,13 +140,13 @@ def download(source: Source, option: str = "--data") -> Path:
     """Downloads a data set into the cache; every file's SHA-256 is checked before it takes its name."""
     import pooch
 
+    if source.url is None:
+        raise RunError(_by_hand(source, cache() / source.name, option))
     folder = make_folder(cache() / source.name)
     pooch.get_logger().setLevel("WARNING")
     for name, digest in source.files.items():
         if find_file(source, folder, name) is not None:
             continue
-        if source.url is None:
-            raise RunError(_by_hand(source, folder, option))
         try:
             pooch.retrieve(
                 source.url + name, known_hash=f"sha256:{digest}", fname=name, path=folder,
@@ -138,8 +172,11 @@ def prepare(source: Source, origin: Path | None) -> tuple[Path, dict[str, Any]]:
     lacking = lack(source, origin)
     if lacking is not None:
         raise RunError(lacking)
-    facts = source.check(origin)  # before anything is copied
+    facts = source.check(origin)  # before anything is written
     folder = make_folder(cache() / source.name)
+    if source.packed:
+        write_atomic(folder / source.packed, packed(source, origin))
+        return folder, facts
     for name in source.files:
         path = find_file(source, origin, name)
         assert path is not None
@@ -214,8 +251,13 @@ def fingerprint(digests: Mapping[str, str]) -> str:
 
 
 def _by_hand(source: Source, folder: Path, option: str) -> str:
+    if source.url is None:
+        return (
+            f"the data set {source.name!r} is not here: {source.terms}. Then: layernorm data prepare {source.name} "
+            f"--source DIR, the folder with {', '.join(source.files)}; or give that folder with {option}"
+        )
     return (
-        f"Put {', '.join(source.files)} (plain or gzipped) into {folder}, or into a folder of your own "
+        f"Put {', '.join(source.files)} ({source.form}) into {folder}, or into a folder of your own "
         f"and give it with {option}, or into a folder named {source.name} under ${VARIABLE}"
     )
 

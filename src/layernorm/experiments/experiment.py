@@ -111,6 +111,30 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Sampler:
+    """How an experiment's trained network is made to draw: `layernorm sample NAME RUN`.
+
+    Attributes:
+        options: a dataclass whose fields are made by `option`; ValueError from its construction is wrong usage.
+        sample: (the run, the options, where to look for data and where to write) -> the files written. It rebuilds the
+            network from the run's configuration and fills it by `samples.restore`.
+        examples: command lines for the help.
+    """
+
+    options: type
+    sample: Callable[[Run, Any, SampleSettings], Sequence[Path]]
+    examples: Sequence[str]
+
+
+@dataclass(frozen=True)
+class SampleSettings:
+    """What every `layernorm sample` takes: where the data set is looked for, and where the files go."""
+
+    data: Path | None = option(None, "folder with the data set's files (else $LAYERNORM_DATA/NAME, cache)")
+    out: Path | None = option(None, "folder for the files (else RUN/samples)")
+
+
+@dataclass(frozen=True)
 class Experiment:
     """An experiment of the paper.
 
@@ -125,6 +149,7 @@ class Experiment:
         report: the runs -> figures, tables, findings, deviations.
         threads: processor threads unless --threads says it; 0: torch's choice.
         embedded: whether the data set is part of a package, so that there is no folder to give.
+        sampler: how its network draws; None if there is nothing to draw.
     """
 
     name: str
@@ -137,6 +162,7 @@ class Experiment:
     report: Callable[[Sequence[Run]], Report]
     threads: int = 0
     embedded: bool = False
+    sampler: Sampler | None = None
 
     @property
     def default_preset(self) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from .errors import UsageError, unknown
-from .experiment import Experiment, check_ranges, flag, option, swept
+from .experiment import Experiment, Sampler, SampleSettings, check_ranges, flag, option, swept
 
 
 @dataclass(frozen=True)
@@ -74,16 +74,53 @@ def parse(experiment: Experiment, arguments: Sequence[str]) -> Request:
     return Request(preset_name, list(_configs(type(preset.config), values)), settings)
 
 
+def parse_sample(experiment: Experiment, sampler: Sampler, arguments: Sequence[str]) -> tuple[Any, SampleSettings]:
+    """Reads what follows the run's folder in `layernorm sample EXPERIMENT RUN`: the sampler's options and the settings.
+
+    Raises:
+        UsageError: a value does not fit. (tyro itself exits with 2 on malformed options.)
+    """
+    import tyro
+
+    kinds = (sampler.options, SampleSettings)
+    fields = [field for kind in kinds for field in _fields(kind, _defaults(kind))]
+    options = dataclasses.make_dataclass("Options", fields)
+    _suggest(options, arguments)
+    parsed: Any = tyro.cli(
+        options,
+        prog=f"layernorm sample {experiment.name} RUN",
+        description=_head([f"Lets the network of a run of {experiment.name} draw."], sampler.examples),
+        args=list(arguments),
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    try:
+        found = [
+            kind(**{field.name: getattr(parsed, field.name) for field in dataclasses.fields(kind)}) for kind in kinds
+        ]
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return found[0], found[1]
+
+
+def _defaults(kind: Any) -> dict[str, Any]:
+    return {field.name: field.default for field in dataclasses.fields(kind)}
+
+
 def _description(experiment: Experiment) -> str:
-    """The head of an experiment's help, in 80 columns."""
+    """The head of an experiment's help."""
     paragraphs = [
         experiment.summary,
         "Options that take several values make one run for each combination. "
         "The same command resumes what was interrupted.",
     ]
+    return _head(paragraphs, experiment.examples)
+
+
+def _head(paragraphs: Sequence[str], examples: Sequence[str]) -> str:
+    """Paragraphs and examples in 80 columns."""
     # tyro joins lines, but for those that are indented
     texts = [textwrap.fill(paragraph, 80, subsequent_indent="  ") for paragraph in paragraphs]
-    return "\n\n".join([*texts, "\n".join(["Examples:", *(f"  {example}" for example in experiment.examples)])])
+    return "\n\n".join([*texts, "\n".join(["Examples:", *(f"  {example}" for example in examples)])])
 
 
 def _fields(kind: type, defaults: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:

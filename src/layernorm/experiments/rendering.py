@@ -10,11 +10,11 @@ from pathlib import Path
 
 from . import figures
 from .files import make_folder, write_atomic
-from .report import MARKS, Figure, Report, Table, commands, environment_lines
+from .report import MARKS, Figure, Picture, Report, Table, commands, environment_lines
 
 
 def write(report: Report, folder: Path) -> Path:
-    """Writes `index.html`, `report.md` and every figure as PNG and SVG.
+    """Writes `index.html`, `report.md`, every figure as PNG and SVG, and every picture.
 
     Returns:
         the page's path.
@@ -23,6 +23,8 @@ def write(report: Report, folder: Path) -> Path:
     for figure in report.figures:
         for kind in ("png", "svg"):
             write_atomic(folder / f"{figure.name}.{kind}", figures.draw(figure, kind))
+    for picture in report.pictures:
+        write_atomic(folder / f"{picture.name}.{picture.kind}", picture.content)
     write_atomic(folder / "report.md", markdown(report).encode())
     page = folder / "index.html"
     write_atomic(page, page_text(report).encode())
@@ -36,6 +38,8 @@ def markdown(report: Report) -> str:
     parts += ["**The paper's claim.** " + report.claim, "**These runs.**", _bullets(report.findings)]
     for figure in report.figures:
         parts += [f"![{figure.caption}]({figure.name}.png)", f"*{figure.caption}*"]
+    for picture in report.pictures:
+        parts += [f"![{picture.caption}]({picture.name}.{picture.kind})", f"*{picture.caption}*"]
     for table in report.tables:
         parts += [f"## {table.title}", _markdown_table(table), table.note]
     numbered = "\n".join(f"{n}. [{item.mark}] {item.text}" for n, item in enumerate(report.deviations, 1))
@@ -51,7 +55,7 @@ def page_text(report: Report) -> str:
     escape = html.escape
     status = "".join(f'<p class="status">{escape(line)}</p>' for line in report.status)
     findings = "".join(f"<li>{escape(line)}</li>" for line in report.findings)
-    pictures = "".join(map(_picture, report.figures))
+    pictures = "".join([*map(_figure, report.figures), *map(_picture, report.pictures)])
     tables = "".join(map(_html_table, report.tables))
     deviations = "".join(f"<li><b>[{escape(d.mark)}]</b> {escape(d.text)}</li>" for d in report.deviations)
     lines = "\n".join(map(escape, commands(report.runs)))
@@ -98,15 +102,25 @@ def show(report: Report) -> None:
         console.print(Padding(line, (0, 1)))
 
 
-def _picture(figure: Figure) -> str:
-    def address(narrow: bool) -> str:
-        return "data:image/svg+xml;base64," + base64.b64encode(figures.draw(figure, "svg", narrow)).decode()
-
+def _figure(figure: Figure) -> str:
+    wide, narrow = (_address("svg", figures.draw(figure, "svg", narrow)) for narrow in (False, True))
     caption = html.escape(figure.caption)
     return (
-        f'<figure><picture><source media="(max-width: 640px)" srcset="{address(True)}">'
-        f'<img src="{address(False)}" alt="{caption}"></picture><figcaption>{caption}</figcaption></figure>'
+        f'<figure><picture><source media="(max-width: 640px)" srcset="{narrow}">'
+        f'<img src="{wide}" alt="{caption}"></picture><figcaption>{caption}</figcaption></figure>'
     )
+
+
+def _picture(picture: Picture) -> str:
+    caption = html.escape(picture.caption)
+    source = _address(picture.kind, picture.content)
+    return f'<figure><img src="{source}" alt="{caption}"><figcaption>{caption}</figcaption></figure>'
+
+
+def _address(kind: str, content: bytes) -> str:
+    """A picture as an address that needs no other file."""
+    media = {"svg": "image/svg+xml", "png": "image/png"}[kind]
+    return f"data:{media};base64,{base64.b64encode(content).decode()}"
 
 
 def _html_table(table: Table) -> str:

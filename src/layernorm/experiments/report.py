@@ -57,6 +57,16 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Picture:
+    """What a network drew: the content of a file `name.kind`, kind being "png" or "svg"."""
+
+    name: str
+    kind: str
+    caption: str
+    content: bytes
+
+
+@dataclass(frozen=True)
 class Table:
     """Texts in rows, and what a reader must know to read them."""
 
@@ -85,6 +95,7 @@ class Report:
         status: what is unfinished or unequal among the runs; empty when nothing is.
         figures, tables, deviations: in the order of showing.
         runs: that it is about.
+        pictures: samples, shown after the figures.
     """
 
     title: str
@@ -95,6 +106,7 @@ class Report:
     tables: list[Table]
     deviations: list[Deviation]
     runs: Sequence[Run] = field(repr=False)
+    pictures: Sequence[Picture] = field(default=(), repr=False)
 
 
 def curve(runs: Sequence[Run], metric: str, label: str, style: str) -> Curve:
