@@ -202,11 +202,11 @@ def listing() -> list[str]:
     """Lines of at most 80 columns: what each data set is, and where it is found here or why it is not."""
     lines = []
     for name, summary in EMBEDDED.items():
-        lines += _wrapped(f"{name:<13} {summary}", " " * 14)
+        lines += _wrapped(f"{name:<15} {summary}", " " * 16)
     for source in sources().values():
-        lines.append(f"{source.name:<13} {source.summary}")
+        lines.append(f"{source.name:<15} {source.summary}")
         for text in _state(source):
-            lines += _wrapped(" " * 14 + text, " " * 16)
+            lines += _wrapped(" " * 16 + text, " " * 18)
     return lines
 
 

@@ -45,7 +45,7 @@ class Binarized:
     """Binary images, split as published.
 
     Attributes:
-        train, valid, test: uint8 `[M, 784]`, 0 or 1. The published test rows lie sorted by class: a prefix is no sample.
+        train, valid, test: uint8 `[M, 784]`, 0 or 1. The published test rows are in the order of classes.
         facts: what records and reports tell about it.
     """
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 EXPERIMENTS = {
     "digits": "layernorm.experiments.digits",
     "mnist": "layernorm.experiments.mnist",
+    "draw": "layernorm.experiments.draw",
 }
 """Every experiment's module; it holds the experiment as `EXPERIMENT`."""
 

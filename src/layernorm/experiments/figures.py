@@ -15,6 +15,7 @@ STYLES: dict[str, tuple[str, Any]] = {
     "none": ("#000000", (0, (1, 1.2))),
     "layer": ("#D55E00", "solid"),
     "batch": ("#0072B2", (0, (5, 1.6))),
+    "rms": ("#009E73", (0, (5, 1.6, 1, 1.6))),
 }
 """Colour and dashes by a curve's style."""
 

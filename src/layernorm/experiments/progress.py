@@ -129,9 +129,10 @@ def where(state: State, task: Task) -> str:
 
 def figures(metrics: dict[str, float], short: bool = False) -> str:
     """The metrics worth a glance, each followed by a comma and a space."""
-    shown = {"train_nll": "train NLL", "test_error": "test error"}
+    shown = {"train_nll": "train NLL", "test_error": "test error", "test_bound": "test bound"}
+    forms = {"error": ".2%", "bound": ".1f"}
     texts = [
-        f"{label} {metrics[name]:.2%}, " if name.endswith("error") else f"{label} {metrics[name]:.2g}, "
+        f"{label} {metrics[name]:{forms.get(name.rpartition('_')[2], '.2g')}}, "
         for name, label in shown.items()
         if name in metrics
     ]
