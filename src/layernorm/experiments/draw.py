@@ -102,8 +102,8 @@ EXPERIMENT = Experiment(
     ),
     presets={
         "laptop": Preset(
-            "5 epochs of 16 glimpses, two seeds",
-            Config(epochs=5, glimpses=16, evaluate_every=195),
+            "7 epochs of 16 glimpses, two seeds",
+            Config(epochs=7, glimpses=16, evaluate_every=161),
             {"norm": _NORMS, "seed": (0, 1)},
         ),
         "smoke": Preset(

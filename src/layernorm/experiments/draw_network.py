@@ -22,7 +22,6 @@ s2, log d~ and log gamma. With i = 1..N and the pixels a = 1..A along a side
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -128,7 +127,7 @@ class Attention(nn.Module):
         rows = len(owner)
         half = (side + 1) / 2
         scale[: 2 * rows] = shift[: 2 * rows] = half  # g
-        scale[2 * rows : 3 * rows], shift[2 * rows : 3 * rows] = -1, -math.log(2)  # log of 1 / (2 s2)
+        scale[2 * rows : 3 * rows] = -1  # log of 1 / s2
         scale[4 * rows + 1] = -1  # log of 1 / gamma
         offsets = [(i - n / 2 - 0.5) * (side - 1) / (n - 1) for n in self.sizes for i in range(1, n + 1)]
         self.register_buffer("order", order, persistent=False)
@@ -151,7 +150,7 @@ class Attention(nn.Module):
         sharpness, stride, intensity = positive.split([n, n, 2], 1)
         mu = torch.addcmul(centre.view(-1, 2, n), stride.unsqueeze(1), self.offsets)
         distance = (self.pixels - mu.unsqueeze(3)).square()
-        filters = (distance * -sharpness.view(-1, 1, n, 1)).softmax(3)
+        filters = (distance * (-0.5 * sharpness).view(-1, 1, n, 1)).softmax(3)
         return Grids(filters, intensity, patch.view(-1, self.sizes[1], self.sizes[1]))
 
     def window(self, h: Tensor) -> Tensor:
