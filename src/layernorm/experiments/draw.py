@@ -98,7 +98,7 @@ EXPERIMENT = Experiment(
     examples=(
         "layernorm run draw --preset laptop",
         "layernorm run draw --preset paper --epochs 100 --out runs/draw-figure4",
-        "layernorm run draw --norm layer --glimpses 8 --epochs 1 --data ~/binarized-mnist",
+        "layernorm run draw --norm layer rms --glimpses 8 --epochs 1 --data ~/amat",
     ),
     presets={
         "laptop": Preset(
