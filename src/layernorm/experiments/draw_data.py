@@ -144,7 +144,7 @@ def _check(folder: Path) -> dict[str, Any]:
 
 BINARIZED_MNIST = datasets.Source(
     name="binarized-mnist",
-    summary="70,000 digits of 28 x 28 black or white pixels, as text (110 MB)",
+    summary="70,000 digits of 28 x 28 bits, as text (110 MB)",
     url=_URL,
     files=dict(_FILES.values()),
     spellings=lambda name: (name, f"{name}.gz"),
