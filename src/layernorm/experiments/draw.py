@@ -102,8 +102,8 @@ EXPERIMENT = Experiment(
     ),
     presets={
         "laptop": Preset(
-            "7 epochs of 16 glimpses, two seeds",
-            Config(epochs=7, glimpses=16, evaluate_every=161),
+            "8 epochs of 8 glimpses, read through a 5 x 5 grid; two seeds",
+            Config(epochs=8, glimpses=8, read_size=5, deviation=0.03, evaluate_every=184),
             {"norm": _NORMS, "seed": (0, 1)},
         ),
         "smoke": Preset(

@@ -273,7 +273,7 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
     config, data = runs[0].config, runs[0].environment["data"]
     found = [
         Deviation("S", "z of size 100, a 2 x 2 grid to read and a 5 x 5 grid to write, as the original model's code."),
-        Deviation("I", f"Weights start from N(0, {config['deviation']:g}^2), biases, states and the canvas at 0."),
+        Deviation("I", f"Weights start from N(0, {config['deviation']:g}^2); biases, states and the canvas at 0."),
         Deviation("I", f"The whole gradient is cut to norm {config['clip']:g}; the paper states no clipping."),
         Deviation(
             "I",
@@ -282,6 +282,7 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
         ),
         Deviation("I", "One draw of z an image, the same in every evaluation and for every norm of a seed."),
         Deviation("I", "No model is selected: the validation images are not used."),
+        Deviation("I", "The last batch of an epoch is smaller: 391 updates in place of 390."),
     ]
     if not data.get("original"):
         text = "The data files' content is not that of Larochelle and Murray's binarised MNIST (other SHA-256)."
