@@ -105,6 +105,7 @@ def test_incomplete_commands_exit_with_2(arguments, capsys):
         ["run", "digits", "--help"],
         ["report", "--help"],
         ["run", "mnist", "--help"],
+        ["run", "draw", "--help"],
         ["data", "-h"],
         ["data", "prepare", "-h"],
         ["doctor", "-h"],

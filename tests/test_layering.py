@@ -28,7 +28,19 @@ BELOW = {
     "__init__": {"backends", "functional", "geometry", "nn", "interop", "formula"},
 }
 
-OPTIONAL = {"accelerate", "tyro", "rich", "matplotlib", "pooch", "safetensors", "sklearn", "scipy", "triton", "jax"}
+OPTIONAL = {
+    "accelerate",
+    "tyro",
+    "rich",
+    "matplotlib",
+    "PIL",
+    "pooch",
+    "safetensors",
+    "sklearn",
+    "scipy",
+    "triton",
+    "jax",
+}
 CORE = ["__init__", "formula", "backends", "reference", "functional", "nn", "interop", "geometry"]
 
 

@@ -172,11 +172,11 @@ def _data_sets() -> str:
     from .experiments import datasets
 
     lines = ["data sets:"]
-    lines += [_wrapped(f"  {name:<8} {about}", " " * 11) for name, about in datasets.EMBEDDED.items()]
+    lines += [_wrapped(f"  {name:<15} {about}", " " * 18) for name, about in datasets.EMBEDDED.items()]
     for source in datasets.sources().values():
-        lines.append(f"  {source.name:<8} {source.summary}")
-        lines.append(f"{'':11}needs these, {source.form}:")
-        lines += [f"{'':11}{name}" for name in source.files]
+        lines.append(f"  {source.name:<15} {source.summary}")
+        lines.append(f"{'':18}needs these, {source.form}:")
+        lines += [f"{'':18}{name}" for name in source.files]
     return "\n".join(lines)
 
 

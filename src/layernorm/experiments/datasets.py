@@ -188,10 +188,11 @@ def prepare(source: Source, origin: Path | None) -> tuple[Path, dict[str, Any]]:
 
 def sources() -> dict[str, Source]:
     """All published data sets, by name."""
+    from .draw_data import BINARIZED_MNIST
     from .handwriting_data import IAM
     from .mnist_data import MNIST
 
-    return {source.name: source for source in (MNIST, IAM)}
+    return {source.name: source for source in (MNIST, BINARIZED_MNIST, IAM)}
 
 
 EMBEDDED = {"digits": "1797 handwritten digits of 8 x 8 pixels; part of scikit-learn, nothing to prepare"}
@@ -202,11 +203,11 @@ def listing() -> list[str]:
     """Lines of at most 80 columns: what each data set is, and where it is found here or why it is not."""
     lines = []
     for name, summary in EMBEDDED.items():
-        lines += _wrapped(f"{name:<13} {summary}", " " * 14)
+        lines += _wrapped(f"{name:<15} {summary}", " " * 16)
     for source in sources().values():
-        lines.append(f"{source.name:<13} {source.summary}")
+        lines.append(f"{source.name:<15} {source.summary}")
         for text in _state(source):
-            lines += _wrapped(" " * 14 + text, " " * 16)
+            lines += _wrapped(" " * 16 + text, " " * 18)
     return lines
 
 

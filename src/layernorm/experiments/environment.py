@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("accelerate", "tyro", "rich", "matplotlib", "pooch", "safetensors", "scikit-learn", "scipy")
+PACKAGES = ("accelerate", "tyro", "rich", "matplotlib", "pillow", "pooch", "safetensors", "scikit-learn", "scipy")
 """The optional packages of `layernorm[experiments]`."""
 
 

@@ -28,6 +28,7 @@ EXPERIMENTS = {
     "digits": "layernorm.experiments.digits",
     "handwriting": "layernorm.experiments.handwriting",
     "mnist": "layernorm.experiments.mnist",
+    "draw": "layernorm.experiments.draw",
 }
 """Every experiment's module; it holds the experiment as `EXPERIMENT`."""
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import os
 import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,21 @@ def remove_leftovers(folder: Path) -> None:
     for path in folder.glob(".*.tmp"):
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+def read_content(path: Path) -> bytes:
+    """A file's bytes, uncompressed if its name ends in .gz.
+
+    Raises:
+        RunError: it cannot be read, or is no whole gzip file.
+    """
+    try:
+        content = path.read_bytes()
+        return gzip.decompress(content) if path.suffix == ".gz" else content
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise RunError(f"{path} is damaged ({error})") from error
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {reason(error)}") from error
 
 
 def write_json(path: Path, value: Any) -> None:

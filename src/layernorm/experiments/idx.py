@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import zlib
 from pathlib import Path
 
 import numpy as np
 
-from .errors import RunError, reason
+from .errors import RunError
+from .files import read_content
 
 
 def read(path: Path, dimensions: int) -> tuple[np.ndarray, str]:
@@ -25,14 +24,7 @@ def read(path: Path, dimensions: int) -> tuple[np.ndarray, str]:
     Raises:
         RunError: the file cannot be read, or is truncated, altered or of another kind.
     """
-    try:
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise RunError(f"{path} is damaged ({error})") from error
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {reason(error)}") from error
+    content = read_content(path)
     header = 4 + 4 * dimensions
     if content[:4] != bytes((0, 0, 8, dimensions)) or len(content) < header:
         raise RunError(f"{path} is damaged or not an idx file of unsigned bytes with {dimensions} dimension(s)")

@@ -21,6 +21,7 @@ from .report import (
     variants,
 )
 from .run_folder import Run
+from .verdicts import order, spread, too_little
 
 NORMS = {"none": "baseline", "layer": "layer norm", "batch": "batch norm"}
 """The norms in the order of showing, with their names in figures and tables."""
@@ -125,7 +126,7 @@ def _results(blocks: Sequence[Block]) -> Table:
             done = min(run.records[-1]["epoch"] for run in group)
             epochs = f"{done:g}" if all(run.done for run in group) else f"{done:g} of {group[0].config['epochs']}"
             rows.append(
-                [block.label, NORMS[norm], _spread(final), _spread(chosen), f"{nll:.1e}", str(len(group)), epochs]
+                [block.label, NORMS[norm], spread(final), spread(chosen), f"{nll:.1e}", str(len(group)), epochs]
             )
     return Table(
         "Results",
@@ -162,11 +163,6 @@ def _reached(groups: dict[str, Group], norm: str, metric: str) -> str:
     return "not reached" if epoch is None else f"{epoch:g}"
 
 
-def _spread(values: list[float]) -> str:
-    mean = f"{statistics.fmean(values):.2f}"
-    return mean if len(values) == 1 else f"{mean} ({min(values):.2f}-{max(values):.2f})"
-
-
 def _convergence(blocks: Sequence[Block]) -> list[str]:
     """Whether LN trains faster than BN: epochs to every power of ten, and to the lowest NLL, that all runs reach."""
     findings = []
@@ -177,7 +173,7 @@ def _convergence(blocks: Sequence[Block]) -> list[str]:
         lowest = max(min(record["train_nll"] for record in run.records) for run in (*layer, *batch))
         goals = [10.0**power for power in range(-1, -8, -1) if 10.0**power > lowest] + [lowest]
         first, second = ([_epochs_to(goal, group) for goal in goals] for group in (layer, batch))
-        verdict = _too_little(layer, batch) or _order(first, second)
+        verdict = too_little(layer, batch) or order(first, second)
         findings.append(
             f"Batch size {block.label}, epochs to a training NLL of {_list(f'{goal:.2g}' for goal in goals)} (the last "
             f"is the lowest that all reach; lowest to highest seed): layer norm {_list(map(_range, first))}, "
@@ -189,25 +185,6 @@ def _convergence(blocks: Sequence[Block]) -> list[str]:
 def _epochs_to(goal: float, group: Group) -> list[float]:
     """The first epoch at which each run is at or below a training NLL that all of them reach."""
     return [next(record["epoch"] for record in run.records if record["train_nll"] <= goal) for run in group]
-
-
-def _order(layer: list[list[float]], batch: list[list[float]]) -> str:
-    """The verdict on pairs of values over seeds, lower being better: ahead is ahead with every seed."""
-    ahead = [max(a) < min(b) for a, b in zip(layer, batch, strict=True)]
-    behind = [min(a) > max(b) for a, b in zip(layer, batch, strict=True)]
-    if all(ahead):
-        return "as the paper claims"
-    if all(behind):
-        return "against the paper's claim"
-    return "mixed" if any(ahead) or any(behind) else "no difference larger than the spread over seeds"
-
-
-def _too_little(*groups: Group) -> str | None:
-    """Why some runs allow no verdict; None if they do."""
-    lacking = ["one seed"] if min(map(len, groups)) < 2 else []
-    if min(len(run.records) for group in groups for run in group) < 2:
-        lacking.append("one epoch")
-    return f"no verdict from {' and '.join(lacking)}" if lacking else None
 
 
 def _to_baseline(block: Block) -> str:
@@ -245,7 +222,7 @@ def _change(large: Block, small: Block) -> list[str]:
     compared = [[pair[side] for pair in pairs[norm]] for norm in ("layer", "batch") for side in (0, 1)]
     return [
         f"From batch size {large.label} to {small.label} the test error at epoch {epochs} goes: "
-        f"{', '.join(texts)}. {_loss(changes, _too_little(*compared))}."
+        f"{', '.join(texts)}. {_loss(changes, too_little(*compared))}."
     ]
 
 
@@ -255,7 +232,7 @@ def _pairs(large: Group, small: Group) -> list[tuple[Run, Run]]:
     return [(run, by_seed[run.config["seed"]]) for run in large if run.config["seed"] in by_seed]
 
 
-def _loss(changes: dict[str, list[float]], too_little: str | None) -> str:
+def _loss(changes: dict[str, list[float]], why_none: str | None) -> str:
     """Which of layer norm and batch norm loses more, and the verdict on it; a fallen error is no loss."""
     means = {norm: statistics.fmean(values) for norm, values in changes.items()}
     if max(means.values()) <= 0:
@@ -263,7 +240,7 @@ def _loss(changes: dict[str, list[float]], too_little: str | None) -> str:
     if max(means["layer"], means["batch"]) <= 0:
         return "Neither layer norm's error nor batch norm's rises: no verdict"
     less, more = sorted(("layer", "batch"), key=lambda norm: means[norm])
-    verdict = too_little or _order([changes["layer"]], [changes["batch"]])
+    verdict = why_none or order([changes["layer"]], [changes["batch"]])
     if means[less] <= 0:
         return f"Only {NORMS[more]} loses, {NORMS[less]} does not: {verdict}"
     words = "as much as" if means[less] == means[more] else "less than"

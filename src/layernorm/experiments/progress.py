@@ -131,7 +131,12 @@ def where(state: State, task: Task) -> str:
 
 def figures(metrics: dict[str, float], short: bool = False) -> str:
     """The metrics worth a glance, each followed by a comma and a space."""
-    shown = {"train_nll": "train NLL {:.2g}", "test_error": "test error {:.2%}", "valid_nll": "valid. NLL {:.1f}"}
+    shown = {
+        "train_nll": "train NLL {:.2g}",
+        "test_error": "test error {:.2%}",
+        "test_bound": "test bound {:.1f}",
+        "valid_nll": "valid. NLL {:.1f}",
+    }
     texts = [f"{label.format(metrics[name])}, " for name, label in shown.items() if name in metrics]
     return "".join(texts[-1:] if short else texts)
 

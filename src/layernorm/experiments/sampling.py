@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-INIT, ORDER, NOISE = 1, 2, 3
-"""What a run's seed is used for: initial weights, order of the cases, what is drawn during training (dropout)."""
+INIT, ORDER, NOISE, EVALUATION = 1, 2, 3, 4
+"""What a run's seed is used for: initial weights, order of the cases, what is drawn during training (dropout, z) and
+what in every evaluation anew."""
 
 
 def derive_seed(*words: int) -> int:
