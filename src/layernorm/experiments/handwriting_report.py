@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 
 from . import handwriting_sampling as sampling
@@ -24,6 +23,7 @@ from .report import (
     variants,
 )
 from .run_folder import CHECKPOINT, Run
+from .verdicts import order, spread, too_little
 
 NORMS = {"none": "baseline", "layer": "layer norm", "rms": "RMS norm", "weight": "weight norm"}
 """The norms in the order of showing, with their names in figures and tables."""
@@ -112,8 +112,8 @@ def _table(blocks: Sequence[tuple[str, Groups]]) -> Table:
                 [
                     f"{mark} {updates}".strip(),
                     NORMS[norm],
-                    _spread(last),
-                    _spread([min(record[METRIC] for record in run.records) for run in group]),
+                    spread(last, 1),
+                    spread([min(record[METRIC] for record in run.records) for run in group], 1),
                     _reached(groups, norm),
                     f"{seconds:.2f}",
                     f"{seconds / reference:.2f}" if reference else "-",
@@ -138,11 +138,6 @@ def _reached(groups: Groups, norm: str) -> str:
     return "not reached" if update is None else f"{update:g}"
 
 
-def _spread(values: Sequence[float]) -> str:
-    mean = f"{statistics.fmean(values):.1f}"
-    return mean if len(values) == 1 else f"{mean} ({min(values):.1f} to {max(values):.1f})"
-
-
 def _findings(mark: str, groups: Groups) -> list[str]:
     """Whether layer norm is ahead: updates to NLLs that all runs reach, and the verdict if there are two seeds."""
     if not {"layer", "none"} <= set(groups):
@@ -153,11 +148,12 @@ def _findings(mark: str, groups: Groups) -> list[str]:
     goals = [*(first + share * (lowest - first) for share in (0.5, 0.75, 0.9)), lowest]
     ours, theirs = ([[_updates_to(goal, run) for run in group] for goal in goals] for group in (layer, none))
     texts = [f"{goal:.0f}" for goal in goals]
+    verdict = too_little(layer, none, unit="evaluation") or order(ours, theirs)
     head = f"Rows {mark}: updates" if mark else "Updates"
     return [
         f"{head} to a validation NLL of {' / '.join(texts)} nats in 500 points (the last is the lowest that all reach; "
         f"lowest to highest seed): layer norm {' / '.join(map(_range, ours))}, baseline "
-        f"{' / '.join(map(_range, theirs))}: {_verdict(ours, theirs)}.",
+        f"{' / '.join(map(_range, theirs))}: {verdict}.",
         f"The baseline's best, {min(_curve(groups, 'none').mean):.1f}, is reached by the mean of layer norm at update "
         f"{_reached(groups, 'layer')}, by the baseline's at {_reached(groups, 'none')}.",
     ]
@@ -178,25 +174,6 @@ def _sizes(runs: Sequence[Run]) -> list[str]:
 
 def _updates_to(goal: float, run: Run) -> float:
     return next(record["update"] for record in run.records if record[METRIC] <= goal)
-
-
-def _verdict(ours: list[list[float]], theirs: list[list[float]]) -> str:
-    """Ahead is ahead with every seed, at no goal behind."""
-    if min(len(ours[0]), len(theirs[0])) < 2:
-        return "no verdict from one seed"
-    ahead = [max(a) < min(b) for a, b in zip(ours, theirs, strict=True)]
-    behind = [min(a) > max(b) for a, b in zip(ours, theirs, strict=True)]
-    if all(ahead):
-        return "as the paper claims"
-    if all(behind):
-        return "against the paper's claim"
-    if any(ahead) and any(behind):
-        return "mixed"
-    if any(ahead) or any(behind):
-        side = "layer norm" if any(ahead) else "the baseline"
-        count = sum(ahead) or sum(behind)
-        return f"{side} is ahead at {count} of {len(ahead)}, at the others the seeds overlap"
-    return "no difference larger than the spread over seeds"
 
 
 def _range(values: Sequence[float]) -> str:

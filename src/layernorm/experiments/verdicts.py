@@ -16,7 +16,13 @@ def order(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -
         return "as the paper claims"
     if all(behind):
         return "against the paper's claim"
-    return "mixed" if any(ahead) or any(behind) else "no difference larger than the spread over seeds"
+    if any(ahead) and any(behind):
+        return "mixed"
+    none = "no difference larger than the spread over seeds"
+    if not any(ahead) and not any(behind):
+        return none
+    side, count = ("as the paper claims", sum(ahead)) if any(ahead) else ("against the paper's claim", sum(behind))
+    return f"{side} at {count} of {len(ahead)}, {none} at the others"
 
 
 def too_little(*groups: Sequence[Run], unit: str = "epoch") -> str | None:
@@ -32,7 +38,7 @@ def too_little(*groups: Sequence[Run], unit: str = "epoch") -> str | None:
     return f"no verdict from {' and '.join(lacking)}" if lacking else None
 
 
-def spread(values: Sequence[float]) -> str:
+def spread(values: Sequence[float], digits: int = 2) -> str:
     """The mean over seeds and, from two on, the lowest and the highest."""
-    mean = f"{statistics.fmean(values):.2f}"
-    return mean if len(values) == 1 else f"{mean} ({min(values):.2f}-{max(values):.2f})"
+    mean, low, high = (f"{value:.{digits}f}" for value in (statistics.fmean(values), min(values), max(values)))
+    return mean if len(values) == 1 else f"{mean} ({low}{' to ' if min(values) < 0 else '-'}{high})"
