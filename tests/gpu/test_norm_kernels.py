@@ -73,7 +73,7 @@ def compare(problem, norm="layer", eps=1e-5):
         close(a, e, UNITS.get(p.dtype, 8.0), x.shape[0] * U32 * magnitude)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(
     M=st.integers(0, 40), N=st.integers(0, 300), dtype=st.sampled_from(FLOATS),
     parameters=st.sampled_from([*FLOATS, torch.float64]), affine=st.sampled_from(["both", "gain", "bias", "none"]),
@@ -85,8 +85,7 @@ def test_any_shape(M, N, dtype, parameters, affine, norm, with_residual, seed, d
     compare((x, residual, dy, dtotal, weight, bias) if with_residual else (x, None, dy, None, weight, bias), norm)
 
 
-@pytest.mark.parametrize("norm", ["layer", "rms"])
-@pytest.mark.parametrize(("M", "N"), [(5, 512), (5, 513), (3, 1024), (2, 4099), (1, 8192), (1, 8200)])
+@pytest.mark.parametrize(("M", "N", "norm"), [(5, 512, "rms"), (5, 513, "layer"), (2, 1030, "rms"), (1, 8200, "layer")])
 def test_sizes_at_which_another_launch_is_chosen(M, N, norm, device):
     compare(problem(M, N, torch.float32, device), norm)
 
@@ -101,13 +100,13 @@ def rows_or_chunks(request, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize(("M", "N"), [(20, 33), (3, 64), (1, 200), (40, 1)])
+@pytest.mark.parametrize(("M", "N"), [(5, 33), (1, 100), (20, 1)])
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 @pytest.mark.usefixtures("rows_or_chunks")
 def test_whole_rows_and_chunks(norm, M, N, dtype, device):
     compare(problem(M, N, dtype, device), norm)
     x, _, dy, _, weight, bias = problem(M, N, dtype, device)
-    for parameters in ((weight, bias), (None, bias), (weight, None), (None, None)):
+    for parameters in ((None, bias), (weight, None)):
         compare((x, None, dy, None, *parameters), norm)
 
 
@@ -133,8 +132,8 @@ def test_layouts(device):
     def negated(a):
         return torch._neg_view(-a)
 
-    for dtype in FLOATS:
-        tensors = problem(7, 48, dtype, device)
+    for dtype in (torch.float32, torch.float16):
+        tensors = problem(3, 48, dtype, device)
         expected = run(*tensors)
         for layout in (strided, apart, transposed, offset, negated):
             for a, b in zip(run(*map(layout, tensors)), expected, strict=True):
@@ -184,7 +183,7 @@ def test_an_outlier(device):
 @pytest.mark.usefixtures("rows_or_chunks")
 def test_constant_rows_give_exactly_the_bias(dtype, device):
     constants = torch.tensor([0.1, -0.1, 1e4, -3.3e-5, 1 / 3, 7777.7, 0.0, 6e4])[:, None]
-    for N in (1, 3, 7, 16, 100):
+    for N in (1, 3, 16, 100):
         _, _, dy, _, weight, bias = problem(8, N, dtype, device)
         x = constants.expand(8, N).to(dtype).to(device)
         y, _, dx, dweight, _ = run(x, None, dy, None, weight, bias)
@@ -196,7 +195,7 @@ def test_constant_rows_give_exactly_the_bias(dtype, device):
             assert not dx.any()
 
 
-@pytest.mark.parametrize("N", [4097, 20000, 65536])
+@pytest.mark.parametrize("N", [16385, 65536])
 def test_a_long_constant_row(N, device):
     x = torch.tensor([[0.1], [7777.7]], device=device).expand(2, N).contiguous()
     assert not gpu.normalize_forward(x, None, [N], None, None, 1e-5, "layer", False)[0].any()
@@ -212,7 +211,7 @@ def test_a_row_of_zeros_in_rms_norm(device):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_gradients_of_many_rows_are_summed_in_float32(dtype, device):
     """A bfloat16 sum of quarters ends at 64, a float16 sum at 512."""
-    M, N = 30_000, 8
+    M, N = 8_000, 8
     x, _, _, _, weight, bias = problem(M, N, dtype, device, torch.float32)
     dy = torch.full_like(x, 0.25)
     *_, dbias = run(x, None, dy, None, weight, bias)
@@ -231,18 +230,17 @@ def rows_of(results):
 @pytest.mark.usefixtures("rows_or_chunks")
 def test_bits_of_a_row_do_not_depend_on_the_number_of_rows(dtype, device):
     for N in (7, 48):
-        *rows, weight, bias = problem(37, N, dtype, device)
+        *rows, weight, bias = problem(7, N, dtype, device)
         expected = rows_of(run(*rows, weight, bias))
-        for first, last in ((0, 1), (5, 22), (36, 37)):
+        for first, last in ((0, 1), (2, 7)):
             got = rows_of(run(*(t[first:last] for t in rows), weight, bias))
             assert all(torch.equal(a, b[first:last]) for a, b in zip(got, expected, strict=True))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of the interpreter
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize(("bad", "norm"), [(float("nan"), "layer"), (float("inf"), "layer"), (float("-inf"), "rms")])
 @pytest.mark.usefixtures("rows_or_chunks")
-def test_a_nan_or_inf_stays_in_its_row(norm, bad, device):
+def test_a_nan_or_inf_stays_in_its_row(bad, norm, device):
     for N in (5, 40):
         *rows, weight, bias = problem(5, N, torch.float32, device)
         clean = rows_of(run(*rows, weight, bias, norm))
@@ -258,5 +256,5 @@ def test_a_nan_or_inf_stays_in_its_row(norm, bad, device):
 
 @pytest.mark.usefixtures("rows_or_chunks")
 def test_a_second_call_gives_the_same_bits(device):
-    tensors = problem(20, 48, torch.float32, device)
+    tensors = problem(9, 48, torch.float32, device)
     assert all(torch.equal(a, b) for a, b in zip(run(*tensors), run(*tensors), strict=True))

@@ -1,7 +1,7 @@
 """The GPU engine: Triton kernels for the two norm ops, NVIDIA first.
 
-Every argument has been checked by the time it comes here (`functional`). Under ``TRITON_INTERPRET=1``, set before Triton
-is imported, the same kernels run on the CPU, slowly: that is how they are tested where there is no GPU, and
+Every argument has been checked by the time it comes here (`functional`). Under ``TRITON_INTERPRET=1``, set before
+Triton is imported, the same kernels run on the CPU, slowly: that is how they are tested where there is no GPU, and
 `backends` takes them there only when asked by name.
 
 Letters in shapes: M rows, N row length, P partial sums.

@@ -1,7 +1,7 @@
 """How the norm kernels are launched: by the row length N alone, so that a row's bits depend on no other row.
 
-None of the numbers here has been measured on a GPU yet. They were chosen so that a kernel compiled for an H100 keeps its
-rows in registers (tests/gpu/test_compilation.py), and by the leads that the kernels' comments name.
+None of the numbers here has been measured on a GPU yet. They are such that the kernels, compiled for an H100, keep
+their rows in registers (tests/gpu/test_compilation.py); which of those that do is fastest, nobody knows.
 """
 
 from __future__ import annotations

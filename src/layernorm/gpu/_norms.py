@@ -10,10 +10,11 @@ and back, with d = dy * gain:
     dz = r * (d - z_hat * mean(d * z_hat) - mean(d)) + d_total       (rms has no mean(d))
     d gain = sum over rows of dy * z_hat,   d bias = sum over rows of dy
 
-Everything is computed in float32. A row's mean is kept as two numbers, mean + rest, where rest is the mean of what is left
-after the first subtraction: float32 rounds the first by up to |mean| * 2^-24, which is all that is left of a constant row
-and much of a row with |mean| >> deviation. (The sum of a constant row's equal remainders is exact, and so is its rounded
-quotient by N: a constant row becomes exactly 0.) Divisions and roots of a row are correctly rounded ones; Triton's `/` is not.
+Everything is computed in float32. A row's mean is kept as two numbers, mean + rest, where rest is the mean of what is
+left after the first subtraction: float32 rounds the first by up to |mean| * 2^-24, which is all that is left of a
+constant row and much of a row with |mean| >> deviation. A constant row becomes exactly 0: its remainders are equal and
+few units in the last place, so that their sum is exact, and so is its quotient by N, correctly rounded (Triton's `/` is
+not: hence `div_rn`).
 
 No kernel uses atomics: every sum has one order. Row offsets have 64 bits. M is not specialised on, so that no property
 of it can change the code that a row is computed by.
@@ -141,7 +142,7 @@ def _forward_long(
         z = _summed(x_ptr, residual_ptr, x_at + start, residual_at + start, inside)
         if total_ptr is not None:
             tl.store(total_ptr + at + start, z, mask=inside)
-        z_hat = (z - mean[:, None] - rest[:, None]) * r[:, None]
+        z_hat = tl.where(inside, (z - mean[:, None] - rest[:, None]) * r[:, None], 0.0)
         tl.store(y_ptr + at + start, _affine(z_hat, gain_ptr, bias_ptr, start + column, within), mask=inside)
 
 
@@ -237,7 +238,7 @@ def _backward_long_parameters(
     dy_ptr, x_ptr, mean_ptr, rest_ptr, r_ptr, d_gain_ptr, d_bias_ptr, M, N, dy_m, x_m,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Gain and bias of long rows: a program sums COLUMNS columns of every P-th tile of rows, for a partial row (P, N)."""
+    """Gain and bias of long rows: a program sums COLUMNS columns of every P-th tile of rows, for P partial rows."""
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     within = column < N
     d_gain, d_bias = tl.zeros([ROWS, COLUMNS], tl.float32), tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -318,12 +319,12 @@ def normalize_forward(
     if not M * N:
         return results
     x, more = _rows(input, M, N), None if residual is None else _rows(residual, M, N)
-    mean, rest, r = saved if len(saved) == 3 else (None, None, *(saved or [None]))
+    statistics: list[Tensor | None] = [*[None] * (3 - len(saved)), *saved]  # mean, rest, r
     launch = _launch.forward(N)
     kernel = _forward_long if launch.columns < N else _forward_rows
     with torch.cuda.device_of(input):
         kernel[(triton.cdiv(M, launch.rows),)](
-            x, more, _in_order(weight), _in_order(bias), y, total, mean, rest, r,
+            x, more, _in_order(weight), _in_order(bias), y, total, *statistics,
             M, N, x.stride(0), 0 if more is None else more.stride(0), eps,
             LAYER=norm == "layer", **_tile(launch),
         )  # fmt: skip
@@ -331,8 +332,8 @@ def normalize_forward(
 
 
 def normalize_saved(input: Tensor, normalized_shape: list[int], norm: str) -> list[Tensor]:
-    """Empty tensors with the shapes and types of what `normalize_forward` saves: of each row, in float32, mean and rest,
-    whose sum is the mean (rms: neither), and reciprocal deviation."""
+    """Empty tensors with the shapes and types of what `normalize_forward` saves: of each row, in float32, mean and
+    rest, whose sum is the mean (rms: neither), and reciprocal deviation."""
     M, _ = _sizes(input, normalized_shape)
     return [input.new_empty(M, dtype=torch.float32) for _ in range(3 if norm == "layer" else 1)]
 
