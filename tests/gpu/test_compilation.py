@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 
-triton = pytest.importorskip("triton", reason="Triton has no package for this platform; the kernels were not compiled")
+triton = pytest.importorskip("triton", reason="Triton is not installed: no kernel was compiled")
 
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402

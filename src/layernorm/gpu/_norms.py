@@ -354,9 +354,9 @@ def normalize_backward(
         wrong = [(s.dtype, list(s.shape)) for s in saved]  # a hook on saved tensors can do that
         raise RuntimeError(f"{norm}_norm: expected saved statistics in float32 of shape [{M}], got {wrong}")
     d_x = torch.empty_like(input, memory_format=torch.contiguous_format)
-    d_parameters = [torch.zeros_like(p, memory_format=torch.contiguous_format) for p in (weight, bias) if p is not None]
+    d_parameters = [torch.empty_like(p, memory_format=torch.contiguous_format) for p in (weight, bias) if p is not None]
     if not M * N:
-        return [d_x, *d_parameters]
+        return [d_x, *(d.zero_() for d in d_parameters)]
     x, dy = _rows(input, M, N), _rows(grad, M, N)
     more = None if grad_total is None else _rows(grad_total, M, N)
     *mean_and_rest, r = [s.contiguous() for s in saved]
