@@ -1,5 +1,8 @@
 """The choice of the engine."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -136,3 +139,11 @@ def recurrent_forward(*args):
     program = torch.export.export(module, (x,), strict=True)
     op = torch.ops.layernorm.recurrent.default
     assert len(program.graph.find_nodes(op="call_function", target=op)) == 1
+
+
+@pytest.mark.skipif("native" not in ln.backends.available(), reason="without it all engines are asked")
+def test_an_op_on_the_cpu_imports_no_gpu_engine():
+    code = "import sys, torch, layernorm as ln; ln.functional.layer_norm(torch.zeros(2, 3), (3,)); print(*sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "layernorm.native" in out
+    assert not {"layernorm.gpu", "triton"} & set(out)

@@ -3,7 +3,7 @@
 An engine is a module with functions of the names and signatures that `layernorm.reference` lists in its ``__all__``
 (the `*_equations` apart), and one more, ``covers(op, device, dtype, recurrence)``: whether it has a kernel for that op
 on that type of device (``"cpu"``) and that dtype. Where it cannot run, importing it raises ImportError, and the message
-says why. A new engine is one more row of `ENGINES`.
+says why. A new engine is one more row of `ENGINES`; functions for ops that it never covers may be missing.
 
     with ln.backends.use("reference"):
         output, hx = lstm(input)
@@ -29,6 +29,8 @@ ENGINES = {
     "triton": "layernorm.gpu",
     "reference": "layernorm.reference",
 }
+
+ONLY_WHEN_ASKED = {("triton", "cpu")}  # Triton's interpreter: right, and thousands of times slower
 
 _asked_for: str | None = None
 
@@ -96,10 +98,15 @@ def _choose(asked_for: str | None, op: str, device: str, dtype: torch.dtype, rec
 
 @functools.lru_cache(4096)
 def _first(asked_for: str | None, op: str, device: str, dtype: torch.dtype, recurrence: str | None) -> str:
-    for name in (asked_for,) if asked_for else available():
+    for name in (asked_for,) if asked_for else _by_itself(device):
         if name == "reference" or engine(name).covers(op, device, dtype, recurrence):
             return name
     raise RuntimeError(f"backend {asked_for!r} has no kernel for {op} on {device} in {dtype}")
+
+
+def _by_itself(device: str) -> Iterator[str]:
+    """The engines to try, in order of preference; one that comes after the one chosen is never imported."""
+    return (name for name in ENGINES if (name, device) not in ONLY_WHEN_ASKED and _status(name).available)
 
 
 # torch.compile cannot look into imports: it calls this once, with arguments that it holds constant, and keeps the name.

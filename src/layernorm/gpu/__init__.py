@@ -1,0 +1,33 @@
+"""The GPU engine: Triton kernels for the two norm ops, NVIDIA first.
+
+Every argument has been checked by the time it comes here (`functional`). Under ``TRITON_INTERPRET=1``, set before
+Triton is imported, the same kernels run on the CPU, slowly: that is how they are tested where there is no GPU, and
+`backends` takes them there only when asked by name.
+
+Letters in shapes: M rows, N row length, P partial sums.
+"""
+
+from __future__ import annotations
+
+import torch
+
+try:
+    import triton
+except ImportError:
+    raise ImportError("triton is not installed (pip install triton; it comes with PyTorch's CUDA builds)") from None
+
+INTERPRETED = bool(triton.knobs.runtime.interpret)
+if not INTERPRETED and not torch.cuda.is_available():
+    raise ImportError("PyTorch finds no CUDA device")
+
+from ._norms import normalize_backward as normalize_backward  # noqa: E402
+from ._norms import normalize_forward as normalize_forward  # noqa: E402
+from ._norms import normalize_saved as normalize_saved  # noqa: E402
+
+ISA = f"Triton {triton.__version__}" + (", interpreted on the CPU" if INTERPRETED else "")  # for `layernorm doctor`
+_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def covers(op: str, device: str, dtype: torch.dtype, recurrence: str | None) -> bool:
+    """The norm ops in float32, bfloat16 and float16 on the GPU, under the interpreter on the CPU instead."""
+    return op == "normalize" and device == ("cpu" if INTERPRETED else "cuda") and dtype in _TYPES

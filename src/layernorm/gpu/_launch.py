@@ -1,0 +1,65 @@
+"""How the norm kernels are launched: by the row length N alone, so that a row's bits depend on no other row.
+
+None of the numbers here has been measured on a GPU yet. They are such that the kernels, compiled for an H100, keep
+their rows in registers (tests/gpu/test_compilation.py); which of those that do is fastest is not known. Bytes below are
+what a thread spills in float32 by the assembler's report, with residual and 16 warps, under Triton 3.7.1.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel's tile and threads.
+
+    Args:
+        rows: of a tile.
+        columns: of a tile, a power of 2; a row longer than ``columns`` is taken in chunks.
+        warps: 32 threads each, for one program.
+        programs: at most so many on a multiprocessor, where a program goes on to further rows.
+    """
+
+    rows: int
+    columns: int
+    warps: int
+    programs: int = 1
+
+
+SHORT = 512  # up to here several rows a program: a row alone has too few bytes on their way to hide memory's latency
+FORWARD_LONG = 16384  # beyond, a row does not fit the registers of a program: 0 bytes, at 32768 236
+BACKWARD_LONG = 8192  # likewise a row of x, of dy, of the gain and of two sums: 0 bytes, at 16384 744
+
+
+def power_of_2(N: int) -> int:
+    """The smallest that is at least N."""
+    return 1 << max(0, N - 1).bit_length()
+
+
+@functools.cache
+def forward(N: int) -> Launch:
+    """For `_forward_rows`, or beyond `FORWARD_LONG` for `_forward_long`."""
+    columns = power_of_2(N)
+    if N <= SHORT:
+        return Launch(rows=2048 // columns, columns=columns, warps=4)
+    if N <= FORWARD_LONG:
+        return Launch(rows=1, columns=columns, warps=min(16, max(4, columns // 512)))
+    return Launch(rows=1, columns=8192, warps=16)
+
+
+@functools.cache
+def backward(N: int) -> Launch:
+    """For `_backward_rows`, or beyond `BACKWARD_LONG` for `_backward_long`."""
+    columns = power_of_2(N)
+    if N <= SHORT:
+        return Launch(rows=1024 // columns, columns=columns, warps=4, programs=4)
+    if N <= BACKWARD_LONG:
+        warps = min(16, max(4, columns // 512))
+        return Launch(rows=1, columns=columns, warps=warps, programs=16 // warps)
+    return Launch(rows=1, columns=4096, warps=8)
+
+
+PARAMETERS_LONG = Launch(rows=16, columns=128, warps=4, programs=4)  # `_backward_long_parameters`
+COLUMN_SUM = Launch(rows=64, columns=32, warps=4)  # `_column_sum`

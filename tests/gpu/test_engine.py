@@ -1,0 +1,219 @@
+"""The GPU engine behind the public ops: chosen where it should be, differentiated, compiled, and its errors."""
+
+import pytest
+import torch
+
+import layernorm as ln
+
+gpu = pytest.importorskip("layernorm.gpu", exc_type=ImportError)
+
+on_gpu = pytest.mark.skipif(gpu.INTERPRETED, reason="needs a GPU")
+FLOATS = [torch.float32, torch.bfloat16, torch.float16]
+
+
+@pytest.fixture(autouse=True)
+def asked_for():
+    with ln.backends.use("triton"):
+        yield
+
+
+def problem(device, M=6, N=20, dtype=torch.float32):
+    g = torch.Generator().manual_seed(0)
+    shapes = [(M, N), (M, N), (N,), (N,)]
+    return [torch.randn(shape, generator=g).to(dtype).to(device).requires_grad_() for shape in shapes]
+
+
+def test_it_is_there():
+    assert "triton" in ln.backends.available()
+    assert gpu.ISA.startswith("Triton ")
+
+
+@pytest.mark.skipif(not gpu.INTERPRETED, reason="about the interpreter")
+def test_the_interpreter_is_never_chosen_by_itself(monkeypatch):
+    """Not on the CPU, and not where the CPU engine is missing."""
+    x = torch.zeros(2, 3)
+    assert ln.backends.choose("normalize", x) == "triton"
+    monkeypatch.setattr(ln.backends, "_asked_for", None)
+    assert ln.backends.choose("normalize", x) != "triton"
+    monkeypatch.delitem(ln.backends.ENGINES, "native")
+    ln.backends._first.cache_clear()
+    assert ln.backends.choose("normalize", x) == "reference"
+    ln.backends._first.cache_clear()
+
+
+@on_gpu
+def test_a_gpu_tensor_chooses_it_by_itself(monkeypatch):
+    monkeypatch.setattr(ln.backends, "_asked_for", None)
+    assert ln.backends.choose("normalize", torch.zeros(1, device="cuda")) == "triton"
+    assert ln.backends.choose("normalize", torch.zeros(1, device="cuda").double()) == "reference"
+
+
+def test_what_it_has_no_kernel_for_is_an_error(device):
+    with pytest.raises(RuntimeError, match=r"backend 'triton' has no kernel for normalize on .* in torch\.float64"):
+        ln.functional.layer_norm(torch.zeros(2, 3, device=device).double(), (3,))
+    with pytest.raises(RuntimeError, match="backend 'triton' has no kernel for recurrent"):
+        ln.LSTM(3, 4, device=device)(torch.zeros(1, 1, 3, device=device))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_ops_and_their_gradients(dtype, device):
+    """Against the reference engine: both round float64 or float32 once or a few times."""
+    x, residual, weight, bias = problem(device, dtype=dtype)
+
+    def results():
+        y, total = ln.functional.add_layer_norm(x, residual, (20,), weight, bias)
+        root, _ = ln.functional.add_rms_norm(x, residual, (20,), weight)
+        plain = ln.functional.layer_norm(x, (20,), weight, bias)
+        loss = sum((t.float() * t.float().cos()).sum() for t in (y, total, root, plain))
+        return [y, total, root, plain, *torch.autograd.grad(loss, (x, residual, weight, bias))]
+
+    got = results()
+    with ln.backends.use("reference"):
+        expected = results()
+    for a, b in zip(got, expected, strict=True):
+        assert a.dtype == b.dtype
+        size = b.abs().max().item()
+        assert (a - b).abs().max().item() <= (8 if dtype == torch.float32 else 4) * torch.finfo(dtype).eps * size
+
+
+def test_one_of_the_two_results_is_used(device):
+    x, residual, weight, bias = problem(device)
+    for k, inputs in ((0, (x, residual, weight, bias)), (1, (x, residual))):
+        used = ln.functional.add_layer_norm(x, residual, (20,), weight, bias)[k]
+        got = torch.autograd.grad(used, inputs, torch.ones_like(used))
+        with ln.backends.use("reference"):
+            used = ln.functional.add_layer_norm(x, residual, (20,), weight, bias)[k]
+            expected = torch.autograd.grad(used, inputs, torch.ones_like(used))
+        torch.testing.assert_close(got, expected)
+
+
+def test_second_derivatives_are_the_references(device):
+    x, _, weight, bias = problem(device)
+
+    def second():
+        y = ln.functional.layer_norm(x, (20,), weight, bias)
+        (dx,) = torch.autograd.grad((y**3).sum(), x, create_graph=True)
+        return torch.autograd.grad((dx**2).sum(), (x, weight))
+
+    got = second()
+    with ln.backends.use("reference"):
+        torch.testing.assert_close(got, second(), rtol=1e-4, atol=1e-4)
+
+
+def test_torch_compile_sees_one_op(device):
+    """Forward and backward in whole graphs, for more than one number of rows."""
+    module = ln.LayerNorm(20, device=device)
+    torch._dynamo.reset()
+    compiled = torch.compile(module, fullgraph=True, dynamic=True, backend="aot_eager")
+    for M in (6, 9):
+        x = problem(device, M)[0]
+        y, z = compiled(x), module(x)
+        assert torch.equal(y, z)
+        dy = torch.randn_like(y)
+        for a, b in zip(*(torch.autograd.grad(t, (x, *module.parameters()), dy) for t in (y, z)), strict=True):
+            assert torch.equal(a, b)
+    program = torch.export.export(module, (problem(device)[0],), strict=True)
+    assert len(program.graph.find_nodes(op="call_function", target=torch.ops.layernorm.normalize.default)) == 1
+
+
+def test_opcheck(device):
+    """What torch expects of an op: schema, fake, gradient, compiled gradient."""
+    x, residual, weight, bias = problem(device, 4, 6)
+    for args in (
+        (x, None, [6], weight, bias, 1e-5, "layer"),
+        (x, None, [6], weight, None, 1e-5, "rms"),
+        (x, residual, [6], None, None, 1e-5, "layer"),
+    ):
+        torch.library.opcheck(torch.ops.layernorm.normalize.default, (*args, True, "triton"))
+        y, *saved = (t.detach() for t in torch.ops.layernorm.normalize(*args, True, "triton"))
+        total = x if args[1] is None else saved.pop(0)
+        back = (torch.randn_like(y), None, total, *args[2:5], saved, args[6], "triton")
+        back = tuple(t.detach() if isinstance(t, torch.Tensor) else t for t in back)
+        torch.library.opcheck(torch.ops.layernorm.normalize_backward.default, back)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0, 0), (2, 0, 5)])
+def test_nothing_to_normalise(shape, device):
+    x = torch.zeros(shape, device=device, requires_grad=True)
+    weight = torch.ones(shape[-1], device=device, requires_grad=True)
+    y, total = ln.functional.add_layer_norm(x, x, shape[-1:], weight)
+    assert y.shape == total.shape == shape
+    dx, dweight = torch.autograd.grad(y, (x, weight), torch.zeros_like(y))
+    assert dx.shape == shape
+    assert not dweight.any()
+
+
+def test_spoilt_saved_statistics_are_an_error(device):
+    x = problem(device)[0]
+
+    def spoil(saved):
+        return saved[:3] if saved.shape == (6,) else saved
+
+    with torch.autograd.graph.saved_tensors_hooks(spoil, lambda t: t):
+        y = ln.functional.layer_norm(x, (20,))
+    with pytest.raises(RuntimeError, match=r"expected saved statistics in float32 of shape \[6\]"):
+        y.sum().backward()
+
+
+def test_wrong_arguments_are_errors(device):
+    x = torch.zeros(2, 3, device=device)
+    with pytest.raises(RuntimeError, match="given normalized_shape"):
+        ln.functional.layer_norm(x, (4,))
+    with pytest.raises(RuntimeError, match="expected weight of shape"):
+        ln.functional.layer_norm(x, (3,), torch.ones(2, device=device))
+
+
+# --- On a GPU only: none of these has ever run ---
+
+
+@on_gpu
+def test_a_cuda_graph_replays_it():
+    x, residual, weight, bias = (t.detach() for t in problem("cuda", 64, 512))
+
+    def call():
+        leaves = [t.requires_grad_() for t in (x, weight, bias)]
+        y, _ = ln.functional.add_layer_norm(leaves[0], residual, (512,), *leaves[1:])
+        return [y, *torch.autograd.grad(y, leaves, torch.ones_like(y))]
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        call()  # compiles
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = call()
+    with torch.no_grad():
+        x.copy_(torch.randn_like(x))
+    graph.replay()
+    assert all(map(torch.equal, captured, call()))
+
+
+@on_gpu
+def test_a_side_stream_is_used():
+    x = torch.randn(4096, 4096, device="cuda")
+    expected = ln.functional.layer_norm(x * 2, (4096,))
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(50_000_000)
+        got = ln.functional.layer_norm(x * 2, (4096,))
+    torch.cuda.current_stream().wait_stream(side)
+    assert torch.equal(got, expected)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_the_tensors_device_is_used_and_not_the_current_one():
+    x = torch.randn(4, 64, device="cuda:1")
+    y = ln.functional.layer_norm(x, (64,))
+    torch.testing.assert_close(y.cpu(), torch.nn.functional.layer_norm(x.cpu(), (64,)))
+
+
+@on_gpu
+def test_more_than_2_to_the_31_elements():
+    M, N = 2**17 + 3, 2**14
+    if torch.cuda.mem_get_info()[0] < 6 * 2 * M * N:
+        pytest.skip("needs 26 GB of free GPU memory")
+    x = torch.randn(8, N, device="cuda", dtype=torch.bfloat16).repeat(-(-M // 8), 1)[:M]
+    y = ln.functional.layer_norm(x, (N,))
+    assert torch.equal(y[-8:], ln.functional.layer_norm(x[-8:], (N,)))
