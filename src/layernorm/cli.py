@@ -207,10 +207,11 @@ def _print_experiments() -> None:
     print("usage: layernorm run EXPERIMENT [OPTIONS]\n")
     print("Runs an experiment, or goes on with it, and ends with its report.\n\nexperiments:")
     found = [experiment.find(name) for name in experiment.EXPERIMENTS]
+    width = max(len(item.name) for item in found)
     for item in found:
-        print(_wrapped(f"  {item.name:<8} {item.summary}", " " * 11))
+        print(_wrapped(f"  {item.name:<{width}} {item.summary}", " " * (width + 3)))
         for name, preset in item.presets.items():
-            print(_wrapped(f"{'':11}--preset {name}: {preset.summary}", " " * 13))
+            print(_wrapped(f"{'':{width + 3}}--preset {name}: {preset.summary}", " " * (width + 5)))
     print("\nexamples:")
     for item in found:
         print("\n".join(f"  {example}" for example in item.examples))

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 EXPERIMENTS = {
     "digits": "layernorm.experiments.digits",
-    "handwriting": "layernorm.experiments.handwriting",
     "mnist": "layernorm.experiments.mnist",
     "draw": "layernorm.experiments.draw",
+    "handwriting": "layernorm.experiments.handwriting",
 }
 """Every experiment's module; it holds the experiment as `EXPERIMENT`."""
 
