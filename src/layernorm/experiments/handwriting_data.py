@@ -136,7 +136,7 @@ def load(data: Path | None) -> Handwriting:
 
 @functools.lru_cache(maxsize=1)  # one command asks for every run
 def _read(folder: Path) -> Handwriting:
-    lines, dropped = _unpacked(datasets.packed(IAM, folder), folder)
+    lines, dropped = _unpacked(datasets.packed(IAM, folder), folder / str(IAM.packed))
     train = [line for line in lines if line.list != VALID]
     if not train or len(train) == len(lines):
         raise RunError(f"{folder} has {len(train)} lines for training and {len(lines) - len(train)} for validation")
@@ -189,7 +189,7 @@ def _pack(folder: Path) -> bytes:
     return file.getvalue()
 
 
-def _unpacked(content: bytes, folder: Path) -> tuple[list[Line], str]:
+def _unpacked(content: bytes, path: Path) -> tuple[list[Line], str]:
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             names, lists, lengths, points, texts = (
@@ -197,12 +197,15 @@ def _unpacked(content: bytes, folder: Path) -> tuple[list[Line], str]:
             )
             dropped = str(arrays["dropped"])
     except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise RunError(f"{folder / str(IAM.packed)} is damaged or not a packed data set ({error})") from error
+        raise RunError(f"{path} is damaged or not a packed data set ({error}); {_ADVICE}") from error
     if not (len(names) == len(lists) == len(lengths) == len(texts) and int(lengths.sum()) == len(points)):
-        raise RunError(f"{folder / str(IAM.packed)} is damaged: its arrays do not fit together")
+        raise RunError(f"{path} is damaged: its arrays do not fit together; {_ADVICE}")
     parts = np.split(points, np.cumsum(lengths)[:-1])
     found = zip(names.tolist(), lists.tolist(), parts, texts.tolist(), strict=True)
     return [Line(*item) for item in found], dropped
+
+
+_ADVICE = "layernorm data prepare iam-ondb --source DIR makes the one in the cache anew"
 
 
 def _counted(dropped: Counter[str]) -> str:
