@@ -292,14 +292,16 @@ def read_strokes(path: Path) -> np.ndarray:
             [(int(point.attrib["x"]), int(point.attrib["y"])) for point in stroke.iter("Point")]
             for stroke in root.iter("Stroke")
         ]
+        rows = [(x, y, number == len(stroke)) for stroke in strokes for number, (x, y) in enumerate(stroke, 1)]
+        points = np.array(rows, np.int64).reshape(len(rows), 3)
     except OSError as error:
         raise RunError(f"cannot read {path}: {reason(error)}") from error
-    except (ElementTree.ParseError, KeyError, ValueError) as error:
+    except (ElementTree.ParseError, LookupError, ValueError, OverflowError) as error:
         raise RunError(f"{path} is damaged ({error})") from error
-    rows = [(x, y, number == len(stroke)) for stroke in strokes for number, (x, y) in enumerate(stroke, 1)]
-    points = np.array(rows, np.int32).reshape(len(rows), 3)
     points[:, :2] = np.diff(points[:, :2], axis=0, prepend=points[:1, :2])
-    return points
+    if np.abs(points).max(initial=0) > np.iinfo(np.int32).max:
+        raise RunError(f"{path} is damaged (an offset is beyond 32 bits)")
+    return points.astype(np.int32)
 
 
 def _text(path: Path) -> str:
