@@ -28,7 +28,7 @@ from .report import (
 from .run_folder import CHECKPOINT, Run
 from .verdicts import order, spread, too_little
 
-NORMS = {"none": "baseline", "layer": "layer norm", "rms": "RMS norm"}
+NORMS = {"none": "baseline", "layer": "layer norm", "rms": "RMS norm", "weight": "weight norm"}
 """The norms in the order of showing, with their names in figures and tables."""
 
 CLAIM = (
@@ -291,5 +291,7 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
         found.append(Deviation("stand-in", text))
     if any(run.config["norm"] == "rms" for run in runs):
         found.append(Deviation("I", "RMS norm is not in the paper: the cell is divided by its root mean square."))
+    if any(run.config["norm"] == "weight" for run in runs):
+        found.append(Deviation("I", "Weight norm is not in the paper's experiment: of the LSTMs' weights alone."))
     names = ("epochs", "glimpses", "hidden", "latent", "read_size", "write_size", "batch_size", "learning_rate")
     return found + departures(runs, {name: getattr(Config(), name) for name in names})
