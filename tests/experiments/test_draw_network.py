@@ -257,3 +257,15 @@ def test_one_seed_gives_every_norm_the_same_weights():
     assert torch.equal(weights["none"], weights["rms"])
     assert weights["none"].std().item() == pytest.approx(0.1, rel=0.02), "N(0, 0.01)"
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_weight_norm_starts_as_the_network_without():
+    x, noise = torch.rand(2, 784).round(), torch.randn(2, 2, 100)
+    bounds = []
+    for norm in ("none", "weight"):
+        model = build(Config(norm=norm, seed=3, glimpses=2, hidden=64))
+        parts = model(x, noise)
+        bounds.append((parts.kl + parts.reconstruction).detach())
+        (parts.kl + parts.reconstruction).sum().backward()
+        assert all(p.grad.isfinite().all() for p in model.parameters())
+    torch.testing.assert_close(*bounds, rtol=1e-5, atol=0)  # direction and length multiply to the same weights

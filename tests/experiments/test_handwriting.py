@@ -2,7 +2,9 @@
 
 import json
 import math
+import shutil
 import xml.etree.ElementTree as ElementTree
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from layernorm import cli
 from layernorm.experiments import experiment, handwriting, mixture, pen
 from layernorm.experiments import handwriting_data as data
 from layernorm.experiments import handwriting_sampling as sampling
+from layernorm.experiments.errors import RunError
 from layernorm.experiments.handwriting_network import Synthesis, clipped, one_hot
 from layernorm.experiments.handwriting_scan import Cell, scan, window_step
 
@@ -83,8 +86,28 @@ def test_the_density_is_finite_far_out_and_at_the_edge():
     )
 
 
+@pytest.mark.parametrize("extreme", [-1e3, -50.0, 50.0, 1e3])
+@pytest.mark.parametrize("number", range(6, 13))  # of the second component's six, and of the first one's rho
+def test_no_component_makes_a_loss_or_a_gradient_infinite(number, extreme):
+    y = torch.zeros(1 + 6 * 2)
+    y[number] = extreme
+    y.requires_grad_()
+    value = mixture.log_density(y, torch.tensor([0.5, -0.3, 1.0]))
+    assert torch.isfinite(value)
+    assert torch.autograd.grad(value, y)[0].isfinite().all()
+    drawn = mixture.draw(y.detach(), 0.0, torch.Generator().manual_seed(0))
+    assert drawn.isfinite().all()
+
+
+@pytest.mark.parametrize("bias", [50.0, 1e6, 1e300])
+def test_a_large_bias_draws_the_most_probable_components_mean(bias):
+    y = torch.tensor([5.0, 0.2, 0.1, -1.0, 1.0, 2.0, 3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    drawn = mixture.draw(y, bias, torch.Generator().manual_seed(0))
+    assert drawn[:2].tolist() == [-1.0, 2.0]
+
+
 def test_drawn_points_have_the_mixtures_moments():
-    y = torch.tensor([1.0, 0.0, 0.5, 2.0, math.log(0.5), math.log(2.0), 0.7])[[0, 1, 2, 3, 4, 5, 6]]
+    y = torch.tensor([1.0, 0.0, 0.5, 2.0, math.log(0.5), math.log(2.0), 0.7])
     random = torch.Generator().manual_seed(0)
     drawn = torch.stack([mixture.draw(y, 0.0, random) for _ in range(4000)])
     assert drawn[:, 0].mean() == pytest.approx(0.5, abs=0.03)
@@ -204,6 +227,21 @@ def test_padding_never_counts(norm):
     torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-12)
 
 
+def test_a_process_without_a_line_of_the_last_batch_adds_nothing(iam):
+    """6 lines in batches of 5: the second of two processes gets none of the last line, and must have gradients."""
+    lines = data.load(iam)
+    shares = []
+    for rank in (0, 1):
+        accelerator = SimpleNamespace(device=torch.device("cpu"), process_index=rank, num_processes=2)
+        config = handwriting.Config(units=4, mixtures=1, points=9, batch_size=5)
+        task = handwriting.task(config, lines, accelerator)
+        loss = task.loss(task.model, 1)
+        loss.backward()
+        shares.append((loss.item(), max(float(p.grad.abs().max()) for p in task.model.parameters())))
+    assert min(shares[0]) > 0
+    assert shares[1] == (0.0, 0.0)
+
+
 # The network.
 
 
@@ -245,6 +283,37 @@ def test_writing_stops_when_the_window_has_read_the_text():
     assert len(points) != len(other) or not np.array_equal(points, other)
     points, finished = sampling.write(model, sampling.Options(text="hello there", points=7))
     assert (len(points), finished) == (7, False)
+
+
+def test_a_window_that_runs_past_the_text_at_once_stops():
+    """Its weights are all 0 in float32 then, the one of the place after the text among them."""
+    torch.manual_seed(0)
+    model = Synthesis(None, units=6, mixtures=2, pace=50.0).eval()
+    points, finished = sampling.write(model, sampling.Options(text="hi"))
+    assert (len(points), finished) == (0, True)
+
+
+def test_a_diverged_network_is_named():
+    model = Synthesis(None, units=6, mixtures=2).eval()
+    torch.nn.init.constant_(model.output.bias, math.nan)
+    with pytest.raises(RunError, match="its training has diverged"):
+        sampling.write(model, sampling.Options(text="hi"))
+
+
+def test_the_priming_line_is_scaled_as_the_run_was(trained, iam, tmp_path, monkeypatch):
+    """A data set with other lines has another mean and deviation."""
+    run = tmp_path / "run"
+    shutil.copytree(trained / "handwriting-layer-s0", run)
+    environment = json.loads((run / "environment.json").read_text())
+    environment["data"] |= {"mean": [1.0, 2.0], "deviation": [3.0, 4.0]}
+    (run / "environment.json").write_text(json.dumps(environment))
+    given = []
+    monkeypatch.setattr(sampling, "write", lambda *arguments: given.append(arguments[2]) or (np.zeros((1, 3)), True))
+    command = ["sample", "handwriting", str(run), "--text", "a", "--prime", "a01-000u-02", "--data", str(iam)]
+    assert cli.main([*command, "--out", str(tmp_path / "out")]) == 0
+    line = data.find_line(data.load(iam), "a01-000u-02")
+    expected = (line.points[1:, :2] - np.array([1.0, 2.0])) / np.array([3.0, 4.0])
+    np.testing.assert_allclose(given[0][1:, :2], expected, rtol=1e-6)
 
 
 def test_pictures_are_whole():

@@ -45,6 +45,9 @@ def test_strokes_become_offsets_and_ends(times, tmp_path):
         (xml(STROKES, False).replace('y="18"', 'z="18"'), "is damaged"),
         (xml(STROKES, False).replace('y="18"', 'y="x"'), "is damaged"),
         ("<html><body>Please log in</body></html>", "is not a line's strokes: its root is 'html'"),
+        (xml(STROKES, False).replace("ISO-8859-1", "unheard-of"), "is damaged"),
+        (xml(STROKES, False).replace('y="18"', 'y="99999999999"'), "is damaged"),
+        (xml(STROKES, False).replace('y="18"', f'y="{2**63}"'), "is damaged"),
         ("", "is damaged"),
     ],
 )

@@ -74,6 +74,7 @@ def test_a_run_without_or_with_a_damaged_checkpoint_is_refused(digits, tmp_path,
         (handwriting, None, "has no checkpoint yet"),
         (handwriting, b"", "is damaged or not a checkpoint"),
         (handwriting, whole[:-50], "is damaged or not a checkpoint"),
+        (handwriting | {"norm": "bogus"}, b"x", "has an impossible value: norm is 'bogus', not one of none, layer, "),
         (
             config | {"experiment": "handwriting"},
             b"x",

@@ -42,8 +42,10 @@ BOUNDED = 20.0
 class Config:
     """Options of the experiment; the defaults are the paper's protocol."""
 
-    norm: Literal["none", "layer", "rms"] = option(
-        "layer", "what is normalised: nothing; the cell on its way to h, in both LSTMs (layer, rms)", several="norm"
+    norm: Literal["none", "layer", "rms", "weight"] = option(
+        "layer",
+        "what is normalised in both LSTMs: nothing, the cell on its way to h (layer, rms), the weights",
+        several="norm",
     )
     seed: int = option(0, "of the initial weights, the order of the cases and the noise", several="seeds", least=0)
     epochs: int = option(200, "passes over the training set", least=1)
@@ -187,7 +189,7 @@ class DRAW(nn.Module):
     """The network.
 
     Args:
-        norm: of the cells on their way to h (eqs. 29-31): "layer", "rms" or None.
+        norm: of the cells on their way to h (eqs. 29-31): "layer" or "rms"; of the weights: "weight"; or None.
         glimpses: T.
         hidden: units of each LSTM.
         latent: size of z.
@@ -269,8 +271,12 @@ def build(config: Config) -> DRAW:
         )  # fmt: skip
         for name, parameter in model.named_parameters():
             kind = name.rpartition(".")[2]
-            if kind.startswith("weight"):
+            if kind.startswith("weight") or kind == "original1":  # under weight norm the directions, and from
                 nn.init.normal_(parameter, 0, config.deviation)
             elif kind.startswith("bias"):
                 nn.init.zeros_(parameter)
+        for name, gain in model.named_parameters():  # their lengths the gains
+            if name.endswith("original0"):
+                direction = model.get_parameter(f"{name[:-1]}1")
+                gain.data.copy_(direction.detach().norm(dim=1, keepdim=True))
     return model

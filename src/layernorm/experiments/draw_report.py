@@ -17,7 +17,9 @@ from .report import (
     Picture,
     Report,
     Table,
+    by_norm,
     curve,
+    departures,
     seconds_per_update,
     unequal,
     unfinished,
@@ -26,7 +28,7 @@ from .report import (
 from .run_folder import CHECKPOINT, Run
 from .verdicts import order, spread, too_little
 
-NORMS = {"none": "baseline", "layer": "layer norm", "rms": "RMS norm"}
+NORMS = {"none": "baseline", "layer": "layer norm", "rms": "RMS norm", "weight": "weight norm"}
 """The norms in the order of showing, with their names in figures and tables."""
 
 CLAIM = (
@@ -59,7 +61,14 @@ def report(runs: Sequence[Run]) -> Report:
     """The report on runs of `draw`, finished or not."""
     apart = variants(runs, row=("norm", "glimpses"))
     counts = sorted({run.config["glimpses"] for run in runs})
-    found = [Block(f"{count} {item.mark}".strip(), _groups(item.runs, count)) for count in counts for item in apart]
+    found = [
+        Block(
+            f"{count} {item.mark}".strip(),
+            by_norm((run for run in item.runs if run.config["glimpses"] == count), NORMS),
+        )
+        for count in counts
+        for item in apart
+    ]
     blocks = [block for block in found if block.groups]
     pictures, notes = _pictures(blocks)
     return Report(
@@ -78,13 +87,6 @@ def report(runs: Sequence[Run]) -> Report:
         runs=runs,
         pictures=pictures,
     )
-
-
-def _groups(runs: Sequence[Run], glimpses: int) -> dict[str, Group]:
-    """The runs with so many glimpses that have records, by norm."""
-    alike = [run for run in runs if run.config["glimpses"] == glimpses and run.records]
-    groups = {norm: [run for run in alike if run.config["norm"] == norm] for norm in NORMS}
-    return {norm: group for norm, group in groups.items() if group}
 
 
 def _curve(block: Block, norm: str, metric: str) -> Curve:
@@ -289,19 +291,7 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
         found.append(Deviation("stand-in", text))
     if any(run.config["norm"] == "rms" for run in runs):
         found.append(Deviation("I", "RMS norm is not in the paper: the cell is divided by its root mean square."))
-    return found + _departures(runs)
-
-
-def _departures(runs: Sequence[Run]) -> list[Deviation]:
-    """Options that differ from the paper's protocol."""
-    protocol = Config()
-    found = []
-    for name in ("epochs", "glimpses", "hidden", "latent", "read_size", "write_size", "batch_size", "learning_rate"):
-        others = sorted({run.config[name] for run in runs} - {getattr(protocol, name)})
-        if others:
-            text = f"{name} is {' or '.join(map(str, others))}; the paper's protocol has {getattr(protocol, name)}."
-            found.append(Deviation("I", text))
-    if any(run.config.get("precision") != "float32" for run in runs):
-        precisions = sorted({str(run.config.get("precision")) for run in runs})
-        found.append(Deviation("I", f"Mixed precision: {', '.join(precisions)}."))
-    return found
+    if any(run.config["norm"] == "weight" for run in runs):
+        found.append(Deviation("I", "Weight norm is not in the paper's experiment: of the LSTMs' weights alone."))
+    names = ("epochs", "glimpses", "hidden", "latent", "read_size", "write_size", "batch_size", "learning_rate")
+    return found + departures(runs, {name: getattr(Config(), name) for name in names})

@@ -136,7 +136,7 @@ def load(data: Path | None) -> Handwriting:
 
 @functools.lru_cache(maxsize=1)  # one command asks for every run
 def _read(folder: Path) -> Handwriting:
-    lines, dropped = _unpacked(datasets.packed(IAM, folder), folder)
+    lines, dropped = _unpacked(datasets.packed(IAM, folder), folder / str(IAM.packed))
     train = [line for line in lines if line.list != VALID]
     if not train or len(train) == len(lines):
         raise RunError(f"{folder} has {len(train)} lines for training and {len(lines) - len(train)} for validation")
@@ -189,7 +189,7 @@ def _pack(folder: Path) -> bytes:
     return file.getvalue()
 
 
-def _unpacked(content: bytes, folder: Path) -> tuple[list[Line], str]:
+def _unpacked(content: bytes, path: Path) -> tuple[list[Line], str]:
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             names, lists, lengths, points, texts = (
@@ -197,12 +197,15 @@ def _unpacked(content: bytes, folder: Path) -> tuple[list[Line], str]:
             )
             dropped = str(arrays["dropped"])
     except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise RunError(f"{folder / str(IAM.packed)} is damaged or not a packed data set ({error})") from error
+        raise RunError(f"{path} is damaged or not a packed data set ({error}); {_ADVICE}") from error
     if not (len(names) == len(lists) == len(lengths) == len(texts) and int(lengths.sum()) == len(points)):
-        raise RunError(f"{folder / str(IAM.packed)} is damaged: its arrays do not fit together")
+        raise RunError(f"{path} is damaged: its arrays do not fit together; {_ADVICE}")
     parts = np.split(points, np.cumsum(lengths)[:-1])
     found = zip(names.tolist(), lists.tolist(), parts, texts.tolist(), strict=True)
     return [Line(*item) for item in found], dropped
+
+
+_ADVICE = "layernorm data prepare iam-ondb --source DIR makes the one in the cache anew"
 
 
 def _counted(dropped: Counter[str]) -> str:
@@ -289,14 +292,16 @@ def read_strokes(path: Path) -> np.ndarray:
             [(int(point.attrib["x"]), int(point.attrib["y"])) for point in stroke.iter("Point")]
             for stroke in root.iter("Stroke")
         ]
+        rows = [(x, y, number == len(stroke)) for stroke in strokes for number, (x, y) in enumerate(stroke, 1)]
+        points = np.array(rows, np.int64).reshape(len(rows), 3)
     except OSError as error:
         raise RunError(f"cannot read {path}: {reason(error)}") from error
-    except (ElementTree.ParseError, KeyError, ValueError) as error:
+    except (ElementTree.ParseError, LookupError, ValueError, OverflowError) as error:
         raise RunError(f"{path} is damaged ({error})") from error
-    rows = [(x, y, number == len(stroke)) for stroke in strokes for number, (x, y) in enumerate(stroke, 1)]
-    points = np.array(rows, np.int32).reshape(len(rows), 3)
     points[:, :2] = np.diff(points[:, :2], axis=0, prepend=points[:1, :2])
-    return points
+    if np.abs(points).max(initial=0) > np.iinfo(np.int32).max:
+        raise RunError(f"{path} is damaged (an offset is beyond 32 bits)")
+    return points.astype(np.int32)
 
 
 def _text(path: Path) -> str:

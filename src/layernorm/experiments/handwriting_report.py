@@ -15,7 +15,9 @@ from .report import (
     Picture,
     Report,
     Table,
+    by_norm,
     curve,
+    departures,
     first_reaching,
     seconds_per_update,
     unequal,
@@ -44,7 +46,7 @@ Groups = dict[str, list[Run]]
 def report(runs: Sequence[Run]) -> Report:
     """The report on runs of `handwriting`, finished or not."""
     apart = variants(runs, row=("norm",))
-    blocks = [(item.mark, groups) for item in apart if (groups := _groups(item.runs))]
+    blocks = [(item.mark, groups) for item in apart if (groups := by_norm(item.runs, NORMS))]
     pictures, failed = _pictures(runs)
     return Report(
         title="Handwriting synthesis, Figure 5",
@@ -62,12 +64,6 @@ def report(runs: Sequence[Run]) -> Report:
         runs=runs,
         pictures=pictures,
     )
-
-
-def _groups(runs: Sequence[Run]) -> Groups:
-    """The runs that have records, by norm."""
-    groups = {norm: [run for run in runs if run.config["norm"] == norm and run.records] for norm in NORMS}
-    return {norm: group for norm, group in groups.items() if group}
 
 
 def _curve(groups: Groups, norm: str, metric: str = METRIC) -> Curve:
@@ -227,11 +223,4 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
     if not data.get("original"):
         found.append(Deviation("stand-in", "The lines are not those of the published lists (their number differs)."))
     protocol = {"batch_size": 8, "points": 500, "units": 400, "mixtures": 20, "valid_lines": 0}
-    for name, value in protocol.items():
-        others = sorted({run.config[name] for run in runs} - {value})
-        if others:
-            text = f"{name} is {' or '.join(map(str, others))}; the paper's protocol has {value or 'all'}."
-            found.append(Deviation("I", text))
-    if any(run.config.get("precision") != "float32" for run in runs):
-        found.append(Deviation("I", "Mixed precision: bfloat16."))
-    return found
+    return found + departures(runs, protocol)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -63,8 +63,11 @@ def sample(run: Run, options: Options, settings: SampleSettings) -> Sequence[Pat
     if options.prime:
         data = handwriting_data.load(settings.data)
         line = handwriting_data.find_line(data, options.prime)
-        prime, prime_text = data.normalised(line), line.text
+        # in the deviations that the network knows, whatever other lines this data set has
+        prime, prime_text = replace(data, mean=mean, deviation=deviation).normalised(line), line.text
     points, finished = write(model, options, prime, prime_text or "")
+    if not len(points):
+        print("nothing is written: the window was at the text's end before the first point")
     if not finished:
         print(f"stopped at {len(points)} points: the window has not read to the text's end")
     strokes = pen.strokes(points, mean, deviation)
@@ -113,6 +116,9 @@ def write(
     Returns:
         the points after the priming ones, normalised, `(n, 3)`, and whether the window came to the text's end:
         phi(t, U + 1) was the largest.
+
+    Raises:
+        RunError: what the network says is not finite.
     """
     whole = f"{prime_text} {options.text}" if prime is not None else options.text
     text = torch.from_numpy(encode(whole))[None]
@@ -128,8 +134,11 @@ def write(
     written: list[np.ndarray] = []
     for _ in range(limit):
         y, phi, state = model.step(point, codes, state)
-        if int(phi.argmax()) == len(whole):
+        # past U + 1 in all components phi(t, U + 1) is the largest, though in float32 every phi may be 0
+        if int(phi.argmax()) == len(whole) or float(state.kappa.min()) > len(whole) + 1:
             return _rows(written), True
+        if not y.isfinite().all():
+            raise RunError(f"the network's output is not finite after {len(written)} points: its training has diverged")
         point = mixture.draw(y[0], options.bias, generator)[None]
         written.append(point[0].numpy())
     return _rows(written), False

@@ -9,10 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+BOUNDED = 15.0
+"""What the network says of sigma and rho is cut to +-15: deviations from 3e-7 to 3e6, far from any pen's. Beyond about
+40 a square overflows in float32, and one such component makes every gradient NaN, however small its share."""
+
 
 class Mixture(NamedTuple):
-    """Parameters `(..., M)` as the network gives them, `end` `(...)`: pi by softmax, sigma by exp, rho by tanh, the
-    probability of a stroke's end by sigmoid(-end)."""
+    """Parameters `(..., M)` as the network gives them, sigma and rho cut to `BOUNDED`, `end` `(...)`: pi by softmax,
+    sigma by exp, rho by tanh, the probability of a stroke's end by sigmoid(-end)."""
 
     end: Tensor
     pi: Tensor
@@ -25,7 +29,8 @@ class Mixture(NamedTuple):
 
 def split(y: Tensor) -> Mixture:
     """The parameters in the network's output `(..., 1 + 6 M)`."""
-    return Mixture(y[..., 0], *y[..., 1:].chunk(6, -1))
+    pi, mu1, mu2, *others = y[..., 1:].chunk(6, -1)
+    return Mixture(y[..., 0], pi, mu1, mu2, *(part.clamp(-BOUNDED, BOUNDED) for part in others))
 
 
 def log_density(y: Tensor, point: Tensor) -> Tensor:
@@ -71,7 +76,9 @@ def draw(y: Tensor, bias: float, generator: torch.Generator) -> Tensor:
     Source: Graves 2013, eqs. 61-62.
     """
     part = split(y)
-    j = int(torch.multinomial(torch.softmax(part.pi * (1 + bias), -1), 1, generator=generator))
+    # less the largest, in float64: no bias can make an infinity of it
+    sharp = (part.pi - part.pi.max()).double() * (1 + bias)
+    j = int(torch.multinomial(torch.softmax(sharp, -1).to(y.dtype), 1, generator=generator))
     z1, z2 = torch.randn(2, generator=generator, dtype=y.dtype)
     rho = torch.tanh(part.rho[j])
     x1 = part.mu1[j] + torch.exp(part.sigma1[j] - bias) * z1

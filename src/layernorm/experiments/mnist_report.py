@@ -13,7 +13,9 @@ from .report import (
     Panel,
     Report,
     Table,
+    by_norm,
     curve,
+    departures,
     first_reaching,
     seconds_per_update,
     unequal,
@@ -58,7 +60,11 @@ def report(runs: Sequence[Run]) -> Report:
     """The report on runs of `mnist` or `digits`, finished or not."""
     apart = variants(runs, row=("norm", "batch_size"))
     sizes = sorted({run.config["batch_size"] for run in runs}, reverse=True)
-    found = [Block(size, item.mark, _groups(item.runs, size)) for size in sizes for item in apart]
+    found = [
+        Block(size, item.mark, by_norm((run for run in item.runs if run.config["batch_size"] == size), NORMS))
+        for size in sizes
+        for item in apart
+    ]
     blocks = [block for block in found if block.groups]
     name = runs[0].experiment
     return Report(
@@ -75,13 +81,6 @@ def report(runs: Sequence[Run]) -> Report:
         deviations=_deviations(runs),
         runs=runs,
     )
-
-
-def _groups(runs: Sequence[Run], size: int) -> dict[str, Group]:
-    """The runs of a batch size that have records, by norm."""
-    at_size = [run for run in runs if run.config["batch_size"] == size and run.records]
-    groups = {norm: [run for run in at_size if run.config["norm"] == norm] for norm in NORMS}
-    return {norm: group for norm, group in groups.items() if group}
 
 
 def _curve(groups: dict[str, Group], norm: str, metric: str) -> Curve:
@@ -256,7 +255,7 @@ def _list(texts: Iterable[str]) -> str:
 
 
 def _deviations(runs: Sequence[Run]) -> list[Deviation]:
-    config, data = runs[0].config, runs[0].environment["data"]
+    name, config, data = runs[0].experiment, runs[0].config, runs[0].environment["data"]
     sizes = {run.config["batch_size"] for run in runs}
     found = [
         Deviation("I", "ReLU in the hidden layers; the paper does not name the activation."),
@@ -269,7 +268,7 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
         limit = config["unbiased_up_to"]
         text = f"Batch norm divides by M - 1 up to batch size {limit} as in the paper; above it by M, left open there."
         found.append(Deviation("I", text))
-    if runs[0].experiment == "digits":
+    if name == "digits":
         text = (
             f"scikit-learn's 1797 digits of 8 x 8 pixels ({1397 - config['held_out']} for training, "
             f"{config['held_out']} held out, 400 for testing) in place of MNIST, "
@@ -278,21 +277,5 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
         found.append(Deviation("stand-in", text))
     elif not data.get("original"):
         found.append(Deviation("stand-in", "The data files' content is not the original MNIST's (other SHA-256)."))
-    found.extend(_departures(runs))
-    return found
-
-
-def _departures(runs: Sequence[Run]) -> list[Deviation]:
-    """Options that differ from the paper's protocol."""
-    mnist = runs[0].experiment == "mnist"
-    protocol = {"epochs": 60, **({"hidden": 1000, "held_out": 5000, "train_cases": 0} if mnist else {})}
-    found = []
-    for name, value in protocol.items():
-        others = sorted({run.config[name] for run in runs} - {value})
-        if others:
-            text = f"{name} is {' or '.join(map(str, others))}; the paper's protocol has {value or 'all'}."
-            found.append(Deviation("I", text))
-    if any(run.config.get("precision") != "float32" for run in runs):
-        precisions = sorted({str(run.config.get("precision")) for run in runs})
-        found.append(Deviation("I", f"Mixed precision: {', '.join(precisions)}."))
-    return found
+    protocol = {"epochs": 60, **({"hidden": 1000, "held_out": 5000, "train_cases": 0} if name == "mnist" else {})}
+    return found + departures(runs, protocol)

@@ -6,7 +6,7 @@ Also the sums that every experiment's report needs: curves over seeds, and when 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -166,6 +166,31 @@ def unequal(runs: Sequence[Run], apart: Sequence[str]) -> list[str]:
     if len({run.environment["data"].get("fingerprint") for run in runs}) > 1:
         notes.append("The runs were made on data sets with different content.")
     return notes
+
+
+def by_norm(runs: Iterable[Run], norms: Iterable[str]) -> dict[str, list[Run]]:
+    """The runs that have records, by norm, in the order of these norms; a norm without such a run is left out."""
+    able = [run for run in runs if run.records]
+    groups = {norm: [run for run in able if run.config["norm"] == norm] for norm in norms}
+    return {norm: group for norm, group in groups.items() if group}
+
+
+def departures(runs: Sequence[Run], protocol: Mapping[str, Any]) -> list[Deviation]:
+    """Options in which runs differ from the paper's protocol, and mixed precision.
+
+    Args:
+        protocol: the paper's values, 0 where it uses all there are.
+    """
+    found = []
+    for name, value in protocol.items():
+        others = sorted({run.config[name] for run in runs} - {value})
+        if others:
+            text = f"{name} is {' or '.join(map(str, others))}; the paper's protocol has {value or 'all'}."
+            found.append(Deviation("I", text))
+    precisions = sorted({str(run.config.get("precision")) for run in runs})
+    if precisions != ["float32"]:
+        found.append(Deviation("I", f"Mixed precision: {', '.join(precisions)}."))
+    return found
 
 
 @dataclass(frozen=True)

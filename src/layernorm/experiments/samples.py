@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from torch import nn
 
@@ -58,6 +59,10 @@ def configuration(kind: type[Config], run: Run) -> Config:
     missing = [name for name in names if name not in run.config]
     if missing:
         raise RunError(f"{path} lacks {', '.join(missing)}")
+    for name, hint in typing.get_type_hints(kind).items():
+        if typing.get_origin(hint) is Literal and run.config[name] not in typing.get_args(hint):
+            known = ", ".join(typing.get_args(hint))
+            raise RunError(f"{path} has an impossible value: {name} is {run.config[name]!r}, not one of {known}")
     try:
         return kind(**{name: run.config[name] for name in names})
     except (TypeError, ValueError) as error:
@@ -80,7 +85,7 @@ def restore(model: Model, run: Run) -> tuple[Model, int]:
     try:
         model.load_state_dict(checkpoint.under("model", tensors))
     except RuntimeError as error:
-        raise RunError(f"{path} does not fit this model ({str(error).splitlines()[0]})") from error
+        raise RunError(f"{path} does not fit this model ({' '.join(str(error).split())[:200]})") from error
     return model.eval(), header["state"]["update"]
 
 
