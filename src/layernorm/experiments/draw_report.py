@@ -293,5 +293,6 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
         found.append(Deviation("I", "RMS norm is not in the paper: the cell is divided by its root mean square."))
     if any(run.config["norm"] == "weight" for run in runs):
         found.append(Deviation("I", "Weight norm is not in the paper's experiment: of the LSTMs' weights alone."))
-    names = ("epochs", "glimpses", "hidden", "latent", "read_size", "write_size", "batch_size", "learning_rate")
+    names = ["epochs", "glimpses", "hidden", "latent", "read_size", "write_size", "batch_size", "learning_rate"]
+    names += ["deviation", "clip"]
     return found + departures(runs, {name: getattr(Config(), name) for name in names})

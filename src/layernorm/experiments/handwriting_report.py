@@ -144,12 +144,17 @@ def _findings(mark: str, groups: Groups) -> list[str]:
     goals = [*(first + share * (lowest - first) for share in (0.5, 0.75, 0.9)), lowest]
     ours, theirs = ([[_updates_to(goal, run) for run in group] for goal in goals] for group in (layer, none))
     texts = [f"{goal:.0f}" for goal in goals]
+    count = min(len(run.records) for run in (*layer, *none))
+    update = layer[0].records[count - 1]["update"]
+    ends = {norm: [run.records[count - 1][METRIC] for run in groups[norm]] for norm in ("layer", "none")}
     verdict = too_little(layer, none, unit="evaluation") or order(ours, theirs)
     head = f"Rows {mark}: updates" if mark else "Updates"
     return [
         f"{head} to a validation NLL of {' / '.join(texts)} nats in 500 points (the last is the lowest that all reach; "
         f"lowest to highest seed): layer norm {' / '.join(map(_range, ours))}, baseline "
         f"{' / '.join(map(_range, theirs))}: {verdict}.",
+        f"NLL after {update} updates: layer norm {spread(ends['layer'], 1)}, baseline {spread(ends['none'], 1)}: "
+        f"{too_little(layer, none, unit='evaluation') or order([ends['layer']], [ends['none']])}.",
         f"The baseline's best, {min(_curve(groups, 'none').mean):.1f}, is reached by the mean of layer norm at update "
         f"{_reached(groups, 'layer')}, by the baseline's at {_reached(groups, 'none')}.",
     ]
@@ -217,7 +222,9 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
         Deviation("I", "The window moves 0.05 characters a point at first (Graves does not tell the initial values)."),
         Deviation("I", "NLL over all points of the validation lines, times 500: shorter lines count by their points."),
         Deviation(
-            "S", "Derivatives of a sequence's loss are cut to +-100 at the outputs and +-10 at each LSTM's inputs."
+            "I",
+            "Derivatives of a sequence's loss are cut as by Graves, to +-100 at the outputs and +-10 at the LSTMs: "
+            "there at the inputs of each, not at its gates.",
         ),
     ]
     if not data.get("original"):
