@@ -274,7 +274,7 @@ def _two_pictures(place: str, name: str, run: Run, drawing: Drawing) -> list[Pic
 def _deviations(runs: Sequence[Run]) -> list[Deviation]:
     config, data = runs[0].config, runs[0].environment["data"]
     found = [
-        Deviation("S", "z of size 100, a 2 x 2 grid to read and a 5 x 5 grid to write, as the original model's code."),
+        Deviation("S", "Not in the paper, but in the protocol: z of size 100, a 2 x 2 grid to read, 5 x 5 to write."),
         Deviation("I", f"Weights start from N(0, {config['deviation']:g}^2); biases, states and the canvas at 0."),
         Deviation("I", f"The whole gradient is cut to norm {config['clip']:g}; the paper states no clipping."),
         Deviation(
