@@ -65,7 +65,7 @@ def test_unknown_options_suggest_the_nearest(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "nothing-like-it"], "there are: digits, handwriting, mnist"),
+        (["run", "nothing-like-it"], "there are: digits, mnist, draw, handwriting"),
         (["run", "--preset", "smoke"], "name comes before its options"),
         (["run", "digits", "--norm"], "--norm needs at least one value"),
         (["run", "digits", "--epochs", "0"], "--epochs must be at least 1, got 0"),
