@@ -43,7 +43,9 @@ class Cases:
         size: tuple[int, int],
         population: Mapping[str, Moments] | None,
     ) -> None:
-        self.counted, self.size, self.population = counted, size, population
+        self.counted, self.population = counted, population
+        T, B = size
+        self.cases = torch.full((T,), B) if counted is None else counted.sum((-2, -1))
         self.eps, self.eps_on = recurrence.formula.eps, recurrence.formula.eps_on
         self.found: dict[tuple[str, int], list[Moments]] = {}
 
@@ -59,7 +61,7 @@ class Cases:
         """Over the cases, (n,) or (T, n); ``found`` has those of the steps before."""
         mean, var = moments(z, None if self.counted is None else self.counted[t])
         if self.counted is not None:
-            enough = self.counted.sum((-2, -1)) >= 2
+            enough = self.cases >= 2
             if isinstance(t, slice):
                 steps = torch.arange(len(enough), device=z.device)
                 last = torch.where(enough, steps, 0).cummax(0).values if len(enough) else steps
@@ -71,15 +73,13 @@ class Cases:
 
     def statistics(self) -> Statistics:
         """Once every step is taken."""
-        T, B = self.size
         whole: dict[str, list[Moments]] = {}
         for gain, start in sorted(self.found):
             steps = self.found[gain, start]
             both = steps[0] if steps[0][0].dim() == 2 else tuple(torch.stack(part) for part in zip(*steps, strict=True))
             whole.setdefault(gain, []).append(both)  # type: ignore[arg-type]
-        cases = torch.full((T,), B) if self.counted is None else self.counted.sum((-2, -1))
         joined = {gain: [torch.cat(part, -1) for part in zip(*parts, strict=True)] for gain, parts in whole.items()}
-        return Statistics(cases, {gain: (mean, var) for gain, (mean, var) in joined.items()})
+        return Statistics(self.cases, {gain: (mean, var) for gain, (mean, var) in joined.items()})
 
 
 def moments(z: Tensor, counted: Tensor | None) -> Moments:
