@@ -14,9 +14,10 @@ ROOT = Path(layernorm.__file__).parent
 BELOW = {
     # room: the rooms that it may import
     "formula": set(),
-    "reference": {"formula"},
+    "schedule": set(),
+    "reference": {"formula", "schedule"},
     "native": {"formula"},
-    "gpu": {"formula"},
+    "gpu": {"formula", "schedule"},
     "backends": {"formula"},  # engines are imported by name, when they are used
     "functional": {"backends", "reference", "formula"},  # reference: its equations are the second derivative
     "geometry": {"functional", "formula"},

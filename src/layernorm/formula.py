@@ -215,6 +215,20 @@ class Recurrence:
                 shapes["bias_c"] = (H,)
         return shapes
 
+    @property
+    def vector_names(self) -> tuple[str, ...]:
+        """Which parameter stands where: the gains, what stands inside the normalisations and what outside, each of the
+        input's side and of the hidden side (the one normalisation of a sum has its gain on the input's side); gain and
+        bias of the cell. ``""``, or a name that this layer has no parameter of: no such term."""
+        f = self.formula
+        gains = {"split": ("gain_ih", "gain_hh"), "sum": ("gain", ""), None: ("", "")}[f.gates]
+        biases, none = ("bias_ih", "bias_hh"), ("", "")
+        inside = biases if f.gates is None or f.bias_inside else none
+        outside = none if f.gates is None else biases
+        if f.gates is not None and f.bias_inside:
+            outside = ("norm_bias_ih", "norm_bias_hh") if f.gates == "split" else ("norm_bias", "")
+        return (*gains, *inside, *outside, "gain_c", "bias_c")
+
     def encode(self) -> str:
         """As one string, the form in which an op's schema carries it; `decode` is the inverse."""
         return json.dumps(asdict(self), separators=(",", ":"))

@@ -75,7 +75,7 @@ def test_forward(N, dtype, norms, compiled):
     launch = norms._launch.forward(N)
     kernel = norms._forward_long if launch.columns < N else norms._forward_rows
     unit = {"N": 1, "x_m": 1, "residual_m": 1} if N == 1 else {}  # Triton takes a 1 for a constant
-    found = compiled(kernel, dtype, N % 16 == 0, norms._tile(launch), LAYER=True, **unit)
+    found = compiled(kernel, dtype, N % 16 == 0, launch.arguments, LAYER=True, **unit)
     check(found)
     if N % 16 == 0:  # what memory speed needs: 16 bytes a thread at a time
         assert "ld.global.v4.b32" in found[0]
@@ -87,19 +87,19 @@ def test_backward(N, dtype, norms, compiled):
     launch = norms._launch.backward(N)
     kernel = norms._backward_long if launch.columns < N else norms._backward_rows
     unit = {"N": 1, "x_m": 1, "dy_m": 1, "d_total_m": 1} if N == 1 else {}
-    check(compiled(kernel, dtype, N % 16 == 0, norms._tile(launch), **unit))
+    check(compiled(kernel, dtype, N % 16 == 0, launch.arguments, **unit))
 
 
 def test_what_is_not_there_is_left_out(norms, compiled):
     """RMS norm without gain and residual, nothing saved; and its backward."""
     absent = dict.fromkeys(["gain_ptr", "mean_ptr", "rest_ptr"])
     forward = absent | dict.fromkeys(["residual_ptr", "bias_ptr", "total_ptr", "r_ptr"]) | {"LAYER": False}
-    check(compiled(norms._forward_rows, "fp16", True, norms._tile(norms._launch.forward(1024)), **forward))
+    check(compiled(norms._forward_rows, "fp16", True, norms._launch.forward(1024).arguments, **forward))
     backward = absent | dict.fromkeys(["d_total_ptr", "d_gain_ptr", "d_bias_ptr"])
-    check(compiled(norms._backward_rows, "fp16", True, norms._tile(norms._launch.backward(1024)), **backward))
+    check(compiled(norms._backward_rows, "fp16", True, norms._launch.backward(1024).arguments, **backward))
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_sums_over_rows(dtype, norms, compiled):
-    check(compiled(norms._backward_long_parameters, dtype, True, norms._tile(norms._launch.PARAMETERS_LONG)))
-    check(compiled(norms._column_sum, dtype, True, norms._tile(norms._launch.COLUMN_SUM)))
+    check(compiled(norms._backward_long_parameters, dtype, True, norms._launch.PARAMETERS_LONG.arguments))
+    check(compiled(norms._column_sum, dtype, True, norms._launch.COLUMN_SUM.arguments))

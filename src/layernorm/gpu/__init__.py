@@ -1,10 +1,11 @@
-"""The GPU engine: Triton kernels for the two norm ops, NVIDIA first.
+"""The GPU engine: Triton kernels for the norm ops and the recurrent networks, NVIDIA first.
 
 Every argument has been checked by the time it comes here (`functional`). Under ``TRITON_INTERPRET=1``, set before
 Triton is imported, the same kernels run on the CPU, slowly: that is how they are tested where there is no GPU, and
 `backends` takes them there only when asked by name.
 
-Letters in shapes: M rows, N row length, P partial sums.
+Letters in shapes: T time steps, B batch, I input size, H hidden size, P projected size (H without projections),
+G gates, M rows, N row length; of partial sums there are P, too.
 """
 
 from __future__ import annotations
@@ -20,14 +21,19 @@ INTERPRETED = bool(triton.knobs.runtime.interpret)
 if not INTERPRETED and not torch.cuda.is_available():
     raise ImportError("PyTorch finds no CUDA device")
 
+from ..formula import Recurrence  # noqa: E402
 from ._norms import normalize_backward as normalize_backward  # noqa: E402
 from ._norms import normalize_forward as normalize_forward  # noqa: E402
 from ._norms import normalize_saved as normalize_saved  # noqa: E402
+from ._recurrent import recurrent_backward as recurrent_backward  # noqa: E402
+from ._recurrent import recurrent_forward as recurrent_forward  # noqa: E402
+from ._recurrent import recurrent_saved as recurrent_saved  # noqa: E402
 
 ISA = f"Triton {triton.__version__}" + (", interpreted on the CPU" if INTERPRETED else "")  # for `layernorm doctor`
 _TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def covers(op: str, device: str, dtype: torch.dtype, recurrence: str | None) -> bool:
-    """The norm ops in float32, bfloat16 and float16 on the GPU, under the interpreter on the CPU instead."""
-    return op == "normalize" and device == ("cpu" if INTERPRETED else "cuda") and dtype in _TYPES
+    """Every op in float32, bfloat16 and float16, but no batch norm; on the GPU, under the interpreter on the CPU."""
+    fits = recurrence is None or Recurrence.decode(recurrence).norm != "batch"
+    return fits and device == ("cpu" if INTERPRETED else "cuda") and dtype in _TYPES

@@ -1,4 +1,4 @@
-"""The nonlinearities of the gates, in float32. Arguments are cut off where the result no longer changes: no overflow."""
+"""The nonlinearities of the gates, in float32; arguments are cut off where the result no longer changes."""
 
 from __future__ import annotations
 

@@ -27,6 +27,13 @@ class Launch:
     warps: int
     programs: int = 1
 
+    @property
+    def arguments(self) -> dict[str, int]:
+        """As a kernel takes them; also whether a product and a sum may be one instruction: Triton's default differs
+        between its versions."""
+        fusion = {"enable_fp_fusion": True}
+        return {"ROWS": self.rows, "COLUMNS": self.columns, "num_warps": self.warps, **fusion}
+
 
 SHORT = 512  # up to here several rows a program: a row alone has too few bytes on their way to hide memory's latency
 FORWARD_LONG = 16384  # beyond, a row does not fit the registers of a program: 0 bytes, at 32768 236
@@ -63,3 +70,10 @@ def backward(N: int) -> Launch:
 
 PARAMETERS_LONG = Launch(rows=16, columns=128, warps=4, programs=4)  # `_backward_long_parameters`
 COLUMN_SUM = Launch(rows=64, columns=32, warps=4)  # `_column_sum`
+
+
+@functools.cache
+def step(H: int) -> Launch:
+    """For the kernels of `_steps`, where each of G gates has a tile."""
+    units = power_of_2(H)
+    return Launch(rows=max(1, 256 // units), columns=units, warps=min(16, max(4, units // 128)))

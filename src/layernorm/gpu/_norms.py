@@ -294,12 +294,6 @@ def _multiprocessors(device: torch.device) -> int:
     return 3 if device.type == "cpu" else torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def _tile(launch: _launch.Launch) -> dict[str, int]:
-    """Also whether a product and a sum may be one instruction: Triton's default differs between its versions."""
-    fusion = {"enable_fp_fusion": True}
-    return {"ROWS": launch.rows, "COLUMNS": launch.columns, "num_warps": launch.warps, **fusion}
-
-
 def normalize_forward(
     input: Tensor,
     residual: Tensor | None,
@@ -326,7 +320,7 @@ def normalize_forward(
         kernel[(triton.cdiv(M, launch.rows),)](
             x, more, _in_order(weight), _in_order(bias), y, total, *statistics,
             M, N, x.stride(0), 0 if more is None else more.stride(0), eps,
-            LAYER=norm == "layer", **_tile(launch),
+            LAYER=norm == "layer", **launch.arguments,
         )  # fmt: skip
     return results
 
@@ -372,17 +366,17 @@ def normalize_backward(
     with torch.cuda.device_of(input):
         if long:
             _backward_long[(triton.cdiv(M, launch.rows),)](
-                dy, more, x, _in_order(weight), *statistics, d_x, M, N, *strides, **_tile(launch)
+                dy, more, x, _in_order(weight), *statistics, d_x, M, N, *strides, **launch.arguments
             )
             if d_parameters:
                 _backward_long_parameters[across, P](
-                    dy, x, *statistics, d_gain, d_bias, M, N, dy.stride(0), x.stride(0), **_tile(tile)
+                    dy, x, *statistics, d_gain, d_bias, M, N, dy.stride(0), x.stride(0), **tile.arguments
                 )
         else:
             _backward_rows[(P,)](
-                dy, more, x, _in_order(weight), *statistics, d_x, d_gain, d_bias, M, N, *strides, **_tile(launch)
+                dy, more, x, _in_order(weight), *statistics, d_x, d_gain, d_bias, M, N, *strides, **launch.arguments
             )
         columns = triton.cdiv(N, _launch.COLUMN_SUM.columns)
         for part, found in zip(parts, d_parameters, strict=True):
-            _column_sum[(columns,)](part, found, P, N, **_tile(_launch.COLUMN_SUM))
+            _column_sum[(columns,)](part, found, P, N, **_launch.COLUMN_SUM.arguments)
     return [d_x, *d_parameters]

@@ -107,13 +107,7 @@ def _static(recurrence: Recurrence) -> _Static:
         GATES[recurrence.network], split, norm, span, {None: 0, "output": 1, "carry": 2}[f.cell],
         recurrence.norm == "rms", f.eps_on == "deviation", recurrence.nonlinearity == "relu", recurrence.projected,
     )  # fmt: skip
-    gains = {"split": ("gain_ih", "gain_hh"), "sum": ("gain", ""), None: ("", "")}[f.gates]
-    biases, none = ("bias_ih", "bias_hh"), ("", "")
-    inside = biases if f.gates is None or f.bias_inside else none
-    outside = none if f.gates is None else biases
-    if f.gates is not None and f.bias_inside:
-        outside = ("norm_bias_ih", "norm_bias_hh") if split else ("norm_bias", "")
-    order = ("weight_ih", "weight_hh", "weight_hr", *gains, *inside, *outside, "gain_c", "bias_c")
+    order = ("weight_ih", "weight_hh", "weight_hr", *recurrence.vector_names)
     saved = ["x", "statistics", "output"]
     saved += ["h"] if split or (recurrence.network == "GRU" and not over_all) else []
     saved += ["c"] if recurrence.network == "LSTM" else []

@@ -1,0 +1,201 @@
+"""The GPU engine's recurrent networks against the reference in float64: every formula, shape, mask and type."""
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from layernorm import reference
+from layernorm.formula import PLAIN, PRESETS, Formula, Recurrence
+
+gpu = pytest.importorskip("layernorm.gpu", exc_type=ImportError)
+
+FLOATS = [torch.float32, torch.bfloat16, torch.float16]
+# Times the reference's own error in that type, and so many units in the last place of the largest value beside it.
+# In 16 bits ours rounds the products of every step and what flows back through them, the reference only results.
+TIMES, UNITS = {torch.float32: 4.0, torch.bfloat16: 4.0, torch.float16: 4.0}, 8
+
+
+def setting(recurrence, T, B, I, H, P, lengths, reset, dtype, device, seed=0):  # noqa: E741
+    g = torch.Generator().manual_seed(seed)
+
+    def draw(*shape):
+        return torch.randn(*shape, dtype=torch.float64, generator=g).to(dtype).to(device)
+
+    P = P if recurrence.projected else H
+    state = [draw(B, size) for size in ((P, H) if recurrence.network == "LSTM" else (H,))]
+    shapes = recurrence.parameter_shapes(I, H, P).values()
+    params = [draw(*s) / (max(1, s[-1]) ** 0.5 if len(s) > 1 else 1) for s in shapes]
+    masks = [
+        torch.randint(0, T + 1, (B,), generator=g).to(device) if lengths else None,
+        (torch.rand(T, B, generator=g) < 0.3).to(device) if reset else None,
+    ]
+    return draw(T, B, I), state, params, *masks
+
+
+def both_ways(engine, arguments, recurrence, reverse, grads):
+    """Results and gradients, and the results of a call that saves nothing."""
+    n = 1 + len(arguments[1])
+    found = engine.recurrent_forward(*arguments, recurrence, reverse, True)
+    announced = engine.recurrent_saved(arguments[0], arguments[1], arguments[2], recurrence)
+    assert [(s.shape, s.dtype) for s in found[n:]] == [(s.shape, s.dtype) for s in announced]
+    back = engine.recurrent_backward(*arguments, found[n:], grads[0], grads[1:], recurrence, reverse)
+    return [*found[:n], *back], engine.recurrent_forward(*arguments, recurrence, reverse, False)
+
+
+def converted(arguments, dtype, device):
+    x, state, params, *masks = arguments
+    to = {"dtype": dtype, "device": device}
+    return (
+        x.to(**to),
+        [s.to(**to) for s in state],
+        [p.to(**to) for p in params],
+        *(m if m is None else m.to(device) for m in masks),
+    )
+
+
+def compare(recurrence, T, B, I, H, P, reverse, lengths, reset, device, dtype=torch.float32):  # noqa: E741
+    arguments = setting(recurrence, T, B, I, H, P, lengths, reset, dtype, device)
+    g = torch.Generator().manual_seed(1)
+    P = P if recurrence.projected else H
+    shapes = [(T, B, P), *(s.shape for s in arguments[1])]
+    grads = [torch.randn(shape, generator=g).to(dtype) for shape in shapes]
+    exact, _ = both_ways(
+        reference, converted(arguments, torch.float64, "cpu"), recurrence, reverse, [d.double() for d in grads]
+    )
+    rounded, _ = both_ways(reference, converted(arguments, dtype, "cpu"), recurrence, reverse, grads)
+    grads = [d.to(device) for d in grads]
+    got, inference = both_ways(gpu, arguments, recurrence, reverse, grads)
+    assert all(map(torch.equal, got, inference))
+    names = ["output", *recurrence.state_names, "d input", *(f"d {n}" for n in recurrence.state_names)]
+    names += [f"d {name}" for name in recurrence.parameter_names]
+    for name, a, r, e in zip(names, got, rounded, exact, strict=True):
+        assert a.shape == e.shape, name
+        assert a.dtype == dtype, name
+        if a.numel():
+            error = float((a.cpu().double() - e).abs().max())
+            largest = max(float(e.abs().max()), 1.0)
+            allowed = TIMES[dtype] * float((r.double() - e).abs().max()) + UNITS * torch.finfo(dtype).eps * largest
+            assert error <= allowed, (name, error, allowed)
+
+
+FIELDS = [("split", "sum", None), ("joint", "per_gate", "all"), ("output", "carry", None), (False, True), (True, False)]
+SPACE = list(itertools.product(*FIELDS, ("variance", "deviation"), ("layer", "rms")))
+SHAPES = [(3, 3, 4, 6, 3), (4, 7, 3, 17, 5), (3, 1, 2, 1, 1), (2, 5, 40, 33, 16), (2, 13, 5, 16, 7), (0, 2, 3, 4, 2)]
+SHAPES += [(3, 0, 2, 5, 2), (3, 4, 0, 3, 2)]
+
+
+def every_formula(network):
+    """A few for every field beside every other, with shapes, masks and directions that go round at other speeds."""
+    for k, (gates, span, cell, inside, gate_bias, eps_on, norm) in enumerate(SPACE):
+        if network != "LSTM" and cell is not None:
+            continue
+        forget = 0.0 if network == "RNN" else 0.5
+        formula = Formula(gates, span, cell, inside, gate_bias, eps=1e-3, eps_on=eps_on, forget_bias=forget)
+        if k % 4 == 0:
+            formula = dataclasses.replace(formula, biases="input")
+        if inside and k % 5 < 3:
+            formula = dataclasses.replace(formula, bias_again=True)
+        shape = SHAPES[k % len(SHAPES)]
+        projected = network == "LSTM" and k % 2 == 0 and shape[3] > 1
+        recurrence = Recurrence(network, formula, norm, k % 7 > 0, projected, "relu" if k % 2 else "tanh")
+        yield recurrence, (*shape, bool(k & 1), bool(k // 3 & 1), bool(k // 5 & 1))
+
+
+@pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
+def test_every_formula(network, device):
+    step = (
+        {"LSTM": 5, "GRU": 3, "RNN": 2}[network] if gpu.INTERPRETED else 1
+    )  # a kernel's run takes the interpreter 20 ms
+    for recurrence, arguments in list(every_formula(network))[::step]:
+        compare(recurrence, *arguments, device)
+
+
+PAPER = [Recurrence(network, PRESETS["paper"][network]) for network in ("LSTM", "GRU", "RNN")]
+
+
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    network=st.sampled_from(["LSTM", "GRU", "RNN"]), plain=st.booleans(), T=st.integers(0, 5), B=st.integers(0, 40),
+    I=st.integers(0, 40), H=st.integers(1, 70), reverse=st.booleans(), lengths=st.booleans(), reset=st.booleans(),
+    dtype=st.sampled_from(FLOATS),
+)  # fmt: skip
+def test_any_shape_and_type(network, plain, T, B, I, H, reverse, lengths, reset, dtype, device):  # noqa: E741
+    formula = PLAIN if plain else PRESETS["paper"][network]
+    compare(Recurrence(network, formula), T, B, I, H, H, reverse, lengths, reset, device, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("recurrence", PAPER, ids=lambda r: r.network)
+def test_16_bits(recurrence, dtype, device):
+    compare(recurrence, 4, 5, 20, 48, 48, False, True, True, device, dtype)
+    if recurrence.network == "LSTM":
+        compare(dataclasses.replace(recurrence, projected=True), 4, 5, 20, 48, 12, True, True, True, device, dtype)
+
+
+def rows_of(results, states):
+    """What there is a row of: output, final state, d input, d initial state."""
+    return results[: 2 * (1 + states)]
+
+
+def of_rows(arguments, rows):
+    x, state, params, lengths, reset = arguments
+    return x[:, rows], [s[rows] for s in state], params, lengths[rows], reset[:, rows]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("recurrence", PAPER, ids=lambda r: r.network)
+def test_a_step_of_a_row_does_not_depend_on_other_rows(recurrence, dtype, device):
+    """To the bit, given its summed inputs: the products are torch's, which may depend on the number of rows."""
+    arguments = setting(recurrence, 3, 9, 8, 20, 20, True, True, dtype, device)
+    states = len(arguments[1])
+    ones = [torch.ones(3, 9, 20, dtype=dtype, device=device), *(torch.ones_like(s) for s in arguments[1])]
+    together, _ = both_ways(gpu, arguments, recurrence, False, ones)
+    again, _ = both_ways(gpu, arguments, recurrence, False, ones)
+    assert all(map(torch.equal, together, again))
+    spoilt = [t.clone() for t in (arguments[0], *arguments[1])]
+    for t in spoilt:
+        t[..., 4, :] = float("nan")
+    others = [0, 1, 2, 3, 5, 6, 7, 8]
+    found, _ = both_ways(gpu, (spoilt[0], spoilt[1:], *arguments[2:]), recurrence, False, ones)
+    for k, (a, b) in enumerate(zip(rows_of(found, states), rows_of(together, states), strict=True)):
+        row = 1 if k in (0, 1 + states) else 0  # the sequences have their rows in the second place
+        assert torch.equal(
+            a.index_select(row, torch.tensor(others, device=device)),
+            b.index_select(row, torch.tensor(others, device=device)),
+        )
+    assert found[0][0, 4].isnan().all() or not arguments[3][4]
+
+
+def test_layouts(device):
+    """Tensors that lie otherwise in memory give what contiguous ones give."""
+    recurrence = PAPER[0]
+    arguments = setting(recurrence, 3, 4, 6, 8, 8, True, True, torch.float32, device)
+    ones = [torch.ones(3, 4, 8, device=device), *(torch.ones_like(s) for s in arguments[1])]
+
+    def strided(a):
+        padded = torch.full([2 * n + 3 for n in a.shape], float("nan"), device=device)
+        return padded[tuple(slice(1, 2 * n + 1, 2) for n in a.shape)].copy_(a)
+
+    def negated(a):
+        return torch._neg_view(-a)
+
+    expected, _ = both_ways(gpu, arguments, recurrence, True, ones)
+    for layout in (strided, negated):
+        x, state, params, lengths, reset = arguments
+        others = (layout(x), [layout(s) for s in state], [layout(p) for p in params], lengths, reset.T.contiguous().T)
+        found, _ = both_ways(gpu, others, recurrence, True, [layout(d) for d in ones])
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_spoilt_saved_tensors_are_an_error(device):
+    recurrence = PAPER[1]
+    arguments = setting(recurrence, 3, 4, 6, 8, 8, False, False, torch.float32, device)
+    found = gpu.recurrent_forward(*arguments, recurrence, False, True)
+    spoilt = [found[2][:2], *found[3:]]
+    with pytest.raises(RuntimeError, match=r"gru: expected saved tensors .*, got "):
+        gpu.recurrent_backward(*arguments, spoilt, found[0], [None], recurrence, False)
