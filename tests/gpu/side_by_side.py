@@ -69,6 +69,7 @@ def run(kernel, grid, *args, time_limit=30.0, jitter=0.0, **kwargs):
 
 
 def _share(argument):
+    """The interpreter takes a tensor on a CPU as it is; its copy back is then one onto itself: torch does none."""
     if isinstance(argument, tuple):
         for one in argument:
             _share(one)
@@ -82,8 +83,6 @@ def _program(report, grid, index, jitter, kernel, args, kwargs):
     builder = interpreter.interpreter_builder
     builder.grid_dim, builder.grid_idx = grid, index
     builder.set_grid_dim = builder.set_grid_idx = lambda *_: None
-    # It would copy each tensor onto itself at the end, and so write old numbers over those of programs still running.
-    interpreter.GridExecutor._restore_args_dev = lambda *_: None
     draw = random.Random(repr(index)).uniform
     if jitter:
         for name in ("create_masked_load", "create_masked_store"):
