@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+HERE = Path(__file__).parent
+FILES = [p.name for p in HERE.glob("test_*.py") if p != Path(__file__) and not p.match("*compilation.py")]
 
-@pytest.mark.parametrize("file", ["test_norm_kernels.py", "test_recurrent_kernels.py", "test_engine.py"])
+
+@pytest.mark.parametrize("file", sorted(FILES))
 def test_the_kernels(file):
     pytest.importorskip("triton", reason="Triton is not installed: no kernel has run")
     path = Path(__file__).with_name(file)
