@@ -51,8 +51,8 @@ def test_a_gpu_tensor_chooses_it_by_itself(monkeypatch):
 def test_what_it_has_no_kernel_for_is_an_error(device):
     with pytest.raises(RuntimeError, match=r"backend 'triton' has no kernel for normalize on .* in torch\.float64"):
         ln.functional.layer_norm(torch.zeros(2, 3, device=device).double(), (3,))
-    with pytest.raises(RuntimeError, match="backend 'triton' has no kernel for recurrent"):
-        ln.LSTM(3, 4, device=device)(torch.zeros(1, 1, 3, device=device))
+    with pytest.raises(RuntimeError, match=r"backend 'triton' has no kernel for recurrent on .* in torch\.float64"):
+        ln.LSTM(3, 4, device=device).double()(torch.zeros(1, 1, 3, device=device).double())
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -161,6 +161,107 @@ def test_wrong_arguments_are_errors(device):
         ln.functional.layer_norm(x, (4,))
     with pytest.raises(RuntimeError, match="expected weight of shape"):
         ln.functional.layer_norm(x, (3,), torch.ones(2, device=device))
+
+
+# --- Recurrent networks ---
+
+
+def recurrent(network, device, **keywords):
+    torch.manual_seed(0)
+    module = getattr(ln, network)(5, 6, device=device, **keywords)
+    with torch.no_grad():
+        for p in module.parameters():
+            p.add_(torch.randn(p.shape).to(device) * 0.2)
+    return module
+
+
+@pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
+def test_a_network_as_it_is_used(network, device):
+    """Two layers, two directions, packed rows: output, final state and every gradient are the reference's."""
+    module = recurrent(network, device, num_layers=2, bidirectional=True)
+    x = torch.randn(4, 3, 5).to(device).requires_grad_()
+
+    def results():
+        packed = torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([4, 1, 3]), enforce_sorted=False)
+        output, hx = module(packed)
+        hx = hx if isinstance(hx, tuple) else (hx,)
+        loss = sum((t * t.cos()).sum() for t in (output.data, *hx))
+        return [output.data, *hx, *torch.autograd.grad(loss, (x, *module.parameters()))]
+
+    got = results()
+    with ln.backends.use("reference"):
+        expected = results()
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_cell_and_projections(device):
+    cell, module = recurrent("LSTMCell", device), recurrent("LSTM", device, proj_size=2)
+    x = torch.randn(3, 2, 5).to(device)
+
+    def results():
+        h, c = cell(x[0])
+        output, hx = module(x)
+        loss = sum((t * t.cos()).sum() for t in (h, c, output, *hx))
+        return [h, c, output, *hx, *torch.autograd.grad(loss, (*cell.parameters(), *module.parameters()))]
+
+    got = results()
+    with ln.backends.use("reference"):
+        expected = results()
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_second_derivatives_of_a_network_are_the_references(device):
+    module = recurrent("GRU", device)
+    x = torch.randn(2, 2, 5).to(device).requires_grad_()
+
+    def second():
+        (dx,) = torch.autograd.grad((module(x)[0] ** 3).sum(), x, create_graph=True)
+        return torch.autograd.grad((dx**2).sum(), (x, module.weight_hh_l0))
+
+    got = second()
+    with ln.backends.use("reference"):
+        torch.testing.assert_close(got, second(), rtol=1e-4, atol=1e-4)
+
+
+def test_a_compiled_network_is_one_graph(device):
+    module = recurrent("LSTM", device)
+    torch._dynamo.reset()
+    compiled = torch.compile(module, fullgraph=True, dynamic=True, backend="aot_eager")
+    for T, B in ((3, 2), (2, 4)):
+        x = torch.randn(T, B, 5).to(device)
+        y, z = compiled(x)[0], module(x)[0]
+        assert torch.equal(y, z)
+        for a, b in zip(*(torch.autograd.grad(t.sum(), tuple(module.parameters())) for t in (y, z)), strict=True):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast(dtype, device):
+    module, x = recurrent("GRU", device), torch.randn(3, 2, 5).to(device)
+    with torch.autocast(device, dtype):
+        output, _ = module(x)
+    assert output.dtype == dtype
+    output.sum().backward()
+    assert module.weight_hh_l0.grad.dtype == torch.float32
+    torch.testing.assert_close(output.float(), module(x)[0], rtol=0.05, atol=0.05)
+
+
+def test_opcheck_of_the_recurrent_ops(device):
+    for network in ("LSTM", "GRU"):
+        module = recurrent(network, device)
+        params = [p.detach().requires_grad_() for p in module.parameters()]
+        recurrence, names = ln.functional._recurrent._encode(network, "layer", "paper", None, True, False, "tanh")
+        assert len(names) == len(params)
+        x = torch.randn(3, 2, 5).to(device).requires_grad_()
+        state = [torch.randn(2, 6).to(device) for _ in range(2 if network == "LSTM" else 1)]
+        params = [
+            dict(zip([n.removesuffix("_l0") for n, _ in module.named_parameters()], params, strict=True))[n]
+            for n in names
+        ]
+        args = (x, state, params, torch.tensor([3, 2]).to(device), None, recurrence, False, True, "triton")
+        torch.library.opcheck(torch.ops.layernorm.recurrent.default, args)
 
 
 # --- On a GPU only: none of these has ever run ---
