@@ -63,3 +63,57 @@ def backward(N: int) -> Launch:
 
 PARAMETERS_LONG = Launch(rows=16, columns=128, warps=4, programs=4)  # `_backward_long_parameters`
 COLUMN_SUM = Launch(rows=64, columns=32, warps=4)  # `_column_sum`
+
+
+@dataclass(frozen=True)
+class Persistent:
+    """A cooperative launch for a whole sequence (`_persistent`).
+
+    Args:
+        units: HS, of one program, with all their gates.
+        rows: BR, of one program.
+        pieces: programs that share out a row's units among them.
+        groups: of rows; pieces * groups programs in all, each on a multiprocessor of its own.
+        depth: of the sums that one warp adds up at a time.
+        warps: of a program; they share out the sums of the product among them.
+    """
+
+    units: int
+    rows: int
+    pieces: int
+    groups: int
+    depth: int
+    warps: int = 8
+
+
+def persistent(H: int, B: int, gates: int, size: int, multiprocessors: int, shared: int) -> Persistent | None:
+    """For H units of some gates whose weights take ``size`` bytes each; None: they do not fit.
+
+    The slices are the smallest, 8 units, that there are multiprocessors for: by H alone, not by B, and so are the
+    sums that a row's bits come from. Every group of rows has its own copy of the weights.
+    """
+    for units in (8, 16, 32):
+        pieces = -(-H // units)
+        if pieces > multiprocessors:
+            continue
+        rows = max(16, power_of_2(-(-B // (multiprocessors // pieces))))
+        depth = _depth(H)
+        if rows <= PERSISTENT_ROWS and _shared(H, gates, size, units, rows, depth) <= shared:
+            return Persistent(units, rows, pieces, -(-B // rows), depth)
+        return None
+    return None
+
+
+PERSISTENT_ROWS = 64  # beyond, the sums of the product take more registers than there are, and the product pays anyway
+
+
+def _depth(K: int, warps: int = 8) -> int:
+    """The largest that does not fill up K with more than an eighth of zeros."""
+    return next((d for d in (64, 32) if -(-K // (warps * d)) * warps * d * 8 <= K * 9), 16)
+
+
+def _shared(H: int, gates: int, size: int, units: int, rows: int, depth: int, warps: int = 8) -> int:
+    """Bytes of shared memory: the weights, and what the operand and the sums of the product go through."""
+    chunk = warps * depth
+    weights = gates * units * -(-H // chunk) * chunk * size
+    return weights + rows * chunk * size + gates * rows * units * warps * 4

@@ -1,0 +1,485 @@
+"""Whole sequences of a recurrent network in one cooperative launch: W_hh is read once and stays on the multiprocessors.
+
+A program owns a slice of the hidden units, with all their gates, for a group of the batch's rows. Its part of W_hh is in
+shared memory from before the first step until after the last, and its part of the state in registers. Groups of rows
+never wait for one another; within a group a step's programs exchange, through the L2 cache,
+
+- the operand of the product, forward h_{t-1}, backward da_{t+1}: by a barrier (`_grid`);
+- sums over the units of a normalisation, a few numbers a row: each is one 64-bit word with the step it belongs to in its
+  upper half, so that the reader of the word knows by itself when it is there, without a barrier.
+
+Forward: mean(W_hh h) over the units of a normalisation is a product with the mean of W_hh's rows. They are centred once,
+for all steps; what is left to exchange is the sum of squares. Of c, whose mean is not known beforehand, each program
+tells the mean and the sum of squares of its own units, which add up without cancellation (Chan, Golub, LeVeque 1983).
+
+Backward: with zhat = (z - mean) * r, d = da * gain and the centred rows W,
+
+    dz = r * (d - mean(d) - zhat * mean(d * zhat)),    dz W_hh = r * (d W - mean(d * zhat) * q),    q = zhat W
+
+(mean(d) falls out). The gain goes into the rows of W, and q is one product for all steps before the first: so da_t can be
+published before its row's sums are known, and one barrier a step is left.
+
+Every program adds a row's sums up in the same order: all see the same bits, in every run.
+
+Letters in shapes: T steps, B batch, H units, G gates, S spans, which are normalised each by itself; BR rows and HS units
+of a program.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..formula import GATES, Recurrence
+from . import _launch
+from ._elementwise import sigmoid, tanh
+from ._grid import arrive, wait
+from ._norms import _reciprocal_deviation, normalize_forward
+
+
+class Statistics(NamedTuple):
+    """Of every row and span, (T*B, S) in float32: the mean is mean + rest (`_norms`), r the reciprocal deviation."""
+
+    mean: Tensor | None = None
+    rest: Tensor | None = None
+    r: Tensor | None = None
+
+
+class Vectors(NamedTuple):
+    """Gains and biases in float32, (G*H) and for the cell (H); what is not there is None.
+
+    Of a norm over the sum of both sides the gain is ``gain_h``; without norms the two biases are the outside ones."""
+
+    gain_x: Tensor | None = None
+    outside_x: Tensor | None = None
+    gain_h: Tensor | None = None
+    outside_h: Tensor | None = None
+    gain_c: Tensor | None = None
+    bias_c: Tensor | None = None
+
+
+class Schedule(NamedTuple):
+    """Steps of each row (B,) in int32, and whether its state is zero before a step (T, B) in uint8; None: all, never."""
+
+    lengths: Tensor | None = None
+    cut: Tensor | None = None
+
+
+class Kept(NamedTuple):
+    """What the forward leaves: the final states (B, H) in float32, and for the backward, or else None, W_hh h before
+    the normalisation (T, B, G*H), h before each step (T, B, H), and what LN(c) is applied to (T, B, H) in float32."""
+
+    h: Tensor
+    c: Tensor | None
+    zh: Tensor | None
+    hs: Tensor
+    cs: Tensor | None
+
+
+_WIDE = tl.constexpr(bool(triton.knobs.runtime.interpret))  # its tl.dot takes bfloat16 for whole numbers
+
+
+# --- Parts of both kernels ---
+
+
+@triton.jit
+def _depth(chunk, WARPS: tl.constexpr, DEPTH: tl.constexpr):
+    """The summed index of a product in one chunk, (WARPS, DEPTH): each warp sums its own part."""
+    return chunk * WARPS * DEPTH + tl.arange(0, WARPS)[:, None] * DEPTH + tl.arange(0, DEPTH)[None, :]
+
+
+@triton.jit
+def _resident(
+    w_ptr, unit_at, within, k_stride, K: tl.constexpr, CHUNKS: tl.constexpr, WARPS: tl.constexpr, DEPTH: tl.constexpr
+):
+    """The program's columns of one factor of a product, CHUNKS times (WARPS, DEPTH, HS)."""
+    w = ()
+    for chunk in tl.static_range(CHUNKS):
+        k = _depth(chunk, WARPS, DEPTH)
+        inside = (k < K)[:, :, None] & within[None, None, :]
+        tile = tl.load(w_ptr + k[:, :, None] * k_stride + unit_at[None, None, :], mask=inside, other=0.0)
+        w += (tile.to(tl.float32) if _WIDE else tile,)
+    return w
+
+
+@triton.jit
+def _product(
+    operand_ptr, row_at, there, w, N: tl.constexpr, K: tl.constexpr, CHUNKS: tl.constexpr, WARPS: tl.constexpr,
+    DEPTH: tl.constexpr, BR: tl.constexpr, HS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Rows (BR, K) times N factors that are resident: N times (BR, HS). Other programs have just written the rows."""
+    sums = ()
+    for _ in tl.static_range(N):
+        sums += (tl.zeros([WARPS, BR, HS], tl.float32),)
+    for chunk in tl.static_range(CHUNKS):
+        k = _depth(chunk, WARPS, DEPTH)
+        inside = there[None, :, None] & (k < K)[:, None, :]
+        at = row_at[None, :, None] + k[:, None, :]
+        rows = tl.load(operand_ptr + at, mask=inside, other=0.0, cache_modifier=".cg").to(w[0].dtype)
+        added = ()
+        for n in tl.static_range(N):
+            added += (tl.dot(rows, w[n * CHUNKS + chunk], sums[n], input_precision=PRECISION),)
+        sums = added
+    z = ()
+    for n in tl.static_range(N):
+        z += (tl.sum(sums[n], 0),)
+    return z
+
+
+@triton.jit
+def _gates(pointer, at, inside, H: tl.constexpr, G: tl.constexpr):
+    """Of each gate (BR, HS), in float32."""
+    z = ()
+    for g in tl.static_range(G):
+        z += (tl.load(pointer + at + g * H, mask=inside, other=0.0).to(tl.float32),)
+    return z
+
+
+@triton.jit
+def _parameters(pointer, unit, within, H: tl.constexpr, G: tl.constexpr, ABSENT: tl.constexpr):
+    """Of each gate (1, HS); ABSENT where there is none."""
+    v = ()
+    for g in tl.static_range(G):
+        if pointer is None:
+            v += (tl.full([1, 1], ABSENT, tl.float32),)
+        else:
+            v += (tl.load(pointer + g * H + unit, mask=within, other=0.0)[None, :],)
+    return v
+
+
+@triton.jit
+def _standardized(z, statistics, at, there, inside, G: tl.constexpr, SHARE: tl.constexpr):
+    """(z - mean) * r by the statistics that there are, of each gate; ``at``: of a row's first span."""
+    result = ()
+    for g in tl.static_range(G):
+        u = z[g]
+        if statistics.mean is not None:
+            u -= tl.load(statistics.mean + at + g // SHARE, mask=there, other=0.0)[:, None]
+            u -= tl.load(statistics.rest + at + g // SHARE, mask=there, other=0.0)[:, None]
+        if statistics.r is not None:
+            u *= tl.load(statistics.r + at + g // SHARE, mask=there, other=0.0)[:, None]
+        result += (tl.where(inside, u, 0.0),)
+    return result
+
+
+@triton.jit
+def _affine(z, gain, bias, G: tl.constexpr):
+    result = ()
+    for g in tl.static_range(G):
+        result += (z[g] * gain[g] + bias[g],)
+    return result
+
+
+@triton.jit
+def _tell(words_ptr, kind, tag, value, piece, KINDS: tl.constexpr, PIECES: tl.constexpr, BR: tl.constexpr):
+    """This program's part (BR) of a sum, tagged: tags grow, and two that follow one another lie apart."""
+    word = (tl.cast(tag, tl.int64) << 32) | value.to(tl.uint32, bitcast=True).to(tl.int64)
+    at = (((tag & 1) * KINDS + kind) * PIECES + piece) * BR + tl.arange(0, BR)
+    tl.atomic_xchg(words_ptr + at, word, sem="relaxed", scope="gpu")
+
+
+@triton.jit
+def _hear(words_ptr, kind, tag, KINDS: tl.constexpr, PIECES: tl.constexpr, PADDED: tl.constexpr, BR: tl.constexpr):
+    """The parts of all programs (PADDED, BR), 0 beyond them, as soon as all have that tag.
+
+    No program is two tags ahead of another, so that none of them is overwritten before it has been read here: between
+    two sums of one kind there is a barrier."""
+    piece = tl.arange(0, PADDED)[:, None]
+    at = (((tag & 1) * KINDS + kind) * PIECES + piece) * BR + tl.arange(0, BR)[None, :]
+    inside = (piece < PIECES) & (tl.arange(0, BR)[None, :] >= 0)
+    tagged = tl.cast(tag, tl.int64) << 32
+    words = tl.load(words_ptr + at, mask=inside, other=tagged, volatile=True)
+    while tl.min(tl.min(words, 1), 0) < tagged:
+        words = tl.load(words_ptr + at, mask=inside, other=tagged, volatile=True)
+    return words.to(tl.int32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _in_span(z, span: tl.constexpr, G: tl.constexpr, SHARE: tl.constexpr):
+    """Sum over the gates of a span and the program's units: (BR)."""
+    total = tl.sum(z[span * SHARE], 1)
+    for g in tl.static_range(G):
+        if g // SHARE == span and g != span * SHARE:
+            total += tl.sum(z[g], 1)
+    return total
+
+
+# --- Forward ---
+
+
+@triton.jit
+def _hidden_deviations(
+    z, words_ptr, tag, piece, eps, H: tl.constexpr, G: tl.constexpr, SHARE: tl.constexpr, SPANS: tl.constexpr,
+    KINDS: tl.constexpr, PIECES: tl.constexpr, PADDED: tl.constexpr, BR: tl.constexpr,
+):  # fmt: skip
+    """z * r of each gate, r from the squares of all programs' units; z is centred, or is not to be (rms)."""
+    squares = ()
+    for g in tl.static_range(G):
+        squares += (z[g] * z[g],)
+    for span in tl.static_range(SPANS):
+        _tell(words_ptr, span, tag, _in_span(squares, span, G, SHARE), piece, KINDS, PIECES, BR)
+    result = ()
+    for span in tl.static_range(SPANS):
+        total = tl.sum(_hear(words_ptr, span, tag, KINDS, PIECES, PADDED, BR), 0)
+        r = _reciprocal_deviation(tl.div_rn(total, 1.0 * H * min(SHARE, G - span * SHARE)), eps)
+        for g in tl.static_range(G):
+            if g // SHARE == span:
+                result += (z[g] * r[:, None],)
+    return result
+
+
+@triton.jit
+def _cell_standardized(
+    c, words_ptr, tag, piece, within, eps, LAYER: tl.constexpr, H: tl.constexpr, HS: tl.constexpr,
+    SPANS: tl.constexpr, KINDS: tl.constexpr, PIECES: tl.constexpr, PADDED: tl.constexpr, BR: tl.constexpr,
+):  # fmt: skip
+    """(c - mean(c)) * r over the units of all programs."""
+    if LAYER:
+        mean = tl.div_rn(tl.sum(tl.where(within[None, :], c, 0.0), 1), 1.0 * tl.minimum(HS, H - piece * HS))
+        _tell(words_ptr, SPANS + 1, tag, mean, piece, KINDS, PIECES, BR)
+        u = tl.where(within[None, :], c - mean[:, None], 0.0)
+    else:
+        u = tl.where(within[None, :], c, 0.0)
+    _tell(words_ptr, SPANS, tag, tl.sum(u * u, 1), piece, KINDS, PIECES, BR)
+    if LAYER:
+        units = tl.minimum(HS, tl.maximum(H - tl.arange(0, PADDED) * HS, 0)).to(tl.float32)[:, None]
+        means = _hear(words_ptr, SPANS + 1, tag, KINDS, PIECES, PADDED, BR)
+        mean = tl.div_rn(tl.sum(units * means, 0), 1.0 * H)
+        apart = tl.where(units > 0, means - mean[None, :], 0.0)
+        rest = tl.div_rn(tl.sum(units * apart, 0), 1.0 * H)
+        apart = tl.where(units > 0, apart - rest[None, :], 0.0)
+        squares = tl.sum(_hear(words_ptr, SPANS, tag, KINDS, PIECES, PADDED, BR) + units * apart * apart, 0)
+        c = c - mean[:, None] - rest[:, None]
+    else:
+        squares = tl.sum(_hear(words_ptr, SPANS, tag, KINDS, PIECES, PADDED, BR), 0)
+    return c * _reciprocal_deviation(tl.div_rn(squares, 1.0 * H), eps)[:, None]
+
+
+@triton.jit(do_not_specialize=["T", "B", "ring"])
+def _forward(
+    zx_ptr, statistics, w_ptr, v, h0_ptr, c0_ptr, rows, output_ptr, kept, words_ptr, counter_ptr,
+    T, B, ring, eps, forget_bias,
+    H: tl.constexpr, NETWORK: tl.constexpr, G: tl.constexpr, SHARE: tl.constexpr, SUM: tl.constexpr,
+    LAYER: tl.constexpr, RELU: tl.constexpr, PRECISION: tl.constexpr,
+    BR: tl.constexpr, HS: tl.constexpr, PADDED: tl.constexpr, WARPS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """All steps of a slice of units, of a group of rows."""
+    PIECES: tl.constexpr = triton.cdiv(H, HS)
+    CHUNKS: tl.constexpr = triton.cdiv(H, WARPS * DEPTH)
+    SPANS: tl.constexpr = triton.cdiv(G, SHARE)
+    KINDS: tl.constexpr = SPANS + 2
+    piece, group = tl.program_id(0) % PIECES, tl.program_id(0) // PIECES
+    words_ptr += group * 2 * KINDS * PIECES * BR
+    counter_ptr += group * 32  # a line of the cache each
+    row, unit = group * BR + tl.arange(0, BR), piece * HS + tl.arange(0, HS)
+    there, within = row < B, unit < H
+    inside = there[:, None] & within[None, :]
+    row = row.to(tl.int64)
+    at, gates_at = row[:, None] * H + unit[None, :], row[:, None] * (G * H) + unit[None, :]
+    w = ()
+    for g in tl.static_range(G):
+        w += _resident(w_ptr, (g * H + unit) * H, within, 1, H, CHUNKS, WARPS, DEPTH)
+    gain_x, outside_x = _parameters(v.gain_x, unit, within, H, G, 1.0), _parameters(v.outside_x, unit, within, H, G, 0.0)
+    gain_h, outside_h = _parameters(v.gain_h, unit, within, H, G, 1.0), _parameters(v.outside_h, unit, within, H, G, 0.0)
+    gain_c, bias_c = _parameters(v.gain_c, unit, within, H, 1, 1.0), _parameters(v.bias_c, unit, within, H, 1, 0.0)
+    h = tl.load(h0_ptr + at, mask=inside, other=0.0)
+    c = h
+    if NETWORK == "LSTM":
+        c = tl.load(c0_ptr + at, mask=inside, other=0.0)
+    active = there
+    if rows.lengths is not None:
+        length = tl.load(rows.lengths + row, mask=there, other=0)
+    for t in range(T):
+        step = tl.cast(t, tl.int64) * B
+        h_before, c_before = h, c
+        if rows.lengths is not None:
+            active = t < length
+        if rows.cut is not None:
+            cut = (tl.load(rows.cut + step + row, mask=active, other=0) != 0)[:, None]
+            h_before, c_before = tl.where(cut, 0.0, h), tl.where(cut, 0.0, c)
+        slot = tl.cast(t % ring, tl.int64) * B
+        tl.store(kept.hs + slot * H + at, h_before.to(kept.hs.dtype.element_ty), mask=inside)
+        arrive(counter_ptr)
+        x = _gates(zx_ptr, step * (G * H) + gates_at, inside, H, G)  # on its way while the others arrive
+        x = _standardized(x, statistics, (step + row) * SPANS, there, inside, G, SHARE)
+        x = _affine(x, gain_x, outside_x, G)
+        wait(counter_ptr, (t + 1) * PIECES)
+        z = _product(kept.hs, (slot + row) * H, there, w, G, H, CHUNKS, WARPS, DEPTH, BR, HS, PRECISION)
+        if kept.zh is not None:
+            for g in tl.static_range(G):
+                tl.store(
+                    kept.zh + step * (G * H) + gates_at + g * H, z[g].to(kept.zh.dtype.element_ty), mask=inside
+                )
+        if SUM:
+            both = ()
+            for g in tl.static_range(G):
+                both += (tl.where(inside, z[g] + x[g], 0.0),)
+            z = both
+        if v.gain_h is not None:
+            z = _hidden_deviations(
+                z, words_ptr, t + 1, piece, eps, H, G, SHARE, SPANS, KINDS, PIECES, PADDED, BR
+            )
+        z = _affine(z, gain_h, outside_h, G)
+        moves = active[:, None]
+        if NETWORK == "LSTM":
+            a = z
+            if not SUM:
+                a = (x[0] + z[0], x[1] + z[1], x[2] + z[2], x[3] + z[3])
+            c = tl.where(moves, sigmoid(a[1] + forget_bias) * c_before + sigmoid(a[0]) * tanh(a[2]), c)
+            if kept.cs is not None:
+                tl.store(kept.cs + step * H + at, c, mask=inside)
+            n = c
+            if v.gain_c is not None:
+                n = _cell_standardized(
+                    c, words_ptr, t + 1, piece, within, eps, LAYER, H, HS, SPANS, KINDS, PIECES, PADDED, BR
+                )
+                n = n * gain_c[0] + bias_c[0]
+            new = sigmoid(a[3]) * tanh(n)
+        elif NETWORK == "GRU":
+            keep = sigmoid(x[1] + z[1] + forget_bias)
+            new = (1.0 - keep) * tanh(x[2] + sigmoid(x[0] + z[0]) * z[2]) + keep * h_before
+        else:
+            a = z[0]
+            if not SUM:
+                a += x[0]
+            new = tl.where(a < 0.0, 0.0, a) if RELU else tanh(a)
+        h = tl.where(moves, new, h)
+        tl.store(output_ptr + step * H + at, h.to(output_ptr.dtype.element_ty), mask=inside & moves)
+    tl.store(kept.h + at, h, mask=inside)
+    if NETWORK == "LSTM":
+        tl.store(kept.c + at, c, mask=inside)
+
+
+# --- Launchers ---
+
+
+def share(recurrence: Recurrence) -> int:
+    """How many gates are normalised together, but for the last span, which has what is left: a GRU's joint spans are
+    r with z, and n."""
+    gates, span = GATES[recurrence.network], recurrence.formula.span
+    if recurrence.formula.gates is None or span == "all" or recurrence.network != "GRU":
+        return 1 if span == "per_gate" and recurrence.formula.gates is not None else gates
+    return 2 if span == "joint" else 1
+
+
+def spans(recurrence: Recurrence, H: int) -> list[tuple[int, int]]:
+    """First and last unit, exclusive, of each span among the G*H summed inputs."""
+    units, step = GATES[recurrence.network] * H, share(recurrence) * H
+    return [(first, min(first + step, units)) for first in range(0, units, step)]
+
+
+def covers(recurrence: Recurrence) -> bool:
+    """Whether there are equations for it here; whether it fits a device is `launch`'s to say."""
+    f = recurrence.formula
+    if recurrence.projected or recurrence.norm not in ("layer", "rms") or f.cell == "carry":
+        return False
+    if f.gates is None:
+        return f.cell is None or f.eps_on == "variance"
+    return not f.bias_inside and f.eps_on == "variance" and (recurrence.network != "GRU" or f.gates == "split")
+
+
+@functools.cache
+def _device(device: torch.device) -> tuple[int, int]:
+    """Multiprocessors and the bytes of shared memory of one; an H100's for the interpreter."""
+    if device.type == "cpu":
+        return 132, 232448
+    found = torch.cuda.get_device_properties(device)
+    return found.multi_processor_count, found.shared_memory_per_block_optin
+
+
+def precision(dtype: torch.dtype) -> str:
+    """Of tl.dot, after torch.set_float32_matmul_precision."""
+    return "tf32x3" if dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+def launch(recurrence: Recurrence, H: int, B: int, dtype: torch.dtype, device: torch.device) -> _launch.Persistent | None:
+    """How a call is launched; None: its state does not fit the device."""
+    size = dtype.itemsize * (2 if precision(dtype) == "tf32x3" else 1)  # high and low halves of the weights
+    return _launch.persistent(H, B, GATES[recurrence.network], size, *_device(device))
+
+
+def centred(weight_hh: Tensor, recurrence: Recurrence) -> Tensor:
+    """W_hh minus the mean of its rows in each span, so that W_hh h has the mean 0; the same under rms or no norm."""
+    if recurrence.norm != "layer" or recurrence.formula.gates is None:
+        return weight_hh.contiguous()
+    wide = weight_hh.double()
+    parts = [wide[first:last] for first, last in spans(recurrence, weight_hh.shape[1])]
+    return torch.cat([part - part.mean(0) for part in parts]).to(weight_hh.dtype)
+
+
+def _meeting(launch: _launch.Persistent, kinds: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """What programs meet at, zeroed: tagged words, and a counter for each group of rows in a line of its own."""
+    words = torch.zeros(launch.groups * 2 * kinds * launch.pieces * launch.rows, dtype=torch.int64, device=device)
+    return words, torch.zeros(launch.groups * 32, dtype=torch.int32, device=device)
+
+
+def _constants(recurrence: Recurrence, launch: _launch.Persistent, H: int, dtype: torch.dtype) -> dict[str, Any]:
+    f = recurrence.formula
+    return {
+        "H": H, "NETWORK": recurrence.network, "G": GATES[recurrence.network], "SHARE": share(recurrence),
+        "SUM": f.gates == "sum", "LAYER": recurrence.norm == "layer", "RELU": recurrence.nonlinearity == "relu",
+        "PRECISION": precision(dtype), "BR": launch.rows, "HS": launch.units,
+        "PADDED": _launch.power_of_2(launch.pieces), "WARPS": launch.warps, "DEPTH": launch.depth,
+        "num_warps": launch.warps, "num_stages": 1, "enable_fp_fusion": True, "launch_cooperative_grid": True,
+    }  # fmt: skip
+
+
+def forward(
+    recurrence: Recurrence,
+    launch: _launch.Persistent,
+    zx: Tensor,
+    statistics: Statistics,
+    weight_hh: Tensor,
+    vectors: Vectors,
+    h0: Tensor,
+    c0: Tensor | None,
+    schedule: Schedule,
+    output: Tensor,
+    save: bool,
+) -> Kept:
+    """All steps.
+
+    Args:
+        zx: W_ih x, (T, B, G*H), in the order of the steps.
+        statistics: of zx: all three of ``gates="split"`` under layer norm, of ``"sum"`` without r; under rms only r.
+        weight_hh: (G*H, H), `centred`, in zx's type.
+        h0, c0: (B, H), float32.
+        output: (T, B, H), zeros; what lies beyond a row's length is not written.
+        save: whether the backward follows.
+    """
+    T, B, _ = zx.shape
+    H, spans_ = weight_hh.shape[1], len(spans(recurrence, weight_hh.shape[1]))
+    lstm = c0 is not None
+    ring = T if save else 2
+    kept = Kept(
+        h=torch.empty_like(h0),
+        c=torch.empty_like(h0) if lstm else None,
+        zh=torch.empty_like(zx) if save else None,
+        hs=zx.new_empty(ring, B, H),
+        cs=zx.new_empty(T, B, H, dtype=torch.float32) if save and lstm else None,
+    )
+    words, counter = _meeting(launch, spans_ + 2, zx.device)
+    with torch.cuda.device_of(zx):
+        _forward[(launch.pieces * launch.groups,)](
+            zx, statistics, weight_hh, vectors, h0, c0, schedule, output, kept, words, counter,
+            T, B, max(1, ring), recurrence.formula.eps, recurrence.formula.forget_bias,
+            **_constants(recurrence, launch, H, zx.dtype),
+        )  # fmt: skip
+    return kept
+
+
+def standardized(z: Tensor, recurrence: Recurrence, H: int) -> tuple[list[Tensor], Statistics]:
+    """Of all rows of (T, B, G*H): zhat of each span (T*B, n), in z's type, and the statistics."""
+    rows = z.flatten(0, 1)
+    found = [
+        normalize_forward(rows[:, first:last], None, [last - first], None, None, recurrence.formula.eps,
+                          recurrence.norm, True)
+        for first, last in spans(recurrence, H)
+    ]  # fmt: skip
+    columns = [torch.stack(column, 1) for column in zip(*(statistics for _, *statistics in found), strict=True)]
+    return [zhat for zhat, *_ in found], Statistics(*[None] * (3 - len(columns)), *columns)
