@@ -28,6 +28,7 @@ of a program.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -355,6 +356,189 @@ def _forward(
         tl.store(kept.c + at, c, mask=inside)
 
 
+# --- Backward ---
+
+
+@triton.jit
+def _mean_of_all(
+    words_ptr, kind, tag, N: tl.constexpr, KINDS: tl.constexpr, PIECES: tl.constexpr, PADDED: tl.constexpr,
+    BR: tl.constexpr,
+):  # fmt: skip
+    """Of N numbers, whose sums each program has told: (BR, 1)."""
+    return tl.div_rn(tl.sum(_hear(words_ptr, kind, tag, KINDS, PIECES, PADDED, BR), 0), 1.0 * N)[:, None]
+
+
+@triton.jit
+def _through_hidden(
+    da_ptr, row_at, there, w, q_ptr, q_at, q_stride, inside, hidden, statistics_at, words_ptr, tag,
+    H: tl.constexpr, G: tl.constexpr, SHARE: tl.constexpr, KINDS: tl.constexpr, PIECES: tl.constexpr,
+    PADDED: tl.constexpr, WARPS: tl.constexpr, DEPTH: tl.constexpr, BR: tl.constexpr, HS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The gradient of h at the program's units from the da that all programs have published:
+    sum over spans of r * (da W - mean(d * zhat) * q)."""
+    SPANS: tl.constexpr = triton.cdiv(G, SHARE)
+    dh = tl.zeros([BR, HS], tl.float32)
+    for span in tl.static_range(SPANS):
+        part = _product(
+            da_ptr + span * SHARE * H, row_at, there, w[span], 1, H * min(SHARE, G - span * SHARE),
+            triton.cdiv(H * min(SHARE, G - span * SHARE), WARPS * DEPTH), WARPS, DEPTH, BR, HS, PRECISION,
+        )[0]  # fmt: skip
+        if hidden.r is not None:
+            q = tl.load(q_ptr + span * q_stride + q_at, mask=inside, other=0.0).to(tl.float32)
+            r = tl.load(hidden.r + statistics_at + span, mask=there, other=0.0)[:, None]
+            part = r * (
+                part
+                - q * _mean_of_all(words_ptr, span, tag, H * min(SHARE, G - span * SHARE), KINDS, PIECES, PADDED, BR)
+            )
+        dh += part
+    return dh
+
+
+@triton.jit(do_not_specialize=["T", "B"])
+def _backward(
+    zx_ptr, statistics, zh_ptr, hidden, q_ptr, hs_ptr, cs_ptr, cell, w_ptr, v, c0_ptr, rows, dy_ptr, dh_ptr, dc_ptr,
+    da_ptr, dn_ptr, dh0_ptr, dc0_ptr, words_ptr, counter_ptr,
+    T, B, forget_bias,
+    H: tl.constexpr, NETWORK: tl.constexpr, G: tl.constexpr, SHARE: tl.constexpr, SUM: tl.constexpr,
+    LAYER: tl.constexpr, RELU: tl.constexpr, PRECISION: tl.constexpr,
+    BR: tl.constexpr, HS: tl.constexpr, PADDED: tl.constexpr, WARPS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """All steps of a slice of units, of a group of rows, the last step first. A step begins with what is left to do of
+    the step that follows in time: so there is one more of them, t = -1, which takes in the first's."""
+    PIECES: tl.constexpr = triton.cdiv(H, HS)
+    SPANS: tl.constexpr = triton.cdiv(G, SHARE)
+    KINDS: tl.constexpr = SPANS + 2
+    BLOCKS: tl.constexpr = 4 if NETWORK == "GRU" else G
+    piece, group = tl.program_id(0) % PIECES, tl.program_id(0) // PIECES
+    words_ptr += group * 2 * KINDS * PIECES * BR
+    counter_ptr += group * 32
+    row, unit = group * BR + tl.arange(0, BR), piece * HS + tl.arange(0, HS)
+    there, within = row < B, unit < H
+    inside = there[:, None] & within[None, :]
+    row = row.to(tl.int64)
+    at, gates_at = row[:, None] * H + unit[None, :], row[:, None] * (G * H) + unit[None, :]
+    da_at = row[:, None] * (BLOCKS * H) + unit[None, :]
+    w = ()
+    for span in tl.static_range(SPANS):
+        w += (
+            _resident(
+                w_ptr + span * SHARE * H * H, unit, within, H, H * min(SHARE, G - span * SHARE),
+                triton.cdiv(H * min(SHARE, G - span * SHARE), WARPS * DEPTH), WARPS, DEPTH,
+            ),
+        )  # fmt: skip
+    gain_x, outside_x = _parameters(v.gain_x, unit, within, H, G, 1.0), _parameters(v.outside_x, unit, within, H, G, 0.0)
+    gain_h, outside_h = _parameters(v.gain_h, unit, within, H, G, 1.0), _parameters(v.outside_h, unit, within, H, G, 0.0)
+    gain_c, bias_c = _parameters(v.gain_c, unit, within, H, 1, 1.0), _parameters(v.bias_c, unit, within, H, 1, 0.0)
+    dh = tl.load(dh_ptr + at, mask=inside, other=0.0)
+    dc = dh
+    if NETWORK == "LSTM":
+        dc = tl.load(dc_ptr + at, mask=inside, other=0.0)
+    length = tl.zeros([BR], tl.int32) + T
+    if rows.lengths is not None:
+        length = tl.load(rows.lengths + row, mask=there, other=0)
+    for visit in range(T + 1):
+        t = T - 1 - visit
+        step, later = tl.cast(t, tl.int64) * B, tl.cast(t + 1, tl.int64) * B
+        active = there & (t >= 0) & (t < length)
+        moves = active[:, None] & within[None, :]
+        # On its way while the others arrive: all that this step needs of what was there before the launch.
+        x = _gates(zx_ptr, step * (G * H) + gates_at, moves, H, G)
+        z = _gates(zh_ptr, step * (G * H) + gates_at, moves, H, G)
+        if SUM:
+            both = ()
+            for g in tl.static_range(G):
+                both += (x[g] + z[g],)
+            z = both
+        z_hat = _standardized(z, hidden, (step + row) * SPANS, active, moves, G, SHARE)
+        a = _affine(z_hat, gain_h, outside_h, G)
+        if not SUM:
+            x = _affine(_standardized(x, statistics, (step + row) * SPANS, active, moves, G, SHARE), gain_x, outside_x, G)
+        dy = tl.load(dy_ptr + step * H + at, mask=moves, other=0.0).to(tl.float32)
+        cut = tl.zeros([BR, HS], tl.int32) != 0
+        if rows.cut is not None:
+            cut |= (tl.load(rows.cut + step + row, mask=active, other=0) != 0)[:, None]
+        if NETWORK == "LSTM":
+            c = tl.load(cs_ptr + step * H + at, mask=moves, other=0.0)
+            c_before = tl.load(cs_ptr + (step - B) * H + at, mask=moves & (t > 0) & (cut == 0), other=0.0)
+            if t == 0:
+                c_before = tl.load(c0_ptr + at, mask=moves & (cut == 0), other=0.0)
+            c_hat = _standardized((c,), cell, step + row, active, moves, 1, 1)[0]
+        if NETWORK == "GRU":
+            h_before = tl.load(hs_ptr + step * H + at, mask=moves, other=0.0).to(tl.float32)
+        # From the step that follows in time.
+        wait(counter_ptr, visit * PIECES)
+        moved = there & (visit > 0) & (t + 1 < length)
+        through = _through_hidden(
+            da_ptr, (later + row) * (BLOCKS * H), moved, w, q_ptr, later * H + at, tl.cast(T, tl.int64) * B * H,
+            moved[:, None] & within[None, :], hidden, (later + row) * SPANS, words_ptr, visit,
+            H, G, SHARE, KINDS, PIECES, PADDED, WARPS, DEPTH, BR, HS, PRECISION,
+        )  # fmt: skip
+        if rows.cut is not None:
+            cut_later = tl.load(rows.cut + later + row, mask=moved, other=0) != 0
+            moved = moved & (cut_later == 0)
+        dh += tl.where(moved[:, None], through, 0.0)
+        # This step: d is the gradient of h after it; dh and dc become what of it goes past the product.
+        d = tl.where(moves, dh + dy, 0.0)
+        if NETWORK == "LSTM":
+            if not SUM:
+                a = (x[0] + a[0], x[1] + a[1], x[2] + a[2], x[3] + a[3])
+            i, f, g_, o = sigmoid(a[0]), sigmoid(a[1] + forget_bias), tanh(a[2]), sigmoid(a[3])
+            tanh_c = tanh(c_hat * gain_c[0] + bias_c[0])
+            dn = tl.where(moves, d * o * (1.0 - tanh_c * tanh_c), 0.0)
+            if dn_ptr is not None:
+                tl.store(dn_ptr + step * H + at, dn, mask=inside & (t >= 0))
+            d_hat = dn * gain_c[0]
+            if v.gain_c is not None:
+                _tell(words_ptr, SPANS, visit + 1, tl.sum(d_hat * c_hat, 1), piece, KINDS, PIECES, BR)
+                if LAYER:
+                    _tell(words_ptr, SPANS + 1, visit + 1, tl.sum(d_hat, 1), piece, KINDS, PIECES, BR)
+                r = tl.load(cell.r + step + row, mask=active, other=0.0)[:, None]
+                d_hat -= c_hat * _mean_of_all(words_ptr, SPANS, visit + 1, H, KINDS, PIECES, PADDED, BR)
+                if LAYER:
+                    d_hat -= _mean_of_all(words_ptr, SPANS + 1, visit + 1, H, KINDS, PIECES, PADDED, BR)
+                d_hat *= r
+            d_c = dc + d_hat
+            da = (
+                d_c * g_ * i * (1.0 - i), d_c * c_before * f * (1.0 - f), d_c * i * (1.0 - g_ * g_),
+                d * tanh_c * o * (1.0 - o),
+            )  # fmt: skip
+            dc = tl.where(moves, tl.where(cut, 0.0, d_c * f), dc)
+            past = tl.zeros([BR, HS], tl.float32)
+        elif NETWORK == "GRU":
+            reset, keep = sigmoid(x[0] + a[0]), sigmoid(x[1] + a[1] + forget_bias)
+            n = tanh(x[2] + reset * a[2])
+            da_n = d * (1.0 - keep) * (1.0 - n * n)
+            da = (
+                da_n * a[2] * reset * (1.0 - reset), d * (h_before - n) * keep * (1.0 - keep), da_n * reset, da_n,
+            )  # fmt: skip
+            past = tl.where(cut, 0.0, d * keep)
+        else:
+            a_ = a[0]
+            if not SUM:
+                a_ += x[0]
+            if RELU:
+                da = (tl.where(a_ > 0.0, d, 0.0),)
+            else:
+                h_after = tanh(a_)
+                da = (d * (1.0 - h_after * h_after),)
+            past = tl.zeros([BR, HS], tl.float32)
+        dh = tl.where(moves, past, dh)
+        products = ()
+        for block in tl.static_range(BLOCKS):
+            rounded = tl.where(moves, da[block], 0.0).to(da_ptr.dtype.element_ty)
+            tl.store(da_ptr + step * (BLOCKS * H) + da_at + block * H, rounded, mask=inside & (t >= 0))
+            if block < G:
+                products += (rounded.to(tl.float32) * gain_h[block] * z_hat[block],)
+        if hidden.r is not None:
+            for span in tl.static_range(SPANS):
+                _tell(words_ptr, span, visit + 1, _in_span(products, span, G, SHARE), piece, KINDS, PIECES, BR)
+        arrive(counter_ptr)
+    tl.store(dh0_ptr + at, dh, mask=inside)
+    if NETWORK == "LSTM":
+        tl.store(dc0_ptr + at, dc, mask=inside)
+
+
 # --- Launchers ---
 
 
@@ -483,3 +667,70 @@ def standardized(z: Tensor, recurrence: Recurrence, H: int) -> tuple[list[Tensor
     ]  # fmt: skip
     columns = [torch.stack(column, 1) for column in zip(*(statistics for _, *statistics in found), strict=True)]
     return [zhat for zhat, *_ in found], Statistics(*[None] * (3 - len(columns)), *columns)
+
+
+class Gradients(NamedTuple):
+    """``da``: of the summed inputs of the nonlinearities (of a norm over the sum of both sides: of what it gives), for
+    a GRU r, z, n as the hidden side sees it and as the input side does, (T, B, 3 or 4 times H); ``dn``: of what LN(c)
+    gives (T, B, H), float32; of the initial states (B, H), float32."""
+
+    da: Tensor
+    dn: Tensor | None
+    h0: Tensor
+    c0: Tensor | None
+
+
+def backward(
+    recurrence: Recurrence,
+    launch: _launch.Persistent,
+    zx: Tensor,
+    statistics: Statistics,
+    zh: Tensor | None,
+    hidden: Statistics,
+    z_hat: Sequence[Tensor],
+    hs: Tensor,
+    cs: Tensor | None,
+    cell: Statistics,
+    weight_hh: Tensor,
+    vectors: Vectors,
+    c0: Tensor | None,
+    schedule: Schedule,
+    dy: Tensor,
+    dh: Tensor,
+    dc: Tensor | None,
+) -> Gradients:
+    """All steps back.
+
+    Args:
+        zx, statistics, weight_hh, vectors, c0, schedule: as the `forward` had them.
+        zh, hs, cs: what it left, `Kept`.
+        hidden, z_hat: `standardized` of zh; of a norm over the sum of both sides, of zx + zh.
+        cell: of cs.
+        dy: (T, B, H); beyond a row's length it does not count.
+        dh, dc: of the final states (B, H), float32.
+    """
+    T, B, _ = zx.shape
+    H = weight_hh.shape[1]
+    parts = spans(recurrence, H)
+    q = weight = None
+    if hidden.r is not None:
+        q = zx.new_empty(len(parts), T * B, H)
+        for target, one, (first, last) in zip(q, z_hat, parts, strict=True):
+            torch.mm(one, weight_hh[first:last], out=target)
+        gain = vectors.gain_h
+        weight = weight_hh if gain is None else (weight_hh * gain[:, None]).to(weight_hh.dtype)
+    blocks = 4 if recurrence.network == "GRU" else GATES[recurrence.network]
+    found = Gradients(
+        da=zx.new_empty(T, B, blocks * H),
+        dn=None if vectors.gain_c is None else torch.empty_like(cs),
+        h0=torch.empty_like(dh),
+        c0=None if dc is None else torch.empty_like(dc),
+    )
+    words, counter = _meeting(launch, len(parts) + 2, zx.device)
+    with torch.cuda.device_of(zx):
+        _backward[(launch.pieces * launch.groups,)](
+            zx, statistics, zh, hidden, q, hs, cs, cell, weight_hh if weight is None else weight, vectors, c0, schedule,
+            dy, dh, dc, *found, words, counter, T, B, recurrence.formula.forget_bias,
+            **_constants(recurrence, launch, H, zx.dtype),
+        )  # fmt: skip
+    return found
