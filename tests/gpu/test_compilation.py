@@ -17,7 +17,8 @@ from triton.compiler import ASTSource  # noqa: E402
 
 SPILLED = 16  # bytes of a thread: an address may be put aside, a row would be hundreds
 H100 = GPUTarget("cuda", 90, 32)
-TYPES = {"M": "i32", "N": "i32", "P": "i32", "eps": "fp32"}
+OPTIONS = ["num_warps", "enable_fp_fusion", "num_stages", "launch_cooperative_grid"]
+TYPES = {"M": "i32", "N": "i32", "P": "i32", "eps": "fp32", "counter_ptr": "*i32"}
 SINGLE = ["mean_ptr", "rest_ptr", "r_ptr", "d_gain_ptr", "d_bias_ptr", "parts_ptr"]  # always float32
 
 
@@ -41,7 +42,7 @@ def compiled(monkeypatch, tmp_path):
 
     def call(kernel, dtype, aligned, tile, **constants):
         tile = dict(tile)
-        options = {name: tile.pop(name) for name in ("num_warps", "enable_fp_fusion")}
+        options = {name: tile.pop(name) for name in OPTIONS if name in tile}
         constants |= tile
         signature, values, attributes = {}, {}, {}
         for k, name in enumerate(kernel.arg_names):
@@ -103,3 +104,30 @@ def test_what_is_not_there_is_left_out(norms, compiled):
 def test_sums_over_rows(dtype, norms, compiled):
     check(compiled(norms._backward_long_parameters, dtype, True, norms._tile(norms._launch.PARAMETERS_LONG)))
     check(compiled(norms._column_sum, dtype, True, norms._tile(norms._launch.COLUMN_SUM)))
+
+
+def test_the_grid_barrier(norms, compiled):
+    """In a loop over steps one thread adds with release and waits by loads that acquire, at the GPU's scope, between
+    barriers of the program's threads; what is exchanged is loaded anew in each step, past L1, after the barrier."""
+    ring = importlib.import_module("ring").ring
+    options = {"num_warps": 4, "enable_fp_fusion": True, "num_stages": 1, "launch_cooperative_grid": True}
+    ptx, spilled = compiled(ring, "fp32", True, options, T=1000, SIZE=1024, VISITS=2)
+    assert spilled <= SPILLED
+    (one,) = set(re.findall(r"@(%p\d+) +(?:atom|ld)\.global\.gpu\.", ptx))
+    assert re.search(rf"setp\.eq\.b32\s+{one}, %r\d+, 0;", ptx)  # the thread whose number is 0
+    words = {
+        "release": rf"@{one} +atom\.global\.gpu\.release\.add\.u32",
+        "acquire": rf"@{one} +ld\.global\.gpu\.acquire\.b32",
+        "exchanged": r"\bld\.global\.cg\.v4\.b32",
+        "load": r"\bld\.global\.v4\.b32",
+        "store": r"\bst\.global\.v4\.b32",
+        "threads": r"\bbar\.sync",
+        "label": r"\$L__BB\w+:",
+        "jump": r"@!?%p\d+ +bra",
+        "other": r"\b(?:ld|st|atom|red|cp)\.(?!param|shared)",
+    }
+    found = re.finditer("|".join(f"(?P<{word}>{pattern})" for word, pattern in words.items()), ptx)
+    visit = "threads release label( threads)+ acquire( threads)+ jump threads"
+    loop = f"label( store)+ {visit}( exchanged)+ {visit} jump"
+    order = " ".join(match.lastgroup for match in found)
+    assert re.fullmatch(f"(load )+{loop}( store)+", order), order
