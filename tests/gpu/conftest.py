@@ -14,9 +14,9 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda" if torch.cuda.is_available() else None
 
 if INTERPRETED:
-    collect_ignore = ["test_under_the_interpreter.py", "test_compilation.py"]
+    collect_ignore = ["test_under_the_interpreter.py", "test_compilation.py", "test_persistent_compilation.py"]
 elif DEVICE is None:
-    collect_ignore = ["test_norm_kernels.py", "test_engine.py", "test_side_by_side.py"]
+    collect_ignore = ["test_norm_kernels.py", "test_engine.py", "test_side_by_side.py", "test_persistent_kernels.py"]
 
 
 def pytest_addoption(parser):

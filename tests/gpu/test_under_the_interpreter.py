@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize("file", ["test_norm_kernels.py", "test_engine.py", "test_side_by_side.py"])
+@pytest.mark.parametrize("file", ["test_norm_kernels.py", "test_engine.py", "test_side_by_side.py", "test_persistent_kernels.py"])
 def test_the_kernels(file):
     pytest.importorskip("triton", reason="Triton is not installed: no kernel has run")
     path = Path(__file__).with_name(file)

@@ -83,37 +83,39 @@ class Persistent:
     pieces: int
     groups: int
     depth: int
-    warps: int = 8
+    warps: int
 
 
-def persistent(H: int, B: int, gates: int, size: int, multiprocessors: int, shared: int) -> Persistent | None:
-    """For H units of some gates whose weights take ``size`` bytes each; None: they do not fit.
+def persistent(
+    H: int, B: int, gates: int, size: int, resident: int, multiprocessors: int, shared: int
+) -> Persistent | None:
+    """For H units of some gates; an operand's numbers take ``size`` bytes, the weights on the multiprocessor
+    ``resident``. None: it does not fit.
 
-    The slices are the smallest, 8 units, that there are multiprocessors for: by H alone, not by B, and so are the
-    sums that a row's bits come from. Every group of rows has its own copy of the weights.
+    The slices are the smallest, 8 units, for which there are enough multiprocessors: by H alone, not by B, as the sums
+    are cut up by them. Each group of rows has its own copy of the weights.
     """
     for units in (8, 16, 32):
         pieces = -(-H // units)
-        if pieces > multiprocessors:
-            continue
-        rows = max(16, power_of_2(-(-B // (multiprocessors // pieces))))
-        depth = _depth(H)
-        if rows <= PERSISTENT_ROWS and _shared(H, gates, size, units, rows, depth) <= shared:
-            return Persistent(units, rows, pieces, -(-B // rows), depth)
-        return None
+        if pieces <= multiprocessors:
+            rows = max(16, power_of_2(-(-B // (multiprocessors // pieces))))
+            launch = Persistent(units, rows, pieces, -(-B // rows), _depth(H), WARPS)
+            fits = rows <= PERSISTENT_ROWS and shared_memory(launch, H, gates, size, resident) <= shared
+            return launch if fits else None
     return None
 
 
-PERSISTENT_ROWS = 64  # beyond, the sums of the product take more registers than there are, and the product pays anyway
+PERSISTENT_ROWS = 64  # beyond, the sums of the product take more registers than there are
+WARPS = 8  # at 255 registers a thread all that a multiprocessor has
 
 
-def _depth(K: int, warps: int = 8) -> int:
-    """The largest that does not fill up K with more than an eighth of zeros."""
-    return next((d for d in (64, 32) if -(-K // (warps * d)) * warps * d * 8 <= K * 9), 16)
+def _depth(H: int) -> int:
+    """The largest that does not fill up H with more than an eighth of zeros."""
+    return next((d for d in (64, 32) if -(-H // (WARPS * d)) * WARPS * d * 8 <= H * 9), 16)
 
 
-def _shared(H: int, gates: int, size: int, units: int, rows: int, depth: int, warps: int = 8) -> int:
-    """Bytes of shared memory: the weights, and what the operand and the sums of the product go through."""
-    chunk = warps * depth
-    weights = gates * units * -(-H // chunk) * chunk * size
-    return weights + rows * chunk * size + gates * rows * units * warps * 4
+def shared_memory(launch: Persistent, H: int, gates: int, size: int, resident: int) -> int:
+    """Bytes: of the weights, and of what a chunk of the operand, or the sums of a product, pass through."""
+    chunk = launch.warps * launch.depth
+    weights = gates * launch.units * -(-H // chunk) * chunk * resident
+    return weights + launch.rows * max(chunk * size, launch.units * launch.warps * 4)
