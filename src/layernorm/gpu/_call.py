@@ -21,7 +21,7 @@ class Forward(NamedTuple):
 
     output: Tensor  # (T, B, P)
     final: list[Tensor]  # the final state, float32
-    saved: list[Tensor]  # zx, zh, h before each step, of an LSTM c
+    saved: list[Tensor]  # what `recurrent_saved` tells
 
 
 class Backward(NamedTuple):

@@ -1,4 +1,4 @@
-"""A barrier across the programs of one launch."""
+"""A barrier across the programs of one launch, in one piece or in two, between which a program goes on by itself."""
 
 from __future__ import annotations
 
@@ -19,8 +19,20 @@ def meet(counter_ptr, target):
             the second's twice that.
         target: visit * programs
     """
+    arrive(counter_ptr)
+    wait(counter_ptr, target)
+
+
+@triton.jit
+def arrive(counter_ptr):
+    """The first half of `meet`: what is stored after it may not be found by the others."""
     tl.debug_barrier()  # one thread adds, and releases what the others stored: they must have stored it
     tl.atomic_add(counter_ptr, 1, sem="release", scope="gpu")
+
+
+@triton.jit
+def wait(counter_ptr, target):
+    """The second half of `meet`."""
     # Triton compiles this addition of 0 to one thread's `ld.acquire.gpu`, as cheap as a load can be. A volatile load
     # would be every thread's, and relaxed: by the PTX memory model it needs a fence behind it.
     while tl.atomic_add(counter_ptr, 0, sem="acquire", scope="gpu") < target:

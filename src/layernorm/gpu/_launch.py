@@ -77,3 +77,59 @@ def step(H: int) -> Launch:
     """For the kernels of `_steps`, where each of G gates has a tile."""
     units = power_of_2(H)
     return Launch(rows=max(1, 256 // units), columns=units, warps=min(16, max(4, units // 128)))
+
+
+@dataclass(frozen=True)
+class Persistent:
+    """A cooperative launch for a whole sequence (`_persistent`).
+
+    Args:
+        units: HS, of one program, with all their gates.
+        rows: BR, of one program.
+        pieces: programs that share out a row's units among them.
+        groups: of rows; pieces * groups programs in all, each on a multiprocessor of its own.
+        depth: of the sums that one warp adds up at a time.
+        warps: of a program; they share out the sums of the product among them.
+    """
+
+    units: int
+    rows: int
+    pieces: int
+    groups: int
+    depth: int
+    warps: int
+
+
+def persistent(
+    H: int, B: int, gates: int, size: int, resident: int, multiprocessors: int, shared: int
+) -> Persistent | None:
+    """For H units of some gates; an operand's numbers take ``size`` bytes, the weights on the multiprocessor
+    ``resident``. None: it does not fit.
+
+    The slices are the smallest, 8 units, for which there are enough multiprocessors: by H alone, not by B, as the sums
+    are cut up by them. Each group of rows has its own copy of the weights.
+    """
+    for units in (8, 16, 32):
+        pieces = -(-H // units)
+        if pieces <= multiprocessors:
+            rows = max(16, power_of_2(-(-B // (multiprocessors // pieces))))
+            launch = Persistent(units, rows, pieces, -(-B // rows), _depth(H), WARPS)
+            fits = rows <= PERSISTENT_ROWS and shared_memory(launch, H, gates, size, resident) <= shared
+            return launch if fits else None
+    return None
+
+
+PERSISTENT_ROWS = 64  # beyond, the sums of the product take more registers than there are
+WARPS = 8  # at 255 registers a thread all that a multiprocessor has
+
+
+def _depth(H: int) -> int:
+    """The largest that does not fill up H with more than an eighth of zeros."""
+    return next((d for d in (64, 32) if -(-H // (WARPS * d)) * WARPS * d * 8 <= H * 9), 16)
+
+
+def shared_memory(launch: Persistent, H: int, gates: int, size: int, resident: int) -> int:
+    """Bytes: of the weights, and of what a chunk of the operand, or the sums of a product, pass through."""
+    chunk = launch.warps * launch.depth
+    weights = gates * launch.units * -(-H // chunk) * chunk * resident
+    return weights + launch.rows * max(chunk * size, launch.units * launch.warps * 4)

@@ -38,7 +38,7 @@ def recurrent_saved(
     input: Tensor, state: Sequence[Tensor], params: Sequence[Tensor], recurrence: Recurrence
 ) -> list[Tensor]:
     """Empty tensors with the shapes and types of what `recurrent_forward` saves, in the order of the steps: zx, zh
-    (T, B, G*H), h before each step (T, B, P), in an LSTM c before each step and after the last (T + 1, B, H), float32.
+    (T, B, G*H), h before each step (T, B, P), of an LSTM the initial c and c after each step (T + 1, B, H), float32.
     """
     (T, B, _), (units, P) = input.shape, params[1].shape
     saved = [input.new_empty(T, B, size) for size in (units, units, P)]

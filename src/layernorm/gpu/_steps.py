@@ -5,8 +5,8 @@ inputs, zx (B, G*H) = W_ih x_t and zh = W_hh h_{t-1}, and the state before the s
 
 - A row takes the steps 0..lengths-1. After them its state stands still, its output is 0.
 - ``cut`` belongs to the step after this one: the state before it is zero.
-- ``h`` and ``c`` (float32, in place) are the state after the last step; ``h_next`` and ``c_next`` the state before the
-  next one, with its cut.
+- ``h`` (float32, in place) is the state after the last step, ``h_next`` the state before the next one, with its cut.
+- ``c_last`` and ``c`` are the cell after the step before and after this one; ``cut_before`` is this step's own cut.
 - Backward, ``through`` (B, P) is dzh @ W_hh of the step after this one, ``direct`` (float32, in place) what else comes
   to this step's h, ``dc`` (float32, in place) what comes to its c.
 - ``s`` are the layer's vectors, ``d`` their gradients, of each program its own part.
@@ -146,7 +146,7 @@ def _lstm(
 
 @triton.jit(do_not_specialize=["t", "B"])
 def lstm_forward(
-    zx_ptr, zh_ptr, s, c_before_ptr, m_ptr, output_ptr, h_ptr, h_next_ptr, c_ptr, c_next_ptr, lengths_ptr, cut_ptr,
+    zx_ptr, zh_ptr, s, c_last_ptr, c_ptr, m_ptr, output_ptr, h_ptr, h_next_ptr, lengths_ptr, cut_before_ptr, cut_ptr,
     t, B, H, eps, forget_bias,
     LAYER: tl.constexpr, DEVIATION: tl.constexpr, SHARE: tl.constexpr, FORM: tl.constexpr, CARRY: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -156,14 +156,13 @@ def lstm_forward(
     unit, inside = tile[0][None, :], tile[2]
     active, at = _active(lengths_ptr, row, there, t), row * H + unit
     zx, zh = _with_inside(zx_ptr, zh_ptr, s, row * (4 * H) + unit, tile, 4)
-    before = load(c_before_ptr, at, inside)
+    last = load(c_last_ptr, at, inside)
+    before = _zero_where(cut_before_ptr, row, there, last)
     _, _, _, o, c, n, _, _, _ = _lstm(zx, zh, before, s, tile, eps, forget_bias, LAYER, DEVIATION, SHARE, FORM)
     m = o * tanh(n)
     if CARRY:
         c = n
-    c = tl.where(active, c, load(c_ptr, at, inside))
-    tl.store(c_ptr + at, c, mask=inside)
-    tl.store(c_next_ptr + at, _zero_where(cut_ptr, row, there, c), mask=inside)
+    tl.store(c_ptr + at, tl.where(active, c, last), mask=inside)
     if m_ptr is not None:
         tl.store(m_ptr + at, m, mask=inside)
     else:
@@ -172,8 +171,8 @@ def lstm_forward(
 
 @triton.jit(do_not_specialize=["t", "B"])
 def lstm_backward(
-    zx_ptr, zh_ptr, s, c_before_ptr, through_ptr, direct_ptr, dy_ptr, dm_ptr, m_ptr, dc_ptr, lengths_ptr, cut_ptr,
-    dzx_ptr, dzh_ptr, d,
+    zx_ptr, zh_ptr, s, c_last_ptr, through_ptr, direct_ptr, dy_ptr, dm_ptr, m_ptr, dc_ptr,
+    lengths_ptr, cut_before_ptr, cut_ptr, dzx_ptr, dzh_ptr, d,
     t, B, H, eps, forget_bias,
     LAYER: tl.constexpr, DEVIATION: tl.constexpr, SHARE: tl.constexpr, FORM: tl.constexpr, CARRY: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -183,7 +182,7 @@ def lstm_backward(
     unit, inside = tile[0][None, :], tile[2]
     active, at, gates_at = _active(lengths_ptr, row, there, t), row * H + unit, row * (4 * H) + unit
     zx, zh = _with_inside(zx_ptr, zh_ptr, s, gates_at, tile, 4)
-    before = load(c_before_ptr, at, inside)
+    before = _zero_where(cut_before_ptr, row, there, load(c_last_ptr, at, inside))
     i, f, g, o, _, n, c_hat, c_r, kept = _lstm(
         zx, zh, before, s, tile, eps, forget_bias, LAYER, DEVIATION, SHARE, FORM
     )  # fmt: skip
@@ -277,7 +276,7 @@ def gru_forward(
     LAYER: tl.constexpr, DEVIATION: tl.constexpr, SHARE: tl.constexpr, FORM: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """h before the step is the final state so far, in float32, with the cut of this step, ``cut_before``."""
+    """h before the step is the state after the last, in float32, with the cut."""
     row, there, tile = _tile(B, H, 3, ROWS, COLUMNS)
     unit, inside = tile[0][None, :], tile[2]
     at = row * H + unit

@@ -53,42 +53,41 @@ def _launch_projection(kernel: Any, call: Call, *arguments: Any) -> None:
     kernel[(triton.cdiv(call.B, tile.rows),)](*arguments, call.B, call.P, **tile.arguments)
 
 
-def _cut_after(call: Call, t: int) -> Tensor | None:
-    """The cut of the step after step t."""
-    return None if call.cut is None or t + 1 == call.T else call.cut[t + 1]
+def _cut(call: Call, t: int) -> Tensor | None:
+    """That of step t; there is none after the last."""
+    return None if call.cut is None or t == call.T else call.cut[t]
 
 
 class _Run(NamedTuple):
-    """What the steps of the forward fill; hs and cs have the states before each step, or only the next one."""
+    """What the steps of the forward fill. Of h, W_hh h and c there is room for every step, or only for the next."""
 
     output: Tensor  # (T, B, P)
     h: Tensor  # (B, P) float32, in the end the final state
-    hs: Tensor  # (.., B, P)
+    hs: Tensor  # (.., B, P), before each step, with its cut
     zh: Tensor  # (.., B, G*H)
-    c: Tensor | None = None  # LSTM: (B, H) float32
-    cs: Tensor | None = None  # (.., B, H) float32
+    cs: Tensor | None = None  # LSTM: (.., B, H) float32, the initial c and after each step
+    m: Tensor | None = None  # (B, H), what is projected
 
 
-def _lstm_forward(call: Call, run: _Run, t: int, zx: Tensor, zh: Tensor, after: Tensor, m: Tensor | None) -> None:
+def _lstm_forward(call: Call, run: _Run, t: int, zx: Tensor, zh: Tensor, after: Tensor) -> None:
     assert run.cs is not None
-    before, next_c = run.cs[t % len(run.cs)], run.cs[(t + 1) % len(run.cs)]
-    masks = (call.lengths, _cut_after(call, t))
-    _launch_step(
-        _steps.lstm_forward, call, zx, zh, call.sites, before, m, run.output[t], run.h, after, run.c, next_c, *masks, t
-    )
-    if m is not None and call.W_hr is not None:
-        projected = torch.mm(m, call.W_hr.t())
-        _launch_projection(_steps.projection_forward, call, projected, run.output[t], run.h, after, *masks, t)
+    cs = run.cs[t % len(run.cs)], run.cs[(t + 1) % len(run.cs)]
+    cut_before, cut = _cut(call, t), _cut(call, t + 1)
+    state = (run.output[t], run.h, after)
+    _launch_step(_steps.lstm_forward, call, zx, zh, call.sites, *cs, run.m, *state, call.lengths, cut_before, cut, t)
+    if run.m is not None and call.W_hr is not None:
+        projected = torch.mm(run.m, call.W_hr.t())
+        _launch_projection(_steps.projection_forward, call, projected, *state, call.lengths, cut, t)
 
 
-def _gru_forward(call: Call, run: _Run, t: int, zx: Tensor, zh: Tensor, after: Tensor, m: Tensor | None) -> None:
-    masks = (call.lengths, None if call.cut is None else call.cut[t], _cut_after(call, t))
+def _gru_forward(call: Call, run: _Run, t: int, zx: Tensor, zh: Tensor, after: Tensor) -> None:
+    masks = (call.lengths, _cut(call, t), _cut(call, t + 1))
     _launch_step(_steps.gru_forward, call, zx, zh, call.sites, run.output[t], run.h, after, *masks, t)
 
 
-def _rnn_forward(call: Call, run: _Run, t: int, zx: Tensor, zh: Tensor, after: Tensor, m: Tensor | None) -> None:
+def _rnn_forward(call: Call, run: _Run, t: int, zx: Tensor, zh: Tensor, after: Tensor) -> None:
     _launch_step(
-        _steps.rnn_forward, call, zx, zh, call.sites, run.output[t], run.h, after, call.lengths, _cut_after(call, t), t
+        _steps.rnn_forward, call, zx, zh, call.sites, run.output[t], run.h, after, call.lengths, _cut(call, t + 1), t
     )
 
 
@@ -97,23 +96,21 @@ _FORWARD = {"LSTM": _lstm_forward, "GRU": _gru_forward, "RNN": _rnn_forward}
 
 def forward(call: Call, zx: Tensor, save: bool) -> Forward:
     T, B, P = call.T, call.B, call.P
-    states = [call.before_first(s) for s in call.state]
     slots = T + 1 if save else 2
     hs = zx.new_empty(slots, B, P)
-    hs[0] = states[0]
+    hs[0] = call.before_first(call.state[0])
     run = _Run(zx.new_empty(T, B, P), call.state[0].clone(), hs, zx.new_empty(T if save else 1, B, call.units))
     if call.recurrence.network == "LSTM":
         cs = zx.new_empty(slots, B, call.H, dtype=torch.float32)
-        cs[0] = states[1]
-        run = run._replace(c=call.state[1].clone(), cs=cs)
-    m = None if call.W_hr is None else zx.new_empty(B, call.H)
+        cs[0] = call.state[1]
+        run = run._replace(cs=cs, m=None if call.W_hr is None else zx.new_empty(B, call.H))
     step = _FORWARD[call.recurrence.network]
     for t in range(T if B else 0):
         zh = run.zh[t % len(run.zh)]
         torch.mm(hs[t % slots], call.W_hh.t(), out=zh)
-        step(call, run, t, zx[t], zh, hs[(t + 1) % slots], m)
-    saved = [zx, run.zh, hs[:T], *([] if run.cs is None else [run.cs])] if save else []
-    return Forward(run.output, [s for s in (run.h, run.c) if s is not None], saved)
+        step(call, run, t, zx[t], zh, hs[(t + 1) % slots])
+    cells = [] if run.cs is None else [run.cs]
+    return Forward(run.output, [run.h, *(cs[T % slots].clone() for cs in cells)], [zx, run.zh, hs[:T], *cells] if save else [])
 
 
 class _Back(NamedTuple):
@@ -136,29 +133,29 @@ class _Back(NamedTuple):
 
 def _lstm_backward(call: Call, back: _Back, t: int) -> None:
     assert back.cs is not None
-    masks = (call.lengths, _cut_after(call, t))
+    cut = _cut(call, t + 1)
     dm = m = None
     if call.W_hr is not None and back.dh is not None and back.m is not None:
         arriving = (back.through, back.direct, back.dy[t], back.dh[t])
-        _launch_projection(_steps.projection_backward, call, *arriving, *masks, t)
+        _launch_projection(_steps.projection_backward, call, *arriving, call.lengths, cut, t)
         dm, m = torch.mm(back.dh[t], call.W_hr), back.m[t]
     _launch_step(
         _steps.lstm_backward, call, back.zx[t], back.zh[t], call.sites, back.cs[t], back.through, back.direct,
-        back.dy[t], dm, m, back.dc, *masks, back.dzx[t], back.dzh[t], back.d, t,
+        back.dy[t], dm, m, back.dc, call.lengths, _cut(call, t), cut, back.dzx[t], back.dzh[t], back.d, t,
     )  # fmt: skip
 
 
 def _gru_backward(call: Call, back: _Back, t: int) -> None:
     _launch_step(
         _steps.gru_backward, call, back.zx[t], back.zh[t], call.sites, back.hs[t], back.through, back.direct,
-        back.dy[t], call.lengths, _cut_after(call, t), back.dzx[t], back.dzh[t], back.d, t,
+        back.dy[t], call.lengths, _cut(call, t + 1), back.dzx[t], back.dzh[t], back.d, t,
     )  # fmt: skip
 
 
 def _rnn_backward(call: Call, back: _Back, t: int) -> None:
     _launch_step(
         _steps.rnn_backward, call, back.zx[t], back.zh[t], call.sites, back.through, back.direct, back.dy[t],
-        call.lengths, _cut_after(call, t), back.dzx[t], back.dzh[t], back.d, t,
+        call.lengths, _cut(call, t + 1), back.dzx[t], back.dzh[t], back.d, t,
     )  # fmt: skip
 
 

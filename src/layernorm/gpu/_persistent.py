@@ -1,0 +1,279 @@
+"""Whole sequences of a recurrent network in one cooperative launch, W_hh in shared memory from first step to last.
+
+A program owns a slice of the hidden units, with all their gates, for a group of the batch's rows: its part of W_hh is
+read once, before the first step, and its part of the state stays in registers. Groups of rows never wait for one
+another. Within a group, the programs exchange through the L2 cache, once or more in a step,
+
+- the operand of the product, forward h_{t-1}, backward da_{t+1}: by a barrier (`_grid`);
+- sums over the units of a normalisation, a few numbers a row: each is one 64-bit word with the step that it belongs to
+  in its upper half, so that whoever reads the word sees whether it is there. That needs no barrier.
+
+Forward: mean(W_hh h) over the units of a normalisation is the product of h and the mean of W_hh's rows. So the rows are
+centred once, and what is left to exchange is the sum of squares. Of c, whose mean is not known beforehand, each program
+tells the mean and the centred squares of its own units; they are added up without cancellation (Chan, Golub, LeVeque
+1983).
+
+Backward, with zhat = (z - mean) * r, d = da * gain and W the centred rows:
+
+    dz       = r * (d - mean(d) - zhat * mean(d * zhat))
+    dz W_hh  = r * (d W - mean(d * zhat) * q),    q = zhat W          (mean(d) falls out: the rows of W add up to 0)
+
+The gain goes into the rows of W, and q is one product for all steps, before the first. So da_t is published before its
+row's sums are known, and one barrier a step is left.
+
+Every program adds up a row's sums in the same order: all have the same bits, in every run. Rows see nothing of one
+another.
+
+Letters in shapes: T steps, B batch, H units, G gates, S spans, each normalised by itself; in kernels BR rows and HS
+units of a program, PIECES programs of a group of rows.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..formula import GATES, Recurrence
+from . import _launch, _persistent_kernels
+from ._norms import normalize_forward
+
+
+class Statistics(NamedTuple):
+    """Of every row and span, (T*B, S) in float32: the mean is mean + rest (`_norms`), r the reciprocal deviation."""
+
+    mean: Tensor | None = None
+    rest: Tensor | None = None
+    r: Tensor | None = None
+
+
+class Vectors(NamedTuple):
+    """Gains and biases in float32, (G*H) and for the cell (H); what is not there is None.
+
+    Of a norm over the sum of both sides the gain is ``gain_h``; without norms the two biases are the outside ones."""
+
+    gain_x: Tensor | None = None
+    outside_x: Tensor | None = None
+    gain_h: Tensor | None = None
+    outside_h: Tensor | None = None
+    gain_c: Tensor | None = None
+    bias_c: Tensor | None = None
+
+
+class Schedule(NamedTuple):
+    """Steps of each row (B,) int32; whether its state is zero before a step (T, B) uint8. None: all; never."""
+
+    lengths: Tensor | None = None
+    cut: Tensor | None = None
+
+
+class Kept(NamedTuple):
+    """What the forward leaves: the final states (B, H) in float32, and for the backward, or else None, W_hh h before
+    the normalisation (T, B, G*H), h before each step (T, B, H), and what LN(c) is applied to (T, B, H) in float32."""
+
+    h: Tensor
+    c: Tensor | None
+    zh: Tensor | None
+    hs: Tensor
+    cs: Tensor | None
+
+
+class Gradients(NamedTuple):
+    """``da``: of the summed inputs of the nonlinearities (of a norm over the sum of both sides: of what it gives), for
+    a GRU r, z, n as the hidden side sees it and as the input side does, (T, B, 3 or 4 times H); ``dn``: of what LN(c)
+    gives (T, B, H), float32; of the initial states (B, H), float32."""
+
+    da: Tensor
+    dn: Tensor | None
+    h0: Tensor
+    c0: Tensor | None
+
+
+def share(recurrence: Recurrence) -> int:
+    """How many gates are normalised together, but for the last span, which has what is left: a GRU's joint spans are
+    r with z, and n."""
+    gates, span = GATES[recurrence.network], recurrence.formula.span
+    if recurrence.formula.gates is None or span == "all" or recurrence.network != "GRU":
+        return 1 if span == "per_gate" and recurrence.formula.gates is not None else gates
+    return 2 if span == "joint" else 1
+
+
+def spans(recurrence: Recurrence, H: int) -> list[tuple[int, int]]:
+    """First and last unit, exclusive, of each span among the G*H summed inputs."""
+    units, step = GATES[recurrence.network] * H, share(recurrence) * H
+    return [(first, min(first + step, units)) for first in range(0, units, step)]
+
+
+def covers(recurrence: Recurrence) -> bool:
+    """Whether there are equations for it here; whether it fits a device is `launch`'s to say."""
+    f = recurrence.formula
+    if recurrence.projected or recurrence.norm not in ("layer", "rms") or f.cell == "carry":
+        return False
+    if f.gates is None:
+        return f.cell is None or f.eps_on == "variance"
+    return not f.bias_inside and f.eps_on == "variance" and (recurrence.network != "GRU" or f.gates == "split")
+
+
+@functools.cache
+def _device(device: torch.device) -> tuple[int, int]:
+    """Multiprocessors and the bytes of shared memory of one; an H100's for the interpreter."""
+    if device.type == "cpu":
+        return 132, 232448
+    found = torch.cuda.get_device_properties(device)
+    return found.multi_processor_count, found.shared_memory_per_block_optin  # type: ignore[attr-defined]
+
+
+def precision(dtype: torch.dtype) -> str:
+    """Of tl.dot, after torch.set_float32_matmul_precision."""
+    return "tf32x3" if dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+def launch(
+    recurrence: Recurrence, H: int, B: int, dtype: torch.dtype, device: torch.device
+) -> _launch.Persistent | None:
+    """How a call is launched; None: its state does not fit the device."""
+    resident = dtype.itemsize * (2 if precision(dtype) == "tf32x3" else 1)  # high and low halves
+    return _launch.persistent(H, B, GATES[recurrence.network], dtype.itemsize, resident, *_device(device))
+
+
+def centred(weight_hh: Tensor, recurrence: Recurrence) -> Tensor:
+    """W_hh minus the mean of its rows in each span, so that W_hh h has the mean 0; the same under rms or no norm."""
+    if recurrence.norm != "layer" or recurrence.formula.gates is None:
+        return weight_hh.contiguous()
+    wide = weight_hh.double()
+    parts = [wide[first:last] for first, last in spans(recurrence, weight_hh.shape[1])]
+    return torch.cat([part - part.mean(0) for part in parts]).to(weight_hh.dtype)
+
+
+class Call(NamedTuple):
+    """What forward and backward have in common.
+
+    Args:
+        zx: W_ih x, (T, B, G*H), in the order of the steps.
+        statistics: of zx (`standardized`): for ``gates="split"`` all, for ``"sum"`` without r, under rms no means.
+        weight_hh: (G*H, H), `centred`, in zx's type.
+        h0, c0: (B, H), float32.
+    """
+
+    recurrence: Recurrence
+    launch: _launch.Persistent
+    zx: Tensor
+    statistics: Statistics
+    weight_hh: Tensor
+    vectors: Vectors
+    h0: Tensor
+    c0: Tensor | None
+    schedule: Schedule
+
+
+def standardized(z: Tensor, recurrence: Recurrence, H: int) -> tuple[list[Tensor], Statistics]:
+    """Of all rows of (T, B, G*H): zhat of each span (T*B, n), in z's type, and the statistics."""
+    rows = z.flatten(0, 1)
+    found = [
+        normalize_forward(rows[:, first:last], None, [last - first], None, None, recurrence.formula.eps,
+                          recurrence.norm, True)
+        for first, last in spans(recurrence, H)
+    ]  # fmt: skip
+    columns = [torch.stack(column, 1) for column in zip(*(statistics for _, *statistics in found), strict=True)]
+    return [zhat for zhat, *_ in found], Statistics(*[None] * (3 - len(columns)), *columns)
+
+
+def _meeting(call: Call) -> tuple[Tensor, Tensor]:
+    """What programs meet at, zeroed: tagged words, and for each group of rows a counter in a line of its own."""
+    launch, kinds = call.launch, len(spans(call.recurrence, 1)) + 2
+    words = call.zx.new_zeros(launch.groups * 2 * kinds * launch.pieces * launch.rows, dtype=torch.int64)
+    return words, call.zx.new_zeros(launch.groups * 32, dtype=torch.int32)
+
+
+def constants(recurrence: Recurrence, launch: _launch.Persistent, H: int, dtype: torch.dtype) -> dict[str, Any]:
+    """What the kernels are compiled for."""
+    f = recurrence.formula
+    return {
+        "H": H, "NETWORK": recurrence.network, "G": GATES[recurrence.network], "SHARE": share(recurrence),
+        "SUM": f.gates == "sum", "LAYER": recurrence.norm == "layer", "RELU": recurrence.nonlinearity == "relu",
+        "PRECISION": precision(dtype), "BR": launch.rows, "HS": launch.units,
+        "PADDED": _launch.power_of_2(launch.pieces), "WARPS": launch.warps, "DEPTH": launch.depth,
+        "num_warps": launch.warps, "num_stages": 1, "enable_fp_fusion": True, "launch_cooperative_grid": True,
+    }  # fmt: skip
+
+
+def _constants(call: Call) -> dict[str, Any]:
+    return constants(call.recurrence, call.launch, call.weight_hh.shape[1], call.zx.dtype)
+
+
+def forward(call: Call, output: Tensor, save: bool) -> Kept:
+    """All steps.
+
+    Args:
+        call: the sequence.
+        output: (T, B, H) in zx's type, zeros: what lies beyond a row's length is not written.
+        save: whether a backward follows.
+    """
+    zx, h0 = call.zx, call.h0
+    T, B, _ = zx.shape
+    H = call.weight_hh.shape[1]
+    lstm = call.c0 is not None
+    ring = max(2, T) if save else 2
+    kept = Kept(
+        h=torch.empty_like(h0),
+        c=torch.empty_like(h0) if lstm else None,
+        zh=torch.empty_like(zx) if save else None,
+        hs=zx.new_empty(ring, B, H),
+        cs=zx.new_empty(T, B, H, dtype=torch.float32) if save and lstm else None,
+    )
+    formula = call.recurrence.formula
+    with torch.cuda.device_of(zx):
+        _persistent_kernels._forward[(call.launch.pieces * call.launch.groups,)](
+            zx, call.statistics, call.weight_hh, call.vectors, h0, call.c0, call.schedule, output, kept,
+            *_meeting(call), T, B, ring, formula.eps, formula.forget_bias, **_constants(call),
+        )  # fmt: skip
+    return kept._replace(hs=kept.hs[:T])
+
+
+def backward(
+    call: Call,
+    kept: Kept,
+    hidden: Statistics,
+    z_hat: Sequence[Tensor],
+    cell: Statistics,
+    dy: Tensor,
+    dh: Tensor,
+    dc: Tensor | None,
+) -> Gradients:
+    """All steps back.
+
+    Args:
+        call: the one that `forward` had.
+        kept: what it left.
+        hidden, z_hat: `standardized` of zh; of a norm over the sum of both sides, of zx + zh.
+        cell: of what LN(c) is applied to.
+        dy: (T, B, H) in zx's type; beyond a row's length it does not count.
+        dh, dc: of the final states (B, H), float32.
+    """
+    zx, weight, vectors = call.zx, call.weight_hh, call.vectors
+    T, B, _ = zx.shape
+    H, parts = weight.shape[1], spans(call.recurrence, weight.shape[1])
+    q = None
+    if hidden.r is not None:
+        q = zx.new_empty(len(parts), T * B, H)
+        for target, one, (first, last) in zip(q, z_hat, parts, strict=True):
+            torch.mm(one.to(weight.dtype), weight[first:last], out=target)
+    if vectors.gain_h is not None:
+        weight = (weight * vectors.gain_h[:, None]).to(weight.dtype)
+    blocks = 4 if call.recurrence.network == "GRU" else GATES[call.recurrence.network]
+    found = Gradients(
+        da=zx.new_empty(T, B, blocks * H),
+        dn=None if vectors.gain_c is None else zx.new_empty(T, B, H, dtype=torch.float32),
+        h0=torch.empty_like(dh),
+        c0=None if dc is None else torch.empty_like(dc),
+    )
+    with torch.cuda.device_of(zx):
+        _persistent_kernels._backward[(call.launch.pieces * call.launch.groups,)](
+            zx, call.statistics, kept.zh, hidden, q, kept.hs, kept.cs, cell, weight, vectors, call.c0, call.schedule,
+            dy, dh, dc, *found, *_meeting(call), T, B,
+            call.recurrence.formula.forget_bias, **_constants(call),
+        )  # fmt: skip
+    return found

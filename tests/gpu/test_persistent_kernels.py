@@ -1,0 +1,343 @@
+"""The persistent kernels against the reference equations in float64, step by step; one program, and several at once.
+
+The input side is given: W_ih x is x, W_ih the identity.
+"""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+gpu = pytest.importorskip("layernorm.gpu", exc_type=ImportError)
+
+from layernorm.formula import GATES, PLAIN, PRESETS, Formula, Recurrence  # noqa: E402
+from layernorm.gpu import _persistent, _persistent_kernels  # noqa: E402
+from layernorm.gpu._launch import Persistent  # noqa: E402
+from layernorm.reference import _recurrent as reference  # noqa: E402
+
+if gpu.INTERPRETED:
+    import side_by_side
+
+PAPER = PRESETS["paper"]
+# Of the largest value there is. Float32: some ten roundings a step, and of sums of H terms. bfloat16: the weights, once
+# more where they are centred, h and da as operands, what is saved; 2^-9 each, or twice that under the interpreter.
+ERROR = {torch.float32: 64 * 2.0**-24, torch.bfloat16: 0.03, torch.float16: 0.004}
+
+
+@pytest.fixture(autouse=True)
+def poisoned():
+    """What is allocated holds NaN: whatever is not written shows."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def one_program(H, B):
+    """For each group of 16 rows: they never wait for one another."""
+    return Persistent(max(16, 1 << (H - 1).bit_length()), 16, 1, -(-B // 16), 16, 2)
+
+
+def several_programs(H, B):
+    """The last slice of 33 units is one unit."""
+    return Persistent(16, 16, -(-H // 16), -(-B // 16), 16, 2)
+
+
+class SideBySide:
+    """A kernel that is launched in processes."""
+
+    def __init__(self, kernel):
+        self.kernel = kernel
+
+    def __getitem__(self, grid):
+        return lambda *args, **kwargs: side_by_side.run(self.kernel, grid, *args, jitter=1e-4, **kwargs)
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Programs wait for one another: under the interpreter in processes side by side."""
+    if gpu.INTERPRETED:
+        for name in ("_forward", "_backward"):
+            monkeypatch.setattr(_persistent_kernels, name, SideBySide(getattr(_persistent_kernels, name)))
+
+
+def problem(recurrence, dtype, device, T=3, B=5, H=33, ragged=True, seed=0):
+    """A call's tensors: lengths 0 to T and cuts if it is ragged."""
+    g = torch.Generator().manual_seed(seed)
+    G, states = GATES[recurrence.network], len(recurrence.state_names)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=g).to(device)
+
+    params = {name: normal(*shape) for name, shape in recurrence.parameter_shapes(1, H).items()}
+    params["weight_hh"] = (params["weight_hh"] * H**-0.5).to(dtype)
+    params["weight_ih"] = torch.eye(G * H, device=device)
+    lengths = (T - torch.arange(B) * 2 % (T + 1)).to(device) if ragged else None
+    cut = (torch.rand(T, B, generator=g) < 0.3).to(device) if ragged else None
+    return SimpleNamespace(
+        recurrence=recurrence, params=params, lengths=lengths, cut=cut, zx=normal(T, B, G * H).to(dtype),
+        state=[normal(B, H) for _ in range(states)], dy=normal(T, B, H).to(dtype),
+        d_state=[normal(B, H) for _ in range(states)],
+    )  # fmt: skip
+
+
+def rows(p, chosen):
+    """Some of the batch's rows."""
+    part = SimpleNamespace(**vars(p))
+    for name in ("zx", "dy", "cut"):
+        setattr(part, name, None if getattr(p, name) is None else getattr(p, name)[:, chosen].contiguous())
+    part.lengths = None if p.lengths is None else p.lengths[chosen]
+    part.state, part.d_state = ([s[chosen].contiguous() for s in states] for states in (p.state, p.d_state))
+    return part
+
+
+def as_call(p, launch):
+    r, f, get = p.recurrence, p.recurrence.formula, p.params.get
+    sides = {
+        "split": (get("gain_ih"), get("bias_ih"), get("gain_hh"), get("bias_hh")),
+        "sum": (None, None, get("gain"), get("bias_ih") + get("bias_hh") if "bias_ih" in p.params else None),
+        None: (None, get("bias_ih"), None, get("bias_hh")),
+    }[f.gates]
+    B, H = p.state[0].shape
+    statistics = _persistent.Statistics()
+    if f.gates is not None:
+        statistics = _persistent.standardized(p.zx, r, H)[1]
+    if f.gates == "sum":
+        statistics = statistics._replace(r=None)
+    schedule = _persistent.Schedule(
+        None if p.lengths is None else p.lengths.int(), None if p.cut is None else p.cut.to(torch.uint8)
+    )
+    return _persistent.Call(
+        r, launch(H, B), p.zx, statistics, _persistent.centred(p.params["weight_hh"], r),
+        _persistent.Vectors(*sides, get("gain_c"), get("bias_c")), p.state[0], [*p.state, None][1], schedule,
+    )  # fmt: skip
+
+
+def forward(p, launch, save=True):
+    output = torch.zeros_like(p.dy)
+    call = as_call(p, launch)
+    return call, output, _persistent.forward(call, output, save)
+
+
+def run(p, launch):
+    """By name all that forward and backward find."""
+    call, output, kept = forward(p, launch)
+    f, H = p.recurrence.formula, call.weight_hh.shape[1]
+    z_hat, hidden, cell = [], _persistent.Statistics(), _persistent.Statistics()
+    if f.gates is not None:
+        z_hat, hidden = _persistent.standardized(
+            p.zx.float() + kept.zh.float() if f.gates == "sum" else kept.zh, p.recurrence, H
+        )
+    if f.cell is not None:
+        cell = _persistent.standardized(kept.cs, replace(p.recurrence, network="RNN", formula=Formula(eps=f.eps)), H)[1]
+    found = _persistent.backward(call, kept, hidden, z_hat, cell, p.dy, *[*p.d_state, None][:2])
+    results = {"output": output, "h": kept.h, "c": kept.c, "hs": kept.hs, "da": found.da}
+    results |= {"dn": found.dn, "dh0": found.h0, "dc0": found.c0}
+    return {name: value for name, value in results.items() if value is not None}
+
+
+def exactly(p):
+    """The same in float64: the reference's steps, one by one."""
+    r, T = p.recurrence, len(p.zx)
+    zx, dy = p.zx.double(), p.dy.double()
+    params = [p.params[name].double() for name in r.parameter_names]
+    state = [s.double() for s in p.state]
+    output, *rest = reference.recurrent_forward(zx, state, params, p.lengths, p.cut, r, False, True)
+    final, saved = rest[: len(state)], rest[len(state) :]
+    plan = reference.schedule(T, p.lengths, p.cut, False)
+    network = reference._network(dict(zip(r.parameter_names, params, strict=True)), r)
+    before = tuple(saved if plan.cut is None else (torch.where(plan.cut, 0.0, s) for s in saved))
+    activations = network.activations(zx, before)
+    d, steps = [s.double() for s in p.d_state], []
+    for t in reversed(range(T)):
+        active = plan.active[t] if plan.active is not None else torch.ones_like(d[0][:, :1], dtype=torch.bool)
+        after = [torch.where(active, x, 0.0) for x in (d[0] + dy[t], *d[1:])]
+        previous, parts = network.step_backward(t, after, before, activations)
+        previous = reference._zero_where(plan.cut, t, previous)
+        d = [torch.where(active, new, old) for new, old in zip(previous, d, strict=True)]
+        steps.append(in_blocks(r, parts, activations.r[t] if r.network == "GRU" else None))
+    da, *dn = (torch.stack(part[::-1]) for part in zip(*steps, strict=True))
+    exact = {"output": output, "h": final[0], "hs": before[0], "da": da, "dh0": d[0]}
+    if r.network == "LSTM":
+        exact |= {"c": final[1], "dc0": d[1]}
+    return exact | ({"dn": dn[0]} if r.formula.cell is not None else {})
+
+
+def in_blocks(r, parts, reset):
+    """(da,), in an LSTM (da, dn): for a GRU r, z, n as the hidden side sees it, n as the input side does."""
+    if r.network == "LSTM":
+        return parts[0], parts[3]
+    if r.network == "RNN":
+        return parts[:1]
+    if len(parts) == 4:  # all three under one normalisation
+        return (torch.cat([parts[0], parts[1].chunk(3, -1)[2]], -1),)
+    return (torch.cat([parts[0], parts[3] * reset, parts[3]], -1),)
+
+
+def compare(p, launch):
+    found, exact = run(p, launch), exactly(p)
+    assert found.keys() == exact.keys()
+    for name, expected in exact.items():
+        error = (found[name].double() - expected).abs().max().item()
+        assert error <= ERROR[p.zx.dtype] * max(1.0, expected.abs().max().item()), (name, error)
+    return found
+
+
+def same(a, b):
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+RECURRENCES = [
+    *(Recurrence(network, PAPER[network], norm) for network in PAPER for norm in ("layer", "rms")),
+    *(Recurrence(network, PLAIN) for network in PAPER),
+    Recurrence("LSTM", PRESETS["cell"]["LSTM"]),
+    Recurrence("LSTM", PRESETS["haste"]["LSTM"], bias=False),
+    Recurrence("LSTM", PRESETS["sonnet"]["LSTM"]),
+    Recurrence("LSTM", replace(PAPER["LSTM"], span="per_gate", forget_bias=1.0)),
+    Recurrence("GRU", PRESETS["haste"]["GRU"], bias=False),
+    Recurrence("GRU", replace(PAPER["GRU"], span="per_gate", forget_bias=-1.0)),
+    Recurrence("RNN", PAPER["RNN"], nonlinearity="relu"),
+    Recurrence("RNN", replace(PAPER["RNN"], gates="split"), bias=False),
+]
+
+
+@pytest.mark.parametrize("ragged", [True, False])
+@pytest.mark.parametrize("recurrence", RECURRENCES, ids=lambda r: f"{r.network}-{r.formula.gates}-{r.norm}")
+def test_every_formula(recurrence, ragged, device):
+    assert _persistent.covers(recurrence)
+    compare(problem(recurrence, torch.float32, device, ragged=ragged), one_program)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("network", PAPER)
+def test_16_bits(network, dtype, device):
+    compare(problem(Recurrence(network, PAPER[network]), dtype, device), one_program)
+
+
+@pytest.mark.parametrize(("T", "B", "H"), [(1, 1, 1), (2, 33, 7), (3, 2, 64), (0, 2, 5)])
+def test_sizes(T, B, H, device):
+    p = problem(Recurrence("LSTM", PAPER["LSTM"]), torch.float32, device, T, B, H, ragged=T > 1)
+    if T:
+        compare(p, one_program)
+    else:
+        _, _, kept = forward(p, one_program)
+        assert torch.equal(kept.h, p.state[0])
+        assert torch.equal(kept.c, p.state[1])
+
+
+@pytest.mark.parametrize("network", PAPER)
+def test_nothing_saved_is_the_same(network, device):
+    p = problem(Recurrence(network, PAPER[network]), torch.float32, device, T=5)
+    (_, output, kept), (_, other, bare) = forward(p, one_program), forward(p, one_program, save=False)
+    assert torch.equal(output, other)
+    assert torch.equal(kept.h, bare.h)
+    assert bare.zh is None
+    assert bare.cs is None
+
+
+@pytest.mark.parametrize("network", PAPER)
+def test_a_row_by_itself_has_the_same_bits(network, device):
+    p = problem(Recurrence(network, PAPER[network]), torch.float32, device, B=18)
+    expected = run(p, one_program)
+    for chosen in (slice(2, 3), slice(15, 18)):
+        for name, part in run(rows(p, chosen), one_program).items():
+            assert torch.equal(part, expected[name][..., chosen, :]), name
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of the interpreter
+@pytest.mark.parametrize("name", ["zx", "dy"])
+@pytest.mark.parametrize("network", PAPER)
+def test_a_nan_stays_in_its_row(network, name, device):
+    p = problem(Recurrence(network, PAPER[network]), torch.float32, device, ragged=False)
+    clean = run(p, one_program)
+    getattr(p, name)[1, 3, 2] = float("nan")
+    spoilt, others = run(p, one_program), [0, 1, 2, 4]
+    assert spoilt["da"][:, 3].isnan().any()
+    for key, value in spoilt.items():
+        assert torch.equal(value[..., others, :], clean[key][..., others, :]), key
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("network", PAPER)
+def test_what_padding_holds_does_not_count(network, device):
+    p = problem(Recurrence(network, PAPER[network]), torch.float32, device)
+    clean = run(p, one_program)
+    beyond = torch.arange(len(p.zx), device=device)[:, None] >= p.lengths
+    p.zx[beyond] = float("nan")
+    p.dy[beyond] = float("nan")
+    same(run(p, one_program), clean)
+    assert not clean["da"][beyond].any()
+    assert not clean["output"][beyond].any()
+
+
+def test_equal_rows_of_the_weights_give_exactly_nothing(device):
+    """LN(W h) of a constant is 0, whatever h: W is centred in float64."""
+    p = problem(Recurrence("LSTM", PAPER["LSTM"]), torch.float32, device, ragged=False)
+    p.params["weight_hh"] = p.params["weight_hh"][:1].expand_as(p.params["weight_hh"]).contiguous()
+    expected = forward(p, one_program)[1]
+    p.params["weight_hh"].zero_()
+    assert torch.equal(forward(p, one_program)[1], expected)
+
+
+def test_a_cell_whose_mean_is_large(device):
+    """c is 1000 + a deviation of 1, exactly: an E[c^2] - E[c]^2 in float32 would have an error of 6e-2. The
+    mean, too, is a float32: a few units in the last place, 6e-5, of 1000."""
+    p = problem(Recurrence("LSTM", PAPER["LSTM"]), torch.float32, device, T=1, ragged=False)
+    p.params["gain_ih"].zero_()
+    p.params["gain_hh"].zero_()
+    p.params["bias_ih"].fill_(60.0)  # every gate is 1: c is c0 + 1
+    p.state[1].copy_((p.state[1] * 256).round() / 256 + 1000.0)
+    found, exact = run(p, one_program), exactly(p)
+    assert (found["output"].double() - exact["output"]).abs().max() < 2e-4
+
+
+# --- Several programs ---
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("recurrence", RECURRENCES[::2], ids=lambda r: f"{r.network}-{r.formula.gates}-{r.norm}")
+@pytest.mark.usefixtures("at_once")
+def test_programs_share_out_the_units(recurrence, dtype, device):
+    compare(problem(recurrence, dtype, device), several_programs)
+
+
+@pytest.mark.parametrize("network", PAPER)
+@pytest.mark.usefixtures("at_once")
+def test_groups_of_rows_and_runs_have_the_same_bits(network, device):
+    """Two groups of three programs, twice; a row in another group."""
+    p = problem(Recurrence(network, PAPER[network]), torch.float32, device, T=4, B=17)
+    found = compare(p, several_programs)
+    same(run(p, several_programs), found)
+    for name, part in run(rows(p, slice(14, 17)), several_programs).items():
+        assert torch.equal(part, found[name][..., 14:17, :]), name
+
+
+# --- What is covered, and what fits ---
+
+
+def test_what_has_no_equations_here():
+    lstm, gru = PAPER["LSTM"], PAPER["GRU"]
+    assert not _persistent.covers(Recurrence("LSTM", lstm, projected=True))
+    assert not _persistent.covers(Recurrence("LSTM", lstm, "batch"))
+    assert not _persistent.covers(Recurrence("LSTM", replace(lstm, eps_on="deviation")))
+    assert not _persistent.covers(Recurrence("GRU", replace(gru, gates="sum")))
+    for name in ("kiros", "torchscript", "keras", "tf1"):
+        assert not _persistent.covers(Recurrence("LSTM", PRESETS[name]["LSTM"]))
+
+
+@pytest.mark.skipif(not gpu.INTERPRETED, reason="of an H100's sizes")
+def test_what_fits(monkeypatch):
+    def fits(H, B, dtype, network="LSTM"):
+        return _persistent.launch(Recurrence(network, PAPER[network]), H, B, dtype, torch.device("cpu"))
+
+    assert fits(256, 32, torch.bfloat16) == Persistent(8, 16, 32, 2, 32, 8)
+    assert fits(256, 128, torch.bfloat16).rows == 32
+    assert fits(1024, 64, torch.float16).pieces == 128
+    assert fits(1024, 65, torch.bfloat16) is None
+    assert fits(512, 32, torch.float32)
+    assert fits(1024, 16, torch.float32) is None
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    assert fits(1024, 16, torch.float32)
+    assert fits(1100, 16, torch.bfloat16).units == 16
+    assert fits(5000, 16, torch.bfloat16) is None
