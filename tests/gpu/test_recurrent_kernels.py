@@ -13,6 +13,8 @@ from layernorm.formula import PLAIN, PRESETS, Formula, Recurrence
 
 gpu = pytest.importorskip("layernorm.gpu", exc_type=ImportError)
 
+from layernorm.gpu._launch import Persistent  # noqa: E402
+
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
 # Times the reference's own error in that type, and so many units in the last place of the largest value beside it.
 # In 16 bits ours rounds the products of every step and what flows back through them, the reference only results.
@@ -114,6 +116,20 @@ def test_every_formula(network, device):
         compare(recurrence, *arguments, device)
 
 
+@pytest.fixture
+def whole(monkeypatch):
+    """In one launch: under the interpreter by one program, which then waits for no other."""
+    if gpu.INTERPRETED:
+
+        def launch(call):
+            possible = call.T and call.B and gpu._recurrent._whole._persistent.covers(call.recurrence)
+            groups = -(-call.B // 16)
+            units = max(16, 1 << (call.H - 1).bit_length())
+            return Persistent(units, 16, 1, groups, 16, 2) if possible else None
+
+        monkeypatch.setattr(gpu._recurrent._whole, "launch", launch)
+
+
 PAPER = [Recurrence(network, PRESETS["paper"][network]) for network in ("LSTM", "GRU", "RNN")]
 
 
@@ -134,6 +150,46 @@ def test_16_bits(recurrence, dtype, device):
     compare(recurrence, 4, 5, 20, 48, 48, False, True, True, device, dtype)
     if recurrence.network == "LSTM":
         compare(dataclasses.replace(recurrence, projected=True), 4, 5, 20, 48, 12, True, True, True, device, dtype)
+
+
+COVERED = [
+    *PAPER, *(dataclasses.replace(r, norm="rms") for r in PAPER), *(dataclasses.replace(r, bias=False) for r in PAPER),
+    *(Recurrence(r.network, PLAIN) for r in PAPER), Recurrence("LSTM", PRESETS["cell"]["LSTM"]),
+    Recurrence("LSTM", PRESETS["sonnet"]["LSTM"]), Recurrence("LSTM", Formula(span="per_gate", cell=None)),
+    Recurrence("GRU", PRESETS["haste"]["GRU"]), Recurrence("GRU", Formula(span="per_gate", cell=None, forget_bias=1.0)),
+    Recurrence("RNN", Formula(cell=None), nonlinearity="relu"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    "recurrence", COVERED, ids=lambda r: f"{r.network}-{r.formula.gates}-{r.formula.span}-{r.norm}"
+)
+@pytest.mark.usefixtures("whole")
+def test_in_one_launch(recurrence, dtype, device):
+    k = COVERED.index(recurrence)
+    compare(recurrence, 3, 5, 7, 20, 20, k % 2 == 0, k % 4 < 2, k % 3 < 2, device, dtype)
+    if recurrence in PAPER:
+        compare(recurrence, 1, 17, 7, 33, 33, True, True, True, device, dtype)
+
+
+@pytest.mark.parametrize("forward", ["whole", "step by step"])
+@pytest.mark.parametrize("recurrence", PAPER, ids=lambda r: r.network)
+def test_both_ways_save_the_same(recurrence, forward, device, monkeypatch, request):
+    """A backward may go the other way than its forward: products may since have another precision, which decides."""
+    arguments = setting(recurrence, 3, 4, 6, 8, 8, True, True, torch.float32, device)
+    ones = [torch.ones(3, 4, 8, device=device), *(torch.ones_like(s) for s in arguments[1])]
+    n = len(ones)
+    expected, _ = both_ways(gpu, arguments, recurrence, True, ones)
+    request.getfixturevalue("whole")
+    in_one = gpu._recurrent._whole.launch
+    order = (in_one, lambda call: None) if forward == "whole" else (lambda call: None, in_one)
+    monkeypatch.setattr(gpu._recurrent._whole, "launch", order[0])
+    found = gpu.recurrent_forward(*arguments, recurrence, True, True)
+    monkeypatch.setattr(gpu._recurrent._whole, "launch", order[1])
+    back = gpu.recurrent_backward(*arguments, found[n:], ones[0], ones[1:], recurrence, True)
+    for a, b in zip([*found[:n], *back], expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
 def rows_of(results, states):

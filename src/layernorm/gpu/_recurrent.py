@@ -1,7 +1,7 @@
 """One layer in one direction over a whole sequence.
 
 The products of all steps with W_ih are one, and so are those that make the gradients of x, W_ih and W_hh. What waits
-for the step before it is `_stepwise`.
+for the step before it there are two ways to do: `_whole`, in one launch, and `_stepwise`. They save the same.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..formula import GATES, Recurrence
-from . import _stepwise
+from . import _stepwise, _whole
 from ._call import Call
 
 
@@ -30,7 +30,8 @@ def recurrent_forward(
     call = Call(input, state, params, lengths, reset, recurrence, reverse)
     with torch.cuda.device_of(input):
         zx = torch.mm(call.x, call.W_ih.t()).view(call.T, call.B, call.units)
-        found = _stepwise.forward(call, zx, save)
+        chosen = _whole.launch(call)
+        found = _whole.forward(call, zx, save, chosen) if chosen else _stepwise.forward(call, zx, save)
     return [call.turned(found.output), *(s.to(input.dtype) for s in found.final), *found.saved]
 
 
@@ -68,7 +69,9 @@ def recurrent_backward(
     kept = [s.resolve_neg().contiguous() for s in saved]
     dy = input.new_zeros(call.T, call.B, call.P) if grad_output is None else call.turned(grad_output)
     with torch.cuda.device_of(input):
-        found = _stepwise.backward(call, kept, dy.resolve_neg().contiguous(), call.arriving(grad_state))
+        steps = (call, kept, dy.resolve_neg().contiguous(), call.arriving(grad_state))
+        chosen = _whole.launch(call)
+        found = _whole.backward(*steps, chosen) if chosen else _stepwise.backward(*steps)
         dzx, dzh = found.dzx.flatten(0, 1), found.dzh.flatten(0, 1)
         d_x = call.turned(torch.mm(dzx, call.W_ih).view(call.T, call.B, call.I))
         d_weights = torch.mm(dzx.t(), call.x), torch.mm(dzh.t(), kept[2].flatten(0, 1))

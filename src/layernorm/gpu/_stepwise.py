@@ -110,7 +110,9 @@ def forward(call: Call, zx: Tensor, save: bool) -> Forward:
         torch.mm(hs[t % slots], call.W_hh.t(), out=zh)
         step(call, run, t, zx[t], zh, hs[(t + 1) % slots])
     cells = [] if run.cs is None else [run.cs]
-    return Forward(run.output, [run.h, *(cs[T % slots].clone() for cs in cells)], [zx, run.zh, hs[:T], *cells] if save else [])
+    return Forward(
+        run.output, [run.h, *(cs[T % slots].clone() for cs in cells)], [zx, run.zh, hs[:T], *cells] if save else []
+    )
 
 
 class _Back(NamedTuple):
