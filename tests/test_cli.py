@@ -320,7 +320,18 @@ def test_doctor_tells_versions_backends_and_data(capsys, monkeypatch):
     for word in ("python", "torch", "numpy", *PACKAGES, "threads", "CUDA", "reference", "digits", "mnist"):
         assert word in text
     assert "not-installed missing: pip install" in text
-    assert "reference     available" in text
+    assert "reference      available" in text
+
+
+def test_doctor_tells_what_runs_where(monkeypatch):
+    """An engine that has only some types is named with them."""
+    kinds = {"float64": "reference", "float16": "triton"}
+    monkeypatch.setattr(
+        "layernorm.backends.preferred", lambda op, device, dtype: kinds.get(str(dtype).removeprefix("torch."), "triton")
+    )
+    lines = dict(cli._who_runs_what(["cuda"]))
+    assert lines["cuda recurrent"] == "triton in float32, bfloat16, float16; reference in float64"
+    assert lines["batch norm"] == "reference"
 
 
 @pytest.fixture

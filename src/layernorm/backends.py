@@ -92,6 +92,11 @@ def choose(op: str, tensor: torch.Tensor, recurrence: str | None = None) -> str:
     return _choose(_asked_for, op, device, tensor.dtype, recurrence)
 
 
+def preferred(op: str, device: str, dtype: torch.dtype) -> str:
+    """The engine that `choose` takes for tensors of this kind when none is asked for."""
+    return _first(None, op, device, dtype, None)
+
+
 def _choose(asked_for: str | None, op: str, device: str, dtype: torch.dtype, recurrence: str | None) -> str:
     return _first(asked_for, op, device, dtype, recurrence)
 

@@ -364,11 +364,12 @@ def _doctor(parsed: argparse.Namespace) -> None:
             ("CUDA", cuda),
         ],
         "backends": [(item.name, _engine(item)) for item in backends.status()],
+        "what runs where": _who_runs_what(["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]),
     }
     for title, lines in sections.items():
         print(title)
         for name, value in lines:
-            print(f"  {name:<13} {value}")
+            print(f"  {name:<14} {value}")
     print("data sets")
     for line in datasets.listing():
         print(f"  {line}")
@@ -382,6 +383,23 @@ def _engine(status: Status) -> str:
         return f"missing: {status.reason}"
     instructions = getattr(backends.engine(status.name), "ISA", None)
     return f"available, {instructions}" if instructions else "available"
+
+
+def _who_runs_what(devices: list[str]) -> list[tuple[str, str]]:
+    """The engine of each op on each device, where it is not one for all types, by type."""
+    import torch
+
+    from . import backends
+
+    types = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+    lines = []
+    for device in devices:
+        for label, op in (("norms", "normalize"), ("recurrent", "recurrent")):
+            engines = {str(dtype).removeprefix("torch."): backends.preferred(op, device, dtype) for dtype in types}
+            by_engine = {name: [t for t, engine in engines.items() if engine == name] for name in engines.values()}
+            found = [f"{name} in {', '.join(of)}" if len(by_engine) > 1 else name for name, of in by_engine.items()]
+            lines.append((f"{device} {label}", "; ".join(found)))
+    return [*lines, ("batch norm", "reference"), ("derivatives", "second and higher ones, torch.func: reference")]
 
 
 def _version() -> str:
