@@ -319,7 +319,7 @@ def test_doctor_tells_versions_backends_and_data(capsys, monkeypatch):
     text = capsys.readouterr().out
     for word in ("python", "torch", "numpy", *PACKAGES, "threads", "CUDA", "reference", "digits", "mnist"):
         assert word in text
-    assert "not-installed missing: pip install" in text
+    assert "not-installed  missing: pip install" in text
     assert "reference      available" in text
 
 
