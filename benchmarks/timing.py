@@ -49,10 +49,9 @@ def environment() -> dict[str, str]:
     return found
 
 
-def save(path: str | None, rows: Sequence[Mapping[str, Any]], found: Mapping[str, Any] | None = None) -> None:
-    """The rows as JSON, with the `environment` or what was ``found`` of it."""
+def save(path: str | None, rows: Sequence[Mapping[str, Any]]) -> None:
     if path:
-        Path(path).write_text(json.dumps({"environment": found or environment(), "rows": list(rows)}, indent=1) + "\n")
+        Path(path).write_text(json.dumps({"environment": environment(), "rows": list(rows)}, indent=1) + "\n")
         print(f"wrote {path}")
 
 

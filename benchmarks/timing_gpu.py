@@ -10,6 +10,7 @@ the share of rounds in which they are not. The sides take turns, and the process
 from __future__ import annotations
 
 import functools
+import json
 import statistics
 import subprocess
 import sys
@@ -72,7 +73,6 @@ def times(runs: Mapping[str, Callable[[], Any]], rounds: int, enough: float = 0.
     """`Times` of each, over rounds in which all take turns; a call drops out after ``enough`` seconds of its own."""
     sweeps = {}
     for name, run in runs.items():
-        run()
         run()
         sweeps[name] = _sweeps(run)
     seconds: dict[str, list[float]] = {name: [] for name in runs}
@@ -156,8 +156,11 @@ class Rows:
     def save(self) -> None:
         """All that has been measured so far."""
         if self.path:
-            more = {"at the end": environment(), "failed": self.failed, "left out": self.left_out}
-            timing.save(self.path, self.rows, {"at the start": self.environment, **more})
+            found = {"at the start": self.environment, "now": environment()}
+            missing = {"failed": self.failed, "left_out": self.left_out}
+            Path(self.path).write_text(
+                json.dumps({"environment": found, **missing, "rows": self.rows}, indent=1) + "\n"
+            )
 
     def close(self) -> int:
         """Says what is missing, saves; the status that the command ends with."""
@@ -166,4 +169,6 @@ class Rows:
         for what in self.left_out:
             print(f"left out: {what}")
         self.save()
+        if self.path:
+            print(f"wrote {self.path}")
         return 1 if self.failed else 0
