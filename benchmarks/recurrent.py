@@ -97,7 +97,7 @@ def measure(network: str, shape: tuple[int, ...], peers: list[str], rounds: int)
     if "compile" in peers:
         torch._dynamo.reset()
         sides["compile"] = Loop(network, sides["layer norm"], compiled=True)
-    compare(network, sides, x[:20])
+    compare(network, sides, x)
     runs = {name: inference(side, x) for name, side in sides.items()}
     train = {name: training(side, x, d) for name, side in sides.items()}
     if "jax" in peers and network == "LSTM":

@@ -157,10 +157,8 @@ class Rows:
         """All that has been measured so far."""
         if self.path:
             found = {"at the start": self.environment, "now": environment()}
-            missing = {"failed": self.failed, "left_out": self.left_out}
-            Path(self.path).write_text(
-                json.dumps({"environment": found, **missing, "rows": self.rows}, indent=1) + "\n"
-            )
+            everything = {"environment": found, "failed": self.failed, "left_out": self.left_out, "rows": self.rows}
+            Path(self.path).write_text(json.dumps(everything, indent=1) + "\n")
 
     def close(self) -> int:
         """Says what is missing, saves; the status that the command ends with."""
