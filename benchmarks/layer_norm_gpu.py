@@ -14,7 +14,8 @@ timing_gpu.py):
     add_layer_norm  forward and backward 4 M N s: reads x, residual, writes y, x + residual; reads dy, the gradient of
                 the sum, the sum, writes dx, which is the residual's gradient, too
 
-`ahead` is how many times as fast ours is as the faster of its peers. `compile` is torch.compile of torch's own op, the
+`ahead` is how many times as fast ours is as the faster of its peers; a * marks a row with a time that contains launches.
+`compile` is torch.compile of torch's own op, the
 backward that of its autograd graph. Before any is timed, y, dx and the gradients of gain and bias are compared with
 torch's op in float64: a wrong result of ours is not timed.
 
@@ -158,7 +159,7 @@ def line(op: Op, size: int, shape: tuple[int, int], sides: Sequence[str], second
         for name in sides:
             text += f"{100 * op.bytes(mode, M, N, size) / took[name] / clone:>8.1f}"
         text += f"{min(took[name] for name in sides if name != 'ours') / took['ours']:>7.2f}x"
-    return text
+    return text + ("*" if any(found["hidden"] < 1 for found in seconds.values()) else "")
 
 
 def table(rows: timing_gpu.Rows, name: str, type_: str, peers: Sequence[str], rounds: int) -> None:
