@@ -15,8 +15,8 @@ timing_gpu.py):
                 the sum, the sum, writes dx, which is the residual's gradient, too
 
 `ahead` is how many times as fast ours is as the faster of its peers; a * marks a row in which launches were not hidden.
-`compile` is torch.compile of torch's own op, the backward that of its autograd graph. Before any is timed, y, dx and the
-gradients of gain and bias are compared with torch's op in float64: a wrong result of ours is not timed.
+`compile` is torch.compile of torch's own op, the backward that of its autograd graph. Before any is timed, y, dx and
+the gradients of gain and bias are compared with torch's op in float64: a wrong result of ours is not timed.
 
 Then, for calls of a few rows, the microseconds on the GPU alone, and those of a call among many in a row, which is what
 launching it takes.
