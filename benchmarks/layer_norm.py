@@ -5,6 +5,8 @@
 Both sides take turns in one process; printed are the minima over the rounds in microseconds, how many times as fast as
 `torch.nn.functional.layer_norm` ours is, and the time of `clone()`, which reads and writes the bytes of the forward.
 Before they are timed, both are compared with float64: the largest error, in units of the type's rounding.
+
+With ``--device cuda`` the norm ops are measured on a GPU: see layer_norm_gpu.py.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+import layer_norm_gpu
 import layernorm as ln
 import timing
 
@@ -57,8 +60,12 @@ def measure(dtype: torch.dtype, shape: tuple[int, int], rounds: int) -> dict[str
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> int:
+    if timing.device() == "cuda":
+        return layer_norm_gpu.main()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[timing.device_option()]
+    )
     parser.add_argument("--threads", type=int, nargs="+", default=[1], help="processor threads, one table each")
     parser.add_argument("--types", nargs="+", choices=list(TYPES), default=["float32", "bfloat16"])
     parser.add_argument("--rounds", type=int, default=9, help="turns of each side (default: 9)")
@@ -88,7 +95,8 @@ def main() -> None:
                 print(line, flush=True)
                 rows.append({"threads": threads, "type": name, "shape": shape, **found})
     timing.save(options.json, rows)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -11,6 +11,8 @@ parameters). Before it is timed, every layer-normalised side is compared with th
 `floor` is the time of the matrix products alone, by torch.mm on the same shapes: W_ih x as one product, W_hh h as T.
 Peers: `loop`, a Python loop over torch's layer_norm; `compile`, the same with torch.compile over the step; `jax`, its
 lax.scan, where it is installed.
+
+With ``--device cuda`` the networks are measured on a GPU, against cuDNN's: see recurrent_gpu.py.
 """
 
 from __future__ import annotations
@@ -27,64 +29,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import layernorm as ln
+import recurrent_gpu
 import timing
+from networks import GATES, Loop, compare, inference, training
 
-GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 GRID = [  # T, B, I, H
     (50, 32, 256, 256), (100, 8, 384, 384), (30, 128, 512, 512), (200, 1, 256, 256), (64, 128, 256, 256),
     (30, 64, 640, 1024), (64, 256, 128, 128), (500, 8, 403, 400), (37, 5, 93, 300), (1, 1, 64, 64), (16, 4, 17, 33),
 ]  # fmt: skip
 DEEP = [(50, 32, 256, 256), (37, 5, 93, 300)]  # two layers, bidirectional
-TIMES = 4.0  # an error may be so many times that of the equations in float32
-
-
-class Loop(nn.Module):
-    """The paper's equations as most people write them: a Python loop, `F.layer_norm` in it."""
-
-    def __init__(self, network: str, module: Any, compiled: bool = False) -> None:
-        super().__init__()
-        self.network, self.module = network, module
-        step = getattr(self, network.lower())
-        self.step = torch.compile(step, dynamic=False) if compiled else step
-
-    def norm(self, z: Tensor, gain: str, bias: str) -> Tensor:
-        p = self.module
-        return F.layer_norm(z, z.shape[-1:], getattr(p, gain), getattr(p, bias), 1e-5)
-
-    def lstm(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        z = self.norm(x, "gain_ih_l0", "bias_ih_l0")
-        z = z + self.norm(h @ self.module.weight_hh_l0.T, "gain_hh_l0", "bias_hh_l0")
-        i, f, g, o = z.chunk(4, -1)
-        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-        return o.sigmoid() * self.norm(c, "gain_c_l0", "bias_c_l0").tanh(), c
-
-    def gru(self, x: Tensor, h: Tensor) -> tuple[Tensor]:
-        p, H, u = self.module, h.shape[-1], h @ self.module.weight_hh_l0.T
-        parts = []
-        for z, side in ((x, "ih"), (u, "hh")):
-            gain, bias = getattr(p, f"gain_{side}_l0"), getattr(p, f"bias_{side}_l0")
-            for a, b in ((0, 2 * H), (2 * H, 3 * H)):
-                parts.append(F.layer_norm(z[:, a:b], (b - a,), gain[a:b], bias[a:b], 1e-5))
-        r, z = (parts[0] + parts[2]).sigmoid().chunk(2, -1)
-        n = (parts[1] + r * parts[3]).tanh()
-        return (n + z * (h - n),)
-
-    def rnn(self, x: Tensor, h: Tensor) -> tuple[Tensor]:
-        p = self.module
-        z = F.layer_norm(x + h @ p.weight_hh_l0.T, h.shape[-1:], p.gain_l0, p.bias_ih_l0 + p.bias_hh_l0, 1e-5)
-        return (z.tanh(),)
-
-    def forward(self, input: Tensor) -> tuple[Tensor, None]:
-        zx = input @ self.module.weight_ih_l0.T
-        state = (zx.new_zeros(input.shape[1], self.module.hidden_size),) * (2 if self.network == "LSTM" else 1)
-        output = []
-        for x in zx.unbind():
-            state = self.step(x, *state)
-            output.append(state[0])
-        return torch.stack(output), None
 
 
 def scan(module: Any) -> Callable[[Tensor], Any]:
@@ -116,42 +71,6 @@ def scan(module: Any) -> Callable[[Tensor], Any]:
     return lambda x, d=None: jax.block_until_ready(
         forward(p, jnp.asarray(x.numpy())) if d is None else backward(p, jnp.asarray(x.numpy()), jnp.asarray(d.numpy()))
     )
-
-
-def compare(network: str, sides: dict[str, Any], x: Tensor) -> None:
-    """Every layer-normalised side against the equations in float64, over the first steps: a layer-normalised LSTM
-    spreads a rounding error further at every step. The measure is the error of the equations in float32."""
-    x, module = x[:20], sides["layer norm"]
-    with torch.no_grad(), ln.backends.use("reference"):
-        exact = module.double()(x.double())[0]
-        rounded = module.float()(x)[0]
-    unit = max(float((rounded - exact).abs().max()), 1e-6)
-    for name, side in sides.items():
-        if name == "torch":
-            continue
-        with torch.no_grad():
-            error = float((torch.as_tensor(side(x)[0]) - exact).abs().max())
-        if not error < TIMES * unit:
-            raise SystemExit(f"{network} {name}: error {error:.1e}, that of the equations in float32 is {unit:.1e}")
-
-
-def inference(side: Any, x: Tensor) -> Callable[[], Any]:
-    def run() -> Any:
-        with torch.no_grad():
-            return side(x)
-
-    return run
-
-
-def training(side: Any, x: Tensor, d: Tensor) -> Callable[[], Any]:
-    x = x.clone().requires_grad_()
-
-    def run() -> None:
-        torch.autograd.backward(side(x)[0], d)
-        for t in (x, *side.parameters()):
-            t.grad = None
-
-    return run
 
 
 def floor(network: str, shape: tuple[int, ...], times: int) -> Callable[[], Any]:
@@ -295,8 +214,12 @@ def memory(network: str, side: str, shape: tuple[int, ...]) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> int:
+    if timing.device() == "cuda":
+        return recurrent_gpu.main()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[timing.device_option()]
+    )
     parser.add_argument("--threads", type=int, nargs="+", default=[1], help="processor threads, one table each")
     parser.add_argument("--networks", nargs="+", choices=list(GATES), default=list(GATES))
     parser.add_argument("--peers", nargs="*", choices=["loop", "compile", "jax"], default=["loop"])
@@ -312,7 +235,7 @@ def main() -> None:
     shape = (64, 128, 256, 256)
     if options.peak:
         print(memory(*options.peak, shape))
-        return None
+        return 0
     if options.memory:
         for network in options.networks:
             found = {}
@@ -323,13 +246,14 @@ def main() -> None:
             print(
                 f"{network} training {shape}: {found['torch']} KiB, layer norm {found['layer norm']} KiB ({ratio:.2f})"
             )
-        return None
+        return 0
     if "jax" in options.peers and importlib.util.find_spec("jax") is None:
         print("jax is not installed, and left out")
         options.peers.remove("jax")
     if options.redraw:
         rows = json.loads(Path(options.redraw).read_text())["rows"]
-        return chart(options.chart or "recurrent.png", rows)
+        chart(options.chart or "recurrent.png", rows)
+        return 0
     print(timing.environment())
     rows = [
         row
@@ -339,8 +263,8 @@ def main() -> None:
     timing.save(options.json, rows)
     if options.chart:
         chart(options.chart, rows)
-    return None
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

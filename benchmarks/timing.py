@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import platform
@@ -52,3 +53,15 @@ def save(path: str | None, rows: Sequence[Mapping[str, Any]]) -> None:
     if path:
         Path(path).write_text(json.dumps({"environment": environment(), "rows": list(rows)}, indent=1) + "\n")
         print(f"wrote {path}")
+
+
+def device_option() -> argparse.ArgumentParser:
+    """``--device``, for scripts that measure other things on a GPU, with other options: a parent of both parsers."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="see also: --device cuda --help")
+    return parser
+
+
+def device() -> str:
+    """What ``--device`` says on the command line."""
+    return device_option().parse_known_args()[0].device
