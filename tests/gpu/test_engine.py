@@ -318,3 +318,47 @@ def test_more_than_2_to_the_31_elements():
     x = torch.randn(8, N, device="cuda", dtype=torch.bfloat16).repeat(-(-M // 8), 1)[:M]
     y = ln.functional.layer_norm(x, (N,))
     assert torch.equal(y[-8:], ln.functional.layer_norm(x[-8:], (N,)))
+
+
+@on_gpu
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("T", "B", "H"), [(32, 16, 256), (20, 128, 512), (12, 64, 1024), (40, 1, 384)])
+@pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
+def test_networks_of_real_sizes(network, T, B, H, dtype):
+    """Many programs at once: near float64, and ten times the same bits, since a race would move them."""
+    torch.manual_seed(0)
+    module, exact = (getattr(ln, network)(H, H, device="cuda", dtype=d) for d in (dtype, torch.float64))
+    exact.load_state_dict(module.state_dict())
+    x, d = (torch.randn(T, B, H, device="cuda", dtype=dtype) for _ in range(2))
+
+    def results(module, x, d):
+        x = x.clone().requires_grad_()
+        output, _ = module(x)
+        return [output.detach(), *torch.autograd.grad(output, (x, *module.parameters()), d)]
+
+    found = results(module, x, d)
+    for _ in range(9):
+        assert all(map(torch.equal, results(module, x, d), found))
+    with ln.backends.use("reference"):
+        expected = results(exact, x.double(), d.double())
+    allowed = {torch.float32: 1e-4, torch.bfloat16: 8e-2, torch.float16: 1e-2}[dtype]
+    for a, b in zip(found, expected, strict=True):
+        assert (a.double() - b).norm() <= allowed * b.norm()
+
+
+@on_gpu
+@pytest.mark.parametrize("network", ["LSTM", "GRU"])
+def test_a_cuda_graph_replays_a_network(network):
+    module, x = recurrent(network, "cuda"), torch.randn(6, 3, 5, device="cuda")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.no_grad(), torch.cuda.stream(side):
+        module(x)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        captured, _ = module(x)
+    x.copy_(torch.randn_like(x))
+    graph.replay()
+    with torch.no_grad():
+        assert torch.equal(captured, module(x)[0])
