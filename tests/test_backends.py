@@ -1,5 +1,6 @@
 """The choice of the engine."""
 
+import importlib
 import subprocess
 import sys
 
@@ -147,3 +148,24 @@ def test_an_op_on_the_cpu_imports_no_gpu_engine():
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "layernorm.native" in out
     assert not {"layernorm.gpu", "triton"} & set(out)
+
+
+@pytest.mark.parametrize(
+    ("patches", "reason"),
+    [
+        ({"torch.version.hip": "6.4"}, "not been tried on AMD's"),
+        (
+            {"torch.cuda.device_count": lambda: 2, "torch.cuda.get_device_capability": lambda k: (9 - 2 * k, 5)},
+            "compute capability 8.0 or newer, found 7.5",
+        ),
+    ],
+)
+def test_a_gpu_that_has_no_kernels_is_named(patches, reason, monkeypatch):
+    pytest.importorskip("triton")
+    before = {name: module for name, module in sys.modules.items() if name.startswith("layernorm.gpu")}
+    for name in before:
+        monkeypatch.delitem(sys.modules, name)
+    for name, value in {"torch.cuda.is_available": lambda: True, **patches}.items():
+        monkeypatch.setattr(name, value)
+    with pytest.raises(ImportError, match=reason):
+        importlib.import_module("layernorm.gpu")

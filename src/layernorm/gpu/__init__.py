@@ -18,8 +18,14 @@ except ImportError:
     raise ImportError("triton is not installed (pip install triton; it comes with PyTorch's CUDA builds)") from None
 
 INTERPRETED = bool(triton.knobs.runtime.interpret)
-if not INTERPRETED and not torch.cuda.is_available():
-    raise ImportError("PyTorch finds no CUDA device")
+if not INTERPRETED:
+    if not torch.cuda.is_available():
+        raise ImportError("PyTorch finds no CUDA device")
+    if torch.version.hip:
+        raise ImportError("the kernels are for NVIDIA's GPUs, and have not been tried on AMD's")
+    _oldest = min(map(torch.cuda.get_device_capability, range(torch.cuda.device_count())), default=(8, 0))
+    if _oldest < (8, 0):  # bfloat16 and TF32
+        raise ImportError(f"needs GPUs of compute capability 8.0 or newer, found {_oldest[0]}.{_oldest[1]}")
 
 from ..formula import Recurrence  # noqa: E402
 from ._norms import normalize_backward as normalize_backward  # noqa: E402
