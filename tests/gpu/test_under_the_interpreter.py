@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+FILES = ["test_norm_kernels.py", "test_engine.py", "test_side_by_side.py", "test_persistent_kernels.py"]
 
-@pytest.mark.parametrize("file", ["test_norm_kernels.py", "test_engine.py", "test_side_by_side.py", "test_persistent_kernels.py"])
+
+@pytest.mark.parametrize("file", FILES)
 def test_the_kernels(file):
     pytest.importorskip("triton", reason="Triton is not installed: no kernel has run")
     path = Path(__file__).with_name(file)
