@@ -114,8 +114,15 @@ def _depth(H: int) -> int:
     return next((d for d in (64, 32) if -(-H // (WARPS * d)) * WARPS * d * 8 <= H * 9), 16)
 
 
+def ahead(launch: Persistent, size: int, resident: int) -> int:
+    """How many chunks of the operand are loaded ahead of the product: as many as 48 registers of a thread hold; none
+    where each is taken apart into a high and a low half, which takes these registers."""
+    return 0 if resident > size else 48 // (launch.rows * launch.depth * size // 128)
+
+
 def shared_memory(launch: Persistent, H: int, gates: int, size: int, resident: int) -> int:
-    """Bytes: of the weights, and of what a chunk of the operand, or the sums of a product, pass through."""
+    """At most so many bytes: of the weights, and of what chunks of the operand or the sums of a product go through."""
     chunk = launch.warps * launch.depth
     weights = gates * launch.units * -(-H // chunk) * chunk * resident
-    return weights + launch.rows * max(chunk * size, launch.units * launch.warps * 4)
+    chunks = (1 + ahead(launch, size, resident)) * chunk * size
+    return weights + launch.rows * max(chunks, launch.units * launch.warps * 4)

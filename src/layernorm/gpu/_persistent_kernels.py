@@ -39,22 +39,36 @@ def _resident(
 
 
 @triton.jit
+def _chunk(
+    operand_ptr, row_at, there, chunk, K: tl.constexpr, WARPS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """A part of the rows of an operand, (WARPS, BR, DEPTH), that other programs have just written."""
+    k = _depth(chunk, WARPS, DEPTH)
+    inside = there[None, :, None] & (k < K)[:, None, :]
+    at = row_at[None, :, None] + k[:, None, :]
+    return tl.load(operand_ptr + at, mask=inside, other=0.0, cache_modifier=".cg")
+
+
+@triton.jit
 def _product(
     operand_ptr, row_at, there, w, N: tl.constexpr, K: tl.constexpr, CHUNKS: tl.constexpr, WARPS: tl.constexpr,
-    DEPTH: tl.constexpr, BR: tl.constexpr, HS: tl.constexpr, PRECISION: tl.constexpr,
+    DEPTH: tl.constexpr, AHEAD: tl.constexpr, BR: tl.constexpr, HS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Rows (BR, K) times N factors that are resident: N times (BR, HS). Other programs have just written the rows."""
+    """Rows (BR, K) times N factors that are resident: N times (BR, HS). AHEAD further chunks are on their way while one
+    is multiplied: each would take a trip to L2."""
     sums = ()
     for _ in tl.static_range(N):
         sums += (tl.zeros([WARPS, BR, HS], tl.float32),)
+    chunks = ()
+    for chunk in tl.static_range(min(AHEAD, CHUNKS)):
+        chunks += (_chunk(operand_ptr, row_at, there, chunk, K, WARPS, DEPTH),)
     for chunk in tl.static_range(CHUNKS):
-        k = _depth(chunk, WARPS, DEPTH)
-        inside = there[None, :, None] & (k < K)[:, None, :]
-        at = row_at[None, :, None] + k[:, None, :]
-        rows = tl.load(operand_ptr + at, mask=inside, other=0.0, cache_modifier=".cg").to(w[0].dtype)
+        if chunk + AHEAD < CHUNKS:
+            chunks += (_chunk(operand_ptr, row_at, there, chunk + AHEAD, K, WARPS, DEPTH),)
         added = ()
         for n in tl.static_range(N):
-            added += (tl.dot(rows, w[n * CHUNKS + chunk], sums[n], input_precision=PRECISION),)
+            one = w[n * CHUNKS + chunk]
+            added += (tl.dot(chunks[chunk].to(one.dtype), one, sums[n], input_precision=PRECISION),)
         sums = added
     z = ()
     for n in tl.static_range(N):
@@ -228,6 +242,7 @@ def _forward(
     H: tl.constexpr, NETWORK: tl.constexpr, G: tl.constexpr, SHARE: tl.constexpr, SUM: tl.constexpr,
     LAYER: tl.constexpr, RELU: tl.constexpr, PRECISION: tl.constexpr,
     BR: tl.constexpr, HS: tl.constexpr, PADDED: tl.constexpr, WARPS: tl.constexpr, DEPTH: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):  # fmt: skip
     """All steps of a slice of units, of a group of rows."""
     PIECES: tl.constexpr = triton.cdiv(H, HS)
@@ -272,7 +287,7 @@ def _forward(
         if BR <= 32:
             x = _input_side(zx_ptr, statistics, gain_x, outside_x, step, row, gates_at, there, inside, H, G, SHARE)
         wait(counter_ptr, (t + 1) * PIECES)
-        z = _product(kept.hs, (slot + row) * H, there, w, G, H, CHUNKS, WARPS, DEPTH, BR, HS, PRECISION)
+        z = _product(kept.hs, (slot + row) * H, there, w, G, H, CHUNKS, WARPS, DEPTH, AHEAD, BR, HS, PRECISION)
         if BR > 32:  # earlier, it would need the registers of the product
             x = _input_side(zx_ptr, statistics, gain_x, outside_x, step, row, gates_at, there, inside, H, G, SHARE)
         u = z
@@ -333,8 +348,8 @@ def _mean_of_all(
 def _through_hidden(
     da_ptr, row_at, there, w, q_ptr, q_at, q_stride, inside, hidden, statistics_at, words_ptr, tag,
     H: tl.constexpr, G: tl.constexpr, SHARE: tl.constexpr, KINDS: tl.constexpr, PIECES: tl.constexpr,
-    PADDED: tl.constexpr, WARPS: tl.constexpr, DEPTH: tl.constexpr, BR: tl.constexpr, HS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PADDED: tl.constexpr, WARPS: tl.constexpr, DEPTH: tl.constexpr, AHEAD: tl.constexpr, BR: tl.constexpr,
+    HS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of h at the program's units from the da that all programs have published:
     sum over spans of r * (da W - mean(d * zhat) * q)."""
@@ -343,7 +358,7 @@ def _through_hidden(
     for span in tl.static_range(SPANS):
         part = _product(
             da_ptr + span * SHARE * H, row_at, there, w[span], 1, H * min(SHARE, G - span * SHARE),
-            triton.cdiv(H * min(SHARE, G - span * SHARE), WARPS * DEPTH), WARPS, DEPTH, BR, HS, PRECISION,
+            triton.cdiv(H * min(SHARE, G - span * SHARE), WARPS * DEPTH), WARPS, DEPTH, AHEAD, BR, HS, PRECISION,
         )[0]  # fmt: skip
         if hidden.r is not None:
             q = tl.load(q_ptr + span * q_stride + q_at, mask=inside, other=0.0).to(tl.float32)
@@ -401,6 +416,7 @@ def _backward(
     H: tl.constexpr, NETWORK: tl.constexpr, G: tl.constexpr, SHARE: tl.constexpr, SUM: tl.constexpr,
     LAYER: tl.constexpr, RELU: tl.constexpr, PRECISION: tl.constexpr,
     BR: tl.constexpr, HS: tl.constexpr, PADDED: tl.constexpr, WARPS: tl.constexpr, DEPTH: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):  # fmt: skip
     """All steps of a slice of units, of a group of rows, the last step first. A step begins with what is left to do of
     the step that follows in time: so there is one more of them, t = -1, which takes in the first's."""
@@ -454,7 +470,7 @@ def _backward(
         through = _through_hidden(
             da_ptr, (later + row) * (BLOCKS * H), moved, w, q_ptr, later * H + at, tl.cast(T, tl.int64) * B * H,
             moved[:, None] & within[None, :], hidden, (later + row) * SPANS, words_ptr, visit,
-            H, G, SHARE, KINDS, PIECES, PADDED, WARPS, DEPTH, BR, HS, PRECISION,
+            H, G, SHARE, KINDS, PIECES, PADDED, WARPS, DEPTH, AHEAD, BR, HS, PRECISION,
         )  # fmt: skip
         if rows.cut is not None:
             cut_later = tl.load(rows.cut + later + row, mask=moved, other=0) != 0
