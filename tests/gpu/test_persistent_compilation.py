@@ -140,8 +140,7 @@ def test_backward(H, B, gpu, compiled):
     assert re.search("acquire( exchanged)+( heard)+( told){2}( heard)+ told release", f"{order} {order}"), order
 
 
-@pytest.mark.parametrize("precision", ["highest", "high"])
-@pytest.mark.parametrize("network", ["LSTM", "GRU"])
+@pytest.mark.parametrize(("network", "precision"), [("LSTM", "highest"), ("LSTM", "high"), ("GRU", "highest")])
 def test_float32(network, precision, gpu, compiled, monkeypatch):
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
     r = Recurrence(network, PAPER[network])
