@@ -140,9 +140,9 @@ def test_backward(H, B, gpu, compiled):
     assert re.search("acquire( exchanged)+( heard)+( told){2}( heard)+ told release", f"{order} {order}"), order
 
 
-@pytest.mark.parametrize(("network", "precision"), [("LSTM", "highest"), ("LSTM", "high"), ("GRU", "highest")])
+@pytest.mark.parametrize(("network", "precision"), [("LSTM", "tf32x3"), ("LSTM", "tf32"), ("GRU", "tf32x3")])
 def test_float32(network, precision, gpu, compiled, monkeypatch):
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
+    monkeypatch.setattr(gpu, "precision", lambda dtype: precision)
     r = Recurrence(network, PAPER[network])
     found = compiled(gpu._persistent_kernels._forward, r, 512, 16, torch.float32)
     check(found, 1, GATES[network])
@@ -152,7 +152,7 @@ def test_float32(network, precision, gpu, compiled, monkeypatch):
 
 def test_float32_with_64_rows(gpu, compiled, monkeypatch):
     """The most that there is at once: numbers of all rows are in every warp."""
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    monkeypatch.setattr(gpu, "precision", lambda dtype: "tf32")
     r = Recurrence("LSTM", PAPER["LSTM"])
     check(compiled(gpu._persistent_kernels._forward, r, 512, 128, torch.float32), 1, 4)
     check(compiled(gpu._persistent_kernels._backward, r, 512, 128, torch.float32), 4, 1, spilled_at_most=800)

@@ -348,7 +348,18 @@ def test_what_fits(monkeypatch):
     assert fits(1024, 65, torch.bfloat16) is None
     assert fits(512, 32, torch.float32)
     assert fits(1024, 16, torch.float32) is None
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    monkeypatch.setattr(_persistent, "precision", lambda dtype: "tf32")
     assert fits(1024, 16, torch.float32)
     assert fits(1100, 16, torch.bfloat16).units == 16
     assert fits(5000, 16, torch.bfloat16) is None
+
+
+@pytest.mark.parametrize(("asked", "expected"), [("highest", "tf32x3"), ("high", "tf32")])
+def test_float32_is_as_precise_as_asked_for(asked, expected):
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(asked)
+    try:
+        assert _persistent.precision(torch.float32) == expected
+        assert _persistent.precision(torch.bfloat16) == "tf32"
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -127,8 +127,9 @@ def _device(device: torch.device) -> tuple[int, int]:
 
 
 def precision(dtype: torch.dtype) -> str:
-    """Of tl.dot, after torch.set_float32_matmul_precision."""
-    return "tf32x3" if dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest" else "tf32"
+    """Of tl.dot: as PyTorch's own products on a GPU, but where those are float32, three products of TF32 make one."""
+    allowed = torch.backends.cuda.matmul.fp32_precision == "tf32"  # under whichever of its names it was set
+    return "tf32x3" if dtype == torch.float32 and not allowed else "tf32"
 
 
 def _resident(dtype: torch.dtype) -> int:
