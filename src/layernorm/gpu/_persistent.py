@@ -127,16 +127,22 @@ def _device(device: torch.device) -> tuple[int, int]:
 
 
 def precision(dtype: torch.dtype) -> str:
-    """Of tl.dot, after torch.set_float32_matmul_precision."""
-    return "tf32x3" if dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest" else "tf32"
+    """Of tl.dot: as PyTorch's own products on a GPU, but where those are float32, three products of TF32 make one."""
+    allowed = torch.backends.cuda.matmul.fp32_precision == "tf32"  # under whichever of its names it was set
+    return "tf32x3" if dtype == torch.float32 and not allowed else "tf32"
+
+
+def _resident(dtype: torch.dtype) -> int:
+    """Bytes of a weight on the multiprocessor: in three products of TF32 it is there in a high and a low half."""
+    return dtype.itemsize * (2 if precision(dtype) == "tf32x3" else 1)
 
 
 def launch(
     recurrence: Recurrence, H: int, B: int, dtype: torch.dtype, device: torch.device
 ) -> _launch.Persistent | None:
     """How a call is launched; None: its state does not fit the device."""
-    resident = dtype.itemsize * (2 if precision(dtype) == "tf32x3" else 1)  # high and low halves
-    return _launch.persistent(H, B, GATES[recurrence.network], dtype.itemsize, resident, *_device(device))
+    sizes = dtype.itemsize, _resident(dtype)
+    return _launch.persistent(H, B, GATES[recurrence.network], *sizes, *_device(device))
 
 
 def centred(weight_hh: Tensor, recurrence: Recurrence) -> Tensor:
@@ -196,6 +202,7 @@ def constants(recurrence: Recurrence, launch: _launch.Persistent, H: int, dtype:
         "SUM": f.gates == "sum", "LAYER": recurrence.norm == "layer", "RELU": recurrence.nonlinearity == "relu",
         "PRECISION": precision(dtype), "BR": launch.rows, "HS": launch.units,
         "PADDED": _launch.power_of_2(launch.pieces), "WARPS": launch.warps, "DEPTH": launch.depth,
+        "AHEAD": _launch.ahead(launch, dtype.itemsize, _resident(dtype)),
         "num_warps": launch.warps, "num_stages": 1, "enable_fp_fusion": True, "launch_cooperative_grid": True,
     }  # fmt: skip
 

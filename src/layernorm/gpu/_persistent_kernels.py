@@ -39,22 +39,36 @@ def _resident(
 
 
 @triton.jit
+def _chunk(
+    operand_ptr, row_at, there, chunk, K: tl.constexpr, WARPS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """A part of the rows of an operand, (WARPS, BR, DEPTH), that other programs have just written."""
+    k = _depth(chunk, WARPS, DEPTH)
+    inside = there[None, :, None] & (k < K)[:, None, :]
+    at = row_at[None, :, None] + k[:, None, :]
+    return tl.load(operand_ptr + at, mask=inside, other=0.0, cache_modifier=".cg")
+
+
+@triton.jit
 def _product(
     operand_ptr, row_at, there, w, N: tl.constexpr, K: tl.constexpr, CHUNKS: tl.constexpr, WARPS: tl.constexpr,
-    DEPTH: tl.constexpr, BR: tl.constexpr, HS: tl.constexpr, PRECISION: tl.constexpr,
+    DEPTH: tl.constexpr, AHEAD: tl.constexpr, BR: tl.constexpr, HS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Rows (BR, K) times N factors that are resident: N times (BR, HS). Other programs have just written the rows."""
+    """Rows (BR, K) times N factors that are resident: N times (BR, HS). AHEAD further chunks are on their way while one
+    is multiplied: each would take a trip to L2."""
     sums = ()
     for _ in tl.static_range(N):
         sums += (tl.zeros([WARPS, BR, HS], tl.float32),)
+    chunks = ()
+    for chunk in tl.static_range(min(AHEAD, CHUNKS)):
+        chunks += (_chunk(operand_ptr, row_at, there, chunk, K, WARPS, DEPTH),)
     for chunk in tl.static_range(CHUNKS):
-        k = _depth(chunk, WARPS, DEPTH)
-        inside = there[None, :, None] & (k < K)[:, None, :]
-        at = row_at[None, :, None] + k[:, None, :]
-        rows = tl.load(operand_ptr + at, mask=inside, other=0.0, cache_modifier=".cg").to(w[0].dtype)
+        if chunk + AHEAD < CHUNKS:
+            chunks += (_chunk(operand_ptr, row_at, there, chunk + AHEAD, K, WARPS, DEPTH),)
         added = ()
         for n in tl.static_range(N):
-            added += (tl.dot(rows, w[n * CHUNKS + chunk], sums[n], input_precision=PRECISION),)
+            one = w[n * CHUNKS + chunk]
+            added += (tl.dot(chunks[chunk].to(one.dtype), one, sums[n], input_precision=PRECISION),)
         sums = added
     z = ()
     for n in tl.static_range(N):
@@ -144,16 +158,24 @@ def _in_span(z, span: tl.constexpr, G: tl.constexpr, SHARE: tl.constexpr):
 
 
 @triton.jit
-def _hidden_deviations(
-    z, words_ptr, tag, piece, eps, H: tl.constexpr, G: tl.constexpr, SHARE: tl.constexpr, SPANS: tl.constexpr,
-    KINDS: tl.constexpr, PIECES: tl.constexpr, PADDED: tl.constexpr, BR: tl.constexpr,
+def _tell_squares(
+    z, words_ptr, tag, piece, G: tl.constexpr, SHARE: tl.constexpr, SPANS: tl.constexpr, KINDS: tl.constexpr,
+    PIECES: tl.constexpr, BR: tl.constexpr,
 ):  # fmt: skip
-    """z * r of each gate, r from the squares of all programs' units; z is centred, or is not to be (rms)."""
+    """Of each span, over the program's units."""
     squares = ()
     for g in tl.static_range(G):
         squares += (z[g] * z[g],)
     for span in tl.static_range(SPANS):
         _tell(words_ptr, span, tag, _in_span(squares, span, G, SHARE), piece, KINDS, PIECES, BR)
+
+
+@triton.jit
+def _over_deviation(
+    z, words_ptr, tag, eps, H: tl.constexpr, G: tl.constexpr, SHARE: tl.constexpr, SPANS: tl.constexpr,
+    KINDS: tl.constexpr, PIECES: tl.constexpr, PADDED: tl.constexpr, BR: tl.constexpr,
+):  # fmt: skip
+    """z * r of each gate, from the squares that all programs have told: z is centred, or is not to be (rms)."""
     result = ()
     for span in tl.static_range(SPANS):
         total = tl.sum(_hear(words_ptr, span, tag, KINDS, PIECES, PADDED, BR), 0)
@@ -191,6 +213,28 @@ def _cell_standardized(
     return c * _reciprocal_deviation(tl.div_rn(squares, 1.0 * H), eps)[:, None]
 
 
+@triton.jit
+def _input_side(
+    zx_ptr, statistics, gain_x, outside_x, step, row, gates_at, there, inside,
+    H: tl.constexpr, G: tl.constexpr, SHARE: tl.constexpr,
+):  # fmt: skip
+    """What a step's input adds to the summed inputs, of each gate."""
+    SPANS: tl.constexpr = triton.cdiv(G, SHARE)
+    x = _gates(zx_ptr, step * (G * H) + gates_at, inside, H, G)
+    x = _standardized(x, statistics, (step + row) * SPANS, there, inside, G, SHARE)
+    return _affine(x, gain_x, outside_x, G)
+
+
+@triton.jit
+def _leave(output_ptr, kept, h, c, t, B, H: tl.constexpr, at, inside, length):
+    """h and c after step t, where there is such a step."""
+    at += tl.cast(t, tl.int64) * B * H
+    inside = inside & (t >= 0)
+    tl.store(output_ptr + at, h.to(output_ptr.dtype.element_ty), mask=inside & (t < length)[:, None])
+    if kept.cs is not None:
+        tl.store(kept.cs + at, c, mask=inside)
+
+
 @triton.jit(do_not_specialize=["T", "B", "ring"])
 def _forward(
     zx_ptr, statistics, w_ptr, v, h0_ptr, c0_ptr, rows, output_ptr, kept, words_ptr, counter_ptr,
@@ -198,6 +242,7 @@ def _forward(
     H: tl.constexpr, NETWORK: tl.constexpr, G: tl.constexpr, SHARE: tl.constexpr, SUM: tl.constexpr,
     LAYER: tl.constexpr, RELU: tl.constexpr, PRECISION: tl.constexpr,
     BR: tl.constexpr, HS: tl.constexpr, PADDED: tl.constexpr, WARPS: tl.constexpr, DEPTH: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):  # fmt: skip
     """All steps of a slice of units, of a group of rows."""
     PIECES: tl.constexpr = triton.cdiv(H, HS)
@@ -224,44 +269,47 @@ def _forward(
     c = h
     if NETWORK == "LSTM":
         c = tl.load(c0_ptr + at, mask=inside, other=0.0)
-    active = there
+    length = tl.zeros([BR], tl.int32) + T
     if rows.lengths is not None:
         length = tl.load(rows.lengths + row, mask=there, other=0)
     for t in range(T):
         step = tl.cast(t, tl.int64) * B
+        active = there & (t < length)
         h_before, c_before = h, c
-        if rows.lengths is not None:
-            active = t < length
         if rows.cut is not None:
             cut = (tl.load(rows.cut + step + row, mask=active, other=0) != 0)[:, None]
             h_before, c_before = tl.where(cut, 0.0, h), tl.where(cut, 0.0, c)
         slot = tl.cast(t % ring, tl.int64) * B
         tl.store(kept.hs + slot * H + at, h_before.to(kept.hs.dtype.element_ty), mask=inside)
         arrive(counter_ptr)
-        x = _gates(zx_ptr, step * (G * H) + gates_at, inside, H, G)  # on its way while the others arrive
-        x = _standardized(x, statistics, (step + row) * SPANS, there, inside, G, SHARE)
-        x = _affine(x, gain_x, outside_x, G)
+        # While the others arrive: what the last step leaves, and what this one needs of what was there at the launch.
+        _leave(output_ptr, kept, h, c, t - 1, B, H, at, inside, length)
+        if BR <= 32:
+            x = _input_side(zx_ptr, statistics, gain_x, outside_x, step, row, gates_at, there, inside, H, G, SHARE)
         wait(counter_ptr, (t + 1) * PIECES)
-        z = _product(kept.hs, (slot + row) * H, there, w, G, H, CHUNKS, WARPS, DEPTH, BR, HS, PRECISION)
-        if kept.zh is not None:
-            for g in tl.static_range(G):
-                tl.store(kept.zh + step * (G * H) + gates_at + g * H, z[g].to(kept.zh.dtype.element_ty), mask=inside)
+        z = _product(kept.hs, (slot + row) * H, there, w, G, H, CHUNKS, WARPS, DEPTH, AHEAD, BR, HS, PRECISION)
+        if BR > 32:  # earlier, it would need the registers of the product
+            x = _input_side(zx_ptr, statistics, gain_x, outside_x, step, row, gates_at, there, inside, H, G, SHARE)
+        u = z
         if SUM:
             both = ()
             for g in tl.static_range(G):
                 both += (tl.where(inside, z[g] + x[g], 0.0),)
-            z = both
+            u = both
         if v.gain_h is not None:
-            z = _hidden_deviations(z, words_ptr, t + 1, piece, eps, H, G, SHARE, SPANS, KINDS, PIECES, PADDED, BR)
-        z = _affine(z, gain_h, outside_h, G)
+            _tell_squares(u, words_ptr, t + 1, piece, G, SHARE, SPANS, KINDS, PIECES, BR)
+        if kept.zh is not None:  # while the others tell theirs
+            for g in tl.static_range(G):
+                tl.store(kept.zh + step * (G * H) + gates_at + g * H, z[g].to(kept.zh.dtype.element_ty), mask=inside)
+        if v.gain_h is not None:
+            u = _over_deviation(u, words_ptr, t + 1, eps, H, G, SHARE, SPANS, KINDS, PIECES, PADDED, BR)
+        z = _affine(u, gain_h, outside_h, G)
         moves = active[:, None]
         if NETWORK == "LSTM":
             a = z
             if not SUM:
                 a = (x[0] + z[0], x[1] + z[1], x[2] + z[2], x[3] + z[3])
             c = tl.where(moves, sigmoid(a[1] + forget_bias) * c_before + sigmoid(a[0]) * tanh(a[2]), c)
-            if kept.cs is not None:
-                tl.store(kept.cs + step * H + at, c, mask=inside)
             n = c
             if v.gain_c is not None:
                 n = _cell_standardized(
@@ -278,7 +326,7 @@ def _forward(
                 a += x[0]
             new = tl.where(a < 0.0, 0.0, a) if RELU else tanh(a)
         h = tl.where(moves, new, h)
-        tl.store(output_ptr + step * H + at, h.to(output_ptr.dtype.element_ty), mask=inside & moves)
+    _leave(output_ptr, kept, h, c, T - 1, B, H, at, inside, length)
     tl.store(kept.h + at, h, mask=inside)
     if NETWORK == "LSTM":
         tl.store(kept.c + at, c, mask=inside)
@@ -300,8 +348,8 @@ def _mean_of_all(
 def _through_hidden(
     da_ptr, row_at, there, w, q_ptr, q_at, q_stride, inside, hidden, statistics_at, words_ptr, tag,
     H: tl.constexpr, G: tl.constexpr, SHARE: tl.constexpr, KINDS: tl.constexpr, PIECES: tl.constexpr,
-    PADDED: tl.constexpr, WARPS: tl.constexpr, DEPTH: tl.constexpr, BR: tl.constexpr, HS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PADDED: tl.constexpr, WARPS: tl.constexpr, DEPTH: tl.constexpr, AHEAD: tl.constexpr, BR: tl.constexpr,
+    HS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of h at the program's units from the da that all programs have published:
     sum over spans of r * (da W - mean(d * zhat) * q)."""
@@ -310,7 +358,7 @@ def _through_hidden(
     for span in tl.static_range(SPANS):
         part = _product(
             da_ptr + span * SHARE * H, row_at, there, w[span], 1, H * min(SHARE, G - span * SHARE),
-            triton.cdiv(H * min(SHARE, G - span * SHARE), WARPS * DEPTH), WARPS, DEPTH, BR, HS, PRECISION,
+            triton.cdiv(H * min(SHARE, G - span * SHARE), WARPS * DEPTH), WARPS, DEPTH, AHEAD, BR, HS, PRECISION,
         )[0]  # fmt: skip
         if hidden.r is not None:
             q = tl.load(q_ptr + span * q_stride + q_at, mask=inside, other=0.0).to(tl.float32)
@@ -323,6 +371,43 @@ def _through_hidden(
     return dh
 
 
+@triton.jit
+def _recalled(
+    zx_ptr, statistics, zh_ptr, hidden, hs_ptr, cs_ptr, cell, c0_ptr, rows, dy_ptr,
+    gain_x, outside_x, gain_h, outside_h, t, step, row, at, gates_at, active, moves, B,
+    H: tl.constexpr, NETWORK: tl.constexpr, G: tl.constexpr, SHARE: tl.constexpr, SUM: tl.constexpr,
+):  # fmt: skip
+    """What was there before the launch, of one step: of each gate the input side (nothing of use where it is part of a
+    sum), zhat and the hidden side; dy; whether the state was cut; the state before (LSTM c, GRU h); c standardised."""
+    SPANS: tl.constexpr = triton.cdiv(G, SHARE)
+    x = _gates(zx_ptr, step * (G * H) + gates_at, moves, H, G)
+    z = _gates(zh_ptr, step * (G * H) + gates_at, moves, H, G)
+    if SUM:
+        both = ()
+        for g in tl.static_range(G):
+            both += (x[g] + z[g],)
+        z = both
+    else:
+        x = _standardized(x, statistics, (step + row) * SPANS, active, moves, G, SHARE)
+        x = _affine(x, gain_x, outside_x, G)
+    z_hat = _standardized(z, hidden, (step + row) * SPANS, active, moves, G, SHARE)
+    a = _affine(z_hat, gain_h, outside_h, G)
+    dy = tl.load(dy_ptr + step * H + at, mask=moves, other=0.0).to(tl.float32)
+    cut = moves & (t < 0)
+    if rows.cut is not None:
+        cut |= (tl.load(rows.cut + step + row, mask=active, other=0) != 0)[:, None]
+    before, c_hat = dy, dy
+    if NETWORK == "LSTM":
+        c = tl.load(cs_ptr + step * H + at, mask=moves, other=0.0)
+        before = tl.load(cs_ptr + (step - B) * H + at, mask=moves & (t > 0) & (cut == 0), other=0.0)
+        if t == 0:
+            before = tl.load(c0_ptr + at, mask=moves & (cut == 0), other=0.0)
+        c_hat = _standardized((c,), cell, step + row, active, moves, 1, 1)[0]
+    if NETWORK == "GRU":
+        before = tl.load(hs_ptr + step * H + at, mask=moves, other=0.0).to(tl.float32)
+    return x, z_hat, a, dy, cut, before, c_hat
+
+
 @triton.jit(do_not_specialize=["T", "B"])
 def _backward(
     zx_ptr, statistics, zh_ptr, hidden, q_ptr, hs_ptr, cs_ptr, cell, w_ptr, v, c0_ptr, rows, dy_ptr, dh_ptr, dc_ptr,
@@ -331,6 +416,7 @@ def _backward(
     H: tl.constexpr, NETWORK: tl.constexpr, G: tl.constexpr, SHARE: tl.constexpr, SUM: tl.constexpr,
     LAYER: tl.constexpr, RELU: tl.constexpr, PRECISION: tl.constexpr,
     BR: tl.constexpr, HS: tl.constexpr, PADDED: tl.constexpr, WARPS: tl.constexpr, DEPTH: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):  # fmt: skip
     """All steps of a slice of units, of a group of rows, the last step first. A step begins with what is left to do of
     the step that follows in time: so there is one more of them, t = -1, which takes in the first's."""
@@ -372,43 +458,30 @@ def _backward(
         step, later = tl.cast(t, tl.int64) * B, tl.cast(t + 1, tl.int64) * B
         active = there & (t >= 0) & (t < length)
         moves = active[:, None] & within[None, :]
-        # On its way while the others arrive: all that this step needs of what was there before the launch.
-        x = _gates(zx_ptr, step * (G * H) + gates_at, moves, H, G)
-        z = _gates(zh_ptr, step * (G * H) + gates_at, moves, H, G)
-        if SUM:
-            both = ()
-            for g in tl.static_range(G):
-                both += (x[g] + z[g],)
-            z = both
-        z_hat = _standardized(z, hidden, (step + row) * SPANS, active, moves, G, SHARE)
-        a = _affine(z_hat, gain_h, outside_h, G)
-        if not SUM:
-            x = _standardized(x, statistics, (step + row) * SPANS, active, moves, G, SHARE)
-            x = _affine(x, gain_x, outside_x, G)
-        dy = tl.load(dy_ptr + step * H + at, mask=moves, other=0.0).to(tl.float32)
-        cut = tl.zeros([BR, HS], tl.int32) != 0
-        if rows.cut is not None:
-            cut |= (tl.load(rows.cut + step + row, mask=active, other=0) != 0)[:, None]
-        if NETWORK == "LSTM":
-            c = tl.load(cs_ptr + step * H + at, mask=moves, other=0.0)
-            c_before = tl.load(cs_ptr + (step - B) * H + at, mask=moves & (t > 0) & (cut == 0), other=0.0)
-            if t == 0:
-                c_before = tl.load(c0_ptr + at, mask=moves & (cut == 0), other=0.0)
-            c_hat = _standardized((c,), cell, step + row, active, moves, 1, 1)[0]
-        if NETWORK == "GRU":
-            h_before = tl.load(hs_ptr + step * H + at, mask=moves, other=0.0).to(tl.float32)
+        if BR <= 32:  # on its way while the others arrive
+            x, z_hat, a, dy, cut, before, c_hat = _recalled(
+                zx_ptr, statistics, zh_ptr, hidden, hs_ptr, cs_ptr, cell, c0_ptr, rows, dy_ptr,
+                gain_x, outside_x, gain_h, outside_h, t, step, row, at, gates_at, active, moves, B,
+                H, NETWORK, G, SHARE, SUM,
+            )  # fmt: skip
         # From the step that follows in time.
         wait(counter_ptr, visit * PIECES)
         moved = there & (visit > 0) & (t + 1 < length)
         through = _through_hidden(
             da_ptr, (later + row) * (BLOCKS * H), moved, w, q_ptr, later * H + at, tl.cast(T, tl.int64) * B * H,
             moved[:, None] & within[None, :], hidden, (later + row) * SPANS, words_ptr, visit,
-            H, G, SHARE, KINDS, PIECES, PADDED, WARPS, DEPTH, BR, HS, PRECISION,
+            H, G, SHARE, KINDS, PIECES, PADDED, WARPS, DEPTH, AHEAD, BR, HS, PRECISION,
         )  # fmt: skip
         if rows.cut is not None:
             cut_later = tl.load(rows.cut + later + row, mask=moved, other=0) != 0
             moved = moved & (cut_later == 0)
         dh += tl.where(moved[:, None], through, 0.0)
+        if BR > 32:  # earlier, it would need the registers of the product
+            x, z_hat, a, dy, cut, before, c_hat = _recalled(
+                zx_ptr, statistics, zh_ptr, hidden, hs_ptr, cs_ptr, cell, c0_ptr, rows, dy_ptr,
+                gain_x, outside_x, gain_h, outside_h, t, step, row, at, gates_at, active, moves, B,
+                H, NETWORK, G, SHARE, SUM,
+            )  # fmt: skip
         # This step: d is the gradient of h after it; dh and dc become what of it goes past the product.
         d = tl.where(moves, dh + dy, 0.0)
         if NETWORK == "LSTM":
@@ -417,8 +490,6 @@ def _backward(
             i, f, g_, o = sigmoid(a[0]), sigmoid(a[1] + forget_bias), tanh(a[2]), sigmoid(a[3])
             tanh_c = tanh(c_hat * gain_c[0] + bias_c[0])
             dn = tl.where(moves, d * o * (1.0 - tanh_c * tanh_c), 0.0)
-            if dn_ptr is not None:
-                tl.store(dn_ptr + step * H + at, dn, mask=inside & (t >= 0))
             d_hat = dn * gain_c[0]
             if v.gain_c is not None:
                 _tell(words_ptr, SPANS, visit + 1, tl.sum(d_hat * c_hat, 1), piece, KINDS, PIECES, BR)
@@ -431,7 +502,7 @@ def _backward(
                 d_hat *= r
             d_c = dc + d_hat
             da = (
-                d_c * g_ * i * (1.0 - i), d_c * c_before * f * (1.0 - f), d_c * i * (1.0 - g_ * g_),
+                d_c * g_ * i * (1.0 - i), d_c * before * f * (1.0 - f), d_c * i * (1.0 - g_ * g_),
                 d * tanh_c * o * (1.0 - o),
             )  # fmt: skip
             dc = tl.where(moves, tl.where(cut, 0.0, d_c * f), dc)
@@ -441,7 +512,7 @@ def _backward(
             n = tanh(x[2] + reset * a[2])
             da_n = d * (1.0 - keep) * (1.0 - n * n)
             da = (
-                da_n * a[2] * reset * (1.0 - reset), d * (h_before - n) * keep * (1.0 - keep), da_n * reset, da_n,
+                da_n * a[2] * reset * (1.0 - reset), d * (before - n) * keep * (1.0 - keep), da_n * reset, da_n,
             )  # fmt: skip
             past = tl.where(cut, 0.0, d * keep)
         else:
@@ -465,6 +536,8 @@ def _backward(
             for span in tl.static_range(SPANS):
                 _tell(words_ptr, span, visit + 1, _in_span(products, span, G, SHARE), piece, KINDS, PIECES, BR)
         arrive(counter_ptr)
+        if dn_ptr is not None:
+            tl.store(dn_ptr + step * H + at, dn, mask=inside & (t >= 0))
     tl.store(dh0_ptr + at, dh, mask=inside)
     if NETWORK == "LSTM":
         tl.store(dc0_ptr + at, dc, mask=inside)
