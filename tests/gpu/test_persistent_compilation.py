@@ -21,7 +21,7 @@ MULTIPROCESSORS, SHARED = 132, 232448
 # Bytes of a thread, of the 1020 of its 255 registers, under Triton 3.6; under 3.7 half of it. None are weights.
 SPILLED = 192
 OPTIONS = ["num_warps", "num_stages", "enable_fp_fusion", "launch_cooperative_grid"]
-TYPES = {"T": "i32", "B": "i32", "ring": "i32", "eps": "fp32", "forget_bias": "fp32"}
+TYPES = {"first": "i32", "T": "i32", "B": "i32", "ring": "i32", "eps": "fp32", "forget_bias": "fp32"}
 TYPES |= {"words_ptr": "*i64", "counter_ptr": "*i32"}
 SINGLE = ["h0_ptr", "c0_ptr", "cs_ptr", "dh_ptr", "dc_ptr", "dn_ptr", "dh0_ptr", "dc0_ptr"]  # always float32
 ALIGNED = [["tt.divisibility", 16]]

@@ -43,6 +43,11 @@ def several_programs(H, B):
     return Persistent(16, 16, -(-H // 16), -(-B // 16), 16, 2)
 
 
+def two_launches(H, B):
+    """Three groups of 16 rows: two in the first launch, one in the second."""
+    return replace(one_program(H, B), launches=2)
+
+
 class SideBySide:
     """A kernel that is launched in processes."""
 
@@ -238,6 +243,12 @@ def test_an_operand_in_several_chunks(depth, device):
 
 
 @pytest.mark.parametrize("network", PAPER)
+def test_several_launches_are_one_sequence(network, device):
+    p = problem(Recurrence(network, PAPER[network]), torch.float32, device, B=35)
+    same(run(p, two_launches), run(p, one_program))
+
+
+@pytest.mark.parametrize("network", PAPER)
 def test_nothing_saved_is_the_same(network, device):
     p = problem(Recurrence(network, PAPER[network]), torch.float32, device, T=5)
     (_, output, kept), (_, other, bare) = forward(p, one_program), forward(p, one_program, save=False)
@@ -345,11 +356,15 @@ def test_what_fits(monkeypatch):
     assert fits(256, 32, torch.bfloat16) == Persistent(8, 16, 32, 2, 32, 8)
     assert fits(256, 128, torch.bfloat16).rows == 32
     assert fits(1024, 64, torch.float16).pieces == 128
-    assert fits(1024, 65, torch.bfloat16) is None
+    assert fits(1024, 65, torch.bfloat16) == Persistent(8, 64, 128, 2, 64, 8, launches=2)
+    assert fits(1024, 128, torch.bfloat16).grids == [(0, 128), (1, 128)]
+    assert fits(1024, 129, torch.bfloat16) is None
+    assert fits(256, 500, torch.bfloat16).grids == [(0, 128), (4, 128)]
     assert fits(512, 32, torch.float32)
     assert fits(1024, 16, torch.float32) is None
     monkeypatch.setattr(_persistent, "precision", lambda dtype: "tf32")
     assert fits(1024, 16, torch.float32)
+    assert fits(1024, 64, torch.float32) == Persistent(8, 32, 128, 2, 64, 8, launches=2)  # 64 rows have no room
     assert fits(1100, 16, torch.bfloat16).units == 16
     assert fits(5000, 16, torch.bfloat16) is None
 

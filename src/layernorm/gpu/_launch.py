@@ -88,9 +88,10 @@ class Persistent:
         units: HS, of one program, with all their gates.
         rows: BR, of one program.
         pieces: programs that share out a row's units among them.
-        groups: of rows; pieces * groups programs in all, each on a multiprocessor of its own.
+        groups: of rows; those of one launch have pieces * groups programs, each on a multiprocessor of its own.
         depth: of the sums that one warp adds up at a time.
         warps: of a program; they share out the sums of the product among them.
+        launches: one after another, which share out the groups.
     """
 
     units: int
@@ -99,6 +100,14 @@ class Persistent:
     groups: int
     depth: int
     warps: int
+    launches: int = 1
+
+    @property
+    def grids(self) -> list[tuple[int, int]]:
+        """Of each launch the first of its groups, and its programs."""
+        at_once = -(-self.groups // self.launches)
+        firsts = range(0, self.groups, at_once)
+        return [(first, self.pieces * min(at_once, self.groups - first)) for first in firsts]
 
 
 def persistent(
@@ -108,7 +117,8 @@ def persistent(
     ``resident``. None: it does not fit.
 
     The slices are the smallest, 8 units, for which there are enough multiprocessors: by H alone, not by B, as the sums
-    are cut up by them. Each group of rows has its own copy of the weights.
+    are cut up by them. Each group of rows has its own copy of the weights. More than 64 rows have more sums of the
+    product than there are registers.
 
     What an LSTM is compiled to for an H100 by Triton 3.7.1, and what a thread spills, for 16 rows a program:
 
@@ -125,15 +135,20 @@ def persistent(
     for units in (8, 16, 32):
         pieces = -(-H // units)
         if pieces <= multiprocessors:
-            rows = max(16, power_of_2(-(-B // (multiprocessors // pieces))))
-            launch = Persistent(units, rows, pieces, -(-B // rows), _depth(H), WARPS)
-            fits = rows <= PERSISTENT_ROWS and shared_memory(launch, H, gates, size, resident) <= shared
-            return launch if fits else None
+            at_once = multiprocessors // pieces
+            for rows in (64, 32, 16):
+                groups = -(-B // rows)
+                launch = Persistent(units, rows, pieces, groups, _depth(H), WARPS, -(-groups // at_once))
+                needed = rows == 16 or rows // 2 * at_once < B  # as few rows as one launch takes
+                fits = launch.launches <= LAUNCHES and shared_memory(launch, H, gates, size, resident) <= shared
+                if needed and fits:
+                    return launch
+            return None
     return None
 
 
-PERSISTENT_ROWS = 64  # beyond, the sums of the product take more registers than there are
 WARPS = 8  # at 255 registers a thread all that a multiprocessor has
+LAUNCHES = 2  # a guess at where a product a step, of all rows, becomes the better way
 
 
 def _depth(H: int) -> int:

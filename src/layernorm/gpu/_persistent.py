@@ -233,10 +233,12 @@ def forward(call: Call, output: Tensor, save: bool) -> Kept:
     )
     formula = call.recurrence.formula
     with torch.cuda.device_of(zx):
-        _persistent_kernels._forward[(call.launch.pieces * call.launch.groups,)](
-            zx, call.statistics, call.weight_hh, call.vectors, h0, call.c0, call.schedule, output, kept,
-            *_meeting(call), T, B, ring, formula.eps, formula.forget_bias, **_constants(call),
-        )  # fmt: skip
+        meeting = _meeting(call)
+        for first, programs in call.launch.grids:
+            _persistent_kernels._forward[(programs,)](
+                zx, call.statistics, call.weight_hh, call.vectors, h0, call.c0, call.schedule, output, kept,
+                *meeting, first, T, B, ring, formula.eps, formula.forget_bias, **_constants(call),
+            )  # fmt: skip
     return kept._replace(hs=kept.hs[:T])
 
 
@@ -278,9 +280,11 @@ def backward(
         c0=None if dc is None else torch.empty_like(dc),
     )
     with torch.cuda.device_of(zx):
-        _persistent_kernels._backward[(call.launch.pieces * call.launch.groups,)](
-            zx, call.statistics, kept.zh, hidden, q, kept.hs, kept.cs, cell, weight, vectors, call.c0, call.schedule,
-            dy, dh, dc, *found, *_meeting(call), T, B,
-            call.recurrence.formula.forget_bias, **_constants(call),
-        )  # fmt: skip
+        meeting = _meeting(call)
+        for first, programs in call.launch.grids:
+            _persistent_kernels._backward[(programs,)](
+                zx, call.statistics, kept.zh, hidden, q, kept.hs, kept.cs, cell, weight, vectors, call.c0,
+                call.schedule, dy, dh, dc, *found, *meeting, first, T, B, call.recurrence.formula.forget_bias,
+                **_constants(call),
+            )  # fmt: skip
     return found

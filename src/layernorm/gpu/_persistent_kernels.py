@@ -235,21 +235,21 @@ def _leave(output_ptr, kept, h, c, t, B, H: tl.constexpr, at, inside, length):
         tl.store(kept.cs + at, c, mask=inside)
 
 
-@triton.jit(do_not_specialize=["T", "B", "ring"])
+@triton.jit(do_not_specialize=["first", "T", "B", "ring"])
 def _forward(
     zx_ptr, statistics, w_ptr, v, h0_ptr, c0_ptr, rows, output_ptr, kept, words_ptr, counter_ptr,
-    T, B, ring, eps, forget_bias,
+    first, T, B, ring, eps, forget_bias,
     H: tl.constexpr, NETWORK: tl.constexpr, G: tl.constexpr, SHARE: tl.constexpr, SUM: tl.constexpr,
     LAYER: tl.constexpr, RELU: tl.constexpr, PRECISION: tl.constexpr,
     BR: tl.constexpr, HS: tl.constexpr, PADDED: tl.constexpr, WARPS: tl.constexpr, DEPTH: tl.constexpr,
     AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """All steps of a slice of units, of a group of rows."""
+    """All steps of a slice of units, of a group of rows; ``first``: the launch's first group."""
     PIECES: tl.constexpr = triton.cdiv(H, HS)
     CHUNKS: tl.constexpr = triton.cdiv(H, WARPS * DEPTH)
     SPANS: tl.constexpr = triton.cdiv(G, SHARE)
     KINDS: tl.constexpr = SPANS + 2
-    piece, group = tl.program_id(0) % PIECES, tl.program_id(0) // PIECES
+    piece, group = tl.program_id(0) % PIECES, first + tl.program_id(0) // PIECES
     words_ptr += group * 2 * KINDS * PIECES * BR
     counter_ptr += group * 32  # a line of the cache each
     row, unit = group * BR + tl.arange(0, BR), piece * HS + tl.arange(0, HS)
@@ -408,11 +408,11 @@ def _recalled(
     return x, z_hat, a, dy, cut, before, c_hat
 
 
-@triton.jit(do_not_specialize=["T", "B"])
+@triton.jit(do_not_specialize=["first", "T", "B"])
 def _backward(
     zx_ptr, statistics, zh_ptr, hidden, q_ptr, hs_ptr, cs_ptr, cell, w_ptr, v, c0_ptr, rows, dy_ptr, dh_ptr, dc_ptr,
     da_ptr, dn_ptr, dh0_ptr, dc0_ptr, words_ptr, counter_ptr,
-    T, B, forget_bias,
+    first, T, B, forget_bias,
     H: tl.constexpr, NETWORK: tl.constexpr, G: tl.constexpr, SHARE: tl.constexpr, SUM: tl.constexpr,
     LAYER: tl.constexpr, RELU: tl.constexpr, PRECISION: tl.constexpr,
     BR: tl.constexpr, HS: tl.constexpr, PADDED: tl.constexpr, WARPS: tl.constexpr, DEPTH: tl.constexpr,
@@ -424,7 +424,7 @@ def _backward(
     SPANS: tl.constexpr = triton.cdiv(G, SHARE)
     KINDS: tl.constexpr = SPANS + 2
     BLOCKS: tl.constexpr = 4 if NETWORK == "GRU" else G
-    piece, group = tl.program_id(0) % PIECES, tl.program_id(0) // PIECES
+    piece, group = tl.program_id(0) % PIECES, first + tl.program_id(0) // PIECES
     words_ptr += group * 2 * KINDS * PIECES * BR
     counter_ptr += group * 32
     row, unit = group * BR + tl.arange(0, BR), piece * HS + tl.arange(0, HS)
