@@ -106,7 +106,7 @@ def as_call(p, launch):
     B, H = p.state[0].shape
     statistics = _persistent.Statistics()
     if f.gates is not None:
-        statistics = _persistent.standardized(p.zx, r, H)[1]
+        statistics = _persistent.statistics(p.zx, r, H)
     if f.gates == "sum":
         statistics = statistics._replace(r=None)
     schedule = _persistent.Schedule(
@@ -128,14 +128,13 @@ def run(p, launch):
     """By name all that forward and backward find."""
     call, output, kept = forward(p, launch)
     f, H = p.recurrence.formula, call.weight_hh.shape[1]
-    z_hat, hidden, cell = [], _persistent.Statistics(), _persistent.Statistics()
+    q, hidden, cell = None, _persistent.Statistics(), _persistent.Statistics()
     if f.gates is not None:
-        z_hat, hidden = _persistent.standardized(
-            p.zx.float() + kept.zh.float() if f.gates == "sum" else kept.zh, p.recurrence, H
-        )
+        both = p.zx.float() + kept.zh.float() if f.gates == "sum" else kept.zh
+        hidden, q = _persistent.through_deviations(both, call)
     if f.cell is not None:
-        cell = _persistent.standardized(kept.cs, replace(p.recurrence, network="RNN", formula=Formula(eps=f.eps)), H)[1]
-    found = _persistent.backward(call, kept, hidden, z_hat, cell, p.dy, *[*p.d_state, None][:2])
+        cell = _persistent.statistics(kept.cs[1:], replace(p.recurrence, network="RNN", formula=Formula(eps=f.eps)), H)
+    found = _persistent.backward(call, kept, hidden, q, cell, p.dy, *[*p.d_state, None][:2])
     results = {"output": output, "h": kept.h, "c": kept.c, "hs": kept.hs, "da": found.da}
     results |= {"dn": found.dn, "dh0": found.h0, "dc0": found.c0}
     return {name: value for name, value in results.items() if value is not None}

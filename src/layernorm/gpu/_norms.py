@@ -98,7 +98,8 @@ def _forward_rows(
     r = _reciprocal_deviation(_mean(u * u, N), eps)
     if r_ptr is not None:
         tl.store(r_ptr + row, r, mask=there)
-    tl.store(y_ptr + at, _affine(u * r[:, None], gain_ptr, bias_ptr, column, within), mask=inside)
+    if y_ptr is not None:
+        tl.store(y_ptr + at, _affine(u * r[:, None], gain_ptr, bias_ptr, column, within), mask=inside)
 
 
 @triton.jit(do_not_specialize=["M"])
@@ -136,14 +137,15 @@ def _forward_long(
     r = _reciprocal_deviation(_mean(squares, N) - rest * rest, eps)
     if r_ptr is not None:
         tl.store(r_ptr + row, r, mask=there)
-    for start in range(0, N, COLUMNS):
-        within = start + column < N
-        inside = there[:, None] & within[None, :]
-        z = _summed(x_ptr, residual_ptr, x_at + start, residual_at + start, inside)
-        if total_ptr is not None:
-            tl.store(total_ptr + at + start, z, mask=inside)
-        z_hat = tl.where(inside, (z - mean[:, None] - rest[:, None]) * r[:, None], 0.0)
-        tl.store(y_ptr + at + start, _affine(z_hat, gain_ptr, bias_ptr, start + column, within), mask=inside)
+    if y_ptr is not None:
+        for start in range(0, N, COLUMNS):
+            within = start + column < N
+            inside = there[:, None] & within[None, :]
+            z = _summed(x_ptr, residual_ptr, x_at + start, residual_at + start, inside)
+            if total_ptr is not None:
+                tl.store(total_ptr + at + start, z, mask=inside)
+            z_hat = tl.where(inside, (z - mean[:, None] - rest[:, None]) * r[:, None], 0.0)
+            tl.store(y_ptr + at + start, _affine(z_hat, gain_ptr, bias_ptr, start + column, within), mask=inside)
 
 
 @triton.jit
@@ -313,16 +315,38 @@ def normalize_forward(
     if not M * N:
         return results
     x, more = _rows(input, M, N), None if residual is None else _rows(residual, M, N)
-    statistics: list[Tensor | None] = [*[None] * (3 - len(saved)), *saved]  # mean, rest, r
+    _forward(x, more, _in_order(weight), _in_order(bias), y, total, saved, eps, norm)
+    return results
+
+
+def _forward(
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    y: Tensor | None,
+    total: Tensor | None,
+    saved: Sequence[Tensor],
+    eps: float,
+    norm: str,
+) -> None:
+    """Of the rows of x, (M, N), into what there is of y, total and saved."""
+    (M, N), statistics = x.shape, (*[None] * (3 - len(saved)), *saved)  # mean, rest, r
     launch = _launch.forward(N)
     kernel = _forward_long if launch.columns < N else _forward_rows
-    with torch.cuda.device_of(input):
+    with torch.cuda.device_of(x):
         kernel[(triton.cdiv(M, launch.rows),)](
-            x, more, _in_order(weight), _in_order(bias), y, total, *statistics,
-            M, N, x.stride(0), 0 if more is None else more.stride(0), eps,
+            x, residual, weight, bias, y, total, *statistics,
+            M, N, x.stride(0), 0 if residual is None else residual.stride(0), eps,
             LAYER=norm == "layer", **launch.arguments,
         )  # fmt: skip
-    return results
+
+
+def row_statistics(x: Tensor, eps: float, norm: str) -> list[Tensor]:
+    """What `normalize_forward` saves of rows (M, N), and nothing else."""
+    rows, saved = _rows(x, *x.shape), normalize_saved(x, [x.shape[1]], norm)
+    _forward(rows, None, None, None, None, None, saved, eps, norm)
+    return saved
 
 
 def normalize_saved(input: Tensor, normalized_shape: list[int], norm: str) -> list[Tensor]:

@@ -39,7 +39,7 @@ from torch import Tensor
 
 from ..formula import GATES, Recurrence
 from . import _launch, _persistent_kernels
-from ._norms import normalize_forward
+from ._norms import normalize_forward, row_statistics
 
 
 class Statistics(NamedTuple):
@@ -72,7 +72,8 @@ class Schedule(NamedTuple):
 
 class Kept(NamedTuple):
     """What the forward leaves: the final states (B, H) in float32, and for the backward, or else None, W_hh h before
-    the normalisation (T, B, G*H), h before each step (T, B, H), and what LN(c) is applied to (T, B, H) in float32."""
+    the normalisation (T, B, G*H), h before each step (T, B, H), and c at first and after each step (T + 1, B, H) in
+    float32."""
 
     h: Tensor
     c: Tensor | None
@@ -159,7 +160,8 @@ class Call(NamedTuple):
 
     Args:
         zx: W_ih x, (T, B, G*H), in the order of the steps.
-        statistics: of zx (`standardized`): for ``gates="split"`` all, for ``"sum"`` without r, under rms no means.
+        statistics: of zx, by the function of that name: for ``gates="split"`` all, for ``"sum"`` without r, under rms
+            no means.
         weight_hh: (G*H, H), `centred`, in zx's type.
         h0, c0: (B, H), float32.
     """
@@ -175,16 +177,28 @@ class Call(NamedTuple):
     schedule: Schedule
 
 
-def standardized(z: Tensor, recurrence: Recurrence, H: int) -> tuple[list[Tensor], Statistics]:
-    """Of all rows of (T, B, G*H): zhat of each span (T*B, n), in z's type, and the statistics."""
-    rows = z.flatten(0, 1)
-    found = [
-        normalize_forward(rows[:, first:last], None, [last - first], None, None, recurrence.formula.eps,
-                          recurrence.norm, True)
-        for first, last in spans(recurrence, H)
-    ]  # fmt: skip
-    columns = [torch.stack(column, 1) for column in zip(*(statistics for _, *statistics in found), strict=True)]
-    return [zhat for zhat, *_ in found], Statistics(*[None] * (3 - len(columns)), *columns)
+def _gathered(found: Sequence[Sequence[Tensor]]) -> Statistics:
+    columns = [torch.stack(column, 1) for column in zip(*found, strict=True)]
+    return Statistics(*[None] * (3 - len(columns)), *columns)
+
+
+def statistics(z: Tensor, recurrence: Recurrence, H: int) -> Statistics:
+    """Of all rows of (T, B, G*H), by spans."""
+    rows, eps = z.flatten(0, 1), recurrence.formula.eps
+    return _gathered([row_statistics(rows[:, a:b], eps, recurrence.norm) for a, b in spans(recurrence, H)])
+
+
+def through_deviations(z: Tensor, call: Call) -> tuple[Statistics, Tensor]:
+    """Of what the hidden side's normalisations are of, (T, B, G*H): the statistics, and q = zhat W (S, T*B, H)."""
+    weight, found = call.weight_hh, []
+    H, r, rows = weight.shape[1], call.recurrence, z.flatten(0, 1)
+    parts = spans(r, H)
+    q = weight.new_empty(len(parts), len(rows), H)
+    for target, (a, b) in zip(q, parts, strict=True):
+        z_hat, *saved = normalize_forward(rows[:, a:b], None, [b - a], None, None, r.formula.eps, r.norm, True)
+        torch.mm(z_hat.to(weight.dtype), weight[a:b], out=target)
+        found.append(saved)
+    return _gathered(found), q
 
 
 def _meeting(call: Call) -> tuple[Tensor, Tensor]:
@@ -229,7 +243,7 @@ def forward(call: Call, output: Tensor, save: bool) -> Kept:
         c=torch.empty_like(h0) if lstm else None,
         zh=torch.empty_like(zx) if save else None,
         hs=zx.new_empty(ring, B, H),
-        cs=zx.new_empty(T, B, H, dtype=torch.float32) if save and lstm else None,
+        cs=zx.new_empty(T + 1, B, H, dtype=torch.float32) if save and lstm else None,
     )
     formula = call.recurrence.formula
     with torch.cuda.device_of(zx):
@@ -246,7 +260,7 @@ def backward(
     call: Call,
     kept: Kept,
     hidden: Statistics,
-    z_hat: Sequence[Tensor],
+    q: Tensor | None,
     cell: Statistics,
     dy: Tensor,
     dh: Tensor,
@@ -257,19 +271,14 @@ def backward(
     Args:
         call: the one that `forward` had.
         kept: what it left.
-        hidden, z_hat: `standardized` of zh; of a norm over the sum of both sides, of zx + zh.
-        cell: of what LN(c) is applied to.
+        hidden, q: `through_deviations` of zh; of a norm over the sum of both sides, of zx + zh.
+        cell: `statistics` of c after each step.
         dy: (T, B, H) in zx's type; beyond a row's length it does not count.
         dh, dc: of the final states (B, H), float32.
     """
     zx, weight, vectors = call.zx, call.weight_hh, call.vectors
     T, B, _ = zx.shape
-    H, parts = weight.shape[1], spans(call.recurrence, weight.shape[1])
-    q = None
-    if hidden.r is not None:
-        q = zx.new_empty(len(parts), T * B, H)
-        for target, one, (first, last) in zip(q, z_hat, parts, strict=True):
-            torch.mm(one.to(weight.dtype), weight[first:last], out=target)
+    H = weight.shape[1]
     if vectors.gain_h is not None:
         weight = (weight * vectors.gain_h[:, None]).to(weight.dtype)
     blocks = 4 if call.recurrence.network == "GRU" else GATES[call.recurrence.network]
@@ -283,7 +292,7 @@ def backward(
         meeting = _meeting(call)
         for first, programs in call.launch.grids:
             _persistent_kernels._backward[(programs,)](
-                zx, call.statistics, kept.zh, hidden, q, kept.hs, kept.cs, cell, weight, vectors, call.c0,
+                zx, call.statistics, kept.zh, hidden, q, kept.hs, kept.cs, cell, weight, vectors,
                 call.schedule, dy, dh, dc, *found, *meeting, first, T, B, call.recurrence.formula.forget_bias,
                 **_constants(call),
             )  # fmt: skip

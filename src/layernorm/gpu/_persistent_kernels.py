@@ -227,12 +227,12 @@ def _input_side(
 
 @triton.jit
 def _leave(output_ptr, kept, h, c, t, B, H: tl.constexpr, at, inside, length):
-    """h and c after step t, where there is such a step."""
-    at += tl.cast(t, tl.int64) * B * H
-    inside = inside & (t >= 0)
-    tl.store(output_ptr + at, h.to(output_ptr.dtype.element_ty), mask=inside & (t < length)[:, None])
+    """h and c after step t; before the first one, t = -1, c alone."""
+    step = tl.cast(t, tl.int64) * B * H
+    taken = inside & (t >= 0) & (t < length)[:, None]
+    tl.store(output_ptr + step + at, h.to(output_ptr.dtype.element_ty), mask=taken)
     if kept.cs is not None:
-        tl.store(kept.cs + at, c, mask=inside)
+        tl.store(kept.cs + step + B * H + at, c, mask=inside)
 
 
 @triton.jit(do_not_specialize=["first", "T", "B", "ring"])
@@ -373,7 +373,7 @@ def _through_hidden(
 
 @triton.jit
 def _recalled(
-    zx_ptr, statistics, zh_ptr, hidden, hs_ptr, cs_ptr, cell, c0_ptr, rows, dy_ptr,
+    zx_ptr, statistics, zh_ptr, hidden, hs_ptr, cs_ptr, cell, rows, dy_ptr,
     gain_x, outside_x, gain_h, outside_h, t, step, row, at, gates_at, active, moves, B,
     H: tl.constexpr, NETWORK: tl.constexpr, G: tl.constexpr, SHARE: tl.constexpr, SUM: tl.constexpr,
 ):  # fmt: skip
@@ -398,10 +398,8 @@ def _recalled(
         cut |= (tl.load(rows.cut + step + row, mask=active, other=0) != 0)[:, None]
     before, c_hat = dy, dy
     if NETWORK == "LSTM":
-        c = tl.load(cs_ptr + step * H + at, mask=moves, other=0.0)
-        before = tl.load(cs_ptr + (step - B) * H + at, mask=moves & (t > 0) & (cut == 0), other=0.0)
-        if t == 0:
-            before = tl.load(c0_ptr + at, mask=moves & (cut == 0), other=0.0)
+        c = tl.load(cs_ptr + (step + B) * H + at, mask=moves, other=0.0)
+        before = tl.load(cs_ptr + step * H + at, mask=moves & (cut == 0), other=0.0)
         c_hat = _standardized((c,), cell, step + row, active, moves, 1, 1)[0]
     if NETWORK == "GRU":
         before = tl.load(hs_ptr + step * H + at, mask=moves, other=0.0).to(tl.float32)
@@ -410,7 +408,7 @@ def _recalled(
 
 @triton.jit(do_not_specialize=["first", "T", "B"])
 def _backward(
-    zx_ptr, statistics, zh_ptr, hidden, q_ptr, hs_ptr, cs_ptr, cell, w_ptr, v, c0_ptr, rows, dy_ptr, dh_ptr, dc_ptr,
+    zx_ptr, statistics, zh_ptr, hidden, q_ptr, hs_ptr, cs_ptr, cell, w_ptr, v, rows, dy_ptr, dh_ptr, dc_ptr,
     da_ptr, dn_ptr, dh0_ptr, dc0_ptr, words_ptr, counter_ptr,
     first, T, B, forget_bias,
     H: tl.constexpr, NETWORK: tl.constexpr, G: tl.constexpr, SHARE: tl.constexpr, SUM: tl.constexpr,
@@ -460,7 +458,7 @@ def _backward(
         moves = active[:, None] & within[None, :]
         if BR <= 32:  # on its way while the others arrive
             x, z_hat, a, dy, cut, before, c_hat = _recalled(
-                zx_ptr, statistics, zh_ptr, hidden, hs_ptr, cs_ptr, cell, c0_ptr, rows, dy_ptr,
+                zx_ptr, statistics, zh_ptr, hidden, hs_ptr, cs_ptr, cell, rows, dy_ptr,
                 gain_x, outside_x, gain_h, outside_h, t, step, row, at, gates_at, active, moves, B,
                 H, NETWORK, G, SHARE, SUM,
             )  # fmt: skip
@@ -478,7 +476,7 @@ def _backward(
         dh += tl.where(moved[:, None], through, 0.0)
         if BR > 32:  # earlier, it would need the registers of the product
             x, z_hat, a, dy, cut, before, c_hat = _recalled(
-                zx_ptr, statistics, zh_ptr, hidden, hs_ptr, cs_ptr, cell, c0_ptr, rows, dy_ptr,
+                zx_ptr, statistics, zh_ptr, hidden, hs_ptr, cs_ptr, cell, rows, dy_ptr,
                 gain_x, outside_x, gain_h, outside_h, t, step, row, at, gates_at, active, moves, B,
                 H, NETWORK, G, SHARE, SUM,
             )  # fmt: skip

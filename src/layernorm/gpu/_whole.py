@@ -15,7 +15,7 @@ from ..formula import Formula
 from . import _launch, _persistent
 from ._call import Backward, Call, Forward
 from ._norms import normalize_backward
-from ._persistent import Statistics, Vectors, spans, standardized
+from ._persistent import Statistics, Vectors, spans
 from ._sites import Sites
 
 
@@ -33,7 +33,7 @@ def _sum(*terms: Tensor | None) -> Tensor | None:
 
 def _persistent_call(call: Call, zx: Tensor, chosen: _launch.Persistent) -> _persistent.Call:
     s, gates = call.sites, call.recurrence.formula.gates
-    statistics = Statistics() if gates is None else standardized(zx, call.recurrence, call.H)[1]
+    statistics = Statistics() if gates is None else _persistent.statistics(zx, call.recurrence, call.H)
     if gates == "sum":  # what is taken away of zx alone is its mean, and W_hh h has none
         vectors = Vectors(None, None, s.gain_x, _sum(s.outside_x, s.outside_h), s.gain_c, s.bias_c)
         statistics = statistics._replace(r=None)
@@ -51,10 +51,7 @@ def forward(call: Call, zx: Tensor, save: bool, chosen: _launch.Persistent) -> F
     output = zx.new_empty(call.T, call.B, call.P) if call.lengths is None else zx.new_zeros(call.T, call.B, call.P)
     kept = _persistent.forward(_persistent_call(call, zx, chosen), output, save)
     final = [s for s in (kept.h, kept.c) if s is not None]
-    if not save:
-        return Forward(output, final, [])
-    cells = [] if kept.cs is None else [torch.cat([call.state[1][None], kept.cs])]
-    return Forward(output, final, [s for s in (zx, kept.zh, kept.hs, *cells) if s is not None])
+    return Forward(output, final, [s for s in (zx, kept.zh, kept.hs, kept.cs) if s is not None] if save else [])
 
 
 def backward(
@@ -65,17 +62,16 @@ def backward(
     cells = cs[0][1:] if cs else None
     r, formula = call.recurrence, call.recurrence.formula
     before = _persistent_call(call, zx, chosen)
-    z_hat: list[Tensor] = []
-    hidden, cell = Statistics(), Statistics()
+    q, hidden, cell = None, Statistics(), Statistics()
     both = zx.float() + zh.float() if formula.gates == "sum" else zh  # what the hidden side's normalisation is of
     if formula.gates is not None:
-        z_hat, hidden = standardized(both, r, call.H)
+        hidden, q = _persistent.through_deviations(both, before)
     if formula.cell is not None and cells is not None:
-        cell = standardized(cells, replace(r, network="RNN", formula=Formula(eps=formula.eps)), call.H)[1]
-    kept = _persistent.Kept(arriving[0], None, zh, hs, cells)
+        cell = _persistent.statistics(cells, replace(r, network="RNN", formula=Formula(eps=formula.eps)), call.H)
+    kept = _persistent.Kept(arriving[0], None, zh, hs, cs[0] if cs else None)
     dc = arriving[1] if len(arriving) > 1 else None
-    found = _persistent.backward(before, kept, hidden, z_hat, cell, dy, arriving[0], dc)
-    del z_hat
+    found = _persistent.backward(before, kept, hidden, q, cell, dy, arriving[0], dc)
+    del q
     da, gates = found.da.flatten(0, 1), Sites()
     of_hidden, of_input = da[:, : call.units], da
     if r.network == "GRU":  # whose last block is n as the input's side sees it
