@@ -1,4 +1,4 @@
-"""Runs this folder's tests of the kernels under Triton's interpreter, in a process of its own (see conftest)."""
+"""Runs this folder's tests of the kernels under Triton's interpreter, in processes of their own (see conftest)."""
 
 import os
 import subprocess
@@ -8,15 +8,27 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-FILES = [p.name for p in HERE.glob("test_*.py") if p != Path(__file__) and not p.match("*compilation.py")]
+FILES = sorted(p.name for p in HERE.glob("test_*.py") if p != Path(__file__) and not p.match("*compilation.py"))
 
 
-@pytest.mark.parametrize("file", sorted(FILES))
-def test_the_kernels(file):
+@pytest.fixture(scope="module")
+def started(request, tmp_path_factory):
+    """{file: (its process, what it has printed)} of all that this session is to run: the interpreter uses one core."""
     pytest.importorskip("triton", reason="Triton is not installed: no kernel has run")
-    path = Path(__file__).with_name(file)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--device", "cpu", str(path)]
-    run = subprocess.run(
-        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, f"{' '.join(command)}\n{run.stdout[-10000:]}{run.stderr[-2000:]}"
+    folder, found = tmp_path_factory.mktemp("printed"), {}
+    for name in sorted({item.callspec.params["file"] for item in request.session.items if item.path == Path(__file__)}):
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--device", "cpu", str(HERE / name)]
+        environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+        with (folder / name).open("w") as printed:
+            process = subprocess.Popen(command, env=environment, stdout=printed, stderr=subprocess.STDOUT)
+        found[name] = process, folder / name
+    yield found
+    for process, _ in found.values():
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_kernels(file, started):
+    process, printed = started[file]
+    assert process.wait() == 0, f"{' '.join(process.args)}\n{printed.read_text()[-12000:]}"
