@@ -16,9 +16,10 @@ gpu = pytest.importorskip("layernorm.gpu", exc_type=ImportError)
 from layernorm.gpu._launch import Persistent  # noqa: E402
 
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
-# Times the reference's own error in that type, and so many units in the last place of the largest value beside it.
+# Times the reference's own error in that type, and so many units in the last place of the largest value beside it: where
+# there are few numbers the reference's roundings may happen to cancel, while sixteen roundings are what a step is made of.
 # In 16 bits ours rounds the products of every step and what flows back through them, the reference only results.
-TIMES, UNITS = {torch.float32: 4.0, torch.bfloat16: 4.0, torch.float16: 4.0}, 8
+TIMES, UNITS = {torch.float32: 4.0, torch.bfloat16: 4.0, torch.float16: 4.0}, 16
 
 
 def setting(recurrence, T, B, I, H, P, lengths, reset, dtype, device, seed=0):  # noqa: E741

@@ -110,4 +110,5 @@ class Call:
                 grads[k] = d[: len(self.params[k])]
         if self.again >= 0:
             grads[self.again] = grads[self.again] + found.d_sites.outside_x
-        return [grads[k].to(p.dtype) for k, p in enumerate(self.params)]
+        # Vectors are rows of one tensor until here, and an op's results may not share memory.
+        return [grads[k].to(p.dtype, copy=p.dim() == 1) for k, p in enumerate(self.params)]
