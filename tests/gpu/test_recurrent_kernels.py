@@ -16,8 +16,8 @@ gpu = pytest.importorskip("layernorm.gpu", exc_type=ImportError)
 from layernorm.gpu._launch import Persistent  # noqa: E402
 
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
-# Times the reference's own error in that type, and so many units in the last place of the largest value beside it: where
-# there are few numbers the reference's roundings may happen to cancel, while sixteen roundings are what a step is made of.
+# Times the reference's own error in that type, and so many units in the last place of the largest value beside it:
+# where there are few numbers the reference's roundings may happen to cancel, and a step is made of some sixteen.
 # In 16 bits ours rounds the products of every step and what flows back through them, the reference only results.
 TIMES, UNITS = {torch.float32: 4.0, torch.bfloat16: 4.0, torch.float16: 4.0}, 16
 
@@ -204,8 +204,9 @@ def of_rows(arguments, rows):
 
 
 @pytest.mark.parametrize("recurrence", PAPER, ids=lambda r: r.network)
-def test_a_step_of_a_row_does_not_depend_on_other_rows(recurrence, device, dtype=torch.bfloat16):
+def test_a_step_of_a_row_does_not_depend_on_other_rows(recurrence, device):
     """To the bit, given its summed inputs: the products are torch's, which may depend on the number of rows."""
+    dtype = torch.bfloat16
     arguments = setting(recurrence, 3, 9, 8, 20, 20, True, True, dtype, device)
     states = len(arguments[1])
     ones = [torch.ones(3, 9, 20, dtype=dtype, device=device), *(torch.ones_like(s) for s in arguments[1])]
