@@ -4,12 +4,13 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SETS ?= avx512 avx2 baseline   # instruction sets that `make sanitize` goes through
 
-.PHONY: help test lint demo sanitize setup clean
+.PHONY: help test lint demo sanitize sanitize-gpu setup clean
 help:
 	@echo "make test   lint, types and all tests"
 	@echo "make demo   the first experiment on scikit-learn's digits, with its report (a few minutes)"
 	@echo "make lint   ruff and mypy alone"
 	@echo "make sanitize  the C++ kernels under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer (GCC)"
+	@echo "make sanitize-gpu  the Triton kernels under compute-sanitizer, with the Python that has CUDA's PyTorch: PYTHON=..."
 	@echo "make clean  removes the virtual environment, caches and build folders (never runs/)"
 
 setup: $(VENV)/.ready
@@ -42,6 +43,13 @@ sanitize:
 	  LAYERNORM_ISA=$$isa OMP_NUM_THREADS=2 ASAN_OPTIONS=detect_leaks=0 \
 	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 	  build/sanitize/bin/python -m pytest -q -p no:cacheprovider -k 'not leak' tests/native || exit 1; done
+
+# Every kernel once or a few times; without PyTorch's allocator, so that memory ends where a tensor does.
+sanitize-gpu:
+	for tool in memcheck racecheck; do \
+	  PYTHONPATH=src PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $$tool --error-exitcode 1 \
+	  $(PYTHON) -m pytest -q -p no:cacheprovider --device cuda tests/gpu/test_norm_kernels.py \
+	  tests/gpu/test_recurrent_kernels.py -k 'more_dimensions or chunks or one_launch or 16_bits' || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis src/*.egg-info
