@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+# Some versions of PyTorch else warn of every product where a test asks for deterministic algorithms.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HERE = Path(__file__).parent
 DEVICE = "cpu" if INTERPRETED else "cuda" if torch.cuda.is_available() else None

@@ -322,7 +322,7 @@ def test_more_than_2_to_the_31_elements():
 
 @on_gpu
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize(("T", "B", "H"), [(32, 16, 256), (20, 128, 512), (12, 64, 1024), (40, 1, 384)])
+@pytest.mark.parametrize(("T", "B", "H"), [(32, 16, 256), (20, 128, 512), (12, 64, 1024), (40, 1, 384), (200, 9, 40)])
 @pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
 def test_networks_of_real_sizes(network, T, B, H, dtype):
     """Many programs at once: near float64, and ten times the same bits, since a race would move them."""

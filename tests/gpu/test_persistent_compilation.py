@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import io
+import math
 import re
 import sys
 
@@ -95,6 +96,16 @@ def compiled(gpu, monkeypatch, tmp_path):
     return call
 
 
+def copies(ttgir):
+    """In how many threads each of the words is that a program waits for."""
+    layouts = dict(re.findall(r"^#(\w+) = #ttg\.blocked<\{(.*)\}>", ttgir, re.MULTILINE))
+    found = set()
+    for *shape, layout in re.findall(r"tt\.load .*isVolatile = true.*tensor<(\d+)x(\d+)x!tt\.ptr<i64>, #(\w+)>", ttgir):
+        sizes = [[int(n) for n in size.split(",")] for size in re.findall(r"\[([\d, ]*)\]", layouts[layout])[:3]]
+        found |= {math.prod(max(1, math.prod(k) // int(n)) for n, *k in zip(shape, *sizes, strict=True))}
+    return found
+
+
 def check(found, chunks, factors, spilled_at_most=SPILLED):
     """``chunks`` of the operand in a step, each for as many ``factors``."""
     ptx, ttgir, spilled = found
@@ -109,6 +120,7 @@ def check(found, chunks, factors, spilled_at_most=SPILLED):
     assert all("cacheModifier = cg" in line for line in inside)
     assert loop.count("ttg.local_alloc") == chunks  # and the weights are in shared memory by then
     assert "mma.sync" in ptx
+    assert copies(ttgir) <= {1}
     words = {
         "release": r"\batom\.global\.gpu\.release\.add\.u32",
         "acquire": r"\bld\.global\.gpu\.acquire\.b32",
@@ -138,6 +150,15 @@ def test_backward(H, B, gpu, compiled):
     order = check(found, 4 * -(-H // 512), 1)
     # the sum that goes with da, told a step before; two of the cell; the next one that goes with da
     assert re.search("acquire( exchanged)+( heard)+( told){2}( heard)+ told release", f"{order} {order}"), order
+
+
+@pytest.mark.parametrize("H", [1, 64])
+@pytest.mark.parametrize("network", ["LSTM", "GRU"])
+def test_few_units(network, H, gpu, compiled):
+    """Whose sums are fewer words than a program has threads: even so, no word is loaded by two of them."""
+    for kernel in (gpu._persistent_kernels._forward, gpu._persistent_kernels._backward):
+        _, ttgir, _ = compiled(kernel, Recurrence(network, PAPER[network]), H, 16, torch.bfloat16)
+        assert copies(ttgir) == {1}
 
 
 @pytest.mark.parametrize(("network", "precision"), [("LSTM", "tf32x3"), ("LSTM", "tf32"), ("GRU", "tf32x3")])

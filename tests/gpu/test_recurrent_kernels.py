@@ -46,6 +46,8 @@ def both_ways(engine, arguments, recurrence, reverse, grads):
     announced = engine.recurrent_saved(arguments[0], arguments[1], arguments[2], recurrence)
     assert [(s.shape, s.dtype) for s in found[n:]] == [(s.shape, s.dtype) for s in announced]
     back = engine.recurrent_backward(*arguments, found[n:], grads[0], grads[1:], recurrence, reverse)
+    places = [t.data_ptr() for t in (*found, *back) if t.numel()]
+    assert len(set(places)) == len(places)  # autograd takes gradients as they are, and adds to them in place
     return [*found[:n], *back], engine.recurrent_forward(*arguments, recurrence, reverse, False)
 
 

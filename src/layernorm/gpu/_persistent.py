@@ -215,7 +215,9 @@ def constants(recurrence: Recurrence, launch: _launch.Persistent, H: int, dtype:
         "H": H, "NETWORK": recurrence.network, "G": GATES[recurrence.network], "SHARE": share(recurrence),
         "SUM": f.gates == "sum", "LAYER": recurrence.norm == "layer", "RELU": recurrence.nonlinearity == "relu",
         "PRECISION": precision(dtype), "BR": launch.rows, "HS": launch.units,
-        "PADDED": _launch.power_of_2(launch.pieces), "WARPS": launch.warps, "DEPTH": launch.depth,
+        # No fewer words than threads: one that two threads wait for might have come for only one of them.
+        "PADDED": max(_launch.power_of_2(launch.pieces), launch.warps * 32 // launch.rows),
+        "WARPS": launch.warps, "DEPTH": launch.depth,
         "AHEAD": _launch.ahead(launch, dtype.itemsize, _resident(dtype)),
         "num_warps": launch.warps, "num_stages": 1, "enable_fp_fusion": True, "launch_cooperative_grid": True,
     }  # fmt: skip

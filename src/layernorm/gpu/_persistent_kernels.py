@@ -133,7 +133,8 @@ def _hear(words_ptr, kind, tag, KINDS: tl.constexpr, PIECES: tl.constexpr, PADDE
     """The parts of all programs (PADDED, BR), 0 beyond them, as soon as all have that tag.
 
     No program is two tags ahead of another, so that none of them is overwritten before it has been read here: between
-    two sums of one kind there is a barrier."""
+    two sums of one kind there is a barrier. And (PADDED, BR) are as many words as there are threads, or more: Triton
+    lets several threads load one word each for itself, but asks only one of them whether it has come."""
     piece = tl.arange(0, PADDED)[:, None]
     at = (((tag & 1) * KINDS + kind) * PIECES + piece) * BR + tl.arange(0, BR)[None, :]
     inside = (piece < PIECES) & (tl.arange(0, BR)[None, :] >= 0)

@@ -82,7 +82,7 @@ def backward(
     else:
         dzh, gain, bias = _normalized(call, of_hidden, both, hidden, "gain_x" if formula.gates == "sum" else "gain_h")
         if formula.gates == "sum":
-            dzx, gates = dzh, Sites(gain_x=gain, outside_x=bias, outside_h=bias)
+            dzx, gates = dzh, Sites(gain_x=gain, outside_x=bias, outside_h=bias.clone())
         else:
             gates = Sites(gain_h=gain, outside_h=bias)
             dzx, gain, bias = _normalized(call, of_input, zx, before.statistics, "gain_x")
