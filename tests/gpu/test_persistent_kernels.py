@@ -12,7 +12,7 @@ import torch
 gpu = pytest.importorskip("layernorm.gpu", exc_type=ImportError)
 
 from layernorm.formula import GATES, PLAIN, PRESETS, Formula, Recurrence  # noqa: E402
-from layernorm.gpu import _persistent, _persistent_kernels  # noqa: E402
+from layernorm.gpu import _persistent, _persistent_kernels, _spans  # noqa: E402
 from layernorm.gpu._launch import Persistent  # noqa: E402
 from layernorm.reference import _recurrent as reference  # noqa: E402
 
@@ -113,7 +113,7 @@ def as_call(p, launch):
         None if p.lengths is None else p.lengths.int(), None if p.cut is None else p.cut.to(torch.uint8)
     )
     return _persistent.Call(
-        r, launch(H, B), p.zx, statistics, _persistent.centred(p.params["weight_hh"], r),
+        r, launch(H, B), p.zx, statistics, _spans.centred(p.params["weight_hh"], r, "hh"),
         _persistent.Vectors(*sides, get("gain_c"), get("bias_c")), p.state[0], [*p.state, None][1], schedule,
     )  # fmt: skip
 

@@ -195,6 +195,23 @@ def test_both_ways_save_the_same(recurrence, forward, device, monkeypatch, reque
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("way", ["whole", "step by step"])
+@pytest.mark.parametrize(
+    "recurrence", [*PAPER, Recurrence("GRU", Formula("sum", "all", None))], ids=lambda r: r.network
+)
+def test_weights_with_a_large_common_part(recurrence, way, device, request):
+    """Which layer norm takes away again: in 16 bits the products are not to lose their digits to it."""
+    if way == "whole":
+        request.getfixturevalue("whole")
+    x, state, params, *masks = setting(recurrence, 4, 5, 20, 24, 24, False, False, torch.float32, device)
+    shifted = [(p + 8.0 if p.dim() > 1 else p).to(torch.bfloat16) for p in params]
+    arguments = (x.to(torch.bfloat16), [s.to(torch.bfloat16) for s in state], shifted, *masks)
+    n = 1 + len(state)
+    exact = reference.recurrent_forward(*converted(arguments, torch.float64, "cpu"), recurrence, False, False)[:n]
+    for a, e in zip(gpu.recurrent_forward(*arguments, recurrence, False, False), exact, strict=True):
+        assert (a.cpu().double() - e).abs().max() <= 0.06 * max(1.0, float(e.abs().max()))
+
+
 def rows_of(results, states):
     """What there is a row of: output, final state, d input, d initial state."""
     return results[: 2 * (1 + states)]

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..formula import GATES, Recurrence
 from ..schedule import schedule, turned
 from ._sites import Sites
+from ._spans import centred
 
 OUTSIDE_X, OUTSIDE_H = Sites._fields.index("outside_x"), Sites._fields.index("outside_h")
 
@@ -54,6 +55,7 @@ class Call:
 
     Attributes:
         x: (T * B, I), what padding holds set to 0.
+        W_ih, W_hh: centred (`_spans`); their gradients are the weights'.
         state: the initial state, float32.
         lengths: (B,) int32, or None.
         cut: (T, B) uint8, or None: the state before that step is zero.
@@ -72,9 +74,9 @@ class Call:
     ) -> None:
         self.recurrence, self._reverse, self._lengths, self.params = recurrence, reverse, lengths, params
         self.places, self.again = _places(recurrence)
-        weights = [params[k].resolve_neg() for k in self.places[:3] if k >= 0]
-        self.W_ih, self.W_hh = weights[:2]
-        self.W_hr = weights[2] if len(weights) > 2 else None
+        weight_ih, weight_hh, *weight_hr = (params[k] for k in self.places[:3] if k >= 0)
+        self.W_ih, self.W_hh = centred(weight_ih, recurrence, "ih"), centred(weight_hh, recurrence, "hh")
+        self.W_hr = weight_hr[0].resolve_neg() if weight_hr else None
         (self.T, self.B, self.I), (units, self.P) = input.shape, self.W_hh.shape
         self.H, self.units, self.dtype = units // GATES[recurrence.network], units, input.dtype
         plan = schedule(self.T, lengths, reset, reverse)

@@ -40,6 +40,7 @@ from torch import Tensor
 from ..formula import GATES, Recurrence
 from . import _launch, _persistent_kernels
 from ._norms import normalize_forward, row_statistics
+from ._spans import share, spans
 
 
 class Statistics(NamedTuple):
@@ -93,21 +94,6 @@ class Gradients(NamedTuple):
     c0: Tensor | None
 
 
-def share(recurrence: Recurrence) -> int:
-    """How many gates are normalised together, but for the last span, which has what is left: a GRU's joint spans are
-    r with z, and n."""
-    gates, span = GATES[recurrence.network], recurrence.formula.span
-    if recurrence.formula.gates is None or span == "all" or recurrence.network != "GRU":
-        return 1 if span == "per_gate" and recurrence.formula.gates is not None else gates
-    return 2 if span == "joint" else 1
-
-
-def spans(recurrence: Recurrence, H: int) -> list[tuple[int, int]]:
-    """First and last unit, exclusive, of each span among the G*H summed inputs."""
-    units, step = GATES[recurrence.network] * H, share(recurrence) * H
-    return [(first, min(first + step, units)) for first in range(0, units, step)]
-
-
 def covers(recurrence: Recurrence) -> bool:
     """Whether there are equations for it here; whether it fits a device is `launch`'s to say."""
     f = recurrence.formula
@@ -146,15 +132,6 @@ def launch(
     return _launch.persistent(H, B, GATES[recurrence.network], *sizes, *_device(device))
 
 
-def centred(weight_hh: Tensor, recurrence: Recurrence) -> Tensor:
-    """W_hh minus the mean of its rows in each span, so that W_hh h has the mean 0; the same under rms or no norm."""
-    if recurrence.norm != "layer" or recurrence.formula.gates is None:
-        return weight_hh.contiguous()
-    wide = weight_hh.double()
-    parts = [wide[first:last] for first, last in spans(recurrence, weight_hh.shape[1])]
-    return torch.cat([part - part.mean(0) for part in parts]).to(weight_hh.dtype)
-
-
 class Call(NamedTuple):
     """What forward and backward have in common.
 
@@ -162,7 +139,7 @@ class Call(NamedTuple):
         zx: W_ih x, (T, B, G*H), in the order of the steps.
         statistics: of zx, by the function of that name: for ``gates="split"`` all, for ``"sum"`` without r, under rms
             no means.
-        weight_hh: (G*H, H), `centred`, in zx's type.
+        weight_hh: (G*H, H), centred (`_spans`), in zx's type.
         h0, c0: (B, H), float32.
     """
 

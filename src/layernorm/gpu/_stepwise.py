@@ -15,19 +15,19 @@ from . import _launch, _steps
 from ._call import OUTSIDE_H, OUTSIDE_X, Backward, Call, Forward
 from ._norms import _column_sum
 from ._sites import Sites
+from ._spans import share
 
 
 @functools.cache
 def _constants(recurrence: Recurrence) -> dict[str, Any]:
     """What a step's kernels are compiled for."""
     f = recurrence.formula
-    gru, over_all = recurrence.network == "GRU", f.span == "all"
     form = _steps.SPLIT
     if f.gates == "sum":
-        form = _steps.SUM_OVER_ALL if gru and over_all else _steps.SUM
-    share = 1 if f.span == "per_gate" else 2 if gru and not over_all else 4
+        form = _steps.SUM_OVER_ALL if recurrence.network == "GRU" and f.span == "all" else _steps.SUM
     constants: dict[str, Any] = {
-        "LAYER": recurrence.norm == "layer", "DEVIATION": f.eps_on == "deviation", "SHARE": share, "FORM": form.value,
+        "LAYER": recurrence.norm == "layer", "DEVIATION": f.eps_on == "deviation", "SHARE": share(recurrence),
+        "FORM": form.value,
     }  # fmt: skip
     if recurrence.network == "LSTM":
         constants["CARRY"] = f.cell == "carry"

@@ -15,8 +15,9 @@ from ..formula import Formula
 from . import _launch, _persistent
 from ._call import Backward, Call, Forward
 from ._norms import normalize_backward
-from ._persistent import Statistics, Vectors, spans
+from ._persistent import Statistics, Vectors
 from ._sites import Sites
+from ._spans import spans
 
 
 def launch(call: Call) -> _launch.Persistent | None:
@@ -41,7 +42,7 @@ def _persistent_call(call: Call, zx: Tensor, chosen: _launch.Persistent) -> _per
         sides = (_sum(s.inside_x, s.outside_x), _sum(s.inside_h, s.outside_h))  # there is one of the two
         vectors = Vectors(s.gain_x, sides[0], s.gain_h, sides[1], s.gain_c, s.bias_c)
     return _persistent.Call(
-        call.recurrence, chosen, zx, statistics, _persistent.centred(call.W_hh, call.recurrence), vectors,
+        call.recurrence, chosen, zx, statistics, call.W_hh, vectors,
         call.state[0], call.state[1] if len(call.state) > 1 else None,
         _persistent.Schedule(call.lengths, call.cut),
     )  # fmt: skip
