@@ -34,7 +34,8 @@ def centred(weight: Tensor, recurrence: Recurrence, side: str) -> Tensor:
         return weight.resolve_neg().contiguous()
     H = len(weight) // GATES[recurrence.network]
     gated = side == "hh" and recurrence.network == "GRU" and f.gates == "sum" and f.span != "all"
-    wide = weight.double()
-    parts = [wide[first:last] for first, last in spans(recurrence, H)]
-    means = [part.mean(0) for part in parts[: len(parts) - gated]]
-    return torch.cat([*(p - m for p, m in zip(parts, means, strict=False)), *parts[len(means) :]]).to(weight.dtype)
+    wide = weight.resolve_neg().to(torch.float64, memory_format=torch.contiguous_format)  # a copy: there is no float64
+    parts = spans(recurrence, H)
+    for first, last in parts[: len(parts) - gated]:
+        wide[first:last] -= wide[first:last].mean(0)
+    return wide.to(weight.dtype)
