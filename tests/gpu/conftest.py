@@ -5,7 +5,9 @@ session that has neither a GPU nor that variable collects only what starts such 
 (`test_under_the_interpreter`) and what compiles kernels without running them (`test_compilation`).
 """
 
+import importlib
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,3 +41,14 @@ def pytest_configure(config):
 @pytest.fixture(scope="session")
 def device():
     return DEVICE
+
+
+@pytest.fixture(scope="module")
+def engine():
+    """`layernorm.gpu`, which is imported only where there is a GPU, to compile kernels that do not run."""
+    before = {name: module for name, module in sys.modules.items() if name.startswith("layernorm.gpu")}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: True)
+        yield importlib.import_module("layernorm.gpu")
+    for name in [name for name in sys.modules if name.startswith("layernorm.gpu") and name not in before]:
+        del sys.modules[name]

@@ -5,10 +5,8 @@ import importlib
 import io
 import itertools
 import re
-import sys
 
 import pytest
-import torch
 
 triton = pytest.importorskip("triton", reason="Triton is not installed: no kernel was compiled")
 
@@ -22,16 +20,9 @@ TYPES = {"M": "i32", "N": "i32", "P": "i32", "eps": "fp32", "counter_ptr": "*i32
 SINGLE = ["mean_ptr", "rest_ptr", "r_ptr", "d_gain_ptr", "d_bias_ptr", "parts_ptr"]  # always float32
 
 
-@pytest.fixture(scope="module")
-def norms():
-    """The file of kernels, which the engine imports only where there is a GPU."""
-    before = {name: module for name, module in sys.modules.items() if name.startswith("layernorm.gpu")}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.cuda, "is_available", lambda: True)
-        yield importlib.import_module("layernorm.gpu._norms")
-    for name in [name for name in sys.modules if name.startswith("layernorm.gpu")]:
-        if name not in before:
-            del sys.modules[name]
+@pytest.fixture
+def norms(engine):
+    return engine._norms
 
 
 @pytest.fixture

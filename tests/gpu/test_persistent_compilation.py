@@ -5,7 +5,6 @@ import importlib
 import io
 import math
 import re
-import sys
 
 import pytest
 import torch
@@ -29,16 +28,10 @@ ALIGNED = [["tt.divisibility", 16]]
 PAPER = PRESETS["paper"]
 
 
-@pytest.fixture(scope="module")
-def gpu():
-    """The launchers, which the engine imports only where there is a GPU."""
-    before = {name: module for name, module in sys.modules.items() if name.startswith("layernorm.gpu")}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.cuda, "is_available", lambda: True)
-        yield importlib.import_module("layernorm.gpu._persistent")
-    for name in [name for name in sys.modules if name.startswith("layernorm.gpu")]:
-        if name not in before:
-            del sys.modules[name]
+@pytest.fixture
+def gpu(engine):
+    """The launchers."""
+    return importlib.import_module("layernorm.gpu._persistent")
 
 
 def arguments(gpu, recurrence, x):

@@ -1,13 +1,13 @@
 """The GPU engine's recurrent networks against the reference in float64: every formula, shape, mask and type."""
 
 import dataclasses
-import itertools
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from formula_space import every_formula
 from layernorm import reference
 from layernorm.formula import PLAIN, PRESETS, Formula, Recurrence
 
@@ -87,27 +87,8 @@ def compare(recurrence, T, B, I, H, P, reverse, lengths, reset, device, dtype=to
             assert error <= allowed, (name, error, allowed)
 
 
-FIELDS = [("split", "sum", None), ("joint", "per_gate", "all"), ("output", "carry", None), (False, True), (True, False)]
-SPACE = list(itertools.product(*FIELDS, ("variance", "deviation"), ("layer", "rms")))
 SHAPES = [(3, 3, 4, 6, 3), (4, 7, 3, 17, 5), (3, 1, 2, 1, 1), (2, 5, 40, 33, 16), (2, 13, 5, 16, 7), (0, 2, 3, 4, 2)]
 SHAPES += [(3, 0, 2, 5, 2), (3, 4, 0, 3, 2)]
-
-
-def every_formula(network):
-    """A few for every field beside every other, with shapes, masks and directions that go round at other speeds."""
-    for k, (gates, span, cell, inside, gate_bias, eps_on, norm) in enumerate(SPACE):
-        if network != "LSTM" and cell is not None:
-            continue
-        forget = 0.0 if network == "RNN" else 0.5
-        formula = Formula(gates, span, cell, inside, gate_bias, eps=1e-3, eps_on=eps_on, forget_bias=forget)
-        if k % 4 == 0:
-            formula = dataclasses.replace(formula, biases="input")
-        if inside and k % 5 < 3:
-            formula = dataclasses.replace(formula, bias_again=True)
-        shape = SHAPES[k % len(SHAPES)]
-        projected = network == "LSTM" and k % 2 == 0 and shape[3] > 1
-        recurrence = Recurrence(network, formula, norm, k % 7 > 0, projected, "relu" if k % 2 else "tanh")
-        yield recurrence, (*shape, bool(k & 1), bool(k // 3 & 1), bool(k // 5 & 1))
 
 
 @pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
@@ -115,7 +96,7 @@ def test_every_formula(network, device):
     step = (
         {"LSTM": 5, "GRU": 3, "RNN": 2}[network] if gpu.INTERPRETED else 1
     )  # a kernel's run takes the interpreter 20 ms
-    for recurrence, arguments in list(every_formula(network))[::step]:
+    for recurrence, arguments in list(every_formula(network, SHAPES))[::step]:
         compare(recurrence, *arguments, device)
 
 

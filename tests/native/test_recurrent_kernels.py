@@ -1,7 +1,5 @@
 """The CPU engine's recurrent kernels against the reference: every formula, shape, mask and type, with gradients."""
 
-import dataclasses
-import itertools
 import os
 import subprocess
 import sys
@@ -12,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import layernorm as ln
+from formula_space import every_formula
 from layernorm import reference
-from layernorm.formula import PLAIN, PRESETS, Formula, Recurrence
+from layernorm.formula import PLAIN, PRESETS, Recurrence
 
 native = pytest.importorskip("layernorm.native", exc_type=ImportError)
 pytestmark = pytest.mark.skipif(native is None, reason="built without a C++ compiler; test_absent.py tests that")
@@ -66,27 +65,14 @@ def compare(recurrence, T, B, I, H, P, reverse, lengths, reset):  # noqa: E741
             assert error < CLOSE, (name, error)
 
 
-FIELDS = [("split", "sum", None), ("joint", "per_gate", "all"), ("output", "carry", None), (False, True), (True, False)]
-SPACE = list(itertools.product(*FIELDS, ("variance", "deviation"), ("layer", "rms")))
 SHAPES = [(5, 3, 4, 6, 3), (4, 7, 3, 17, 5), (3, 1, 2, 1, 1), (6, 5, 40, 33, 16), (2, 13, 5, 16, 7), (0, 2, 3, 4, 2)]
 SHAPES += [(3, 0, 2, 5, 2), (9, 1, 1, 31, 9), (3, 4, 0, 3, 2)]
 
 
 @pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
 def test_every_formula(network):
-    for k, (gates, span, cell, inside, gate_bias, eps_on, norm) in enumerate(SPACE):
-        if network != "LSTM" and cell is not None:
-            continue
-        forget = 0.0 if network == "RNN" else 0.5
-        formula = Formula(gates, span, cell, inside, gate_bias, eps=1e-3, eps_on=eps_on, forget_bias=forget)
-        if k % 4 == 0:
-            formula = dataclasses.replace(formula, biases="input")
-        if inside and k % 5 < 3:
-            formula = dataclasses.replace(formula, bias_again=True)
-        shape = SHAPES[k % len(SHAPES)]
-        projected = network == "LSTM" and k % 2 == 0 and shape[3] > 1
-        recurrence = Recurrence(network, formula, norm, k % 7 > 0, projected, "relu" if k % 2 else "tanh")
-        compare(recurrence, *shape, reverse=bool(k & 1), lengths=bool(k // 3 & 1), reset=bool(k // 5 & 1))
+    for recurrence, (*sizes, reverse, lengths, reset) in every_formula(network, SHAPES):
+        compare(recurrence, *sizes, reverse=reverse, lengths=lengths, reset=reset)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
