@@ -14,10 +14,11 @@ ROOT = Path(layernorm.__file__).parent
 BELOW = {
     # room: the rooms that it may import
     "formula": set(),
+    "plain": set(),
     "schedule": set(),
-    "reference": {"formula", "schedule"},
+    "reference": {"formula", "plain", "schedule"},
     "native": {"formula"},
-    "gpu": {"formula", "schedule"},
+    "gpu": {"formula", "plain", "schedule"},
     "backends": {"formula"},  # engines are imported by name, when they are used
     "functional": {"backends", "reference", "formula"},  # reference: its equations are the second derivative
     "geometry": {"functional", "formula"},

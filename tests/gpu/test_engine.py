@@ -248,6 +248,27 @@ def test_autocast(dtype, device):
     torch.testing.assert_close(output.float(), module(x)[0], rtol=0.05, atol=0.05)
 
 
+def test_a_backward_under_autocast_is_its_forwards(device):
+    """Which was in float32: its products are no user's own, which autocast would round."""
+    module, x = recurrent("LSTM", device), torch.randn(3, 2, 5).to(device)
+    expected = torch.autograd.grad(module(x)[0].sum(), tuple(module.parameters()))
+    output = module(x)[0].sum()
+    with torch.autocast(device, torch.bfloat16):
+        found = torch.autograd.grad(output, tuple(module.parameters()))
+    assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_results_can_be_changed_in_place(bidirectional, device):
+    module, x = recurrent("LSTM", device, bidirectional=bidirectional), torch.randn(3, 2, 5).to(device).requires_grad_()
+    output, (h, c) = module(x)
+    (output.mul_(2).sum() + h.mul_(3).sum() + c.mul_(4).sum()).backward()
+    twice = x.grad.clone()
+    output, (h, c) = module(x)
+    (expected,) = torch.autograd.grad(2 * output.sum() + 3 * h.sum() + 4 * c.sum(), x)
+    torch.testing.assert_close(twice, expected)
+
+
 def test_opcheck_of_the_recurrent_ops(device):
     for network in ("LSTM", "GRU"):
         module = recurrent(network, device)

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from ..formula import GATES, Recurrence
+from ..plain import kernel
 from . import _stepwise, _whole
 from ._call import Call
 
 
+@kernel
 def recurrent_forward(
     input: Tensor,
     state: list[Tensor],
@@ -48,6 +50,7 @@ def recurrent_saved(
     return saved
 
 
+@kernel
 def recurrent_backward(
     input: Tensor,
     state: list[Tensor],

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from ._plain import below_autocast, kernel
+from ..plain import below_autocast, kernel
 
 
 def centre(z: Tensor) -> Tensor:

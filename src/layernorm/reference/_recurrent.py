@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from ..formula import Recurrence
+from ..plain import below_autocast, kernel
 from ..schedule import Schedule, schedule, turned
 from ._cases import Cases, Moments, Statistics
 from ._gru import GRU
 from ._gru_all import GRUOverAll
 from ._lstm import LSTM
-from ._plain import below_autocast, kernel
 from ._rnn import RNN, Network, State
 from ._sites import Parameters
 

@@ -1,4 +1,4 @@
-"""How the plain equations run inside an op: without what torch adds to a user's own operations."""
+"""How torch's operations run inside an op of ours: without what torch adds to a user's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ R = TypeVar("R")
 
 
 def below_autocast(function: Callable[P, R]) -> Callable[P, R]:
-    """Runs it without autocast, which would take the products inside the equations for the user's own."""
+    """Runs it without autocast, which would take the products inside for the user's own."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
