@@ -1,9 +1,7 @@
 """Which engines exist here, and the choice between them.
 
-An engine is a module with functions of the names and signatures that `layernorm.reference` lists in its ``__all__``
-(the `*_equations` apart), and one more, ``covers(op, device, dtype, recurrence)``: whether it has a kernel for that op
-on that type of device (``"cpu"``) and that dtype. Where it cannot run, importing it raises ImportError, and the message
-says why. A new engine is one more row of `ENGINES`; functions for ops that it never covers may be missing.
+An engine is a module with the functions of `layernorm.engine.Engine`. Where it cannot run, importing it raises
+ImportError, and the message says why. A new engine is one more row of `ENGINES`.
 
     with ln.backends.use("reference"):
         output, hx = lstm(input)
@@ -16,12 +14,12 @@ import functools
 import importlib
 import importlib.util
 from collections.abc import Iterator
-from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 
-from .formula import unknown
+from .engine import Engine
+from .formula import Recurrence, unknown
 
 ENGINES = {
     # name: module; the order is the order of preference
@@ -103,8 +101,11 @@ def _choose(asked_for: str | None, op: str, device: str, dtype: torch.dtype, rec
 
 @functools.lru_cache(4096)
 def _first(asked_for: str | None, op: str, device: str, dtype: torch.dtype, recurrence: str | None) -> str:
+    equations = None if recurrence is None else Recurrence.decode(recurrence)
     for name in (asked_for,) if asked_for else _by_itself(device):
-        if name == "reference" or engine(name).covers(op, device, dtype, recurrence):
+        found = engine(name)
+        knows = equations is None or equations.formula.changed <= found.FORMULA_FIELDS
+        if knows and found.covers(op, device, dtype, equations):
             return name
     raise RuntimeError(f"backend {asked_for!r} has no kernel for {op} on {device} in {dtype}")
 
@@ -120,6 +121,6 @@ _choose._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @functools.cache
-def engine(name: str) -> ModuleType:
+def engine(name: str) -> Engine:
     """The module of an engine."""
-    return importlib.import_module(ENGINES[name])
+    return cast(Engine, importlib.import_module(ENGINES[name]))

@@ -1,7 +1,8 @@
 """Where the normalisations sit in one step of a recurrent network: data, no arithmetic.
 
-A `Formula` says it for any network, `PRESETS` names those that have been published, and a `Recurrence` adds what else a
-layer's equations need to be written down: then the names and shapes of its parameters follow.
+A `Formula` says it for any network, and `PRESETS` names those that have been published. A `Recurrence` adds what else a
+layer's equations need to be written down. What a formula means is derived there, once, for every engine: which
+parameters stand where (`Places`), which gates are normalised together (`spans`), names and shapes.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import difflib
 import functools
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Literal
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Literal, NamedTuple
 
 Network = Literal["RNN", "LSTM", "GRU"]
 GATES: Mapping[str, int] = {"RNN": 1, "LSTM": 4, "GRU": 3}
@@ -78,6 +79,11 @@ class Formula:
             raise ValueError(f"Formula: forget_bias must be finite, got {self.forget_bias!r}")
         if self.bias_again and not self.bias_inside:
             raise ValueError("Formula: bias_again=True needs bias_inside=True, got bias_inside=False")
+
+    @functools.cached_property
+    def changed(self) -> frozenset[str]:
+        """The names of the fields that are not at their defaults."""
+        return frozenset(field.name for field in fields(self) if getattr(self, field.name) != field.default)
 
 
 PLAIN = Formula(gates=None, cell=None)
@@ -152,6 +158,47 @@ def resolve(formula: str | Formula, network: Network, eps: float | None = None) 
     return formula if eps is None else replace(formula, eps=float(eps))
 
 
+class Place(NamedTuple):
+    """A place in one step where a normalisation may sit: ``y = N(z + inside) * gain + outside``.
+
+    The fields are names of parameters, `None` where there is no such term; ``outside`` is the sum of those that it
+    names. Without a gain nothing is normalised: ``y = z + inside + outside``.
+    """
+
+    gain: str | None = None
+    inside: str | None = None
+    outside: tuple[str, ...] = ()
+
+
+class Places(NamedTuple):
+    """The places of one step.
+
+    The summed inputs of the gates are ``both(input(W x) + hidden(U h))``. In an LSTM ``h = o * tanh(cell(c))``.
+    """
+
+    input: Place
+    hidden: Place
+    both: Place
+    cell: Place = Place()
+
+
+class Vectors(NamedTuple):
+    """`Places` as the kernels take them: eight vectors, each the sum of the parameters named.
+
+    ``x`` is the side of ``W x``, ``h`` that of ``U h``. The one normalisation of a sum, ``both``, has its gain in
+    ``gain_x`` and its biases in ``outside_x`` and ``outside_h``.
+    """
+
+    gain_x: tuple[str, ...]
+    gain_h: tuple[str, ...]
+    inside_x: tuple[str, ...]
+    inside_h: tuple[str, ...]
+    outside_x: tuple[str, ...]
+    outside_h: tuple[str, ...]
+    gain_c: tuple[str, ...]
+    bias_c: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Recurrence:
     """The equations of one layer in one direction: all that is not a tensor.
@@ -188,46 +235,80 @@ class Recurrence:
     @property
     def gain_names(self) -> tuple[str, ...]:
         """The gains, one for each normalisation."""
-        return tuple(name for name in self.parameter_names if name.startswith("gain"))
+        return tuple(place.gain for place in self.places if place.gain is not None)
 
     @property
     def state_names(self) -> tuple[str, ...]:
         """What is carried from step to step: ``h``, and in an LSTM ``c``."""
         return ("h", "c") if self.network == "LSTM" else ("h",)
 
-    def parameter_shapes(self, I: int, H: int, P: int | None = None) -> dict[str, tuple[int, ...]]:  # noqa: E741
-        """Names and shapes of the parameters: input size ``I``, ``H`` units, projections of size ``P``."""
-        f, units = self.formula, GATES[self.network] * H
-        shapes: dict[str, tuple[int, ...]] = {"weight_ih": (units, I), "weight_hh": (units, P or H)}
-        if self.bias and (f.gates is None or f.bias_inside or f.gate_bias):
-            shapes["bias_ih"] = (units,)
-            if f.biases == "both":
-                shapes["bias_hh"] = (units,)
-        if self.projected:
-            shapes["weight_hr"] = (P or H, H)
-        suffixes = {"split": ("_ih", "_hh"), "sum": ("",), None: ()}[f.gates]
-        shapes |= {f"gain{suffix}": (units,) for suffix in suffixes}
-        if self.bias and f.bias_inside and f.gate_bias:
-            shapes |= {f"norm_bias{suffix}": (units,) for suffix in suffixes}
+    @functools.cached_property
+    def places(self) -> Places:
+        """Which parameter stands where. A name that stands in two places is a term of both."""
+        f = self.formula
+        inside = f.gates is None or f.bias_inside  # where torch's own biases are
+        torchs = ("bias_ih", "bias_hh" if f.biases == "both" else None)
+        x, h = torchs if self.bias and (inside or f.gate_bias) else (None, None)
+        own = self.bias and f.bias_inside and f.gate_bias  # the normalisations have biases, too
+        again = x if f.bias_again else None
+        cell = Place()
         if f.cell is not None:
-            shapes["gain_c"] = (H,)
-            if self.bias and f.cell_bias:
-                shapes["bias_c"] = (H,)
-        return shapes
+            cell = Place("gain_c", None, _names("bias_c" if self.bias and f.cell_bias else None))
+        if f.gates is None:
+            return Places(Place(inside=x), Place(inside=h), Place(), cell)
+        if f.gates == "sum":
+            if inside:
+                outside = _names("norm_bias" if own else None, again)
+                return Places(Place(inside=x), Place(inside=h), Place("gain", None, outside), cell)
+            return Places(Place(), Place(), Place("gain", None, _names(x, h)), cell)
+        if inside:
+            input = Place("gain_ih", x, _names("norm_bias_ih" if own else None, again))
+            return Places(input, Place("gain_hh", h, _names("norm_bias_hh" if own else None)), Place(), cell)
+        return Places(Place("gain_ih", None, _names(x)), Place("gain_hh", None, _names(h)), Place(), cell)
+
+    @functools.cached_property
+    def vectors(self) -> Vectors:
+        """`places` as the kernels take them."""
+        input, hidden, both, cell = self.places
+        gain, first, second = input.gain, input.outside, hidden.outside
+        if both.gain is not None:
+            gain, first, second = both.gain, both.outside[:1], both.outside[1:]
+        sides = (_names(gain), _names(hidden.gain), _names(input.inside), _names(hidden.inside), first, second)
+        return Vectors(*sides, _names(cell.gain), cell.outside)
+
+    @functools.cached_property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """First and last gate, exclusive, of each group of gates that is normalised together."""
+        gates = GATES[self.network]
+        joint = 2 if self.network == "GRU" else gates  # a GRU's r and z together, n apart
+        step = {"joint": joint, "per_gate": 1, "all": gates}[self.formula.span if self.formula.gates else "joint"]
+        return tuple((first, min(first + step, gates)) for first in range(0, gates, step))
 
     @property
-    def vector_names(self) -> tuple[str, ...]:
-        """Which parameter stands where: the gains, what stands inside the normalisations and what outside, each of the
-        input's side and of the hidden side (the one normalisation of a sum has its gain on the input's side); gain and
-        bias of the cell. ``""``, or a name that this layer has no parameter of: no such term."""
-        f = self.formula
-        gains = {"split": ("gain_ih", "gain_hh"), "sum": ("gain", ""), None: ("", "")}[f.gates]
-        biases, none = ("bias_ih", "bias_hh"), ("", "")
-        inside = biases if f.gates is None or f.bias_inside else none
-        outside = none if f.gates is None else biases
-        if f.gates is not None and f.bias_inside:
-            outside = ("norm_bias_ih", "norm_bias_hh") if f.gates == "split" else ("norm_bias", "")
-        return (*gains, *inside, *outside, "gain_c", "bias_c")
+    def reset_multiplies(self) -> Literal["hidden", "product", "sum"] | None:
+        """What a GRU's r multiplies in its candidate; `None` in other networks.
+
+        ``"hidden"``: the normalised side of U h. ``"product"``: U h, before the normalisation of the sum. ``"sum"``: the
+        normalised sum, where r, z and n are normalised together and r is not known before.
+        """
+        if self.network != "GRU":
+            return None
+        if self.formula.gates != "sum":
+            return "hidden"
+        return "sum" if len(self.spans) == 1 else "product"
+
+    def parameter_shapes(self, I: int, H: int, P: int | None = None) -> dict[str, tuple[int, ...]]:  # noqa: E741
+        """Names and shapes of the parameters: input size ``I``, ``H`` units, projections of size ``P``."""
+        units, gates = GATES[self.network] * H, self.places[:3]
+        biases = [name for place in gates for name in _names(place.inside, *place.outside)]
+        torchs = [name for name in ("bias_ih", "bias_hh") if name in biases]
+        shapes: dict[str, tuple[int, ...]] = {"weight_ih": (units, I), "weight_hh": (units, P or H)}
+        shapes |= dict.fromkeys(torchs, (units,))
+        if self.projected:
+            shapes["weight_hr"] = (P or H, H)
+        shapes |= {place.gain: (units,) for place in gates if place.gain is not None}
+        shapes |= {name: (units,) for name in biases if name not in torchs}
+        return shapes | dict.fromkeys(_names(self.places.cell.gain, *self.places.cell.outside), (H,))
 
     def encode(self) -> str:
         """As one string, the form in which an op's schema carries it; `decode` is the inverse."""
@@ -238,3 +319,8 @@ class Recurrence:
     def decode(text: str) -> Recurrence:
         fields = json.loads(text)
         return Recurrence(**fields | {"formula": Formula(**fields["formula"])})
+
+
+def _names(*names: str | None) -> tuple[str, ...]:
+    """Those that there are."""
+    return tuple(name for name in names if name is not None)

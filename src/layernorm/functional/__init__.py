@@ -4,6 +4,12 @@ from ._norms import add_layer_norm as add_layer_norm
 from ._norms import add_rms_norm as add_rms_norm
 from ._norms import layer_norm as layer_norm
 from ._norms import rms_norm as rms_norm
+from ._recurrent import BatchMoments as BatchMoments
+from ._recurrent import Moments as Moments
+from ._recurrent import describe as describe
 from ._recurrent import gru as gru
 from ._recurrent import lstm as lstm
+from ._recurrent import recurrent as recurrent
+from ._recurrent import recurrent_over_cases as recurrent_over_cases
 from ._recurrent import rnn as rnn
+from ._steps import Steps as Steps

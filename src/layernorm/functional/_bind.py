@@ -49,7 +49,7 @@ class Op:
     def __call__(self, results: int, tensors: Sequence[Tensor], differentiable: bool, *args: Any) -> Sequence[Tensor]:
         """The first so many of what the op returns; ``tensors`` are those among ``args``, in order;
         ``differentiable``: whether autograd has to know of the call (`wants_gradient`)."""
-        if not _plain(tensors):
+        if not plain(tensors):
             return self.dispatched(*args)[:results]
         if differentiable:
             return _Direct.apply(self, results, args, *tensors)
@@ -91,7 +91,7 @@ class _Direct(torch.autograd.Function):
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
-def _plain(tensors: Sequence[Tensor]) -> bool:
+def plain(tensors: Sequence[Tensor]) -> bool:
     """Whether nothing but autograd needs to know of the call: no compiler, tracer, mode or tensor subclass."""
     for t in tensors:
         if type(t) not in _PLAIN:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from .. import backends, reference
+from ..engine import NormArguments
 from ._bind import Op, gradients_of_equations, transforming, wants_gradient
 
 
@@ -138,7 +138,7 @@ def _normalize(
 ) -> Sequence[Tensor]:
     """[y], or with a residual [y, input + residual]."""
     tensors = [input]
-    for tensor in (residual, weight, bias):
+    for tensor in (weight, bias, residual):  # as among the op's arguments
         if tensor is not None:
             tensors.append(tensor)
     for tensor in tensors:
@@ -159,23 +159,18 @@ def _normalize(
         eps = torch.finfo(input.dtype).eps if input.dtype.is_floating_point else 0.0
     shape, eps = list(normalized_shape), float(eps)
     if transforming():
-        _check(input, residual, shape, weight, bias, norm)
+        a = NormArguments(input, shape, weight, bias, eps, norm)
+        _check(a, residual)
         total = [] if residual is None else [input + residual]
-        return [reference.normalize_equations(total[0] if total else input, shape, weight, bias, eps, norm), *total]
+        return [reference.normalize_equations(a._replace(input=total[0]) if total else a), *total]
     backend = backends.choose("normalize", input)
     save, results = wants_gradient(tensors), 1 if residual is None else 2
-    return _NORMALIZE(results, tensors, save, input, residual, shape, weight, bias, eps, norm, save, backend)
+    return _NORMALIZE(results, tensors, save, input, shape, weight, bias, eps, norm, residual, save, backend)
 
 
-def _check(
-    input: Tensor,
-    residual: Tensor | None,
-    normalized_shape: list[int],
-    weight: Tensor | None,
-    bias: Tensor | None,
-    norm: str,
-) -> None:
+def _check(a: NormArguments, residual: Tensor | None) -> None:
     """Everything about shapes, types and devices that an engine relies on."""
+    input, normalized_shape, weight, bias = a.input, a.normalized_shape, a.weight, a.bias
     static = residual is None and input.is_cpu and not torch.compiler.is_compiling()
     shape = tuple(normalized_shape)
     if static and shape and input.shape[-len(shape) :] == shape and input.dtype.is_floating_point:
@@ -184,7 +179,7 @@ def _check(
                 break
         else:
             return
-    op = f"{norm}_norm"
+    op = f"{a.norm}_norm"
     if not input.dtype.is_floating_point:
         raise RuntimeError(f"{op}: expected input of a floating-point type, got {input.dtype}")
     if not normalized_shape or list(input.shape[input.dim() - len(normalized_shape) :]) != list(normalized_shape):
@@ -210,85 +205,54 @@ def _check(
             raise RuntimeError(f"{op}: expected {name} on {input.device}, where input is, got {p.device}")
 
 
-def _kernel(
-    input: Tensor,
-    residual: Tensor | None,
-    normalized_shape: list[int],
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    norm: str,
-    save: bool,
-    backend: str,
-) -> list[Tensor]:
-    _check(input, residual, normalized_shape, weight, bias, norm)
-    engine = backends.engine(backend)
-    return engine.normalize_forward(input, residual, normalized_shape, weight, bias, eps, norm, save)
+def _kernel(*given: Any) -> list[Tensor]:
+    *arguments, residual, save, backend = given
+    a = NormArguments(*arguments)
+    _check(a, residual)
+    return backends.engine(backend).normalize_forward(a, residual, save)
 
 
-def _fake(
-    input: Tensor,
-    residual: Tensor | None,
-    normalized_shape: list[int],
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    norm: str,
-    save: bool,
-    backend: str,
-) -> list[Tensor]:
-    _check(input, residual, normalized_shape, weight, bias, norm)
-    saved = backends.engine(backend).normalize_saved(input, normalized_shape, norm) if save else []
-    have = [t for t in (input, residual) if t is not None]
-    return [*(torch.empty_like(t, memory_format=torch.contiguous_format) for t in have), *saved]
+def _fake(*given: Any) -> list[Tensor]:
+    *arguments, residual, save, backend = given
+    a = NormArguments(*arguments)
+    _check(a, residual)
+    have = [t for t in (a.input, residual) if t is not None]
+    results = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in have]
+    return [*results, *(backends.engine(backend).normalize_saved(a) if save else [])]
 
 
-def _backward_kernel(
-    grad: Tensor,
-    grad_total: Tensor | None,
-    input: Tensor,
-    normalized_shape: list[int],
-    weight: Tensor | None,
-    bias: Tensor | None,
-    saved: list[Tensor],
-    norm: str,
-    backend: str,
-) -> list[Tensor]:
-    _check(input, None, normalized_shape, weight, bias, norm)
-    rows = math.prod(input.shape[: input.dim() - len(normalized_shape)])
-    expected = backends.engine(backend).normalize_saved(input, normalized_shape, norm)
-    alike = [(grad, input), *zip(saved, expected, strict=True)] + ([] if grad_total is None else [(grad_total, input)])
+def _backward_kernel(*given: Any) -> list[Tensor]:
+    *arguments, saved, grad, grad_total, backend = given
+    a, engine = NormArguments(*arguments), backends.engine(backend)
+    _check(a, None)
+    expected = engine.normalize_saved(a)
+    alike = [(grad, a.input), *zip(saved, expected, strict=True)]
+    alike += [] if grad_total is None else [(grad_total, a.input)]
     if any(t.shape != like.shape or t.dtype != like.dtype or t.device != like.device for t, like in alike):
-        given = [f"{t.dtype} {list(t.shape)}" for t, _ in alike]
+        found = [f"{t.dtype} {list(t.shape)}" for t, _ in alike]
         raise RuntimeError(
-            f"{norm}_norm: expected gradients like input, {input.dtype} {list(input.shape)}, "
-            f"and what the forward saved for {rows} rows, got {given}"
+            f"{a.norm}_norm: expected gradients like input, {a.input.dtype} {list(a.input.shape)}, "
+            f"and what the forward saved for {a.sizes[0]} rows, got {found}"
         )
-    engine = backends.engine(backend)
-    return engine.normalize_backward(grad, grad_total, input, normalized_shape, weight, bias, saved, norm)
+    return engine.normalize_backward(a, saved, grad, grad_total)
 
 
-def _unchecked_backward(*args: Any) -> list[Tensor]:
-    grad, grad_total, input, shape, weight, bias, saved, norm, backend = args
-    _check(input, None, shape, weight, bias, norm)  # hooks on saved tensors can put others in their place
-    return backends.engine(backend).normalize_backward(grad, grad_total, input, shape, weight, bias, saved, norm)
+def _unchecked_backward(*given: Any) -> list[Tensor]:
+    *arguments, saved, grad, grad_total, backend = given
+    a = NormArguments(*arguments)
+    _check(a, None)  # hooks on saved tensors can put others in their place
+    return backends.engine(backend).normalize_backward(a, saved, grad, grad_total)
 
 
 def _backward_fake(
-    grad: Tensor,
-    grad_total: Tensor | None,
-    input: Tensor,
-    normalized_shape: list[int],
-    weight: Tensor | None,
-    bias: Tensor | None,
-    *rest: Any,
+    input: Tensor, normalized_shape: list[int], weight: Tensor | None, bias: Tensor | None, *rest: Any
 ) -> list[Tensor]:
     have = [t for t in (input, weight, bias) if t is not None]
     return [torch.empty_like(t, memory_format=torch.contiguous_format) for t in have]
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    input, residual, ctx.normalized_shape, weight, bias, ctx.eps, ctx.norm, _, ctx.backend = inputs
+    input, ctx.normalized_shape, weight, bias, ctx.eps, ctx.norm, residual, _, ctx.backend = inputs
     ctx.has_residual, results = residual is not None, 1 if residual is None else 2
     ctx.save_for_backward(input if residual is None else output[1], weight, bias, *output[results:])
 
@@ -300,7 +264,7 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
 
     def equations(*tensors: Tensor) -> list[Tensor]:
         x, w, b = _present(tensors, total, weight, bias)
-        return [reference.normalize_equations(x, ctx.normalized_shape, w, b, ctx.eps, ctx.norm)]
+        return [reference.normalize_equations(NormArguments(x, ctx.normalized_shape, w, b, ctx.eps, ctx.norm))]
 
     if grad is None:
         dx, dw, db = grad_total, None, None
@@ -309,9 +273,9 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
         dx = dx if grad_total is None else dx + grad_total
     else:
         tensors = [t for t in (grad, grad_total, total, *saved) if t is not None]
-        arguments = (grad, grad_total, total, ctx.normalized_shape, weight, bias, saved, ctx.norm, ctx.backend)
+        arguments = (total, ctx.normalized_shape, weight, bias, ctx.eps, ctx.norm, saved, grad, grad_total, ctx.backend)
         dx, dw, db = _present(_NORMALIZE_BACKWARD(len(have), tensors, False, *arguments), total, weight, bias)
-    return dx, dx if ctx.has_residual else None, None, dw, db, None, None, None, None
+    return dx, None, dw, db, None, None, dx if ctx.has_residual else None, None, None
 
 
 def _present(found: Sequence[Tensor], *where: Tensor | None) -> list[Any]:
@@ -320,10 +284,10 @@ def _present(found: Sequence[Tensor], *where: Tensor | None) -> list[Any]:
     return [None if t is None else next(rest) for t in where]
 
 
+_ARGUMENTS = "Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps, str norm"
 _NORMALIZE = Op(
     "normalize",
-    "(Tensor input, Tensor? residual, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps, str norm,"
-    " bool save, str backend)",
+    f"({_ARGUMENTS}, Tensor? residual, bool save, str backend)",
     _kernel,
     _fake,
     _setup_context,
@@ -331,8 +295,7 @@ _NORMALIZE = Op(
 )
 _NORMALIZE_BACKWARD = Op(
     "normalize_backward",
-    "(Tensor grad, Tensor? grad_total, Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias,"
-    " Tensor[] saved, str norm, str backend)",
+    f"({_ARGUMENTS}, Tensor[] saved, Tensor grad, Tensor? grad_total, str backend)",
     _backward_kernel,
     _backward_fake,
     unchecked=_unchecked_backward,

@@ -1,8 +1,7 @@
-"""`rnn`, `lstm`, `gru`: one layer in one direction over a sequence; arguments checked, engine chosen, gradient bound"""
+"""`rnn`, `lstm`, `gru`: one layer in one direction over a sequence, by names as a user gives them."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,10 +9,12 @@ import torch
 from torch import Tensor
 
 from .. import backends, reference
+from ..engine import RecurrentArguments
 from ..formula import GATES, PLAIN, Formula, Recurrence, resolve, unknown
+from ..reference import BatchMoments as BatchMoments
 from ..reference import Moments as Moments
-from ..reference import Statistics as Statistics
-from ._bind import Op, autocast_type, gradients_of_equations, transforming, wants_gradient
+from ._bind import autocast_type, transforming, wants_gradient
+from ._recurrent_op import RECURRENT, check, check_lengths
 
 NORMS = ("layer", "rms", "batch", "weight", None)
 
@@ -44,7 +45,7 @@ def describe(
     return Recurrence(network, where, kind, bool(bias), projected, nonlinearity)  # type: ignore[arg-type]
 
 
-def run(
+def recurrent(
     input: Tensor,
     state: Sequence[Tensor],
     params: Sequence[Tensor],
@@ -65,18 +66,18 @@ def run(
     if reset is not None:
         tensors.append(reset)
     if transforming():
-        equations = Recurrence.decode(recurrence)
-        _check(input, state, params, lengths, reset, equations)
-        found = reference.recurrent_equations(input, state, params, lengths, reset, equations, reverse)
+        a = RecurrentArguments(input, state, params, lengths, reset, Recurrence.decode(recurrence), reverse)
+        check(a)
+        found = reference.recurrent_equations(a)
         return found[0], found[1:]
     save = wants_gradient(tensors)
     backend = backends.choose("recurrent", input, recurrence)
     arguments = (input, state, params, lengths, reset, recurrence, reverse, save, backend)
-    output, *final = _RECURRENT(1 + len(state), tensors, save, *arguments)
+    output, *final = RECURRENT(1 + len(state), tensors, save, *arguments)
     return output, final
 
 
-def run_over_cases(
+def recurrent_over_cases(
     input: Tensor,
     state: Sequence[Tensor],
     params: Sequence[Tensor],
@@ -86,8 +87,8 @@ def run_over_cases(
     reverse: bool = False,
     population: Mapping[str, Moments] | None = None,
     count_padding: bool = False,
-) -> tuple[Tensor, list[Tensor], Statistics | None]:
-    """`run` under batch norm, by plain equations: also what the batch tells about the population.
+) -> tuple[Tensor, list[Tensor], BatchMoments | None]:
+    """`recurrent` under batch norm, by plain equations: also what the batch tells about the population.
 
     With ``population``, for each gain the mean and variance (T, n) to normalise by, no case depends on another.
     ``count_padding``: whether a row that has ended counts, with the input 0 and its final state.
@@ -96,8 +97,9 @@ def run_over_cases(
         ValueError: fewer than two cases to take statistics over.
     """
     input, state, params = cast_by_autocast(input, state, params)
-    _check(input, state, params, lengths, reset, equations)
-    _check_lengths(lengths, input.shape[0])
+    a = RecurrentArguments(input, state, params, lengths, reset, equations, reverse)
+    check(a)
+    check_lengths(lengths, input.shape[0])
     if population is None and input.shape[0]:
         expected = "expected two training cases or more under batch norm when training"
         counted = None if count_padding or lengths is None else (lengths > 0).sum()
@@ -105,9 +107,8 @@ def run_over_cases(
             torch._assert_async(counted >= 2, expected)
         elif (cases := input.shape[1] if counted is None else int(counted)) < 2:
             raise ValueError(f"{expected}, got {cases}")
-    arguments = (lengths, reset, equations, reverse, population, count_padding)
-    (output, *final), statistics = reference.recurrent_over_cases(input, state, params, *arguments)
-    return output, final, statistics
+    (output, *final), batch = reference.recurrent_over_cases(a, population, count_padding)
+    return output, final, batch
 
 
 def cast_by_autocast(
@@ -143,7 +144,7 @@ def _public(
         raise RuntimeError(f"{network.lower()}: expected input of shape [T, B, I], got {list(input.shape)}")
     if state is None:
         state = [input.new_zeros(input.shape[1], size) for size in ((P, H) if network == "LSTM" else (H,))]
-    return run(input, state, [parameters[name] for name in names], encoded, lengths, reset, reverse)
+    return recurrent(input, state, [parameters[name] for name in names], encoded, lengths, reset, reverse)
 
 
 def _layout(
@@ -290,222 +291,3 @@ def gru(
     state = None if hx is None else [hx]
     output, final = _public("GRU", input, state, parameters, norm, formula, eps, "tanh", lengths, reset, reverse)
     return output, final[0]
-
-
-def _check(
-    input: Tensor,
-    state: Sequence[Tensor],
-    params: Sequence[Tensor],
-    lengths: Tensor | None,
-    reset: Tensor | None,
-    recurrence: Recurrence,
-) -> None:
-    """Everything about shapes, types and devices that an engine relies on."""
-    static = type(input) is Tensor and not torch.compiler.is_compiling()  # a symbolic size cannot be looked up
-    if static and lengths is None and reset is None and input.dim() == 3 and len(params) > 1 and params[1].dim() == 2:
-        shapes, dtype = _shapes(recurrence, input.shape, params[1].shape), input.dtype
-        given = (*state, *params)
-        if dtype.is_floating_point and input.is_cpu and len(given) == len(shapes):
-            for t, shape in zip(given, shapes):  # noqa: B905 - equally long
-                if t.shape != shape or t.dtype is not dtype or not t.is_cpu:
-                    break
-            else:
-                return
-    _explain(input, state, params, lengths, reset, recurrence)
-
-
-@functools.lru_cache(1024)
-def _shapes(recurrence: Recurrence, input: torch.Size, weight_hh: torch.Size) -> tuple[tuple[int, ...], ...]:
-    """What state and parameters must have."""
-    H, P = weight_hh[0] // GATES[recurrence.network], weight_hh[1]
-    if H < 1 or P < 1 or (P != H and not recurrence.projected):
-        return ()  # what nothing fits
-    state = tuple((input[1], size) for size in (P, H)[: len(recurrence.state_names)])
-    return (*state, *recurrence.parameter_shapes(input[2], H, P).values())
-
-
-def _explain(
-    input: Tensor,
-    state: Sequence[Tensor],
-    params: Sequence[Tensor],
-    lengths: Tensor | None,
-    reset: Tensor | None,
-    recurrence: Recurrence,
-) -> None:
-    """`_check` one by one, with the error for the first that does not fit."""
-    op, names = recurrence.network.lower(), recurrence.parameter_names
-    if len(params) != len(names) or len(state) != len(recurrence.state_names):
-        raise RuntimeError(f"{op}: expected parameters {list(names)} and state {list(recurrence.state_names)}")
-    if input.dim() != 3 or params[0].dim() != 2 or params[1].dim() != 2:
-        got = [list(t.shape) for t in (input, params[0], params[1])]
-        raise RuntimeError(f"{op}: expected input [T, B, I], weight_ih and weight_hh with 2 dimensions, got {got}")
-    T, B, I = input.shape  # noqa: E741
-    H, P = params[1].shape[0] // GATES[recurrence.network], params[1].shape[1]
-    if H < 1 or P < 1:
-        raise RuntimeError(f"{op}: expected a hidden size of at least 1, got weight_hh {list(params[1].shape)}")
-    if not recurrence.projected:
-        P = H
-    expected: dict[str, tuple[int, ...]] = {
-        f"initial {name}": (B, size) for name, size in zip(recurrence.state_names, (P, H), strict=False)
-    }
-    expected |= recurrence.parameter_shapes(I, H, P)
-    given = dict(zip(expected, (*state, *params), strict=True))
-    if not input.dtype.is_floating_point:
-        raise RuntimeError(f"{op}: expected input of a floating-point type, got {input.dtype}")
-    for name, tensor in given.items():
-        if tuple(tensor.shape) != expected[name]:
-            raise RuntimeError(f"{op}: expected {name} of shape {list(expected[name])}, got {list(tensor.shape)}")
-        if tensor.dtype != input.dtype:
-            raise RuntimeError(f"{op}: expected {name} of type {input.dtype}, as input is, got {tensor.dtype}")
-    masks = {"lengths": (lengths, (B,), False), "reset": (reset, (T, B), True)}
-    for name, (mask, shape, is_bool) in masks.items():
-        if mask is None:
-            continue
-        if tuple(mask.shape) != shape:
-            raise RuntimeError(f"{op}: expected {name} of shape {list(shape)}, got {list(mask.shape)}")
-        wrong = mask.dtype.is_floating_point or mask.dtype.is_complex or (mask.dtype == torch.bool) != is_bool
-        if wrong:
-            raise RuntimeError(f"{op}: expected {name} of {'bool' if is_bool else 'an integer type'}, got {mask.dtype}")
-        given[name] = mask
-    for name, tensor in given.items():
-        if tensor.device != input.device:
-            raise RuntimeError(f"{op}: expected {name} on {input.device}, where input is, got {tensor.device}")
-
-
-def _check_lengths(lengths: Tensor | None, T: int) -> None:
-    if lengths is None:
-        return
-    wide = lengths.to(torch.int64)  # a T beyond the type's range would be compared as another number
-    fits = ((wide >= 0) & (wide <= T)).all()
-    if torch.compiler.is_compiling():  # a graph cannot ask for a value, but can refuse one when it runs
-        torch._assert_async(fits, "lengths must lie in 0..T, the time steps of the input")
-    elif not bool(fits):
-        raise RuntimeError(f"lengths must lie in 0..{T}, the time steps of the input, got {lengths.tolist()}")
-
-
-def _kernel(
-    input: Tensor,
-    state: list[Tensor],
-    params: list[Tensor],
-    lengths: Tensor | None,
-    reset: Tensor | None,
-    recurrence: str,
-    reverse: bool,
-    save: bool,
-    backend: str,
-) -> list[Tensor]:
-    equations = Recurrence.decode(recurrence)
-    _check(input, state, params, lengths, reset, equations)
-    _check_lengths(lengths, input.shape[0])
-    return backends.engine(backend).recurrent_forward(input, state, params, lengths, reset, equations, reverse, save)
-
-
-def _fake(
-    input: Tensor,
-    state: list[Tensor],
-    params: list[Tensor],
-    lengths: Tensor | None,
-    reset: Tensor | None,
-    recurrence: str,
-    reverse: bool,
-    save: bool,
-    backend: str,
-) -> list[Tensor]:
-    equations = Recurrence.decode(recurrence)
-    _check(input, state, params, lengths, reset, equations)
-    output = input.new_empty(*input.shape[:2], params[1].shape[1])
-    final = [s.new_empty(s.shape) for s in state]
-    saved = backends.engine(backend).recurrent_saved(input, state, params, equations) if save else []
-    return [output, *final, *saved]
-
-
-def _backward_kernel(
-    input: Tensor,
-    state: list[Tensor],
-    params: list[Tensor],
-    lengths: Tensor | None,
-    reset: Tensor | None,
-    saved: list[Tensor],
-    grad_output: Tensor | None,
-    grad_state: list[Tensor | None],
-    recurrence: str,
-    reverse: bool,
-    backend: str,
-) -> list[Tensor]:
-    equations, engine = Recurrence.decode(recurrence), backends.engine(backend)
-    _check(input, state, params, lengths, reset, equations)
-    _check_lengths(lengths, input.shape[0])
-    T, B, _ = input.shape
-    expected = engine.recurrent_saved(input, state, params, equations)
-    alike = [("saved", tuple(t.shape), t.dtype) for t in expected]
-    alike += [("grad_output", (T, B, params[1].shape[1]), input.dtype)]
-    alike += [(f"grad of the final {n}", tuple(s.shape), s.dtype) for n, s in zip("hc", state, strict=False)]
-    given = [*saved, grad_output, *grad_state]
-    if len(given) != len(alike):
-        raise RuntimeError(f"{equations.network.lower()}: expected {len(alike)} tensors after reset, got {len(given)}")
-    for (name, shape, dtype), tensor in zip(alike, given, strict=True):
-        if tensor is None:
-            continue
-        if tuple(tensor.shape) != shape or tensor.dtype != dtype or tensor.device != input.device:
-            raise RuntimeError(
-                f"{equations.network.lower()}: expected {name} of shape {list(shape)}, {dtype} on {input.device}, "
-                f"got {list(tensor.shape)}, {tensor.dtype} on {tensor.device}"
-            )
-    tensors = (input, state, params, lengths, reset, saved, grad_output, grad_state)
-    return engine.recurrent_backward(*tensors, equations, reverse)
-
-
-def _unchecked_backward(*args: Any) -> list[Tensor]:
-    input, state, params, lengths, reset, *rest, recurrence, reverse, backend = args
-    equations = Recurrence.decode(recurrence)
-    _check(input, state, params, lengths, reset, equations)  # hooks on saved tensors can put others in their place
-    engine = backends.engine(backend)
-    return engine.recurrent_backward(input, state, params, lengths, reset, *rest, equations, reverse)
-
-
-def _backward_fake(input: Tensor, state: list[Tensor], params: list[Tensor], *rest: Any) -> list[Tensor]:
-    return [torch.empty_like(t, memory_format=torch.contiguous_format) for t in (input, *state, *params)]
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    input, state, params, lengths, reset, ctx.recurrence, ctx.reverse, _, ctx.backend = inputs
-    ctx.states, ctx.params = len(state), len(params)
-    ctx.save_for_backward(lengths, reset, input, *state, *params, *output[1 + len(state) :])
-
-
-def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
-    lengths, reset, *tensors = ctx.saved_tensors
-    n = 1 + ctx.states
-    inputs, saved = tensors[: n + ctx.params], tensors[n + ctx.params :]
-    recurrence = Recurrence.decode(ctx.recurrence)
-
-    def equations(*tensors: Tensor) -> list[Tensor]:
-        x, state, params = tensors[0], list(tensors[1:n]), list(tensors[n:])
-        return reference.recurrent_equations(x, state, params, lengths, reset, recurrence, ctx.reverse)
-
-    if torch.is_grad_enabled() or transforming() or not saved:  # a graph traced without gradients saves nothing
-        found = gradients_of_equations(equations, inputs, grads[:n])
-    else:
-        arguments = (lengths, reset, saved, grads[0], grads[1:n], ctx.recurrence, ctx.reverse, ctx.backend)
-        split = (inputs[0], inputs[1:n], inputs[n:])
-        found = list(_RECURRENT_BACKWARD(len(inputs), tensors, False, *split, *arguments))
-    return found[0], list(found[1:n]), list(found[n:]), None, None, None, None, None, None
-
-
-_RECURRENT = Op(
-    "recurrent",
-    "(Tensor input, Tensor[] state, Tensor[] params, Tensor? lengths, Tensor? reset, str recurrence, bool reverse,"
-    " bool save, str backend)",
-    _kernel,
-    _fake,
-    _setup_context,
-    _backward,
-)
-_RECURRENT_BACKWARD = Op(
-    "recurrent_backward",
-    "(Tensor input, Tensor[] state, Tensor[] params, Tensor? lengths, Tensor? reset, Tensor[] saved,"
-    " Tensor? grad_output, Tensor?[] grad_state, str recurrence, bool reverse, str backend)",
-    _backward_kernel,
-    _backward_fake,
-    unchecked=_unchecked_backward,
-)

@@ -1,5 +1,5 @@
 // What Python hands over, and the table of kernels that each instruction set offers. Plain C types: this is the ABI.
-// Every field is 8 bytes wide, in the order of `_RECURRENT` and `_NORM` in __init__.py.
+// Every field is 8 bytes wide, in the order of `RECURRENT` and `NORM` in _layout.py.
 //
 // Letters in shapes: T time steps, B batch, I input size, H hidden size, P projected size (H without projections),
 // G gates, M rows, N row length. Hp is H rounded up to PAD: a gate's block of units in everything that is saved.
@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 constexpr int64_t PAD = 16;         // a multiple of every vector's lanes, so that saved tensors have one shape
+constexpr int64_t ROW = 32;         // a row of summed inputs is a multiple of it, and it of any panel
 constexpr int64_t STATISTICS = 18;  // numbers a step and row: mean and r of four gates' W x, of their U h, and of c
 constexpr int64_t VECTORS = 8;      // gradients of gain_x, gain_h, inside_x, inside_h, outside_x, outside_h, gain_c, bias_c
 
@@ -16,7 +17,7 @@ struct Recurrent {
     int64_t gates;           // G: 1 RNN, 3 GRU, 4 LSTM
     int64_t split;           // N(W x) and N(U h) apart; otherwise there is one stream, N(W x + U h)
     int64_t norm;            // of the gates: 0 none, 1 layer, 2 rms
-    int64_t span;            // one normalisation for: 0 all gates (GRU: r, z; n apart), 1 each gate, 2 a GRU's r, z, n
+    int64_t together;        // so many neighbouring gates have one normalisation; the last ones have what is left
     int64_t cell;            // LSTM: 0 none, 1 only on the way to h, 2 also carried on
     int64_t rms;             // what the cell's normalisation is
     int64_t deviation;       // eps is added to the deviation, not to the variance
@@ -34,14 +35,40 @@ struct Recurrent {
     const int64_t *lengths;  // [B] or null
     const uint8_t *reset;    // [T][B] or null
     void *output, *h_n, *c_n;  // [T][B][P], [B][P], [B][H]
-    // Saved for the backward, or null: [T][B][Z] W x (one stream: the sum), [T][B][Z] U h (GRU with one stream, n apart: U_n h, [T][B][Hp]), [T][B][Hp] c before it is normalised, [T][B][STATISTICS],
-    // [T][B][P] the output (the user may change his own in place).
-    // Z is G*Hp rounded up to 32.
+    // Saved for the backward, or null; for each step and row as many numbers as `saved_sizes` tells: W x (one stream: the
+    // sum), U h (GRU with one stream, n apart: U_n h), c before it is normalised, the statistics, the output (the user may
+    // change his own in place).
     void *saved_x, *saved_h, *saved_c, *saved_statistics, *saved_output;
     const void *d_output, *d_h_n, *d_c_n;
     void *d_x, *d_h0, *d_c0, *d_w_ih, *d_w_hh, *d_w_hr;
     void *d_vectors;         // [VECTORS][G*H]
+    // Steps one by one, whose parameters are packed once and whose weights' gradients are one product at the end.
+    const void *prepared;    // packed parameters, or null: the call packs them itself
+    int64_t prepares;        // this call packs parameters for others
+    void *d_zx, *d_zh;       // [T][B][G*H] in place of all parameters' gradients; two streams, or d_zh is null
+    void *m;                 // [T][B][H] o * tanh(c), which is projected
+    void *totals;            // [VECTORS][Z] float64, added to: sums of the vectors' gradients
 };
+
+// Numbers that the forward saves for each step and row; 0: there is no such tensor.
+struct Saved {
+    int64_t x, h, c, statistics, output;
+};
+
+// `static`: the linker must not keep one instruction set's copy for all.
+static inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// Z. A row of summed inputs is whole panels long; rows a multiple of 4 KB apart would share the cache's sets.
+static inline int64_t row_of_summed_inputs(const Recurrent &n) {
+    const int64_t length = round_up(n.gates * round_up(n.H, PAD), ROW);
+    return length % 512 ? length : length + ROW;
+}
+
+static inline Saved saved_sizes(const Recurrent &n) {
+    const int64_t Hp = round_up(n.H, PAD), Z = row_of_summed_inputs(n);
+    const bool product = n.gates == 3 && n.together < 3;  // r multiplies U_n h before a normalisation
+    return {Z, n.split ? Z : product ? Hp : 0, n.gates == 4 ? Hp : 0, STATISTICS, n.P};
+}
 
 struct Norm {
     int64_t M, N;
@@ -63,6 +90,9 @@ struct Kernels {
     const char *name;
     int (*recurrent_forward[2])(const Recurrent *, ParallelFor);  // float32, float64; 0, or 1: no memory
     int (*recurrent_backward[2])(const Recurrent *, ParallelFor);
+    int64_t (*prepare_forward[2])(const Recurrent *, void *, ParallelFor);  // bytes; without a place only these
+    int64_t (*prepare_backward[2])(const Recurrent *, void *, ParallelFor);
+    void (*recurrent_vectors[2])(const Recurrent *);
     int (*norm_forward)(const Norm *, ParallelFor);
     int (*norm_backward)(const Norm *, ParallelFor);
 };

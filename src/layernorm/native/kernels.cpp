@@ -1,6 +1,7 @@
 // The kernels of one instruction set: compiled once for each, with -DLAYERNORM_ISA=its name.
+#include "backward.h"
+#include "forward.h"
 #include "norms.h"
-#include "recurrent_driver.h"
 
 #define TEXT(name) #name
 #define NAME(name) TEXT(name)
@@ -13,6 +14,9 @@ extern "C" const Kernels TABLE(LAYERNORM_ISA) = {
     NAME(LAYERNORM_ISA),
     {recurrent_forward<float>, recurrent_forward<double>},
     {recurrent_backward<float>, recurrent_backward<double>},
+    {prepare_forward<float>, prepare_forward<double>},
+    {prepare_backward<float>, prepare_backward<double>},
+    {recurrent_vectors<float>, recurrent_vectors<double>},
     norm_forward,
     norm_backward,
 };

@@ -60,5 +60,16 @@ EXPORT int layernorm_recurrent_forward(const Recurrent *call, int type) {
 EXPORT int layernorm_recurrent_backward(const Recurrent *call, int type) {
     return kernels->recurrent_backward[type](call, parallel_for);
 }
+// What the forward saves for each step and row, the five numbers of `Saved`.
+EXPORT void layernorm_recurrent_saved(const Recurrent *call, Saved *sizes) { *sizes = saved_sizes(*call); }
+// Packs the parameters for calls to come; the bytes that they take. Without a place it only tells these.
+EXPORT int64_t layernorm_prepare_forward(const Recurrent *call, int type, void *to) {
+    return kernels->prepare_forward[type](call, to, parallel_for);
+}
+EXPORT int64_t layernorm_prepare_backward(const Recurrent *call, int type, void *to) {
+    return kernels->prepare_backward[type](call, to, parallel_for);
+}
+EXPORT int64_t layernorm_recurrent_totals(const Recurrent *call) { return VECTORS * row_of_summed_inputs(*call); }
+EXPORT void layernorm_recurrent_vectors(const Recurrent *call, int type) { kernels->recurrent_vectors[type](call); }
 EXPORT int layernorm_norm_forward(const Norm *call) { return kernels->norm_forward(call, parallel_for); }
 EXPORT int layernorm_norm_backward(const Norm *call) { return kernels->norm_backward(call, parallel_for); }

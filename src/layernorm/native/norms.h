@@ -158,8 +158,8 @@ template <class E> static int norm_forward_of(const Norm& n, ParallelFor run) {
     if (!of_call.arrange(pass)) return 1;
     fetch<W>(pass.gain, n.gain, n.parameter_type, n.N, 1);
     fetch<W>(pass.bias, n.bias, n.parameter_type, n.N, 0);
-    bool failed = false;
-    share(run, n.M, [&](i64 from, i64 end) { if (!pass.all_rows(from, end)) failed = true; },
+    Failure failed;
+    share(run, n.M, [&](i64 from, i64 end) { if (!pass.all_rows(from, end)) failed.set(); },
         SHARED_ELEMENTS / most(1, n.N) + 1);
     of_call.release();
     return failed;

@@ -55,6 +55,15 @@ public:
     }
 };
 
+// Whether any part of a call had no memory. Its threads may say so at once. (std::atomic has functions in the header.)
+class Failure {
+    bool there = false;
+
+public:
+    void set() { __atomic_store_n(&there, true, __ATOMIC_RELAXED); }
+    operator bool() const { return __atomic_load_n(&there, __ATOMIC_RELAXED); }
+};
+
 // A thread that waits for others in a call may itself run a part of that call: two blocks.
 static thread_local Scratch of_call, of_part;
 

@@ -11,6 +11,8 @@
 #include <immintrin.h>
 #endif
 
+#include "engine.h"
+
 namespace LAYERNORM_ISA {
 
 using i64 = int64_t;
@@ -57,7 +59,6 @@ template <class T> INLINE V<T> all(T a) { return a - V<T>{}; }  // a - 0 is a, o
 
 INLINE i64 least(i64 a, i64 b) { return a < b ? a : b; }
 INLINE i64 most(i64 a, i64 b) { return a > b ? a : b; }
-INLINE i64 round_up(i64 n, i64 to) { return (n + to - 1) / to * to; }
 
 // The sum of all lanes, by halves.
 template <class T> INLINE T sum(V<T> v) {

@@ -9,7 +9,7 @@ import torch
 from torch.nn.utils.parametrize import type_before_parametrizations
 
 from ..formula import Formula
-from ..functional._recurrent import describe
+from ..functional import describe
 from ._gru import GRU, GRUCell
 from ._lstm import LSTM, LSTMCell
 from ._recurrent import Normalised

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..functional._recurrent import Moments, Statistics
+from ..functional import BatchMoments, Moments
 
 
 class Population:
@@ -47,7 +47,7 @@ class Population:
         rows = torch.minimum(torch.arange(T, device=last.device), last)
         return {gain: (mean[rows], var[rows]) for gain, mean, var in self._buffers()}
 
-    def update(self, batch: Statistics, momentum: float | None) -> None:
+    def update(self, batch: BatchMoments, momentum: float | None) -> None:
         """Moves each row towards a batch's mean and unbiased variance: by ``momentum``, or 1 / the number of batches it
         has seen while that is larger."""
         rows = min(len(batch.cases), len(self._tracked))

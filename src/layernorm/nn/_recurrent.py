@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from ..formula import PLAIN, Formula, Network, Recurrence
-from ..functional._recurrent import describe, run, run_over_cases
+from ..functional import describe, recurrent, recurrent_over_cases
 from ._population import Population
 
 State = tuple[Tensor, ...]
@@ -311,11 +311,11 @@ class Recurrent(Normalised):
         """One layer in one direction."""
         params = self._parameters_of(suffix)
         if self.norm != "batch":
-            return run(x, state, params, self._encoded, lengths, reset, reverse)
+            return recurrent(x, state, params, self._encoded, lengths, reset, reverse)
         known = self._population(suffix)
         population = None if self.training else known.at(len(x))
         arguments = (lengths, reset, reverse, population, self.count_padding)
-        output, final, batch = run_over_cases(x, state, params, self.recurrence, *arguments)
+        output, final, batch = recurrent_over_cases(x, state, params, self.recurrence, *arguments)
         if batch is not None:
             known.update(batch, self.momentum)
         return output, final
@@ -439,10 +439,10 @@ class RecurrentCell(Normalised):
                     raise RuntimeError(f"{name}: Expected hidden {part_name} of size {expected}, got {given_size}")
         parameters = self._read(self._names)
         if input.dim() == 2:
-            _, final = run(input.unsqueeze(0), given, parameters, self._encoded)
+            _, final = recurrent(input.unsqueeze(0), given, parameters, self._encoded)
             return self._hx_from(tuple(final))
         state = tuple([part.unsqueeze(0) for part in given])
-        _, final = run(input[None, None], state, parameters, self._encoded)
+        _, final = recurrent(input[None, None], state, parameters, self._encoded)
         return self._hx_from(tuple([part.squeeze(0) for part in final]))
 
     def extra_repr(self) -> str:

@@ -7,19 +7,38 @@ Letters in shapes: T time steps, B batch, I input size, H hidden size, P project
 G gates, M rows, N row length.
 """
 
+import torch
+
+from ..formula import Recurrence
+from ._cases import BatchMoments as BatchMoments
 from ._cases import Moments as Moments
-from ._cases import Statistics as Statistics
 from ._norms import normalize_backward, normalize_equations, normalize_forward, normalize_saved
 from ._recurrent import recurrent_backward, recurrent_equations, recurrent_forward, recurrent_saved
 from ._recurrent import recurrent_over_cases as recurrent_over_cases  # batch norm: no other engine has it
+from ._steps import prepare
 
 __all__ = [
+    "FORMULA_FIELDS",
+    "covers",
     "normalize_backward",
     "normalize_equations",
     "normalize_forward",
     "normalize_saved",
+    "prepare",
     "recurrent_backward",
     "recurrent_equations",
     "recurrent_forward",
     "recurrent_saved",
 ]
+
+FORMULA_FIELDS = frozenset(
+    {
+        "gates", "span", "cell", "bias_inside", "gate_bias", "cell_bias", "eps", "eps_on", "forget_bias", "biases",
+        "bias_again",
+    }
+)  # fmt: skip
+
+
+def covers(op: str, device: str, dtype: torch.dtype, recurrence: Recurrence | None) -> bool:
+    """Every op, everywhere."""
+    return True

@@ -20,7 +20,7 @@ Moments = tuple[Tensor, Tensor]
 ALL = slice(None)  # every time step at once
 
 
-class Statistics(NamedTuple):
+class BatchMoments(NamedTuple):
     """What one training batch tells about the population."""
 
     cases: Tensor  # (T,), how many counted
@@ -71,7 +71,7 @@ class Cases:
         found.append((mean, var))
         return mean, var
 
-    def statistics(self) -> Statistics:
+    def batch_moments(self) -> BatchMoments:
         """Once every step is taken."""
         whole: dict[str, list[Moments]] = {}
         for gain, start in sorted(self.found):
@@ -79,7 +79,7 @@ class Cases:
             both = steps[0] if steps[0][0].dim() == 2 else tuple(torch.stack(part) for part in zip(*steps, strict=True))
             whole.setdefault(gain, []).append(both)  # type: ignore[arg-type]
         joined = {gain: [torch.cat(part, -1) for part in zip(*parts, strict=True)] for gain, parts in whole.items()}
-        return Statistics(self.cases, {gain: (mean, var) for gain, (mean, var) in joined.items()})
+        return BatchMoments(self.cases, {gain: (mean, var) for gain, (mean, var) in joined.items()})
 
 
 def moments(z: Tensor, counted: Tensor | None) -> Moments:

@@ -38,8 +38,8 @@ class GRU:
         self.p = p
         self.H = H = p["weight_hh"].shape[0] // 3
         self.sizes = (2 * H, H)
-        self.rz = block(p, recurrence, cases, gates=2, units=slice(0, 2 * H))
-        self.candidate = block(p, recurrence, cases, gates=1, units=slice(2 * H, 3 * H))
+        self.rz = block(p, recurrence, cases, 0, 2)
+        self.candidate = block(p, recurrence, cases, 2, 3)
         self.forget_bias = recurrence.formula.forget_bias
 
     def input_side(self, x: Tensor) -> Tensor:
@@ -85,14 +85,16 @@ class GRU:
         dzh = torch.cat([dzh_rz, dzh_n], -1)
         return (dzh @ self.p["weight_hh"] + dh * z,), (da_rz, dsum_rz, da_n, dsum_n, dzh)
 
-    def gradients(
-        self, x: Tensor, before: State, s: Activations, steps: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Parameters]:
-        da_rz, dsum_rz, da_n, dsum_n, dzh = steps
-        dzh_rz, dzh_n = dzh.split(self.sizes, -1)
+    def input_backward(self, s: Activations, steps: tuple[Tensor, ...]) -> Tensor:
+        _, dsum_rz, _, dsum_n, _ = steps
         dzx_rz = self.rz.input.backward(dsum_rz, s.rz_saved[0])
-        dzx_n = self.candidate.input.backward(dsum_n, s.n_saved[0])
-        dx, grads = products(self.p, torch.cat([dzx_rz, dzx_n], -1), dzh, x, before[0])
+        return torch.cat([dzx_rz, self.candidate.input.backward(dsum_n, s.n_saved[0])], -1)
+
+    def gradients(
+        self, x: Tensor, before: State, s: Activations, steps: tuple[Tensor, ...], dzx: Tensor
+    ) -> Parameters:
+        da_rz, dsum_rz, da_n, dsum_n, dzh = steps
+        (dzx_rz, dzx_n), (dzh_rz, dzh_n) = dzx.split(self.sizes, -1), dzh.split(self.sizes, -1)
         of_rz = self.rz.parameter_gradients((dsum_rz, dsum_rz, da_rz), (dzx_rz, dzh_rz, dsum_rz), s.rz_saved)
         of_n = self.candidate.parameter_gradients((dsum_n, dsum_n * s.r, da_n), (dzx_n, dzh_n, dsum_n), s.n_saved)
-        return dx, grads | {name: torch.cat([of_rz[name], of_n[name]]) for name in of_rz}
+        return products(dzx, dzh, x, before[0]) | {name: torch.cat([of_rz[name], of_n[name]]) for name in of_rz}

@@ -36,8 +36,8 @@ class GRUOverAll:
     """The equations of one layer with its parameters, and their backward."""
 
     def __init__(self, p: Parameters, recurrence: Recurrence, cases: Cases | None = None) -> None:
-        self.p, self.gates = p, block(p, recurrence, cases, gates=3)
-        self.split = recurrence.formula.gates == "split"
+        self.p, self.gates = p, block(p, recurrence, cases)
+        self.split = recurrence.reset_multiplies == "hidden"
         self.forget_bias = recurrence.formula.forget_bias
         self.H = p["weight_hh"].shape[0] // 3
 
@@ -77,11 +77,13 @@ class GRUOverAll:
         dzh = self.gates.hidden.backward(d_hidden, at(s.hidden, t))
         return (dzh @ self.p["weight_hh"] + dh * z,), (da, d_input, d_hidden, dzh)
 
+    def input_backward(self, s: Activations, steps: tuple[Tensor, ...]) -> Tensor:
+        return self.gates.input.backward(steps[1], s.input)
+
     def gradients(
-        self, x: Tensor, before: State, s: Activations, steps: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Parameters]:
+        self, x: Tensor, before: State, s: Activations, steps: tuple[Tensor, ...], dzx: Tensor
+    ) -> Parameters:
         da, d_input, d_hidden, dzh = steps
-        dzx = self.gates.input.backward(d_input, s.input)
-        dx, grads = products(self.p, dzx, dzh, x, before[0])
         saved = (s.input, s.hidden, s.both)
-        return dx, grads | self.gates.parameter_gradients((d_input, d_hidden, da), (dzx, dzh, d_hidden), saved)
+        of_gates = self.gates.parameter_gradients((d_input, d_hidden, da), (dzx, dzh, d_hidden), saved)
+        return products(dzx, dzh, x, before[0]) | of_gates

@@ -36,8 +36,8 @@ class LSTM:
     """The equations of one layer with its parameters, and their backward."""
 
     def __init__(self, p: Parameters, recurrence: Recurrence, cases: Cases | None = None) -> None:
-        self.p, self.gates = p, block(p, recurrence, cases, gates=4)
-        self.cell = Site(p, recurrence, cases, gain="gain_c", outside=("bias_c",))
+        self.p, self.gates = p, block(p, recurrence, cases)
+        self.cell = Site(recurrence.places.cell, p, recurrence, cases)
         self.carry = recurrence.formula.cell == "carry"
         self.forget_bias = recurrence.formula.forget_bias
 
@@ -85,15 +85,17 @@ class LSTM:
         dzh = self.gates.hidden.backward(dsum, at(s.hidden, t))
         return (dzh @ self.p["weight_hh"], dc * f), (da, dsum, dzh, dn, dh)
 
+    def input_backward(self, s: Activations, steps: tuple[Tensor, ...]) -> Tensor:
+        return self.gates.input.backward(steps[1], s.input)
+
     def gradients(
-        self, x: Tensor, before: State, s: Activations, steps: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Parameters]:
+        self, x: Tensor, before: State, s: Activations, steps: tuple[Tensor, ...], dzx: Tensor
+    ) -> Parameters:
         da, dsum, dzh, dn, dh = steps
-        dzx = self.gates.input.backward(dsum, s.input)
-        dx, grads = products(self.p, dzx, dzh, x, before[0])
         saved = (s.input, s.hidden, s.both)
+        grads = products(dzx, dzh, x, before[0])
         grads |= self.gates.parameter_gradients((dsum, dsum, da), (dzx, dzh, dsum), saved)
         grads |= self.cell.parameter_gradients(dn, dn, s.cell)
         if "weight_hr" in self.p:
             grads["weight_hr"] = outer(dh, s.o * s.tanh_c)
-        return dx, grads
+        return grads

@@ -7,10 +7,12 @@ z_hat = z / sqrt(mean(z^2) + eps)                 (rms)
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from ..engine import NormArguments
 from ..plain import below_autocast, kernel
 
 
@@ -52,10 +54,10 @@ def wide(input: Tensor) -> torch.dtype:
     return torch.float32 if input.device.type == "mps" else torch.float64
 
 
-def _rows(input: Tensor, normalized_shape: list[int], copy: bool = False) -> Tensor:
+def _rows(tensor: Tensor, a: NormArguments, copy: bool = False) -> Tensor:
     """(*, *normalized_shape) -> (M, N) in the wide type."""
-    leading = input.shape[: input.dim() - len(normalized_shape)]
-    return input.reshape(math.prod(leading), math.prod(normalized_shape)).to(wide(input), copy=copy)
+    leading = a.input.shape[: a.input.dim() - len(a.normalized_shape)]
+    return tensor.reshape(math.prod(leading), math.prod(a.normalized_shape)).to(wide(a.input), copy=copy)
 
 
 def _like(rows: Tensor, tensor: Tensor) -> Tensor:
@@ -64,29 +66,18 @@ def _like(rows: Tensor, tensor: Tensor) -> Tensor:
 
 
 @below_autocast
-def normalize_equations(
-    input: Tensor, normalized_shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float, norm: str
-) -> Tensor:
+def normalize_equations(a: NormArguments) -> Tensor:
     """y = z_hat * weight + bias, like input; differentiable to any order."""
-    y, _ = standardize(_rows(input, normalized_shape), norm, eps)
-    if weight is not None:
-        y = y * weight.flatten()
-    if bias is not None:
-        y = y + bias.flatten()
-    return _like(y, input)
+    y, _ = standardize(_rows(a.input, a), a.norm, a.eps)
+    if a.weight is not None:
+        y = y * a.weight.flatten()
+    if a.bias is not None:
+        y = y + a.bias.flatten()
+    return _like(y, a.input)
 
 
 @kernel
-def normalize_forward(
-    input: Tensor,
-    residual: Tensor | None,
-    normalized_shape: list[int],
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    norm: str,
-    save: bool,
-) -> list[Tensor]:
+def normalize_forward(a: NormArguments, residual: Tensor | None, save: bool) -> list[Tensor]:
     """[y], with ``residual`` [y, input + residual], and with ``save`` mean (M,) and reciprocal deviation (M,) of what
     is normalised, rms without the mean; statistics in the wide type.
 
@@ -94,61 +85,54 @@ def normalize_forward(
     """
     total = []
     if residual is not None:
-        input = input + residual
-        total = [input.contiguous()]
-    u = _rows(input, normalized_shape, copy=True)
+        a = a._replace(input=a.input + residual)
+        total = [a.input.contiguous()]
+    u = _rows(a.input, a, copy=True)
     statistics = []
-    if norm == "layer":
+    if a.norm == "layer":
         mean = u.mean(-1, keepdim=True)
         rest = u.sub_(mean).mean(-1, keepdim=True)  # the mean's rounding error: see `centre`
         u.sub_(rest)
         statistics.append((mean + rest).squeeze(-1))
-    r = torch.rsqrt(torch.linalg.vector_norm(u, dim=-1, keepdim=True).square_() / u.shape[-1] + eps)
+    r = torch.rsqrt(torch.linalg.vector_norm(u, dim=-1, keepdim=True).square_() / u.shape[-1] + a.eps)
     u.mul_(r)
-    if weight is not None:
-        u.mul_(weight.flatten())
-    if bias is not None:
-        u.add_(bias.flatten())
-    return [_like(u, input), *total, *([*statistics, r.squeeze(-1)] if save else [])]
+    if a.weight is not None:
+        u.mul_(a.weight.flatten())
+    if a.bias is not None:
+        u.add_(a.bias.flatten())
+    return [_like(u, a.input), *total, *([*statistics, r.squeeze(-1)] if save else [])]
 
 
 @kernel
 def normalize_backward(
-    grad: Tensor,
-    grad_total: Tensor | None,
-    input: Tensor,
-    normalized_shape: list[int],
-    weight: Tensor | None,
-    bias: Tensor | None,
-    saved: list[Tensor],
-    norm: str,
+    a: NormArguments, saved: Sequence[Tensor], grad: Tensor, grad_total: Tensor | None
 ) -> list[Tensor]:
-    """The gradients of what was normalised, ``input``, of weight and of bias, of those that there are; sums over rows
-    in the wide type. ``grad_total`` is what comes to ``input`` from elsewhere.
+    """The gradients of what was normalised, ``a.input``, of weight and of bias, of those that there are; sums over rows
+    in the wide type. ``grad_total`` is what comes to ``a.input`` from elsewhere.
 
     `standardize_backward` in place.
     """
-    z_hat, d = _rows(input, normalized_shape, copy=True), _rows(grad, normalized_shape, copy=True)
-    if norm == "layer":
+    z_hat, d = _rows(a.input, a, copy=True), _rows(grad, a, copy=True)
+    if a.norm == "layer":
         z_hat.sub_(saved[0][:, None])
     r = saved[-1][:, None]
     z_hat.mul_(r)
     product = d * z_hat
-    grads = [] if weight is None else [_like(product.sum(0), weight)]
-    grads += [] if bias is None else [_like(d.sum(0), bias)]
-    if weight is not None:
-        d.mul_(weight.flatten())
-        product.mul_(weight.flatten())
+    grads = [] if a.weight is None else [_like(product.sum(0), a.weight)]
+    grads += [] if a.bias is None else [_like(d.sum(0), a.bias)]
+    if a.weight is not None:
+        d.mul_(a.weight.flatten())
+        product.mul_(a.weight.flatten())
     d.sub_(z_hat.mul_(product.mean(-1, keepdim=True)))
-    if norm == "layer":
+    if a.norm == "layer":
         d.sub_(d.mean(-1, keepdim=True))
     d.mul_(r)
     if grad_total is not None:
-        d.add_(_rows(grad_total, normalized_shape))
-    return [_like(d, input), *grads]
+        d.add_(_rows(grad_total, a))
+    return [_like(d, a.input), *grads]
 
 
-def normalize_saved(input: Tensor, normalized_shape: list[int], norm: str) -> list[Tensor]:
+def normalize_saved(a: NormArguments) -> list[Tensor]:
     """Empty tensors with the shapes and types of what `normalize_forward` saves."""
-    M = math.prod(input.shape[: input.dim() - len(normalized_shape)])
-    return [input.new_empty(M, dtype=wide(input)) for _ in range(2 if norm == "layer" else 1)]
+    M, _ = a.sizes
+    return [a.input.new_empty(M, dtype=wide(a.input)) for _ in range(2 if a.norm == "layer" else 1)]

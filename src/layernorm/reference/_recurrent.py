@@ -1,10 +1,8 @@
 """One layer of a recurrent network in one direction over a whole sequence: the equations, the forward, the backward.
 
 Times are in the order in which the steps are taken: a reverse direction turns its input round first and its output
-last, each row by itself, so that its first step is the row's own last.
-
-- ``lengths`` (B,): beyond its length a row's state stands still and its output is 0.
-- ``reset`` (T, B): true cuts the row between t-1 and t; the step after the cut starts from the zero state.
+last, each row by itself, so that its first step is the row's own last. What ``lengths`` and ``reset`` mean is said at
+`RecurrentArguments`.
 """
 
 from __future__ import annotations
@@ -14,10 +12,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ..engine import RecurrentArguments
 from ..formula import Recurrence
 from ..plain import below_autocast, kernel
 from ..schedule import Schedule, schedule, turned
-from ._cases import Cases, Moments, Statistics
+from ._cases import BatchMoments, Cases, Moments
 from ._gru import GRU
 from ._gru_all import GRUOverAll
 from ._lstm import LSTM
@@ -27,40 +26,34 @@ from ._sites import Parameters
 NETWORKS: dict[str, type[Network]] = {"RNN": RNN, "LSTM": LSTM, "GRU": GRU}
 
 
-def _network(p: Parameters, recurrence: Recurrence, cases: Cases | None = None) -> Network:
+def network_of(p: Parameters, recurrence: Recurrence, cases: Cases | None = None) -> Network:
+    """The layer's equations with its parameters."""
     if recurrence.norm == "batch" and cases is None:
         raise RuntimeError("batch norm keeps statistics between calls, which no op does")
-    over_all = recurrence.network == "GRU" and recurrence.formula.gates is not None and recurrence.formula.span == "all"
+    over_all = recurrence.network == "GRU" and len(recurrence.spans) == 1
     return (GRUOverAll if over_all else NETWORKS[recurrence.network])(p, recurrence, cases)
 
 
-def _prepare(
-    input: Tensor, params: list[Tensor], recurrence: Recurrence, plan: Schedule, lengths: Tensor | None, reverse: bool
-) -> tuple[Tensor, Parameters]:
-    """The input in the order of the steps, without what padding holds, and the parameters, in float32 or wider."""
-    dtype = torch.promote_types(input.dtype, torch.float32)
-    x = turned(input.to(dtype), lengths, reverse)
-    x = x if plan.active is None else torch.where(plan.active, x, 0.0)
-    return x, {name: p.to(dtype) for name, p in zip(recurrence.parameter_names, params, strict=True)}
+def named(params: Sequence[Tensor], recurrence: Recurrence, dtype: torch.dtype) -> Parameters:
+    """The parameters by name, in float32 or wider."""
+    wide = torch.promote_types(dtype, torch.float32)
+    return {name: p.to(wide) for name, p in zip(recurrence.parameter_names, params, strict=True)}
 
 
-def _run(
-    input: Tensor,
-    state: list[Tensor],
-    params: list[Tensor],
-    lengths: Tensor | None,
-    reset: Tensor | None,
-    recurrence: Recurrence,
-    reverse: bool,
-    cases: Cases | None = None,
-) -> tuple[Tensor, list[list[Tensor]]]:
+def _in_order(a: RecurrentArguments, plan: Schedule) -> Tensor:
+    """The input in the order of the steps, without what padding holds, in float32 or wider."""
+    x = turned(a.input.to(torch.promote_types(a.input.dtype, torch.float32)), a.lengths, a.reverse)
+    return x if plan.active is None else torch.where(plan.active, x, 0.0)
+
+
+def _run(a: RecurrentArguments, cases: Cases | None = None) -> tuple[Tensor, list[list[Tensor]]]:
     """The output [T, B, P], and all T + 1 states, the initial one first, in the order of the steps."""
-    T = input.shape[0]
-    plan = schedule(T, lengths, reset, reverse)
-    x, p = _prepare(input, params, recurrence, plan, lengths, reverse)
-    network = _network(p, recurrence, cases)
+    T = a.input.shape[0]
+    plan = schedule(T, a.lengths, a.reset, a.reverse)
+    x = _in_order(a, plan)
+    network = network_of(named(a.params, a.recurrence, x.dtype), a.recurrence, cases)
     from_input = network.input_side(x)
-    states: list[State] = [tuple(s.to(x.dtype) for s in state)]
+    states: list[State] = [tuple(s.to(x.dtype) for s in a.state)]
     for t in range(T):
         before = states[-1]
         after = network.step(t, from_input[t], _zero_where(plan.cut, t, before))
@@ -71,7 +64,7 @@ def _run(
     output = torch.stack(h) if h else states[0][0].new_zeros(0, *states[0][0].shape)
     if plan.active is not None:
         output = torch.where(plan.active, output, 0.0)
-    return turned(output, lengths, reverse).to(input.dtype), [list(s) for s in states]
+    return turned(output, a.lengths, a.reverse).to(a.input.dtype), [list(s) for s in states]
 
 
 def _zero_where(cut: Tensor | None, t: int, state: State) -> State:
@@ -79,61 +72,37 @@ def _zero_where(cut: Tensor | None, t: int, state: State) -> State:
 
 
 @below_autocast
-def recurrent_equations(
-    input: Tensor,
-    state: list[Tensor],
-    params: list[Tensor],
-    lengths: Tensor | None,
-    reset: Tensor | None,
-    recurrence: Recurrence,
-    reverse: bool,
-) -> list[Tensor]:
+def recurrent_equations(a: RecurrentArguments) -> list[Tensor]:
     """[output (T, B, P), *final state], differentiable to any order."""
-    output, states = _run(input, state, params, lengths, reset, recurrence, reverse)
-    return [output, *(s.to(input.dtype) for s in states[-1])]
+    output, states = _run(a)
+    return [output, *(s.to(a.input.dtype) for s in states[-1])]
 
 
 @below_autocast
 def recurrent_over_cases(
-    input: Tensor,
-    state: list[Tensor],
-    params: list[Tensor],
-    lengths: Tensor | None,
-    reset: Tensor | None,
-    recurrence: Recurrence,
-    reverse: bool,
-    population: Mapping[str, Moments] | None,
-    count_padding: bool,
-) -> tuple[list[Tensor], Statistics | None]:
+    a: RecurrentArguments, population: Mapping[str, Moments] | None, count_padding: bool
+) -> tuple[list[Tensor], BatchMoments | None]:
     """`recurrent_equations` under batch norm, and what the batch tells about the population.
 
     ``population``: for each gain the mean and variance (T, n) to normalise by; ``None``: the batch's own.
     ``count_padding``: whether the batch's own are over all rows, where a row that has ended has the input 0 and stands
     still in its final state, or over those that take the step.
     """
-    counted = schedule(len(input), lengths, None, reverse).active
+    T, B = a.input.shape[:2]
+    counted = schedule(T, a.lengths, None, a.reverse).active
     if counted is not None and count_padding:  # beyond the longest row there is no step
         counted = counted.any(1, keepdim=True).expand_as(counted)
-    cases = Cases(recurrence, counted, (input.shape[0], input.shape[1]), population)
-    output, states = _run(input, state, params, lengths, reset, recurrence, reverse, cases)
-    found = [output, *(s.to(input.dtype) for s in states[-1])]
-    return found, cases.statistics() if population is None else None
+    cases = Cases(a.recurrence, counted, (T, B), population)
+    output, states = _run(a, cases)
+    found = [output, *(s.to(a.input.dtype) for s in states[-1])]
+    return found, cases.batch_moments() if population is None else None
 
 
 @kernel
-def recurrent_forward(
-    input: Tensor,
-    state: list[Tensor],
-    params: list[Tensor],
-    lengths: Tensor | None,
-    reset: Tensor | None,
-    recurrence: Recurrence,
-    reverse: bool,
-    save: bool,
-) -> list[Tensor]:
+def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
     """[output (T, B, P), *final state], and with ``save`` the state before each step, for `recurrent_backward`."""
-    output, states = _run(input, state, params, lengths, reset, recurrence, reverse)
-    final = [s.to(input.dtype, copy=True) for s in states[-1]]
+    output, states = _run(a)
+    final = [s.to(a.input.dtype, copy=True) for s in states[-1]]
     if not save:
         return [output, *final]
     before = zip(*states[:-1], strict=True) if len(states) > 1 else [()] * len(final)
@@ -141,44 +110,36 @@ def recurrent_forward(
     return [output, *final, *(torch.stack(b) if b else e for b, e in zip(before, empty, strict=True))]
 
 
-def recurrent_saved(input: Tensor, state: list[Tensor], params: list[Tensor], recurrence: Recurrence) -> list[Tensor]:
+def recurrent_saved(a: RecurrentArguments) -> list[Tensor]:
     """Empty tensors with the shapes and types of what `recurrent_forward` saves."""
-    dtype = torch.promote_types(input.dtype, torch.float32)
-    return [s.new_empty(input.shape[0], *s.shape, dtype=dtype) for s in state]
+    dtype = torch.promote_types(a.input.dtype, torch.float32)
+    return [s.new_empty(a.input.shape[0], *s.shape, dtype=dtype) for s in a.state]
 
 
 @kernel
 def recurrent_backward(
-    input: Tensor,
-    state: list[Tensor],
-    params: list[Tensor],
-    lengths: Tensor | None,
-    reset: Tensor | None,
-    saved: list[Tensor],
-    grad_output: Tensor | None,
-    grad_state: Sequence[Tensor | None],
-    recurrence: Recurrence,
-    reverse: bool,
+    a: RecurrentArguments, saved: Sequence[Tensor], grad_output: Tensor | None, grad_state: Sequence[Tensor | None]
 ) -> list[Tensor]:
     """[d input, *d initial state, *d params], by hand: the state's gradient step by step, everything else at once.
 
     A gradient that is ``None`` is zero.
     """
     grad_output = saved[0].new_zeros(saved[0].shape) if grad_output is None else grad_output
-    final = [torch.zeros_like(s) if g is None else g for s, g in zip(state, grad_state, strict=True)]
-    T = input.shape[0]
-    plan = schedule(T, lengths, reset, reverse)
-    x, p = _prepare(input, params, recurrence, plan, lengths, reverse)
-    network = _network(p, recurrence)
+    final = [torch.zeros_like(s) if g is None else g for s, g in zip(a.state, grad_state, strict=True)]
+    T = a.input.shape[0]
+    plan = schedule(T, a.lengths, a.reset, a.reverse)
+    x = _in_order(a, plan)
+    p = named(a.params, a.recurrence, x.dtype)
+    network = network_of(p, a.recurrence)
     before = tuple(saved if plan.cut is None else (torch.where(plan.cut, 0.0, s) for s in saved))
     activations = network.activations(x, before)
-    dy = turned(grad_output, lengths, reverse).to(x.dtype)
+    dy = turned(grad_output, a.lengths, a.reverse).to(x.dtype)
     d: State = tuple(g.to(x.dtype) for g in final)
     steps: list[tuple[Tensor, ...]] = []
     for t in reversed(range(T)):
         after = (d[0] + dy[t], *d[1:])
         if plan.active is not None:
-            after = tuple(torch.where(plan.active[t], a, 0.0) for a in after)
+            after = tuple(torch.where(plan.active[t], s, 0.0) for s in after)
         previous, kept = network.step_backward(t, after, before, activations)
         steps.append(kept)
         previous = _zero_where(plan.cut, t, previous)
@@ -186,9 +147,11 @@ def recurrent_backward(
             previous = tuple(torch.where(plan.active[t], new, old) for new, old in zip(previous, d, strict=True))
         d = previous
     if not steps:
-        return [torch.zeros_like(input), *(g.clone() for g in final), *(torch.zeros_like(q) for q in params)]
-    dx, grads = network.gradients(x, before, activations, tuple(torch.stack(k[::-1]) for k in zip(*steps, strict=True)))
+        return [torch.zeros_like(a.input), *(g.clone() for g in final), *(torch.zeros_like(q) for q in a.params)]
+    all_steps = tuple(torch.stack(k[::-1]) for k in zip(*steps, strict=True))
+    dzx = network.input_backward(activations, all_steps)
+    grads = network.gradients(x, before, activations, all_steps, dzx)
+    dx = dzx @ p["weight_ih"]
     dx = dx if plan.active is None else torch.where(plan.active, dx, 0.0)
-    like = [input, *state, *params]
-    named = [grads[name] for name in recurrence.parameter_names]
-    return [g.to(t.dtype) for g, t in zip([turned(dx, lengths, reverse), *d, *named], like, strict=True)]
+    found = [turned(dx, a.lengths, a.reverse), *d, *(grads[name] for name in a.recurrence.parameter_names)]
+    return [g.to(t.dtype) for g, t in zip(found, a.differentiable, strict=True)]

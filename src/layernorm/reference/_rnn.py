@@ -31,8 +31,11 @@ class Network(Protocol):
     def step_backward(self, t: int, d: State, before: State, s: Any) -> tuple[State, tuple[Tensor, ...]]:
         """The gradient of the state before step t from that of the state after it, and what `gradients` needs."""
 
-    def gradients(self, x: Tensor, before: State, s: Any, steps: tuple[Tensor, ...]) -> tuple[Tensor, Parameters]:
-        """The gradients of x and of the parameters, as single products and sums over all steps."""
+    def input_backward(self, s: Any, steps: tuple[Tensor, ...]) -> Tensor:
+        """The gradient of W_ih x, every step at once."""
+
+    def gradients(self, x: Tensor, before: State, s: Any, steps: tuple[Tensor, ...], dzx: Tensor) -> Parameters:
+        """The gradients of the parameters, as single products and sums over all steps."""
 
 
 class Activations(NamedTuple):
@@ -48,7 +51,7 @@ class RNN:
     """The equations of one layer with its parameters, and their backward."""
 
     def __init__(self, p: Parameters, recurrence: Recurrence, cases: Cases | None = None) -> None:
-        self.p, self.gates = p, block(p, recurrence, cases, gates=1)
+        self.p, self.gates = p, block(p, recurrence, cases)
         self.relu = recurrence.nonlinearity == "relu"
 
     def input_side(self, x: Tensor) -> Tensor:
@@ -72,14 +75,16 @@ class RNN:
         dzh = self.gates.hidden.backward(dsum, at(s.hidden, t))
         return (dzh @ self.p["weight_hh"],), (da, dsum, dzh)
 
+    def input_backward(self, s: Activations, steps: tuple[Tensor, ...]) -> Tensor:
+        return self.gates.input.backward(steps[1], s.input)
+
     def gradients(
-        self, x: Tensor, before: State, s: Activations, steps: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Parameters]:
+        self, x: Tensor, before: State, s: Activations, steps: tuple[Tensor, ...], dzx: Tensor
+    ) -> Parameters:
         da, dsum, dzh = steps
-        dzx = self.gates.input.backward(dsum, s.input)
-        dx, grads = products(self.p, dzx, dzh, x, before[0])
         saved = (s.input, s.hidden, s.both)
-        return dx, grads | self.gates.parameter_gradients((dsum, dsum, da), (dzx, dzh, dsum), saved)
+        of_gates = self.gates.parameter_gradients((dsum, dsum, da), (dzx, dzh, dsum), saved)
+        return products(dzx, dzh, x, before[0]) | of_gates
 
 
 def at(saved: Saved, t: int) -> Saved:
@@ -92,6 +97,6 @@ def outer(d: Tensor, z: Tensor) -> Tensor:
     return d.flatten(0, 1).T @ z.flatten(0, 1)
 
 
-def products(p: Parameters, dzx: Tensor, dzh: Tensor, x: Tensor, h: Tensor) -> tuple[Tensor, Parameters]:
-    """Through W_ih x and W_hh h: the gradient of x, and those of the two weights."""
-    return dzx @ p["weight_ih"], {"weight_ih": outer(dzx, x), "weight_hh": outer(dzh, h)}
+def products(dzx: Tensor, dzh: Tensor, x: Tensor, h: Tensor) -> Parameters:
+    """The gradients of the weights in W_ih x and W_hh h."""
+    return {"weight_ih": outer(dzx, x), "weight_hh": outer(dzh, h)}

@@ -1,7 +1,7 @@
-"""The places in one step where a normalisation may sit, and a formula as the sites it makes of a gate block.
+"""The places of one step with their parameters: sites, which normalise or do not, and the sites of a block of gates.
 
-Every field of a `Formula` is taken care of here, once: the equations and their backwards (``_rnn.py``, ``_lstm.py``,
-``_gru.py``) only pass through sites, which normalise or do not.
+The equations and their backwards (``_rnn.py``, ``_lstm.py``, ``_gru.py``) only pass through sites. Which parameters a
+formula has where is the recurrence's to say (`Recurrence.places`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ..formula import Recurrence
+from ..formula import GATES, Place, Recurrence
 from ._cases import ALL, Cases
 from ._norms import standardize, standardize_backward
 
@@ -19,33 +19,28 @@ Saved = tuple[Tensor, Tensor] | None
 
 
 class Site:
-    """``y = N(z + inside) * gain + outside``; without a gain nothing is normalised: ``y = z + inside + outside``.
+    """A `Place` with its parameters: ``y = N(z + inside) * gain + outside``; without a gain ``y = z + inside + outside``.
 
     Args:
-        parameters: the layer's parameters by name; a name that is not there stands for no such term.
+        parameters: the layer's parameters by name.
         cases: under batch norm, what it normalises over.
-        gain, inside, outside: the names of this site's parameters.
         groups: how many equal spans z is cut into, each normalised by itself.
         units: which of the G*H units this site sees; the parameters are cut accordingly.
     """
 
     def __init__(
         self,
+        place: Place,
         parameters: Parameters,
         recurrence: Recurrence,
         cases: Cases | None,
-        *,
-        gain: str = "",
-        inside: str = "",
-        outside: tuple[str, ...] = (),
         groups: int = 1,
         units: slice = ALL,
     ) -> None:
-        have = {name: parameters[name][units] for name in (gain, inside, *outside) if name in parameters}
-        self.gain, self.inside = have.get(gain), have.get(inside)
-        self.outside = [have[name] for name in outside if name in have]
-        self.gain_name, self.inside_name = gain, inside
-        self.outside_names = [name for name in outside if name in have]
+        self.place = place
+        self.gain = None if place.gain is None else parameters[place.gain][units]
+        self.inside = None if place.inside is None else parameters[place.inside][units]
+        self.outside = [parameters[name][units] for name in place.outside]
         self.groups, self.norm, self.cases, self.units = groups, recurrence.norm, cases, units
         self.eps, self.eps_on = recurrence.formula.eps, recurrence.formula.eps_on
 
@@ -56,7 +51,7 @@ class Site:
             z = z + self.inside
         saved = None
         if self.gain is not None and self.cases is not None:
-            z = self.cases.standardize(z, self.gain_name, self.units, t) * self.gain
+            z = self.cases.standardize(z, str(self.place.gain), self.units, t) * self.gain
         elif self.gain is not None:
             saved = standardize(z.unflatten(-1, (self.groups, -1)), self.norm, self.eps, self.eps_on)
             z = saved[0].flatten(-2) * self.gain
@@ -76,11 +71,11 @@ class Site:
 
     def parameter_gradients(self, dy: Tensor, dz: Tensor, saved: Saved) -> Parameters:
         """The gradients of this site's parameters by name, summed over time and batch: (T, B, n) -> (n,)."""
-        grads = {name: dy.sum((0, 1)) for name in self.outside_names}
+        grads = {name: dy.sum((0, 1)) for name in self.place.outside}
         if saved is not None:
-            grads[self.gain_name] = (dy * saved[0].flatten(-2)).sum((0, 1))
+            grads[str(self.place.gain)] = (dy * saved[0].flatten(-2)).sum((0, 1))
         if self.inside is not None:
-            grads = _added(grads, {self.inside_name: dz.sum((0, 1))})
+            grads = _added(grads, {str(self.place.inside): dz.sum((0, 1))})
         return grads
 
 
@@ -106,24 +101,10 @@ def _added(a: Parameters, b: Parameters) -> Parameters:
     return a | {name: a[name] + grad if name in a else grad for name, grad in b.items()}
 
 
-def block(p: Parameters, recurrence: Recurrence, cases: Cases | None, gates: int, units: slice = ALL) -> Block:
-    """The sites of ``gates`` gates that share one normalisation under ``span="joint"``."""
-    formula = recurrence.formula
-    groups = gates if formula.span == "per_gate" else 1
-
-    def site(gain: str, inside: str, outside: tuple[str, ...]) -> Site:
-        return Site(p, recurrence, cases, gain=gain, inside=inside, outside=outside, groups=groups, units=units)
-
-    if formula.gates is None:
-        return Block(site("", "bias_ih", ()), site("", "bias_hh", ()), site("", "", ()))
-    again = ("bias_ih",) if formula.bias_again else ()
-    if formula.gates == "split":
-        if formula.bias_inside:
-            outside = (("norm_bias_ih", *again), ("norm_bias_hh",))
-            sides = [site(f"gain_{k}", f"bias_{k}", o) for k, o in zip(("ih", "hh"), outside, strict=True)]
-        else:
-            sides = [site(f"gain_{k}", "", (f"bias_{k}",)) for k in ("ih", "hh")]
-        return Block(sides[0], sides[1], site("", "", ()))
-    if formula.bias_inside:
-        return Block(site("", "bias_ih", ()), site("", "bias_hh", ()), site("gain", "", ("norm_bias", *again)))
-    return Block(site("", "", ()), site("", "", ()), site("gain", "", ("bias_ih", "bias_hh")))
+def block(p: Parameters, recurrence: Recurrence, cases: Cases | None, first: int = 0, last: int | None = None) -> Block:
+    """The sites of the gates ``first`` to ``last``, exclusive; without it all. They are one span, or each is its own."""
+    gates = GATES[recurrence.network]
+    H, last = p["weight_hh"].shape[0] // gates, gates if last is None else last
+    groups = sum(first <= span[0] < last for span in recurrence.spans)
+    units = slice(first * H, last * H)
+    return Block(*(Site(place, p, recurrence, cases, groups, units) for place in recurrence.places[:3]))

@@ -1,0 +1,159 @@
+"""What an engine is: the functions that it offers, and the one object that each of them is called with.
+
+`functional` checks the arguments and makes these objects, `backends` finds the engine. The reference engine
+(`layernorm.reference`) has every function; it says beside each what it computes.
+
+Letters in shapes: T time steps, B batch, I input size, H hidden size, P projected size (H without projections),
+G gates, M rows, N row length.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from .formula import GATES, Recurrence
+
+
+class NormArguments(NamedTuple):
+    """A norm op's input and how it is normalised.
+
+    Attributes:
+        input: ``(*, *normalized_shape)``.
+        normalized_shape: the last dimensions, which are normalised together.
+        weight, bias: of that shape, or None.
+        eps: added to the variance or the mean square.
+        norm: ``"layer"`` or ``"rms"``.
+    """
+
+    input: Tensor
+    normalized_shape: list[int]
+    weight: Tensor | None
+    bias: Tensor | None
+    eps: float
+    norm: str
+
+    @property
+    def device(self) -> torch.device:
+        """Where all tensors are."""
+        return self.input.device
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """M and N: how many rows there are, and how long one is."""
+        shape = self.normalized_shape
+        N = shape[0] if len(shape) == 1 else math.prod(shape)
+        return (self.input.numel() // N if N else math.prod(self.input.shape[: self.input.dim() - len(shape)])), N
+
+
+class RecurrentArguments(NamedTuple):
+    """One layer in one direction over a sequence.
+
+    Attributes:
+        input: ``(T, B, I)``.
+        state: the initial state: ``h (B, P)``, in an LSTM also ``c (B, H)``.
+        params: in the order of ``recurrence.parameter_names``.
+        lengths: ``(B,)`` integers in 0..T, or None: beyond its length a row's state stands still and its output is 0.
+        reset: ``(T, B)`` bool, or None: true cuts the row between t-1 and t; the step after the cut starts from zeros.
+        recurrence: the equations.
+        reverse: from the last step to the first, with ``lengths`` from each row's own end.
+    """
+
+    input: Tensor
+    state: Sequence[Tensor]
+    params: Sequence[Tensor]
+    lengths: Tensor | None
+    reset: Tensor | None
+    recurrence: Recurrence
+    reverse: bool
+
+    @property
+    def device(self) -> torch.device:
+        """Where all tensors are."""
+        return self.input.device
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int, int]:
+        """T, B, I, H, P."""
+        (T, B, I), (units, P) = self.input.shape, self.params[1].shape  # noqa: E741
+        return T, B, I, units // GATES[self.recurrence.network], P
+
+    @property
+    def differentiable(self) -> list[Tensor]:
+        """The tensors that have gradients: input, state and parameters, in the order of `Engine.recurrent_backward`."""
+        return [self.input, *self.state, *self.params]
+
+
+class PreparedLayer(Protocol):
+    """One layer for steps one by one: its weights are made ready once, and their gradients are found at the end."""
+
+    def forward(self, input: Tensor, state: Sequence[Tensor], save: bool) -> tuple[list[Tensor], list[Tensor]]:
+        """From (B, I) and the state before a step to the state after it, and with ``save`` what the backward needs."""
+
+    def backward_pass(self) -> BackwardPass:
+        """A new way back through some of the steps."""
+
+
+class BackwardPass(Protocol):
+    """The way back through steps, from the last one to the first."""
+
+    def step(
+        self,
+        input: Tensor,
+        state: Sequence[Tensor],
+        saved: Sequence[Tensor],
+        grad_state: Sequence[Tensor | None],
+    ) -> list[Tensor]:
+        """From the gradients of the state after a step, None for zeros, to those of its input and of the state before
+        it; the others are what its forward was given and what it saved."""
+
+    def gradients(self) -> list[Tensor]:
+        """The gradients of the parameters, of all steps taken."""
+
+
+class Engine(Protocol):
+    """A module with these functions. Those of ops that it never covers may be missing.
+
+    Attributes:
+        FORMULA_FIELDS: the fields of `Formula` that its kernels know. A formula that sets another one is not its to run.
+    """
+
+    FORMULA_FIELDS: frozenset[str]
+
+    def covers(self, op: str, device: str, dtype: torch.dtype, recurrence: Recurrence | None) -> bool:
+        """Whether it has a kernel for the op (``"normalize"``, ``"recurrent"``, ``"steps"``) on this kind of device in
+        this type; ``recurrence``: the equations of a recurrent op."""
+
+    def normalize_forward(self, a: NormArguments, residual: Tensor | None, save: bool) -> list[Tensor]:
+        """[y], with ``residual`` [y, input + residual], y of the sum; with ``save`` also what `normalize_saved` tells."""
+
+    def normalize_saved(self, a: NormArguments) -> list[Tensor]:
+        """Empty tensors with the shapes and types of what `normalize_forward` saves."""
+
+    def normalize_backward(
+        self, a: NormArguments, saved: Sequence[Tensor], grad: Tensor, grad_total: Tensor | None
+    ) -> list[Tensor]:
+        """The gradients of what was normalised, ``a.input``, of weight and of bias, of those that there are;
+        ``grad_total`` is what comes to ``a.input`` from elsewhere."""
+
+    def recurrent_forward(self, a: RecurrentArguments, save: bool) -> list[Tensor]:
+        """[output (T, B, P), *final state], and with ``save`` what `recurrent_saved` tells."""
+
+    def recurrent_saved(self, a: RecurrentArguments) -> list[Tensor]:
+        """Empty tensors with the shapes and types of what `recurrent_forward` saves."""
+
+    def recurrent_backward(
+        self,
+        a: RecurrentArguments,
+        saved: Sequence[Tensor],
+        grad_output: Tensor | None,
+        grad_state: Sequence[Tensor | None],
+    ) -> list[Tensor]:
+        """[d input, *d initial state, *d params]; a gradient that is ``None`` is zero."""
+
+    def prepare(self, params: Sequence[Tensor], recurrence: Recurrence) -> PreparedLayer:
+        """A layer for steps one by one."""

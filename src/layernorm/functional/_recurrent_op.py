@@ -1,0 +1,199 @@
+"""The op behind `rnn`, `lstm` and `gru`: its arguments checked, its gradient bound."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import backends, reference
+from ..engine import RecurrentArguments
+from ..formula import GATES, Recurrence
+from ._bind import Op, gradients_of_equations, transforming
+
+
+def check(a: RecurrentArguments) -> None:
+    """Everything about shapes, types and devices that an engine relies on.
+
+    Raises:
+        RuntimeError: something does not fit; it is named, with what was given and what is expected.
+    """
+    input, state, params = a.input, a.state, a.params
+    static = type(input) is Tensor and not torch.compiler.is_compiling()  # a symbolic size cannot be looked up
+    plain = static and a.lengths is None and a.reset is None
+    if plain and input.dim() == 3 and len(params) > 1 and params[1].dim() == 2:
+        shapes, dtype = _shapes(a.recurrence, input.shape, params[1].shape), input.dtype
+        given = (*state, *params)
+        if dtype.is_floating_point and input.is_cpu and len(given) == len(shapes):
+            for t, shape in zip(given, shapes):  # noqa: B905 - equally long
+                if t.shape != shape or t.dtype is not dtype or not t.is_cpu:
+                    break
+            else:
+                return
+    _explain(a)
+
+
+@functools.lru_cache(1024)
+def _shapes(recurrence: Recurrence, input: torch.Size, weight_hh: torch.Size) -> tuple[tuple[int, ...], ...]:
+    """What state and parameters must have."""
+    H, P = weight_hh[0] // GATES[recurrence.network], weight_hh[1]
+    if H < 1 or P < 1 or (P != H and not recurrence.projected):
+        return ()  # what nothing fits
+    state = tuple((input[1], size) for size in (P, H)[: len(recurrence.state_names)])
+    return (*state, *recurrence.parameter_shapes(input[2], H, P).values())
+
+
+def _explain(a: RecurrentArguments) -> None:
+    """`check` one by one, with the error for the first that does not fit."""
+    input, state, params, recurrence = a.input, a.state, a.params, a.recurrence
+    op, names = recurrence.network.lower(), recurrence.parameter_names
+    if len(params) != len(names) or len(state) != len(recurrence.state_names):
+        raise RuntimeError(f"{op}: expected parameters {list(names)} and state {list(recurrence.state_names)}")
+    if input.dim() != 3 or params[0].dim() != 2 or params[1].dim() != 2:
+        got = [list(t.shape) for t in (input, params[0], params[1])]
+        raise RuntimeError(f"{op}: expected input [T, B, I], weight_ih and weight_hh with 2 dimensions, got {got}")
+    T, B, I, H, P = a.sizes  # noqa: E741
+    if H < 1 or P < 1:
+        raise RuntimeError(f"{op}: expected a hidden size of at least 1, got weight_hh {list(params[1].shape)}")
+    if not recurrence.projected:
+        P = H
+    expected: dict[str, tuple[int, ...]] = {
+        f"initial {name}": (B, size) for name, size in zip(recurrence.state_names, (P, H), strict=False)
+    }
+    expected |= recurrence.parameter_shapes(I, H, P)
+    given = dict(zip(expected, (*state, *params), strict=True))
+    if not input.dtype.is_floating_point:
+        raise RuntimeError(f"{op}: expected input of a floating-point type, got {input.dtype}")
+    for name, tensor in given.items():
+        if tuple(tensor.shape) != expected[name]:
+            raise RuntimeError(f"{op}: expected {name} of shape {list(expected[name])}, got {list(tensor.shape)}")
+        if tensor.dtype != input.dtype:
+            raise RuntimeError(f"{op}: expected {name} of type {input.dtype}, as input is, got {tensor.dtype}")
+    masks = {"lengths": (a.lengths, (B,), False), "reset": (a.reset, (T, B), True)}
+    for name, (mask, shape, is_bool) in masks.items():
+        if mask is None:
+            continue
+        if tuple(mask.shape) != shape:
+            raise RuntimeError(f"{op}: expected {name} of shape {list(shape)}, got {list(mask.shape)}")
+        wrong = mask.dtype.is_floating_point or mask.dtype.is_complex or (mask.dtype == torch.bool) != is_bool
+        if wrong:
+            raise RuntimeError(f"{op}: expected {name} of {'bool' if is_bool else 'an integer type'}, got {mask.dtype}")
+        given[name] = mask
+    for name, tensor in given.items():
+        if tensor.device != input.device:
+            raise RuntimeError(f"{op}: expected {name} on {input.device}, where input is, got {tensor.device}")
+
+
+def check_lengths(lengths: Tensor | None, T: int) -> None:
+    """That they lie in 0..T.
+
+    Raises:
+        RuntimeError: one does not; in a compiled graph when it runs.
+    """
+    if lengths is None:
+        return
+    wide = lengths.to(torch.int64)  # a T beyond the type's range would be compared as another number
+    fits = ((wide >= 0) & (wide <= T)).all()
+    if torch.compiler.is_compiling():  # a graph cannot ask for a value, but can refuse one when it runs
+        torch._assert_async(fits, "lengths must lie in 0..T, the time steps of the input")
+    elif not bool(fits):
+        raise RuntimeError(f"lengths must lie in 0..{T}, the time steps of the input, got {lengths.tolist()}")
+
+
+def _kernel(*given: Any) -> list[Tensor]:
+    *tensors, recurrence, reverse, save, backend = given
+    a = RecurrentArguments(*tensors, Recurrence.decode(recurrence), reverse)
+    check(a)
+    check_lengths(a.lengths, a.input.shape[0])
+    return backends.engine(backend).recurrent_forward(a, save)
+
+
+def _fake(*given: Any) -> list[Tensor]:
+    *tensors, recurrence, reverse, save, backend = given
+    a = RecurrentArguments(*tensors, Recurrence.decode(recurrence), reverse)
+    check(a)
+    output = a.input.new_empty(*a.input.shape[:2], a.params[1].shape[1])
+    final = [s.new_empty(s.shape) for s in a.state]
+    return [output, *final, *(backends.engine(backend).recurrent_saved(a) if save else [])]
+
+
+def _backward_kernel(*given: Any) -> list[Tensor]:
+    *tensors, saved, grad_output, grad_state, recurrence, reverse, backend = given
+    a, engine = RecurrentArguments(*tensors, Recurrence.decode(recurrence), reverse), backends.engine(backend)
+    check(a)
+    T, B, _, _, P = a.sizes
+    check_lengths(a.lengths, T)
+    op = a.recurrence.network.lower()
+    alike = [("saved", tuple(t.shape), t.dtype) for t in engine.recurrent_saved(a)]
+    alike += [("grad_output", (T, B, P), a.input.dtype)]
+    alike += [(f"grad of the final {n}", tuple(s.shape), s.dtype) for n, s in zip("hc", a.state, strict=False)]
+    found = [*saved, grad_output, *grad_state]
+    if len(found) != len(alike):
+        raise RuntimeError(f"{op}: expected {len(alike)} tensors after reset, got {len(found)}")
+    for (name, shape, dtype), tensor in zip(alike, found, strict=True):
+        if tensor is None:
+            continue
+        if tuple(tensor.shape) != shape or tensor.dtype != dtype or tensor.device != a.input.device:
+            raise RuntimeError(
+                f"{op}: expected {name} of shape {list(shape)}, {dtype} on {a.input.device}, "
+                f"got {list(tensor.shape)}, {tensor.dtype} on {tensor.device}"
+            )
+    return engine.recurrent_backward(a, saved, grad_output, grad_state)
+
+
+def _unchecked_backward(*given: Any) -> list[Tensor]:
+    *tensors, saved, grad_output, grad_state, recurrence, reverse, backend = given
+    a = RecurrentArguments(*tensors, Recurrence.decode(recurrence), reverse)
+    check(a)  # hooks on saved tensors can put others in their place
+    return backends.engine(backend).recurrent_backward(a, saved, grad_output, grad_state)
+
+
+def _backward_fake(input: Tensor, state: list[Tensor], params: list[Tensor], *rest: Any) -> list[Tensor]:
+    return [torch.empty_like(t, memory_format=torch.contiguous_format) for t in (input, *state, *params)]
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    input, state, params, lengths, reset, ctx.recurrence, ctx.reverse, _, ctx.backend = inputs
+    ctx.states, ctx.params = len(state), len(params)
+    ctx.save_for_backward(lengths, reset, input, *state, *params, *output[1 + len(state) :])
+
+
+def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
+    lengths, reset, *tensors = ctx.saved_tensors
+    n = 1 + ctx.states
+    inputs, saved = tensors[: n + ctx.params], tensors[n + ctx.params :]
+    recurrence = Recurrence.decode(ctx.recurrence)
+
+    def equations(*tensors: Tensor) -> list[Tensor]:
+        split = (tensors[0], tensors[1:n], tensors[n:])
+        return reference.recurrent_equations(RecurrentArguments(*split, lengths, reset, recurrence, ctx.reverse))
+
+    if torch.is_grad_enabled() or transforming() or not saved:  # a graph traced without gradients saves nothing
+        found = gradients_of_equations(equations, inputs, grads[:n])
+    else:
+        arguments = (lengths, reset, saved, grads[0], grads[1:n], ctx.recurrence, ctx.reverse, ctx.backend)
+        split = (inputs[0], inputs[1:n], inputs[n:])
+        found = list(_RECURRENT_BACKWARD(len(inputs), tensors, False, *split, *arguments))
+    return found[0], list(found[1:n]), list(found[n:]), None, None, None, None, None, None
+
+
+_TENSORS = "Tensor input, Tensor[] state, Tensor[] params, Tensor? lengths, Tensor? reset"
+RECURRENT = Op(
+    "recurrent",
+    f"({_TENSORS}, str recurrence, bool reverse, bool save, str backend)",
+    _kernel,
+    _fake,
+    _setup_context,
+    _backward,
+)
+_RECURRENT_BACKWARD = Op(
+    "recurrent_backward",
+    f"({_TENSORS}, Tensor[] saved, Tensor? grad_output, Tensor?[] grad_state, str recurrence, bool reverse,"
+    " str backend)",
+    _backward_kernel,
+    _backward_fake,
+    unchecked=_unchecked_backward,
+)

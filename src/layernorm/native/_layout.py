@@ -1,0 +1,189 @@
+"""A call as the library takes it: `Recurrent` and `Norm` of engine.h as bytes, tensors as they have to lie in memory."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..formula import GATES, Recurrence
+from ._library import LIBRARY
+
+RECURRENT = struct.Struct("=16q2d42q")
+NORM = struct.Struct("=9qd13q")
+TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
+VECTORS = 8
+
+
+def computed(dtype: torch.dtype) -> torch.dtype:
+    """The type that a recurrent network is computed in."""
+    return dtype if dtype is torch.float64 else torch.float32
+
+
+def as_it_lies(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """The same numbers, of this type and in order in memory; the tensor itself if it is so."""
+    if tensor is None or (tensor.dtype is dtype and tensor.is_contiguous() and not tensor.is_neg()):
+        return tensor
+    return tensor.to(dtype).contiguous().resolve_neg()
+
+
+def pointer(tensor: Tensor | None) -> int:
+    """Where a tensor's numbers begin; 0 without a tensor."""
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def pair(state: Sequence[Tensor]) -> tuple[int, int]:
+    """The pointers of h's part and of c's, if there is one."""
+    return state[0].data_ptr(), state[1].data_ptr() if len(state) > 1 else 0
+
+
+class Sizes(NamedTuple):
+    """T, B, I, H, P."""
+
+    T: int
+    B: int
+    I: int  # noqa: E741
+    H: int
+    P: int
+
+
+class Given(NamedTuple):
+    """The fields of `Recurrent` from `x` to `reset`, pointers but for the strides of x."""
+
+    x: int = 0
+    x_t: int = 0
+    x_b: int = 0
+    h0: int = 0
+    c0: int = 0
+    w_ih: int = 0
+    w_hh: int = 0
+    w_hr: int = 0
+    gain_x: int = 0
+    gain_h: int = 0
+    inside_x: int = 0
+    inside_h: int = 0
+    outside_x: int = 0
+    outside_h: int = 0
+    gain_c: int = 0
+    bias_c: int = 0
+    lengths: int = 0
+    reset: int = 0
+
+
+class Made(NamedTuple):
+    """The fields of `Recurrent` from `output` on: pointers, and whether parameters are packed for other calls."""
+
+    output: int = 0
+    h_n: int = 0
+    c_n: int = 0
+    saved_x: int = 0
+    saved_h: int = 0
+    saved_c: int = 0
+    saved_statistics: int = 0
+    saved_output: int = 0
+    d_output: int = 0
+    d_h_n: int = 0
+    d_c_n: int = 0
+    d_x: int = 0
+    d_h0: int = 0
+    d_c0: int = 0
+    d_w_ih: int = 0
+    d_w_hh: int = 0
+    d_w_hr: int = 0
+    d_vectors: int = 0
+    prepared: int = 0
+    prepares: int = 0
+    d_zx: int = 0
+    d_zh: int = 0
+    m: int = 0
+    totals: int = 0
+
+
+@cache
+def equations(recurrence: Recurrence) -> tuple[int, ...]:
+    """The fields of `Recurrent` from `gates` to `projected`."""
+    f = recurrence.formula
+    if recurrence.norm == "batch":
+        raise RuntimeError(f"{recurrence.network.lower()}: the native engine has no kernel for batch norm")
+    rms, (first, last) = recurrence.norm == "rms", recurrence.spans[0]
+    return (
+        GATES[recurrence.network], f.gates == "split", 0 if f.gates is None else 2 if rms else 1, last - first,
+        {None: 0, "output": 1, "carry": 2}[f.cell], rms, f.eps_on == "deviation", recurrence.nonlinearity == "relu",
+        recurrence.projected,
+    )  # fmt: skip
+
+
+def pack(sizes: Sizes, recurrence: Recurrence, reverse: bool, given: Given, made: Made) -> bytes:
+    """A call as `Recurrent`."""
+    f = recurrence.formula
+    return RECURRENT.pack(
+        *sizes, *equations(recurrence), reverse, torch.get_num_threads(), f.eps, f.forget_bias, *given, *made
+    )
+
+
+def run(function: Callable[[bytes, bool], int], packed: bytes, dtype: torch.dtype, shape: Sequence[int]) -> None:
+    """Calls a function of the library in the type that is computed in.
+
+    Raises:
+        MemoryError: it had no memory for its intermediate results; ``shape`` is the input's.
+    """
+    if function(packed, dtype is torch.float64):
+        raise MemoryError(f"layernorm: not enough memory for a call with input {list(shape)}")
+
+
+@cache
+def saved_sizes(recurrence: Recurrence, H: int, P: int) -> dict[str, int]:
+    """How many numbers the forward saves for each step and row, by the names in `Made`."""
+    found = (ctypes.c_int64 * 5)()
+    LIBRARY.layernorm_recurrent_saved(pack(Sizes(1, 1, 1, H, P), recurrence, False, Given(), Made()), found)
+    names = ("saved_x", "saved_h", "saved_c", "saved_statistics", "saved_output")
+    return {name: size for name, size in zip(names, found, strict=True) if size}
+
+
+class Parameters:
+    """A layer's parameters as the kernels take them, in the type that is computed in.
+
+    Attributes:
+        fields: of `Given`, from `w_ih` to `bias_c`.
+    """
+
+    def __init__(self, params: Sequence[Tensor], recurrence: Recurrence, dtype: torch.dtype) -> None:
+        self.kept: list[Tensor] = []  # until the kernel has run
+        places = _places(recurrence)
+        self.fields = tuple([self._pointer([params[k] for k in terms], dtype) for terms in places])
+
+    def _pointer(self, terms: list[Tensor], dtype: torch.dtype) -> int:
+        if not terms:
+            return 0
+        ready = [as_it_lies(term, dtype) for term in terms]
+        total = ready[0] if len(ready) == 1 else sum(ready[1:], ready[0])  # type: ignore[arg-type]
+        assert total is not None
+        if total is not terms[0]:
+            self.kept.append(total)
+        return total.data_ptr()
+
+
+@cache
+def _places(recurrence: Recurrence) -> tuple[tuple[int, ...], ...]:
+    """Which parameters are added up to each of the three weights and the eight vectors."""
+    names = recurrence.parameter_names
+    weights = [(name,) if name in names else () for name in ("weight_ih", "weight_hh", "weight_hr")]
+    return tuple(tuple(names.index(name) for name in terms) for terms in (*weights, *recurrence.vectors))
+
+
+def vector_gradients(found: Tensor, d_params: Sequence[Tensor], recurrence: Recurrence) -> None:
+    """From the gradients of the eight vectors (8, G*H) to those of the parameters that make them."""
+    written: set[int] = set()
+    for d_vector, terms in zip(found, _places(recurrence)[3:], strict=True):
+        for k in terms:
+            d = d_vector[: d_params[k].shape[0]]
+            if k in written:
+                d_params[k] += d
+            else:
+                d_params[k].copy_(d)
+            written.add(k)

@@ -1,0 +1,105 @@
+"""One layer in one direction over a whole sequence, in one call of the library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..engine import RecurrentArguments
+from ._layout import (
+    VECTORS,
+    Given,
+    Made,
+    Parameters,
+    Sizes,
+    as_it_lies,
+    computed,
+    pack,
+    pair,
+    pointer,
+    run,
+    saved_sizes,
+    vector_gradients,
+)
+from ._library import LIBRARY
+
+
+class _Tensors:
+    """One call's tensors as the kernels take them: `given`, and what of it has to stay until the kernel has run."""
+
+    def __init__(self, a: RecurrentArguments) -> None:
+        self.dtype = dtype = computed(a.input.dtype)
+        x = (a.input if a.input.dtype is dtype else a.input.to(dtype)).resolve_neg()
+        self.sizes = Sizes(*a.sizes)
+        if x.stride(2) != 1 and self.sizes.I > 1:
+            x = x.contiguous()
+        x_t, x_b, _ = x.stride()
+        self.x, self.state = x, [as_it_lies(s, dtype) for s in a.state]
+        self.parameters = Parameters(a.params, a.recurrence, dtype)
+        self.lengths = None if a.lengths is None else a.lengths.to(torch.int64).contiguous()
+        self.reset = None if a.reset is None else a.reset.contiguous()
+        h0, c0 = pair(self.state)  # type: ignore[arg-type]  # there are tensors in it
+        masks = pointer(self.lengths), pointer(self.reset)
+        self.given = Given(x.data_ptr(), x_t, x_b, h0, c0, *self.parameters.fields, *masks)
+
+
+def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
+    """[output (T, B, P), *final state], and with ``save`` what `recurrent_backward` needs."""
+    tensors = _Tensors(a)
+    T, B, _, H, P = tensors.sizes
+    output = tensors.x.new_empty((T, B, P))
+    final = [torch.empty_like(s, dtype=tensors.dtype, memory_format=torch.contiguous_format) for s in a.state]
+    saved = recurrent_saved(a) if save else []
+    kept = dict(zip(saved_sizes(a.recurrence, H, P), [s.data_ptr() for s in saved], strict=True)) if save else {}
+    made = Made(output.data_ptr(), *pair(final), **kept)
+    packed = pack(tensors.sizes, a.recurrence, a.reverse, tensors.given, made)
+    run(LIBRARY.layernorm_recurrent_forward, packed, tensors.dtype, tensors.x.shape)
+    if tensors.dtype is a.input.dtype:
+        return [output, *final, *saved]
+    return [output.to(a.input.dtype), *(s.to(a.input.dtype) for s in final), *saved]
+
+
+def recurrent_saved(a: RecurrentArguments) -> list[Tensor]:
+    """Empty tensors with the shapes and types of what `recurrent_forward` saves."""
+    T, B, _, H, P = a.sizes
+    dtype = computed(a.input.dtype)
+    return [a.input.new_empty(T, B, size, dtype=dtype) for size in saved_sizes(a.recurrence, H, P).values()]
+
+
+def recurrent_backward(
+    a: RecurrentArguments, saved: Sequence[Tensor], grad_output: Tensor | None, grad_state: Sequence[Tensor | None]
+) -> list[Tensor]:
+    """[d input, *d initial state, *d params]; a gradient that is ``None`` is zero."""
+    tensors = _Tensors(a)
+    (T, B, _, H, P), dtype = tensors.sizes, tensors.dtype
+    sizes = saved_sizes(a.recurrence, H, P)
+    fits = [s.shape == (T, B, n) and s.dtype is dtype for s, n in zip(saved, sizes.values(), strict=True)]
+    if not all(fits):  # a hook on saved tensors can do that
+        wrong = [(s.dtype, list(s.shape)) for s in saved]
+        raise RuntimeError(f"expected saved tensors in {dtype} of [T, B] and {list(sizes.values())}, got {wrong}")
+    kept = dict(zip(sizes, [s.contiguous() for s in saved], strict=True))
+    arriving = [as_it_lies(g, dtype) for g in (grad_output, *grad_state, None)][:3]
+    results = [torch.empty(t.shape, dtype=dtype) for t in a.differentiable]
+    d_x, d_state, d_params = results[0], results[1 : 1 + len(a.state)], results[1 + len(a.state) :]
+    d_vectors = torch.empty(VECTORS, a.params[1].shape[0], dtype=dtype)
+    d_output, d_h_n, d_c_n = map(pointer, arriving)
+    d_h0, d_c0 = pair(d_state)
+    weights = {f"d_w_{name}": d_params[k].data_ptr() for name, k in _weights(a).items()}
+    made = Made(
+        d_output=d_output, d_h_n=d_h_n, d_c_n=d_c_n, d_x=d_x.data_ptr(), d_h0=d_h0, d_c0=d_c0,
+        d_vectors=d_vectors.data_ptr(), **weights, **{name: s.data_ptr() for name, s in kept.items()},
+    )  # fmt: skip
+    packed = pack(tensors.sizes, a.recurrence, a.reverse, tensors.given, made)
+    run(LIBRARY.layernorm_recurrent_backward, packed, dtype, tensors.x.shape)
+    vector_gradients(d_vectors, d_params, a.recurrence)
+    if dtype is a.input.dtype:
+        return results
+    return [r.to(t.dtype) for r, t in zip(results, a.differentiable, strict=True)]
+
+
+def _weights(a: RecurrentArguments) -> dict[str, int]:
+    """Where among the parameters the weights are."""
+    names = a.recurrence.parameter_names
+    return {side: names.index(f"weight_{side}") for side in ("ih", "hh", "hr") if f"weight_{side}" in names}

@@ -1,0 +1,155 @@
+"""One layer step by step: its weights are packed once, and their gradients are one product over all steps at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..formula import GATES, Recurrence
+from ._layout import (
+    VECTORS,
+    Given,
+    Made,
+    Parameters,
+    Sizes,
+    as_it_lies,
+    computed,
+    pack,
+    pair,
+    pointer,
+    run,
+    saved_sizes,
+    vector_gradients,
+)
+from ._library import LIBRARY
+
+
+class Step(NamedTuple):
+    """What the gradients of the weights need of one step."""
+
+    x: Tensor  # (B, I)
+    h: Tensor  # (B, P), before the step
+    dzx: Tensor  # (B, G*H), the gradient of W_ih x
+    dzh: Tensor  # of W_hh h
+    dh: Tensor | None  # with projections (B, P), the gradient of h after the step,
+    m: Tensor | None  # and (B, H), what is projected
+
+
+class Prepared:
+    """A layer with its weights packed (`PreparedLayer`)."""
+
+    def __init__(self, params: Sequence[Tensor], recurrence: Recurrence) -> None:
+        self.recurrence, self.type = recurrence, params[0].dtype
+        self.dtype = computed(self.type)
+        (units, self.I), (_, self.P) = params[0].shape, params[1].shape
+        self.H = units // GATES[recurrence.network]
+        self.params = [p.detach() for p in params]
+        self.sizes = saved_sizes(recurrence, self.H, self.P)
+        self.two_streams = "saved_h" in self.sizes  # otherwise W x and U h are only added, and have one gradient
+        self.parameters = Parameters(self.params, recurrence, self.dtype)
+        self.for_forward = self._packed(LIBRARY.layernorm_prepare_forward)
+        self.for_backward: Tensor | None = None  # until it is needed
+
+    def _packed(self, function: Callable[[bytes, bool, int | None], int]) -> Tensor:
+        """The weights as one direction of the computation takes them."""
+        packed = self.call(1, Given(0, 0, 0, 0, 0, *self.parameters.fields), Made(prepares=1))
+        double = self.dtype is torch.float64
+        place = torch.empty(function(packed, double, None), dtype=torch.uint8)
+        function(packed, double, place.data_ptr())
+        return place
+
+    def call(self, B: int, given: Given, made: Made) -> bytes:
+        return pack(Sizes(1, B, self.I, self.H, self.P), self.recurrence, False, given, made)
+
+    def given(self, x: Tensor, state: Sequence[Tensor]) -> Given:
+        h0, c0 = pair(state)
+        return Given(x.data_ptr(), 0, self.I, h0, c0, *self.parameters.fields)
+
+    def places(self, saved: Tensor, B: int) -> dict[str, int]:
+        """Where the saved tensors are: one behind the other."""
+        found, at = {}, saved.data_ptr()
+        for name, size in self.sizes.items():
+            found[name] = at
+            at += size * B * saved.itemsize
+        return found
+
+    def forward(self, input: Tensor, state: Sequence[Tensor], save: bool) -> tuple[list[Tensor], list[Tensor]]:
+        dtype, B = self.dtype, input.shape[0]
+        x, before = self.ready(input), [self.ready(s) for s in state]
+        after = [s.new_empty(s.shape) for s in before]
+        h_n, c_n = pair(after)
+        saved = [x.new_empty(sum(self.sizes.values()) * B)] if save else []
+        places = self.places(saved[0], B) if save else {}
+        made = Made(output=h_n, h_n=h_n, c_n=c_n, prepared=self.for_forward.data_ptr(), **places)
+        run(LIBRARY.layernorm_recurrent_forward, self.call(B, self.given(x, before), made), dtype, x.shape)
+        return after if self.type is dtype else [s.to(self.type) for s in after], saved
+
+    def ready(self, tensor: Tensor) -> Tensor:
+        """In the type that is computed in, as it lies in memory for a kernel."""
+        found = as_it_lies(tensor, self.dtype)
+        assert found is not None
+        return found
+
+    def backward_pass(self) -> Back:
+        if self.for_backward is None:
+            self.for_backward = self._packed(LIBRARY.layernorm_prepare_backward)
+        return Back(self, self.for_backward)
+
+
+class Back:
+    """The way back (`BackwardPass`)."""
+
+    def __init__(self, layer: Prepared, prepared: Tensor) -> None:
+        self.layer, self.prepared, self.steps = layer, prepared, list[Step]()
+        size = LIBRARY.layernorm_recurrent_totals(layer.call(1, Given(), Made()))
+        self.totals = torch.zeros(size, dtype=torch.float64)  # sums of the vectors' gradients
+
+    def step(
+        self, input: Tensor, state: Sequence[Tensor], saved: Sequence[Tensor], grad_state: Sequence[Tensor | None]
+    ) -> list[Tensor]:
+        layer = self.layer
+        x, before = layer.ready(input), [layer.ready(s) for s in state]
+        B, units = x.shape[0], layer.params[1].shape[0]
+        arriving = [as_it_lies(g, layer.dtype) for g in grad_state]
+        found = [torch.empty_like(x), *(torch.empty_like(s) for s in before)]
+        dzx = x.new_empty(B, units)
+        dzh = x.new_empty(B, units) if layer.two_streams else dzx
+        m = x.new_empty(B, layer.H) if layer.recurrence.projected else None
+        d_h0, d_c0 = pair(found[1:])
+        d_h_n, d_c_n = pointer(arriving[0]), pointer(arriving[1]) if len(arriving) > 1 else 0
+        made = Made(
+            d_h_n=d_h_n, d_c_n=d_c_n, d_x=found[0].data_ptr(), d_h0=d_h0, d_c0=d_c0, prepared=self.prepared.data_ptr(),
+            d_zx=dzx.data_ptr(), d_zh=dzh.data_ptr() if layer.two_streams else 0, m=pointer(m),
+            totals=self.totals.data_ptr(), **layer.places(saved[0], B),
+        )  # fmt: skip
+        run(LIBRARY.layernorm_recurrent_backward, layer.call(B, layer.given(x, before), made), layer.dtype, x.shape)
+        dh = None
+        if m is not None:
+            dh = x.new_zeros(B, layer.P) if arriving[0] is None else arriving[0]
+        self.steps.append(Step(x, before[0], dzx, dzh, dh, m))
+        return found if layer.type is layer.dtype else [d.to(layer.type) for d in found]
+
+    def gradients(self) -> list[Tensor]:
+        layer = self.layer
+        joined = [None if column[0] is None else torch.cat(column) for column in zip(*self.steps, strict=True)]
+        x, h, dzx, dzh, dh, m = joined
+        d_params = {name: torch.empty_like(p, dtype=layer.dtype) for name, p in self._parameters()}
+        for name, d, factor in (("weight_ih", dzx, x), ("weight_hh", dzh, h), ("weight_hr", dh, m)):
+            if d is not None and factor is not None:
+                torch.mm(d.t(), factor, out=d_params[name])
+        d_vectors = torch.empty(VECTORS, layer.params[1].shape[0], dtype=layer.dtype)
+        call = layer.call(1, Given(), Made(d_vectors=d_vectors.data_ptr(), totals=self.totals.data_ptr()))
+        LIBRARY.layernorm_recurrent_vectors(call, layer.dtype is torch.float64)
+        vector_gradients(d_vectors, list(d_params.values()), layer.recurrence)
+        return [d.to(layer.type) for d in d_params.values()]
+
+    def _parameters(self) -> list[tuple[str, Tensor]]:
+        return list(zip(self.layer.recurrence.parameter_names, self.layer.params, strict=True))
+
+
+def prepare(params: Sequence[Tensor], recurrence: Recurrence) -> Prepared:
+    """A layer for steps one by one."""
+    return Prepared(params, recurrence)

@@ -1,0 +1,195 @@
+// The forward over a sequence. The batch's rows are shared out among threads; each thread takes its rows through all steps
+// with no barrier, W_ih x in blocks of steps that stay in its cache, W_hh h step by step. Where there are fewer rows than
+// threads and a step's product is worth a barrier, the columns of each product are shared out instead.
+#pragma once
+
+#include "sequence.h"
+
+namespace LAYERNORM_ISA {
+
+constexpr i64 STEP_BLOCK_BYTES = 512 << 10;  // of W_ih x, a thread's
+constexpr i64 NEAR_BYTES = 1280 << 10;       // of W_hh: what leaves room for the rest in a core's own cache
+constexpr i64 DIRECT_ROWS = 8;               // up to so many rows in a whole call the weights are not packed
+constexpr i64 DENSE_SHARED = 64 << 10;       // a product of one row with a larger matrix is shared out
+
+template <class T> struct ForwardPass : Sequence<T> {
+    using S = Sequence<T>;
+    using S::n, S::T_, S::B, S::I, S::H, S::P, S::G, S::Hp, S::Z, S::W, S::layer, S::in, S::out;
+    ParallelFor run;
+    ForwardPass(const Recurrent& call, ParallelFor run) : S(call), run(run) {}
+
+    void lay(Cursor& c) {
+        if (!n.prepared) lay_parameters(c);
+    }
+    void lay_parameters(Cursor& c) {
+        S::lay_vectors(c);
+        if (direct()) return;
+        S::lay_panels(c, S::ih, I, Z);
+        S::lay_panels(c, S::hh, P, Z);
+        if (n.projected) S::lay_panels(c, S::hr, H, W);
+    }
+
+    void pack_parameters(ParallelFor run) {
+        S::prepare_vectors();
+        if (direct()) return;
+        const auto of_gates = [this](i64 j) { return S::unit(j); };
+        const auto of_projection = [this](i64 j) { return j < P ? j : -1; };
+        share(run, S::ih.count(), [&](i64 from, i64 end) {
+            S::pack_transposed(S::ih, in(n.w_ih), from, end, of_gates);
+            S::pack_transposed(S::hh, in(n.w_hh), from, end, of_gates);
+        });
+        if (n.projected)
+            share(run, S::hr.count(),
+                [&](i64 from, i64 end) { S::pack_transposed(S::hr, in(n.w_hr), from, end, of_projection); });
+    }
+
+    // Whether the weights are used as they are: for so few rows packing costs more than it gains, if it is not for more.
+    bool direct() const { return T_ * B <= DIRECT_ROWS && !n.projected && !n.prepared && !n.prepares; }
+    void dense_gates(const T* a, const T* w, i64 K, T* z) const {
+        memset(z, 0, Z * sizeof(T));
+        share(G * H * K > DENSE_SHARED ? run : nullptr, G * (Hp / UNITS), [&](i64 from, i64 end) {
+            for (i64 q = from; q < end; ++q) {
+                const i64 g = q / (Hp / UNITS), u = q % (Hp / UNITS) * UNITS;
+                dense(a, w + (g * H + u) * K, K, least(UNITS, H - u), z + g * Hp + u);
+            }
+        });
+    }
+
+    // How many rows go through the sequence together: few, so that what they need stays in cache beside W_hh; many, where
+    // W_hh itself does not stay there and has to be worth its way.
+    i64 rows_together() const { return P * Z * i64(sizeof(T)) <= NEAR_BYTES ? 2 * TILE : 12 * TILE; }
+
+    // What a thread needs for its rows.
+    struct Part {
+        i64 rows, steps;
+        const ForwardPass& pass;
+        T *zx, *zh, *h, *c, *m, *temporary;
+        RowStatistics<T>* statistics;
+        void lay(Cursor& cursor) {
+            cursor.take(zx, pass.n.saved_x ? 0 : steps * rows * pass.Z);
+            cursor.take(zh, rows * most(pass.Z, pass.W));
+            cursor.take(h, rows * pass.W);
+            cursor.take(c, rows * pass.Hp);
+            cursor.take(m, pass.n.projected ? rows * pass.Hp : 0);
+            cursor.take(temporary, 4 * pass.Hp);
+            cursor.take(statistics, 1);
+        }
+    };
+
+    bool saves_h() const { return n.saved_h && n.split; }
+
+    // W_ih x for times [t, t + steps): zx[time][row][Z], times `apart` elements apart.
+    void input_side(i64 t, i64 steps, i64 b0, i64 rows, T* zx, i64 apart) const {
+        const T* x = in(n.x) + t * n.x_t + b0 * n.x_b;
+        if (direct())
+            for (i64 s = 0; s < steps; ++s)
+                for (i64 r = 0; r < rows; ++r)
+                    dense_gates(x + s * n.x_t + r * n.x_b, in(n.w_ih), I, zx + s * apart + r * Z);
+        else if (rows >= steps)
+            S::multiply({x, steps, n.x_t, rows, n.x_b}, S::ih, zx, apart, Z, Z);
+        else
+            S::multiply({x, rows, n.x_b, steps, n.x_t}, S::ih, zx, Z, apart, Z);
+    }
+
+    void rows(i64 b0, i64 b1) {
+        const i64 R = b1 - b0;
+        Part part{R, most(1, least(T_, STEP_BLOCK_BYTES / i64(R * Z * sizeof(T)))), *this};
+        if (!of_part.arrange(part)) {
+            S::failed.set();
+            return;
+        }
+        memset(part.h, 0, R * W * sizeof(T));
+        memset(part.c, 0, R * Hp * sizeof(T));
+        for (i64 r = 0; r < R; ++r) {
+            memcpy(part.h + r * W, in(n.h0) + (b0 + r) * P, P * sizeof(T));
+            if (n.c0) memcpy(part.c + r * Hp, in(n.c0) + (b0 + r) * H, H * sizeof(T));
+        }
+        for (i64 done = 0; done < T_; done += part.steps) {
+            const i64 steps = least(part.steps, T_ - done), low = n.reverse ? T_ - done - steps : done;
+            T* zx = n.saved_x ? out(n.saved_x) + (low * B + b0) * Z : part.zx;
+            const i64 apart = (n.saved_x ? B : R) * Z;
+            input_side(low, steps, b0, R, zx, apart);
+            for (i64 s = 0; s < steps; ++s) {
+                const i64 t = S::time(done + s);
+                step(t, b0, R, zx + (t - low) * apart, part);
+            }
+        }
+        for (i64 r = 0; r < R; ++r) {
+            memcpy(out(n.h_n) + (b0 + r) * P, part.h + r * W, P * sizeof(T));
+            if (n.c_n) memcpy(out(n.c_n) + (b0 + r) * H, part.c + r * Hp, H * sizeof(T));
+        }
+        of_part.release();
+    }
+
+    void step(i64 t, i64 b0, i64 R, T* zx, Part& part) {
+        i64 rows = R;  // up to the last one that takes this step
+        while (rows > 0 && !S::active(t, b0 + rows - 1)) --rows;
+        if (n.reset)
+            for (i64 r = 0; r < rows; ++r)
+                if (S::cut(t, b0 + r)) {
+                    memset(part.h + r * W, 0, W * sizeof(T));
+                    memset(part.c + r * Hp, 0, Hp * sizeof(T));
+                }
+        T* zh = saves_h() ? out(n.saved_h) + (t * B + b0) * Z : part.zh;
+        if (direct())
+            for (i64 r = 0; r < rows; ++r) dense_gates(part.h + r * W, in(n.w_hh), P, zh + r * Z);
+        else
+            S::multiply({part.h, 1, 0, rows, W}, S::hh, zh, 0, Z, Z);
+        for (i64 r = 0; r < rows; ++r) {
+            if (!S::active(t, b0 + r)) continue;
+            const i64 at = t * B + b0 + r;
+            T* h = n.projected ? part.m + r * Hp : part.h + r * W;
+            const Forward<T> w{zx + r * Z, zh + r * Z, part.c + r * Hp, h, n.saved_c ? out(n.saved_c) + at * Hp : nullptr,
+                n.saved_statistics ? S::statistics(at) : part.statistics, part.temporary};
+            memset(static_cast<void*>(w.statistics), 0, sizeof *w.statistics);
+            layer.forward(w);
+            if (n.saved_h && !n.split) memcpy(out(n.saved_h) + at * Hp, w.zh + 2 * Hp, Hp * sizeof(T));
+        }
+        if (n.projected) project(t, b0, rows, part);
+        for (i64 r = 0; r < R; ++r) {
+            T* y = out(n.output) + (t * B + b0 + r) * P;
+            if (S::active(t, b0 + r)) memcpy(y, part.h + r * W, P * sizeof(T));
+            else nothing(t, b0 + r, y);
+            if (n.saved_output) memcpy(out(n.saved_output) + (t * B + b0 + r) * P, y, P * sizeof(T));
+        }
+    }
+
+    // What a row that did not take the step leaves: zeros, so that no result of the op is left to chance.
+    void nothing(i64 t, i64 b, T* y) const {
+        const i64 at = t * B + b;
+        memset(y, 0, P * sizeof(T));
+        if (n.saved_x) memset(out(n.saved_x) + at * Z, 0, Z * sizeof(T));
+        if (n.saved_h) memset(out(n.saved_h) + at * S::saved.h, 0, S::saved.h * sizeof(T));
+        if (n.saved_c) memset(out(n.saved_c) + at * Hp, 0, Hp * sizeof(T));
+        if (n.saved_statistics) memset(static_cast<void*>(S::statistics(at)), 0, STATISTICS * sizeof(T));
+    }
+
+    // h = W_hr m, for the rows that took the step.
+    void project(i64 t, i64 b0, i64 rows, Part& part) {
+        S::multiply({part.m, 1, 0, rows, Hp}, S::hr, part.zh, 0, W, W);
+        for (i64 r = 0; r < rows; ++r)
+            if (S::active(t, b0 + r)) memcpy(part.h + r * W, part.zh + r * W, P * sizeof(T));
+    }
+};
+
+template <class T> static int recurrent_forward(const Recurrent* call, ParallelFor run) {
+    ForwardPass<T> pass(*call, run);
+    if (!of_call.arrange(pass)) return 1;
+    pass.find_parameters(pass, run);
+    const i64 together = pass.rows_together();
+    const bool by_columns = pass.few_rows(pass.B);
+    pass.columns = by_columns ? run : nullptr;
+    share(by_columns ? nullptr : run, pass.B, [&](i64 b0, i64 b1) {
+        const i64 chunks = (b1 - b0 + together - 1) / together, rows = (b1 - b0 + chunks - 1) / chunks;
+        for (i64 b = b0; b < b1; b += rows) pass.rows(b, least(b1, b + rows));
+    });
+    of_call.release();
+    return pass.failed;
+}
+
+template <class T> static i64 prepare_forward(const Recurrent* call, void* to, ParallelFor run) {
+    ForwardPass<T> pass(*call, run);
+    return prepare(pass, to, run);
+}
+
+}  // namespace LAYERNORM_ISA

@@ -1,0 +1,142 @@
+// What a sequence is: its sizes, which rows take which step, its parameters as the kernels take them.
+// forward.h and backward.h: the order in which it is worked through.
+#pragma once
+
+#include "recurrent.h"
+#include "scratch.h"
+
+namespace LAYERNORM_ISA {
+
+constexpr i64 STEP_SHARED = 512 << 10;       // a product of few rows is shared out at every step if W_hh is larger
+constexpr int INSIDE_X = 2, INSIDE_H = 3, OUTSIDE_X = 4, OUTSIDE_H = 5;  // of the eight vectors
+constexpr i64 UNITS = REGISTERS == 32 ? 8 : 4;  // units of dz in one tile of dW: divides PAD
+
+template <class T> struct Sequence {
+    const Recurrent& n;
+    i64 T_, B, I, H, P, G, Hp, Pp, Z, W;  // Z: a row of summed inputs, whole panels wide; W: of the state h
+    const Saved saved;                    // numbers a row and step of what the forward saves
+    Layer<T> layer;
+    T* vectors;
+    Panels<T> ih, hh, hr;
+    ParallelFor columns = nullptr;  // shares out the columns of a product, if rows are too few
+    Failure failed;
+
+    explicit Sequence(const Recurrent& call) : n(call), saved(saved_sizes(call)) {
+        T_ = n.T, B = n.B, I = n.I, H = n.H, P = n.P, G = n.gates;
+        Hp = round_up(H, PAD), Pp = round_up(P, PAD), Z = row_of_summed_inputs(call), W = round_up(Pp, PANEL<T>);
+        layer.G = G, layer.H = H, layer.Hp = Hp;
+        layer.split = n.split, layer.per_gate = n.together == 1, layer.all = G == 3 && n.together == 3;
+        layer.norm = int(n.norm), layer.relu = n.relu;
+        layer.cell = n.cell != 0, layer.carry = n.cell == 2;
+        layer.norming = {n.norm == 2, n.deviation != 0, n.eps};
+        layer.cell_norming = {n.rms != 0, n.deviation != 0, n.eps};
+        layer.forget_bias = T(n.forget_bias);
+        layer.has_inside_x = n.inside_x, layer.has_inside_h = n.inside_h;
+    }
+
+    bool few_rows(i64 rows) const { return rows < n.threads && G * H * P > STEP_SHARED; }
+    void multiply(const Rows<T>& A, const Panels<T>& W, T* c, i64 outer_c, i64 ldc, i64 width) const {
+        share(columns, W.count(), [&](i64 from, i64 end) {
+            const i64 first = from * PANEL<T>, last = least(width, end * PANEL<T>);
+            if (last > first) product<T>(A, {W.panel(from), W.K, last - first}, c + first, outer_c, ldc, last - first);
+        });
+    }
+
+    const T* in(const void* q) const { return static_cast<const T*>(q); }
+    T* out(void* q) const { return static_cast<T*>(q); }
+
+    RowStatistics<T>* statistics(i64 at) const {
+        static_assert(sizeof(RowStatistics<T>) == STATISTICS * sizeof(T), "as `saved_sizes` tells it");
+        return static_cast<RowStatistics<T>*>(n.saved_statistics) + at;
+    }
+
+    // --- when ---
+
+    i64 time(i64 step) const { return n.reverse ? T_ - 1 - step : step; }
+    bool active(i64 t, i64 b) const { return !n.lengths || t < n.lengths[b]; }
+    // Whether row b starts step t from the zero state. A cut lies between two times; it is met at either of them.
+    bool cut(i64 t, i64 b) const {
+        const i64 at = n.reverse ? t + 1 : t;
+        return n.reset && at < T_ && active(at, b) && n.reset[at * B + b];
+    }
+    // The state that step t starts from is that after this time; -1: the initial one.
+    i64 time_before(i64 t, i64 b) const {
+        const i64 before = n.reverse ? t + 1 : t - 1;
+        return before < 0 || before >= T_ || !active(before, b) ? -1 : before;
+    }
+
+    // --- parameters ---
+
+    // The packed parameters of a pass: packed now, or found where an earlier call has left them.
+    template <class Pass> static void find_parameters(Pass& pass, ParallelFor run) {
+        if (!pass.n.prepared) return pass.pack_parameters(run);
+        Cursor there{static_cast<char*>(const_cast<void*>(pass.n.prepared))};
+        pass.lay_parameters(there);
+        pass.layer.p = pass.eight(pass.vectors);
+    }
+    void lay_vectors(Cursor& c) { c.take(vectors, VECTORS * Z); }
+    // The eight vectors of a block of memory, in the order of Recurrent::d_vectors.
+    Vectors<T> eight(T* v) const { return {v, v + Z, v + 2 * Z, v + 3 * Z, v + 4 * Z, v + 5 * Z, v + 6 * Z, v + 7 * Z}; }
+    void vector(T* to, const void* from, i64 gates, T missing) {
+        for (i64 g = 0; g < gates; ++g)
+            for (i64 u = 0; u < H; ++u) to[g * Hp + u] = from ? in(from)[g * H + u] : missing;
+    }
+    void prepare_vectors() {
+        memset(vectors, 0, VECTORS * Z * sizeof(T));
+        const Vectors<T> p = layer.p = eight(vectors);
+        vector(p.gain_x, n.gain_x, G, 1);
+        vector(p.gain_h, n.gain_h, G, 1);
+        vector(p.inside_x, n.inside_x, G, 0);
+        vector(p.inside_h, n.inside_h, G, 0);
+        vector(p.outside_x, n.outside_x, G, 0);
+        vector(p.outside_h, n.outside_h, G, 0);
+        vector(p.gain_c, n.gain_c, 1, 1);
+        vector(p.bias_c, n.bias_c, 1, 0);
+        // Both biases at once, but for the part of a GRU's candidate that r multiplies.
+        const i64 together = G == 3 && n.split ? 2 * Hp : G * Hp;
+        for (i64 j = 0; j < together; ++j) p.outside_x[j] += p.outside_h[j];
+    }
+
+    // The matrix row of padded unit j; -1 where there is none.
+    i64 unit(i64 j) const { return j / Hp < G && j % Hp < H ? j / Hp * H + j % Hp : -1; }
+
+    // W^T as panels: their columns are the padded units, K the matrix's columns.
+    template <class Unit> void pack_transposed(Panels<T>& to, const T* w, i64 from, i64 end, const Unit& unit) const {
+        for (i64 q = from; q < end; ++q)
+            for (i64 half = 0; half < PANEL<T>; half += LANES<T>) {
+                const T* rows[LANES<T>];
+                for (i64 c = 0; c < LANES<T>; ++c) {
+                    const i64 row = unit(q * PANEL<T> + half + c);
+                    rows[c] = row < 0 ? nullptr : w + row * to.K;
+                }
+                interleave(to.panel(q) + half, rows, to.K);
+            }
+    }
+    // W as panels: their columns are the matrix's, K the padded units.
+    void pack(Panels<T>& to, const T* w, i64 columns, i64 from, i64 end) const {
+        for (i64 q = from; q < end; ++q) {
+            const i64 first = q * PANEL<T>, count = most(0, least(PANEL<T>, columns - first));
+            for (i64 k = 0; k < to.K; ++k) {
+                T* line = to.panel(q) + k * PANEL<T>;
+                const i64 row = unit(k);
+                memset(line, 0, PANEL<T> * sizeof(T));
+                if (row >= 0) memcpy(line, w + row * columns + first, count * sizeof(T));
+            }
+        }
+    }
+    void lay_panels(Cursor& c, Panels<T>& panels, i64 K, i64 columns) {
+        panels.K = K;
+        panels.columns = round_up(columns, PANEL<T>);
+        c.take(panels.data, K * panels.columns);
+    }
+};
+
+// Packs a pass's parameters for calls to come; the bytes that they take. Without a place it only tells these.
+template <class Pass> static i64 prepare(Pass& pass, void* to, ParallelFor run) {
+    Cursor place{static_cast<char*>(to)};
+    pass.lay_parameters(place);
+    if (to) pass.pack_parameters(run);
+    return place.used;
+}
+
+}  // namespace LAYERNORM_ISA
