@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import layernorm as ln
+from rounding import assert_as_near_as_the_reference
 
 gpu = pytest.importorskip("layernorm.gpu", exc_type=ImportError)
 
@@ -88,16 +89,13 @@ def test_one_of_the_two_results_is_used(device):
 
 
 def test_second_derivatives_are_the_references(device):
-    x, _, weight, bias = problem(device)
-
-    def second():
+    def second(x, weight, bias):
         y = ln.functional.layer_norm(x, (20,), weight, bias)
         (dx,) = torch.autograd.grad((y**3).sum(), x, create_graph=True)
         return torch.autograd.grad((dx**2).sum(), (x, weight))
 
-    got = second()
-    with ln.backends.use("reference"):
-        torch.testing.assert_close(got, second(), rtol=1e-4, atol=1e-4)
+    x, _, weight, bias = problem(device)
+    assert_as_near_as_the_reference(second, x, weight, bias)
 
 
 def test_torch_compile_sees_one_op(device):
@@ -178,51 +176,36 @@ def recurrent(network, device, **keywords):
 @pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
 def test_a_network_as_it_is_used(network, device):
     """Two layers, two directions, packed rows: output, final state and every gradient are the reference's."""
-    module = recurrent(network, device, num_layers=2, bidirectional=True)
-    x = torch.randn(4, 3, 5).to(device).requires_grad_()
 
-    def results():
+    def results(module, x):
         packed = torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([4, 1, 3]), enforce_sorted=False)
         output, hx = module(packed)
         hx = hx if isinstance(hx, tuple) else (hx,)
         loss = sum((t * t.cos()).sum() for t in (output.data, *hx))
         return [output.data, *hx, *torch.autograd.grad(loss, (x, *module.parameters()))]
 
-    got = results()
-    with ln.backends.use("reference"):
-        expected = results()
-    for a, b in zip(got, expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    module = recurrent(network, device, num_layers=2, bidirectional=True)
+    assert_as_near_as_the_reference(results, module, torch.randn(4, 3, 5).to(device).requires_grad_())
 
 
 def test_a_cell_and_projections(device):
-    cell, module = recurrent("LSTMCell", device), recurrent("LSTM", device, proj_size=2)
-    x = torch.randn(3, 2, 5).to(device)
-
-    def results():
+    def results(cell, module, x):
         h, c = cell(x[0])
         output, hx = module(x)
         loss = sum((t * t.cos()).sum() for t in (h, c, output, *hx))
         return [h, c, output, *hx, *torch.autograd.grad(loss, (*cell.parameters(), *module.parameters()))]
 
-    got = results()
-    with ln.backends.use("reference"):
-        expected = results()
-    for a, b in zip(got, expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    cell, module = recurrent("LSTMCell", device), recurrent("LSTM", device, proj_size=2)
+    assert_as_near_as_the_reference(results, cell, module, torch.randn(3, 2, 5).to(device))
 
 
 def test_second_derivatives_of_a_network_are_the_references(device):
-    module = recurrent("GRU", device)
-    x = torch.randn(2, 2, 5).to(device).requires_grad_()
-
-    def second():
+    def second(module, x):
         (dx,) = torch.autograd.grad((module(x)[0] ** 3).sum(), x, create_graph=True)
         return torch.autograd.grad((dx**2).sum(), (x, module.weight_hh_l0))
 
-    got = second()
-    with ln.backends.use("reference"):
-        torch.testing.assert_close(got, second(), rtol=1e-4, atol=1e-4)
+    module = recurrent("GRU", device)
+    assert_as_near_as_the_reference(second, module, torch.randn(2, 2, 5).to(device).requires_grad_())
 
 
 def test_a_compiled_network_is_one_graph(device):

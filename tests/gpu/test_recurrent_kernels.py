@@ -10,16 +10,13 @@ from hypothesis import strategies as st
 from formula_space import every_formula
 from layernorm import reference
 from layernorm.formula import PLAIN, PRESETS, Formula, Recurrence
+from rounding import assert_near, moved
 
 gpu = pytest.importorskip("layernorm.gpu", exc_type=ImportError)
 
 from layernorm.gpu._launch import Persistent  # noqa: E402
 
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
-# Times the larger of the reference's own error in that type and of what half a unit in the last place of every input
-# changes (the reference's roundings may happen to cancel), and so many units of the largest value beside it. In 16 bits
-# ours rounds the products of every step and what flows back through them, the reference only results.
-TIMES, UNITS = {torch.float32: 4.0, torch.bfloat16: 4.0, torch.float16: 4.0}, 8
 
 
 def setting(recurrence, T, B, I, H, P, lengths, reset, dtype, device, seed=0):  # noqa: E741
@@ -62,16 +59,33 @@ def converted(arguments, dtype, device):
     )
 
 
-def moved(arguments, dtype):
-    """In float64, every number by up to half a unit in the last place of its type."""
+def all_moved(arguments, dtype):
+    """What half a unit in the last place of every number can change shows in float64."""
     g = torch.Generator().manual_seed(2)
 
     def move(t):
-        t = t.cpu().double()
-        return t * (1 + (torch.rand(t.shape, dtype=t.dtype, generator=g) - 0.5) * torch.finfo(dtype).eps)
+        return moved(t, dtype, g)
 
     x, state, params, *masks = arguments
     return move(x), [move(s) for s in state], [move(p) for p in params], *(m if m is None else m.cpu() for m in masks)
+
+
+def of_the_reference(arguments, recurrence, reverse, grads):
+    """Of every result and gradient the name, and what `assert_near` compares it with."""
+    dtype, wide = arguments[0].dtype, [d.cpu().double() for d in grads]
+    calls = (
+        (converted(arguments, torch.float64, "cpu"), wide),
+        (converted(arguments, dtype, "cpu"), [d.cpu() for d in grads]),
+        (all_moved(arguments, dtype), wide),
+    )
+    found = [both_ways(reference, given, recurrence, reverse, d)[0] for given, d in calls]
+    names = ["output", *recurrence.state_names, "d input", *(f"d {n}" for n in recurrence.state_names)]
+    return list(zip([*names, *(f"d {name}" for name in recurrence.parameter_names)], *found, strict=True))
+
+
+def assert_all_near(found, expected):
+    for result, (name, *others) in zip(found, expected, strict=True):
+        assert_near(name, result, *others)
 
 
 def compare(recurrence, T, B, I, H, P, reverse, lengths, reset, device, dtype=torch.float32):  # noqa: E741
@@ -79,26 +93,11 @@ def compare(recurrence, T, B, I, H, P, reverse, lengths, reset, device, dtype=to
     g = torch.Generator().manual_seed(1)
     P = P if recurrence.projected else H
     shapes = [(T, B, P), *(s.shape for s in arguments[1])]
-    grads = [torch.randn(shape, generator=g).to(dtype) for shape in shapes]
-    exact, _ = both_ways(
-        reference, converted(arguments, torch.float64, "cpu"), recurrence, reverse, [d.double() for d in grads]
-    )
-    rounded, _ = both_ways(reference, converted(arguments, dtype, "cpu"), recurrence, reverse, grads)
-    near, _ = both_ways(reference, moved(arguments, dtype), recurrence, reverse, [d.double() for d in grads])
-    grads = [d.to(device) for d in grads]
+    grads = [torch.randn(shape, generator=g).to(dtype).to(device) for shape in shapes]
+    expected = of_the_reference(arguments, recurrence, reverse, grads)
     got, inference = both_ways(gpu, arguments, recurrence, reverse, grads)
-    assert all(map(torch.equal, got, inference))
-    names = ["output", *recurrence.state_names, "d input", *(f"d {n}" for n in recurrence.state_names)]
-    names += [f"d {name}" for name in recurrence.parameter_names]
-    for name, a, r, n, e in zip(names, got, rounded, near, exact, strict=True):
-        assert a.shape == e.shape, name
-        assert a.dtype == dtype, name
-        if a.numel():
-            error = float((a.cpu().double() - e).abs().max())
-            largest = max(float(e.abs().max()), 1.0)
-            unit = max(float((t.double() - e).abs().max()) for t in (r, n))
-            allowed = TIMES[dtype] * unit + UNITS * torch.finfo(dtype).eps * largest
-            assert error <= allowed, (name, error, allowed)
+    assert_all_near(got, expected)
+    assert_all_near(inference, expected[: len(inference)])
 
 
 SHAPES = [(3, 3, 4, 6, 3), (4, 7, 3, 17, 5), (3, 1, 2, 1, 1), (2, 5, 40, 33, 16), (2, 13, 5, 16, 7), (0, 2, 3, 4, 2)]
@@ -178,7 +177,7 @@ def test_both_ways_save_the_same(recurrence, forward, device, monkeypatch, reque
     arguments = setting(recurrence, 3, 4, 6, 8, 8, True, True, torch.float32, device)
     ones = [torch.ones(3, 4, 8, device=device), *(torch.ones_like(s) for s in arguments[1])]
     n = len(ones)
-    expected, _ = both_ways(gpu, arguments, recurrence, True, ones)
+    expected = of_the_reference(arguments, recurrence, True, ones)
     request.getfixturevalue("whole")
     in_one = gpu._recurrent._whole.launch
     order = (in_one, lambda call: None) if forward == "whole" else (lambda call: None, in_one)
@@ -186,8 +185,7 @@ def test_both_ways_save_the_same(recurrence, forward, device, monkeypatch, reque
     found = gpu.recurrent_forward(*arguments, recurrence, True, True)
     monkeypatch.setattr(gpu._recurrent._whole, "launch", order[1])
     back = gpu.recurrent_backward(*arguments, found[n:], ones[0], ones[1:], recurrence, True)
-    for a, b in zip([*found[:n], *back], expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    assert_all_near([*found[:n], *back], expected)
 
 
 @pytest.mark.parametrize("way", ["whole", "step by step"])
@@ -254,13 +252,11 @@ def test_layouts(device):
     def negated(a):
         return torch._neg_view(-a)
 
-    expected, _ = both_ways(gpu, arguments, recurrence, True, ones)
+    expected = of_the_reference(arguments, recurrence, True, ones)
     for layout in (strided, negated):
         x, state, params, lengths, reset = arguments
         others = (layout(x), [layout(s) for s in state], [layout(p) for p in params], lengths, reset.T.contiguous().T)
-        found, _ = both_ways(gpu, others, recurrence, True, [layout(d) for d in ones])
-        for a, b in zip(found, expected, strict=True):
-            torch.testing.assert_close(a, b)
+        assert_all_near(both_ways(gpu, others, recurrence, True, [layout(d) for d in ones])[0], expected)
 
 
 def test_spoilt_saved_tensors_are_an_error(device):

@@ -32,3 +32,9 @@ def started(request, tmp_path_factory):
 def test_the_kernels(file, started):
     process, printed = started[file]
     assert process.wait() == 0, f"{' '.join(process.args)}\n{printed.read_text()[-12000:]}"
+
+
+def test_every_file_has_a_name_of_its_own():
+    """Else pytest collects nothing in a session that runs the kernels beside all other tests."""
+    names = [p.name for p in HERE.parent.rglob("test_*.py")]
+    assert len(names) == len(set(names)), sorted(name for name in set(names) if names.count(name) > 1)
