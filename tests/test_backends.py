@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import layernorm as ln
+from layernorm.engine import RecurrentArguments
 from layernorm.formula import Recurrence
 
 
@@ -48,7 +49,8 @@ def test_use_holds_inside_and_ends_outside(monkeypatch):
     calls = []
 
     class Engine:
-        covers = staticmethod(lambda op, device, dtype, recurrence=None: dtype == torch.float32)
+        FORMULA_FIELDS = frozenset[str]()
+        covers = staticmethod(lambda op, device, dtype, recurrence: dtype == torch.float32)
         normalize_saved = staticmethod(reference.normalize_saved)
 
         @staticmethod
@@ -88,10 +90,10 @@ def test_what_has_no_kernel_is_the_references():
     assert ln.backends.choose("recurrent", x, batch.encode()) == "reference"
     with ln.backends.use("native"), pytest.raises(RuntimeError, match="no kernel for recurrent"):
         ln.backends.choose("recurrent", x, batch.encode())
-    arguments = (torch.zeros(1, 1, 3), [torch.zeros(1, 4)], [torch.zeros(12, 3), torch.zeros(12, 4)], None, None)
+    tensors = (torch.zeros(1, 1, 3), [torch.zeros(1, 4)], [torch.zeros(12, 3), torch.zeros(12, 4)])
     for engine in map(ln.backends.engine, ("native", "reference")):  # nor by the op itself
         with pytest.raises(RuntimeError, match="batch norm"):
-            engine.recurrent_forward(*arguments, batch, False, False)
+            engine.recurrent_forward(RecurrentArguments(*tensors, None, None, batch, False), False)
 
 
 def test_a_folder_or_a_module_that_fails_is_passed_over(monkeypatch, tmp_path):
@@ -115,11 +117,11 @@ def test_compile_keeps_the_choice_between_engines(monkeypatch, tmp_path):
     source = """
 from layernorm.reference import *
 calls = []
-def covers(op, device, dtype, recurrence=None):
+def covers(op, device, dtype, recurrence):
     return (op, device) == ("recurrent", "cpu")
 def recurrent_forward(*args):
     from layernorm import reference
-    calls.append(args[0].shape)
+    calls.append(args[0].input.shape)
     return reference.recurrent_forward(*args)
 """
     (tmp_path / "second_engine.py").write_text(source)

@@ -119,7 +119,7 @@ class Engine(Protocol):
     """A module with these functions. Those of ops that it never covers may be missing.
 
     Attributes:
-        FORMULA_FIELDS: the fields of `Formula` that its kernels know. A formula that sets another one is not its to run.
+        FORMULA_FIELDS: the fields of `Formula` that its kernels know. It never runs a formula that sets another one.
     """
 
     FORMULA_FIELDS: frozenset[str]
@@ -129,7 +129,7 @@ class Engine(Protocol):
         this type; ``recurrence``: the equations of a recurrent op."""
 
     def normalize_forward(self, a: NormArguments, residual: Tensor | None, save: bool) -> list[Tensor]:
-        """[y], with ``residual`` [y, input + residual], y of the sum; with ``save`` also what `normalize_saved` tells."""
+        """[y], with ``residual`` [y, input + residual], y of the sum; with ``save`` also `normalize_saved`'s."""
 
     def normalize_saved(self, a: NormArguments) -> list[Tensor]:
         """Empty tensors with the shapes and types of what `normalize_forward` saves."""

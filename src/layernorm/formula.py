@@ -80,7 +80,7 @@ class Formula:
         if self.bias_again and not self.bias_inside:
             raise ValueError("Formula: bias_again=True needs bias_inside=True, got bias_inside=False")
 
-    @functools.cached_property
+    @property
     def changed(self) -> frozenset[str]:
         """The names of the fields that are not at their defaults."""
         return frozenset(field.name for field in fields(self) if getattr(self, field.name) != field.default)
@@ -242,7 +242,7 @@ class Recurrence:
         """What is carried from step to step: ``h``, and in an LSTM ``c``."""
         return ("h", "c") if self.network == "LSTM" else ("h",)
 
-    @functools.cached_property
+    @property
     def places(self) -> Places:
         """Which parameter stands where. A name that stands in two places is a term of both."""
         f = self.formula
@@ -266,7 +266,7 @@ class Recurrence:
             return Places(input, Place("gain_hh", h, _names("norm_bias_hh" if own else None)), Place(), cell)
         return Places(Place("gain_ih", None, _names(x)), Place("gain_hh", None, _names(h)), Place(), cell)
 
-    @functools.cached_property
+    @property
     def vectors(self) -> Vectors:
         """`places` as the kernels take them."""
         input, hidden, both, cell = self.places
@@ -276,7 +276,7 @@ class Recurrence:
         sides = (_names(gain), _names(hidden.gain), _names(input.inside), _names(hidden.inside), first, second)
         return Vectors(*sides, _names(cell.gain), cell.outside)
 
-    @functools.cached_property
+    @property
     def spans(self) -> tuple[tuple[int, int], ...]:
         """First and last gate, exclusive, of each group of gates that is normalised together."""
         gates = GATES[self.network]
@@ -288,8 +288,8 @@ class Recurrence:
     def reset_multiplies(self) -> Literal["hidden", "product", "sum"] | None:
         """What a GRU's r multiplies in its candidate; `None` in other networks.
 
-        ``"hidden"``: the normalised side of U h. ``"product"``: U h, before the normalisation of the sum. ``"sum"``: the
-        normalised sum, where r, z and n are normalised together and r is not known before.
+        ``"hidden"``: the normalised side of U h. ``"product"``: U h, before the normalisation of the sum.
+        ``"sum"``: the normalised sum, where r, z and n are normalised together and r is not known before.
         """
         if self.network != "GRU":
             return None

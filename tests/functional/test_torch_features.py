@@ -98,7 +98,7 @@ def test_opcheck_recurrent(network, backend):
     for steps in (T, 0):
         inputs = (x.detach()[:steps], state, params, None, None)
         found = torch.ops.layernorm.recurrent(*inputs, recurrence, False, True, backend)
-        args = (*inputs, found[n:], found[0], found[1:n], recurrence, False, backend)
+        args = (*inputs, recurrence, False, found[n:], found[0], found[1:n], backend)
         torch.library.opcheck(torch.ops.layernorm.recurrent_backward.default, args)
 
 
@@ -108,16 +108,16 @@ def test_opcheck_normalize(dtype, backend):
     x, residual = (torch.randn(4, 2, 3, dtype=dtype, requires_grad=True) for _ in range(2))
     w, b = (torch.randn(2, 3, requires_grad=True) for _ in range(2))
     for args in (
-        (x, None, [2, 3], w, b, 1e-5, "layer"),
-        (x, None, [3], None, None, 1e-5, "layer"),
-        (x, None, [2, 3], w, None, 1e-5, "rms"),
-        (x, residual, [2, 3], w, b, 1e-5, "layer"),
+        (x, [2, 3], w, b, 1e-5, "layer", None),
+        (x, [3], None, None, 1e-5, "layer", None),
+        (x, [2, 3], w, None, 1e-5, "rms", None),
+        (x, [2, 3], w, b, 1e-5, "layer", residual),
     ):
         torch.library.opcheck(torch.ops.layernorm.normalize.default, (*args, True, backend))
         y, *saved = (t.detach() for t in torch.ops.layernorm.normalize(*args, True, backend))
-        total = saved.pop(0) if args[1] is not None else None
+        total = saved.pop(0) if args[-1] is not None else None
         given = args[0] if total is None else total
-        back = (torch.randn_like(y), total, given, *args[2:5], saved, args[6], backend)
+        back = (given, *args[1:6], saved, torch.randn_like(y), total, backend)
         back = tuple(t.detach() if isinstance(t, torch.Tensor) else t for t in back)
         torch.library.opcheck(torch.ops.layernorm.normalize_backward.default, back)
 

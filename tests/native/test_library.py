@@ -139,7 +139,8 @@ def test_no_wrong_argument_reaches_the_recurrent_kernels(network, which, how, ba
         if not backward:
             return torch.ops.layernorm.recurrent(*args, r.encode(), False, True, "native")
         saved, grads = take(len(found) - n), take(n)
-        return torch.ops.layernorm.recurrent_backward(*args, saved, grads[0], grads[1:], r.encode(), False, "native")
+        arriving = (grads[0], grads[1:])
+        return torch.ops.layernorm.recurrent_backward(*args, r.encode(), False, saved, *arriving, "native")
 
     expected = call(tensors)
     wrong = list(tensors)
@@ -170,14 +171,15 @@ def test_lengths_out_of_range(lengths, dtype):
 @given(which=st.integers(0, 9), how=st.integers(0, len(WRONG) - 1), backward=st.booleans(), add=st.booleans())
 def test_no_wrong_argument_reaches_the_norm_kernels(which, how, backward, add):
     x, residual, gain, bias = torch.randn(5, 6), torch.randn(5, 6) if add else None, torch.randn(6), torch.randn(6)
-    y, *saved = torch.ops.layernorm.normalize(x, residual, [6], gain, bias, 1e-5, "layer", True, "native")
+    y, *saved = torch.ops.layernorm.normalize(x, [6], gain, bias, 1e-5, "layer", residual, True, "native")
     total = saved.pop(0) if add else None
     tensors = [y, total, x, gain, bias, *saved] if backward else [x, residual, gain, bias]
 
     def call(t):
         if backward:
-            return torch.ops.layernorm.normalize_backward(*t[:3], [6], t[3], t[4], t[5:], "layer", "native")
-        return torch.ops.layernorm.normalize(*t[:2], [6], *t[2:], 1e-5, "layer", True, "native")
+            arguments = (t[2], [6], t[3], t[4], 1e-5, "layer")
+            return torch.ops.layernorm.normalize_backward(*arguments, t[5:], t[0], t[1], "native")
+        return torch.ops.layernorm.normalize(t[0], [6], *t[2:], 1e-5, "layer", t[1], True, "native")
 
     which %= len(tensors)
     if tensors[which] is None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import layernorm as ln
 from layernorm import reference
+from layernorm.engine import NormArguments
 
 native = pytest.importorskip("layernorm.native", exc_type=ImportError)
 
@@ -23,9 +24,10 @@ SUMS = 64  # units of the type that is computed in, for sums of up to 300 number
 def both(x, residual, N, weight, bias, norm, dy, dtotal, save=True):
     found = []
     for engine in (native, reference):
-        y, *rest = engine.normalize_forward(x, residual, [N], weight, bias, 1e-5, norm, True)
+        a = NormArguments(x, [N], weight, bias, 1e-5, norm)
+        y, *rest = engine.normalize_forward(a, residual, True)
         total = x if residual is None else rest.pop(0)
-        back = engine.normalize_backward(dy, dtotal, total, [N], weight, bias, rest, norm)
+        back = engine.normalize_backward(a._replace(input=total), rest, dy, dtotal)
         found.append([y, total, *rest, *back])
     return found
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import layernorm as ln
 from formula_space import every_formula
 from layernorm import reference
+from layernorm.engine import RecurrentArguments
 from layernorm.formula import PLAIN, PRESETS, Recurrence
 
 native = pytest.importorskip("layernorm.native", exc_type=ImportError)
@@ -43,16 +44,17 @@ def setting(recurrence, T, B, I, H, P, lengths, reset, seed=0):  # noqa: E741
 def both_ways(engine, arguments, recurrence, reverse, grads=None):
     """Results and gradients, and the results of a call that saves nothing."""
     n = 1 + len(arguments[1])
-    found = engine.recurrent_forward(*arguments, recurrence, reverse, True)
+    a = RecurrentArguments(*arguments, recurrence, reverse)
+    found = engine.recurrent_forward(a, True)
     grads = grads or [torch.ones_like(r) for r in found[:n]]
-    back = engine.recurrent_backward(*arguments, found[n:], grads[0], grads[1:], recurrence, reverse)
-    return [*found[:n], *back], engine.recurrent_forward(*arguments, recurrence, reverse, False)
+    back = engine.recurrent_backward(a, found[n:], grads[0], grads[1:])
+    return [*found[:n], *back], engine.recurrent_forward(a, False)
 
 
 def compare(recurrence, T, B, I, H, P, reverse, lengths, reset):  # noqa: E741
     arguments = setting(recurrence, T, B, I, H, P, lengths, reset)
     g = torch.Generator().manual_seed(1)
-    results = reference.recurrent_forward(*arguments, recurrence, reverse, False)
+    results = reference.recurrent_forward(RecurrentArguments(*arguments, recurrence, reverse), False)
     grads = [torch.randn(r.shape, dtype=r.dtype, generator=g) for r in results]
     expected, _ = both_ways(reference, arguments, recurrence, reverse, grads)
     got, inference = both_ways(native, arguments, recurrence, reverse, grads)
@@ -124,12 +126,11 @@ def test_bits_do_not_depend_on_threads_or_on_other_rows(network):
         torch.set_num_threads(before)
     for other in found[1:]:
         assert all(map(torch.equal, found[0], other))
-    x, state, params, lengths, reset = arguments
+    x = arguments[0]
     poisoned = x.clone()
     poisoned[:, 1::2] = float("nan")
-    found = [
-        native.recurrent_forward(a, state, params, lengths, reset, recurrence, False, False) for a in (x, poisoned)
-    ]
+    a = RecurrentArguments(*arguments, recurrence, False)
+    found = [native.recurrent_forward(a._replace(input=given), False) for given in (x, poisoned)]
     assert torch.equal(found[0][0][:, ::2], found[1][0][:, ::2])
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from layernorm import reference
+from layernorm.engine import NormArguments, RecurrentArguments
 from layernorm.formula import Formula, Recurrence
 
 FORMULAS = [
@@ -37,13 +38,14 @@ def setting(recurrence, lengths, reset):
 
 def compare(recurrence, reverse, lengths=True, reset=True):
     x, state, params, *masks = setting(recurrence, lengths, reset)
-    outputs = reference.recurrent_equations(x, state, params, *masks, recurrence, reverse)
+    a = RecurrentArguments(x, state, params, *masks, recurrence, reverse)
+    outputs = reference.recurrent_equations(a)
     grads = [torch.randn_like(o) for o in outputs]
     inputs = [x, *state, *params]
     expected = torch.autograd.grad(outputs, inputs, grads, materialize_grads=True)
     with torch.no_grad():
-        kept = reference.recurrent_forward(x, state, params, *masks, recurrence, reverse, True)[len(outputs) :]
-        got = reference.recurrent_backward(x, state, params, *masks, kept, grads[0], grads[1:], recurrence, reverse)
+        kept = reference.recurrent_forward(a, True)[len(outputs) :]
+        got = reference.recurrent_backward(a, kept, grads[0], grads[1:])
     names = ["input", *recurrence.state_names, *recurrence.parameter_names]
     for name, a, b in zip(names, got, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11, msg=lambda m, name=name: f"{name}: {m}")
@@ -93,13 +95,13 @@ def test_the_check_sees_a_wrong_gradient(monkeypatch):
 def test_normalize(norm, affine, bias):
     x, w, b = (torch.randn(*s, dtype=torch.float64).requires_grad_() for s in ((5, 2, 7), (2, 7), (2, 7)))
     weight, offset = w if affine else None, b if bias and norm == "layer" else None
-    args = ([2, 7], weight, offset)
-    y = reference.normalize_equations(x, *args, 1e-5, norm)
+    a = NormArguments(x, [2, 7], weight, offset, 1e-5, norm)
+    y = reference.normalize_equations(a)
     g = torch.randn_like(y)
     inputs = [t for t in (x, weight, offset) if t is not None]
     with torch.no_grad():
-        z, *saved = reference.normalize_forward(x, None, *args, 1e-5, norm, True)
-        got = reference.normalize_backward(g, None, x, *args, saved, norm)
+        z, *saved = reference.normalize_forward(a, None, True)
+        got = reference.normalize_backward(a, saved, g, None)
     torch.testing.assert_close(z, y, rtol=1e-14, atol=1e-14)
     for a, e in zip(got, torch.autograd.grad(y, inputs, g), strict=True):
         torch.testing.assert_close(a, e, rtol=1e-11, atol=1e-12)

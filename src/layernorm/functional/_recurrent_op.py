@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -103,17 +102,30 @@ def check_lengths(lengths: Tensor | None, T: int) -> None:
         raise RuntimeError(f"lengths must lie in 0..{T}, the time steps of the input, got {lengths.tolist()}")
 
 
+def _arguments(
+    input: Tensor,
+    state: list[Tensor],
+    params: list[Tensor],
+    lengths: Tensor | None,
+    reset: Tensor | None,
+    recurrence: str,
+    reverse: bool,
+) -> RecurrentArguments:
+    """As the op's schema has them."""
+    return RecurrentArguments(input, state, params, lengths, reset, Recurrence.decode(recurrence), reverse)
+
+
 def _kernel(*given: Any) -> list[Tensor]:
-    *tensors, recurrence, reverse, save, backend = given
-    a = RecurrentArguments(*tensors, Recurrence.decode(recurrence), reverse)
+    *arguments, save, backend = given
+    a = _arguments(*arguments)
     check(a)
     check_lengths(a.lengths, a.input.shape[0])
     return backends.engine(backend).recurrent_forward(a, save)
 
 
 def _fake(*given: Any) -> list[Tensor]:
-    *tensors, recurrence, reverse, save, backend = given
-    a = RecurrentArguments(*tensors, Recurrence.decode(recurrence), reverse)
+    *arguments, save, backend = given
+    a = _arguments(*arguments)
     check(a)
     output = a.input.new_empty(*a.input.shape[:2], a.params[1].shape[1])
     final = [s.new_empty(s.shape) for s in a.state]
@@ -121,8 +133,8 @@ def _fake(*given: Any) -> list[Tensor]:
 
 
 def _backward_kernel(*given: Any) -> list[Tensor]:
-    *tensors, saved, grad_output, grad_state, recurrence, reverse, backend = given
-    a, engine = RecurrentArguments(*tensors, Recurrence.decode(recurrence), reverse), backends.engine(backend)
+    *arguments, saved, grad_output, grad_state, backend = given
+    a, engine = _arguments(*arguments), backends.engine(backend)
     check(a)
     T, B, _, _, P = a.sizes
     check_lengths(a.lengths, T)
@@ -145,8 +157,8 @@ def _backward_kernel(*given: Any) -> list[Tensor]:
 
 
 def _unchecked_backward(*given: Any) -> list[Tensor]:
-    *tensors, saved, grad_output, grad_state, recurrence, reverse, backend = given
-    a = RecurrentArguments(*tensors, Recurrence.decode(recurrence), reverse)
+    *arguments, saved, grad_output, grad_state, backend = given
+    a = _arguments(*arguments)
     check(a)  # hooks on saved tensors can put others in their place
     return backends.engine(backend).recurrent_backward(a, saved, grad_output, grad_state)
 
@@ -174,16 +186,18 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     if torch.is_grad_enabled() or transforming() or not saved:  # a graph traced without gradients saves nothing
         found = gradients_of_equations(equations, inputs, grads[:n])
     else:
-        arguments = (lengths, reset, saved, grads[0], grads[1:n], ctx.recurrence, ctx.reverse, ctx.backend)
-        split = (inputs[0], inputs[1:n], inputs[n:])
-        found = list(_RECURRENT_BACKWARD(len(inputs), tensors, False, *split, *arguments))
+        arguments = (inputs[0], inputs[1:n], inputs[n:], lengths, reset, ctx.recurrence, ctx.reverse)
+        arriving = (grads[0], grads[1:n])
+        found = list(_RECURRENT_BACKWARD(len(inputs), tensors, False, *arguments, saved, *arriving, ctx.backend))
     return found[0], list(found[1:n]), list(found[n:]), None, None, None, None, None, None
 
 
-_TENSORS = "Tensor input, Tensor[] state, Tensor[] params, Tensor? lengths, Tensor? reset"
+_ARGUMENTS = (
+    "Tensor input, Tensor[] state, Tensor[] params, Tensor? lengths, Tensor? reset, str recurrence, bool reverse"
+)
 RECURRENT = Op(
     "recurrent",
-    f"({_TENSORS}, str recurrence, bool reverse, bool save, str backend)",
+    f"({_ARGUMENTS}, bool save, str backend)",
     _kernel,
     _fake,
     _setup_context,
@@ -191,8 +205,7 @@ RECURRENT = Op(
 )
 _RECURRENT_BACKWARD = Op(
     "recurrent_backward",
-    f"({_TENSORS}, Tensor[] saved, Tensor? grad_output, Tensor?[] grad_state, str recurrence, bool reverse,"
-    " str backend)",
+    f"({_ARGUMENTS}, Tensor[] saved, Tensor? grad_output, Tensor?[] grad_state, str backend)",
     _backward_kernel,
     _backward_fake,
     unchecked=_unchecked_backward,

@@ -5,8 +5,8 @@ their gradients in every step. Here both happen once, around the steps:
 
     parameters -> _Share -> step -> step -> ... -> step
 
-Each step takes the parameters from `_Share`, and its backward gives them no gradient, but leaves what their gradients are
-made of to the engine. Autograd runs the backward of `_Share` after those of all steps: there they are made.
+Each step takes the parameters from `_Share`. Its backward gives them no gradient, but leaves to the engine what their
+gradients are made of. Autograd runs the backward of `_Share` after those of all steps: there they are made.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ class Steps:
     Args:
         params: in the order of ``parameter_names``. They must not change while the steps are taken.
         recurrence: the equations, encoded.
+        watched: the tensors of which ``params`` were made, if they were.
     """
 
-    def __init__(self, params: Sequence[Tensor], recurrence: str) -> None:
+    def __init__(self, params: Sequence[Tensor], recurrence: str, watched: Sequence[Tensor] | None = None) -> None:
         self.recurrence, self.encoded = Recurrence.decode(recurrence), recurrence
-        self.given = list(params)
-        self.versions = [_version(p) for p in params]
+        self.watched = [t for t in (params if watched is None else watched) if not t.is_inference()]
+        self.versions = [t._version for t in self.watched]
         _, _, self.params = cast_by_autocast(params[0], [], params)
         self.shared: tuple[Tensor, ...] | None = None
         self.layer: PreparedLayer | None = None
@@ -48,7 +49,7 @@ class Steps:
         Raises:
             RuntimeError: a shape, type or device does not fit, or the parameters have been changed.
         """
-        if [_version(p) for p in self.given] != self.versions:
+        if [t._version for t in self.watched] != self.versions:
             raise RuntimeError(
                 f"{self.recurrence.network.lower()}: the parameters have been changed since the stepper was made; "
                 "make a new one with stepper()"
@@ -75,17 +76,14 @@ class Steps:
         """The one of the backward that autograd runs now."""
         assert self.layer is not None
         assert self.shared is not None
-        if not torch._C._will_engine_execute_node(self.shared[0].grad_fn):  # no parameter's gradient is asked for
+        share = self.shared[0].grad_fn
+        assert share is not None
+        if not torch._C._will_engine_execute_node(share):  # no parameter's gradient is asked for
             return self.layer.backward_pass()
         task = torch._C._current_graph_task_id()
         if task not in self.passes:
             self.passes[task] = self.layer.backward_pass()
         return self.passes[task]
-
-
-def _version(tensor: Tensor) -> int:
-    """Changes with every operation in place; inference tensors have none and cannot change under autograd."""
-    return 0 if tensor.is_inference() else tensor._version
 
 
 class _Share(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""A call as the library takes it: `Recurrent` and `Norm` of engine.h as bytes, tensors as they have to lie in memory."""
+"""A call as the library takes it: `Recurrent` and `Norm` of engine.h as bytes, tensors as they lie in memory."""
 
 from __future__ import annotations
 
@@ -25,11 +25,16 @@ def computed(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype is torch.float64 else torch.float32
 
 
-def as_it_lies(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+def ready(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """The same numbers, of this type and in order in memory; the tensor itself if it is so."""
-    if tensor is None or (tensor.dtype is dtype and tensor.is_contiguous() and not tensor.is_neg()):
+    if tensor.dtype is dtype and tensor.is_contiguous() and not tensor.is_neg():
         return tensor
     return tensor.to(dtype).contiguous().resolve_neg()
+
+
+def ready_or_none(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """`ready` of a tensor, if there is one."""
+    return None if tensor is None else ready(tensor, dtype)
 
 
 def pointer(tensor: Tensor | None) -> int:
@@ -160,9 +165,9 @@ class Parameters:
     def _pointer(self, terms: list[Tensor], dtype: torch.dtype) -> int:
         if not terms:
             return 0
-        ready = [as_it_lies(term, dtype) for term in terms]
-        total = ready[0] if len(ready) == 1 else sum(ready[1:], ready[0])  # type: ignore[arg-type]
-        assert total is not None
+        total = ready(terms[0], dtype)
+        for term in terms[1:]:
+            total = total + ready(term, dtype)
         if total is not terms[0]:
             self.kept.append(total)
         return total.data_ptr()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..engine import NormArguments
-from ._layout import NORM, TYPES, as_it_lies, pointer
+from ._layout import NORM, TYPES, pointer, ready_or_none
 from ._library import LIBRARY
 
 
@@ -30,7 +30,7 @@ def _parameters(weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor | No
     dtype = one.dtype
     if dtype not in TYPES or (bias is not None and bias.dtype is not dtype):
         dtype = torch.float64
-    return as_it_lies(weight, dtype), as_it_lies(bias, dtype), TYPES[dtype]
+    return ready_or_none(weight, dtype), ready_or_none(bias, dtype), TYPES[dtype]
 
 
 def normalize_forward(a: NormArguments, residual: Tensor | None, save: bool) -> list[Tensor]:

@@ -14,11 +14,12 @@ from ._layout import (
     Made,
     Parameters,
     Sizes,
-    as_it_lies,
     computed,
     pack,
     pair,
     pointer,
+    ready,
+    ready_or_none,
     run,
     saved_sizes,
     vector_gradients,
@@ -36,13 +37,12 @@ class _Tensors:
         if x.stride(2) != 1 and self.sizes.I > 1:
             x = x.contiguous()
         x_t, x_b, _ = x.stride()
-        self.x, self.state = x, [as_it_lies(s, dtype) for s in a.state]
+        self.x, self.state = x, [ready(s, dtype) for s in a.state]
         self.parameters = Parameters(a.params, a.recurrence, dtype)
         self.lengths = None if a.lengths is None else a.lengths.to(torch.int64).contiguous()
         self.reset = None if a.reset is None else a.reset.contiguous()
-        h0, c0 = pair(self.state)  # type: ignore[arg-type]  # there are tensors in it
-        masks = pointer(self.lengths), pointer(self.reset)
-        self.given = Given(x.data_ptr(), x_t, x_b, h0, c0, *self.parameters.fields, *masks)
+        masks = (pointer(self.lengths), pointer(self.reset))
+        self.given = Given._make((x.data_ptr(), x_t, x_b, *pair(self.state), *self.parameters.fields, *masks))
 
 
 def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
@@ -64,8 +64,8 @@ def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
 def recurrent_saved(a: RecurrentArguments) -> list[Tensor]:
     """Empty tensors with the shapes and types of what `recurrent_forward` saves."""
     T, B, _, H, P = a.sizes
-    dtype = computed(a.input.dtype)
-    return [a.input.new_empty(T, B, size, dtype=dtype) for size in saved_sizes(a.recurrence, H, P).values()]
+    sizes = saved_sizes(a.recurrence, int(H), int(P))  # in a graph with symbolic sizes these are constants
+    return [a.input.new_empty(T, B, size, dtype=computed(a.input.dtype)) for size in sizes.values()]
 
 
 def recurrent_backward(
@@ -80,7 +80,7 @@ def recurrent_backward(
         wrong = [(s.dtype, list(s.shape)) for s in saved]
         raise RuntimeError(f"expected saved tensors in {dtype} of [T, B] and {list(sizes.values())}, got {wrong}")
     kept = dict(zip(sizes, [s.contiguous() for s in saved], strict=True))
-    arriving = [as_it_lies(g, dtype) for g in (grad_output, *grad_state, None)][:3]
+    arriving = [ready_or_none(g, dtype) for g in (grad_output, *grad_state, None)][:3]
     results = [torch.empty(t.shape, dtype=dtype) for t in a.differentiable]
     d_x, d_state, d_params = results[0], results[1 : 1 + len(a.state)], results[1 + len(a.state) :]
     d_vectors = torch.empty(VECTORS, a.params[1].shape[0], dtype=dtype)

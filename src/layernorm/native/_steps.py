@@ -1,4 +1,4 @@
-"""One layer step by step: its weights are packed once, and their gradients are one product over all steps at the end."""
+"""One layer step by step: its weights are packed once, their gradients are one product over all steps at the end."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from ._layout import (
     Made,
     Parameters,
     Sizes,
-    as_it_lies,
     computed,
     pack,
     pair,
     pointer,
+    ready,
+    ready_or_none,
     run,
     saved_sizes,
     vector_gradients,
@@ -78,7 +79,7 @@ class Prepared:
 
     def forward(self, input: Tensor, state: Sequence[Tensor], save: bool) -> tuple[list[Tensor], list[Tensor]]:
         dtype, B = self.dtype, input.shape[0]
-        x, before = self.ready(input), [self.ready(s) for s in state]
+        x, before = ready(input, dtype), [ready(s, dtype) for s in state]
         after = [s.new_empty(s.shape) for s in before]
         h_n, c_n = pair(after)
         saved = [x.new_empty(sum(self.sizes.values()) * B)] if save else []
@@ -86,12 +87,6 @@ class Prepared:
         made = Made(output=h_n, h_n=h_n, c_n=c_n, prepared=self.for_forward.data_ptr(), **places)
         run(LIBRARY.layernorm_recurrent_forward, self.call(B, self.given(x, before), made), dtype, x.shape)
         return after if self.type is dtype else [s.to(self.type) for s in after], saved
-
-    def ready(self, tensor: Tensor) -> Tensor:
-        """In the type that is computed in, as it lies in memory for a kernel."""
-        found = as_it_lies(tensor, self.dtype)
-        assert found is not None
-        return found
 
     def backward_pass(self) -> Back:
         if self.for_backward is None:
@@ -111,9 +106,9 @@ class Back:
         self, input: Tensor, state: Sequence[Tensor], saved: Sequence[Tensor], grad_state: Sequence[Tensor | None]
     ) -> list[Tensor]:
         layer = self.layer
-        x, before = layer.ready(input), [layer.ready(s) for s in state]
+        x, before = ready(input, layer.dtype), [ready(s, layer.dtype) for s in state]
         B, units = x.shape[0], layer.params[1].shape[0]
-        arriving = [as_it_lies(g, layer.dtype) for g in grad_state]
+        arriving = [ready_or_none(g, layer.dtype) for g in grad_state]
         found = [torch.empty_like(x), *(torch.empty_like(s) for s in before)]
         dzx = x.new_empty(B, units)
         dzh = x.new_empty(B, units) if layer.two_streams else dzx

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from ..formula import PLAIN, Formula, Network, Recurrence
 from ..functional import describe, recurrent, recurrent_over_cases
 from ._population import Population
+from ._stepper import CellStepper, Stepper
 
 State = tuple[Tensor, ...]
 Shapes = dict[str, tuple[int, ...]]
@@ -231,6 +232,19 @@ class Recurrent(Normalised):
         output, state = self._run(input, hx, lengths, reset)
         return output, self._hx_from(state)
 
+    def stepper(self) -> Stepper:
+        """This network one step a call, for a step's input that depends on the output before it (`Stepper`).
+
+        Raises:
+            ValueError: the network is bidirectional, or has batch norm, whose statistics are of whole sequences.
+        """
+        name = type(self).__name__
+        if self.bidirectional:
+            raise ValueError(f"{name}.stepper: a bidirectional network needs the whole sequence")
+        if self.norm == "batch":
+            raise ValueError(f"{name}.stepper: batch norm has statistics of whole sequences; call the module itself")
+        return Stepper(self)
+
     def _run(self, input: Any, hx: Any, lengths: Tensor | list[int] | None, reset: Tensor | None) -> tuple[Any, State]:
         """Any input that torch's module takes, and the state as a tuple of its parts."""
         name, state = type(self).__name__, self._state_from(hx)
@@ -420,6 +434,18 @@ class RecurrentCell(Normalised):
         Raises:
             RuntimeError, ValueError, TypeError: a shape, type or device does not fit; the message names it.
         """
+        return self._step(input, hx, self._once)
+
+    def stepper(self) -> CellStepper:
+        """This cell with its weights prepared once, to be called step by step (`CellStepper`)."""
+        return CellStepper(self, self._read(self._names))
+
+    def _once(self, input: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
+        """One step by itself: (B, I) and the state before it to the state after it."""
+        return recurrent(input.unsqueeze(0), state, self._read(self._names), self._encoded)[1]
+
+    def _step(self, input: Tensor, hx: Any, take: Callable[[Tensor, Sequence[Tensor]], list[Tensor]]) -> Any:
+        """`forward`, with the function that takes the step."""
         name, given = type(self).__name__, self._state_from(hx)
         if not isinstance(input, Tensor):
             raise TypeError(f"{name}: expected input to be a Tensor, got {type(input).__name__}")
@@ -437,12 +463,9 @@ class RecurrentCell(Normalised):
                 if part.shape != expected:
                     given_size = list(part.shape)
                     raise RuntimeError(f"{name}: Expected hidden {part_name} of size {expected}, got {given_size}")
-        parameters = self._read(self._names)
         if input.dim() == 2:
-            _, final = recurrent(input.unsqueeze(0), given, parameters, self._encoded)
-            return self._hx_from(tuple(final))
-        state = tuple([part.unsqueeze(0) for part in given])
-        _, final = recurrent(input[None, None], state, parameters, self._encoded)
+            return self._hx_from(tuple(take(input, given)))
+        final = take(input.unsqueeze(0), tuple([part.unsqueeze(0) for part in given]))
         return self._hx_from(tuple([part.squeeze(0) for part in final]))
 
     def extra_repr(self) -> str:

@@ -90,9 +90,7 @@ class GRU:
         dzx_rz = self.rz.input.backward(dsum_rz, s.rz_saved[0])
         return torch.cat([dzx_rz, self.candidate.input.backward(dsum_n, s.n_saved[0])], -1)
 
-    def gradients(
-        self, x: Tensor, before: State, s: Activations, steps: tuple[Tensor, ...], dzx: Tensor
-    ) -> Parameters:
+    def gradients(self, x: Tensor, before: State, s: Activations, steps: tuple[Tensor, ...], dzx: Tensor) -> Parameters:
         da_rz, dsum_rz, da_n, dsum_n, dzh = steps
         (dzx_rz, dzx_n), (dzh_rz, dzh_n) = dzx.split(self.sizes, -1), dzh.split(self.sizes, -1)
         of_rz = self.rz.parameter_gradients((dsum_rz, dsum_rz, da_rz), (dzx_rz, dzh_rz, dsum_rz), s.rz_saved)

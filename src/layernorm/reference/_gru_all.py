@@ -80,9 +80,7 @@ class GRUOverAll:
     def input_backward(self, s: Activations, steps: tuple[Tensor, ...]) -> Tensor:
         return self.gates.input.backward(steps[1], s.input)
 
-    def gradients(
-        self, x: Tensor, before: State, s: Activations, steps: tuple[Tensor, ...], dzx: Tensor
-    ) -> Parameters:
+    def gradients(self, x: Tensor, before: State, s: Activations, steps: tuple[Tensor, ...], dzx: Tensor) -> Parameters:
         da, d_input, d_hidden, dzh = steps
         saved = (s.input, s.hidden, s.both)
         of_gates = self.gates.parameter_gradients((d_input, d_hidden, da), (dzx, dzh, d_hidden), saved)

@@ -88,9 +88,7 @@ class LSTM:
     def input_backward(self, s: Activations, steps: tuple[Tensor, ...]) -> Tensor:
         return self.gates.input.backward(steps[1], s.input)
 
-    def gradients(
-        self, x: Tensor, before: State, s: Activations, steps: tuple[Tensor, ...], dzx: Tensor
-    ) -> Parameters:
+    def gradients(self, x: Tensor, before: State, s: Activations, steps: tuple[Tensor, ...], dzx: Tensor) -> Parameters:
         da, dsum, dzh, dn, dh = steps
         saved = (s.input, s.hidden, s.both)
         grads = products(dzx, dzh, x, before[0])

@@ -78,9 +78,7 @@ class RNN:
     def input_backward(self, s: Activations, steps: tuple[Tensor, ...]) -> Tensor:
         return self.gates.input.backward(steps[1], s.input)
 
-    def gradients(
-        self, x: Tensor, before: State, s: Activations, steps: tuple[Tensor, ...], dzx: Tensor
-    ) -> Parameters:
+    def gradients(self, x: Tensor, before: State, s: Activations, steps: tuple[Tensor, ...], dzx: Tensor) -> Parameters:
         da, dsum, dzh = steps
         saved = (s.input, s.hidden, s.both)
         of_gates = self.gates.parameter_gradients((dsum, dsum, da), (dzx, dzh, dsum), saved)

@@ -19,7 +19,7 @@ Saved = tuple[Tensor, Tensor] | None
 
 
 class Site:
-    """A `Place` with its parameters: ``y = N(z + inside) * gain + outside``; without a gain ``y = z + inside + outside``.
+    """A `Place` with its parameters: ``y = N(z + inside) * gain + outside``, without a gain ``z + inside + outside``.
 
     Args:
         parameters: the layer's parameters by name.
@@ -102,7 +102,7 @@ def _added(a: Parameters, b: Parameters) -> Parameters:
 
 
 def block(p: Parameters, recurrence: Recurrence, cases: Cases | None, first: int = 0, last: int | None = None) -> Block:
-    """The sites of the gates ``first`` to ``last``, exclusive; without it all. They are one span, or each is its own."""
+    """The sites of the gates ``first`` to ``last``, exclusive, by default of all: one span, or each gate its own."""
     gates = GATES[recurrence.network]
     H, last = p["weight_hh"].shape[0] // gates, gates if last is None else last
     groups = sum(first <= span[0] < last for span in recurrence.spans)
