@@ -6,22 +6,20 @@ from collections.abc import Sequence
 
 from ..errors import RunError
 from ..report.comparison import (
-    by_norm,
-    curve,
-    departures,
-    first_reaching,
-    seconds_per_update,
-    unequal,
-    unfinished,
-    variants,
+    NORMS,
+    Block,
+    compare,
+    low_to_high,
+    lowest_of_all,
+    pictures,
+    reaching,
+    view,
 )
-from ..report.page import STYLES, Curve, Deviation, Figure, Panel, Picture, Report, Table
+from ..report.page import Deviation, Figure, Panel, Picture, Report, Table
+from ..report.variants import departures
 from ..report.verdicts import order, spread, too_little
-from ..runs.folder import CHECKPOINT, Run
+from ..runs.folder import Run
 from . import pen, samples
-
-NORMS = {"none": "baseline", "layer": "layer norm", "rms": "RMS norm", "weight": "weight norm"}
-"""The norms in the order of showing, with their names in figures and tables."""
 
 CLAIM = (
     "Layer normalization comes to a log-likelihood comparable to the baseline's much faster (section 6.5, Figure 5: "
@@ -33,45 +31,34 @@ SENTENCE = "layer normalization"
 
 METRIC = "valid_nll"
 
-Groups = dict[str, list[Run]]
-
 
 def report(runs: Sequence[Run]) -> Report:
     """The report on runs of `handwriting`, finished or not."""
-    apart = variants(runs, row=("norm",))
-    blocks = [(item.mark, groups) for item in apart if (groups := by_norm(item.runs, NORMS))]
-    pictures, failed = _pictures(runs)
+    blocks, status = compare(runs)
+    by_norm = [(norm, [run for run in runs if run.config["norm"] == norm]) for norm in NORMS]
+    written, failed = pictures(by_norm, _written, "No sample")
     return Report(
         title="Handwriting synthesis, Figure 5",
         claim=CLAIM,
-        findings=[*(line for mark, groups in blocks for line in _findings(mark, groups)), *_sizes(runs)],
-        status=[
-            *unfinished(runs),
-            *unequal(runs, apart=("norm", "seed")),
-            *(f"Rows marked {item.mark}: {item.options}." for item in apart if item.mark),
-            *failed,
-        ],
+        findings=[*(line for block in blocks for line in _findings(block)), *_sizes(runs)],
+        status=[*status, *failed],
         figures=[_figure(blocks)] if blocks else [],
         tables=[_table(blocks)],
         deviations=_deviations(runs),
         runs=runs,
-        pictures=pictures,
+        pictures=written,
     )
 
 
-def _curve(groups: Groups, norm: str, metric: str = METRIC) -> Curve:
-    return curve(groups[norm], metric, NORMS[norm], STYLES[norm], x="update")
-
-
-def _figure(blocks: Sequence[tuple[str, Groups]]) -> Figure:
+def _figure(blocks: Sequence[Block]) -> Figure:
     rows = []
-    for mark, groups in blocks:
-        curves = [_curve(groups, norm) for norm in groups]
-        label = "validation NLL, nats in 500 points"
+    for block in blocks:
+        curves = block.curves(METRIC, x="update")
+        label, limits = "validation NLL, nats in 500 points", view(curves, part=4, margin=1.0)
         rows.append(
             [
-                Panel(f"as in Figure 5 {mark}".strip(), "update", label, curves, log_x=True),
-                Panel(f"the same, linear axis {mark}".strip(), "update", label, curves, limits=_view(curves)),
+                Panel(f"as in Figure 5 {block.label}".strip(), "update", label, curves, log_x=True),
+                Panel(f"the same, linear axis {block.label}".strip(), "update", label, curves, limits=limits),
             ]
         )
     caption = (
@@ -81,31 +68,22 @@ def _figure(blocks: Sequence[tuple[str, Groups]]) -> Figure:
     return Figure("figure5", caption, rows)
 
 
-def _view(curves: Sequence[Curve]) -> tuple[float, float]:
-    """Limits that show what follows the first quarter of the curves."""
-    low = min(value for line in curves for value in line.low)
-    high = max(value for line in curves for value in line.high[len(line.high) // 4 :])
-    margin = 0.08 * (high - low) or 1.0
-    return low - margin, high + margin
-
-
-def _table(blocks: Sequence[tuple[str, Groups]]) -> Table:
+def _table(blocks: Sequence[Block]) -> Table:
     rows = []
-    for mark, groups in blocks:
-        reference = seconds_per_update(groups["none"]) if "none" in groups else None
-        for norm, group in groups.items():
+    for block in blocks:
+        for norm, group in block.groups.items():
             last = [run.records[-1][METRIC] for run in group]
-            seconds = seconds_per_update(group)
+            seconds, ratio = block.pace(norm)
             updates = min(run.records[-1]["update"] for run in group)
             rows.append(
                 [
-                    f"{mark} {updates}".strip(),
+                    f"{block.label} {updates}".strip(),
                     NORMS[norm],
                     spread(last, 1),
                     spread([min(record[METRIC] for record in run.records) for run in group], 1),
-                    _reached(groups, norm),
+                    block.reached(norm, METRIC, x="update"),
                     f"{seconds:.2f}",
-                    f"{seconds / reference:.2f}" if reference else "-",
+                    ratio,
                     str(len(group)),
                 ]
             )
@@ -120,36 +98,27 @@ def _table(blocks: Sequence[tuple[str, Groups]]) -> Table:
     )
 
 
-def _reached(groups: Groups, norm: str) -> str:
-    if "none" not in groups:
-        return "-"
-    update = first_reaching(_curve(groups, norm), min(_curve(groups, "none").mean))
-    return "not reached" if update is None else f"{update:g}"
-
-
-def _findings(mark: str, groups: Groups) -> list[str]:
+def _findings(block: Block) -> list[str]:
     """Whether layer norm is ahead: updates to NLLs that all runs reach, and the verdict if there are two seeds."""
-    if not {"layer", "none"} <= set(groups):
+    if not block.has("layer", "none"):
         return []
-    layer, none = groups["layer"], groups["none"]
-    lowest = max(min(record[METRIC] for record in run.records) for run in (*layer, *none))
+    layer, none = block.groups["layer"], block.groups["none"]
+    lowest = lowest_of_all((*layer, *none), METRIC)
     first = max(run.records[0][METRIC] for run in (*layer, *none))
     goals = [*(first + share * (lowest - first) for share in (0.5, 0.75, 0.9)), lowest]
-    ours, theirs = ([[_updates_to(goal, run) for run in group] for goal in goals] for group in (layer, none))
-    texts = [f"{goal:.0f}" for goal in goals]
-    count = min(len(run.records) for run in (*layer, *none))
-    update = layer[0].records[count - 1]["update"]
-    ends = {norm: [run.records[count - 1][METRIC] for run in groups[norm]] for norm in ("layer", "none")}
-    verdict = too_little(layer, none, unit="evaluation") or order(ours, theirs)
-    head = f"Rows {mark}: updates" if mark else "Updates"
+    ours, theirs = (reaching(goals, group, METRIC, "update") for group in (layer, none))
+    update, ends = block.ends(METRIC, "layer", "none")
+    unclear = too_little(layer, none, unit="evaluation")
+    head = f"Rows {block.label}: updates" if block.label else "Updates"
+    reached = [block.reached(norm, METRIC, x="update") for norm in ("layer", "none")]
     return [
-        f"{head} to a validation NLL of {' / '.join(texts)} nats in 500 points (the last is the lowest that all reach; "
-        f"lowest to highest seed): layer norm {' / '.join(map(_range, ours))}, baseline "
-        f"{' / '.join(map(_range, theirs))}: {verdict}.",
-        f"NLL after {update} updates: layer norm {spread(ends['layer'], 1)}, baseline {spread(ends['none'], 1)}: "
-        f"{too_little(layer, none, unit='evaluation') or order([ends['layer']], [ends['none']])}.",
-        f"The baseline's best, {min(_curve(groups, 'none').mean):.1f}, is reached by the mean of layer norm at update "
-        f"{_reached(groups, 'layer')}, by the baseline's at {_reached(groups, 'none')}.",
+        f"{head} to a validation NLL of {' / '.join(f'{goal:.0f}' for goal in goals)} nats in 500 points (the last is "
+        f"the lowest that all reach; lowest to highest seed): layer norm {' / '.join(map(low_to_high, ours))}, "
+        f"baseline {' / '.join(map(low_to_high, theirs))}: {unclear or order(ours, theirs)}.",
+        f"NLL after {update} updates: layer norm {spread(ends[0], 1)}, baseline {spread(ends[1], 1)}: "
+        f"{unclear or order(ends[:1], ends[1:])}.",
+        f"The baseline's best, {min(block.curve('none', METRIC).mean):.1f}, is reached by the mean of layer norm at "
+        f"update {reached[0]}, by the baseline's at {reached[1]}.",
     ]
 
 
@@ -166,41 +135,21 @@ def _sizes(runs: Sequence[Run]) -> list[str]:
     return [f"Parameters: {text}."] if counts else []
 
 
-def _updates_to(goal: float, run: Run) -> float:
-    return next(record["update"] for record in run.records if record[METRIC] <= goal)
-
-
-def _range(values: Sequence[float]) -> str:
-    return f"{min(values):g}" if min(values) == max(values) else f"{min(values):g}-{max(values):g}"
-
-
-def _pictures(runs: Sequence[Run]) -> tuple[list[Picture], list[str]]:
-    """What the first run of each norm writes at bias 0 and 1, and a line for each that cannot."""
-    pictures, failed = [], []
-    for norm, label in NORMS.items():
-        able = [run for run in runs if run.config["norm"] == norm and (run.path / CHECKPOINT).exists()]
-        for run in able[:1]:
-            try:
-                pictures += _written(run, norm, label)
-            except RunError as error:
-                failed.append(f"No sample: {error}")
-    return pictures, failed
-
-
-def _written(run: Run, norm: str, label: str) -> list[Picture]:
+def _written(run: Run, norm: str) -> list[Picture]:
+    """What a run writes at bias 0 and 1."""
     model, mean, deviation = samples.trained(run)
     update = run.records[-1]["update"] if run.records else 0
-    pictures = []
+    found = []
     for bias in (0.0, 1.0):
         points, finished = samples.write(model, samples.Options(text=SENTENCE, bias=bias))
         end = "stopped by itself" if finished else "cut off, its window had not read to the end"
         caption = (
-            f'"{SENTENCE}" written with {label} after {update} updates, seed {run.config["seed"]}, bias {bias:g} '
+            f'"{SENTENCE}" written with {NORMS[norm]} after {update} updates, seed {run.config["seed"]}, bias {bias:g} '
             f"({len(points)} points, {end})."
         )
         drawn = pen.strokes(points, mean, deviation)
-        pictures.append(Picture(f"sample-{norm}-bias{bias:g}", "png", caption, pen.png(drawn, 8)))
-    return pictures
+        found.append(Picture(f"sample-{norm}-bias{bias:g}", "png", caption, pen.png(drawn, 8)))
+    return found
 
 
 def _deviations(runs: Sequence[Run]) -> list[Deviation]:

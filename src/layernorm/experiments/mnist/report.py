@@ -4,73 +4,38 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from ..report.comparison import (
-    by_norm,
-    curve,
-    departures,
-    first_reaching,
-    seconds_per_update,
-    unequal,
-    unfinished,
-    variants,
+    NORMS,
+    Block,
+    Group,
+    compare,
+    low_to_high,
+    lowest_of_all,
+    reaching,
+    speed,
+    view,
 )
-from ..report.page import STYLES, Curve, Deviation, Figure, Panel, Report, Table
+from ..report.page import Deviation, Figure, Panel, Report, Table
+from ..report.variants import departures
 from ..report.verdicts import order, spread, too_little
 from ..runs.folder import Run
-
-NORMS = {"none": "baseline", "layer": "layer norm", "batch": "batch norm"}
-"""The norms in the order of showing, with their names in figures and tables."""
 
 CLAIM = (
     "Layer normalization is robust to the batch size and converges faster than batch normalization applied to all "
     "layers (section 6.6, Figure 6)."
 )
 
-Group = list[Run]
-
-
-@dataclass(frozen=True)
-class Block:
-    """The runs that are compared with one another.
-
-    Attributes:
-        size: their batch size.
-        variant: tells configurations apart that would otherwise share a row; empty where there is nothing to tell.
-        groups: runs that differ in the seed alone, by norm.
-    """
-
-    size: int
-    variant: str
-    groups: dict[str, Group]
-
-    @property
-    def label(self) -> str:
-        """The batch size, and the variant if there is one."""
-        return f"{self.size} {self.variant}".strip()
-
 
 def report(runs: Sequence[Run]) -> Report:
     """The report on runs of `mnist` or `digits`, finished or not."""
-    apart = variants(runs, row=("norm", "batch_size"))
-    sizes = sorted({run.config["batch_size"] for run in runs}, reverse=True)
-    found = [
-        Block(size, item.mark, by_norm((run for run in item.runs if run.config["batch_size"] == size), NORMS))
-        for size in sizes
-        for item in apart
-    ]
-    blocks = [block for block in found if block.groups]
+    blocks, status = compare(runs, by="batch_size", descending=True)
     name = runs[0].experiment
     return Report(
         title="Permutation-invariant MNIST, Figure 6" if name == "mnist" else "Figure 6 on scikit-learn's digits",
         claim=CLAIM,
         findings=[*_convergence(blocks), *_robustness(blocks)],
-        status=[
-            *unfinished(runs),
-            *unequal(runs, apart=("norm", "batch_size", "seed")),
-            *(f"Rows marked {item.mark}: {item.options}." for item in apart if item.mark),
-        ],
+        status=status,
         figures=[_figure(blocks)] if blocks else [],
         tables=[_results(blocks), _speed(blocks)],
         deviations=_deviations(runs),
@@ -78,20 +43,15 @@ def report(runs: Sequence[Run]) -> Report:
     )
 
 
-def _curve(groups: dict[str, Group], norm: str, metric: str) -> Curve:
-    return curve(groups[norm], metric, NORMS[norm], STYLES[norm])
-
-
 def _figure(blocks: Sequence[Block]) -> Figure:
     rows = []
     for block in blocks:
-        title, groups = f"batch size {block.label}", block.groups
-        nll = [_curve(groups, norm, "train_nll") for norm in groups]
-        error = [_curve(groups, norm, "test_error") for norm in groups]
+        title, error = f"batch size {block.label}", block.curves("test_error")
+        limits = view(error, part=5, margin=0.01, floor=0.0)
         rows.append(
             [
-                Panel(title, "epoch", "training NLL, nats", nll, log=True),
-                Panel(title, "epoch", "test error", error, percent=True, limits=_view(error)),
+                Panel(title, "epoch", "training NLL, nats", block.curves("train_nll"), log=True),
+                Panel(title, "epoch", "test error", error, percent=True, limits=limits),
             ]
         )
     caption = (
@@ -101,15 +61,6 @@ def _figure(blocks: Sequence[Block]) -> Figure:
     return Figure("figure6", caption, rows)
 
 
-def _view(curves: list[Curve]) -> tuple[float, float]:
-    """Limits that show what follows the first fifth of the curves, where the differences are."""
-    late = [value for line in curves for value in line.high[len(line.high) // 5 :]]
-    low = min(value for line in curves for value in line.low)
-    high = max(late)
-    margin = 0.08 * (high - low) or 0.01
-    return max(0.0, low - margin), high + margin
-
-
 def _results(blocks: Sequence[Block]) -> Table:
     rows = []
     for block in blocks:
@@ -117,11 +68,8 @@ def _results(blocks: Sequence[Block]) -> Table:
             final = [100 * run.records[-1]["test_error"] for run in group]
             chosen = [100 * min(run.records, key=lambda record: record["valid_error"])["test_error"] for run in group]
             nll = statistics.fmean(run.records[-1]["train_nll"] for run in group)
-            done = min(run.records[-1]["epoch"] for run in group)
-            epochs = f"{done:g}" if all(run.done for run in group) else f"{done:g} of {group[0].config['epochs']}"
-            rows.append(
-                [block.label, NORMS[norm], spread(final), spread(chosen), f"{nll:.1e}", str(len(group)), epochs]
-            )
+            cells = [spread(final), spread(chosen), f"{nll:.1e}", str(len(group)), block.epochs(norm)]
+            rows.append([block.label, NORMS[norm], *cells])
     return Table(
         "Results",
         ["batch", "norm", "test error, %", "at best valid., %", "train NLL", "seeds", "epochs"],
@@ -132,69 +80,52 @@ def _results(blocks: Sequence[Block]) -> Table:
 
 
 def _speed(blocks: Sequence[Block]) -> Table:
-    rows = []
-    for block in blocks:
-        groups = block.groups
-        reference = seconds_per_update(groups["none"]) if "none" in groups else None
-        for norm, group in groups.items():
-            seconds = seconds_per_update(group)
-            ratio = f"{seconds / reference:.2f}" if reference else "-"
-            reached = [_reached(groups, norm, metric) for metric in ("test_error", "train_nll")]
-            rows.append([block.label, NORMS[norm], *reached, f"{1000 * seconds:.2f}", ratio])
-    return Table(
-        "Speed",
-        ["batch", "norm", "epochs to test error", "epochs to train NLL", "ms/update", "x baseline"],
-        rows,
-        "Epochs to test error, to train NLL: until the mean over seeds is at the baseline's best. Time of an update: "
-        "the median within an epoch, of the fastest epoch, since other work on the machine slows the rest.",
+    return speed(
+        blocks,
+        "batch",
+        {
+            "epochs to test error": lambda block, norm: block.reached(norm, "test_error"),
+            "epochs to train NLL": lambda block, norm: block.reached(norm, "train_nll"),
+        },
+        digits=2,
+        note="Epochs to test error, to train NLL: until the mean over seeds is at the baseline's best. Time of an "
+        "update: the median within an epoch, of the fastest epoch, since other work on the machine slows the rest.",
     )
-
-
-def _reached(groups: dict[str, Group], norm: str, metric: str) -> str:
-    if "none" not in groups:
-        return "-"
-    epoch = first_reaching(_curve(groups, norm, metric), min(_curve(groups, "none", metric).mean))
-    return "not reached" if epoch is None else f"{epoch:g}"
 
 
 def _convergence(blocks: Sequence[Block]) -> list[str]:
     """Whether LN trains faster than BN: epochs to every power of ten, and to the lowest NLL, that all runs reach."""
     findings = []
     for block in blocks:
-        if not {"layer", "batch"} <= set(block.groups):
+        if not block.has("layer", "batch"):
             continue
         layer, batch = block.groups["layer"], block.groups["batch"]
-        lowest = max(min(record["train_nll"] for record in run.records) for run in (*layer, *batch))
+        lowest = lowest_of_all((*layer, *batch), "train_nll")
         goals = [10.0**power for power in range(-1, -8, -1) if 10.0**power > lowest] + [lowest]
-        first, second = ([_epochs_to(goal, group) for goal in goals] for group in (layer, batch))
+        first, second = (reaching(goals, group, "train_nll", "epoch") for group in (layer, batch))
         verdict = too_little(layer, batch) or order(first, second)
         findings.append(
             f"Batch size {block.label}, epochs to a training NLL of {_list(f'{goal:.2g}' for goal in goals)} (the last "
-            f"is the lowest that all reach; lowest to highest seed): layer norm {_list(map(_range, first))}, "
-            f"batch norm {_list(map(_range, second))}: {verdict}.{_to_baseline(block)}"
+            f"is the lowest that all reach; lowest to highest seed): layer norm {_list(map(low_to_high, first))}, "
+            f"batch norm {_list(map(low_to_high, second))}: {verdict}.{_to_baseline(block)}"
         )
     return findings
 
 
-def _epochs_to(goal: float, group: Group) -> list[float]:
-    """The first epoch at which each run is at or below a training NLL that all of them reach."""
-    return [next(record["epoch"] for record in run.records if record["train_nll"] <= goal) for run in group]
-
-
 def _to_baseline(block: Block) -> str:
     """The epochs to the baseline's best test error, which may tell another story than the training NLL."""
-    if "none" not in block.groups:
+    if not block.has("none"):
         return ""
-    goal = min(_curve(block.groups, "none", "test_error").mean)
-    reached = [f"{NORMS[norm]} {_reached(block.groups, norm, 'test_error')}" for norm in ("layer", "batch")]
+    goal = min(block.curve("none", "test_error").mean)
+    reached = [f"{NORMS[norm]} {block.reached(norm, 'test_error')}" for norm in ("layer", "batch")]
     return f" Epochs to the baseline's best test error, {100 * goal:.2f} %: {', '.join(reached)}."
 
 
 def _robustness(blocks: Sequence[Block]) -> list[str]:
     """How the test error changes from the largest batch size to the smallest, in each variant."""
     findings = []
-    for variant in dict.fromkeys(block.variant for block in blocks):
-        alike = [block for block in blocks if block.variant == variant]
+    for mark in dict.fromkeys(block.mark for block in blocks):
+        alike = [block for block in blocks if block.mark == mark]
         if len(alike) > 1:
             findings += _change(alike[0], alike[-1])
     return findings
@@ -239,10 +170,6 @@ def _loss(changes: dict[str, list[float]], why_none: str | None) -> str:
         return f"Only {NORMS[more]} loses, {NORMS[less]} does not: {verdict}"
     words = "as much as" if means[less] == means[more] else "less than"
     return f"{NORMS[less].capitalize()} loses {words} {NORMS[more]}: {verdict}"
-
-
-def _range(values: list[float]) -> str:
-    return f"{min(values):g}" if min(values) == max(values) else f"{min(values):g}-{max(values):g}"
 
 
 def _list(texts: Iterable[str]) -> str:
