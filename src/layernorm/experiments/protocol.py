@@ -47,6 +47,11 @@ def option(
     return field(default=default, metadata=about)
 
 
+def seed_option(doc: str) -> Any:
+    """The field `seed` of a configuration: given by `--seeds`, told by `-s0` in the name of a run's folder."""
+    return option(0, doc, several="seeds", mark="s", outermost=True, least=0)
+
+
 def flag(item: dataclasses.Field) -> str:
     """An option as one types it."""
     return f"--{item.metadata['several'] or item.name.replace('_', '-')}"

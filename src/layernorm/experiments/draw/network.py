@@ -31,7 +31,7 @@ from torch.nn import functional as F
 
 from ... import LSTMCell
 from ..data.binarized_mnist import SIDE
-from ..protocol import check_ranges, option
+from ..protocol import check_ranges, option, seed_option
 from ..train.batches import INIT, derive_seed
 
 BOUNDED = 20.0
@@ -47,14 +47,7 @@ class Config:
         "what is normalised in both LSTMs: nothing, the cell on its way to h (layer, rms), the weights",
         several="norm",
     )
-    seed: int = option(
-        0,
-        "of the initial weights, the order of the cases and the noise",
-        several="seeds",
-        mark="s",
-        outermost=True,
-        least=0,
-    )
+    seed: int = seed_option("of the initial weights, the order of the cases and the noise")
     epochs: int = option(200, "passes over the training set", least=1)
     glimpses: int = option(64, "steps of reading and writing an image", least=1)
     hidden: int = option(256, "units in each LSTM", least=2)

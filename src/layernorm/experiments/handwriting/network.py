@@ -16,7 +16,7 @@ from torch.nn import functional as F
 import layernorm as ln
 
 from ..data.iam import ALPHABET
-from ..protocol import check_ranges, option
+from ..protocol import check_ranges, option, seed_option
 from ..train.batches import INIT, derive_seed
 from .scan import Cell, scan, window_step
 
@@ -33,14 +33,7 @@ class Config:
         "what is normalised in the LSTMs: nothing, summed inputs and cells (layer, rms), weights",
         several="norm",
     )
-    seed: int = option(
-        0,
-        "of the initial weights and of the order of the training lines",
-        several="seeds",
-        mark="s",
-        outermost=True,
-        least=0,
-    )
+    seed: int = seed_option("of the initial weights and of the order of the training lines")
     updates: int = option(20000, "of the weights", least=1)
     batch_size: int = option(8, "training lines in a batch, over all processes together", least=1)
     points: int = option(500, "lines are cut to so many points", least=1)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ... import BatchNorm, LayerNorm
-from ..protocol import check_ranges, option
+from ..protocol import check_ranges, option, seed_option
 from ..train.batches import INIT, derive_seed
 
 
@@ -28,14 +28,7 @@ class Config:
         outermost=True,
         least=1,
     )
-    seed: int = option(
-        0,
-        "of the initial weights and of the order of the training cases",
-        several="seeds",
-        mark="s",
-        outermost=True,
-        least=0,
-    )
+    seed: int = seed_option("of the initial weights and of the order of the training cases")
     epochs: int = option(60, "passes over the training set", least=1)
     hidden: int = option(1000, "units in each of the two hidden layers", least=1)
     learning_rate: float = option(1e-3, "Adam's step size", above=0)
