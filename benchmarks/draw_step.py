@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 import torch
 
-from layernorm.experiments.draw_data import PIXELS
-from layernorm.experiments.draw_network import Config, build
+from layernorm.experiments.data.binarized_mnist import PIXELS
+from layernorm.experiments.draw.network import Config, build
 from timing import environment, minima, save
 
 NORMS = ("none", "layer", "rms")

@@ -15,10 +15,10 @@ from collections.abc import Callable
 
 import torch
 
-from layernorm.experiments.handwriting import Config, build, nats
-from layernorm.experiments.handwriting_data import Sequences
-from layernorm.experiments.handwriting_network import Synthesis, one_hot
-from layernorm.experiments.handwriting_scan import Cell, scan
+from layernorm.experiments.data.iam import Sequences
+from layernorm.experiments.handwriting.experiment import nats
+from layernorm.experiments.handwriting.network import Config, Synthesis, build, one_hot
+from layernorm.experiments.handwriting.scan import Cell, scan
 from timing import environment, minima, save
 
 CHARACTERS = 30

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional as F
 
-from layernorm.experiments.mnist import Config, build
+from layernorm.experiments.mnist.network import Config, build
 
 NORMS = ("none", "layer", "batch")
 

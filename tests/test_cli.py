@@ -10,12 +10,14 @@ import sys
 import pytest
 
 from layernorm import cli
-from layernorm.experiments import datasets, experiment, files, sweep
-from layernorm.experiments.environment import PACKAGES
-from layernorm.experiments.options import parse
-
-QUICK = ["run", "digits", "--epochs", "2", "--hidden", "16", "--norm", "layer", "--batch-size", "128", "--seeds", "0"]
-RUN = "digits-layer-b128-s0"
+from layernorm.experiments import catalogue
+from layernorm.experiments.command import sweep
+from layernorm.experiments.command.options import parse
+from layernorm.experiments.data.mnist import MNIST
+from layernorm.experiments.protocol import swept
+from layernorm.experiments.runs import files
+from layernorm.experiments.runs.environment import PACKAGES
+from support.command import QUICK, RUN, one_line
 
 
 @pytest.fixture(scope="session")
@@ -29,14 +31,6 @@ def finished(tmp_path_factory):
 def out(finished, tmp_path):
     """A folder with one finished run, the test's own."""
     return shutil.copytree(finished, tmp_path / "out")
-
-
-def one_line(capsys):
-    """What was said on standard error: exactly one line."""
-    text = capsys.readouterr().err
-    assert text.count("\n") == 1, text
-    assert text.startswith("layernorm: ")
-    return text
 
 
 @pytest.mark.parametrize(
@@ -125,7 +119,7 @@ def test_help_exits_with_0_and_fits_80_columns(arguments, capsys, monkeypatch):
 def test_help_tells_the_data_sets_and_their_files(capsys):
     assert cli.main(["data", "prepare", "--help"]) == 0
     text = capsys.readouterr().out
-    for word in ("digits", "nothing to prepare", *datasets.find("mnist").files):
+    for word in ("digits", "nothing to prepare", *MNIST.files):
         assert word in text
 
 
@@ -142,11 +136,11 @@ def test_errors_are_wrapped_on_a_terminal_alone(capsys, monkeypatch):
 
 
 def test_every_option_of_every_experiment_is_documented():
-    for name in experiment.EXPERIMENTS:
-        found = experiment.find(name)
+    for name in catalogue.EXPERIMENTS:
+        found = catalogue.find(name)
         for preset in found.presets.values():
             assert all(field.metadata["doc"] for field in type(preset.config).__dataclass_fields__.values())
-            assert set(preset.several) == {field.name for field in experiment.swept(type(preset.config))}
+            assert set(preset.several) == {field.name for field in swept(type(preset.config))}
 
 
 def test_a_run_ends_with_its_table_and_the_reports_path(tmp_path, capsys):
@@ -198,7 +192,7 @@ def test_another_configuration_in_the_same_folder_is_refused(out, capsys):
 )
 def test_changed_values_have_folders_of_their_own(options, folder):
     """A first try with few epochs is not in the way of the whole experiment."""
-    digits = experiment.find("digits")
+    digits = catalogue.find("digits")
     assert sweep.out_folder(digits, parse(digits, options)).name == folder
 
 
@@ -314,7 +308,7 @@ def test_an_unexpected_error_is_one_line_unless_asked(monkeypatch, capsys):
 
 
 def test_doctor_tells_versions_backends_and_data(capsys, monkeypatch):
-    monkeypatch.setattr("layernorm.experiments.environment.PACKAGES", (*PACKAGES, "not-installed"))
+    monkeypatch.setattr("layernorm.experiments.runs.environment.PACKAGES", (*PACKAGES, "not-installed"))
     assert cli.main(["doctor"]) == 0
     text = capsys.readouterr().out
     for word in ("python", "torch", "numpy", *PACKAGES, "threads", "CUDA", "reference", "digits", "mnist"):

@@ -169,11 +169,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _data_sets() -> str:
     """Every data set with the files that it needs, for the help."""
-    from .experiments import datasets
+    from .experiments.data import catalogue
 
     lines = ["data sets:"]
-    lines += [_wrapped(f"  {name:<15} {about}", " " * 18) for name, about in datasets.EMBEDDED.items()]
-    for source in datasets.sources().values():
+    lines += [_wrapped(f"  {name:<15} {about}", " " * 18) for name, about in catalogue.EMBEDDED.items()]
+    for source in catalogue.SOURCES.values():
         lines.append(f"  {source.name:<15} {source.summary}")
         lines.append(f"{'':18}needs these, {source.form}:")
         lines += [f"{'':18}{name}" for name in source.files]
@@ -181,8 +181,9 @@ def _data_sets() -> str:
 
 
 def _run(given: list[str]) -> None:
-    from .experiments import experiment, options, sweep
-    from .experiments.distributed import processes_ended
+    from .experiments import catalogue
+    from .experiments.command import options, sweep
+    from .experiments.train.distributed import processes_ended
 
     if not given or given[0] in ("-h", "--help"):
         _print_experiments()
@@ -193,7 +194,7 @@ def _run(given: list[str]) -> None:
         from .experiments.errors import UsageError
 
         raise UsageError(f"the experiment's name comes before its options: layernorm run NAME {given[0]} ...")
-    chosen = experiment.find(given[0])
+    chosen = catalogue.find(given[0])
     request = options.parse(chosen, given[1:])
     with processes_ended():
         out = sweep.run(chosen, request)
@@ -202,11 +203,11 @@ def _run(given: list[str]) -> None:
 
 
 def _print_experiments() -> None:
-    from .experiments import experiment
+    from .experiments import catalogue
 
     print("usage: layernorm run EXPERIMENT [OPTIONS]\n")
     print("Runs an experiment, or goes on with it, and ends with its report.\n\nexperiments:")
-    found = [experiment.find(name) for name in experiment.EXPERIMENTS]
+    found = [catalogue.find(name) for name in catalogue.EXPERIMENTS]
     width = max(len(item.name) for item in found)
     for item in found:
         print(_wrapped(f"  {item.name:<{width}} {item.summary}", " " * (width + 3)))
@@ -219,7 +220,8 @@ def _print_experiments() -> None:
 
 
 def _sample(given: list[str]) -> None:
-    from .experiments import experiment, options, samples
+    from .experiments import catalogue
+    from .experiments.command import options, sample
     from .experiments.errors import UsageError
 
     if not given or given[0] in ("-h", "--help"):
@@ -229,23 +231,23 @@ def _sample(given: list[str]) -> None:
         return
     if given[0].startswith("-"):
         raise UsageError(f"the experiment's name comes before its options: layernorm sample NAME RUN {given[0]} ...")
-    chosen = experiment.find(given[0])
-    sampler = samples.sampler(chosen)
+    chosen = catalogue.find(given[0])
+    sampler = sample.sampler(chosen)
     asks_help = any(argument in ("-h", "--help") for argument in given[1:])
     if not asks_help and (len(given) < 2 or given[1].startswith("-")):
         raise UsageError(f"a run's folder comes before the options: layernorm sample {chosen.name} RUN [OPTIONS]")
     drawing, settings = options.parse_sample(chosen, sampler, ["--help"] if asks_help else given[2:])
-    for path in samples.draw(chosen, Path(given[1]), drawing, settings):
+    for path in sample.draw(chosen, Path(given[1]), drawing, settings):
         print(f"wrote {path}")
 
 
 def _print_samplers() -> None:
-    from .experiments import experiment
+    from .experiments import catalogue
 
     print("usage: layernorm sample EXPERIMENT RUN [OPTIONS]\n")
     print("Lets the network of a run draw or write, from the run's newest checkpoint.\n\nexamples:")
-    for name in experiment.EXPERIMENTS:
-        sampler = experiment.find(name).sampler
+    for name in catalogue.EXPERIMENTS:
+        sampler = catalogue.find(name).sampler
         if sampler is not None:
             print("\n".join(f"  {example}" for example in sampler.examples))
     print("\nlayernorm sample EXPERIMENT --help lists the options.")
@@ -263,14 +265,16 @@ def _report(parsed: argparse.Namespace) -> None:
 
 def _write_report(paths: list[Path], folder: Path) -> None:
     """Draws the report of the runs under some folders and prints its tables and its place."""
-    from .experiments import experiment, rendering, run_folder
+    from .experiments import catalogue
     from .experiments.errors import UsageError
+    from .experiments.report import rendering
+    from .experiments.runs import folder as run_folder
 
     runs, notes = run_folder.find(paths)
     kinds = sorted({run.experiment for run in runs})
     if len(kinds) > 1:
         raise UsageError(f"these are runs of several experiments ({', '.join(kinds)}); give those of one")
-    report = experiment.find(kinds[0]).report(runs)
+    report = catalogue.find(kinds[0]).report(runs)
     report.status[:0] = notes
     page = rendering.write(report, folder)
     rendering.show(report)
@@ -278,16 +282,16 @@ def _write_report(paths: list[Path], folder: Path) -> None:
 
 
 def _data(parsed: argparse.Namespace) -> None:
-    from .experiments import datasets
+    from .experiments.data import catalogue, source
 
     if parsed.action == "list":
-        for line in datasets.listing():
+        for line in catalogue.listing():
             print(line)
         return
-    if parsed.name in datasets.EMBEDDED:
-        print(f"{parsed.name}: {datasets.EMBEDDED[parsed.name]}")
+    if parsed.name in catalogue.EMBEDDED:
+        print(f"{parsed.name}: {catalogue.EMBEDDED[parsed.name]}")
         return
-    folder, facts = datasets.prepare(datasets.find(parsed.name), parsed.source)
+    folder, facts = source.prepare(catalogue.find(parsed.name), parsed.source)
     print(f"{parsed.name}: ready in {folder}")
     for name, value in facts.items():
         if name not in ("name", "folder"):
@@ -312,7 +316,8 @@ def _invariance(parsed: argparse.Namespace) -> None:
         end = f"all {len(listed)} verdicts are the paper's"
         print(end)
     if parsed.out is not None:
-        from .experiments import rendering, theory
+        from .experiments.report import rendering
+        from .experiments.theory import report as theory
 
         print(f"page: {rendering.write(theory.invariance(verdicts, f'With eps {parsed.eps:g}: {end}.'), parsed.out)}")
     if differ:
@@ -320,9 +325,10 @@ def _invariance(parsed: argparse.Namespace) -> None:
 
 
 def _geometry(parsed: argparse.Namespace) -> None:
-    from .experiments import rendering, theory
     from .experiments.errors import RunError, UsageError
-    from .experiments.files import make_folder
+    from .experiments.report import rendering
+    from .experiments.runs.files import make_folder
+    from .experiments.theory import report as theory
 
     if not 0 <= parsed.seed < _SEEDS:
         raise UsageError(f"expected --seed to lie in 0..{_SEEDS - 1}, got {parsed.seed}")
@@ -346,7 +352,8 @@ def _doctor(parsed: argparse.Namespace) -> None:
     import torch
 
     from . import backends
-    from .experiments import datasets, environment
+    from .experiments.data import catalogue
+    from .experiments.runs import environment
 
     cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     sections: dict[str, list[tuple[str, str]]] = {
@@ -371,7 +378,7 @@ def _doctor(parsed: argparse.Namespace) -> None:
         for name, value in lines:
             print(f"  {name:<14} {value}")
     print("data sets")
-    for line in datasets.listing():
+    for line in catalogue.listing():
         print(f"  {line}")
 
 

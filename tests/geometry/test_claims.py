@@ -7,8 +7,9 @@ import torch
 
 from layernorm import cli
 from layernorm import geometry as geo
-from layernorm.experiments import theory
-from layernorm.experiments.mnist_data import Cases, Images
+from layernorm.experiments.data import digits
+from layernorm.experiments.data.mnist import Cases, Images
+from layernorm.experiments.theory import report as theory
 
 ROOT = Path(__file__).parents[2]
 DATA = geo.Data(torch.rand(40, 64, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 10)
@@ -105,7 +106,7 @@ def a_finding(as_stated=True):
 
 
 def test_the_command_writes_its_page_and_says_all_claims(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(theory, "load_digits", digits_of(DATA))
+    monkeypatch.setattr(digits, "load", digits_of(DATA))
     assert cli.main(["geometry", "--out", str(tmp_path / "new" / "theory")]) == 0
     said = capsys.readouterr().out
     assert said.endswith(f"\nall {len(CLAIMS)} claims were measured as stated\n")

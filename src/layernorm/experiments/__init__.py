@@ -1,5 +1,6 @@
-"""The paper's experiments: one file an experiment, and beside them what all of them share.
+"""The paper's experiments: one folder an experiment, and beside them the rooms that all of them share.
 
-Reading order: `experiment.py` (what an experiment is), `mnist.py` (one of them), `training.py` (the loop), `sweep.py`
-(what `layernorm run` does), `report.py` (what it ends in). Nothing here is imported by `import layernorm`.
+Reading order: `protocol.py` (what an experiment is), `mnist/` (one of them), `train/` (the loop), `command/` (what
+`layernorm run` and `layernorm sample` do), `report/` (what a run ends in). Nothing here is imported by
+`import layernorm`.
 """

@@ -1,0 +1,1 @@
+"""What `layernorm run` and `layernorm sample` do. May import every room."""

@@ -1,0 +1,183 @@
+"""An experiment's command line: its configuration's fields and what every experiment takes, read by tyro."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import textwrap
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from ..errors import UsageError, unknown
+from ..protocol import Experiment, Sampler, SampleSettings, check_ranges, flag, option, swept
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where and with what to run. Only `precision` is part of what a run is; the rest may change on resuming."""
+
+    data: Path | None = option(None, "folder with the data set's files (else $LAYERNORM_DATA/NAME, cache, download)")
+    out: Path | None = option(None, "folder for runs and report (else runs/EXPERIMENT-PRESET-CHANGED_VALUES)")
+    restart: bool = option(False, "begin again: forget what these runs left in the folder")
+    threads: int = option(0, "processor threads (0: torch's choice)", least=0)
+    device: Literal["auto", "cpu", "cuda"] = option("auto", "where to compute; auto takes a GPU if there is one")
+    precision: Literal["float32", "bfloat16"] = option("float32", "bfloat16: mixed precision by autocast")
+    checkpoint_seconds: float = option(30.0, "seconds between checkpoints", least=0)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command asks for: the runs in their order, and how to make them."""
+
+    preset: str
+    configs: list[Any]
+    settings: Settings
+
+
+def parse(experiment: Experiment, arguments: Sequence[str]) -> Request:
+    """Reads the options of `layernorm run EXPERIMENT`.
+
+    Raises:
+        UsageError: a name is unknown or a value does not fit. (tyro itself exits with 2 on malformed options.)
+    """
+    import tyro
+
+    preset_name = _preset_name(experiment, arguments)
+    preset = experiment.presets[preset_name]
+    presets = "; ".join(f"{name}: {preset.summary}" for name, preset in experiment.presets.items())
+    config_fields = list(_fields(type(preset.config), {**vars(preset.config), **preset.several}))
+    setting_fields = list(_fields(Settings, vars(Settings(threads=experiment.threads))))
+    names = Literal[tuple(experiment.presets)]  # type: ignore[valid-type]  # made from data
+    preset_field = ("preset", Annotated[names, tyro.conf.arg(help=presets)], preset_name)
+    options = dataclasses.make_dataclass("Options", [preset_field, *config_fields, *setting_fields])
+    _suggest(options, arguments)
+    parsed: Any = tyro.cli(
+        options,
+        prog=f"layernorm run {experiment.name}",
+        description=_description(experiment),
+        args=list(arguments),
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    values = vars(parsed)
+    try:
+        settings = Settings(**{field.name: values[field.name] for field in dataclasses.fields(Settings)})
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if experiment.embedded and settings.data is not None:
+        raise UsageError(f"--data: {experiment.name} has its data from a package, there is no folder to give")
+    return Request(preset_name, list(_configs(type(preset.config), values)), settings)
+
+
+def parse_sample(experiment: Experiment, sampler: Sampler, arguments: Sequence[str]) -> tuple[Any, SampleSettings]:
+    """Reads what follows the run's folder in `layernorm sample EXPERIMENT RUN`: the sampler's options and the settings.
+
+    Raises:
+        UsageError: a value does not fit. (tyro itself exits with 2 on malformed options.)
+    """
+    import tyro
+
+    kinds = (sampler.options, SampleSettings)
+    fields = [field for kind in kinds for field in _fields(kind, _defaults(kind))]
+    options = dataclasses.make_dataclass("Options", fields)
+    _suggest(options, arguments)
+    parsed: Any = tyro.cli(
+        options,
+        prog=f"layernorm sample {experiment.name} RUN",
+        description=_head([f"Lets the network of a run of {experiment.name} draw."], sampler.examples),
+        args=list(arguments),
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    try:
+        found = [
+            kind(**{field.name: getattr(parsed, field.name) for field in dataclasses.fields(kind)}) for kind in kinds
+        ]
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return found[0], found[1]
+
+
+def _defaults(kind: Any) -> dict[str, Any]:
+    return {field.name: field.default for field in dataclasses.fields(kind)}
+
+
+def _description(experiment: Experiment) -> str:
+    """The head of an experiment's help."""
+    paragraphs = [
+        experiment.summary,
+        "Options that take several values make one run for each combination. "
+        "The same command resumes what was interrupted.",
+    ]
+    return _head(paragraphs, experiment.examples)
+
+
+def _head(paragraphs: Sequence[str], examples: Sequence[str]) -> str:
+    """Paragraphs and examples in 80 columns."""
+    # tyro joins lines, but for those that are indented
+    texts = [textwrap.fill(paragraph, 80, subsequent_indent="  ") for paragraph in paragraphs]
+    return "\n\n".join([*texts, "\n".join(["Examples:", *(f"  {example}" for example in examples)])])
+
+
+def _fields(kind: type, defaults: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """A dataclass's fields as options; one that takes several values becomes a tuple."""
+    import tyro
+
+    types = typing.get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        several, kind_of_value = field.metadata["several"], types[field.name]
+        annotation = tuple[kind_of_value, ...] if several else kind_of_value  # type: ignore[valid-type]
+        metavar = "DIR" if kind_of_value == Path | None else None
+        about = tyro.conf.arg(name=several, metavar=metavar, help=field.metadata["doc"])
+        yield field.name, Annotated[annotation, about], defaults[field.name]
+
+
+def _configs(kind: type, values: dict[str, Any]) -> Iterator[Any]:
+    """One configuration for each combination of the values, in the order of running."""
+    several = swept(kind)
+    for field in several:
+        if not values[field.name]:
+            raise UsageError(f"{flag(field)} needs at least one value")
+    order = [field.name for field in sorted(several, key=lambda field: not field.metadata["outermost"])]
+    single = {field.name: values[field.name] for field in dataclasses.fields(kind) if field.name not in order}
+    for combination in itertools.product(*(dict.fromkeys(values[name]) for name in order)):
+        try:
+            yield kind(**single, **dict(zip(order, combination, strict=True)))
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+
+
+def _preset_name(experiment: Experiment, arguments: Sequence[str]) -> str:
+    """The preset has to be known before the other options: it sets their defaults."""
+    name = experiment.default_preset
+    for position, argument in enumerate(arguments):
+        if argument == "--preset" and position + 1 < len(arguments):
+            name = arguments[position + 1]
+        elif argument.startswith("--preset="):
+            name = argument.partition("=")[2]
+    if name not in experiment.presets:
+        raise unknown("preset", name, experiment.presets)
+    return name
+
+
+def _suggest(options: type, arguments: Sequence[str]) -> None:
+    """Checks options with a fixed choice of values, to suggest the nearest one (tyro only lists them)."""
+    choices: dict[str, tuple] = {}
+    for name, hint in typing.get_type_hints(options).items():
+        several = typing.get_origin(hint) is tuple
+        literal = typing.get_args(hint)[0] if several else hint
+        if typing.get_origin(literal) is Literal:
+            choices[f"--{name.replace('_', '-')}"] = typing.get_args(literal)
+    current = ""
+    for argument in arguments:
+        if argument.startswith("--"):
+            current, _, value = argument.partition("=")
+            current = current.replace("_", "-")
+        else:
+            value = argument
+        if value and current in choices and value not in choices[current]:
+            raise unknown(current.removeprefix("--"), value, choices[current])

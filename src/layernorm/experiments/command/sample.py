@@ -1,0 +1,57 @@
+"""What `layernorm sample` does: a run's network, rebuilt from its configuration and newest checkpoint, draws."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..catalogue import EXPERIMENTS, find
+from ..errors import RunError, UsageError
+from ..protocol import Experiment, Sampler, SampleSettings
+from ..runs import folder
+from ..runs.files import make_folder
+from ..runs.folder import Run
+
+
+def sampler(experiment: Experiment) -> Sampler:
+    """An experiment's sampler.
+
+    Raises:
+        UsageError: it has none; the message says which have.
+    """
+    if experiment.sampler is None:
+        able = [name for name in EXPERIMENTS if find(name).sampler is not None]
+        raise UsageError(f"{experiment.name} has nothing to sample; there are: {', '.join(able) or 'none'}")
+    return experiment.sampler
+
+
+def find_run(experiment: Experiment, path: Path) -> Run:
+    """The run in a folder.
+
+    Raises:
+        RunError: it is no run's folder, holds a run of another experiment, or the run has no checkpoint yet.
+    """
+    if not path.is_dir():
+        raise RunError(f"{path} is not a folder; give the folder of one run")
+    run = folder.read(path)
+    if run.experiment != experiment.name:
+        raise RunError(f"{path} holds a run of {run.experiment}, not of {experiment.name}")
+    if not (path / folder.CHECKPOINT).exists():
+        raise RunError(f"the run in {path} has no checkpoint yet")
+    return run
+
+
+def draw(experiment: Experiment, path: Path, options: Any, settings: SampleSettings) -> Sequence[Path]:
+    """Lets the network of the run in a folder draw.
+
+    Returns:
+        the files written.
+
+    Raises:
+        RunError, UsageError: as the message says.
+    """
+    run = find_run(experiment, path)
+    settings = dataclasses.replace(settings, out=make_folder(settings.out or path / "samples"))
+    return sampler(experiment).sample(run, options, settings)

@@ -1,0 +1,113 @@
+"""What `layernorm run` does: every run of the request, then the report."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import UsageError
+from ..protocol import Experiment, swept
+from ..runs.folder import RunFolder
+from ..train import distributed
+from ..train.batches import NOISE, derive_seed
+from ..train.loop import Fit
+from ..train.progress import Progress, duration, glance, progress
+from .options import Request, Settings
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+def out_folder(experiment: Experiment, request: Request) -> Path:
+    """Where the runs go unless --out says it: what makes them other runs than the preset's is in the folder's name."""
+    if request.settings.out is not None:
+        return request.settings.out
+    preset, config = experiment.presets[request.preset].config, request.configs[0]
+    told_by_runs = {field.name for field in swept(type(config))}
+    names = [experiment.name, *([request.preset] if request.preset != experiment.default_preset else [])]
+    for name, value in vars(preset).items():
+        if name not in told_by_runs and getattr(config, name) != value:
+            names.append(f"{name.replace('_', '-')}-{getattr(config, name)}")
+    if request.settings.precision != Settings.precision:
+        names.append(request.settings.precision)
+    return Path("runs") / "-".join(names)
+
+
+def run(experiment: Experiment, request: Request) -> Path | None:
+    """Makes the runs that are not done yet.
+
+    Returns:
+        the folder that holds them, or None in a process that is not the main one.
+
+    Raises:
+        RunError, UsageError, Interrupted: as the message says; runs that are done stay done.
+    """
+    settings, out = request.settings, out_folder(experiment, request)
+    _check(experiment, request, out)
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    # else accelerate warns, and chooses by itself
+    os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
+    accelerator = distributed.accelerator(settings.device, settings.precision)
+    with progress(accelerator.is_main_process) as display:
+        for number, config in enumerate(request.configs, 1):
+            name = experiment.run_name(config)
+            display.begin(number, len(request.configs), name)
+            display.end(_run(experiment, request, config, out / name, accelerator, display))
+    return out if accelerator.is_main_process else None
+
+
+def _check(experiment: Experiment, request: Request, out: Path) -> None:
+    """Compares every configuration with the data, then with what its folder holds, before anything is made.
+
+    Finished runs need their data no more.
+    """
+    restart = request.settings.restart
+    wanted = {out / experiment.run_name(item): _identity(experiment, request, item) for item in request.configs}
+    for (path, identity), config in zip(wanted.items(), request.configs, strict=True):
+        if restart or not RunFolder(path).finished(identity):
+            data = experiment.load(config, request.settings.data)
+            try:
+                experiment.check(config, data)
+            except ValueError as error:
+                raise UsageError(str(error)) from error
+    for path, identity in wanted.items():
+        if not restart:
+            RunFolder(path).check_config(identity)
+
+
+def _identity(experiment: Experiment, request: Request, config: Any) -> dict[str, Any]:
+    """What makes a run this run and no other, as its folder keeps it."""
+    return {"experiment": experiment.name, **dataclasses.asdict(config), "precision": request.settings.precision}
+
+
+def _run(
+    experiment: Experiment, request: Request, config: Any, path: Path, accelerator: Accelerator, display: Progress
+) -> str:
+    """One run, and a note on how it went."""
+    settings = request.settings
+    folder = RunFolder(path, writes=accelerator.is_main_process)
+    wanted = _identity(experiment, request, config)
+    if not settings.restart:
+        folder.check_config(wanted)  # again: since all were compared, another command may have come here
+        if folder.done:
+            folder.check_whole()
+            return "done before"
+    data = experiment.load(config, settings.data)
+    task = experiment.task(config, data, accelerator)
+    with folder.open():
+        if settings.restart and folder.writes:
+            folder.clear()
+        accelerator.wait_for_everyone()  # nobody looks into the folder before the main process has cleared it
+        folder.check_data(data.facts)
+        accelerator.wait_for_everyone()  # nor does the main process write before everyone has looked
+        folder.start(wanted)
+        torch.manual_seed(derive_seed(config.seed, NOISE, accelerator.process_index))
+        fit = Fit(task, folder, accelerator, data.facts, settings.checkpoint_seconds)
+        metrics = fit.run(display)
+        accelerator.free_memory()
+        return f"{glance(task.shown, metrics)}{duration(fit.state.seconds)}"

@@ -1,0 +1,64 @@
+"""Which data sets there are, and where each is found here. A new one is its file and its name here."""
+
+from __future__ import annotations
+
+import textwrap
+
+from ..errors import RunError, unknown
+from . import digits
+from .binarized_mnist import BINARIZED_MNIST
+from .iam import IAM
+from .mnist import MNIST
+from .source import Source, lack, places
+
+SOURCES = {source.name: source for source in (MNIST, BINARIZED_MNIST, IAM)}
+"""All published data sets, by name."""
+
+EMBEDDED = {"digits": digits.SUMMARY}
+"""Data sets that need no files, with a line about each."""
+
+
+def listing() -> list[str]:
+    """Lines of at most 80 columns: what each data set is, and where it is found here or why it is not."""
+    lines = []
+    for name, summary in EMBEDDED.items():
+        lines += _wrapped(f"{name:<15} {summary}", " " * 16)
+    for source in SOURCES.values():
+        lines.append(f"{source.name:<15} {source.summary}")
+        for text in _state(source):
+            lines += _wrapped(" " * 16 + text, " " * 18)
+    return lines
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    """Lines that keep paths and names whole, and leave room for an indent of two."""
+    return textwrap.wrap(text, 78, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _state(source: Source) -> list[str]:
+    """Where a data set is found; or what fetches it, and what is wrong with every place that was looked at."""
+    try:
+        reasons = []
+        for folder in places(source, None):
+            try:
+                lacking = lack(source, folder)
+            except RunError as error:
+                lacking = str(error)
+            if lacking is None:
+                return [f"found in {folder}"]
+            reasons.append(lacking)
+    except ModuleNotFoundError as error:
+        return [f"cannot be looked for without {error.name}: pip install 'layernorm[experiments]'"]
+    by_hand = "" if source.url else " --source DIR"
+    return [f"not here: layernorm data prepare {source.name}{by_hand}", *reasons]
+
+
+def find(name: str) -> Source:
+    """The data set of this name.
+
+    Raises:
+        UsageError: there is none; the nearest name is suggested.
+    """
+    if name not in SOURCES:
+        raise unknown("data set", name, [*SOURCES, *EMBEDDED])
+    return SOURCES[name]

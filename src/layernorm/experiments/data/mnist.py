@@ -1,0 +1,144 @@
+"""MNIST from its four idx files."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import RunError, UsageError
+from . import idx, source
+
+_URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+
+_FILES = {  # name: (SHA-256 as published, SHA-256 of the uncompressed content)
+    "train-images-idx3-ubyte.gz": (
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    ),
+    "train-labels-idx1-ubyte.gz": (
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    ),
+    "t10k-images-idx3-ubyte.gz": (
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    ),
+    "t10k-labels-idx1-ubyte.gz": (
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Cases:
+    """Some labelled images.
+
+    Attributes:
+        images: uint8 `[M, N]`, one row an image.
+        labels: int64 `[M]`.
+    """
+
+    images: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, rows: slice) -> Cases:
+        return Cases(self.images[rows], self.labels[rows])
+
+    def to(self, device: torch.device) -> Cases:
+        """The same cases on a device."""
+        return Cases(self.images.to(device), self.labels.to(device))
+
+
+@dataclass(frozen=True)
+class Images:
+    """A data set of labelled images, split.
+
+    Attributes:
+        train, valid, test: the cases; `valid` is held out from the training set's end.
+        white: the pixel value that becomes 1.0.
+        facts: what records and reports tell about it.
+    """
+
+    train: Cases
+    valid: Cases
+    test: Cases
+    white: int
+    facts: dict[str, Any]
+
+
+def load(data: Path | None, held_out: int) -> Images:
+    """MNIST, or other idx files of its form.
+
+    Args:
+        data: the folder with the four files; None: wherever they are found, else downloaded.
+        held_out: cases at the end of the training set that are kept for validation.
+
+    Raises:
+        RunError: the files are missing or damaged.
+        UsageError: no case would be held out, or none left.
+    """
+    folder = source.locate(MNIST, data)
+    train, test, facts = _read(folder)
+    if not 0 < held_out < len(train):
+        raise UsageError(f"--held-out must lie in 1..{len(train) - 1} for the data in {folder}, got {held_out}")
+    return Images(train[: len(train) - held_out], train[len(train) - held_out :], test, 255, facts)
+
+
+@functools.lru_cache(maxsize=1)  # one command asks for every run
+def _read(folder: Path) -> tuple[Cases, Cases, dict[str, Any]]:
+    """The training cases, the test cases and the facts of the files in a folder."""
+    digests, arrays = {}, []
+    for name in _FILES:
+        path = source.find_file(MNIST, folder, name)
+        if path is None:
+            raise RunError(f"{folder} lacks {name}")
+        array, digests[name] = idx.read(path, 3 if "images" in name else 1)
+        arrays.append(array)
+    original = all(digests[name] == content for name, (_, content) in _FILES.items())
+    facts = {
+        "name": "mnist",
+        "fingerprint": source.fingerprint(digests),
+        "original": original,
+        "folder": str(folder),
+    }
+    return _cases(folder, *arrays[:2]), _cases(folder, *arrays[2:]), facts
+
+
+def _cases(folder: Path, images: np.ndarray, labels: np.ndarray) -> Cases:
+    if len(images) != len(labels) or not len(images):
+        raise RunError(f"{folder}: {len(images)} images do not go with {len(labels)} labels")
+    if labels.max() > 9:
+        raise RunError(f"{folder}: a label is {labels.max()}, they must lie in 0..9")
+    # copied: the arrays are read-only views of the file's bytes
+    return Cases(torch.from_numpy(images.reshape(len(images), -1).copy()), torch.from_numpy(labels.astype(np.int64)))
+
+
+def _spellings(name: str) -> tuple[str, ...]:
+    plain = name.removesuffix(".gz")
+    dotted = plain.replace("-idx", ".idx")
+    return name, plain, dotted, f"{dotted}.gz"
+
+
+def _check(folder: Path) -> dict[str, Any]:
+    train, test, facts = _read(folder)
+    return {"train": len(train), "test": len(test), **facts}
+
+
+MNIST = source.Source(
+    name="mnist",
+    summary="70,000 handwritten digits of 28 x 28 pixels (12 MB)",
+    url=_URL,
+    files={name: published for name, (published, _) in _FILES.items()},
+    spellings=_spellings,
+    check=_check,
+)

@@ -1,0 +1,231 @@
+"""A data set of a few published files: where it is looked for, how it gets there, and how it is told apart.
+
+Each is one `Source`; its loader asks `locate` for the folder and reads the files. An embedded data set has no source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import RunError, reason
+from ..runs.files import make_folder, write_atomic
+
+VARIABLE = "LAYERNORM_DATA"
+"""Environment variable: a folder with one folder a data set."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A published data set.
+
+    Attributes:
+        name: of the data set and of its folder.
+        summary: one line for `layernorm data list`.
+        url: the address under which the files lie; None if they must be put in place by hand.
+        files: every file's name and SHA-256 as published; the name as used in messages. Without an address an entry may
+            be a folder, and has no SHA-256.
+        spellings: other names under which a file is found, by its name.
+        check: reads the data set in a folder, raises RunError if it is damaged, and returns facts to print.
+        form: what `files` are, in messages.
+        packed: the name of a file that stands for all of them; `prepare` makes it, so that they are parsed once.
+        pack: (folder with `files`) -> the content of `packed`.
+        terms: where to get what must be put in place by hand.
+    """
+
+    name: str
+    summary: str
+    url: str | None
+    files: Mapping[str, str]
+    spellings: Callable[[str], tuple[str, ...]]
+    check: Callable[[Path], dict[str, Any]]
+    form: str = "plain or gzipped"
+    packed: str | None = None
+    pack: Callable[[Path], bytes] | None = None
+    terms: str = ""
+
+
+def cache() -> Path:
+    """The folder into which downloads go: the system's cache folder for `layernorm`."""
+    import pooch
+
+    return Path(pooch.os_cache("layernorm"))
+
+
+def places(source: Source, data: Path | None) -> list[Path]:
+    """The folders in which a data set is looked for, in this order."""
+    if data is not None:
+        return [data]
+    root = os.environ.get(VARIABLE)
+    return [*([Path(root) / source.name] if root else []), cache() / source.name]
+
+
+def find_file(source: Source, folder: Path, name: str) -> Path | None:
+    """A data set's file in a folder, under any of its spellings (which may lie in folders of it)."""
+    try:
+        names = set(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise RunError(f"cannot read {folder}: {reason(error)}") from error
+    found = (folder / other for other in source.spellings(name) if other.partition("/")[0] in names)
+    return next((path for path in found if path.exists()), None)
+
+
+def missing(source: Source, folder: Path) -> list[str]:
+    """The files that a folder lacks."""
+    return [name for name in source.files if find_file(source, folder, name) is None]
+
+
+def lack(source: Source, folder: Path) -> str | None:
+    """What a folder lacks of a data set, in words; None if it has all files, or the packed one."""
+    if packed_in(source, folder) is not None:
+        return None
+    absent = missing(source, folder)
+    if not absent:
+        return None
+    if not folder.is_dir():
+        return f"{folder} is a file, not a folder" if folder.exists() else f"there is no folder {folder}"
+    return f"{folder} lacks {', '.join(absent)} ({source.form}) of the data set {source.name!r}"
+
+
+def packed_in(source: Source, folder: Path) -> Path | None:
+    """The packed file in a folder; None if there is none."""
+    path = folder / source.packed if source.packed else None
+    return path if path is not None and path.is_file() else None
+
+
+def packed(source: Source, folder: Path) -> bytes:
+    """The packed form of a data set: read where the folder has it, else made from the files (slow).
+
+    Raises:
+        RunError: something cannot be read or is damaged.
+    """
+    path = packed_in(source, folder)
+    if path is None:
+        assert source.pack is not None
+        return source.pack(folder)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {reason(error)}") from error
+
+
+def locate(source: Source, data: Path | None, option: str = "--data") -> Path:
+    """The folder with a data set's files: given, named by the environment, in the cache, or downloaded into it.
+
+    Args:
+        option: of the command, by which the user could give a folder.
+
+    Raises:
+        RunError: it is nowhere and cannot be downloaded; the message says what to put where.
+    """
+    for folder in places(source, data):
+        lacking = lack(source, folder)
+        if lacking is None:
+            return folder
+        started = len(missing(source, folder)) < len(source.files) and folder != cache() / source.name
+        if started or data is not None:  # in the cache a download goes on
+            raise RunError(lacking)
+    return download(source, option)
+
+
+def download(source: Source, option: str = "--data") -> Path:
+    """Downloads a data set into the cache; every file's SHA-256 is checked before it takes its name."""
+    import pooch
+
+    if source.url is None:
+        raise RunError(_by_hand(source, cache() / source.name, option))
+    folder = make_folder(cache() / source.name)
+    pooch.get_logger().setLevel("WARNING")
+    for name, digest in source.files.items():
+        if find_file(source, folder, name) is not None:
+            continue
+        try:
+            pooch.retrieve(
+                source.url + name, known_hash=f"sha256:{digest}", fname=name, path=folder,
+                downloader=pooch.HTTPDownloader(progressbar=_Bar(name), timeout=30),
+            )  # fmt: skip
+        except ValueError as error:  # pooch's error for a wrong hash; it has removed the file
+            raise RunError(f"{source.url}{name} has a wrong checksum; it was not kept. Try again later") from error
+        except OSError as error:  # requests' errors and a full disk alike
+            why = reason(error) if error.errno else "no connection"
+            raise RunError(f"cannot download {source.url}{name} ({why}). {_by_hand(source, folder, option)}") from error
+    return folder
+
+
+def prepare(source: Source, origin: Path | None) -> tuple[Path, dict[str, Any]]:
+    """Puts a data set into the cache, from a folder or by downloading it, and checks it.
+
+    Returns:
+        the folder, and the facts that the check returned.
+    """
+    if origin is None:
+        folder = locate(source, None, "--source")
+        return folder, source.check(folder)
+    lacking = lack(source, origin)
+    if lacking is not None:
+        raise RunError(lacking)
+    facts = source.check(origin)  # before anything is written
+    folder = make_folder(cache() / source.name)
+    if source.packed:
+        write_atomic(folder / source.packed, packed(source, origin))
+        return folder, facts
+    for name in source.files:
+        path = find_file(source, origin, name)
+        assert path is not None
+        for other in source.spellings(name):  # an older copy under another spelling would be found first
+            (folder / other).unlink(missing_ok=True)
+        write_atomic(folder / path.name, path.read_bytes())
+    return folder, facts
+
+
+def fingerprint(digests: Mapping[str, str]) -> str:
+    """One SHA-256 for a set of files, from the SHA-256 of each one's uncompressed content."""
+    lines = "".join(f"{name} {digest}\n" for name, digest in sorted(digests.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _by_hand(source: Source, folder: Path, option: str) -> str:
+    if source.url is None:
+        return (
+            f"the data set {source.name!r} is not here: {source.terms}. Then: layernorm data prepare {source.name} "
+            f"--source DIR, the folder with {', '.join(source.files)}; or give that folder with {option}"
+        )
+    return (
+        f"Put {', '.join(source.files)} ({source.form}) into {folder}, or into a folder of your own "
+        f"and give it with {option}, or into a folder named {source.name} under ${VARIABLE}"
+    )
+
+
+class _Bar:
+    """A download's progress, in the form that pooch asks for."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.total, self.done, self.shown = name, 0, 0, -1
+
+    def update(self, count: int) -> None:
+        self.done = min(self.done + count, self.total)  # pooch counts whole chunks
+        self._show()
+
+    def reset(self) -> None:
+        self.done = 0
+
+    def close(self) -> None:
+        self._show(last=True)
+
+    def _show(self, last: bool = False) -> None:
+        import sys
+
+        percent = 100 * self.done // self.total if self.total else 0
+        if sys.stderr.isatty():
+            end = "\n" if last else ""
+            print(f"\rdownloading {self.name}: {percent} %", end=end, file=sys.stderr, flush=True)
+        elif last or percent // 25 > self.shown:
+            self.shown = percent // 25
+            if not last:
+                print(f"downloading {self.name}: {percent} % of {self.total / 1e6:.1f} MB", file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""Experiment 6.4: DRAW on binarised MNIST."""

@@ -1,0 +1,123 @@
+"""Experiment 6.4: DRAW on binarised MNIST, Figure 4. Layer norm on the cell of both LSTMs against none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from ..data import binarized_mnist
+from ..data.binarized_mnist import Binarized
+from ..protocol import Experiment, Preset, Task, check_most
+from ..train.batches import EVALUATION, Shuffled, derive_seed
+from . import report, samples
+from .network import Config, build
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+CHUNK = 500
+"""Cases that are evaluated together; the evaluation's noise is drawn chunk by chunk."""
+
+
+def check(config: Config, data: Binarized) -> None:
+    """Compares a configuration with the number of training cases.
+
+    Raises:
+        ValueError: there are too few; the message names the option.
+    """
+    check_most(config, "batch_size", len(data.train), "training cases")
+
+
+def task(config: Config, data: Binarized, accelerator: Accelerator) -> Task:
+    """One run: the network, Adam, and the bound as the loss."""
+    device = accelerator.device
+    train, test = data.train.to(device), data.test.to(device)
+    order = Shuffled(len(train), config.batch_size, config.seed, accelerator.process_index, accelerator.num_processes)
+    model = build(config)
+
+    def loss(model: nn.Module, update: int) -> Tensor:
+        rows, size = order.share(update)
+        images = train.index_select(0, rows.to(device)).float()
+        noise = torch.randn(config.glimpses, len(images), config.latent, device=device)
+        parts = model(images, noise)
+        return (parts.kl.sum() + parts.reconstruction.sum()) / size
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        return measure(model, test, config)
+
+    def clip(model: nn.Module) -> None:
+        nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+
+    return Task(
+        model=model,
+        optimizer=torch.optim.Adam(model.parameters(), lr=config.learning_rate, fused=True),
+        updates=config.epochs * order.updates_per_epoch,
+        evaluate_every=config.evaluate_every or order.updates_per_epoch,
+        updates_per_epoch=order.updates_per_epoch,
+        loss=loss,
+        evaluate=evaluate,
+        seen=order.seen,
+        shown={"test_bound": "test bound {:.1f}"},
+        before_step=clip,
+    )
+
+
+def measure(model: nn.Module, cases: Tensor, config: Config) -> dict[str, float]:
+    """The bound and its parts in nats, means over all cases `[M, 784]`.
+
+    The noise follows from the configuration's seed alone: every evaluation, and every norm, has the same.
+    """
+    generator = torch.Generator().manual_seed(derive_seed(config.seed, EVALUATION))
+    kl = reconstruction = 0.0
+    for part in cases.split(CHUNK):
+        noise = torch.randn(config.glimpses, len(part), config.latent, generator=generator).to(part.device)
+        parts = model(part.float(), noise)
+        kl += float(parts.kl.double().sum())
+        reconstruction += float(parts.reconstruction.double().sum())
+    count = len(cases)
+    return {
+        "test_bound": (kl + reconstruction) / count,
+        "test_kl": kl / count,
+        "test_reconstruction": reconstruction / count,
+    }
+
+
+def load(config: Config, data: Path | None) -> Binarized:
+    """The data set, the same for every configuration."""
+    return binarized_mnist.load(data)
+
+
+_NORMS = ("none", "layer")
+
+EXPERIMENT = Experiment(
+    name="draw",
+    summary="DRAW, a generative model of binarised MNIST (6.4, Figure 4): layer norm on the LSTMs' cells against none",
+    examples=(
+        "layernorm run draw --preset laptop",
+        "layernorm run draw --preset paper --epochs 100 --out runs/draw-figure4",
+        "layernorm run draw --norm layer rms --glimpses 8 --epochs 1 --data ~/amat",
+    ),
+    presets={
+        "laptop": Preset(
+            "8 epochs of 8 glimpses, read through a 5 x 5 grid; two seeds",
+            Config(epochs=8, glimpses=8, read_size=5, deviation=0.03, evaluate_every=184),
+            {"norm": _NORMS, "seed": (0, 1)},
+        ),
+        "smoke": Preset(
+            "1 epoch of 2 glimpses, 16 hidden units",
+            Config(epochs=1, glimpses=2, hidden=16, latent=8, evaluate_every=196),
+            {"norm": _NORMS, "seed": (0,)},
+        ),
+        "paper": Preset(
+            "the paper's protocol: 64 glimpses, 200 epochs; three seeds", Config(), {"norm": _NORMS, "seed": (0, 1, 2)}
+        ),
+    },
+    load=load,
+    check=check,
+    task=task,
+    report=report.report,
+    sampler=samples.SAMPLER,
+)

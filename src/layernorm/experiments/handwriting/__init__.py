@@ -1,0 +1,1 @@
+"""Experiment 6.5: handwriting synthesis on IAM-OnDB."""

@@ -1,0 +1,116 @@
+"""Experiment 6.5: handwriting synthesis on IAM-OnDB, Figure 5. Layer norm in three LSTMs against none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from ..data import iam
+from ..data.iam import Handwriting, Sequences
+from ..protocol import Experiment, Preset, Task, check_most
+from ..train.batches import Shuffled
+from . import report, samples
+from .mixture import log_density
+from .network import Config, build
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+def check(config: Config, data: Handwriting) -> None:
+    """Compares a configuration with the number of lines.
+
+    Raises:
+        ValueError: there are too few; the message names the option.
+    """
+    for name, kind in (("batch_size", "train"), ("valid_lines", "valid")):
+        check_most(config, name, data.facts[kind], "lines")
+
+
+def task(config: Config, data: Handwriting, accelerator: Accelerator) -> Task:
+    """One run: the network, Adam, and what a batch's loss is."""
+    device = accelerator.device
+    train = data.sequences(valid=False, points=config.points)
+    valid = data.sequences(valid=True, points=config.points)
+    if config.valid_lines:
+        valid = valid[torch.arange(config.valid_lines) * len(valid) // config.valid_lines]
+    order = Shuffled(len(train), config.batch_size, config.seed, accelerator.process_index, accelerator.num_processes)
+    model = build(config)
+
+    def loss(model: nn.Module, update: int) -> Tensor:
+        rows, size = order.share(update)
+        # every process has to have gradients, also one that gets none of a small batch's lines
+        lines = train[rows] if len(rows) else train[:1]
+        return nats(model, lines.to(device)).sum() * (len(rows) > 0) / size
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        parts = [nats(model, valid[start : start + 64].to(device)) for start in range(0, len(valid), 64)]
+        total = float(torch.cat(parts).double().sum())
+        return {"valid_nll": 500 * total / int(valid.lengths.sum()), "valid_nll_line": total / len(valid)}
+
+    return Task(
+        model=model,
+        optimizer=torch.optim.Adam(model.parameters(), lr=config.learning_rate, fused=True),
+        updates=config.updates,
+        evaluate_every=config.evaluate_every,
+        updates_per_epoch=order.updates_per_epoch,
+        loss=loss,
+        evaluate=evaluate,
+        seen=order.seen,
+        shown={"valid_nll": "valid. NLL {:.1f}"},
+    )
+
+
+def nats(model: nn.Module, lines: Sequences) -> Tensor:
+    """The negative log-likelihood of each line `(B,)`, in nats; of the padding nothing counts."""
+    T, U = int(lines.lengths.max()), int(lines.characters.max())
+    points = lines.points[:, : T + 1].transpose(0, 1).contiguous()
+    y = model(points[:-1], lines.text[:, :U], lines.characters)
+    inside = torch.arange(T, device=points.device)[:, None] < lines.lengths
+    # where, not a product: what the network says beyond a line's end may be infinite
+    return -torch.where(inside, log_density(y.float(), points[1:]), 0.0).sum(0)
+
+
+def load(config: Config, data: Path | None) -> Handwriting:
+    """The data set of a configuration."""
+    return iam.load(data)
+
+
+_NORMS = ("none", "layer")
+
+EXPERIMENT = Experiment(
+    name="handwriting",
+    summary="handwriting synthesis on IAM-OnDB (6.5, Figure 5): layer norm in three LSTMs against none",
+    examples=(
+        "layernorm data prepare iam-ondb --source ~/iam-ondb",
+        "layernorm run handwriting --preset laptop",
+        "layernorm run handwriting --norm layer weight --seeds 0 --updates 300",
+    ),
+    presets={
+        "laptop": Preset(
+            "600 updates on lines of 200 points, 64 lines to evaluate on, two seeds",
+            Config(updates=600, points=200, evaluate_every=20, valid_lines=64),
+            {"norm": _NORMS, "seed": (0, 1)},
+        ),
+        "smoke": Preset(
+            "4 updates on lines of 40 points, 16 units",
+            Config(updates=4, points=40, units=16, evaluate_every=2, valid_lines=4, batch_size=4),
+            {"norm": _NORMS, "seed": (0,)},
+        ),
+        "paper": Preset(
+            "the paper's protocol: lines of 500 points; 20,000 updates, three seeds",
+            Config(),
+            {"norm": _NORMS, "seed": (0, 1, 2)},
+        ),
+    },
+    load=load,
+    check=check,
+    task=task,
+    report=report.report,
+    # Two threads wait for each other between the small operations of 500 steps.
+    threads=1,
+    sampler=samples.SAMPLER,
+)

@@ -1,0 +1,156 @@
+"""Graves' synthesis network: three LSTMs with skips, a soft window on the text, a mixture density of the next point.
+
+Letters in shapes: T points, B batch, U characters, H units, K window components, M mixture components.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import layernorm as ln
+
+from ..data.iam import ALPHABET
+from ..protocol import check_ranges, option, seed_option
+from ..train.batches import INIT, derive_seed
+from .scan import Cell, scan, window_step
+
+OUTPUT_LIMIT, INPUT_LIMIT = 100.0, 10.0
+"""Derivatives of a sequence's loss are cut to these: by the network's outputs, and by the inputs of each LSTM."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Options of the experiment; the defaults are the paper's protocol."""
+
+    norm: Literal["none", "layer", "rms", "weight"] = option(
+        "layer",
+        "what is normalised in the LSTMs: nothing, summed inputs and cells (layer, rms), weights",
+        several="norm",
+    )
+    seed: int = seed_option("of the initial weights and of the order of the training lines")
+    updates: int = option(20000, "of the weights", least=1)
+    batch_size: int = option(8, "training lines in a batch, over all processes together", least=1)
+    points: int = option(500, "lines are cut to so many points", least=1)
+    units: int = option(400, "in each of the three LSTMs", least=1)
+    mixtures: int = option(20, "Gaussians in the density of the next point", least=1)
+    learning_rate: float = option(1e-3, "Adam's step size", above=0)
+    evaluate_every: int = option(200, "updates between evaluations", least=1)
+    valid_lines: int = option(0, "evaluate on so many lines, spread over all 1438 (0: all)", least=0)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+class State(NamedTuple):
+    """Between two points: of the LSTMs h and c, of the window its place kappa `(B, K)` and reading w `(B, 57)`."""
+
+    first: tuple[Tensor, Tensor]
+    second: tuple[Tensor, Tensor]
+    third: tuple[Tensor, Tensor]
+    kappa: Tensor
+    reading: Tensor
+
+
+class Synthesis(nn.Module):
+    r"""The network.
+
+    .. math::
+        h^1_t &= \mathrm{LSTM}_1([x_t, w_{t-1}]) \qquad
+        (\hat\alpha, \hat\beta, \hat\kappa)_t = W h^1_t + b \\
+        \alpha &= e^{\hat\alpha},\ \beta = e^{\hat\beta},\ \kappa_t = \kappa_{t-1} + e^{\hat\kappa_t},\quad
+        \phi(t, u) = \sum_k \alpha^k_t e^{-\beta^k_t (\kappa^k_t - u)^2},\quad w_t = \sum_u \phi(t, u)\, c_u \\
+        h^2_t &= \mathrm{LSTM}_2([x_t, w_t, h^1_t]),\quad h^3_t = \mathrm{LSTM}_3([x_t, w_t, h^2_t]),\quad
+        \hat y_t = W [h^1_t, h^2_t, h^3_t] + b
+
+    Args:
+        norm: of the LSTMs: `None`, "layer", "rms" or "weight"; as `layernorm.LSTM` with `formula="paper"`: one
+            normalisation over the 4H summed inputs from x, w and the layer below together, one over those from h.
+        units: H.
+        mixtures, components: M and K.
+        pace: characters that each window component moves at a point in the beginning.
+
+    Source: Graves, "Generating Sequences With Recurrent Neural Networks", 2013, arXiv:1308.0850, section 5.
+    """
+
+    def __init__(
+        self, norm: str | None, units: int = 400, mixtures: int = 20, components: int = 10, pace: float = 0.05
+    ) -> None:
+        super().__init__()
+        characters = len(ALPHABET)
+        self.components = components
+        self.lstm1 = ln.LSTMCell(3 + characters, units, norm=norm)
+        self.lstm2 = ln.LSTM(3 + characters + units, units, norm=norm)
+        self.lstm3 = ln.LSTM(3 + characters + units, units, norm=norm)
+        self.window = nn.Linear(units, 3 * components)
+        self.output = nn.Linear(3 * units, 1 + 6 * mixtures)
+        nn.init.constant_(self.window.bias[2 * components :], math.log(pace))
+
+    def forward(self, points: Tensor, text: Tensor, characters: Tensor) -> Tensor:
+        """What the network says of the point after each.
+
+        Args:
+            points: `(T, B, 3)`.
+            text: `(B, U)`, codes.
+            characters: `(B,)`, of each text; what follows them has no weight.
+
+        Returns:
+            `(T, B, 121)`, for `mixture.log_density`.
+        """
+        codes = one_hot(text, characters, points.dtype)
+        limit = INPUT_LIMIT / points.shape[1]  # the loss is the mean over the batch
+        h1, reading = scan(Cell.of(self.lstm1), self.window.weight, self.window.bias, points, codes, limit)
+        h2, _ = self.lstm2(clipped(torch.cat([points, reading, h1], 2), limit))
+        h3, _ = self.lstm3(clipped(torch.cat([points, reading, h2], 2), limit))
+        return clipped(self.output(torch.cat([h1, h2, h3], 2)), OUTPUT_LIMIT / points.shape[1])
+
+    def start(self, batch: int) -> State:
+        """Before the first point: zeros."""
+        like = self.output.bias
+        h = like.new_zeros(batch, self.lstm1.hidden_size)
+        long = h[None]
+        reading = like.new_zeros(batch, len(ALPHABET))
+        return State((h, h), (long, long), (long, long), like.new_zeros(batch, self.components), reading)
+
+    def step(self, point: Tensor, codes: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+        """One point: the equations above as they stand, with the state carried by hand.
+
+        Args:
+            point: `(B, 3)`.
+            codes: `(B, U, 57)`, `one_hot` of the text.
+
+        Returns:
+            what the network says of the next point `(B, 121)`, `phi` `(B, U + 1)`, the new state.
+        """
+        first = self.lstm1(torch.cat([point, state.reading], 1), state.first)
+        phi, reading, kappa = window_step(self.window(first[0]), state.kappa, codes)
+        h2, second = self.lstm2(torch.cat([point, reading, first[0]], 1)[None], state.second)
+        h3, third = self.lstm3(torch.cat([point, reading, h2[0]], 1)[None], state.third)
+        y = self.output(torch.cat([first[0], h2[0], h3[0]], 1))
+        return y, phi, State(first, second, third, kappa, reading)
+
+
+def one_hot(text: Tensor, characters: Tensor, dtype: torch.dtype) -> Tensor:
+    """Codes `(B, U)` as rows `(B, U, 57)`, zero beyond each text's end."""
+    inside = torch.arange(text.shape[1], device=text.device) < characters[:, None]
+    return F.one_hot(text.long(), len(ALPHABET)).to(dtype) * inside[:, :, None]
+
+
+def clipped(tensor: Tensor, limit: float) -> Tensor:
+    """The same tensor; each element of its derivative is cut to +-limit on the way back."""
+    if tensor.requires_grad:
+        tensor.register_hook(lambda grad: grad.clamp(-limit, limit))
+    return tensor
+
+
+def build(config: Config) -> Synthesis:
+    """The network. One seed gives the same weights whatever the norm (but under weight norm, their directions)."""
+    with torch.random.fork_rng():
+        torch.manual_seed(derive_seed(config.seed, INIT))
+        norm = None if config.norm == "none" else config.norm
+        return Synthesis(norm, config.units, config.mixtures)

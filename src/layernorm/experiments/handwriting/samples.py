@@ -1,0 +1,158 @@
+"""A trained synthesis network writes a text: `layernorm sample handwriting`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..data import iam
+from ..errors import RunError
+from ..protocol import Sampler, SampleSettings, check_ranges, option
+from ..runs import restore
+from ..runs.files import write_atomic
+from ..runs.folder import Run
+from ..train.batches import NOISE, derive_seed
+from . import mixture, pen
+from .network import Config, Synthesis, build, one_hot
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to write, and how."""
+
+    text: str = option("", "what to write; digits and signs but . , ' are one character to the network")
+    bias: float = option(0.0, "0: as people write; 1 and more: neater, nearer to the most probable", least=0)
+    prime: str = option("", "in the hand of this line of the data set, as a01-020x-01")
+    seed: int = option(0, "of what is drawn", least=0)
+    points: int = option(0, "stop after so many points (0: 100 and 40 a character)", least=0)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        check_text(self.text)
+
+
+def check_text(text: str) -> None:
+    """Refuses what the network cannot be asked to write.
+
+    Printable ASCII is what the transcripts consist of: characters outside the network's alphabet, digits among them,
+    were its "non-letter" in training and are so here. Others it has never seen.
+
+    Raises:
+        ValueError: the text is empty, or has a character that no transcript could have.
+    """
+    if not text.strip():
+        raise ValueError("--text must say what to write, got nothing")
+    for character in text:
+        if not " " <= character <= "~":
+            raise ValueError(f"--text has the unknown character {character!r}; printable ASCII is known")
+
+
+def sample(run: Run, options: Options, settings: SampleSettings) -> Sequence[Path]:
+    """Writes an SVG, a PNG and an SVG in which the pen moves.
+
+    Raises:
+        UsageError: the text cannot be written.
+        RunError: the run or the data set (for `prime`) cannot be used; the message says why.
+    """
+    model, mean, deviation = trained(run)
+    prime = prime_text = None
+    if options.prime:
+        data = iam.load(settings.data)
+        line = iam.find_line(data, options.prime)
+        # in the deviations that the network knows, whatever other lines this data set has
+        prime, prime_text = replace(data, mean=mean, deviation=deviation).normalised(line), line.text
+    points, finished = write(model, options, prime, prime_text or "")
+    if not len(points):
+        print("nothing is written: the window was at the text's end before the first point")
+    if not finished:
+        print(f"stopped at {len(points)} points: the window has not read to the text's end")
+    strokes = pen.strokes(points, mean, deviation)
+    assert settings.out is not None
+    start = re.sub(r"[^a-z0-9]+", "-", options.text.lower()).strip("-")[:40] or "text"
+    primed = f"-{options.prime}" if options.prime else ""
+    stem = settings.out / f"{start}{primed}-bias{options.bias:g}-seed{options.seed}"
+    files = {
+        f"{stem}.svg": pen.svg(strokes, options.text),
+        f"{stem}.png": pen.png(strokes),
+        f"{stem}-moving.svg": pen.moving_svg(strokes, options.text),
+    }
+    for name, content in files.items():
+        write_atomic(Path(name), content)
+    return [Path(name) for name in files]
+
+
+def trained(run: Run) -> tuple[Synthesis, np.ndarray, np.ndarray]:
+    """A run's network with its newest weights, and the mean and deviation of the offsets that it was trained on."""
+    model, _ = restore.restore(network(run), run)
+    facts = run.environment["data"]
+    if "mean" not in facts or "deviation" not in facts:
+        raise RunError(f"{run.path} does not tell the offsets' mean and deviation (environment.json)")
+    return model, np.array(facts["mean"]), np.array(facts["deviation"])
+
+
+def network(run: Run) -> Synthesis:
+    """A run's network as it was before the first update."""
+    return build(restore.configuration(Config, run))
+
+
+@torch.no_grad()
+def write(
+    model: Synthesis, options: Options, prime: np.ndarray | None = None, prime_text: str = ""
+) -> tuple[np.ndarray, bool]:
+    """Lets the network write until its window has read the text.
+
+    Args:
+        model: in evaluation mode, on the CPU.
+        options: the text, the bias, the seed, the largest number of points.
+        prime: points `(N, 3)`, normalised, that are taken for the network's own before it begins.
+        prime_text: what they say.
+
+    Returns:
+        the points after the priming ones, normalised, `(n, 3)`, and whether the window came to the text's end:
+        phi(t, U + 1) was the largest.
+
+    Raises:
+        RunError: what the network says is not finite.
+    """
+    whole = f"{prime_text} {options.text}" if prime is not None else options.text
+    text = torch.from_numpy(iam.encode(whole))[None]
+    codes = one_hot(text, torch.tensor([len(whole)]), model.output.bias.dtype)
+    generator = torch.Generator().manual_seed(derive_seed(options.seed, NOISE))
+    state = model.start(1)
+    point = torch.zeros(1, 3)
+    if prime is not None:
+        for row in torch.from_numpy(prime)[:-1, None]:
+            _, _, state = model.step(row, codes, state)
+        point = torch.from_numpy(prime)[-1:]
+    limit = options.points or 100 + 40 * len(options.text)
+    written: list[np.ndarray] = []
+    for _ in range(limit):
+        y, phi, state = model.step(point, codes, state)
+        # past U + 1 in all components phi(t, U + 1) is the largest, though in float32 every phi may be 0
+        if int(phi.argmax()) == len(whole) or float(state.kappa.min()) > len(whole) + 1:
+            return _rows(written), True
+        if not y.isfinite().all():
+            raise RunError(f"the network's output is not finite after {len(written)} points: its training has diverged")
+        point = mixture.draw(y[0], options.bias, generator)[None]
+        written.append(point[0].numpy())
+    return _rows(written), False
+
+
+def _rows(points: list[np.ndarray]) -> np.ndarray:
+    return np.array(points, np.float64).reshape(len(points), 3)
+
+
+SAMPLER = Sampler(
+    options=Options,
+    sample=sample,
+    examples=(
+        "layernorm sample handwriting RUN --text 'Layer normalization'",
+        "layernorm sample handwriting RUN --text 'more of the same' --bias 1",
+        "layernorm sample handwriting RUN --text 'in her hand' --prime a01-020x-01",
+    ),
+)

@@ -1,0 +1,63 @@
+"""The network of experiment 6.6, two hidden layers with or without a norm, and the experiment's options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+
+from ... import BatchNorm, LayerNorm
+from ..protocol import check_ranges, option, seed_option
+from ..train.batches import INIT, derive_seed
+
+
+@dataclass(frozen=True)
+class Config:
+    """Options of the experiment; the defaults are the paper's protocol."""
+
+    norm: Literal["none", "layer", "batch"] = option(
+        "layer", "what is normalised: nothing; the hidden layers (layer); all layers (batch)", several="norm"
+    )
+    batch_size: int = option(
+        128,
+        "training cases in a batch, over all processes together",
+        several="batch-size",
+        mark="b",
+        outermost=True,
+        least=1,
+    )
+    seed: int = seed_option("of the initial weights and of the order of the training cases")
+    epochs: int = option(60, "passes over the training set", least=1)
+    hidden: int = option(1000, "units in each of the two hidden layers", least=1)
+    learning_rate: float = option(1e-3, "Adam's step size", above=0)
+    held_out: int = option(5000, "cases at the end of the training set kept for validation", least=1)
+    train_cases: int = option(0, "train on the first so many cases only (0: all)", least=0)
+    unbiased_up_to: int = option(4, "batch norm divides by M - 1 at batch sizes up to this one", least=0)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.norm == "batch" and self.batch_size == 1:
+            raise ValueError("--batch-size must be at least 2 for batch norm, got 1")
+
+
+def build(config: Config, inputs: int) -> nn.Sequential:
+    """The network: inputs - hidden - hidden - 10, ReLU. One seed gives the same linear weights whatever the norm."""
+    with torch.random.fork_rng():
+        torch.manual_seed(derive_seed(config.seed, INIT))
+        layers: list[nn.Module] = []
+        for width, wide in ((inputs, config.hidden), (config.hidden, config.hidden)):
+            layers += [nn.Linear(width, wide), *_norm(config, wide), nn.ReLU()]
+        layers.append(nn.Linear(config.hidden, 10))
+        if config.norm == "batch":  # "BN on all layers", the logits' too; layer norm leaves those alone
+            layers += _norm(config, 10)
+    return nn.Sequential(*layers)
+
+
+def _norm(config: Config, units: int) -> list[nn.Module]:
+    if config.norm == "layer":
+        return [LayerNorm(units)]
+    if config.norm == "batch":
+        return [BatchNorm(units, unbiased=config.batch_size <= config.unbiased_up_to)]
+    return []

@@ -1,0 +1,213 @@
+"""What an experiment is: a configuration with presets, a data set, a training task and a report.
+
+Every configuration has an option `seed`, and `norm` if norms are compared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    import torch
+    from accelerate import Accelerator
+
+    from .report.page import Report
+    from .runs.folder import Run
+
+
+def option(
+    default: Any,
+    doc: str,
+    *,
+    several: str | None = None,
+    mark: str = "",
+    outermost: bool = False,
+    least: float | None = None,
+    above: float | None = None,
+) -> Any:
+    """A field of a configuration.
+
+    Args:
+        default: its value unless a preset or the user says otherwise.
+        doc: one line; it becomes the option's help.
+        several: the command line's name for the option if it takes several values, each of them making runs of its own.
+        mark: what stands before such a value in the name of a run's folder: `s` for `-s0`.
+        outermost: whether all runs with one of its values are made before those with the next, as all norms of one seed
+            are before the next seed starts. The first such field of a configuration changes last.
+        least, above: a number must be at least the one, and greater than the other.
+    """
+    about = {"doc": doc, "several": several, "mark": mark, "outermost": outermost, "least": least, "above": above}
+    return field(default=default, metadata=about)
+
+
+def seed_option(doc: str) -> Any:
+    """The field `seed` of a configuration: given by `--seeds`, told by `-s0` in the name of a run's folder."""
+    return option(0, doc, several="seeds", mark="s", outermost=True, least=0)
+
+
+def flag(item: dataclasses.Field) -> str:
+    """An option as one types it."""
+    return f"--{item.metadata['several'] or item.name.replace('_', '-')}"
+
+
+def check_ranges(values: Any) -> None:
+    """Compares the numbers in a dataclass of options with the ranges that `option` gave them.
+
+    Raises:
+        ValueError: one lies outside, or is no finite number; the message names the option.
+    """
+    for item in dataclasses.fields(values):
+        value, least, above = getattr(values, item.name), item.metadata["least"], item.metadata["above"]
+        kind = "a finite number, " if isinstance(value, float) else ""
+        if least is not None and not least <= value < math.inf:
+            raise ValueError(f"{flag(item)} must be {kind}at least {least}, got {value}")
+        if above is not None and not above < value < math.inf:
+            raise ValueError(f"{flag(item)} must be {kind}greater than {above}, got {value}")
+
+
+def check_most(values: Any, name: str, most: int, what: str) -> None:
+    """Compares an option with the number that there are of something in the data.
+
+    Raises:
+        ValueError: it is greater; the message names the option.
+    """
+    item = next(item for item in dataclasses.fields(values) if item.name == name)
+    value = getattr(values, name)
+    if value > most:
+        raise ValueError(f"{flag(item)} must be at most {most}, all {what}, got {value}")
+
+
+class Data(Protocol):
+    """A prepared data set, as far as the shared code looks at it."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """`name`, `fingerprint` (SHA-256 of the content), `original` (is it the paper's?) and what reports tell."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named variant: a configuration, and the values over which `layernorm run` goes when it is given none."""
+
+    summary: str
+    config: Any
+    several: Mapping[str, tuple]
+
+
+@dataclass
+class State:
+    """The counters of a run being trained; the header of its checkpoint."""
+
+    update: int = 0
+    records: int = 0
+    seconds: float = 0.0  # of wall time, over all starts
+    train_seconds: float = 0.0  # of these, in updates
+    losses: int = 0  # updates in the running training loss
+    metrics: dict[str, float] = field(default_factory=dict)  # of the last evaluation
+
+
+@dataclass
+class Task:
+    """One run, ready to train: what the loop in `train/` needs and no more.
+
+    Attributes:
+        model: the network, on any device; the loop moves and wraps it.
+        optimizer: over the model's parameters.
+        updates: the length of the run.
+        evaluate_every: updates between evaluations; the last update is evaluated in any case.
+        updates_per_epoch: to tell epochs.
+        loss: (the model as wrapped, update from 0) -> this process's part of the global batch's mean loss: the parts of
+            all processes add up to it.
+        evaluate: (the bare model, in evaluation mode) -> metrics; every process computes all of them by itself.
+        seen: updates -> training cases seen.
+        shown: by metric, how the progress display shows it: `test error {:.2%}`. Where there is room for one, the last.
+        before_step: called with the bare model between the backward pass and the step: gradient clipping.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    updates: int
+    evaluate_every: int
+    updates_per_epoch: int
+    loss: Callable[[nn.Module, int], Tensor]
+    evaluate: Callable[[nn.Module], dict[str, float]]
+    seen: Callable[[int], int]
+    shown: Mapping[str, str]
+    before_step: Callable[[nn.Module], None] | None = None
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """How an experiment's trained network is made to draw: `layernorm sample NAME RUN`.
+
+    Attributes:
+        options: a dataclass whose fields are made by `option`; ValueError from its construction is wrong usage.
+        sample: (the run, the options, where to look for data and where to write) -> the files written. It rebuilds the
+            network from the run's configuration and fills it by `runs.restore`.
+        examples: command lines for the help.
+    """
+
+    options: type
+    sample: Callable[[Run, Any, SampleSettings], Sequence[Path]]
+    examples: Sequence[str]
+
+
+@dataclass(frozen=True)
+class SampleSettings:
+    """What every `layernorm sample` takes: where the data set is looked for, and where the files go."""
+
+    data: Path | None = option(None, "folder with the data set's files (else $LAYERNORM_DATA/NAME, cache)")
+    out: Path | None = option(None, "folder for the files (else RUN/samples)")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment of the paper.
+
+    Attributes:
+        name: as in `layernorm run NAME`.
+        summary: one line for the list of experiments.
+        examples: command lines for the help.
+        presets: by name; the first is the default.
+        load: (configuration, folder given by --data) -> the data set.
+        check: (configuration, data set) -> nothing; ValueError, naming the option, if the two do not fit.
+        task: (configuration, data set, accelerator) -> what to train.
+        report: the runs -> figures, tables, findings, deviations.
+        threads: processor threads unless --threads says it; 0: torch's choice.
+        embedded: whether the data set is part of a package, so that there is no folder to give.
+        sampler: how its network draws; None if there is nothing to draw.
+    """
+
+    name: str
+    summary: str
+    examples: Sequence[str]
+    presets: Mapping[str, Preset]
+    load: Callable[[Any, Path | None], Any]
+    check: Callable[[Any, Any], None]
+    task: Callable[[Any, Any, Accelerator], Task]
+    report: Callable[[Sequence[Run]], Report]
+    threads: int = 0
+    embedded: bool = False
+    sampler: Sampler | None = None
+
+    @property
+    def default_preset(self) -> str:
+        """The preset of a bare `layernorm run NAME`."""
+        return next(iter(self.presets))
+
+    def run_name(self, config: Any) -> str:
+        """The folder name of one run: the experiment and every field that can take several values."""
+        several = swept(type(config))
+        return "-".join([self.name, *(f"{item.metadata['mark']}{getattr(config, item.name)}" for item in several)])
+
+
+def swept(config: type) -> list[dataclasses.Field]:
+    """The fields of a configuration that can take several values on the command line."""
+    return [field for field in dataclasses.fields(config) if field.metadata.get("several")]

@@ -1,0 +1,233 @@
+"""What runs are compared by: norms in blocks, curves over seeds, and when one norm reaches another's best."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ..errors import RunError
+from ..runs.folder import CHECKPOINT, Run
+from .page import STYLES, Curve, Picture, Style, Table
+from .variants import unequal, unfinished, variants
+
+NORMS = {
+    "none": "baseline",
+    "layer": "layer norm",
+    "batch": "batch norm",
+    "rms": "RMS norm",
+    "weight": "weight norm",
+}
+"""The norms in the order of showing, with their names in figures and tables."""
+
+Group = list[Run]
+"""Runs that differ in the seed alone."""
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Runs that are compared with one another: alike but for norm and seed.
+
+    Attributes:
+        label: the value of the option that blocks differ in, and the mark; may be empty.
+        mark: of the variant, `(a)`, `(b)` and so on; empty if there is one.
+        groups: runs that have records, by norm.
+    """
+
+    label: str
+    mark: str
+    groups: dict[str, Group]
+
+    def has(self, *norms: str) -> bool:
+        """Whether it has runs of all these norms."""
+        return set(norms) <= set(self.groups)
+
+    def curve(self, norm: str, metric: str, x: str = "epoch") -> Curve:
+        """A norm's metric over seeds."""
+        return curve(self.groups[norm], metric, NORMS[norm], STYLES[norm], x)
+
+    def curves(self, metric: str, x: str = "epoch") -> list[Curve]:
+        """A metric over seeds, of every norm."""
+        return [self.curve(norm, metric, x) for norm in self.groups]
+
+    def reached(self, norm: str, metric: str, x: str = "epoch") -> str:
+        """When the mean of a norm's runs is first at or below the lowest mean of the baseline's, as text."""
+        if "none" not in self.groups:
+            return "-"
+        best = min(self.curve("none", metric).mean)
+        found = first_reaching(points(self.curve(norm, metric, x)), best)
+        return "not reached" if found is None else f"{found:g}"
+
+    def pace(self, norm: str) -> tuple[float, str]:
+        """Seconds an update, and as text how many times the baseline's that is."""
+        seconds = seconds_per_update(self.groups[norm])
+        return seconds, f"{seconds / seconds_per_update(self.groups['none']):.2f}" if self.has("none") else "-"
+
+    def epochs(self, norm: str, form: str = "g") -> str:
+        """How many epochs a norm's runs have made, and of how many unless all are done."""
+        runs = self.groups[norm]
+        made = f"{min(run.records[-1]['epoch'] for run in runs):{form}}"
+        return made if all(run.done for run in runs) else f"{made} of {runs[0].config['epochs']}"
+
+    def ends(self, metric: str, *norms: str) -> tuple[int, list[list[float]]]:
+        """The update of the last evaluation that all runs of some norms have made, and each norm's values there."""
+        count = min(len(run.records) for norm in norms for run in self.groups[norm])
+        values = [[run.records[count - 1][metric] for run in self.groups[norm]] for norm in norms]
+        return self.groups[norms[0]][0].records[count - 1]["update"], values
+
+
+def compare(runs: Sequence[Run], by: str | None = None, descending: bool = False) -> tuple[list[Block], list[str]]:
+    """Sorts runs into blocks.
+
+    Args:
+        by: an option besides norm and seed whose values are apart in tables and figures.
+        descending: the block with its largest value first.
+
+    Returns:
+        the blocks that have records, and the status lines: what is unfinished or unequal, and what the marks mean.
+    """
+    row = ["norm", *([by] if by else [])]
+    apart = variants(runs, row)
+    values = sorted({run.config[by] for run in runs}, reverse=descending) if by else [""]
+    blocks = []
+    for value in values:
+        for item in apart:
+            here = [run for run in item.runs if not by or run.config[by] == value]
+            blocks.append(Block(f"{value} {item.mark}".strip(), item.mark, _by_norm(here)))
+    status = [*unfinished(runs), *unequal(runs, apart=(*row, "seed"))]
+    status += [f"Rows marked {item.mark}: {item.options}." for item in apart if item.mark]
+    return [block for block in blocks if block.groups], status
+
+
+def _by_norm(runs: Iterable[Run]) -> dict[str, Group]:
+    """The runs that have records, by norm; a norm without such a run is left out."""
+    able = [run for run in runs if run.records]
+    groups = {norm: [run for run in able if run.config["norm"] == norm] for norm in NORMS}
+    return {norm: group for norm, group in groups.items() if group}
+
+
+def curve(runs: Sequence[Run], metric: str, label: str, style: Style, x: str = "epoch") -> Curve:
+    """A metric over seeds, at the evaluations that all these runs have made.
+
+    Args:
+        runs: alike but for the seed, each with a record at least.
+        x: against what, "epoch" or "update".
+    """
+    length = min(len(run.records) for run in runs)
+    columns = [[run.records[position][metric] for run in runs] for position in range(length)]
+    return Curve(
+        label=label,
+        style=style,
+        x=[record[x] for record in runs[0].records[:length]],
+        mean=[statistics.fmean(column) for column in columns],
+        low=[min(column) for column in columns],
+        high=[max(column) for column in columns],
+    )
+
+
+def points(line: Curve) -> list[tuple[float, float]]:
+    """A curve's mean as points (x, value)."""
+    return list(zip(line.x, line.mean, strict=True))
+
+
+def first_reaching(line: Iterable[tuple[float, float]], goal: float, interpolated: bool = False) -> float | None:
+    """The first x at which points (x, value) are at or below a goal; None if they never are.
+
+    Args:
+        interpolated: where the straight line from the point before comes down to the goal.
+    """
+    before: tuple[float, float] | None = None
+    for x, value in line:
+        if value <= goal:
+            if not interpolated or before is None:
+                return x
+            return x - (x - before[0]) * (goal - value) / (before[1] - value)
+        before = (x, value)
+    return None
+
+
+def reaching(
+    goals: Iterable[float], runs: Sequence[Run], metric: str, x: str, interpolated: bool = False
+) -> list[list[float]]:
+    """For each goal the x at which each run first reaches it, infinity where it never does."""
+    lines = [[(record[x], record[metric]) for record in run.records] for run in runs]
+    found = [[first_reaching(line, goal, interpolated) for line in lines] for goal in goals]
+    return [[math.inf if place is None else place for place in places] for places in found]
+
+
+def lowest_of_all(runs: Iterable[Run], metric: str) -> float:
+    """The lowest value of a metric that all runs reach."""
+    return max(min(record[metric] for record in run.records) for run in runs)
+
+
+def low_to_high(values: Sequence[float], form: str = "g") -> str:
+    """The lowest and the highest over seeds, or their one value."""
+    low, high = f"{min(values):{form}}", f"{max(values):{form}}"
+    return low if low == high else f"{low}-{high}"
+
+
+def view(curves: Sequence[Curve], part: int, margin: float, floor: float = -math.inf) -> tuple[float, float]:
+    """Limits of an axis that show what follows the first part of the curves, where the differences are.
+
+    Args:
+        part: leave out the highest values of the first so-many-th of each curve.
+        margin: above and below where all values are one; else it is 8 % of the height.
+        floor: the lower limit is no lower.
+    """
+    low = min(value for line in curves for value in line.low)
+    high = max(value for line in curves for value in line.high[len(line.high) // part :])
+    margin = 0.08 * (high - low) or margin
+    return max(floor, low - margin), high + margin
+
+
+def speed(
+    blocks: Sequence[Block], by: str, columns: Mapping[str, Callable[[Block, str], str]], digits: int, note: str
+) -> Table:
+    """The time of an update for every norm, beside other columns.
+
+    Args:
+        by: what blocks differ in, the first column's head.
+        columns: by head, (block, norm) -> the cell.
+        digits: of the milliseconds, after the point.
+    """
+    rows = []
+    for block in blocks:
+        for norm in block.groups:
+            seconds, ratio = block.pace(norm)
+            cells = [column(block, norm) for column in columns.values()]
+            rows.append([block.label, NORMS[norm], *cells, f"{1000 * seconds:.{digits}f}", ratio])
+    return Table("Speed", [by, "norm", *columns, "ms/update", "x baseline"], rows, note)
+
+
+def pictures(
+    groups: Iterable[tuple[Key, Sequence[Run]]], make: Callable[[Run, Key], Iterable[Picture]], failed: str
+) -> tuple[list[Picture], list[str]]:
+    """What the networks of some runs draw: of each group the first run that has a checkpoint.
+
+    Args:
+        groups: runs, and what `make` is to know of them.
+        make: (run, that) -> pictures; RunError if it cannot.
+        failed: how the line about a run that cannot begins.
+
+    Returns:
+        the pictures, and the lines.
+    """
+    found: list[Picture] = []
+    notes = []
+    for key, runs in groups:
+        able = [run for run in runs if (run.path / CHECKPOINT).exists()]
+        for run in able[:1]:
+            try:
+                found += make(run, key)
+            except RunError as error:
+                notes.append(f"{failed}: {error}")
+    return found, notes
+
+
+def seconds_per_update(runs: Sequence[Run]) -> float:
+    """The lowest of the evaluations' medians: other work on the machine can only slow the rest."""
+    return min(record["seconds_per_update"] for run in runs for record in run.records)

@@ -1,0 +1,190 @@
+"""How a report looks: one self-contained HTML page, one Markdown file with its figures, tables on the terminal."""
+
+from __future__ import annotations
+
+import base64
+import html
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..runs.files import make_folder, write_atomic
+from . import figures
+from .page import MARKS, Figure, Picture, Report, Table, commands, environment_lines
+
+
+def write(report: Report, folder: Path) -> Path:
+    """Writes `index.html`, `report.md`, every figure as PNG and SVG, and every picture.
+
+    Returns:
+        the page's path.
+    """
+    make_folder(folder)
+    for figure in report.figures:
+        for kind in ("png", "svg"):
+            write_atomic(folder / f"{figure.name}.{kind}", figures.draw(figure, kind))
+    for picture in report.pictures:
+        write_atomic(folder / f"{picture.name}.{picture.kind}", picture.content)
+    write_atomic(folder / "report.md", markdown(report).encode())
+    page = folder / "index.html"
+    write_atomic(page, page_text(report).encode())
+    return page
+
+
+def markdown(report: Report) -> str:
+    """The report as Markdown; its figures lie beside it as PNG files."""
+    parts = [f"# {report.title}"]
+    parts += [f"> **{line}**" for line in report.status]
+    parts += ["**The paper's claim.** " + report.claim, f"**{_measured(report)}.**", _bullets(report.findings)]
+    for figure in report.figures:
+        parts += [f"![{figure.caption}]({figure.name}.png)", f"*{figure.caption}*"]
+    for picture in report.pictures:
+        parts += [f"![{picture.caption}]({picture.name}.{picture.kind})", f"*{picture.caption}*"]
+    for table in report.tables:
+        parts += [f"## {table.title}", _markdown_table(table), table.note]
+    if report.deviations:
+        numbered = "\n".join(f"{n}. [{item.mark}] {item.text}" for n, item in enumerate(report.deviations, 1))
+        parts += ["## Deviations and decisions", numbered, _marks(report)]
+    parts += ["## Commands", "```\n" + "\n".join(commands(report)) + "\n```"]
+    parts += ["## Environment", _bullets(f"{what}: {value}" for what, value in environment_lines(report))]
+    parts += [_written(report)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def page_text(report: Report) -> str:
+    """The report as an HTML page that needs no other file."""
+    escape = html.escape
+    status = "".join(f'<p class="status">{escape(line)}</p>' for line in report.status)
+    findings = "".join(f"<li>{escape(line)}</li>" for line in report.findings)
+    pictures = "".join([*map(_figure, report.figures), *map(_picture, report.pictures)])
+    tables = "".join(map(_html_table, report.tables))
+    deviations = "".join(f"<li><b>[{escape(d.mark)}]</b> {escape(d.text)}</li>" for d in report.deviations)
+    if deviations:
+        marks = f'<p class="note">{escape(_marks(report))}</p>'
+        deviations = f"<h2>Deviations and decisions</h2><ol>{deviations}</ol>{marks}"
+    lines = "\n".join(map(escape, commands(report)))
+    facts = "".join(
+        f"<tr><th>{escape(what)}</th><td>{escape(value)}</td></tr>" for what, value in environment_lines(report)
+    )
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(report.title)}</title><style>{_CSS}</style></head><body><main>
+<h1>{escape(report.title)}</h1>{status}
+<p><b>The paper's claim.</b> {escape(report.claim)}</p>
+<p><b>{_measured(report)}.</b></p><ul>{findings}</ul>
+{pictures}{tables}
+{deviations}
+<h2>Commands</h2><pre>{lines}</pre>
+<h2>Environment</h2><div class="scroll"><table class="facts">{facts}</table></div>
+<p class="note">{_written(report)}</p>
+</main></body></html>
+"""
+
+
+def show(report: Report) -> None:
+    """Prints the tables with their notes, and the findings, in at most 80 columns."""
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.table import Table as RichTable
+
+    console = Console(highlight=False)
+    console = Console(highlight=False, width=min(80, console.width) if console.is_terminal else 80)
+    for table in report.tables:
+        grid = RichTable(title=table.title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0))
+        for position, column in enumerate(table.columns):
+            grid.add_column(column, justify="left" if position == 1 else "right")
+        for number, row in enumerate(table.rows):
+            new_block = number and table.rows[number - 1][0] != row[0]
+            if new_block:
+                grid.add_row()
+            grid.add_row(*row)
+        console.print(grid)
+        if table.note:
+            console.print(Padding(table.note, (0, 1)), style="dim")
+        console.print()
+    for line in (*report.status, *report.findings):
+        console.print(Padding(line, (0, 1)))
+
+
+def _figure(figure: Figure) -> str:
+    wide, narrow = (_address("svg", figures.draw(figure, "svg", narrow)) for narrow in (False, True))
+    caption = html.escape(figure.caption)
+    return (
+        f'<figure><picture><source media="(max-width: 640px)" srcset="{narrow}">'
+        f'<img src="{wide}" alt="{caption}"></picture><figcaption>{caption}</figcaption></figure>'
+    )
+
+
+def _picture(picture: Picture) -> str:
+    caption = html.escape(picture.caption)
+    source = _address(picture.kind, picture.content)
+    return f'<figure><img src="{source}" alt="{caption}"><figcaption>{caption}</figcaption></figure>'
+
+
+def _address(kind: str, content: bytes) -> str:
+    """A picture as an address that needs no other file."""
+    media = {"svg": "image/svg+xml", "png": "image/png"}[kind]
+    return f"data:{media};base64,{base64.b64encode(content).decode()}"
+
+
+def _html_table(table: Table) -> str:
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in table.columns)
+    rows, previous = [], ""
+    for row in table.rows:
+        first = ' class="first"' if previous and row[0] != previous else ""
+        rows.append(f"<tr{first}>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>")
+        previous = row[0]
+    body = "".join(rows)
+    return (
+        f'<h2>{html.escape(table.title)}</h2><div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f'<tbody>{body}</tbody></table></div><p class="note">{html.escape(table.note)}</p>'
+    )
+
+
+def _markdown_table(table: Table) -> str:
+    def line(cells: Iterable[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    rule = line(":--" if position == 1 else "--:" for position in range(len(table.columns)))
+    return "\n".join([line(table.columns), rule, *map(line, table.rows)])
+
+
+def _bullets(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _measured(report: Report) -> str:
+    return "These runs" if report.runs else "Measured"
+
+
+def _written(report: Report) -> str:
+    source = f" from {len(report.runs)} runs" if report.runs else ""
+    return f"Written {time.strftime('%Y-%m-%d %H:%M')}{source}."
+
+
+def _marks(report: Report) -> str:
+    used = dict.fromkeys(item.mark for item in report.deviations)
+    return "Marks: " + "; ".join(f"[{mark}] {MARKS[mark]}" for mark in used) + "."
+
+
+_CSS = """
+:root{color-scheme:light dark;--ink:#1a1a1a;--soft:#5c5c5c;--line:#d8d8d8;--paper:#fff;--tint:#f4f4f2;--warn:#fff3d6}
+@media(prefers-color-scheme:dark){
+:root{--ink:#e8e8e8;--soft:#a8a8a8;--line:#444;--paper:#181818;--tint:#242424;--warn:#4a3a10}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--paper);color:var(--ink)}
+body{font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
+main{max-width:60rem;margin:0 auto;padding:1.2rem}
+h1{font-size:1.6rem;line-height:1.25;margin:.4rem 0 1rem}h2{font-size:1.15rem;margin:2rem 0 .6rem}
+.status{background:var(--warn);padding:.5rem .8rem;border-radius:6px}
+.note,figcaption{color:var(--soft);font-size:.88rem}
+figure{margin:1.5rem 0}figure img{width:100%;height:auto;background:#fff;border-radius:6px;padding:.4rem}
+.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:.93rem}
+th,td{padding:.3rem .7rem;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}
+th:nth-child(2),td:nth-child(2){text-align:left}thead th{border-bottom:2px solid var(--ink);font-weight:600}
+tr.first td{border-top:2px solid var(--line)}
+.facts th,.facts td{text-align:left;white-space:normal;overflow-wrap:anywhere}.facts th{width:11rem;font-weight:500}
+pre{background:var(--tint);padding:.7rem .9rem;border-radius:6px;font-size:.85rem}
+pre{white-space:pre-wrap;overflow-wrap:anywhere}
+li{margin:.25rem 0}
+"""

@@ -1,0 +1,89 @@
+"""How runs differ besides norm and seed: unfinished ones, other options, other data, departures from the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..runs.folder import Run
+from .page import Deviation
+
+
+def unfinished(runs: Sequence[Run]) -> list[str]:
+    """What a reader must know about the completeness of some runs."""
+    open_runs = [run.path.name for run in runs if not run.done]
+    if not open_runs:
+        return []
+    names = ", ".join(open_runs[:6]) + (", ..." if len(open_runs) > 6 else "")
+    return [f"Unfinished: {len(open_runs)} of {len(runs)} runs ({names}). Curves end where the shortest seed ends."]
+
+
+def unequal(runs: Sequence[Run], apart: Sequence[str]) -> list[str]:
+    """Names the options, but for those in `apart`, in which the runs differ, and differing data sets."""
+    notes = []
+    names = dict.fromkeys(name for run in runs for name in run.config)
+    for name in names:
+        values = list(dict.fromkeys(str(run.config.get(name)) for run in runs))
+        if name not in apart and len(values) > 1:
+            notes.append(f"The runs differ in {name}: {', '.join(values)}.")
+    if len({run.environment["data"].get("fingerprint") for run in runs}) > 1:
+        notes.append("The runs were made on data sets with different content.")
+    return notes
+
+
+def departures(runs: Sequence[Run], protocol: Mapping[str, Any]) -> list[Deviation]:
+    """Options in which runs differ from the paper's protocol, and mixed precision.
+
+    Args:
+        protocol: the paper's values, 0 where it uses all there are.
+    """
+    found = []
+    for name, value in protocol.items():
+        others = sorted({run.config[name] for run in runs} - {value})
+        if others:
+            text = f"{name} is {' or '.join(map(str, others))}; the paper's protocol has {value or 'all'}."
+            found.append(Deviation("I", text))
+    precisions = sorted({str(run.config.get("precision")) for run in runs})
+    if precisions != ["float32"]:
+        found.append(Deviation("I", f"Mixed precision: {', '.join(precisions)}."))
+    return found
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Runs of which no two in one row of a table differ in more than the seed.
+
+    Attributes:
+        mark: `(a)`, `(b)` and so on in the rows; empty if all runs are of one variant.
+        options: the options that set it apart, with their values.
+        runs: of this variant.
+    """
+
+    mark: str
+    options: str
+    runs: list[Run]
+
+
+def variants(runs: Sequence[Run], row: Sequence[str]) -> list[Variant]:
+    """Splits runs so that no mean is taken over different configurations.
+
+    Args:
+        row: the options that name a table's row; the runs in one should differ in their seed alone.
+    """
+    facts = [{**run.config, "data set": str(run.environment["data"].get("fingerprint"))[:12]} for run in runs]
+    rows: dict[tuple, list[dict]] = {}
+    for item in facts:
+        rows.setdefault(tuple(item.get(name) for name in row), []).append(item)
+    names = dict.fromkeys(name for item in facts for name in item if name not in (*row, "seed"))
+    mixed = [name for name in names if any(len({item.get(name) for item in items}) > 1 for items in rows.values())]
+    split: dict[str, list[Run]] = {}
+    for run, item in zip(runs, facts, strict=True):
+        split.setdefault(", ".join(f"{name} {item.get(name)}" for name in mixed), []).append(run)
+    marks = [f"({_letters(number)})" if mixed else "" for number in range(len(split))]
+    return [Variant(mark, *item) for mark, item in zip(marks, split.items(), strict=True)]
+
+
+def _letters(number: int) -> str:
+    """0, 1, ... as a, b, ..., z, aa, ab, ..."""
+    return (_letters(number // 26 - 1) if number >= 26 else "") + chr(ord("a") + number % 26)

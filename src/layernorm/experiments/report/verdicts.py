@@ -1,0 +1,44 @@
+"""Verdicts on a claim from a few seeds: a side is ahead only where its worst seed beats the other's best."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from ..runs.folder import Run
+
+
+def order(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> str:
+    """The verdict on pairs of values over seeds, lower being better, if the paper claims that the first are lower."""
+    ahead = [max(a) < min(b) for a, b in zip(first, second, strict=True)]
+    behind = [min(a) > max(b) for a, b in zip(first, second, strict=True)]
+    if all(ahead):
+        return "as the paper claims"
+    if all(behind):
+        return "against the paper's claim"
+    if any(ahead) and any(behind):
+        return "mixed"
+    none = "no difference larger than the spread over seeds"
+    if not any(ahead) and not any(behind):
+        return none
+    side, count = ("as the paper claims", sum(ahead)) if any(ahead) else ("against the paper's claim", sum(behind))
+    return f"{side} at {count} of {len(ahead)}, {none} at the others"
+
+
+def too_little(*groups: Sequence[Run], unit: str = "epoch") -> str | None:
+    """Why some runs allow no verdict; None if they do.
+
+    Args:
+        groups: each of runs that differ in the seed alone.
+        unit: what a record is called.
+    """
+    lacking = ["one seed"] if min(map(len, groups)) < 2 else []
+    if min(len(run.records) for group in groups for run in group) < 2:
+        lacking.append(f"one {unit}")
+    return f"no verdict from {' and '.join(lacking)}" if lacking else None
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """The mean over seeds and, from two on, the lowest and the highest."""
+    mean, low, high = (f"{value:.{digits}f}" for value in (statistics.fmean(values), min(values), max(values)))
+    return mean if len(values) == 1 else f"{mean} ({low}{' to ' if min(values) < 0 else '-'}{high})"

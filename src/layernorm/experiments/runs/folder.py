@@ -1,0 +1,262 @@
+"""A run's folder: what it was asked for, what it was made with, its records, its checkpoint, its result.
+
+config.json             the experiment's name and the configuration
+environment.json        versions, processor, commit, data set fingerprint, command; one entry a start
+records.jsonl           one line an evaluation
+checkpoint.safetensors  the newest state
+result.json             written last: the run is done
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import RunError, reason
+from . import checkpoint, records
+from .files import locked, make_folder, read_json, remove_leftovers, write_json
+
+CONFIG, ENVIRONMENT, RECORDS = "config.json", "environment.json", "records.jsonl"
+CHECKPOINT, RESULT = "checkpoint.safetensors", "result.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as read from its folder, finished or not."""
+
+    path: Path
+    experiment: str
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    records: list[records.Record]
+    done: bool
+
+
+class Found(NamedTuple):
+    """The runs in some folders, and a line for each that was left out."""
+
+    runs: list[Run]
+    notes: list[str]
+
+
+class RunFolder:
+    """A run's folder, opened for training.
+
+    Args:
+        path: the folder; created if it is missing.
+        writes: whether this process writes (the main one does).
+    """
+
+    def __init__(self, path: Path, writes: bool = True) -> None:
+        self.path, self.writes = path, writes
+        self.checkpoint = path / CHECKPOINT
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Holds the folder; another process that wants it is refused."""
+        if not self.writes:
+            yield
+            return
+        make_folder(self.path)
+        with locked(self.path):
+            remove_leftovers(self.path)
+            yield
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has reached its end."""
+        return (self.path / RESULT).exists()
+
+    def clear(self) -> None:
+        """Forgets the run: the files that this package wrote, and no others."""
+        # the result first and the configuration last: a kill in between leaves a run that can still be told apart
+        for name in (RESULT, CHECKPOINT, RECORDS, ENVIRONMENT, CONFIG):
+            try:
+                (self.path / name).unlink(missing_ok=True)
+            except OSError as error:
+                raise RunError(f"cannot remove {self.path / name}: {reason(error)}") from error
+
+    def check_config(self, wanted: dict[str, Any]) -> None:
+        """Refuses a folder that holds a run of another configuration; the error says what differs."""
+        if _config_exists(self.path):
+            _refuse_other(self.path, read_json(self.path / CONFIG), wanted)
+
+    def finished(self, wanted: dict[str, Any]) -> bool:
+        """Whether it holds a run of this very configuration that has reached its end."""
+        return _config_exists(self.path) and self.done and read_json(self.path / CONFIG) == wanted
+
+    def check_whole(self) -> None:
+        """Refuses a run whose result or checkpoint tells of records that are not there."""
+        _whole_records(self.path)
+
+    def check_data(self, facts: dict[str, Any]) -> None:
+        """Refuses to go on with another data set than the run began with."""
+        path = self.path / ENVIRONMENT
+        if path.exists():
+            _refuse_other(self.path, read_json(path)["data"], facts, only=("name", "fingerprint"))
+
+    def start(self, config: dict[str, Any]) -> None:
+        """Notes what the run is."""
+        if self.writes:
+            write_json(self.path / CONFIG, config)
+
+    def started(self, environment: dict[str, Any], facts: dict[str, Any], update: int) -> None:
+        """Notes that training starts or goes on from an update, and with what."""
+        path = self.path / ENVIRONMENT
+        if not self.writes:
+            return
+        starts = read_json(path)["starts"] if path.exists() and update else []
+        now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        write_json(path, {"data": facts, "starts": [*starts, {"update": update, "time": now, **environment}]})
+
+    def cut_back(self, update: int, count: int) -> None:
+        """Drops the records after the checkpoint's update, which are about to be made again.
+
+        Raises:
+            RunError: records from before the checkpoint are missing.
+        """
+        if not self.writes:
+            return
+        kept = len(records.cut_back(self.path / RECORDS, update))
+        if kept != count:
+            raise _records_missing(self.path, kept, update, count)
+
+    def record(self, record: records.Record) -> None:
+        """Adds one record."""
+        if self.writes:
+            records.append(self.path / RECORDS, record)
+
+    def finish(self, result: dict[str, Any]) -> None:
+        """Marks the run as done."""
+        if self.writes:
+            write_json(self.path / RESULT, result)
+
+
+def read(path: Path) -> Run:
+    """Reads a run's folder.
+
+    Raises:
+        RunError: a file of it is missing, cut short or unreadable.
+    """
+    if not _config_exists(path):
+        raise RunError(f"there is no run in {path}")
+    config = read_json(path / CONFIG)
+    environment = read_json(path / ENVIRONMENT) if (path / ENVIRONMENT).exists() else {"data": {}, "starts": []}
+    lines = _whole_records(path)
+    return Run(path, config.pop("experiment"), config, environment, lines, (path / RESULT).exists())
+
+
+def find(paths: list[Path]) -> Found:
+    """The runs in some folders: each a run's folder or a folder of such folders.
+
+    Returns:
+        the runs that are whole, copies left out, and a line for each run that is not among them.
+
+    Raises:
+        RunError: a folder is missing or has no run in it, or no run is whole.
+    """
+    found: dict[Path, Run] = {}
+    notes = []
+    for path in paths:
+        for folder in _folders(path):
+            try:
+                found[folder.resolve()] = read(folder)
+            except RunError as error:
+                notes.append(f"skipped: {error}")
+    if not found:
+        raise RunError("; ".join(dict.fromkeys(notes)))
+    runs, copies = _without_copies(list(found.values()))
+    return Found(runs, [*dict.fromkeys(notes), *copies])
+
+
+def _folders(path: Path) -> list[Path]:
+    """The folder itself if it holds files of a run, else those in it that do."""
+    if not path.is_dir():
+        raise RunError(f"{path} is not a folder; give run folders or a folder of them")
+    try:
+        names = sorted(os.listdir(path))
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {reason(error)}") from error
+    here = [path] if _begun(path) else [path / name for name in names if _begun(path / name)]
+    if not here:
+        raise RunError(f"there are no runs in {path}")
+    return here
+
+
+def _begun(path: Path) -> bool:
+    try:
+        return bool(_made(path))
+    except RunError:
+        return True  # and `read` says why it cannot be read
+
+
+def _made(path: Path) -> list[str]:
+    """The files of a run that are in a folder."""
+    try:
+        names = os.listdir(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {reason(error)}") from error
+    return [name for name in (CONFIG, RESULT, CHECKPOINT, RECORDS) if name in names]
+
+
+def _config_exists(path: Path) -> bool:
+    """Whether a folder has a configuration; without one there must be nothing that a run has made."""
+    made = _made(path)
+    if made and CONFIG not in made:
+        raise RunError(f"{path} has {' and '.join(made)} but no {CONFIG}; put it back or use --restart")
+    return bool(made)
+
+
+def _whole_records(path: Path) -> list[records.Record]:
+    """A run's records; an error if its result or its checkpoint tells of more."""
+    # these before the records, to which a run that is under way may be adding
+    state = checkpoint.header(path / CHECKPOINT).get("state", {})
+    result = read_json(path / RESULT) if (path / RESULT).exists() else {}
+    update = max(state.get("update", 0), result.get("update", 0))
+    count = max(state.get("records", 0), result.get("records", 0))
+    lines = records.read(path / RECORDS)
+    whole = not result.get("update") or (lines and lines[-1]["update"] >= update)  # the last update is evaluated
+    if len(lines) < count or not whole:
+        raise _records_missing(path, len(lines), update, count)
+    return lines
+
+
+def _records_missing(path: Path, kept: int, update: int, count: int) -> RunError:
+    wanted = f"instead of {count}" if count else "but not the last one"  # older results do not tell the count
+    return RunError(
+        f"{path / RECORDS} holds {kept} records up to update {update} {wanted}; "
+        "put the file back, or begin that run again with --restart"
+    )
+
+
+def _without_copies(runs: list[Run]) -> Found:
+    """Keeps one of the runs that are alike in configuration, seed and data set: that with the most records."""
+    kept: dict[str, Run] = {}
+    notes = []
+    for run in runs:
+        same = json.dumps([run.experiment, run.config, run.environment["data"].get("fingerprint")], sort_keys=True)
+        first = kept.setdefault(same, run)
+        if run is not first:
+            longer = len(run.records) > len(first.records)
+            kept[same], copy = (run, first) if longer else (first, run)
+            notes.append(f"skipped: {copy.path} has the configuration and seed of {kept[same].path}")
+    return Found(list(kept.values()), notes)
+
+
+def _refuse_other(path: Path, there: dict[str, Any], asked: dict[str, Any], only: tuple[str, ...] = ()) -> None:
+    names = only or tuple(dict.fromkeys([*there, *asked]))
+    differing = [
+        f"{name if only else '--' + name.replace('_', '-')} is {there.get(name)} there, {asked.get(name)} here"
+        for name in names
+        if there.get(name) != asked.get(name)
+    ]
+    if differing:
+        raise RunError(f"{path} holds another run: {'; '.join(differing)}. Choose another --out, or --restart")

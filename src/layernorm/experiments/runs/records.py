@@ -1,0 +1,51 @@
+"""Records: one JSON line an evaluation, appended and flushed, cut back on resuming."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from ..errors import RunError, reason
+from .files import write_atomic
+
+Record = dict[str, Any]
+
+
+def append(path: Path, record: Record) -> None:
+    """Adds one line. It is on the disk when this returns, so a checkpoint never runs ahead of its records."""
+    line = (json.dumps(record) + "\n").encode()
+    try:
+        with open(path, "ab", buffering=0) as file:
+            if file.write(line) != len(line):  # a disk that fills up takes part of a line and reports no error
+                raise OSError(28, "No space left on device")
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {reason(error)}; the last checkpoint is whole") from error
+
+
+def read(path: Path) -> list[Record]:
+    """All records. A half-written last line (a kill, a full disk) is left out; damage elsewhere is an error."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {reason(error)}") from error
+    records = []
+    for number, line in enumerate(lines[:-1], 1):  # what follows the last newline is no whole line
+        try:
+            records.append(json.loads(line))
+        except ValueError as error:
+            raise RunError(f"{path}, line {number}: not valid JSON ({error})") from error
+    return records
+
+
+def cut_back(path: Path, update: int) -> list[Record]:
+    """Drops the records after an update (the checkpoint's, from which the run goes on) and returns the rest."""
+    kept = [record for record in read(path) if record["update"] <= update]
+    content = "".join(json.dumps(record) + "\n" for record in kept).encode()
+    if not path.exists() or path.read_bytes() != content:
+        write_atomic(path, content)
+    return kept

@@ -1,0 +1,57 @@
+"""What a run has learned, back in memory: its configuration as a dataclass, its newest weights in a network."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import Literal, TypeVar
+
+from torch import nn
+
+from ..errors import RunError
+from . import checkpoint
+from .folder import CHECKPOINT, CONFIG, Run
+
+Config = TypeVar("Config")
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def configuration(kind: type[Config], run: Run) -> Config:
+    """A run's configuration, as its folder keeps it.
+
+    Raises:
+        RunError: an option is missing or has an impossible value.
+    """
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    path = run.path / CONFIG
+    missing = [name for name in names if name not in run.config]
+    if missing:
+        raise RunError(f"{path} lacks {', '.join(missing)}")
+    for name, hint in typing.get_type_hints(kind).items():
+        if typing.get_origin(hint) is Literal and run.config[name] not in typing.get_args(hint):
+            known = ", ".join(typing.get_args(hint))
+            raise RunError(f"{path} has an impossible value: {name} is {run.config[name]!r}, not one of {known}")
+    try:
+        return kind(**{name: run.config[name] for name in names})
+    except (TypeError, ValueError) as error:
+        raise RunError(f"{path} has an impossible value: {error}") from error
+
+
+def restore(model: Model, run: Run) -> tuple[Model, int]:
+    """Fills a network with the weights of a run's newest checkpoint and puts it into evaluation mode.
+
+    Returns:
+        the network, and the update from which the weights are.
+
+    Raises:
+        RunError: there is no checkpoint, it is damaged, or it does not fit the network.
+    """
+    path = run.path / CHECKPOINT
+    if not path.exists():
+        raise RunError(f"the run in {run.path} has no checkpoint yet")
+    tensors, header = checkpoint.load(path)
+    try:
+        model.load_state_dict(checkpoint.under("model", tensors))
+    except RuntimeError as error:
+        raise RunError(f"{path} does not fit this model ({' '.join(str(error).split())[:200]})") from error
+    return model.eval(), header["state"]["update"]

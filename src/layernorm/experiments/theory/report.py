@@ -1,0 +1,171 @@
+"""Section 5 of the paper and its appendix as reports: every claim of `layernorm.geometry`, measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from ... import geometry
+from ..data import digits
+from ..report.page import STYLES, Curve, Figure, Panel, Report, Style, Table
+from ..runs import environment
+
+ABOUT = (
+    "Normalisation makes a model's output invariant to re-scalings of its weights and inputs, and the metric of its "
+    "parameters, the Fisher matrix, tells what that does to learning: long weights learn slowly, and gains learn alike "
+    "whatever the scale of the inputs (section 5 and appendix)."
+)
+
+CASES = 300  # of the digits, for the claims that need real data: a step of gradient descent is then a millisecond
+
+
+class Finding(NamedTuple):
+    """A claim and what was measured of it."""
+
+    claim: geometry.Claim
+    measured: geometry.Measured
+
+
+def measure(seed: int, spectrum: bool = False) -> list[Finding]:
+    """Measures every claim, on one thread, as for layers this small a second one only waits.
+
+    Args:
+        seed: of layers, draws and starting weights.
+        spectrum: the eigenvalues of the large network too, on all threads.
+    """
+    cases = digits.load(held_out=197).train[:CASES]
+    data = geometry.Data(cases.images.flatten(1) / 16, cases.labels)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        found = [Finding(claim, claim.measure(seed, data)) for claim in geometry.CLAIMS]
+    finally:
+        torch.set_num_threads(threads)
+    return found + ([Finding(geometry.SPECTRUM, geometry.SPECTRUM.measure(seed, data))] if spectrum else [])
+
+
+def not_as_stated(found: Sequence[Finding]) -> list[str]:
+    """The names of the claims whose numbers are not what the claim says of itself."""
+    return [claim.name for claim, measured in found if not measured.as_stated]
+
+
+def report(found: Sequence[Finding]) -> Report:
+    """The claims as a report: a sentence for each, its table, and a figure where it has one."""
+    return Report(
+        title="The geometry of normalised models, measured",
+        claim=ABOUT,
+        findings=[_sentence(number, item) for number, item in enumerate(found, 1)],
+        status=[f"Not measured as stated: {', '.join(names)}." for names in [not_as_stated(found)] if names],
+        figures=[_figure(item) for item in found if item.measured.series],
+        tables=[_table(item.measured) for item in found],
+        deviations=[],
+        start=environment.describe(),
+    )
+
+
+def invariance(verdicts: Sequence[geometry.Verdict], sentence: str) -> Report:
+    """Table 1 alone, for some eps."""
+    said = {True: "invariant", False: "no", None: "-"}
+    rows = [
+        [v.norm or "none", v.transform, f"{v.residual:.1e}", said[v.invariant], said[v.paper] + " DIFFERS" * v.differs]
+        for v in verdicts
+    ]
+    return Report(
+        title="Table 1, measured",
+        claim=geometry.CLAIMS[0].statement,
+        findings=[sentence],
+        status=[],
+        figures=[],
+        tables=[Table("Invariances", ["norm", "transform", "relative change", "measured", "paper"], rows)],
+        deviations=[],
+        start=environment.describe(),
+    )
+
+
+def _sentence(number: int, item: Finding) -> str:
+    claim, measured = item
+    verdict = "holds" if claim.holds else "does not hold"
+    if not measured.as_stated:
+        verdict = "NOT MEASURED AS STATED"
+    return (
+        f"{number}. {claim.name.capitalize()} ({claim.where}): {verdict}. Claim: {claim.statement} Measured with "
+        f"{', '.join(claim.functions)}: {measured.found}. Condition: {claim.condition}"
+    )
+
+
+def _table(measured: geometry.Measured) -> Table:
+    rows = [
+        [
+            cell if isinstance(cell, str) else f"{cell:{form}}"
+            for cell, form in zip(row, measured.columns.values(), strict=True)
+        ]
+        for row in measured.rows
+    ]
+    return Table(measured.title, list(measured.columns), rows, measured.note)
+
+
+class _Axes(NamedTuple):
+    """How a claim's figure is drawn."""
+
+    x_label: str
+    y_label: str
+    columns: int
+    caption: str
+    log_x: bool = True
+    log: bool = True
+
+
+_AXES = {
+    "quadratic": _Axes(
+        "length of the step", "|KL / ds^2 - 1|", 2,
+        "How far the KL divergence is from half the quadratic form of the Fisher matrix, against the length of the "
+        "step. For the Gaussian without a norm it is exact.",
+    ),
+    "blocks": _Axes(
+        "H", "||F_blocks - F|| / ||F||", 2,
+        "How far eq. 13's blocks are from the Fisher matrix under layer and RMS norm, against the width of the layer.",
+    ),
+    "curvature": _Axes(
+        "norm of the weights, over the first", "curvature, over the first", 2,
+        "Curvature against the norm of the weights, the output unchanged. Under batch and weight norm w_i grows, under "
+        "layer and RMS norm the whole matrix, whose two lines are one, as are the first two.",
+    ),
+    "training": _Axes(
+        "step", "", 2,
+        "Gradient descent on digits from weights of four norms: under a norm the angle of "
+        "the first step falls with the square of the norm, and the weights grow; without one it falls far more slowly.",
+        log_x=False,
+    ),
+    "gain": _Axes(
+        "scale of the inputs", "ds^2", 1,
+        "ds^2 of a step along the gains against the scale of the inputs: batch, layer and RMS norm are one "
+        "line, weight "
+        "norm and none the other.",
+    ),
+}  # fmt: skip
+
+_STYLES = {
+    **STYLES,
+    "start 1x": Style("#E69F00", "solid"),
+    "start 2x": Style("#56B4E9", (0, (5, 1.6))),
+    "start 4x": Style("#0072B2", (0, (5, 1.4, 1, 1.4))),
+    "start 8x": Style("#000000", (0, (1, 1.2))),
+}
+"""By a line's label: a norm, or the norm of the weights at the start over that of the first."""
+
+
+def _figure(item: Finding) -> Figure:
+    """The claim's lines by panel, in rows."""
+    axes = _AXES[item.claim.name]
+    panels: dict[str, list[Curve]] = {}
+    for line in item.measured.series:
+        panels.setdefault(line.panel, []).append(Curve(line.label, _STYLES[line.label], line.x, line.y, line.y, line.y))
+    drawn = []
+    for title, curves in panels.items():
+        title, _, y_label = title.partition(": ")
+        log = axes.log and not y_label.startswith("norm")  # it hardly grows: a logarithm would show no more
+        drawn.append(Panel(title, axes.x_label, y_label or axes.y_label, curves, log, axes.log_x))
+    rows = [drawn[start : start + axes.columns] for start in range(0, len(drawn), axes.columns)]
+    return Figure(item.claim.name, axes.caption, rows)

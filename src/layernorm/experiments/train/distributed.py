@@ -1,0 +1,100 @@
+"""Several processes: what one needs so that they compute what one process would."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ... import BatchNorm
+from ..errors import RunError
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+def accelerator(device: str, precision: str) -> Accelerator:
+    """The device and the processes of this command.
+
+    Args:
+        device: "auto" (a GPU if there is one), "cpu" or "cuda".
+        precision: "float32" or "bfloat16" (autocast in the forward pass).
+    """
+    # DDP imports it. Imported after the processes have connected, it keeps references to the connection, whose threads
+    # then outlive `destroy_process_group` and now and then abort the interpreter at its exit (torch 2.13).
+    import torch._dynamo
+    from accelerate import Accelerator
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise RunError("there is no CUDA device here; use --device cpu")
+    cpu = device == "cpu" or not torch.cuda.is_available()
+    mixed = {"float32": "no", "bfloat16": "bf16"}[precision]
+    return Accelerator(cpu=cpu, mixed_precision=mixed)
+
+
+@contextlib.contextmanager
+def processes_ended() -> Iterator[None]:
+    """Closes the processes' connection at the end of the command, so that none is left waiting and no thread of it."""
+    try:
+        yield
+    finally:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over the processes, differentiable: every process's result depends on every process's input."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor) -> Tensor:
+        total = part.clone()
+        torch.distributed.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return _Sum.apply(grad)
+
+
+class GlobalBatchNorm(BatchNorm):
+    """Batch normalisation with the statistics of the global batch, of which each process holds a part.
+
+    Moments are summed over the processes with a differentiable all-reduce, so that the shares may differ in size
+    (torch's SyncBatchNorm runs on GPUs only).
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalises this process's rows `[M_local, N]` by the mean and variance of all rows."""
+        if not self.training:
+            return super().forward(input)
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        assert self.momentum is not None
+        wide = input.float()
+        sums = _Sum.apply(torch.cat([wide.sum(0), wide.new_full((1,), len(wide))]))
+        rows = sums[-1].detach()
+        mean = sums[:-1] / rows
+        centred = wide - mean
+        squares = _Sum.apply(centred.square().sum(0))
+        variance = squares / (rows - 1 if self.unbiased else rows)
+        with torch.no_grad():
+            self.num_batches_tracked.add_(1)
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(squares / (rows - 1), self.momentum)
+        output = centred * torch.rsqrt(variance + self.eps) * self.weight + self.bias
+        return output.to(input.dtype)
+
+
+def share_batch_norms(model: nn.Module) -> None:
+    """Replaces the batch norms inside a model, in place, by ones that see the global batch (before the optimiser)."""
+    for name, child in model.named_children():
+        if isinstance(child, BatchNorm):
+            shared = GlobalBatchNorm(child.num_features, child.eps, child.momentum, unbiased=child.unbiased)
+            shared.load_state_dict(child.state_dict())
+            setattr(model, name, shared)
+        else:
+            share_batch_norms(child)

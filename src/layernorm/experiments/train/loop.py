@@ -1,0 +1,230 @@
+"""The training loop that all experiments share: updates, evaluations, checkpoints, resuming.
+
+Batches are pure functions of the update (`batches.py`), so the state of a run is the model, the optimiser, the random
+number generators and a few counters; all of them are in the checkpoint, and a run that resumes goes on bit for bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..errors import Interrupted, RunError
+from ..protocol import State, Task
+from ..runs import checkpoint, environment
+from ..runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from .progress import Progress
+
+BLOCK = 10
+"""Updates between looks at the clock: their time is measured together, so that a GPU is waited for only so often."""
+
+
+class Fit:
+    """One run being trained.
+
+    Args:
+        task: what to train.
+        folder: where the run is kept, already claimed.
+        accelerator: the device and the processes.
+        facts: of the data set, for the environment's file.
+        checkpoint_seconds: between checkpoints; one is written at the end in any case.
+    """
+
+    def __init__(
+        self, task: Task, folder: RunFolder, accelerator: Accelerator, facts: dict[str, Any], checkpoint_seconds: float
+    ) -> None:
+        self.task, self.folder, self.accelerator = task, folder, accelerator
+        self.facts, self.checkpoint_seconds = facts, checkpoint_seconds
+        # The optimiser stays bare: accelerate's wrapper only adds a gradient scaler (for float16, not offered here) and
+        # costs as much as an update of a small network.
+        self.model = accelerator.prepare_model(task.model)
+        self.bare = accelerator.unwrap_model(self.model)
+        self.state = State()
+        self.loss_sum = torch.zeros((), dtype=torch.float64, device=accelerator.device)
+        self.block_times: list[float] = []
+
+    def run(self, progress: Progress) -> dict[str, float]:
+        """Trains from the newest checkpoint, or the beginning, to the end.
+
+        Returns:
+            the last evaluation's metrics.
+
+        Raises:
+            Interrupted: SIGINT or SIGTERM arrived; the state is saved.
+            RunError: something could not be written or read; the last checkpoint is whole.
+        """
+        self._restore()
+        task, state = self.task, self.state
+        processes, device = self.accelerator.num_processes, str(self.accelerator.device)
+        self.folder.started(environment.describe(processes, device), self.facts, state.update)
+        began = time.perf_counter() - state.seconds
+        saved = time.perf_counter()
+        with _stop_signals() as stop:
+            while state.update < task.updates:
+                self._block()
+                state.seconds = time.perf_counter() - began
+                if state.update % task.evaluate_every == 0 or state.update == task.updates:
+                    self._evaluate()
+                    state.seconds = time.perf_counter() - began
+                progress.update(state, task)
+                late = time.perf_counter() - saved > self.checkpoint_seconds
+                stopping, late = self._agree(stop.is_set(), late)
+                if stopping or late or state.update == task.updates:
+                    self._save()
+                    saved = time.perf_counter()
+                if stopping and state.update < task.updates:
+                    raise Interrupted
+        self.folder.finish(
+            {"update": state.update, "records": state.records, "seconds": state.seconds, **state.metrics}
+        )
+        return state.metrics
+
+    def _block(self) -> None:
+        """Up to `BLOCK` updates, ending where an evaluation is due."""
+        task, state = self.task, self.state
+        model, optimizer, processes = self.model, task.optimizer, self.accelerator.num_processes
+        to_evaluation = task.evaluate_every - state.update % task.evaluate_every
+        count = min(BLOCK, to_evaluation, task.updates - state.update)
+        model.train()
+        start = time.perf_counter()
+        for update in range(state.update, state.update + count):
+            with self.accelerator.autocast():
+                loss = task.loss(model, update)
+            # DDP averages the processes' gradients; their parts of the mean loss must be added up
+            (loss if processes == 1 else loss * processes).backward()
+            if task.before_step is not None:
+                task.before_step(self.bare)
+            optimizer.step()
+            optimizer.zero_grad()
+            self.loss_sum += loss.detach()
+        if self.accelerator.device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - start
+        self.block_times.append(seconds / count)
+        state.update += count
+        state.losses += count
+        state.train_seconds += seconds
+
+    def _evaluate(self) -> None:
+        task, state = self.task, self.state
+        total = self.accelerator.reduce(self.loss_sum, "sum") if self.accelerator.num_processes > 1 else self.loss_sum
+        running = float(total) / state.losses
+        if not math.isfinite(running):
+            raise RunError(f"the training loss is {running} at update {state.update}; the run cannot go on")
+        self.bare.eval()
+        with torch.no_grad():
+            state.metrics = {"batch_loss": running, **task.evaluate(self.bare)}
+        self.folder.record(
+            {
+                "update": state.update,
+                "epoch": state.update / task.updates_per_epoch,
+                "examples": task.seen(state.update),
+                "seconds": round(state.seconds, 4),
+                "train_seconds": round(state.train_seconds, 4),
+                "seconds_per_update": round(statistics.median(self.block_times), 8),
+                **state.metrics,
+            }
+        )
+        state.records += 1
+        state.losses = 0
+        self.loss_sum.zero_()
+        self.block_times.clear()
+
+    def _agree(self, stopping: bool, late: bool) -> tuple[bool, bool]:
+        """The main process's clock and signals decide for all: they must save and stop at the same update."""
+        if self.accelerator.num_processes == 1:
+            return stopping, late
+        word = torch.tensor([stopping, late], dtype=torch.int32, device=self.accelerator.device)
+        torch.distributed.broadcast(word, 0)
+        return bool(word[0]), bool(word[1])
+
+    def _save(self) -> None:
+        generators = self._generators()
+        if not self.folder.writes:
+            return
+        optimizer, groups = checkpoint.optimizer_tensors(self.task.optimizer)
+        tensors = {
+            **checkpoint.prefixed("model", self.bare.state_dict()),
+            **checkpoint.prefixed("optimizer", optimizer),
+            **checkpoint.prefixed("generator", generators),
+            "loss_sum": self.loss_sum,
+        }
+        header = {"state": asdict(self.state), "groups": groups, "processes": self.accelerator.num_processes}
+        checkpoint.save(self.folder.checkpoint, tensors, header)
+
+    def _restore(self) -> None:
+        if not self.folder.checkpoint.exists():
+            self.folder.cut_back(0, 0)
+            return
+        tensors, header = checkpoint.load(self.folder.checkpoint)
+        processes = self.accelerator.num_processes
+        if header["processes"] != processes:
+            raise RunError(
+                f"{self.folder.path} was trained by {header['processes']} process(es), now there are {processes}; "
+                f"use torchrun --nproc-per-node {header['processes']}, or --restart"
+            )
+        try:
+            self.bare.load_state_dict(checkpoint.under("model", tensors))
+            checkpoint.restore_optimizer(self.task.optimizer, checkpoint.under("optimizer", tensors), header["groups"])
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise RunError(
+                f"{self.folder.checkpoint} does not fit this model ({str(error).splitlines()[0]})"
+            ) from error
+        self.state = State(**header["state"])
+        self.loss_sum.copy_(tensors["loss_sum"])
+        self._set_generators(checkpoint.under("generator", tensors))
+        self.folder.cut_back(self.state.update, self.state.records)
+
+    def _generators(self) -> dict[str, Tensor]:
+        """The states of all processes' random number generators (dropout), by name and rank."""
+        own = {"cpu": torch.get_rng_state()}
+        if self.accelerator.device.type == "cuda":
+            own["cuda"] = torch.cuda.get_rng_state(self.accelerator.device)
+        everyone: list[Any] = [own]
+        if self.accelerator.num_processes > 1:
+            everyone = [None] * self.accelerator.num_processes
+            torch.distributed.all_gather_object(everyone, own)
+        return {f"{name}.{rank}": state for rank, states in enumerate(everyone) for name, state in states.items()}
+
+    def _set_generators(self, states: dict[str, Tensor]) -> None:
+        rank = self.accelerator.process_index
+        torch.set_rng_state(states[f"cpu.{rank}"])
+        if self.accelerator.device.type == "cuda" and f"cuda.{rank}" in states:
+            torch.cuda.set_rng_state(states[f"cuda.{rank}"], self.accelerator.device)
+
+
+@contextlib.contextmanager
+def _stop_signals() -> Iterator[threading.Event]:
+    """Turns SIGINT and SIGTERM into an event that the loop looks at between updates; a second one acts at once."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():  # only it may set handlers
+        yield stop
+        return
+    previous: dict[signal.Signals, Any] = {}
+
+    def handle(number: int, frame: object) -> None:
+        stop.set()
+        for name, handler in previous.items():
+            signal.signal(name, handler)
+
+    for name in (signal.SIGINT, signal.SIGTERM):
+        previous[name] = signal.signal(name, handle)
+    try:
+        yield stop
+    finally:
+        for name, handler in previous.items():
+            signal.signal(name, handler)

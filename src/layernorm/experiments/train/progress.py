@@ -1,0 +1,143 @@
+"""Progress of a command: bars on a terminal, plain lines at intervals elsewhere, nothing in the other processes."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..protocol import State, Task
+
+LINE_SECONDS = 10.0
+"""Between two plain lines about one run."""
+
+
+class Progress:
+    """Where the loop reports to; this one is silent.
+
+    A run is announced by `begin`, reported on by `update`, closed by `end`.
+    """
+
+    def begin(self, number: int, runs: int, name: str) -> None:
+        """A run starts or goes on."""
+
+    def update(self, state: State, task: Task) -> None:
+        """Some updates were made."""
+
+    def end(self, note: str) -> None:
+        """The run is over: done, or found done."""
+
+
+class Lines(Progress):
+    """Plain lines on standard error."""
+
+    def begin(self, number: int, runs: int, name: str) -> None:
+        self.title = f"[{number}/{runs}] {name}"
+        self.spoke = time.perf_counter()
+        self.rate = _Rate()
+
+    def update(self, state: State, task: Task) -> None:
+        self.rate.tick(state.update)
+        if time.perf_counter() - self.spoke >= LINE_SECONDS:
+            self.spoke = time.perf_counter()
+            left = duration(self.rate.left(state.update, task.updates))
+            print(
+                f"{self.title}: {where(state, task)}, {glance(task.shown, state.metrics)}{left} left",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def end(self, note: str) -> None:
+        print(f"{self.title}: {note}", file=sys.stderr, flush=True)
+
+
+class Bars(Progress):
+    """Two bars on a terminal: the runs, and the updates of this run."""
+
+    def __init__(self, display: Any) -> None:
+        self.display = display
+        self.total = display.add_task("runs", total=None, note="")
+        self.bar = display.add_task("", total=None, note="", visible=False)
+        self.drawn = 0.0
+
+    def begin(self, number: int, runs: int, name: str) -> None:
+        self.title = f"[{number}/{runs}] {name}"
+        self.rate = _Rate()
+        self.display.update(self.total, total=runs, completed=number - 1)
+        self.display.update(self.bar, description=name, total=None, completed=0, note="", visible=True)
+
+    def update(self, state: State, task: Task) -> None:
+        self.rate.tick(state.update)
+        if time.perf_counter() - self.drawn < 0.1:
+            return
+        self.drawn = time.perf_counter()
+        left = duration(self.rate.left(state.update, task.updates))
+        note = f"{glance(task.shown, state.metrics, short=True)}{left} left"
+        self.display.update(self.bar, total=task.updates, completed=state.update, note=note)
+
+    def end(self, note: str) -> None:
+        self.display.update(self.total, advance=1)
+        self.display.console.print(f"{self.title}: {note}", highlight=False)
+
+
+@contextlib.contextmanager
+def progress(main: bool) -> Iterator[Progress]:
+    """The progress display that fits where standard error goes."""
+    if not main:
+        yield Progress()
+        return
+    if not sys.stderr.isatty():
+        yield Lines()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(20),
+        TextColumn("{task.percentage:>3.0f} %  {task.fields[note]}"),
+    )
+    with RichProgress(*columns, console=Console(stderr=True), transient=True) as display:
+        yield Bars(display)
+
+
+class _Rate:
+    """Time left, from the pace since this start (a resumed run's early updates took no time now)."""
+
+    def __init__(self) -> None:
+        self.first: tuple[float, int] | None = None
+        self.pace = 0.0
+
+    def tick(self, update: int) -> None:
+        now = time.perf_counter()
+        if self.first is None:
+            self.first = (now, update)
+        elif update > self.first[1]:
+            self.pace = (now - self.first[0]) / (update - self.first[1])
+
+    def left(self, update: int, updates: int) -> float:
+        return (updates - update) * self.pace
+
+
+def where(state: State, task: Task) -> str:
+    """How far a run is: `epoch 3.2 of 10`, and within the first, `update 20 of 600`."""
+    if task.updates < task.updates_per_epoch:
+        return f"update {state.update} of {task.updates}"
+    return f"epoch {state.update / task.updates_per_epoch:.1f} of {task.updates / task.updates_per_epoch:g}"
+
+
+def glance(shown: Mapping[str, str], metrics: Mapping[str, float], short: bool = False) -> str:
+    """The metrics that a task shows, each followed by a comma and a space; `short`: the last of them."""
+    texts = [f"{label.format(metrics[name])}, " for name, label in shown.items() if name in metrics]
+    return "".join(texts[-1:] if short else texts)
+
+
+def duration(seconds: float) -> str:
+    """A time span as one reads it: `8 s`, `3 min`, `1 h 20 min`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,83 @@
+"""`layernorm sample`: what every experiment's sampling shares, and every way in which it is asked for wrongly."""
+
+import json
+import shutil
+
+import pytest
+
+from layernorm import cli
+from support.command import QUICK, one_line
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """A run of another experiment."""
+    out = tmp_path_factory.mktemp("digits")
+    assert cli.main([*QUICK, "--out", str(out)]) == 0
+    return out / "digits-layer-b128-s0"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["handwritten", "RUN"], "unknown experiment 'handwritten'; did you mean 'handwriting'?"),
+        (["digits", "RUN"], "digits has nothing to sample; there are: "),
+        (["--text", "a"], "the experiment's name comes before its options"),
+        (["handwriting"], "a run's folder comes before the options: layernorm sample handwriting RUN [OPTIONS]"),
+        (["handwriting", "--text", "a"], "a run's folder comes before the options"),
+    ],
+)
+def test_wrong_usage_exits_with_2(arguments, message, capsys):
+    assert cli.main(["sample", *arguments]) == 2
+    assert message in one_line(capsys)
+
+
+def test_help_has_examples_and_fits_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    for arguments in (["sample", "--help"], ["sample", "handwriting", "--help"], ["sample", "handwriting", "X", "-h"]):
+        assert cli.main(arguments) == 0
+        text = capsys.readouterr().out
+        assert "  layernorm sample handwriting RUN" in text
+        assert max(map(len, text.splitlines())) <= 80
+    assert cli.main(["sample"]) == 2
+
+
+def test_a_folder_that_is_no_run_of_it_is_refused(digits, tmp_path, capsys):
+    for folder, message in (
+        (tmp_path / "none", "is not a folder; give the folder of one run"),
+        (tmp_path, "there is no run in"),
+        (digits, "holds a run of digits, not of handwriting"),
+    ):
+        capsys.readouterr()
+        assert cli.main(["sample", "handwriting", str(folder), "--text", "a"]) == 1
+        assert message in one_line(capsys)
+
+
+def test_a_run_without_or_with_a_damaged_checkpoint_is_refused(digits, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(digits, run)
+    config = json.loads((run / "config.json").read_text())
+    checkpoint = run / "checkpoint.safetensors"
+    whole = checkpoint.read_bytes()
+    handwriting = {"experiment": "handwriting", "norm": "none", "seed": 0, "updates": 1, "batch_size": 4, "points": 5}
+    handwriting |= {"units": 4, "mixtures": 2, "learning_rate": 0.1, "evaluate_every": 1, "valid_lines": 0}
+    (run / "records.jsonl").unlink()
+    (run / "result.json").unlink()
+    for values, content, message in (
+        (handwriting, None, "has no checkpoint yet"),
+        (handwriting, b"", "is damaged or not a checkpoint"),
+        (handwriting, whole[:-50], "is damaged or not a checkpoint"),
+        (handwriting | {"norm": "bogus"}, b"x", "has an impossible value: norm is 'bogus', not one of none, layer, "),
+        (
+            config | {"experiment": "handwriting"},
+            b"x",
+            "config.json lacks updates, points, units, mixtures, ",
+        ),
+    ):
+        (run / "config.json").write_text(json.dumps(values))
+        checkpoint.unlink(missing_ok=True)
+        if content is not None:
+            checkpoint.write_bytes(content)
+        capsys.readouterr()
+        assert cli.main(["sample", "handwriting", str(run), "--text", "a"]) == 1
+        assert message in one_line(capsys)

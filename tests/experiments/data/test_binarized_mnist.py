@@ -1,0 +1,141 @@
+"""Binarised MNIST: read exactly, parsed once, and refused in one line if it is anything else."""
+
+import gzip
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from layernorm.experiments.data import binarized_mnist as images
+from layernorm.experiments.data import source
+from layernorm.experiments.errors import RunError
+from support.binarized_files import NAMES, amat_bytes, random_rows, write_binarized
+
+REAL = Path(os.environ.get("LAYERNORM_DATA", "")) / "binarized-mnist"  # read before the fixture hides it
+
+
+def packed_files():
+    return sorted((source.cache() / "binarized-mnist-packed").glob("*.npy"))
+
+
+def test_the_rows_are_the_files(tmp_path):
+    data = images.load(write_binarized(tmp_path / "data"))
+    for number, split in enumerate(NAMES):
+        expected = random_rows(len(getattr(data, split)), number)
+        assert torch.equal(getattr(data, split), torch.from_numpy(expected))
+    assert [len(data.train), len(data.valid), len(data.test)] == [12, 5, 7]
+    assert data.facts["original"] is False
+
+
+def test_gzipped_files_are_the_same_data(tmp_path):
+    plain = images.load(write_binarized(tmp_path / "plain"))
+    folder = write_binarized(tmp_path / "gzipped")
+    for name in NAMES.values():
+        (folder / f"{name}.gz").write_bytes(gzip.compress((folder / name).read_bytes()))
+        (folder / name).unlink()
+    images._read.cache_clear()
+    zipped = images.load(folder)
+    assert zipped.facts["fingerprint"] == plain.facts["fingerprint"]
+    assert torch.equal(zipped.train, plain.train)
+
+
+def test_a_file_is_parsed_once_and_a_changed_one_anew(tmp_path, monkeypatch):
+    folder = write_binarized(tmp_path / "data")
+    first = images.load(folder)
+    assert len(packed_files()) == 3
+    parsed = []
+    parse = images.parse
+    monkeypatch.setattr(images, "parse", lambda content, path: parsed.append(path.name) or parse(content, path))
+    images._read.cache_clear()
+    assert torch.equal(images.load(folder).train, first.train)
+    assert parsed == []
+    other = random_rows(12, seed=99)
+    (folder / NAMES["train"]).write_bytes(amat_bytes(other))
+    images._read.cache_clear()
+    second = images.load(folder)
+    assert parsed == [NAMES["train"]]
+    assert torch.equal(second.train, torch.from_numpy(other))
+    assert second.facts["fingerprint"] != first.facts["fingerprint"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:-10],
+        lambda content: b"",
+        lambda content: b"no array at all",
+        lambda content: content.replace(b"|u1", b"|b1"),
+    ],
+)
+def test_a_damaged_cache_is_made_anew(tmp_path, damage):
+    folder = write_binarized(tmp_path / "data")
+    first = images.load(folder)
+    contents = [path.read_bytes() for path in packed_files()]
+    for path, content in zip(packed_files(), contents, strict=True):
+        path.write_bytes(damage(content))
+    images._read.cache_clear()
+    assert torch.equal(images.load(folder).train, first.train)
+    assert [path.read_bytes() for path in packed_files()] == contents
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
+    (tmp_path / "cache").write_text("a file")
+    assert len(images.load(write_binarized(tmp_path / "data")).train) == 12
+
+
+def changed(row, old, new):
+    def change(content):
+        start = row * 1568
+        return content[:start] + content[start:].replace(old, new, 1)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "row"),
+    [
+        (lambda content: content[:-1], 12),  # the last newline
+        (lambda content: content[: 3 * 1568 + 700], 4),  # cut short within a row
+        (lambda content: content + b"0 1\n", 13),
+        (lambda content: b"", 1),
+        (lambda content: b"<html>not found</html>", 1),
+        (changed(2, b"1", b"2"), 3),
+        (changed(5, b"0 ", b"0,"), 6),
+        (changed(5, b"0 0", b"0  "), 6),
+        (changed(0, b"\n", b" "), 1),
+        (lambda content: content.replace(b"\n", b"\r\n"), 1),
+    ],
+)
+def test_files_of_another_form_are_refused_with_the_row(tmp_path, change, row):
+    folder = write_binarized(tmp_path / "data")
+    path = folder / NAMES["train"]
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(RunError, match=rf"{NAMES['train']} is damaged or no file of binary images: row {row} is not"):
+        images.load(folder)
+
+
+def test_missing_files_and_damaged_gzip_are_named(tmp_path):
+    folder = write_binarized(tmp_path / "data")
+    (folder / NAMES["test"]).unlink()
+    with pytest.raises(RunError, match=rf"lacks {NAMES['test']} "):
+        images.load(folder)
+    (folder / f"{NAMES['test']}.gz").write_bytes(gzip.compress(b"x" * 100)[:-5])
+    with pytest.raises(RunError, match=rf"{NAMES['test']}\.gz is damaged"):
+        images.load(folder)
+
+
+def test_prepare_checks_and_tells(tmp_path):
+    folder, facts = source.prepare(images.BINARIZED_MNIST, write_binarized(tmp_path / "data"))
+    assert (facts["train"], facts["valid"], facts["test"]) == (12, 5, 7)
+    assert {path.name for path in folder.iterdir()} == set(NAMES.values())
+    assert len(images.load(None).test) == 7
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="needs the real binarised MNIST")
+def test_the_real_files_are_the_published_ones():
+    data = images.load(REAL)
+    assert data.facts["original"] is True
+    assert [len(data.train), len(data.valid), len(data.test)] == [50_000, 10_000, 10_000]
+    assert np.isclose(float(data.train.float().mean()), 0.1306, atol=1e-4)

@@ -1,0 +1,85 @@
+"""Downloads: checked before they are kept, and clear about what to do without a network."""
+
+import dataclasses
+import functools
+import hashlib
+import http.server
+import threading
+
+import pytest
+
+from layernorm.experiments.data import mnist
+from layernorm.experiments.data import source as sources
+from layernorm.experiments.errors import RunError
+from support.mnist_files import SPELLINGS, write_mnist
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture
+def server(tmp_path):
+    folder = write_mnist(tmp_path / "served", spell=SPELLINGS["gzipped"])
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield folder, f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def source(server):
+    """MNIST as if the files served here were the published ones."""
+    folder, url = server
+    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    return dataclasses.replace(mnist.MNIST, url=url, files={name: digests[name] for name in mnist.MNIST.files})
+
+
+def test_files_are_downloaded_once_with_progress(source, server, capsys):
+    folder = sources.locate(source, None)
+    for path in server[0].iterdir():
+        assert (folder / path.name).read_bytes() == path.read_bytes()
+    assert "downloading train-images-idx3-ubyte.gz: 100 %" in capsys.readouterr().err
+    for path in server[0].iterdir():
+        path.unlink()
+    assert sources.locate(source, None) == folder
+
+
+def test_a_wrong_checksum_is_named_and_nothing_is_kept(source, server):
+    path = server[0] / "t10k-images-idx3-ubyte.gz"
+    path.write_bytes(path.read_bytes() + b"x")
+    with pytest.raises(RunError, match=r"t10k-images-idx3-ubyte\.gz has a wrong checksum"):
+        sources.locate(source, None)
+    kept = sorted(path.name for path in (sources.cache() / "mnist").iterdir())
+    assert kept == ["train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"]
+
+
+def test_an_interrupted_download_goes_on_with_the_missing_files(source, server):
+    path = server[0] / "t10k-images-idx3-ubyte.gz"
+    content = path.read_bytes()
+    path.write_bytes(content + b"x")
+    with pytest.raises(RunError):
+        sources.locate(source, None)
+    path.write_bytes(content)
+    assert not sources.missing(source, sources.locate(source, None))
+
+
+def test_offline_says_what_to_put_where(source):
+    nowhere = dataclasses.replace(source, url="http://127.0.0.1:9/")
+    with pytest.raises(RunError) as caught:
+        sources.locate(nowhere, None)
+    message = str(caught.value)
+    assert all(name in message for name in source.files)
+    assert str(sources.cache() / "mnist") in message
+    assert "--data" in message
+    assert "$LAYERNORM_DATA" in message
+    with pytest.raises(RunError, match="give it with --source"):
+        sources.prepare(nowhere, None)
+
+
+def test_a_missing_page_is_an_error(source):
+    with pytest.raises(RunError, match="cannot download"):
+        sources.locate(dataclasses.replace(source, url=source.url + "missing/"), None)

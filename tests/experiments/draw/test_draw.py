@@ -1,0 +1,176 @@
+"""`layernorm run draw`, its report and `layernorm sample draw`, from the command line on small files."""
+
+import io
+import json
+import math
+import shutil
+
+import pytest
+import torch
+from PIL import Image
+
+from layernorm import cli
+from layernorm.experiments.data import binarized_mnist
+from layernorm.experiments.draw import experiment, samples
+from layernorm.experiments.draw.network import Config, build
+from layernorm.experiments.errors import RunError
+from layernorm.experiments.runs import folder
+from layernorm.experiments.train import distributed
+from layernorm.experiments.train.batches import EVALUATION, derive_seed
+from support.binarized_files import NAMES, write_binarized
+from support.command import one_line
+from support.runs import outcome
+
+SMALL = ["--preset", "smoke", "--batch-size", "20", "--evaluate-every", "4", "--threads", "1"]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(cache, monkeypatch):
+    binarized_mnist._read.cache_clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", cache)
+    monkeypatch.delenv("LAYERNORM_DATA", raising=False)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_binarized(tmp_path_factory.mktemp("data"), train=190, test=30)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, data, cache):
+    out = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", cache)
+        assert cli.main(["run", "draw", *SMALL, "--data", str(data), "--out", str(out)]) == 0
+    return out
+
+
+def test_a_run_records_the_bound_and_its_parts(finished):
+    for norm in ("none", "layer"):
+        run = folder.read(finished / f"draw-{norm}-s0")
+        assert run.done
+        assert [record["update"] for record in run.records] == [4, 8, 10]
+        for record in run.records:
+            assert record["test_bound"] == pytest.approx(record["test_kl"] + record["test_reconstruction"], rel=1e-12)
+            assert record["test_kl"] > 0
+        assert run.records[-1]["examples"] == 190
+    page = (finished / "report" / "index.html").read_text()
+    assert "no verdict from one seed" in page
+    assert {path.name for path in (finished / "report").glob("*.png")} == {
+        "figure4.png", "digits-none.png", "digits-layer.png", "canvas-none.png", "canvas-layer.png"
+    }  # fmt: skip
+
+
+def test_an_interrupted_run_goes_on_and_ends_the_same(finished, data, tmp_path, monkeypatch, capsys):
+    command = ["run", "draw", *SMALL, "--norm", "layer", "--data", str(data), "--out", str(tmp_path)]
+    measure, calls = experiment.measure, []
+
+    def interrupted(*arguments):
+        calls.append(0)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return measure(*arguments)
+
+    monkeypatch.setattr(experiment, "measure", interrupted)
+    assert cli.main([*command, "--checkpoint-seconds", "0"]) == 130
+    assert "the same command resumes" in capsys.readouterr().err
+    monkeypatch.setattr(experiment, "measure", measure)
+    assert cli.main(command) == 0
+    starts = json.loads((tmp_path / "draw-layer-s0" / "environment.json").read_text())["starts"]
+    assert [start["update"] for start in starts] == [0, 4]
+    assert outcome(tmp_path / "draw-layer-s0") == outcome(finished / "draw-layer-s0")
+
+
+def test_the_loss_is_the_mean_bound_and_evaluation_takes_all_cases(data):
+    images = binarized_mnist.load(data)
+    config = Config(glimpses=2, hidden=8, latent=4, batch_size=190)
+    task = experiment.task(config, images, distributed.accelerator("cpu", "float32"))
+    torch.manual_seed(5)
+    with torch.no_grad():
+        loss = float(task.loss(task.model, 0))  # one batch holds every case, in an order of its own
+        torch.manual_seed(5)
+        noise = torch.randn(2, 190, 4)
+        order = torch.randperm(190, generator=torch.Generator().manual_seed(derive_seed(0, 2, 0)))
+        parts = task.model(images.train[order].float(), noise)
+        metrics, again = task.evaluate(task.model), task.evaluate(task.model)
+        generator = torch.Generator().manual_seed(derive_seed(0, EVALUATION))
+        whole = task.model(images.test.float(), torch.randn(2, 30, 4, generator=generator))
+    assert loss == pytest.approx(float((parts.kl + parts.reconstruction).mean()), rel=1e-6)
+    assert metrics == again, "the same noise in every evaluation"
+    assert metrics["test_bound"] == pytest.approx(float((whole.kl + whole.reconstruction).mean()), rel=1e-6)
+    assert metrics["test_kl"] == pytest.approx(float(whole.kl.mean()), rel=1e-6)
+    assert math.isclose(metrics["test_kl"] + metrics["test_reconstruction"], metrics["test_bound"])
+
+
+def test_gradients_are_cut_to_the_norm(data):
+    task = experiment.task(Config(glimpses=2, hidden=8, clip=0.5, batch_size=20), binarized_mnist.load(data),
+                     distributed.accelerator("cpu", "float32"))  # fmt: skip
+    task.loss(task.model, 0).backward()
+    task.before_step(task.model)
+    norm = torch.cat([p.grad.flatten() for p in task.model.parameters()]).norm().item()
+    assert norm == pytest.approx(0.5, rel=1e-4)
+
+
+def test_samples_are_whole_files(finished, tmp_path, capsys):
+    out = tmp_path / "samples"
+    command = ["sample", "draw", str(finished / "draw-layer-s0"), "--count", "12", "--out", str(out)]
+    assert cli.main(command) == 0
+    assert capsys.readouterr().out.splitlines() == [f"wrote {out}/digits.png", f"wrote {out}/canvas.gif"]
+    first = {path.name: path.read_bytes() for path in out.iterdir()}
+    with Image.open(io.BytesIO(first["digits.png"])) as sheet:
+        assert sheet.size == (10 * 86 + 2, 2 * 86 + 2)
+        sheet.load()
+    with Image.open(io.BytesIO(first["canvas.gif"])) as movie:
+        assert movie.n_frames == 3  # two glimpses, and the digits without the window
+        assert movie.size == (5 * 86 + 2, 3 * 86 + 2)
+        for frame in range(movie.n_frames):
+            movie.seek(frame)
+            movie.load()
+    assert cli.main(command) == 0
+    assert first == {path.name: path.read_bytes() for path in out.iterdir()}, "one seed, one sheet"
+    assert cli.main([*command, "--seed", "1"]) == 0
+    assert first["digits.png"] != (out / "digits.png").read_bytes()
+
+
+def test_what_cannot_be_sampled_is_one_line(finished, tmp_path, capsys):
+    run = shutil.copytree(finished / "draw-layer-s0", tmp_path / "draw-layer-s0")
+    path = run / "checkpoint.safetensors"
+    capsys.readouterr()
+    path.write_bytes(path.read_bytes()[:-100])
+    assert cli.main(["sample", "draw", str(run)]) == 1
+    assert "checkpoint.safetensors is damaged" in one_line(capsys)
+    path.unlink()
+    assert cli.main(["sample", "draw", str(run)]) == 1
+    assert "has no checkpoint yet" in one_line(capsys)
+    assert cli.main(["sample", "draw", str(tmp_path / "nothing")]) == 1
+    assert "is not a folder" in one_line(capsys)
+    assert cli.main(["sample", "draw", str(run), "--count", "0"]) == 2
+    assert "--count must be at least 1, got 0" in one_line(capsys)
+    assert not list(tmp_path.rglob("*.png"))
+
+
+def test_wrong_files_and_sizes_are_one_line(data, tmp_path, capsys):
+    command = ["run", "draw", "--preset", "smoke", "--out", str(tmp_path / "out"), "--data"]
+    assert cli.main([*command, str(data), "--batch-size", "191"]) == 2
+    assert "--batch-size must be at most 190, all training cases, got 191" in one_line(capsys)
+    folder = shutil.copytree(data, tmp_path / "data")
+    (folder / NAMES["test"]).write_bytes(b"0 1 0\n")
+    assert cli.main([*command, str(folder)]) == 1
+    assert "binarized_mnist_test.amat is damaged or no file of binary images: row 1" in one_line(capsys)
+    (folder / NAMES["test"]).unlink()
+    assert cli.main([*command, str(folder)]) == 1
+    assert "lacks binarized_mnist_test.amat (plain or gzipped)" in one_line(capsys)
+    assert not (tmp_path / "out").exists()
+
+
+def test_samples_need_a_network_that_fits(finished):
+    run = folder.read(finished / "draw-layer-s0")
+    run.config["hidden"] = 17
+    with pytest.raises(RunError, match="does not fit this model"):
+        samples.draw(run, 2, 0)
+    assert build(Config(hidden=16)).latent == 100

@@ -1,0 +1,83 @@
+"""The report on DRAW says what the records hold, and does without the samples of a damaged checkpoint."""
+
+import pytest
+
+from layernorm.experiments.draw.network import Config
+from layernorm.experiments.report import rendering
+from support.runs import report_of, write_run
+
+
+def write_draw(place, norm, seed, bounds, glimpses=16, **changes):
+    """A run whose test bound at updates 100, 200, ... is `bounds`, a quarter of it KL."""
+    config = {**vars(Config(norm=norm, seed=seed, epochs=len(bounds), glimpses=glimpses)), **changes}
+    records = [
+        {
+            "update": 100 * epoch, "epoch": float(epoch), "seconds_per_update": 0.2,
+            "test_bound": bound, "test_kl": bound / 4, "test_reconstruction": 3 * bound / 4,
+        }
+        for epoch, bound in enumerate(bounds, 1)
+    ]  # fmt: skip
+    facts = {"name": "binarized-mnist", "fingerprint": "abc", "original": True}
+    write_run(place / f"draw-{norm}-s{seed}", "draw", config, facts, records)
+
+
+@pytest.fixture
+def four(tmp_path):
+    for seed in (0, 1):
+        write_draw(tmp_path, "none", seed, [200.0 + seed, 130.0 + seed, 110.0 + seed, 104.0 + seed])
+        write_draw(tmp_path, "layer", seed, [190.0 + seed, 120.0 + seed, 100.0 + seed, 96.0 + seed])
+    return tmp_path
+
+
+def test_tables(four):
+    results, speed = report_of(four).tables
+    assert results.rows[0] == ["16", "baseline", "104.50 (104.00-105.00)", "26.12", "78.38", "2", "4"]
+    assert results.rows[1] == ["16", "layer norm", "96.50 (96.00-97.00)", "24.12", "72.38", "2", "4"]
+    assert results.rows[2][:3] == ["64, paper", "baseline", "82.36"]
+    assert speed.rows[0] == ["16", "baseline", "400", "1.00", "200", "1.00"]
+    # from 120.5 at 200 to 100.5 at 300: 104.5 is 80 % of the way
+    assert speed.rows[1] == ["16", "layer norm", "280", "0.70", "200", "1.00"]
+
+
+def test_findings(four):
+    updates, ends = report_of(four).findings
+    assert updates.startswith("16 glimpses, updates to a test bound of 160 / 140 / 120 / 110 / 105 nats (the last")
+    assert updates.endswith(": as the paper claims.")
+    assert ends == (
+        "16 glimpses, test bound after 400 updates: layer norm 96.50 (96.00-97.00), baseline 104.50 (104.00-105.00) "
+        "nats: as the paper claims."
+    )
+
+
+@pytest.mark.parametrize(
+    ("none", "layer", "verdict"),
+    [
+        ([[200.0, 100.0]] * 2, [[210.0, 105.0]] * 2, "against the paper's claim"),
+        ([[200.0, 100.0], [200.0, 104.0]], [[200.0, 102.0]] * 2, "no difference larger than the spread over seeds"),
+        ([[200.0, 100.0]], [[190.0, 90.0]], "no verdict from one seed"),
+        ([[200.0]] * 2, [[190.0]] * 2, "no verdict from one evaluation"),
+    ],
+)
+def test_verdicts(tmp_path, none, layer, verdict):
+    for norm, runs in (("none", none), ("layer", layer)):
+        for seed, bounds in enumerate(runs):
+            write_draw(tmp_path, norm, seed, bounds)
+    assert report_of(tmp_path).findings[-1].endswith(f": {verdict}.")
+
+
+def test_the_terminal_and_the_files(four, tmp_path, capsys):
+    report = report_of(four)
+    rendering.show(report)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+    rendering.write(report, tmp_path / "report")
+    text = (tmp_path / "report" / "report.md").read_text()
+    for part in ("82.09", "glimpses is 16; the paper's protocol has 64.", "[S]", "figure4.png", "epochs is 4"):
+        assert part in text
+    assert "[stand-in]" not in text
+
+
+def test_a_checkpoint_that_cannot_be_read_leaves_the_report_without_its_samples(four):
+    (four / "draw-layer-s0" / "checkpoint.safetensors").write_bytes(b"nothing")
+    report = report_of(four)
+    assert not report.pictures
+    assert any("checkpoint.safetensors is damaged" in note for note in report.status)

@@ -1,0 +1,126 @@
+"""The numerics of 6.5: window, scan against steps, cut derivatives, the number of parameters."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from layernorm.experiments.handwriting import mixture
+from layernorm.experiments.handwriting.network import Config, Synthesis, build, clipped, one_hot
+from layernorm.experiments.handwriting.scan import Cell, scan, window_step
+
+NORMS = (None, "layer", "rms", "weight")
+
+
+def small(norm, spread=0.3, **sizes):
+    """A tiny network in float64 whose every parameter matters."""
+    torch.manual_seed(3)
+    model = Synthesis(norm, units=5, mixtures=2, components=3, pace=0.5, **sizes).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += spread * torch.randn_like(parameter)
+    return model
+
+
+def case(T=6, B=2, U=4):
+    """Points, texts of which one is shorter, and points to predict."""
+    random = torch.Generator().manual_seed(1)
+    points = torch.randn(T + 1, B, 3, generator=random, dtype=torch.float64)
+    points[..., 2] = (points[..., 2] > 0).double()
+    text = torch.randint(57, (B, U), generator=random)
+    return points[:-1], text, torch.tensor([U, U - 2]), points[1:]
+
+
+def test_the_window_is_a_slow_loop():
+    B, K, U = 2, 3, 4
+    random = torch.Generator().manual_seed(0)
+    p = torch.randn(B, 3 * K, generator=random, dtype=torch.float64)
+    kappa = torch.rand(B, K, generator=random, dtype=torch.float64)
+    codes = one_hot(torch.randint(57, (B, U), generator=random), torch.tensor([4, 2]), torch.float64)
+    phi, reading, moved = window_step(p, kappa, codes)
+    for b in range(B):
+        expected = np.zeros(57)
+        for u in range(1, U + 2):
+            weight = 0.0
+            for k in range(K):
+                alpha, beta, way = (math.exp(float(p[b, k + K * part])) for part in range(3))
+                place = float(kappa[b, k]) + way
+                assert float(moved[b, k]) == pytest.approx(place)
+                weight += alpha * math.exp(-beta * (place - u) ** 2)
+            assert float(phi[b, u - 1]) == pytest.approx(weight)
+            if u <= U:
+                expected += weight * codes[b, u - 1].numpy()
+        np.testing.assert_allclose(reading[b], expected)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_the_whole_sequence_is_the_steps_in_value_and_gradient(norm):
+    model = small(norm)
+    points, text, characters, after = case()
+    whole = model(points, text, characters)
+    state, codes, steps = model.start(2), one_hot(text, characters, torch.float64), []
+    for point in points:
+        y, _, state = model.step(point, codes, state)
+        steps.append(y)
+    # the same sums in another order, in float64
+    torch.testing.assert_close(whole, torch.stack(steps), rtol=1e-10, atol=1e-12)
+    found, expected = (
+        torch.autograd.grad(0.01 * mixture.log_density(y, after).sum(), list(model.parameters()))
+        for y in (whole, torch.stack(steps))
+    )
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("norm", [None, "layer", "rms"])
+def test_the_scans_backward_by_differences(norm):
+    model = small(norm)
+    points, text, characters, _ = case(T=3)
+    codes = one_hot(text, characters, torch.float64)
+    *tensors, eps, centred = Cell.of(model.lstm1)
+    given = [tensor for tensor in tensors if tensor is not None]
+
+    def run(window_weight, window_bias, *inner):
+        rest = iter(inner)
+        cell = Cell(*(None if tensor is None else next(rest) for tensor in tensors), eps, centred)
+        return scan(cell, window_weight, window_bias, points, codes, math.inf)
+
+    # fast mode: along random directions; the test above compares every element
+    assert torch.autograd.gradcheck(run, (model.window.weight, model.window.bias, *given), fast_mode=True)
+
+
+def test_the_loss_by_differences():
+    after = case(T=3)[-1]
+    y = 0.5 * torch.randn(3, 2, 13, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda y: mixture.log_density(y, after), y.requires_grad_())
+
+
+def test_derivatives_are_cut():
+    x = torch.zeros(3, requires_grad=True)
+    (clipped(x * 1.0, 2.0) * torch.tensor([1.0, -5.0, 7.0])).sum().backward()
+    assert x.grad.tolist() == [1.0, -2.0, 2.0]
+    model = small("layer")
+    points, text, characters, _ = case()
+    codes = one_hot(text, characters, torch.float64)
+
+    def gradient(limit):
+        h, w = scan(Cell.of(model.lstm1), model.window.weight, model.window.bias, points, codes, limit)
+        return torch.autograd.grad(w[-1].sum() + 0 * h.sum(), model.lstm1.weight_hh)[0]
+
+    assert not torch.allclose(gradient(1e-3), gradient(math.inf)), "between the points, too"
+
+
+@pytest.mark.parametrize(("norm", "count"), [("none", 3_654_951), ("layer", 3_666_951)])
+def test_the_network_has_3_65_million_parameters(norm, count):
+    model = build(Config(norm=norm))
+    assert sum(parameter.numel() for parameter in model.parameters()) == count
+    assert model.output.out_features == 121
+    assert model.window.out_features == 30
+
+
+def test_one_seed_gives_every_norm_the_same_weights():
+    none, layer = (build(Config(norm=norm, units=8)) for norm in ("none", "layer"))
+    for name, parameter in none.named_parameters():
+        if "weight" in name:
+            assert torch.equal(parameter, layer.get_parameter(name)), name

@@ -1,0 +1,54 @@
+"""What a synthesis network writes: where it stops, and the pictures of it."""
+
+import math
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+import torch
+
+from layernorm.experiments.errors import RunError
+from layernorm.experiments.handwriting import pen
+from layernorm.experiments.handwriting.network import Synthesis
+from layernorm.experiments.handwriting.samples import Options, write
+
+
+def test_writing_stops_when_the_window_has_read_the_text():
+    torch.manual_seed(0)
+    model = Synthesis(None, units=6, mixtures=2, pace=0.5).eval()  # half a character a point
+    points, finished = write(model, Options(text="hello there"))
+    assert finished
+    assert 11 < len(points) < 60
+    again, _ = write(model, Options(text="hello there"))
+    assert np.array_equal(points, again), "one seed writes one thing"
+    other, _ = write(model, Options(text="hello there", seed=1))
+    assert len(points) != len(other) or not np.array_equal(points, other)
+    points, finished = write(model, Options(text="hello there", points=7))
+    assert (len(points), finished) == (7, False)
+
+
+def test_a_window_that_runs_past_the_text_at_once_stops():
+    """Its weights are all 0 in float32 then, the one of the place after the text among them."""
+    torch.manual_seed(0)
+    model = Synthesis(None, units=6, mixtures=2, pace=50.0).eval()
+    points, finished = write(model, Options(text="hi"))
+    assert (len(points), finished) == (0, True)
+
+
+def test_a_diverged_network_is_named():
+    model = Synthesis(None, units=6, mixtures=2).eval()
+    torch.nn.init.constant_(model.output.bias, math.nan)
+    with pytest.raises(RunError, match="its training has diverged"):
+        write(model, Options(text="hi"))
+
+
+def test_pictures_are_whole():
+    drawn = pen.strokes(np.array([[1, 0, 0], [0, 1, 1], [2, 0, 1], [1, 1, 0]]), np.zeros(2), np.array([10.0, 20.0]))
+    assert [stroke.tolist() for stroke in drawn] == [[[10, 0], [10, 20]], [[30, 20]], [[40, 40]]]
+    for content in (pen.svg(drawn, "a < b"), pen.moving_svg(drawn, "a < b")):
+        root = ElementTree.fromstring(content)
+        assert root[0].text == "a < b"
+        assert len(root[1]) == 3
+        assert b"script" not in content
+    assert pen.png(drawn).startswith(b"\x89PNG")
+    assert pen.png([]).startswith(b"\x89PNG"), "nothing written is an empty picture"

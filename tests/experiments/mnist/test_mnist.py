@@ -1,0 +1,116 @@
+"""The network and the task of 6.6 are the paper's."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import layernorm as ln
+from layernorm.experiments.data.digits import load as load_digits
+from layernorm.experiments.data.mnist import Cases
+from layernorm.experiments.mnist import digits, experiment
+from layernorm.experiments.mnist.network import Config, build
+from layernorm.experiments.train import distributed
+
+
+def kinds(model):
+    return [type(layer).__name__ for layer in model]
+
+
+def test_the_protocol_of_the_paper():
+    config = experiment.EXPERIMENT.presets["paper"].config
+    assert (config.hidden, config.epochs, config.held_out, config.learning_rate) == (1000, 60, 5000, 1e-3)
+    model = build(config, inputs=784)
+    shapes = [tuple(layer.weight.shape) for layer in model if isinstance(layer, nn.Linear)]
+    assert shapes == [(1000, 784), (1000, 1000), (10, 1000)]
+
+
+def test_layer_norm_leaves_the_logits_alone_and_batch_norm_does_not():
+    hidden = ["Linear", "{}", "ReLU"] * 2
+    for norm, name, last in (("layer", "LayerNorm", []), ("batch", "BatchNorm", ["BatchNorm"])):
+        model = build(Config(norm=norm, hidden=8), inputs=5)
+        assert kinds(model) == [kind.format(name) for kind in hidden] + ["Linear", *last]
+    assert kinds(build(Config(norm="none", hidden=8), inputs=5)) == [k for k in hidden if k != "{}"] + ["Linear"]
+
+
+@pytest.mark.parametrize(("size", "unbiased"), [(4, True), (5, False), (128, False)])
+def test_batch_norm_is_unbiased_at_small_batches(size, unbiased):
+    model = build(Config(norm="batch", batch_size=size, hidden=8), inputs=5)
+    assert {layer.unbiased for layer in model if isinstance(layer, ln.BatchNorm)} == {unbiased}
+
+
+def test_one_seed_gives_every_norm_the_same_weights_and_leaves_the_generator_alone():
+    state = torch.get_rng_state()
+    weights = {}
+    for norm in ("none", "layer", "batch"):
+        model = build(Config(norm=norm, seed=3, hidden=8), inputs=5)
+        weights[norm] = torch.cat([p.flatten() for m in model if isinstance(m, nn.Linear) for p in m.parameters()])
+    assert torch.equal(weights["none"], weights["layer"])
+    assert torch.equal(weights["none"], weights["batch"])
+    other = build(Config(norm="none", seed=4, hidden=8), inputs=5)
+    assert not torch.equal(other[0].weight.flatten(), weights["none"][:40])
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_loss_is_the_mean_over_the_batch_and_evaluation_over_all_cases():
+    config = digits.Config(norm="none", batch_size=1200, hidden=16)
+    data = load_digits(197)
+    task = experiment.task(config, data, distributed.accelerator("cpu", "float32"))
+    with torch.no_grad():
+        scores = torch.log_softmax(task.model(data.train.images.float() / 16).double(), 1)
+    nll = float(nn.functional.nll_loss(scores, data.train.labels))
+    error = float((scores.argmax(1) != data.train.labels).double().mean())
+    with torch.no_grad():
+        metrics = task.evaluate(task.model)
+        loss = float(task.loss(task.model, 0))  # one batch holds every case
+    assert math.isclose(metrics["train_nll"], nll, rel_tol=1e-6)
+    assert math.isclose(metrics["train_error"], error, rel_tol=1e-12)
+    assert math.isclose(loss, nll, rel_tol=1e-5)
+    assert set(metrics) == {f"{split}_{what}" for split in ("train", "valid", "test") for what in ("nll", "error")}
+
+
+def test_small_losses_keep_their_digits():
+    """-log softmax of a logit that leads by 20 is 9 e^-20 = 1.86e-8; float32 would round it to zero."""
+
+    class Certain(nn.Module):
+        def forward(self, images):
+            return 20 * nn.functional.one_hot(torch.zeros(len(images), dtype=torch.int64), 10).float()
+
+    cases = Cases(torch.zeros(3, 4, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64))
+    nll, error = experiment.measure(Certain(), cases, white=255.0)
+    assert math.isclose(nll, math.log1p(9 * math.exp(-20)), rel_tol=1e-6)
+    assert error == 0
+
+
+def test_chunks_do_not_change_the_measure():
+    data, model = load_digits(197), build(Config(norm="layer", hidden=8), inputs=64)
+    with torch.no_grad():
+        whole = experiment.measure(model, data.test, 16.0)
+        parts = experiment.measure(model, data.test, 16.0, chunk=33)
+    assert parts[0] == pytest.approx(whole[0], rel=1e-6)
+    assert parts[1] == whole[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, "--epochs must be at least 1, got 0"),
+        ({"batch_size": -4}, "--batch-size must be at least 1, got -4"),
+        ({"seed": -1}, "--seeds must be at least 0, got -1"),
+        ({"learning_rate": math.nan}, "--learning-rate must be a finite number, greater than 0, got nan"),
+        ({"learning_rate": math.inf}, "--learning-rate"),
+        ({"unbiased_up_to": -3}, "--unbiased-up-to must be at least 0, got -3"),
+        ({"norm": "batch", "batch_size": 1}, "--batch-size must be at least 2 for batch norm"),
+    ],
+)
+def test_impossible_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Config(**options)
+
+
+def test_a_last_batch_of_one_case_is_refused_for_batch_norm_only():
+    data = load_digits(197)
+    with pytest.raises(ValueError, match="--batch-size 11 leaves a batch of one of the 1200 training cases"):
+        experiment.check(digits.Config(norm="batch", batch_size=11), data)
+    experiment.check(digits.Config(norm="layer", batch_size=11), data)

@@ -1,0 +1,166 @@
+"""A report says what the records hold, of finished runs and of unfinished ones."""
+
+import pytest
+
+from layernorm.experiments.report import rendering
+from layernorm.experiments.report.page import STYLES
+from support.runs import report_of, write_digits, write_twelve
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_twelve(tmp_path)
+
+
+def rows(table):
+    return {(row[0], row[1]): row[2:] for row in table.rows}
+
+
+def test_results(folder):
+    results = rows(report_of(folder).tables[0])
+    #                                     final, at best validation, train NLL, seeds, epochs
+    assert results["128", "baseline"] == ["10.50 (10.00-11.00)", "10.50 (10.00-11.00)", "1.3e-02", "2", "4"]
+    assert results["128", "layer norm"] == ["7.50 (7.00-8.00)", "6.50 (6.00-7.00)", "9.4e-03", "2", "4"]
+    assert list(results) == [(size, norm) for size in ("128", "4") for norm in ("baseline", "layer norm", "batch norm")]
+
+
+def test_speed(folder):
+    speed = rows(report_of(folder).tables[1])
+    #                                   epochs to the baseline's test error and NLL, ms an update, ratio
+    assert speed["128", "baseline"] == ["4", "4", "128.00", "1.00"]
+    assert speed["128", "layer norm"] == ["2", "2", "128.00", "1.00"]
+    assert speed["128", "batch norm"] == ["4", "4", "128.00", "1.00"]
+    assert speed["4", "batch norm"][:2] == ["not reached", "not reached"]
+
+
+def test_curves_are_means_with_ranges(folder):
+    left, right = report_of(folder).figures[0].rows[0]
+    layer = next(curve for curve in right.curves if curve.style == STYLES["layer"])
+    assert layer.x == [1, 2, 3, 4]
+    assert layer.mean == pytest.approx([0.205, 0.085, 0.065, 0.075])
+    assert layer.low == pytest.approx([0.20, 0.08, 0.06, 0.07])
+    assert layer.high == pytest.approx([0.21, 0.09, 0.07, 0.08])
+    assert left.log
+    assert not right.log
+
+
+def test_findings_follow_the_numbers(folder):
+    large, small, robustness = report_of(folder).findings
+    assert "epochs to a training NLL of 0.1 / 0.012 (the last is the lowest" in large
+    assert "layer norm 1 / 2, batch norm 1 / 4: as the paper claims at 1 of 2, no difference" in large, "a tie"
+    assert "best test error, 10.50 %: layer norm 2, batch norm 4." in large
+    assert "best test error, 10.50 %: layer norm 2, batch norm not reached." in small
+    assert "the test error at epoch 4 goes: baseline 10.50 % to 10.50 %, layer norm 7.50 % to 7.50 %" in robustness
+    assert "batch norm 9.50 % to 14.50 %" in robustness
+    assert robustness.endswith("Only batch norm loses, layer norm does not: as the paper claims.")
+
+
+def write_seeds(folder, norm, size, *curves, **changes):
+    for seed, curve in enumerate(curves):
+        write_digits(folder, norm, size, seed, curve, **changes)
+
+
+CONVERGENCE = {
+    # training NLL is an eighth of these; verdict: the runs of layer norm, those of batch norm
+    "as the paper claims": ([[0.5, 0.3], [0.5, 0.2]], [[0.9, 0.5], [0.9, 0.5]]),
+    "against the paper's claim": ([[0.9, 0.5], [0.9, 0.5]], [[0.5, 0.3], [0.5, 0.2]]),
+    "mixed": ([[0.79, 0.5, 0.2, 0.07, 0.05]] * 2, [[0.9, 0.7, 0.07, 0.07, 0.04]] * 2),
+    "no difference larger than the spread over seeds": ([[0.5, 0.3], [0.9, 0.3]], [[0.9, 0.3], [0.9, 0.2]]),
+    "no verdict from one seed": ([[0.5, 0.3]], [[0.9, 0.5], [0.9, 0.5]]),
+    "no verdict from one epoch": ([[0.5], [0.5]], [[0.9], [0.9]]),
+    "no verdict from one seed and one epoch": ([[0.5]], [[0.9]]),
+}
+
+
+@pytest.mark.parametrize("verdict", CONVERGENCE)
+def test_verdicts_on_convergence(tmp_path, verdict):
+    layer, batch = CONVERGENCE[verdict]
+    write_seeds(tmp_path, "layer", 128, *layer)
+    write_seeds(tmp_path, "batch", 128, *batch)
+    (finding,) = report_of(tmp_path).findings
+    assert finding.endswith(f": {verdict}.")
+
+
+def test_convergence_is_compared_at_every_power_of_ten_that_all_runs_reach(tmp_path):
+    write_seeds(tmp_path, "layer", 128, *CONVERGENCE["mixed"][0])
+    write_seeds(tmp_path, "batch", 128, *CONVERGENCE["mixed"][1])
+    (finding,) = report_of(tmp_path).findings
+    assert "0.1 / 0.01 / 0.0063" in finding
+    assert "layer norm 1 / 4 / 5, batch norm 2 / 3 / 5" in finding
+
+
+ROBUSTNESS = {
+    # the last test errors of two seeds at batch size 4; at 128 they are 0.10
+    "Layer norm loses less than batch norm: as the paper claims.": ([0.11, 0.12], [0.13, 0.14]),
+    "Batch norm loses less than layer norm: against the paper's claim.": ([0.13, 0.14], [0.11, 0.12]),
+    "Layer norm loses less than batch norm: no difference larger than the spread over seeds.": (
+        [0.11, 0.13],
+        [0.12, 0.14],
+    ),
+    "Layer norm loses as much as batch norm: no difference larger than the spread over seeds.": ([0.11], [0.11]),
+    "Only layer norm loses, batch norm does not: against the paper's claim.": ([0.13, 0.14], [0.09, 0.09]),
+    "No method's error rises: no verdict.": ([0.08, 0.08], [0.09, 0.09]),
+    "Layer norm loses less than batch norm: no verdict from one seed.": ([0.11], [0.13]),
+}
+
+
+@pytest.mark.parametrize("ending", ROBUSTNESS)
+def test_verdicts_on_the_batch_size(tmp_path, ending):
+    for norm, lasts in zip(("layer", "batch"), ROBUSTNESS[ending], strict=True):
+        lasts = lasts * 2 if "as much" in ending else lasts
+        write_seeds(tmp_path, norm, 128, *([0.2, 0.1] for _ in lasts))
+        write_seeds(tmp_path, norm, 4, *([0.2, last] for last in lasts))
+    assert report_of(tmp_path).findings[-1].endswith(f". {ending}")
+
+
+def test_batch_sizes_are_compared_at_the_epoch_that_all_have_reached(tmp_path):
+    for norm in ("layer", "batch"):
+        write_seeds(tmp_path, norm, 128, [0.3, 0.2, 0.1], [0.3, 0.2, 0.1])
+        write_seeds(tmp_path, norm, 4, [0.4, 0.3], [0.4, 0.3], epochs=3)
+    assert "the test error at epoch 2 goes: layer norm 20.00 % to 30.00 %" in report_of(tmp_path).findings[-1]
+
+
+def test_unfinished_runs_are_shown_and_said(tmp_path):
+    write_digits(tmp_path, "none", 128, 0, [0.3, 0.2, 0.1])
+    write_digits(tmp_path, "none", 128, 1, [0.3], epochs=3)
+    write_digits(tmp_path, "layer", 128, 0, [], epochs=3)
+    report = report_of(tmp_path)
+    assert report.status[0].startswith("Unfinished: 2 of 3 runs (digits-layer-b128-s0, digits-none-b128-s1)")
+    assert rows(report.tables[0])["128", "baseline"][-1] == "1 of 3"
+    rendering.write(report, tmp_path / "report")
+
+
+def test_nothing_yet_is_a_report_too(tmp_path):
+    write_digits(tmp_path, "layer", 128, 0, [], epochs=3)
+    report = report_of(tmp_path)
+    assert report.figures == []
+    rendering.write(report, tmp_path / "report")
+    rendering.show(report)
+
+
+def test_runs_of_different_configurations_share_no_row(tmp_path):
+    write_digits(tmp_path / "a", "layer", 128, 0, [0.3])
+    write_digits(tmp_path / "b", "layer", 128, 0, [0.3, 0.2, 0.1])
+    write_digits(tmp_path / "b", "layer", 128, 1, [0.3, 0.2, 0.1])
+    write_digits(tmp_path / "b", "none", 128, 0, [0.3, 0.2, 0.1])
+    report = report_of(tmp_path / "a", tmp_path / "b")
+    results = rows(report.tables[0])
+    assert results["128 (a)", "layer norm"] == ["30.00", "30.00", "3.7e-02", "1", "1"]
+    assert results["128 (b)", "layer norm"][-2:] == ["2", "3"]
+    assert list(results) == [("128 (a)", "layer norm"), ("128 (b)", "baseline"), ("128 (b)", "layer norm")]
+    assert report.status[-2:] == ["Rows marked (a): epochs 1.", "Rows marked (b): epochs 3."]
+    assert any("epochs is 1 or 3; the paper's" in item.text for item in report.deviations)
+
+
+def test_unequal_runs_are_said(tmp_path):
+    write_digits(tmp_path, "none", 128, 0, [0.3, 0.2])
+    write_digits(tmp_path, "layer", 128, 0, [0.3, 0.2], learning_rate=0.5)
+    assert "The runs differ in learning_rate: 0.5, 0.001." in report_of(tmp_path).status
+
+
+def test_deviations_carry_marks(folder):
+    deviations = report_of(folder).deviations
+    assert {item.mark for item in deviations} == {"I", "stand-in"}
+    text = " ".join(item.text for item in deviations)
+    assert "1797 digits" in text
+    assert "epochs is 4; the paper's protocol has 60" in text

@@ -1,0 +1,65 @@
+"""The sums behind several reports, on numbers that one can add up by hand."""
+
+import math
+
+import pytest
+
+from layernorm.experiments.report.comparison import compare, first_reaching, low_to_high, reaching, view
+from layernorm.experiments.report.page import STYLES, Curve
+from layernorm.experiments.runs.folder import find
+from support.runs import write_digits
+
+LINE = [(10, 8.0), (20, 6.0), (40, 2.0), (50, 3.0)]
+
+
+@pytest.mark.parametrize(
+    ("goal", "plain", "interpolated"),
+    [(9.0, 10, 10), (8.0, 10, 10), (7.0, 20, 15), (3.0, 40, 35), (2.0, 40, 40), (1.9, None, None)],
+)
+def test_a_goal_is_reached_at_a_point_or_on_the_way_to_it(goal, plain, interpolated):
+    assert first_reaching(LINE, goal) == plain
+    assert first_reaching(LINE, goal, interpolated=True) == interpolated
+
+
+def test_a_run_that_never_reaches_a_goal_does_so_at_infinity(tmp_path):
+    write_digits(tmp_path, "layer", 128, 0, [0.3, 0.2])
+    write_digits(tmp_path, "layer", 128, 1, [0.3, 0.1])
+    runs = sorted(find([tmp_path]).runs, key=lambda run: run.config["seed"])
+    assert reaching([0.3, 0.1], runs, "test_error", "epoch") == [[1.0, 1.0], [math.inf, 2.0]]
+
+
+@pytest.mark.parametrize(
+    ("values", "form", "text"), [([3, 1, 2], "g", "1-3"), ([1.1, 1.4], ".0f", "1"), ([5], "g", "5")]
+)
+def test_the_lowest_and_the_highest_over_seeds(values, form, text):
+    assert low_to_high(values, form) == text
+
+
+def test_limits_leave_out_the_beginnings_highest_values():
+    def curve(high):
+        return Curve("a", STYLES["layer"], [], [], [value - 1 for value in high], high)
+
+    falling = curve([100.0, 9.0, 6.0, 3.0])
+    assert view([falling], part=4, margin=1.0) == pytest.approx((2 - 0.08 * 7, 9 + 0.08 * 7))
+    assert view([falling], part=4, margin=1.0, floor=1.9)[0] == 1.9
+    flat = Curve("a", STYLES["layer"], [], [], [5.0, 5.0], [5.0, 5.0])
+    assert view([flat], part=4, margin=1.0) == (4.0, 6.0)
+
+
+def test_blocks_are_sorted_and_marked_where_configurations_differ(tmp_path):
+    for number, size in enumerate((4, 128)):
+        write_digits(tmp_path / str(number), "none", size, 0, [0.3, 0.2])
+        write_digits(tmp_path / str(number), "layer", size, 0, [0.3, 0.2])
+    write_digits(tmp_path / "other", "layer", 4, 0, [0.4, 0.3], learning_rate=0.5)
+    blocks, status = compare(find(sorted(tmp_path.iterdir())).runs, by="batch_size", descending=True)
+    found = {(block.label, block.mark): list(block.groups) for block in blocks}
+    assert found == {
+        ("128 (a)", "(a)"): ["none", "layer"],
+        ("4 (a)", "(a)"): ["none", "layer"],
+        ("4 (b)", "(b)"): ["layer"],
+    }
+    assert status[0] == "The runs differ in learning_rate: 0.001, 0.5."
+    assert status[1:] == ["Rows marked (a): learning_rate 0.001.", "Rows marked (b): learning_rate 0.5."]
+    assert [block.has("none") for block in blocks] == [True, True, False]
+    assert blocks[2].reached("layer", "test_error") == "-"
+    assert blocks[2].pace("layer") == (0.004, "-")

@@ -1,0 +1,75 @@
+"""Files are whole or absent, and a folder belongs to one process."""
+
+import functools
+import os
+import re
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from layernorm.experiments.errors import RunError
+from layernorm.experiments.runs import files
+
+
+def test_a_write_replaces_the_file_and_leaves_nothing_beside_it(tmp_path):
+    path = tmp_path / "file"
+    files.write_atomic(path, b"old")
+    files.write_atomic(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_permissions_follow_the_umask(tmp_path):
+    previous = os.umask(0o027)
+    try:
+        files.write_atomic(tmp_path / "file", b"x")
+    finally:
+        os.umask(previous)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path):
+    """A process of its own may write files of 1000 bytes: the system refuses the rest, as a full disk does."""
+    path = tmp_path / "file"
+    files.write_atomic(path, b"old")
+    code = "import pathlib, sys; from layernorm.experiments.runs.files import write_atomic; "
+    code += "write_atomic(pathlib.Path(sys.argv[1]), bytes(5000))"
+    limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (1000, 1000))
+    command = [sys.executable, "-c", code, str(path)]
+    done = subprocess.run(command, preexec_fn=limit, capture_output=True, text=True, timeout=100)
+    assert re.search(r"RunError: cannot write .*file: File too large", done.stderr)
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_missing_folder_and_a_file_in_its_place_are_named(tmp_path):
+    with pytest.raises(RunError, match=r"cannot write .*No such file or directory"):
+        files.write_atomic(tmp_path / "nowhere" / "file", b"")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(RunError, match=r"cannot create the folder .*file/below"):
+        files.make_folder(tmp_path / "file" / "below")
+
+
+def test_broken_json_is_named(tmp_path):
+    (tmp_path / "broken.json").write_text('{"a": ')
+    with pytest.raises(RunError, match=r"broken\.json is not valid JSON"):
+        files.read_json(tmp_path / "broken.json")
+    with pytest.raises(RunError, match=r"cannot read .*missing\.json"):
+        files.read_json(tmp_path / "missing.json")
+
+
+def test_a_second_holder_is_refused_until_the_first_lets_go(tmp_path):
+    refused = pytest.raises(RunError, match=rf"in use by another process \({os.getpid()}\)")
+    with files.locked(tmp_path), refused, files.locked(tmp_path):
+        pytest.fail("two holders")
+    with files.locked(tmp_path):
+        pass
+
+
+def test_leftovers_of_killed_writes_go(tmp_path):
+    (tmp_path / ".checkpoint.safetensors.abc.tmp").write_bytes(b"half")
+    (tmp_path / "records.jsonl").write_bytes(b"whole")
+    files.remove_leftovers(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["records.jsonl"]

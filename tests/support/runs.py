@@ -1,0 +1,72 @@
+"""Runs as files: written without training, reported on, and read for what must not depend on interruptions."""
+
+import json
+
+from layernorm.experiments import catalogue
+from layernorm.experiments.mnist.digits import Config as Digits
+from layernorm.experiments.runs import checkpoint, folder
+
+
+def write_run(path, experiment, config, facts, records, done=True):
+    """A run's folder with these records.
+
+    Args:
+        path: of the folder.
+        experiment: its name.
+        config: the configuration as a dict.
+        facts: of the data set.
+        records: one dict an evaluation, without `seconds`.
+        done: whether the run has reached its end.
+    """
+    path.mkdir(parents=True)
+    (path / folder.CONFIG).write_text(json.dumps({"experiment": experiment, **config, "precision": "float32"}))
+    start = {"update": 0, "command": f"layernorm run {experiment}", "torch": "2.13.0", "processor": "A <fast> one"}
+    (path / folder.ENVIRONMENT).write_text(json.dumps({"data": facts, "starts": [start]}))
+    lines = [json.dumps({"seconds": 60.0, **record}) + "\n" for record in records]
+    (path / folder.RECORDS).write_text("".join(lines))
+    if done:
+        (path / folder.RESULT).write_text("{}")
+
+
+def write_digits(place, norm, batch_size, seed, curve, epochs=None, **changes):
+    """A run of `digits` whose test error is `curve`, training NLL an eighth, validation error twice it."""
+    config = {**vars(Digits(norm=norm, batch_size=batch_size, seed=seed, epochs=epochs or len(curve))), **changes}
+    records = [
+        {
+            "update": 10 * epoch, "epoch": float(epoch), "seconds_per_update": 0.001 * batch_size,
+            "test_error": error, "train_nll": error / 8, "valid_error": 2 * error,
+        }
+        for epoch, error in enumerate(curve, 1)
+    ]  # fmt: skip
+    facts = {"name": "digits", "fingerprint": "abc", "original": False}
+    path = place / f"digits-{norm}-b{batch_size}-s{seed}"
+    write_run(path, "digits", config, facts, records, done=len(curve) == config["epochs"])
+
+
+def write_twelve(place):
+    """Finished runs of `digits`: three norms, two batch sizes, two seeds."""
+    for size, drop in ((128, 0.0), (4, 0.01)):
+        for seed in (0, 1):
+            up = 0.01 * seed
+            write_digits(place, "none", size, seed, [0.30 + up, 0.20 + up, 0.12 + up, 0.10 + up])
+            write_digits(place, "layer", size, seed, [0.20 + up, 0.08 + up, 0.06 + up, 0.07 + up])
+            write_digits(place, "batch", size, seed, [0.25 + up, 0.14 + up, 0.11 + up, 0.09 + drop * 5 + up])
+    return place
+
+
+def report_of(*places):
+    """The report on the runs in some folders."""
+    runs = folder.find(list(places)).runs
+    return catalogue.find(runs[0].experiment).report(runs)
+
+
+def untimed(path):
+    """A run's records without the times in them."""
+    lines = (path / folder.RECORDS).read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if "seconds" not in k} for line in lines]
+
+
+def outcome(path):
+    """Everything of a run that must not depend on interruptions: its records and its last weights."""
+    tensors, _ = checkpoint.load(path / folder.CHECKPOINT)
+    return untimed(path), {name: tensor.tolist() for name, tensor in tensors.items()}
