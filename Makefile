@@ -4,9 +4,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SETS ?= avx512 avx2 baseline   # instruction sets that `make sanitize` goes through
 
-.PHONY: help test lint demo sanitize sanitize-gpu setup clean
+.PHONY: help test test-all lint demo sanitize sanitize-gpu setup clean
 help:
-	@echo "make test   lint, types and all tests"
+	@echo "make test   lint, types and the tests"
+	@echo "make test-all  the same with the tests that take long and find little"
 	@echo "make demo   the first experiment on scikit-learn's digits, with its report (a few minutes)"
 	@echo "make lint   ruff and mypy alone"
 	@echo "make sanitize  the C++ kernels under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer (GCC)"
@@ -20,6 +21,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/lay
 	@touch $@
 
 test: setup lint
+	$(BIN)/python -m pytest -m 'not long'
+
+test-all: setup lint
 	$(BIN)/python -m pytest
 
 lint: setup
@@ -42,7 +46,7 @@ sanitize:
 	for isa in $(SETS); do \
 	  LAYERNORM_ISA=$$isa OMP_NUM_THREADS=2 ASAN_OPTIONS=detect_leaks=0 \
 	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
-	  build/sanitize/bin/python -m pytest -q -p no:cacheprovider -k 'not leak' tests/native || exit 1; done
+	  build/sanitize/bin/python -m pytest -q -p no:cacheprovider -m 'not long' tests/native || exit 1; done
 
 # Every kernel once or a few times; without PyTorch's allocator, so that memory ends where a tensor does.
 sanitize-gpu:

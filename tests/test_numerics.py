@@ -472,9 +472,8 @@ def test_padding_never_leaks_from_a_module(network):
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_reset_forgets_even_nan(network, reverse):
-    # 9 rows: the CPU engine sums the products of a call with very few rows in another order.
-    x, state, p, _ = sequence_problem(network, PAPER[network], B=9)
-    reset = torch.zeros(4, 9, dtype=torch.bool)
+    x, state, p, _ = sequence_problem(network, PAPER[network])
+    reset = torch.zeros(4, 3, dtype=torch.bool)
     reset[2] = True
     before, after = (slice(2, 4), slice(0, 2)) if reverse else (slice(0, 2), slice(2, 4))
     x[before] = float("nan")
@@ -482,9 +481,12 @@ def test_a_reset_forgets_even_nan(network, reverse):
     zeros = tuple(torch.zeros_like(part) for part in state)
     alone, (expected, *last) = all_results(network, x[after], zeros, p, PAPER[network], reverse=reverse)
     assert torch.isnan(output[before]).all()
-    same_bits([output[after], *final], [expected, *last])
     gradient = torch.autograd.grad(output[after].sum(), leaves[0])[0][after]
-    same_bits([gradient], [torch.autograd.grad(expected.sum(), alone[0])[0]])
+    expected_gradient = torch.autograd.grad(expected.sum(), alone[0])[0]
+    # Not the same bits: products of another number of steps may sum in another order.
+    equal_but_for_the_order_of_sums(
+        [output[after], *final, gradient], [expected, *last, expected_gradient], LAYOUT_OF_SEQUENCE
+    )
 
 
 # --- Low precision in a sequence ---

@@ -97,6 +97,7 @@ def test_sums_over_rows(dtype, norms, compiled):
     check(compiled(norms._column_sum, dtype, True, norms._launch.COLUMN_SUM.arguments))
 
 
+@pytest.mark.long  # the pattern is one version of Triton's machine code; test_side_by_side.py tests what it does
 def test_the_grid_barrier(norms, compiled):
     """In a loop over steps one thread adds with release and waits by loads that acquire, at the GPU's scope, between
     barriers of the program's threads; what is exchanged is loaded anew in each step, past L1, after the barrier."""

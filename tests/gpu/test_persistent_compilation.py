@@ -1,4 +1,7 @@
-"""The persistent kernels compile for an H100, without one: W_hh stays on chip, nothing is loaded early, few spills."""
+"""The persistent kernels compile for an H100, without one: W_hh stays on chip, nothing is loaded early, few spills.
+
+The patterns are one version of Triton's machine code; test_recurrent_compilation.py tests that the kernels compile.
+"""
 
 import contextlib
 import importlib
@@ -16,6 +19,7 @@ from triton.compiler import ASTSource  # noqa: E402
 
 from layernorm.formula import GATES, PLAIN, PRESETS, Recurrence  # noqa: E402
 
+pytestmark = pytest.mark.long
 H100 = GPUTarget("cuda", 90, 32)
 MULTIPROCESSORS, SHARED = 132, 232448
 # Bytes of a thread, of the 1020 of its 255 registers, under Triton 3.6; under 3.7 half of it. None are weights.

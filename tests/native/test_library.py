@@ -60,6 +60,7 @@ def test_fork_after_use():
             assert torch.equal(a, torch.from_numpy(b))
 
 
+@pytest.mark.long
 def test_ten_thousand_calls_leak_nothing():
     lstm, norm, x = ln.LSTM(4, 6), ln.LayerNorm(6), torch.randn(3, 2, 4)
 

@@ -12,6 +12,7 @@ from layernorm import reference
 from layernorm.engine import NormArguments
 
 native = pytest.importorskip("layernorm.native", exc_type=ImportError)
+pytestmark = pytest.mark.usefixtures("instruction_set")
 
 FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 # What is allowed: both compute float32 and float64 in float64, the 16-bit types are rounded from float32 or float64.

@@ -1,9 +1,5 @@
 """The CPU engine's recurrent kernels against the reference: every formula, shape, mask and type, with gradients."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,7 +12,7 @@ from layernorm.engine import RecurrentArguments
 from layernorm.formula import PLAIN, PRESETS, Recurrence
 
 native = pytest.importorskip("layernorm.native", exc_type=ImportError)
-pytestmark = pytest.mark.skipif(native is None, reason="built without a C++ compiler; test_absent.py tests that")
+pytestmark = pytest.mark.usefixtures("instruction_set")
 
 # Sums in another order: float64, relative to 1 + the largest value.
 CLOSE = 1e-10
@@ -159,20 +155,3 @@ def test_extreme_sums_saturate():
         mine.load_state_dict(lstm.state_dict())
         x = torch.randn(5, 2, 3) * size
         torch.testing.assert_close(mine(x)[0], lstm(x)[0], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("isa", ["avx512", "avx2", "baseline"])
-def test_every_instruction_set(isa):
-    """This file once more with a lower instruction set; one that the processor lacks is refused with its name."""
-    if os.environ.get("LAYERNORM_ISA"):
-        return
-    environment = {**os.environ, "LAYERNORM_ISA": isa, "OMP_NUM_THREADS": "1"}
-    probe = "import layernorm.native as n; print(n.ISA)"
-    done = subprocess.run([sys.executable, "-c", probe], env=environment, capture_output=True, text=True, timeout=60)
-    if done.returncode:
-        assert f"LAYERNORM_ISA='{isa}'" in done.stderr
-        return
-    assert done.stdout.strip() == isa
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout
