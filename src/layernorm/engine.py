@@ -9,8 +9,9 @@ G gates, M rows, N row length.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -157,3 +158,30 @@ class Engine(Protocol):
 
     def prepare(self, params: Sequence[Tensor], recurrence: Recurrence) -> PreparedLayer:
         """A layer for steps one by one."""
+
+
+@functools.cache
+def term_indices(recurrence: Recurrence) -> tuple[tuple[int, ...], ...]:
+    """Which parameters are added up to each of the three weights W_ih, W_hh, W_hr and the eight `Recurrence.vectors`,
+    as indices into ``params``; empty: no such weight or vector."""
+    names = recurrence.parameter_names
+    weights = [(name,) if name in names else () for name in ("weight_ih", "weight_hh", "weight_hr")]
+    return tuple(tuple(names.index(name) for name in terms) for terms in (*weights, *recurrence.vectors))
+
+
+def vector_gradients(found: Iterable[Tensor | None], d_params: Sequence[Tensor], recurrence: Recurrence) -> None:
+    """Writes into ``d_params`` the gradients of the parameters that the eight vectors are sums of.
+
+    A parameter that stands in two vectors gets the gradients of both. ``found``: the gradients of the vectors, as long
+    as these or longer; what is found of a vector that has no parameter is not looked at.
+    """
+    written: set[int] = set()
+    for d_vector, terms in zip(found, term_indices(recurrence)[3:], strict=True):
+        for k in terms:
+            assert d_vector is not None
+            d = d_vector[: d_params[k].shape[0]]
+            if k in written:
+                d_params[k] += d
+            else:
+                d_params[k].copy_(d)
+            written.add(k)

@@ -16,7 +16,7 @@ from triton.compiler import ASTSource  # noqa: E402
 SPILLED = 16  # bytes of a thread: an address may be put aside, a row would be hundreds
 H100 = GPUTarget("cuda", 90, 32)
 OPTIONS = ["num_warps", "enable_fp_fusion", "num_stages", "launch_cooperative_grid"]
-TYPES = {"M": "i32", "N": "i32", "P": "i32", "eps": "fp32", "counter_ptr": "*i32"}
+TYPES = {"M": "i32", "N": "i32", "R": "i32", "eps": "fp32", "counter_ptr": "*i32"}
 SINGLE = ["mean_ptr", "rest_ptr", "r_ptr", "d_gain_ptr", "d_bias_ptr", "parts_ptr"]  # always float32
 
 
@@ -41,7 +41,7 @@ def compiled(monkeypatch, tmp_path):
             signature[name] = TYPES.get(name, ("*fp32" if name in SINGLE else f"*{dtype}") if pointer else "i32")
             if name in constants:
                 signature[name], values[(k,)] = "constexpr", constants[name]
-            elif pointer or (aligned and name not in ("M", "P", "eps")):
+            elif pointer or (aligned and name not in ("M", "R", "eps")):
                 attributes[(k,)] = [["tt.divisibility", 16]]
         log = io.StringIO()
         with contextlib.redirect_stdout(log):

@@ -118,14 +118,14 @@ def test_opcheck(device):
     """What torch expects of an op: schema, fake, gradient, compiled gradient."""
     x, residual, weight, bias = problem(device, 4, 6)
     for args in (
-        (x, None, [6], weight, bias, 1e-5, "layer"),
-        (x, None, [6], weight, None, 1e-5, "rms"),
-        (x, residual, [6], None, None, 1e-5, "layer"),
+        (x, [6], weight, bias, 1e-5, "layer", None),
+        (x, [6], weight, None, 1e-5, "rms", None),
+        (x, [6], None, None, 1e-5, "layer", residual),
     ):
         torch.library.opcheck(torch.ops.layernorm.normalize.default, (*args, True, "triton"))
         y, *saved = (t.detach() for t in torch.ops.layernorm.normalize(*args, True, "triton"))
-        total = x if args[1] is None else saved.pop(0)
-        back = (torch.randn_like(y), None, total, *args[2:5], saved, args[6], "triton")
+        total = x if args[-1] is None else saved.pop(0)
+        back = (total, *args[1:-1], saved, torch.randn_like(y), None, "triton")
         back = tuple(t.detach() if isinstance(t, torch.Tensor) else t for t in back)
         torch.library.opcheck(torch.ops.layernorm.normalize_backward.default, back)
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layernorm import reference
+from layernorm.engine import NormArguments
 
 gpu = pytest.importorskip("layernorm.gpu", exc_type=ImportError)
 launch = gpu._norms._launch
@@ -29,24 +30,29 @@ def problem(M, N, dtype, device, parameter_dtype=None, seed=0):
 
 def run(x, residual, dy, dtotal, weight, bias, norm="layer", eps=1e-5):
     """y, total, dx, and the parameters' gradients, of the engine."""
-    N = [x.shape[-1]]
-    y, *rest = gpu.normalize_forward(x, residual, N, weight, bias, eps, norm, True)
+    a = NormArguments(x, [x.shape[-1]], weight, bias, eps, norm)
+    y, *rest = gpu.normalize_forward(a, residual, True)
     total = x if residual is None else rest.pop(0)
-    announced = gpu.normalize_saved(x, N, norm)
+    announced = gpu.normalize_saved(a)
     assert [(s.shape, s.dtype) for s in rest] == [(s.shape, s.dtype) for s in announced]
-    return [y, total, *gpu.normalize_backward(dy, dtotal, total, N, weight, bias, rest, norm)]
+    return [y, total, *gpu.normalize_backward(a._replace(input=total), rest, dy, dtotal)]
+
+
+def normalized(x):
+    """Without gain and bias."""
+    return gpu.normalize_forward(NormArguments(x, [x.shape[-1]], None, None, 1e-5, "layer"), None, False)[0]
 
 
 def exactly(total, dy, dtotal, weight, bias, norm="layer", eps=1e-5):
     """In float64 y, dx, the parameters' gradients; and the largest |r * d|, whose differences dx is made of."""
-    N = [total.shape[-1]]
     total, dy, dtotal, weight, bias = (
         None if t is None else t.detach().cpu().double() for t in (total, dy, dtotal, weight, bias)
     )
-    y, *saved = reference.normalize_forward(total, None, N, weight, bias, eps, norm, True)
+    a = NormArguments(total, [total.shape[-1]], weight, bias, eps, norm)
+    y, *saved = reference.normalize_forward(a, None, True)
     d = saved[-1][:, None] * (dy if weight is None else dy * weight)
     largest = d.abs().max().item() if d.numel() else 0.0
-    return [y, *reference.normalize_backward(dy, dtotal, total, N, weight, bias, saved, norm)], largest
+    return [y, *reference.normalize_backward(a, saved, dy, dtotal)], largest
 
 
 def close(got, exact, units, extra=0.0, size=1.0):
@@ -149,8 +155,9 @@ def test_more_dimensions(device):
     expected = run(x, residual, dy, dtotal, weight, bias)
     x, residual, dy, dtotal = (t.view(2, 3, 4, 5) for t in (x, residual, dy, dtotal))
     weight, bias = weight.view(4, 5), bias.view(4, 5)
-    y, total, *saved = gpu.normalize_forward(x, residual, [4, 5], weight, bias, 1e-5, "layer", True)
-    back = gpu.normalize_backward(dy, dtotal, total, [4, 5], weight, bias, saved, "layer")
+    a = NormArguments(x, [4, 5], weight, bias, 1e-5, "layer")
+    y, total, *saved = gpu.normalize_forward(a, residual, True)
+    back = gpu.normalize_backward(a._replace(input=total), saved, dy, dtotal)
     for a, b in zip([y, total, *back], expected, strict=True):
         assert torch.equal(a.flatten(), b.flatten())
     assert y.shape == x.shape
@@ -173,7 +180,7 @@ def test_an_outlier(device):
     for N in (33, 100):
         x, _, dy, _, weight, bias = problem(4, N, torch.float32, device)
         x[torch.arange(4), torch.tensor([0, 1, N // 2, N - 1])] = 1e4
-        y = gpu.normalize_forward(x, None, [N], None, None, 1e-5, "layer", False)[0]
+        y = normalized(x)
         (exact, *_), _ = exactly(x, dy, None, None, None)
         assert ((y.cpu().double() - exact).abs() <= 8 * U32 * (exact.abs() + 1e4 * U32)).all()
         compare((x, None, dy, None, weight, bias))
@@ -188,7 +195,7 @@ def test_constant_rows_give_exactly_the_bias(dtype, device):
         x = constants.expand(8, N).to(dtype).to(device)
         y, _, dx, dweight, _ = run(x, None, dy, None, weight, bias)
         assert torch.equal(y, bias.expand_as(y))
-        assert not gpu.normalize_forward(x, None, [N], None, None, 1e-5, "layer", False)[0].any()
+        assert not normalized(x).any()
         assert not dweight.any()
         assert dx.isfinite().all()
         if N == 1:
@@ -198,7 +205,7 @@ def test_constant_rows_give_exactly_the_bias(dtype, device):
 @pytest.mark.parametrize("N", [16385, 65536])
 def test_a_long_constant_row(N, device):
     x = torch.tensor([[0.1], [7777.7]], device=device).expand(2, N).contiguous()
-    assert not gpu.normalize_forward(x, None, [N], None, None, 1e-5, "layer", False)[0].any()
+    assert not normalized(x).any()
 
 
 def test_a_row_of_zeros_in_rms_norm(device):

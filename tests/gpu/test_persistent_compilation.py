@@ -40,6 +40,7 @@ def gpu(engine):
 
 def arguments(gpu, recurrence, x):
     """The types of the arguments, by name; None: not there."""
+    tuples = importlib.import_module("layernorm.gpu._layer")
     f, single = recurrence.formula, "*fp32"
     lstm, layer = recurrence.network == "LSTM", recurrence.norm == "layer"
     split, gates = single if f.gates == "split" else None, single if f.gates else None
@@ -48,11 +49,11 @@ def arguments(gpu, recurrence, x):
     absent += [] if cell else ["dn_ptr"]
     absent += [] if gates else ["q_ptr"]
     return dict.fromkeys(absent) | {
-        "v": gpu.Vectors(split, None if f.gates == "sum" else single, gates, single, cell, cell),
-        "statistics": gpu.Statistics(*[gates if layer else None] * 2, split),
-        "hidden": gpu.Statistics(*[gates if layer else None] * 2, gates),
-        "cell": gpu.Statistics(*[cell if layer else None] * 2, cell),
-        "rows": gpu.Schedule("*i32", "*u8"),
+        "v": tuples.Vectors(split, gates, None, None, None if f.gates == "sum" else single, single, cell, cell),
+        "statistics": tuples.RowStatistics(*[gates if layer else None] * 2, split),
+        "hidden": tuples.RowStatistics(*[gates if layer else None] * 2, gates),
+        "cell": tuples.RowStatistics(*[cell if layer else None] * 2, cell),
+        "masks": tuples.StepMasks("*i32", "*u8"),
         "kept": gpu.Kept(single, c, x, x, c),
     }
 

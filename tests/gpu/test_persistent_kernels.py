@@ -11,9 +11,11 @@ import torch
 
 gpu = pytest.importorskip("layernorm.gpu", exc_type=ImportError)
 
-from layernorm.formula import GATES, PLAIN, PRESETS, Formula, Recurrence  # noqa: E402
-from layernorm.gpu import _persistent, _persistent_kernels, _spans  # noqa: E402
+from layernorm.engine import RecurrentArguments  # noqa: E402
+from layernorm.formula import GATES, PLAIN, PRESETS, Recurrence  # noqa: E402
+from layernorm.gpu import _persistent, _persistent_kernels  # noqa: E402
 from layernorm.gpu._launch import Persistent  # noqa: E402
+from layernorm.gpu._layer import LayerTensors  # noqa: E402
 from layernorm.reference import _recurrent as reference  # noqa: E402
 
 if gpu.INTERPRETED:
@@ -68,7 +70,7 @@ def at_once(monkeypatch):
 
 @pytest.fixture
 def product_by_rows(monkeypatch):
-    """torch.mm, which makes q of `through_deviations`, as one call a row: a library's bits depend on how many rows
+    """torch.mm, which makes q of `Recalled`, as one call a row: a library's bits depend on how many rows
     there are, and on the processor."""
     product = torch.mm
 
@@ -109,47 +111,20 @@ def rows(p, chosen):
     return part
 
 
-def as_call(p, launch):
-    r, f, get = p.recurrence, p.recurrence.formula, p.params.get
-    sides = {
-        "split": (get("gain_ih"), get("bias_ih"), get("gain_hh"), get("bias_hh")),
-        "sum": (None, None, get("gain"), get("bias_ih") + get("bias_hh") if "bias_ih" in p.params else None),
-        None: (None, get("bias_ih"), None, get("bias_hh")),
-    }[f.gates]
-    B, H = p.state[0].shape
-    statistics = _persistent.Statistics()
-    if f.gates is not None:
-        statistics = _persistent.statistics(p.zx, r, H)
-    if f.gates == "sum":
-        statistics = statistics._replace(r=None)
-    schedule = _persistent.Schedule(
-        None if p.lengths is None else p.lengths.int(), None if p.cut is None else p.cut.to(torch.uint8)
-    )
-    return _persistent.Call(
-        r, launch(H, B), p.zx, statistics, _spans.centred(p.params["weight_hh"], r, "hh"),
-        _persistent.Vectors(*sides, get("gain_c"), get("bias_c")), p.state[0], [*p.state, None][1], schedule,
-    )  # fmt: skip
-
-
 def forward(p, launch, save=True):
-    output = torch.zeros_like(p.dy)
-    call = as_call(p, launch)
-    return call, output, _persistent.forward(call, output, save)
+    params = [p.params[name] for name in p.recurrence.parameter_names]
+    layer = LayerTensors(RecurrentArguments(p.zx, p.state, params, p.lengths, p.cut, p.recurrence, False))
+    return layer, _persistent.forward(layer, p.zx, save, launch(layer.H, layer.B))
 
 
 def run(p, launch):
     """By name all that forward and backward find."""
-    call, output, kept = forward(p, launch)
-    f, H = p.recurrence.formula, call.weight_hh.shape[1]
-    q, hidden, cell = None, _persistent.Statistics(), _persistent.Statistics()
-    if f.gates is not None:
-        both = p.zx.float() + kept.zh.float() if f.gates == "sum" else kept.zh
-        hidden, q = _persistent.through_deviations(both, call)
-    if f.cell is not None:
-        cell = _persistent.statistics(kept.cs[1:], replace(p.recurrence, network="RNN", formula=Formula(eps=f.eps)), H)
-    found = _persistent.backward(call, kept, hidden, q, cell, p.dy, *[*p.d_state, None][:2])
-    results = {"output": output, "h": kept.h, "c": kept.c, "hs": kept.hs, "da": found.da}
-    results |= {"dn": found.dn, "dh0": found.h0, "dc0": found.c0}
+    layer, found = forward(p, launch)
+    recalled, arriving = _persistent.recall(layer, found.saved), layer.arriving(p.d_state)
+    back = _persistent.steps_back(layer, found.saved, recalled, p.dy, arriving, launch(layer.H, layer.B))
+    h, c = [*found.final, None][:2]
+    results = {"output": found.output, "h": h, "c": c, "hs": found.saved.hs, "da": back.da}
+    results |= {"dn": back.dn, "dh0": back.h0, "dc0": back.c0}
     return {name: value for name, value in results.items() if value is not None}
 
 
@@ -159,10 +134,10 @@ def exactly(p):
     zx, dy = p.zx.double(), p.dy.double()
     params = [p.params[name].double() for name in r.parameter_names]
     state = [s.double() for s in p.state]
-    output, *rest = reference.recurrent_forward(zx, state, params, p.lengths, p.cut, r, False, True)
+    output, *rest = reference.recurrent_forward(RecurrentArguments(zx, state, params, p.lengths, p.cut, r, False), True)
     final, saved = rest[: len(state)], rest[len(state) :]
     plan = reference.schedule(T, p.lengths, p.cut, False)
-    network = reference._network(dict(zip(r.parameter_names, params, strict=True)), r)
+    network = reference.network_of(dict(zip(r.parameter_names, params, strict=True)), r)
     before = tuple(saved if plan.cut is None else (torch.where(plan.cut, 0.0, s) for s in saved))
     activations = network.activations(zx, before)
     d, steps = [s.double() for s in p.d_state], []
@@ -242,9 +217,9 @@ def test_sizes(T, B, H, device):
     if T:
         compare(p, one_program)
     else:
-        _, _, kept = forward(p, one_program)
-        assert torch.equal(kept.h, p.state[0])
-        assert torch.equal(kept.c, p.state[1])
+        _, found = forward(p, one_program)
+        assert torch.equal(found.final[0], p.state[0])
+        assert torch.equal(found.final[1], p.state[1])
 
 
 @pytest.mark.parametrize("depth", [32, 64])
@@ -264,11 +239,10 @@ def test_several_launches_are_one_sequence(network, device):
 @pytest.mark.parametrize("network", PAPER)
 def test_nothing_saved_is_the_same(network, device):
     p = problem(Recurrence(network, PAPER[network]), torch.float32, device, T=5)
-    (_, output, kept), (_, other, bare) = forward(p, one_program), forward(p, one_program, save=False)
-    assert torch.equal(output, other)
-    assert torch.equal(kept.h, bare.h)
-    assert bare.zh is None
-    assert bare.cs is None
+    (_, found), (_, bare) = forward(p, one_program), forward(p, one_program, save=False)
+    assert torch.equal(found.output, bare.output)
+    assert torch.equal(found.final[0], bare.final[0])
+    assert bare.saved is None
 
 
 @pytest.mark.parametrize("network", PAPER)
@@ -311,9 +285,9 @@ def test_equal_rows_of_the_weights_give_exactly_nothing(device):
     """LN(W h) of a constant is 0, whatever h: W is centred in float64."""
     p = problem(Recurrence("LSTM", PAPER["LSTM"]), torch.float32, device, ragged=False)
     p.params["weight_hh"] = p.params["weight_hh"][:1].expand_as(p.params["weight_hh"]).contiguous()
-    expected = forward(p, one_program)[1]
+    expected = forward(p, one_program)[1].output
     p.params["weight_hh"].zero_()
-    assert torch.equal(forward(p, one_program)[1], expected)
+    assert torch.equal(forward(p, one_program)[1].output, expected)
 
 
 def test_a_cell_whose_mean_is_large(device):
@@ -365,7 +339,7 @@ def test_what_has_no_equations_here():
 @pytest.mark.skipif(not gpu.INTERPRETED, reason="of an H100's sizes")
 def test_what_fits(monkeypatch):
     def fits(H, B, dtype, network="LSTM"):
-        return _persistent.launch(Recurrence(network, PAPER[network]), H, B, dtype, torch.device("cpu"))
+        return _persistent.fitting(Recurrence(network, PAPER[network]), H, B, dtype, torch.device("cpu"))
 
     assert fits(256, 32, torch.bfloat16) == Persistent(8, 16, 32, 2, 32, 8)
     assert fits(256, 128, torch.bfloat16).rows == 32

@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 
+from layernorm.engine import RecurrentArguments
 from layernorm.formula import PLAIN, PRESETS, Formula, Recurrence
 
 triton = pytest.importorskip("triton", reason="Triton is not installed: no kernel was compiled")
@@ -72,9 +73,9 @@ def run(gpu, recurrence, H, dtype, masks=False, projected=None):
     state = [torch.zeros(B, size, dtype=dtype) for size in ((P, H) if recurrence.network == "LSTM" else (H,))]
     params = [torch.zeros(shape, dtype=dtype) for shape in recurrence.parameter_shapes(16, H, P).values()]
     lengths, reset = (torch.tensor([1]), torch.zeros(T, B, dtype=torch.bool)) if masks else (None, None)
-    arguments = (x, state, params, lengths, reset)
-    saved = gpu.recurrent_forward(*arguments, recurrence, False, True)[1 + len(state) :]
-    gpu.recurrent_backward(*arguments, saved, None, [None] * len(state), recurrence, False)
+    a = RecurrentArguments(x, state, params, lengths, reset, recurrence, False)
+    saved = gpu.recurrent_forward(a, True)[1 + len(state) :]
+    gpu.recurrent_backward(a, saved, None, [None] * len(state))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -89,12 +90,12 @@ def test_the_papers(network, dtype, gpu, launched):
 @pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
 def test_in_one_launch(network, gpu, launched, monkeypatch):
     """As the host launches them; test_persistent_compilation.py looks into the kernels."""
-    whole = gpu._recurrent._whole
+    persistent = gpu._persistent
 
-    def launch(call):
-        return whole._persistent.launch(call.recurrence, call.H, call.B, call.dtype, call.x.device)
+    def launch(layer):
+        return persistent.fitting(layer.recurrence, layer.H, layer.B, layer.dtype, layer.device)
 
-    monkeypatch.setattr(whole, "launch", launch)
+    monkeypatch.setattr(persistent, "launch", launch)
     formulas = [PRESETS["paper"][network], PLAIN]
     for formula in formulas:
         run(gpu, Recurrence(network, formula), 256, torch.bfloat16, masks=formula is PLAIN)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from formula_space import every_formula
 from layernorm import reference
+from layernorm.engine import RecurrentArguments
 from layernorm.formula import PLAIN, PRESETS, Formula, Recurrence
 from rounding import assert_near, moved
 
@@ -38,14 +39,15 @@ def setting(recurrence, T, B, I, H, P, lengths, reset, dtype, device, seed=0):  
 
 def both_ways(engine, arguments, recurrence, reverse, grads):
     """Results and gradients, and the results of a call that saves nothing."""
-    n = 1 + len(arguments[1])
-    found = engine.recurrent_forward(*arguments, recurrence, reverse, True)
-    announced = engine.recurrent_saved(arguments[0], arguments[1], arguments[2], recurrence)
+    a = RecurrentArguments(*arguments, recurrence, reverse)
+    n = 1 + len(a.state)
+    found = engine.recurrent_forward(a, True)
+    announced = engine.recurrent_saved(a)
     assert [(s.shape, s.dtype) for s in found[n:]] == [(s.shape, s.dtype) for s in announced]
-    back = engine.recurrent_backward(*arguments, found[n:], grads[0], grads[1:], recurrence, reverse)
+    back = engine.recurrent_backward(a, found[n:], grads[0], grads[1:])
     places = [t.data_ptr() for t in (*found, *back) if t.numel()]
     assert len(set(places)) == len(places)  # autograd takes gradients as they are, and adds to them in place
-    return [*found[:n], *back], engine.recurrent_forward(*arguments, recurrence, reverse, False)
+    return [*found[:n], *back], engine.recurrent_forward(a, False)
 
 
 def converted(arguments, dtype, device):
@@ -118,13 +120,13 @@ def whole(monkeypatch):
     """In one launch: under the interpreter by one program, which then waits for no other."""
     if gpu.INTERPRETED:
 
-        def launch(call):
-            possible = call.T and call.B and gpu._recurrent._whole._persistent.covers(call.recurrence)
-            groups = -(-call.B // 16)
-            units = max(16, 1 << (call.H - 1).bit_length())
+        def launch(layer):
+            possible = layer.T and layer.B and gpu._persistent.covers(layer.recurrence)
+            groups = -(-layer.B // 16)
+            units = max(16, 1 << (layer.H - 1).bit_length())
             return Persistent(units, 16, 1, groups, 16, 2) if possible else None
 
-        monkeypatch.setattr(gpu._recurrent._whole, "launch", launch)
+        monkeypatch.setattr(gpu._persistent, "launch", launch)
 
 
 PAPER = [Recurrence(network, PRESETS["paper"][network]) for network in ("LSTM", "GRU", "RNN")]
@@ -179,12 +181,13 @@ def test_both_ways_save_the_same(recurrence, forward, device, monkeypatch, reque
     n = len(ones)
     expected = of_the_reference(arguments, recurrence, True, ones)
     request.getfixturevalue("whole")
-    in_one = gpu._recurrent._whole.launch
-    order = (in_one, lambda call: None) if forward == "whole" else (lambda call: None, in_one)
-    monkeypatch.setattr(gpu._recurrent._whole, "launch", order[0])
-    found = gpu.recurrent_forward(*arguments, recurrence, True, True)
-    monkeypatch.setattr(gpu._recurrent._whole, "launch", order[1])
-    back = gpu.recurrent_backward(*arguments, found[n:], ones[0], ones[1:], recurrence, True)
+    in_one = gpu._persistent.launch
+    order = (in_one, lambda layer: None) if forward == "whole" else (lambda layer: None, in_one)
+    monkeypatch.setattr(gpu._persistent, "launch", order[0])
+    a = RecurrentArguments(*arguments, recurrence, True)
+    found = gpu.recurrent_forward(a, True)
+    monkeypatch.setattr(gpu._persistent, "launch", order[1])
+    back = gpu.recurrent_backward(a, found[n:], ones[0], ones[1:])
     assert_all_near([*found[:n], *back], expected)
 
 
@@ -200,8 +203,10 @@ def test_weights_with_a_large_common_part(recurrence, way, device, request):
     shifted = [(p + 8.0 if p.dim() > 1 else p).to(torch.bfloat16) for p in params]
     arguments = (x.to(torch.bfloat16), [s.to(torch.bfloat16) for s in state], shifted, *masks)
     n = 1 + len(state)
-    exact = reference.recurrent_forward(*converted(arguments, torch.float64, "cpu"), recurrence, False, False)[:n]
-    for a, e in zip(gpu.recurrent_forward(*arguments, recurrence, False, False), exact, strict=True):
+    wide = RecurrentArguments(*converted(arguments, torch.float64, "cpu"), recurrence, False)
+    exact = reference.recurrent_forward(wide, False)[:n]
+    found = gpu.recurrent_forward(RecurrentArguments(*arguments, recurrence, False), False)
+    for a, e in zip(found, exact, strict=True):
         assert (a.cpu().double() - e).abs().max() <= 0.06 * max(1.0, float(e.abs().max()))
 
 
@@ -262,7 +267,8 @@ def test_layouts(device):
 def test_spoilt_saved_tensors_are_an_error(device):
     recurrence = PAPER[1]
     arguments = setting(recurrence, 3, 4, 6, 8, 8, False, False, torch.float32, device)
-    found = gpu.recurrent_forward(*arguments, recurrence, False, True)
+    a = RecurrentArguments(*arguments, recurrence, False)
+    found = gpu.recurrent_forward(a, True)
     spoilt = [found[2][:2], *found[3:]]
     with pytest.raises(RuntimeError, match=r"gru: expected saved tensors .*, got "):
-        gpu.recurrent_backward(*arguments, spoilt, found[0], [None], recurrence, False)
+        gpu.recurrent_backward(a, spoilt, found[0], [None])

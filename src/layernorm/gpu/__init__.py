@@ -5,7 +5,7 @@ Triton is imported, the same kernels run on the CPU, slowly: that is how they ar
 `backends` takes them there only when asked by name.
 
 Letters in shapes: T time steps, B batch, I input size, H hidden size, P projected size (H without projections),
-G gates, M rows, N row length; of partial sums there are P, too.
+G gates, M rows, N row length, R rows of partial sums.
 """
 
 from __future__ import annotations
@@ -36,10 +36,18 @@ from ._recurrent import recurrent_forward as recurrent_forward  # noqa: E402
 from ._recurrent import recurrent_saved as recurrent_saved  # noqa: E402
 
 ISA = f"Triton {triton.__version__}" + (", interpreted on the CPU" if INTERPRETED else "")  # for `layernorm doctor`
+FORMULA_FIELDS = frozenset(
+    {
+        "gates", "span", "cell", "bias_inside", "gate_bias", "cell_bias", "eps", "eps_on", "forget_bias", "biases",
+        "bias_again",
+    }
+)  # fmt: skip
 _TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def covers(op: str, device: str, dtype: torch.dtype, recurrence: str | None) -> bool:
-    """Every op in float32, bfloat16 and float16, but no batch norm; on the GPU, under the interpreter on the CPU."""
-    fits = recurrence is None or Recurrence.decode(recurrence).norm != "batch"
-    return fits and device == ("cpu" if INTERPRETED else "cuda") and dtype in _TYPES
+def covers(op: str, device: str, dtype: torch.dtype, recurrence: Recurrence | None) -> bool:
+    """The norms and whole sequences, no steps one by one, in float32, bfloat16 and float16, but no batch norm; on the
+    GPU, under the interpreter on the CPU."""
+    if op == "steps" or (recurrence is not None and recurrence.norm == "batch"):
+        return False
+    return device == ("cpu" if INTERPRETED else "cuda") and dtype in _TYPES

@@ -23,7 +23,6 @@ of it can change the code that a row is computed by.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 
 import torch
@@ -31,6 +30,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..engine import NormArguments
 from . import _launch
 
 
@@ -164,8 +164,8 @@ def _backward_rows(
     M, N, dy_m, d_total_m, x_m,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """A program goes through every P-th tile of rows; its sums for gain and bias stay in registers, and end as one of P
-    partial rows, (P, N)."""
+    """A program goes through every R-th tile of rows; its sums for gain and bias stay in registers, and end as one of R
+    partial rows, (R, N)."""
     column = tl.arange(0, COLUMNS)
     within = column < N
     d_gain, d_bias = tl.zeros([ROWS, COLUMNS], tl.float32), tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -240,7 +240,7 @@ def _backward_long_parameters(
     dy_ptr, x_ptr, mean_ptr, rest_ptr, r_ptr, d_gain_ptr, d_bias_ptr, M, N, dy_m, x_m,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Gain and bias of long rows: a program sums COLUMNS columns of every P-th tile of rows, for P partial rows."""
+    """Gain and bias of long rows: a program sums COLUMNS columns of every R-th tile of rows, for R partial rows."""
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     within = column < N
     d_gain, d_bias = tl.zeros([ROWS, COLUMNS], tl.float32), tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -263,21 +263,16 @@ def _backward_long_parameters(
         tl.store(d_bias_ptr + partial, tl.sum(d_bias, 0), mask=within)
 
 
-@triton.jit(do_not_specialize=["P"])
-def _column_sum(parts_ptr, sums_ptr, P, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """The P partial rows (P, N) added up, in sums' type."""
+@triton.jit(do_not_specialize=["R"])
+def _column_sum(parts_ptr, sums_ptr, R, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The R partial rows (R, N) added up, in sums' type."""
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     within = column < N
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for start in range(0, P, ROWS):
+    for start in range(0, R, ROWS):
         part = start + tl.arange(0, ROWS).to(tl.int64)
-        total += _load(parts_ptr, part[:, None] * N + column[None, :], (part < P)[:, None] & within[None, :])
+        total += _load(parts_ptr, part[:, None] * N + column[None, :], (part < R)[:, None] & within[None, :])
     tl.store(sums_ptr + column, tl.sum(total, 0), mask=within)
-
-
-def _sizes(input: Tensor, normalized_shape: Sequence[int]) -> tuple[int, int]:
-    """M, N"""
-    return math.prod(input.shape[: input.dim() - len(normalized_shape)]), math.prod(normalized_shape)
 
 
 def _rows(tensor: Tensor, M: int, N: int) -> Tensor:
@@ -296,86 +291,74 @@ def _multiprocessors(device: torch.device) -> int:
     return 3 if device.type == "cpu" else torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def normalize_forward(
-    input: Tensor,
-    residual: Tensor | None,
-    normalized_shape: list[int],
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    norm: str,
-    save: bool,
-) -> list[Tensor]:
+def normalize_forward(a: NormArguments, residual: Tensor | None, save: bool) -> list[Tensor]:
     """[y], with ``residual`` [y, input + residual], and with ``save`` what `normalize_saved` tells."""
-    M, N = _sizes(input, normalized_shape)
-    y = torch.empty_like(input, memory_format=torch.contiguous_format)
+    M, N = a.sizes
+    y = torch.empty_like(a.input, memory_format=torch.contiguous_format)
     total = None if residual is None else torch.empty_like(y)
-    saved = normalize_saved(input, normalized_shape, norm) if save else []
-    results = [t for t in (y, total, *saved) if t is not None]
-    if not M * N:
-        return results
-    x, more = _rows(input, M, N), None if residual is None else _rows(residual, M, N)
-    _forward(x, more, _in_order(weight), _in_order(bias), y, total, saved, eps, norm)
-    return results
+    saved = normalize_saved(a) if save else []
+    if M * N:
+        rows = a._replace(input=_rows(a.input, M, N), weight=_in_order(a.weight), bias=_in_order(a.bias))
+        _forward(rows, None if residual is None else _rows(residual, M, N), y, total, saved)
+    return [t for t in (y, total, *saved) if t is not None]
 
 
 def _forward(
-    x: Tensor,
-    residual: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    y: Tensor | None,
-    total: Tensor | None,
-    saved: Sequence[Tensor],
-    eps: float,
-    norm: str,
+    a: NormArguments, residual: Tensor | None, y: Tensor | None, total: Tensor | None, saved: Sequence[Tensor]
 ) -> None:
-    """Of the rows of x, (M, N), into what there is of y, total and saved."""
-    (M, N), statistics = x.shape, (*[None] * (3 - len(saved)), *saved)  # mean, rest, r
+    """Of rows, ``a.input`` (M, N), into what there is of y, total and saved."""
+    (M, N), statistics = a.input.shape, (*[None] * (3 - len(saved)), *saved)  # mean, rest, r
     launch = _launch.forward(N)
     kernel = _forward_long if launch.columns < N else _forward_rows
-    with torch.cuda.device_of(x):
+    with torch.cuda.device_of(a.input):
         kernel[(triton.cdiv(M, launch.rows),)](
-            x, residual, weight, bias, y, total, *statistics,
-            M, N, x.stride(0), 0 if residual is None else residual.stride(0), eps,
-            LAYER=norm == "layer", **launch.arguments,
+            a.input, residual, a.weight, a.bias, y, total, *statistics,
+            M, N, a.input.stride(0), 0 if residual is None else residual.stride(0), a.eps,
+            LAYER=a.norm == "layer", **launch.arguments,
         )  # fmt: skip
 
 
 def row_statistics(x: Tensor, eps: float, norm: str) -> list[Tensor]:
     """What `normalize_forward` saves of rows (M, N), and nothing else."""
-    rows, saved = _rows(x, *x.shape), normalize_saved(x, [x.shape[1]], norm)
-    _forward(rows, None, None, None, None, None, saved, eps, norm)
+    a = NormArguments(_rows(x, *x.shape), [x.shape[1]], None, None, eps, norm)
+    saved = normalize_saved(a)
+    _forward(a, None, None, None, saved)
     return saved
 
 
-def normalize_saved(input: Tensor, normalized_shape: list[int], norm: str) -> list[Tensor]:
+def normalize_saved(a: NormArguments) -> list[Tensor]:
     """Empty tensors with the shapes and types of what `normalize_forward` saves: of each row, in float32, mean and
     rest, whose sum is the mean (rms: neither), and reciprocal deviation."""
-    M, _ = _sizes(input, normalized_shape)
-    return [input.new_empty(M, dtype=torch.float32) for _ in range(3 if norm == "layer" else 1)]
+    M, _ = a.sizes
+    return [a.input.new_empty(M, dtype=torch.float32) for _ in range(3 if a.norm == "layer" else 1)]
 
 
 def normalize_backward(
-    grad: Tensor,
-    grad_total: Tensor | None,
-    input: Tensor,
-    normalized_shape: list[int],
-    weight: Tensor | None,
-    bias: Tensor | None,
-    saved: list[Tensor],
-    norm: str,
+    a: NormArguments, saved: Sequence[Tensor], grad: Tensor, grad_total: Tensor | None
 ) -> list[Tensor]:
     """The gradients of what was normalised, of weight and of bias, of those that there are."""
-    M, N = _sizes(input, normalized_shape)
-    if any(s.shape != (M,) or s.dtype != torch.float32 or s.device != input.device for s in saved):
+    M, N = a.sizes
+    if any(s.shape != (M,) or s.dtype != torch.float32 or s.device != a.device for s in saved):
         wrong = [(s.dtype, list(s.shape)) for s in saved]  # a hook on saved tensors can do that
-        raise RuntimeError(f"{norm}_norm: expected saved statistics in float32 of shape [{M}], got {wrong}")
-    d_x = torch.empty_like(input, memory_format=torch.contiguous_format)
-    d_parameters = [torch.empty_like(p, memory_format=torch.contiguous_format) for p in (weight, bias) if p is not None]
+        raise RuntimeError(f"{a.norm}_norm: expected saved statistics in float32 of shape [{M}], got {wrong}")
+    parameters = [p for p in (a.weight, a.bias) if p is not None]
+    d_x, *d_parameters = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (a.input, *parameters))
     if not M * N:
         return [d_x, *(d.zero_() for d in d_parameters)]
-    x, dy = _rows(input, M, N), _rows(grad, M, N)
+    with torch.cuda.device_of(a.input):
+        parts = _backward(a, saved, grad, grad_total, d_x)
+        columns = triton.cdiv(N, _launch.COLUMN_SUM.columns)
+        for part, found in zip(parts, d_parameters, strict=True):
+            _column_sum[(columns,)](part, found, part.shape[0], N, **_launch.COLUMN_SUM.arguments)
+    return [d_x, *d_parameters]
+
+
+def _backward(
+    a: NormArguments, saved: Sequence[Tensor], grad: Tensor, grad_total: Tensor | None, d_x: Tensor
+) -> Tensor:
+    """Fills d_x; returns the partial sums of the parameters' gradients, (how many parameters there are, R, N)."""
+    M, N = a.sizes
+    x, dy = _rows(a.input, M, N), _rows(grad, M, N)
     more = None if grad_total is None else _rows(grad_total, M, N)
     *mean_and_rest, r = [s.contiguous() for s in saved]
     statistics = (*(mean_and_rest or (None, None)), r)
@@ -383,24 +366,17 @@ def normalize_backward(
     long = launch.columns < N
     tile = _launch.PARAMETERS_LONG if long else launch
     across = triton.cdiv(N, tile.columns)
-    P = min(triton.cdiv(M, tile.rows), max(1, _multiprocessors(input.device) * tile.programs // across))
-    parts = input.new_empty(len(d_parameters), P, N, dtype=torch.float32)
-    d_gain, d_bias = parts[0] if weight is not None else None, parts[-1] if bias is not None else None
+    R = min(triton.cdiv(M, tile.rows), max(1, _multiprocessors(a.device) * tile.programs // across))
+    parts = x.new_empty((a.weight is not None) + (a.bias is not None), R, N, dtype=torch.float32)
+    d_gain, d_bias = parts[0] if a.weight is not None else None, parts[-1] if a.bias is not None else None
     strides = (dy.stride(0), 0 if more is None else more.stride(0), x.stride(0))
-    with torch.cuda.device_of(input):
-        if long:
-            _backward_long[(triton.cdiv(M, launch.rows),)](
-                dy, more, x, _in_order(weight), *statistics, d_x, M, N, *strides, **launch.arguments
-            )
-            if d_parameters:
-                _backward_long_parameters[across, P](
-                    dy, x, *statistics, d_gain, d_bias, M, N, dy.stride(0), x.stride(0), **tile.arguments
-                )
-        else:
-            _backward_rows[(P,)](
-                dy, more, x, _in_order(weight), *statistics, d_x, d_gain, d_bias, M, N, *strides, **launch.arguments
-            )
-        columns = triton.cdiv(N, _launch.COLUMN_SUM.columns)
-        for part, found in zip(parts, d_parameters, strict=True):
-            _column_sum[(columns,)](part, found, P, N, **_launch.COLUMN_SUM.arguments)
-    return [d_x, *d_parameters]
+    given = (dy, more, x, _in_order(a.weight), *statistics, d_x)
+    if not long:
+        _backward_rows[(R,)](*given, d_gain, d_bias, M, N, *strides, **launch.arguments)
+        return parts
+    _backward_long[(triton.cdiv(M, launch.rows),)](*given, M, N, *strides, **launch.arguments)
+    if len(parts):
+        _backward_long_parameters[across, R](
+            dy, x, *statistics, d_gain, d_bias, M, N, dy.stride(0), x.stride(0), **tile.arguments
+        )
+    return parts

@@ -238,7 +238,7 @@ def _leave(output_ptr, kept, h, c, t, B, H: tl.constexpr, at, inside, length):
 
 @triton.jit(do_not_specialize=["first", "T", "B", "ring"])
 def _forward(
-    zx_ptr, statistics, w_ptr, v, h0_ptr, c0_ptr, rows, output_ptr, kept, words_ptr, counter_ptr,
+    zx_ptr, statistics, w_ptr, v, h0_ptr, c0_ptr, masks, output_ptr, kept, words_ptr, counter_ptr,
     first, T, B, ring, eps, forget_bias,
     H: tl.constexpr, NETWORK: tl.constexpr, G: tl.constexpr, SHARE: tl.constexpr, SUM: tl.constexpr,
     LAYER: tl.constexpr, RELU: tl.constexpr, PRECISION: tl.constexpr,
@@ -271,14 +271,14 @@ def _forward(
     if NETWORK == "LSTM":
         c = tl.load(c0_ptr + at, mask=inside, other=0.0)
     length = tl.zeros([BR], tl.int32) + T
-    if rows.lengths is not None:
-        length = tl.load(rows.lengths + row, mask=there, other=0)
+    if masks.lengths is not None:
+        length = tl.load(masks.lengths + row, mask=there, other=0)
     for t in range(T):
         step = tl.cast(t, tl.int64) * B
         active = there & (t < length)
         h_before, c_before = h, c
-        if rows.cut is not None:
-            cut = (tl.load(rows.cut + step + row, mask=active, other=0) != 0)[:, None]
+        if masks.cut is not None:
+            cut = (tl.load(masks.cut + step + row, mask=active, other=0) != 0)[:, None]
             h_before, c_before = tl.where(cut, 0.0, h), tl.where(cut, 0.0, c)
         slot = tl.cast(t % ring, tl.int64) * B
         tl.store(kept.hs + slot * H + at, h_before.to(kept.hs.dtype.element_ty), mask=inside)
@@ -374,7 +374,7 @@ def _through_hidden(
 
 @triton.jit
 def _recalled(
-    zx_ptr, statistics, zh_ptr, hidden, hs_ptr, cs_ptr, cell, rows, dy_ptr,
+    zx_ptr, statistics, zh_ptr, hidden, hs_ptr, cs_ptr, cell, masks, dy_ptr,
     gain_x, outside_x, gain_h, outside_h, t, step, row, at, gates_at, active, moves, B,
     H: tl.constexpr, NETWORK: tl.constexpr, G: tl.constexpr, SHARE: tl.constexpr, SUM: tl.constexpr,
 ):  # fmt: skip
@@ -395,8 +395,8 @@ def _recalled(
     a = _affine(z_hat, gain_h, outside_h, G)
     dy = tl.load(dy_ptr + step * H + at, mask=moves, other=0.0).to(tl.float32)
     cut = moves & (t < 0)
-    if rows.cut is not None:
-        cut |= (tl.load(rows.cut + step + row, mask=active, other=0) != 0)[:, None]
+    if masks.cut is not None:
+        cut |= (tl.load(masks.cut + step + row, mask=active, other=0) != 0)[:, None]
     before, c_hat = dy, dy
     if NETWORK == "LSTM":
         c = tl.load(cs_ptr + (step + B) * H + at, mask=moves, other=0.0)
@@ -409,7 +409,7 @@ def _recalled(
 
 @triton.jit(do_not_specialize=["first", "T", "B"])
 def _backward(
-    zx_ptr, statistics, zh_ptr, hidden, q_ptr, hs_ptr, cs_ptr, cell, w_ptr, v, rows, dy_ptr, dh_ptr, dc_ptr,
+    zx_ptr, statistics, zh_ptr, hidden, q_ptr, hs_ptr, cs_ptr, cell, w_ptr, v, masks, dy_ptr, dh_ptr, dc_ptr,
     da_ptr, dn_ptr, dh0_ptr, dc0_ptr, words_ptr, counter_ptr,
     first, T, B, forget_bias,
     H: tl.constexpr, NETWORK: tl.constexpr, G: tl.constexpr, SHARE: tl.constexpr, SUM: tl.constexpr,
@@ -450,8 +450,8 @@ def _backward(
     if NETWORK == "LSTM":
         dc = tl.load(dc_ptr + at, mask=inside, other=0.0)
     length = tl.zeros([BR], tl.int32) + T
-    if rows.lengths is not None:
-        length = tl.load(rows.lengths + row, mask=there, other=0)
+    if masks.lengths is not None:
+        length = tl.load(masks.lengths + row, mask=there, other=0)
     for visit in range(T + 1):
         t = T - 1 - visit
         step, later = tl.cast(t, tl.int64) * B, tl.cast(t + 1, tl.int64) * B
@@ -459,7 +459,7 @@ def _backward(
         moves = active[:, None] & within[None, :]
         if BR <= 32:  # on its way while the others arrive
             x, z_hat, a, dy, cut, before, c_hat = _recalled(
-                zx_ptr, statistics, zh_ptr, hidden, hs_ptr, cs_ptr, cell, rows, dy_ptr,
+                zx_ptr, statistics, zh_ptr, hidden, hs_ptr, cs_ptr, cell, masks, dy_ptr,
                 gain_x, outside_x, gain_h, outside_h, t, step, row, at, gates_at, active, moves, B,
                 H, NETWORK, G, SHARE, SUM,
             )  # fmt: skip
@@ -471,13 +471,13 @@ def _backward(
             moved[:, None] & within[None, :], hidden, (later + row) * SPANS, words_ptr, visit,
             H, G, SHARE, KINDS, PIECES, PADDED, WARPS, DEPTH, AHEAD, BR, HS, PRECISION,
         )  # fmt: skip
-        if rows.cut is not None:
-            cut_later = tl.load(rows.cut + later + row, mask=moved, other=0) != 0
+        if masks.cut is not None:
+            cut_later = tl.load(masks.cut + later + row, mask=moved, other=0) != 0
             moved = moved & (cut_later == 0)
         dh += tl.where(moved[:, None], through, 0.0)
         if BR > 32:  # earlier, it would need the registers of the product
             x, z_hat, a, dy, cut, before, c_hat = _recalled(
-                zx_ptr, statistics, zh_ptr, hidden, hs_ptr, cs_ptr, cell, rows, dy_ptr,
+                zx_ptr, statistics, zh_ptr, hidden, hs_ptr, cs_ptr, cell, masks, dy_ptr,
                 gain_x, outside_x, gain_h, outside_h, t, step, row, at, gates_at, active, moves, B,
                 H, NETWORK, G, SHARE, SUM,
             )  # fmt: skip

@@ -5,7 +5,7 @@ site is
 
     y = N(z + inside) * gain + outside,   N(z) = (z - mean(z)) * r,   r = 1 / sqrt(var(z) + eps)
 
-and without a gain nothing is normalised. Which parameters a formula has where, `_recurrent` says.
+and without a gain nothing is normalised. Gains and biases are the layer's `Vectors`.
 
 ``tile``, where a program's numbers lie, is (unit [UNITS], within [UNITS], inside [ROWS, UNITS], H, own), ``own`` where
 its sums over rows lie.
@@ -13,25 +13,8 @@ its sums over rows lie.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import triton
 import triton.language as tl
-
-
-class Sites(NamedTuple):
-    """Pointers to the vectors of a layer, float32, G*H numbers, the cell's H; ``None``: no such term.
-
-    The one normalisation of a sum has its gain and its bias in ``gain_x`` and ``outside_x``."""
-
-    gain_x: Any = None
-    gain_h: Any = None
-    inside_x: Any = None
-    inside_h: Any = None
-    outside_x: Any = None
-    outside_h: Any = None
-    gain_c: Any = None
-    bias_c: Any = None
 
 
 @triton.jit

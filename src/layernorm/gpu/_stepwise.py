@@ -12,9 +12,8 @@ from torch import Tensor
 
 from ..formula import Recurrence
 from . import _launch, _steps
-from ._call import OUTSIDE_H, OUTSIDE_X, Backward, Call, Forward
+from ._layer import Backward, Forward, LayerTensors, Saved, Vectors
 from ._norms import _column_sum
-from ._sites import Sites
 from ._spans import share
 
 
@@ -24,7 +23,7 @@ def _constants(recurrence: Recurrence) -> dict[str, Any]:
     f = recurrence.formula
     form = _steps.SPLIT
     if f.gates == "sum":
-        form = _steps.SUM_OVER_ALL if recurrence.network == "GRU" and f.span == "all" else _steps.SUM
+        form = _steps.SUM_OVER_ALL if recurrence.reset_multiplies == "sum" else _steps.SUM
     constants: dict[str, Any] = {
         "LAYER": recurrence.norm == "layer", "DEVIATION": f.eps_on == "deviation", "SHARE": share(recurrence),
         "FORM": form.value,
@@ -36,26 +35,26 @@ def _constants(recurrence: Recurrence) -> dict[str, Any]:
     return constants
 
 
-def _programs(call: Call) -> int:
-    return max(1, triton.cdiv(call.B, _launch.step(call.H).rows))
+def _programs(layer: LayerTensors) -> int:
+    return max(1, triton.cdiv(layer.B, _launch.step(layer.H).rows))
 
 
-def _launch_step(kernel: Any, call: Call, *arguments: Any) -> None:
+def _launch_step(kernel: Any, layer: LayerTensors, *arguments: Any) -> None:
     """By rows."""
-    f = call.recurrence.formula
-    numbers = [f.eps] if call.recurrence.network == "RNN" else [f.eps, f.forget_bias]
-    constants, tile = _constants(call.recurrence), _launch.step(call.H).arguments
-    kernel[(_programs(call),)](*arguments, call.B, call.H, *numbers, **constants, **tile)
+    f = layer.recurrence.formula
+    numbers = [f.eps] if layer.recurrence.network == "RNN" else [f.eps, f.forget_bias]
+    constants, tile = _constants(layer.recurrence), _launch.step(layer.H).arguments
+    kernel[(_programs(layer),)](*arguments, layer.B, layer.H, *numbers, **constants, **tile)
 
 
-def _launch_projection(kernel: Any, call: Call, *arguments: Any) -> None:
-    tile = _launch.step(call.P)
-    kernel[(triton.cdiv(call.B, tile.rows),)](*arguments, call.B, call.P, **tile.arguments)
+def _launch_projection(kernel: Any, layer: LayerTensors, *arguments: Any) -> None:
+    tile = _launch.step(layer.P)
+    kernel[(triton.cdiv(layer.B, tile.rows),)](*arguments, layer.B, layer.P, **tile.arguments)
 
 
-def _cut(call: Call, t: int) -> Tensor | None:
+def _cut(layer: LayerTensors, t: int) -> Tensor | None:
     """That of step t; there is none after the last."""
-    return None if call.cut is None or t == call.T else call.cut[t]
+    return None if layer.masks.cut is None or t == layer.T else layer.masks.cut[t]
 
 
 class _Run(NamedTuple):
@@ -69,50 +68,48 @@ class _Run(NamedTuple):
     m: Tensor | None = None  # (B, H), what is projected
 
 
-def _lstm_forward(call: Call, run: _Run, t: int, zx: Tensor, zh: Tensor, after: Tensor) -> None:
+def _lstm_forward(layer: LayerTensors, run: _Run, t: int, zx: Tensor, zh: Tensor, after: Tensor) -> None:
     assert run.cs is not None
     cs = run.cs[t % len(run.cs)], run.cs[(t + 1) % len(run.cs)]
-    cut_before, cut = _cut(call, t), _cut(call, t + 1)
+    lengths, cut = layer.masks.lengths, _cut(layer, t + 1)
     state = (run.output[t], run.h, after)
-    _launch_step(_steps.lstm_forward, call, zx, zh, call.sites, *cs, run.m, *state, call.lengths, cut_before, cut, t)
-    if run.m is not None and call.W_hr is not None:
-        projected = torch.mm(run.m, call.W_hr.t())
-        _launch_projection(_steps.projection_forward, call, projected, *state, call.lengths, cut, t)
+    masks = (lengths, _cut(layer, t), cut)
+    _launch_step(_steps.lstm_forward, layer, zx, zh, layer.vectors, *cs, run.m, *state, *masks, t)
+    if run.m is not None and layer.W_hr is not None:
+        projected = torch.mm(run.m, layer.W_hr.t())
+        _launch_projection(_steps.projection_forward, layer, projected, *state, lengths, cut, t)
 
 
-def _gru_forward(call: Call, run: _Run, t: int, zx: Tensor, zh: Tensor, after: Tensor) -> None:
-    masks = (call.lengths, _cut(call, t), _cut(call, t + 1))
-    _launch_step(_steps.gru_forward, call, zx, zh, call.sites, run.output[t], run.h, after, *masks, t)
+def _gru_forward(layer: LayerTensors, run: _Run, t: int, zx: Tensor, zh: Tensor, after: Tensor) -> None:
+    masks = (layer.masks.lengths, _cut(layer, t), _cut(layer, t + 1))
+    _launch_step(_steps.gru_forward, layer, zx, zh, layer.vectors, run.output[t], run.h, after, *masks, t)
 
 
-def _rnn_forward(call: Call, run: _Run, t: int, zx: Tensor, zh: Tensor, after: Tensor) -> None:
-    _launch_step(
-        _steps.rnn_forward, call, zx, zh, call.sites, run.output[t], run.h, after, call.lengths, _cut(call, t + 1), t
-    )
+def _rnn_forward(layer: LayerTensors, run: _Run, t: int, zx: Tensor, zh: Tensor, after: Tensor) -> None:
+    masks = (layer.masks.lengths, _cut(layer, t + 1))
+    _launch_step(_steps.rnn_forward, layer, zx, zh, layer.vectors, run.output[t], run.h, after, *masks, t)
 
 
 _FORWARD = {"LSTM": _lstm_forward, "GRU": _gru_forward, "RNN": _rnn_forward}
 
 
-def forward(call: Call, zx: Tensor, save: bool) -> Forward:
-    T, B, P = call.T, call.B, call.P
+def forward(layer: LayerTensors, zx: Tensor, save: bool) -> Forward:
+    T, B, P = layer.T, layer.B, layer.P
     slots = T + 1 if save else 2
     hs = zx.new_empty(slots, B, P)
-    hs[0] = call.before_first(call.state[0])
-    run = _Run(zx.new_empty(T, B, P), call.state[0].clone(), hs, zx.new_empty(T if save else 1, B, call.units))
-    if call.recurrence.network == "LSTM":
-        cs = zx.new_empty(slots, B, call.H, dtype=torch.float32)
-        cs[0] = call.state[1]
-        run = run._replace(cs=cs, m=None if call.W_hr is None else zx.new_empty(B, call.H))
-    step = _FORWARD[call.recurrence.network]
+    hs[0] = layer.before_first(layer.h0)
+    run = _Run(zx.new_empty(T, B, P), layer.h0.clone(), hs, zx.new_empty(T if save else 1, B, layer.units))
+    if layer.c0 is not None:
+        cs = zx.new_empty(slots, B, layer.H, dtype=torch.float32)
+        cs[0] = layer.c0
+        run = run._replace(cs=cs, m=None if layer.W_hr is None else zx.new_empty(B, layer.H))
+    step = _FORWARD[layer.recurrence.network]
     for t in range(T if B else 0):
         zh = run.zh[t % len(run.zh)]
-        torch.mm(hs[t % slots], call.W_hh.t(), out=zh)
-        step(call, run, t, zx[t], zh, hs[(t + 1) % slots])
-    cells = [] if run.cs is None else [run.cs]
-    return Forward(
-        run.output, [run.h, *(cs[T % slots].clone() for cs in cells)], [zx, run.zh, hs[:T], *cells] if save else []
-    )
+        torch.mm(hs[t % slots], layer.W_hh.t(), out=zh)
+        step(layer, run, t, zx[t], zh, hs[(t + 1) % slots])
+    final = [run.h] if run.cs is None else [run.h, run.cs[T % slots].clone()]
+    return Forward(run.output, final, Saved(zx, run.zh, hs[:T], run.cs) if save else None)
 
 
 class _Back(NamedTuple):
@@ -122,75 +119,68 @@ class _Back(NamedTuple):
     through: Tensor
     direct: Tensor
     dc: Tensor | None
-    zx: Tensor
-    zh: Tensor
-    hs: Tensor
-    cs: Tensor | None
     dzx: Tensor
     dzh: Tensor
-    d: Sites
+    d: Vectors
     dh: Tensor | None  # with projections, of all steps: the gradient of h (T, B, P),
     m: Tensor | None  # and what is projected (T, B, H)
 
 
-def _lstm_backward(call: Call, back: _Back, t: int) -> None:
-    assert back.cs is not None
-    cut = _cut(call, t + 1)
+def _lstm_backward(layer: LayerTensors, saved: Saved, back: _Back, t: int) -> None:
+    assert saved.cs is not None
+    lengths, cut_before, cut = layer.masks.lengths, _cut(layer, t), _cut(layer, t + 1)
     dm = m = None
-    if call.W_hr is not None and back.dh is not None and back.m is not None:
+    if layer.W_hr is not None and back.dh is not None and back.m is not None:
         arriving = (back.through, back.direct, back.dy[t], back.dh[t])
-        _launch_projection(_steps.projection_backward, call, *arriving, call.lengths, cut, t)
-        dm, m = torch.mm(back.dh[t], call.W_hr), back.m[t]
+        _launch_projection(_steps.projection_backward, layer, *arriving, lengths, cut, t)
+        dm, m = torch.mm(back.dh[t], layer.W_hr), back.m[t]
     _launch_step(
-        _steps.lstm_backward, call, back.zx[t], back.zh[t], call.sites, back.cs[t], back.through, back.direct,
-        back.dy[t], dm, m, back.dc, call.lengths, _cut(call, t), cut, back.dzx[t], back.dzh[t], back.d, t,
+        _steps.lstm_backward, layer, saved.zx[t], saved.zh[t], layer.vectors, saved.cs[t], back.through, back.direct,
+        back.dy[t], dm, m, back.dc, lengths, cut_before, cut, back.dzx[t], back.dzh[t], back.d, t,
     )  # fmt: skip
 
 
-def _gru_backward(call: Call, back: _Back, t: int) -> None:
+def _gru_backward(layer: LayerTensors, saved: Saved, back: _Back, t: int) -> None:
     _launch_step(
-        _steps.gru_backward, call, back.zx[t], back.zh[t], call.sites, back.hs[t], back.through, back.direct,
-        back.dy[t], call.lengths, _cut(call, t + 1), back.dzx[t], back.dzh[t], back.d, t,
+        _steps.gru_backward, layer, saved.zx[t], saved.zh[t], layer.vectors, saved.hs[t], back.through, back.direct,
+        back.dy[t], layer.masks.lengths, _cut(layer, t + 1), back.dzx[t], back.dzh[t], back.d, t,
     )  # fmt: skip
 
 
-def _rnn_backward(call: Call, back: _Back, t: int) -> None:
+def _rnn_backward(layer: LayerTensors, saved: Saved, back: _Back, t: int) -> None:
     _launch_step(
-        _steps.rnn_backward, call, back.zx[t], back.zh[t], call.sites, back.through, back.direct, back.dy[t],
-        call.lengths, _cut(call, t + 1), back.dzx[t], back.dzh[t], back.d, t,
+        _steps.rnn_backward, layer, saved.zx[t], saved.zh[t], layer.vectors, back.through, back.direct, back.dy[t],
+        layer.masks.lengths, _cut(layer, t + 1), back.dzx[t], back.dzh[t], back.d, t,
     )  # fmt: skip
 
 
-_BACKWARD: dict[str, Callable[[Call, _Back, int], None]] = {
+_BACKWARD: dict[str, Callable[[LayerTensors, Saved, _Back, int], None]] = {
     "LSTM": _lstm_backward, "GRU": _gru_backward, "RNN": _rnn_backward,
 }  # fmt: skip
 
 
-def backward(call: Call, saved: list[Tensor], dy: Tensor, arriving: list[Tensor]) -> Backward:
-    """``arriving``: the gradients of the final state, which become those of the initial one."""
-    T, B, network = call.T, call.B, call.recurrence.network
-    zx, zh, hs, *cs = saved
-    direct, *dc = (a.clone() for a in arriving)
-    sums = torch.zeros(_programs(call), len(Sites._fields), call.units, dtype=torch.float32, device=zx.device)
-    projected = call.W_hr is not None
+def backward(layer: LayerTensors, saved: Saved, dy: Tensor, arriving: tuple[Tensor, Tensor | None]) -> Backward:
+    T, B, zx = layer.T, layer.B, saved.zx
+    dh, dc = arriving
+    sums = torch.zeros(_programs(layer), len(Vectors._fields), layer.units, dtype=torch.float32, device=zx.device)
+    parts = (None if v is None else part for v, part in zip(layer.vectors, sums.unbind(1), strict=True))
+    projected = layer.W_hr is not None
     back = _Back(
-        dy=dy, through=dy.new_zeros(B, call.P), direct=direct,
-        dc=dc[0] if dc else None, zx=zx, zh=zh, hs=hs, cs=cs[0] if cs else None,
-        dzx=torch.empty_like(zx), dzh=torch.empty_like(zh),
-        d=Sites(*(None if s is None else part for s, part in zip(call.sites, sums.unbind(1), strict=True))),
-        dh=torch.empty_like(dy) if projected else None, m=dy.new_empty(T, B, call.H) if projected else None,
+        dy=dy, through=dy.new_zeros(B, layer.P), direct=dh.clone(), dc=None if dc is None else dc.clone(),
+        dzx=torch.empty_like(zx), dzh=torch.empty_like(zx), d=Vectors(*parts),
+        dh=torch.empty_like(dy) if projected else None, m=dy.new_empty(T, B, layer.H) if projected else None,
     )  # fmt: skip
     for t in reversed(range(T if B else 0)):
-        _BACKWARD[network](call, back, t)
-        torch.mm(back.dzh[t], call.W_hh, out=back.through)
-    total = _added(sums)
-    if call.recurrence.formula.gates == "sum":  # whose normalisation has both biases
-        total[OUTSIDE_H] = total[OUTSIDE_X]
-    d_state = [call.before_first(s) for s in (back.through.float() + back.direct, back.dc) if s is not None]
+        _BACKWARD[layer.recurrence.network](layer, saved, back, t)
+        torch.mm(back.dzh[t], layer.W_hh, out=back.through)
+    d_vectors = Vectors(*_added(sums).unbind())
+    if layer.recurrence.formula.gates == "sum":  # the kernels add up one of the two biases that follow its norm
+        d_vectors = d_vectors._replace(outside_h=d_vectors.outside_x)
+    d_state = [layer.before_first(s) for s in (back.through.float() + back.direct, back.dc) if s is not None]
     d_weight_hr = None
     if back.dh is not None and back.m is not None:
         d_weight_hr = torch.mm(back.dh.flatten(0, 1).t(), back.m.flatten(0, 1))
-    return Backward(back.dzx, back.dzh, d_state, Sites(*total.unbind()), d_weight_hr)
+    return Backward(back.dzx, back.dzh, d_state, d_vectors, d_weight_hr)
 
 
 def _added(sums: Tensor) -> Tensor:

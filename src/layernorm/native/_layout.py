@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..engine import term_indices
+from ..engine import vector_gradients as vector_gradients
 from ..formula import GATES, Recurrence
 from ._library import LIBRARY
 
@@ -159,7 +161,7 @@ class Parameters:
 
     def __init__(self, params: Sequence[Tensor], recurrence: Recurrence, dtype: torch.dtype) -> None:
         self.kept: list[Tensor] = []  # until the kernel has run
-        places = _places(recurrence)
+        places = term_indices(recurrence)
         self.fields = tuple([self._pointer([params[k] for k in terms], dtype) for terms in places])
 
     def _pointer(self, terms: list[Tensor], dtype: torch.dtype) -> int:
@@ -171,24 +173,3 @@ class Parameters:
         if total is not terms[0]:
             self.kept.append(total)
         return total.data_ptr()
-
-
-@cache
-def _places(recurrence: Recurrence) -> tuple[tuple[int, ...], ...]:
-    """Which parameters are added up to each of the three weights and the eight vectors."""
-    names = recurrence.parameter_names
-    weights = [(name,) if name in names else () for name in ("weight_ih", "weight_hh", "weight_hr")]
-    return tuple(tuple(names.index(name) for name in terms) for terms in (*weights, *recurrence.vectors))
-
-
-def vector_gradients(found: Tensor, d_params: Sequence[Tensor], recurrence: Recurrence) -> None:
-    """From the gradients of the eight vectors (8, G*H) to those of the parameters that make them."""
-    written: set[int] = set()
-    for d_vector, terms in zip(found, _places(recurrence)[3:], strict=True):
-        for k in terms:
-            d = d_vector[: d_params[k].shape[0]]
-            if k in written:
-                d_params[k] += d
-            else:
-                d_params[k].copy_(d)
-            written.add(k)
