@@ -18,7 +18,6 @@ import torch
 from layernorm.experiments.data.iam import Sequences
 from layernorm.experiments.handwriting.experiment import nats
 from layernorm.experiments.handwriting.network import Config, Synthesis, build, one_hot
-from layernorm.experiments.handwriting.scan import Cell, scan
 from timing import environment, minima, save
 
 CHARACTERS = 30
@@ -50,7 +49,7 @@ def lowest(model: Synthesis, batch: Sequences) -> Callable[[], None]:
     codes = one_hot(batch.text, batch.characters, points.dtype)
 
     def run() -> None:
-        h, reading = scan(Cell.of(model.lstm1), model.window.weight, model.window.bias, points, codes, 1.0)
+        h, reading = model.lowest(points, codes, 1.0)
         (h.sum() + reading.sum()).backward()
 
     return run

@@ -1,4 +1,4 @@
-"""The numerics of 6.5: window, scan against steps, cut derivatives, the number of parameters."""
+"""The numerics of 6.5: the window, the whole sequence against steps, cut derivatives, the number of parameters."""
 
 import math
 
@@ -8,7 +8,7 @@ import torch
 
 from layernorm.experiments.handwriting import mixture
 from layernorm.experiments.handwriting.network import Config, Synthesis, build, clipped, one_hot
-from layernorm.experiments.handwriting.scan import Cell, scan, window_step
+from layernorm.experiments.handwriting.window import read, window_step
 
 NORMS = (None, "layer", "rms", "weight")
 
@@ -73,21 +73,16 @@ def test_the_whole_sequence_is_the_steps_in_value_and_gradient(norm):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-12)
 
 
-@pytest.mark.parametrize("norm", [None, "layer", "rms"])
-def test_the_scans_backward_by_differences(norm):
-    model = small(norm)
-    points, text, characters, _ = case(T=3)
-    codes = one_hot(text, characters, torch.float64)
-    *tensors, eps, centred = Cell.of(model.lstm1)
-    given = [tensor for tensor in tensors if tensor is not None]
-
-    def run(window_weight, window_bias, *inner):
-        rest = iter(inner)
-        cell = Cell(*(None if tensor is None else next(rest) for tensor in tensors), eps, centred)
-        return scan(cell, window_weight, window_bias, points, codes, math.inf)
-
-    # fast mode: along random directions; the test above compares every element
-    assert torch.autograd.gradcheck(run, (model.window.weight, model.window.bias, *given), fast_mode=True)
+def test_the_window_for_training_is_the_window():
+    """Value and gradient, by the plain form and by differences."""
+    random = torch.Generator().manual_seed(0)
+    p = torch.randn(2, 9, generator=random, dtype=torch.float64).requires_grad_()
+    kappa = torch.rand(2, 3, generator=random, dtype=torch.float64).requires_grad_()
+    codes = one_hot(torch.randint(57, (2, 4), generator=random), torch.tensor([4, 2]), torch.float64)
+    places = torch.arange(1, 5, dtype=torch.float64)
+    for one, other in zip(read(p, kappa, codes, places), window_step(p, kappa, codes)[1:], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)  # the same sums in another order, in float64
+    assert torch.autograd.gradcheck(lambda p, kappa: read(p, kappa, codes, places), (p, kappa))
 
 
 def test_the_loss_by_differences():
@@ -105,7 +100,7 @@ def test_derivatives_are_cut():
     codes = one_hot(text, characters, torch.float64)
 
     def gradient(limit):
-        h, w = scan(Cell.of(model.lstm1), model.window.weight, model.window.bias, points, codes, limit)
+        h, w = model.lowest(points, codes, limit)
         return torch.autograd.grad(w[-1].sum() + 0 * h.sum(), model.lstm1.weight_hh)[0]
 
     assert not torch.allclose(gradient(1e-3), gradient(math.inf)), "between the points, too"

@@ -218,13 +218,14 @@ class DRAW(nn.Module):
         x = images.view(-1, self.side, self.side)
         canvas = torch.zeros_like(x)
         encoder, decoder, grids, rows = self._start(x)
+        encode, decode = self.encoder.stepper(), self.decoder.stepper()
         statistics = []
         for step in noise.unbind():
             glimpse = read(grids, self.read_size, x, canvas.sigmoid())
-            encoder = self.encoder(torch.cat([glimpse, decoder[0]], 1), encoder)
+            encoder = encode(torch.cat([glimpse, decoder[0]], 1), encoder)
             statistics.append(self.posterior(encoder[0]))
             mu, log_sigma = statistics[-1].chunk(2, 1)
-            decoder = self.decoder(torch.addcmul(mu, log_sigma.exp(), step), decoder)
+            decoder = decode(torch.addcmul(mu, log_sigma.exp(), step), decoder)
             grids = self.attention(decoder[0], rows)
             canvas = write(grids, self.write_size, canvas)
         return Parts(kl(torch.stack(statistics)), reconstruction(canvas, x))
@@ -234,9 +235,10 @@ class DRAW(nn.Module):
         """Draws images from the prior: z_t = noise_t, standard normal, `[T, B, L]`."""
         canvas = noise.new_zeros(noise.shape[1], self.side, self.side)
         _, decoder, _, rows = self._start(canvas)
+        decode = self.decoder.stepper()
         canvases, windows = [], []
         for step in noise.unbind():
-            decoder = self.decoder(step, decoder)
+            decoder = decode(step, decoder)
             canvas = write(self.attention(decoder[0], rows), self.write_size, canvas)
             canvases.append(canvas.sigmoid())
             windows.append(self.attention.window(decoder[0]))

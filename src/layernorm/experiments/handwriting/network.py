@@ -18,7 +18,7 @@ import layernorm as ln
 from ..data.iam import ALPHABET
 from ..protocol import check_ranges, option, seed_option
 from ..train.batches import INIT, derive_seed
-from .scan import Cell, scan, window_step
+from .window import read, window_step
 
 OUTPUT_LIMIT, INPUT_LIMIT = 100.0, 10.0
 """Derivatives of a sequence's loss are cut to these: by the network's outputs, and by the inputs of each LSTM."""
@@ -104,10 +104,35 @@ class Synthesis(nn.Module):
         """
         codes = one_hot(text, characters, points.dtype)
         limit = INPUT_LIMIT / points.shape[1]  # the loss is the mean over the batch
-        h1, reading = scan(Cell.of(self.lstm1), self.window.weight, self.window.bias, points, codes, limit)
+        h1, reading = self.lowest(points, codes, limit)
         h2, _ = self.lstm2(clipped(torch.cat([points, reading, h1], 2), limit))
         h3, _ = self.lstm3(clipped(torch.cat([points, reading, h2], 2), limit))
         return clipped(self.output(torch.cat([h1, h2, h3], 2)), OUTPUT_LIMIT / points.shape[1])
+
+    def lowest(self, points: Tensor, codes: Tensor, limit: float) -> tuple[Tensor, Tensor]:
+        """The lowest LSTM and its window, a step a point: its input is what the window read at the point before.
+
+        Args:
+            points: `(T, B, 3)`.
+            codes: `(B, U, 57)`, `one_hot` of the text.
+            limit: to which derivatives by the LSTM's inputs are cut.
+
+        Returns:
+            h `(T, B, H)` and the reading w `(T, B, 57)`.
+        """
+        hx = None
+        places = torch.arange(1, codes.shape[1] + 1, dtype=points.dtype, device=points.device)
+        reading = points.new_zeros(points.shape[1], codes.shape[2])
+        kappa = points.new_zeros(points.shape[1], self.components)
+        h, readings = [], []
+        with torch.autocast(points.device.type, enabled=False):  # kappa adds up over the points
+            step = self.lstm1.stepper()
+            for point in points.unbind():
+                hx = step(clipped(torch.cat([point, reading], 1), limit), hx)
+                reading, kappa = read(self.window(hx[0]), kappa, codes, places)
+                h.append(hx[0])
+                readings.append(reading)
+        return torch.stack(h), torch.stack(readings)
 
     def start(self, batch: int) -> State:
         """Before the first point: zeros."""
