@@ -35,7 +35,7 @@ template <class T> struct BackwardPass : Sequence<T> {
 
     // Whether this call only gives the gradients of the summed inputs, from which a later product makes those of the
     // weights, of several calls at once.
-    bool deferred() const { return n.d_zx; }
+    bool deferred() const { return n.totals; }
 
     void lay(Cursor& c) {
         if (!n.prepared) lay_parameters(c);

@@ -45,9 +45,10 @@ struct Recurrent {
     // Steps one by one, whose parameters are packed once and whose weights' gradients are one product at the end.
     const void *prepared;    // packed parameters, or null: the call packs them itself
     int64_t prepares;        // this call packs parameters for others
-    void *d_zx, *d_zh;       // [T][B][G*H] in place of all parameters' gradients; two streams, or d_zh is null
+    void *d_zx, *d_zh;       // [T][B][G*H]; two streams, or d_zh is null
     void *m;                 // [T][B][H] o * tanh(c), which is projected
-    void *totals;            // [VECTORS][Z] float64, added to: sums of the vectors' gradients
+    void *totals;            // [VECTORS][Z] float64, added to, or null: the vectors' gradients; d_zx, d_zh, m take the place
+                             // of the weights'
 };
 
 // Numbers that the forward saves for each step and row; 0: there is no such tensor.
