@@ -31,13 +31,17 @@ class Steps:
 
     Args:
         params: in the order of ``parameter_names``. They must not change while the steps are taken.
-        recurrence: the equations, encoded.
+        recurrence: the equations.
+        encoded: ``recurrence.encode()``, which torch.compile could not find by itself.
         watched: the tensors of which ``params`` were made, if they were.
     """
 
-    def __init__(self, params: Sequence[Tensor], recurrence: str, watched: Sequence[Tensor] | None = None) -> None:
-        self.recurrence, self.encoded = Recurrence.decode(recurrence), recurrence
-        self.watched = [t for t in (params if watched is None else watched) if not t.is_inference()]
+    def __init__(
+        self, params: Sequence[Tensor], recurrence: Recurrence, encoded: str, watched: Sequence[Tensor] | None = None
+    ) -> None:
+        self.recurrence, self.encoded = recurrence, encoded
+        watched = [] if torch.compiler.is_compiling() else params if watched is None else watched  # a graph has no versions
+        self.watched = [t for t in watched if not t.is_inference()]
         self.versions = [t._version for t in self.watched]
         _, _, self.params = cast_by_autocast(params[0], [], params)
         self.trained = any(p.requires_grad for p in self.params)

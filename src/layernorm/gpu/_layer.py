@@ -93,6 +93,7 @@ class LayerTensors:
     """A layer's tensors in the order of its steps, and its sizes.
 
     Attributes:
+        given: the tensors as they came, in the order of the input.
         x: (T * B, I), what padding holds set to 0.
         W_ih, W_hh: centred (`_spans`); their gradients are the weights'.
         h0, c0: the initial state, float32; c0 is None where there is none.

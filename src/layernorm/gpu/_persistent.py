@@ -113,8 +113,8 @@ def constants(recurrence: Recurrence, chosen: _launch.Persistent, H: int, dtype:
 
 
 def _by_sides(layer: LayerTensors) -> Vectors:
-    """The layer's vectors as the kernels take them: each side has one gain and one bias, ``gain_*`` and ``outside_*``;
-    a norm over the sum of both sides has those of the hidden side."""
+    """The layer's vectors as the kernels take them: each side has one gain and one bias, ``gain_*`` and ``outside_*``.
+    The gain and the bias of a norm over the sum of both sides are ``gain_h`` and ``outside_h``."""
     v = layer.vectors
     if layer.recurrence.formula.gates == "sum":
         outside = total((v.outside_x, v.outside_h))
@@ -167,7 +167,7 @@ class Kept(NamedTuple):
 
 def forward(layer: LayerTensors, zx: Tensor, save: bool, chosen: _launch.Persistent) -> Forward:
     T, B, H, formula = layer.T, layer.B, layer.H, layer.recurrence.formula
-    h0, c0 = layer.h0, layer.c0
+    h0, c0, vectors = layer.h0, layer.c0, _by_sides(layer)
     # What lies beyond a row's length is not written.
     output = zx.new_empty(T, B, H) if layer.masks.lengths is None else zx.new_zeros(T, B, H)
     ring = max(2, T) if save else 2
@@ -183,7 +183,7 @@ def forward(layer: LayerTensors, zx: Tensor, save: bool, chosen: _launch.Persist
         meeting = _meeting(layer, chosen)
         for first, programs in chosen.grids:
             _persistent_kernels._forward[(programs,)](
-                zx, statistics, layer.W_hh, _by_sides(layer), h0, c0, layer.masks, output, kept,
+                zx, statistics, layer.W_hh, vectors, h0, c0, layer.masks, output, kept,
                 *meeting, first, T, B, ring, formula.eps, formula.forget_bias, **constant,
             )  # fmt: skip
     final = [s for s in (kept.h, kept.c) if s is not None]

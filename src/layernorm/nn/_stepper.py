@@ -35,8 +35,8 @@ class Stepper:
 
     def __init__(self, module: Recurrent) -> None:
         self.module = module
-        watched = list(module.parameters())
-        self._layers = [Steps(module._parameters_of(suffix), module._encoded, watched) for suffix in module._suffixes]
+        of_all = (module.recurrence, module._encoded, list(module.parameters()))
+        self._layers = [Steps(module._parameters_of(suffix), *of_all) for suffix in module._suffixes]
 
     def __call__(self, input: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step of all layers.
@@ -98,7 +98,7 @@ class CellStepper:
 
     def __init__(self, cell: RecurrentCell, params: Sequence[Tensor]) -> None:
         self.cell = cell
-        self._steps = Steps(params, cell._encoded, list(cell.parameters()))
+        self._steps = Steps(params, cell.recurrence, cell._encoded, list(cell.parameters()))
 
     def __call__(self, input: Tensor, hx: Any = None) -> Any:
         """The next state: arguments, shapes and errors are the cell's.
