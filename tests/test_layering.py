@@ -25,7 +25,8 @@ BELOW = {
     "nn": {"functional", "formula"},
     "interop": {"nn", "formula"},
     "experiments": {"nn", "geometry", "functional", "backends", "formula"},
-    "cli": {"experiments", "geometry", "backends"},
+    "doctor": {"experiments", "nn", "functional", "backends", "formula"},
+    "cli": {"experiments", "geometry", "doctor"},
     "__main__": {"cli"},
     "__init__": {"backends", "functional", "geometry", "nn", "interop", "formula"},
 }
