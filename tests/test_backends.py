@@ -1,6 +1,8 @@
 """The choice of the engine."""
 
 import importlib
+import os
+import re
 import subprocess
 import sys
 
@@ -8,17 +10,22 @@ import pytest
 import torch
 
 import layernorm as ln
+from layernorm.backends import Entry
 from layernorm.engine import RecurrentArguments
 from layernorm.formula import Recurrence
+
+REFERENCE = Entry("layernorm.reference", None)
 
 
 @pytest.fixture(autouse=True)
 def forget_choices():
     """What was chosen among other engines."""
-    ln.backends._first.cache_clear()
+    caches = (ln.backends._first, ln.backends.engine, ln.backends.switched_on)
+    for cache in caches:
+        cache.cache_clear()
     yield
-    ln.backends._first.cache_clear()
-    ln.backends.engine.cache_clear()
+    for cache in caches:
+        cache.cache_clear()
 
 
 def test_reference_is_always_there():
@@ -63,7 +70,7 @@ def test_use_holds_inside_and_ends_outside(monkeypatch):
             calls.append("backward")
             return reference.normalize_backward(*args)
 
-    monkeypatch.setitem(ln.backends.ENGINES, "made-up", "made_up")
+    monkeypatch.setitem(ln.backends.ENGINES, "made-up", Entry("made_up", "nowhere"))
     monkeypatch.setitem(__import__("sys").modules, "made_up", Engine)
     status = ln.backends._status
     made_up = ln.backends.Status("made-up", True, "")
@@ -73,7 +80,7 @@ def test_use_holds_inside_and_ends_outside(monkeypatch):
     assert calls == []
     with ln.backends.use("made-up"):
         y = ln.functional.layer_norm(x, (3,))
-        with pytest.raises(RuntimeError, match=r"has no kernel for normalize on cpu in torch\.float64"):
+        with pytest.raises(ln.backends.NoKernelError, match=r"has no kernel for normalize on cpu in torch\.float64"):
             ln.functional.layer_norm(x.double(), (3,))
     y.sum().backward()  # on the engine of its forward
     assert calls == ["forward", "backward"]
@@ -101,7 +108,7 @@ def test_a_folder_or_a_module_that_fails_is_passed_over(monkeypatch, tmp_path):
     (tmp_path / "left_behind").mkdir()
     (tmp_path / "fails.py").write_text("raise ImportError('this machine has no such instructions')")
     monkeypatch.syspath_prepend(tmp_path)
-    engines = {"left behind": "left_behind", "fails": "fails", "reference": "layernorm.reference"}
+    engines = {"left behind": Entry("left_behind", "cpu"), "fails": Entry("fails", "cpu"), "reference": REFERENCE}
     monkeypatch.setattr(ln.backends, "ENGINES", engines)
     assert ln.backends.available() == ["reference"]
     assert [engine.reason for engine in ln.backends.status()[:2]] == [
@@ -126,7 +133,7 @@ def recurrent_forward(*args):
 """
     (tmp_path / "second_engine.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
-    engines = {"second": "second_engine", "reference": "layernorm.reference"}
+    engines = {"second": Entry("second_engine", "cpu"), "reference": REFERENCE}
     monkeypatch.setattr(ln.backends, "ENGINES", engines)
     calls = ln.backends.engine("second").calls
     torch._dynamo.reset()
@@ -150,6 +157,74 @@ def test_an_op_on_the_cpu_imports_no_gpu_engine():
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "layernorm.native" in out
     assert not {"layernorm.gpu", "triton"} & set(out)
+
+
+@pytest.fixture
+def gpu_engine(monkeypatch, tmp_path):
+    """One that covers float32 on CUDA tensors in the place of the real one, which does not run everywhere."""
+    source = "import torch\nFORMULA_FIELDS = frozenset()\ndef covers(op, device, dtype, recurrence):\n    "
+    (tmp_path / "gpu_engine.py").write_text(source + "return (device, dtype) == ('cuda', torch.float32)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(ln.backends.ENGINES, "triton", ln.backends.ENGINES["triton"]._replace(module="gpu_engine"))
+    monkeypatch.delitem(sys.modules, "gpu_engine", raising=False)
+    ln.backends._status.cache_clear()
+    yield
+    ln.backends._status.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("value", "taken"), [(None, "reference"), ("", "reference"), ("0", "reference"), ("1", "triton")]
+)
+@pytest.mark.usefixtures("gpu_engine")
+def test_the_gpu_engine_is_asked_for(value, taken, monkeypatch):
+    monkeypatch.delenv("LAYERNORM_GPU", raising=False)
+    if value is not None:
+        monkeypatch.setenv("LAYERNORM_GPU", value)
+    for op in ("normalize", "recurrent"):
+        assert ln.backends.preferred(op, "cuda", torch.float32) == taken
+        assert ln.backends.preferred(op, "cuda", torch.float64) == "reference"  # of which it has no kernels
+        assert ln.backends.preferred(op, "cpu", torch.float32) in ("native", "reference")
+    assert ("gpu_engine" in sys.modules) is (taken == "triton")
+    with ln.backends.use("triton"):
+        assert ln.backends._choose("triton", "normalize", "cuda", torch.float32, None) == "triton"
+        with pytest.raises(ln.backends.NoKernelError, match="no kernel for normalize on cpu"):
+            ln.functional.layer_norm(torch.zeros(2, 3), (3,))
+    with ln.backends.use("reference"):
+        assert ln.backends._choose("reference", "normalize", "cuda", torch.float32, None) == "reference"
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        ("1", r"RuntimeError: backend 'triton', which LAYERNORM_GPU=1 asks for, is not available: .*; available: \["),
+        (
+            "on",
+            r"ValueError: the environment variable LAYERNORM_GPU must be 1 \(triton .*\), or 0 or empty .*, got 'on'",
+        ),
+    ],
+)
+def test_asked_for_and_missing_is_an_error_of_ops_on_cuda_tensors_alone(value, error):
+    code = (
+        "import sys; sys.modules['triton'] = None\n"
+        "import torch, layernorm as ln\n"
+        "assert ln.functional.layer_norm(torch.zeros(2, 3), (3,)).shape == (2, 3)\n"
+        "assert ln.backends.preferred('normalize', 'meta', torch.float32) == 'reference'\n"
+        "ln.backends.preferred('normalize', 'cuda', torch.float32)"
+    )
+    environment = {**os.environ, "LAYERNORM_GPU": value}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert re.match(error, done.stderr.splitlines()[-1])
+
+
+def test_compile_says_that_the_engine_asked_for_is_missing(monkeypatch):
+    engines = {"missing": Entry("no_such_engine", "cpu", switch="A_SWITCH"), "reference": REFERENCE}
+    monkeypatch.setattr(ln.backends, "ENGINES", engines)
+    monkeypatch.setenv("A_SWITCH", "1")
+    torch._dynamo.reset()
+    compiled = torch.compile(ln.GRU(3, 4), fullgraph=True, backend="eager")
+    with pytest.raises(Exception, match="backend 'missing', which A_SWITCH=1 asks for, is not available"):
+        compiled(torch.zeros(2, 1, 3))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from layernorm.experiments.command.options import parse
 from layernorm.experiments.data.mnist import MNIST
 from layernorm.experiments.protocol import swept
 from layernorm.experiments.runs import files
-from layernorm.experiments.runs.environment import PACKAGES
 from support.command import QUICK, RUN, one_line
 
 
@@ -305,27 +304,6 @@ def test_an_unexpected_error_is_one_line_unless_asked(monkeypatch, capsys):
     assert "unexpected KeyError" in one_line(capsys)
     with pytest.raises(KeyError):
         cli.main(["doctor", "--traceback"])
-
-
-def test_doctor_tells_versions_backends_and_data(capsys, monkeypatch):
-    monkeypatch.setattr("layernorm.experiments.runs.environment.PACKAGES", (*PACKAGES, "not-installed"))
-    assert cli.main(["doctor"]) == 0
-    text = capsys.readouterr().out
-    for word in ("python", "torch", "numpy", *PACKAGES, "threads", "CUDA", "reference", "digits", "mnist"):
-        assert word in text
-    assert "not-installed  missing: pip install" in text
-    assert "reference      available" in text
-
-
-def test_doctor_tells_what_runs_where(monkeypatch):
-    """An engine that has only some types is named with them."""
-    kinds = {"float64": "reference", "float16": "triton"}
-    monkeypatch.setattr(
-        "layernorm.backends.preferred", lambda op, device, dtype: kinds.get(str(dtype).removeprefix("torch."), "triton")
-    )
-    lines = dict(cli._who_runs_what(["cuda"]))
-    assert lines["cuda recurrent"] == "triton in float32, bfloat16, float16; reference in float64"
-    assert lines["batch norm"] == "reference"
 
 
 @pytest.fixture

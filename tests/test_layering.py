@@ -1,4 +1,4 @@
-"""Imports go one way: cli -> experiments -> nn, geometry -> functional -> backends -> engines -> formula.
+"""Imports go one way: cli -> experiments -> nn, geometry -> functional -> backends -> engines -> engine -> formula.
 
 Inside experiments/: command -> an experiment -> train, report, data, runs; no experiment imports another.
 """
@@ -19,18 +19,20 @@ ROOT = Path(layernorm.__file__).parent
 BELOW = {
     # room: the rooms that it may import
     "formula": set(),
+    "engine": {"formula"},  # what an engine is: its functions, and what they are called with
     "plain": set(),
     "schedule": set(),
-    "reference": {"formula", "plain", "schedule"},
-    "native": {"formula"},
-    "gpu": {"formula", "plain", "schedule"},
-    "backends": {"formula"},  # engines are imported by name, when they are used
-    "functional": {"backends", "reference", "formula"},  # reference: its equations are the second derivative
+    "reference": {"engine", "formula", "plain", "schedule"},
+    "native": {"engine", "formula"},
+    "gpu": {"engine", "formula", "plain", "schedule"},
+    "backends": {"engine", "formula"},  # engines are imported by name, when they are used
+    "functional": {"backends", "reference", "engine", "formula"},  # reference: its equations are the second derivative
     "geometry": {"functional", "formula"},
     "nn": {"functional", "formula"},
     "interop": {"nn", "formula"},
     "experiments": {"nn", "geometry", "functional", "backends", "formula"},
-    "cli": {"experiments", "geometry", "backends"},
+    "doctor": {"experiments", "nn", "functional", "backends", "formula"},
+    "cli": {"experiments", "geometry", "doctor"},
     "__main__": {"cli"},
     "__init__": {"backends", "functional", "geometry", "nn", "interop", "formula"},
 }

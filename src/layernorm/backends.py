@@ -5,6 +5,9 @@ ImportError, and the message says why. A new engine is one more row of `ENGINES`
 
     with ln.backends.use("reference"):
         output, hx = lstm(input)
+
+The GPU engine has never run on a GPU. Until it has, CUDA tensors are computed by the reference equations, and the
+engine runs inside ``use("triton")`` or where the environment variable LAYERNORM_GPU is 1.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import contextlib
 import functools
 import importlib
 import importlib.util
+import os
 from collections.abc import Iterator
 from typing import NamedTuple, cast
 
@@ -21,16 +25,34 @@ import torch
 from .engine import Engine
 from .formula import Recurrence, unknown
 
+
+class Entry(NamedTuple):
+    """One engine there could be: where it is, and where it is tried.
+
+    Attributes:
+        module: its name; it is imported when an op first tries the engine.
+        device: the type of device on whose tensors an op tries it where no engine is asked for; None: on every type.
+        switch: the environment variable that must be 1 for that. Then the engine counts as asked for: where it cannot
+            run, the op fails. An engine without a switch is passed over.
+    """
+
+    module: str
+    device: str | None
+    switch: str | None = None
+
+
 ENGINES = {
-    # name: module; the order is the order of preference
-    "native": "layernorm.native",
-    "triton": "layernorm.gpu",
-    "reference": "layernorm.reference",
+    # the order is the order of preference
+    "native": Entry("layernorm.native", "cpu"),
+    "triton": Entry("layernorm.gpu", "cuda", switch="LAYERNORM_GPU"),
+    "reference": Entry("layernorm.reference", None),
 }
 
-ONLY_WHEN_ASKED = {("triton", "cpu")}  # Triton's interpreter: right, and thousands of times slower
-
 _asked_for: str | None = None
+
+
+class NoKernelError(RuntimeError):
+    """The engine that was asked for has no kernel for this op, device, type or formula."""
 
 
 class Status(NamedTuple):
@@ -43,11 +65,12 @@ class Status(NamedTuple):
 
 @functools.cache
 def _status(name: str) -> Status:
-    spec = importlib.util.find_spec(ENGINES[name])
+    module = ENGINES[name].module
+    spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:  # a folder without an __init__.py has a spec, too, but no origin
         return Status(name, False, "this version of layernorm does not contain it")
     try:
-        importlib.import_module(ENGINES[name])
+        importlib.import_module(module)
     except ImportError as error:
         return Status(name, False, str(error))
     return Status(name, True, "")
@@ -69,14 +92,12 @@ def use(name: str) -> Iterator[None]:
 
     Raises:
         ValueError: there is no engine of that name.
-        RuntimeError: it does not run here; also raised inside, by an op that it has no kernel for.
+        RuntimeError: it does not run here; inside, `NoKernelError` by an op that it has no kernel for.
     """
     global _asked_for
     if name not in ENGINES:
         raise ValueError(unknown("backend", name, list(ENGINES)))
-    engine = _status(name)
-    if not engine.available:
-        raise RuntimeError(f"backend {name!r} is not available: {engine.reason}; available: {available()}")
+    _required(name)
     before, _asked_for = _asked_for, name
     try:
         yield
@@ -84,14 +105,46 @@ def use(name: str) -> Iterator[None]:
         _asked_for = before
 
 
+def _required(name: str, by: str = "") -> None:
+    """Raises RuntimeError where an engine that was asked for cannot run."""
+    engine = _status(name)
+    if not engine.available:
+        raise RuntimeError(f"backend {name!r}{by} is not available: {engine.reason}; available: {available()}")
+
+
+@functools.cache
+def switched_on(name: str) -> bool:
+    """Whether an op tries this engine by itself: its switch is 1, or it has none. The variable is read once.
+
+    Raises:
+        ValueError: the variable has a value without a meaning.
+    """
+    switch = ENGINES[name].switch
+    value = os.environ.get(switch, "") if switch else "1"
+    if value not in ("", "0", "1"):
+        expected = f"1 ({name} runs on {ENGINES[name].device} tensors), or 0 or empty (it runs only inside use)"
+        raise ValueError(f"the environment variable {switch} must be {expected}, got {value!r}")
+    return value == "1"
+
+
+def covers(name: str, op: str, device: str, dtype: torch.dtype, recurrence: str | None = None) -> bool:
+    """Whether an engine that runs here has a kernel for an op, and knows the fields that its formula sets."""
+    equations, found = None if recurrence is None else Recurrence.decode(recurrence), engine(name)
+    knows = equations is None or equations.formula.changed <= found.FORMULA_FIELDS
+    return knows and found.covers(op, device, dtype, equations)
+
+
 def choose(op: str, tensor: torch.Tensor, recurrence: str | None = None) -> str:
-    """The engine for one call: the one asked for with `use`, otherwise the first that covers it; the reference does."""
+    """The engine for one call: the one asked for with `use`, otherwise the first that covers the call.
+
+    The reference engine covers every call.
+    """
     device = "cpu" if tensor.is_cpu else tensor.device.type  # the first takes a tenth of the second's time
     return _choose(_asked_for, op, device, tensor.dtype, recurrence)
 
 
 def preferred(op: str, device: str, dtype: torch.dtype) -> str:
-    """The engine that `choose` takes for tensors of this kind when none is asked for."""
+    """The engine that `choose` takes for tensors of this kind outside of `use`."""
     return _first(None, op, device, dtype, None)
 
 
@@ -101,18 +154,20 @@ def _choose(asked_for: str | None, op: str, device: str, dtype: torch.dtype, rec
 
 @functools.lru_cache(4096)
 def _first(asked_for: str | None, op: str, device: str, dtype: torch.dtype, recurrence: str | None) -> str:
-    equations = None if recurrence is None else Recurrence.decode(recurrence)
     for name in (asked_for,) if asked_for else _by_itself(device):
-        found = engine(name)
-        knows = equations is None or equations.formula.changed <= found.FORMULA_FIELDS
-        if knows and found.covers(op, device, dtype, equations):
+        if covers(name, op, device, dtype, recurrence):
             return name
-    raise RuntimeError(f"backend {asked_for!r} has no kernel for {op} on {device} in {dtype}")
+    raise NoKernelError(f"backend {asked_for!r} has no kernel for {op} on {device} in {dtype}")
 
 
 def _by_itself(device: str) -> Iterator[str]:
     """The engines to try, in order of preference; one that comes after the one chosen is never imported."""
-    return (name for name in ENGINES if (name, device) not in ONLY_WHEN_ASKED and _status(name).available)
+    for name, engine in ENGINES.items():
+        if engine.device in (device, None) and switched_on(name):
+            if engine.switch:
+                _required(name, f", which {engine.switch}=1 asks for,")
+            if _status(name).available:
+                yield name
 
 
 # torch.compile cannot look into imports: it calls this once, with arguments that it holds constant, and keeps the name.
@@ -123,4 +178,4 @@ _choose._dynamo_marked_constant = True  # type: ignore[attr-defined]
 @functools.cache
 def engine(name: str) -> Engine:
     """The module of an engine."""
-    return cast(Engine, importlib.import_module(ENGINES[name]))
+    return cast(Engine, importlib.import_module(ENGINES[name].module))

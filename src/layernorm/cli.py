@@ -10,10 +10,6 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .backends import Status
 
 _EXTRA = "pip install 'layernorm[experiments]'"
 
@@ -29,6 +25,7 @@ examples:
   layernorm invariance           Table 1 of the paper, measured
   layernorm geometry             every claim of its section 5, measured
   layernorm doctor               what is installed, found and missing here
+  layernorm doctor --check       whether every engine computes what it should
 """
 
 _WIDTH = 80
@@ -163,7 +160,17 @@ def _parser() -> argparse.ArgumentParser:
     theory.add_argument("--spectrum", action="store_true", help="also the eigenvalues of a large network: 15 s more")
     for command in (table, theory):
         command.add_argument("--out", type=Path, metavar="DIR", help="write the page and its figures there")
-    commands.add_parser("doctor", help="versions, backends and data sets found here, and why one is missing")
+    doctor = commands.add_parser(
+        "doctor", help="what is installed here; --check: whether every engine computes rightly", formatter_class=layout,
+        description="Prints versions, engines and data sets found here, and why one is missing.",
+        epilog="examples:\n  layernorm doctor\n  layernorm doctor --check          the first thing to do with a GPU\n"
+        "  layernorm doctor --check > check.txt   to send us\n",
+    )  # fmt: skip
+    doctor.add_argument(
+        "--check", action="store_true",
+        help="compare every engine that runs here with the equations in float64, forward and gradients, and time it "
+        "against torch; exits with 1 if one is wrong. About a minute",
+    )  # fmt: skip
     return parser
 
 
@@ -347,66 +354,14 @@ def _geometry(parsed: argparse.Namespace) -> None:
 
 
 def _doctor(parsed: argparse.Namespace) -> None:
-    import platform
+    if parsed.check:
+        from .doctor.check import check
 
-    import torch
+        check()
+    else:
+        from .doctor import installation
 
-    from . import backends
-    from .experiments.data import catalogue
-    from .experiments.runs import environment
-
-    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
-    sections: dict[str, list[tuple[str, str]]] = {
-        "versions": [
-            ("layernorm", f"{environment.version('layernorm')}, commit {environment.commit() or 'unknown'}"),
-            ("python", platform.python_version()),
-            ("torch", torch.__version__),
-            ("numpy", environment.version("numpy") or "missing"),
-            *((name, environment.version(name) or f"missing: {_EXTRA}") for name in environment.PACKAGES),
-        ],
-        "machine": [
-            ("system", f"{platform.system()} {platform.release()} {platform.machine()}"),
-            ("processor", f"{environment.processor()}, {torch.backends.cpu.get_cpu_capability()}"),
-            ("cores", f"{environment.cores()}; torch uses {torch.get_num_threads()} threads"),
-            ("CUDA", cuda),
-        ],
-        "backends": [(item.name, _engine(item)) for item in backends.status()],
-        "what runs where": _who_runs_what(["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]),
-    }
-    for title, lines in sections.items():
-        print(title)
-        for name, value in lines:
-            print(f"  {name:<14} {value}")
-    print("data sets")
-    for line in catalogue.listing():
-        print(f"  {line}")
-
-
-def _engine(status: Status) -> str:
-    """Whether an engine runs here, and on which instructions, or why not."""
-    from . import backends
-
-    if not status.available:
-        return f"missing: {status.reason}"
-    instructions = getattr(backends.engine(status.name), "ISA", None)
-    return f"available, {instructions}" if instructions else "available"
-
-
-def _who_runs_what(devices: list[str]) -> list[tuple[str, str]]:
-    """The engine of each op on each device, where it is not one for all types, by type."""
-    import torch
-
-    from . import backends
-
-    types = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-    lines = []
-    for device in devices:
-        for label, op in (("norms", "normalize"), ("recurrent", "recurrent")):
-            engines = {str(dtype).removeprefix("torch."): backends.preferred(op, device, dtype) for dtype in types}
-            by_engine = {name: [t for t, engine in engines.items() if engine == name] for name in engines.values()}
-            found = [f"{name} in {', '.join(of)}" if len(by_engine) > 1 else name for name, of in by_engine.items()]
-            lines.append((f"{device} {label}", "; ".join(found)))
-    return [*lines, ("batch norm", "reference"), ("derivatives", "second and higher ones, torch.func: reference")]
+        installation.show()
 
 
 def _version() -> str:

@@ -40,7 +40,9 @@ class Steps:
         self, params: Sequence[Tensor], recurrence: Recurrence, encoded: str, watched: Sequence[Tensor] | None = None
     ) -> None:
         self.recurrence, self.encoded = recurrence, encoded
-        watched = [] if torch.compiler.is_compiling() else params if watched is None else watched  # a graph has no versions
+        watched = (
+            [] if torch.compiler.is_compiling() else params if watched is None else watched
+        )  # a graph has no versions
         self.watched = [t for t in watched if not t.is_inference()]
         self.versions = [t._version for t in self.watched]
         _, _, self.params = cast_by_autocast(params[0], [], params)

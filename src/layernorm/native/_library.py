@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from pathlib import Path
 
 import torch
 
-from . import __path__ as FOLDERS
-
 
 def _load() -> ctypes.CDLL:
-    # Installed for development the library lies in site-packages, and this file does not: both are in __path__.
-    found = [path for folder in FOLDERS for path in Path(folder).glob("*layernorm_native.*") if path.suffix == ".so"]
+    # Installed for development the library lies in site-packages, and this file does not; the package's path has both.
+    folders = sys.modules[__name__.rpartition(".")[0]].__path__
+    found = [path for folder in folders for path in Path(folder).glob("*layernorm_native.*") if path.suffix == ".so"]
     if not found:
         raise ImportError(
             "the package was installed without its C++ library; "

@@ -12,7 +12,7 @@ from ..formula import Formula
 from ..functional import describe
 from ._gru import GRU, GRUCell
 from ._lstm import LSTM, LSTMCell
-from ._recurrent import Normalised
+from ._normalised import Normalised
 from ._rnn import RNN, RNNCell
 
 _TABLE: dict[type[torch.nn.Module], tuple[type[Normalised], tuple[str, ...]]] = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from ..formula import Formula
-from ._recurrent import Recurrent, RecurrentCell
+from ._cell import RecurrentCell
+from ._recurrent import Recurrent
 
 
 class GRU(Recurrent):
@@ -70,8 +71,9 @@ class GRU(Recurrent):
         count_padding: bool = False,
     ) -> None:
         super().__init__(
-            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, "tanh",
-            device, dtype, norm, formula, eps, gain_init, max_steps, momentum, count_padding,
+            input_size, hidden_size, num_layers=num_layers, bias=bias, batch_first=batch_first, dropout=dropout,
+            bidirectional=bidirectional, device=device, dtype=dtype, norm=norm, formula=formula, eps=eps,
+            gain_init=gain_init, max_steps=max_steps, momentum=momentum, count_padding=count_padding,
         )  # fmt: skip
 
 
@@ -101,4 +103,7 @@ class GRUCell(RecurrentCell):
         eps: float | None = None,
         gain_init: float | None = None,
     ) -> None:
-        super().__init__(input_size, hidden_size, bias, "tanh", device, dtype, norm, formula, eps, gain_init)
+        super().__init__(
+            input_size, hidden_size, bias=bias, device=device, dtype=dtype, norm=norm, formula=formula, eps=eps,
+            gain_init=gain_init,
+        )  # fmt: skip

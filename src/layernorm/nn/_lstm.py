@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from ..formula import Formula
-from ._recurrent import Recurrent, RecurrentCell
+from ._cell import RecurrentCell
+from ._recurrent import Recurrent
 
 
 class LSTM(Recurrent):
@@ -73,8 +74,9 @@ class LSTM(Recurrent):
         count_padding: bool = False,
     ) -> None:
         super().__init__(
-            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, "tanh",
-            device, dtype, norm, formula, eps, gain_init, max_steps, momentum, count_padding,
+            input_size, hidden_size, num_layers=num_layers, bias=bias, batch_first=batch_first, dropout=dropout,
+            bidirectional=bidirectional, proj_size=proj_size, device=device, dtype=dtype, norm=norm, formula=formula,
+            eps=eps, gain_init=gain_init, max_steps=max_steps, momentum=momentum, count_padding=count_padding,
         )  # fmt: skip
 
 
@@ -104,4 +106,7 @@ class LSTMCell(RecurrentCell):
         eps: float | None = None,
         gain_init: float | None = None,
     ) -> None:
-        super().__init__(input_size, hidden_size, bias, "tanh", device, dtype, norm, formula, eps, gain_init)
+        super().__init__(
+            input_size, hidden_size, bias=bias, device=device, dtype=dtype, norm=norm, formula=formula, eps=eps,
+            gain_init=gain_init,
+        )  # fmt: skip

@@ -1,119 +1,20 @@
-"""What `RNN`, `LSTM` and `GRU` have in common: parameters, layers, directions, packed and padded sequences."""
+"""What `RNN`, `LSTM` and `GRU` have in common: layers, directions, packed and padded sequences, steps one by one."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from ..formula import PLAIN, Formula, Network, Recurrence
-from ..functional import describe, recurrent, recurrent_over_cases
+from ..formula import Formula
+from ..functional import Steps, recurrent, recurrent_over_cases
+from ._normalised import Normalised, State, check_flags, check_sizes
 from ._population import Population
-from ._stepper import CellStepper, Stepper
 
-State = tuple[Tensor, ...]
-Shapes = dict[str, tuple[int, ...]]
-
-_GAIN_INIT: Mapping[str | None, float | None] = {"batch": 0.1, "weight": None}
-"""Where it is not 1: Cooijmans et al., section 5, and under weight norm the norm of the weight itself."""
-
-
-class Normalised(torch.nn.Module):
-    """Constructor arguments and parameters of a recurrent layer or cell."""
-
-    network: Network
-
-    def _describe(
-        self, norm: str | None, formula: str | Formula, eps: float | None, gain_init: float | None, **more: Any
-    ) -> None:
-        self.recurrence: Recurrence = describe(self.network, norm, formula, eps, **more)
-        self._encoded = self.recurrence.encode()
-        self._names, self._state_names = self.recurrence.parameter_names, self.recurrence.state_names
-        self.norm, self.formula = norm, formula
-        number = isinstance(gain_init, int | float) and not isinstance(gain_init, bool) and math.isfinite(gain_init)
-        if gain_init is not None and not number:
-            raise ValueError(f"gain_init should be a finite number or None, got {gain_init!r}")
-        self.gain_init = _GAIN_INIT.get(norm, 1.0) if gain_init is None else gain_init
-        self.eps = self.recurrence.formula.eps
-
-    def _state_from(self, hx: Any) -> State | None:
-        """The parts of a user's ``hx``: a tensor, in an LSTM a pair."""
-        if hx is None:
-            return None
-        single = len(self._state_names) == 1
-        if single and isinstance(hx, Tensor):
-            return (hx,)
-        if not single and isinstance(hx, (tuple, list)) and [isinstance(part, Tensor) for part in hx] == [True, True]:
-            return tuple(hx)
-        expected = "a Tensor" if single else "a tuple (h, c)"
-        raise TypeError(f"{type(self).__name__}: expected hx to be {expected}, got {type(hx).__name__}")
-
-    def _hx_from(self, state: State) -> Any:
-        """`_state_from` backwards."""
-        return state[0] if len(state) == 1 else state
-
-    def _register(self, shapes: Shapes, suffix: str, device: Any, dtype: Any) -> None:
-        for name, shape in shapes.items():
-            parameter = torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-            self.register_parameter(name + suffix, parameter)
-
-    def _read(self, names: Sequence[str]) -> list[Tensor]:
-        """The parameters of these names. A module's `__getattr__` is slow; but what parametrizations, pruning and
-        replicas put in a parameter's place is found only there."""
-        own = self._parameters
-        return [p if (p := own.get(name)) is not None else getattr(self, name) for name in names]
-
-    @torch.no_grad()
-    def reset_parameters(self) -> None:
-        """Weights as torch draws them, U(-1/sqrt(H), 1/sqrt(H)); gains ``gain_init``, biases 0; without norm and under
-        weight norm the biases as torch too. In a new module the draws do not depend on ``norm``: one seed gives the
-        same weights for all."""
-        bound = 1 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0
-        for name, parameter in self.named_parameters():
-            if name.startswith(("weight", "bias_ih", "bias_hh")):
-                torch.nn.init.uniform_(parameter, -bound, bound)
-            if name.startswith("gain"):
-                torch.nn.init.constant_(parameter, cast(float, self.gain_init))
-            elif self.recurrence.formula != PLAIN and "bias" in name:
-                torch.nn.init.zeros_(parameter)
-        for name in self._computed:
-            setattr(self, name, torch.empty_like(getattr(self, name)).uniform_(-bound, bound))
-            self._set_gain(name)
-
-    def _normalise_weights(self) -> None:
-        """Under weight norm, once they are drawn."""
-        if self.norm == "weight":
-            for name in [f"weight_{side}{suffix}" for suffix in self._suffixes for side in ("ih", "hh")]:
-                torch.nn.utils.parametrizations.weight_norm(self, name)
-                self._set_gain(name)
-
-    @property
-    def _computed(self) -> list[str]:
-        """The weights that weight norm makes of a direction and a gain."""
-        made = self._modules.get("parametrizations") if self.norm == "weight" else None
-        return [] if made is None else list(cast(torch.nn.ModuleDict, made))
-
-    def _set_gain(self, name: str) -> None:
-        if self.gain_init is not None:
-            torch.nn.init.constant_(self.get_parameter(f"parametrizations.{name}.original0"), self.gain_init)
-
-    def _described(self) -> str:
-        """The keywords that torch's module does not have, for `extra_repr`."""
-        text = f", norm={self.norm!r}"
-        if self.recurrence.formula != PLAIN:
-            text += f", formula={self.formula!r}, eps={self.eps}"
-        return text + (f", gain_init={self.gain_init}" if self.gain_init != _GAIN_INIT.get(self.norm, 1.0) else "")
-
-    @property
-    def _suffixes(self) -> list[str]:
-        """What follows a parameter's name, for each layer and direction."""
-        return [""]
-
-    hidden_size: int
+LayerStates = list[list[Tensor]]
+"""For each layer h ``(B, P)``, in an LSTM also c ``(B, H)``."""
 
 
 class Recurrent(Normalised):
@@ -123,13 +24,14 @@ class Recurrent(Normalised):
         self,
         input_size: int,
         hidden_size: int,
+        *,
         num_layers: int,
         bias: bool,
         batch_first: bool,
         dropout: float,
         bidirectional: bool,
-        proj_size: int,
-        nonlinearity: str,
+        proj_size: int = 0,
+        nonlinearity: str = "tanh",
         device: Any,
         dtype: Any,
         norm: str | None,
@@ -141,8 +43,8 @@ class Recurrent(Normalised):
         count_padding: bool,
     ) -> None:
         super().__init__()
-        _check_flags(bias=bias, batch_first=batch_first, bidirectional=bidirectional, count_padding=count_padding)
-        _check_sizes(input_size, hidden_size, num_layers, dropout, proj_size)
+        check_flags(bias=bias, batch_first=batch_first, bidirectional=bidirectional, count_padding=count_padding)
+        check_sizes(input_size, hidden_size, num_layers, dropout, proj_size)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
         self.bidirectional, self.proj_size = bidirectional, proj_size
@@ -363,23 +265,70 @@ class Recurrent(Normalised):
         return text + self._described()
 
 
-def _check_flags(**flags: bool) -> None:
-    for name, flag in flags.items():
-        if not isinstance(flag, bool):
-            raise TypeError(f"{name} should be of type bool, got: {type(flag).__name__}")
+class Stepper:
+    """An `RNN`, `LSTM` or `GRU` one step a call, made by its ``stepper()``.
 
+    The weights are prepared once, before the first step, and their gradients are computed once, for all steps together.
+    A loop over the module itself does both at every step.
 
-def _check_sizes(input_size: int, hidden_size: int, num_layers: int, dropout: float, proj_size: int) -> None:
-    sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers, "proj_size": proj_size}
-    for name, size in sizes.items():
-        if not isinstance(size, int) or isinstance(size, bool):
-            raise TypeError(f"{name} should be of type int, got: {type(size).__name__}")
-        if size < (0 if name in ("input_size", "proj_size") else 1):
-            raise ValueError(f"{name} must be greater than zero, got {size}")
-    if not isinstance(dropout, (int, float)) or isinstance(dropout, bool) or not 0 <= dropout <= 1:
-        raise ValueError(f"dropout should be a number in range [0, 1], got {dropout!r}")
-    if not 0 <= proj_size < hidden_size:
-        raise ValueError(f"proj_size should be at least 0 and smaller than hidden_size={hidden_size}, got {proj_size}")
+    Make a new stepper for every forward pass. It refuses to go on when the parameters have been changed.
+
+    Example::
+
+        step, state = lstm.stepper(), None
+        for _ in range(T):
+            output, state = step(torch.cat([frame, output], 1), state)
+        hx = step.hx(state)
+    """
+
+    def __init__(self, module: Recurrent) -> None:
+        self.module = module
+        of_all = (module.recurrence, module._encoded, list(module.parameters()))
+        self._layers = [Steps(module._parameters_of(suffix), *of_all) for suffix in module._suffixes]
+
+    def __call__(self, input: Tensor, state: LayerStates | None = None) -> tuple[Tensor, LayerStates]:
+        """One step of all layers.
+
+        Args:
+            input: ``(B, I)``.
+            state: what the last call returned, or `state` made; ``None``: zeros.
+
+        Returns:
+            output ``(B, P)`` of the last layer, and the state after the step.
+
+        Raises:
+            RuntimeError, ValueError, TypeError: a shape, type or device does not fit, or the module's parameters have
+                been changed since the stepper was made.
+        """
+        module, name = self.module, type(self.module).__name__
+        if not isinstance(input, Tensor):
+            raise TypeError(f"{name}.stepper: expected input to be a Tensor, got {type(input).__name__}")
+        if input.dim() != 2 or input.shape[1] != module.input_size:
+            raise ValueError(
+                f"{name}.stepper: expected input of shape [B, {module.input_size}], got {list(input.shape)}"
+            )
+        if state is None:
+            state = [[input.new_zeros(len(input), size) for size in module._state_sizes] for _ in self._layers]
+        if len(state) != len(self._layers):
+            raise ValueError(f"{name}.stepper: expected state to have {len(self._layers)} layers, got {len(state)}")
+        after: LayerStates = []
+        for layer, before in zip(self._layers, state, strict=True):
+            if after and module.dropout:
+                input = torch.nn.functional.dropout(input, module.dropout, module.training)
+            after.append(layer(input, before))
+            input = after[-1][0]
+        return input, after
+
+    def state(self, hx: Any) -> LayerStates:
+        """The module's ``hx``, h ``(L, B, P)`` and in an LSTM c ``(L, B, H)``, as this stepper takes it."""
+        parts = self.module._state_from(hx)
+        if parts is None:
+            raise TypeError(f"{type(self.module).__name__}.stepper: expected hx to be a state, got None")
+        return [list(of_layer) for of_layer in zip(*(part.unbind() for part in parts), strict=True)]
+
+    def hx(self, state: LayerStates) -> Any:
+        """A state as the module takes and returns it."""
+        return self.module._hx_from(tuple(torch.stack(part) for part in zip(*state, strict=True)))
 
 
 def _check_population(max_steps: int, momentum: float | None) -> None:
@@ -390,87 +339,3 @@ def _check_population(max_steps: int, momentum: float | None) -> None:
     number = isinstance(momentum, (int, float)) and not isinstance(momentum, bool)
     if momentum is not None and not (number and 0 <= momentum <= 1):
         raise ValueError(f"momentum should be a number in range [0, 1] or None, got {momentum!r}")
-
-
-class RecurrentCell(Normalised):
-    """One step of one layer, with torch's arguments, shapes and state-dict keys."""
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool,
-        nonlinearity: str,
-        device: Any,
-        dtype: Any,
-        norm: str | None,
-        formula: str | Formula,
-        eps: float | None,
-        gain_init: float | None,
-    ) -> None:
-        super().__init__()
-        if norm == "batch":
-            raise ValueError(
-                f"{self.network}Cell: batch norm needs to know the time step, use layernorm.{self.network}"
-            )
-        _check_flags(bias=bias)
-        _check_sizes(input_size, hidden_size, 1, 0.0, 0)
-        self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
-        self._describe(norm, formula, eps, gain_init, bias=bias, nonlinearity=nonlinearity)
-        self._register(self.recurrence.parameter_shapes(input_size, hidden_size), "", device, dtype)
-        self.reset_parameters()
-        self._normalise_weights()
-
-    def forward(self, input: Tensor, hx: Any = None) -> Any:
-        """The next state.
-
-        Args:
-            input: ``(B, I)`` or ``(I,)``.
-            hx: the state ``h`` ``(B, H)``, in an LSTM ``(h, c)``; without ``B`` if unbatched; ``None``: zeros.
-
-        Returns:
-            the next state, like ``hx``.
-
-        Raises:
-            RuntimeError, ValueError, TypeError: a shape, type or device does not fit; the message names it.
-        """
-        return self._step(input, hx, self._once)
-
-    def stepper(self) -> CellStepper:
-        """This cell with its weights prepared once, to be called step by step (`CellStepper`)."""
-        return CellStepper(self, self._read(self._names))
-
-    def _once(self, input: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
-        """One step by itself: (B, I) and the state before it to the state after it."""
-        return recurrent(input.unsqueeze(0), state, self._read(self._names), self._encoded)[1]
-
-    def _step(self, input: Tensor, hx: Any, take: Callable[[Tensor, Sequence[Tensor]], list[Tensor]]) -> Any:
-        """`forward`, with the function that takes the step."""
-        name, given = type(self).__name__, self._state_from(hx)
-        if not isinstance(input, Tensor):
-            raise TypeError(f"{name}: expected input to be a Tensor, got {type(input).__name__}")
-        if input.dim() not in (1, 2):
-            raise ValueError(f"{name}: Expected input to be 1D or 2D, got {input.dim()}D instead")
-        if input.shape[-1] != self.input_size:
-            raise RuntimeError(
-                f"{name}: input has inconsistent input_size: got {input.shape[-1]}, expected {self.input_size}"
-            )
-        expected = (*input.shape[:-1], self.hidden_size)
-        if given is None:
-            given = tuple([input.new_zeros(expected) for _ in self._state_names])
-        else:
-            for part_name, part in zip(self._state_names, given, strict=False):
-                if part.shape != expected:
-                    given_size = list(part.shape)
-                    raise RuntimeError(f"{name}: Expected hidden {part_name} of size {expected}, got {given_size}")
-        if input.dim() == 2:
-            return self._hx_from(tuple(take(input, given)))
-        final = take(input.unsqueeze(0), tuple([part.unsqueeze(0) for part in given]))
-        return self._hx_from(tuple([part.squeeze(0) for part in final]))
-
-    def extra_repr(self) -> str:
-        """As torch's, and what torch's has not."""
-        text = f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
-        if self.recurrence.nonlinearity != "tanh":
-            text += f", nonlinearity={self.recurrence.nonlinearity}"
-        return text + self._described()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from ..formula import Formula
-from ._recurrent import Recurrent, RecurrentCell
+from ._cell import RecurrentCell
+from ._recurrent import Recurrent
 
 
 class RNN(Recurrent):
@@ -70,8 +71,10 @@ class RNN(Recurrent):
         count_padding: bool = False,
     ) -> None:
         super().__init__(
-            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, nonlinearity,
-            device, dtype, norm, formula, eps, gain_init, max_steps, momentum, count_padding,
+            input_size, hidden_size, num_layers=num_layers, bias=bias, batch_first=batch_first, dropout=dropout,
+            bidirectional=bidirectional, nonlinearity=nonlinearity, device=device, dtype=dtype, norm=norm,
+            formula=formula, eps=eps, gain_init=gain_init, max_steps=max_steps, momentum=momentum,
+            count_padding=count_padding,
         )  # fmt: skip
         self.nonlinearity = nonlinearity
 
@@ -103,5 +106,8 @@ class RNNCell(RecurrentCell):
         eps: float | None = None,
         gain_init: float | None = None,
     ) -> None:
-        super().__init__(input_size, hidden_size, bias, nonlinearity, device, dtype, norm, formula, eps, gain_init)
+        super().__init__(
+            input_size, hidden_size, bias=bias, nonlinearity=nonlinearity, device=device, dtype=dtype, norm=norm,
+            formula=formula, eps=eps, gain_init=gain_init,
+        )  # fmt: skip
         self.nonlinearity = nonlinearity

@@ -1,0 +1,236 @@
+"""The fixed problems that engines are compared on: what is called, on which sizes and numbers.
+
+A problem gives float64 numbers that the type under test holds exactly, so that an engine and the float64 equations
+compute from the same numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import functional, nn
+from ..formula import PRESETS, Network
+
+TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+Tensors = dict[str, Tensor]
+
+
+def _generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def rounded(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """In float64, to numbers that the type holds."""
+    return tensor.float().to(dtype).double()
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A norm op on ``M`` rows of ``N`` numbers; ``shifted``: the rows' mean is far larger than their deviation."""
+
+    op: str  # "layer_norm" or "rms_norm"
+    M: int
+    N: int
+    residual: bool = False
+    shifted: bool = False
+
+    @property
+    def short(self) -> str:
+        """What tells it from most of the op's other problems, in 20 letters."""
+        return self.label
+
+    @property
+    def label(self) -> str:
+        """What tells it from all of them."""
+        return f"{self.M} x {self.N}" + ", residual" * self.residual + ", large mean" * self.shifted
+
+    @property
+    def terms(self) -> int:
+        """In the longest sum, over a row or over the rows."""
+        return max(self.M, self.N)
+
+    def inputs(self, dtype: torch.dtype) -> Tensors:
+        """What the op is differentiated by: numbers of this type, in float64."""
+        g, names = _generator(), ["input", *["residual"] * self.residual]
+        # 10,000 deviations, or as many as leave a deviation 16 units of the type
+        mean = min(1e4, 1 / (16 * torch.finfo(dtype).eps)) * self.shifted
+        found = {name: mean + torch.randn(self.M, self.N, dtype=torch.float64, generator=g) for name in names}
+        found["weight"] = torch.randn(self.N, dtype=torch.float64, generator=g)
+        if self.op == "layer_norm":
+            found["bias"] = torch.randn(self.N, dtype=torch.float64, generator=g)
+        return {name: rounded(t, dtype) for name, t in found.items()}
+
+    def moved(self, inputs: Tensors, relative: Callable[[Tensor], Tensor]) -> Tensors:
+        """The inputs, each number changed by ``relative`` as rounding changes it. Layer norm takes the distances from
+        the mean before it rounds, so that these are moved where the mean is large."""
+        found = {name: relative(t) for name, t in inputs.items()}
+        if self.shifted and self.op == "layer_norm":
+            mean = inputs["input"].mean(1, keepdim=True)
+            found["input"] = mean + relative(inputs["input"] - mean)
+        return found
+
+    def call(self, inputs: Tensors) -> Tensors:
+        """The op's results by name."""
+        op = getattr(functional, f"add_{self.op}" if self.residual else self.op)
+        found = op(normalized_shape=(self.N,), eps=1e-5, **inputs)
+        return dict(zip(("y", "total"), found, strict=True)) if self.residual else {"y": found}
+
+
+MODULES: Mapping[Network, Any] = {"RNN": nn.RNN, "LSTM": nn.LSTM, "GRU": nn.GRU}
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """A network over ``T`` steps of ``B`` rows with ``I`` inputs and ``H`` units; ``masked``: with lengths and resets.
+
+    Its methods are those of `Norm`.
+    """
+
+    network: Network
+    norm: str | None
+    formula: str
+    T: int
+    B: int
+    I: int  # noqa: E741
+    H: int
+    proj_size: int = 0
+    nonlinearity: str = "tanh"
+    reverse: bool = False
+    masked: bool = False
+
+    @property
+    def op(self) -> str:
+        return self.network
+
+    @property
+    def short(self) -> str:
+        name = {"layer": self.formula, None: "no norm"}.get(self.norm, self.norm)
+        return f"{name}" + ", relu" * (self.nonlinearity == "relu") + ", proj." * (self.proj_size > 0)
+
+    @property
+    def label(self) -> str:
+        words = ["reverse"] * self.reverse + ["lengths and reset"] * self.masked
+        return ", ".join([self.short, *words, f"T={self.T} B={self.B} I={self.I} H={self.H}"])
+
+    @property
+    def terms(self) -> int:
+        return max(self.T * self.B, self.I, self.H)
+
+    @property
+    def _keywords(self) -> dict[str, Any]:
+        return {"nonlinearity": self.nonlinearity} if self.network == "RNN" else {}
+
+    def _shapes(self) -> dict[str, torch.Size]:
+        keywords = self._keywords | ({"proj_size": self.proj_size} if self.network == "LSTM" else {})
+        module = MODULES[self.network](self.I, self.H, norm=self.norm, formula=self.formula, device="meta", **keywords)
+        return {name.removesuffix("_l0"): p.shape for name, p in module.named_parameters()}
+
+    def inputs(self, dtype: torch.dtype) -> Tensors:
+        g = _generator()
+
+        def draw(*shape: int) -> Tensor:
+            return torch.randn(shape, dtype=torch.float64, generator=g)
+
+        found = {"input": draw(self.T, self.B, self.I), "h": draw(self.B, self.proj_size or self.H)}
+        if self.network == "LSTM":
+            found["c"] = draw(self.B, self.H)
+        for name, shape in self._shapes().items():
+            found[name] = draw(*shape) / (shape[-1] ** 0.5 if len(shape) > 1 else 1)
+        if self.nonlinearity == "relu" and torch.finfo(dtype).eps > 1e-4:
+            self._keep_from_the_corner(found)
+        return {name: rounded(t, dtype) for name, t in found.items()}
+
+    def _keep_from_the_corner(self, found: Tensors) -> None:
+        """Large biases decide the sign of every summed input: near 0 a rounding would decide between relu's two
+        derivatives, and an engine with the other one would be right, too."""
+        found["bias_ih"] = found["bias_hh"] = 3 * found["bias_ih"].sign()
+        found["weight_hh"] *= 0.1
+        if "gain" in found:
+            found["gain"] *= 0.5
+
+    def moved(self, inputs: Tensors, relative: Callable[[Tensor], Tensor]) -> Tensors:
+        return {name: relative(t) for name, t in inputs.items()}
+
+    def call(self, inputs: Tensors) -> Tensors:
+        parameters = dict(inputs)
+        x, h = parameters.pop("input"), parameters.pop("h")
+        hx = (h, parameters.pop("c")) if self.network == "LSTM" else h
+        g, lengths, reset = _generator(1), None, None
+        if self.masked:
+            lengths = torch.randint(0, self.T + 1, (self.B,), generator=g).to(x.device)
+            reset = (torch.rand(self.T, self.B, generator=g) < 0.3).to(x.device)
+        output, state = getattr(functional, self.network.lower())(
+            x, hx, parameters, norm=self.norm, formula=self.formula, lengths=lengths, reset=reset,
+            reverse=self.reverse, **self._keywords,
+        )  # fmt: skip
+        names = ("output", "final h", "final c") if self.network == "LSTM" else ("output", "final h")
+        return dict(zip(names, (output, *(state if isinstance(state, tuple) else (state,))), strict=True))
+
+
+Problem = Norm | Recurrent
+
+
+def norms() -> list[Norm]:
+    """Odd and even rows, one row, many rows, rows that a GPU takes in chunks, large means."""
+    sizes = [(7, 3), (300, 64), (5, 257), (1, 1000), (3, 20001)]
+    found = []
+    for op, (M, N), residual in itertools.product(("layer_norm", "rms_norm"), sizes, (False, True)):
+        found.append(Norm(op, M, N, residual))
+    return [
+        *found,
+        *(Norm(op, M, N, shifted=True) for op in ("layer_norm", "rms_norm") for M, N in ((5, 257), (4, 5000))),
+    ]
+
+
+SMALL, ONE_STEP, LARGE = (5, 6, 7, 33), (1, 2, 20, 48), (10, 40, 40, 160)
+"""T, B, I, H: with units beyond a vector's or a block's end; as a cell is called; several blocks of rows and units."""
+
+
+VARIANTS: Mapping[Network, list[dict[str, Any]]] = {
+    "RNN": [{"nonlinearity": "relu"}],
+    "LSTM": [{"proj_size": 9}],
+    "GRU": [],
+}
+"""Of each network, the other constructor arguments that it runs with."""
+
+
+def networks(turn: int = 0) -> list[Recurrent]:
+    """Every network and formula; directions and masks take turns, beginning with another one for each ``turn``."""
+    found: list[Recurrent] = []
+    for network in MODULES:
+        formulas: list[tuple[str | None, str]] = [("layer", name) for name in PRESETS if network in PRESETS[name]]
+        formulas += [("rms", "paper"), (None, "paper")]
+        variants: list[dict[str, Any]] = [{}, *VARIANTS[network]]
+        for (i, (norm, formula)), (j, variant) in itertools.product(enumerate(formulas), enumerate(variants)):
+            k = i + 2 * j + turn
+            found.append(Recurrent(network, norm, formula, *SMALL, **variant, reverse=k % 2 > 0, masked=k % 4 > 1))
+        found += [Recurrent(network, "layer", "paper", *size) for size in (ONE_STEP, LARGE)]
+    return found
+
+
+def battery() -> list[tuple[Problem, torch.dtype]]:
+    """Every problem in every type, but no large means in float64: a mean is held in float64, too, and so the distances
+    from it have as many digits less as it has more."""
+    found: list[tuple[Problem, torch.dtype]] = []
+    for turn, dtype in enumerate(TYPES):
+        found += [(norm, dtype) for norm in norms() if not (norm.shifted and dtype == torch.float64)]
+        found += [(network, dtype) for network in networks(turn)]
+    return found
+
+
+def interpretable() -> list[tuple[Problem, torch.dtype]]:
+    """What Triton's interpreter, which is thousands of times slower, gets through in about a minute."""
+
+    def small(problem: Problem, dtype: torch.dtype) -> bool:
+        if isinstance(problem, Norm):
+            return problem.M * problem.N <= 2000
+        return problem.T * problem.H <= 200 and (dtype == torch.float32 or problem.formula == "paper")
+
+    return [(problem, dtype) for problem, dtype in battery() if small(problem, dtype)]

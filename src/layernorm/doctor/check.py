@@ -1,0 +1,153 @@
+"""`layernorm doctor --check`: compares every engine that runs here with the float64 equations."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+
+from .. import backends
+from ..experiments.errors import RunError
+from . import installation, table
+from .battery import Problem, battery, interpretable
+from .comparison import Case, Row, compare
+from .isolation import Failure, isolated
+from .table import Outcome
+from .timing import relative_time
+
+SECONDS = 180.0
+"""What a case may take. A GPU's first ones compile a few kernels each, for up to some 20 s; a kernel that waits for
+another one that never runs takes for ever."""
+LINE_SECONDS = 10.0
+"""Between two lines of progress where there is no terminal."""
+
+
+def check(problems: Sequence[tuple[Problem, torch.dtype]] | None = None) -> None:
+    """Prints what was compared, how far each engine is off, and what could not be checked.
+
+    Args:
+        problems: None: the whole `battery`, of which Triton's interpreter, a thousand times slower, gets a part.
+
+    Raises:
+        RunError: an engine is wrong; its rows are named.
+    """
+    installation.write(installation.core())
+    places = _places()
+    problems = battery() if problems is None else problems
+    unchecked = [f"{item.name}: {item.reason}" for item in backends.status() if not item.available]
+    cases = [Case(*place, *problem) for problem in problems for place in places]
+    if INTERPRETED in places:
+        part = interpretable()
+        cases = [case for case in cases if _place(case) != INTERPRETED or (case.problem, case.dtype) in part]
+        unchecked.append(f"{' on '.join(INTERPRETED)}, Triton's interpreter: large problems, most 16-bit ones, times")
+    outcomes = list(_compared(cases, unchecked))
+    times = _timed(dict.fromkeys(outcome.case.row for outcome in outcomes), unchecked)
+    for line in table.lines(outcomes, times):
+        print(line)
+    print("\n" + table.legend({device for _, device in places}))
+    _conclude(outcomes, unchecked)
+
+
+INTERPRETED = ("triton", "cpu")
+
+
+def _place(case: Case) -> tuple[str, str]:
+    return case.engine, case.device
+
+
+def _places() -> list[tuple[str, str]]:
+    """Every engine that runs here with each type of device that it has kernels for."""
+    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    return [
+        (name, device)
+        for name in backends.available()
+        for device in devices
+        if backends.covers(name, "normalize", device, torch.float32)
+    ]
+
+
+def _compared(cases: Sequence[Case], unchecked: list[str]) -> Iterator[Outcome]:
+    """Every case that its engine has a kernel for. After one that hung the engine is not asked for that op again."""
+    without: Counter[Row] = Counter()
+    skipped: Counter[tuple[str, str, str]] = Counter()  # by engine, device and op
+    hung: set[tuple[str, str, str]] = set()
+
+    def asked() -> Iterator[Case]:
+        for case in cases:
+            if case.row[:3] not in hung:
+                yield case
+            else:
+                skipped[case.row[:3]] += 1
+
+    with contextlib.closing(_Progress(len(cases), "cases")) as progress:
+        for case, found in isolated(compare, asked(), SECONDS):
+            progress.step(case.row)
+            if isinstance(found, Failure) and found.hung:
+                hung.add(case.row[:3])
+            if found is None:
+                without[case.row] += 1
+            else:
+                yield Outcome(case, found)
+    unchecked += [f"{row}: no kernel for {count} cases" for row, count in without.items()]
+    for (engine, device, op), count in skipped.items():
+        unchecked.append(f"{op} by {engine} on {device}: {count} cases after one that gave no answer")
+
+
+def _timed(rows: Iterable[Row], unchecked: list[str]) -> dict[Row, str]:
+    """Each row's time relative to torch's, as text."""
+    rows = [row for row in rows if (row.engine, row.device) != INTERPRETED]
+    times: dict[Row, str] = {}
+    with contextlib.closing(_Progress(len(rows), "times")) as progress:
+        for row, found in isolated(relative_time, rows, SECONDS):
+            progress.step(row)
+            if isinstance(found, Failure):
+                unchecked.append(f"time of {row}: {found.message}")
+            elif found is None:
+                unchecked.append(f"time of {row}: torch has no such op")
+            else:
+                times[row] = f"{found:.2f}"
+    return times
+
+
+def _conclude(outcomes: Sequence[Outcome], unchecked: Sequence[str]) -> None:
+    """Prints what is wrong and what was not checked, and raises where something is wrong."""
+    wrong = [outcome for outcome in outcomes if outcome.wrong]
+    if wrong:
+        print("\nwrong:")
+        for line in table.wrong(wrong):
+            print(line)
+    print("\nnot checked:" if unchecked else "\nnot checked: nothing")
+    for line in unchecked:
+        print(installation.wrapped(f"  {line}", 6))
+    if wrong:
+        rows = dict.fromkeys(str(outcome.case.row) for outcome in wrong)
+        raise RunError(f"{len(wrong)} of {len(outcomes)} cases are wrong: {'; '.join(rows)}")
+    print(f"\nall {len(outcomes)} cases are right")
+
+
+class _Progress:
+    """On standard error how far the check is: one line that changes, where that is no terminal a line at intervals."""
+
+    def __init__(self, total: int, what: str) -> None:
+        self.total, self.what, self.done = total, what, 0
+        self.start = self.spoke = time.perf_counter()
+        self.terminal = sys.stderr.isatty()
+
+    def step(self, row: Row) -> None:
+        self.done += 1
+        now = time.perf_counter()
+        if now - self.spoke < (0.1 if self.terminal else LINE_SECONDS):
+            return
+        self.spoke = now
+        text = f"{self.what} {self.done} of {self.total}, {now - self.start:.0f} s: {row}"
+        print(
+            f"\r{text:<79}" if self.terminal else text, end="" if self.terminal else "\n", file=sys.stderr, flush=True
+        )
+
+    def close(self) -> None:
+        if self.terminal:
+            print(f"\r{'':79}\r", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,188 @@
+"""One problem by one engine, against the plain equations in float64, which autograd differentiates."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import backends
+from .battery import Problem, Tensors, rounded
+
+TIMES = 6
+"""An engine rounds what the float64 equations do not: in an LSTM about 36 numbers a unit and step, of its products,
+statistics, gates and their gradients. Each changes the result by about one yardstick, 36 independent ones by 6."""
+
+DRAWS = 3
+"""How often the inputs are moved; the largest change counts."""
+
+
+class Row(NamedTuple):
+    """Of the table: an op in one type of number by one engine on one type of device."""
+
+    engine: str
+    device: str
+    op: str
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"{self.op} in {type_name(self.dtype)} by {self.engine} on {self.device}"
+
+
+def type_name(dtype: torch.dtype) -> str:
+    """As one speaks of it: ``float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem for one engine on one type of device."""
+
+    engine: str
+    device: str
+    problem: Problem
+    dtype: torch.dtype
+
+    @property
+    def row(self) -> Row:
+        """Where it counts."""
+        return Row(self.engine, self.device, self.problem.op, self.dtype)
+
+
+class Deviation(NamedTuple):
+    """How far a result or a gradient lies from the exact one, and how far it may, in roundings.
+
+    A rounding is ``eps`` of the type times the largest magnitude in the exact tensor. The largest, since the numbers of
+    a tensor come out of the same sums: a small one has the absolute error of the large ones beside it.
+    """
+
+    name: str
+    gradient: bool
+    roundings: float
+    allowed: float
+
+    @property
+    def share(self) -> float:
+        """Of what is allowed; a NaN is infinitely far."""
+        return self.roundings / self.allowed if self.roundings < float("inf") else float("inf")
+
+
+class Expectation(NamedTuple):
+    """A problem in one type: numbers, exact results and gradients, and the deviation that each may have."""
+
+    inputs: Tensors
+    grads: Tensors
+    exact: Tensors
+    allowed: dict[str, float]
+
+
+def compare(case: Case) -> list[Deviation] | None:
+    """Every result, with and without gradients recorded, and every gradient; None: the engine has no kernel for it.
+
+    Raises:
+        Exception: whatever the engine raises, or a result of another shape or type than the exact one's.
+    """
+    expected = _expectation(case.problem, case.dtype)
+    try:
+        found = _by_engine(case, expected)
+    except backends.NoKernelError:
+        return None
+    deviations = []
+    for label, tensor in found:
+        name = label.removeprefix("inference: ")
+        exact = expected.exact[name]
+        if (tensor.shape, tensor.dtype) != (exact.shape, case.dtype):
+            given = f"{tensor.dtype} {list(tensor.shape)}"
+            raise RuntimeError(f"{label}: expected {case.dtype} {list(exact.shape)}, got {given}")
+        roundings = _roundings(tensor.detach().cpu().double(), exact, case.dtype)
+        deviations.append(Deviation(label, name.startswith("d "), roundings, expected.allowed[name]))
+    return deviations
+
+
+def _by_engine(case: Case, expected: Expectation) -> list[tuple[str, Tensor]]:
+    leaves = {name: t.to(case.device, case.dtype).requires_grad_() for name, t in expected.inputs.items()}
+    with backends.use(case.engine):
+        with torch.no_grad():
+            inference = case.problem.call(leaves)
+        results = case.problem.call(leaves)
+        grads = [expected.grads[name].to(case.device, case.dtype) for name in results]
+        found = torch.autograd.grad(list(results.values()), list(leaves.values()), grads)
+    return [
+        *((f"inference: {name}", t) for name, t in inference.items()),
+        *results.items(),
+        *((f"d {name}", t) for name, t in zip(leaves, found, strict=True)),
+    ]
+
+
+def _roundings(found: Tensor, exact: Tensor, dtype: torch.dtype) -> float:
+    error, largest = (found - exact).abs().max().item(), exact.abs().max().item()
+    return error / (torch.finfo(dtype).eps * largest) if error else 0.0
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Small operations on many threads wait for each other where the processor is busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@functools.lru_cache(1)  # cases come engine by engine for one problem
+@_one_thread()
+def _expectation(problem: Problem, dtype: torch.dtype) -> Expectation:
+    """What may deviate, for each tensor: `TIMES` the yardstick, and the rounding of the tensor itself.
+
+    The yardstick is the larger of two changes, in roundings, which are about the same for every type:
+    - what moving every input and every gradient that arrives by up to half a unit in the last place changes;
+    - what computing the same equations in float32 changes. Where large terms cancel, it is the larger one.
+
+    A sum of n terms in sequence makes an error of about sqrt(n) / 2 roundings more. The 16-bit types are summed in
+    float32, whose roundings do not count there.
+    """
+    g = torch.Generator().manual_seed(2)
+    inputs = problem.inputs(dtype)
+    exact, grads = _equations(
+        problem, inputs, lambda t: rounded(torch.randn(t.shape, dtype=torch.float64, generator=g), dtype)
+    )
+
+    def move(tensor: Tensor) -> Tensor:
+        half = torch.rand(tensor.shape, dtype=torch.float64, generator=g) - 0.5
+        return tensor * (1 + half * torch.finfo(dtype).eps)
+
+    changed = []
+    for _ in range(DRAWS):
+        moved = {name: move(t) for name, t in grads.items()}
+        changed.append((_equations(problem, problem.moved(inputs, move), moved)[0], dtype))
+    single = [{name: t.float() for name, t in tensors.items()} for tensors in (inputs, grads)]
+    changed.append((_equations(problem, *single)[0], torch.float32))
+    sums = 0.5 * problem.terms**0.5 if dtype.itemsize > 2 else 0.0
+    allowed = {}
+    for name, tensor in exact.items():
+        yardstick = max(_roundings(other[name].double(), tensor, unit) for other, unit in changed)
+        allowed[name] = 1 + sums + TIMES * yardstick
+    return Expectation(inputs, grads, exact, allowed)
+
+
+def _equations(
+    problem: Problem, inputs: Tensors, grads: Tensors | Callable[[Tensor], Tensor]
+) -> tuple[Tensors, Tensors]:
+    """Results and gradients of the plain equations, and the gradients that arrived at the results.
+
+    They are what runs inside a transform of `torch.func`. A function in place of ``grads`` makes these of the results.
+    """
+
+    def results(*leaves: Tensor) -> Tensors:
+        return problem.call(dict(zip(inputs, leaves, strict=True)))
+
+    found, vjp = torch.func.vjp(results, *inputs.values())  # type: ignore[misc]
+    if not isinstance(grads, dict):
+        grads = {name: grads(t) for name, t in found.items()}
+    return found | {f"d {name}": t for name, t in zip(inputs, vjp(grads), strict=True)}, grads

@@ -1,0 +1,113 @@
+"""What `layernorm doctor` prints: versions, machine, engines and what they run, data sets."""
+
+from __future__ import annotations
+
+import os
+import platform
+import textwrap
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+
+from .. import backends
+from ..experiments.data import catalogue
+from ..experiments.runs import environment
+
+EXTRA = "pip install 'layernorm[experiments]'"
+
+VARIABLES = (
+    "LAYERNORM_GPU", "LAYERNORM_ISA", "TRITON_INTERPRET", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
+    "MKL_ENABLE_INSTRUCTIONS", "ATEN_CPU_CAPABILITY", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE",
+)  # fmt: skip
+"""Environment variables on which results or times depend."""
+
+ON = "on; layernorm doctor --check compares it with the float64 equations"
+OFF = 'off: it has never run on a GPU; LAYERNORM_GPU=1 or ln.backends.use("triton") turns it on'
+
+
+class Section(NamedTuple):
+    """A title, and lines of a name and a value."""
+
+    title: str
+    lines: list[tuple[str, str]]
+
+
+def show() -> None:
+    """Prints what is installed, found and missing here."""
+    optional = [(name, environment.version(name) or f"missing: {EXTRA}") for name in environment.PACKAGES]
+    versions, *others = core()
+    write([versions._replace(lines=versions.lines + optional), *others])
+    write([Section("what runs where", on_cpu_and_gpu())])
+    print("data sets")
+    for line in catalogue.listing():
+        print(f"  {line}")
+
+
+def write(sections: Iterable[Section]) -> None:
+    """Prints sections, their values below one another."""
+    for section in sections:
+        print(section.title)
+        for name, value in section.lines:
+            print(wrapped(f"  {name:<14} {value}", 17))
+
+
+def wrapped(text: str, indent: int) -> str:
+    """The text in lines of at most 80 columns, all but the first indented; names and paths stay whole."""
+    return textwrap.fill(text, 80, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+
+
+def core() -> list[Section]:
+    """Versions, machine and engines: what the results of `--check` depend on."""
+    cuda = "none"
+    if torch.cuda.is_available():
+        major, minor = torch.cuda.get_device_capability()
+        cuda = f"{torch.cuda.get_device_name()}, compute capability {major}.{minor}, CUDA {torch.version.cuda}"
+    variables = [(name, os.environ[name]) for name in VARIABLES if name in os.environ]
+    return [
+        Section("versions", [
+            ("layernorm", f"{environment.version('layernorm')}, commit {environment.commit() or 'unknown'}"),
+            ("python", platform.python_version()),
+            ("torch", torch.__version__),
+            ("numpy", environment.version("numpy") or "missing"),
+        ]),
+        Section("machine", [
+            ("system", f"{platform.system()} {platform.release()} {platform.machine()}"),
+            ("processor", f"{environment.processor()}, {torch.backends.cpu.get_cpu_capability()}"),
+            ("cores", f"{environment.cores()}; threads of torch: {torch.get_num_threads()}"),
+            ("CUDA", cuda),
+            *([("variables", " ".join(f"{name}={value}" for name, value in variables))] if variables else []),
+        ]),
+        Section("backends", [(item.name, engine(item)) for item in backends.status()]),
+    ]  # fmt: skip
+
+
+def engine(status: backends.Status) -> str:
+    """Whether an engine runs here, and on which instructions, or why not."""
+    if not status.available:
+        return f"missing: {status.reason}"
+    instructions = getattr(backends.engine(status.name), "ISA", None)
+    return f"available, {instructions}" if instructions else "available"
+
+
+def on_cpu_and_gpu() -> list[tuple[str, str]]:
+    """What runs where, and whether the GPU engine runs by itself."""
+    always = [("batch norm", "reference"), ("derivatives", "second and higher ones, torch.func: reference")]
+    try:
+        on = backends.preferred("normalize", "cuda", torch.float32) == "triton"
+        cuda = who_runs_what("cuda") if torch.cuda.is_available() else []
+    except (RuntimeError, ValueError) as error:  # it is asked for and cannot run
+        return [*who_runs_what("cpu"), *always, ("GPU engine", f"every op on a CUDA tensor fails: {error}")]
+    return [*who_runs_what("cpu"), *cuda, *always, ("GPU engine", ON if on else OFF)]
+
+
+def who_runs_what(device: str) -> list[tuple[str, str]]:
+    """The engine of each op on one type of device, where it is not one for all types, by type."""
+    types = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+    lines = []
+    for label, op in (("norms", "normalize"), ("recurrent", "recurrent")):
+        engines = {str(dtype).removeprefix("torch."): backends.preferred(op, device, dtype) for dtype in types}
+        by_engine = {name: [t for t, engine in engines.items() if engine == name] for name in engines.values()}
+        found = [f"{name} in {', '.join(of)}" if len(by_engine) > 1 else name for name, of in by_engine.items()]
+        lines.append((f"{device} {label}", "; ".join(found)))
+    return lines

@@ -1,0 +1,95 @@
+"""Runs a function in a process of its own, which may crash or hang: the next call gets a new one."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What happened instead of a result; ``hung``: nothing, until the process was ended."""
+
+    message: str
+    hung: bool = False
+
+
+def isolated(
+    function: Callable[[Item], Result], items: Iterable[Item], limit: float
+) -> Iterator[tuple[Item, Result | Failure]]:
+    """``function(item)`` of each item, one after another.
+
+    Args:
+        function: of a module, so that a new process can import it; no copy of this process, whose threads and GPU
+            contexts would not survive in it.
+        items: taken one by one, each after the result of the one before.
+        limit: seconds that a call may take.
+    """
+    child = None
+    try:
+        for item in items:
+            child = child or _Child(function)
+            result = child.ask(item, limit)
+            if isinstance(result, Failure) and not child.process.is_alive():
+                child = None
+            yield item, result
+    finally:
+        if child is not None:
+            child.end()
+
+
+class _Child:
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self.pipe, theirs = spawn.Pipe()
+        self.process = spawn.Process(target=_serve, args=(theirs, function), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.ready = False
+
+    def ask(self, item: Any, limit: float) -> Any:
+        try:
+            if not self.ready:
+                self.ready = self.pipe.recv()  # starting takes seconds that are not the call's
+            self.pipe.send(item)
+            if self.pipe.poll(limit):
+                return self.pipe.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            return Failure(f"the process {_ending(self.process.exitcode)}")
+        self.end()
+        return Failure(f"no answer within {limit:.0f} s", hung=True)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+
+def _ending(code: int | None) -> str:
+    if code is not None and code < 0:
+        with contextlib.suppress(ValueError):
+            return f"was ended by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
+
+
+def _serve(pipe: Connection, function: Callable[[Any], Any]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is asked to stop as well, and ends this process
+    pipe.send(True)
+    while True:
+        try:
+            item = pipe.recv()
+        except EOFError:
+            return
+        try:
+            answer = function(item)
+        except Exception as error:
+            answer = Failure(f"{type(error).__name__}: {str(error).strip() or 'without a message'}")
+        pipe.send(answer)

@@ -1,0 +1,94 @@
+"""What `layernorm doctor --check` found, as text of 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from .comparison import Case, Deviation, Row, type_name
+from .installation import wrapped
+from .isolation import Failure
+from .timing import NETWORK, NORM
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One case, and how it ended: how far every tensor deviates, or what happened instead."""
+
+    case: Case
+    found: Sequence[Deviation] | Failure
+
+    @property
+    def wrong(self) -> bool:
+        return self.share > 1
+
+    @property
+    def share(self) -> float:
+        """The largest share of what is allowed; infinite after a failure."""
+        return float("inf") if isinstance(self.found, Failure) else max(d.share for d in self.found)
+
+
+HEAD = f"{'op':<10} {'type':<8} {'cases':>5} {'forward':>7} {'gradients':>9} {'of bound':>8} {'time':>5}  nearest to it"
+
+
+def lines(outcomes: Iterable[Outcome], times: Mapping[Row, str]) -> list[str]:
+    """A table for each engine and type of device, a row for each op and type."""
+    rows: dict[Row, list[Outcome]] = {}
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.case.row[:3]):
+        rows.setdefault(outcome.case.row, []).append(outcome)
+    text: list[str] = []
+    for engine, device in dict.fromkeys((row.engine, row.device) for row in rows):
+        text += ["", f"{engine} on {device}: largest error in roundings", HEAD]
+        text += [_row(row, rows[row], times) for row in rows if (row.engine, row.device) == (engine, device)]
+    return text
+
+
+def _row(row: Row, outcomes: Sequence[Outcome], times: Mapping[Row, str]) -> str:
+    deviations = [d for o in outcomes if not isinstance(o.found, Failure) for d in o.found]
+    worst = max(outcomes, key=lambda o: o.share)
+    figures = [_largest(d for d in deviations if d.gradient is gradient) for gradient in (False, True)]
+    text = f"{row.op:<10} {type_name(row.dtype):<8} {len(outcomes):>5} {figures[0]:>7} {figures[1]:>9} "
+    share = "WRONG" if worst.wrong else f"{worst.share:.0%}"
+    return f"{text}{share:>8} {times.get(row, '-'):>5}  {worst.case.problem.short}"
+
+
+def _largest(deviations: Iterable[Deviation]) -> str:
+    """Of roundings; a NaN is larger than any number."""
+    found = sorted(deviations, key=lambda d: (d.roundings != d.roundings, d.roundings))
+    return _figure(found[-1].roundings) if found else "-"
+
+
+def _figure(roundings: float) -> str:
+    return f"{roundings:.1f}" if not roundings >= 1000 else f"{roundings:.1e}"
+
+
+def wrong(outcomes: Iterable[Outcome]) -> list[str]:
+    """Every wrong case in full."""
+    text = []
+    for outcome in outcomes:
+        case = outcome.case
+        if not outcome.wrong:
+            continue
+        text.append(wrapped(f"  {outcome.case.row}: {case.problem.label}", 6))
+        if isinstance(outcome.found, Failure):
+            text.append(wrapped(f"    {outcome.found.message}", 6))
+            continue
+        found = sorted((d for d in outcome.found if d.share > 1), key=lambda d: -d.share)
+        errors = [f"{d.name} {_figure(d.roundings)} (allowed {_figure(d.allowed)})" for d in found]
+        text.append(wrapped(f"    roundings: {', '.join(errors)}", 6))
+    return text
+
+
+def legend(devices: Iterable[str]) -> str:
+    """What the columns mean."""
+    sizes = []
+    for device in devices:
+        (T, B, H), (M, N) = NETWORK[device], NORM[device]
+        sizes.append(f"{T} steps of {B} rows, {H} units, norms {M} x {N} on {device}")
+    return wrapped(
+        "A rounding is the type's eps times the largest magnitude in the exact tensor. of bound: the error nearest to "
+        "what rounding explains, as a share of that; above 100 % it is wrong. The float64 equations are themselves the "
+        "forward of reference in float64. time: forward and backward, relative to "
+        f"torch's network without layer norm and to torch's norms ({'; '.join(sizes)}).",
+        0,
+    )

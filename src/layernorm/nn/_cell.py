@@ -1,0 +1,123 @@
+"""What `RNNCell`, `LSTMCell` and `GRUCell` have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ..formula import Formula
+from ..functional import Steps, recurrent
+from ._normalised import Normalised, check_flags, check_sizes
+
+
+class RecurrentCell(Normalised):
+    """One step of one layer, with torch's arguments, shapes and state-dict keys."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        *,
+        bias: bool,
+        nonlinearity: str = "tanh",
+        device: Any,
+        dtype: Any,
+        norm: str | None,
+        formula: str | Formula,
+        eps: float | None,
+        gain_init: float | None,
+    ) -> None:
+        super().__init__()
+        if norm == "batch":
+            raise ValueError(
+                f"{self.network}Cell: batch norm needs to know the time step, use layernorm.{self.network}"
+            )
+        check_flags(bias=bias)
+        check_sizes(input_size, hidden_size, 1, 0.0, 0)
+        self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
+        self._describe(norm, formula, eps, gain_init, bias=bias, nonlinearity=nonlinearity)
+        self._register(self.recurrence.parameter_shapes(input_size, hidden_size), "", device, dtype)
+        self.reset_parameters()
+        self._normalise_weights()
+
+    def forward(self, input: Tensor, hx: Any = None) -> Any:
+        """The next state.
+
+        Args:
+            input: ``(B, I)`` or ``(I,)``.
+            hx: the state ``h`` ``(B, H)``, in an LSTM ``(h, c)``; without ``B`` if unbatched; ``None``: zeros.
+
+        Returns:
+            the next state, like ``hx``.
+
+        Raises:
+            RuntimeError, ValueError, TypeError: a shape, type or device does not fit; the message names it.
+        """
+        return self._step(input, hx, self._once)
+
+    def stepper(self) -> CellStepper:
+        """This cell with its weights prepared once, to be called step by step (`CellStepper`)."""
+        return CellStepper(self, self._read(self._names))
+
+    def _once(self, input: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
+        """One step by itself: (B, I) and the state before it to the state after it."""
+        return recurrent(input.unsqueeze(0), state, self._read(self._names), self._encoded)[1]
+
+    def _step(self, input: Tensor, hx: Any, take: Callable[[Tensor, Sequence[Tensor]], list[Tensor]]) -> Any:
+        """`forward`, with the function that takes the step."""
+        name, given = type(self).__name__, self._state_from(hx)
+        if not isinstance(input, Tensor):
+            raise TypeError(f"{name}: expected input to be a Tensor, got {type(input).__name__}")
+        if input.dim() not in (1, 2):
+            raise ValueError(f"{name}: Expected input to be 1D or 2D, got {input.dim()}D instead")
+        if input.shape[-1] != self.input_size:
+            raise RuntimeError(
+                f"{name}: input has inconsistent input_size: got {input.shape[-1]}, expected {self.input_size}"
+            )
+        expected = (*input.shape[:-1], self.hidden_size)
+        if given is None:
+            given = tuple([input.new_zeros(expected) for _ in self._state_names])
+        else:
+            for part_name, part in zip(self._state_names, given, strict=False):
+                if part.shape != expected:
+                    given_size = list(part.shape)
+                    raise RuntimeError(f"{name}: Expected hidden {part_name} of size {expected}, got {given_size}")
+        if input.dim() == 2:
+            return self._hx_from(tuple(take(input, given)))
+        final = take(input.unsqueeze(0), tuple([part.unsqueeze(0) for part in given]))
+        return self._hx_from(tuple([part.squeeze(0) for part in final]))
+
+    def extra_repr(self) -> str:
+        """As torch's, and what torch's has not."""
+        text = f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
+        if self.recurrence.nonlinearity != "tanh":
+            text += f", nonlinearity={self.recurrence.nonlinearity}"
+        return text + self._described()
+
+
+class CellStepper:
+    """A cell with its weights prepared once and their gradients computed once, made by its ``stepper()``.
+
+    It is called as the cell is. Make a new one for every forward pass. It refuses to go on when the parameters have
+    been changed.
+
+    Example::
+
+        step, hx = cell.stepper(), None
+        for x in input:
+            hx = step(x, hx)
+    """
+
+    def __init__(self, cell: RecurrentCell, params: Sequence[Tensor]) -> None:
+        self.cell = cell
+        self._steps = Steps(params, cell.recurrence, cell._encoded, list(cell.parameters()))
+
+    def __call__(self, input: Tensor, hx: Any = None) -> Any:
+        """The next state: arguments, shapes and errors are the cell's.
+
+        Raises:
+            RuntimeError: also if the cell's parameters have been changed since the stepper was made.
+        """
+        return self.cell._step(input, hx, self._steps)

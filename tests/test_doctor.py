@@ -1,0 +1,291 @@
+"""`layernorm doctor`, and that its check sees what is wrong and says what it did not see."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+import layernorm as ln
+from layernorm import cli
+from layernorm.doctor import battery, check, comparison, installation, table, timing
+from layernorm.doctor.battery import Norm, Recurrent
+from layernorm.doctor.comparison import Case, compare
+from layernorm.doctor.isolation import Failure, isolated
+from layernorm.experiments.runs.environment import PACKAGES
+from layernorm.formula import PRESETS
+
+native = pytest.mark.skipif("native" not in ln.backends.available(), reason="breaks the CPU engine")
+LSTM = Recurrent("LSTM", "layer", "paper", *battery.SMALL, reverse=True, masked=True)
+NORM = Norm("layer_norm", 5, 20, residual=True)
+TINY = [(problem, dtype) for dtype in battery.TYPES for problem in (NORM, LSTM)]
+
+
+def here(function, items, limit):
+    """`isolated` in this process, whose engines a test has changed."""
+    for item in items:
+        try:
+            found = function(item)
+        except Exception as error:
+            found = Failure(f"{type(error).__name__}: {error}")
+        yield item, found
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """`--check` of a few problems in this process, without times."""
+    monkeypatch.setattr(check, "isolated", here)
+    monkeypatch.setattr(check, "battery", lambda: TINY)
+    monkeypatch.setattr(check, "interpretable", lambda: TINY)
+    monkeypatch.setattr(check, "relative_time", lambda row: 1.25)
+    ln.backends._first.cache_clear()
+    yield
+    ln.backends._first.cache_clear()
+
+
+# --- What is installed ---
+
+
+def test_versions_backends_and_data(capsys, monkeypatch):
+    monkeypatch.setattr("layernorm.experiments.runs.environment.PACKAGES", (*PACKAGES, "not-installed"))
+    monkeypatch.setenv("LAYERNORM_ISA", "avx2")
+    assert cli.main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    for word in ("python", "torch", "numpy", *PACKAGES, "threads", "CUDA", "reference", "digits", "mnist"):
+        assert word in text
+    assert "not-installed  missing: pip install" in text
+    assert "reference      available" in text
+    assert "LAYERNORM_ISA=avx2" in text
+
+
+def test_what_runs_where(monkeypatch):
+    """An engine that has only some types is named with them."""
+    kinds = {torch.float64: "reference"}
+    monkeypatch.setattr("layernorm.backends.preferred", lambda op, device, dtype: kinds.get(dtype, "triton"))
+    lines = dict(installation.who_runs_what("cuda"))
+    assert lines["cuda recurrent"] == "triton in float32, bfloat16, float16; reference in float64"
+    assert dict(installation.on_cpu_and_gpu())["batch norm"] == "reference"
+    assert dict(installation.on_cpu_and_gpu())["GPU engine"].startswith("on;")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("", "off: it has never run on a GPU; LAYERNORM_GPU=1 or ln.backends.use"),
+        ("1", "every op on a CUDA tensor fails: backend 'triton', which LAYERNORM_GPU=1 asks for, is not available"),
+        ("yes", "every op on a CUDA tensor fails: the environment variable LAYERNORM_GPU must be 1"),
+    ],
+)
+def test_whether_the_gpu_engine_is_on(value, said, monkeypatch):
+    missing = ln.backends.Status("triton", False, "no GPU")
+    status = ln.backends._status
+    monkeypatch.setattr(ln.backends, "_status", lambda name: missing if name == "triton" else status(name))
+    monkeypatch.setenv("LAYERNORM_GPU", value)
+    ln.backends._first.cache_clear()
+    ln.backends.switched_on.cache_clear()
+    try:
+        lines = dict(installation.on_cpu_and_gpu())
+    finally:
+        ln.backends._first.cache_clear()
+        ln.backends.switched_on.cache_clear()
+    assert lines["GPU engine"].startswith(said)
+    assert lines["cpu norms"]
+
+
+def test_both_run_without_the_optional_packages():
+    code = (
+        f"import sys; sys.modules |= dict.fromkeys({[*PACKAGES, 'PIL', 'sklearn', 'triton']})\n"
+        "from layernorm import cli\n"
+        "from layernorm.doctor import battery, check\n"
+        "check.battery = lambda: [(battery.Norm('rms_norm', 3, 4), battery.TYPES[1])]\n"
+        "check.relative_time = lambda row: 1.0\n"
+        "check.isolated = lambda function, items, limit: ((item, function(item)) for item in items)\n"
+        "sys.exit(cli.main(['doctor']) or cli.main(['doctor', '--check']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "cases are right" in done.stdout
+    assert "triton is not installed" in " ".join(done.stdout.split())
+
+
+# --- The check ---
+
+
+@native
+def test_engines_that_are_right(tiny, capsys):
+    assert cli.main(["doctor", "--check"]) == 0
+    text = capsys.readouterr().out
+    assert "all 16 cases are right" in text
+    assert "native on cpu" in text
+    assert "reference on cpu" in text
+    for dtype in battery.TYPES:
+        assert f"LSTM       {table.type_name(dtype)}" in text
+    assert " 1.25  paper" in text
+    assert max(map(len, text.splitlines())) <= 80
+    if not torch.cuda.is_available() and "triton" not in ln.backends.available():
+        assert "not checked:\n  triton: " in text
+
+
+def swapped(d):
+    """The gradients of two gates of an LSTM in each other's place."""
+    return torch.cat([d[33:66], d[:33], d[66:]])
+
+
+BROKEN = {
+    "off by 1 %": (lambda d: d * 1.01, battery.TYPES[:2]),  # a 16-bit type holds three or two digits
+    "a sign": (torch.neg, battery.TYPES),
+    "one NaN": (lambda d: d.index_fill(0, torch.tensor([3]), float("nan")), battery.TYPES),
+    "gates swapped": (swapped, battery.TYPES),
+}
+
+
+@native
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_kernel_that_is_wrong(how, tiny, capsys, monkeypatch):
+    """In one gradient, that of weight_hh."""
+    change, types = BROKEN[how]
+    engine = ln.backends.engine("native")
+    backward = engine.recurrent_backward
+
+    def broken(*args, **keywords):
+        found = list(backward(*args, **keywords))
+        found[4] = change(found[4])
+        return found
+
+    monkeypatch.setattr(engine, "recurrent_backward", broken)
+    assert cli.main(["doctor", "--check"]) == 1
+    text, error = capsys.readouterr()
+    rows = [line for line in text.splitlines() if line.startswith("LSTM") and "WRONG" in line]
+    assert [line.split()[1] for line in rows] == [table.type_name(dtype) for dtype in types]
+    for dtype in types:
+        assert f"LSTM in {table.type_name(dtype)} by native on cpu" in error
+    assert "reference on cpu" not in error
+    assert "roundings: d weight_hh" in text
+    assert "LSTM in float32 by native on cpu: paper, reverse, lengths and reset" in " ".join(text.split())
+    assert "WRONG" not in text.split("reference on cpu")[1].split("wrong:")[0]
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@native
+def test_a_wrong_forward_an_exception_and_a_wrong_shape(tiny, capsys, monkeypatch):
+    engine = ln.backends.engine("native")
+    forward = engine.normalize_forward
+    failures = [lambda y: y + 1e-4, None, lambda y: y[:2], lambda y: y]  # by type
+
+    def broken(*args, **keywords):
+        y, *rest = forward(*args, **keywords)
+        change = failures[battery.TYPES.index(y.dtype)]
+        if change is None:
+            raise RuntimeError("out of registers")
+        return [change(y), *rest]
+
+    monkeypatch.setattr(engine, "normalize_forward", broken)
+    assert cli.main(["doctor", "--check"]) == 1
+    text, error = capsys.readouterr()
+    assert "3 of 16 cases are wrong" in error
+    text = " ".join(text.split())
+    assert "roundings: inference: y " in text
+    assert "RuntimeError: out of registers" in text
+    assert text.count("RuntimeError: ") == 2  # the other one is torch's own
+
+
+def test_the_equations_do_not_share_the_hand_derived_backward(monkeypatch):
+    """A wrong backward of the reference is seen, too."""
+    engine = ln.backends.engine("reference")
+    backward = engine.recurrent_backward
+    monkeypatch.setattr(engine, "recurrent_backward", lambda *args, **k: [d * 1.01 for d in backward(*args, **k)])
+    comparison._expectation.cache_clear()
+    for found in compare(Case("reference", "cpu", LSTM, torch.float32)):
+        assert (found.share > 1) is found.gradient
+
+
+@native
+def test_what_has_no_kernel_is_not_counted(tiny, capsys, monkeypatch):
+    engine = ln.backends.engine("native")
+    covers = engine.covers
+    monkeypatch.setattr(engine, "covers", lambda op, d, dtype, r: dtype != torch.bfloat16 and covers(op, d, dtype, r))
+    assert cli.main(["doctor", "--check"]) == 0
+    text = capsys.readouterr().out
+    assert "all 14 cases are right" in text
+    assert "LSTM in bfloat16 by native on cpu: no kernel for 1 cases" in text
+    assert text.count("LSTM       bfloat16") == 1  # the reference's
+
+
+def test_after_a_case_that_hangs_its_op_is_not_asked_again(tiny, capsys, monkeypatch):
+    def answer(item):
+        return [comparison.Deviation("y", False, 0.5, 1.0)] if isinstance(item, Case) else 1.0
+
+    def hanging(function, items, limit):
+        for item in items:
+            lstm = function is compare and item.problem is LSTM and item.engine == "reference"
+            yield item, Failure("no answer", hung=True) if lstm else answer(item)
+
+    monkeypatch.setattr(check, "isolated", hanging)
+    assert cli.main(["doctor", "--check"]) == 1
+    text, error = capsys.readouterr()
+    assert error.endswith("cases are wrong: LSTM in float64 by reference on cpu\n")
+    assert "LSTM by reference on cpu: 3 cases after one that gave no answer" in text
+
+
+def behave(item):
+    if item == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if item == "leave":
+        os._exit(3)
+    if item == "raise":
+        raise ValueError("wrong")
+    if item == "hang":
+        time.sleep(60)
+    return os.getpid()
+
+
+def test_a_process_that_crashes_or_hangs_is_replaced():
+    items = ["fine", "raise", "fine", "crash", "fine", "hang", "leave"]
+    found = [result for _, result in isolated(behave, items, 3.0)]
+    assert found[1] == Failure("ValueError: wrong")
+    assert found[0] == found[2] != os.getpid()
+    assert found[3] == Failure("the process was ended by SIGSEGV")
+    assert isinstance(found[4], int)
+    assert found[5] == Failure("no answer within 3 s", hung=True)
+    assert found[6] == Failure("the process ended with exit code 3")
+    assert found[0] != found[4]
+
+
+def test_the_battery_has_every_network_formula_and_type():
+    found = battery.battery()
+    assert len(set(found)) == len(found)
+    for dtype in battery.TYPES:
+        problems = [problem for problem, other in found if other == dtype]
+        networks = {(p.network, p.norm, p.formula) for p in problems if isinstance(p, Recurrent)}
+        for name, presets in PRESETS.items():
+            assert {(network, "layer", name) for network in presets} <= networks
+        assert {(network, norm, "paper") for network in battery.MODULES for norm in ("rms", None)} <= networks
+        assert {p.op for p in problems if isinstance(p, Norm)} == {"layer_norm", "rms_norm"}
+        for network in battery.MODULES:
+            kinds = {(p.reverse, p.masked) for p in problems if p.op == network}
+            assert len(kinds) == 4
+    assert set(battery.interpretable()) < set(found)
+
+
+def test_relative_times(monkeypatch):
+    monkeypatch.setattr(timing, "NETWORK", {"cpu": (2, 2, 3)})
+    monkeypatch.setattr(timing, "NORM", {"cpu": (2, 3)})
+    monkeypatch.setattr(timing, "LEAST", 1e-4)
+    for op in ("rms_norm", "GRU"):
+        assert timing.relative_time(comparison.Row("reference", "cpu", op, torch.float32)) > 0
+
+    def missing(*args, **keywords):
+        raise RuntimeError("not implemented for 'Half'")
+
+    monkeypatch.setattr("torch.nn.functional.rms_norm", missing)
+    assert timing.relative_time(comparison.Row("reference", "cpu", "rms_norm", torch.float16)) is None
+
+
+def test_progress_is_lines_where_there_is_no_terminal(capsys, monkeypatch):
+    row = comparison.Row("native", "cpu", "GRU", torch.float32)
+    monkeypatch.setattr(check, "LINE_SECONDS", 0.0)
+    check._Progress(7, "cases").step(row)
+    assert capsys.readouterr().err == "cases 1 of 7, 0 s: GRU in float32 by native on cpu\n"
