@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SETS ?= avx512 avx2 baseline   # instruction sets that `make sanitize` goes through
 
-.PHONY: help test test-all lint demo sanitize sanitize-gpu setup clean
+.PHONY: help test test-all lint demo sanitize sanitize-gpu setup clean always
 help:
 	@echo "make test   lint, types and the tests"
 	@echo "make test-all  the same with the tests that take long and find little"
@@ -15,10 +15,16 @@ help:
 	@echo "make clean  removes the virtual environment, caches and build folders (never runs/)"
 
 setup: $(VENV)/.ready
-$(VENV)/.ready: pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/layernorm/native/*.cpp src/layernorm/native/*.h)
+$(VENV)/.ready: pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/layernorm/native/*.cpp src/layernorm/native/*.h) $(VENV)/.files
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[experiments,test]'
 	@touch $@
+
+# An editable installation remembers the package's files: a new or moved one asks for a new installation.
+$(VENV)/.files: always
+	@mkdir -p $(VENV)
+	@find src -name '*.py' | sort > $@.now; cmp -s $@.now $@ || cp $@.now $@
+always:
 
 test: setup lint
 	$(BIN)/python -m pytest -m 'not long'

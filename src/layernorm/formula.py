@@ -182,8 +182,8 @@ class Places(NamedTuple):
     cell: Place = Place()
 
 
-class Vectors(NamedTuple):
-    """`Places` as the kernels take them: eight vectors, each the sum of the parameters named.
+class VectorTerms(NamedTuple):
+    """`Places` as the kernels take them: eight vectors, and of which parameters each is the sum.
 
     ``x`` is the side of ``W x``, ``h`` that of ``U h``. The one normalisation of a sum, ``both``, has its gain in
     ``gain_x`` and its biases in ``outside_x`` and ``outside_h``.
@@ -267,14 +267,14 @@ class Recurrence:
         return Places(Place("gain_ih", None, _names(x)), Place("gain_hh", None, _names(h)), Place(), cell)
 
     @property
-    def vectors(self) -> Vectors:
+    def vectors(self) -> VectorTerms:
         """`places` as the kernels take them."""
         input, hidden, both, cell = self.places
         gain, first, second = input.gain, input.outside, hidden.outside
         if both.gain is not None:
             gain, first, second = both.gain, both.outside[:1], both.outside[1:]
         sides = (_names(gain), _names(hidden.gain), _names(input.inside), _names(hidden.inside), first, second)
-        return Vectors(*sides, _names(cell.gain), cell.outside)
+        return VectorTerms(*sides, _names(cell.gain), cell.outside)
 
     @property
     def spans(self) -> tuple[tuple[int, int], ...]:

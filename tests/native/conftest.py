@@ -7,11 +7,11 @@ import pytest
 
 def start(name):
     """Has the library use an instruction set; an ImportError where there is no library, or the processor lacks it."""
-    from layernorm import native
+    from layernorm.native import _library
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAYERNORM_ISA", name)
-        assert native._start(native._LIBRARY) == name
+        assert _library._start(_library.LIBRARY) == name
 
 
 def sets():

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from . import _checks
 from ._families import Family, found
-from ._layers import statistics
+from ._layers import responses
 from ._normalized import fisher_normalized, normalized_glm
 
 
@@ -174,7 +174,7 @@ def gain_metric(
         standard = g[:, None] * W
         z, eta = X @ (standard / standard.norm(dim=1, keepdim=True)).T, X @ standard.T + b
     else:
-        z = statistics(W, X, norm, eps).z
+        z = responses(W, X, norm, eps).z
         eta = z * g + b
     step = z * d
     per_case = torch.einsum("bi,bij,bj->b", step, family.covariance(eta), step)

@@ -10,7 +10,7 @@ from ._curvature import curvature_ratio, gain_metric, gain_metric_by_scale
 from ._families import FAMILIES, Family
 from ._fisher import Model, fisher, fisher_glm, fisher_hessian, fisher_monte_carlo, kl, precision
 from ._invariance import CASE_RECENTRING, INVARIANT_BELOW, invariance, invariance_table
-from ._layers import standard_layer, statistics
+from ._layers import responses, standard_layer
 from ._measured import DEVIATIONS, GAP_SLOPE, ROUNDING, SLOPE, Data, Measured, Series, slope
 from ._normalized import block_form_gap, fisher_normalized, normalized_glm
 
@@ -101,7 +101,7 @@ def _closed(W: Tensor, bias: Tensor, gain: Tensor, X: Tensor, family: Family, no
         return fisher_glm(W, bias, X, family)
     if norm in ("batch", "weight"):
         return fisher_normalized(W, bias, gain, X, family, norm)
-    z, sigma, _ = statistics(W, X, norm, 0.0)
+    z, sigma, _ = responses(W, X, norm, 0.0)
     H = len(W)
     one = torch.eye(H, dtype=torch.float64).expand(len(X), H, H)
     factor = one - (1 / H if norm == "layer" else 0) - z[:, :, None] * z[:, None, :] / H

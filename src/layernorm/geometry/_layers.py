@@ -66,7 +66,7 @@ def normalized(
     return a
 
 
-class Statistics(NamedTuple):
+class Responses(NamedTuple):
     """What chi_i of eq. 14 is made of, by hand: the second way to the derivatives."""
 
     z: Tensor  # (B, H), (a - mu) / sigma
@@ -74,7 +74,7 @@ class Statistics(NamedTuple):
     chi: Tensor  # (B, H, I)
 
 
-def statistics(W: Tensor, X: Tensor, norm: str | None, eps: float) -> Statistics:
+def responses(W: Tensor, X: Tensor, norm: str | None, eps: float) -> Responses:
     """z, sigma and chi_i = x - dmu_i/dw_i - z_i dsigma_i/dw_i for each case and unit (eq. 14)."""
     a = X @ W.T
     (B, H), x = a.shape, X[:, None, :]
@@ -99,7 +99,7 @@ def statistics(W: Tensor, X: Tensor, norm: str | None, eps: float) -> Statistics
         chi = x - z[..., None] * (W / sigma[:, None])
     else:
         sigma, z, chi = a.new_ones(()), a, x.expand(B, H, -1)
-    return Statistics(z, sigma.expand(B, H), chi)
+    return Responses(z, sigma.expand(B, H), chi)
 
 
 def standard_layer(units: int, inputs: int, cases: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

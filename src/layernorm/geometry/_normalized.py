@@ -8,7 +8,7 @@ from torch import Tensor
 from . import _checks
 from ._families import Family, found
 from ._fisher import Model, fisher
-from ._layers import normalized, statistics
+from ._layers import normalized, responses
 
 
 def normalized_glm(norm: str | None, eps: float = 0.0) -> Model:
@@ -103,7 +103,7 @@ def fisher_normalized(
 
 
 def _blocks(W: Tensor, b: Tensor, g: Tensor, X: Tensor, family: Family, norm: str | None, eps: float) -> Tensor:
-    z, sigma, chi = statistics(W, X, norm, eps)
+    z, sigma, chi = responses(W, X, norm, eps)
     u = torch.cat([(g / sigma)[..., None] * chi, torch.ones_like(z)[..., None], z[..., None]], -1)  # (B, H, I+2)
     precision = family.covariance(z * g + b) / family.phi**2
     P = u[0].numel()
