@@ -11,6 +11,8 @@ import torch
 
 gpu = pytest.importorskip("layernorm.gpu", exc_type=ImportError)
 
+from triton.runtime import interpreter  # noqa: E402
+
 from layernorm.engine import RecurrentArguments  # noqa: E402
 from layernorm.formula import GATES, PLAIN, PRESETS, Recurrence  # noqa: E402
 from layernorm.gpu import _persistent, _persistent_kernels  # noqa: E402
@@ -69,16 +71,22 @@ def at_once(monkeypatch):
 
 
 @pytest.fixture
-def product_by_rows(monkeypatch):
-    """torch.mm, which makes q of `Recalled`, as one call a row: a library's bits depend on how many rows
-    there are, and on the processor."""
-    product = torch.mm
+def products_by_element(monkeypatch):
+    """Products in which a row's bits depend on that row alone. In a library's they depend on the processor, on how many
+    rows there are and on its place among them: in torch's, which makes q of `Recalled`, and in NumPy's, which
+    is the interpreter's tl.dot."""
 
-    def by_rows(a, b, out):
-        for row, target in zip(a, out, strict=True):
-            target[:] = product(row[None].clone(), b)[0]  # a copy: every row begins at an aligned address
+    def product(a, b, total):
+        for k in range(a.shape[-1]):
+            total = total + a[..., k, None] * b[..., k, None, :]
+        return total
 
-    monkeypatch.setattr(torch, "mm", by_rows)
+    def dot(self, a, b, total, *_):
+        return interpreter.TensorHandle(product(a.data, b.data, total.data), total.dtype.scalar)
+
+    monkeypatch.setattr(torch, "mm", lambda a, b, out: out.copy_(product(a, b, torch.zeros_like(out))))
+    if gpu.INTERPRETED:
+        monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", dot)
 
 
 def problem(recurrence, dtype, device, T=3, B=5, H=33, ragged=True, seed=0):
@@ -246,7 +254,7 @@ def test_nothing_saved_is_the_same(network, device):
 
 
 @pytest.mark.parametrize("network", PAPER)
-@pytest.mark.usefixtures("product_by_rows")
+@pytest.mark.usefixtures("products_by_element")
 def test_a_row_by_itself_has_the_same_bits(network, device):
     p = problem(Recurrence(network, PAPER[network]), torch.float32, device, B=18)
     expected = run(p, one_program)
@@ -313,7 +321,7 @@ def test_programs_share_out_the_units(recurrence, dtype, device):
 
 
 @pytest.mark.parametrize("network", PAPER)
-@pytest.mark.usefixtures("at_once", "product_by_rows")
+@pytest.mark.usefixtures("at_once", "products_by_element")
 def test_groups_of_rows_and_runs_have_the_same_bits(network, device):
     """Two groups of three programs, twice; a row in another group."""
     p = problem(Recurrence(network, PAPER[network]), torch.float32, device, B=17)

@@ -14,7 +14,7 @@ from ._spans import centred
 
 
 class Vectors(NamedTuple):
-    """The vectors of a layer, as `layernorm.formula.VectorTerms` names them, or their gradients: float32, G*H numbers, the
+    """The vectors of a layer, as `formula.VectorTerms` names them, or their gradients: float32, G*H numbers, the
     cell's H; None: no such vector."""
 
     gain_x: Tensor | None = None
