@@ -61,7 +61,7 @@ def sides(network: str, shape: tuple[int, int, int, int]) -> dict[str, Callable[
 
 
 def check(network: str, shape: tuple[int, int, int, int]) -> None:
-    """That all sides compute the same. Over 20 steps: a network with layer norm at its initial weights is near chaos, and
+    """That all sides compute the same. Over 20 steps: with layer norm a new network is near chaos, and
     the loop's rounding, which differs, has grown to 2 % after 200."""
     T, *sizes = shape
     runs = sides(network, (min(T, 20), *sizes))  # type: ignore[arg-type]

@@ -5,7 +5,8 @@ import itertools
 import pytest
 
 import layernorm as ln
-from layernorm.formula import PLAIN, PRESETS, Recurrence, resolve
+from formula_space import every_formula
+from layernorm.formula import PLAIN, PRESETS, Place, Recurrence, resolve
 
 
 def test_the_papers_formulas():
@@ -86,3 +87,50 @@ def test_eps_overrides_the_presets():
 def test_what_is_refused(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_which_parameter_stands_where():
+    """The authors' program: a bias inside LN(W x), once more outside, and the normalisations' own."""
+    places = Recurrence("LSTM", resolve("kiros", "LSTM")).places
+    assert places.input == Place("gain_ih", "bias_ih", ("norm_bias_ih", "bias_ih"))
+    assert places.hidden == Place("gain_hh", None, ("norm_bias_hh",))
+    assert places.both == Place()
+    assert places.cell == Place("gain_c", None, ("bias_c",))
+    places = Recurrence("RNN", resolve("paper", "RNN")).places
+    assert places[:3] == (Place(), Place(), Place("gain", None, ("bias_ih", "bias_hh")))
+    assert Recurrence("GRU").places[:3] == (Place(inside="bias_ih"), Place(inside="bias_hh"), Place())
+    assert Recurrence("GRU", resolve("paper", "GRU"), bias=False).places.input == Place("gain_ih")
+
+
+@pytest.mark.parametrize(
+    ("network", "span", "spans"),
+    [
+        ("LSTM", "joint", [(0, 4)]), ("LSTM", "all", [(0, 4)]), ("LSTM", "per_gate", [(0, 1), (1, 2), (2, 3), (3, 4)]),
+        ("GRU", "joint", [(0, 2), (2, 3)]), ("GRU", "all", [(0, 3)]), ("RNN", "joint", [(0, 1)]),
+    ],
+)  # fmt: skip
+def test_which_gates_are_normalised_together(network, span, spans):
+    assert list(Recurrence(network, ln.Formula("split", span, cell=None)).spans) == spans
+
+
+def test_what_a_grus_reset_gate_multiplies():
+    for gates, span, expected in (
+        ("split", "joint", "hidden"), ("split", "all", "hidden"), (None, "joint", "hidden"),
+        ("sum", "joint", "product"), ("sum", "per_gate", "product"), ("sum", "all", "sum"),
+    ):  # fmt: skip
+        assert Recurrence("GRU", ln.Formula(gates, span, cell=None)).reset_multiplies == expected
+    assert Recurrence("LSTM", ln.Formula("sum", "all")).reset_multiplies is None
+
+
+@pytest.mark.parametrize("network", ["RNN", "LSTM", "GRU"])
+def test_every_parameter_that_is_no_weight_is_in_some_vector(network):
+    for recurrence, _ in every_formula(network, [(1, 1, 3, 4, 2)]):
+        named = [name for terms in recurrence.vectors for name in terms]
+        assert set(named) == {name for name in recurrence.parameter_names if not name.startswith("weight")}
+        again = recurrence.formula.bias_again and recurrence.formula.gates is not None and recurrence.bias
+        assert len(named) - len(set(named)) == (1 if again else 0), "only what is added again stands in two places"
+
+
+def test_the_fields_that_a_formula_changes():
+    assert ln.Formula().changed == frozenset()
+    assert ln.Formula(span="all", eps=1e-3).changed == {"span", "eps"}
