@@ -24,25 +24,42 @@ static Numbers numbers(size_t count) {
     return v;
 }
 
-static double recurrent(int64_t T, int64_t B) {
-    const int64_t I = 20, H = 33, G = 4, Hp = 48, Z = padded(G * Hp);
+// Prepared: parameters packed by another call, gradients left for a product of several calls.
+static double recurrent(int64_t T, int64_t B, bool prepared = false) {
+    const int64_t I = 20, H = 33, G = 4;
+    Recurrent n{};
+    n.T = T, n.B = B, n.I = I, n.H = n.P = H, n.gates = G, n.together = G, n.split = 1, n.norm = 1, n.cell = 1, n.eps = 1e-5;
+    const Saved saved = saved_sizes(n);
+    const int64_t Z = row_of_summed_inputs(n), Hp = saved.c;
     Numbers x = numbers(T * B * I), h0 = numbers(B * H), c0 = numbers(B * H), w_ih = numbers(G * H * I), w_hh = numbers(G * H * H),
             gain = numbers(G * H), y(T * B * H), h(B * H), c(B * H), zx(T * B * Z), zh(T * B * Z), sc(T * B * Hp),
             st(T * B * STATISTICS), so(T * B * H), dy = numbers(T * B * H), dx(T * B * I), dh0(B * H), dc0(B * H),
             d_ih(G * H * I), d_hh(G * H * H), d_vectors(VECTORS * G * H);
-    Recurrent n{};
-    n.T = T, n.B = B, n.I = I, n.H = n.P = H, n.gates = G, n.split = 1, n.norm = 1, n.cell = 1, n.eps = 1e-5;
     n.x = x.data(), n.x_t = B * I, n.x_b = I, n.h0 = h0.data(), n.c0 = c0.data(), n.w_ih = w_ih.data(), n.w_hh = w_hh.data();
     n.gain_x = n.gain_h = n.outside_x = n.outside_h = gain.data(), n.gain_c = n.bias_c = gain.data();
     n.output = y.data(), n.h_n = h.data(), n.c_n = c.data();
     n.saved_x = zx.data(), n.saved_h = zh.data(), n.saved_c = sc.data(), n.saved_statistics = st.data();
     n.saved_output = so.data();
-    if (recurrent_forward<float>(&n, on_threads)) abort();
+    std::vector<char> for_forward, for_backward;
+    std::vector<double> totals(VECTORS * Z);
+    Numbers dzx(T * B * G * H), dzh(T * B * G * H);
+    if (prepared) {
+        n.prepares = 1;
+        for_forward.resize(prepare_forward<float>(&n, nullptr, on_threads) + 64);
+        for_backward.resize(prepare_backward<float>(&n, nullptr, on_threads) + 64);
+        void* place = reinterpret_cast<void*>(round_up(reinterpret_cast<int64_t>(for_backward.data()), 64));
+        prepare_backward<float>(&n, place, on_threads);
+        n.prepared = reinterpret_cast<void*>(round_up(reinterpret_cast<int64_t>(for_forward.data()), 64));
+        prepare_forward<float>(&n, const_cast<void*>(n.prepared), on_threads);
+        if (recurrent_forward<float>(&n, on_threads)) abort();
+        n.prepared = place, n.totals = totals.data(), n.d_zx = dzx.data(), n.d_zh = dzh.data();
+    } else if (recurrent_forward<float>(&n, on_threads)) abort();
     n.d_output = dy.data(), n.d_x = dx.data(), n.d_h0 = dh0.data(), n.d_c0 = dc0.data(), n.d_w_ih = d_ih.data();
     n.d_w_hh = d_hh.data(), n.d_vectors = d_vectors.data();
     if (recurrent_backward<float>(&n, on_threads)) abort();
+    if (prepared) recurrent_vectors<float>(&n);
     double sum = 0;
-    for (const Numbers* found : {&y, &h, &c, &dx, &dh0, &dc0, &d_ih, &d_hh, &d_vectors})
+    for (const Numbers* found : {&y, &h, &c, &dx, &dh0, &dc0, &d_ih, &d_hh, &d_vectors, &dzx, &dzh})
         for (float number : *found) sum += number;
     return sum;
 }
@@ -62,12 +79,16 @@ static double norm(int64_t M, int64_t N) {
     return sum;
 }
 
+static double all() {
+    return recurrent(9, 70) + recurrent(1, 2) + recurrent(9, 70, true) + recurrent(1, 2, true) + norm(3000, 70);
+}
+
 int main() {
-    const double expected = recurrent(9, 70) + recurrent(1, 2) + norm(3000, 70);
+    const double expected = all();
     std::vector<std::thread> callers;
     std::vector<double> found(4);
     for (double& result : found)
-        callers.emplace_back([&result] { result = recurrent(9, 70) + recurrent(1, 2) + norm(3000, 70); });
+        callers.emplace_back([&result] { result = all(); });
     for (std::thread& caller : callers) caller.join();
     for (double result : found)
         if (!(result == expected)) return std::puts("threads: results differ"), 1;
