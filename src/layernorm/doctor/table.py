@@ -75,7 +75,8 @@ def wrong(outcomes: Iterable[Outcome]) -> list[str]:
             continue
         found = sorted((d for d in outcome.found if d.share > 1), key=lambda d: -d.share)
         errors = [f"{d.name} {_figure(d.roundings)} (allowed {_figure(d.allowed)})" for d in found]
-        text.append(wrapped(f"    roundings: {', '.join(errors)}", 6))
+        kept = ", ".join(error.replace(" ", "\xa0") for error in errors)  # lines end between them
+        text.append(wrapped(f"    roundings: {kept}", 6).replace("\xa0", " "))
     return text
 
 
