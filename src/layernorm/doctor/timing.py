@@ -16,7 +16,7 @@ NETWORK = {"cpu": (32, 16, 128), "cuda": (64, 64, 512)}
 """T, B, and I = H."""
 NORM = {"cpu": (1024, 1024), "cuda": (16384, 1024)}
 """M, N."""
-ROUNDS, LEAST, ENOUGH = 5, 5e-3, 1.0
+ROUNDS, LEAST, ENOUGH = 5, 5e-3, 0.5
 """Turns; seconds that one takes at least; seconds after which none begins."""
 
 
