@@ -163,8 +163,8 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser(
         "doctor", help="what is installed here; --check: whether every engine computes rightly", formatter_class=layout,
         description="Prints versions, engines and data sets found here, and why one is missing.",
-        epilog="examples:\n  layernorm doctor\n  layernorm doctor --check          the first thing to do with a GPU\n"
-        "  layernorm doctor --check > check.txt   to send us\n",
+        epilog="examples:\n  layernorm doctor\n  layernorm doctor --check               run this first with a GPU\n"
+        "  layernorm doctor --check > check.txt   the output, to send us\n",
     )  # fmt: skip
     doctor.add_argument(
         "--check", action="store_true",

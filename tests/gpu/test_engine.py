@@ -43,10 +43,17 @@ def test_the_interpreter_is_never_chosen_by_itself(monkeypatch):
 
 
 @on_gpu
-def test_a_gpu_tensor_chooses_it_by_itself(monkeypatch):
+def test_a_gpu_tensor_takes_it_only_when_asked(monkeypatch):
     monkeypatch.setattr(ln.backends, "_asked_for", None)
-    assert ln.backends.choose("normalize", torch.zeros(1, device="cuda")) == "triton"
-    assert ln.backends.choose("normalize", torch.zeros(1, device="cuda").double()) == "reference"
+    for switch, taken in (("0", "reference"), ("1", "triton")):
+        monkeypatch.setenv("LAYERNORM_GPU", switch)
+        ln.backends.switched_on.cache_clear()
+        ln.backends._first.cache_clear()
+        assert ln.backends.choose("normalize", torch.zeros(1, device="cuda")) == taken
+        assert ln.backends.choose("normalize", torch.zeros(1, device="cuda").double()) == "reference"
+    monkeypatch.undo()
+    ln.backends.switched_on.cache_clear()
+    ln.backends._first.cache_clear()
 
 
 def test_what_it_has_no_kernel_for_is_an_error(device):

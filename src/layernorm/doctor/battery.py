@@ -231,6 +231,8 @@ def interpretable() -> list[tuple[Problem, torch.dtype]]:
     def small(problem: Problem, dtype: torch.dtype) -> bool:
         if isinstance(problem, Norm):
             return problem.M * problem.N <= 2000
-        return problem.T * problem.H <= 200 and (dtype == torch.float32 or problem.formula == "paper")
+        return problem.T * problem.H <= 200 and (
+            dtype == torch.float32 or (problem.norm, problem.formula) == ("layer", "paper")
+        )
 
     return [(problem, dtype) for problem, dtype in battery() if small(problem, dtype)]

@@ -13,7 +13,7 @@ import torch
 from .. import backends
 from ..experiments.errors import RunError
 from . import installation, table
-from .battery import Problem, battery, interpretable
+from .battery import battery, interpretable
 from .comparison import Case, Row, compare
 from .isolation import Failure, isolated
 from .table import Outcome
@@ -26,20 +26,16 @@ LINE_SECONDS = 10.0
 """Between two lines of progress where there is no terminal."""
 
 
-def check(problems: Sequence[tuple[Problem, torch.dtype]] | None = None) -> None:
+def check() -> None:
     """Prints what was compared, how far each engine is off, and what could not be checked.
-
-    Args:
-        problems: None: the whole `battery`, of which Triton's interpreter, a thousand times slower, gets a part.
 
     Raises:
         RunError: an engine is wrong; its rows are named.
     """
     installation.write(installation.core())
     places = _places()
-    problems = battery() if problems is None else problems
     unchecked = [f"{item.name}: {item.reason}" for item in backends.status() if not item.available]
-    cases = [Case(*place, *problem) for problem in problems for place in places]
+    cases = [Case(*place, *problem) for problem in battery() for place in places]
     if INTERPRETED in places:
         part = interpretable()
         cases = [case for case in cases if _place(case) != INTERPRETED or (case.problem, case.dtype) in part]
@@ -53,6 +49,7 @@ def check(problems: Sequence[tuple[Problem, torch.dtype]] | None = None) -> None
 
 
 INTERPRETED = ("triton", "cpu")
+"""Triton's interpreter, thousands of times slower: it gets a part of the problems."""
 
 
 def _place(case: Case) -> tuple[str, str]:

@@ -75,7 +75,8 @@ def wrong(outcomes: Iterable[Outcome]) -> list[str]:
             continue
         found = sorted((d for d in outcome.found if d.share > 1), key=lambda d: -d.share)
         errors = [f"{d.name} {_figure(d.roundings)} (allowed {_figure(d.allowed)})" for d in found]
-        text.append(wrapped(f"    roundings: {', '.join(errors)}", 6))
+        kept = ", ".join(error.replace(" ", "\xa0") for error in errors)  # lines end between them
+        text.append(wrapped(f"    roundings: {kept}", 6).replace("\xa0", " "))
     return text
 
 
@@ -87,8 +88,8 @@ def legend(devices: Iterable[str]) -> str:
         sizes.append(f"{T} steps of {B} rows, {H} units, norms {M} x {N} on {device}")
     return wrapped(
         "A rounding is the type's eps times the largest magnitude in the exact tensor. of bound: the error nearest to "
-        "what rounding explains, as a share of that; above 100 % it is wrong. The float64 equations are themselves the "
-        "forward of reference in float64. time: forward and backward, relative to "
-        f"torch's network without layer norm and to torch's norms ({'; '.join(sizes)}).",
+        "what rounding explains, as a share of that; above 100 % it is wrong. In float64 the forward of reference is "
+        "the equations themselves. time: forward and backward, relative to torch's network without layer norm and to "
+        f"torch's norms ({'; '.join(sizes)}); it says little while other programs run.",
         0,
     )
