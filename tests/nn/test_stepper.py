@@ -179,11 +179,53 @@ def test_16_bits_and_autocast():
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in module.parameters())
 
 
-def test_vmap_and_compile_take_plain_steps():
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_backward_under_autocast(engine):
+    """Autocast would take the products inside for the user's own, and round them to 8 bits."""
+    with ln.backends.use(engine):
+        module, x = ln.LSTM(I, H, proj_size=2), torch.randn(T, B, I)
+        expected = torch.autograd.grad(stepped(module, x, None)[0].sum(), list(module.parameters()))
+        output, _ = stepped(module, x, None)
+        with torch.autocast("cpu", torch.bfloat16):
+            got = torch.autograd.grad(output.sum(), list(module.parameters()))
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)  # float32; bfloat16 is off by 4e-3
+
+
+def test_hooks_may_not_spoil_what_was_saved():
+    module, x = ln.LSTM(I, H), torch.randn(T, B, I)
+    for spoil in (lambda t: t.half(), lambda t: t[:1]):
+        with torch.autograd.graph.saved_tensors_hooks(spoil, lambda t: t):
+            output, _ = stepped(module, x, None)
+        with pytest.raises(RuntimeError, match=r"expected|sizes|shape|dtype"):
+            output.sum().backward()
+
+
+def test_vmap_takes_plain_steps():
     module = random_module("GRU")
     x = torch.randn(2, T, B, I, dtype=torch.float64)
     got = torch.func.vmap(lambda x: stepped(module, x, None)[0])(x)
     torch.testing.assert_close(got, torch.stack([module(part)[0] for part in x]), **CLOSE)
+
+
+@pytest.mark.parametrize("make", [lambda: ln.LSTM(I, H), lambda: ln.LSTMCell(I, H)])
+def test_compiles_to_one_graph(make):
+    module, x = make(), torch.randn(3, B, I)
+
+    def run(x):
+        step, state = module.stepper(), None
+        for x_t in x.unbind():
+            found = step(x_t, state)
+            state = found[1] if isinstance(module, ln.LSTM) else found
+        return found[0]
+
+    torch._dynamo.reset()
+    compiled = torch.compile(run, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), run(x))
+    parameters = list(module.parameters())
+    pairs = zip(*(torch.autograd.grad(f(x).sum(), parameters) for f in (compiled, run)), strict=True)
+    for a, b in pairs:
+        torch.testing.assert_close(a, b)
 
 
 def test_dropout_between_layers_is_the_modules():

@@ -88,6 +88,14 @@ class Prepared:
         run(LIBRARY.layernorm_recurrent_forward, self.call(B, self.given(x, before), made), dtype, x.shape)
         return after if self.type is dtype else [s.to(self.type) for s in after], saved
 
+    def check_saved(self, x: Tensor, state: Sequence[Tensor], saved: Sequence[Tensor]) -> None:
+        """That these are a step's own tensors: a hook on saved tensors can put others in their place."""
+        B = x.shape[0]
+        shapes = [*[(B, self.I), (B, self.P), (B, self.H)][: 1 + len(state)], (sum(self.sizes.values()) * B,)]
+        found = [tuple(t.shape) for t in (x, *state, *saved)]
+        if found != shapes or saved[0].dtype is not self.dtype or not saved[0].is_contiguous():
+            raise RuntimeError(f"expected saved tensors in {self.dtype} of {shapes}, got {found} in {saved[0].dtype}")
+
     def backward_pass(self) -> Back:
         if self.for_backward is None:
             self.for_backward = self._packed(LIBRARY.layernorm_prepare_backward)
@@ -108,6 +116,7 @@ class Back:
         layer = self.layer
         x, before = ready(input, layer.dtype), [ready(s, layer.dtype) for s in state]
         B, units = x.shape[0], layer.params[1].shape[0]
+        layer.check_saved(x, before, saved)
         arriving = [ready_or_none(g, layer.dtype) for g in grad_state]
         found = [torch.empty_like(x), *(torch.empty_like(s) for s in before)]
         dzx = x.new_empty(B, units)
@@ -132,9 +141,10 @@ class Back:
         joined = [None if column[0] is None else torch.cat(column) for column in zip(*self.steps, strict=True)]
         x, h, dzx, dzh, dh, m = joined
         d_params = {name: torch.empty_like(p, dtype=layer.dtype) for name, p in self._parameters()}
-        for name, d, factor in (("weight_ih", dzx, x), ("weight_hh", dzh, h), ("weight_hr", dh, m)):
-            if d is not None and factor is not None:
-                torch.mm(d.t(), factor, out=d_params[name])
+        with torch.autocast("cpu", enabled=False):  # a user may run the backward under it
+            for name, d, factor in (("weight_ih", dzx, x), ("weight_hh", dzh, h), ("weight_hr", dh, m)):
+                if d is not None and factor is not None:
+                    torch.mm(d.t(), factor, out=d_params[name])
         d_vectors = torch.empty(VECTORS, layer.params[1].shape[0], dtype=layer.dtype)
         call = layer.call(1, Given(), Made(d_vectors=d_vectors.data_ptr(), totals=self.totals.data_ptr()))
         LIBRARY.layernorm_recurrent_vectors(call, layer.dtype is torch.float64)

@@ -12,6 +12,7 @@ from ..formula import Recurrence
 from ..plain import kernel
 from ._recurrent import named, network_of
 from ._rnn import State
+from ._sites import Parameters
 
 
 class Step(NamedTuple):
@@ -54,7 +55,7 @@ class Back:
         return found
 
     def gradients(self) -> list[Tensor]:
-        grads = self.layer.network.gradients(*_joined(self.steps))
+        grads = _gradients(self.layer.p["weight_ih"], self.layer, self.steps)
         return [grads[name].to(self.layer.dtype) for name in self.layer.recurrence.parameter_names]
 
 
@@ -76,6 +77,12 @@ def _backward(
     dzx = layer.network.input_backward(activations, kept)
     found = [g.to(input.dtype) for g in (dzx[0] @ layer.p["weight_ih"], *previous)]
     return found, Step(x, before, activations, kept, dzx)
+
+
+@kernel
+def _gradients(weight: Tensor, layer: Prepared, steps: Sequence[Step]) -> Parameters:
+    """By name; ``weight`` tells the device."""
+    return layer.network.gradients(*_joined(steps))
 
 
 def _joined(parts: Sequence[Any]) -> Any:
