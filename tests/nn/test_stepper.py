@@ -1,7 +1,15 @@
 """A network step by step is the network over the sequence: values, every gradient, and what a step refuses."""
 
+import concurrent.futures
+import copy
+import gc
+import pickle
+import weakref
+
 import pytest
 import torch
+from torch.nn.utils import prune
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import layernorm as ln
 from layernorm.formula import PRESETS, Formula
@@ -194,10 +202,10 @@ def test_a_backward_under_autocast(engine):
 
 def test_hooks_may_not_spoil_what_was_saved():
     module, x = ln.LSTM(I, H), torch.randn(T, B, I)
-    for spoil in (lambda t: t.half(), lambda t: t[:1]):
+    for spoil in (lambda t: t.half(), lambda t: t[:1], lambda t: t.to("meta")):
         with torch.autograd.graph.saved_tensors_hooks(spoil, lambda t: t):
             output, _ = stepped(module, x, None)
-        with pytest.raises(RuntimeError, match=r"expected|sizes|shape|dtype"):
+        with pytest.raises(RuntimeError, match=r"expected|sizes|shape|dtype|device"):
             output.sum().backward()
 
 
@@ -252,6 +260,97 @@ def test_changed_parameters_are_refused(make):
     module.stepper()(x)
 
 
+def test_a_gradient_is_of_the_weights_that_the_step_had():
+    """Not of what lies in their memory later, which may not even be there."""
+    module, x = ln.LSTM(I, H), torch.randn(B, I)
+    expected = torch.autograd.grad(module(x[None])[0].sum(), list(module.parameters()))
+    output, _ = module.stepper()(x)
+    for p in module.parameters():
+        p.data = torch.full_like(p, float("nan"))  # torch does not count this as a change
+    got = torch.autograd.grad(output.sum(), list(module.parameters()))
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b)
+    module = ln.LSTM(64, 256)
+    output, _ = module.stepper()(torch.randn(3, 64))
+    module.share_memory()  # moves the weights
+    output.sum().backward()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
+def test_a_stepper_is_not_copied(copied):
+    with pytest.raises(TypeError, match="cannot be copied or pickled"):
+        copied(ln.LSTM(I, H).stepper())
+
+
+class Seen(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_dispatch_mode_around_the_backward_sees_its_operations():
+    """Plain equations are taken, for all steps or for those inside the mode."""
+    module, x = ln.GRU(I, H), torch.randn(T, B, I)
+    parameters = list(module.parameters())
+    expected = torch.autograd.grad(stepped(module, x, None)[0].sum(), parameters)
+    output, _ = stepped(module, x, None)
+    with Seen() as mode:
+        got = torch.autograd.grad(output.sum(), parameters)
+    assert any("aten.mm" in name or "aten.addmm" in name for name in mode.names)
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_stepper_is_freed_without_the_garbage_collector():
+    module = ln.GRU(I, H)
+    gc.collect()
+    gc.disable()
+    try:
+        step = module.stepper()
+        alive = weakref.ref(step._layers[0])
+        output, state = step(torch.randn(B, I))
+        output.sum().backward()
+        del step, output, state
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_threads_that_share_a_stepper_lose_no_gradient():
+    module = ln.RNN(1, 1)
+
+    def one(step):
+        return [g is None for g in torch.autograd.grad(step(torch.ones(1, 1))[0], list(module.parameters()))]
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for _ in range(50):
+            step = module.stepper()
+            assert not any(any(missing) for missing in pool.map(one, [step] * 8))
+
+
+def test_an_optimizer_that_steps_in_the_backward():
+    """The upper layer's parameters change while the lower one's gradients are still to come."""
+    module = ln.LSTM(I, H, num_layers=2)
+    for p in module.parameters():
+        optimizer = torch.optim.SGD([p], lr=0.1)
+        p.register_post_accumulate_grad_hook(lambda p, optimizer=optimizer: optimizer.step())
+    before = [p.clone() for p in module.parameters()]
+    stepped(module, torch.randn(T, B, I), None)[0].square().sum().backward()
+    assert all((a != b).any() for a, b in zip(before, module.parameters(), strict=True))
+
+
+def test_hooks_on_the_forward_are_refused():
+    for module in (ln.LSTM(I, H), ln.LSTMCell(I, H)):
+        name = next(name for name, _ in module.named_parameters() if name.startswith("weight_hh"))
+        prune.l1_unstructured(module, name, 0.5)
+        with pytest.raises(ValueError, match="hooks on its forward"):
+            module.stepper()
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -261,6 +360,12 @@ def test_changed_parameters_are_refused(make):
         (lambda: ln.LSTM(I, H).stepper()(torch.zeros(T, B, I)), ValueError, r"shape \[B, 4\], got \[5, 3, 4\]"),
         (lambda: ln.LSTM(I, H).stepper()([0.0]), TypeError, "input to be a Tensor, got list"),
         (lambda: ln.GRU(I, H).stepper()(torch.zeros(B, I), []), ValueError, "state to have 1 layers, got 0"),
+        (lambda: ln.GRU(I, H).stepper()(torch.zeros(B, I), torch.zeros(1, B, H)), TypeError, r"or step\.state\(hx\)"),
+        (
+            lambda: ln.LSTM(I, H, 2).stepper()(torch.zeros(B, I), (torch.zeros(2, B, H), torch.zeros(2, B, H))),
+            TypeError,
+            r"got tuple of \['Tensor', 'Tensor'\]",
+        ),
         (
             lambda: ln.GRU(I, H).stepper()(torch.zeros(B, I), [[torch.zeros(B, 7)]]),
             RuntimeError,

@@ -12,8 +12,9 @@ steps: there they are made.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -29,6 +30,8 @@ from ._recurrent_op import check
 class Steps:
     """One layer in one direction, a step a call.
 
+    The engine is chosen, and the weights are prepared, at the first step.
+
     Args:
         params: in the order of ``parameter_names``. They must not change while the steps are taken.
         recurrence: the equations.
@@ -39,17 +42,11 @@ class Steps:
     def __init__(
         self, params: Sequence[Tensor], recurrence: Recurrence, encoded: str, watched: Sequence[Tensor] | None = None
     ) -> None:
-        self.recurrence, self.encoded = recurrence, encoded
-        watched = (
-            [] if torch.compiler.is_compiling() else params if watched is None else watched
-        )  # a graph has no versions
-        self.watched = [t for t in watched if not t.is_inference()]
-        self.versions = [t._version for t in self.watched]
-        _, _, self.params = cast_by_autocast(params[0], [], params)
-        self.trained = any(p.requires_grad for p in self.params)
-        self.shared: Tensor | None = None
-        self.layer: PreparedLayer | None = None
-        self.passes: dict[int, BackwardPass] = {}
+        self.encoded = encoded
+        _, _, made = cast_by_autocast(params[0], [], params)
+        self.layer = _Layer(made, recurrence, params if watched is None else watched)
+        self.trained = any(p.requires_grad for p in made)
+        self.shared: tuple[_Collected, Tensor] | None = None
         self.checked: list[tuple[torch.Size, torch.dtype, torch.device]] = []
 
     def __call__(self, input: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
@@ -58,25 +55,53 @@ class Steps:
         Raises:
             RuntimeError: a shape, type or device does not fit, or the parameters have been changed.
         """
-        self.check_versions()
+        layer = self.layer
+        layer.check_versions()
         input, state, _ = cast_by_autocast(input, state, [])
-        if not plain([input, *state]) or not plain(self.params) or transforming():
-            return recurrent(input.unsqueeze(0), state, self.params, self.encoded)[1]
+        if not plain([input, *state]) or not plain(layer.params) or transforming():
+            return recurrent(input.unsqueeze(0), state, layer.params, self.encoded)[1]
         kinds = [(t.shape, t.dtype, t.device) for t in (input, *state)]
         if kinds != self.checked:
-            check(RecurrentArguments(input.unsqueeze(0), state, self.params, None, None, self.recurrence, False))
+            check(RecurrentArguments(input.unsqueeze(0), state, layer.params, None, None, layer.recurrence, False))
             self.checked = kinds
-        if self.layer is None:
-            engine = backends.engine(backends.choose("steps", input, self.encoded))
-            self.layer = engine.prepare(self.params, self.recurrence)
+        prepared = layer.prepared or self._prepare(input)
         if torch.is_grad_enabled() and (self.trained or input.requires_grad or any(s.requires_grad for s in state)):
+            return list(_Step.apply(*(self.shared or self._share()), input, *state))
+        return prepared.forward(input, state, False)[0]
+
+    def _prepare(self, input: Tensor) -> PreparedLayer:
+        engine = backends.engine(backends.choose("steps", input, self.encoded))
+        with _ONCE:
+            if self.layer.prepared is None:
+                self.layer.prepared = engine.prepare(self.layer.params, self.layer.recurrence)
+            return self.layer.prepared
+
+    def _share(self) -> tuple[_Collected, Tensor]:
+        with _ONCE:
             if self.shared is None:
-                self.shared = _Share.apply(self, *self.params)
-            return list(_Step.apply(self, self.shared, input, *state))
-        return self.layer.forward(input, state, False)[0]
+                collected = _Collected(self.layer)
+                self.shared = collected, _Share.apply(collected, *self.layer.params)
+            return self.shared
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a stepper cannot be copied or pickled: it belongs to its module's weights; make a new one")
+
+
+_ONCE = threading.Lock()  # several threads may take the first step
+
+
+class _Layer:
+    """The layer as its steps and their backwards need it; it does not know of `_Share`, whose node refers to it."""
+
+    def __init__(self, params: list[Tensor], recurrence: Recurrence, watched: Sequence[Tensor]) -> None:
+        self.params, self.recurrence = params, recurrence
+        self.prepared: PreparedLayer | None = None
+        in_graph = torch.compiler.is_compiling()  # where tensors have no versions
+        self.watched = [] if in_graph else [t for t in watched if not t.is_inference()]
+        self.versions = [t._version for t in self.watched]
 
     def check_versions(self) -> None:
-        """That no parameter has been changed in place.
+        """That no parameter has been changed in place, as far as torch counts changes.
 
         Raises:
             RuntimeError: one has.
@@ -87,16 +112,22 @@ class Steps:
                 "make a new one with stepper()"
             )
 
-    def backward_pass(self) -> BackwardPass:
-        """The one of the backward that autograd runs now."""
-        assert self.layer is not None
-        assert self.shared is not None
-        share = self.shared.grad_fn
+
+class _Collected:
+    """What the steps of one `_Share` leave for the parameters' gradients, by the backward that autograd runs."""
+
+    def __init__(self, layer: _Layer) -> None:
+        self.layer = layer
+        self.passes: dict[int, BackwardPass] = {}
+
+    def way_back(self, share: Any) -> BackwardPass:
+        """That of the backward that runs now; ``share``: the node of `_Share`."""
+        assert self.layer.prepared is not None
         if share is None or not torch._C._will_engine_execute_node(share):  # no parameter's gradient is asked for
-            return self.layer.backward_pass()
+            return self.layer.prepared.backward_pass()
         task = torch._C._current_graph_task_id()
         if task not in self.passes:
-            self.passes[task] = self.layer.backward_pass()
+            self.passes[task] = self.layer.prepared.backward_pass()
         return self.passes[task]
 
 
@@ -104,46 +135,50 @@ class _Share(torch.autograd.Function):
     """A tensor that stands for all parameters, side by side, and holds no number; backward, their gradients."""
 
     @staticmethod
-    def forward(ctx: Any, steps: Steps, *params: Tensor) -> Tensor:
+    def forward(ctx: Any, collected: _Collected, *params: Tensor) -> Tensor:
         ctx.set_materialize_grads(False)
-        ctx.steps = steps
+        ctx.collected = collected
         return params[0].new_empty(()).expand(sum(p.numel() for p in params))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
-        steps = ctx.steps
-        found = steps.passes.pop(torch._C._current_graph_task_id(), None)
+        params = ctx.collected.layer.params
+        found = ctx.collected.passes.pop(torch._C._current_graph_task_id(), None)
+        kinds = []
         if found is not None:
-            return None, *found.gradients()
-        if grad is None:
-            return None, *(None for _ in steps.params)
-        parts = grad.split([p.numel() for p in steps.params])  # every step was differentiated by plain equations
-        return None, *(part.view_as(p) for part, p in zip(parts, steps.params, strict=True))
+            kinds.append(found.gradients())
+        if grad is not None:  # of the steps that were differentiated by plain equations
+            parts = grad.split([p.numel() for p in params])
+            kinds.append([part.view_as(p) for part, p in zip(parts, params, strict=True)])
+        if not kinds:
+            return None, *(None for _ in params)
+        return None, *(sum(terms[1:], terms[0]) for terms in zip(*kinds, strict=True))
 
 
 class _Step(torch.autograd.Function):
     """One step: what stands for the parameters, the input and the state to the state after it."""
 
     @staticmethod
-    def forward(ctx: Any, steps: Steps, shared: Tensor, input: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, collected: _Collected, shared: Tensor, input: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        assert steps.layer is not None
-        after, saved = steps.layer.forward(input, state, True)
-        ctx.steps, ctx.n = steps, 1 + len(state)
+        assert collected.layer.prepared is not None
+        after, saved = collected.layer.prepared.forward(input, state, True)
+        ctx.collected, ctx.n = collected, 1 + len(state)
         ctx.save_for_backward(input, *state, *saved)
         return tuple(after)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        steps, n = ctx.steps, ctx.n
-        steps.check_versions()
+        layer, n = ctx.collected.layer, ctx.n
+        layer.check_versions()
         input, *rest = ctx.saved_tensors
         state, saved = rest[: n - 1], rest[n - 1 :]
-        if torch.is_grad_enabled() or transforming():
-            inputs = [input, *state, *steps.params]
-            found = gradients_of_equations(_equations(steps.recurrence, n), inputs, grads)
+        if torch.is_grad_enabled() or transforming() or not plain([input, *state]):
+            inputs = [input, *state, *layer.params]
+            found = gradients_of_equations(_equations(layer.recurrence, n), inputs, grads)
             return None, torch.cat([g.flatten() for g in found[n:]]), *found[:n]
-        return None, None, *steps.backward_pass().step(input, state, saved, grads)
+        way_back = ctx.collected.way_back(ctx.next_functions[0][0])
+        return None, None, *way_back.step(input, state, saved, grads)
 
 
 def _equations(recurrence: Recurrence, n: int) -> Callable[..., list[Tensor]]:

@@ -50,13 +50,14 @@ class Prepared:
         self.params = [p.detach() for p in params]
         self.sizes = saved_sizes(recurrence, self.H, self.P)
         self.two_streams = "saved_h" in self.sizes  # otherwise W x and U h are only added, and have one gradient
-        self.parameters = Parameters(self.params, recurrence, self.dtype)
         self.for_forward = self._packed(LIBRARY.layernorm_prepare_forward)
-        self.for_backward: Tensor | None = None  # until it is needed
+        self.for_backward: Tensor | None = None  # until a step is to have a gradient
 
     def _packed(self, function: Callable[[bytes, bool, int | None], int]) -> Tensor:
         """The weights as one direction of the computation takes them."""
-        packed = self.call(1, Given(0, 0, 0, 0, 0, *self.parameters.fields), Made(prepares=1))
+        parameters = Parameters(self.params, self.recurrence, self.dtype)
+        self.there = tuple(int(address != 0) for address in parameters.fields)
+        packed = self.call(1, Given(0, 0, 0, 0, 0, *parameters.fields), Made(prepares=1))
         double = self.dtype is torch.float64
         place = torch.empty(function(packed, double, None), dtype=torch.uint8)
         function(packed, double, place.data_ptr())
@@ -66,8 +67,9 @@ class Prepared:
         return pack(Sizes(1, B, self.I, self.H, self.P), self.recurrence, False, given, made)
 
     def given(self, x: Tensor, state: Sequence[Tensor]) -> Given:
+        """Of the parameters only whether they are there: a prepared call does not read them."""
         h0, c0 = pair(state)
-        return Given(x.data_ptr(), 0, self.I, h0, c0, *self.parameters.fields)
+        return Given(x.data_ptr(), 0, self.I, h0, c0, *self.there)
 
     def places(self, saved: Tensor, B: int) -> dict[str, int]:
         """Where the saved tensors are: one behind the other."""
@@ -79,6 +81,8 @@ class Prepared:
 
     def forward(self, input: Tensor, state: Sequence[Tensor], save: bool) -> tuple[list[Tensor], list[Tensor]]:
         dtype, B = self.dtype, input.shape[0]
+        if save and self.for_backward is None:  # now, of the weights that the forward has
+            self.for_backward = self._packed(LIBRARY.layernorm_prepare_backward)
         x, before = ready(input, dtype), [ready(s, dtype) for s in state]
         after = [s.new_empty(s.shape) for s in before]
         h_n, c_n = pair(after)
@@ -92,13 +96,15 @@ class Prepared:
         """That these are a step's own tensors: a hook on saved tensors can put others in their place."""
         B = x.shape[0]
         shapes = [*[(B, self.I), (B, self.P), (B, self.H)][: 1 + len(state)], (sum(self.sizes.values()) * B,)]
-        found = [tuple(t.shape) for t in (x, *state, *saved)]
-        if found != shapes or saved[0].dtype is not self.dtype or not saved[0].is_contiguous():
-            raise RuntimeError(f"expected saved tensors in {self.dtype} of {shapes}, got {found} in {saved[0].dtype}")
+        tensors = (x, *state, *saved)
+        found = [tuple(t.shape) for t in tensors]
+        fits = all(t.is_cpu for t in tensors) and saved[0].dtype is self.dtype and saved[0].is_contiguous()
+        if found != shapes or not fits:
+            given = f"{found} on {[str(t.device) for t in tensors]}, the last in {saved[0].dtype}"
+            raise RuntimeError(f"expected saved tensors of {shapes} on the CPU, the last in {self.dtype}, got {given}")
 
     def backward_pass(self) -> Back:
-        if self.for_backward is None:
-            self.for_backward = self._packed(LIBRARY.layernorm_prepare_backward)
+        assert self.for_backward is not None, "a step's forward has made it"
         return Back(self, self.for_backward)
 
 

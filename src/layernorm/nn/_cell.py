@@ -59,6 +59,7 @@ class RecurrentCell(Normalised):
 
     def stepper(self) -> CellStepper:
         """This cell with its weights prepared once, to be called step by step (`CellStepper`)."""
+        self._check_hooks()
         return CellStepper(self, self._read(self._names))
 
     def _once(self, input: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
@@ -100,8 +101,9 @@ class RecurrentCell(Normalised):
 class CellStepper:
     """A cell with its weights prepared once and their gradients computed once, made by its ``stepper()``.
 
-    It is called as the cell is. Make a new one for every forward pass. It refuses to go on when the parameters have
-    been changed.
+    It is called as the cell is. Make a new one for every forward pass, under the same autocast as its steps. It refuses
+    to go on when the parameters have been changed, as far as torch counts changes: fused optimizers' and those of
+    ``.data`` are not seen.
 
     Example::
 

@@ -64,6 +64,21 @@ class Normalised(torch.nn.Module):
         own = self._parameters
         return [p if (p := own.get(name)) is not None else getattr(self, name) for name in names]
 
+    def _leaves(self, suffix: str) -> list[Tensor]:
+        """The parameters themselves of one layer and direction, also those of which weight norm makes weights."""
+        names = {name: name.split(".")[-2 if "." in name else -1] for name, _ in self.named_parameters()}
+        return [p for name, p in self.named_parameters() if names[name].endswith(suffix)]
+
+    def _check_hooks(self) -> None:
+        """That no hook would have to run before a step: a stepper calls none.
+
+        Raises:
+            ValueError: the module has hooks on its forward, as pruning adds.
+        """
+        if self._forward_pre_hooks or self._forward_hooks:
+            name = type(self).__name__
+            raise ValueError(f"{name}.stepper: {name} has hooks on its forward (pruning has), which no step would run")
+
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Weights as torch draws them, U(-1/sqrt(H), 1/sqrt(H)); gains ``gain_init``, biases 0; without norm and under

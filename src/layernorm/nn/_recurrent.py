@@ -138,13 +138,15 @@ class Recurrent(Normalised):
         """This network one step a call, for a step's input that depends on the output before it (`Stepper`).
 
         Raises:
-            ValueError: the network is bidirectional, or has batch norm, whose statistics are of whole sequences.
+            ValueError: the network is bidirectional, or has batch norm, whose statistics are of whole sequences, or has
+                hooks on its forward.
         """
         name = type(self).__name__
         if self.bidirectional:
             raise ValueError(f"{name}.stepper: a bidirectional network needs the whole sequence")
         if self.norm == "batch":
             raise ValueError(f"{name}.stepper: batch norm has statistics of whole sequences; call the module itself")
+        self._check_hooks()
         return Stepper(self)
 
     def _run(self, input: Any, hx: Any, lengths: Tensor | list[int] | None, reset: Tensor | None) -> tuple[Any, State]:
@@ -271,7 +273,8 @@ class Stepper:
     The weights are prepared once, before the first step, and their gradients are computed once, for all steps together.
     A loop over the module itself does both at every step.
 
-    Make a new stepper for every forward pass. It refuses to go on when the parameters have been changed.
+    Make a new stepper for every forward pass, under the same autocast as its steps. It refuses to go on when the
+    parameters have been changed, as far as torch counts changes: fused optimizers' and those of ``.data`` are not seen.
 
     Example::
 
@@ -283,8 +286,10 @@ class Stepper:
 
     def __init__(self, module: Recurrent) -> None:
         self.module = module
-        of_all = (module.recurrence, module._encoded, list(module.parameters()))
-        self._layers = [Steps(module._parameters_of(suffix), *of_all) for suffix in module._suffixes]
+        self._layers = [
+            Steps(module._parameters_of(suffix), module.recurrence, module._encoded, module._leaves(suffix))
+            for suffix in module._suffixes
+        ]
 
     def __call__(self, input: Tensor, state: LayerStates | None = None) -> tuple[Tensor, LayerStates]:
         """One step of all layers.
@@ -309,6 +314,12 @@ class Stepper:
             )
         if state is None:
             state = [[input.new_zeros(len(input), size) for size in module._state_sizes] for _ in self._layers]
+        parts, known = len(module._state_names), (list, tuple)
+        if not isinstance(state, known) or not all(isinstance(of, known) and len(of) == parts for of in state):
+            raise TypeError(
+                f"{name}.stepper: expected state to be what the last call returned, or step.state(hx); "
+                f"got {type(state).__name__} of {[type(of).__name__ for of in state]}"
+            )
         if len(state) != len(self._layers):
             raise ValueError(f"{name}.stepper: expected state to have {len(self._layers)} layers, got {len(state)}")
         after: LayerStates = []
