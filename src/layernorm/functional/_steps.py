@@ -26,6 +26,8 @@ from ._bind import gradients_of_equations, plain, transforming
 from ._recurrent import cast_by_autocast, recurrent
 from ._recurrent_op import check
 
+Kinds = list[tuple[torch.Size, torch.dtype, torch.device]]
+
 
 class Steps:
     """One layer in one direction, a step a call.
@@ -47,7 +49,7 @@ class Steps:
         self.layer = _Layer(made, recurrence, params if watched is None else watched)
         self.trained = any(p.requires_grad for p in made)
         self.shared: tuple[_Collected, Tensor] | None = None
-        self.checked: list[tuple[torch.Size, torch.dtype, torch.device]] = []
+        self.checked: Kinds = []
 
     def __call__(self, input: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
         """From (B, I) and the state before the step, h (B, P) and in an LSTM c (B, H), to the state after it.
@@ -60,7 +62,7 @@ class Steps:
         input, state, _ = cast_by_autocast(input, state, [])
         if not plain([input, *state]) or not plain(layer.params) or transforming():
             return recurrent(input.unsqueeze(0), state, layer.params, self.encoded)[1]
-        kinds = [(t.shape, t.dtype, t.device) for t in (input, *state)]
+        kinds = _kinds(input, *state)
         if kinds != self.checked:
             check(RecurrentArguments(input.unsqueeze(0), state, layer.params, None, None, layer.recurrence, False))
             self.checked = kinds
@@ -163,22 +165,29 @@ class _Step(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         assert collected.layer.prepared is not None
         after, saved = collected.layer.prepared.forward(input, state, True)
-        ctx.collected, ctx.n = collected, 1 + len(state)
+        ctx.collected, ctx.kinds = collected, _kinds(input, *state)
         ctx.save_for_backward(input, *state, *saved)
         return tuple(after)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        layer, n = ctx.collected.layer, ctx.n
+        layer, n = ctx.collected.layer, len(ctx.kinds)
         layer.check_versions()
         input, *rest = ctx.saved_tensors
         state, saved = rest[: n - 1], rest[n - 1 :]
+        if _kinds(input, *state) != ctx.kinds:  # a hook on saved tensors can do that
+            raise RuntimeError(f"expected input and state of {ctx.kinds}, as saved, got {_kinds(input, *state)}")
         if torch.is_grad_enabled() or transforming() or not plain([input, *state]):
             inputs = [input, *state, *layer.params]
             found = gradients_of_equations(_equations(layer.recurrence, n), inputs, grads)
             return None, torch.cat([g.flatten() for g in found[n:]]), *found[:n]
         way_back = ctx.collected.way_back(ctx.next_functions[0][0])
         return None, None, *way_back.step(input, state, saved, grads)
+
+
+def _kinds(*tensors: Tensor) -> Kinds:
+    """What is checked of tensors: shape, type and device."""
+    return [(t.shape, t.dtype, t.device) for t in tensors]
 
 
 def _equations(recurrence: Recurrence, n: int) -> Callable[..., list[Tensor]]:
