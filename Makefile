@@ -52,7 +52,7 @@ sanitize:
 	for isa in $(SETS); do \
 	  LAYERNORM_ISA=$$isa OMP_NUM_THREADS=2 ASAN_OPTIONS=detect_leaks=0 \
 	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
-	  build/sanitize/bin/python -m pytest -q -p no:cacheprovider -m 'not long' tests/native || exit 1; done
+	  build/sanitize/bin/python -m pytest -q -p no:cacheprovider -m 'not long' tests/native tests/nn/test_stepper.py || exit 1; done
 
 # Every kernel once or a few times; without PyTorch's allocator, so that memory ends where a tensor does.
 sanitize-gpu:

@@ -50,7 +50,8 @@ def _explain(a: RecurrentArguments) -> None:
     input, state, params, recurrence = a.input, a.state, a.params, a.recurrence
     op, names = recurrence.network.lower(), recurrence.parameter_names
     if len(params) != len(names) or len(state) != len(recurrence.state_names):
-        raise RuntimeError(f"{op}: expected parameters {list(names)} and state {list(recurrence.state_names)}")
+        expected_names = f"parameters {list(names)} and state {list(recurrence.state_names)}"
+        raise RuntimeError(f"{op}: expected {expected_names}, got {len(params)} and {len(state)} tensors")
     if input.dim() != 3 or params[0].dim() != 2 or params[1].dim() != 2:
         got = [list(t.shape) for t in (input, params[0], params[1])]
         raise RuntimeError(f"{op}: expected input [T, B, I], weight_ih and weight_hh with 2 dimensions, got {got}")

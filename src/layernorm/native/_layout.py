@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from ..engine import term_indices
-from ..engine import vector_gradients as vector_gradients
 from ..formula import GATES, Recurrence
 from ._library import LIBRARY
 

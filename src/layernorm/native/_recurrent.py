@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..engine import RecurrentArguments
+from ..engine import RecurrentArguments, vector_gradients
 from ._layout import (
     VECTORS,
     Given,
@@ -22,7 +22,6 @@ from ._layout import (
     ready_or_none,
     run,
     saved_sizes,
-    vector_gradients,
 )
 from ._library import LIBRARY
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..engine import vector_gradients
 from ..formula import GATES, Recurrence
 from ._layout import (
     VECTORS,
@@ -23,7 +24,6 @@ from ._layout import (
     ready_or_none,
     run,
     saved_sizes,
-    vector_gradients,
 )
 from ._library import LIBRARY
 
@@ -48,7 +48,8 @@ class Prepared:
         (units, self.I), (_, self.P) = params[0].shape, params[1].shape
         self.H = units // GATES[recurrence.network]
         self.params = [p.detach() for p in params]
-        self.sizes = saved_sizes(recurrence, self.H, self.P)
+        self.sizes = dict(saved_sizes(recurrence, self.H, self.P))
+        self.sizes.pop("saved_output")  # of the steps before, and there are none in one call
         self.two_streams = "saved_h" in self.sizes  # otherwise W x and U h are only added, and have one gradient
         self.for_forward = self._packed(LIBRARY.layernorm_prepare_forward)
         self.for_backward: Tensor | None = None  # until a step is to have a gradient
@@ -71,7 +72,7 @@ class Prepared:
         h0, c0 = pair(state)
         return Given(x.data_ptr(), 0, self.I, h0, c0, *self.there)
 
-    def places(self, saved: Tensor, B: int) -> dict[str, int]:
+    def addresses(self, saved: Tensor, B: int) -> dict[str, int]:
         """Where the saved tensors are: one behind the other."""
         found, at = {}, saved.data_ptr()
         for name, size in self.sizes.items():
@@ -87,8 +88,8 @@ class Prepared:
         after = [s.new_empty(s.shape) for s in before]
         h_n, c_n = pair(after)
         saved = [x.new_empty(sum(self.sizes.values()) * B)] if save else []
-        places = self.places(saved[0], B) if save else {}
-        made = Made(output=h_n, h_n=h_n, c_n=c_n, prepared=self.for_forward.data_ptr(), **places)
+        addresses = self.addresses(saved[0], B) if save else {}
+        made = Made(output=h_n, h_n=h_n, c_n=c_n, prepared=self.for_forward.data_ptr(), **addresses)
         run(LIBRARY.layernorm_recurrent_forward, self.call(B, self.given(x, before), made), dtype, x.shape)
         return after if self.type is dtype else [s.to(self.type) for s in after], saved
 
@@ -130,7 +131,7 @@ class Back:
         made = Made(
             d_h_n=d_h_n, d_c_n=d_c_n, d_x=found[0].data_ptr(), d_h0=d_h0, d_c0=d_c0, prepared=self.prepared.data_ptr(),
             d_zx=dzx.data_ptr(), d_zh=dzh.data_ptr() if layer.two_streams else 0, m=pointer(m),
-            totals=self.totals.data_ptr(), **layer.places(saved[0], B),
+            totals=self.totals.data_ptr(), **layer.addresses(saved[0], B),
         )  # fmt: skip
         run(LIBRARY.layernorm_recurrent_backward, layer.call(B, layer.given(x, before), made), layer.dtype, x.shape)
         dh = None
@@ -143,7 +144,8 @@ class Back:
         layer = self.layer
         joined = [None if column[0] is None else torch.cat(column) for column in zip(*self.steps, strict=True)]
         x, h, dzx, dzh, dh, m = joined
-        d_params = {name: torch.empty_like(p, dtype=layer.dtype) for name, p in self._parameters()}
+        named = zip(layer.recurrence.parameter_names, layer.params, strict=True)
+        d_params = {name: torch.empty_like(p, dtype=layer.dtype) for name, p in named}
         with torch.autocast("cpu", enabled=False):  # a user may run the backward under it
             for name, d, factor in (("weight_ih", dzx, x), ("weight_hh", dzh, h), ("weight_hr", dh, m)):
                 if d is not None and factor is not None:
@@ -153,9 +155,6 @@ class Back:
         LIBRARY.layernorm_recurrent_vectors(call, layer.dtype is torch.float64)
         vector_gradients(d_vectors, list(d_params.values()), layer.recurrence)
         return [d.to(layer.type) for d in d_params.values()]
-
-    def _parameters(self) -> list[tuple[str, Tensor]]:
-        return list(zip(self.layer.recurrence.parameter_names, self.layer.params, strict=True))
 
 
 def prepare(params: Sequence[Tensor], recurrence: Recurrence) -> Prepared:

@@ -145,7 +145,7 @@ template <class T> struct BackwardPass : Sequence<T> {
         if (n.projected) S::multiply({dht + in_block(t, b0) * W, 1, 0, R, W}, S::hr, part.dm, 0, M, M);
         for (i64 b = b0; b < b1; ++b) {
             if (S::active(t, b)) row(t, b, part.dm + (b - b0) * M, part);
-            else nothing(t, b, part);
+            else nothing(t, b);
         }
         S::multiply({dzh + in_block(t, b0) * Z, 1, 0, R, Z}, S::hh, part.through, 0, W, W);
         for (i64 b = b0; b < b1; ++b) {
@@ -208,14 +208,10 @@ template <class T> struct BackwardPass : Sequence<T> {
     }
 
     // A row that did not take the step gives nothing to any sum, whatever its x holds.
-    void nothing(i64 t, i64 b, Part& part) {
+    void nothing(i64 t, i64 b) {
         const i64 q = in_block(t, b);
         memset(dzx + q * Z, 0, Z * sizeof(T));
         memset(dzh + q * Z, 0, Z * sizeof(T));
-        if (deferred()) {
-            memset(part.temporary, 0, Hp * sizeof(T));
-            return hand_over(t * B + b, q, part.temporary);
-        }
         spread(x_panels, q, nullptr, I);
         spread(h_panels, q, nullptr, P);
         if (n.projected) spread(m_panels, q, nullptr, H);

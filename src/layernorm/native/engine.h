@@ -42,7 +42,8 @@ struct Recurrent {
     const void *d_output, *d_h_n, *d_c_n;
     void *d_x, *d_h0, *d_c0, *d_w_ih, *d_w_hh, *d_w_hr;
     void *d_vectors;         // [VECTORS][G*H]
-    // Steps one by one, whose parameters are packed once and whose weights' gradients are one product at the end.
+    // Steps one by one, whose parameters are packed once and whose weights' gradients are one product at the end. With
+    // `totals` a call has no lengths.
     const void *prepared;    // packed parameters, or null: the call packs them itself
     int64_t prepares;        // this call packs parameters for others
     void *d_zx, *d_zh;       // [T][B][G*H]; two streams, or d_zh is null
