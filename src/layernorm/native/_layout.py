@@ -48,14 +48,8 @@ def pair(state: Sequence[Tensor]) -> tuple[int, int]:
     return state[0].data_ptr(), state[1].data_ptr() if len(state) > 1 else 0
 
 
-class Sizes(NamedTuple):
-    """T, B, I, H, P."""
-
-    T: int
-    B: int
-    I: int  # noqa: E741
-    H: int
-    P: int
+Sizes = tuple[int, int, int, int, int]
+"""T, B, I, H, P."""
 
 
 class Given(NamedTuple):
@@ -146,7 +140,7 @@ def run(function: Callable[[bytes, bool], int], packed: bytes, dtype: torch.dtyp
 def saved_sizes(recurrence: Recurrence, H: int, P: int) -> dict[str, int]:
     """How many numbers the forward saves for each step and row, by the names in `Made`."""
     found = (ctypes.c_int64 * 5)()
-    LIBRARY.layernorm_recurrent_saved(pack(Sizes(1, 1, 1, H, P), recurrence, False, Given(), Made()), found)
+    LIBRARY.layernorm_recurrent_saved(pack((1, 1, 1, H, P), recurrence, False, Given(), Made()), found)
     names = ("saved_x", "saved_h", "saved_c", "saved_statistics", "saved_output")
     return {name: size for name, size in zip(names, found, strict=True) if size}
 
@@ -160,15 +154,19 @@ class Parameters:
 
     def __init__(self, params: Sequence[Tensor], recurrence: Recurrence, dtype: torch.dtype) -> None:
         self.kept: list[Tensor] = []  # until the kernel has run
-        places = term_indices(recurrence)
-        self.fields = tuple([self._pointer([params[k] for k in terms], dtype) for terms in places])
+        self.fields: list[int] = []
+        for terms in term_indices(recurrence):
+            address = 0
+            if terms:
+                total = params[terms[0]]
+                if len(terms) > 1 or total.dtype is not dtype or not total.is_contiguous() or total.is_neg():
+                    total = self._sum([params[k] for k in terms], dtype)
+                address = total.data_ptr()
+            self.fields.append(address)
 
-    def _pointer(self, terms: list[Tensor], dtype: torch.dtype) -> int:
-        if not terms:
-            return 0
+    def _sum(self, terms: list[Tensor], dtype: torch.dtype) -> Tensor:
         total = ready(terms[0], dtype)
         for term in terms[1:]:
             total = total + ready(term, dtype)
-        if total is not terms[0]:
-            self.kept.append(total)
-        return total.data_ptr()
+        self.kept.append(total)
+        return total

@@ -13,7 +13,6 @@ from ._layout import (
     Given,
     Made,
     Parameters,
-    Sizes,
     computed,
     pack,
     pair,
@@ -32,10 +31,11 @@ class _Tensors:
     def __init__(self, a: RecurrentArguments) -> None:
         self.dtype = dtype = computed(a.input.dtype)
         x = (a.input if a.input.dtype is dtype else a.input.to(dtype)).resolve_neg()
-        self.sizes = Sizes(*a.sizes)
-        if x.stride(2) != 1 and self.sizes.I > 1:
+        self.sizes = a.sizes
+        x_t, x_b, step = x.stride()
+        if step != 1 and x.shape[2] > 1:
             x = x.contiguous()
-        x_t, x_b, _ = x.stride()
+            x_t, x_b, _ = x.stride()
         self.x, self.state = x, [ready(s, dtype) for s in a.state]
         self.parameters = Parameters(a.params, a.recurrence, dtype)
         self.lengths = None if a.lengths is None else a.lengths.to(torch.int64).contiguous()
@@ -50,9 +50,11 @@ def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
     T, B, _, H, P = tensors.sizes
     output = tensors.x.new_empty((T, B, P))
     final = [torch.empty_like(s, dtype=tensors.dtype, memory_format=torch.contiguous_format) for s in a.state]
-    saved = recurrent_saved(a) if save else []
-    kept = dict(zip(saved_sizes(a.recurrence, H, P), [s.data_ptr() for s in saved], strict=True)) if save else {}
-    made = Made(output.data_ptr(), *pair(final), **kept)
+    made, saved = Made(output.data_ptr(), *pair(final)), list[Tensor]()
+    if save:
+        saved = recurrent_saved(a)
+        addresses = zip(saved_sizes(a.recurrence, H, P), [s.data_ptr() for s in saved], strict=True)
+        made = made._replace(**dict(addresses))
     packed = pack(tensors.sizes, a.recurrence, a.reverse, tensors.given, made)
     run(LIBRARY.layernorm_recurrent_forward, packed, tensors.dtype, tensors.x.shape)
     if tensors.dtype is a.input.dtype:

@@ -15,7 +15,6 @@ from ._layout import (
     Given,
     Made,
     Parameters,
-    Sizes,
     computed,
     pack,
     pair,
@@ -65,7 +64,7 @@ class Prepared:
         return place
 
     def call(self, B: int, given: Given, made: Made) -> bytes:
-        return pack(Sizes(1, B, self.I, self.H, self.P), self.recurrence, False, given, made)
+        return pack((1, B, self.I, self.H, self.P), self.recurrence, False, given, made)
 
     def given(self, x: Tensor, state: Sequence[Tensor]) -> Given:
         """Of the parameters only whether they are there: a prepared call does not read them."""
