@@ -42,7 +42,7 @@ def pytest_configure(config):
 
 def patch_once_a_launch():
     """The interpreter puts its own functions into triton.language for a launch, and again for every function that the
-    kernel calls. The second time changes nothing and takes half of the tests' time."""
+    kernel calls. The second time changes nothing and took a third of the tests' time."""
     import triton.language as tl
     from triton.runtime import interpreter
 
