@@ -364,8 +364,10 @@ def test_hooks_on_the_forward_are_refused():
         (
             lambda: ln.LSTM(I, H, 2).stepper()(torch.zeros(B, I), (torch.zeros(2, B, H), torch.zeros(2, B, H))),
             TypeError,
-            r"got tuple of \['Tensor', 'Tensor'\]",
+            "got tuple with Tensor",
         ),
+        (lambda: ln.GRU(I, H).stepper()(torch.zeros(B, I), 3), TypeError, "for each layer; got int"),
+        (lambda: ln.GRU(I, H).stepper()(torch.zeros(B, I), [[None]]), TypeError, "got list with list"),
         (
             lambda: ln.GRU(I, H).stepper()(torch.zeros(B, I), [[torch.zeros(B, 7)]]),
             RuntimeError,

@@ -278,8 +278,8 @@ class Stepper:
 
     Example::
 
-        step, state = lstm.stepper(), None
-        for _ in range(T):
+        step, state, output = lstm.stepper(), None, torch.zeros(B, H)
+        for frame in frames:
             output, state = step(torch.cat([frame, output], 1), state)
         hx = step.hx(state)
     """
@@ -314,12 +314,7 @@ class Stepper:
             )
         if state is None:
             state = [[input.new_zeros(len(input), size) for size in module._state_sizes] for _ in self._layers]
-        parts, known = len(module._state_names), (list, tuple)
-        if not isinstance(state, known) or not all(isinstance(of, known) and len(of) == parts for of in state):
-            raise TypeError(
-                f"{name}.stepper: expected state to be what the last call returned, or step.state(hx); "
-                f"got {type(state).__name__} of {[type(of).__name__ for of in state]}"
-            )
+        self._check_state(state)
         if len(state) != len(self._layers):
             raise ValueError(f"{name}.stepper: expected state to have {len(self._layers)} layers, got {len(state)}")
         after: LayerStates = []
@@ -329,6 +324,18 @@ class Stepper:
             after.append(layer(input, before))
             input = after[-1][0]
         return input, after
+
+    def _check_state(self, state: Any) -> None:
+        """That it has layers with the parts of a state, of which `functional.Steps` checks shapes."""
+        parts, known = len(self.module._state_names), (list, tuple)
+        layers = state if isinstance(state, known) else [None]
+        for layer in layers:
+            if not isinstance(layer, known) or len(layer) != parts or not all(isinstance(s, Tensor) for s in layer):
+                given = f"{type(state).__name__} with {type(layer).__name__}"
+                raise TypeError(
+                    f"{type(self.module).__name__}.stepper: expected state to be what the last call returned, or "
+                    f"step.state(hx): a list with {parts} tensors for each layer; got {given}"
+                )
 
     def state(self, hx: Any) -> LayerStates:
         """The module's ``hx``, h ``(L, B, P)`` and in an LSTM c ``(L, B, H)``, as this stepper takes it."""
