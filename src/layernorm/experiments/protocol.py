@@ -110,6 +110,9 @@ class State:
     seconds: float = 0.0  # of wall time, over all starts
     train_seconds: float = 0.0  # of these, in updates
     losses: int = 0  # updates in the running training loss
+    first_gradient_norm: float = 0.0  # of update 0, before anything is clipped
+    kept_update: int = 0  # after which the kept model was evaluated; 0: none is kept yet
+    kept_score: float = 0.0  # its value of the metric that `Task.keep` names
     metrics: dict[str, float] = field(default_factory=dict)  # of the last evaluation
 
 
@@ -129,6 +132,9 @@ class Task:
         seen: updates -> training cases seen.
         shown: by metric, how the progress display shows it: `test error {:.2%}`. Where there is room for one, the last.
         before_step: called with the bare model between the backward pass and the step: gradient clipping.
+        keep: the metric whose highest value's model is kept, the first of equals; None: the last model is.
+        test: (the bare model with the kept weights, in evaluation mode) -> metrics, and tensors that stay with the run,
+            such as one value a test case. Called once, at the end.
     """
 
     model: nn.Module
@@ -141,6 +147,8 @@ class Task:
     seen: Callable[[int], int]
     shown: Mapping[str, str]
     before_step: Callable[[nn.Module], None] | None = None
+    keep: str | None = None
+    test: Callable[[nn.Module], tuple[dict[str, float], dict[str, Tensor]]] | None = None
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,9 @@ def prepare(source: Source, origin: Path | None) -> tuple[Path, dict[str, Any]]:
         assert path is not None
         for other in source.spellings(name):  # an older copy under another spelling would be found first
             (folder / other).unlink(missing_ok=True)
-        write_atomic(folder / path.name, path.read_bytes())
+        place = folder / path.relative_to(origin)
+        make_folder(place.parent)
+        write_atomic(place, path.read_bytes())
     return folder, facts
 
 

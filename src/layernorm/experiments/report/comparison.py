@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ..errors import RunError
@@ -16,14 +16,22 @@ from .variants import unequal, unfinished, variants
 NORMS = {
     "none": "baseline",
     "layer": "layer norm",
+    "layer-channels": "layer norm over channels",
     "batch": "batch norm",
     "rms": "RMS norm",
     "weight": "weight norm",
+    "group": "group norm",
 }
 """The norms in the order of showing, with their names in figures and tables."""
 
 Group = list[Run]
 """Runs that differ in the seed alone."""
+
+RATE = "learning_rate"
+"""The option of which each norm may be given its own best value."""
+
+Score = Callable[[Run], float]
+"""What a learning rate is chosen by: lower is better. It must not look at test cases."""
 
 Key = TypeVar("Key")
 
@@ -35,12 +43,14 @@ class Block:
     Attributes:
         label: the value of the option that blocks differ in, and the mark; may be empty.
         mark: of the variant, `(a)`, `(b)` and so on; empty if there is one.
-        groups: runs that have records, by norm.
+        groups: runs that have records, by norm; if learning rates are compared, those at the norm's best one.
+        rates: if learning rates are compared, the runs of every norm by learning rate, from low to high.
     """
 
     label: str
     mark: str
     groups: dict[str, Group]
+    rates: dict[str, dict[float, Group]] = field(default_factory=dict)
 
     def has(self, *norms: str) -> bool:
         """Whether it has runs of all these norms."""
@@ -80,24 +90,32 @@ class Block:
         return self.groups[norms[0]][0].records[count - 1]["update"], values
 
 
-def compare(runs: Sequence[Run], by: str | None = None, descending: bool = False) -> tuple[list[Block], list[str]]:
+def compare(
+    runs: Sequence[Run], by: str | None = None, descending: bool = False, choose: Score | None = None
+) -> tuple[list[Block], list[str]]:
     """Sorts runs into blocks.
 
     Args:
         by: an option besides norm and seed whose values are apart in tables and figures.
         descending: the block with its largest value first.
+        choose: if given, runs at several learning rates are compared each norm at its own best one: the rate with the
+            lowest mean of this over seeds. Without it, runs at different rates are different variants.
 
     Returns:
         the blocks that have records, and the status lines: what is unfinished or unequal, and what the marks mean.
     """
-    row = ["norm", *([by] if by else [])]
+    row = ["norm", *([by] if by else []), *([RATE] if choose else [])]
     apart = variants(runs, row)
     values = sorted({run.config[by] for run in runs}, reverse=descending) if by else [""]
     blocks = []
     for value in values:
         for item in apart:
             here = [run for run in item.runs if not by or run.config[by] == value]
-            blocks.append(Block(f"{value} {item.mark}".strip(), item.mark, _by_norm(here)))
+            groups, rates = _by_norm(here), {}
+            if choose is not None:
+                rates = {norm: _by_rate(group) for norm, group in groups.items()}
+                groups = {norm: found[best_rate(found, choose)] for norm, found in rates.items()}
+            blocks.append(Block(f"{value} {item.mark}".strip(), item.mark, groups, rates))
     status = [*unfinished(runs), *unequal(runs, apart=(*row, "seed"))]
     status += [f"Rows marked {item.mark}: {item.options}." for item in apart if item.mark]
     return [block for block in blocks if block.groups], status
@@ -108,6 +126,20 @@ def _by_norm(runs: Iterable[Run]) -> dict[str, Group]:
     able = [run for run in runs if run.records]
     groups = {norm: [run for run in able if run.config["norm"] == norm] for norm in NORMS}
     return {norm: group for norm, group in groups.items() if group}
+
+
+def _by_rate(runs: Iterable[Run]) -> dict[float, Group]:
+    found: dict[float, Group] = {}
+    for run in sorted(runs, key=lambda run: run.config[RATE]):
+        found.setdefault(run.config[RATE], []).append(run)
+    return found
+
+
+def best_rate(rates: Mapping[float, Group], score: Score) -> float:
+    """The learning rate with the lowest mean score, among those that the most runs have finished."""
+    finished = {rate: sum(run.done for run in group) for rate, group in rates.items()}
+    able = [rate for rate in rates if finished[rate] == max(finished.values())]
+    return min(able, key=lambda rate: statistics.fmean(map(score, rates[rate])))
 
 
 def curve(runs: Sequence[Run], metric: str, label: str, style: Style, x: str = "epoch") -> Curve:

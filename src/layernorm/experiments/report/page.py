@@ -29,9 +29,11 @@ STYLES = {
     # Okabe and Ito's palette; the dashes tell the lines apart without any colour
     "none": Style("#000000", (0, (1, 1.2))),
     "layer": Style("#D55E00", "solid"),
+    "layer-channels": Style("#E69F00", (0, (7, 1.4))),
     "batch": Style("#0072B2", (0, (5, 1.6))),
     "weight": Style("#009E73", (0, (5, 1.4, 1, 1.4))),
     "rms": Style("#CC79A7", (0, (2.4, 1))),
+    "group": Style("#56B4E9", (0, (3, 1, 1, 1, 1, 1))),
 }
 """The style of each norm's curve, the same in every figure."""
 

@@ -8,6 +8,15 @@ from collections.abc import Sequence
 from ..runs.folder import Run
 
 
+SEEDS, RATES = 3, 3
+"""A verdict takes so many seeds a side, and so many learning rates for each norm."""
+
+RULE = (
+    f"A verdict needs {SEEDS} seeds a side, each norm at the best of {RATES} learning rates chosen on validation, and "
+    "the worst seed of one side ahead of the best of the other; anything else is undecided."
+)
+
+
 def order(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> str:
     """The verdict on pairs of values over seeds, lower being better, if the paper claims that the first are lower."""
     ahead = [max(a) < min(b) for a, b in zip(first, second, strict=True)]
@@ -25,17 +34,25 @@ def order(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -
     return f"{side} at {count} of {len(ahead)}, {none} at the others"
 
 
-def too_little(*groups: Sequence[Run], unit: str = "epoch") -> str | None:
+def too_little(*groups: Sequence[Run], unit: str = "epoch", rates: int | None = None) -> str | None:
     """Why some runs allow no verdict; None if they do.
 
     Args:
         groups: each of runs that differ in the seed alone.
         unit: what a record is called.
+        rates: the lowest number of learning rates that a norm was given; None if that is not asked.
     """
-    lacking = ["one seed"] if min(map(len, groups)) < 2 else []
+    seeds = min(map(len, groups))
+    lacking = [_counted(seeds, "seed")] if seeds < SEEDS else []
+    if rates is not None and rates < RATES:
+        lacking.append(_counted(rates, "learning rate"))
     if min(len(run.records) for group in groups for run in group) < 2:
         lacking.append(f"one {unit}")
     return f"no verdict from {' and '.join(lacking)}" if lacking else None
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"one {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:

@@ -4,6 +4,7 @@ config.json             the experiment's name and the configuration
 environment.json        versions, processor, commit, data set fingerprint, command; one entry a start
 records.jsonl           one line an evaluation
 checkpoint.safetensors  the newest state
+test.safetensors        what the test of a finished run found of every case, if its experiment keeps that
 result.json             written last: the run is done
 """
 
@@ -13,17 +14,19 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from ..errors import RunError, reason
 from . import checkpoint, records
 from .files import locked, make_folder, read_json, remove_leftovers, write_json
 
 CONFIG, ENVIRONMENT, RECORDS = "config.json", "environment.json", "records.jsonl"
-CHECKPOINT, RESULT = "checkpoint.safetensors", "result.json"
+CHECKPOINT, TEST, RESULT = "checkpoint.safetensors", "test.safetensors", "result.json"
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,16 @@ class Run:
     environment: dict[str, Any]
     records: list[records.Record]
     done: bool
+    result: dict[str, Any]
+
+    def tested(self) -> dict[str, Tensor]:
+        """The tensors that the test at the run's end left, by name; empty if there are none.
+
+        Raises:
+            RunError: the file is damaged.
+        """
+        path = self.path / TEST
+        return checkpoint.load(path)[0] if self.done and path.exists() else {}
 
 
 class Found(NamedTuple):
@@ -76,7 +89,7 @@ class RunFolder:
     def clear(self) -> None:
         """Forgets the run: the files that this package wrote, and no others."""
         # the result first and the configuration last: a kill in between leaves a run that can still be told apart
-        for name in (RESULT, CHECKPOINT, RECORDS, ENVIRONMENT, CONFIG):
+        for name in (RESULT, TEST, CHECKPOINT, RECORDS, ENVIRONMENT, CONFIG):
             try:
                 (self.path / name).unlink(missing_ok=True)
             except OSError as error:
@@ -132,6 +145,11 @@ class RunFolder:
         if self.writes:
             records.append(self.path / RECORDS, record)
 
+    def keep_test(self, tensors: Mapping[str, Tensor]) -> None:
+        """Writes what the test at the run's end found of every case."""
+        if self.writes and tensors:
+            checkpoint.save(self.path / TEST, tensors, {})
+
     def finish(self, result: dict[str, Any]) -> None:
         """Marks the run as done."""
         if self.writes:
@@ -149,7 +167,9 @@ def read(path: Path) -> Run:
     config = read_json(path / CONFIG)
     environment = read_json(path / ENVIRONMENT) if (path / ENVIRONMENT).exists() else {"data": {}, "starts": []}
     lines = _whole_records(path)
-    return Run(path, config.pop("experiment"), config, environment, lines, (path / RESULT).exists())
+    done = (path / RESULT).exists()
+    result = read_json(path / RESULT) if done else {}
+    return Run(path, config.pop("experiment"), config, environment, lines, done, result)
 
 
 def find(paths: list[Path]) -> Found:

@@ -38,7 +38,9 @@ def configuration(kind: type[Config], run: Run) -> Config:
 
 
 def restore(model: Model, run: Run) -> tuple[Model, int]:
-    """Fills a network with the weights of a run's newest checkpoint and puts it into evaluation mode.
+    """Fills a network with a run's weights and puts it into evaluation mode.
+
+    Where the run keeps the weights of its best evaluation it is these, else the newest checkpoint's.
 
     Returns:
         the network, and the update from which the weights are.
@@ -50,8 +52,9 @@ def restore(model: Model, run: Run) -> tuple[Model, int]:
     if not path.exists():
         raise RunError(f"the run in {run.path} has no checkpoint yet")
     tensors, header = checkpoint.load(path)
+    kept, state = checkpoint.under("kept", tensors), header["state"]
     try:
-        model.load_state_dict(checkpoint.under("model", tensors))
+        model.load_state_dict(kept or checkpoint.under("model", tensors))
     except RuntimeError as error:
         raise RunError(f"{path} does not fit this model ({' '.join(str(error).split())[:200]})") from error
-    return model.eval(), header["state"]["update"]
+    return model.eval(), state["kept_update"] if kept else state["update"]

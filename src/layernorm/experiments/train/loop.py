@@ -17,7 +17,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import Interrupted, RunError
 from ..protocol import State, Task
@@ -56,6 +56,7 @@ class Fit:
         self.state = State()
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=accelerator.device)
         self.block_times: list[float] = []
+        self.kept: dict[str, Tensor] = {}  # the weights of the best evaluation, if the task keeps them
 
     def run(self, progress: Progress) -> dict[str, float]:
         """Trains from the newest checkpoint, or the beginning, to the end.
@@ -88,9 +89,7 @@ class Fit:
                     saved = time.perf_counter()
                 if stopping and state.update < task.updates:
                     raise Interrupted
-        self.folder.finish(
-            {"update": state.update, "records": state.records, "seconds": state.seconds, **state.metrics}
-        )
+        self._finish()
         return state.metrics
 
     def _block(self) -> None:
@@ -106,6 +105,9 @@ class Fit:
                 loss = task.loss(model, update)
             # DDP averages the processes' gradients; their parts of the mean loss must be added up
             (loss if processes == 1 else loss * processes).backward()
+            if update == 0:
+                gradients = [item.grad for item in self.bare.parameters() if item.grad is not None]
+                state.first_gradient_norm = float(nn.utils.get_total_norm(gradients))
             if task.before_step is not None:
                 task.before_step(self.bare)
             optimizer.step()
@@ -128,6 +130,8 @@ class Fit:
         self.bare.eval()
         with torch.no_grad():
             state.metrics = {"batch_loss": running, **task.evaluate(self.bare)}
+        self._keep()
+        start = {"first_gradient_norm": state.first_gradient_norm} if not state.records else {}
         self.folder.record(
             {
                 "update": state.update,
@@ -137,12 +141,36 @@ class Fit:
                 "train_seconds": round(state.train_seconds, 4),
                 "seconds_per_update": round(statistics.median(self.block_times), 8),
                 **state.metrics,
+                **start,
             }
         )
         state.records += 1
         state.losses = 0
         self.loss_sum.zero_()
         self.block_times.clear()
+
+    def _keep(self) -> None:
+        """Keeps the weights if this evaluation is the best so far."""
+        name, state = self.task.keep, self.state
+        if name is not None and (not self.kept or state.metrics[name] > state.kept_score):
+            state.kept_update, state.kept_score = state.update, state.metrics[name]
+            self.kept = {name: tensor.detach().clone() for name, tensor in self.bare.state_dict().items()}
+
+    def _finish(self) -> None:
+        """Tests the kept model and marks the run as done."""
+        task, state = self.task, self.state
+        result: dict[str, Any] = {"update": state.update, "records": state.records, "seconds": state.seconds}
+        result |= state.metrics
+        if task.keep is not None:
+            result["kept_update"] = state.kept_update
+            self.bare.load_state_dict(self.kept)
+        if task.test is not None:
+            self.bare.eval()
+            with torch.no_grad():
+                metrics, tensors = task.test(self.bare)
+            result |= metrics
+            self.folder.keep_test(tensors)
+        self.folder.finish(result)
 
     def _agree(self, stopping: bool, late: bool) -> tuple[bool, bool]:
         """The main process's clock and signals decide for all: they must save and stop at the same update."""
@@ -161,6 +189,7 @@ class Fit:
             **checkpoint.prefixed("model", self.bare.state_dict()),
             **checkpoint.prefixed("optimizer", optimizer),
             **checkpoint.prefixed("generator", generators),
+            **checkpoint.prefixed("kept", self.kept),
             "loss_sum": self.loss_sum,
         }
         header = {"state": asdict(self.state), "groups": groups, "processes": self.accelerator.num_processes}
@@ -186,6 +215,8 @@ class Fit:
             ) from error
         self.state = State(**header["state"])
         self.loss_sum.copy_(tensors["loss_sum"])
+        device = self.accelerator.device
+        self.kept = {name: tensor.to(device) for name, tensor in checkpoint.under("kept", tensors).items()}
         self._set_generators(checkpoint.under("generator", tensors))
         self.folder.cut_back(self.state.update, self.state.records)
 
