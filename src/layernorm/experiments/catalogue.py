@@ -12,6 +12,7 @@ EXPERIMENTS = {
     "mnist": "mnist.experiment",
     "draw": "draw.experiment",
     "handwriting": "handwriting.experiment",
+    "convnets": "convnets.experiment",
 }
 """The module of every experiment, in the order of showing; it holds the experiment as `EXPERIMENT`."""
 

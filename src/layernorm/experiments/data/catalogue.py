@@ -7,11 +7,12 @@ import textwrap
 from ..errors import RunError, unknown
 from . import digits
 from .binarized_mnist import BINARIZED_MNIST
+from .cifar10 import CIFAR10
 from .iam import IAM
 from .mnist import MNIST
 from .source import Source, lack, places
 
-SOURCES = {source.name: source for source in (MNIST, BINARIZED_MNIST, IAM)}
+SOURCES = {source.name: source for source in (MNIST, BINARIZED_MNIST, IAM, CIFAR10)}
 """All published data sets, by name."""
 
 EMBEDDED = {"digits": digits.SUMMARY}
