@@ -44,6 +44,17 @@ class Statistics:
         share, mean, square = self._by_distance(self.sums.mean(1).flatten(1) / self.images)
         return torch.stack([share, mean, (square - mean.square()).clamp_min(0).sqrt()])
 
+    def contrast(self) -> Tensor:
+        """The rows `SHOWN` over the units at the border (distance 0) and over those of the centre, `[3, 2]`.
+
+        The centre is the inner half of the distances.
+        """
+        last = self.distance.max()
+        places = [self.distance == 0, self.distance > last // 2]
+        sums = self.sums.mean(1).flatten(1) / self.images
+        share, mean, square = torch.stack([sums[:, place].mean(1) for place in places], 1)
+        return torch.stack([share, mean, (square - mean.square()).clamp_min(0).sqrt()])
+
     def explained(self) -> Tensor:
         """How much of the variance over units of the share of images that turn a unit on lies between distances from
         the border, and how much between channels, `[2]`; 0 where all units are alike.

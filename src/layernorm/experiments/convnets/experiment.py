@@ -73,8 +73,8 @@ def task(config: Config, data: Images, accelerator: Accelerator) -> Task:
         images = scaled(test.images[:BORDER_IMAGES])
         for when, network in (("start", build(config).to(device).eval()), ("end", model)):
             for number, layer in enumerate(border.measure(network, images), 1):
-                tensors[f"{when}.{number}.profile"] = layer.profile()
-                tensors[f"{when}.{number}.explained"] = layer.explained()
+                for name in ("profile", "contrast", "explained"):
+                    tensors[f"{when}.{number}.{name}"] = getattr(layer, name)()
         return {"all_test_nll": nll, "all_test_error": 1 - float(correct.double().mean())}, tensors
 
     return Task(
