@@ -115,8 +115,8 @@ def findings(block: Block, tested: Mapping[str, Tested]) -> list[str]:
             f"Width {block.label}, {NORMS[norm]}: units at the border are on less often than the centre's in {fewer} "
             f"of {len(LAYERS)} convolutions in every seed, at the least {ratios[lowest]:.2f} times as often "
             f"(convolution {lowest}, its highest seed): they {seen} (less than {RARELY:g} times as often). Distance "
-            f"from the border explains at most {100 * shares[DISTANCE]:.0f} % of the variance between units of a layer (convolution "
-            f"{most}; channels there {100 * shares[CHANNEL]:.0f} %)."
+            f"from the border explains at most {100 * shares[DISTANCE]:.0f} % of the variance between units of a "
+            f"layer (convolution {most}; channels there {100 * shares[CHANNEL]:.0f} %)."
         )
     return found
 

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import io
 import tarfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ def _members(archive: bytes, path: Path) -> dict[Path, bytes]:
                 file = tar.extractfile(member) if name in FILES else None
                 if file is not None:
                     found[path / name] = file.read()
-    except (tarfile.TarError, OSError, EOFError) as error:  # OSError: gzip's, of a wrong checksum
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:  # OSError: gzip's, of a wrong checksum
         raise RunError(f"{path} is damaged or no tar archive ({error})") from error
     lacking = [name for name in FILES if path / name not in found]
     if lacking:
