@@ -6,7 +6,7 @@ import tarfile
 import numpy as np
 
 FOLDER = "cifar-10-batches-bin"
-NAMES = tuple(f"data_batch_{number}.bin" for number in range(1, 6)) + ("test_batch.bin",)
+NAMES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
 
 
 def random_rows(count, seed=0):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import gzip
 import hashlib
 import http.server
 import io
@@ -145,6 +146,10 @@ def altered(archive):
     archive.write_bytes(content)
 
 
+def no_tar(archive):
+    archive.write_bytes(gzip.compress(b"no tar archive" * 100))
+
+
 def lacking(archive):
     with tarfile.open(archive, "w:gz") as tar:
         member = tarfile.TarInfo(f"{FOLDER}/{NAMES[0]}")
@@ -155,9 +160,10 @@ def lacking(archive):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (damaged, r"cifar-10-binary\.tar\.gz is damaged or no tar archive \("),
-        (altered, r"cifar-10-binary\.tar\.gz is damaged or no tar archive \("),
-        (lambda archive: archive.write_bytes(b"<html>"), r"cifar-10-binary\.tar\.gz is damaged or no tar archive \("),
+        (damaged, r"cifar-10-binary\.tar\.gz is damaged \("),
+        (altered, r"cifar-10-binary\.tar\.gz is damaged \("),
+        (lambda archive: archive.write_bytes(b"<html>"), r"cifar-10-binary\.tar\.gz is damaged \("),
+        (no_tar, r"cifar-10-binary\.tar\.gz is damaged or no tar archive \("),
         (lacking, r"cifar-10-binary\.tar\.gz lacks data_batch_2\.bin, .*test_batch\.bin$"),
     ],
 )

@@ -119,7 +119,7 @@ def load(config: Config, data: Path | None) -> Images:
 
 
 _FOUR = ("none", "layer", "batch", "weight")
-_RATES = (1e-3, 3e-3, 1e-2)
+_RATES = (3e-4, 1e-3, 3e-3, 1e-2)
 
 EXPERIMENT = Experiment(
     name="convnets",
@@ -131,8 +131,8 @@ EXPERIMENT = Experiment(
     ),
     presets={
         "laptop": Preset(
-            "10 epochs of 10,000 images, 16 and 32 channels; three seeds and three learning rates",
-            Config(epochs=10, width=16, train_cases=10_000, held_out=5000, evaluate_cases=2000, dropout=0.0, noise=0.0),
+            "8 epochs of 10,000 images, 16 and 32 channels; three seeds and four learning rates",
+            Config(epochs=8, width=16, train_cases=10_000, held_out=5000, evaluate_cases=2000, dropout=0.0, noise=0.0),
             {"norm": _FOUR, "learning_rate": _RATES, "seed": (0, 1, 2)},
         ),
         "smoke": Preset(
@@ -141,7 +141,7 @@ EXPERIMENT = Experiment(
             {"norm": _FOUR, "learning_rate": (3e-3,), "seed": (0,)},
         ),
         "paper": Preset(
-            "200 epochs of ConvPool-CNN-C, 45,000 images; all norms, three seeds and three learning rates",
+            "200 epochs of ConvPool-CNN-C, 45,000 images; all norms, three seeds and four learning rates",
             Config(),
             {"norm": (*_FOUR, "layer-channels", "group"), "learning_rate": _RATES, "seed": (0, 1, 2)},
         ),
