@@ -85,7 +85,7 @@ def test_a_unit_is_its_equations(norm):
     torch.manual_seed(0)
     unit = Unit(norm, 3, 64, 3, padding=1)
     with torch.no_grad():
-        for name, p in unit.named_parameters():
+        for p in unit.parameters():
             if p.numel() == 64:
                 p.copy_(torch.rand_like(p) + 0.5)
     images = torch.randn(4, 3, 6, 5)

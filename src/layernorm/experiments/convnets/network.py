@@ -90,10 +90,12 @@ class Unit(nn.Sequential):
     """
 
     def __init__(self, norm: str, inputs: int, outputs: int, size: int, padding: int) -> None:
-        conv = nn.Conv2d(inputs, outputs, size, padding=padding, bias=norm not in NORMS)
+        conv = nn.Conv2d(inputs, outputs, size, padding=padding)
+        assert conv.bias is not None
+        nn.init.zeros_(conv.bias)
+        if norm in NORMS:  # taken away only now: its making has used the generator, for every norm alike
+            conv.bias = None
         nn.init.kaiming_normal_(conv.weight, a=SLOPE)
-        if conv.bias is not None:
-            nn.init.zeros_(conv.bias)
         after = [NORMS[norm](outputs)] if norm in NORMS else []
         super().__init__(weight_norm(conv) if norm == "weight" else conv, *after, nn.LeakyReLU(SLOPE, inplace=True))
 
