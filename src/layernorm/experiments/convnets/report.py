@@ -14,7 +14,7 @@ from ..report.bootstrap import paired
 from ..report.comparison import NORMS, RATE, Block, compare, low_to_high, lowest_of_all, reaching, speed, view
 from ..report.page import Deviation, Figure, Panel, Report, Table
 from ..report.variants import departures
-from ..report.verdicts import RULE, order, spread, too_little
+from ..report.verdicts import RATES, RULE, SEEDS, order, spread, too_little
 from ..runs.folder import Run
 from . import units
 from .units import Tested
@@ -30,6 +30,11 @@ REPRODUCTION = {"none": "8.96", "batch": "8.25", "weight": "8.28", "layer": "10.
 
 GOALS = (2.0, 1.8, 1.6, 1.4, 1.2, 1.0, 0.8, 0.6, 0.4, 0.2, 0.1, 0.05, 0.02, 0.01)
 """Training losses at which norms are compared, where all runs reach them."""
+
+PROTOCOL = {"epochs": 200, "width": 96, "train_cases": 0, "batch_size": 100, "dropout": 0.5, "noise": 0.15}
+"""What the options are in the `paper` preset, 0 where it uses all there are."""
+
+DECIDED = ("as the paper claims", "against the paper's claim")
 
 PAIRS = (("layer", "none"), ("batch", "layer"))
 """(the norm that the paper claims is ahead, the other)."""
@@ -91,9 +96,10 @@ def _figures(blocks: Sequence[Block]) -> list[Figure]:
     curves, sensitivity = [], []
     for block in blocks:
         title, loss, error = f"width {block.label}", block.curves("train_nll"), block.curves("test_error")
+        decades = min(min(line.low) for line in loss) < 0.1  # below it a linear axis shows nothing
         curves.append(
             [
-                Panel(title, "epoch", "training loss, nats", loss, log=True),
+                Panel(title, "epoch", "training loss, nats", loss, log=decades),
                 Panel(title, "epoch", "test error", error, percent=True, limits=view(error, 5, margin=0.01, floor=0.0)),
             ]
         )
@@ -106,7 +112,7 @@ def _figures(blocks: Sequence[Block]) -> list[Figure]:
     figures = [
         Figure(
             "curves",
-            "Training loss (logarithmic axis) and test error after each epoch, each norm at its best learning rate. "
+            "Training loss and test error after each epoch, each norm at its best learning rate. "
             "Both on the first images of their part, in evaluation mode. Lines: mean over seeds; bands: lowest to "
             "highest seed. The axis of the test error leaves out the highest values of the first epochs.",
             curves,
@@ -171,55 +177,56 @@ def _findings(block: Block, tested: Mapping[str, Tested]) -> list[str]:
 
 
 def _compared(block: Block, ahead: str, other: str, tested: Mapping[str, Tested]) -> list[str]:
-    """Which of two norms learns faster, and which has the lower test error."""
-    ours, theirs = block.groups[ahead], block.groups[other]
-    none = too_little(ours, theirs, rates=rates.fewest(block, ahead, other))
-    lowest = lowest_of_all((*ours, *theirs), "train_nll")
-    highest = min(run.records[0]["train_nll"] for run in (*ours, *theirs))
+    """Which of two norms learns faster and which has the lower test error, if the paper claims that the first has."""
+    groups = (block.groups[ahead], block.groups[other])
+    none = too_little(*groups, rates=rates.fewest(block, ahead, other))
+    every = [run for group in groups for run in group]
+    lowest = lowest_of_all(every, "train_nll")
+    highest = min(run.records[0]["train_nll"] for run in every)
     goals = [*(goal for goal in GOALS if lowest < goal <= highest), lowest]
-    first, second = (reaching(goals, group, "train_nll", "update", interpolated=True) for group in (ours, theirs))
-    texts = [" / ".join(low_to_high(values, ".0f") for values in times) for times in (first, second)]
-    learning = (
+    times = [reaching(goals, group, "train_nll", "update", interpolated=True) for group in groups]
+    learning = none or order(*times)
+    taken = [" / ".join(low_to_high(values, ".0f") for values in column) for column in times]
+    errors = [[100 * _test_error(run) for run in group] for group in groups]
+    ends = none or order(errors[:1], errors[1:])
+    names = NORMS[ahead], NORMS[other]
+    found = [
         f"Width {block.label}, updates to a training loss of {' / '.join(f'{goal:.3g}' for goal in goals)} nats (the "
-        f"last is the lowest that all reach; lowest to highest seed): {NORMS[ahead]} {texts[0]}, {NORMS[other]} "
-        f"{texts[1]}: {none or order(first, second)}."
-    )
-    errors = [[run.records[-1]["test_error"] for run in group] for group in (ours, theirs)]
-    first_right, second_right = (_correct(group, tested) for group in (ours, theirs))
-    interval = ""
-    if first_right is not None and second_right is not None and first_right.shape == second_right.shape:
-        errors = [[run.result["all_test_error"] for run in group] for group in (ours, theirs)]
-        difference = paired(100 * (1 - first_right), 100 * (1 - second_right))
-        interval = f" Difference over the test images, of these seeds: {difference.text()} percentage points."
-    verdict = none or order([errors[0]], [errors[1]])
-    values = [spread([100 * error for error in column]) for column in errors]
-    ends = (
-        f"Width {block.label}, test error: {NORMS[ahead]} {values[0]} %, {NORMS[other]} {values[1]} %: {verdict}."
-        f"{interval}{_to_decide(block, ahead, other) if none or not decided(verdict) else ''}"
-    )
-    return [learning, ends]
+        f"last is the lowest that all reach; lowest to highest seed): {names[0]} {taken[0]}, {names[1]} {taken[1]}: "
+        f"{learning}.",
+        f"Width {block.label}, test error: {names[0]} {spread(errors[0])} %, {names[1]} {spread(errors[1])} %: {ends}."
+        f"{_interval(groups, tested)}",
+    ]
+    undecided = [
+        what for what, verdict in (("the speed", learning), ("the test error", ends)) if verdict not in DECIDED
+    ]
+    return [*found, *([_to_decide(" and ".join(undecided), names, every, none)] if undecided else [])]
 
 
-def decided(verdict: str) -> bool:
-    """Whether a verdict is for the paper's claim or against it."""
-    return verdict in ("as the paper claims", "against the paper's claim")
+def _interval(groups: Sequence[Sequence[Run]], tested: Mapping[str, Tested]) -> str:
+    """The paired bootstrap over test images of the difference in test error, as a sentence; empty without tests."""
+    columns = [[tested[str(run.path)]["correct"] for run in group if str(run.path) in tested] for group in groups]
+    whole = all(len(column) == len(group) for column, group in zip(columns, groups, strict=True))
+    if not whole or len({tensor.shape for column in columns for tensor in column}) > 1:
+        return ""
+    first, second = (100 * (1 - np.mean([tensor.numpy() for tensor in column], axis=0)) for column in columns)
+    return f" Difference, over resampled test images, of these seeds: {paired(first, second).text()} percentage points."
 
 
-def _to_decide(block: Block, *norms: str) -> str:
-    """What would decide a comparison, in hours of this machine: ten seeds a side, each norm at three rates."""
-    seconds = statistics.fmean(run.records[-1]["seconds"] for norm in norms for run in block.groups[norm])
-    whole = max(run.config["epochs"] / run.records[-1]["epoch"] for norm in norms for run in block.groups[norm])
+def _to_decide(what: str, names: tuple[str, str], runs: Sequence[Run], too_few: str | None) -> str:
+    """What would decide a comparison, in hours at the pace of these runs."""
+    config = runs[0].config
+    updates = statistics.fmean(run.records[-1]["seconds"] / run.records[-1]["epoch"] for run in runs)
+    hours = 2 * SEEDS * RATES * config["epochs"] * updates / 3600
+    begun = f"Between {names[0]} and {names[1]} {what} would be decided by"
+    if too_few:
+        return f"{begun} {SEEDS} seeds at {RATES} learning rates each: {hours:.1f} h at the pace of these runs."
+    cases = runs[0].records[-1]["examples"] / runs[0].records[-1]["epoch"]
+    hours *= PROTOCOL["epochs"] / config["epochs"] * 45_000 / cases * (PROTOCOL["width"] / config["width"]) ** 2
     return (
-        f" To decide it: ten seeds a side at three learning rates, {60 * seconds * whole / 3600:.1f} h at the pace of "
-        "these runs, show a difference half as large as three seeds do."
+        f"{begun} the whole protocol, if at all: {SEEDS} seeds at {RATES} learning rates each, about {hours:.2g} h at "
+        "the pace of these runs, which is a GPU's work."
     )
-
-
-def _correct(group: Sequence[Run], tested: Mapping[str, Tested]) -> np.ndarray | None:
-    """The share of seeds that answer each test image rightly, `[M]`; None unless all runs are tested."""
-    tensors = [tested[str(run.path)]["correct"].double().numpy() for run in group if str(run.path) in tested]
-    alike = len({column.shape for column in tensors}) == 1
-    return np.mean(tensors, axis=0) if len(tensors) == len(group) and alike else None
 
 
 def _deviations(runs: Sequence[Run]) -> list[Deviation]:
@@ -261,5 +268,4 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
     if config["held_out"]:
         text = f"{config['held_out']} training images are held out to choose the learning rate."
         found.append(Deviation("I", text))
-    protocol = {"epochs": 200, "width": 96, "train_cases": 0, "batch_size": 100, "dropout": 0.5, "noise": 0.15}
-    return found + departures(runs, protocol)
+    return found + departures(runs, PROTOCOL)

@@ -31,21 +31,27 @@ def figures(block: Block, tested: Mapping[str, Tested]) -> list[Figure]:
     groups = _groups(block, tested)
     if not groups:
         return []
-    comparisons = {
-        "share of units on, border / centre": _ratio(ON),
-        "(mean at border - centre) / deviation": _shift,
-        "deviation, border / centre": _ratio(DEVIATION),
-    }
-    rows = [
-        [
-            Panel(f"{title}, width {block.label}", "convolution", label, _by_layer(groups, when, value))
-            for label, value in comparisons.items()
-        ]
-        for when, title in (("end", "trained"), ("start", "at the start"))
-    ]
+    rows = []
+    for when, title in (("end", "trained"), ("start", "at the start")):
+        on, mean, deviation = (_by_layer(groups, when, value) for value in (_ratio(ON), _shift, _ratio(DEVIATION)))
+        title = f"{title}, width {block.label}"
+        rows.append(
+            [
+                Panel(title, "convolution", "share on, border / centre", on, limits=_from_0(on)),
+                Panel(title, "convolution", "shift of the mean, in deviations", mean),
+                Panel(title, "convolution", "deviation, border / centre", deviation, limits=_from_0(deviation)),
+            ]
+        )
     distances = [
         [
-            Panel(f"convolution {layer}", "distance from the border", "share of units on", _by_distance(groups, layer))
+            Panel(
+                f"convolution {layer}",
+                "distance from the border",
+                "share of units on",
+                _by_distance(groups, layer),
+                percent=True,
+                limits=(0.0, 1.0),
+            )
             for layer in LAYERS[first : first + 3]
         ]
         for first in (0, 3, 6)
@@ -57,7 +63,7 @@ def figures(block: Block, tested: Mapping[str, Tested]) -> list[Figure]:
             f"border{place}",
             "Units at the border of their map (distance 0) against those of the centre (inner half of the distances), "
             "over the first test images, in the trained networks and at the start. A unit is on where its summed input "
-            f"is above 0. {seeds}",
+            "is above 0. The shift of the mean is border less centre, in deviations of the centre. " + seeds,
             rows,
         ),
         Figure(
@@ -110,13 +116,15 @@ def findings(block: Block, tested: Mapping[str, Tested]) -> list[str]:
         most = max(LAYERS, key=lambda layer: _explained(runs, layer, DISTANCE))
         shares = [_explained(runs, most, part) for part in (DISTANCE, CHANNEL)]
         fewer = sum(value < 1 for value in ratios.values())
-        seen = "are rarely turned on" if ratios[lowest] < RARELY else "are not rarely turned on"
+        deviations = [statistics.fmean(_ratio(DEVIATION)(run, "end", layer) for run in runs) for layer in LAYERS]
+        seen = "Rarely turned on" if ratios[lowest] < RARELY else "Not rarely turned on"
         found.append(
             f"Width {block.label}, {NORMS[norm]}: units at the border are on less often than the centre's in {fewer} "
             f"of {len(LAYERS)} convolutions in every seed, at the least {ratios[lowest]:.2f} times as often "
-            f"(convolution {lowest}, its highest seed): they {seen} (less than {RARELY:g} times as often). Distance "
-            f"from the border explains at most {100 * shares[DISTANCE]:.0f} % of the variance between units of a "
-            f"layer (convolution {most}; channels there {100 * shares[CHANNEL]:.0f} %)."
+            f"(convolution {lowest}, highest seed). {seen}, if rarely means less than {RARELY:g} times as often. Their "
+            f"deviation is {min(deviations):.2f} to {max(deviations):.2f} times the centre's. Distance from the border "
+            f"explains at most {100 * shares[DISTANCE]:.0f} % of the variance between units of a layer in how often "
+            f"they are on (convolution {most}; channels explain {100 * shares[CHANNEL]:.0f} % there)."
         )
     return found
 
@@ -129,6 +137,11 @@ def _groups(block: Block, tested: Mapping[str, Tested]) -> dict[str, list[Tested
 
 def _of(group: Sequence[Run], tested: Mapping[str, Tested]) -> list[Tested]:
     return [tested[str(run.path)] for run in group if str(run.path) in tested]
+
+
+def _from_0(curves: Sequence[Curve]) -> tuple[float, float]:
+    """Limits of an axis of ratios: 0, which the paper's reason speaks of, and a little above 1 and all values."""
+    return 0.0, 1.1 * max(1.0, *(value for line in curves for value in line.high))
 
 
 Value = Callable[[Tested, str, int], float]
