@@ -9,9 +9,10 @@ from . import digits
 from .binarized_mnist import BINARIZED_MNIST
 from .iam import IAM
 from .mnist import MNIST
+from .order_embeddings import ORDER_EMBEDDINGS
 from .source import Source, lack, places
 
-SOURCES = {source.name: source for source in (MNIST, BINARIZED_MNIST, IAM)}
+SOURCES = {source.name: source for source in (MNIST, BINARIZED_MNIST, IAM, ORDER_EMBEDDINGS)}
 """All published data sets, by name."""
 
 EMBEDDED = {"digits": digits.SUMMARY}

@@ -183,11 +183,16 @@ def first_reaching(line: Iterable[tuple[float, float]], goal: float, interpolate
 
 
 def reaching(
-    goals: Iterable[float], runs: Sequence[Run], metric: str, x: str, interpolated: bool = False
+    goals: Iterable[float], runs: Sequence[Run], metric: str, x: str, interpolated: bool = False, rising: bool = False
 ) -> list[list[float]]:
-    """For each goal the x at which each run first reaches it, infinity where it never does."""
-    lines = [[(record[x], record[metric]) for record in run.records] for run in runs]
-    found = [[first_reaching(line, goal, interpolated) for line in lines] for goal in goals]
+    """For each goal the x at which each run first reaches it, infinity where it never does.
+
+    Args:
+        rising: higher values of the metric are better.
+    """
+    sign = -1 if rising else 1
+    lines = [[(record[x], sign * record[metric]) for record in run.records] for run in runs]
+    found = [[first_reaching(line, sign * goal, interpolated) for line in lines] for goal in goals]
     return [[math.inf if place is None else place for place in places] for places in found]
 
 
