@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import parametrize
 
 from ... import GRU
 from ..protocol import check_ranges, option, seed_option
@@ -87,10 +88,20 @@ def build(config: Config, vocabulary: int, features: int) -> Embedding:
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(derive_seed(config.seed, INIT))
         model.words.weight.uniform_(-0.1, 0.1)
-        model.gru.weight_ih_l0.uniform_(-0.1, 0.1)
-        for block in model.gru.weight_hh_l0.chunk(3):
+        inputs, states = (torch.empty_like(getattr(model.gru, name)) for name in ("weight_ih_l0", "weight_hh_l0"))
+        _set(model.gru, "weight_ih_l0", inputs.uniform_(-0.1, 0.1))
+        for block in states.chunk(3):
             nn.init.orthogonal_(block)
+        _set(model.gru, "weight_hh_l0", states)
         nn.init.xavier_uniform_(model.image.weight)
         for bias in (model.gru.bias_ih_l0, model.gru.bias_hh_l0, model.image.bias):
             bias.zero_()
     return model
+
+
+def _set(module: nn.Module, name: str, value: Tensor) -> None:
+    """Gives a weight its values; under weight norm, gives them to the direction and the gain that make it."""
+    if parametrize.is_parametrized(module, name):
+        setattr(module, name, value)
+    else:
+        getattr(module, name).copy_(value)
