@@ -5,7 +5,7 @@ import numpy as np
 CONTENT = {"train": 60, "val": 12, "test": 10}
 """Images of each split."""
 
-WORDS = "a dog cat runs sits on in the grass snow red blue two boys girl ball water jumps".split()
+WORDS = tuple("a dog cat runs sits on in the grass snow red blue two boys girl ball water jumps".split())  # noqa: SIM905
 
 
 def write_captioned(folder, content=CONTENT, features=6, seed=0):

@@ -110,9 +110,13 @@ def parse_tool(name: str, tool: Tool, arguments: Sequence[str]) -> tuple[Path, t
     """
     import tyro
 
-    run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help=f"folder of a run of {tool.experiment}")]
-    texts = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar=f"{tool.texts} ...", help="at least one")]
-    fields = [("run", run), ("texts", texts), *_fields(tool.options, _defaults(tool.options))]
+    run = Annotated[
+        Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help=f"folder of a run of {tool.experiment}")
+    ]
+    texts = Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar=f"{tool.texts} ...", help="at least one")
+    ]
+    fields: list[Any] = [("run", run), ("texts", texts), *_fields(tool.options, _defaults(tool.options))]
     options = dataclasses.make_dataclass("Options", fields)
     _suggest(options, arguments)
     parsed: Any = tyro.cli(

@@ -1,4 +1,4 @@
-"""Experiment 6.1: order embeddings of images and sentences, Table 2 and Figure 1. Layer norm in the GRU against none."""
+"""Experiment 6.1: order embeddings of images and sentences, Table 2 and Figure 1. Layer norm in the GRU or none."""
 
 from __future__ import annotations
 
@@ -119,9 +119,7 @@ def fold_ranks(model: Embedding, data: Captioned, start: int, count: int, simila
     return ranks(penalties(sentences, images, similarity), CAPTIONS)
 
 
-def folds(
-    model: Embedding, data: Captioned, size: int, similarity: str
-) -> tuple[dict[str, float], dict[str, Tensor]]:
+def folds(model: Embedding, data: Captioned, size: int, similarity: str) -> tuple[dict[str, float], dict[str, Tensor]]:
     """The test: metrics averaged over contiguous folds, and the rank of every image and caption within its fold.
 
     Images that fill no fold are left out; if there are fewer than one fold has, all are one fold.

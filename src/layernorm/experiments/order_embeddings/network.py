@@ -47,6 +47,9 @@ class Config:
         check_ranges(self)
 
 
+_WEIGHTS = ("weight_ih_l0", "weight_hh_l0")
+
+
 class Embedding(nn.Module):
     """Sentences and images as points of one space.
 
@@ -88,20 +91,17 @@ def build(config: Config, vocabulary: int, features: int) -> Embedding:
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(derive_seed(config.seed, INIT))
         model.words.weight.uniform_(-0.1, 0.1)
-        inputs, states = (torch.empty_like(getattr(model.gru, name)) for name in ("weight_ih_l0", "weight_hh_l0"))
-        _set(model.gru, "weight_ih_l0", inputs.uniform_(-0.1, 0.1))
+        inputs, states = (torch.empty_like(getattr(model.gru, name)) for name in _WEIGHTS)
+        inputs.uniform_(-0.1, 0.1)
         for block in states.chunk(3):
             nn.init.orthogonal_(block)
-        _set(model.gru, "weight_hh_l0", states)
+        for name, value in zip(_WEIGHTS, (inputs, states), strict=True):
+            if parametrize.is_parametrized(model.gru, name):  # weight norm: the direction and the gain that make it
+                setattr(model.gru, name, value)
+            else:
+                getattr(model.gru, name).copy_(value)
         nn.init.xavier_uniform_(model.image.weight)
-        for bias in (model.gru.bias_ih_l0, model.gru.bias_hh_l0, model.image.bias):
-            bias.zero_()
+        for name, parameter in model.named_parameters():
+            if "bias" in name:
+                parameter.zero_()
     return model
-
-
-def _set(module: nn.Module, name: str, value: Tensor) -> None:
-    """Gives a weight its values; under weight norm, gives them to the direction and the gain that make it."""
-    if parametrize.is_parametrized(module, name):
-        setattr(module, name, value)
-    else:
-        getattr(module, name).copy_(value)

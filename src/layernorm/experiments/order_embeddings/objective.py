@@ -44,7 +44,9 @@ def _excess(sentences: Tensor, images: Tensor) -> Any:
 def penalties(sentences: Tensor, images: Tensor, similarity: str) -> Tensor:
     r"""How little each sentence fits each image; lower is better.
 
-    .. math:: E(s, v) = \sum_d \max(0, s_d - v_d)^2 \quad\text{(order)}, \qquad E(s, v) = -s \cdot v \quad\text{(cosine)}
+    .. math::
+        E(s, v) &= \sum_d \max(0, s_d - v_d)^2 \quad\text{(order)} \\
+        E(s, v) &= -s \cdot v \quad\text{(cosine)}
 
     Args:
         sentences: `[S, D]`, of length 1 each.

@@ -66,7 +66,9 @@ def _figures(blocks: Sequence[Block]) -> list[Figure]:
     for number, block in enumerate(blocks, 1):
         rows = [
             [
-                Panel(f"{SIDES[side]}, R@{count}", "update", "% of validation", _curves(block, f"valid_{side}_r{count}"))
+                Panel(
+                    f"{SIDES[side]}, R@{count}", "update", "% of validation", _curves(block, f"valid_{side}_r{count}")
+                )
                 for count in (1, 5, 10)
             ]
             for side in ("image", "caption")
@@ -208,10 +210,10 @@ def _higher(block: Block) -> list[str]:
     for side, text in SIDES.items():
         sums = [[sum(run.result[f"test_{side}_r{count}"] for count in (1, 5, 10)) for run in group] for group in groups]
         verdict = unclear or order([[-value for value in sums[0]]], [[-value for value in sums[1]]])
-        difference = paired(*(_by_image(group, side) for group in groups))
+        difference = paired(_by_image(groups[0], side), _by_image(groups[1], side))
         found.append(
-            f"{block.label.capitalize()}, {text.lower()}, R@1 + R@5 + R@10 of the kept models on the test images: layer "
-            f"norm {spread(sums[0], 1)}, baseline {spread(sums[1], 1)}: {verdict}. Over other test images the "
+            f"{block.label.capitalize()}, {text.lower()}, R@1 + R@5 + R@10 of the kept models on the test images: "
+            f"layer norm {spread(sums[0], 1)}, baseline {spread(sums[1], 1)}: {verdict}. Over other test images the "
             f"difference of the means would be {difference.text(1)}, by a paired bootstrap over images."
         )
     return found
@@ -222,7 +224,7 @@ def _by_image(group: Group, side: str) -> np.ndarray:
     values = []
     for run in group:
         rank = run.tested()[f"{side}_rank"].numpy()
-        recall = 100.0 * sum((rank < count).astype(np.float64) for count in (1, 5, 10))
+        recall = 100.0 * np.sum([rank < count for count in (1, 5, 10)], axis=0)
         values.append(recall.reshape(-1, CAPTIONS).mean(1) if side == "image" else recall)
     return np.mean(values, axis=0)
 
@@ -235,7 +237,9 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
             "Not in the paper, but in the original code: the model is kept by R@1 + R@5 + R@10 of the images found on "
             "validation alone. The report shows both directions.",
         ),
-        Deviation("S", "Loss summed over the wrong pairs of a batch; each parameter's gradient cut to a norm of its own."),
+        Deviation(
+            "S", "Loss summed over the wrong pairs of a batch; each parameter's gradient cut to a norm of its own."
+        ),
         Deviation("I", "A wrong item with the same penalty as the right one stands before it in the ranking."),
         Deviation("I", "A GRU's two biases, the layer norm's among them, start at 0, and gains at 1."),
     ]
@@ -257,7 +261,9 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
     }
     margins = {run.config["similarity"]: run.config["margin"] for run in runs if run.config["margin"]}
     for similarity, margin in margins.items():
-        found.append(Deviation("I", f"The margin is {margin:g} for {similarity}; the protocol has {MARGINS[similarity]}."))
+        found.append(
+            Deviation("I", f"The margin is {margin:g} for {similarity}; the protocol has {MARGINS[similarity]}.")
+        )
     rates_used = sorted({run.config[RATE] for run in runs})
     if rates_used != [1e-3]:
         used = ", ".join(f"{rate:g}" for rate in rates_used)

@@ -141,7 +141,9 @@ def _pictures(folder: Path, count: int) -> list[Path]:
         raise RunError(f"{folder} is not a folder; give the folder of the test images with --images")
     found = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
     if len(found) != count:
-        raise RunError(f"{folder} has {len(found)} pictures ({', '.join(PICTURES)}); expected {count}, one a test image")
+        raise RunError(
+            f"{folder} has {len(found)} pictures ({', '.join(PICTURES)}); expected {count}, one a test image"
+        )
     return found
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from ..runs.folder import Run
 
-
 SEEDS, RATES = 3, 3
 """A verdict takes so many seeds a side, and so many learning rates for each norm."""
 
