@@ -99,7 +99,8 @@ def compare(
         by: an option besides norm and seed whose values are apart in tables and figures.
         descending: the block with its largest value first.
         choose: if given, runs at several learning rates are compared each norm at its own best one: the rate with the
-            lowest mean of this over seeds. Without it, runs at different rates are different variants.
+            lowest mean of this over seeds, among those with the most finished runs. Without it, runs at different
+            rates are different variants.
 
     Returns:
         the blocks that have records, and the status lines: what is unfinished or unequal, and what the marks mean.
@@ -135,11 +136,15 @@ def _by_rate(runs: Iterable[Run]) -> dict[float, Group]:
     return found
 
 
-def best_rate(rates: Mapping[float, Group], score: Score) -> float:
-    """The learning rate with the lowest mean score, among those that the most runs have finished."""
+def complete(rates: Mapping[float, Group]) -> list[float]:
+    """The learning rates with the most finished runs: in the middle of a sweep only these can be compared."""
     finished = {rate: sum(run.done for run in group) for rate, group in rates.items()}
-    able = [rate for rate in rates if finished[rate] == max(finished.values())]
-    return min(able, key=lambda rate: statistics.fmean(map(score, rates[rate])))
+    return [rate for rate in rates if finished[rate] == max(finished.values())]
+
+
+def best_rate(rates: Mapping[float, Group], score: Score) -> float:
+    """The learning rate with the lowest mean score, among those with the most finished runs."""
+    return min(complete(rates), key=lambda rate: statistics.fmean(map(score, rates[rate])))
 
 
 def curve(runs: Sequence[Run], metric: str, label: str, style: Style, x: str = "epoch") -> Curve:

@@ -6,14 +6,14 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from .comparison import NORMS, RATE, Block, Group, Score, best_rate
+from .comparison import NORMS, RATE, Block, Group, Score, best_rate, complete
 from .page import STYLES, Curve, Panel, Table
 from .verdicts import spread
 
 
 def fewest(block: Block, *norms: str) -> int:
-    """The lowest number of learning rates at which one of these norms was trained."""
-    return min(len(block.rates[norm]) for norm in norms)
+    """The lowest number of learning rates that one of these norms' best was chosen from."""
+    return min(len(complete(block.rates[norm])) for norm in norms)
 
 
 def table(blocks: Sequence[Block], by: str, score: Score, what: str, digits: int = 2, negated: bool = False) -> Table:
