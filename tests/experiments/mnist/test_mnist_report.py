@@ -158,6 +158,22 @@ def test_unfinished_runs_are_shown_and_said(tmp_path):
     rendering.write(report, tmp_path / "report")
 
 
+def test_diverged_runs_are_shown_and_said(tmp_path):
+    for seed in (0, 1, 2):
+        write_digits(tmp_path, "layer", 128, seed, [0.3, 0.2, 0.1])
+        write_digits(tmp_path, "batch", 128, seed, [0.4, 0.3, 0.2])
+    write_digits(tmp_path, "batch", 128, 3, [0.4], epochs=3, diverged=20)
+    write_digits(tmp_path, "none", 128, 0, [], epochs=3, diverged=10)
+    report = report_of(tmp_path)
+    lost = "digits-batch-b128-s3 at update 20, digits-none-b128-s0 at update 10"
+    assert report.status == [f"Diverged: 2 of 8 runs ({lost}). Curves end where the shortest seed ends."]
+    assert report.findings[0].endswith(": no verdict from runs that diverged and one epoch.")
+    results = rows(report.tables[0])
+    assert list(results) == [("128", "layer norm"), ("128", "batch norm")]
+    assert results["128", "batch norm"][-2:] == ["4", "1 of 3"]
+    rendering.write(report, tmp_path / "report")
+
+
 def test_nothing_yet_is_a_report_too(tmp_path):
     write_digits(tmp_path, "layer", 128, 0, [], epochs=3)
     report = report_of(tmp_path)

@@ -10,11 +10,17 @@ from support.runs import write_digits
 
 
 def write(place, norm, found, epochs=2):
-    """Runs of one norm: by learning rate the last test error of each seed; None where a run is at its first epoch."""
+    """Runs of one norm: by learning rate the last test error of each seed.
+
+    None: the run is at its first epoch. "lost": it diverged in its second. "lost at once": in its first.
+    """
+    curves = {None: [0.9], "lost": [0.9], "lost at once": []}
     for rate, ends in found.items():
         for seed, end in enumerate(ends):
-            curve = [0.9] if end is None else [0.9] * (epochs - 1) + [end]
-            write_digits(place / f"lr{rate:g}", norm, 128, seed, curve, epochs=epochs, learning_rate=rate)
+            curve = curves.get(end, [0.9] * (epochs - 1) + [end])
+            diverged = 10 * len(curve) + 10 if isinstance(end, str) else None
+            options = {"epochs": epochs, "learning_rate": rate}
+            write_digits(place / f"lr{rate:g}", norm, 128, seed, curve, diverged=diverged, **options)
 
 
 def score(run):
@@ -162,3 +168,68 @@ def test_every_norm_has_a_name_and_a_style_of_its_own():
     assert (
         len({style.colour for style in STYLES.values()}) == len({str(style.dashes) for style in STYLES.values()}) == 7
     )
+
+
+@pytest.fixture
+def partly_lost(tmp_path):
+    """The rate that the surviving seed likes best has lost the other one."""
+    write(tmp_path, "none", {0.001: [0.4, 0.4], 0.01: [0.3, 0.3], 0.1: [0.01, "lost"]})
+    write(tmp_path, "layer", {0.001: [0.4, 0.4], 0.01: [0.01, "lost at once"], 0.1: ["lost", "lost at once"]})
+    return tmp_path
+
+
+def test_a_rate_at_which_a_run_diverged_is_not_chosen(partly_lost):
+    (block,), status = blocks(partly_lost)
+    assert {norm: group[0].config["learning_rate"] for norm, group in block.groups.items()} == {
+        "none": 0.01,
+        "layer": 0.001,
+    }
+    assert status == [
+        "Diverged: 4 of 12 runs (digits-layer-b128-s1 at update 10, digits-layer-b128-s0 at update 20, "
+        "digits-layer-b128-s1 at update 10, digits-none-b128-s1 at update 20). Curves end where the shortest seed ends."
+    ]
+    assert rates.fewest(block, "none", "layer") == 3, "a rate that is too high has been tried"
+    assert rates.at_the_edge(block)[0].endswith(": layer norm 0.001 (lowest).")
+
+
+def test_the_table_and_the_panel_of_diverged_runs(partly_lost):
+    (block,), _ = blocks(partly_lost)
+    assert rates.table([block], "batch", score, "error").rows == [
+        ["", "baseline", "0.80 (0.80-0.80)", "0.60 (0.60-0.60) *", "1 of 2 diverged"],
+        ["", "layer norm", "0.80 (0.80-0.80) *", "1 of 2 diverged", "diverged"],
+    ]
+    panel = rates.panel(block, score, "error")
+    assert [curve.x for curve in panel.curves] == [[0.001, 0.01], [0.001]]
+
+
+def test_a_rate_without_diverged_runs_is_preferred_to_one_with_more_finished(tmp_path):
+    write(tmp_path, "layer", {0.01: [0.3, None], 0.1: [0.1, "lost"]})
+    (block,), _ = blocks(tmp_path)
+    assert block.groups["layer"][0].config["learning_rate"] == 0.01
+
+
+def test_where_all_rates_diverge_the_one_with_the_fewest_losses_is_shown(tmp_path):
+    write(tmp_path, "layer", {0.01: ["lost", "lost at once"], 0.1: [0.1, "lost"], 1: ["lost at once"] * 2})
+    write(tmp_path, "rms", {0.01: ["lost at once"] * 2, 0.1: ["lost at once"] * 2})
+    (block,), _ = blocks(tmp_path)
+    assert list(block.groups) == ["layer"], "the other norm has nothing to show"
+    assert [run.config["learning_rate"] for run in block.groups["layer"]] == [0.1, 0.1]
+    assert len(block.curve("layer", "test_error").mean) == 1, "to the shortest seed's end"
+    assert rates.table([block], "", score, "error").rows == [
+        ["", "layer norm", "diverged", "1 of 2 diverged *", "diverged"],
+        ["", "RMS norm", "diverged *", "diverged", "-"],
+    ]
+    assert rates.at_the_edge(block) == []
+
+
+def test_where_nothing_has_a_record_the_status_is_all_there_is(tmp_path):
+    write(tmp_path, "layer", {0.1: ["lost at once"]})
+    found, status = blocks(tmp_path)
+    assert found == []
+    assert status[0].startswith("Diverged: 1 of 1 runs (digits-layer-b128-s0 at update 10).")
+
+
+def test_a_score_of_nan_never_wins(tmp_path):
+    write(tmp_path, "layer", {0.01: [0.3], 0.1: [float("nan")], 1: [0.4]})
+    (block,), _ = blocks(tmp_path)
+    assert block.groups["layer"][0].config["learning_rate"] == 0.01

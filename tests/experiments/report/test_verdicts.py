@@ -16,8 +16,8 @@ from layernorm.experiments.report.verdicts import (
 from layernorm.experiments.runs.folder import Run
 
 
-def group(seeds, records=2):
-    return [Run(Path(f"s{seed}"), "any", {"seed": seed}, {}, [{}] * records, True, {}) for seed in range(seeds)]
+def group(seeds, records=2, **result):
+    return [Run(Path(f"s{seed}"), "any", {"seed": seed}, {}, [{}] * records, True, result) for seed in range(seeds)]
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,7 @@ def test_a_side_is_ahead_where_its_worst_seed_beats_the_others_best(first, secon
         ((group(3), group(3)), {"rates": 2}, "no verdict from 2 learning rates"),
         ((group(3), group(3)), {"rates": 1}, "no verdict from one learning rate"),
         ((group(3), group(3, records=1)), {"unit": "evaluation"}, "no verdict from one evaluation"),
+        ((group(3), group(3, diverged=7)), {}, "no verdict from runs that diverged"),
         ((group(2), group(3, records=1)), {"rates": 1}, "no verdict from 2 seeds and one learning rate and one epoch"),
     ],
 )

@@ -87,13 +87,6 @@ def test_gradients_can_be_changed_before_the_step(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(before, task.model.parameters(), strict=True))
 
 
-def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
-    task = toy(loss=lambda model, update: model[0].weight.sum() * float("nan"))
-    with pytest.raises(RunError, match="the training loss is nan at update 8"):
-        train(tmp_path / "run", task)
-    assert not (tmp_path / "run" / "records.jsonl").read_text()
-
-
 def test_another_number_of_processes_is_refused(tmp_path, monkeypatch):
     with pytest.raises(Interrupted):
         train(tmp_path / "run", progress=StopAt(20))

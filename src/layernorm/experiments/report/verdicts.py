@@ -59,6 +59,8 @@ def too_little(*groups: Sequence[Run], unit: str = "epoch", rates: int | None = 
     lacking = [_counted(seeds, "seed")] if seeds < SEEDS else []
     if rates is not None and rates < RATES:
         lacking.append(_counted(rates, "learning rate"))
+    if any(run.diverged is not None for group in groups for run in group):
+        lacking.append("runs that diverged")
     if min(len(run.records) for group in groups for run in group) < 2:
         lacking.append(f"one {unit}")
     return f"no verdict from {' and '.join(lacking)}" if lacking else None
