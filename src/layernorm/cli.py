@@ -215,6 +215,7 @@ def _run(given: list[str]) -> None:
         out = sweep.run(chosen, request)
     if out is not None:
         _write_report([out], out / "report")
+        sweep.check_outcome(chosen, request, out)
 
 
 def _print_experiments() -> None:
