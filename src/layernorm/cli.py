@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import shutil
 import sys
@@ -22,6 +23,7 @@ examples:
   layernorm run mnist --help     all options of an experiment
   layernorm report runs/digits   its report again, also of unfinished runs
   layernorm sample handwriting RUN --text "hello"   its network writes
+  layernorm search RUN "a dog runs"   images that an order embedding finds
   layernorm invariance           Table 1 of the paper, measured
   layernorm geometry             every claim of its section 5, measured
   layernorm doctor               what is installed, found and missing here
@@ -96,6 +98,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _dispatch(given: list[str]) -> None:
+    from .experiments import catalogue
     from .experiments.errors import unknown
 
     commands: dict[str, Callable[[argparse.Namespace], None]] = {
@@ -103,6 +106,7 @@ def _dispatch(given: list[str]) -> None:
         "doctor": _doctor,
     }  # fmt: skip
     by_experiment: dict[str, Callable[[list[str]], None]] = {"run": _run, "sample": _sample}
+    by_experiment |= {name: functools.partial(_ask, name) for name in catalogue.TOOLS}
     names = (*by_experiment, *commands)
     if given and not given[0].startswith("-") and given[0] not in names:
         raise unknown("command", given[0], names)
@@ -118,6 +122,8 @@ def _dispatch(given: list[str]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from .experiments import catalogue
+
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("layernorm", description=_ABOUT, epilog=_EPILOGUE, formatter_class=layout)
     parser.add_argument("--version", action="version", version=_version())
@@ -125,6 +131,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands.add_parser("run", help="run an experiment, or go on with it; ends with the report", add_help=False)
     commands.add_parser("sample", help="let the network of a run draw or write", add_help=False)
+    for name in catalogue.TOOLS:
+        commands.add_parser(name, help=catalogue.tool(name).summary, add_help=False)
     report = commands.add_parser(
         "report", help="draw the report of runs, finished or not", formatter_class=layout,
         epilog="examples:\n  layernorm report runs/digits\n  layernorm report runs/a/mnist-layer-* --out report\n",
@@ -207,6 +215,7 @@ def _run(given: list[str]) -> None:
         out = sweep.run(chosen, request)
     if out is not None:
         _write_report([out], out / "report")
+        sweep.check_outcome(chosen, request, out)
 
 
 def _print_experiments() -> None:
@@ -258,6 +267,16 @@ def _print_samplers() -> None:
         if sampler is not None:
             print("\n".join(f"  {example}" for example in sampler.examples))
     print("\nlayernorm sample EXPERIMENT --help lists the options.")
+
+
+def _ask(name: str, given: list[str]) -> None:
+    from .experiments import catalogue
+    from .experiments.command import options, sample
+
+    tool = catalogue.tool(name)
+    path, texts, chosen = options.parse_tool(name, tool, given or ["--help"])
+    for line in tool.ask(sample.find_run(catalogue.find(tool.experiment), path), texts, chosen):
+        print(line)
 
 
 def _report(parsed: argparse.Namespace) -> None:

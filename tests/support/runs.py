@@ -7,7 +7,7 @@ from layernorm.experiments.mnist.digits import Config as Digits
 from layernorm.experiments.runs import checkpoint, folder
 
 
-def write_run(path, experiment, config, facts, records, done=True):
+def write_run(path, experiment, config, facts, records, done=True, diverged=None):
     """A run's folder with these records.
 
     Args:
@@ -17,6 +17,7 @@ def write_run(path, experiment, config, facts, records, done=True):
         facts: of the data set.
         records: one dict an evaluation, without `seconds`.
         done: whether the run has reached its end.
+        diverged: the update at which it was found to have diverged, which is an end, too.
     """
     path.mkdir(parents=True)
     (path / folder.CONFIG).write_text(json.dumps({"experiment": experiment, **config, "precision": "float32"}))
@@ -24,11 +25,11 @@ def write_run(path, experiment, config, facts, records, done=True):
     (path / folder.ENVIRONMENT).write_text(json.dumps({"data": facts, "starts": [start]}))
     lines = [json.dumps({"seconds": 60.0, **record}) + "\n" for record in records]
     (path / folder.RECORDS).write_text("".join(lines))
-    if done:
-        (path / folder.RESULT).write_text("{}")
+    if done or diverged:
+        (path / folder.RESULT).write_text(json.dumps({"diverged": diverged} if diverged else {}))
 
 
-def write_digits(place, norm, batch_size, seed, curve, epochs=None, **changes):
+def write_digits(place, norm, batch_size, seed, curve, epochs=None, diverged=None, **changes):
     """A run of `digits` whose test error is `curve`, training NLL an eighth, validation error twice it."""
     config = {**vars(Digits(norm=norm, batch_size=batch_size, seed=seed, epochs=epochs or len(curve))), **changes}
     records = [
@@ -40,14 +41,14 @@ def write_digits(place, norm, batch_size, seed, curve, epochs=None, **changes):
     ]  # fmt: skip
     facts = {"name": "digits", "fingerprint": "abc", "original": False}
     path = place / f"digits-{norm}-b{batch_size}-s{seed}"
-    write_run(path, "digits", config, facts, records, done=len(curve) == config["epochs"])
+    write_run(path, "digits", config, facts, records, done=len(curve) == config["epochs"], diverged=diverged)
 
 
-def write_twelve(place):
-    """Finished runs of `digits`: three norms, two batch sizes, two seeds."""
+def write_sweep(place):
+    """Finished runs of `digits`: three norms, two batch sizes, three seeds; 18 in all."""
     for size, drop in ((128, 0.0), (4, 0.01)):
-        for seed in (0, 1):
-            up = 0.01 * seed
+        for seed in (0, 1, 2):
+            up = 0.005 * seed
             write_digits(place, "none", size, seed, [0.30 + up, 0.20 + up, 0.12 + up, 0.10 + up])
             write_digits(place, "layer", size, seed, [0.20 + up, 0.08 + up, 0.06 + up, 0.07 + up])
             write_digits(place, "batch", size, seed, [0.25 + up, 0.14 + up, 0.11 + up, 0.09 + drop * 5 + up])

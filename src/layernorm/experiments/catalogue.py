@@ -1,20 +1,25 @@
-"""Which experiments there are. A new one is its folder and its line here."""
+"""Which experiments there are, and what their trained networks can be asked. A new one is its folder and its line."""
 
 from __future__ import annotations
 
 import importlib
 
 from .errors import unknown
-from .protocol import Experiment
+from .protocol import Experiment, Tool
 
 EXPERIMENTS = {
     "digits": "mnist.digits",
     "mnist": "mnist.experiment",
     "draw": "draw.experiment",
     "handwriting": "handwriting.experiment",
+    "order-embeddings": "order_embeddings.experiment",
     "convnets": "convnets.experiment",
 }
 """The module of every experiment, in the order of showing; it holds the experiment as `EXPERIMENT`."""
+
+
+TOOLS = {"search": "order_embeddings.search"}
+"""The module of every command that asks a trained network something, by the command's name; it holds it as `TOOL`."""
 
 
 def find(name: str) -> Experiment:
@@ -26,3 +31,8 @@ def find(name: str) -> Experiment:
     if name not in EXPERIMENTS:
         raise unknown("experiment", name, EXPERIMENTS)
     return importlib.import_module(f".{EXPERIMENTS[name]}", __package__).EXPERIMENT
+
+
+def tool(name: str) -> Tool:
+    """The command of this name, one of `TOOLS`."""
+    return importlib.import_module(f".{TOOLS[name]}", __package__).TOOL

@@ -113,6 +113,7 @@ class State:
     first_gradient_norm: float = 0.0  # of update 0, before anything is clipped
     kept_update: int = 0  # after which the kept model was evaluated; 0: none is kept yet
     kept_score: float = 0.0  # its value of the metric that `Task.keep` names
+    diverged: int | None = None  # the update at whose evaluation the run was found to have diverged
     metrics: dict[str, float] = field(default_factory=dict)  # of the last evaluation
 
 
@@ -134,7 +135,7 @@ class Task:
         before_step: called with the bare model between the backward pass and the step: gradient clipping.
         keep: the metric whose highest value's model is kept, the first of equals; None: the last model is.
         test: (the bare model with the kept weights, in evaluation mode) -> metrics, and tensors that stay with the run,
-            such as one value a test case. Called once, at the end.
+            such as one value a test case. Called once, at the end, unless the run has diverged.
     """
 
     model: nn.Module
@@ -173,6 +174,27 @@ class SampleSettings:
 
     data: Path | None = option(None, "folder with the data set's files (else $LAYERNORM_DATA/NAME, cache)")
     out: Path | None = option(None, "folder for the files (else RUN/samples)")
+
+
+@dataclass(frozen=True)
+class Tool:
+    """What a trained network can be asked on the command line: `layernorm NAME RUN TEXT ... [OPTIONS]`.
+
+    Attributes:
+        experiment: whose runs it takes.
+        summary: one line for the help.
+        texts: what a text is, for the help; at least one is given.
+        options: a dataclass whose fields are made by `option`; ValueError from its construction is wrong usage.
+        ask: (the run, the texts, the options) -> lines to print.
+        examples: command lines for the help.
+    """
+
+    experiment: str
+    summary: str
+    texts: str
+    options: type
+    ask: Callable[[Run, Sequence[str], Any], Sequence[str]]
+    examples: Sequence[str]
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import pytest
 
 from layernorm.experiments.draw.network import Config
 from layernorm.experiments.report import rendering
+from layernorm.experiments.report.verdicts import RULE_AT_ONE_RATE
 from support.runs import report_of, write_run
 
 
@@ -22,51 +23,58 @@ def write_draw(place, norm, seed, bounds, glimpses=16, **changes):
 
 
 @pytest.fixture
-def four(tmp_path):
-    for seed in (0, 1):
-        write_draw(tmp_path, "none", seed, [200.0 + seed, 130.0 + seed, 110.0 + seed, 104.0 + seed])
-        write_draw(tmp_path, "layer", seed, [190.0 + seed, 120.0 + seed, 100.0 + seed, 96.0 + seed])
+def six(tmp_path):
+    for seed in (0, 1, 2):
+        up = 0.5 * seed
+        write_draw(tmp_path, "none", seed, [200.0 + up, 130.0 + up, 110.0 + up, 104.0 + up])
+        write_draw(tmp_path, "layer", seed, [190.0 + up, 120.0 + up, 100.0 + up, 96.0 + up])
     return tmp_path
 
 
-def test_tables(four):
-    results, speed = report_of(four).tables
-    assert results.rows[0] == ["16", "baseline", "104.50 (104.00-105.00)", "26.12", "78.38", "2", "4"]
-    assert results.rows[1] == ["16", "layer norm", "96.50 (96.00-97.00)", "24.12", "72.38", "2", "4"]
+def test_tables(six):
+    results, speed = report_of(six).tables
+    assert results.rows[0] == ["16", "baseline", "104.50 (104.00-105.00)", "26.12", "78.38", "3", "4"]
+    assert results.rows[1] == ["16", "layer norm", "96.50 (96.00-97.00)", "24.12", "72.38", "3", "4"]
     assert results.rows[2][:3] == ["64, paper", "baseline", "82.36"]
     assert speed.rows[0] == ["16", "baseline", "400", "1.00", "200", "1.00"]
     # from 120.5 at 200 to 100.5 at 300: 104.5 is 80 % of the way
     assert speed.rows[1] == ["16", "layer norm", "280", "0.70", "200", "1.00"]
 
 
-def test_findings(four):
-    updates, ends = report_of(four).findings
+def test_findings(six):
+    updates, ends, rule = report_of(six).findings
     assert updates.startswith("16 glimpses, updates to a test bound of 160 / 140 / 120 / 110 / 105 nats (the last")
-    assert updates.endswith(": as the paper claims.")
+    assert updates.endswith(": as the paper claims (at one learning rate).")
     assert ends == (
         "16 glimpses, test bound after 400 updates: layer norm 96.50 (96.00-97.00), baseline 104.50 (104.00-105.00) "
-        "nats: as the paper claims."
+        "nats: as the paper claims (at one learning rate)."
     )
+    assert rule == RULE_AT_ONE_RATE
 
 
 @pytest.mark.parametrize(
     ("none", "layer", "verdict"),
     [
-        ([[200.0, 100.0]] * 2, [[210.0, 105.0]] * 2, "against the paper's claim"),
-        ([[200.0, 100.0], [200.0, 104.0]], [[200.0, 102.0]] * 2, "no difference larger than the spread over seeds"),
+        ([[200.0, 100.0]] * 3, [[210.0, 105.0]] * 3, "against the paper's claim (at one learning rate)"),
+        (
+            [[200.0, 100.0], [200.0, 104.0], [200.0, 104.0]],
+            [[200.0, 102.0]] * 3,
+            "no difference larger than the spread over seeds (at one learning rate)",
+        ),
+        ([[200.0, 100.0]] * 3, [[190.0, 90.0]] * 2, "no verdict from 2 seeds"),
         ([[200.0, 100.0]], [[190.0, 90.0]], "no verdict from one seed"),
-        ([[200.0]] * 2, [[190.0]] * 2, "no verdict from one evaluation"),
+        ([[200.0]] * 3, [[190.0]] * 3, "no verdict from one evaluation"),
     ],
 )
 def test_verdicts(tmp_path, none, layer, verdict):
     for norm, runs in (("none", none), ("layer", layer)):
         for seed, bounds in enumerate(runs):
             write_draw(tmp_path, norm, seed, bounds)
-    assert report_of(tmp_path).findings[-1].endswith(f": {verdict}.")
+    assert report_of(tmp_path).findings[-2].endswith(f": {verdict}.")
 
 
-def test_the_terminal_and_the_files(four, tmp_path, capsys):
-    report = report_of(four)
+def test_the_terminal_and_the_files(six, tmp_path, capsys):
+    report = report_of(six)
     rendering.show(report)
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
     rendering.write(report, tmp_path / "report")
@@ -76,8 +84,8 @@ def test_the_terminal_and_the_files(four, tmp_path, capsys):
     assert "[stand-in]" not in text
 
 
-def test_a_checkpoint_that_cannot_be_read_leaves_the_report_without_its_samples(four):
-    (four / "draw-layer-s0" / "checkpoint.safetensors").write_bytes(b"nothing")
-    report = report_of(four)
+def test_a_checkpoint_that_cannot_be_read_leaves_the_report_without_its_samples(six):
+    (six / "draw-layer-s0" / "checkpoint.safetensors").write_bytes(b"nothing")
+    report = report_of(six)
     assert not report.pictures
     assert any("checkpoint.safetensors is damaged" in note for note in report.status)

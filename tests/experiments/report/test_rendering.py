@@ -5,12 +5,12 @@ import re
 import pytest
 
 from layernorm.experiments.report import rendering
-from support.runs import report_of, write_twelve
+from support.runs import report_of, write_sweep
 
 
 @pytest.fixture
 def folder(tmp_path):
-    return write_twelve(tmp_path)
+    return write_sweep(tmp_path)
 
 
 def test_the_files(folder, tmp_path):
@@ -43,4 +43,4 @@ def test_the_terminals_tables_fit_80_columns(folder, capsys):
     text = " ".join(" ".join(lines).split())
     assert "Epochs to test error, to train NLL: until the mean over seeds is at the baseline's best." in text
     row = next(line for line in lines if "layer norm" in line)
-    assert row.split() == ["128", "layer", "norm", "7.50", "(7.00-8.00)", "6.50", "(6.00-7.00)", "9.4e-03", "2", "4"]
+    assert row.split() == ["128", "layer", "norm", "7.50", "(7.00-8.00)", "6.50", "(6.00-7.00)", "9.4e-03", "3", "4"]

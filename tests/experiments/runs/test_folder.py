@@ -5,16 +5,16 @@ import pytest
 from layernorm import cli
 from layernorm.experiments.errors import RunError
 from layernorm.experiments.runs.folder import find
-from support.runs import write_digits, write_twelve
+from support.runs import write_digits, write_sweep
 
 
 @pytest.fixture
 def folder(tmp_path):
-    return write_twelve(tmp_path)
+    return write_sweep(tmp_path)
 
 
 def test_runs_are_found_by_their_folder_or_the_folder_above(folder):
-    assert len(find([folder]).runs) == 12
+    assert len(find([folder]).runs) == 18
     one = folder / "digits-layer-b4-s0"
     assert [run.path for run in find([one, one]).runs] == [one]
     (folder / "empty").mkdir()
@@ -40,7 +40,7 @@ def test_damaged_runs_are_skipped_with_the_reason(folder):
     (folder / "digits-layer-b4-s1" / "records.jsonl").write_text("no JSON\n")
     (folder / "digits-none-b4-s0" / "result.json").write_text('{"update": 50}')
     found = find([folder])
-    assert len(found.runs) == 9
+    assert len(found.runs) == 15
     reasons = (
         "b4-s0 has result.json and records.jsonl but no config",
         "line 1: not valid",

@@ -1,70 +1,21 @@
 """The loop: evaluations when due, and a run that resumes bit for bit from wherever it was stopped."""
 
 import json
-import signal
 
 import pytest
 import torch
+from accelerate import Accelerator
 from torch import nn
 
 from layernorm.experiments.errors import Interrupted, RunError
-from layernorm.experiments.protocol import Task
 from layernorm.experiments.runs import checkpoint, folder
 from layernorm.experiments.runs.folder import RunFolder
-from layernorm.experiments.train import distributed
-from layernorm.experiments.train.loop import Fit
-from layernorm.experiments.train.progress import Progress
 from support.runs import untimed
-
-FACTS = {"name": "toy", "fingerprint": "0"}
-
-
-@pytest.fixture
-def accelerator():
-    return distributed.accelerator("cpu", "float32")
+from support.toy import FACTS, StopAt, toy, train
 
 
-def toy(updates=37, evaluate_every=8, before_step=None, loss=None):
-    """A small network with dropout and batch norm: everything that has state beyond the weights."""
-    torch.manual_seed(5)
-    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1))
-    inputs = torch.randn(updates, 6, 4)
-    return Task(
-        model=model,
-        optimizer=torch.optim.Adam(model.parameters(), lr=0.01),
-        updates=updates,
-        evaluate_every=evaluate_every,
-        updates_per_epoch=10,
-        loss=loss or (lambda model, update: model(inputs[update]).square().mean()),
-        evaluate=lambda model: {"value": float(model(inputs[0]).double().sum())},
-        seen=lambda update: 6 * update,
-        shown={},
-        before_step=before_step,
-    )
-
-
-class StopAt(Progress):
-    """Presses Ctrl-C once an update is reached."""
-
-    def __init__(self, update):
-        self.at = update
-
-    def update(self, state, task):
-        if state.update >= self.at:
-            signal.raise_signal(signal.SIGINT)
-            self.at = 10**9
-
-
-def train(path, accelerator, task=None, progress=None, checkpoint_seconds=1e9):
-    place = RunFolder(path)
-    with place.open():
-        place.start({"experiment": "toy"})
-        torch.manual_seed(9)
-        return Fit(task or toy(), place, accelerator, FACTS, checkpoint_seconds).run(progress or Progress())
-
-
-def test_evaluations_come_when_due_and_at_the_end(tmp_path, accelerator):
-    train(tmp_path / "run", accelerator)
+def test_evaluations_come_when_due_and_at_the_end(tmp_path):
+    train(tmp_path / "run")
     run = folder.read(tmp_path / "run")
     assert [record["update"] for record in run.records] == [8, 16, 24, 32, 37]
     assert [record["epoch"] for record in run.records] == [0.8, 1.6, 2.4, 3.2, 3.7]
@@ -72,16 +23,16 @@ def test_evaluations_come_when_due_and_at_the_end(tmp_path, accelerator):
     assert run.done
 
 
-def test_the_batch_loss_is_the_mean_since_the_last_evaluation(tmp_path, accelerator):
+def test_the_batch_loss_is_the_mean_since_the_last_evaluation(tmp_path):
     task = toy(updates=6, evaluate_every=3, loss=lambda model, update: model[0].weight.sum() * 0 + update)
-    train(tmp_path / "run", accelerator, task)
+    train(tmp_path / "run", task)
     assert [record["batch_loss"] for record in untimed(tmp_path / "run")] == [1.0, 4.0]
 
 
 @pytest.mark.parametrize(("updates", "evaluate_every"), [(1, 8), (16, 8), (10, 25), (25, 25), (30, 25)])
-def test_an_interrupted_run_resumes_bit_for_bit(tmp_path, accelerator, updates, evaluate_every):
+def test_an_interrupted_run_resumes_bit_for_bit(tmp_path, updates, evaluate_every):
     def start(name, progress=None):
-        train(tmp_path / name, accelerator, toy(evaluate_every=evaluate_every), progress)
+        train(tmp_path / name, toy(evaluate_every=evaluate_every), progress)
 
     start("whole")
     with pytest.raises(Interrupted):
@@ -98,71 +49,64 @@ def _tensors(path):
     return checkpoint.load(path / folder.CHECKPOINT)[0]
 
 
-def test_records_after_the_checkpoint_are_made_again(tmp_path, accelerator):
-    train(tmp_path / "whole", accelerator)
+def test_records_after_the_checkpoint_are_made_again(tmp_path):
+    train(tmp_path / "whole")
     with pytest.raises(Interrupted):
-        train(tmp_path / "broken", accelerator, progress=StopAt(20))
+        train(tmp_path / "broken", progress=StopAt(20))
     with open(tmp_path / "broken" / "records.jsonl", "a") as file:  # as if killed after a later evaluation
         file.write('{"update": 32, "value": 0}\n{"upd')
-    train(tmp_path / "broken", accelerator)
+    train(tmp_path / "broken")
     assert untimed(tmp_path / "broken") == untimed(tmp_path / "whole")
 
 
-def test_lost_records_are_noticed(tmp_path, accelerator):
+def test_lost_records_are_noticed(tmp_path):
     with pytest.raises(Interrupted):
-        train(tmp_path / "run", accelerator, progress=StopAt(20))
+        train(tmp_path / "run", progress=StopAt(20))
     (tmp_path / "run" / "records.jsonl").write_text("")
     with pytest.raises(RunError, match="holds 0 records up to update 24 instead of 3"):
-        train(tmp_path / "run", accelerator)
+        train(tmp_path / "run")
 
 
-def test_starts_are_noted(tmp_path, accelerator):
+def test_starts_are_noted(tmp_path):
     with pytest.raises(Interrupted):
-        train(tmp_path / "run", accelerator, progress=StopAt(20))
-    train(tmp_path / "run", accelerator)
+        train(tmp_path / "run", progress=StopAt(20))
+    train(tmp_path / "run")
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert [start["update"] for start in environment["starts"]] == [0, 24]
     assert environment["data"] == FACTS
 
 
-def test_gradients_can_be_changed_before_the_step(tmp_path, accelerator):
+def test_gradients_can_be_changed_before_the_step(tmp_path):
     def zero(model):
         for parameter in model.parameters():
             parameter.grad.zero_()
 
     task = toy(before_step=zero)
     before = [parameter.clone() for parameter in task.model.parameters()]
-    train(tmp_path / "run", accelerator, task)
+    train(tmp_path / "run", task)
     assert all(torch.equal(a, b) for a, b in zip(before, task.model.parameters(), strict=True))
 
 
-def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, accelerator):
-    task = toy(loss=lambda model, update: model[0].weight.sum() * float("nan"))
-    with pytest.raises(RunError, match="the training loss is nan at update 8"):
-        train(tmp_path / "run", accelerator, task)
-    assert not (tmp_path / "run" / "records.jsonl").read_text()
-
-
-def test_another_number_of_processes_is_refused(tmp_path, accelerator, monkeypatch):
+def test_another_number_of_processes_is_refused(tmp_path, monkeypatch):
     with pytest.raises(Interrupted):
-        train(tmp_path / "run", accelerator, progress=StopAt(20))
-    monkeypatch.setattr(type(accelerator), "num_processes", 2)
+        train(tmp_path / "run", progress=StopAt(20))
+    monkeypatch.setattr(Accelerator, "num_processes", 2)
     monkeypatch.setattr(torch.distributed, "broadcast", lambda *arguments: None)
     with pytest.raises(RunError, match=r"trained by 1 process\(es\), now there are 2"):
-        train(tmp_path / "run", accelerator)
+        train(tmp_path / "run")
 
 
-def test_a_checkpoint_of_another_model_is_refused(tmp_path, accelerator):
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     with pytest.raises(Interrupted):
-        train(tmp_path / "run", accelerator, progress=StopAt(20))
+        train(tmp_path / "run", progress=StopAt(20))
     other = toy()
     other.model = nn.Linear(4, 1)
     other.optimizer = torch.optim.Adam(other.model.parameters())
     with pytest.raises(RunError, match="does not fit this model"):
-        train(tmp_path / "run", accelerator, other)
+        train(tmp_path / "run", other)
 
 
-def test_checkpoints_come_by_the_clock(tmp_path, accelerator, monkeypatch):
+def test_checkpoints_come_by_the_clock(tmp_path, monkeypatch):
     saved = []
     original = checkpoint.save
 
@@ -171,10 +115,10 @@ def test_checkpoints_come_by_the_clock(tmp_path, accelerator, monkeypatch):
         original(path, tensors, header)
 
     monkeypatch.setattr(checkpoint, "save", save)
-    train(tmp_path / "often", accelerator, checkpoint_seconds=0)
+    train(tmp_path / "often", checkpoint_seconds=0)
     assert saved == [8, 16, 24, 32, 37]
     saved.clear()
-    train(tmp_path / "once", accelerator)
+    train(tmp_path / "once")
     assert saved == [37]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ..errors import UsageError, unknown
-from ..protocol import Experiment, Sampler, SampleSettings, check_ranges, flag, option, swept
+from ..protocol import Experiment, Sampler, SampleSettings, Tool, check_ranges, flag, option, swept
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,39 @@ def parse_sample(experiment: Experiment, sampler: Sampler, arguments: Sequence[s
     except ValueError as error:
         raise UsageError(str(error)) from error
     return found[0], found[1]
+
+
+def parse_tool(name: str, tool: Tool, arguments: Sequence[str]) -> tuple[Path, tuple[str, ...], Any]:
+    """Reads what follows the name of a command of `Tool`: the run's folder, the texts and the options.
+
+    Raises:
+        UsageError: a value does not fit. (tyro itself exits with 2 on malformed options.)
+    """
+    import tyro
+
+    run = Annotated[
+        Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help=f"folder of a run of {tool.experiment}")
+    ]
+    texts = Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar=f"{tool.texts} ...", help="at least one")
+    ]
+    fields: list[Any] = [("run", run), ("texts", texts), *_fields(tool.options, _defaults(tool.options))]
+    options = dataclasses.make_dataclass("Options", fields)
+    _suggest(options, arguments)
+    parsed: Any = tyro.cli(
+        options,
+        prog=f"layernorm {name}",
+        description=_head([f"{tool.summary[0].upper()}{tool.summary[1:]}."], tool.examples),
+        args=list(arguments),
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    if not parsed.texts:
+        raise UsageError(f"give at least one {tool.texts}: {tool.examples[0]}")
+    try:
+        found = tool.options(**{name: getattr(parsed, name) for name in _defaults(tool.options)})
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return parsed.run, parsed.texts, found
 
 
 def _defaults(kind: Any) -> dict[str, Any]:

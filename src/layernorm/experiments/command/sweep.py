@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..errors import UsageError
+from ..errors import RunError, UsageError
 from ..protocol import Experiment, swept
-from ..runs.folder import RunFolder
+from ..runs.folder import RunFolder, read
 from ..train import distributed
 from ..train.batches import NOISE, derive_seed
 from ..train.loop import Fit
@@ -44,7 +44,8 @@ def run(experiment: Experiment, request: Request) -> Path | None:
         the folder that holds them, or None in a process that is not the main one.
 
     Raises:
-        RunError, UsageError, Interrupted: as the message says; runs that are done stay done.
+        RunError, UsageError, Interrupted: as the message says; runs that are done stay done. A run that diverges is
+            done, and the next one begins: `check_outcome` says whether that was all.
     """
     settings, out = request.settings, out_folder(experiment, request)
     _check(experiment, request, out)
@@ -59,6 +60,22 @@ def run(experiment: Experiment, request: Request) -> Path | None:
             display.begin(number, len(request.configs), name)
             display.end(_run(experiment, request, config, out / name, accelerator, display))
     return out if accelerator.is_main_process else None
+
+
+def check_outcome(experiment: Experiment, request: Request, out: Path) -> None:
+    """Looks at how the runs of a request ended. One that diverged is no failure where others are there to report.
+
+    Raises:
+        RunError: all of them diverged; the message names the first and its update.
+    """
+    runs = [read(out / experiment.run_name(config)) for config in request.configs]
+    if all(run.diverged is not None for run in runs):
+        lost = f"{runs[0].path.name} diverged at update {runs[0].diverged}"
+        if len(runs) > 1:
+            lost = (
+                f"all {len(runs)} runs diverged, the first of them, {runs[0].path.name}, at update {runs[0].diverged}"
+            )
+        raise RunError(f"{lost}: the training loss or a weight is not finite; try a lower --learning-rate")
 
 
 def _check(experiment: Experiment, request: Request, out: Path) -> None:
@@ -95,8 +112,8 @@ def _run(
     if not settings.restart:
         folder.check_config(wanted)  # again: since all were compared, another command may have come here
         if folder.done:
-            folder.check_whole()
-            return "done before"
+            lost = read(path).diverged
+            return "done before" if lost is None else f"diverged before, at update {lost}"
     data = experiment.load(config, settings.data)
     task = experiment.task(config, data, accelerator)
     with folder.open():
@@ -110,4 +127,7 @@ def _run(
         fit = Fit(task, folder, accelerator, data.facts, settings.checkpoint_seconds)
         metrics = fit.run(display)
         accelerator.free_memory()
-        return f"{glance(task.shown, metrics)}{duration(fit.state.seconds)}"
+        spent = duration(fit.state.seconds)
+        if fit.state.diverged is not None:
+            return f"diverged at update {fit.state.diverged}, {spent}"
+        return f"{glance(task.shown, metrics)}{spent}"

@@ -10,9 +10,10 @@ from .binarized_mnist import BINARIZED_MNIST
 from .cifar10 import CIFAR10
 from .iam import IAM
 from .mnist import MNIST
+from .order_embeddings import ORDER_EMBEDDINGS
 from .source import Source, lack, places
 
-SOURCES = {source.name: source for source in (MNIST, BINARIZED_MNIST, IAM, CIFAR10)}
+SOURCES = {source.name: source for source in (MNIST, BINARIZED_MNIST, IAM, ORDER_EMBEDDINGS, CIFAR10)}
 """All published data sets, by name."""
 
 EMBEDDED = {"digits": digits.SUMMARY}

@@ -18,7 +18,7 @@ from ..report.comparison import (
 )
 from ..report.page import Deviation, Figure, Panel, Picture, Report, Table
 from ..report.variants import departures
-from ..report.verdicts import order, spread, too_little
+from ..report.verdicts import RULE_AT_ONE_RATE, order_at_one_rate, ruled, spread, too_little
 from ..runs.folder import Run
 from . import samples
 from .network import Config, Drawing
@@ -41,7 +41,7 @@ def report(runs: Sequence[Run]) -> Report:
     return Report(
         title="DRAW on binarised MNIST, Figure 4",
         claim=CLAIM,
-        findings=[text for block in blocks for text in (*_convergence(block), *_ends(block))],
+        findings=ruled([text for block in blocks for text in (*_convergence(block), *_ends(block))], RULE_AT_ONE_RATE),
         status=[*status, *notes],
         figures=[_figure(blocks)] if blocks else [],
         tables=[_results(blocks), _speed(blocks)],
@@ -117,7 +117,7 @@ def _convergence(block: Block) -> list[str]:
     goals = [goal for goal in (160.0, 140.0, 120.0, 110.0, 100.0, 95.0, 90.0, 85.0) if lowest < goal <= highest]
     goals.append(lowest)
     ours, theirs = (reaching(goals, group, "test_bound", "update", interpolated=True) for group in (layer, base))
-    verdict = too_little(layer, base, unit="evaluation") or order(ours, theirs)
+    verdict = too_little(layer, base, unit="evaluation") or order_at_one_rate(ours, theirs)
     texts = [" / ".join(low_to_high(values, ".0f") for values in times) for times in (ours, theirs)]
     return [
         f"{block.label} glimpses, updates to a test bound of {' / '.join(f'{goal:.4g}' for goal in goals)} nats (the "
@@ -131,7 +131,8 @@ def _ends(block: Block) -> list[str]:
     if not block.has("layer", "none"):
         return []
     update, (ours, theirs) = block.ends("test_bound", "layer", "none")
-    verdict = too_little(block.groups["layer"], block.groups["none"], unit="evaluation") or order([ours], [theirs])
+    unclear = too_little(block.groups["layer"], block.groups["none"], unit="evaluation")
+    verdict = unclear or order_at_one_rate([ours], [theirs])
     return [
         f"{block.label} glimpses, test bound after {update} updates: layer norm {spread(ours)}, baseline "
         f"{spread(theirs)} nats: {verdict}."

@@ -18,7 +18,7 @@ from ..report.comparison import (
 )
 from ..report.page import Deviation, Figure, Panel, Report, Table
 from ..report.variants import departures
-from ..report.verdicts import order, spread, too_little
+from ..report.verdicts import RULE_AT_ONE_RATE, order_at_one_rate, ruled, spread, too_little
 from ..runs.folder import Run
 
 CLAIM = (
@@ -34,7 +34,7 @@ def report(runs: Sequence[Run]) -> Report:
     return Report(
         title="Permutation-invariant MNIST, Figure 6" if name == "mnist" else "Figure 6 on scikit-learn's digits",
         claim=CLAIM,
-        findings=[*_convergence(blocks), *_robustness(blocks)],
+        findings=ruled([*_convergence(blocks), *_robustness(blocks)], RULE_AT_ONE_RATE),
         status=status,
         figures=[_figure(blocks)] if blocks else [],
         tables=[_results(blocks), _speed(blocks)],
@@ -103,7 +103,7 @@ def _convergence(blocks: Sequence[Block]) -> list[str]:
         lowest = lowest_of_all((*layer, *batch), "train_nll")
         goals = [10.0**power for power in range(-1, -8, -1) if 10.0**power > lowest] + [lowest]
         first, second = (reaching(goals, group, "train_nll", "epoch") for group in (layer, batch))
-        verdict = too_little(layer, batch) or order(first, second)
+        verdict = too_little(layer, batch) or order_at_one_rate(first, second)
         findings.append(
             f"Batch size {block.label}, epochs to a training NLL of {_list(f'{goal:.2g}' for goal in goals)} (the last "
             f"is the lowest that all reach; lowest to highest seed): layer norm {_list(map(low_to_high, first))}, "
@@ -165,7 +165,7 @@ def _loss(changes: dict[str, list[float]], why_none: str | None) -> str:
     if max(means["layer"], means["batch"]) <= 0:
         return "Neither layer norm's error nor batch norm's rises: no verdict"
     less, more = sorted(("layer", "batch"), key=lambda norm: means[norm])
-    verdict = why_none or order([changes["layer"]], [changes["batch"]])
+    verdict = why_none or order_at_one_rate([changes["layer"]], [changes["batch"]])
     if means[less] <= 0:
         return f"Only {NORMS[more]} loses, {NORMS[less]} does not: {verdict}"
     words = "as much as" if means[less] == means[more] else "less than"

@@ -40,11 +40,15 @@ def paired(first: np.ndarray, second: np.ndarray, draws: int = DRAWS, seed: int 
         seed: of the resampling.
 
     Raises:
-        ValueError: the two differ in shape or there are no cases.
+        ValueError: the two differ in shape, there are no cases, or a difference is not finite.
     """
     if first.shape != second.shape or first.ndim != 1 or not len(first):
         raise ValueError(f"expected two arrays [M] with M > 0, got shapes {first.shape} and {second.shape}")
     difference = first.astype(np.float64) - second.astype(np.float64)
+    if not np.isfinite(difference).all():
+        raise ValueError(
+            f"{np.count_nonzero(~np.isfinite(difference))} of {len(difference)} differences are not finite"
+        )
     generator = np.random.default_rng(seed)
     means = np.empty(draws)
     for start in range(0, draws, 500):  # in parts: all indices at once would take 800 MB for 10,000 cases

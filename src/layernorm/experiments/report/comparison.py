@@ -11,7 +11,7 @@ from typing import TypeVar
 from ..errors import RunError
 from ..runs.folder import CHECKPOINT, Run
 from .page import STYLES, Curve, Picture, Style, Table
-from .variants import unequal, unfinished, variants
+from .variants import incomplete, unequal, variants
 
 NORMS = {
     "none": "baseline",
@@ -44,7 +44,8 @@ class Block:
         label: the value of the option that blocks differ in, and the mark; may be empty.
         mark: of the variant, `(a)`, `(b)` and so on; empty if there is one.
         groups: runs that have records, by norm; if learning rates are compared, those at the norm's best one.
-        rates: if learning rates are compared, the runs of every norm by learning rate, from low to high.
+        rates: if learning rates are compared, every norm's runs by learning rate, from low to high: those that have
+            records or diverged before the first.
     """
 
     label: str
@@ -93,10 +94,11 @@ class Block:
         return seconds, f"{seconds / seconds_per_update(self.groups['none']):.2f}" if self.has("none") else "-"
 
     def epochs(self, norm: str, form: str = "g") -> str:
-        """How many epochs a norm's runs have made, and of how many unless all are done."""
+        """How many epochs a norm's runs have made, and of how many unless all have made them."""
         runs = self.groups[norm]
         made = f"{min(run.records[-1]['epoch'] for run in runs):{form}}"
-        return made if all(run.done for run in runs) else f"{made} of {runs[0].config['epochs']}"
+        whole = all(run.done and run.diverged is None for run in runs)
+        return made if whole else f"{made} of {runs[0].config['epochs']}"
 
     def ends(self, metric: str, *norms: str) -> tuple[int, list[list[float]]]:
         """The update of the last evaluation that all runs of some norms have made, and each norm's values there."""
@@ -114,10 +116,12 @@ def compare(
         by: an option besides norm and seed whose values are apart in tables and figures.
         descending: the block with its largest value first.
         choose: if given, runs at several learning rates are compared each norm at its own best one: the rate with the
-            lowest mean of this over seeds. Without it, runs at different rates are different variants.
+            lowest mean of this over seeds, among those with the fewest diverged and the most finished runs. Without it,
+            runs at different rates are different variants.
 
     Returns:
-        the blocks that have records, and the status lines: what is unfinished or unequal, and what the marks mean.
+        the blocks that have records, and the status lines: what is unfinished, diverged or unequal, and what the marks
+        mean.
     """
     row = ["norm", *([by] if by else []), *([RATE] if choose else [])]
     apart = variants(runs, row)
@@ -126,19 +130,20 @@ def compare(
     for value in values:
         for item in apart:
             here = [run for run in item.runs if not by or run.config[by] == value]
-            groups, rates = _by_norm(here), {}
+            rates = {}
             if choose is not None:
-                rates = {norm: _by_rate(group) for norm, group in groups.items()}
-                groups = {norm: found[best_rate(found, choose)] for norm, found in rates.items()}
+                rates = {norm: _by_rate(group) for norm, group in _by_norm(here).items()}
+                here = [run for found in rates.values() for run in found[best_rate(found, choose)]]
+            groups = _by_norm(run for run in here if run.records)
             blocks.append(Block(f"{value} {item.mark}".strip(), item.mark, groups, rates))
-    status = [*unfinished(runs), *unequal(runs, apart=(*row, "seed"))]
+    status = [*incomplete(runs), *unequal(runs, apart=(*row, "seed"))]
     status += [f"Rows marked {item.mark}: {item.options}." for item in apart if item.mark]
     return [block for block in blocks if block.groups], status
 
 
 def _by_norm(runs: Iterable[Run]) -> dict[str, Group]:
-    """The runs that have records, by norm; a norm without such a run is left out."""
-    able = [run for run in runs if run.records]
+    """The runs that have records or diverged before the first, by norm; a norm without such a run is left out."""
+    able = [run for run in runs if run.records or run.diverged is not None]
     groups = {norm: [run for run in able if run.config["norm"] == norm] for norm in NORMS}
     return {norm: group for norm, group in groups.items() if group}
 
@@ -150,11 +155,25 @@ def _by_rate(runs: Iterable[Run]) -> dict[float, Group]:
     return found
 
 
-def best_rate(rates: Mapping[float, Group], score: Score) -> float:
-    """The learning rate with the lowest mean score, among those that the most runs have finished."""
+def complete(rates: Mapping[float, Group]) -> list[float]:
+    """The learning rates with the most finished runs: in the middle of a sweep only these can be compared."""
     finished = {rate: sum(run.done for run in group) for rate, group in rates.items()}
-    able = [rate for rate in rates if finished[rate] == max(finished.values())]
-    return min(able, key=lambda rate: statistics.fmean(map(score, rates[rate])))
+    return [rate for rate in rates if finished[rate] == max(finished.values())]
+
+
+def best_rate(rates: Mapping[float, Group], score: Score) -> float:
+    """The learning rate with the lowest mean score, among those with the fewest diverged and the most finished runs."""
+    lost = {rate: sum(run.diverged is not None for run in group) for rate, group in rates.items()}
+    stable = {rate: group for rate, group in rates.items() if lost[rate] == min(lost.values())}
+    return min(complete(stable), key=lambda rate: mean_score(rates[rate], score))
+
+
+def mean_score(runs: Group, score: Score) -> float:
+    """The mean of a score over seeds; infinity if one of them diverged or has none."""
+    if any(run.diverged is not None for run in runs):
+        return math.inf
+    mean = statistics.fmean(map(score, runs))
+    return math.inf if math.isnan(mean) else mean
 
 
 def curve(runs: Sequence[Run], metric: str, label: str, style: Style, x: str = "epoch") -> Curve:
@@ -198,11 +217,16 @@ def first_reaching(line: Iterable[tuple[float, float]], goal: float, interpolate
 
 
 def reaching(
-    goals: Iterable[float], runs: Sequence[Run], metric: str, x: str, interpolated: bool = False
+    goals: Iterable[float], runs: Sequence[Run], metric: str, x: str, interpolated: bool = False, rising: bool = False
 ) -> list[list[float]]:
-    """For each goal the x at which each run first reaches it, infinity where it never does."""
-    lines = [[(record[x], record[metric]) for record in run.records] for run in runs]
-    found = [[first_reaching(line, goal, interpolated) for line in lines] for goal in goals]
+    """For each goal the x at which each run first reaches it, infinity where it never does.
+
+    Args:
+        rising: higher values of the metric are better.
+    """
+    sign = -1 if rising else 1
+    lines = [[(record[x], sign * record[metric]) for record in run.records] for run in runs]
+    found = [[first_reaching(line, sign * goal, interpolated) for line in lines] for goal in goals]
     return [[math.inf if place is None else place for place in places] for places in found]
 
 
@@ -253,7 +277,7 @@ def speed(
 def pictures(
     groups: Iterable[tuple[Key, Sequence[Run]]], make: Callable[[Run, Key], Iterable[Picture]], failed: str
 ) -> tuple[list[Picture], list[str]]:
-    """What the networks of some runs draw: of each group the first run that has a checkpoint.
+    """What the networks of some runs draw: of each group the first run that has a checkpoint and did not diverge.
 
     Args:
         groups: runs, and what `make` is to know of them.
@@ -266,7 +290,7 @@ def pictures(
     found: list[Picture] = []
     notes = []
     for key, runs in groups:
-        able = [run for run in runs if (run.path / CHECKPOINT).exists()]
+        able = [run for run in runs if (run.path / CHECKPOINT).exists() and run.diverged is None]
         for run in able[:1]:
             try:
                 found += make(run, key)

@@ -82,10 +82,10 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     axes.set_title(panel.title)
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
-    if panel.log_x:
+    points = sorted({x for curve in panel.curves for x in curve.x})
+    if panel.log_x and points:
         axes.set_xscale("log")
         axes.grid(visible=True, axis="x", which="both")
-        points = panel.curves[0].x
         axes.xaxis.set_major_formatter(FuncFormatter(_plain))
         if len(points) <= 8 and points[-1] < 100 * points[0]:  # too few powers of ten to read an axis by
             axes.set_xticks(points, [f"{point:g}" for point in points])

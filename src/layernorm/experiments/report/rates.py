@@ -6,14 +6,14 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from .comparison import NORMS, RATE, Block, Group, Score, best_rate
+from .comparison import NORMS, RATE, Block, Group, Score, best_rate, complete, mean_score
 from .page import STYLES, Curve, Panel, Table
 from .verdicts import spread
 
 
 def fewest(block: Block, *norms: str) -> int:
-    """The lowest number of learning rates at which one of these norms was trained."""
-    return min(len(block.rates[norm]) for norm in norms)
+    """The lowest number of learning rates that one of these norms' best was chosen from."""
+    return min(len(complete(block.rates[norm])) for norm in norms)
 
 
 def table(blocks: Sequence[Block], by: str, score: Score, what: str, digits: int = 2, negated: bool = False) -> Table:
@@ -32,17 +32,24 @@ def table(blocks: Sequence[Block], by: str, score: Score, what: str, digits: int
     for block in blocks:
         for norm, found in block.rates.items():
             best = best_rate(found, score)
-            cells = []
-            for rate in rates:
-                text = spread([sign * score(run) for run in found[rate]], digits) if rate in found else "-"
-                cells.append(f"{text} *" if rate == best else text)
-            rows.append([block.label, NORMS[norm], *cells])
+            cells = [_cell(found.get(rate, []), score, sign, digits) for rate in rates]
+            marked = [f"{cell} *" if rate == best else cell for rate, cell in zip(rates, cells, strict=True)]
+            rows.append([block.label, NORMS[norm], *marked])
     note = f"{what}, mean over seeds (lowest to highest), by learning rate. *: the norm's best rate, used above."
     return Table("Learning rates", [by, "norm", *(f"{rate:g}" for rate in rates)], rows, note)
 
 
+def _cell(runs: Group, score: Score, sign: int, digits: int) -> str:
+    lost = sum(run.diverged is not None for run in runs)
+    if lost:
+        return "diverged" if lost == len(runs) else f"{lost} of {len(runs)} diverged"
+    return spread([sign * score(run) for run in runs], digits) if runs else "-"
+
+
 def panel(block: Block, score: Score, label: str, negated: bool = False, percent: bool = False) -> Panel:
     """The score against the learning rate, a curve for each norm: how sensitive each is to its rate.
+
+    Rates at which a run diverged are left out.
 
     Args:
         label: of the y axis.
@@ -55,8 +62,8 @@ def panel(block: Block, score: Score, label: str, negated: bool = False, percent
 
 
 def _curve(norm: str, rates: dict[float, Group], score: Score, sign: int) -> Curve:
-    values = {rate: [sign * score(run) for run in group] for rate, group in rates.items()}
-    values = {rate: column for rate, column in values.items() if all(map(math.isfinite, column))}
+    able = {rate: group for rate, group in rates.items() if math.isfinite(mean_score(group, score))}
+    values = {rate: [sign * score(run) for run in group] for rate, group in able.items()}
     return Curve(
         label=NORMS[norm],
         style=STYLES[norm],

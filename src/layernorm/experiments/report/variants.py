@@ -1,4 +1,4 @@
-"""How runs differ besides norm and seed: unfinished ones, other options, other data, departures from the paper."""
+"""How runs differ besides norm and seed: their ends, other options, other data, departures from the paper."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from ..runs.folder import Run
 from .page import Deviation
 
 
-def unfinished(runs: Sequence[Run]) -> list[str]:
-    """What a reader must know about the completeness of some runs."""
+def incomplete(runs: Sequence[Run]) -> list[str]:
+    """Which of some runs are unfinished, and which diverged."""
+    notes = []
     open_runs = [run.path.name for run in runs if not run.done]
-    if not open_runs:
-        return []
-    names = ", ".join(open_runs[:6]) + (", ..." if len(open_runs) > 6 else "")
-    return [f"Unfinished: {len(open_runs)} of {len(runs)} runs ({names}). Curves end where the shortest seed ends."]
+    if open_runs:
+        names = ", ".join(open_runs[:6]) + (", ..." if len(open_runs) > 6 else "")
+        notes.append(f"Unfinished: {len(open_runs)} of {len(runs)} runs ({names}).")
+    lost = [f"{run.path.name} at update {run.diverged}" for run in runs if run.diverged is not None]
+    if lost:
+        notes.append(f"Diverged: {len(lost)} of {len(runs)} runs ({', '.join(lost)}).")
+    return [f"{note} Curves end where the shortest seed ends." for note in notes]
 
 
 def unequal(runs: Sequence[Run], apart: Sequence[str]) -> list[str]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from ..runs.folder import Run
 
-
 SEEDS, RATES = 3, 3
 """A verdict takes so many seeds a side, and so many learning rates for each norm."""
 
@@ -15,6 +14,10 @@ RULE = (
     f"A verdict needs {SEEDS} seeds a side, each norm at the best of {RATES} learning rates chosen on validation, and "
     "the worst seed of one side ahead of the best of the other; anything else is undecided."
 )
+"""The sentence that stands below verdicts."""
+
+RULE_AT_ONE_RATE = f"{RULE} Here all norms were trained at one learning rate: a verdict holds at that rate alone."
+"""The same where learning rates were not compared."""
 
 
 def order(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> str:
@@ -34,6 +37,16 @@ def order(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -
     return f"{side} at {count} of {len(ahead)}, {none} at the others"
 
 
+def order_at_one_rate(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> str:
+    """The verdict of `order` on norms that were trained at one learning rate, which it then says."""
+    return f"{order(first, second)} (at one learning rate)"
+
+
+def ruled(findings: Sequence[str], rule: str = RULE) -> list[str]:
+    """Findings that hold verdicts, and below them the rule of these; nothing if there are none."""
+    return [*findings, rule] if findings else []
+
+
 def too_little(*groups: Sequence[Run], unit: str = "epoch", rates: int | None = None) -> str | None:
     """Why some runs allow no verdict; None if they do.
 
@@ -46,6 +59,8 @@ def too_little(*groups: Sequence[Run], unit: str = "epoch", rates: int | None = 
     lacking = [_counted(seeds, "seed")] if seeds < SEEDS else []
     if rates is not None and rates < RATES:
         lacking.append(_counted(rates, "learning rate"))
+    if any(run.diverged is not None for group in groups for run in group):
+        lacking.append("runs that diverged")
     if min(len(run.records) for group in groups for run in group) < 2:
         lacking.append(f"one {unit}")
     return f"no verdict from {' and '.join(lacking)}" if lacking else None

@@ -5,7 +5,7 @@ environment.json        versions, processor, commit, data set fingerprint, comma
 records.jsonl           one line an evaluation
 checkpoint.safetensors  the newest state
 test.safetensors        what the test of a finished run found of every case, if its experiment keeps that
-result.json             written last: the run is done
+result.json             written last: the run is done; with `diverged` if it ended so
 """
 
 from __future__ import annotations
@@ -40,6 +40,11 @@ class Run:
     records: list[records.Record]
     done: bool
     result: dict[str, Any]
+
+    @property
+    def diverged(self) -> int | None:
+        """The update at which the run was found to have diverged, which ended it; None if it did not."""
+        return self.result.get("diverged")
 
     def tested(self) -> dict[str, Tensor]:
         """The tensors that the test at the run's end left, by name; empty if there are none.
@@ -103,10 +108,6 @@ class RunFolder:
     def finished(self, wanted: dict[str, Any]) -> bool:
         """Whether it holds a run of this very configuration that has reached its end."""
         return _config_exists(self.path) and self.done and read_json(self.path / CONFIG) == wanted
-
-    def check_whole(self) -> None:
-        """Refuses a run whose result or checkpoint tells of records that are not there."""
-        _whole_records(self.path)
 
     def check_data(self, facts: dict[str, Any]) -> None:
         """Refuses to go on with another data set than the run began with."""
@@ -243,8 +244,9 @@ def _whole_records(path: Path) -> list[records.Record]:
     update = max(state.get("update", 0), result.get("update", 0))
     count = max(state.get("records", 0), result.get("records", 0))
     lines = records.read(path / RECORDS)
-    whole = not result.get("update") or (lines and lines[-1]["update"] >= update)  # the last update is evaluated
-    if len(lines) < count or not whole:
+    # the last update of a run that did not diverge is evaluated
+    ends = result.get("update") and "diverged" not in result
+    if len(lines) < count or (ends and not (lines and lines[-1]["update"] >= update)):
         raise _records_missing(path, len(lines), update, count)
     return lines
 

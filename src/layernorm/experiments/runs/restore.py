@@ -40,19 +40,22 @@ def configuration(kind: type[Config], run: Run) -> Config:
 def restore(model: Model, run: Run) -> tuple[Model, int]:
     """Fills a network with a run's weights and puts it into evaluation mode.
 
-    Where the run keeps the weights of its best evaluation it is these, else the newest checkpoint's.
+    Where the run keeps the weights of its best evaluation it is these, else the newest checkpoint's. Of a run that
+    diverged, only kept weights are worth anything.
 
     Returns:
         the network, and the update from which the weights are.
 
     Raises:
-        RunError: there is no checkpoint, it is damaged, or it does not fit the network.
+        RunError: there is no checkpoint, it is damaged, it does not fit the network, or the run diverged and kept none.
     """
     path = run.path / CHECKPOINT
     if not path.exists():
         raise RunError(f"the run in {run.path} has no checkpoint yet")
     tensors, header = checkpoint.load(path)
     kept, state = checkpoint.under("kept", tensors), header["state"]
+    if run.diverged is not None and not kept:
+        raise RunError(f"the run in {run.path} diverged at update {run.diverged}: it left no weights to use")
     try:
         model.load_state_dict(kept or checkpoint.under("model", tensors))
     except RuntimeError as error:

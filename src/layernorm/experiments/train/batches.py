@@ -28,14 +28,18 @@ class Shuffled:
         batch_size: cases in a batch, over all processes together.
         seed: the run's seed.
         rank, processes: this process takes every `processes`-th case of each batch, from `rank` on.
+        drop_last: an epoch leaves out the cases that fill no batch.
     """
 
-    def __init__(self, cases: int, batch_size: int, seed: int, rank: int = 0, processes: int = 1) -> None:
+    def __init__(
+        self, cases: int, batch_size: int, seed: int, rank: int = 0, processes: int = 1, drop_last: bool = False
+    ) -> None:
         if not 1 <= batch_size <= cases:
             raise ValueError(f"batch_size must lie in 1..{cases} (the number of training cases), got {batch_size}")
         self.cases, self.batch_size, self.seed = cases, batch_size, seed
         self.rank, self.processes = rank, processes
-        self.updates_per_epoch = -(-cases // batch_size)
+        self.updates_per_epoch = cases // batch_size if drop_last else -(-cases // batch_size)
+        self._seen_per_epoch = self.updates_per_epoch * batch_size if drop_last else cases
         self._epoch, self._order = -1, torch.empty(0, dtype=torch.int64)
 
     def share(self, update: int) -> tuple[Tensor, int]:
@@ -57,4 +61,4 @@ class Shuffled:
     def seen(self, update: int) -> int:
         """Training cases seen after so many updates."""
         epochs, position = divmod(update, self.updates_per_epoch)
-        return epochs * self.cases + position * self.batch_size
+        return epochs * self._seen_per_epoch + position * self.batch_size

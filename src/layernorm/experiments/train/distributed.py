@@ -60,6 +60,26 @@ class _Sum(torch.autograd.Function):
         return _Sum.apply(grad)
 
 
+def gathered(share: Tensor, size: int, rank: int, processes: int) -> Tensor:
+    """All processes' rows of a batch of which each has the share that `Shuffled` gives it; differentiable.
+
+    Every process may compute the whole batch's loss from them. It returns a `processes`-th of that loss, so that the
+    parts add up to it.
+
+    Args:
+        share: `[M_local, N]`, this process's rows.
+        size: rows of the whole batch.
+        rank, processes: as `Shuffled` has them.
+
+    Returns:
+        `[size, N]`.
+    """
+    if processes == 1:
+        return share
+    rows = torch.arange(rank, size, processes, device=share.device)
+    return _Sum.apply(share.new_zeros(size, *share.shape[1:]).index_copy(0, rows, share))
+
+
 class GlobalBatchNorm(BatchNorm):
     """Batch normalisation with the statistics of the global batch, of which each process holds a part.
 

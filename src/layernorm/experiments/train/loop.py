@@ -59,7 +59,10 @@ class Fit:
         self.kept: dict[str, Tensor] = {}  # the weights of the best evaluation, if the task keeps them
 
     def run(self, progress: Progress) -> dict[str, float]:
-        """Trains from the newest checkpoint, or the beginning, to the end.
+        """Trains from the newest checkpoint, or the beginning, to the end, or until it has diverged.
+
+        A run has diverged when, at an evaluation, the training loss since the last one or a weight is not finite. It is
+        over then: its result says so, that evaluation makes no record, and nothing is tested.
 
         Returns:
             the last evaluation's metrics.
@@ -75,7 +78,7 @@ class Fit:
         began = time.perf_counter() - state.seconds
         saved = time.perf_counter()
         with _stop_signals() as stop:
-            while state.update < task.updates:
+            while state.update < task.updates and state.diverged is None:
                 self._block()
                 state.seconds = time.perf_counter() - began
                 if state.update % task.evaluate_every == 0 or state.update == task.updates:
@@ -84,10 +87,11 @@ class Fit:
                 progress.update(state, task)
                 late = time.perf_counter() - saved > self.checkpoint_seconds
                 stopping, late = self._agree(stop.is_set(), late)
-                if stopping or late or state.update == task.updates:
+                over = state.update == task.updates or state.diverged is not None
+                if stopping or late or over:
                     self._save()
                     saved = time.perf_counter()
-                if stopping and state.update < task.updates:
+                if stopping and not over:
                     raise Interrupted
         self._finish()
         return state.metrics
@@ -125,8 +129,10 @@ class Fit:
         task, state = self.task, self.state
         total = self.accelerator.reduce(self.loss_sum, "sum") if self.accelerator.num_processes > 1 else self.loss_sum
         running = float(total) / state.losses
-        if not math.isfinite(running):
-            raise RunError(f"the training loss is {running} at update {state.update}; the run cannot go on")
+        # the weights too: the last step may have spoilt them after a loss that was finite
+        if not (math.isfinite(running) and all(bool(item.isfinite().all()) for item in self.bare.parameters())):
+            state.diverged = state.update
+            return
         self.bare.eval()
         with torch.no_grad():
             state.metrics = {"batch_loss": running, **task.evaluate(self.bare)}
@@ -157,20 +163,26 @@ class Fit:
             self.kept = {name: tensor.detach().clone() for name, tensor in self.bare.state_dict().items()}
 
     def _finish(self) -> None:
-        """Tests the kept model and marks the run as done."""
-        task, state = self.task, self.state
-        result: dict[str, Any] = {"update": state.update, "records": state.records, "seconds": state.seconds}
-        result |= state.metrics
+        """Marks the run as done, with what the test says unless it has diverged."""
+        state = self.state
+        found = self._test() if state.diverged is None else {"diverged": state.diverged}
+        done = {"update": state.update, "records": state.records, "seconds": state.seconds}
+        self.folder.finish({**done, **state.metrics, **found})
+
+    def _test(self) -> dict[str, float]:
+        """Tests the kept model."""
+        task = self.task
+        found: dict[str, float] = {}
         if task.keep is not None:
-            result["kept_update"] = state.kept_update
+            found["kept_update"] = self.state.kept_update
             self.bare.load_state_dict(self.kept)
         if task.test is not None:
             self.bare.eval()
             with torch.no_grad():
                 metrics, tensors = task.test(self.bare)
-            result |= metrics
+            found |= metrics
             self.folder.keep_test(tensors)
-        self.folder.finish(result)
+        return found
 
     def _agree(self, stopping: bool, late: bool) -> tuple[bool, bool]:
         """The main process's clock and signals decide for all: they must save and stop at the same update."""

@@ -1,0 +1,167 @@
+"""Images as feature vectors with five captions each, in the layout of the order-embeddings code.
+
+`{train,val,test}.txt` hold five tokenised captions an image, one a line, in the order of the images;
+`images/10crop/{train,val,test}.npy` hold the images' features, float32 `[N, F]`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import RunError
+from ..runs.files import read_content
+from . import source
+from .text import EOS, Sentences, Vocabulary
+
+CAPTIONS = 5
+"""Captions an image."""
+
+DEV_CAPTIONS = 5000
+"""Captions of the validation set whose words the vocabulary has too."""
+
+_SPLITS = ("train", "val", "test")
+
+_PAPER = (113_287, 4096)
+"""The paper's training images (COCO) and their features (VGG-19, ten crops)."""
+
+
+@dataclass(frozen=True)
+class Captioned:
+    """Images with captions.
+
+    Attributes:
+        features: float32 `[N, F]`.
+        captions: the `5 N` captions as text, five an image.
+        sentences: the same as ids, each with its end.
+    """
+
+    features: Tensor
+    captions: list[str]
+    sentences: Sentences
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+
+@dataclass(frozen=True)
+class ImagesAndCaptions:
+    """The three splits, their vocabulary, and what records and reports tell about them."""
+
+    train: Captioned
+    val: Captioned
+    test: Captioned
+    vocabulary: Vocabulary
+    facts: dict[str, Any]
+
+
+def load(data: Path | None) -> ImagesAndCaptions:
+    """The data set from the folder given, or wherever it is found.
+
+    Raises:
+        RunError: files are missing or damaged, or captions and images do not match in number.
+    """
+    return _read(source.locate(ORDER_EMBEDDINGS, data))
+
+
+def words(text: str) -> list[str]:
+    """The words of a tokenised caption."""
+    return text.split()
+
+
+@functools.lru_cache(maxsize=1)  # one command asks for every run
+def _read(folder: Path) -> ImagesAndCaptions:
+    digests: dict[str, str] = {}
+    captions = {split: _captions(folder, split, digests) for split in _SPLITS}
+    features = {split: _features(folder, split, digests) for split in _SPLITS}
+    for split in _SPLITS:
+        found, images = len(captions[split]), len(features[split])
+        if found != CAPTIONS * images:
+            raise RunError(
+                f"{folder}: {split}.txt has {found} captions and {split}.npy {images} images; "
+                f"expected {CAPTIONS} captions an image, {CAPTIONS * images}"
+            )
+        if features[split].shape[1] != features["train"].shape[1]:
+            widths = [features[name].shape[1] for name in ("train", split)]
+            raise RunError(f"{folder}: an image has {widths[0]} features in train.npy and {widths[1]} in {split}.npy")
+    known = [*captions["train"], *captions["val"][:DEV_CAPTIONS]]
+    vocabulary = Vocabulary.of(map(words, known))
+    splits = {split: _captioned(features[split], captions[split], vocabulary) for split in _SPLITS}
+    images, width = features["train"].shape
+    facts = {
+        "name": ORDER_EMBEDDINGS.name,
+        "fingerprint": source.fingerprint(digests),
+        "original": (images, width) == _PAPER,
+        "images": {split: len(features[split]) for split in _SPLITS},
+        "features": width,
+        "words": len(vocabulary),
+        "folder": str(folder),
+    }
+    return ImagesAndCaptions(**splits, vocabulary=vocabulary, facts=facts)
+
+
+def _captioned(features: np.ndarray, captions: list[str], vocabulary: Vocabulary) -> Captioned:
+    rows = [[*vocabulary.ids(words(caption)), EOS] for caption in captions]
+    return Captioned(torch.from_numpy(features), captions, Sentences.of(rows))
+
+
+def _content(folder: Path, name: str, digests: dict[str, str]) -> tuple[bytes, Path]:
+    path = source.find_file(ORDER_EMBEDDINGS, folder, name)
+    if path is None:
+        raise RunError(f"{folder} lacks {name}")
+    content = read_content(path)
+    digests[name] = hashlib.sha256(content).hexdigest()
+    return content, path
+
+
+def _captions(folder: Path, split: str, digests: dict[str, str]) -> list[str]:
+    content, path = _content(folder, f"{split}.txt", digests)
+    try:
+        lines = content.decode("utf-8").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise RunError(f"{path} is not UTF-8 text (byte {error.start})") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            raise RunError(f"{path} has an empty caption in line {number}")
+    return lines
+
+
+def _features(folder: Path, split: str, digests: dict[str, str]) -> np.ndarray:
+    content, path = _content(folder, f"images/10crop/{split}.npy", digests)
+    try:
+        array = np.load(io.BytesIO(content), allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise RunError(f"{path} is damaged or not an .npy file of numbers ({error})") from error
+    if not isinstance(array, np.ndarray) or array.dtype != np.float32 or array.ndim != 2 or not array.size:
+        kind = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else "an archive"
+        raise RunError(f"{path}: expected float32 [images, features], got {kind}")
+    if not np.isfinite(array).all():
+        raise RunError(f"{path}: image {int((~np.isfinite(array)).any(axis=1).argmax()) + 1} has NaN or infinity in it")
+    return array
+
+
+def _check(folder: Path) -> dict[str, Any]:
+    return _read(folder).facts
+
+
+ORDER_EMBEDDINGS = source.Source(
+    name="order-embeddings",
+    summary="images as feature vectors, with five captions each",
+    url=None,
+    files={f"{split}.txt": "" for split in _SPLITS} | {f"images/10crop/{split}.npy": "" for split in _SPLITS},
+    spellings=lambda name: (name, f"{name}.gz") if name.endswith(".txt") else (name,),
+    check=_check,
+    form="captions as text, features as float32 .npy",
+    terms=(
+        "COCO's captions with VGG-19 features are at https://github.com/ivendrov/order-embedding, and any other images "
+        "with five captions each can be put into the same layout"
+    ),
+)

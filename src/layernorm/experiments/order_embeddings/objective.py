@@ -1,0 +1,108 @@
+"""The two losses of image-sentence ranking, and where the right item stands in a ranking."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+ELEMENTS = 2**17
+"""Elements of the differences that are held at a time: half a megabyte stays in a processor's cache."""
+
+
+class _OrderPenalty(torch.autograd.Function):
+    """The penalties of all pairs, some rows at a time: the whole `[S, V, D]` would take most of an update's time."""
+
+    @staticmethod
+    def forward(ctx: Any, sentences: Tensor, images: Tensor) -> Tensor:
+        ctx.save_for_backward(sentences, images)
+        rows = [part.square_().sum(-1) for _, part in _excess(sentences, images)]
+        return torch.cat(rows) if rows else sentences.new_zeros(0, len(images))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        sentences, images = ctx.saved_tensors
+        for_sentences, for_images = torch.empty_like(sentences), torch.zeros_like(images)
+        for rows, excess in _excess(sentences, images):
+            weighted = excess.mul_(2 * grad[rows].unsqueeze(-1))
+            for_sentences[rows] = weighted.sum(1)
+            for_images -= weighted.sum(0)
+        return for_sentences, for_images
+
+
+def _excess(sentences: Tensor, images: Tensor) -> Any:
+    """max(0, s - v) for all pairs: slices of the sentences, each with its part `[rows, V, D]`."""
+    step = max(1, ELEMENTS // max(1, images.numel()))
+    for start in range(0, len(sentences), step):
+        rows = slice(start, start + step)
+        yield rows, (sentences[rows].unsqueeze(1) - images).clamp_(min=0)
+
+
+def penalties(sentences: Tensor, images: Tensor, similarity: str) -> Tensor:
+    r"""How little each sentence fits each image; lower is better.
+
+    .. math::
+        E(s, v) &= \sum_d \max(0, s_d - v_d)^2 \quad\text{(order)} \\
+        E(s, v) &= -s \cdot v \quad\text{(cosine)}
+
+    Args:
+        sentences: `[S, D]`, of length 1 each.
+        images: `[V, D]`, of length 1 each.
+        similarity: "order" or "cosine".
+
+    Returns:
+        `[S, V]`.
+
+    Source: Vendrov, Kiros, Fidler, Urtasun, "Order-Embeddings of Images and Language", 2016, eq. 2 and section 5.1.
+    """
+    if similarity == "cosine":
+        return -(sentences @ images.T)
+    return _OrderPenalty.apply(sentences, images)
+
+
+def ranking_loss(penalty: Tensor, margin: float) -> Tensor:
+    r"""The hinge loss over all wrong pairs of a batch, summed.
+
+    .. math:: \sum_{i \ne j} \max(0, m - E_{ij} + E_{ii}) + \max(0, m - E_{ij} + E_{jj})
+
+    Args:
+        penalty: `[B, B]`; sentence i belongs to image i.
+        margin: m.
+    """
+    right = penalty.diagonal()
+    wrong_image = (margin - penalty + right.unsqueeze(1)).clamp(min=0)
+    wrong_sentence = (margin - penalty + right.unsqueeze(0)).clamp(min=0)
+    off_diagonal = 1 - torch.eye(len(penalty), dtype=penalty.dtype, device=penalty.device)
+    return ((wrong_image + wrong_sentence) * off_diagonal).sum()
+
+
+def ranks(penalty: Tensor, captions: int) -> tuple[Tensor, Tensor]:
+    """Where the right item stands, from 0. A wrong item with the same penalty stands before it.
+
+    Args:
+        penalty: `[captions * V, V]`; sentences `captions * i` and after belong to image i.
+        captions: of each image.
+
+    Returns:
+        `[V]`, for each image the best rank among its captions when captions are sought, and `[captions * V]`, for each
+        caption its image's rank when images are sought; both int64.
+    """
+    images = penalty.shape[1]
+    own = torch.arange(images, device=penalty.device).repeat_interleave(captions)
+    right = penalty.gather(1, own.unsqueeze(1))
+    image_rank = (penalty <= right).sum(1) - 1  # the right one itself counts
+    best = right.view(images, captions).amin(1)
+    before = penalty <= best
+    before[torch.arange(len(own), device=penalty.device), own] = False  # of its own captions only the best counts
+    return before.sum(0), image_rank
+
+
+def recalls(rank: Tensor, prefix: str) -> dict[str, float]:
+    """R@1, R@5 and R@10 in percent, mean and median rank from 1, as metrics named `prefix_r1` and so on."""
+    found = {f"{prefix}_r{count}": 100.0 * float((rank < count).double().mean()) for count in (1, 5, 10)}
+    found[f"{prefix}_mean_rank"] = float(rank.double().mean()) + 1
+    found[f"{prefix}_median_rank"] = float(rank.double().quantile(0.5).floor()) + 1
+    return found

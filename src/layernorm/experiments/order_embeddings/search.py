@@ -1,0 +1,185 @@
+"""`layernorm search RUN "a dog runs"`: the test images that a run's network finds for a sentence."""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..data import order_embeddings
+from ..data.order_embeddings import CAPTIONS, ImagesAndCaptions
+from ..data.text import EOS, Sentences
+from ..errors import RunError
+from ..protocol import Tool, check_ranges, option
+from ..runs.files import write_atomic
+from ..runs.folder import Run
+from ..runs.restore import configuration, restore
+from .network import Config, Embedding, build
+from .objective import penalties
+
+PICTURES = (".jpg", ".jpeg", ".png")
+"""Endings of the files that are taken for pictures."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `layernorm search` takes besides the run and the sentences."""
+
+    count: int = option(5, "images for each sentence", least=1)
+    captions: int = option(2, "captions to show for each image, at most 5", least=1)
+    data: Path | None = option(None, "folder with the data set's files (else the one of the run's training)")
+    images: Path | None = option(
+        None, "folder with the test images as pictures, whose sorted names are in the order of test.npy"
+    )
+    out: Path | None = option(None, "with --images: the picture to write (else RUN/search.png)")
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.captions > CAPTIONS:
+            raise ValueError(f"--captions must be at most {CAPTIONS}, got {self.captions}")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found for one sentence.
+
+    Attributes:
+        sentence: as given.
+        unknown: its words that are not in the vocabulary.
+        images: numbers of test images from 0, the best first.
+        penalties: of these images.
+    """
+
+    sentence: str
+    unknown: list[str]
+    images: list[int]
+    penalties: list[float]
+
+
+def search(model: Embedding, data: ImagesAndCaptions, sentences: Sequence[str], count: int) -> list[Found]:
+    """The test images with the lowest penalties for each sentence.
+
+    Raises:
+        RunError: a sentence has no word.
+    """
+    split = [tokens(sentence) for sentence in sentences]
+    for sentence, words in zip(sentences, split, strict=True):
+        if not words:
+            raise RunError(f"there is no word in the sentence {sentence!r}")
+    vocabulary = data.vocabulary
+    rows = Sentences.of([[*vocabulary.ids(words), EOS] for words in split])
+    similarity = "order" if model.absolute else "cosine"
+    with torch.no_grad():
+        points = model.sentences(*rows.batch(torch.arange(len(rows))))
+        penalty = penalties(points, model.images(data.test.features), similarity)
+    best = penalty.topk(min(count, penalty.shape[1]), largest=False)
+    return [
+        Found(sentence, [word for word in words if word not in vocabulary], images, values)
+        for sentence, words, images, values in zip(
+            sentences, split, best.indices.tolist(), best.values.tolist(), strict=True
+        )
+    ]
+
+
+def tokens(sentence: str) -> list[str]:
+    """A sentence's words in small letters, punctuation apart."""
+    return re.findall(r"\w+(?:'\w+)?|[^\w\s]", sentence.lower())
+
+
+def trained(run: Run, folder: Path | None) -> tuple[Embedding, ImagesAndCaptions]:
+    """A run's kept network and the data that it was trained on.
+
+    Raises:
+        RunError: something is missing or damaged, or the data are others.
+    """
+    known = run.environment["data"]
+    if folder is None and Path(known.get("folder", "")).is_dir():
+        folder = Path(known["folder"])
+    data = order_embeddings.load(folder)
+    if data.facts["fingerprint"] != known.get("fingerprint"):
+        raise RunError(f"the data in {data.facts['folder']} are not those of the run in {run.path}; give --data")
+    network = build(configuration(Config, run), len(data.vocabulary), data.test.features.shape[1])
+    return restore(network, run)[0], data
+
+
+def ask(run: Run, sentences: Sequence[str], options: Options) -> list[str]:
+    """The nearest images of each sentence as lines of at most 80 columns; with pictures, also a sheet of them."""
+    model, data = trained(run, options.data)
+    pictures = None if options.images is None else _pictures(options.images, len(data.test))
+    found = search(model, data, sentences, options.count)
+    lines = [line for item in found for line in _lines(item, data, options.captions)]
+    if pictures is not None:
+        place = options.out or run.path / "search.png"
+        write_atomic(place, _sheet(found, pictures, data))
+        lines.append(f"wrote {place}")
+    return lines
+
+
+def _lines(found: Found, data: ImagesAndCaptions, captions: int) -> list[str]:
+    unknown = f" (not in the vocabulary: {', '.join(found.unknown)})" if found.unknown else ""
+    lines = textwrap.wrap(f"{found.sentence}{unknown}", 80)
+    for place, (image, penalty) in enumerate(zip(found.images, found.penalties, strict=True), 1):
+        head = f"{place:4}. image {image + 1}, penalty {penalty:.4f}: "
+        for number, caption in enumerate(_captions(data, image)[:captions]):
+            indent = " " * len(head)
+            lines += textwrap.wrap(caption, 80, initial_indent=indent if number else head, subsequent_indent=indent)
+    return [*lines, ""]
+
+
+def _captions(data: ImagesAndCaptions, image: int) -> list[str]:
+    return data.test.captions[CAPTIONS * image : CAPTIONS * (image + 1)]
+
+
+def _pictures(folder: Path, count: int) -> list[Path]:
+    """The pictures in a folder, one a test image."""
+    if not folder.is_dir():
+        raise RunError(f"{folder} is not a folder; give the folder of the test images with --images")
+    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
+    if len(found) != count:
+        raise RunError(
+            f"{folder} has {len(found)} pictures ({', '.join(PICTURES)}); expected {count}, one a test image"
+        )
+    return found
+
+
+def _sheet(found: Sequence[Found], pictures: Sequence[Path], data: ImagesAndCaptions) -> bytes:
+    """A row of pictures for each sentence, as PNG."""
+    import numpy as np
+    from matplotlib.figure import Figure
+    from PIL import Image, UnidentifiedImageError
+
+    columns = max(len(item.images) for item in found)
+    canvas = Figure(figsize=(2.4 * columns, 2.6 * len(found)), layout="constrained")
+    axes = canvas.subplots(len(found), columns, squeeze=False)
+    for row, item in zip(axes, found, strict=True):
+        for place, image in zip(row, item.images, strict=True):
+            try:
+                with Image.open(pictures[image]) as picture:
+                    picture.thumbnail((320, 320))
+                    place.imshow(np.asarray(picture.convert("RGB")))
+            except (OSError, UnidentifiedImageError) as error:
+                raise RunError(f"{pictures[image]} is no picture that can be read") from error
+            place.set_title("\n".join(textwrap.wrap(_captions(data, image)[0], 34)[:3]), fontsize=6)
+            place.set_axis_off()
+        row[0].set_title(f"“{item.sentence}”\n{row[0].get_title()}", fontsize=6, loc="left")
+    output = io.BytesIO()
+    canvas.savefig(output, format="png", dpi=120)
+    return output.getvalue()
+
+
+TOOL = Tool(
+    experiment="order-embeddings",
+    summary="find test images for a sentence with a run of order-embeddings",
+    texts="SENTENCE",
+    options=Options,
+    ask=ask,
+    examples=(
+        'layernorm search RUN "a dog runs" "two people on a beach"',
+        'layernorm search RUN "a dog runs" --count 3 --images ~/flickr8k/test_images',
+    ),
+)

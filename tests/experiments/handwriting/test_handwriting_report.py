@@ -1,0 +1,34 @@
+"""The report on handwriting says what the records hold."""
+
+import pytest
+
+from layernorm.experiments.handwriting.network import Config
+from layernorm.experiments.report.verdicts import RULE_AT_ONE_RATE
+from support.runs import report_of, write_run
+
+
+def write_lines(place, norm, seed, curve):
+    """A run whose validation NLL at updates 100, 200, ... is `curve`."""
+    config = vars(Config(norm=norm, seed=seed, units=2, mixtures=1))
+    records = [
+        {"update": 100 * number, "epoch": float(number), "seconds_per_update": 0.2, "valid_nll": value}
+        for number, value in enumerate(curve, 1)
+    ]
+    facts = {"name": "iam-ondb", "fingerprint": "abc", "original": True}
+    write_run(place / f"handwriting-{norm}-s{seed}", "handwriting", config, facts, records)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "verdict"), [(3, "as the paper claims (at one learning rate)"), (2, "no verdict from 2 seeds")]
+)
+def test_findings(tmp_path, seeds, verdict):
+    for seed in range(seeds):
+        write_lines(tmp_path, "none", seed, [900.0 + seed, 700.0 + seed, 500.0 + seed])
+        write_lines(tmp_path, "layer", seed, [650.0 + seed, 400.0 + seed, 300.0 + seed])
+    updates, ends, best, rule, sizes = report_of(tmp_path).findings
+    assert updates.endswith(f": {verdict}.")
+    assert ends.startswith("NLL after 300 updates: layer norm 30")
+    assert ends.endswith(f": {verdict}.")
+    assert best.endswith("is reached by the mean of layer norm at update 200, by the baseline's at 300.")
+    assert rule == RULE_AT_ONE_RATE
+    assert sizes.startswith("Parameters: ")

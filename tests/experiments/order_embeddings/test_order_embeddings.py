@@ -1,0 +1,210 @@
+"""`layernorm run order-embeddings`, its report and `layernorm search`, from the command line on small files."""
+
+import dataclasses
+import io
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from layernorm import cli
+from layernorm.experiments.data import order_embeddings
+from layernorm.experiments.order_embeddings import experiment
+from layernorm.experiments.order_embeddings import search as searching
+from layernorm.experiments.order_embeddings.network import Config
+from layernorm.experiments.runs import checkpoint, folder
+from layernorm.experiments.train import distributed
+from support.captioned_files import write_captioned
+from support.command import one_line
+from support.runs import outcome
+
+SMALL = ["--preset", "smoke", "--epochs", "6", "--batch-size", "16", "--evaluate-every", "5", "--threads", "1"]
+"""60 images: 3 updates an epoch, evaluations after updates 5, 10, 15 and 18."""
+
+RUN = "order-embeddings-order-layer-lr0.001-s0"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_captioned(tmp_path_factory.mktemp("data") / "captioned")
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch, tmp_path):
+    order_embeddings._read.cache_clear()
+    monkeypatch.delenv("LAYERNORM_DATA", raising=False)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, data):
+    out = tmp_path_factory.mktemp("finished")
+    command = ["run", "order-embeddings", *SMALL, "--data", str(data), "--out", str(out), "--fold", "4"]
+    assert cli.main([*command, "--norm", "none", "layer", "--learning-rate", "1e-3", "1e-2"]) == 0
+    return out
+
+
+def test_a_run_keeps_the_best_model_and_tests_it(finished, data):
+    for path in sorted(finished.glob("order-*")):
+        run = folder.read(path)
+        assert [record["update"] for record in run.records] == [5, 10, 15, 18]
+        recall = [record["valid_image_recall"] for record in run.records]
+        best = run.records[int(np.argmax(recall))]  # the first of equals
+        assert run.result["kept_update"] == best["update"]
+        for record in run.records:
+            parts = [record[f"valid_image_r{count}"] for count in (1, 5, 10)]
+            assert record["valid_image_recall"] == pytest.approx(sum(parts))
+        # the kept weights are those that were evaluated then, and those that were tested
+        model, held = searching.trained(run, data)
+        with torch.no_grad():
+            metrics = experiment.recalls(experiment.fold_ranks(model, held.val, 0, 1000, "order")[1], "valid_image")
+            tested, tensors = experiment.folds(model, held.test, 4, "order")
+        assert {name: best[name] for name in metrics} == metrics
+        assert {name: run.result[name] for name in tested} == tested
+        assert run.tested()["image_rank"].tolist() == tensors["image_rank"].tolist()
+    assert any(folder.read(path).result["kept_update"] != 18 for path in finished.glob("order-*")), (
+        "else nothing was shown"
+    )
+
+
+def test_an_interrupted_run_goes_on_and_ends_the_same(finished, data, tmp_path, monkeypatch):
+    command = ["run", "order-embeddings", *SMALL, "--norm", "layer", "--data", str(data), "--out", str(tmp_path)]
+    command += ["--fold", "4"]
+    ranks, calls = experiment.fold_ranks, []
+
+    def interrupted(*arguments):
+        calls.append(0)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return ranks(*arguments)
+
+    monkeypatch.setattr(experiment, "fold_ranks", interrupted)
+    assert cli.main([*command, "--checkpoint-seconds", "0"]) == 130
+    monkeypatch.setattr(experiment, "fold_ranks", ranks)
+    assert cli.main(command) == 0
+    starts = json.loads((tmp_path / RUN / "environment.json").read_text())["starts"]
+    assert [start["update"] for start in starts] == [0, 5]
+    assert outcome(tmp_path / RUN) == outcome(finished / RUN)
+    results = [folder.read(place / RUN).result for place in (tmp_path, finished)]
+    assert [{k: v for k, v in item.items() if k != "seconds"} for item in results] == [
+        {k: v for k, v in results[0].items() if k != "seconds"}
+    ] * 2
+
+
+def test_the_report_of_a_sweep(finished, data, capsys):
+    assert cli.main(["report", str(finished)]) == 0
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines()[:-1])) <= 80  # the last is the page's path
+    text = (finished / "report" / "report.md").read_text()
+    for part in ("no verdict from one seed and 2 learning rates", "48.5", "[stand-in]", "60 training images with 6"):
+        assert part in text, part
+    assert {path.name for path in (finished / "report").glob("*.png")} == {"figure1.png", "rates.png"}
+
+
+def test_search_prints_the_nearest_images(finished, data, capsys):
+    path = finished / RUN
+    capsys.readouterr()
+    assert cli.main(["search", str(path), "A dog, runs", "zebra red", "--count", "3", "--captions", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "A dog, runs (not in the vocabulary: ,)"
+    assert "zebra red (not in the vocabulary: zebra)" in lines
+    # the images are those with the lowest penalties
+    model, held = searching.trained(folder.read(path), None)
+    words = [*held.vocabulary.ids(["a", "dog", ",", "runs"]), 0]
+    with torch.no_grad():
+        point = model.sentences(torch.tensor(words).unsqueeze(1), torch.tensor([5]))
+        penalty = (point - model.images(held.test.features)).clamp(min=0).square().sum(1)
+    nearest = [int(number) for line in lines[1:4] for number in re.findall(r"image (\d+),", line)]
+    assert nearest == [number + 1 for number in penalty.argsort().tolist()[:3]]
+    assert held.test.captions[5 * (nearest[0] - 1)].split()[0] in lines[1]
+
+
+def test_search_shows_pictures(finished, data, tmp_path, capsys):
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for number in range(10):
+        Image.new("RGB", (30, 20), (25 * number, 0, 0)).save(pictures / f"{number}.png")
+    command = ["search", str(finished / RUN), "a dog", "a cat", "--images", str(pictures)]
+    command += ["--out", str(tmp_path / "sheet.png")]
+    assert cli.main(command) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"wrote {tmp_path / 'sheet.png'}"
+    with Image.open(io.BytesIO((tmp_path / "sheet.png").read_bytes())) as sheet:
+        colours = {colour for _, colour in sheet.convert("RGB").getcolors(10**6)}
+    model, held = searching.trained(folder.read(finished / RUN), None)
+    shown = {image for item in searching.search(model, held, ["a dog", "a cat"], 5) for image in item.images}
+    found = {number for number in range(1, 10) if (25 * number, 0, 0) in colours}
+    assert found == shown - {0}  # black is also the colour of the letters
+    (pictures / "9.png").write_bytes(b"no picture")
+    (pictures / "10.png").write_bytes(b"nor this")
+    assert cli.main(command) == 1
+    assert "has 11 pictures (.jpg, .jpeg, .png); expected 10, one a test image" in one_line(capsys)
+
+
+def test_wrong_searches_are_one_line(finished, data, tmp_path, capsys):
+    run = shutil.copytree(finished / RUN, tmp_path / RUN)
+    capsys.readouterr()
+    for arguments, code, text in [
+        ([str(run), "a dog", "--count", "0"], 2, "--count must be at least 1, got 0"),
+        ([str(run), "a dog", "--captions", "6"], 2, "--captions must be at most 5, got 6"),
+        ([str(run)], 2, "give at least one SENTENCE"),
+        ([str(run), " "], 1, "there is no word in the sentence ' '"),
+        ([str(tmp_path / "no"), "a dog"], 1, "is not a folder"),
+        ([str(run), "a dog", "--images", str(tmp_path / "no")], 1, "is not a folder; give the folder of the test"),
+        ([str(run), "a dog", "--data", str(tmp_path)], 1, "lacks train.txt"),
+    ]:
+        assert cli.main(["search", *arguments]) == code, arguments
+        assert text in one_line(capsys), arguments
+    other = write_captioned(tmp_path / "other", seed=1)
+    assert cli.main(["search", str(run), "a dog", "--data", str(other)]) == 1
+    assert "are not those of the run" in one_line(capsys)
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, "experiment": "mnist"}))
+    assert cli.main(["search", str(run), "a dog"]) == 1
+    assert "holds a run of mnist, not of order-embeddings" in one_line(capsys)
+
+
+@pytest.mark.parametrize("similarity", ["order", "cosine"])
+@pytest.mark.parametrize("norm", ["weight", "batch", "rms"])
+def test_every_norm_and_similarity_learns(data, norm, similarity):
+    config = Config(similarity=similarity, norm=norm, learning_rate=1e-2, optimizer="adam", words=8, hidden=16)
+    config = dataclasses.replace(config, batch_size=16)
+    task = experiment.task(config, order_embeddings.load(data), distributed.accelerator("cpu", "float32"))
+    losses = []
+    for update in range(18):
+        losses.append(task.loss(task.model, update))
+        losses[-1].backward()
+        task.before_step(task.model)
+        task.optimizer.step()
+        task.optimizer.zero_grad()
+    assert sum(losses[-3:]) < sum(losses[:3])
+    with torch.no_grad():
+        metrics = task.evaluate(task.model.eval())
+    assert 0 <= metrics["valid_image_r1"] <= metrics["valid_image_r5"] <= metrics["valid_image_r10"] <= 100
+
+
+def test_a_batch_larger_than_the_training_set_is_one_line(data, tmp_path, capsys):
+    command = [
+        "run",
+        "order-embeddings",
+        *SMALL,
+        "--batch-size",
+        "61",
+        "--data",
+        str(data),
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    assert cli.main(command) == 2
+    assert "--batch-size must be at most 60, all training images, got 61" in one_line(capsys)
+    assert not (tmp_path / "o").exists()
+
+
+def test_the_kept_weights_are_in_the_checkpoint(finished):
+    tensors, header = checkpoint.load(finished / RUN / folder.CHECKPOINT)
+    kept = checkpoint.under("kept", tensors)
+    assert kept.keys() == checkpoint.under("model", tensors).keys()
+    assert header["state"]["kept_update"] == folder.read(finished / RUN).result["kept_update"]

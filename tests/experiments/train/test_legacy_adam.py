@@ -1,0 +1,71 @@
+"""The original code's Adam against its formula, step by step in float64."""
+
+import math
+
+import pytest
+import torch
+
+from layernorm.experiments.runs import checkpoint
+from layernorm.experiments.train.legacy_adam import LegacyAdam
+
+
+def formula(start, gradients, lr):
+    """The original code's update, one number at a time."""
+    value, m, v = start, 0.0, 0.0
+    for t, gradient in enumerate(gradients, 1):
+        m = 0.1 * gradient + 0.9 * m
+        v = 0.001 * gradient**2 + 0.999 * v
+        value -= lr * math.sqrt(1 - 0.001**t) / (1 - 0.1**t) * m / (math.sqrt(v) + 1e-8)
+    return value
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_it_is_its_formula(fused):
+    parameter = torch.nn.Parameter(torch.tensor([0.3, -2.0, 5.0], dtype=torch.float64))
+    never = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))  # has no gradient
+    optimizer = LegacyAdam([never, parameter], lr=0.01, fused=fused)
+    start, gradients = parameter.tolist(), torch.randn(40, 3, dtype=torch.float64)
+    gradients[:, 2] *= 1e-9  # where the 1e-8 beside the root matters
+    for gradient in gradients:
+        parameter.grad = gradient.clone()
+        optimizer.step()
+    expected = [formula(value, column, 0.01) for value, column in zip(start, gradients.T.tolist(), strict=True)]
+    # float64 throughout; the step size takes a detour of a handful of roundings
+    assert parameter.tolist() == pytest.approx(expected, rel=1e-12)
+    assert never.item() == 0
+
+
+def test_the_first_steps_are_several_times_as_long_as_adams():
+    lengths = {}
+    for kind in (LegacyAdam, torch.optim.Adam):
+        parameter = torch.nn.Parameter(torch.zeros(1))
+        optimizer = kind([parameter], lr=1e-3)
+        found = []
+        for _ in range(10):
+            before = parameter.item()
+            parameter.grad = torch.ones(1)
+            optimizer.step()
+            found.append(before - parameter.item())
+        lengths[kind] = found
+    ratios = [a / b for a, b in zip(lengths[LegacyAdam], lengths[torch.optim.Adam], strict=True)]
+    assert 3 < min(ratios) < max(ratios) < 7
+
+
+def test_a_restored_one_goes_on_as_if_nothing_had_happened(tmp_path):
+    def made(steps, optimizer, parameter):
+        for step in steps:
+            parameter.grad = torch.full((2,), 0.1 * step - 0.3)
+            optimizer.step()
+
+    whole = torch.nn.Parameter(torch.ones(2))
+    optimizer = LegacyAdam([whole], lr=0.01)
+    made(range(7), optimizer, whole)
+    tensors, groups = checkpoint.optimizer_tensors(optimizer)
+    checkpoint.save(tmp_path / "state", tensors, {"groups": groups})
+    tensors, header = checkpoint.load(tmp_path / "state")
+    copy = torch.nn.Parameter(whole.detach().clone())
+    other = LegacyAdam([copy], lr=0.01)
+    checkpoint.restore_optimizer(other, tensors, header["groups"])
+    made(range(7, 12), optimizer, whole)
+    made(range(7, 12), other, copy)
+    assert torch.equal(whole, copy)
