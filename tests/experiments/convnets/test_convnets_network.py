@@ -100,9 +100,9 @@ def test_a_unit_is_its_equations(norm):
     if norm in OVER:
         mean, var = a.mean(OVER[norm], keepdim=True), a.var(OVER[norm], correction=0, keepdim=True)
     elif norm == "group":
-        groups = a.view(4, 32, 2, 6, 5)  # 32 groups of 64 channels
+        groups = a.view(4, 8, 8, 6, 5)  # 8 groups of 8 channels
         mean, var = groups.mean((2, 3, 4)), groups.var((2, 3, 4), correction=0)
-        mean, var = (moment.repeat_interleave(2, 1)[:, :, None, None] for moment in (mean, var))
+        mean, var = (moment.repeat_interleave(8, 1)[:, :, None, None] for moment in (mean, var))
     if norm not in ("none", "weight"):
         a = (a - mean) / (var + 1e-5).sqrt() * parameters["1.weight"][:, None, None] + parameters["1.bias"][
             :, None, None

@@ -127,7 +127,7 @@ EXPERIMENT = Experiment(
     examples=(
         "layernorm run convnets --data ~/cifar-10-batches-bin",
         "layernorm run convnets --preset smoke --norm layer layer-channels group",
-        "layernorm run convnets --preset paper --norm none batch --learning-rate 0.003 --out runs/convnets-paper",
+        "layernorm run convnets --preset paper --norm none batch --learning-rate 0.003",
     ),
     presets={
         "laptop": Preset(

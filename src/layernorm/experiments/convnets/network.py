@@ -20,6 +20,10 @@ SLOPE = 0.1
 """Of the leaky ReLU below 0."""
 
 
+GROUPS = 8
+"""Of channels in group norm, where so many divide them."""
+
+
 @dataclass(frozen=True)
 class Config:
     """Options of the experiment; the defaults are the protocol of Salimans and Kingma (2016)."""
@@ -74,7 +78,7 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
     "layer": lambda channels: nn.GroupNorm(1, channels),
     "layer-channels": ChannelNorm,
     "batch": nn.BatchNorm2d,
-    "group": lambda channels: nn.GroupNorm(math.gcd(32, channels), channels),
+    "group": lambda channels: nn.GroupNorm(math.gcd(GROUPS, channels), channels),
 }
 """The norms that stand between a convolution and its activation; each brings the bias that the convolution lacks."""
 

@@ -260,6 +260,7 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
         ),
         Deviation("I", "Pixels are scaled to -1..1. Salimans and Kingma whiten the images (ZCA)."),
         Deviation("I", "Adam's first coefficient stays 0.9; Salimans and Kingma lower it to 0.5 in the second half."),
+        Deviation("I", "Group norm, where it is compared, has 8 groups of channels."),
         Deviation("I", "Batch norm is evaluated with running averages of momentum 0.1 over the training batches."),
     ]
     if not data.get("original"):
