@@ -74,9 +74,12 @@ class Block:
         return "not reached" if found is None else f"{found:g}"
 
     def pace(self, norm: str) -> tuple[float, str]:
-        """Seconds an update, and as text how many times the baseline's that is."""
-        seconds = seconds_per_update(self.groups[norm])
-        return seconds, f"{seconds / seconds_per_update(self.groups['none']):.2f}" if self.has("none") else "-"
+        """Seconds an update, and as text how many times the baseline's that is; of the runs at all learning rates."""
+        seconds = seconds_per_update(self._all(norm))
+        return seconds, f"{seconds / seconds_per_update(self._all('none')):.2f}" if self.has("none") else "-"
+
+    def _all(self, norm: str) -> Group:
+        return [run for group in self.rates.get(norm, {}).values() for run in group] or self.groups[norm]
 
     def epochs(self, norm: str, form: str = "g") -> str:
         """How many epochs a norm's runs have made, and of how many unless all have made them."""
