@@ -1,6 +1,6 @@
 """What each norm adds to a training update of experiments 6.1 and 6.7, at the size of a preset.
 
-    python benchmarks/training_step.py order-embeddings [--preset laptop] [--norms none layer] [--threads 1] [--rounds 5]
+    python benchmarks/training_step.py order-embeddings [--preset laptop] [--norms none layer] [--threads 1]
     python benchmarks/training_step.py convnets --norms none layer batch weight
 
 The networks take turns in one process (none, layer, none, ...) on random data of the real data's form. Printed is the
