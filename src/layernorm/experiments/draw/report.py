@@ -9,11 +9,9 @@ from ..report.comparison import (
     NORMS,
     Block,
     compare,
-    first_reaching,
     low_to_high,
     lowest_of_all,
     pictures,
-    points,
     reaching,
     speed,
     view,
@@ -99,26 +97,14 @@ def _speed(blocks: Sequence[Block]) -> Table:
         blocks,
         "glimpses",
         {
-            "updates to baseline's best": lambda block, norm: _reached(block, norm, share=False),
-            "share": lambda block, norm: _reached(block, norm, share=True),
+            "updates to baseline's best": lambda block, norm: block.updates_to_best(norm, "test_bound"),
+            "share": lambda block, norm: block.updates_to_best(norm, "test_bound", share=True),
         },
         digits=0,
         note="Updates to the baseline's best bound: of the means over seeds, interpolated between evaluations. Share: "
         "of the updates that the baseline took. Time of an update: the median between two evaluations, of the fastest "
         "such stretch, since other work on the machine slows the rest.",
     )
-
-
-def _reached(block: Block, norm: str, share: bool) -> str:
-    """The updates after which a norm's mean bound is at the baseline's best, or their share of the baseline's."""
-    if not block.has("none"):
-        return "-"
-    lines = [points(block.curve(name, "test_bound", x="update")) for name in (norm, "none")]
-    goal = min(bound for _, bound in lines[1])
-    own, base = (first_reaching(line, goal, interpolated=True) for line in lines)
-    if own is None or base is None:
-        return "not reached"
-    return f"{own / base:.2f}" if share else f"{own:.0f}"
 
 
 def _convergence(block: Block) -> list[str]:

@@ -73,6 +73,21 @@ class Block:
         found = first_reaching(points(self.curve(norm, metric, x)), best)
         return "not reached" if found is None else f"{found:g}"
 
+    def updates_to_best(self, norm: str, metric: str, share: bool = False) -> str:
+        """The updates after which the mean of a norm's runs is at the baseline's lowest, as text.
+
+        Args:
+            share: instead, what part that is of the updates that the baseline took.
+        """
+        if not self.has("none"):
+            return "-"
+        lines = [points(self.curve(name, metric, x="update")) for name in (norm, "none")]
+        goal = min(value for _, value in lines[1])
+        own, base = (first_reaching(line, goal, interpolated=True) for line in lines)
+        if own is None or base is None:
+            return "not reached"
+        return f"{own / base:.2f}" if share else f"{own:.0f}"
+
     def pace(self, norm: str) -> tuple[float, str]:
         """Seconds an update, and as text how many times the baseline's that is; of the runs at all learning rates."""
         seconds = seconds_per_update(self._all(norm))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -88,33 +89,49 @@ class GlobalBatchNorm(BatchNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalises this process's rows `[M_local, N]` by the mean and variance of all rows."""
-        if not self.training:
-            return super().forward(input)
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        assert self.num_batches_tracked is not None
-        assert self.momentum is not None
-        wide = input.float()
-        sums = _Sum.apply(torch.cat([wide.sum(0), wide.new_full((1,), len(wide))]))
-        rows = sums[-1].detach()
-        mean = sums[:-1] / rows
-        centred = wide - mean
-        squares = _Sum.apply(centred.square().sum(0))
-        variance = squares / (rows - 1 if self.unbiased else rows)
-        with torch.no_grad():
-            self.num_batches_tracked.add_(1)
-            self.running_mean.lerp_(mean, self.momentum)
-            self.running_var.lerp_(squares / (rows - 1), self.momentum)
-        output = centred * torch.rsqrt(variance + self.eps) * self.weight + self.bias
-        return output.to(input.dtype)
+        return _by_global_batch(self, input, self.unbiased) if self.training else super().forward(input)
+
+
+class GlobalBatchNorm2d(nn.BatchNorm2d):
+    """The same for maps, which are normalised by the moments over the global batch's images and positions."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalises this process's maps `[M_local, C, H, W]`."""
+        return _by_global_batch(self, input) if self.training else super().forward(input)
+
+
+def _by_global_batch(norm: BatchNorm | nn.BatchNorm2d, input: Tensor, unbiased: bool = False) -> Tensor:
+    """`[M_local, N, ...]` normalised over all dimensions but N and over all processes; the running averages move."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    assert norm.num_batches_tracked is not None
+    assert norm.momentum is not None
+    rows = input.movedim(1, -1).float()  # [M_local, ..., N]
+    over = tuple(range(rows.dim() - 1))
+    sums = _Sum.apply(torch.cat([rows.sum(over), rows.new_full((1,), math.prod(rows.shape[:-1]))]))
+    count = sums[-1].detach()
+    mean = sums[:-1] / count
+    centred = rows - mean
+    squares = _Sum.apply(centred.square().sum(over))
+    variance = squares / (count - 1 if unbiased else count)
+    with torch.no_grad():
+        norm.num_batches_tracked.add_(1)
+        norm.running_mean.lerp_(mean, norm.momentum)
+        norm.running_var.lerp_(squares / (count - 1), norm.momentum)
+    output = centred * torch.rsqrt(variance + norm.eps) * norm.weight + norm.bias
+    return output.movedim(-1, 1).to(input.dtype)
 
 
 def share_batch_norms(model: nn.Module) -> None:
     """Replaces the batch norms inside a model, in place, by ones that see the global batch (before the optimiser)."""
     for name, child in model.named_children():
+        shared: nn.Module
         if isinstance(child, BatchNorm):
             shared = GlobalBatchNorm(child.num_features, child.eps, child.momentum, unbiased=child.unbiased)
-            shared.load_state_dict(child.state_dict())
-            setattr(model, name, shared)
+        elif isinstance(child, nn.BatchNorm2d):
+            shared = GlobalBatchNorm2d(child.num_features, child.eps, child.momentum)
         else:
             share_batch_norms(child)
+            continue
+        shared.load_state_dict(child.state_dict())
+        setattr(model, name, shared)

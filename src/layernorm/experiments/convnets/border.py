@@ -1,0 +1,88 @@
+"""Whether units near the image's border differ from the rest of their layer: section 6.7's reason, measured."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from .network import Unit
+
+CHUNK = 200
+"""Images that are looked at together."""
+
+SHOWN = ("share", "mean", "deviation")
+"""What is measured at each distance: the share of units turned on (above 0), their mean, their deviation."""
+
+
+def distances(height: int, width: int) -> Tensor:
+    """How many positions lie between each position `[H, W]` of a map and its nearest border, 0 at the border."""
+    down, across = torch.arange(height), torch.arange(width)
+    down, across = torch.minimum(down, height - 1 - down), torch.minimum(across, width - 1 - across)
+    return torch.minimum(down[:, None], across[None, :])
+
+
+class Statistics:
+    """What the units of one layer do, summed over images that come in parts.
+
+    Args:
+        shape: of the layer's maps, (C, H, W).
+    """
+
+    def __init__(self, shape: tuple[int, int, int]) -> None:
+        self.images = 0
+        self.sums = torch.zeros(3, *shape, dtype=torch.float64)  # images with the unit on, activations, their squares
+        self.distance = distances(*shape[1:]).flatten()
+
+    def add(self, maps: Tensor) -> None:
+        """Takes in activations `[B, C, H, W]`."""
+        wide = maps.double()
+        self.sums += torch.stack([(maps > 0).double().sum(0), wide.sum(0), wide.square().sum(0)]).cpu()
+        self.images += len(maps)
+
+    def profile(self) -> Tensor:
+        """The rows `SHOWN` at each of D distances from the border, `[3, D]`: over all images and units there."""
+        share, mean, square = self._by_distance(self.sums.mean(1).flatten(1) / self.images)
+        return torch.stack([share, mean, (square - mean.square()).clamp_min(0).sqrt()])
+
+    def contrast(self) -> Tensor:
+        """The rows `SHOWN` over the units at the border (distance 0) and over those of the centre, `[3, 2]`.
+
+        The centre is the inner half of the distances.
+        """
+        last = self.distance.max()
+        places = [self.distance == 0, self.distance > last // 2]
+        sums = self.sums.mean(1).flatten(1) / self.images
+        share, mean, square = torch.stack([sums[:, place].mean(1) for place in places], 1)
+        return torch.stack([share, mean, (square - mean.square()).clamp_min(0).sqrt()])
+
+    def explained(self) -> Tensor:
+        """How much of the variance over units of the share of images that turn a unit on lies between distances from
+        the border, and how much between channels, `[2]`; 0 where all units are alike.
+        """
+        share = self.sums[0].flatten(1) / self.images  # [C, H W]
+        mean, total = share.mean(), share.var(correction=0)
+        rings = self._by_distance(share.mean(0)[None])[0][self.distance]  # [H W]
+        between = torch.stack([(rings - mean).square().mean(), (share.mean(1) - mean).square().mean()])
+        return between / total if total > 0 else torch.zeros(2, dtype=torch.float64)
+
+    def _by_distance(self, values: Tensor) -> Tensor:
+        """Means over the positions at each distance, of `[N, H W]`."""
+        count = torch.bincount(self.distance)
+        return values.new_zeros(len(values), len(count)).index_add_(1, self.distance, values) / count
+
+
+def measure(model: nn.Sequential, images: Tensor) -> list[Statistics]:
+    """What the units of a network do, layer by layer.
+
+    Args:
+        model: in evaluation mode.
+        images: `[M, 3, 32, 32]` as the network takes them.
+    """
+    found: dict[int, Statistics] = {}
+    for maps in images.split(CHUNK):
+        for number, layer in enumerate(model):
+            maps = layer(maps)
+            if isinstance(layer, Unit):
+                shape = maps.shape[1], maps.shape[2], maps.shape[3]
+                found.setdefault(number, Statistics(shape)).add(maps)
+    return list(found.values())

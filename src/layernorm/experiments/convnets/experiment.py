@@ -1,0 +1,153 @@
+"""Experiment 6.7: a convolutional network on CIFAR-10. Layer norm against the baseline and batch norm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..data import cifar10
+from ..data.mnist import Cases, Images
+from ..protocol import Experiment, Preset, Task, check_most
+from ..train.batches import Shuffled
+from ..train.distributed import share_batch_norms
+from . import border, report
+from .network import Config, build
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+CHUNK = 500
+"""Images that are evaluated together."""
+
+BORDER_IMAGES = 2000
+"""The first so many test images are what units near the border are looked at with."""
+
+
+def check(config: Config, data: Images) -> None:
+    """Compares a configuration with the number of training images.
+
+    Raises:
+        ValueError: there are too few; the message names the option.
+    """
+    check_most(config, "train_cases", len(data.train), "training images")
+    check_most(config, "batch_size", config.train_cases or len(data.train), "training images")
+
+
+def task(config: Config, data: Images, accelerator: Accelerator) -> Task:
+    """One run: a network, Adam whose step size falls in the second half, and what a batch's loss is."""
+    device = accelerator.device
+    train, valid, test = (cases.to(device) for cases in (data.train, data.valid, data.test))
+    if config.train_cases:
+        train = train[: config.train_cases]
+    order = Shuffled(len(train), config.batch_size, config.seed, accelerator.process_index, accelerator.num_processes)
+    updates = config.epochs * order.updates_per_epoch
+    model = build(config)
+    if accelerator.num_processes > 1:
+        share_batch_norms(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate, fused=True)
+    looked_at = {name: cases[: config.evaluate_cases] for name, cases in
+                 (("train", train), ("valid", valid), ("test", test))}  # fmt: skip
+
+    def loss(model: nn.Module, update: int) -> Tensor:
+        optimizer.param_groups[0]["lr"] = learning_rate(config.learning_rate, update, updates)
+        rows, size = order.share(update)
+        rows = rows.to(device)
+        images = scaled(train.images.index_select(0, rows))
+        return F.cross_entropy(model(images), train.labels.index_select(0, rows), reduction="sum") / size
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        metrics = {}
+        for name, cases in looked_at.items():
+            metrics[f"{name}_nll"], correct = measure(model, cases)
+            metrics[f"{name}_error"] = 1 - float(correct.double().mean())
+        return metrics
+
+    def final(model: nn.Module) -> tuple[dict[str, float], dict[str, Tensor]]:
+        assert isinstance(model, nn.Sequential)
+        nll, correct = measure(model, test)
+        tensors = {"correct": correct.to(torch.uint8)}
+        images = scaled(test.images[:BORDER_IMAGES])
+        for when, network in (("start", build(config).to(device).eval()), ("end", model)):
+            for number, layer in enumerate(border.measure(network, images), 1):
+                for name in ("profile", "contrast", "explained"):
+                    tensors[f"{when}.{number}.{name}"] = getattr(layer, name)()
+        return {"all_test_nll": nll, "all_test_error": 1 - float(correct.double().mean())}, tensors
+
+    return Task(
+        model=model,
+        optimizer=optimizer,
+        updates=updates,
+        evaluate_every=order.updates_per_epoch,
+        updates_per_epoch=order.updates_per_epoch,
+        loss=loss,
+        evaluate=evaluate,
+        seen=order.seen,
+        shown={"train_nll": "train NLL {:.2f}", "valid_error": "valid. error {:.1%}"},
+        test=final,
+    )
+
+
+def learning_rate(first: float, update: int, updates: int) -> float:
+    """Adam's step size at an update: constant in the first half of the updates, then falling on a line towards 0."""
+    return first * min(1.0, 2 * (updates - update) / updates)
+
+
+def scaled(images: Tensor) -> Tensor:
+    """Pixels of 0..255 as -1..1, float32 and channels last, which makes the convolutions faster on a CPU."""
+    return images.to(torch.float32, memory_format=torch.channels_last).div_(127.5).sub_(1)
+
+
+def measure(model: nn.Module, cases: Cases) -> tuple[float, Tensor]:
+    """The mean negative log-likelihood in nats, and whether each answer is right, bool `[M]`."""
+    nll, right = 0.0, []
+    for start in range(0, len(cases), CHUNK):
+        part = cases[start : start + CHUNK]
+        # float64: float32 log-softmax has no digits left for the small losses of a network that knows its images
+        scores = F.log_softmax(model(scaled(part.images)).double(), dim=1)
+        nll += float(F.nll_loss(scores, part.labels, reduction="sum"))
+        right.append(scores.argmax(1) == part.labels)
+    return nll / len(cases), torch.cat(right)
+
+
+def load(config: Config, data: Path | None) -> Images:
+    """The data set of a configuration."""
+    return cifar10.load(data, config.held_out)
+
+
+_FOUR = ("none", "layer", "batch", "weight")
+_RATES = (3e-4, 1e-3, 3e-3, 1e-2)
+
+EXPERIMENT = Experiment(
+    name="convnets",
+    summary="ConvPool-CNN-C on CIFAR-10 (6.7): layer norm against the baseline and batch norm, units near the border",
+    examples=(
+        "layernorm run convnets --data ~/cifar-10-batches-bin",
+        "layernorm run convnets --preset smoke --norm layer layer-channels group",
+        "layernorm run convnets --preset paper --norm none batch --learning-rate 0.003",
+    ),
+    presets={
+        "laptop": Preset(
+            "8 epochs of 10,000 images, 16 and 32 channels; three seeds and four learning rates",
+            Config(epochs=8, width=16, train_cases=10_000, held_out=5000, evaluate_cases=2000, dropout=0.0, noise=0.0),
+            {"norm": _FOUR, "learning_rate": _RATES, "seed": (0, 1, 2)},
+        ),
+        "smoke": Preset(
+            "2 epochs of 20 images, 4 and 8 channels",
+            Config(epochs=2, width=4, train_cases=20, batch_size=10, held_out=5, evaluate_cases=10),
+            {"norm": _FOUR, "learning_rate": (3e-3,), "seed": (0,)},
+        ),
+        "paper": Preset(
+            "200 epochs of ConvPool-CNN-C, 45,000 images; all norms, three seeds and four learning rates",
+            Config(),
+            {"norm": (*_FOUR, "layer-channels", "group"), "learning_rate": _RATES, "seed": (0, 1, 2)},
+        ),
+    },
+    load=load,
+    check=check,
+    task=task,
+    report=report.report,
+)

@@ -1,0 +1,126 @@
+"""The network of experiment 6.7, ConvPool-CNN-C with or without a norm, and the experiment's options."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
+
+from ... import LayerNorm
+from ..data.cifar10 import CLASSES
+from ..protocol import check_ranges, option, seed_option
+from ..train.batches import INIT, derive_seed
+
+SLOPE = 0.1
+"""Of the leaky ReLU below 0."""
+
+
+GROUPS = 8
+"""Of channels in group norm, where so many divide them."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Options of the experiment; the defaults are the protocol of Salimans and Kingma (2016)."""
+
+    norm: Literal["none", "layer", "layer-channels", "batch", "weight", "group"] = option(
+        "layer",
+        "what is done to every convolution: nothing; layer norm over channels and positions (layer), or over the "
+        "channels at each position (layer-channels); batch, weight or group norm",
+        several="norm",
+    )
+    learning_rate: float = option(
+        3e-3, "Adam's step size in the first half", several="learning-rate", mark="lr", above=0
+    )
+    seed: int = seed_option("of the initial weights, of the order of the images, of dropout and noise")
+    batch_size: int = option(100, "images in a batch, over all processes together", least=1)
+    epochs: int = option(200, "passes over the training images", least=1)
+    width: int = option(96, "channels of the first three convolutions; the others have twice as many", least=1)
+    train_cases: int = option(0, "train on the first so many images only (0: all)", least=0)
+    held_out: int = option(5000, "images at the end of the training files kept for validation", least=1)
+    evaluate_cases: int = option(5000, "images of each part that the evaluation after an epoch looks at", least=1)
+    dropout: float = option(0.5, "share of the units that is dropped after each pooling", least=0)
+    noise: float = option(0.15, "deviation of the noise on the images in training", least=0)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.dropout >= 1:
+            raise ValueError(f"--dropout must be less than 1, got {self.dropout}")
+
+
+class ChannelNorm(LayerNorm):
+    """Layer norm over the channels at each position of `[B, C, H, W]`, with a gain and a bias a channel."""
+
+    def forward(self, input: Tensor) -> Tensor:  # type: ignore[override]
+        """Normalises `[B, C, H, W]`."""
+        return super().forward(input.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class Noise(nn.Module):
+    """Adds noise from N(0, deviation^2) in training."""
+
+    def __init__(self, deviation: float) -> None:
+        super().__init__()
+        self.deviation = deviation
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The input, with noise in training."""
+        return input + self.deviation * torch.randn_like(input) if self.training and self.deviation else input
+
+
+NORMS: dict[str, Callable[[int], nn.Module]] = {
+    # one group of all channels: layer norm over (C, H, W), with a gain and a bias a channel as batch norm has
+    "layer": lambda channels: nn.GroupNorm(1, channels),
+    "layer-channels": ChannelNorm,
+    "batch": nn.BatchNorm2d,
+    "group": lambda channels: nn.GroupNorm(math.gcd(GROUPS, channels), channels),
+}
+"""The norms that stand between a convolution and its activation; each brings the bias that the convolution lacks."""
+
+
+class Unit(nn.Sequential):
+    """A convolution, its norm if there is one, and the leaky ReLU: a layer of hidden units.
+
+    Args:
+        norm: as in `Config`.
+        inputs, outputs: channels.
+        size: of the kernel, along each side.
+        padding: zeros around the input.
+    """
+
+    def __init__(self, norm: str, inputs: int, outputs: int, size: int, padding: int) -> None:
+        conv = nn.Conv2d(inputs, outputs, size, padding=padding)
+        assert conv.bias is not None
+        nn.init.zeros_(conv.bias)
+        if norm in NORMS:  # taken away only now: its making has used the generator, for every norm alike
+            conv.bias = None
+        nn.init.kaiming_normal_(conv.weight, a=SLOPE)
+        after = [NORMS[norm](outputs)] if norm in NORMS else []
+        super().__init__(weight_norm(conv) if norm == "weight" else conv, *after, nn.LeakyReLU(SLOPE, inplace=True))
+
+
+def build(config: Config) -> nn.Sequential:
+    """The network: images `[B, 3, 32, 32]` to logits `[B, 10]`.
+
+    Every layer of units is a `Unit`. One seed gives the same convolutions whatever the norm, all biases begin at 0,
+    all gains at 1 (weight norm's at the length of its weights): every unit has one bias, in every network.
+    """
+    first, second = config.width, 2 * config.width
+    with torch.random.fork_rng():
+        torch.manual_seed(derive_seed(config.seed, INIT))
+        layers: list[nn.Module] = [Noise(config.noise)]
+        for inputs, outputs in ((3, first), (first, second)):
+            layers += [Unit(config.norm, channels, outputs, 3, padding=1) for channels in (inputs, outputs, outputs)]
+            layers += [nn.MaxPool2d(2), nn.Dropout(config.dropout)]
+        layers.append(Unit(config.norm, second, second, 3, padding=0))
+        layers += [Unit(config.norm, second, second, 1, padding=0) for _ in range(2)]
+        last = nn.Linear(second, CLASSES)
+        nn.init.kaiming_normal_(last.weight, nonlinearity="linear")
+        nn.init.zeros_(last.bias)
+        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), last]
+    return nn.Sequential(*layers)

@@ -1,0 +1,272 @@
+"""What the runs of experiment 6.7 show: how fast each norm learns, its test error, and its units near the border."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from torch import Tensor
+
+from ..errors import RunError
+from ..report import rates
+from ..report.bootstrap import paired
+from ..report.comparison import NORMS, RATE, Block, compare, low_to_high, lowest_of_all, reaching, speed, view
+from ..report.page import Deviation, Figure, Panel, Report, Table
+from ..report.variants import departures
+from ..report.verdicts import RATES, RULE, SEEDS, order, spread, too_little
+from ..runs.folder import Run
+from . import units
+from .units import Tested
+
+CLAIM = (
+    "With convolutional networks layer normalization speeds learning up over the baseline, and batch normalization "
+    "outperforms it; because units whose receptive fields lie near the border of the image are rarely turned on and so "
+    "have very different statistics from the rest of their layer (section 6.7, without figures or a protocol)."
+)
+
+REPRODUCTION = {"none": "8.96", "batch": "8.25", "weight": "8.28", "layer": "10.49"}
+"""Test errors of a third party's ConvPool-CNN-C after 200 epochs, in percent."""
+
+GOALS = (2.0, 1.8, 1.6, 1.4, 1.2, 1.0, 0.8, 0.6, 0.4, 0.2, 0.1, 0.05, 0.02, 0.01)
+"""Training losses at which norms are compared, where all runs reach them."""
+
+PROTOCOL = {"epochs": 200, "width": 96, "train_cases": 0, "batch_size": 100, "dropout": 0.5, "noise": 0.15}
+"""What the options are in the `paper` preset, 0 where it uses all there are."""
+
+DECIDED = ("as the paper claims", "against the paper's claim")
+
+PAIRS = (("layer", "none"), ("batch", "layer"))
+"""(the norm that the paper claims is ahead, the other)."""
+
+
+def report(runs: Sequence[Run]) -> Report:
+    """The report on runs of `convnets`, finished or not."""
+    blocks, status = compare(runs, by="width", choose=_score)
+    tested, damaged = _tested(blocks)
+    return Report(
+        title="Convolutional networks on CIFAR-10",
+        claim=CLAIM,
+        findings=[text for block in blocks for text in _findings(block, tested)],
+        status=[*status, *damaged, *(line for block in blocks for line in rates.at_the_edge(block))],
+        figures=[*_figures(blocks), *(figure for block in blocks for figure in units.figures(block, tested))],
+        tables=[
+            _results(blocks),
+            _speed(blocks),
+            *_rates(blocks),
+            *(table for block in blocks for table in units.tables(block, tested)),
+        ],
+        deviations=_deviations(runs),
+        runs=runs,
+    )
+
+
+def _score(run: Run) -> float:
+    """What a learning rate is chosen by: the validation error after the last epoch."""
+    return run.records[-1]["valid_error"]
+
+
+def _train_loss(run: Run) -> float:
+    return run.records[-1]["train_nll"]
+
+
+def _test_error(run: Run) -> float:
+    """Over all test images if the run is finished, else as last evaluated."""
+    return run.result["all_test_error"] if "all_test_error" in run.result else run.records[-1]["test_error"]
+
+
+def _tested(blocks: Sequence[Block]) -> tuple[Mapping[str, Tested], list[str]]:
+    """What the tests of finished runs left, by the runs' folders, and a line for each file that cannot be read."""
+    found: dict[str, dict[str, Tensor]] = {}
+    notes = []
+    for run in (run for block in blocks for group in block.groups.values() for run in group):
+        try:
+            tensors = run.tested()
+        except RunError as error:
+            notes.append(f"No test: {error}")
+            continue
+        if tensors:
+            found[str(run.path)] = tensors
+    return found, notes
+
+
+def _figures(blocks: Sequence[Block]) -> list[Figure]:
+    if not blocks:
+        return []
+    curves, sensitivity = [], []
+    for block in blocks:
+        title, loss, error = f"width {block.label}", block.curves("train_nll"), block.curves("test_error")
+        decades = min(min(line.low) for line in loss) < 0.1  # below it a linear axis shows nothing
+        curves.append(
+            [
+                Panel(title, "epoch", "training loss, nats", loss, log=decades),
+                Panel(title, "epoch", "test error", error, percent=True, limits=view(error, 5, margin=0.01, floor=0.0)),
+            ]
+        )
+        sensitivity.append(
+            [
+                rates.panel(block, _score, "validation error", percent=True),
+                rates.panel(block, _train_loss, "training loss, nats"),
+            ]
+        )
+    figures = [
+        Figure(
+            "curves",
+            "Training loss and test error after each epoch, each norm at its best learning rate. "
+            "Both on the first images of their part, in evaluation mode. Lines: mean over seeds; bands: lowest to "
+            "highest seed. The axis of the test error leaves out the highest values of the first epochs.",
+            curves,
+        )
+    ]
+    if any(len(found) > 1 for block in blocks for found in block.rates.values()):
+        caption = (
+            "Validation error and training loss after the last epoch, by learning rate. Lines: mean over seeds; bands: "
+            "lowest to highest seed."
+        )
+        figures.append(Figure("learning-rates", caption, sensitivity))
+    return figures
+
+
+def _results(blocks: Sequence[Block]) -> Table:
+    rows = []
+    for block in blocks:
+        for norm, group in block.groups.items():
+            test = [100 * _test_error(run) for run in group]
+            valid = [100 * _score(run) for run in group]
+            loss = spread([_train_loss(run) for run in group], 3)
+            start = low_to_high([run.records[0]["first_gradient_norm"] for run in group], ".2f")
+            about = [f"{group[0].config[RATE]:g}", spread(test), spread(valid), loss, start]
+            rows.append([block.label, NORMS[norm], *about, str(len(group)), block.epochs(norm)])
+    rows += [["96 [R]", NORMS[norm], "-", error, "-", "-", "-", "-", "200"] for norm, error in REPRODUCTION.items()]
+    return Table(
+        "Results",
+        ["width", "norm", "rate", "test error, %", "valid. error, %", "train loss", "gradient", "seeds", "epochs"],
+        rows,
+        "After the last epoch, mean over seeds (lowest to highest), each norm at the learning rate with the lowest "
+        "validation error. Test error of finished runs: over all test images. Gradient: its norm at update 0, lowest "
+        "to highest seed. [R]: a third party's reproduction with the whole network and data set.",
+    )
+
+
+def _speed(blocks: Sequence[Block]) -> Table:
+    return speed(
+        blocks,
+        "width",
+        {
+            "updates to baseline's best": lambda block, norm: block.updates_to_best(norm, "train_nll"),
+            "share": lambda block, norm: block.updates_to_best(norm, "train_nll", share=True),
+        },
+        digits=0,
+        note="Updates to the baseline's best training loss: of the means over seeds, interpolated between evaluations. "
+        "Share: of the updates that the baseline took. Time of an update: the median between two evaluations, of the "
+        "fastest such stretch, since other work on the machine slows the rest.",
+    )
+
+
+def _rates(blocks: Sequence[Block]) -> list[Table]:
+    if not blocks:
+        return []
+    return [rates.table(blocks, "width", lambda run: 100 * _score(run), "Validation error after the last epoch, %")]
+
+
+def _findings(block: Block, tested: Mapping[str, Tested]) -> list[str]:
+    found = [
+        text for ahead, other in PAIRS if block.has(ahead, other) for text in _compared(block, ahead, other, tested)
+    ]
+    return [*found, *units.findings(block, tested), *([RULE] if found else [])]
+
+
+def _compared(block: Block, ahead: str, other: str, tested: Mapping[str, Tested]) -> list[str]:
+    """Which of two norms learns faster and which has the lower test error, if the paper claims that the first has."""
+    groups = (block.groups[ahead], block.groups[other])
+    none = too_little(*groups, rates=rates.fewest(block, ahead, other))
+    every = [run for group in groups for run in group]
+    lowest = lowest_of_all(every, "train_nll")
+    highest = min(run.records[0]["train_nll"] for run in every)
+    goals = [*(goal for goal in GOALS if lowest < goal <= highest), lowest]
+    times = [reaching(goals, group, "train_nll", "update", interpolated=True) for group in groups]
+    learning = none or order(*times)
+    taken = [" / ".join(low_to_high(values, ".0f") for values in column) for column in times]
+    errors = [[100 * _test_error(run) for run in group] for group in groups]
+    ends = none or order(errors[:1], errors[1:])
+    names = NORMS[ahead], NORMS[other]
+    found = [
+        f"Width {block.label}, updates to a training loss of {' / '.join(f'{goal:.3g}' for goal in goals)} nats (the "
+        f"last is the lowest that all reach; lowest to highest seed): {names[0]} {taken[0]}, {names[1]} {taken[1]}: "
+        f"{learning}.",
+        f"Width {block.label}, test error: {names[0]} {spread(errors[0])} %, {names[1]} {spread(errors[1])} %: {ends}."
+        f"{_interval(groups, tested)}",
+    ]
+    undecided = [
+        what for what, verdict in (("the speed", learning), ("the test error", ends)) if verdict not in DECIDED
+    ]
+    return [*found, *([_to_decide(" and ".join(undecided), names, every, none)] if undecided else [])]
+
+
+def _interval(groups: Sequence[Sequence[Run]], tested: Mapping[str, Tested]) -> str:
+    """The paired bootstrap over test images of the difference in test error, as a sentence; empty without tests."""
+    columns = [[tested[str(run.path)]["correct"] for run in group if str(run.path) in tested] for group in groups]
+    whole = all(len(column) == len(group) for column, group in zip(columns, groups, strict=True))
+    if not whole or len({tensor.shape for column in columns for tensor in column}) > 1:
+        return ""
+    first, second = (100 * (1 - np.mean([tensor.numpy() for tensor in column], axis=0)) for column in columns)
+    return f" Difference, over resampled test images, of these seeds: {paired(first, second).text()} percentage points."
+
+
+def _to_decide(what: str, names: tuple[str, str], runs: Sequence[Run], too_few: str | None) -> str:
+    """What would decide a comparison, in hours at the pace of these runs."""
+    config = runs[0].config
+    updates = statistics.fmean(run.records[-1]["seconds"] / run.records[-1]["epoch"] for run in runs)
+    hours = 2 * SEEDS * RATES * config["epochs"] * updates / 3600
+    begun = f"Between {names[0]} and {names[1]} {what} would be decided by"
+    if too_few:
+        return f"{begun} {SEEDS} seeds at {RATES} learning rates each: {hours:.1f} h at the pace of these runs."
+    cases = runs[0].records[-1]["examples"] / runs[0].records[-1]["epoch"]
+    hours *= PROTOCOL["epochs"] / config["epochs"] * 45_000 / cases * (PROTOCOL["width"] / config["width"]) ** 2
+    return (
+        f"{begun} the whole protocol, if at all: {SEEDS} seeds at {RATES} learning rates each, about {hours:.2g} h at "
+        "the pace of these runs, which is a GPU's work."
+    )
+
+
+def _deviations(runs: Sequence[Run]) -> list[Deviation]:
+    data = runs[0].environment["data"]
+    found = [
+        Deviation("I", "The paper names neither network nor data for section 6.7: ConvPool-CNN-C on CIFAR-10 is ours."),
+        Deviation(
+            "S",
+            "Network and training are those of the public code of Salimans and Kingma (2016): nine convolutions with "
+            "leaky ReLU (0.1), 2 x 2 max pooling, Adam, a constant, then falling step size, 200 epochs.",
+        ),
+        Deviation(
+            "S",
+            "Padding: one row of zeros around the first six convolutions' inputs, none after that. Zero is mid-grey in "
+            "an image.",
+        ),
+        Deviation(
+            "I",
+            "Layer norm over channels and positions has a gain and a bias a channel, as batch norm has, not one a "
+            "unit: the layer stays a convolution, and no norm has more parameters than another.",
+        ),
+        Deviation(
+            "I",
+            "The norms are at the nine convolutions; the last, linear layer has none. Salimans and Kingma normalise it "
+            "too.",
+        ),
+        Deviation(
+            "I",
+            "Weights start from N(0, 2 / (1.01 fan-in)), biases at 0, alike for every norm. Salimans and Kingma set "
+            "scales and biases from the first batch.",
+        ),
+        Deviation("I", "Pixels are scaled to -1..1. Salimans and Kingma whiten the images (ZCA)."),
+        Deviation("I", "Adam's first coefficient stays 0.9; Salimans and Kingma lower it to 0.5 in the second half."),
+        Deviation("I", "Group norm, where it is compared, has 8 groups of channels."),
+        Deviation("I", "Batch norm is evaluated with running averages of momentum 0.1 over the training batches."),
+    ]
+    if not data.get("original"):
+        found.append(Deviation("stand-in", "The data files are not known to be the publisher's (no matching SHA-256)."))
+    config = runs[0].config
+    if config["held_out"]:
+        text = f"{config['held_out']} training images are held out to choose the learning rate."
+        found.append(Deviation("I", text))
+    return found + departures(runs, PROTOCOL)

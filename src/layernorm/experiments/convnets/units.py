@@ -1,0 +1,186 @@
+"""What the report says about units near the border: section 6.7's reason for what it claims."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import Tensor
+
+from ..report.comparison import NORMS, Block
+from ..report.page import STYLES, Curve, Figure, Panel, Table
+from ..runs.folder import Run
+
+Tested = Mapping[str, Tensor]
+"""What the test of one run left, by name."""
+
+LAYERS = range(1, 10)
+"""The convolutions, whose units are looked at."""
+
+RARELY = 0.5
+"""Units at the border are "rarely turned on" if they are on less than this times as often as those of the centre."""
+
+ON, MEAN, DEVIATION = 0, 1, 2
+BORDER, CENTRE = 0, 1
+DISTANCE, CHANNEL = 0, 1
+"""The rows and columns of the tensors that `border.Statistics` gives."""
+
+
+def figures(block: Block, tested: Mapping[str, Tested]) -> list[Figure]:
+    """The border against the centre in every layer, and units by their distance from the border."""
+    groups = _groups(block, tested)
+    if not groups:
+        return []
+    rows = []
+    for when, title in (("end", "trained"), ("start", "at the start")):
+        on, mean, deviation = (_by_layer(groups, when, value) for value in (_ratio(ON), _shift, _ratio(DEVIATION)))
+        title = f"{title}, width {block.label}"
+        rows.append(
+            [
+                Panel(title, "convolution", "share on, border / centre", on, limits=_from_0(on)),
+                Panel(title, "convolution", "shift of the mean, in deviations", mean),
+                Panel(title, "convolution", "deviation, border / centre", deviation, limits=_from_0(deviation)),
+            ]
+        )
+    distances = [
+        [
+            Panel(
+                f"convolution {layer}",
+                "distance from the border",
+                "share of units on",
+                _by_distance(groups, layer),
+                percent=True,
+                limits=(0.0, 1.0),
+            )
+            for layer in LAYERS[first : first + 3]
+        ]
+        for first in (0, 3, 6)
+    ]
+    place = f"-{block.label.replace(' ', '-')}"
+    seeds = "Lines: mean over seeds; bands: lowest to highest seed."
+    return [
+        Figure(
+            f"border{place}",
+            "Units at the border of their map (distance 0) against those of the centre (inner half of the distances), "
+            "over the first test images, in the trained networks and at the start. A unit is on where its summed input "
+            "is above 0. The shift of the mean is border less centre, in deviations of the centre. " + seeds,
+            rows,
+        ),
+        Figure(
+            f"distances{place}",
+            "Share of the units that are on, by the number of positions between them and the border of their map, in "
+            f"the trained networks. {seeds}",
+            distances,
+        ),
+    ]
+
+
+def tables(block: Block, tested: Mapping[str, Tested]) -> list[Table]:
+    """How often border units are on against the centre's, and what the variance between units comes from."""
+    groups = _groups(block, tested)
+    if not groups:
+        return []
+    ratio, on, between = _ratio(ON), [], []
+    for norm, runs in groups.items():
+        values = [statistics.fmean(ratio(run, "end", layer) for run in runs) for layer in LAYERS]
+        on.append([block.label, NORMS[norm], *(f"{value:.2f}" for value in values)])
+        parts = [[100 * _explained(runs, layer, part) for part in (DISTANCE, CHANNEL)] for layer in LAYERS]
+        between.append([block.label, NORMS[norm], *(f"{distance:.0f} / {channel:.0f}" for distance, channel in parts)])
+    columns = ["width", "norm", *map(str, LAYERS)]
+    return [
+        Table(
+            "Units at the border",
+            columns,
+            on,
+            "How many times as often as units of the centre a unit at the border is on, by convolution, in the trained "
+            "networks; mean over seeds.",
+        ),
+        Table(
+            "What tells units of a layer apart",
+            columns,
+            between,
+            "Of the variance between a layer's units in how often they are on: percent that lies between distances "
+            "from the border / between channels; trained networks, mean over seeds.",
+        ),
+    ]
+
+
+def findings(block: Block, tested: Mapping[str, Tested]) -> list[str]:
+    """For each norm whether units at the border are rarely turned on, in numbers."""
+    found = []
+    ratio = _ratio(ON)
+    for norm, runs in _groups(block, tested).items():
+        # of each layer the seed that speaks against the claim most
+        ratios = {layer: max(ratio(run, "end", layer) for run in runs) for layer in LAYERS}
+        lowest = min(ratios, key=lambda layer: ratios[layer])
+        most = max(LAYERS, key=lambda layer: _explained(runs, layer, DISTANCE))
+        shares = [_explained(runs, most, part) for part in (DISTANCE, CHANNEL)]
+        fewer = sum(value < 1 for value in ratios.values())
+        deviations = [statistics.fmean(_ratio(DEVIATION)(run, "end", layer) for run in runs) for layer in LAYERS]
+        seen = "Rarely turned on" if ratios[lowest] < RARELY else "Not rarely turned on"
+        found.append(
+            f"Width {block.label}, {NORMS[norm]}: units at the border are on less often than the centre's in {fewer} "
+            f"of {len(LAYERS)} convolutions in every seed, at the least {ratios[lowest]:.2f} times as often "
+            f"(convolution {lowest}, highest seed). {seen}, if rarely means less than {RARELY:g} times as often. Their "
+            f"deviation is {min(deviations):.2f} to {max(deviations):.2f} times the centre's. Distance from the border "
+            f"explains at most {100 * shares[DISTANCE]:.0f} % of the variance between units of a layer in how often "
+            f"they are on (convolution {most}; channels explain {100 * shares[CHANNEL]:.0f} % there)."
+        )
+    return found
+
+
+def _groups(block: Block, tested: Mapping[str, Tested]) -> dict[str, list[Tested]]:
+    """The tests of each norm's finished runs; a norm without one is left out."""
+    found = {norm: _of(group, tested) for norm, group in block.groups.items()}
+    return {norm: runs for norm, runs in found.items() if runs}
+
+
+def _of(group: Sequence[Run], tested: Mapping[str, Tested]) -> list[Tested]:
+    return [tested[str(run.path)] for run in group if str(run.path) in tested]
+
+
+def _from_0(curves: Sequence[Curve]) -> tuple[float, float]:
+    """Limits of an axis of ratios: 0, which the paper's reason speaks of, and a little above 1 and all values."""
+    return 0.0, 1.1 * max(1.0, *(value for line in curves for value in line.high))
+
+
+Value = Callable[[Tested, str, int], float]
+"""(a run's test, "start" or "end", layer) -> a number."""
+
+
+def _ratio(row: int) -> Value:
+    def value(run: Tested, when: str, layer: int) -> float:
+        contrast = run[f"{when}.{layer}.contrast"][row]
+        return float(contrast[BORDER] / contrast[CENTRE]) if contrast[CENTRE] else 1.0
+
+    return value
+
+
+def _shift(run: Tested, when: str, layer: int) -> float:
+    contrast = run[f"{when}.{layer}.contrast"]
+    spread = contrast[DEVIATION, CENTRE]
+    return float((contrast[MEAN, BORDER] - contrast[MEAN, CENTRE]) / spread) if spread else 0.0
+
+
+def _explained(runs: Sequence[Tested], layer: int, part: int) -> float:
+    return statistics.fmean(float(run[f"end.{layer}.explained"][part]) for run in runs)
+
+
+def _by_layer(groups: Mapping[str, Sequence[Tested]], when: str, value: Value) -> list[Curve]:
+    return [
+        _curve(norm, list(LAYERS), [[value(run, when, layer) for run in runs] for layer in LAYERS])
+        for norm, runs in groups.items()
+    ]
+
+
+def _by_distance(groups: Mapping[str, Sequence[Tested]], layer: int) -> list[Curve]:
+    curves = []
+    for norm, runs in groups.items():
+        columns = [[float(value) for value in run[f"end.{layer}.profile"][ON]] for run in runs]
+        curves.append(_curve(norm, list(range(len(columns[0]))), list(zip(*columns, strict=True))))
+    return curves
+
+
+def _curve(norm: str, x: Sequence[float], columns: Sequence[Sequence[float]]) -> Curve:
+    mean = [statistics.fmean(column) for column in columns]
+    return Curve(NORMS[norm], STYLES[norm], list(x), mean, list(map(min, columns)), list(map(max, columns)))

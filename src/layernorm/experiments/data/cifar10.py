@@ -1,0 +1,159 @@
+"""CIFAR-10 from its binary version: six files of rows, or the archive that holds them."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import RunError, UsageError
+from ..runs.files import read_content
+from . import source
+from .mnist import Cases, Images
+
+CLASSES, SIDE = 10, 32
+"""Kinds of things, and pixels along one side of an image."""
+
+ROW = 1 + 3 * SIDE * SIDE
+"""Bytes of a row: the label, then the red, the green and the blue pixels of an image, each row by row."""
+
+ARCHIVE, PACKED, FOLDER = "cifar-10-binary.tar.gz", "cifar-10-binary.tar", "cifar-10-batches-bin"
+
+_SHA256 = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"  # as TensorFlow Datasets recorded it
+
+TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
+FILES = (*TRAIN, "test_batch.bin")
+
+
+def load(data: Path | None, held_out: int) -> Images:
+    """CIFAR-10, or other files of its form.
+
+    Args:
+        data: the folder with the archive or the six files; None: wherever they are found, else downloaded.
+        held_out: cases at the end of the training files that are kept for validation.
+
+    Returns:
+        the data set, its images uint8 `[M, 3, 32, 32]`.
+
+    Raises:
+        RunError: the files are missing or damaged.
+        UsageError: no case would be held out, or none left.
+    """
+    folder = source.locate(CIFAR10, data)
+    train, test, facts = _read(folder)
+    if not 0 < held_out < len(train):
+        raise UsageError(f"--held-out must lie in 1..{len(train) - 1} for the data in {folder}, got {held_out}")
+    return Images(train[: len(train) - held_out], train[len(train) - held_out :], test, 255, facts)
+
+
+def parse(content: bytes, path: Path) -> np.ndarray:
+    """The rows of a file.
+
+    Args:
+        content: the file's bytes.
+        path: its name, for messages.
+
+    Returns:
+        uint8 `[M, 3073]`, a row's label first.
+
+    Raises:
+        RunError: the file is empty, its last row is cut short, or a label is above 9.
+    """
+    if not content or len(content) % ROW:
+        raise RunError(f"{path} has {len(content)} bytes; a file of CIFAR-10 has {ROW} for each image, at least one")
+    rows = np.frombuffer(content, np.uint8).reshape(-1, ROW)
+    bad = rows[:, 0] >= CLASSES
+    if bad.any():
+        row = int(bad.argmax())
+        raise RunError(f"{path}: the label of image {row + 1} is {rows[row, 0]}; labels of CIFAR-10 lie in 0..9")
+    return rows
+
+
+@functools.lru_cache(maxsize=1)  # one command asks for every run
+def _read(folder: Path) -> tuple[Cases, Cases, dict[str, Any]]:
+    """The training cases, the test cases and the facts of the files in a folder."""
+    contents, original = _contents(folder)
+    rows = {path.name: parse(content, path) for path, content in contents.items()}
+    facts = {
+        "name": CIFAR10.name,
+        "fingerprint": source.fingerprint({path.name: _sha256(content) for path, content in contents.items()}),
+        "original": original,
+        "folder": str(folder),
+    }
+    return _cases([rows[name] for name in TRAIN]), _cases([rows[FILES[-1]]]), facts
+
+
+def _contents(folder: Path) -> tuple[dict[Path, bytes], bool]:
+    """The six files' content, and whether it came out of the published archive (the files alone do not tell)."""
+    packed = source.packed_in(CIFAR10, folder)
+    path = packed or source.find_file(CIFAR10, folder, ARCHIVE)
+    if path is None:
+        raise RunError(f"{folder} lacks {ARCHIVE}")
+    if path.name not in (ARCHIVE, PACKED):
+        return {path.parent / name: read_content(path.parent / name) for name in FILES}, False
+    return _members(read_content(path), path), _sha256(path.read_bytes()) == _SHA256
+
+
+def _members(archive: bytes, path: Path) -> dict[Path, bytes]:
+    """The six files in an archive; nothing is written, so that a member's name can do no harm."""
+    found: dict[Path, bytes] = {}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
+            for member in tar:
+                name = member.name.removeprefix("./").removeprefix(f"{FOLDER}/")
+                file = tar.extractfile(member) if name in FILES else None
+                if file is not None:
+                    found[path / name] = file.read()
+    except tarfile.TarError as error:
+        raise RunError(f"{path} is damaged or no tar archive ({error})") from error
+    lacking = [name for name in FILES if path / name not in found]
+    if lacking:
+        raise RunError(f"{path} lacks {', '.join(lacking)}")
+    return found
+
+
+def _pack(folder: Path) -> bytes:
+    """The six files as an archive that needs no decompressing."""
+    contents, _ = _contents(folder)
+    output = io.BytesIO()
+    with tarfile.open(fileobj=output, mode="w") as tar:
+        for path, content in contents.items():
+            member = tarfile.TarInfo(f"{FOLDER}/{path.name}")
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return output.getvalue()
+
+
+def _cases(parts: list[np.ndarray]) -> Cases:
+    rows = np.concatenate(parts)
+    images = torch.from_numpy(np.ascontiguousarray(rows[:, 1:])).view(-1, 3, SIDE, SIDE)
+    return Cases(images, torch.from_numpy(rows[:, 0].astype(np.int64)))
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _check(folder: Path) -> dict[str, Any]:
+    train, test, facts = _read(folder)
+    return {"train": len(train), "test": len(test), **facts}
+
+
+CIFAR10 = source.Source(
+    name="cifar10",
+    summary="60,000 colour pictures of 32 x 32 pixels in 10 classes (170 MB)",
+    url="https://www.cs.toronto.edu/~kriz/",
+    files={ARCHIVE: _SHA256},
+    # the archive, or what it holds, with its folder or without
+    spellings=lambda name: (f"{FOLDER}/{TRAIN[0]}", TRAIN[0], name),
+    check=_check,
+    form="or its six .bin files",
+    packed=PACKED,
+    pack=_pack,
+)

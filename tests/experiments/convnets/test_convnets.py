@@ -1,0 +1,185 @@
+"""`layernorm run convnets` and its report, from the command line on small files."""
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from layernorm import cli
+from layernorm.experiments.convnets import experiment
+from layernorm.experiments.convnets.experiment import EXPERIMENT, scaled
+from layernorm.experiments.convnets.network import Config
+from layernorm.experiments.data import cifar10
+from layernorm.experiments.data.mnist import Cases
+from layernorm.experiments.runs import folder
+from layernorm.experiments.train import distributed
+from support.cifar_files import write_cifar
+from support.command import one_line
+from support.runs import outcome
+
+SMALL = ["run", "convnets", "--preset", "smoke", "--threads", "1"]
+
+
+@pytest.fixture(autouse=True)
+def _no_other_data(tmp_path, monkeypatch):
+    cifar10._read.cache_clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("LAYERNORM_DATA", raising=False)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_cifar(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, data):
+    out = tmp_path_factory.mktemp("finished")
+    assert cli.main([*SMALL, "--data", str(data), "--out", str(out)]) == 0
+    return out
+
+
+def test_a_run_records_every_part_and_keeps_its_test(finished):
+    for norm in ("none", "layer", "batch", "weight"):
+        run = folder.read(finished / f"convnets-{norm}-lr0.003-s0")
+        assert run.done
+        assert [record["update"] for record in run.records] == [2, 4]
+        parts = {f"{part}_{what}" for part in ("train", "valid", "test") for what in ("nll", "error")}
+        assert all(parts <= set(record) for record in run.records)
+        assert run.records[0]["first_gradient_norm"] > 0
+        tested = run.tested()
+        assert run.result["all_test_error"] == pytest.approx(1 - float(tested["correct"].double().mean()), rel=1e-12)
+        assert len(tested["correct"]) == 20
+        assert len(tested) == 1 + 2 * 9 * 3
+    start = [folder.read(finished / f"convnets-{norm}-lr0.003-s0").tested() for norm in ("none", "weight")]
+    # weight norm starts as the same function; its weights g v / |v| are rounded, which can switch a unit or two
+    torch.testing.assert_close(start[0]["start.9.profile"], start[1]["start.9.profile"], rtol=1e-2, atol=1e-2)
+    page = (finished / "report" / "index.html").read_text()
+    assert "no verdict from one seed and one learning rate" in page
+    assert {path.name for path in (finished / "report").glob("*.png")} == {
+        "curves.png", "border-4.png", "distances-4.png"
+    }  # fmt: skip
+
+
+def test_an_interrupted_run_goes_on_and_ends_the_same(finished, data, tmp_path, monkeypatch):
+    """With dropout and noise, whose generator the checkpoint keeps."""
+    command = [*SMALL, "--norm", "weight", "--data", str(data), "--out", str(tmp_path)]
+    measure, calls = experiment.measure, []
+
+    def interrupted(*arguments):
+        calls.append(0)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return measure(*arguments)
+
+    monkeypatch.setattr(experiment, "measure", interrupted)
+    assert cli.main([*command, "--checkpoint-seconds", "0"]) == 130
+    monkeypatch.setattr(experiment, "measure", measure)
+    assert cli.main(command) == 0
+    name = "convnets-weight-lr0.003-s0"
+    starts = json.loads((tmp_path / name / "environment.json").read_text())["starts"]
+    assert [start["update"] for start in starts] == [0, 2]
+    assert outcome(tmp_path / name) == outcome(finished / name)
+    ours, theirs = (folder.read(place / name).tested() for place in (tmp_path, finished))
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+def test_the_loss_is_the_mean_over_the_batch_and_evaluation_is_of_the_first_images(data):
+    images = cifar10.load(data, held_out=5)
+    config = Config(norm="none", width=4, batch_size=25, epochs=2, held_out=5, evaluate_cases=10, dropout=0, noise=0)
+    task = experiment.task(config, images, distributed.accelerator("cpu", "float32"))
+    task.model.eval()
+    with torch.no_grad():
+        logits = task.model(scaled(images.train.images)).double()
+        loss = float(task.loss(task.model, 0))  # one batch holds every image
+        metrics = task.evaluate(task.model)
+    assert loss == pytest.approx(float(nn.functional.cross_entropy(logits, images.train.labels)), rel=1e-5)
+    first = nn.functional.cross_entropy(logits[:10], images.train.labels[:10])
+    assert metrics["train_nll"] == pytest.approx(float(first), rel=1e-5)
+    assert metrics["train_error"] == float((logits[:10].argmax(1) != images.train.labels[:10]).double().mean())
+    assert task.updates == 2
+    rates = []
+    for update in range(2):
+        task.loss(task.model, update)
+        rates.append(task.optimizer.param_groups[0]["lr"])
+    assert rates == [3e-3, 3e-3]
+
+
+def test_small_losses_keep_their_digits():
+    """-log softmax of a logit that leads by 20 is 9 e^-20 = 1.86e-8; float32 would round it to zero."""
+
+    class Certain(nn.Module):
+        def forward(self, images):
+            return 20 * nn.functional.one_hot(torch.zeros(len(images), dtype=torch.int64), 10).float()
+
+    cases = Cases(torch.zeros(3, 3, 32, 32, dtype=torch.uint8), torch.tensor([0, 0, 0]))
+    nll, right = experiment.measure(Certain(), cases)
+    assert math.isclose(nll, math.log1p(9 * math.exp(-20)), rel_tol=1e-6)
+    assert right.all()
+
+
+def test_two_processes_give_the_metrics_of_one(data, tmp_path):
+    """Batches of 5, of which one process has 3 and the other 2; batch norm sees all of them."""
+    options = ["--norm", "batch", "layer", "--batch-size", "5", "--dropout", "0", "--noise", "0", "--data", str(data)]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--standalone",
+        "-m",
+        "layernorm",
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, *SMALL, *options, "--out", str(tmp_path / "two")],
+        env=environment, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert cli.main([*SMALL, *options, "--out", str(tmp_path / "one")]) == 0
+    for norm in ("batch", "layer"):
+        one, two = (folder.read(tmp_path / place / f"convnets-{norm}-lr0.003-s0") for place in ("one", "two"))
+        assert len(one.records) == len(two.records) == 2
+        for ours, theirs in zip(one.records, two.records, strict=True):
+            for metric in ("batch_loss", "train_nll", "valid_nll", "test_nll"):
+                # the sums over a batch are taken in another order, and Adam's first steps amplify that
+                assert theirs[metric] == pytest.approx(ours[metric], rel=2e-3), (norm, metric)
+        # at update 0 nothing has been amplified
+        assert two.records[0]["first_gradient_norm"] == pytest.approx(one.records[0]["first_gradient_norm"], rel=1e-4)
+
+
+def test_wrong_files_and_sizes_are_one_line(data, tmp_path, capsys):
+    command = [*SMALL, "--out", str(tmp_path / "out"), "--data"]
+    assert cli.main([*command, str(data), "--train-cases", "26"]) == 2
+    assert "--train-cases must be at most 25, all training images, got 26" in one_line(capsys)
+    assert cli.main([*command, str(data), "--batch-size", "21"]) == 2
+    assert "--batch-size must be at most 20, all training images, got 21" in one_line(capsys)
+    assert cli.main([*command, str(data), "--held-out", "30"]) == 2
+    assert "--held-out must lie in 1..29" in one_line(capsys)
+    other = shutil.copytree(data, tmp_path / "data")
+    (other / "data_batch_2.bin").write_bytes(bytes(784))
+    assert cli.main([*command, str(other)]) == 1
+    assert "data_batch_2.bin has 784 bytes; a file of CIFAR-10 has 3073 for each image" in one_line(capsys)
+    assert cli.main([*command, str(tmp_path / "nowhere")]) == 1
+    assert "there is no folder" in one_line(capsys)
+    assert not (tmp_path / "out").exists()
+
+
+def test_presets():
+    """The protocol of Salimans and Kingma, and what a laptop can do of it."""
+    paper, laptop = EXPERIMENT.presets["paper"], EXPERIMENT.presets["laptop"]
+    config = paper.config
+    assert (config.epochs, config.batch_size, config.width, config.learning_rate) == (200, 100, 96, 3e-3)
+    assert (config.dropout, config.noise, config.train_cases) == (0.5, 0.15, 0)
+    assert EXPERIMENT.default_preset == "laptop"
+    for preset in (paper, laptop):
+        assert len(preset.several["seed"]) == 3
+        assert len(preset.several["learning_rate"]) >= 3
+        assert {"none", "layer", "batch", "weight"} <= set(preset.several["norm"])

@@ -1,0 +1,171 @@
+"""The report on 6.7 says what the records and the tests of the runs hold, and gives no verdict on too little."""
+
+import json
+
+import pytest
+import torch
+
+from layernorm.experiments.convnets.network import Config
+from layernorm.experiments.report import rendering
+from layernorm.experiments.runs import checkpoint, folder
+from support.runs import report_of, write_run
+
+# of every layer at the start and at the end: on / mean / deviation at the border and in the centre
+CONTRAST = torch.tensor([[0.2, 0.5], [1.0, 2.0], [1.5, 3.0]], dtype=torch.float64)
+
+
+def write_convnets(place, norm, seed, losses, rate=3e-3, error=0.4, wrong=8, done=True, contrast=CONTRAST):
+    """A run whose training loss after each epoch of 100 updates is `losses`; of 20 test images `wrong` are wrong."""
+    config = vars(Config(norm=norm, seed=seed, learning_rate=rate, epochs=len(losses), width=16, train_cases=10_000))
+    records = [
+        {
+            "update": 100 * epoch, "epoch": float(epoch), "examples": 10_000 * epoch, "seconds_per_update": 0.1,
+            "train_nll": loss, "valid_error": error, "test_error": error + 0.01,
+        }
+        for epoch, loss in enumerate(losses, 1)
+    ]  # fmt: skip
+    records[0]["first_gradient_norm"] = 1.5 + seed
+    facts = {"name": "cifar10", "fingerprint": "abc", "original": False}
+    path = place / f"convnets-{norm}-lr{rate}-s{seed}"
+    write_run(path, "convnets", config, facts, records, done=done)
+    if done:
+        right = torch.ones(20, dtype=torch.uint8)
+        right[:wrong] = 0
+        tensors = {"correct": right}
+        for when in ("start", "end"):
+            for layer in range(1, 10):
+                tensors[f"{when}.{layer}.profile"] = torch.full((3, 4), 0.5, dtype=torch.float64)
+                tensors[f"{when}.{layer}.contrast"] = (
+                    contrast.clone() if layer == 4 else torch.ones(3, 2, dtype=torch.float64)
+                )
+                tensors[f"{when}.{layer}.explained"] = torch.tensor([0.01 * layer, 0.5], dtype=torch.float64)
+        checkpoint.save(path / folder.TEST, tensors, {})
+        (path / folder.RESULT).write_text(json.dumps({"all_test_error": wrong / 20}))
+
+
+@pytest.fixture
+def whole(tmp_path):
+    """Three norms, three rates, three seeds; the middle rate is everybody's best, layer norm between the others."""
+    for norm, up, wrong in (("none", 0.2, 10), ("layer", 0.1, 8), ("batch", 0.0, 6)):
+        for rate, worse in ((1e-3, 0.1), (3e-3, 0.0), (1e-2, 0.2)):
+            for seed in range(3):
+                more = up + worse + 0.01 * seed
+                losses = [1.7 + more, 1.3 + more, 1.05 + more]
+                write_convnets(tmp_path, norm, seed, losses, rate, 0.4 + worse, wrong)
+    return tmp_path
+
+
+def test_tables(whole):
+    results, speed, rates, on, explained = report_of(whole).tables
+    assert results.rows[0] == ["16", "baseline", "0.003", "50.00 (50.00-50.00)", "40.00 (40.00-40.00)",
+                               "1.260 (1.250-1.270)", "1.50-3.50", "3", "3"]  # fmt: skip
+    assert [row[2] for row in results.rows[:3]] == ["0.003"] * 3
+    assert [row[:4] for row in results.rows[3:]] == [
+        ["96 [R]", "baseline", "-", "8.96"], ["96 [R]", "batch norm", "-", "8.25"],
+        ["96 [R]", "weight norm", "-", "8.28"], ["96 [R]", "layer norm", "-", "10.49"],
+    ]  # fmt: skip
+    # layer norm's mean losses are 1.41 and 1.16 at 200 and 300 updates: 1.26 after 60 % of them
+    assert speed.rows[1] == ["16", "layer norm", "260", "0.87", "100", "1.00"]
+    assert [row[3].endswith("*") for row in rates.rows] == [True] * 3
+    assert on.rows[0] == ["16", "baseline", "1.00", "1.00", "1.00", "0.40", "1.00", "1.00", "1.00", "1.00", "1.00"]
+    assert explained.rows[0][2:4] == ["1 / 50", "2 / 50"]
+
+
+def test_verdicts_where_there_are_three_seeds_and_rates(whole):
+    speed, error, second_speed, second_error, *units, rule = report_of(whole).findings
+    assert speed.startswith("Width 16, updates to a training loss of 1.8 / 1.6 / 1.4 / 1.27 nats (the last")
+    assert speed.endswith(": as the paper claims.")
+    assert error.startswith("Width 16, test error: layer norm 40.00 (40.00-40.00) %, baseline 50.00 (50.00-50.00) %: "
+                            "as the paper claims. Difference, over resampled test images, of these seeds: -10.00 (95 "
+                            "%: -")  # fmt: skip
+    assert second_speed.endswith(": as the paper claims.")
+    assert "batch norm 30.00 (30.00-30.00) %, layer norm 40.00 (40.00-40.00) %: as the paper claims." in second_error
+    assert len(units) == 3
+    assert rule.startswith("A verdict needs 3 seeds a side")
+
+
+def test_units_at_the_border_in_words(whole):
+    text = report_of(whole).findings[4]
+    assert text == (
+        "Width 16, baseline: units at the border are on less often than the centre's in 1 of 9 convolutions in every "
+        "seed, at the least 0.40 times as often (convolution 4, highest seed). Rarely turned on, if rarely means less "
+        "than 0.5 times as often. Their deviation is 0.50 to 1.00 times the centre's. Distance from the border "
+        "explains at most 9 % of the variance between units of a layer in how often they are on (convolution 9; "
+        "channels explain 50 % there)."
+    )
+
+
+def test_one_seed_that_differs_makes_units_not_rarely_turned_on(whole):
+    alike = torch.tensor([[0.4, 0.5], [1.0, 2.0], [1.5, 3.0]], dtype=torch.float64)
+    path = whole / "convnets-none-lr0.003-s1"
+    tensors, _ = checkpoint.load(path / folder.TEST)
+    checkpoint.save(path / folder.TEST, {**tensors, "end.4.contrast": alike}, {})
+    text = report_of(whole).findings[4]
+    assert "at the least 0.80 times as often (convolution 4, highest seed). Not rarely turned on" in text
+
+
+def test_curves_of_the_border_figure(whole):
+    curves, rates, border, distances = report_of(whole).figures
+    assert [figure.name for figure in (curves, rates, border, distances)] == [
+        "curves", "learning-rates", "border-16", "distances-16"
+    ]  # fmt: skip
+    on, shift, deviation = border.rows[0]
+    line = on.curves[0]
+    assert (line.label, line.x) == ("baseline", list(range(1, 10)))
+    assert line.mean == pytest.approx([1, 1, 1, 0.4, 1, 1, 1, 1, 1])
+    assert shift.curves[0].mean[3] == pytest.approx((1 - 2) / 3)
+    assert deviation.curves[0].mean[3] == pytest.approx(0.5)
+    assert on.limits[0] == 0
+    assert [len(row) for row in distances.rows] == [3, 3, 3]
+    assert distances.rows[0][0].curves[0].x == [0, 1, 2, 3]
+
+
+def test_one_seed_and_one_rate_give_no_verdict_and_say_what_would(tmp_path):
+    for norm, up in (("none", 0.1), ("layer", 0.0)):
+        write_convnets(tmp_path, norm, 0, [1.7 + up, 1.3 + up])
+    report = report_of(tmp_path)
+    speed, error, decide, *_ = report.findings
+    assert speed.endswith(": no verdict from one seed and one learning rate.")
+    assert ": no verdict from one seed and one learning rate. Difference" in error
+    # 18 runs of a minute
+    assert decide == ("Between layer norm and baseline the speed and the test error would be decided by 3 seeds at 3 "
+                      "learning rates each: 0.3 h at the pace of these runs.")  # fmt: skip
+    assert [figure.name for figure in report.figures] == ["curves", "border-16", "distances-16"]
+
+
+def test_seeds_that_overlap_leave_it_undecided(tmp_path):
+    for norm, wrong in (("none", (8, 9, 10)), ("layer", (7, 8, 9))):
+        for rate, worse in ((1e-3, 0.1), (3e-3, 0.0), (1e-2, 0.2)):
+            for seed in range(3):
+                write_convnets(tmp_path, norm, seed, [1.7, 1.3 + 0.1 * seed], rate, 0.4 + worse, wrong[seed])
+    speed, error, decide, *_ = report_of(tmp_path).findings
+    assert speed.endswith("no difference larger than the spread over seeds.")
+    assert "no difference larger than the spread over seeds. Difference" in error
+    # 18 runs of a minute, 100 times the epochs, 4.5 times the images, 36 times the products
+    assert "the whole protocol, if at all: 3 seeds at 3 learning rates each, about 4.9e+03 h" in decide
+
+
+def test_unfinished_and_damaged_runs(whole):
+    (whole / "convnets-layer-lr0.003-s0" / folder.TEST).write_bytes(b"nothing")
+    path = whole / "convnets-batch-lr0.003-s1"
+    (path / folder.RESULT).unlink()
+    report = report_of(whole)
+    assert any("test.safetensors is damaged" in line for line in report.status)
+    assert any("Unfinished: 1 of 27 runs" in line for line in report.status)
+    assert "Difference" not in report.findings[1]
+
+
+def test_the_terminal_and_the_files(whole, tmp_path, capsys):
+    report = report_of(whole)
+    rendering.show(report)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+    rendering.write(report, tmp_path / "report")
+    text = (tmp_path / "report" / "report.md").read_text()
+    for part in (
+        "[stand-in]",
+        "[S]",
+        "Padding: one row of zeros",
+        "width is 16; the paper's protocol has 96.",
+        "10.49",
+    ):
+        assert part in text
