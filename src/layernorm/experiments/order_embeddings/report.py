@@ -11,7 +11,7 @@ from ..data.order_embeddings import CAPTIONS
 from ..errors import RunError
 from ..report import rates
 from ..report.bootstrap import paired
-from ..report.comparison import NORMS, RATE, Block, Group, compare, first_reaching, low_to_high, reaching, speed
+from ..report.comparison import NORMS, RATE, Block, Group, compare, low_to_high, reaching, speed
 from ..report.page import Deviation, Figure, Panel, Report, Table
 from ..report.variants import departures
 from ..report.verdicts import order, ruled, spread, too_little
@@ -121,8 +121,8 @@ def _speed(blocks: Sequence[Block]) -> Table:
         {
             "rate": lambda block, norm: f"{block.groups[norm][0].config[RATE]:g}",
             "best at": lambda block, norm: low_to_high([_best_at(run) for run in block.groups[norm]], ".0f"),
-            "to base's": lambda block, norm: _text(_to_best(block, norm), ".0f") if block.has("none") else "-",
-            "time": _share_of_time,
+            "to base's": lambda block, norm: block.to_best(norm, RECALL, rising=True),
+            "time": lambda block, norm: block.to_best(norm, RECALL, "time", rising=True),
         },
         digits=0,
         note="Rate: the learning rate, each norm's best on validation. Best at: the update of the kept model (lowest "
@@ -148,31 +148,6 @@ def _best_at(run: Run) -> float:
     return run.records[recall.index(max(recall))]["update"]
 
 
-def _mean_recall(group: Group) -> list[tuple[float, float]]:
-    """Points (update, minus the mean recall over seeds): lower is better."""
-    columns = zip(*(run.records for run in group), strict=False)  # to the end of the shortest
-    return [(column[0]["update"], -statistics.fmean(record[RECALL] for record in column)) for column in columns]
-
-
-def _to_best(block: Block, norm: str) -> float | None:
-    """The update at which the mean of a norm's runs is at the best of the baseline's."""
-    if not block.has("none"):
-        return None
-    goal = min(value for _, value in _mean_recall(block.groups["none"]))
-    return first_reaching(_mean_recall(block.groups[norm]), goal, interpolated=True)
-
-
-def _share_of_time(block: Block, norm: str) -> str:
-    own, base = _to_best(block, norm), _to_best(block, "none") if block.has("none") else None
-    if own is None or base is None:
-        return "-" if not block.has("none") else "not reached"
-    return f"{own * block.pace(norm)[0] / (base * block.pace('none')[0]):.2f}"
-
-
-def _text(value: float | None, form: str) -> str:
-    return "not reached" if value is None else f"{value:{form}}"
-
-
 def _sooner(block: Block) -> list[str]:
     """Whether LN learns sooner: updates to recalls that all runs reach, and to the best model."""
     if not block.has("layer", "none"):
@@ -184,7 +159,7 @@ def _sooner(block: Block) -> list[str]:
     times = [_times(goals, group) for group in groups]
     texts = [" / ".join(low_to_high(values, ".0f") for values in side) for side in times]
     best = [[_best_at(run) for run in group] for group in groups]
-    share = _share_of_time(block, "layer")
+    share = block.to_best("layer", RECALL, "time", rising=True)
     at = ", ".join(f"{NORMS[norm]} {block.groups[norm][0].config[RATE]:g}" for norm in ("layer", "none"))
     return [
         f"{block.label.capitalize()}, each at its best learning rate ({at}). Updates to a validation recall of "
