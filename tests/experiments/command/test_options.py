@@ -6,6 +6,7 @@ import pytest
 
 from layernorm.experiments import catalogue
 from layernorm.experiments.command.options import parse
+from layernorm.experiments.errors import UsageError
 
 
 def names(name, *arguments):
@@ -30,3 +31,19 @@ def test_no_two_runs_of_a_preset_share_a_folder(name):
     for preset in catalogue.find(name).presets:
         found = names(name, "--preset", preset)
         assert len(set(found)) == len(found) > 1
+
+
+@pytest.mark.parametrize("name", catalogue.EXPERIMENTS)
+def test_a_folder_of_data_is_an_option_where_there_is_one_to_give(name, capsys):
+    with pytest.raises(SystemExit):
+        parse(catalogue.find(name), ["--help"])
+    shown = "--data" in capsys.readouterr().out
+    assert shown is not catalogue.find(name).embedded
+
+
+@pytest.mark.parametrize("arguments", [["--data", "here"], ["--data=here"]])
+def test_a_folder_for_data_in_a_package_is_refused(arguments):
+    with pytest.raises(UsageError, match="digits has its data from a package, there is no folder to give"):
+        parse(catalogue.find("digits"), arguments)
+    assert str(parse(catalogue.find("mnist"), arguments).settings.data) == "here"
+    assert parse(catalogue.find("digits"), []).settings.data is None

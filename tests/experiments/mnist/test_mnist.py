@@ -12,6 +12,7 @@ from layernorm.experiments.data.mnist import Cases
 from layernorm.experiments.mnist import digits, experiment
 from layernorm.experiments.mnist.network import Config, build
 from layernorm.experiments.train import distributed
+from layernorm.experiments.train.progress import glance
 
 
 def kinds(model):
@@ -68,6 +69,13 @@ def test_the_loss_is_the_mean_over_the_batch_and_evaluation_over_all_cases():
     assert math.isclose(metrics["train_error"], error, rel_tol=1e-12)
     assert math.isclose(loss, nll, rel_tol=1e-5)
     assert set(metrics) == {f"{split}_{what}" for split in ("train", "valid", "test") for what in ("nll", "error")}
+
+
+def test_the_progress_line():
+    task = experiment.task(digits.Config(hidden=16), load_digits(197), distributed.accelerator("cpu", "float32"))
+    metrics = {"train_nll": 1.234e-4, "test_error": 0.03, "valid_nll": 0.0567}
+    assert glance(task.shown, metrics) == "train NLL 0.00012, test error 3.00%, valid NLL 0.057, "
+    assert glance(task.shown, metrics, short=True) == "valid NLL 0.057, "
 
 
 def test_small_losses_keep_their_digits():

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from layernorm.experiments.report.comparison import compare, first_reaching, low_to_high, reaching, view
-from layernorm.experiments.report.page import STYLES, Curve
+from layernorm.experiments.report.comparison import compare, first_reaching, low_to_high, pictures, reaching, view
+from layernorm.experiments.report.page import STYLES, Curve, Picture
 from layernorm.experiments.runs.folder import find
 from support.runs import write_digits
 
@@ -63,3 +63,14 @@ def test_blocks_are_sorted_and_marked_where_configurations_differ(tmp_path):
     assert [block.has("none") for block in blocks] == [True, True, False]
     assert blocks[2].reached("layer", "test_error") == "-"
     assert blocks[2].pace("layer") == (0.004, "-")
+
+
+def test_a_picture_is_of_the_first_run_with_weights_that_did_not_diverge(tmp_path):
+    for seed, diverged in enumerate((None, 20, None, None)):
+        write_digits(tmp_path, "layer", 128, seed, [0.3, 0.2], diverged=diverged)
+        if seed:
+            (tmp_path / f"digits-layer-b128-s{seed}" / "checkpoint.safetensors").touch()
+    runs = sorted(find([tmp_path]).runs, key=lambda run: run.config["seed"])
+    made, notes = pictures([("", runs)], lambda run, key: [Picture(run.path.name, "png", key, b"")], "none")
+    assert [picture.name for picture in made] == ["digits-layer-b128-s2"]
+    assert notes == []

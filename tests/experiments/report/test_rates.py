@@ -1,10 +1,12 @@
 """Sweeps over learning rates: each norm at its best one, the table and the figure of them all."""
 
+import itertools
+
 import pytest
 
 from layernorm.experiments.report import figures, rates
 from layernorm.experiments.report.comparison import NORMS, compare
-from layernorm.experiments.report.page import STYLES, Figure
+from layernorm.experiments.report.page import STYLES, Curve, Figure, Panel
 from layernorm.experiments.runs.folder import find
 from support.runs import write_digits
 
@@ -145,6 +147,24 @@ def test_a_score_that_is_not_finite_leaves_its_rate_out_of_the_panel(sweep):
     assert figures.draw(Figure("rates", "", [[nothing]]), "png").startswith(b"\x89PNG")
 
 
+def test_the_figures_names_and_rates_can_be_read(tmp_path):
+    """Seven norms with long names above one panel, and each rate below it, also those that the baseline lacks."""
+    tried = [0.0003, 0.001, 0.003, 0.01, 0.03]
+    curves = [Curve(NORMS[norm], STYLES[norm], tried, *[[0.1] * 5] * 3) for norm in NORMS if norm != "none"]
+    baseline = Curve(NORMS["none"], STYLES["none"], tried[:2], *[[0.2] * 2] * 3)
+    panel = Panel("sensitivity", "learning rate", "error", [baseline, *curves], log_x=True)
+    canvas = figures.canvas(Figure("rates", "", [[panel]]))
+    canvas.draw_without_rendering()
+    (legend,) = canvas.legends
+    assert legend.get_window_extent().x0 >= 0
+    assert legend.get_window_extent().x1 <= canvas.bbox.width
+    assert len(legend.get_texts()) == 7
+    (axes,) = canvas.axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["0.0003", "0.001", "0.003", "0.01", "0.03"]
+    places = [label.get_window_extent() for label in axes.get_xticklabels()]
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(places)), "they do not overlap"
+
+
 def test_best_rates_at_the_edge_are_said(sweep):
     (block,), _ = blocks(sweep)
     assert rates.at_the_edge(block) == [
@@ -230,6 +250,6 @@ def test_where_nothing_has_a_record_the_status_is_all_there_is(tmp_path):
 
 
 def test_a_score_of_nan_never_wins(tmp_path):
-    write(tmp_path, "layer", {0.01: [0.3], 0.1: [float("nan")], 1: [0.4]})
+    write(tmp_path, "layer", {0.001: [float("nan")], 0.01: [0.3], 0.1: [0.4]})
     (block,), _ = blocks(tmp_path)
     assert block.groups["layer"][0].config["learning_rate"] == 0.01

@@ -49,6 +49,14 @@ def _tensors(path):
     return checkpoint.load(path / folder.CHECKPOINT)[0]
 
 
+def test_interrupted_at_its_end_a_run_is_done_and_no_other_begins(tmp_path):
+    with pytest.raises(Interrupted):
+        train(tmp_path / "run", progress=StopAt(37))
+    run = folder.read(tmp_path / "run")
+    assert run.done
+    assert run.records[-1]["update"] == 37
+
+
 def test_records_after_the_checkpoint_are_made_again(tmp_path):
     train(tmp_path / "whole")
     with pytest.raises(Interrupted):

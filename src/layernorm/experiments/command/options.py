@@ -48,11 +48,15 @@ def parse(experiment: Experiment, arguments: Sequence[str]) -> Request:
     """
     import tyro
 
+    if experiment.embedded and any(argument.partition("=")[0] == "--data" for argument in arguments):
+        raise UsageError(f"--data: {experiment.name} has its data from a package, there is no folder to give")
     preset_name = _preset_name(experiment, arguments)
     preset = experiment.presets[preset_name]
     presets = "; ".join(f"{name}: {preset.summary}" for name, preset in experiment.presets.items())
     config_fields = list(_fields(type(preset.config), {**vars(preset.config), **preset.several}))
     setting_fields = list(_fields(Settings, vars(Settings(threads=experiment.threads))))
+    if experiment.embedded:
+        setting_fields = [item for item in setting_fields if item[0] != "data"]
     names = Literal[tuple(experiment.presets)]  # type: ignore[valid-type]  # made from data
     preset_field = ("preset", Annotated[names, tyro.conf.arg(help=presets)], preset_name)
     options = dataclasses.make_dataclass("Options", [preset_field, *config_fields, *setting_fields])
@@ -66,11 +70,9 @@ def parse(experiment: Experiment, arguments: Sequence[str]) -> Request:
     )
     values = vars(parsed)
     try:
-        settings = Settings(**{field.name: values[field.name] for field in dataclasses.fields(Settings)})
+        settings = Settings(**{name: values[name] for name, *_ in setting_fields})
     except ValueError as error:
         raise UsageError(str(error)) from error
-    if experiment.embedded and settings.data is not None:
-        raise UsageError(f"--data: {experiment.name} has its data from a package, there is no folder to give")
     return Request(preset_name, list(_configs(type(preset.config), values)), settings)
 
 

@@ -71,11 +71,8 @@ def check_outcome(experiment: Experiment, request: Request, out: Path) -> None:
     runs = [read(out / experiment.run_name(config)) for config in request.configs]
     if all(run.diverged is not None for run in runs):
         lost = f"{runs[0].path.name} diverged at update {runs[0].diverged}"
-        if len(runs) > 1:
-            lost = (
-                f"all {len(runs)} runs diverged, the first of them, {runs[0].path.name}, at update {runs[0].diverged}"
-            )
-        raise RunError(f"{lost}: the training loss or a weight is not finite; try a lower --learning-rate")
+        more = f" (as did all {len(runs)} runs)" if len(runs) > 1 else ""
+        raise RunError(f"{lost}{more}: the training loss or a weight is not finite; try a lower --learning-rate")
 
 
 def _check(experiment: Experiment, request: Request, out: Path) -> None:

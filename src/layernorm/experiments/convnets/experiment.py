@@ -119,7 +119,7 @@ def load(config: Config, data: Path | None) -> Images:
 
 
 _FOUR = ("none", "layer", "batch", "weight")
-_RATES = (3e-4, 1e-3, 3e-3, 1e-2)
+_RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 
 EXPERIMENT = Experiment(
     name="convnets",

@@ -97,8 +97,8 @@ def _speed(blocks: Sequence[Block]) -> Table:
         blocks,
         "glimpses",
         {
-            "updates to baseline's best": lambda block, norm: block.updates_to_best(norm, "test_bound"),
-            "share": lambda block, norm: block.updates_to_best(norm, "test_bound", share=True),
+            "updates to baseline's best": lambda block, norm: block.to_best(norm, "test_bound"),
+            "share": lambda block, norm: block.to_best(norm, "test_bound", "share"),
         },
         digits=0,
         note="Updates to the baseline's best bound: of the means over seeds, interpolated between evaluations. Share: "

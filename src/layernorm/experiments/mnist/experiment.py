@@ -71,7 +71,7 @@ def task(config: Config, data: Images, accelerator: Accelerator) -> Task:
         loss=loss,
         evaluate=evaluate,
         seen=order.seen,
-        shown={"train_nll": "train NLL {:.2g}", "test_error": "test error {:.2%}", "valid_nll": "valid. NLL {:.1f}"},
+        shown={"train_nll": "train NLL {:.2g}", "test_error": "test error {:.2%}", "valid_nll": "valid NLL {:.2g}"},
     )
 
 

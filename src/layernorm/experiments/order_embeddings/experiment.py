@@ -145,13 +145,13 @@ EXPERIMENT = Experiment(
     examples=(
         "layernorm run order-embeddings --data ~/flickr8k",
         "layernorm run order-embeddings --preset paper --similarity order cosine",
-        'layernorm search runs/order-embeddings/order-embeddings-order-layer-lr0.001-s0 "a dog runs"',
+        'layernorm search RUN "a dog runs"',
     ),
     presets={
         "laptop": Preset(
-            "25 epochs with 256 units; three seeds at three learning rates",
+            "25 epochs with 256 units; three seeds at four learning rates",
             Config(epochs=25, words=128, hidden=256, evaluate_every=25),
-            {"similarity": ("order",), "norm": _NORMS, "learning_rate": (1e-3, 2e-3, 4e-3), "seed": (0, 1, 2)},
+            {"similarity": ("order",), "norm": _NORMS, "learning_rate": (1e-3, 2e-3, 4e-3, 8e-3), "seed": (0, 1, 2)},
         ),
         "smoke": Preset(
             "1 epoch with 16 units",

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..data.order_embeddings import CAPTIONS
+from ..errors import RunError
 from ..report import rates
 from ..report.bootstrap import paired
-from ..report.comparison import NORMS, RATE, Block, Group, compare, first_reaching, low_to_high, reaching, speed
+from ..report.comparison import NORMS, RATE, Block, Group, compare, low_to_high, reaching, speed
 from ..report.page import Deviation, Figure, Panel, Report, Table
 from ..report.variants import departures
-from ..report.verdicts import RULE, order, spread, too_little
+from ..report.verdicts import order, ruled, spread, too_little
 from ..runs.folder import Run
 from .network import MARGINS, Config
 
@@ -52,8 +53,8 @@ def report(runs: Sequence[Run]) -> Report:
     return Report(
         title="Order embeddings, Table 2 and Figure 1",
         claim=CLAIM,
-        findings=[*findings, RULE] if findings else [],
-        status=status,
+        findings=ruled(findings),
+        status=[*status, *_unreadable(blocks)],
         figures=_figures(blocks),
         tables=[*(_table(blocks, side) for side in SIDES), _speed(blocks), _rates(blocks)],
         deviations=_deviations(runs),
@@ -97,17 +98,19 @@ def _table(blocks: Sequence[Block], side: str) -> Table:
     rows = []
     for block in blocks:
         for norm, group in block.groups.items():
-            done = [run.result for run in group if names[0] in run.result]
-            cells = [spread([result[name] for result in done], 1) if done else "-" for name in names]
-            rows.append([block.label, NORMS[norm], *cells, str(len(done))])
+            done = _tested(group)
+            cells = [f"{statistics.fmean(run.result[name] for run in done):.1f}" if done else "-" for name in names]
+            total = spread([_sum(run, side) for run in done], 1) if done else "-"
+            rows.append([block.label, NORMS[norm], *cells, total, str(len(done))])
     column = list(SIDES).index(side)
-    rows += [[label, NORMS[norm], *values[column], "-"] for (label, norm), values in PAPER.items()]
+    rows += [[label, NORMS[norm], *values[column], "-", "-"] for (label, norm), values in PAPER.items()]
     return Table(
         SIDES[side],
-        ["similarity", "norm", "R@1", "R@5", "R@10", "mean rank", "seeds"],
+        ["similarity", "norm", "R@1", "R@5", "R@10", "mean r", "sum of R@K", "seeds"],
         rows,
-        "The kept model on the test images: R@K is the percentage with the right one among the first K, mean over "
-        "seeds (lowest to highest), averaged over folds. The paper's rows are on COCO: compare the direction.",
+        "The kept model on the test images: R@K is the percentage with the right one among the first K; mean r: the "
+        "mean rank, from 1. Averaged over folds and seeds; the sum with its lowest and highest seed. The paper's rows "
+        "are on COCO: compare the direction.",
     )
 
 
@@ -117,14 +120,14 @@ def _speed(blocks: Sequence[Block]) -> Table:
         "similarity",
         {
             "rate": lambda block, norm: f"{block.groups[norm][0].config[RATE]:g}",
-            "best model at": lambda block, norm: low_to_high([_best_at(run) for run in block.groups[norm]], ".0f"),
-            "baseline's best at": lambda block, norm: _text(_to_best(block, norm), ".0f"),
-            "share of its time": _share_of_time,
+            "best at": lambda block, norm: low_to_high([_best_at(run) for run in block.groups[norm]], ".0f"),
+            "to base's": lambda block, norm: block.to_best(norm, RECALL, rising=True),
+            "time": lambda block, norm: block.to_best(norm, RECALL, "time", rising=True),
         },
         digits=0,
-        note="Rate: the learning rate, each norm's best on validation. Best model at: the update of the kept model "
-        "(lowest to highest seed). Baseline's best at: the update at which the mean recall over seeds is at the "
-        "baseline's best, interpolated. Share of its time: updates times the time of an update, of the baseline's. "
+        note="Rate: the learning rate, each norm's best on validation. Best at: the update of the kept model (lowest "
+        "to highest seed). To base's: the updates after which the mean recall over seeds is at the baseline's best, "
+        "interpolated. Time: these updates times the time of an update, as a share of the baseline's. "
         "Time of an update: the median between two evaluations, of the fastest such stretch, since other work on the "
         "machine slows the rest.",
     )
@@ -145,31 +148,6 @@ def _best_at(run: Run) -> float:
     return run.records[recall.index(max(recall))]["update"]
 
 
-def _mean_recall(group: Group) -> list[tuple[float, float]]:
-    """Points (update, minus the mean recall over seeds): lower is better."""
-    columns = zip(*(run.records for run in group), strict=False)  # to the end of the shortest
-    return [(column[0]["update"], -statistics.fmean(record[RECALL] for record in column)) for column in columns]
-
-
-def _to_best(block: Block, norm: str) -> float | None:
-    """The update at which the mean of a norm's runs is at the best of the baseline's."""
-    if not block.has("none"):
-        return None
-    goal = min(value for _, value in _mean_recall(block.groups["none"]))
-    return first_reaching(_mean_recall(block.groups[norm]), goal, interpolated=True)
-
-
-def _share_of_time(block: Block, norm: str) -> str:
-    own, base = _to_best(block, norm), _to_best(block, "none") if block.has("none") else None
-    if own is None or base is None:
-        return "-" if not block.has("none") else "not reached"
-    return f"{own * block.pace(norm)[0] / (base * block.pace('none')[0]):.2f}"
-
-
-def _text(value: float | None, form: str) -> str:
-    return "not reached" if value is None else f"{value:{form}}"
-
-
 def _sooner(block: Block) -> list[str]:
     """Whether LN learns sooner: updates to recalls that all runs reach, and to the best model."""
     if not block.has("layer", "none"):
@@ -181,7 +159,7 @@ def _sooner(block: Block) -> list[str]:
     times = [_times(goals, group) for group in groups]
     texts = [" / ".join(low_to_high(values, ".0f") for values in side) for side in times]
     best = [[_best_at(run) for run in group] for group in groups]
-    share = _share_of_time(block, "layer")
+    share = block.to_best("layer", RECALL, "time", rising=True)
     at = ", ".join(f"{NORMS[norm]} {block.groups[norm][0].config[RATE]:g}" for norm in ("layer", "none"))
     return [
         f"{block.label.capitalize()}, each at its best learning rate ({at}). Updates to a validation recall of "
@@ -202,21 +180,49 @@ def _higher(block: Block) -> list[str]:
     """Whether LN retrieves better: the kept models on the test images, over seeds and over images."""
     if not block.has("layer", "none"):
         return []
-    groups = [[run for run in block.groups[norm] if "test_image_r1" in run.result] for norm in ("layer", "none")]
+    groups = [_tested(block.groups[norm]) for norm in ("layer", "none")]
     if not all(groups):
         return []
     unclear = too_little(*groups, unit="evaluation", rates=rates.fewest(block, "layer", "none"))
     found = []
     for side, text in SIDES.items():
-        sums = [[sum(run.result[f"test_{side}_r{count}"] for count in (1, 5, 10)) for run in group] for group in groups]
+        sums = [[_sum(run, side) for run in group] for group in groups]
         verdict = unclear or order([[-value for value in sums[0]]], [[-value for value in sums[1]]])
-        difference = paired(_by_image(groups[0], side), _by_image(groups[1], side))
         found.append(
             f"{block.label.capitalize()}, {text.lower()}, R@1 + R@5 + R@10 of the kept models on the test images: "
-            f"layer norm {spread(sums[0], 1)}, baseline {spread(sums[1], 1)}: {verdict}. Over other test images the "
-            f"difference of the means would be {difference.text(1)}, by a paired bootstrap over images."
+            f"layer norm {spread(sums[0], 1)}, baseline {spread(sums[1], 1)}: {verdict}.{_over_images(groups, side)}"
         )
     return found
+
+
+def _over_images(groups: Sequence[Group], side: str) -> str:
+    """What other test images would change, as a sentence; nothing if a run's ranks cannot be read."""
+    try:
+        first, second = (_by_image(group, side) for group in groups)
+    except RunError:
+        return ""
+    change = paired(first, second).text(1)
+    return f" Over other test images the difference of the means is {change} by a paired bootstrap over images."
+
+
+def _unreadable(blocks: Sequence[Block]) -> list[str]:
+    """A line for each run whose ranks cannot be read."""
+    notes = []
+    for run in [run for block in blocks for group in block.groups.values() for run in group]:
+        try:
+            run.tested()
+        except RunError as error:
+            notes.append(f"no bootstrap: {error}")
+    return notes
+
+
+def _tested(group: Group) -> Group:
+    """The runs whose kept model was tested."""
+    return [run for run in group if "test_image_r1" in run.result]
+
+
+def _sum(run: Run, side: str) -> float:
+    return sum(run.result[f"test_{side}_r{count}"] for count in (1, 5, 10))
 
 
 def _by_image(group: Group, side: str) -> np.ndarray:

@@ -124,10 +124,9 @@ def _lines(found: Found, data: ImagesAndCaptions, captions: int) -> list[str]:
     unknown = f" (not in the vocabulary: {', '.join(found.unknown)})" if found.unknown else ""
     lines = textwrap.wrap(f"{found.sentence}{unknown}", 80)
     for place, (image, penalty) in enumerate(zip(found.images, found.penalties, strict=True), 1):
-        head = f"{place:4}. image {image + 1}, penalty {penalty:.4f}: "
-        for number, caption in enumerate(_captions(data, image)[:captions]):
-            indent = " " * len(head)
-            lines += textwrap.wrap(caption, 80, initial_indent=indent if number else head, subsequent_indent=indent)
+        lines.append(f"{place:4}. image {image + 1}, penalty {penalty:.4f}")
+        for caption in _captions(data, image)[:captions]:
+            lines += textwrap.wrap(caption, 80, initial_indent=" " * 6, subsequent_indent=" " * 8)
     return [*lines, ""]
 
 

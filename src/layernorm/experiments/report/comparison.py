@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from ..errors import RunError
 from ..runs.folder import CHECKPOINT, Run
@@ -73,25 +73,35 @@ class Block:
         found = first_reaching(points(self.curve(norm, metric, x)), best)
         return "not reached" if found is None else f"{found:g}"
 
-    def updates_to_best(self, norm: str, metric: str, share: bool = False) -> str:
-        """The updates after which the mean of a norm's runs is at the baseline's lowest, as text.
+    def to_best(
+        self, norm: str, metric: str, what: Literal["updates", "share", "time"] = "updates", rising: bool = False
+    ) -> str:
+        """When the mean of a norm's runs is at the baseline's best, as text.
 
         Args:
-            share: instead, what part that is of the updates that the baseline took.
+            what: the updates until then, their share of those that the baseline took, or the share of its time.
+            rising: higher values of the metric are better.
         """
         if not self.has("none"):
             return "-"
-        lines = [points(self.curve(name, metric, x="update")) for name in (norm, "none")]
+        sign = -1 if rising else 1
+        lines = [
+            [(x, sign * value) for x, value in points(self.curve(name, metric, x="update"))] for name in (norm, "none")
+        ]
         goal = min(value for _, value in lines[1])
         own, base = (first_reaching(line, goal, interpolated=True) for line in lines)
         if own is None or base is None:
             return "not reached"
-        return f"{own / base:.2f}" if share else f"{own:.0f}"
+        pace = self.pace(norm)[0] / self.pace("none")[0] if what == "time" else 1.0
+        return f"{own:.0f}" if what == "updates" else f"{own * pace / base:.2f}"
 
     def pace(self, norm: str) -> tuple[float, str]:
-        """Seconds an update, and as text how many times the baseline's that is."""
-        seconds = seconds_per_update(self.groups[norm])
-        return seconds, f"{seconds / seconds_per_update(self.groups['none']):.2f}" if self.has("none") else "-"
+        """Seconds an update, and as text how many times the baseline's that is; of the runs at all learning rates."""
+        seconds = seconds_per_update(self._all(norm))
+        return seconds, f"{seconds / seconds_per_update(self._all('none')):.2f}" if self.has("none") else "-"
+
+    def _all(self, norm: str) -> Group:
+        return [run for group in self.rates.get(norm, {}).values() for run in group] or self.groups[norm]
 
     def epochs(self, norm: str, form: str = "g") -> str:
         """How many epochs a norm's runs have made, and of how many unless all have made them."""

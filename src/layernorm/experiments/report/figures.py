@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from .page import Figure, Panel
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
 _SETTINGS: Any = {
     "font.size": 10,
@@ -32,33 +34,42 @@ def draw(figure: Figure, kind: str, narrow: bool = False) -> bytes:
         narrow: one panel below the other, for a phone.
     """
     import matplotlib
+
+    with matplotlib.rc_context(_SETTINGS):
+        output = io.BytesIO()
+        metadata = {"Date": None} if kind == "svg" else {}
+        canvas(figure, narrow).savefig(output, format=kind, dpi=160, metadata=metadata)
+    return output.getvalue() if kind == "svg" else _small(output)
+
+
+def canvas(figure: Figure, narrow: bool = False) -> Canvas:
+    """The figure as matplotlib's, with its panels and their legend."""
     from matplotlib.figure import Figure as Canvas
 
     panels = [panel for row in figure.rows for panel in row]
     columns = 1 if narrow else max(len(row) for row in figure.rows)
     rows = len(panels) if narrow else len(figure.rows)
-    with matplotlib.rc_context(_SETTINGS):
-        canvas = Canvas(figsize=(4.6 * columns, 3.0 * rows + 0.5))
-        canvas.set_layout_engine("constrained", wspace=0.06, hspace=0.06)
-        axes = canvas.subplots(rows, columns, squeeze=False)
-        grid = [[panel] for panel in panels] if narrow else figure.rows
-        for row, places in zip(grid, axes, strict=True):
-            for panel, place in zip(row, places, strict=True):
-                _draw_panel(place, panel)
-        drawn = [place.get_legend_handles_labels() for row in axes for place in row]
-        found = {label: handle for handles, labels in drawn for handle, label in zip(handles, labels, strict=True)}
-        canvas.legend(
-            found.values(),
-            found,
-            loc="outside upper center",
-            ncols=min(len(found), 3 * columns),
-            frameon=False,
-            handlelength=2.6,
-        )
-        output = io.BytesIO()
-        metadata = {"Date": None} if kind == "svg" else {}
-        canvas.savefig(output, format=kind, dpi=160, metadata=metadata)
-    return output.getvalue() if kind == "svg" else _small(output)
+    made = Canvas(figsize=(4.6 * columns, 3.0 * rows + 0.5))
+    made.set_layout_engine("constrained", wspace=0.06, hspace=0.06)
+    axes = made.subplots(rows, columns, squeeze=False)
+    grid = [[panel] for panel in panels] if narrow else figure.rows
+    for row, places in zip(grid, axes, strict=True):
+        for panel, place in zip(row, places, strict=True):
+            _draw_panel(place, panel)
+    drawn = [place.get_legend_handles_labels() for row in axes for place in row]
+    found = {label: handle for handles, labels in drawn for handle, label in zip(handles, labels, strict=True)}
+    _legend(made, found, columns=min(len(found), 3 * columns))
+    return made
+
+
+def _legend(made: Canvas, found: dict[str, Artist], columns: int) -> None:
+    """Names the curves above the panels, in as many columns as fit."""
+    options: Any = {"loc": "outside upper center", "frameon": False, "handlelength": 2.6}
+    legend = made.legend(found.values(), found, ncols=columns, **options)
+    while columns > 1 and legend.get_window_extent().width > made.bbox.width:
+        legend.remove()
+        columns -= 1
+        legend = made.legend(found.values(), found, ncols=columns, **options)
 
 
 def _small(png: io.BytesIO) -> bytes:
@@ -87,7 +98,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.set_xscale("log")
         axes.grid(visible=True, axis="x", which="both")
         axes.xaxis.set_major_formatter(FuncFormatter(_plain))
-        if len(points) <= 8 and points[-1] < 100 * points[0]:  # too few powers of ten to read an axis by
+        if len(points) <= 8:  # learning rates, or a short run
             axes.set_xticks(points, [f"{point:g}" for point in points])
         crowded = points[-1] >= 1000 * points[0] or len(points) <= 8
         axes.xaxis.set_minor_formatter(NullFormatter() if crowded else FuncFormatter(_plain))

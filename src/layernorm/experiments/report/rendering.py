@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..runs.files import make_folder, write_atomic
@@ -20,14 +20,15 @@ def write(report: Report, folder: Path) -> Path:
         the page's path.
     """
     make_folder(folder)
-    for figure in report.figures:
-        for kind in ("png", "svg"):
-            write_atomic(folder / f"{figure.name}.{kind}", figures.draw(figure, kind))
+    vectors = [figures.draw(figure, "svg") for figure in report.figures]
+    for figure, vector in zip(report.figures, vectors, strict=True):
+        write_atomic(folder / f"{figure.name}.png", figures.draw(figure, "png"))
+        write_atomic(folder / f"{figure.name}.svg", vector)
     for picture in report.pictures:
         write_atomic(folder / f"{picture.name}.{picture.kind}", picture.content)
     write_atomic(folder / "report.md", markdown(report).encode())
     page = folder / "index.html"
-    write_atomic(page, page_text(report).encode())
+    write_atomic(page, page_text(report, vectors).encode())
     return page
 
 
@@ -51,12 +52,12 @@ def markdown(report: Report) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def page_text(report: Report) -> str:
-    """The report as an HTML page that needs no other file."""
+def page_text(report: Report, vectors: Sequence[bytes]) -> str:
+    """The report as an HTML page that needs no other file; `vectors` are its figures as SVG."""
     escape = html.escape
     status = "".join(f'<p class="status">{escape(line)}</p>' for line in report.status)
     findings = "".join(f"<li>{escape(line)}</li>" for line in report.findings)
-    pictures = "".join([*map(_figure, report.figures), *map(_picture, report.pictures)])
+    pictures = "".join([*map(_figure, report.figures, vectors), *map(_picture, report.pictures)])
     tables = "".join(map(_html_table, report.tables))
     deviations = "".join(f"<li><b>[{escape(d.mark)}]</b> {escape(d.text)}</li>" for d in report.deviations)
     if deviations:
@@ -106,8 +107,8 @@ def show(report: Report) -> None:
         console.print(Padding(line, (0, 1)))
 
 
-def _figure(figure: Figure) -> str:
-    wide, narrow = (_address("svg", figures.draw(figure, "svg", narrow)) for narrow in (False, True))
+def _figure(figure: Figure, vector: bytes) -> str:
+    wide, narrow = _address("svg", vector), _address("svg", figures.draw(figure, "svg", narrow=True))
     caption = html.escape(figure.caption)
     return (
         f'<figure><picture><source media="(max-width: 640px)" srcset="{narrow}">'

@@ -68,7 +68,7 @@ class Fit:
             the last evaluation's metrics.
 
         Raises:
-            Interrupted: SIGINT or SIGTERM arrived; the state is saved.
+            Interrupted: SIGINT or SIGTERM arrived; the state is saved, and if that was at the end the run is done.
             RunError: something could not be written or read; the last checkpoint is whole.
         """
         self._restore()
@@ -77,6 +77,7 @@ class Fit:
         self.folder.started(environment.describe(processes, device), self.facts, state.update)
         began = time.perf_counter() - state.seconds
         saved = time.perf_counter()
+        stopping = False
         with _stop_signals() as stop:
             while state.update < task.updates and state.diverged is None:
                 self._block()
@@ -94,6 +95,8 @@ class Fit:
                 if stopping and not over:
                     raise Interrupted
         self._finish()
+        if stopping:  # no other run is to begin
+            raise Interrupted
         return state.metrics
 
     def _block(self) -> None:

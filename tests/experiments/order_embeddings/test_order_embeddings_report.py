@@ -1,0 +1,135 @@
+"""The report on order embeddings says what the records and the tests hold."""
+
+import json
+
+import pytest
+import torch
+
+from layernorm.experiments import catalogue
+from layernorm.experiments.order_embeddings.network import Config
+from layernorm.experiments.report import rendering
+from layernorm.experiments.runs import checkpoint, folder
+from support.runs import report_of, write_run
+
+FACTS = {"name": "order-embeddings", "fingerprint": "abc", "original": False, "features": 6}
+FACTS["images"] = {"train": 60, "val": 12, "test": 4}
+
+RATES = (1e-3, 2e-3, 4e-3)
+
+
+def write(place, norm, rate, seed, recalls, pace=0.1, hits=(0, 3, 20, 7), test=None, **changes):
+    """A run whose validation recall at updates 25, 50, ... is `recalls`; `hits`: the rank of each test image's best
+    caption, and of the image for each of its captions."""
+    config = Config(norm=norm, learning_rate=rate, seed=seed, epochs=len(recalls), evaluate_every=25)
+    records = []
+    for number, recall in enumerate(recalls, 1):
+        parts = {f"valid_{side}_r{count}": recall / 3 for side in ("image", "caption") for count in (1, 5, 10)}
+        record = {"update": 25 * number, "epoch": float(number), "seconds_per_update": pace}
+        records.append({**record, "valid_image_recall": recall, **parts})
+    path = place / f"order-embeddings-order-{norm}-lr{rate}-s{seed}"
+    write_run(path, "order-embeddings", {**vars(config), **changes}, FACTS, records)
+    values = {f"test_{side}_{name}": value for side in ("caption", "image") for name, value in (test or TEST).items()}
+    (path / folder.RESULT).write_text(json.dumps({"kept_update": 25, **values}))
+    rank = torch.tensor(hits, dtype=torch.int32)
+    tensors = {"caption_rank": rank, "image_rank": rank.repeat_interleave(5)}
+    checkpoint.save(path / folder.TEST, tensors, {})
+
+
+TEST = {"r1": 25.0, "r5": 50.0, "r10": 75.0, "mean_rank": 8.5}
+BETTER = {"r1": 50.0, "r5": 75.0, "r10": 100.0, "mean_rank": 3.5}
+
+
+def write_grid(place):
+    """Two norms at three rates with three seeds; 0.002 is the baseline's best, 0.004 layer norm's."""
+    for seed in range(3):
+        up = 0.5 * seed
+        for rate, lift in zip(RATES, (0, 10, 5), strict=True):
+            write(place, "none", rate, seed, [40.0 + lift + up, 60.0 + lift + up, 80.0 + lift + up, 79.0 + lift + up])
+        for rate, lift in zip(RATES, (0, 5, 12), strict=True):
+            curve = [60.0 + lift + up, 80.0 + lift + up, 81.0 + lift + up, 80.0 + lift + up]
+            write(place, "layer", rate, seed, curve, pace=0.11, hits=(0, 3, 6, 7), test=BETTER)
+    return place
+
+
+@pytest.fixture
+def grid(tmp_path):
+    return write_grid(tmp_path)
+
+
+def test_each_norm_is_shown_at_its_best_rate(grid):
+    captions, images, speed, rates = report_of(grid).tables
+    assert images.rows[0] == ["order", "baseline", "25.0", "50.0", "75.0", "8.5", "150.0 (150.0-150.0)", "3"]
+    assert images.rows[1][2:7] == captions.rows[1][2:7] == ["50.0", "75.0", "100.0", "3.5", "225.0 (225.0-225.0)"]
+    assert captions.rows[-1] == ["order, paper", "layer norm", "48.5", "80.6", "89.8", "5.1", "-", "-"]
+    assert images.rows[-1] == ["order, paper", "layer norm", "38.9", "74.3", "86.3", "7.6", "-", "-"]
+    # the baseline's mean is at its best, 90.5, at update 75; layer norm's goes from 72.5 at 25 to 92.5 at 50
+    assert speed.rows[0] == ["order", "baseline", "0.002", "75", "75", "1.00", "100", "1.00"]
+    assert speed.rows[1] == ["order", "layer norm", "0.004", "75", "48", f"{47.5 * 0.11 / 7.5:.2f}", "110", "1.10"]
+    assert rates.rows[0][2:] == ["80.5 (80.0-81.0)", "90.5 (90.0-91.0) *", "85.5 (85.0-86.0)"]
+    assert rates.rows[1][4] == "93.5 (93.0-94.0) *"
+
+
+def test_findings(grid):
+    sooner, best, captions, images, edge, rule = report_of(grid).findings
+    assert "(layer norm 0.004, baseline 0.002)" in sooner
+    # the highest recall that all reach is that of the baseline's seed 0: 90
+    assert "recall of 45 / 68 / 81 / 90 " in sooner
+    assert sooner.endswith(
+        ": as the paper claims at 3 of 4, no difference larger than the spread over seeds at the others."
+    )
+    assert "layer norm 75, baseline 75: no difference larger" in best
+    assert best.endswith("this share of the baseline's time: 0.70 (the paper: 0.60).")
+    assert "layer norm 225.0 (225.0-225.0), baseline 150.0 (150.0-150.0): as the paper claims" in captions
+    # of four images one has recall 100 instead of 0 (rank 6 in place of 20): (0, 0, 100, 0)
+    for text in (captions, images):
+        assert "is 25.0 (95 %: 0.0 to 75.0) by a paired bootstrap" in text
+    assert edge.endswith("layer norm 0.004 (highest).")
+    assert rule.startswith("A verdict needs 3 seeds a side")
+
+
+def test_two_seeds_or_rates_are_not_enough(tmp_path):
+    for seed in range(2):
+        for rate in RATES[:2]:
+            write(tmp_path, "none", rate, seed, [40.0, 60.0])
+            write(tmp_path, "layer", rate, seed, [50.0, 70.0])
+    findings = report_of(tmp_path).findings
+    assert sum("no verdict from 2 seeds and 2 learning rates" in text for text in findings) == 4
+
+
+def test_without_a_baseline_and_without_a_test(tmp_path):
+    write(tmp_path, "layer", 1e-3, 0, [50.0, 70.0])
+    (tmp_path / "order-embeddings-order-layer-lr0.001-s0" / folder.RESULT).unlink()
+    report = report_of(tmp_path)
+    assert report.findings == []
+    assert report.tables[0].rows[0] == ["order", "layer norm", "-", "-", "-", "-", "-", "0"]
+    assert report.tables[2].rows[0][2:] == ["0.001", "50", "-", "-", "100", "-"]
+
+
+def test_a_damaged_test_file_leaves_the_report_without_its_bootstrap(grid):
+    path = grid / "order-embeddings-order-layer-lr0.004-s1" / folder.TEST
+    path.write_bytes(path.read_bytes()[:-2])
+    report = report_of(grid)
+    assert any("test.safetensors is damaged" in note for note in report.status)
+    assert not any("bootstrap" in text for text in report.findings)
+    assert "layer norm 225.0" in report.findings[2]
+
+
+def test_the_similarities_are_apart_and_the_margin_is_told(grid):
+    for seed in range(2):
+        write(grid / "cosine", "none", 1e-3, seed, [20.0, 30.0], similarity="cosine", margin=0.5)
+    runs = folder.find([grid, grid / "cosine"]).runs
+    report = catalogue.find("order-embeddings").report(runs)
+    assert [row[0] for row in report.tables[0].rows[:3]] == ["order", "order", "cosine"]
+    assert {figure.name for figure in report.figures} == {"figure1-1", "rates-1", "figure1-2", "rates-2"}
+    assert any("The margin is 0.5 for cosine; the protocol has 0.2." in item.text for item in report.deviations)
+
+
+def test_the_terminal_and_the_files(grid, tmp_path, capsys):
+    report = report_of(grid)
+    rendering.show(report)
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 80
+    assert "…" not in said, "a cell that does not fit"
+    text = rendering.markdown(report)
+    for part in ("60 training images with 6 features each", "evaluate_every is 25", "[S]", "figure1.png", "rates.png"):
+        assert part in text
