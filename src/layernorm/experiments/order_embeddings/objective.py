@@ -37,7 +37,7 @@ class _OrderPenalty(torch.autograd.Function):
 
 
 def _excess(sentences: Tensor, images: Tensor) -> Any:
-    """max(0, s - v) for all pairs: slices of the sentences, each with its part `[rows, V, D]`, in one memory for all."""
+    """max(0, s - v) for all pairs: slices of the sentences, each with its part `[rows, V, D]` in one memory."""
     step = max(1, ELEMENTS // max(1, images.numel()))
     memory = sentences.new_empty(min(step, len(sentences)), *images.shape)
     for start in range(0, len(sentences), step):
