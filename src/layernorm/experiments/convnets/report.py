@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -128,20 +129,20 @@ def _results(blocks: Sequence[Block]) -> Table:
     rows = []
     for block in blocks:
         for norm, group in block.groups.items():
-            test = [100 * _test_error(run) for run in group]
-            valid = [100 * _score(run) for run in group]
-            loss = spread([_train_loss(run) for run in group], 3)
+            test = spread([100 * _test_error(run) for run in group], 1)
+            valid, loss = (statistics.fmean(map(value, group)) for value in (_score, _train_loss))
             start = low_to_high([run.records[0]["first_gradient_norm"] for run in group], ".2f")
-            about = [f"{group[0].config[RATE]:g}", spread(test), spread(valid), loss, start]
+            about = [f"{group[0].config[RATE]:g}", test, f"{100 * valid:.1f}", f"{loss:.2f}", start]
             rows.append([block.label, NORMS[norm], *about, str(len(group)), block.epochs(norm)])
     rows += [["96 [R]", NORMS[norm], "-", error, "-", "-", "-", "-", "200"] for norm, error in REPRODUCTION.items()]
     return Table(
         "Results",
-        ["width", "norm", "rate", "test error, %", "valid. error, %", "train loss", "gradient", "seeds", "epochs"],
+        ["width", "norm", "rate", "test error, %", "valid.", "loss", "gradient", "seeds", "epochs"],
         rows,
-        "After the last epoch, mean over seeds (lowest to highest), each norm at the learning rate with the lowest "
-        "validation error. Test error of finished runs: over all test images. Gradient: its norm at update 0, lowest "
-        "to highest seed. [R]: a third party's reproduction with the whole network and data set.",
+        "After the last epoch, each norm at the learning rate with the lowest validation error. Test error: of "
+        "finished runs over all test images; mean over seeds (lowest to highest). Valid.: the validation error in "
+        "percent; loss: of training, in nats; means. Gradient: its norm at update 0, lowest to highest seed. [R]: a "
+        "third party's reproduction with the whole network and data set.",
     )
 
 
@@ -242,8 +243,9 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
         ),
         Deviation(
             "I",
-            "Weights start from N(0, 2 / (1.01 fan-in)), biases at 0, alike for every norm. Salimans and Kingma set "
-            "scales and biases from the first batch.",
+            "Weights start from N(0, 2 / (1.01 fan-in)), biases at 0, alike for every norm. These are He's weights, made "
+            "for networks without a norm: they help the baseline most. Salimans and Kingma set scales and biases from "
+            "the first batch.",
         ),
         Deviation("I", "Pixels are scaled to -1..1. Salimans and Kingma whiten the images (ZCA)."),
         Deviation("I", "Adam's first coefficient stays 0.9; Salimans and Kingma lower it to 0.5 in the second half."),
