@@ -243,9 +243,9 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
         ),
         Deviation(
             "I",
-            "Weights start from N(0, 2 / (1.01 fan-in)), biases at 0, alike for every norm. These are He's weights, made "
-            "for networks without a norm: they help the baseline most. Salimans and Kingma set scales and biases from "
-            "the first batch.",
+            "Weights start from N(0, 2 / (1.01 fan-in)), biases at 0, alike for every norm. These are He's weights, "
+            "made for networks without a norm: they help the baseline most. Salimans and Kingma set scales and biases "
+            "from the first batch.",
         ),
         Deviation("I", "Pixels are scaled to -1..1. Salimans and Kingma whiten the images (ZCA)."),
         Deviation("I", "Adam's first coefficient stays 0.9; Salimans and Kingma lower it to 0.5 in the second half."),
