@@ -7,7 +7,7 @@ SETS ?= avx512 avx2 baseline   # instruction sets that `make sanitize` goes thro
 .PHONY: help test test-all lint demo sanitize sanitize-gpu setup clean always
 help:
 	@echo "make test   lint, types and the tests"
-	@echo "make test-all  the same with the tests that take long and find little"
+	@echo "make test-all  the same in one process on all cores, with the tests that take long and find little"
 	@echo "make demo   the first experiment on scikit-learn's digits, with its report (a few minutes)"
 	@echo "make lint   ruff and mypy alone"
 	@echo "make sanitize  the C++ kernels under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer (GCC)"
@@ -26,9 +26,11 @@ $(VENV)/.files: always
 	@find src -name '*.py' | sort > $@.now; cmp -s $@.now $@ || cp $@.now $@
 always:
 
+# A process a core, with one thread each: two that wait for each other on busy cores are many times slower.
 test: setup lint
-	$(BIN)/python -m pytest -m 'not long'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not long' --numprocesses auto --maxprocesses 8
 
+# In one process, with torch's own number of threads.
 test-all: setup lint
 	$(BIN)/python -m pytest
 

@@ -180,7 +180,7 @@ def test_some_cases_are_left_on_both_sides(tmp_path, held_out):
         cifar10.load(write_cifar(tmp_path / "data"), held_out)
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="needs the files of CIFAR-10")
+@pytest.mark.skipif(source.lack(cifar10.CIFAR10, REAL) is not None, reason="needs the files of CIFAR-10")
 def test_real_files_hold_ten_classes_of_equal_size():
     data = cifar10.load(REAL, 5000)
     assert [len(data.train), len(data.valid), len(data.test)] == [45_000, 5000, 10_000]
