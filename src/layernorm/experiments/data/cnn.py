@@ -19,7 +19,7 @@ PLACEHOLDER = "@placeholder"
 KEPT = 4
 """Sentences that a passage is cut to."""
 
-RULES = ("random entity", "most frequent entity", "most frequent entity not in the question")
+RULES = ("random entity", "most frequent entity", "most frequent, not in the question")
 """Answers that need no reading, as `guesses` returns how often they are right."""
 
 _ENTITY = re.compile(r"@entity\d{1,4}")
