@@ -22,6 +22,10 @@ from .novels import Novel
 CONTEXT, STRIDE = 20, 4
 """Sentences of a passage, and from one question to the next."""
 
+MOST = 20
+"""Names of a question, at most. All entities are renamed among each other in training, so that a few questions with
+many names would make the others' entities rare."""
+
 HELD_OUT = 0.1
 """Share of the books, at least, that validation and test have each."""
 
@@ -82,7 +86,8 @@ def splits(books: Sequence[Novel]) -> dict[str, str]:
 def questions(book: Novel) -> Iterator[tuple[int, str]]:
     """The questions of a book: the number of the sentence, and the `.question` file's text.
 
-    A question is left out if its answer is lost when its passage is cut to four sentences, or if no other entity stays.
+    A question is left out if its answer is lost when its passage is cut to four sentences, if no other entity stays,
+    or if it has more than `MOST` names.
     Names are known from the whole book. One that the book has at the beginning of sentences alone stays a word.
     """
     texts = [text for paragraph in book.paragraphs for text in novels.sentences(paragraph)]
@@ -97,6 +102,8 @@ def questions(book: Novel) -> Iterator[tuple[int, str]]:
         chance = random.Random(f"{book.title} {number}")
         answer = chance.choice(candidates)
         found = sorted(names & {word for sentence in (*context, asked) for word in sentence})
+        if len(found) > MOST:
+            continue
         chance.shuffle(found)  # an entity's number says nothing
         entities = {name: f"@entity{place}" for place, name in enumerate(found)}
         passage = [[entities.get(word, word.lower()) for word in sentence] for sentence in context]

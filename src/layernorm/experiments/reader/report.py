@@ -27,7 +27,7 @@ from ..report.comparison import (
 )
 from ..report.page import Curve, Deviation, Figure, Panel, Picture, Report, Style, Table
 from ..report.variants import departures
-from ..report.verdicts import RATES, SEEDS, order, ruled, spread, too_little
+from ..report.verdicts import DECIDED, RATES, SEEDS, order, ruled, spread, too_little
 from ..runs.folder import Run
 from . import page
 from .network import Config
@@ -207,8 +207,7 @@ def _rates(blocks: Sequence[Block]) -> Table:
 def _findings(block: Block) -> list[str]:
     others = [norm for norm in OTHERS if block.has("layer", norm)]
     found = [text for other in others for text in _compared(block, other)]
-    few = [_few(block, other) for other in others]
-    return [*_reading(block), *found, *([_to_decide(block)] if any(few) else [])]
+    return [*_reading(block), *found, *(_to_decide(block, others) if others else [])]
 
 
 def _reading(block: Block) -> list[str]:
@@ -232,7 +231,6 @@ def _reading(block: Block) -> list[str]:
 def _compared(block: Block, other: str) -> list[str]:
     """Whether layer norm learns sooner and ends lower than another norm."""
     groups = (block.groups["layer"], block.groups[other])
-    unclear = _few(block, other) or _unclear(block, other)
     every = [run for group in groups for run in group]
     lowest, highest = lowest_of_all(every, ERROR), min(run.records[0][ERROR] for run in every)
     goals = [highest + share * (lowest - highest) for share in SHARES]
@@ -240,14 +238,19 @@ def _compared(block: Block, other: str) -> list[str]:
     taken = [" / ".join(low_to_high(values, ".0f") for values in side) for side in times]
     best = [_best(group) for group in groups]
     names = NORMS["layer"], _named(block, other)
-    ends = unclear or order(best[:1], best[1:])
-    sooner = unclear or order(*times)
+    sooner = _few(block, other) or _unclear(block, other) or order(*times)
     return [
         f"{block.label.capitalize()}, lowest validation error: {names[0]} {spread(best[0], 1)} %, {names[1]} "
-        f"{spread(best[1], 1)} %: {ends}.{_over_questions(groups)}",
+        f"{spread(best[1], 1)} %: {_ends(block, other)}.{_over_questions(groups)}",
         f"Updates to a validation error of {' / '.join(f'{100 * goal:.1f}' for goal in goals)} % (the last is the "
         f"lowest that all reach; lowest to highest seed): {names[0]} {taken[0]}, {names[1]} {taken[1]}: {sooner}.",
     ]
+
+
+def _ends(block: Block, other: str) -> str:
+    """The verdict on the lowest validation errors of layer norm and another norm."""
+    best = [[_best(block.groups[norm])] for norm in ("layer", other)]
+    return _few(block, other) or _unclear(block, other) or order(*best)
 
 
 def _named(block: Block, norm: str) -> str:
@@ -281,13 +284,30 @@ def _over_questions(groups: Sequence[Group]) -> str:
     return f" Over other test questions the difference of the test errors is {paired(first, second).text(1)} points."
 
 
-def _to_decide(block: Block) -> str:
-    """What would allow verdicts, in hours at the pace of these runs."""
+def _to_decide(block: Block, others: Sequence[str]) -> list[str]:
+    """What would decide the comparisons that are open, in hours at the pace of these runs; nothing if none is."""
+    open_ones = [other for other in others if _ends(block, other) not in DECIDED]
+    if not open_ones:
+        return []
     hours = 0.0
-    for group in block.groups.values():
+    for norm in ("layer", *open_ones):
+        group = block.groups[norm]
         pace = statistics.fmean(run.records[-1]["seconds"] / run.records[-1]["update"] for run in group)
         hours += SEEDS * RATES * group[0].config["updates"] * pace / 3600
-    return f"{SEEDS} seeds at {RATES} learning rates of each norm would take {hours:.1f} h at the pace of these runs."
+    begun = f"Between layer norm and {', '.join(_named(block, other) for other in open_ones)} the lowest error would be"
+    each = f"{SEEDS} seeds at {RATES} learning rates each"
+    if any(_few(block, other) for other in open_ones):
+        return [f"{begun} decided by {each}: {hours:.1f} h at the pace of these runs."]
+    hours *= _whole(block.groups["layer"][0])
+    return [f"{begun} decided by the whole protocol, if at all: {each}, about {hours:.2g} h at the pace of these runs."]
+
+
+def _whole(run: Run) -> float:
+    """How many times the work of a run the whole protocol's is: updates, and the products of the LSTMs."""
+    config, protocol = run.config, Config()
+    ours = config["updates"] * config["batch_size"] * config["hidden"] * (config["hidden"] + config["words"])
+    theirs = protocol.updates * protocol.batch_size * protocol.hidden * (protocol.hidden + protocol.words)
+    return theirs / ours
 
 
 def _deviations(runs: Sequence[Run]) -> list[Deviation]:

@@ -17,7 +17,7 @@ NORMS = {
     "none": "baseline",
     "layer": "layer norm",
     "layer-channels": "layer norm over channels",
-    "layer-gain": "layer norm, other gain",
+    "layer-gain": "layer norm (other gain)",
     "batch": "batch norm",
     "batch-everywhere": "batch norm everywhere",
     "rms": "RMS norm",
