@@ -3,32 +3,36 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+from layernorm import cli
+from layernorm.experiments.data import questions
+from layernorm.experiments.errors import RunError
+from layernorm.experiments.reader import experiment
+from layernorm.experiments.reader.network import Config
 from layernorm.experiments.runs import checkpoint, folder
 from support.question_files import write_questions
 from support.runs import untimed
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "layernorm"]
 
-
-def started(start, place, *options):
-    command = ["run", "reader", "--preset", "smoke", "--updates", "3", "--evaluate-every", "3", "--threads", "1"]
-    return subprocess.run(
-        [*start, "-m", "layernorm", *command, "--dropout", "0", "--data", str(place / "data"), *options],
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
+# batches of 5: the processes' shares differ in size
+SMALL = ["run", "reader", "--preset", "smoke", "--updates", "3", "--evaluate-every", "3", "--threads", "1"]
+SMALL += ["--dropout", "0", "--norm", "layer", "--gain-init", "1.0", "--batch-size", "5"]
 
 
 def test_two_processes_give_the_same_metrics(tmp_path):
-    write_questions(tmp_path / "data")
-    # batches of 5: the processes' shares differ in size
-    options = ["--norm", "layer", "--gain-init", "1.0", "--batch-size", "5"]
-    for number, start in (("one", [sys.executable]), ("two", TORCHRUN)):
-        done = started(start, tmp_path, *options, "--out", str(tmp_path / number))
-        assert done.returncode == 0, done.stderr
-        assert "Warning" not in done.stderr
+    command = [*SMALL, "--data", str(write_questions(tmp_path / "data")), "--out"]
+    assert cli.main([*command, str(tmp_path / "one")]) == 0
+    done = subprocess.run(
+        [*TORCHRUN, *command, str(tmp_path / "two")],
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
     one, two = (tmp_path / number / "reader-layer-g1.0-lr0.001-s0" for number in ("one", "two"))
     (first,), (second,) = untimed(one), untimed(two)
     for name in ("batch_loss", "valid_nll", "first_gradient_norm"):
@@ -42,8 +46,7 @@ def test_two_processes_give_the_same_metrics(tmp_path):
 
 
 def test_recurrent_batch_norm_is_refused(tmp_path):
-    write_questions(tmp_path / "data")
-    done = started(TORCHRUN, tmp_path, "--norm", "batch", "--out", str(tmp_path / "out"))
-    assert done.returncode != 0
-    assert "--norm batch needs the whole batch in one process, for its statistics; got 2 processes" in done.stderr
-    assert not list((tmp_path / "out").glob("reader-*/records.jsonl"))
+    data = questions.load("cnn", write_questions(tmp_path))
+    two = SimpleNamespace(device=torch.device("cpu"), num_processes=2, process_index=0)
+    with pytest.raises(RunError, match=r"--norm batch needs the whole batch in one process, .* got 2 processes"):
+        experiment.task(Config(norm="batch", batch_size=4), data, two)

@@ -299,7 +299,9 @@ def _to_decide(block: Block, others: Sequence[str]) -> list[str]:
     if any(_few(block, other) for other in open_ones):
         return [f"{begun} decided by {each}: {hours:.1f} h at the pace of these runs."]
     hours *= _whole(block.groups["layer"][0])
-    return [f"{begun} decided by the whole protocol, if at all: {each}, about {hours:.2g} h at the pace of these runs."]
+    return [
+        f"{begun} decided by the whole protocol, if at all: {each}, about {hours:,.0f} h at the pace of these runs."
+    ]
 
 
 def _whole(run: Run) -> float:
