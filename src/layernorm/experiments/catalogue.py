@@ -13,6 +13,7 @@ EXPERIMENTS = {
     "draw": "draw.experiment",
     "handwriting": "handwriting.experiment",
     "order-embeddings": "order_embeddings.experiment",
+    "reader": "reader.experiment",
     "convnets": "convnets.experiment",
 }
 """The module of every experiment, in the order of showing; it holds the experiment as `EXPERIMENT`."""

@@ -172,18 +172,25 @@ def _fields(kind: type, defaults: dict[str, Any]) -> Iterator[tuple[str, Any, An
 
 
 def _configs(kind: type, values: dict[str, Any]) -> Iterator[Any]:
-    """One configuration for each combination of the values, in the order of running."""
+    """One configuration for each combination of the values, in the order of running.
+
+    A configuration may give an option that means nothing to it one value: combinations that are then equal are one.
+    """
     several = swept(kind)
     for field in several:
         if not values[field.name]:
             raise UsageError(f"{flag(field)} needs at least one value")
     order = [field.name for field in sorted(several, key=lambda field: not field.metadata["outermost"])]
     single = {field.name: values[field.name] for field in dataclasses.fields(kind) if field.name not in order}
+    made = []
     for combination in itertools.product(*(dict.fromkeys(values[name]) for name in order)):
         try:
-            yield kind(**single, **dict(zip(order, combination, strict=True)))
+            config = kind(**single, **dict(zip(order, combination, strict=True)))
         except ValueError as error:
             raise UsageError(str(error)) from error
+        if config not in made:
+            made.append(config)
+            yield config
 
 
 def _preset_name(experiment: Experiment, arguments: Sequence[str]) -> str:

@@ -11,9 +11,10 @@ from .cifar10 import CIFAR10
 from .iam import IAM
 from .mnist import MNIST
 from .order_embeddings import ORDER_EMBEDDINGS
+from .questions import BOOKS_CLOZE, CNN
 from .source import Source, lack, places
 
-SOURCES = {source.name: source for source in (MNIST, BINARIZED_MNIST, IAM, ORDER_EMBEDDINGS, CIFAR10)}
+SOURCES = {source.name: source for source in (MNIST, BINARIZED_MNIST, IAM, ORDER_EMBEDDINGS, CIFAR10, CNN, BOOKS_CLOZE)}
 """All published data sets, by name."""
 
 EMBEDDED = {"digits": digits.SUMMARY}

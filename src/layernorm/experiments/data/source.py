@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,8 @@ class Source:
         packed: the name of a file that stands for all of them; `prepare` makes it, so that they are parsed once.
         pack: (folder with `files`) -> the content of `packed`.
         terms: where to get what must be put in place by hand.
+        make: (folder of what the data set is made from) -> (path, text) of every file; None: its files are published.
+        made_from: what that folder holds, in messages.
     """
 
     name: str
@@ -47,6 +51,8 @@ class Source:
     packed: str | None = None
     pack: Callable[[Path], bytes] | None = None
     terms: str = ""
+    make: Callable[[Path], Iterable[tuple[str, str]]] | None = None
+    made_from: str = ""
 
 
 def cache() -> Path:
@@ -168,6 +174,8 @@ def prepare(source: Source, origin: Path | None) -> tuple[Path, dict[str, Any]]:
         folder = locate(source, None, "--source")
         return folder, source.check(folder)
     lacking = lack(source, origin)
+    if lacking is not None and source.make is not None:
+        return _made(source, source.make(origin))
     if lacking is not None:
         raise RunError(lacking)
     facts = source.check(origin)  # before anything is written
@@ -186,6 +194,33 @@ def prepare(source: Source, origin: Path | None) -> tuple[Path, dict[str, Any]]:
     return folder, facts
 
 
+def _made(source: Source, texts: Iterable[tuple[str, str]]) -> tuple[Path, dict[str, Any]]:
+    """Writes the files of a data set that is made from others, and packs them.
+
+    They take their place in one step once all of them are written and checked: a folder `questions` in the cache.
+    """
+    folder = make_folder(cache() / source.name)
+    for leftover in folder.glob(".making.*"):  # of a command that was killed
+        shutil.rmtree(leftover, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".making.") as temporary:
+        made = Path(temporary) / "made"
+        try:
+            for name, text in texts:
+                make_folder((made / name).parent)
+                (made / name).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise RunError(f"cannot write in {folder}: {reason(error)}") from error
+        facts = source.check(made)
+        content = packed(source, made)
+        place = folder / "questions"
+        (folder / str(source.packed)).unlink(missing_ok=True)  # of older files
+        if place.exists():
+            os.replace(place, Path(temporary) / "older")
+        os.replace(made, place)
+    write_atomic(folder / str(source.packed), content)
+    return folder, facts
+
+
 def fingerprint(digests: Mapping[str, str]) -> str:
     """One SHA-256 for a set of files, from the SHA-256 of each one's uncompressed content."""
     lines = "".join(f"{name} {digest}\n" for name, digest in sorted(digests.items()))
@@ -193,6 +228,11 @@ def fingerprint(digests: Mapping[str, str]) -> str:
 
 
 def _by_hand(source: Source, folder: Path, option: str) -> str:
+    if source.make is not None:
+        return (
+            f"the data set {source.name!r} is not here: it is made from {source.made_from}. Make it with: layernorm "
+            f"data prepare {source.name} --source DIR, the folder with them; or give a folder of it with {option}"
+        )
     if source.url is None:
         return (
             f"the data set {source.name!r} is not here: {source.terms}. Then: layernorm data prepare {source.name} "

@@ -62,3 +62,47 @@ class Shuffled:
         """Training cases seen after so many updates."""
         epochs, position = divmod(update, self.updates_per_epoch)
         return epochs * self._seen_per_epoch + position * self.batch_size
+
+
+class Bucketed:
+    """The same for sequences: those of a batch are of like length, so that little of it is padding.
+
+    Every epoch a fresh permutation is cut into pools of some batches. Each pool is sorted by length and cut into
+    batches, and these come in a random order. Cases of the permutation's end that fill no batch are left out.
+
+    Args:
+        lengths: int64 `[M]`, of the training cases.
+        batch_size, seed, rank, processes: as `Shuffled` has them.
+        pool: batches in a pool.
+    """
+
+    def __init__(
+        self, lengths: Tensor, batch_size: int, seed: int, rank: int = 0, processes: int = 1, pool: int = 50
+    ) -> None:
+        if not 1 <= batch_size <= len(lengths):
+            raise ValueError(
+                f"batch_size must lie in 1..{len(lengths)} (the number of training cases), got {batch_size}"
+            )
+        self.lengths, self.batch_size, self.seed, self.pool = lengths, batch_size, seed, pool
+        self.rank, self.processes = rank, processes
+        self.updates_per_epoch = len(lengths) // batch_size
+        self._epoch, self._batches = -1, torch.empty(0, 0, dtype=torch.int64)
+
+    def share(self, update: int) -> tuple[Tensor, int]:
+        """This process's cases of a batch, and the size of the whole batch, as `Shuffled.share` returns them."""
+        epoch, position = divmod(update, self.updates_per_epoch)
+        if epoch != self._epoch:
+            self._epoch, self._batches = epoch, self._made(epoch)
+        return self._batches[position][self.rank :: self.processes], self.batch_size
+
+    def _made(self, epoch: int) -> Tensor:
+        """The batches of an epoch, `[updates_per_epoch, batch_size]`."""
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, ORDER, epoch))
+        cases = torch.randperm(len(self.lengths), generator=generator)[: self.updates_per_epoch * self.batch_size]
+        pools = [part[self.lengths[part].argsort(stable=True)] for part in cases.split(self.pool * self.batch_size)]
+        batches = torch.cat(pools).view(self.updates_per_epoch, self.batch_size)
+        return batches[torch.randperm(len(batches), generator=generator)]
+
+    def seen(self, update: int) -> int:
+        """Training cases seen after so many updates."""
+        return update * self.batch_size

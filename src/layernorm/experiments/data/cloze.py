@@ -1,0 +1,141 @@
+"""Questions out of plain books, in the form of CNN's: a name is missing in a sentence, the sentences before it know it.
+
+A question is a sentence of a book; its passage are the 20 sentences before it. The names in both become entities of the
+question, and one that the passage has too becomes the placeholder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ..errors import RunError
+from . import novels
+from .cnn import PLACEHOLDER, cut, is_entity
+from .novels import Novel
+
+CONTEXT, STRIDE = 20, 4
+"""Sentences of a passage, and from one question to the next."""
+
+MOST = 20
+"""Names of a question, at most. All entities are renamed among each other in training, so that a few questions with
+many names would make the others' entities rare."""
+
+HELD_OUT = 0.1
+"""Share of the books, at least, that validation and test have each."""
+
+_NAME = re.compile(r"(?![IVXLC][ivxlc]*\b)[A-Z][a-z]+(?:-[A-Z][a-z]+)*")
+"""A capitalised word that is no Roman number."""
+
+_NO_NAMES = set(
+    "Mr Mrs Dr Miss Lady Lord Sir Madam Madame God Heaven Captain Colonel General Major Doctor Professor Prince "  # noqa: SIM905
+    "Princess Duke Duchess Count Countess Earl Baron King Queen Bishop Father Mother Brother Sister Uncle Aunt Sunday "
+    "Monday Tuesday Wednesday Thursday Friday Saturday January February March April May June July August September "
+    "October November December Christmas Easter Chapter Book Volume".split()
+)
+
+
+def make(folder: Path) -> Iterator[tuple[str, str]]:
+    """The questions of all books in a folder.
+
+    Returns:
+        for each question the path and the text of its `.question` file.
+
+    Raises:
+        RunError: a book cannot be read, there are books of fewer than three authors, or a split has no question.
+    """
+    books = novels.read_folder(folder)
+    split_of = splits(books)
+    counts: Counter[str] = Counter()
+    for book in books:
+        split = split_of[book.title]
+        for number, text in questions(book):
+            counts[split] += 1
+            yield f"{split}/{book.title}-{number:06}.question", text
+    for split in ("training", "validation", "test"):
+        if not counts[split]:
+            raise RunError(f"the books in {folder} give no question for {split}")
+
+
+def splits(books: Sequence[Novel]) -> dict[str, str]:
+    """The split of each book, by title. All books of an author are in one split, chosen by a hash of the name.
+
+    Raises:
+        RunError: there are fewer than three authors. A book without a known one is an author's only book.
+    """
+    by_author: dict[str, list[str]] = {}
+    for book in books:
+        by_author.setdefault(book.author or f"unknown, {book.title}", []).append(book.title)
+    if len(by_author) < 3:
+        raise RunError(f"expected books of at least 3 authors, one for each split; got {len(by_author)}")
+    found: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    for author in sorted(by_author, key=lambda name: hashlib.sha256(name.encode()).digest()):
+        full = (split for split in ("test", "validation") if counts[split] < HELD_OUT * len(books))
+        split = next(full, "training")
+        counts[split] += len(by_author[author])
+        found |= dict.fromkeys(by_author[author], split)
+    return found
+
+
+def questions(book: Novel) -> Iterator[tuple[int, str]]:
+    """The questions of a book: the number of the sentence, and the `.question` file's text.
+
+    A question is left out if its answer is lost when its passage is cut to four sentences, if no other entity stays,
+    or if it has more than `MOST` names.
+    Names are known from the whole book. One that the book has at the beginning of sentences alone stays a word.
+    """
+    texts = [text for paragraph in book.paragraphs for text in novels.sentences(paragraph)]
+    sentences = [[_plain(word) for word in novels.words(text)] for text in texts]
+    names = names_of(sentences)
+    for number in range(CONTEXT, len(sentences), STRIDE):
+        context, asked = sentences[number - CONTEXT : number], sentences[number]
+        inside = {word for sentence in context for word in _capitalised(sentence) & names}
+        candidates = sorted(inside & set(asked))
+        if not candidates:
+            continue
+        chance = random.Random(f"{book.title} {number}")
+        answer = chance.choice(candidates)
+        found = sorted(names & {word for sentence in (*context, asked) for word in sentence})
+        if len(found) > MOST:
+            continue
+        chance.shuffle(found)  # an entity's number says nothing
+        entities = {name: f"@entity{place}" for place, name in enumerate(found)}
+        passage = [[entities.get(word, word.lower()) for word in sentence] for sentence in context]
+        question = [entities.get(word, word.lower()) for word in asked]
+        hidden = [PLACEHOLDER if word == entities[answer] else word for word in question]
+        left = {word for sentence in cut(passage, hidden) for word in sentence if is_entity(word)}
+        if entities[answer] in left and len(left) > 1:
+            parts = [
+                f"book://{book.title}/{number}",
+                "\n".join(map(" ".join, passage)),
+                " ".join(hidden),
+                entities[answer],
+                "\n".join(f"{entity}:{name}" for name, entity in entities.items()),
+            ]
+            yield number, "\n\n".join(parts) + "\n"
+
+
+def _plain(word: str) -> str:
+    """A word in capitals as at the beginning of a sentence: a name that someone shouts is the same name."""
+    return word.capitalize() if word.isupper() and len(word) > 1 else word
+
+
+def names_of(sentences: Sequence[Sequence[str]]) -> set[str]:
+    """The names in a book: capitalised words that stand inside a sentence, more often than the same word in small
+    letters stands anywhere."""
+    capitalised = Counter(word for sentence in sentences for word in _capitalised(sentence))
+    small = Counter(word for sentence in sentences for word in sentence if word.islower())
+    return {word for word, count in capitalised.items() if count > small[word.lower()]}
+
+
+def _capitalised(sentence: Sequence[str]) -> set[str]:
+    """Capitalised words that do not begin a sentence or what someone says: those after a word or a comma."""
+    pairs = itertools.pairwise(sentence)
+    inside = {word for before, word in pairs if before[0].isalnum() or before == ","}
+    return {word for word in inside if _NAME.fullmatch(word) and word not in _NO_NAMES}

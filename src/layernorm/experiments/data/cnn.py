@@ -1,0 +1,134 @@
+"""Questions about passages of text, in files as Hermann et al. (2015) made them of CNN's articles.
+
+A file has five parts apart by empty lines: the address, the passage, the question with `@placeholder` in the answer's
+place, the answer, and a line `@entityN:name` for every entity. Words are apart by spaces.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import RunError
+
+PLACEHOLDER = "@placeholder"
+
+KEPT = 4
+"""Sentences that a passage is cut to."""
+
+RULES = ("random entity", "most frequent entity", "most frequent, not in the question")
+"""Answers that need no reading, as `guesses` returns how often they are right."""
+
+_ENTITY = re.compile(r"@entity\d{1,4}")
+_PARTS = "address, passage, question, answer, entities"
+_ENDS = {".", "!", "?"}
+
+
+@dataclass(frozen=True)
+class Question:
+    """One file.
+
+    Attributes:
+        sentences: of the passage, each a list of words.
+        question: its words, `@placeholder` among them.
+        answer: an entity.
+        names: of the entities.
+    """
+
+    sentences: list[list[str]]
+    question: list[str]
+    answer: str
+    names: dict[str, str]
+
+    @property
+    def passage(self) -> list[str]:
+        """The passage's words."""
+        return [word for sentence in self.sentences for word in sentence]
+
+
+def is_entity(word: str) -> bool:
+    """Whether a word is `@entityN`."""
+    return _ENTITY.fullmatch(word) is not None
+
+
+def parse(content: bytes, path: Path) -> Question:
+    """A question from its file.
+
+    A passage of one line is split into sentences after each full stop, exclamation or question mark; in one of several
+    lines each line is a sentence.
+
+    Raises:
+        RunError: the file is not of this form; the message names it and says what is wrong.
+    """
+    try:
+        text = content.decode("utf-8").replace("\r\n", "\n").strip("\n")
+    except UnicodeDecodeError as error:
+        raise RunError(f"{path} is not UTF-8 text (byte {error.start})") from error
+    if not text.strip():
+        raise RunError(f"{path} is empty")
+    parts = text.split("\n\n")
+    if len(parts) != 5:
+        raise RunError(f"{path} has {len(parts)} parts apart by empty lines; expected 5: {_PARTS}")
+    names = _names(parts[4], path)
+    sentences = [line.split() for line in parts[1].split("\n") if line.strip()]
+    question, answer = parts[2].split(), parts[3].strip()
+    if not sentences:
+        raise RunError(f"{path} has no passage")
+    if PLACEHOLDER not in question:
+        raise RunError(f"{path} has no {PLACEHOLDER} in its question")
+    if answer not in names:
+        raise RunError(f"{path}: the answer {answer[:60]!r} is not among its entities")
+    found = Question(sentences if len(sentences) > 1 else _split(sentences[0]), question, answer, names)
+    foreign = next((word for word in (*found.passage, *question) if is_entity(word) and word not in names), None)
+    if foreign is not None:
+        raise RunError(f"{path}: {foreign} is in its text, but not among its entities")
+    return found
+
+
+def _names(text: str, path: Path) -> dict[str, str]:
+    """The names of the entities, from the last part of a file."""
+    names = {}
+    for line in text.split("\n"):
+        entity, colon, name = line.strip().partition(":")
+        if not (is_entity(entity) and colon):
+            raise RunError(f"{path}: expected @entityN:name in each line of its last part, got {line[:60]!r}")
+        names[entity] = name
+    return names
+
+
+def _split(words: Sequence[str]) -> list[list[str]]:
+    """The sentences of a passage of one line."""
+    found: list[list[str]] = [[]]
+    for word in words:
+        found[-1].append(word)
+        if word in _ENDS:
+            found.append([])
+    return [sentence for sentence in found if sentence]
+
+
+def cut(sentences: Sequence[list[str]], question: Sequence[str]) -> list[list[str]]:
+    """The `KEPT` sentences that share most words with the question, in the passage's order.
+
+    A shared word counts once a sentence, an entity twice; the placeholder and marks do not count. Of sentences that
+    share as many, the first are kept.
+    """
+    counted = [word for word in question if word != PLACEHOLDER and any(map(str.isalnum, word))]
+    asked = {word: 1 + is_entity(word) for word in counted}
+    shared = [sum(asked.get(word, 0) for word in set(sentence)) for sentence in sentences]
+    best = sorted(range(len(sentences)), key=lambda number: -shared[number])[:KEPT]
+    return [sentences[number] for number in sorted(best)]
+
+
+def guesses(item: Question) -> list[float]:
+    """How probably an answer by each of `RULES` is right; of equally frequent entities one is taken at random."""
+    counts = Counter(filter(is_entity, item.passage))
+    others = {word: count for word, count in counts.items() if word not in item.question}
+    found = []
+    for candidates in (dict.fromkeys(counts, 1), counts, others or counts):
+        most = max(candidates.values(), default=0)
+        best = [word for word, count in candidates.items() if count == most]
+        found.append(1 / len(best) if item.answer in best else 0.0)
+    return found

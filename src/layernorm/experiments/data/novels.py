@@ -1,0 +1,112 @@
+"""Plain books in a folder, as paragraphs, sentences and words."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import RunError, reason
+from ..runs.files import read_content
+
+_PLAIN = str.maketrans(
+    {"‘": "'", "’": "'", "`": "'", "´": "'", "“": '"', "”": '"', "‐": "-", "‑": "-", "…": "...", "\u00ad": None}
+)
+"""Signs that books print in several ways, as one."""
+
+_TITLES = "Mr|Mrs|Messrs|Dr|St|Rev|Hon|Capt|Col|Gen|Lieut|Esq|Prof|Sr|Jr|Mme|Mlle"
+"""Abbreviations whose point is part of the word and ends no sentence."""
+
+_END = re.compile(r"""(?<=[.!?"')\]])\s+(?=["'(\[]*[A-Z0-9])""")
+_NO_END = re.compile(rf"""(?:(?<![\w'])(?:{_TITLES}|[A-Z])\.|[^.!?"')\]]["')\]]*)\Z""")
+
+_WORD = re.compile(
+    rf"""(?-i:(?:{_TITLES})\.)
+      | \w+?(?=n't\b) | n't\b | '(?:s|m|d|re|ve|ll)\b    # contractions: do n't, it 's
+      | \d+(?:[.,]\d+)+
+      | \w+(?:-\w+?(?=n't\b) | -\w+ | '(?!(?:s|m|d|re|ve|ll)\b)\w+)*
+      | \.\.+ | --+ | [^\w\s]""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+_AUTHOR = re.compile(r"^Author:[ \t]*(\S.*)$", re.MULTILINE)
+
+_HEAD = 3000
+"""Characters at the start of a file in which a line `Author: NAME` is looked for."""
+
+
+@dataclass(frozen=True)
+class Novel:
+    """A book.
+
+    Attributes:
+        title: the file's name without its ending.
+        author: as a line `Author: NAME` at the start of the file names it, else what follows the last `_` of the title
+            (`ENG18480_Thackeray`); None if there is neither.
+        paragraphs: its text, with plain quotation marks and hyphens.
+        digest: SHA-256 of the file.
+    """
+
+    title: str
+    author: str | None
+    paragraphs: list[str]
+    digest: str
+
+
+def read_folder(folder: Path) -> list[Novel]:
+    """All books in a folder: its files `*.txt`, in the order of their names.
+
+    Raises:
+        RunError: there is none, or one cannot be read (`read`).
+    """
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.suffix == ".txt")
+    except OSError as error:
+        raise RunError(f"cannot read {folder}: {reason(error)}") from error
+    if not paths:
+        raise RunError(f"{folder} has no book: expected files that end in .txt")
+    return [read(path) for path in paths]
+
+
+def read(path: Path) -> Novel:
+    """A book from a file. Its paragraphs are apart by empty lines; where it has none, each line is a paragraph.
+
+    Raises:
+        RunError: the file cannot be read, is not UTF-8 or holds no text.
+    """
+    content = read_content(path)
+    try:
+        text = content.decode("utf-8-sig").replace("\r\n", "\n").translate(_PLAIN).strip()
+    except UnicodeDecodeError as error:
+        raise RunError(f"{path} is not UTF-8 text (byte {error.start})") from error
+    if not text or "\0" in text:
+        raise RunError(f"{path} {'is no text: it holds a zero byte' if text else 'is empty'}")
+    parts = re.split(r"\n\s*\n", text)
+    parts = text.split("\n") if len(parts) == 1 else parts
+    named = _AUTHOR.search(text[:_HEAD])
+    _, mark, after = path.stem.rpartition("_")
+    author = named.group(1).strip() if named else (after if mark and after else None)
+    paragraphs = [" ".join(part.split()) for part in parts]
+    digest = hashlib.sha256(content).hexdigest()
+    return Novel(path.stem, author, [paragraph for paragraph in paragraphs if paragraph], digest)
+
+
+def sentences(paragraph: str) -> list[str]:
+    """The sentences of a paragraph.
+
+    One ends at `.`, `!`, `?` or a closing quotation mark or bracket after one of them, where a capital letter or a
+    digit follows; not at an abbreviation (`Mr.`) or an initial.
+    """
+    found: list[str] = []
+    for part in _END.split(paragraph):
+        if found and _NO_END.search(found[-1]):
+            found[-1] += f" {part}"
+        else:
+            found.append(part)
+    return found
+
+
+def words(sentence: str) -> list[str]:
+    """The words and marks of a sentence, contractions apart as in the Penn Treebank: `do n't`, `it 's`."""
+    return _WORD.findall(sentence)

@@ -1,0 +1,255 @@
+"""Questions about passages as ids: read from `.question` files, and kept in one file with a fingerprint."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import RunError, reason
+from ..runs.files import read_content
+from . import cloze, source
+from .cnn import PLACEHOLDER, RULES, Question, cut, guesses, parse
+from .text import UNKNOWN, Sentences, Vocabulary
+
+FIRST_ENTITY = UNKNOWN + 1
+"""The id of `@entity0`. The other entities, the placeholder and the words follow, these by how frequent they are."""
+
+SPLITS = {"train": "training", "valid": "validation", "test": "test"}
+"""The folder of each split."""
+
+PACKED = "questions.safetensors"
+
+_CNN = (380_298, 3_924, 3_198)
+"""Questions of the published splits of CNN."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """M questions as ids.
+
+    Attributes:
+        passages, questions: their words.
+        answers: int64 `[M]`.
+    """
+
+    passages: Sentences
+    questions: Sentences
+    answers: Tensor
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    def first(self, count: int) -> Split:
+        """The first so many questions; all if that is 0 or more than there are."""
+        count = min(count, len(self)) or len(self)
+        passages, questions = (Sentences(part.ids, part.ends[: count + 1]) for part in (self.passages, self.questions))
+        return Split(passages, questions, self.answers[:count])
+
+    def limited(self, vocabulary: int) -> Split:
+        """The same with `UNKNOWN` in place of all ids from a number on."""
+        passages, questions = (
+            Sentences(torch.where(part.ids < vocabulary, part.ids, UNKNOWN), part.ends)
+            for part in (self.passages, self.questions)
+        )
+        return Split(passages, questions, self.answers)
+
+
+@dataclass(frozen=True)
+class Questions:
+    """A data set.
+
+    Attributes:
+        train, valid, test: the splits, their passages cut.
+        vocabulary: of the training split.
+        entities: how many of its first words are entities.
+        readable: for every validation question `passage` and `question` as lists of words, and `names` of entities.
+        facts: what records and reports tell about it.
+    """
+
+    train: Split
+    valid: Split
+    test: Split
+    vocabulary: Vocabulary
+    entities: int
+    readable: list[dict[str, Any]]
+    facts: dict[str, Any]
+
+
+def load(corpus: str, data: Path | None) -> Questions:
+    """The questions of a data set.
+
+    Args:
+        corpus: its name, of `CORPORA`.
+        data: the folder with its files or its packed file; None: wherever it is found.
+
+    Raises:
+        RunError: it is missing or damaged.
+    """
+    return _read(corpus, source.locate(CORPORA[corpus], data))
+
+
+@functools.lru_cache(maxsize=1)  # one command asks for every run
+def _read(corpus: str, folder: Path) -> Questions:
+    path = folder / PACKED
+    arrays = _unpacked(source.packed(CORPORA[corpus], folder), path)
+    about = json.loads(arrays["about"].tobytes())
+    splits = {split: _split(arrays, split) for split in SPLITS}
+    counts = {split: len(item) for split, item in splits.items()}
+    facts = {
+        "name": corpus,
+        "fingerprint": arrays["sha256"].tobytes().hex(),
+        "original": tuple(counts.values()) == _CNN,
+        "questions": counts,
+        "words": len(about["words"]),
+        "entities": about["entities"],
+        "answer lost by the cut": about["lost"],
+        "guesses": about["guesses"],
+        "folder": str(folder),
+    }
+    return Questions(
+        **splits,
+        vocabulary=Vocabulary(about["words"]),
+        entities=about["entities"],
+        readable=about["readable"],
+        facts=facts,
+    )
+
+
+def _split(arrays: dict[str, np.ndarray], split: str) -> Split:
+    def tensor(name: str) -> Tensor:
+        return torch.from_numpy(arrays[f"{split}.{name}"].astype(np.int64))
+
+    passages, questions = (Sentences(tensor(kind), tensor(f"{kind}.ends")) for kind in ("passages", "questions"))
+    return Split(passages, questions, tensor("answers"))
+
+
+# The packed form: arrays in one safetensors file, the SHA-256 of all others among them.
+
+
+@functools.lru_cache(maxsize=1)  # it is checked, then written
+def _packed(corpus: str, folder: Path) -> bytes:
+    from safetensors.numpy import save
+
+    whole = {split: _questions(CORPORA[corpus], folder, name) for split, name in SPLITS.items()}
+    questions = {split: [_cut(item) for item in items] for split, items in whole.items()}
+    entities, words = _words(questions)
+    vocabulary = Vocabulary(words)
+    arrays: dict[str, np.ndarray] = {}
+    for split, items in questions.items():
+        for kind, rows in (("passages", [item.passage for item in items]), ("questions", [i.question for i in items])):
+            sentences = Sentences.of([vocabulary.ids(row) for row in rows])
+            arrays[f"{split}.{kind}"] = sentences.ids.numpy().astype(np.int32)
+            arrays[f"{split}.{kind}.ends"] = sentences.ends.numpy()
+        arrays[f"{split}.answers"] = np.array(vocabulary.ids(item.answer for item in items), np.int32)
+    about = {
+        "words": words,
+        "entities": entities,
+        "lost": {split: sum(item.answer not in item.passage for item in items) for split, items in questions.items()},
+        "guesses": dict(
+            zip(RULES, np.mean([guesses(item) for item in questions["valid"]], axis=0).tolist(), strict=True)
+        ),
+        "readable": [
+            {"passage": item.passage, "question": item.question, "names": item.names} for item in questions["valid"]
+        ],
+    }
+    arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    return save({**arrays, "sha256": np.frombuffer(_digest(arrays), np.uint8)})
+
+
+def _unpacked(content: bytes, path: Path) -> dict[str, np.ndarray]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load as read
+
+    try:
+        arrays = read(content)
+        given = arrays["sha256"].tobytes()
+        whole = given == _digest({name: array for name, array in arrays.items() if name != "sha256"})
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise RunError(f"{path} is damaged or not a packed data set ({error}); {_ADVICE}") from error
+    if not whole:
+        raise RunError(f"{path} is damaged (its content does not match its SHA-256); {_ADVICE}")
+    return arrays
+
+
+_ADVICE = "layernorm data prepare makes the one in the cache anew"
+
+
+def _digest(arrays: Mapping[str, np.ndarray]) -> bytes:
+    digest = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
+        digest.update(array.tobytes())
+    return digest.digest()
+
+
+# The files.
+
+
+def _questions(corpus: source.Source, folder: Path, split: str) -> list[Question]:
+    """All questions of a split, in the order of the files' names."""
+    place = source.find_file(corpus, folder, split)
+    if place is None:
+        raise RunError(f"{folder} lacks {split}")
+    try:
+        paths = sorted(path for path in place.iterdir() if path.suffix == ".question")
+    except OSError as error:
+        raise RunError(f"cannot read {place}: {reason(error)}") from error
+    if not paths:
+        raise RunError(f"{place} has no .question file")
+    return [parse(read_content(path), path) for path in paths]
+
+
+def _cut(item: Question) -> Question:
+    return replace(item, sentences=cut(item.sentences, item.question))
+
+
+def _words(questions: Mapping[str, Sequence[Question]]) -> tuple[int, list[str]]:
+    """The number of entities, and the vocabulary: all entities, the placeholder, the training questions' words."""
+    named = {name for items in questions.values() for item in items for name in item.names}
+    entities = 1 + max(int(name.removeprefix("@entity")) for name in named)
+    first = [*(f"@entity{number}" for number in range(entities)), PLACEHOLDER]
+    special = {*named, PLACEHOLDER}
+    counted = Vocabulary.of(words for item in questions["train"] for words in (item.passage, item.question))
+    return entities, [*first, *(word for word in counted.words if word not in special)]
+
+
+def _corpus(name: str, summary: str, **more: Any) -> source.Source:
+    return source.Source(
+        name=name,
+        summary=summary,
+        url=None,
+        files=dict.fromkeys(SPLITS.values(), ""),
+        spellings=lambda folder: (folder, f"questions/{folder}", f"{name}/questions/{folder}"),
+        check=lambda folder: _read(name, folder).facts,
+        form="folders of .question files",
+        packed=PACKED,
+        pack=functools.partial(_packed, name),
+        **more,
+    )
+
+
+CNN = _corpus(
+    "cnn",
+    "387,420 questions about CNN's articles, as .question files",
+    terms="https://github.com/deepmind/rc-data tells how the questions of Hermann et al. (2015) are made",
+)
+
+BOOKS_CLOZE = _corpus(
+    "books-cloze",
+    "questions about passages of novels, made from plain books",
+    terms="it is made from a folder of plain books (.txt, UTF-8)",
+    made_from="plain books (.txt)",
+    make=cloze.make,
+)
+
+CORPORA = {item.name: item for item in (CNN, BOOKS_CLOZE)}
+"""The data sets of this form, by name."""

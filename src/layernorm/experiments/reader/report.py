@@ -1,0 +1,359 @@
+"""What the runs of experiment 6.2 show: Figure 2 again, the claim in numbers, one question read, our departures."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..data.cnn import RULES
+from ..errors import RunError
+from ..report import rates
+from ..report.bootstrap import paired
+from ..report.comparison import (
+    NORMS,
+    RATE,
+    Block,
+    Group,
+    compare,
+    low_to_high,
+    lowest_of_all,
+    pictures,
+    reaching,
+    speed,
+    view,
+)
+from ..report.page import Curve, Deviation, Figure, Panel, Picture, Report, Style, Table
+from ..report.variants import departures
+from ..report.verdicts import DECIDED, RATES, SEEDS, order, ruled, spread, too_little
+from ..runs.folder import Run
+from . import page
+from .network import Config
+
+CLAIM = (
+    "With layer normalization in its LSTMs the attentive reader trains faster and converges to a better validation "
+    "result than the baseline and than both variants with batch normalization; initial gains of 1.0 are significantly "
+    "better than 0.1 (section 6.2, Figure 2)."
+)
+
+PAPER = {"none": "50.3", "batch": "49.5", "batch-everywhere": "50.0"}
+"""The lowest validation errors behind the paper's Figure 2, in percent, on CNN's questions."""
+
+ERROR = "valid_error"
+
+OTHERS = ("none", "batch", "batch-everywhere", "layer-gain")
+"""What layer norm is claimed to be ahead of."""
+
+SHARES = (0.5, 0.75, 1.0)
+"""Of the way from the highest first error down to the lowest that all reach: the goals to which updates are counted."""
+
+_RULES = [Style("#9a9a9a", dashes) for dashes in ((0, (1, 3)), (0, (4, 3)), (0, (9, 2)))]
+
+
+def score(run: Run) -> float:
+    """What a run's learning rate is chosen by: the lowest validation error."""
+    return min(record[ERROR] for record in run.records)
+
+
+def report(runs: Sequence[Run]) -> Report:
+    """The report on runs of `reader`, finished or not."""
+    blocks, status = compare(_arms(runs), by="corpus", choose=score)
+    read = [_read(block) for block in blocks]
+    findings = [text for block in blocks for text in (*_findings(block), *rates.at_the_edge(block))]
+    return Report(
+        title="The attentive reader, Figure 2",
+        claim=CLAIM,
+        findings=ruled(findings),
+        status=[*status, *(note for _, notes in read for note in notes)],
+        figures=[figure for number, block in enumerate(blocks, 1) for figure in _figures(block, number, len(blocks))],
+        tables=[_results(blocks), _rules(blocks), _speed(blocks), _rates(blocks)],
+        deviations=_deviations(runs),
+        runs=runs,
+        pictures=[item for found, _ in read for item in found],
+    )
+
+
+def _arms(runs: Sequence[Run]) -> list[Run]:
+    """The runs with layer norm from other gains than 1 as a norm of their own, `layer-gain`."""
+    others = {run.config["gain_init"] for run in runs if run.config["norm"] == "layer"} - {1.0}
+    found = []
+    for run in runs:
+        config = dict(run.config)
+        gain = config["gain_init"]
+        if config["norm"] == "layer" and gain != 1.0:
+            config["norm"] = "layer-gain"
+        if config["norm"] != "layer-gain" or len(others) == 1:  # else the gains make variants of it
+            del config["gain_init"]
+        found.append(dataclasses.replace(run, config=config))
+    return found
+
+
+def _best(group: Group) -> list[float]:
+    """Each run's lowest validation error, in percent."""
+    return [100 * score(run) for run in group]
+
+
+def _best_at(run: Run) -> float:
+    """The update of the lowest validation error, the first of equals."""
+    errors = [record[ERROR] for record in run.records]
+    return run.records[errors.index(min(errors))]["update"]
+
+
+def _guessed(block: Block) -> dict[str, float]:
+    """The validation error of the rules that read nothing."""
+    run = next(iter(block.groups.values()))[0]
+    given = run.environment["data"].get("guesses", {})
+    return {rule: 1 - given[rule] for rule in RULES if rule in given}
+
+
+def _figures(block: Block, number: int, count: int) -> list[Figure]:
+    curves = block.curves(ERROR, x="update")
+    ends = [0.0, max(line.x[-1] for line in curves)]
+    lines = [
+        Curve(rule, style, ends, *([[error] * 2] * 3))
+        for (rule, error), style in zip(_guessed(block).items(), _RULES, strict=False)
+    ]
+    shown = [*curves, *lines]
+    limits = view(shown, 5, margin=0.01, floor=0.0)
+    caption = (
+        "Validation error, as in the paper's Figure 2, and the negative log-likelihood of the right answer, each norm "
+        "at its best learning rate. Lines: mean over seeds; bands: lowest to highest seed. Grey: answers that need no "
+        "reading, on the same passages, cut to four sentences. The axes leave out the highest values of the start."
+    )
+    suffix = "" if count == 1 else f"-{number}"
+    nll = block.curves("valid_nll", x="update")
+    panels = [
+        Panel(block.label, "update", "validation error", shown, percent=True, limits=limits),
+        Panel(block.label, "update", "validation NLL, nats", nll, limits=view(nll, 5, margin=0.1)),
+    ]
+    figures = [Figure(f"figure2{suffix}", caption, [panels])]
+    if any(len(found) > 1 for found in block.rates.values()):
+        caption = (
+            "The lowest validation error against the learning rate. Lines: mean over seeds; bands: lowest to highest "
+            "seed."
+        )
+        sensitivity = rates.panel(block, score, "lowest validation error", percent=True)
+        figures.append(Figure(f"rates{suffix}", caption, [[sensitivity]]))
+    return figures
+
+
+def _read(block: Block) -> tuple[list[Picture], list[str]]:
+    """A question as the baseline and layer norm read it, and a line for each that cannot be shown."""
+    groups = [(norm, [run for run in block.groups[norm] if run.done]) for norm in ("none", "layer") if block.has(norm)]
+    suffix = f"-{block.mark.strip('()')}" if block.mark else ""
+    return pictures(
+        groups,
+        lambda run, norm: [page.picture(run, f"question-{block.label.split()[0]}-{norm}{suffix}", NORMS[norm])],
+        "No question is shown",
+    )
+
+
+def _results(blocks: Sequence[Block]) -> Table:
+    rows = []
+    for block in blocks:
+        for norm, group in block.groups.items():
+            tested = [100 * run.result["test_error"] for run in group if "test_error" in run.result]
+            rows.append(
+                [
+                    block.label,
+                    NORMS[norm],
+                    f"{group[0].config[RATE]:g}",
+                    spread(_best(group), 1),
+                    spread(tested, 1) if tested else "-",
+                    low_to_high([run.records[0].get("first_gradient_norm", float("nan")) for run in group], ".3g"),
+                    str(len(group)),
+                ]
+            )
+    rows += [["cnn, paper", NORMS[norm], "8e-05", error, "-", "-", "-"] for norm, error in PAPER.items()]
+    return Table(
+        "Results",
+        ["corpus", "norm", "rate", "valid. error, %", "test error, %", "gradient", "seeds"],
+        rows,
+        "The lowest validation error, and the test error of the model kept there; mean over seeds (lowest to highest), "
+        "each norm at the learning rate with the lowest validation error. Gradient: its norm at update 0, lowest to "
+        "highest seed.",
+    )
+
+
+def _rules(blocks: Sequence[Block]) -> Table:
+    rows = [[block.label, rule, f"{100 * error:.1f}"] for block in blocks for rule, error in _guessed(block).items()]
+    note = "Validation error, in percent, of answers that need no reading; on the cut passages, ties decided at random."
+    return Table("Without reading", ["corpus", "answer", "valid. error, %"], rows, note)
+
+
+def _speed(blocks: Sequence[Block]) -> Table:
+    return speed(
+        blocks,
+        "corpus",
+        {
+            "best at": lambda block, norm: low_to_high([_best_at(run) for run in block.groups[norm]], ".0f"),
+            "to base's": lambda block, norm: block.to_best(norm, ERROR),
+            "time": lambda block, norm: block.to_best(norm, ERROR, "time"),
+        },
+        digits=1,
+        note="Best at: the update of the lowest validation error (lowest to highest seed). To base's: the updates "
+        "after which the mean error over seeds is at the baseline's lowest, interpolated between evaluations. Time: "
+        "these updates times the time of an update, as a share of the baseline's. Time of an update: the median "
+        "between two evaluations, of the fastest such stretch, since other work on the machine slows the rest.",
+    )
+
+
+def _rates(blocks: Sequence[Block]) -> Table:
+    return rates.table(blocks, "corpus", lambda run: 100 * score(run), "The lowest validation error, %", digits=1)
+
+
+def _findings(block: Block) -> list[str]:
+    others = [norm for norm in OTHERS if block.has("layer", norm)]
+    found = [text for other in others for text in _compared(block, other)]
+    return [*_reading(block), *found, *(_to_decide(block, others) if others else [])]
+
+
+def _reading(block: Block) -> list[str]:
+    """Which norms answer better than the best rule that reads nothing."""
+    guessed = _guessed(block)
+    if not guessed:
+        return []
+    rule = min(guessed, key=lambda name: guessed[name])
+    goal = 100 * guessed[rule]
+    reads = [NORMS[norm] for norm, group in block.groups.items() if max(_best(group)) < goal]
+    fails = [NORMS[norm] for norm in block.groups if NORMS[norm] not in reads]
+    parts = [
+        f"{', '.join(names)} {what}"
+        for names, what in ((reads, "with every seed"), (fails, "not with every seed"))
+        if names
+    ]
+    goal_text = f"the best answer without reading ({rule}, {goal:.1f} %)"
+    return [f"{block.label.capitalize()}: better than {goal_text}: {'; '.join(parts)}."]
+
+
+def _compared(block: Block, other: str) -> list[str]:
+    """Whether layer norm learns sooner and ends lower than another norm."""
+    groups = (block.groups["layer"], block.groups[other])
+    every = [run for group in groups for run in group]
+    lowest, highest = lowest_of_all(every, ERROR), min(run.records[0][ERROR] for run in every)
+    goals = [highest + share * (lowest - highest) for share in SHARES]
+    times = [reaching(goals, group, ERROR, "update", interpolated=True) for group in groups]
+    taken = [" / ".join(low_to_high(values, ".0f") for values in side) for side in times]
+    best = [_best(group) for group in groups]
+    names = NORMS["layer"], _named(block, other)
+    sooner = _few(block, other) or _unclear(block, other) or order(*times)
+    return [
+        f"{block.label.capitalize()}, lowest validation error: {names[0]} {spread(best[0], 1)} %, {names[1]} "
+        f"{spread(best[1], 1)} %: {_ends(block, other)}.{_over_questions(groups)}",
+        f"Updates to a validation error of {' / '.join(f'{100 * goal:.1f}' for goal in goals)} % (the last is the "
+        f"lowest that all reach; lowest to highest seed): {names[0]} {taken[0]}, {names[1]} {taken[1]}: {sooner}.",
+    ]
+
+
+def _ends(block: Block, other: str) -> str:
+    """The verdict on the lowest validation errors of layer norm and another norm."""
+    best = [[_best(block.groups[norm])] for norm in ("layer", other)]
+    return _few(block, other) or _unclear(block, other) or order(*best)
+
+
+def _named(block: Block, norm: str) -> str:
+    gain = block.groups[norm][0].path.name.partition("-layer-g")[2].partition("-")[0]
+    return f"layer norm with gain {gain}" if norm == "layer-gain" else NORMS[norm]
+
+
+def _few(block: Block, other: str) -> str | None:
+    """What layer norm and another norm lack for a verdict; None if it is nothing."""
+    groups = (block.groups["layer"], block.groups[other])
+    return too_little(*groups, unit="evaluation", rates=rates.fewest(block, "layer", other))
+
+
+def _unclear(block: Block, other: str) -> str | None:
+    """Why layer norm and another norm allow no verdict; None if they do."""
+    goal = 100 * min(_guessed(block).values(), default=1.0)
+    if all(max(_best(block.groups[norm])) >= goal for norm in ("layer", other)):
+        return "nothing is claimed, as neither answers better than a rule that reads nothing"
+    return None
+
+
+def _over_questions(groups: Sequence[Group]) -> str:
+    """What other test questions would change, as a sentence; nothing if a run has no test that can be read."""
+    try:
+        wrong = [[1 - run.tested()["right"].numpy().astype(np.float64) for run in group] for group in groups]
+    except (RunError, KeyError):
+        return ""
+    if len({item.shape for side in wrong for item in side}) > 1:
+        return ""
+    first, second = (100 * np.mean(side, axis=0) for side in wrong)
+    return f" Over other test questions the difference of the test errors is {paired(first, second).text(1)} points."
+
+
+def _to_decide(block: Block, others: Sequence[str]) -> list[str]:
+    """What would decide the comparisons that are open, in hours at the pace of these runs; nothing if none is."""
+    open_ones = [other for other in others if _ends(block, other) not in DECIDED]
+    if not open_ones:
+        return []
+    hours = 0.0
+    for norm in ("layer", *open_ones):
+        group = block.groups[norm]
+        pace = statistics.fmean(run.records[-1]["seconds"] / run.records[-1]["update"] for run in group)
+        hours += SEEDS * RATES * group[0].config["updates"] * pace / 3600
+    begun = f"Between layer norm and {', '.join(_named(block, other) for other in open_ones)} the lowest error would be"
+    each = f"{SEEDS} seeds at {RATES} learning rates each"
+    if any(_few(block, other) for other in open_ones):
+        return [f"{begun} decided by {each}: {hours:.1f} h at the pace of these runs."]
+    hours *= _whole(block.groups["layer"][0])
+    return [
+        f"{begun} decided by the whole protocol, if at all: {each}, about {hours:,.0f} h at the pace of these runs."
+    ]
+
+
+def _whole(run: Run) -> float:
+    """How many times the work of a run the whole protocol's is: updates, and the products of the LSTMs."""
+    config, protocol = run.config, Config()
+    ours = config["updates"] * config["batch_size"] * config["hidden"] * (config["hidden"] + config["words"])
+    theirs = protocol.updates * protocol.batch_size * protocol.hidden * (protocol.hidden + protocol.words)
+    return theirs / ours
+
+
+def _deviations(runs: Sequence[Run]) -> list[Deviation]:
+    data = runs[0].environment["data"]
+    found = [
+        Deviation(
+            "I",
+            "Passages are cut to the four sentences that share most words with the question, entities counted twice; "
+            "the rule of the original data was never published.",
+        ),
+        Deviation("I", "Every gate's block of a weight matrix is drawn by itself; the original code draws them alike."),
+        Deviation("S", "Batch norm's initial gains are 0.1, layer norm's 1.0 unless a row says otherwise."),
+        Deviation(
+            "I",
+            "Recurrent batch norm leaves rows that have ended out of its statistics, and batch norm everywhere leaves "
+            "padding out of those of the attention.",
+        ),
+        Deviation("I", "A batch holds passages of like length: pools of 50 batches are sorted by it."),
+    ]
+    if any(run.config["norm"].startswith("batch") for run in runs):
+        kinds = sorted({run.config["bn_eval"] for run in runs})
+        text = f"Batch norm is evaluated by the statistics of the {' or the '.join(kinds)}."
+        found.append(Deviation("S" if kinds == ["batch"] else "I", text))
+    if not data.get("original"):
+        count = data.get("questions", {})
+        text = (
+            f"{count.get('train', 0):,} training and {count.get('valid', 0):,} validation questions in place of CNN's."
+        )
+        found.append(Deviation("stand-in", text))
+    if any(run.config["corpus"] == "books-cloze" for run in runs):
+        found.append(
+            Deviation(
+                "stand-in",
+                "The questions are made from books: a sentence in which a name is missing, after 20 sentences that "
+                "have it; those whose answer the cut loses are left out. An author's books are in one split, and no "
+                "text has a name in it: no entity can be known from another split.",
+            )
+        )
+    protocol = {
+        name: getattr(Config(), name)
+        for name in ("updates", "batch_size", "words", "hidden", "vocabulary", "dropout", "clip", "evaluate_every")
+    }
+    used = sorted({run.config[RATE] for run in runs})
+    if used != [8e-5]:
+        text = f"Learning rates {', '.join(f'{rate:g}' for rate in used)}; the paper's protocol has 8e-05."
+        found.append(Deviation("I", text))
+    return found + departures(runs, protocol)
