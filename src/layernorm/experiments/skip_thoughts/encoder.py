@@ -17,7 +17,7 @@ from .network import SkipThoughts
 CHUNK = 512
 """Sentences that are encoded together."""
 
-NGRAMS, SIZES, FEATURES = "char_wb", (2, 5), 4096
+NGRAMS, SIZES, FEATURES = "char_wb", (2, 5), 2048
 """A word's features: its character n-grams of these sizes, its ends marked, hashed into so many columns."""
 
 PENALTY = 1.0

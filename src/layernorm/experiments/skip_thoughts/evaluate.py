@@ -30,7 +30,7 @@ def ask(run: Run, texts: Sequence[str], options: Options) -> list[str]:
     encoder, config, books, update = trained(run, options.data)
     data = Data(books, part(run, "sick", options.data, sick.load), part(run, "sentences", options.data, sentences.load))
     encode = encoders(encoder.model, config, data)[options.row]
-    found, _ = scores(encode, data, options.fast_eval, True)
+    found, _ = scores(encode, data, options.fast_eval)
     folds = "3 inner folds (--fast-eval)" if options.fast_eval else "10 inner folds"
     lines = [f"{options.row.replace('_', ' ')}, {config.norm}, update {update}; C by {folds}"]
     lines += [f"  SICK {name:<13} {found[f'sick_{name}']:.3f}" for name in ("pearson", "spearman", "mse")]

@@ -99,9 +99,10 @@ def task(config: Config, data: Data, accelerator: Accelerator) -> Task:
         assert isinstance(model, SkipThoughts)
         encoder = Encoder(model, data.books.vocabulary(config.vocabulary))
         update = int(optimizer.state[model.output.bias]["step"])
-        classify = update % (config.classify_every * config.evaluate_every) == 0 or update == config.updates
-        found, _ = scores(encoder.last_states, data, config.fast_eval, classify)
-        return {"valid_nll": held_out(model, rows, spread(data.books.triples("valid"), config.valid_triples)), **found}
+        metrics = {"valid_nll": held_out(model, rows, spread(data.books.triples("valid"), config.valid_triples))}
+        if update % (config.tasks_every * config.evaluate_every) == 0 or update == config.updates:
+            metrics |= scores(encoder.last_states, data, config.fast_eval)[0]
+        return metrics
 
     def test(model: nn.Module) -> tuple[dict[str, float], dict[str, Tensor]]:
         assert isinstance(model, SkipThoughts)
@@ -120,7 +121,7 @@ def task(config: Config, data: Data, accelerator: Accelerator) -> Task:
         loss=loss,
         evaluate=evaluate,
         seen=order.seen,
-        shown={"valid_nll": "valid. nats a word {:.2f}", "sick_pearson": "SICK r {:.3f}"},
+        shown={"sick_pearson": "SICK r {:.3f}", "valid_nll": "valid. nats a word {:.2f}"},
         before_step=clip,
         test=test,
     )
@@ -148,14 +149,11 @@ def held_out(model: SkipThoughts, rows: Sentences, middle: Tensor) -> float:
     return total / words
 
 
-def scores(encode: Encode, data: Data, fast: bool, classify: bool) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """The measures of SICK and, if asked for, of the classification tasks; of every test case one value."""
+def scores(encode: Encode, data: Data, fast: bool) -> tuple[dict[str, float], dict[str, Tensor]]:
+    """The measures of SICK and of the classification tasks, and of every test case one value."""
     metrics, errors = relatedness(encode, data.sick)
-    tensors = {"sick": errors}
-    if classify:
-        found, right = classification(encode, data.classified.sets, fast)
-        metrics, tensors = metrics | found, tensors | right
-    return metrics, tensors
+    found, right = classification(encode, data.classified.sets, fast)
+    return metrics | found, {"sick": errors, **right}
 
 
 ROWS = ("trained", "untrained", "bag", "random_bag")
@@ -175,7 +173,7 @@ def all_rows(model: SkipThoughts, config: Config, data: Data) -> tuple[dict[str,
     metrics: dict[str, float] = {}
     tensors: dict[str, Tensor] = {}
     for name, encode in encoders(model, config, data).items():
-        found, cases = scores(encode, data, config.fast_eval, True)
+        found, cases = scores(encode, data, config.fast_eval)
         metrics |= {f"{name}_{key}": value for key, value in found.items()}
         tensors = tensors or cases
     return metrics, tensors
@@ -195,15 +193,15 @@ EXPERIMENT = Experiment(
         "laptop": Preset(
             "700 updates with 400 units and 10,000 words; three seeds and three learning rates",
             Config(
-                updates=700, vocabulary=10_000, words=200, hidden=400, evaluate_every=100, classify_every=7,
+                updates=700, vocabulary=10_000, words=200, hidden=400, evaluate_every=100, tasks_every=4,
                 fast_eval=True, valid_triples=500,
             ),
             {"norm": _NORMS, "learning_rate": (2e-4, 6e-4, 2e-3), "seed": (0, 1, 2)},
         ),
         "smoke": Preset(
-            "20 updates with 8 units and 60 words",
+            "20 updates with 8 units and 30 words",
             Config(
-                updates=20, batch_size=8, vocabulary=60, words=6, hidden=8, evaluate_every=10, fast_eval=True,
+                updates=20, batch_size=8, vocabulary=30, words=6, hidden=8, evaluate_every=10, fast_eval=True,
                 valid_triples=0,
             ),
             {"norm": _NORMS, "learning_rate": (2e-3,), "seed": (0,)},

@@ -34,8 +34,8 @@ class Config:
     )
     clip: float = option(5.0, "the norm to which the whole gradient is cut", above=0)
     evaluate_every: int = option(50_000, "updates between evaluations", least=1)
-    classify_every: int = option(
-        1, "the classification tasks are part of every so many-th evaluation, and of the last", least=1
+    tasks_every: int = option(
+        1, "SICK and the classification tasks are part of every so many-th evaluation, and of the last", least=1
     )
     fast_eval: bool = option(False, "classification tasks: choose C by 3 inner folds instead of 10")
     valid_triples: int = option(2000, "triples of the validation books, evenly spread (0: all)", least=0)
@@ -82,8 +82,9 @@ class SkipThoughts(nn.Module):
 
     def _decoded(self, decoder: GRU, state: Tensor, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """A decoder's states at the real words, `[N, H]`, and these words, `[N]`."""
-        inputs = self.words(ids[:-1])
+        inputs = self.words(ids)
         inputs = torch.cat([inputs.new_zeros(1, *inputs.shape[1:]), inputs])  # word t is predicted from those before
+        inputs = inputs[: len(ids)]
         output, _ = decoder(inputs, state)
         real = torch.arange(len(ids), device=ids.device).unsqueeze(1) < lengths
         return output[real], ids[real]

@@ -276,7 +276,7 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
         Deviation(
             "stand-in",
             f"{held.get('train', 0)} books with {triples.get('train', 0):,} triples of sentences below 30 words in "
-            f"place of BookCorpus; {held.get('valid', 0)} and {held.get('test', 0)} books of other authors are held out.",
+            f"place of BookCorpus; {held.get('valid', 0)} and {held.get('test', 0)} books of other authors held out.",
         ),
         Deviation("S", "The loss is summed over words, sentences and both decoders; the gradient is cut to a norm."),
         Deviation(
