@@ -127,6 +127,7 @@ def test_the_held_out_loss_is_that_of_its_triples(data):
         # other batches, other order of summation in float32
         assert experiment.held_out(model, rows, middle) == pytest.approx(sum(alone) / words, rel=1e-5)
     assert experiment.spread(torch.arange(10), 4).tolist() == [0, 3, 6, 9]
+    assert experiment.spread(torch.arange(10), 11).tolist() == list(range(10))
     assert experiment.spread(torch.arange(10), 0).tolist() == list(range(10))
 
 
@@ -207,7 +208,6 @@ def test_sizes_that_do_not_fit_the_data_are_one_line(data, tmp_path, capsys):
     for option, value, text in [
         ("--batch-size", "100000", "training triples"),
         ("--vocabulary", "500", "words of the books"),
-        ("--valid-triples", "100000", "validation triples"),
     ]:
         command = ["run", "skip-thoughts", *SMALL, "--data", str(data), "--out", str(tmp_path / "o"), option, value]
         assert cli.main(command) == 2

@@ -76,7 +76,6 @@ def check(config: Config, data: Data) -> None:
     """
     check_most(config, "batch_size", data.facts["triples"]["train"], "training triples")
     check_most(config, "vocabulary", len(data.books.words) + 2, "words of the books")
-    check_most(config, "valid_triples", data.facts["triples"]["valid"], "validation triples")
 
 
 def task(config: Config, data: Data, accelerator: Accelerator) -> Task:
@@ -90,6 +89,8 @@ def task(config: Config, data: Data, accelerator: Accelerator) -> Task:
     model = build(config, config.vocabulary)
     kind = LegacyAdam if config.optimizer == "legacy_adam" else torch.optim.Adam
     optimizer = kind(model.parameters(), lr=config.learning_rate, fused=True)
+    valid, held = (spread(data.books.triples(split), config.held_out_triples) for split in ("valid", "test"))
+    last: dict[int, Scores] = {}  # the last evaluation, by its update: the test at the end needs the same
 
     def loss(model: nn.Module, update: int) -> Tensor:
         chosen, _ = order.share(update)
@@ -97,17 +98,23 @@ def task(config: Config, data: Data, accelerator: Accelerator) -> Task:
 
     def evaluate(model: nn.Module) -> dict[str, float]:
         assert isinstance(model, SkipThoughts)
-        encoder = Encoder(model, data.books.vocabulary(config.vocabulary))
         update = int(optimizer.state[model.output.bias]["step"])
-        metrics = {"valid_nll": held_out(model, rows, spread(data.books.triples("valid"), config.valid_triples))}
+        metrics = {"valid_nll": held_out(model, rows, valid)}
         if update % (config.tasks_every * config.evaluate_every) == 0 or update == config.updates:
-            metrics |= scores(encoder.last_states, data, config.fast_eval)[0]
+            encoder = Encoder(model, data.books.vocabulary(config.vocabulary))
+            last.clear()
+            last[update] = scores(encoder.last_states, data, config.fast_eval)
+            metrics |= last[update][0]
         return metrics
 
     def test(model: nn.Module) -> tuple[dict[str, float], dict[str, Tensor]]:
         assert isinstance(model, SkipThoughts)
-        metrics, tensors = all_rows(model, config, data)
-        return {"test_nll": held_out(model, rows, data.books.triples("test")), **metrics}, tensors
+        rest = encoders(model, config, data)
+        encode = rest.pop("trained")
+        trained, tensors = last.get(config.updates) or scores(encode, data, config.fast_eval)
+        found = {"trained": trained} | {name: scores(item, data, config.fast_eval)[0] for name, item in rest.items()}
+        metrics = {f"{row}_{name}": value for row, part in found.items() for name, value in part.items()}
+        return {"test_nll": held_out(model, rows, held), **metrics}, tensors
 
     def clip(model: nn.Module) -> None:
         nn.utils.clip_grad_norm_(model.parameters(), config.clip)
@@ -134,8 +141,8 @@ def triple(rows: Sentences, middle: Tensor, device: torch.device) -> tuple[Tenso
 
 
 def spread(items: Tensor, count: int) -> Tensor:
-    """So many of some items, evenly spread; 0: all."""
-    return items[torch.linspace(0, len(items) - 1, count).long()] if count else items
+    """So many of some items, evenly spread; 0, or more than there are: all."""
+    return items[torch.linspace(0, len(items) - 1, count).long()] if 0 < count < len(items) else items
 
 
 def held_out(model: SkipThoughts, rows: Sentences, middle: Tensor) -> float:
@@ -149,7 +156,11 @@ def held_out(model: SkipThoughts, rows: Sentences, middle: Tensor) -> float:
     return total / words
 
 
-def scores(encode: Encode, data: Data, fast: bool) -> tuple[dict[str, float], dict[str, Tensor]]:
+Scores = tuple[dict[str, float], dict[str, Tensor]]
+"""Measures, and of every test case one value."""
+
+
+def scores(encode: Encode, data: Data, fast: bool) -> Scores:
     """The measures of SICK and of the classification tasks, and of every test case one value."""
     metrics, errors = relatedness(encode, data.sick)
     found, right = classification(encode, data.classified.sets, fast)
@@ -168,17 +179,6 @@ def encoders(model: SkipThoughts, config: Config, data: Data) -> dict[str, Encod
     return dict(zip(ROWS, (trained.last_states, start.last_states, trained.bags, start.bags), strict=True))
 
 
-def all_rows(model: SkipThoughts, config: Config, data: Data) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """The measures of all `ROWS`, those after the first with the row's name before theirs; the first's test cases."""
-    metrics: dict[str, float] = {}
-    tensors: dict[str, Tensor] = {}
-    for name, encode in encoders(model, config, data).items():
-        found, cases = scores(encode, data, config.fast_eval)
-        metrics |= {f"{name}_{key}": value for key, value in found.items()}
-        tensors = tensors or cases
-    return metrics, tensors
-
-
 _NORMS = ("none", "layer")
 
 EXPERIMENT = Experiment(
@@ -194,7 +194,7 @@ EXPERIMENT = Experiment(
             "700 updates with 400 units and 10,000 words; three seeds and three learning rates",
             Config(
                 updates=700, vocabulary=10_000, words=200, hidden=400, evaluate_every=100, tasks_every=4,
-                fast_eval=True, valid_triples=500,
+                fast_eval=True, held_out_triples=1000,
             ),
             {"norm": _NORMS, "learning_rate": (2e-4, 6e-4, 2e-3), "seed": (0, 1, 2)},
         ),
@@ -202,7 +202,7 @@ EXPERIMENT = Experiment(
             "20 updates with 8 units and 30 words",
             Config(
                 updates=20, batch_size=8, vocabulary=30, words=6, hidden=8, evaluate_every=10, fast_eval=True,
-                valid_triples=0,
+                held_out_triples=0,
             ),
             {"norm": _NORMS, "learning_rate": (2e-3,), "seed": (0,)},
         ),

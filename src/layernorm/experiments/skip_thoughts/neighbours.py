@@ -32,7 +32,7 @@ def ask(run: Run, sentences: Sequence[str], options: Options) -> list[str]:
     encoder, _, books, _ = trained(run, options.data)
     lengths = books.ends.diff()
     numbers = ((books.split[books.book] == 0) & (lengths <= LONGEST)).nonzero().squeeze(1)
-    numbers = spread(numbers, min(options.among, len(numbers)))
+    numbers = spread(numbers, options.among)
     texts = list(dict.fromkeys(books.text(number) for number in numbers.tolist()))
     near = encoder.last_states(rows, False) @ encoder.last_states([text.split() for text in texts], False).T
     found = near.topk(min(options.count, len(texts)))

@@ -38,7 +38,9 @@ class Config:
         1, "SICK and the classification tasks are part of every so many-th evaluation, and of the last", least=1
     )
     fast_eval: bool = option(False, "classification tasks: choose C by 3 inner folds instead of 10")
-    valid_triples: int = option(2000, "triples of the validation books, evenly spread (0: all)", least=0)
+    held_out_triples: int = option(
+        2000, "triples of the validation books, and of the test books, evenly spread (0: all)", least=0
+    )
 
     def __post_init__(self) -> None:
         check_ranges(self)
