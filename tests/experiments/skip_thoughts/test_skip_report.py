@@ -60,15 +60,15 @@ def grid(tmp_path):
 
 def test_the_tables(grid):
     sick, classes, speed, rates = report_of(grid).tables
-    assert sick.rows[0] == ["baseline", "0.690 (0.680-0.700)", "0.640", "0.310", "5.260 (5.250-5.270)", "3"]
-    assert sick.rows[1][:2] == ["layer norm", "0.740 (0.730-0.750)"]
-    assert [row[0] for row in sick.rows[2:8]] == [
-        f"{norm}, {row}" for row in ("untrained", "bag of words", "random bag") for norm in ("baseline", "layer norm")
+    assert sick.rows[0] == ["400", "baseline", "0.690 (0.680-0.700)", "0.640", "0.310", "5.260", "3"]
+    assert sick.rows[1][:3] == ["400", "layer norm", "0.740 (0.730-0.750)"]
+    assert [row[1] for row in sick.rows[2:8]] == [
+        f"{norm}, {row}" for row in ("untrained", "bag", "random bag") for norm in ("baseline", "layer norm")
     ]
-    assert sick.rows[7][1:] == ["0.650 (0.650-0.650)", "0.600", "0.350", "-", "3"]
-    assert sick.rows[-2] == ["layer norm (paper)", ".854", ".785", ".277", "-", "-"]
-    assert classes.rows[1] == ["layer norm", "72.0", "73.0", "74.0", "75.0", "73.5 (73.5-73.5)", "3"]
-    assert classes.rows[-1][1:6] == ["79.4", "83.1", "93.7", "89.3", "86.4"]
+    assert sick.rows[7][2:] == ["0.650 (0.650-0.650)", "0.600", "0.350", "-", "3"]
+    assert sick.rows[-2] == ["2400", "layer norm, paper", ".854", ".785", ".277", "-", "-"]
+    assert classes.rows[1] == ["400", "layer norm", "72.0", "73.0", "74.0", "75.0", "73.5 (73.5-73.5)", "3"]
+    assert classes.rows[-1][2:7] == ["79.4", "83.1", "93.7", "89.3", "86.4"]
     assert "3 (--fast-eval) inner folds" in classes.note
     # the baseline's mean is 5.01 at update 400; layer norm's goes from 5.11 at 200 to 4.91 at 300
     assert speed.rows[0] == ["400", "baseline", "0.0006", "400", "1.00", "1000", "1.00"]
@@ -116,8 +116,8 @@ def test_unfinished_runs_and_damaged_tests(grid, tmp_path):
     write(tmp_path / "open", "none", 2e-4, 0, [6.0], done=False)
     report = report_of(tmp_path / "open")
     assert report.findings == []
-    assert [row[0] for row in report.tables[0].rows] == [
-        "original (paper)", "baseline (paper)", "layer norm (paper)", "layer norm, 1.7M updates (paper)"
+    assert [row[1] for row in report.tables[0].rows] == [
+        "original, paper", "baseline, paper", "layer norm, paper", "layer norm, 1.7M, paper"
     ]  # fmt: skip
     assert report.figures[0].rows[0][0].curves == []
 

@@ -186,7 +186,7 @@ EXPERIMENT = Experiment(
     summary="skip-thoughts (6.3, Table 3, Figure 3): layer norm in the encoder and the decoders against none",
     examples=(
         "layernorm run skip-thoughts --data ~/text",
-        "layernorm run skip-thoughts --preset paper --norm none layer --learning-rate 0.0002",
+        "layernorm run skip-thoughts --preset paper --data ~/text --fast-eval",
         "layernorm encode RUN sentences.txt --out vectors.npy",
     ),
     presets={

@@ -26,16 +26,16 @@ CLAIM = (
 
 PAPER = {
     # model: r, rho, MSE, then MR, CR, SUBJ, MPQA
-    "original (paper)": (".848", ".778", ".287", "75.5", "79.3", "92.1", "86.9"),
-    "baseline (paper)": (".842", ".767", ".298", "77.3", "81.8", "92.6", "87.9"),
-    "layer norm (paper)": (".854", ".785", ".277", "79.5", "82.6", "93.4", "89.0"),
-    "layer norm, 1.7M updates (paper)": (".858", ".788", ".270", "79.4", "83.1", "93.7", "89.3"),
+    "original, paper": (".848", ".778", ".287", "75.5", "79.3", "92.1", "86.9"),
+    "baseline, paper": (".842", ".767", ".298", "77.3", "81.8", "92.6", "87.9"),
+    "layer norm, paper": (".854", ".785", ".277", "79.5", "82.6", "93.4", "89.0"),
+    "layer norm, 1.7M, paper": (".858", ".788", ".270", "79.4", "83.1", "93.7", "89.3"),
 }
 """The paper's Table 3, on BookCorpus."""
 
 SICK = {"sick_pearson": "SICK, Pearson's r", "sick_spearman": "SICK, Spearman's rho", "sick_mse": "SICK, MSE"}
 
-ROWS = {"trained": "", "untrained": ", untrained", "bag": ", bag of words", "random_bag": ", random bag"}
+ROWS = {"trained": "", "untrained": ", untrained", "bag": ", bag", "random_bag": ", random bag"}
 """What a finished run evaluates, and how a table's row says it after the norm's name."""
 
 NLL = "valid_nll"
@@ -109,53 +109,53 @@ def _curves(block: Block, metric: str) -> list[Curve]:
 
 def _relatedness(blocks: Sequence[Block]) -> Table:
     rows = []
-    for label, group, row in _rows(blocks):
+    for head, group, row in _rows(blocks):
         values = {metric: [run.result[f"{row}_{metric}"] for run in group] for metric in SICK}
-        nll = spread([run.result["test_nll"] for run in group], 3) if row == "trained" else "-"
+        nll = f"{statistics.fmean(run.result['test_nll'] for run in group):.3f}" if row == "trained" else "-"
         means = [f"{statistics.fmean(values[metric]):.3f}" for metric in ("sick_spearman", "sick_mse")]
-        rows.append([label, spread(values["sick_pearson"], 3), *means, nll, str(len(group))])
-    rows += [[model, *values[:3], "-", "-"] for model, values in PAPER.items()]
+        rows.append([*head, spread(values["sick_pearson"], 3), *means, nll, str(len(group))])
+    rows += [["2400", model, *values[:3], "-", "-"] for model, values in PAPER.items()]
     return Table(
         "Table 3: SICK",
-        ["model", "r", "rho", "MSE", "test NLL", "seeds"],
+        ["units", "model", "r", "rho", "MSE", "test NLL", "seeds"],
         rows,
-        "After the last update, each norm at its best learning rate: Pearson's r and the test NLL with the lowest and "
-        "highest seed, means of the others. Untrained: the encoder before the first update. Bag of words: the mean of "
-        "the trained embeddings; random bag: of those before the first update; both layer-normalised in layer norm's "
-        "rows. Test NLL: nats a word in the test books. The paper's rows are of an encoder trained on BookCorpus: "
-        "compare the direction.",
+        "After the last update, each norm at its best learning rate: Pearson's r with its lowest and highest seed, "
+        "means of the others. Untrained: the encoder before the first update. Bag: the mean of the trained embeddings; "
+        "random bag: of those before the first update; both layer-normalised in layer norm's rows. Test NLL: nats a "
+        "word in the test books. 1.7M: so many updates. The paper's encoders are trained on BookCorpus: compare the "
+        "direction.",
     )
 
 
 def _classification(blocks: Sequence[Block]) -> Table:
     rows = []
-    for label, group, row in _rows(blocks):
+    for head, group, row in _rows(blocks):
         means = [f"{statistics.fmean(run.result[f'{row}_{metric}'] for run in group):.1f}" for metric in FILES]
-        rows.append([label, *means, spread([_mean_accuracy(run, row) for run in group], 1), str(len(group))])
+        rows.append([*head, *means, spread([_mean_accuracy(run, row) for run in group], 1), str(len(group))])
     rows += [
-        [model, *values[3:], f"{statistics.fmean(map(float, values[3:])):.1f}", "-"] for model, values in PAPER.items()
+        ["2400", model, *values[3:], f"{statistics.fmean(map(float, values[3:])):.1f}", "-"]
+        for model, values in PAPER.items()
     ]
     fast = {run.config["fast_eval"] for block in blocks for group in block.groups.values() for run in group}
     folds = " or ".join("3 (--fast-eval)" if quick else "10" for quick in sorted(fast))
     return Table(
         "Table 3: classification",
-        ["model", *(metric.upper() for metric in FILES), "mean", "seeds"],
+        ["units", "model", *(metric.upper() for metric in FILES), "mean", "seeds"],
         rows,
         f"Accuracy in percent, means over seeds; the mean of the four with its lowest and highest seed. C was chosen "
         f"by {folds} inner folds. Rows as above.",
     )
 
 
-def _rows(blocks: Sequence[Block]) -> list[tuple[str, Group, str]]:
-    """The rows of both tables: label, the runs that are finished and tested, and which of `ROWS`."""
+def _rows(blocks: Sequence[Block]) -> list[tuple[list[str], Group, str]]:
+    """The rows of both tables: first cells, the runs that are finished and tested, and which of `ROWS`."""
     found = []
     for row, text in ROWS.items():
         for block in blocks:
             for norm, group in block.groups.items():
                 done = _tested(group)
-                label = f"{block.label} " if len(blocks) > 1 else ""
                 if done:
-                    found.append((f"{label}{NORMS[norm]}{text}", done, row))
+                    found.append(([block.label, f"{NORMS[norm]}{text}"], done, row))
     return found
 
 
