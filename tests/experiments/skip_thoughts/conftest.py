@@ -12,9 +12,9 @@ def _quick(monkeypatch, tmp_path):
     for module in (books, sick, sentences):
         module._read.cache_clear()
     experiment._load.cache_clear()
-    monkeypatch.setattr(evaluation, "PENALTIES", (1.0, 16.0))
-    monkeypatch.setattr(evaluation, "FOLDS", 3)
-    monkeypatch.setattr(evaluation, "BLOCKS", 3)
+    monkeypatch.setattr(evaluation, "PENALTIES", (1.0,))
+    monkeypatch.setattr(evaluation, "FOLDS", 2)
+    monkeypatch.setattr(evaluation, "BLOCKS", 1)
     monkeypatch.setattr(encoder, "FEATURES", 64)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("LAYERNORM_DATA", raising=False)

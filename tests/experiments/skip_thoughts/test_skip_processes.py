@@ -16,7 +16,7 @@ QUICK = """
 import sys
 from layernorm import cli
 from layernorm.experiments.skip_thoughts import evaluation
-evaluation.PENALTIES, evaluation.FOLDS, evaluation.BLOCKS = (1.0,), 2, 2
+evaluation.PENALTIES, evaluation.FOLDS, evaluation.BLOCKS = (1.0,), 2, 1
 sys.exit(cli.main(sys.argv[1:]))
 """
 

@@ -33,9 +33,9 @@ def finished(tmp_path_factory, data):
     out = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(out / "cache"))
-        patch.setattr(evaluation, "PENALTIES", (1.0, 16.0))
-        patch.setattr(evaluation, "FOLDS", 3)
-        patch.setattr(evaluation, "BLOCKS", 3)
+        patch.setattr(evaluation, "PENALTIES", (1.0,))
+        patch.setattr(evaluation, "FOLDS", 2)
+        patch.setattr(evaluation, "BLOCKS", 1)
         patch.setattr(experiment.Encoder, "_expansion", lambda self, words: torch.zeros(len(words), 6))
         command = ["run", "skip-thoughts", *SMALL, "--data", str(data), "--out", str(out / "runs")]
         assert cli.main([*command, "--norm", "none", "layer"]) == 0

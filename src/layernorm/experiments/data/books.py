@@ -216,7 +216,7 @@ def _check(folder: Path) -> dict[str, Any]:
 
 BOOKS = source.Source(
     name="books",
-    summary="plain books, in place of BookCorpus: any files *.txt, one paragraph a line",
+    summary="plain books, any files *.txt, in place of BookCorpus",
     url=None,
     files={"*.txt": ""},
     spellings=lambda name: (name,),
