@@ -187,12 +187,13 @@ def _data_sets() -> str:
     """Every data set with the files that it needs, for the help."""
     from .experiments.data import catalogue
 
-    lines = ["data sets:"]
-    lines += [_wrapped(f"  {name:<15} {about}", " " * 18) for name, about in catalogue.EMBEDDED.items()]
+    lines, width = ["data sets:"], catalogue.WIDTH
+    indent = " " * (width + 3)
+    lines += [_wrapped(f"  {name:<{width}} {about}", indent) for name, about in catalogue.EMBEDDED.items()]
     for source in catalogue.SOURCES.values():
-        lines.append(f"  {source.name:<15} {source.summary}")
-        lines.append(f"{'':18}needs these, {source.form}:")
-        lines += [f"{'':18}{name}" for name in source.files]
+        lines.append(_wrapped(f"  {source.name:<{width}} {source.summary}", indent))
+        lines.append(f"{indent}needs these, {source.form}:")
+        lines += [f"{indent}{name}" for name in source.files]
     return "\n".join(lines)
 
 

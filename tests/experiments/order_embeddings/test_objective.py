@@ -1,6 +1,8 @@
 """Both losses against slow loops in float64, and ranks on matrices that one can sort by hand."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -124,3 +126,21 @@ def test_recalls():
         "found_median_rank": 5.0,  # the median 4.5 is cut to 4, and ranks count from 1
     }
     assert math.isclose(recalls(torch.tensor([0]), "one")["one_mean_rank"], 1.0)
+
+
+MEMORY = """
+import resource, sys, torch
+from layernorm.experiments.order_embeddings.objective import penalties
+torch.set_num_threads(1)
+sentences, images = torch.rand(4000, 64), torch.rand(1000, 64)
+unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+penalties(sentences, images, "order")
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit - before)
+"""
+
+
+def test_the_penalties_of_many_pairs_take_little_memory():
+    """The result has 16 MB, the differences of all pairs would have 1 GB: the parts must not lie side by side."""
+    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 100e6

@@ -103,9 +103,9 @@ def test_the_table(sweep):
     table = rates.table(found, "batch", score, "validation error")
     assert table.columns == ["batch", "norm", "0.001", "0.01", "0.1"]
     assert table.rows == [
-        ["", "baseline", "0.70 (0.60-0.80)", "0.40 (0.40-0.40) *", "0.60 (0.20-1.00)"],
-        ["", "layer norm", "0.80 (0.80-0.80)", "0.60 (0.60-0.60)", "0.30 (0.20-0.40) *"],
-        ["", "RMS norm", "-", "0.40 (0.20-0.60) *", "-"],
+        ["", "baseline", "0.70 (0.60-0.80)", "* 0.40 (0.40-0.40)", "0.60 (0.20-1.00)"],
+        ["", "layer norm", "0.80 (0.80-0.80)", "0.60 (0.60-0.60)", "* 0.30 (0.20-0.40)"],
+        ["", "RMS norm", "-", "* 0.40 (0.20-0.60)", "-"],
     ]
     assert table.note.startswith("validation error, mean over seeds (lowest to highest), by learning rate.")
 
@@ -113,7 +113,7 @@ def test_the_table(sweep):
 def test_a_score_that_is_minus_what_is_shown(sweep):
     found, _ = blocks(sweep, accuracy)
     table = rates.table(found, "batch", accuracy, "accuracy", digits=2, negated=True)
-    assert table.rows[1][2:] == ["0.60 (0.60-0.60)", "0.70 (0.70-0.70)", "0.85 (0.80-0.90) *"]
+    assert table.rows[1][2:] == ["0.60 (0.60-0.60)", "0.70 (0.70-0.70)", "* 0.85 (0.80-0.90)"]
     panel = rates.panel(found[0], accuracy, "accuracy", negated=True, percent=True)
     assert panel.curves[1].mean == pytest.approx([0.6, 0.7, 0.85])
     assert panel.percent
@@ -215,8 +215,8 @@ def test_a_rate_at_which_a_run_diverged_is_not_chosen(partly_lost):
 def test_the_table_and_the_panel_of_diverged_runs(partly_lost):
     (block,), _ = blocks(partly_lost)
     assert rates.table([block], "batch", score, "error").rows == [
-        ["", "baseline", "0.80 (0.80-0.80)", "0.60 (0.60-0.60) *", "1 of 2 diverged"],
-        ["", "layer norm", "0.80 (0.80-0.80) *", "1 of 2 diverged", "diverged"],
+        ["", "baseline", "0.80 (0.80-0.80)", "* 0.60 (0.60-0.60)", "1 of 2 diverged"],
+        ["", "layer norm", "* 0.80 (0.80-0.80)", "1 of 2 diverged", "diverged"],
     ]
     panel = rates.panel(block, score, "error")
     assert [curve.x for curve in panel.curves] == [[0.001, 0.01], [0.001]]
@@ -236,8 +236,8 @@ def test_where_all_rates_diverge_the_one_with_the_fewest_losses_is_shown(tmp_pat
     assert [run.config["learning_rate"] for run in block.groups["layer"]] == [0.1, 0.1]
     assert len(block.curve("layer", "test_error").mean) == 1, "to the shortest seed's end"
     assert rates.table([block], "", score, "error").rows == [
-        ["", "layer norm", "diverged", "1 of 2 diverged *", "diverged"],
-        ["", "RMS norm", "diverged *", "diverged", "-"],
+        ["", "layer norm", "diverged", "* 1 of 2 diverged", "diverged"],
+        ["", "RMS norm", "* diverged", "diverged", "-"],
     ]
     assert rates.at_the_edge(block) == []
 

@@ -14,7 +14,7 @@ from ..report.bootstrap import paired
 from ..report.comparison import NORMS, RATE, Block, compare, low_to_high, lowest_of_all, reaching, speed, view
 from ..report.page import Deviation, Figure, Panel, Report, Table
 from ..report.variants import departures
-from ..report.verdicts import RATES, RULE, SEEDS, order, spread, too_little
+from ..report.verdicts import RULE, order, spread, to_decide, too_little
 from ..runs.folder import Run
 from . import units
 from .units import Tested
@@ -33,8 +33,6 @@ GOALS = (2.0, 1.8, 1.6, 1.4, 1.2, 1.0, 0.8, 0.6, 0.4, 0.2, 0.1, 0.05, 0.02, 0.01
 
 PROTOCOL = {"epochs": 200, "width": 96, "train_cases": 0, "batch_size": 100, "dropout": 0.5, "noise": 0.15}
 """What the options are in the `paper` preset, 0 where it uses all there are."""
-
-DECIDED = ("as the paper claims", "against the paper's claim")
 
 PAIRS = (("layer", "none"), ("batch", "layer"))
 """(the norm that the paper claims is ahead, the other)."""
@@ -131,20 +129,20 @@ def _results(blocks: Sequence[Block]) -> Table:
     rows = []
     for block in blocks:
         for norm, group in block.groups.items():
-            test = [100 * _test_error(run) for run in group]
-            valid = [100 * _score(run) for run in group]
-            loss = spread([_train_loss(run) for run in group], 3)
+            test = spread([100 * _test_error(run) for run in group], 1)
+            valid, loss = (statistics.fmean(map(value, group)) for value in (_score, _train_loss))
             start = low_to_high([run.records[0]["first_gradient_norm"] for run in group], ".2f")
-            about = [f"{group[0].config[RATE]:g}", spread(test), spread(valid), loss, start]
+            about = [f"{group[0].config[RATE]:g}", test, f"{100 * valid:.1f}", f"{loss:.2f}", start]
             rows.append([block.label, NORMS[norm], *about, str(len(group)), block.epochs(norm)])
     rows += [["96 [R]", NORMS[norm], "-", error, "-", "-", "-", "-", "200"] for norm, error in REPRODUCTION.items()]
     return Table(
         "Results",
-        ["width", "norm", "rate", "test error, %", "valid. error, %", "train loss", "gradient", "seeds", "epochs"],
+        ["width", "norm", "rate", "test error, %", "valid.", "loss", "gradient", "seeds", "epochs"],
         rows,
-        "After the last epoch, mean over seeds (lowest to highest), each norm at the learning rate with the lowest "
-        "validation error. Test error of finished runs: over all test images. Gradient: its norm at update 0, lowest "
-        "to highest seed. [R]: a third party's reproduction with the whole network and data set.",
+        "After the last epoch, each norm at the learning rate with the lowest validation error. Test error: of "
+        "finished runs over all test images; mean over seeds (lowest to highest). Valid.: the validation error in "
+        "percent; loss: of training, in nats; means. Gradient: its norm at update 0, lowest to highest seed. [R]: a "
+        "third party's reproduction with the whole network and data set.",
     )
 
 
@@ -198,10 +196,8 @@ def _compared(block: Block, ahead: str, other: str, tested: Mapping[str, Tested]
         f"Width {block.label}, test error: {names[0]} {spread(errors[0])} %, {names[1]} {spread(errors[1])} %: {ends}."
         f"{_interval(groups, tested)}",
     ]
-    undecided = [
-        what for what, verdict in (("the speed", learning), ("the test error", ends)) if verdict not in DECIDED
-    ]
-    return [*found, *([_to_decide(" and ".join(undecided), names, every, none)] if undecided else [])]
+    verdicts = {"the speed": learning, "the test error": ends}
+    return [*found, *to_decide(" and ".join(names), verdicts, every, none, _whole(every[0]))]
 
 
 def _interval(groups: Sequence[Sequence[Run]], tested: Mapping[str, Tested]) -> str:
@@ -214,20 +210,11 @@ def _interval(groups: Sequence[Sequence[Run]], tested: Mapping[str, Tested]) -> 
     return f" Difference, over resampled test images, of these seeds: {paired(first, second).text()} percentage points."
 
 
-def _to_decide(what: str, names: tuple[str, str], runs: Sequence[Run], too_few: str | None) -> str:
-    """What would decide a comparison, in hours at the pace of these runs."""
-    config = runs[0].config
-    updates = statistics.fmean(run.records[-1]["seconds"] / run.records[-1]["epoch"] for run in runs)
-    hours = 2 * SEEDS * RATES * config["epochs"] * updates / 3600
-    begun = f"Between {names[0]} and {names[1]} {what} would be decided by"
-    if too_few:
-        return f"{begun} {SEEDS} seeds at {RATES} learning rates each: {hours:.1f} h at the pace of these runs."
-    cases = runs[0].records[-1]["examples"] / runs[0].records[-1]["epoch"]
-    hours *= PROTOCOL["epochs"] / config["epochs"] * 45_000 / cases * (PROTOCOL["width"] / config["width"]) ** 2
-    return (
-        f"{begun} the whole protocol, if at all: {SEEDS} seeds at {RATES} learning rates each, about {hours:.2g} h at "
-        "the pace of these runs, which is a GPU's work."
-    )
+def _whole(run: Run) -> float:
+    """How many times the work of a run the whole protocol's is: epochs, images, and channels in and out."""
+    cases = run.records[-1]["examples"] / run.records[-1]["epoch"]
+    wider = PROTOCOL["width"] / run.config["width"]
+    return PROTOCOL["epochs"] / run.config["epochs"] * 45_000 / cases * wider**2
 
 
 def _deviations(runs: Sequence[Run]) -> list[Deviation]:
@@ -256,8 +243,9 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
         ),
         Deviation(
             "I",
-            "Weights start from N(0, 2 / (1.01 fan-in)), biases at 0, alike for every norm. Salimans and Kingma set "
-            "scales and biases from the first batch.",
+            "Weights start from N(0, 2 / (1.01 fan-in)), biases at 0, alike for every norm. These are He's weights, "
+            "made for networks without a norm: they help the baseline most. Salimans and Kingma set scales and biases "
+            "from the first batch.",
         ),
         Deviation("I", "Pixels are scaled to -1..1. Salimans and Kingma whiten the images (ZCA)."),
         Deviation("I", "Adam's first coefficient stays 0.9; Salimans and Kingma lower it to 0.5 in the second half."),

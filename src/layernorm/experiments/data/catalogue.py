@@ -25,15 +25,19 @@ EMBEDDED = {"digits": digits.SUMMARY}
 """Data sets that need no files, with a line about each."""
 
 
+WIDTH = max(map(len, (*SOURCES, *EMBEDDED)))
+"""Of the longest name."""
+
+
 def listing() -> list[str]:
     """Lines of at most 80 columns: what each data set is, and where it is found here or why it is not."""
     lines = []
     for name, summary in EMBEDDED.items():
-        lines += _wrapped(f"{name:<15} {summary}", " " * 16)
+        lines += _wrapped(f"{name:<{WIDTH}} {summary}", " " * (WIDTH + 1))
     for source in SOURCES.values():
-        lines.append(f"{source.name:<15} {source.summary}")
+        lines += _wrapped(f"{source.name:<{WIDTH}} {source.summary}", " " * (WIDTH + 1))
         for text in _state(source):
-            lines += _wrapped(" " * 16 + text, " " * 18)
+            lines += _wrapped(" " * (WIDTH + 1) + text, " " * (WIDTH + 3))
     return lines
 
 

@@ -147,7 +147,7 @@ def _check(folder: Path) -> dict[str, Any]:
 
 CIFAR10 = source.Source(
     name="cifar10",
-    summary="60,000 colour pictures of 32 x 32 pixels in 10 classes (170 MB)",
+    summary="60,000 pictures of 32 x 32 pixels in 10 classes (170 MB)",
     url="https://www.cs.toronto.edu/~kriz/",
     files={ARCHIVE: _SHA256},
     # the archive, or what it holds, with its folder or without

@@ -145,7 +145,7 @@ EXPERIMENT = Experiment(
     examples=(
         "layernorm run order-embeddings --data ~/flickr8k",
         "layernorm run order-embeddings --preset paper --similarity order cosine",
-        'layernorm search runs/order-embeddings/order-embeddings-order-layer-lr0.001-s0 "a dog runs"',
+        'layernorm search RUN "a dog runs"',
     ),
     presets={
         "laptop": Preset(

@@ -18,8 +18,11 @@ class _OrderPenalty(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, sentences: Tensor, images: Tensor) -> Tensor:
         ctx.save_for_backward(sentences, images)
-        rows = [part.square_().sum(-1) for _, part in _excess(sentences, images)]
-        return torch.cat(rows) if rows else sentences.new_zeros(0, len(images))
+        # made at once: small pieces kept between large ones that are freed would grow the heap by a large one each
+        penalty = sentences.new_empty(len(sentences), len(images))
+        for rows, excess in _excess(sentences, images):
+            torch.sum(excess.square_(), -1, out=penalty[rows])
+        return penalty
 
     @staticmethod
     @once_differentiable
@@ -34,11 +37,13 @@ class _OrderPenalty(torch.autograd.Function):
 
 
 def _excess(sentences: Tensor, images: Tensor) -> Any:
-    """max(0, s - v) for all pairs: slices of the sentences, each with its part `[rows, V, D]`."""
+    """max(0, s - v) for all pairs: slices of the sentences, each with its part `[rows, V, D]` in one memory."""
     step = max(1, ELEMENTS // max(1, images.numel()))
+    memory = sentences.new_empty(min(step, len(sentences)), *images.shape)
     for start in range(0, len(sentences), step):
         rows = slice(start, start + step)
-        yield rows, (sentences[rows].unsqueeze(1) - images).clamp_(min=0)
+        part = sentences[rows].unsqueeze(1)
+        yield rows, torch.sub(part, images, out=memory[: len(part)]).clamp_(min=0)
 
 
 def penalties(sentences: Tensor, images: Tensor, similarity: str) -> Tensor:

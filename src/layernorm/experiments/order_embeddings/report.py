@@ -14,7 +14,7 @@ from ..report.bootstrap import paired
 from ..report.comparison import NORMS, RATE, Block, Group, compare, low_to_high, reaching, speed
 from ..report.page import Deviation, Figure, Panel, Report, Table
 from ..report.variants import departures
-from ..report.verdicts import order, ruled, spread, too_little
+from ..report.verdicts import order, ruled, spread, to_decide, too_little
 from ..runs.folder import Run
 from .network import MARGINS, Config
 
@@ -49,7 +49,7 @@ def score(run: Run) -> float:
 def report(runs: Sequence[Run]) -> Report:
     """The report on runs of `order-embeddings`, finished or not."""
     blocks, status = compare(runs, by="similarity", descending=True, choose=score)
-    findings = [text for block in blocks for text in (*_sooner(block), *_higher(block), *rates.at_the_edge(block))]
+    findings = [text for block in blocks for text in (*_compared(block), *rates.at_the_edge(block))]
     return Report(
         title="Order embeddings, Table 2 and Figure 1",
         claim=CLAIM,
@@ -148,10 +148,26 @@ def _best_at(run: Run) -> float:
     return run.records[recall.index(max(recall))]["update"]
 
 
-def _sooner(block: Block) -> list[str]:
-    """Whether LN learns sooner: updates to recalls that all runs reach, and to the best model."""
+def _compared(block: Block) -> list[str]:
+    """The paper's claims, and what would decide those that are open."""
     if not block.has("layer", "none"):
         return []
+    runs = [*block.groups["layer"], *block.groups["none"]]
+    too_few = too_little(block.groups["layer"], block.groups["none"], rates=rates.fewest(block, "layer", "none"))
+    (sooner, speed), (higher, recall) = _sooner(block), _higher(block)
+    verdicts = {"the speed": speed, **recall}
+    return [*sooner, *higher, *to_decide("layer norm and baseline", verdicts, runs, too_few, _whole(runs[0]))]
+
+
+def _whole(run: Run) -> float:
+    """How many times the work of a run the whole protocol's is: epochs, and the products of the GRU."""
+    config, protocol = run.config, Config()
+    ours = config["hidden"] * (config["hidden"] + config["words"])
+    return protocol.epochs / config["epochs"] * protocol.hidden * (protocol.hidden + protocol.words) / ours
+
+
+def _sooner(block: Block) -> tuple[list[str], str]:
+    """Whether LN learns sooner: updates to recalls that all runs reach, and to the best model; and the verdict."""
     groups = [block.groups[norm] for norm in ("layer", "none")]
     unclear = too_little(*groups, unit="evaluation", rates=rates.fewest(block, "layer", "none"))
     highest = min(max(_recall(run)) for group in groups for run in group)
@@ -161,14 +177,15 @@ def _sooner(block: Block) -> list[str]:
     best = [[_best_at(run) for run in group] for group in groups]
     share = block.to_best("layer", RECALL, "time", rising=True)
     at = ", ".join(f"{NORMS[norm]} {block.groups[norm][0].config[RATE]:g}" for norm in ("layer", "none"))
+    verdict = unclear or order(*times)
     return [
         f"{block.label.capitalize()}, each at its best learning rate ({at}). Updates to a validation recall of "
         f"{' / '.join(f'{goal:.0f}' for goal in goals)} (the last is the highest that all reach; lowest to highest "
-        f"seed): layer norm {texts[0]}, baseline {texts[1]}: {unclear or order(*times)}.",
+        f"seed): layer norm {texts[0]}, baseline {texts[1]}: {verdict}.",
         f"Update of the best validation model: layer norm {low_to_high(best[0], '.0f')}, baseline "
         f"{low_to_high(best[1], '.0f')}: {unclear or order(best[:1], best[1:])}. Layer norm's mean recall is at the "
         f"baseline's best in this share of the baseline's time: {share} (the paper: 0.60).",
-    ]
+    ], verdict
 
 
 def _times(goals: Sequence[float], group: Group) -> list[list[float]]:
@@ -176,23 +193,22 @@ def _times(goals: Sequence[float], group: Group) -> list[list[float]]:
     return reaching(goals, group, RECALL, "update", interpolated=True, rising=True)
 
 
-def _higher(block: Block) -> list[str]:
-    """Whether LN retrieves better: the kept models on the test images, over seeds and over images."""
-    if not block.has("layer", "none"):
-        return []
+def _higher(block: Block) -> tuple[list[str], dict[str, str]]:
+    """Whether LN retrieves better: the kept models on the test images, over seeds and over images; and the verdicts."""
     groups = [_tested(block.groups[norm]) for norm in ("layer", "none")]
     if not all(groups):
-        return []
+        return [], {}
     unclear = too_little(*groups, unit="evaluation", rates=rates.fewest(block, "layer", "none"))
-    found = []
+    found, verdicts = [], {}
     for side, text in SIDES.items():
         sums = [[_sum(run, side) for run in group] for group in groups]
         verdict = unclear or order([[-value for value in sums[0]]], [[-value for value in sums[1]]])
+        verdicts[f"the recall of {side}s"] = verdict
         found.append(
             f"{block.label.capitalize()}, {text.lower()}, R@1 + R@5 + R@10 of the kept models on the test images: "
             f"layer norm {spread(sums[0], 1)}, baseline {spread(sums[1], 1)}: {verdict}.{_over_images(groups, side)}"
         )
-    return found
+    return found, verdicts
 
 
 def _over_images(groups: Sequence[Group], side: str) -> str:

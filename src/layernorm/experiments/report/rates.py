@@ -33,7 +33,7 @@ def table(blocks: Sequence[Block], by: str, score: Score, what: str, digits: int
         for norm, found in block.rates.items():
             best = best_rate(found, score)
             cells = [_cell(found.get(rate, []), score, sign, digits) for rate in rates]
-            marked = [f"{cell} *" if rate == best else cell for rate, cell in zip(rates, cells, strict=True)]
+            marked = [f"* {cell}" if rate == best else cell for rate, cell in zip(rates, cells, strict=True)]
             rows.append([block.label, NORMS[norm], *marked])
     note = f"{what}, mean over seeds (lowest to highest), by learning rate. *: the norm's best rate, used above."
     return Table("Learning rates", [by, "norm", *(f"{rate:g}" for rate in rates)], rows, note)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..runs.folder import Run
 
@@ -64,6 +64,34 @@ def too_little(*groups: Sequence[Run], unit: str = "epoch", rates: int | None = 
     if min(len(run.records) for group in groups for run in group) < 2:
         lacking.append(f"one {unit}")
     return f"no verdict from {' and '.join(lacking)}" if lacking else None
+
+
+DECIDED = ("as the paper claims", "against the paper's claim")
+"""The verdicts that leave nothing open."""
+
+
+def to_decide(
+    between: str, verdicts: Mapping[str, str], runs: Sequence[Run], too_few: str | None, whole: float
+) -> list[str]:
+    """What would decide the verdicts that are open, in hours at the pace of some runs; nothing if none is.
+
+    Args:
+        between: the two norms, in words.
+        verdicts: by what they are about, in words.
+        runs: those compared.
+        too_few: what `too_little` said of them.
+        whole: how many times the work of one of these runs a run of the whole protocol is.
+    """
+    open_ones = [what for what, verdict in verdicts.items() if verdict not in DECIDED]
+    if not open_ones:
+        return []
+    seconds = [run.records[-1]["seconds"] / run.records[-1]["epoch"] * run.config["epochs"] for run in runs]
+    hours = 2 * SEEDS * RATES * statistics.fmean(seconds) / 3600
+    begun = f"Between {between} {' and '.join(open_ones)} would be decided by"
+    each = f"{SEEDS} seeds at {RATES} learning rates each"
+    if too_few:
+        return [f"{begun} {each}: {hours:.1f} h at the pace of these runs."]
+    return [f"{begun} the whole protocol, if at all: {each}, about {whole * hours:.2g} h at the pace of these runs."]
 
 
 def _counted(count: int, noun: str) -> str:
