@@ -15,7 +15,8 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "
 QUICK = """
 import sys
 from layernorm import cli
-from layernorm.experiments.skip_thoughts import evaluation
+from layernorm.experiments.skip_thoughts import encoder, evaluation
+encoder.FEATURES = 64
 evaluation.PENALTIES, evaluation.FOLDS, evaluation.BLOCKS = (1.0,), 2, 1
 sys.exit(cli.main(sys.argv[1:]))
 """

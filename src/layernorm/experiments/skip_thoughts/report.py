@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from ..report.bootstrap import paired
 from ..report.comparison import NORMS, RATE, Block, Group, compare, curve, low_to_high, reaching, speed
 from ..report.page import STYLES, Curve, Deviation, Figure, Panel, Report, Table
 from ..report.variants import departures
-from ..report.verdicts import order, ruled, spread, too_little
+from ..report.verdicts import order, ruled, spread, to_decide, too_little
 from ..runs.folder import Run
 from .network import Config
 
@@ -195,29 +196,41 @@ def _compared(block: Block) -> list[str]:
     if not block.has("layer", "none"):
         return []
     groups = [block.groups[norm] for norm in ("layer", "none")]
+    runs = [run for group in groups for run in group]
     unclear = too_little(*groups, unit="evaluation", rates=rates.fewest(block, "layer", "none"))
-    found = [_sooner(block, groups, unclear)]
+    sooner, speed = _sooner(block, groups, unclear)
+    verdicts = {"the speed": speed}
+    found = [sooner]
     tested = [_tested(group) for group in groups]
-    if not all(tested):
-        return found
 
-    def ends(what: str, values: Callable[[Run], float], digits: int, falling: bool) -> str:
+    def ends(about: str, what: str, values: Callable[[Run], float], digits: int, falling: bool = False) -> str:
         sides = [[values(run) for run in group] for group in tested]
         lower = sides if falling else [[-value for value in side] for side in sides]
+        verdicts[about] = unclear or order(lower[:1], lower[1:])
         texts = [spread(side, digits) for side in sides]
-        return f"{what}: layer norm {texts[0]}, baseline {texts[1]}: {unclear or order(lower[:1], lower[1:])}."
+        return f"{what}: layer norm {texts[0]}, baseline {texts[1]}: {verdicts[about]}."
 
-    pearson = ends("SICK, Pearson's r", lambda run: run.result["trained_sick_pearson"], 3, False)
-    return [
-        *found,
-        ends("Test books, nats a word after the last update", lambda run: run.result["test_nll"], 3, True),
-        pearson + _over_pairs(tested),
-        ends("MR, CR, SUBJ and MPQA, mean accuracy in percent", _mean_accuracy, 1, False),
-    ]
+    if all(tested):
+        nll = "Test books, nats a word after the last update"
+        found.append(ends("the test NLL", nll, lambda run: run.result["test_nll"], 3, falling=True))
+        pearson = ends("SICK", "SICK, Pearson's r", lambda run: run.result["trained_sick_pearson"], 3)
+        found.append(pearson + _over_pairs(tested))
+        what = "MR, CR, SUBJ and MPQA, mean accuracy in percent"
+        found.append(ends("the classification", what, _mean_accuracy, 1))
+    return [*found, *to_decide("layer norm and baseline", verdicts, runs, unclear, _whole(runs[0]))]
 
 
-def _sooner(block: Block, groups: Sequence[Group], unclear: str | None) -> str:
-    """Updates to validation NLLs that all runs reach."""
+def _whole(run: Run) -> float:
+    """How many times the work of a run the whole protocol's is: updates, and the products of softmax and GRUs."""
+
+    def work(of: Any) -> float:
+        return of["updates"] * of["hidden"] * (of["vocabulary"] + 4.5 * (of["hidden"] + of["words"]))
+
+    return work(vars(Config())) / work(run.config)
+
+
+def _sooner(block: Block, groups: Sequence[Group], unclear: str | None) -> tuple[str, str]:
+    """Updates to validation NLLs that all runs reach, and the verdict."""
     every = [run for group in groups for run in group]
     start = max(run.records[0][NLL] for run in every)
     lowest = max(min(record[NLL] for record in run.records) for run in every)
@@ -225,13 +238,15 @@ def _sooner(block: Block, groups: Sequence[Group], unclear: str | None) -> str:
     times = [reaching(goals, group, NLL, "update", interpolated=True) for group in groups]
     texts = [" / ".join(low_to_high(values, ".0f") for values in side) for side in times]
     at = ", ".join(f"{NORMS[norm]} {block.groups[norm][0].config[RATE]:g}" for norm in ("layer", "none"))
-    return (
+    verdict = unclear or order(*times)
+    text = (
         f"Each at its best learning rate ({at}). Updates to a validation NLL of "
         f"{' / '.join(f'{goal:.2f}' for goal in goals)} nats a word (the last is the lowest that all reach; lowest to "
-        f"highest seed): layer norm {texts[0]}, baseline {texts[1]}: {unclear or order(*times)}. Layer norm's mean is "
+        f"highest seed): layer norm {texts[0]}, baseline {texts[1]}: {verdict}. Layer norm's mean is "
         f"at the baseline's best in this share of the baseline's time: {block.to_best('layer', NLL, 'time')}; an "
         f"update takes {block.pace('layer')[1]} times the baseline's time."
     )
+    return text, verdict
 
 
 def _over_pairs(groups: Sequence[Group]) -> str:
