@@ -14,12 +14,18 @@ EXPERIMENTS = {
     "handwriting": "handwriting.experiment",
     "order-embeddings": "order_embeddings.experiment",
     "reader": "reader.experiment",
+    "skip-thoughts": "skip_thoughts.experiment",
     "convnets": "convnets.experiment",
 }
 """The module of every experiment, in the order of showing; it holds the experiment as `EXPERIMENT`."""
 
 
-TOOLS = {"search": "order_embeddings.search"}
+TOOLS = {
+    "search": "order_embeddings.search",
+    "encode": "skip_thoughts.encode",
+    "neighbours": "skip_thoughts.neighbours",
+    "evaluate": "skip_thoughts.evaluate",
+}
 """The module of every command that asks a trained network something, by the command's name; it holds it as `TOOL`."""
 
 

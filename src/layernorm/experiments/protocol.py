@@ -178,12 +178,12 @@ class SampleSettings:
 
 @dataclass(frozen=True)
 class Tool:
-    """What a trained network can be asked on the command line: `layernorm NAME RUN TEXT ... [OPTIONS]`.
+    """What a trained network can be asked on the command line: `layernorm NAME RUN [TEXT ...] [OPTIONS]`.
 
     Attributes:
         experiment: whose runs it takes.
         summary: one line for the help.
-        texts: what a text is, for the help; at least one is given.
+        texts: what a text is, for the help; at least one is given. None: it takes none.
         options: a dataclass whose fields are made by `option`; ValueError from its construction is wrong usage.
         ask: (the run, the texts, the options) -> lines to print.
         examples: command lines for the help.
@@ -191,7 +191,7 @@ class Tool:
 
     experiment: str
     summary: str
-    texts: str
+    texts: str | None
     options: type
     ask: Callable[[Run, Sequence[str], Any], Sequence[str]]
     examples: Sequence[str]

@@ -118,7 +118,8 @@ def parse_tool(name: str, tool: Tool, arguments: Sequence[str]) -> tuple[Path, t
     texts = Annotated[
         tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar=f"{tool.texts} ...", help="at least one")
     ]
-    fields: list[Any] = [("run", run), ("texts", texts), *_fields(tool.options, _defaults(tool.options))]
+    positional: list[Any] = [("run", run), ("texts", texts)] if tool.texts else [("run", run)]
+    fields = [*positional, *_fields(tool.options, _defaults(tool.options))]
     options = dataclasses.make_dataclass("Options", fields)
     _suggest(options, arguments)
     parsed: Any = tyro.cli(
@@ -128,13 +129,13 @@ def parse_tool(name: str, tool: Tool, arguments: Sequence[str]) -> tuple[Path, t
         args=list(arguments),
         config=(tyro.conf.FlagCreatePairsOff,),
     )
-    if not parsed.texts:
+    if tool.texts and not parsed.texts:
         raise UsageError(f"give at least one {tool.texts}: {tool.examples[0]}")
     try:
         found = tool.options(**{name: getattr(parsed, name) for name in _defaults(tool.options)})
     except ValueError as error:
         raise UsageError(str(error)) from error
-    return parsed.run, parsed.texts, found
+    return parsed.run, parsed.texts if tool.texts else (), found
 
 
 def _defaults(kind: Any) -> dict[str, Any]:

@@ -7,14 +7,22 @@ import textwrap
 from ..errors import RunError, unknown
 from . import digits
 from .binarized_mnist import BINARIZED_MNIST
+from .books import BOOKS
 from .cifar10 import CIFAR10
 from .iam import IAM
 from .mnist import MNIST
 from .order_embeddings import ORDER_EMBEDDINGS
 from .questions import BOOKS_CLOZE, CNN
+from .sentences import SENTENCES
+from .sick import SICK
 from .source import Source, lack, places
 
-SOURCES = {source.name: source for source in (MNIST, BINARIZED_MNIST, IAM, ORDER_EMBEDDINGS, CIFAR10, CNN, BOOKS_CLOZE)}
+SOURCES = {
+    source.name: source
+    for source in (
+        MNIST, BINARIZED_MNIST, IAM, ORDER_EMBEDDINGS, CIFAR10, CNN, BOOKS_CLOZE, BOOKS, SICK, SENTENCES,
+    )
+}  # fmt: skip
 """All published data sets, by name."""
 
 EMBEDDED = {"digits": digits.SUMMARY}

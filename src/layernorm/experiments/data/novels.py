@@ -10,7 +10,7 @@ from pathlib import Path
 from ..errors import RunError, reason
 from ..runs.files import read_content
 
-_PLAIN = str.maketrans(
+PLAIN = str.maketrans(
     {"‘": "'", "’": "'", "`": "'", "´": "'", "“": '"', "”": '"', "‐": "-", "‑": "-", "…": "...", "\u00ad": None}
 )
 """Signs that books print in several ways, as one."""
@@ -77,7 +77,7 @@ def read(path: Path) -> Novel:
     """
     content = read_content(path)
     try:
-        text = content.decode("utf-8-sig").replace("\r\n", "\n").translate(_PLAIN).strip()
+        text = content.decode("utf-8-sig").replace("\r\n", "\n").translate(PLAIN).strip()
     except UnicodeDecodeError as error:
         raise RunError(f"{path} is not UTF-8 text (byte {error.start})") from error
     if not text or "\0" in text:

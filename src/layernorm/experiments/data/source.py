@@ -5,6 +5,7 @@ Each is one `Source`; its loader asks `locate` for the folder and reads the file
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import os
 import shutil
@@ -30,7 +31,7 @@ class Source:
         summary: one line for `layernorm data list`.
         url: the address under which the files lie; None if they must be put in place by hand.
         files: every file's name and SHA-256 as published; the name as used in messages. Without an address an entry may
-            be a folder, and has no SHA-256.
+            be a folder or a pattern (`*.txt`), and has no SHA-256.
         spellings: other names under which a file is found, by its name.
         check: reads the data set in a folder, raises RunError if it is damaged, and returns facts to print.
         form: what `files` are, in messages.
@@ -71,15 +72,16 @@ def places(source: Source, data: Path | None) -> list[Path]:
 
 
 def find_file(source: Source, folder: Path, name: str) -> Path | None:
-    """A data set's file in a folder, under any of its spellings (which may lie in folders of it)."""
+    """A data set's file in a folder, under any of its spellings (which may lie in folders of it or be patterns)."""
     try:
         names = set(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise RunError(f"cannot read {folder}: {reason(error)}") from error
-    found = (folder / other for other in source.spellings(name) if other.partition("/")[0] in names)
-    return next((path for path in found if path.exists()), None)
+    spellings = [other for other in source.spellings(name) if fnmatch.filter(names, other.partition("/")[0])]
+    found = (path for other in spellings for path in sorted(folder.glob(other)))
+    return next(found, None)
 
 
 def missing(source: Source, folder: Path) -> list[str]:

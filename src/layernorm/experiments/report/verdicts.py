@@ -85,13 +85,19 @@ def to_decide(
     open_ones = [what for what, verdict in verdicts.items() if verdict not in DECIDED]
     if not open_ones:
         return []
-    seconds = [run.records[-1]["seconds"] / run.records[-1]["epoch"] * run.config["epochs"] for run in runs]
+    seconds = [run.records[-1]["seconds"] / _made(run) for run in runs]
     hours = 2 * SEEDS * RATES * statistics.fmean(seconds) / 3600
     begun = f"Between {between} {' and '.join(open_ones)} would be decided by"
     each = f"{SEEDS} seeds at {RATES} learning rates each"
     if too_few:
         return [f"{begun} {each}: {hours:.1f} h at the pace of these runs."]
     return [f"{begun} the whole protocol, if at all: {each}, about {whole * hours:.2g} h at the pace of these runs."]
+
+
+def _made(run: Run) -> float:
+    """The share of its epochs, or updates, that a run has made."""
+    record, config = run.records[-1], run.config
+    return record["epoch"] / config["epochs"] if "epochs" in config else record["update"] / config["updates"]
 
 
 def _counted(count: int, noun: str) -> str:

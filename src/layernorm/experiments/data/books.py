@@ -1,0 +1,228 @@
+"""Plain books as numbered words: sentences of word ids, split by author into training, validation and test."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import io
+import zipfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import RunError
+from ..runs.files import make_folder, write_atomic
+from . import novels, source
+from .text import EOS, UNKNOWN, Sentences, Vocabulary
+
+SPLITS = ("train", "valid", "test")
+
+HELD_OUT = 0.05
+"""The least share of all sentences that validation and test have each."""
+
+LONGEST = 29
+"""Words of the longest sentence in a triple, its end not counted."""
+
+_FORM = 1
+"""Of the packed file; a change of tokenising or packing makes another."""
+
+
+@dataclass(frozen=True)
+class Books:
+    """All sentences of some books.
+
+    Attributes:
+        words: every word in small letters, from id 2 on: by their count in the training books, words of one count by
+            the alphabet.
+        ids: int32 `[sum of lengths]`, each sentence's word ids followed by those of the next, without ends.
+        ends: int64 `[S + 1]`: sentence s is `ids[ends[s]:ends[s + 1]]`.
+        book: int64 `[S]`, the number of each sentence's book.
+        split: int64 `[number of books]`, a place in `SPLITS`.
+        titles: of the books.
+        facts: what records and reports tell about them.
+    """
+
+    words: list[str]
+    ids: Tensor
+    ends: Tensor
+    book: Tensor
+    split: Tensor
+    titles: list[str]
+    facts: dict[str, Any]
+
+    @functools.cached_property
+    def _limited(self) -> dict[int, Sentences]:
+        return {}
+
+    def vocabulary(self, size: int) -> Vocabulary:
+        """The most frequent words: so many ids, the first two among them."""
+        return Vocabulary(self.words[: max(size - 2, 0)])
+
+    def sentences(self, size: int) -> Sentences:
+        """The sentences in the ids of `vocabulary(size)`, each with its end."""
+        if size not in self._limited:
+            count = len(self.ends) - 1
+            ids = torch.full((len(self.ids) + count,), EOS)
+            sentence = torch.arange(count).repeat_interleave(self.ends.diff())
+            known = self.ids.long()
+            ids[torch.arange(len(known)) + sentence] = known.where(known < size, UNKNOWN)
+            self._limited.clear()
+            self._limited[size] = Sentences(ids, self.ends + torch.arange(count + 1))
+        return self._limited[size]
+
+    def triples(self, split: str) -> Tensor:
+        """The numbers of the sentences that can stand in the middle of three contiguous ones of one book, int64 `[M]`.
+
+        All three have at most `LONGEST` words.
+        """
+        short = self.ends.diff() <= LONGEST
+        whole = short[:-2] & short[1:-1] & short[2:] & (self.book[:-2] == self.book[2:])
+        return (whole & (self.split[self.book[1:-1]] == SPLITS.index(split))).nonzero().squeeze(1) + 1
+
+    def text(self, sentence: int) -> str:
+        """A sentence's words, apart by spaces."""
+        ids = self.ids[self.ends[sentence] : self.ends[sentence + 1]].tolist()
+        return " ".join(self.words[number - 2] for number in ids)
+
+
+def tokens(text: str) -> list[str]:
+    """The words of a text in small letters, as those of the books."""
+    return [word.lower() for word in novels.words(text.translate(novels.PLAIN))]
+
+
+def load(data: Path | None) -> Books:
+    """The books in the folder given, or wherever they are found.
+
+    Raises:
+        RunError: there is none, one cannot be read or is no UTF-8 text, or they have fewer than three authors.
+    """
+    return _read(source.locate(BOOKS, data))
+
+
+@functools.lru_cache(maxsize=1)  # one command asks for every run
+def _read(folder: Path) -> Books:
+    path = source.packed_in(BOOKS, folder)
+    return _unpacked(source.packed(BOOKS, folder) if path else _cached(folder), path or folder, folder)
+
+
+def _cached(folder: Path) -> bytes:
+    """The packed form of a folder of books, made once and then kept in the cache under the content's SHA-256."""
+    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob("*.txt"))}
+    place = source.cache() / f"{BOOKS.name}-packed" / f"{source.fingerprint(digests)}-{_FORM}.npz"
+    with contextlib.suppress(OSError, RunError):  # not there, or damaged: made anew
+        content = place.read_bytes()
+        _unpacked(content, place, folder)
+        return content
+    content = _pack(folder)
+    with contextlib.suppress(RunError):  # a cache that cannot be written only costs the parsing next time
+        make_folder(place.parent)
+        write_atomic(place, content)
+    return content
+
+
+def _pack(folder: Path) -> bytes:
+    found = novels.read_folder(folder)
+    split = _by_author(found)
+    numbers: dict[str, int] = {}
+    counts: list[Counter[int]] = [Counter() for _ in found]
+    ids: list[np.ndarray] = []
+    lengths: list[int] = []
+    book: list[int] = []
+    for place, novel in enumerate(found):
+        for sentence in (item for paragraph in novel.paragraphs for item in novels.sentences(paragraph)):
+            row = [numbers.setdefault(word.lower(), len(numbers)) for word in novels.words(sentence)]
+            if row:
+                counts[place].update(row)
+                ids.append(np.array(row, np.int32))
+                lengths.append(len(row))
+                book.append(place)
+    train = sum((count for count, part in zip(counts, split, strict=True) if part == 0), Counter[int]())
+    words = list(numbers)
+    order = sorted(range(len(words)), key=lambda number: (-train[number], words[number]))
+    rank = np.empty(len(words), np.int32)
+    rank[order] = np.arange(2, len(words) + 2, dtype=np.int32)
+    file = io.BytesIO()
+    np.savez(
+        file,
+        words=np.frombuffer("\n".join(words[number] for number in order).encode(), np.uint8),
+        ids=rank[np.concatenate(ids)],
+        lengths=np.array(lengths, np.int64),
+        book=np.array(book, np.int64),
+        split=np.array(split, np.int64),
+        titles=np.array([novel.title for novel in found]),
+        digests=np.array([novel.digest for novel in found]),
+    )
+    return file.getvalue()
+
+
+def _by_author(found: Sequence[novels.Novel]) -> list[int]:
+    """Each book's place in `SPLITS`. No author is in two of them; a book without an author has one of its own.
+
+    Authors are taken in the order of their names' SHA-256: into the test set until that has its share of the text, then
+    into the validation set, and all others into the training set.
+    """
+    authors = [novel.author or f"the author of {novel.title}" for novel in found]
+    sizes: Counter[str] = Counter()
+    for author, novel in zip(authors, found, strict=True):
+        sizes[author] += sum(map(len, novel.paragraphs))
+    if len(sizes) < len(SPLITS):
+        raise RunError(f"expected books of at least {len(SPLITS)} authors, one for each split, got {len(sizes)}")
+    rest = sorted(sizes, key=lambda author: hashlib.sha256(author.encode()).hexdigest())
+    place = dict.fromkeys(sizes, 0)
+    for split in (2, 1):
+        taken = 0
+        while taken < HELD_OUT * sizes.total() and len(rest) > split:
+            author = rest.pop(0)
+            place[author], taken = split, taken + sizes[author]
+    return [place[author] for author in authors]
+
+
+def _unpacked(content: bytes, path: Path, folder: Path) -> Books:
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            lengths, book, split = (torch.from_numpy(arrays[name]) for name in ("lengths", "book", "split"))
+            ids = torch.from_numpy(arrays["ids"])
+            words = arrays["words"].tobytes().decode().split("\n")
+            titles, digests = arrays["titles"].tolist(), arrays["digests"].tolist()
+    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise RunError(f"{path} is damaged or not packed books ({error}); {_ADVICE}") from error
+    if not (len(lengths) == len(book) and int(lengths.sum()) == len(ids) and len(split) == len(titles)):
+        raise RunError(f"{path} is damaged: its arrays do not fit together; {_ADVICE}")
+    ends = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    facts = {
+        "name": BOOKS.name,
+        "fingerprint": source.fingerprint(dict(zip(titles, digests, strict=True))),
+        "books": {name: int((split == number).sum()) for number, name in enumerate(SPLITS)},
+        "sentences": {name: int((split[book] == number).sum()) for number, name in enumerate(SPLITS)},
+        "words": len(ids),
+        "folder": str(folder),
+    }
+    return Books(words, ids, ends, book, split, titles, facts)
+
+
+_ADVICE = "layernorm data prepare books --source DIR makes the one in the cache anew"
+
+
+def _check(folder: Path) -> dict[str, Any]:
+    return _read(folder).facts
+
+
+BOOKS = source.Source(
+    name="books",
+    summary="plain books, any files *.txt, in place of BookCorpus",
+    url=None,
+    files={"*.txt": ""},
+    spellings=lambda name: (name,),
+    check=_check,
+    form="UTF-8, named TITLE_AUTHOR.txt",
+    packed="books.npz",
+    pack=_pack,
+    terms="the 99 English novels of ELTeC are at https://github.com/COST-ELTeC/ELTeC-eng, and any other books will do",
+)

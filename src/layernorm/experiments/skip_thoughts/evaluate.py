@@ -1,0 +1,47 @@
+"""`layernorm evaluate RUN`: a row of Table 3 for a run's newest checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ..data import sentences, sick
+from ..protocol import Tool, option
+from ..runs.folder import Run
+from .experiment import Data, encoders, scores
+from .trained import part, trained
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `layernorm evaluate` takes besides the run."""
+
+    row: Literal["trained", "untrained", "bag", "random_bag"] = option(
+        "trained", "what to evaluate: the encoder, the untrained one, the bag of its embeddings or of untrained ones"
+    )
+    fast_eval: bool = option(False, "classification tasks: choose C by 3 inner folds instead of 10")
+    data: Path | None = option(None, "folder with `books`, `sick` and `sentences` (else those of the run's training)")
+
+
+def ask(run: Run, texts: Sequence[str], options: Options) -> list[str]:
+    """The measures of SICK and the accuracies on the classification tasks."""
+    encoder, config, books, update = trained(run, options.data)
+    data = Data(books, part(run, "sick", options.data, sick.load), part(run, "sentences", options.data, sentences.load))
+    encode = encoders(encoder.model, config, data)[options.row]
+    found, _ = scores(encode, data, options.fast_eval)
+    folds = "3 inner folds (--fast-eval)" if options.fast_eval else "10 inner folds"
+    lines = [f"{options.row.replace('_', ' ')}, {config.norm}, update {update}; C by {folds}"]
+    lines += [f"  SICK {name:<13} {found[f'sick_{name}']:.3f}" for name in ("pearson", "spearman", "mse")]
+    return lines + [f"  {name.upper():<18} {found[name]:.1f} %" for name in sentences.FILES]
+
+
+TOOL = Tool(
+    experiment="skip-thoughts",
+    summary="evaluate a run of skip-thoughts on SICK, MR, CR, SUBJ and MPQA",
+    texts=None,
+    options=Options,
+    ask=ask,
+    examples=("layernorm evaluate RUN --fast-eval", "layernorm evaluate RUN --row bag"),
+)

@@ -1,0 +1,219 @@
+"""Experiment 6.3: skip-thoughts, Table 3 and Figure 3. Layer norm in encoder and decoders, or none."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data import books, sentences, sick, source
+from ..data.books import Books
+from ..data.sentences import Classified
+from ..data.sick import Sick
+from ..data.text import Sentences
+from ..protocol import Experiment, Preset, Task, check_most
+from ..train.legacy_adam import LegacyAdam
+from ..train.lengths import OneLength
+from . import report
+from .encoder import Encode, Encoder
+from .evaluation import classification, relatedness
+from .network import Config, SkipThoughts, build
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+CHUNK = 128
+"""Triples that are evaluated together."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """The books, and what the encoder is evaluated on."""
+
+    books: Books
+    sick: Sick
+    classified: Classified
+
+    @functools.cached_property
+    def facts(self) -> dict[str, Any]:
+        """Of all three data sets: their fingerprints make up one."""
+        parts = {part.facts["name"]: part.facts for part in (self.books, self.sick, self.classified)}
+        fingerprints = {name: facts["fingerprint"] for name, facts in parts.items()}
+        return {
+            **self.books.facts,
+            "fingerprint": source.fingerprint(fingerprints),
+            "original": False,
+            "triples": {split: len(self.books.triples(split)) for split in books.SPLITS},
+            "fingerprints": fingerprints,
+            "folders": {name: facts["folder"] for name, facts in parts.items()},
+        }
+
+
+def load(config: Config | None, data: Path | None) -> Data:
+    """The data sets, the same for every configuration.
+
+    Args:
+        data: a folder with the folders `books`, `sick` and `sentences`; None: wherever they are found.
+    """
+    parts = [None if data is None else data / name for name in ("books", "sick", "sentences")]
+    return _load(*parts)
+
+
+@functools.lru_cache(maxsize=1)  # one command asks for every run
+def _load(first: Path | None, second: Path | None, third: Path | None) -> Data:
+    return Data(books.load(first), sick.load(second), sentences.load(third))
+
+
+def check(config: Config, data: Data) -> None:
+    """Compares a configuration with the number of triples and of words.
+
+    Raises:
+        ValueError: there are too few; the message names the option.
+    """
+    check_most(config, "batch_size", data.facts["triples"]["train"], "training triples")
+    check_most(config, "vocabulary", len(data.books.words) + 2, "words of the books")
+
+
+def task(config: Config, data: Data, accelerator: Accelerator) -> Task:
+    """One run: the network, its optimiser and the decoders' loss."""
+    device = accelerator.device
+    rows = data.books.sentences(config.vocabulary)
+    middle = data.books.triples("train")
+    order = OneLength(
+        rows.lengths[middle], config.batch_size, config.seed, accelerator.process_index, accelerator.num_processes
+    )
+    model = build(config, config.vocabulary)
+    kind = LegacyAdam if config.optimizer == "legacy_adam" else torch.optim.Adam
+    optimizer = kind(model.parameters(), lr=config.learning_rate, fused=True)
+    valid, held = (spread(data.books.triples(split), config.held_out_triples) for split in ("valid", "test"))
+    last: dict[int, Scores] = {}  # the last evaluation, by its update: the test at the end needs the same
+
+    def loss(model: nn.Module, update: int) -> Tensor:
+        chosen, _ = order.share(update)
+        return model(*triple(rows, middle[chosen], device))
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        assert isinstance(model, SkipThoughts)
+        update = int(optimizer.state[model.output.bias]["step"])
+        metrics = {"valid_nll": held_out(model, rows, valid)}
+        if update % (config.tasks_every * config.evaluate_every) == 0 or update == config.updates:
+            encoder = Encoder(model, data.books.vocabulary(config.vocabulary))
+            last.clear()
+            last[update] = scores(encoder.last_states, data, config.fast_eval)
+            metrics |= last[update][0]
+        return metrics
+
+    def test(model: nn.Module) -> tuple[dict[str, float], dict[str, Tensor]]:
+        assert isinstance(model, SkipThoughts)
+        rest = encoders(model, config, data)
+        encode = rest.pop("trained")
+        trained, tensors = last.get(config.updates) or scores(encode, data, config.fast_eval)
+        found = {"trained": trained} | {name: scores(item, data, config.fast_eval)[0] for name, item in rest.items()}
+        metrics = {f"{row}_{name}": value for row, part in found.items() for name, value in part.items()}
+        return {"test_nll": held_out(model, rows, held), **metrics}, tensors
+
+    def clip(model: nn.Module) -> None:
+        nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+
+    return Task(
+        model=model,
+        optimizer=optimizer,
+        updates=config.updates,
+        evaluate_every=config.evaluate_every,
+        updates_per_epoch=order.updates_per_epoch,
+        loss=loss,
+        evaluate=evaluate,
+        seen=order.seen,
+        shown={"sick_pearson": "SICK r {:.3f}", "valid_nll": "valid. nats a word {:.2f}"},
+        before_step=clip,
+        test=test,
+    )
+
+
+def triple(rows: Sentences, middle: Tensor, device: torch.device) -> tuple[Tensor, tuple, tuple]:
+    """What the network takes: sentences of one length, and of each the next and the previous one."""
+    sentence, following, before = (tuple(item.to(device) for item in rows.batch(middle + step)) for step in (0, 1, -1))
+    return sentence[0], following, before
+
+
+def spread(items: Tensor, count: int) -> Tensor:
+    """So many of some items, evenly spread; 0, or more than there are: all."""
+    return items[torch.linspace(0, len(items) - 1, count).long()] if 0 < count < len(items) else items
+
+
+def held_out(model: SkipThoughts, rows: Sentences, middle: Tensor) -> float:
+    """The decoders' mean negative log-likelihood of a word, an end being one, in nats."""
+    device = model.words.weight.device
+    total, words = 0.0, int((rows.lengths[middle - 1] + rows.lengths[middle + 1]).sum())
+    lengths = rows.lengths[middle]
+    for length in lengths.unique():
+        for part in middle[lengths == length].split(CHUNK):
+            total += float(model(*triple(rows, part, device)))
+    return total / words
+
+
+Scores = tuple[dict[str, float], dict[str, Tensor]]
+"""Measures, and of every test case one value."""
+
+
+def scores(encode: Encode, data: Data, fast: bool) -> Scores:
+    """The measures of SICK and of the classification tasks, and of every test case one value."""
+    metrics, errors = relatedness(encode, data.sick)
+    found, right = classification(encode, data.classified.sets, fast)
+    return metrics | found, {"sick": errors, **right}
+
+
+ROWS = ("trained", "untrained", "bag", "random_bag")
+"""What is evaluated: the encoder, the one that it started from, the mean of its embeddings and of those at first."""
+
+
+def encoders(model: SkipThoughts, config: Config, data: Data) -> dict[str, Encode]:
+    """The four of `ROWS`."""
+    vocabulary = data.books.vocabulary(config.vocabulary)
+    trained = Encoder(model, vocabulary)
+    start = Encoder(build(config, config.vocabulary).to(model.words.weight.device).eval(), vocabulary)
+    return dict(zip(ROWS, (trained.last_states, start.last_states, trained.bags, start.bags), strict=True))
+
+
+_NORMS = ("none", "layer")
+
+EXPERIMENT = Experiment(
+    name="skip-thoughts",
+    summary="skip-thoughts (6.3, Table 3, Figure 3): layer norm in the encoder and the decoders against none",
+    examples=(
+        "layernorm run skip-thoughts --data ~/text",
+        "layernorm run skip-thoughts --preset paper --data ~/text --fast-eval",
+        "layernorm encode RUN sentences.txt --out vectors.npy",
+    ),
+    presets={
+        "laptop": Preset(
+            "700 updates with 400 units and 10,000 words; three seeds and three learning rates",
+            Config(
+                updates=700, vocabulary=10_000, words=200, hidden=400, evaluate_every=100, tasks_every=4,
+                fast_eval=True, held_out_triples=1000,
+            ),
+            {"norm": _NORMS, "learning_rate": (2e-4, 6e-4, 2e-3), "seed": (0, 1, 2)},
+        ),
+        "smoke": Preset(
+            "20 updates with 8 units and 30 words",
+            Config(
+                updates=20, batch_size=8, vocabulary=30, words=6, hidden=8, evaluate_every=10, fast_eval=True,
+                held_out_triples=0,
+            ),
+            {"norm": _NORMS, "learning_rate": (2e-3,), "seed": (0,)},
+        ),
+        "paper": Preset(
+            "the paper's protocol: 2400 units, 1,000,000 updates; three seeds",
+            Config(),
+            {"norm": _NORMS, "learning_rate": (2e-4,), "seed": (0, 1, 2)},
+        ),
+    },
+    load=load,
+    check=check,
+    task=task,
+    report=report.report,
+)  # fmt: skip

@@ -1,0 +1,55 @@
+"""`layernorm neighbours RUN "a sentence"`: the sentences of the training books whose vectors are nearest."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..data.books import LONGEST
+from ..protocol import Tool, check_ranges, option
+from ..runs.folder import Run
+from .experiment import spread
+from .trained import trained, words
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `layernorm neighbours` takes besides the run and the sentences."""
+
+    count: int = option(5, "nearest sentences for each", least=1)
+    among: int = option(20_000, "so many sentences of the training books, evenly spread (0: all)", least=0)
+    data: Path | None = option(None, "folder with the folder `books` (else the one of the run's training)")
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+def ask(run: Run, sentences: Sequence[str], options: Options) -> list[str]:
+    """The nearest sentences by the cosine, as lines of at most 80 columns."""
+    rows = words(list(sentences), "sentence")
+    encoder, _, books, _ = trained(run, options.data)
+    lengths = books.ends.diff()
+    numbers = ((books.split[books.book] == 0) & (lengths <= LONGEST)).nonzero().squeeze(1)
+    numbers = spread(numbers, options.among)
+    texts = list(dict.fromkeys(books.text(number) for number in numbers.tolist()))
+    near = encoder.last_states(rows, False) @ encoder.last_states([text.split() for text in texts], False).T
+    found = near.topk(min(options.count, len(texts)))
+    lines = []
+    for sentence, places, cosines in zip(sentences, found.indices.tolist(), found.values.tolist(), strict=True):
+        lines += textwrap.wrap(sentence, 80)
+        for place, cosine in zip(places, cosines, strict=True):
+            lines += textwrap.wrap(texts[place], 80, initial_indent=f"{cosine:7.3f}  ", subsequent_indent=" " * 9)
+        lines.append("")
+    return lines
+
+
+TOOL = Tool(
+    experiment="skip-thoughts",
+    summary="print the nearest sentences of the books with a run of skip-thoughts",
+    texts="SENTENCE",
+    options=Options,
+    ask=ask,
+    examples=('layernorm neighbours RUN "he opened the door" --count 3',),
+)

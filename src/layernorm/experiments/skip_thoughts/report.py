@@ -1,0 +1,323 @@
+"""What the runs of experiment 6.3 show: Figure 3 and Table 3 again, the claim in numbers, our departures."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..data.sentences import FILES
+from ..errors import RunError
+from ..report import rates
+from ..report.bootstrap import paired
+from ..report.comparison import NORMS, RATE, Block, Group, compare, curve, low_to_high, reaching, speed
+from ..report.page import STYLES, Curve, Deviation, Figure, Panel, Report, Table
+from ..report.variants import departures
+from ..report.verdicts import order, ruled, spread, to_decide, too_little
+from ..runs.folder import Run
+from .network import Config
+
+CLAIM = (
+    "With layer normalization in encoder and decoders, skip-thoughts learn faster than the baseline, and their vectors "
+    "give better final results, on SICK, MR, CR, SUBJ and MPQA (section 6.3, Table 3, Figure 3)."
+)
+
+PAPER = {
+    # model: r, rho, MSE, then MR, CR, SUBJ, MPQA
+    "original, paper": (".848", ".778", ".287", "75.5", "79.3", "92.1", "86.9"),
+    "baseline, paper": (".842", ".767", ".298", "77.3", "81.8", "92.6", "87.9"),
+    "layer norm, paper": (".854", ".785", ".277", "79.5", "82.6", "93.4", "89.0"),
+    "layer norm, 1.7M, paper": (".858", ".788", ".270", "79.4", "83.1", "93.7", "89.3"),
+}
+"""The paper's Table 3, on BookCorpus."""
+
+SICK = {"sick_pearson": "SICK, Pearson's r", "sick_spearman": "SICK, Spearman's rho", "sick_mse": "SICK, MSE"}
+
+ROWS = {"trained": "", "untrained": ", untrained", "bag": ", bag", "random_bag": ", random bag"}
+"""What a finished run evaluates, and how a table's row says it after the norm's name."""
+
+NLL = "valid_nll"
+"""The decoders' negative log-likelihood on the validation books, by which learning rates are chosen."""
+
+SHARES = (0.5, 0.75, 0.9, 1.0)
+"""Of the way from the first evaluation's highest NLL to the lowest that all runs reach: goals that updates are counted
+to."""
+
+
+def score(run: Run) -> float:
+    """What a run's learning rate is chosen by."""
+    return run.records[-1][NLL]
+
+
+def report(runs: Sequence[Run]) -> Report:
+    """The report on runs of `skip-thoughts`, finished or not."""
+    blocks, status = compare(runs, by="hidden", choose=score)
+    findings = [
+        text for block in blocks for text in (*_compared(block), *_above_the_bag(block), *rates.at_the_edge(block))
+    ]
+    return Report(
+        title="Skip-thoughts, Table 3 and Figure 3",
+        claim=CLAIM,
+        findings=ruled(findings),
+        status=[*status, *_unreadable(blocks)],
+        figures=[figure for number, block in enumerate(blocks, 1) for figure in _figures(block, number, len(blocks))],
+        tables=[_relatedness(blocks), _classification(blocks), _speed(blocks), _rates(blocks)],
+        deviations=_deviations(runs),
+        runs=runs,
+    )
+
+
+def _figures(block: Block, number: int, count: int) -> list[Figure]:
+    name = "" if count == 1 else f"-{number}"
+    panels = [
+        Panel(text, "update", text.partition(", ")[2], _curves(block, metric))
+        for metric, text in SICK.items()
+        if metric != "sick_spearman"
+    ]
+    panels += [Panel(metric.upper(), "update", "accuracy, %", _curves(block, metric)) for metric in FILES]
+    caption = (
+        f"{block.label} units: the encoder on SICK and on four classification tasks in training, each norm at its best "
+        "learning rate. Lines: mean over seeds; bands: lowest to highest seed."
+    )
+    learning = [
+        Panel("held-out books", "update", "nats a word", block.curves(NLL, x="update")),
+        rates.panel(block, score, "nats a word"),
+    ]
+    about = (
+        "The decoders' negative log-likelihood of a word in the validation books: in training, each norm at its best "
+        "learning rate, and after the last update against the learning rate."
+    )
+    return [
+        Figure(f"figure3{name}", caption, [panels[:3], panels[3:]]),
+        Figure(f"nll{name}", about, [learning]),
+    ]
+
+
+def _curves(block: Block, metric: str) -> list[Curve]:
+    """A metric over seeds, of the evaluations that have it."""
+    found = []
+    for norm, group in block.groups.items():
+        able = [
+            dataclasses.replace(run, records=[record for record in run.records if metric in record]) for run in group
+        ]
+        if all(run.records for run in able):
+            found.append(curve(able, metric, NORMS[norm], STYLES[norm], x="update"))
+    return found
+
+
+def _relatedness(blocks: Sequence[Block]) -> Table:
+    rows = []
+    for head, group, row in _rows(blocks):
+        values = {metric: [run.result[f"{row}_{metric}"] for run in group] for metric in SICK}
+        nll = f"{statistics.fmean(run.result['test_nll'] for run in group):.3f}" if row == "trained" else "-"
+        means = [f"{statistics.fmean(values[metric]):.3f}" for metric in ("sick_spearman", "sick_mse")]
+        rows.append([*head, spread(values["sick_pearson"], 3), *means, nll, str(len(group))])
+    rows += [["2400", model, *values[:3], "-", "-"] for model, values in PAPER.items()]
+    return Table(
+        "Table 3: SICK",
+        ["units", "model", "r", "rho", "MSE", "test NLL", "seeds"],
+        rows,
+        "After the last update, each norm at its best learning rate: Pearson's r with its lowest and highest seed, "
+        "means of the others. Untrained: the encoder before the first update. Bag: the mean of the trained embeddings; "
+        "random bag: of those before the first update; both layer-normalised in layer norm's rows. Test NLL: nats a "
+        "word in the test books. 1.7M: so many updates. The paper's encoders are trained on BookCorpus: compare the "
+        "direction.",
+    )
+
+
+def _classification(blocks: Sequence[Block]) -> Table:
+    rows = []
+    for head, group, row in _rows(blocks):
+        means = [f"{statistics.fmean(run.result[f'{row}_{metric}'] for run in group):.1f}" for metric in FILES]
+        rows.append([*head, *means, spread([_mean_accuracy(run, row) for run in group], 1), str(len(group))])
+    rows += [
+        ["2400", model, *values[3:], f"{statistics.fmean(map(float, values[3:])):.1f}", "-"]
+        for model, values in PAPER.items()
+    ]
+    fast = {run.config["fast_eval"] for block in blocks for group in block.groups.values() for run in group}
+    folds = " or ".join("3 (--fast-eval)" if quick else "10" for quick in sorted(fast))
+    return Table(
+        "Table 3: classification",
+        ["units", "model", *(metric.upper() for metric in FILES), "mean", "seeds"],
+        rows,
+        f"Accuracy in percent, means over seeds; the mean of the four with its lowest and highest seed. C was chosen "
+        f"by {folds} inner folds. Rows as above.",
+    )
+
+
+def _rows(blocks: Sequence[Block]) -> list[tuple[list[str], Group, str]]:
+    """The rows of both tables: first cells, the runs that are finished and tested, and which of `ROWS`."""
+    found = []
+    for row, text in ROWS.items():
+        for block in blocks:
+            for norm, group in block.groups.items():
+                done = _tested(group)
+                if done:
+                    found.append(([block.label, f"{NORMS[norm]}{text}"], done, row))
+    return found
+
+
+def _mean_accuracy(run: Run, row: str = "trained") -> float:
+    return statistics.fmean(run.result[f"{row}_{metric}"] for metric in FILES)
+
+
+def _speed(blocks: Sequence[Block]) -> Table:
+    return speed(
+        blocks,
+        "units",
+        {
+            "rate": lambda block, norm: f"{block.groups[norm][0].config[RATE]:g}",
+            "to base's": lambda block, norm: block.to_best(norm, NLL),
+            "time": lambda block, norm: block.to_best(norm, NLL, "time"),
+        },
+        digits=0,
+        note="Rate: the learning rate, each norm's best on the validation books. To base's: the updates after which "
+        "the mean validation NLL over seeds is at the baseline's best, interpolated. Time: these updates times the "
+        "time of an update, as a share of the baseline's. Time of an update: the median between two evaluations, of "
+        "the fastest such stretch, since other work on the machine slows the rest. The paper found no significant "
+        "difference in the time of an update.",
+    )
+
+
+def _rates(blocks: Sequence[Block]) -> Table:
+    return rates.table(blocks, "units", score, "Validation NLL after the last update, nats a word", digits=3)
+
+
+def _tested(group: Group) -> Group:
+    """The runs that are finished and were tested."""
+    return [run for run in group if "test_nll" in run.result]
+
+
+def _compared(block: Block) -> list[str]:
+    """Whether layer norm learns faster, and whether it ends better, by each measure."""
+    if not block.has("layer", "none"):
+        return []
+    groups = [block.groups[norm] for norm in ("layer", "none")]
+    runs = [run for group in groups for run in group]
+    unclear = too_little(*groups, unit="evaluation", rates=rates.fewest(block, "layer", "none"))
+    sooner, speed = _sooner(block, groups, unclear)
+    verdicts = {"the speed": speed}
+    found = [sooner]
+    tested = [_tested(group) for group in groups]
+
+    def ends(about: str, what: str, values: Callable[[Run], float], digits: int, falling: bool = False) -> str:
+        sides = [[values(run) for run in group] for group in tested]
+        lower = sides if falling else [[-value for value in side] for side in sides]
+        verdicts[about] = unclear or order(lower[:1], lower[1:])
+        texts = [spread(side, digits) for side in sides]
+        return f"{what}: layer norm {texts[0]}, baseline {texts[1]}: {verdicts[about]}."
+
+    if all(tested):
+        nll = "Test books, nats a word after the last update"
+        found.append(ends("the test NLL", nll, lambda run: run.result["test_nll"], 3, falling=True))
+        pearson = ends("SICK", "SICK, Pearson's r", lambda run: run.result["trained_sick_pearson"], 3)
+        found.append(pearson + _over_pairs(tested))
+        what = "MR, CR, SUBJ and MPQA, mean accuracy in percent"
+        found.append(ends("the classification", what, _mean_accuracy, 1))
+    return [*found, *to_decide("layer norm and baseline", verdicts, runs, unclear, _whole(runs[0]))]
+
+
+def _whole(run: Run) -> float:
+    """How many times the work of a run the whole protocol's is: updates, and the products of softmax and GRUs."""
+
+    def work(of: Any) -> float:
+        return of["updates"] * of["hidden"] * (of["vocabulary"] + 4.5 * (of["hidden"] + of["words"]))
+
+    return work(vars(Config())) / work(run.config)
+
+
+def _sooner(block: Block, groups: Sequence[Group], unclear: str | None) -> tuple[str, str]:
+    """Updates to validation NLLs that all runs reach, and the verdict."""
+    every = [run for group in groups for run in group]
+    start = max(run.records[0][NLL] for run in every)
+    lowest = max(min(record[NLL] for record in run.records) for run in every)
+    goals = [start - share * (start - lowest) for share in SHARES]
+    times = [reaching(goals, group, NLL, "update", interpolated=True) for group in groups]
+    texts = [" / ".join(low_to_high(values, ".0f") for values in side) for side in times]
+    at = ", ".join(f"{NORMS[norm]} {block.groups[norm][0].config[RATE]:g}" for norm in ("layer", "none"))
+    verdict = unclear or order(*times)
+    text = (
+        f"Each at its best learning rate ({at}). Updates to a validation NLL of "
+        f"{' / '.join(f'{goal:.2f}' for goal in goals)} nats a word (the last is the lowest that all reach; lowest to "
+        f"highest seed): layer norm {texts[0]}, baseline {texts[1]}: {verdict}. Layer norm's mean is "
+        f"at the baseline's best in this share of the baseline's time: {block.to_best('layer', NLL, 'time')}; an "
+        f"update takes {block.pace('layer')[1]} times the baseline's time."
+    )
+    return text, verdict
+
+
+def _over_pairs(groups: Sequence[Group]) -> str:
+    """What other test pairs would change, as a sentence; nothing if a run's errors cannot be read."""
+    try:
+        first, second = (np.mean([run.tested()["sick"].numpy() for run in group], axis=0) for group in groups)
+    except (RunError, KeyError):
+        return ""
+    change = paired(first, second).text(3)
+    return f" Over other test pairs the difference of the MSE is {change} by a paired bootstrap over pairs."
+
+
+def _above_the_bag(block: Block) -> list[str]:
+    """How far SICK's correlation is above that of random embeddings: without that the rest says little."""
+    found = []
+    for norm, group in block.groups.items():
+        done = _tested(group)
+        if done:
+            pairs = [(run.result["trained_sick_pearson"], run.result["random_bag_sick_pearson"]) for run in done]
+            ahead = all(own > bag for own, bag in pairs)
+            own, bag = (spread(list(side), 3) for side in zip(*pairs, strict=True))
+            what = "above" if ahead else "not above"
+            found.append(f"{NORMS[norm].capitalize()} on SICK is {what} the bag of random embeddings: r {own}, {bag}.")
+    return found
+
+
+def _unreadable(blocks: Sequence[Block]) -> list[str]:
+    """A line for each run whose test cases cannot be read."""
+    notes = []
+    for run in [run for block in blocks for group in block.groups.values() for run in group]:
+        try:
+            run.tested()
+        except RunError as error:
+            notes.append(f"no bootstrap: {error}")
+    return notes
+
+
+def _deviations(runs: Sequence[Run]) -> list[Deviation]:
+    config, data = runs[0].config, runs[0].environment["data"]
+    triples, held = data.get("triples", {}), data.get("books", {})
+    found = [
+        Deviation(
+            "stand-in",
+            f"{held.get('train', 0)} books with {triples.get('train', 0):,} triples of sentences below 30 words in "
+            f"place of BookCorpus; {held.get('valid', 0)} and {held.get('test', 0)} books of other authors held out.",
+        ),
+        Deviation("S", "The loss is summed over words, sentences and both decoders; the gradient is cut to a norm."),
+        Deviation(
+            "S",
+            "The norm 5 and batches of 64 are the original code's; the original paper of 2015 has 10 and 128. Batches "
+            "are of one encoder length, the lengths in shuffled cycles.",
+        ),
+        Deviation("S", "SICK's sentences are encoded with their end, those of the classification tasks without."),
+        Deviation(
+            "I",
+            "Words outside the vocabulary get embeddings by ridge regression from hashed character n-grams (2 to 5 "
+            "characters); the original regresses from word2vec vectors.",
+        ),
+        Deviation("I", "The softmax regression on SICK starts from 0; a trial correlation that stops rising ends it."),
+        Deviation("I", "Sentences, words and contractions are told apart by rules of ours, in small letters."),
+    ]
+    if config["optimizer"] == "legacy_adam":
+        found.insert(
+            1, Deviation("S", "Adam with the original code's correction terms, which leave out the bias correction.")
+        )
+    if any(run.config["fast_eval"] for run in runs):
+        text = "C of the classification tasks is chosen by 3 inner folds (--fast-eval); the protocol has 10."
+        found.append(Deviation("I", text))
+    names = ("updates", "batch_size", "vocabulary", "words", "hidden", "optimizer", "clip", "evaluate_every")
+    rates_used = sorted({run.config[RATE] for run in runs})
+    if rates_used != [2e-4]:
+        used = ", ".join(f"{rate:g}" for rate in rates_used)
+        found.append(Deviation("I", f"Learning rates {used}; the paper's protocol has 0.0002."))
+    return found + departures(runs, {name: getattr(Config(), name) for name in names})

@@ -1,0 +1,133 @@
+"""The report on skip-thoughts says what the records and the tests hold."""
+
+import json
+
+import pytest
+import torch
+
+from layernorm.experiments.data.sentences import FILES
+from layernorm.experiments.report import rendering
+from layernorm.experiments.runs import checkpoint, folder
+from layernorm.experiments.skip_thoughts.network import Config
+from support.runs import report_of, write_run
+
+FACTS = {"name": "books", "fingerprint": "abc", "original": False, "books": {"train": 84, "valid": 10, "test": 5}}
+FACTS["triples"] = {"train": 246_329, "valid": 24_236, "test": 10_155}
+
+RATES = (2e-4, 6e-4, 2e-3)
+
+
+def measures(pearson, accuracy):
+    return {
+        "sick_pearson": pearson, "sick_spearman": pearson - 0.05, "sick_mse": 1 - pearson,
+        **{name: accuracy + number for number, name in enumerate(FILES)},
+    }  # fmt: skip
+
+
+def write(place, norm, rate, seed, curve, pearson=0.7, pace=1.0, accuracy=70.0, done=True):
+    """A run whose validation NLL at updates 100, 200, ... is `curve`; the tasks are in every second record."""
+    config = Config(
+        norm=norm, learning_rate=rate, seed=seed, updates=100 * len(curve), hidden=400, evaluate_every=100,
+        tasks_every=2, fast_eval=True,
+    )  # fmt: skip
+    records = []
+    for number, nll in enumerate(curve, 1):
+        tasks = measures(pearson - 0.01 * (len(curve) - number), accuracy) if number % 2 == 0 else {}
+        record = {"update": 100 * number, "epoch": 0.1 * number, "seconds_per_update": pace}
+        records.append({**record, "valid_nll": nll, **tasks})
+    path = place / f"skip-thoughts-{norm}-lr{rate}-s{seed}"
+    write_run(path, "skip-thoughts", vars(config), FACTS, records, done=done)
+    if done:
+        rows = {"trained": pearson, "untrained": 0.5, "bag": 0.6, "random_bag": 0.65}
+        tested = {f"{row}_{key}": value for row, r in rows.items() for key, value in measures(r, accuracy).items()}
+        (path / folder.RESULT).write_text(json.dumps({"test_nll": curve[-1] + 0.25, **tested}))
+        errors = torch.tensor([0.1, 0.2, 0.3, 0.4]) + (1 - pearson)
+        checkpoint.save(path / folder.TEST, {"sick": errors}, {})
+
+
+@pytest.fixture
+def grid(tmp_path):
+    """Two norms at three rates with three seeds; 6e-4 is the baseline's best, 2e-3 layer norm's."""
+    for seed in range(3):
+        up = 0.01 * seed
+        for rate, lift in zip(RATES, (0.4, 0.0, 0.2), strict=True):
+            write(tmp_path, "none", rate, seed, [6 + up, 5.5 + up, 5.2 + up, 5 + lift + up], 0.70 - up)
+        for rate, lift in zip(RATES, (0.4, 0.2, 0.0), strict=True):
+            curve = [5.6 + up, 5.1 + up, 4.9 + up, 4.7 + lift + up]
+            write(tmp_path, "layer", rate, seed, curve, 0.75 - up, pace=1.1, accuracy=72.0)
+    return tmp_path
+
+
+def test_the_tables(grid):
+    sick, classes, speed, rates = report_of(grid).tables
+    assert sick.rows[0] == ["400", "baseline", "0.690 (0.680-0.700)", "0.640", "0.310", "5.260", "3"]
+    assert sick.rows[1][:3] == ["400", "layer norm", "0.740 (0.730-0.750)"]
+    assert [row[1] for row in sick.rows[2:8]] == [
+        f"{norm}, {row}" for row in ("untrained", "bag", "random bag") for norm in ("baseline", "layer norm")
+    ]
+    assert sick.rows[7][2:] == ["0.650 (0.650-0.650)", "0.600", "0.350", "-", "3"]
+    assert sick.rows[-2] == ["2400", "layer norm, paper", ".854", ".785", ".277", "-", "-"]
+    assert classes.rows[1] == ["400", "layer norm", "72.0", "73.0", "74.0", "75.0", "73.5 (73.5-73.5)", "3"]
+    assert classes.rows[-1][2:7] == ["79.4", "83.1", "93.7", "89.3", "86.4"]
+    assert "3 (--fast-eval) inner folds" in classes.note
+    # the baseline's mean is 5.01 at update 400; layer norm's goes from 5.11 at 200 to 4.91 at 300
+    assert speed.rows[0] == ["400", "baseline", "0.0006", "400", "1.00", "1000", "1.00"]
+    assert speed.rows[1] == ["400", "layer norm", "0.002", "250", f"{250 * 1.1 / 400:.2f}", "1100", "1.10"]
+    assert rates.rows[1][2:] == ["5.110 (5.100-5.120)", "4.910 (4.900-4.920)", "* 4.710 (4.700-4.720)"]
+
+
+def test_the_findings(grid):
+    sooner, nll, pearson, mean, base, normed, edge, rule = report_of(grid).findings
+    assert "(layer norm 0.002, baseline 0.0006)" in sooner
+    assert sooner.count("as the paper claims") == 1
+    assert "share of the baseline's time: 0.69; an update takes 1.10 times" in sooner
+    assert nll.endswith("layer norm 4.960 (4.950-4.970), baseline 5.260 (5.250-5.270): as the paper claims.")
+    assert "layer norm 0.740 (0.730-0.750), baseline 0.690 (0.680-0.700): as the paper claims." in pearson
+    assert "the difference of the MSE is -0.050 (95 %: -0.050 to -0.050) by a paired bootstrap" in pearson
+    assert mean.endswith("layer norm 73.5 (73.5-73.5), baseline 71.5 (71.5-71.5): as the paper claims.")
+    assert base.startswith("Baseline on SICK is above the bag of random embeddings: r 0.690")
+    assert normed.startswith("Layer norm on SICK is above")
+    assert "layer norm 0.002 (highest)" in edge
+    assert rule.startswith("A verdict needs 3 seeds a side")
+
+
+def test_the_figures_show_the_tasks_where_they_were_evaluated(grid):
+    figure, learning = report_of(grid).figures
+    titles = ["SICK, Pearson's r", "SICK, MSE", "MR", "CR", "SUBJ", "MPQA"]
+    assert [panel.title for row in figure.rows for panel in row] == titles
+    curve = figure.rows[0][0].curves[1]
+    assert (curve.label, curve.x) == ("layer norm", [200, 400])
+    assert curve.mean == pytest.approx([0.72, 0.74])
+    assert learning.rows[0][0].curves[0].x == [100, 200, 300, 400]
+
+
+def test_a_random_bag_that_is_better_is_said(tmp_path):
+    write(tmp_path, "layer", 2e-4, 0, [6.0, 5.5], pearson=0.6)
+    findings = report_of(tmp_path).findings
+    assert findings[0].startswith("Layer norm on SICK is not above the bag of random embeddings: r 0.600, 0.650")
+
+
+def test_unfinished_runs_and_damaged_tests(grid, tmp_path):
+    path = grid / "skip-thoughts-layer-lr0.002-s1" / folder.TEST
+    path.write_bytes(path.read_bytes()[:-2])
+    report = report_of(grid)
+    assert any("test.safetensors is damaged" in note for note in report.status)
+    assert not any("bootstrap" in text for text in report.findings)
+    write(tmp_path / "open", "none", 2e-4, 0, [6.0], done=False)
+    report = report_of(tmp_path / "open")
+    assert report.findings == []
+    assert [row[1] for row in report.tables[0].rows] == [
+        "original, paper", "baseline, paper", "layer norm, paper", "layer norm, 1.7M, paper"
+    ]  # fmt: skip
+    assert report.figures[0].rows[0][0].curves == []
+
+
+def test_the_terminal_and_the_files(grid, capsys):
+    report = report_of(grid)
+    rendering.show(report)
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 80
+    assert "\u2026" not in said, "a cell that does not fit"
+    text = rendering.markdown(report)
+    for part in ("84 books with 246,329 triples", "updates is 400", "Learning rates 0.0002, 0.0006, 0.002", "[S]"):
+        assert part in text, part
