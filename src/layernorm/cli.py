@@ -276,7 +276,11 @@ def _ask(name: str, given: list[str]) -> None:
     from .experiments.command import options, sample
 
     tool = catalogue.tool(name)
-    path, texts, chosen = options.parse_tool(name, tool, given or ["--help"])
+    if not given:
+        with contextlib.suppress(SystemExit):
+            options.parse_tool(name, tool, ["--help"])
+        raise SystemExit(2)
+    path, texts, chosen = options.parse_tool(name, tool, given)
     for line in tool.ask(sample.find_run(catalogue.find(tool.experiment), path), texts, chosen):
         print(line)
 

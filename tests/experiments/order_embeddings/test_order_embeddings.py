@@ -186,6 +186,11 @@ def test_every_norm_and_similarity_learns(data, norm, similarity):
     assert 0 <= metrics["valid_image_r1"] <= metrics["valid_image_r5"] <= metrics["valid_image_r10"] <= 100
 
 
+def test_search_alone_shows_its_help_as_wrong_usage(capsys):
+    assert cli.main(["search"]) == 2
+    assert "layernorm search RUN" in capsys.readouterr().out
+
+
 def test_a_batch_larger_than_the_training_set_is_one_line(data, tmp_path, capsys):
     command = [
         "run",
