@@ -26,13 +26,13 @@ class Style(NamedTuple):
 
 
 STYLES = {
-    # Okabe and Ito's palette; the dashes tell the lines apart without any colour
+    # Okabe and Ito's palette and two darker colours; the dashes tell the lines apart without any colour
     "none": Style("#000000", (0, (1, 1.2))),
     "layer": Style("#D55E00", "solid"),
     "layer-channels": Style("#E69F00", (0, (7, 1.4))),
-    "layer-gain": Style("#E69F00", (0, (7, 1.4))),
+    "layer-gain": Style("#8C510A", (0, (2, 1, 2, 1, 6, 1))),
     "batch": Style("#0072B2", (0, (5, 1.6))),
-    "batch-everywhere": Style("#56B4E9", (0, (3, 1, 1, 1, 1, 1))),
+    "batch-everywhere": Style("#332288", (0, (8, 1.5, 2, 1.5))),
     "weight": Style("#009E73", (0, (5, 1.4, 1, 1.4))),
     "rms": Style("#CC79A7", (0, (2.4, 1))),
     "group": Style("#56B4E9", (0, (3, 1, 1, 1, 1, 1))),
