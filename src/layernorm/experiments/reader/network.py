@@ -46,6 +46,11 @@ class Config:
     words: int = option(240, "size of a word's embedding", least=1)
     hidden: int = option(240, "units of each LSTM and of the attention", least=1)
     vocabulary: int = option(0, "words to tell apart, the most frequent ones and all entities (0: all)", least=0)
+    initial: Literal["source", "torch"] = option(
+        "source", "initial matrices: the original code's, or uniform as torch's own; biases are 0 in both"
+    )
+    forget_bias: float = option(0.0, "initial bias of the LSTMs' forget gates", least=0)
+    prior: bool = option(False, "start the answer's bias at the logarithm of how often each word is an answer")
     dropout: float = option(0.5, "share of the embeddings and of the output's inputs that is dropped", least=0)
     clip: Literal["source", "norm10"] = option(
         "source", "of the gradient g with norm n: to 10 g / sqrt(n) where n > 100, or to norm 10"
@@ -100,7 +105,8 @@ class Reader(nn.Module):
         self.dropout = config.dropout
         self.words = nn.Embedding(vocabulary, config.words)
         self.passage_lstm, self.question_lstm = (
-            LSTM(config.words, H, norm=norm, gain_init=gain, max_steps=count) for count in steps
+            LSTM(config.words, H, norm=norm, gain_init=gain, max_steps=count, count_padding=norm == "batch")
+            for count in steps
         )
         self.starts = nn.Parameter(torch.empty(2, H))  # the initial h of both; c begins at 0
         self.maps = nn.ModuleDict({name: nn.Linear(H, H, bias=False) for name in PROJECTIONS})
@@ -181,34 +187,56 @@ def clip(model: nn.Module, rule: str) -> None:
         torch._foreach_mul_(gradients, factor)
 
 
-def build(config: Config, vocabulary: int, steps: tuple[int, int]) -> Reader:
+def build(config: Config, vocabulary: int, steps: tuple[int, int], shares: Tensor | None = None) -> Reader:
     """The network with its initial weights; one seed gives every norm the same.
 
-    Square matrices are 0.05 times orthogonal, each gate's by itself; rectangular ones U(+-sqrt(6 / (in + out + 1))), w
-    U(+-1/sqrt(H)), biases and initial states 0.
+    `initial="source"`: square matrices are 0.05 times orthogonal, each gate's by itself; rectangular ones
+    U(+-sqrt(6 / (in + out + 1))), the states 0. `"torch"`: embeddings N(0, 1), matrices and states U(+-1/sqrt(H)).
+    In both w is U(+-1/sqrt(H)), and biases are 0 but for those of the forget gates.
+
+    Args:
+        shares: `[V]`, how often each word is an answer; the answer's bias starts at their logarithm.
     """
+    draw = {"source": _draw_source, "torch": _draw_torch}[config.initial]
     with torch.random.fork_rng():
         model = Reader(vocabulary, steps, config)
         torch.manual_seed(derive_seed(config.seed, INIT))
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                if parameter.dim() == 2 and name != "starts":
-                    for block in parameter.chunk(4) if "lstm" in name else [parameter]:
-                        _draw(block)
-                elif name == "attention":
-                    parameter.uniform_(-1 / math.sqrt(config.hidden), 1 / math.sqrt(config.hidden))
+                if name == "attention":
+                    _uniform(parameter, config.hidden**-0.5)
+                elif parameter.dim() == 2:
+                    draw(name, parameter, config.hidden**-0.5)
                 elif "gain" not in name and not name.startswith("norms"):
                     parameter.zero_()
             for name, parameter in model.norms.named_parameters():
                 if name.endswith("weight"):
                     parameter.fill_(BATCH_GAIN)
+            for lstm in (model.passage_lstm, model.question_lstm):
+                lstm.bias_ih_l0[config.hidden : 2 * config.hidden] = config.forget_bias  # gates i, f, g, o
+            if shares is not None:
+                model.answer.bias.copy_(shares.log())
     return model
 
 
-def _draw(matrix: Tensor) -> None:
-    rows, columns = matrix.shape
-    if rows == columns:
-        nn.init.orthogonal_(matrix, 0.05)
+def _draw_source(name: str, matrix: Tensor, bound: float) -> None:
+    if name == "starts":
+        matrix.zero_()
+        return
+    for block in matrix.chunk(4) if "lstm" in name else [matrix]:
+        rows, columns = block.shape
+        if rows == columns:
+            nn.init.orthogonal_(block, 0.05)
+        else:
+            _uniform(block, math.sqrt(6 / (rows + columns + 1)))
+
+
+def _draw_torch(name: str, matrix: Tensor, bound: float) -> None:
+    if name == "words.weight":
+        matrix.normal_()
     else:
-        bound = math.sqrt(6 / (rows + columns + 1))
-        matrix.uniform_(-bound, bound)
+        _uniform(matrix, bound)
+
+
+def _uniform(tensor: Tensor, bound: float) -> None:
+    tensor.uniform_(-bound, bound)

@@ -191,12 +191,12 @@ EXPERIMENT = Experiment(
     ),
     presets={
         "laptop": Preset(
-            "700 updates with 400 units and 10,000 words; three seeds and three learning rates",
+            "1500 updates with 400 units and 5,000 words; three seeds and three learning rates",
             Config(
-                updates=700, vocabulary=10_000, words=200, hidden=400, evaluate_every=100, tasks_every=4,
+                updates=1500, vocabulary=5_000, words=200, hidden=400, evaluate_every=100, tasks_every=5,
                 fast_eval=True, held_out_triples=1000,
             ),
-            {"norm": _NORMS, "learning_rate": (2e-4, 6e-4, 2e-3), "seed": (0, 1, 2)},
+            {"norm": _NORMS, "learning_rate": (1e-3, 2e-3, 4e-3), "seed": (0, 1, 2)},
         ),
         "smoke": Preset(
             "20 updates with 8 units and 30 words",
