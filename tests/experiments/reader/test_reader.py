@@ -114,6 +114,24 @@ def test_entities_are_renamed_in_passage_question_and_answer_together(data):
         assert abs(loss(named, left_out=[part]) - found) > 1e-3, part
 
 
+def test_the_prior_counts_answers_and_holds_entities_equal():
+    answers = torch.tensor([FIRST_ENTITY, FIRST_ENTITY, FIRST_ENTITY + 1, 7])
+    shares = experiment.answer_shares(answers, entities=3, vocabulary=9)
+    # entities have 3 answers and 3 ones more, word 7 two counts, the other five of the 9 words one
+    expected = torch.ones(9)
+    expected[FIRST_ENTITY : FIRST_ENTITY + 3] = 2
+    expected[7] = 2
+    torch.testing.assert_close(shares, expected / 13)
+
+
+def test_a_prior_starts_with_the_loss_of_a_guess_among_entities(data):
+    with torch.no_grad():
+        without, prior = (float(task_of(data, prior=on).loss(task_of(data, prior=on).model, 0)) for on in (False, True))
+    assert without == pytest.approx(np.log(len(data.vocabulary)), rel=0.05)
+    share = experiment.answer_shares(data.train.answers, data.entities, len(data.vocabulary))[FIRST_ENTITY]
+    assert prior == pytest.approx(-np.log(float(share)), rel=0.05)
+
+
 def test_validation_names_no_entity_anew_and_reads_every_question_alone(data):
     task = task_of(data, evaluate_cases=7)
     model = task.model.eval()

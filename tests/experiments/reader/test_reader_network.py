@@ -187,6 +187,55 @@ def test_initial_weights_are_the_protocols_and_the_same_for_every_norm():
     assert bound * 0.9 < rectangular.abs().max() <= bound
 
 
+def test_torchs_initial_weights_forget_biases_and_the_prior():
+    shares = torch.linspace(1, 2, 300) / 450
+    models = {
+        norm: build(config(norm=norm, words=6, hidden=6, initial="torch", forget_bias=1.5), 300, (4, 4), shares)
+        for norm in ("none", "layer", "batch", "batch-everywhere")
+    }
+    plain = dict(models["none"].named_parameters())
+    words = plain["words.weight"].detach()
+    assert float(words.std()) == pytest.approx(1, abs=0.08)  # of 1800 draws: 5 standard errors
+    bound = 1 / math.sqrt(6)
+    for name, value in plain.items():
+        if value.dim() == 2 and name != "words.weight":
+            assert 0.6 * bound < value.abs().max() <= bound, name  # the fewest are the states: 12 draws
+        elif name.endswith("lstm.bias_ih_l0"):
+            assert value.tolist() == [0] * 6 + [1.5] * 6 + [0] * 12
+        elif "bias" in name and name != "answer.bias":
+            assert not value.any()
+    torch.testing.assert_close(plain["answer.bias"], shares.log())
+    for model in models.values():
+        own = dict(model.named_parameters())
+        assert all(torch.equal(own[name], value) for name, value in plain.items())
+
+
+def test_recurrent_batch_norm_counts_rows_that_have_ended():
+    """As in the original code: else the statistics of the last steps are of the one row that is left."""
+    model = network_of("batch").train()
+    words = model.words.weight[PADDED[0]]
+    inside = torch.arange(5).unsqueeze(1) < PADDED[1]
+    lstm = {name.removesuffix("_l0"): value for name, value in model.passage_lstm.named_parameters()}
+    h = model.starts[0].expand(2, -1)
+    c, states = torch.zeros_like(h), []
+
+    def norm(rows, gain, bias):
+        centred = rows - rows.mean(0)
+        return centred / (centred.square().mean(0) + 1e-5).sqrt() * gain + bias
+
+    for t in range(5):
+        x = torch.where(inside[t].unsqueeze(1), words[t], 0.0)
+        sums = norm(x @ lstm["weight_ih"].T, lstm["gain_ih"], lstm["bias_ih"])
+        sums = sums + norm(h @ lstm["weight_hh"].T, lstm["gain_hh"], lstm["bias_hh"])
+        i, f, g, o = sums.chunk(4, 1)
+        after = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        out = torch.sigmoid(o) * torch.tanh(norm(after, lstm["gain_c"], lstm["bias_c"]))
+        c, h = (torch.where(inside[t].unsqueeze(1), new, old) for new, old in ((after, c), (out, h)))
+        states.append(torch.where(inside[t].unsqueeze(1), h, 0.0))
+    found, _ = model._states(model.passage_lstm, 0, *PADDED)
+    torch.testing.assert_close(found, torch.stack(states), rtol=1e-10, atol=1e-12)  # float64
+
+
 def test_batch_norm_everywhere_normalises_the_five_maps_over_the_batch_without_its_padding():
     model = network_of("batch-everywhere").train()
     rows = {}

@@ -213,7 +213,7 @@ def build(config: Config, vocabulary: int, steps: tuple[int, int], shares: Tenso
                 if name.endswith("weight"):
                     parameter.fill_(BATCH_GAIN)
             for lstm in (model.passage_lstm, model.question_lstm):
-                lstm.bias_ih_l0[config.hidden : 2 * config.hidden] = config.forget_bias  # gates i, f, g, o
+                lstm.get_parameter("bias_ih_l0")[config.hidden : 2 * config.hidden] = config.forget_bias  # gates i, f, g, o
             if shares is not None:
                 model.answer.bias.copy_(shares.log())
     return model
