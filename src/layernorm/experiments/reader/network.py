@@ -213,7 +213,8 @@ def build(config: Config, vocabulary: int, steps: tuple[int, int], shares: Tenso
                 if name.endswith("weight"):
                     parameter.fill_(BATCH_GAIN)
             for lstm in (model.passage_lstm, model.question_lstm):
-                lstm.get_parameter("bias_ih_l0")[config.hidden : 2 * config.hidden] = config.forget_bias  # gates i, f, g, o
+                _, forget, _, _ = lstm.get_parameter("bias_ih_l0").chunk(4)  # gates i, f, g, o
+                forget.fill_(config.forget_bias)
             if shares is not None:
                 model.answer.bias.copy_(shares.log())
     return model
