@@ -8,11 +8,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import parametrize
 
 from ... import GRU
 from ..protocol import check_ranges, option, seed_option
 from ..train.batches import INIT, derive_seed
+from ..train.initial import draw_gru
 
 MARGINS = {"order": 0.05, "cosine": 0.2}
 """The margin of each similarity's loss."""
@@ -45,9 +45,6 @@ class Config:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-
-
-_WEIGHTS = ("weight_ih_l0", "weight_hh_l0")
 
 
 class Embedding(nn.Module):
@@ -91,15 +88,7 @@ def build(config: Config, vocabulary: int, features: int) -> Embedding:
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(derive_seed(config.seed, INIT))
         model.words.weight.uniform_(-0.1, 0.1)
-        inputs, states = (torch.empty_like(getattr(model.gru, name)) for name in _WEIGHTS)
-        inputs.uniform_(-0.1, 0.1)
-        for block in states.chunk(3):
-            nn.init.orthogonal_(block)
-        for name, value in zip(_WEIGHTS, (inputs, states), strict=True):
-            if parametrize.is_parametrized(model.gru, name):  # weight norm: the direction and the gain that make it
-                setattr(model.gru, name, value)
-            else:
-                getattr(model.gru, name).copy_(value)
+        draw_gru(model.gru)
         nn.init.xavier_uniform_(model.image.weight)
         for name, parameter in model.named_parameters():
             if "bias" in name:

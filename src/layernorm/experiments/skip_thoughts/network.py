@@ -7,11 +7,11 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from ... import GRU
 from ..protocol import check_ranges, option, seed_option
 from ..train.batches import INIT, derive_seed
+from ..train.initial import draw_gru
 from .objective import negative_log_likelihood
 
 
@@ -44,9 +44,6 @@ class Config:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-
-
-_WEIGHTS = ("weight_ih_l0", "weight_hh_l0")
 
 
 class SkipThoughts(nn.Module):
@@ -108,20 +105,8 @@ def build(config: Config, vocabulary: int) -> SkipThoughts:
         model.words.weight.uniform_(-0.1, 0.1)
         model.output.weight.uniform_(-0.1, 0.1)
         for gru in (model.encoder, model.next, model.previous):
-            _draw(gru)
+            draw_gru(gru)
         for name, parameter in model.named_parameters():
             if "bias" in name:
                 parameter.zero_()
     return model
-
-
-def _draw(gru: GRU) -> None:
-    inputs, states = (torch.empty_like(getattr(gru, name)) for name in _WEIGHTS)
-    inputs.uniform_(-0.1, 0.1)
-    for block in states.chunk(3):
-        nn.init.orthogonal_(block)
-    for name, value in zip(_WEIGHTS, (inputs, states), strict=True):
-        if parametrize.is_parametrized(gru, name):  # weight norm: the direction and the gain that make it
-            setattr(gru, name, value)
-        else:
-            getattr(gru, name).copy_(value)
