@@ -17,11 +17,6 @@ class Difference:
     low: float
     high: float
 
-    @property
-    def clear(self) -> bool:
-        """Whether the interval leaves out 0."""
-        return self.low > 0 or self.high < 0
-
     def text(self, digits: int = 2) -> str:
         """The mean and its interval: `0.31 (95 %: 0.12 to 0.50)`."""
         return f"{self.mean:.{digits}f} (95 %: {self.low:.{digits}f} to {self.high:.{digits}f})"
