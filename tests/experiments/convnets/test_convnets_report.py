@@ -72,7 +72,7 @@ def test_tables(whole):
 
 
 def test_verdicts_where_there_are_three_seeds_and_rates(whole):
-    speed, error, second_speed, second_error, *units, rule = report_of(whole).findings
+    speed, error, second_speed, second_error, rule, *units = report_of(whole).findings
     assert speed.startswith("Width 16, updates to a training loss of 1.8 / 1.6 / 1.4 / 1.27 nats (the last")
     assert speed.endswith(": as the paper claims.")
     assert error.startswith("Width 16, test error: layer norm 40.00 (40.00-40.00) %, baseline 50.00 (50.00-50.00) %: "
@@ -85,7 +85,7 @@ def test_verdicts_where_there_are_three_seeds_and_rates(whole):
 
 
 def test_units_at_the_border_in_words(whole):
-    text = report_of(whole).findings[4]
+    text = report_of(whole).findings[5]
     assert text == (
         "Width 16, baseline: units at the border are on less often than the centre's in 1 of 9 convolutions in every "
         "seed, at the least 0.40 times as often (convolution 4, highest seed). Rarely turned on, if rarely means less "
@@ -100,7 +100,7 @@ def test_one_seed_that_differs_makes_units_not_rarely_turned_on(whole):
     path = whole / "convnets-none-lr0.003-s1"
     tensors, _ = checkpoint.load(path / folder.TEST)
     checkpoint.save(path / folder.TEST, {**tensors, "end.4.contrast": alike}, {})
-    text = report_of(whole).findings[4]
+    text = report_of(whole).findings[5]
     assert "at the least 0.80 times as often (convolution 4, highest seed). Not rarely turned on" in text
 
 

@@ -136,5 +136,11 @@ def test_the_terminal_and_the_files(grid, tmp_path, capsys):
     assert max(map(len, said.splitlines())) <= 80
     assert "…" not in said, "a cell that does not fit"
     text = rendering.markdown(report)
-    for part in ("60 training images with 6 features each", "evaluate_every is 25", "[S]", "figure1.png", "rates.png"):
+    for part in (
+        "60 training images with 6 features each",
+        "learning_rate is 0.002 or 0.004;",
+        "[S]",
+        "figure1.png",
+        "rates.png",
+    ):
         assert part in text

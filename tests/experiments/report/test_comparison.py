@@ -3,10 +3,22 @@
 import math
 
 import pytest
+import torch
 
-from layernorm.experiments.report.comparison import compare, first_reaching, low_to_high, pictures, reaching, view
+from layernorm.experiments.report.comparison import (
+    by_case,
+    compare,
+    first_reaching,
+    low_to_high,
+    pictures,
+    reaching,
+    read_tests,
+    view,
+)
 from layernorm.experiments.report.page import STYLES, Curve, Picture
-from layernorm.experiments.runs.folder import find
+from layernorm.experiments.report.variants import departures
+from layernorm.experiments.runs import checkpoint
+from layernorm.experiments.runs.folder import TEST, find
 from support.runs import write_digits
 
 LINE = [(10, 8.0), (20, 6.0), (40, 2.0), (50, 3.0)]
@@ -74,3 +86,43 @@ def test_a_picture_is_of_the_first_run_with_weights_that_did_not_diverge(tmp_pat
     made, notes = pictures([("", runs)], lambda run, key: [Picture(run.path.name, "png", key, b"")], "none")
     assert [picture.name for picture in made] == ["digits-layer-b128-s2"]
     assert notes == []
+
+
+def test_tests_are_read_and_stacked_by_group(tmp_path):
+    for norm, right in (("none", (0, 1)), ("layer", (1, 1))):
+        for seed in (0, 1):
+            write_digits(tmp_path, norm, 128, seed, [0.3, 0.2])
+            values = torch.tensor([*right, seed], dtype=torch.uint8)
+            checkpoint.save(tmp_path / f"digits-{norm}-b128-s{seed}" / TEST, {"right": values}, {})
+    blocks, _ = compare(find([tmp_path]).runs)
+    groups = list(blocks[0].groups.values())
+    tested, notes = read_tests(blocks)
+    assert notes == []
+    assert [item.tolist() for item in by_case(groups, tested, "right")] == [
+        [[0, 1, 0], [0, 1, 1]], [[1, 1, 0], [1, 1, 1]]
+    ]  # fmt: skip
+    assert by_case(groups, tested, "other") == []
+
+    path = tmp_path / "digits-layer-b128-s1" / TEST
+    checkpoint.save(path, {"right": torch.zeros(4, dtype=torch.uint8)}, {})
+    assert by_case(groups, read_tests(blocks)[0], "right") == [], "another number of cases"
+    path.write_bytes(b"nothing")
+    tested, notes = read_tests(blocks)
+    assert by_case(groups, tested, "right") == []
+    assert [note.startswith("No test: ") and "test.safetensors is damaged" in note for note in notes] == [True]
+    path.unlink()
+    assert by_case(groups, read_tests(blocks)[0], "right") == []
+
+
+def test_departures_from_a_protocol_are_told_as_one_writes_them(tmp_path):
+    for number, rate in enumerate((2e-5, 1e-3, 0.1 + 0.2)):
+        write_digits(tmp_path / str(number), "layer", 128, 0, [0.3], learning_rate=rate, train_cases=50, prior=True)
+    found = departures(
+        find(sorted(tmp_path.iterdir())).runs,
+        {"learning_rate": 1e-3, "train_cases": 0, "prior": False, "batch_size": 128},
+    )
+    assert [item.text for item in found] == [
+        "learning_rate is 2e-05 or 0.3; the paper's protocol has 0.001.",
+        "train_cases is 50; the paper's protocol has all.",
+        "prior is on; the paper's protocol has off.",
+    ]

@@ -129,5 +129,11 @@ def test_the_terminal_and_the_files(grid, capsys):
     assert max(map(len, said.splitlines())) <= 80
     assert "\u2026" not in said, "a cell that does not fit"
     text = rendering.markdown(report)
-    for part in ("84 books with 246,329 triples", "updates is 400", "Learning rates 0.0002, 0.0006, 0.002", "[S]"):
+    for part in (
+        "84 books with 246,329 triples",
+        "updates is 400",
+        "learning_rate is 0.0006 or 0.002;",
+        "30 blocks",
+        "[S]",
+    ):
         assert part in text, part

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-import numpy as np
-from torch import Tensor
-
-from ..errors import RunError
 from ..report import rates
 from ..report.bootstrap import paired
-from ..report.comparison import NORMS, RATE, Block, compare, low_to_high, lowest_of_all, reaching, speed, view
+from ..report.comparison import (
+    NORMS,
+    RATE,
+    Block,
+    Group,
+    Tested,
+    by_case,
+    compare,
+    low_to_high,
+    lowest_of_all,
+    reaching,
+    read_tests,
+    speed,
+    view,
+)
 from ..report.page import Deviation, Figure, Panel, Report, Table
 from ..report.variants import departures
-from ..report.verdicts import RULE, order, spread, to_decide, too_little
+from ..report.verdicts import order, ruled, spread, to_decide, too_little
 from ..runs.folder import Run
 from . import units
-from .units import Tested
 
 CLAIM = (
     "With convolutional networks layer normalization speeds learning up over the baseline, and batch normalization "
@@ -41,11 +51,13 @@ PAIRS = (("layer", "none"), ("batch", "layer"))
 def report(runs: Sequence[Run]) -> Report:
     """The report on runs of `convnets`, finished or not."""
     blocks, status = compare(runs, by="width", choose=_score)
-    tested, damaged = _tested(blocks)
+    tested, damaged = read_tests(blocks)
+    verdicts = [text for block in blocks for text in _verdicts(block, tested)]
+    about_units = [text for block in blocks for text in units.findings(block, tested)]
     return Report(
         title="Convolutional networks on CIFAR-10",
         claim=CLAIM,
-        findings=[text for block in blocks for text in _findings(block, tested)],
+        findings=[*ruled(verdicts), *about_units],
         status=[*status, *damaged, *(line for block in blocks for line in rates.at_the_edge(block))],
         figures=[*_figures(blocks), *(figure for block in blocks for figure in units.figures(block, tested))],
         tables=[
@@ -71,21 +83,6 @@ def _train_loss(run: Run) -> float:
 def _test_error(run: Run) -> float:
     """Over all test images if the run is finished, else as last evaluated."""
     return run.result["all_test_error"] if "all_test_error" in run.result else run.records[-1]["test_error"]
-
-
-def _tested(blocks: Sequence[Block]) -> tuple[Mapping[str, Tested], list[str]]:
-    """What the tests of finished runs left, by the runs' folders, and a line for each file that cannot be read."""
-    found: dict[str, dict[str, Tensor]] = {}
-    notes = []
-    for run in (run for block in blocks for group in block.groups.values() for run in group):
-        try:
-            tensors = run.tested()
-        except RunError as error:
-            notes.append(f"No test: {error}")
-            continue
-        if tensors:
-            found[str(run.path)] = tensors
-    return found, notes
 
 
 def _figures(blocks: Sequence[Block]) -> list[Figure]:
@@ -168,14 +165,13 @@ def _rates(blocks: Sequence[Block]) -> list[Table]:
     return [rates.table(blocks, "width", lambda run: 100 * _score(run), "Validation error after the last epoch, %")]
 
 
-def _findings(block: Block, tested: Mapping[str, Tested]) -> list[str]:
-    found = [
+def _verdicts(block: Block, tested: Mapping[Path, Tested]) -> list[str]:
+    return [
         text for ahead, other in PAIRS if block.has(ahead, other) for text in _compared(block, ahead, other, tested)
     ]
-    return [*found, *units.findings(block, tested), *([RULE] if found else [])]
 
 
-def _compared(block: Block, ahead: str, other: str, tested: Mapping[str, Tested]) -> list[str]:
+def _compared(block: Block, ahead: str, other: str, tested: Mapping[Path, Tested]) -> list[str]:
     """Which of two norms learns faster and which has the lower test error, if the paper claims that the first has."""
     groups = (block.groups[ahead], block.groups[other])
     none = too_little(*groups, rates=rates.fewest(block, ahead, other))
@@ -200,14 +196,14 @@ def _compared(block: Block, ahead: str, other: str, tested: Mapping[str, Tested]
     return [*found, *to_decide(" and ".join(names), verdicts, every, none, _whole(every[0]))]
 
 
-def _interval(groups: Sequence[Sequence[Run]], tested: Mapping[str, Tested]) -> str:
+def _interval(groups: Sequence[Group], tested: Mapping[Path, Tested]) -> str:
     """The paired bootstrap over test images of the difference in test error, as a sentence; empty without tests."""
-    columns = [[tested[str(run.path)]["correct"] for run in group if str(run.path) in tested] for group in groups]
-    whole = all(len(column) == len(group) for column, group in zip(columns, groups, strict=True))
-    if not whole or len({tensor.shape for column in columns for tensor in column}) > 1:
+    correct = by_case(groups, tested, "correct")
+    if not correct:
         return ""
-    first, second = (100 * (1 - np.mean([tensor.numpy() for tensor in column], axis=0)) for column in columns)
-    return f" Difference, over resampled test images, of these seeds: {paired(first, second).text()} percentage points."
+    first, second = (100 * (1 - item.mean(0)) for item in correct)
+    change = paired(first, second).text()
+    return f" Difference, over resampled test images, of these seeds: {change} percentage points."
 
 
 def _whole(run: Run) -> float:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
-from torch import Tensor
-
-from ..report.comparison import NORMS, Block
+from ..report.comparison import NORMS, Block, Tested
 from ..report.page import STYLES, Curve, Figure, Panel, Table
 from ..runs.folder import Run
-
-Tested = Mapping[str, Tensor]
-"""What the test of one run left, by name."""
 
 LAYERS = range(1, 10)
 """The convolutions, whose units are looked at."""
@@ -26,7 +22,7 @@ DISTANCE, CHANNEL = 0, 1
 """The rows and columns of the tensors that `border.Statistics` gives."""
 
 
-def figures(block: Block, tested: Mapping[str, Tested]) -> list[Figure]:
+def figures(block: Block, tested: Mapping[Path, Tested]) -> list[Figure]:
     """The border against the centre in every layer, and units by their distance from the border."""
     groups = _groups(block, tested)
     if not groups:
@@ -75,7 +71,7 @@ def figures(block: Block, tested: Mapping[str, Tested]) -> list[Figure]:
     ]
 
 
-def tables(block: Block, tested: Mapping[str, Tested]) -> list[Table]:
+def tables(block: Block, tested: Mapping[Path, Tested]) -> list[Table]:
     """How often border units are on against the centre's, and what the variance between units comes from."""
     groups = _groups(block, tested)
     if not groups:
@@ -105,7 +101,7 @@ def tables(block: Block, tested: Mapping[str, Tested]) -> list[Table]:
     ]
 
 
-def findings(block: Block, tested: Mapping[str, Tested]) -> list[str]:
+def findings(block: Block, tested: Mapping[Path, Tested]) -> list[str]:
     """For each norm whether units at the border are rarely turned on, in numbers."""
     found = []
     ratio = _ratio(ON)
@@ -129,14 +125,14 @@ def findings(block: Block, tested: Mapping[str, Tested]) -> list[str]:
     return found
 
 
-def _groups(block: Block, tested: Mapping[str, Tested]) -> dict[str, list[Tested]]:
+def _groups(block: Block, tested: Mapping[Path, Tested]) -> dict[str, list[Tested]]:
     """The tests of each norm's finished runs; a norm without one is left out."""
     found = {norm: _of(group, tested) for norm, group in block.groups.items()}
     return {norm: runs for norm, runs in found.items() if runs}
 
 
-def _of(group: Sequence[Run], tested: Mapping[str, Tested]) -> list[Tested]:
-    return [tested[str(run.path)] for run in group if str(run.path) in tested]
+def _of(group: Sequence[Run], tested: Mapping[Path, Tested]) -> list[Tested]:
+    return [tested[run.path] for run in group if tested.get(run.path)]
 
 
 def _from_0(curves: Sequence[Curve]) -> tuple[float, float]:

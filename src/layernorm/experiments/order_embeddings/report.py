@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from ..data.order_embeddings import CAPTIONS
-from ..errors import RunError
 from ..report import rates
 from ..report.bootstrap import paired
-from ..report.comparison import NORMS, RATE, Block, Group, compare, low_to_high, reaching, speed
+from ..report.comparison import (
+    NORMS,
+    RATE,
+    Block,
+    Group,
+    Tested,
+    by_case,
+    compare,
+    low_to_high,
+    reaching,
+    read_tests,
+    speed,
+)
 from ..report.page import Deviation, Figure, Panel, Report, Table
 from ..report.variants import departures
 from ..report.verdicts import order, ruled, spread, to_decide, too_little
@@ -49,12 +61,13 @@ def score(run: Run) -> float:
 def report(runs: Sequence[Run]) -> Report:
     """The report on runs of `order-embeddings`, finished or not."""
     blocks, status = compare(runs, by="similarity", descending=True, choose=score)
-    findings = [text for block in blocks for text in (*_compared(block), *rates.at_the_edge(block))]
+    tested, damaged = read_tests(blocks)
+    findings = [text for block in blocks for text in (*_compared(block, tested), *rates.at_the_edge(block))]
     return Report(
         title="Order embeddings, Table 2 and Figure 1",
         claim=CLAIM,
         findings=ruled(findings),
-        status=[*status, *_unreadable(blocks)],
+        status=[*status, *damaged],
         figures=_figures(blocks),
         tables=[*(_table(blocks, side) for side in SIDES), _speed(blocks), _rates(blocks)],
         deviations=_deviations(runs),
@@ -68,7 +81,10 @@ def _figures(blocks: Sequence[Block]) -> list[Figure]:
         rows = [
             [
                 Panel(
-                    f"{SIDES[side]}, R@{count}", "update", "% of validation", _curves(block, f"valid_{side}_r{count}")
+                    f"{SIDES[side]}, R@{count}",
+                    "update",
+                    "% of validation",
+                    block.curves(f"valid_{side}_r{count}", x="update"),
                 )
                 for count in (1, 5, 10)
             ]
@@ -87,10 +103,6 @@ def _figures(blocks: Sequence[Block]) -> list[Figure]:
         panel = rates.panel(block, score, "R@1 + R@5 + R@10", negated=True)
         found.append(Figure(f"rates{name}", caption, [[panel]]))
     return found
-
-
-def _curves(block: Block, metric: str) -> list:
-    return block.curves(metric, x="update")
 
 
 def _table(blocks: Sequence[Block], side: str) -> Table:
@@ -148,13 +160,13 @@ def _best_at(run: Run) -> float:
     return run.records[recall.index(max(recall))]["update"]
 
 
-def _compared(block: Block) -> list[str]:
+def _compared(block: Block, tested: Mapping[Path, Tested]) -> list[str]:
     """The paper's claims, and what would decide those that are open."""
     if not block.has("layer", "none"):
         return []
     runs = [*block.groups["layer"], *block.groups["none"]]
     too_few = too_little(block.groups["layer"], block.groups["none"], rates=rates.fewest(block, "layer", "none"))
-    (sooner, speed), (higher, recall) = _sooner(block), _higher(block)
+    (sooner, speed), (higher, recall) = _sooner(block), _higher(block, tested)
     verdicts = {"the speed": speed, **recall}
     return [*sooner, *higher, *to_decide("layer norm and baseline", verdicts, runs, too_few, _whole(runs[0]))]
 
@@ -172,7 +184,7 @@ def _sooner(block: Block) -> tuple[list[str], str]:
     unclear = too_little(*groups, unit="evaluation", rates=rates.fewest(block, "layer", "none"))
     highest = min(max(_recall(run)) for group in groups for run in group)
     goals = [share * highest for share in SHARES]
-    times = [_times(goals, group) for group in groups]
+    times = [reaching(goals, group, RECALL, "update", interpolated=True, rising=True) for group in groups]
     texts = [" / ".join(low_to_high(values, ".0f") for values in side) for side in times]
     best = [[_best_at(run) for run in group] for group in groups]
     share = block.to_best("layer", RECALL, "time", rising=True)
@@ -188,12 +200,7 @@ def _sooner(block: Block) -> tuple[list[str], str]:
     ], verdict
 
 
-def _times(goals: Sequence[float], group: Group) -> list[list[float]]:
-    """For each goal the update at which each run first reaches it."""
-    return reaching(goals, group, RECALL, "update", interpolated=True, rising=True)
-
-
-def _higher(block: Block) -> tuple[list[str], dict[str, str]]:
+def _higher(block: Block, tested: Mapping[Path, Tested]) -> tuple[list[str], dict[str, str]]:
     """Whether LN retrieves better: the kept models on the test images, over seeds and over images; and the verdicts."""
     groups = [_tested(block.groups[norm]) for norm in ("layer", "none")]
     if not all(groups):
@@ -206,30 +213,20 @@ def _higher(block: Block) -> tuple[list[str], dict[str, str]]:
         verdicts[f"the recall of {side}s"] = verdict
         found.append(
             f"{block.label.capitalize()}, {text.lower()}, R@1 + R@5 + R@10 of the kept models on the test images: "
-            f"layer norm {spread(sums[0], 1)}, baseline {spread(sums[1], 1)}: {verdict}.{_over_images(groups, side)}"
+            f"layer norm {spread(sums[0], 1)}, baseline {spread(sums[1], 1)}: {verdict}."
+            f"{_over_images(groups, side, tested)}"
         )
     return found, verdicts
 
 
-def _over_images(groups: Sequence[Group], side: str) -> str:
+def _over_images(groups: Sequence[Group], side: str, tested: Mapping[Path, Tested]) -> str:
     """What other test images would change, as a sentence; nothing if a run's ranks cannot be read."""
-    try:
-        first, second = (_by_image(group, side) for group in groups)
-    except RunError:
+    ranks = by_case(groups, tested, f"{side}_rank")
+    if not ranks:
         return ""
+    first, second = (_by_image(rank, side) for rank in ranks)
     change = paired(first, second).text(1)
     return f" Over other test images the difference of the means is {change} by a paired bootstrap over images."
-
-
-def _unreadable(blocks: Sequence[Block]) -> list[str]:
-    """A line for each run whose ranks cannot be read."""
-    notes = []
-    for run in [run for block in blocks for group in block.groups.values() for run in group]:
-        try:
-            run.tested()
-        except RunError as error:
-            notes.append(f"no bootstrap: {error}")
-    return notes
 
 
 def _tested(group: Group) -> Group:
@@ -241,14 +238,10 @@ def _sum(run: Run, side: str) -> float:
     return sum(run.result[f"test_{side}_r{count}"] for count in (1, 5, 10))
 
 
-def _by_image(group: Group, side: str) -> np.ndarray:
-    """R@1 + R@5 + R@10 of each test image, mean over seeds; of its captions where images are found."""
-    values = []
-    for run in group:
-        rank = run.tested()[f"{side}_rank"].numpy()
-        recall = 100.0 * np.sum([rank < count for count in (1, 5, 10)], axis=0)
-        values.append(recall.reshape(-1, CAPTIONS).mean(1) if side == "image" else recall)
-    return np.mean(values, axis=0)
+def _by_image(rank: np.ndarray, side: str) -> np.ndarray:
+    """R@1 + R@5 + R@10 of each test image, mean over runs; of its captions where images are found."""
+    recall = 100.0 * np.sum([rank < count for count in (1, 5, 10)], axis=0).mean(0)
+    return recall.reshape(-1, CAPTIONS).mean(1) if side == "image" else recall
 
 
 def _deviations(runs: Sequence[Run]) -> list[Deviation]:
@@ -277,17 +270,10 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
             "VGG-19 (mean over ten crops)."
         )
         found.append(Deviation("stand-in", text))
-    protocol = {
-        name: getattr(Config(), name)
-        for name in ("epochs", "batch_size", "words", "hidden", "optimizer", "clip", "evaluate_every")
-    }
+    names = ("epochs", "batch_size", "words", "hidden", RATE, "optimizer", "clip", "evaluate_every")
     margins = {run.config["similarity"]: run.config["margin"] for run in runs if run.config["margin"]}
     for similarity, margin in margins.items():
         found.append(
             Deviation("I", f"The margin is {margin:g} for {similarity}; the protocol has {MARGINS[similarity]}.")
         )
-    rates_used = sorted({run.config[RATE] for run in runs})
-    if rates_used != [1e-3]:
-        used = ", ".join(f"{rate:g}" for rate in rates_used)
-        found.append(Deviation("I", f"Learning rates {used}; the paper's protocol has 0.001."))
-    return found + departures(runs, protocol)
+    return found + departures(runs, {name: getattr(Config(), name) for name in names})

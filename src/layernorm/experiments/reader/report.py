@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
-from collections.abc import Sequence
-
-import numpy as np
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from ..data.cnn import RULES
-from ..errors import RunError
 from ..report import rates
 from ..report.bootstrap import paired
 from ..report.comparison import (
@@ -17,17 +14,20 @@ from ..report.comparison import (
     RATE,
     Block,
     Group,
+    Tested,
+    by_case,
     compare,
     low_to_high,
     lowest_of_all,
     pictures,
     reaching,
+    read_tests,
     speed,
     view,
 )
 from ..report.page import Curve, Deviation, Figure, Panel, Picture, Report, Style, Table
 from ..report.variants import departures
-from ..report.verdicts import DECIDED, RATES, SEEDS, order, ruled, spread, too_little
+from ..report.verdicts import order, ruled, spread, to_decide, too_little
 from ..runs.folder import Run
 from . import page
 from .network import Config
@@ -59,14 +59,15 @@ def score(run: Run) -> float:
 
 def report(runs: Sequence[Run]) -> Report:
     """The report on runs of `reader`, finished or not."""
-    blocks, status = compare(_arms(runs), by="corpus", choose=score)
+    blocks, status = compare(_arms(runs), by="corpus", choose=score, told=("gain_init",))
+    tested, damaged = read_tests(blocks)
     read = [_read(block) for block in blocks]
-    findings = [text for block in blocks for text in (*_findings(block), *rates.at_the_edge(block))]
+    findings = [text for block in blocks for text in (*_findings(block, tested), *rates.at_the_edge(block))]
     return Report(
         title="The attentive reader, Figure 2",
         claim=CLAIM,
         findings=ruled(findings),
-        status=[*status, *(note for _, notes in read for note in notes)],
+        status=[*status, *damaged, *(note for _, notes in read for note in notes)],
         figures=[figure for number, block in enumerate(blocks, 1) for figure in _figures(block, number, len(blocks))],
         tables=[_results(blocks), _rules(blocks), _speed(blocks), _rates(blocks)],
         deviations=_deviations(runs),
@@ -76,15 +77,16 @@ def report(runs: Sequence[Run]) -> Report:
 
 
 def _arms(runs: Sequence[Run]) -> list[Run]:
-    """The runs with layer norm from other gains than 1 as a norm of their own, `layer-gain`."""
-    others = {run.config["gain_init"] for run in runs if run.config["norm"] == "layer"} - {1.0}
+    """The runs with layer norm from other gains than 1 as a norm of their own, `layer-gain`.
+
+    It alone keeps the option: several other gains are variants of it and not of the rest.
+    """
     found = []
     for run in runs:
         config = dict(run.config)
-        gain = config["gain_init"]
-        if config["norm"] == "layer" and gain != 1.0:
+        if config["norm"] == "layer" and config["gain_init"] != 1.0:
             config["norm"] = "layer-gain"
-        if config["norm"] != "layer-gain" or len(others) == 1:  # else the gains make variants of it
+        else:
             del config["gain_init"]
         found.append(dataclasses.replace(run, config=config))
     return found
@@ -204,10 +206,9 @@ def _rates(blocks: Sequence[Block]) -> Table:
     return rates.table(blocks, "corpus", lambda run: 100 * score(run), "The lowest validation error, %", digits=1)
 
 
-def _findings(block: Block) -> list[str]:
+def _findings(block: Block, tested: Mapping[Path, Tested]) -> list[str]:
     others = [norm for norm in OTHERS if block.has("layer", norm)]
-    found = [text for other in others for text in _compared(block, other)]
-    return [*_reading(block), *found, *(_to_decide(block, others) if others else [])]
+    return [*_reading(block), *(text for other in others for text in _compared(block, other, tested))]
 
 
 def _reading(block: Block) -> list[str]:
@@ -228,8 +229,8 @@ def _reading(block: Block) -> list[str]:
     return [f"{block.label.capitalize()}: better than {goal_text}: {'; '.join(parts)}."]
 
 
-def _compared(block: Block, other: str) -> list[str]:
-    """Whether layer norm learns sooner and ends lower than another norm."""
+def _compared(block: Block, other: str, tested: Mapping[Path, Tested]) -> list[str]:
+    """Whether layer norm learns sooner and ends lower than another norm, and what would decide that."""
     groups = (block.groups["layer"], block.groups[other])
     every = [run for group in groups for run in group]
     lowest, highest = lowest_of_all(every, ERROR), min(run.records[0][ERROR] for run in every)
@@ -238,70 +239,40 @@ def _compared(block: Block, other: str) -> list[str]:
     taken = [" / ".join(low_to_high(values, ".0f") for values in side) for side in times]
     best = [_best(group) for group in groups]
     names = NORMS["layer"], _named(block, other)
-    sooner = _few(block, other) or _unclear(block, other) or order(*times)
+    few = too_little(*groups, unit="evaluation", rates=rates.fewest(block, "layer", other))
+    unclear = few or _unclear(block, best)
+    ends, sooner = unclear or order(best[:1], best[1:]), unclear or order(*times)
+    verdicts = {"the speed": sooner, "the lowest error": ends}
     return [
         f"{block.label.capitalize()}, lowest validation error: {names[0]} {spread(best[0], 1)} %, {names[1]} "
-        f"{spread(best[1], 1)} %: {_ends(block, other)}.{_over_questions(groups)}",
+        f"{spread(best[1], 1)} %: {ends}.{_over_questions(groups, tested)}",
         f"Updates to a validation error of {' / '.join(f'{100 * goal:.1f}' for goal in goals)} % (the last is the "
         f"lowest that all reach; lowest to highest seed): {names[0]} {taken[0]}, {names[1]} {taken[1]}: {sooner}.",
+        *to_decide(" and ".join(names), verdicts, every, few, _whole(every[0])),
     ]
 
 
-def _ends(block: Block, other: str) -> str:
-    """The verdict on the lowest validation errors of layer norm and another norm."""
-    best = [[_best(block.groups[norm])] for norm in ("layer", other)]
-    return _few(block, other) or _unclear(block, other) or order(*best)
-
-
 def _named(block: Block, norm: str) -> str:
-    gain = block.groups[norm][0].path.name.partition("-layer-g")[2].partition("-")[0]
-    return f"layer norm with gain {gain}" if norm == "layer-gain" else NORMS[norm]
+    gain = block.groups[norm][0].config.get("gain_init")
+    return NORMS[norm] if gain is None else f"layer norm with gain {gain:g}"
 
 
-def _few(block: Block, other: str) -> str | None:
-    """What layer norm and another norm lack for a verdict; None if it is nothing."""
-    groups = (block.groups["layer"], block.groups[other])
-    return too_little(*groups, unit="evaluation", rates=rates.fewest(block, "layer", other))
-
-
-def _unclear(block: Block, other: str) -> str | None:
-    """Why layer norm and another norm allow no verdict; None if they do."""
+def _unclear(block: Block, best: Sequence[Sequence[float]]) -> str | None:
+    """Why two norms with these lowest errors allow no verdict; None if they do."""
     goal = 100 * min(_guessed(block).values(), default=1.0)
-    if all(max(_best(block.groups[norm])) >= goal for norm in ("layer", other)):
+    if all(max(errors) >= goal for errors in best):
         return "nothing is claimed, as neither answers better than a rule that reads nothing"
     return None
 
 
-def _over_questions(groups: Sequence[Group]) -> str:
+def _over_questions(groups: Sequence[Group], tested: Mapping[Path, Tested]) -> str:
     """What other test questions would change, as a sentence; nothing if a run has no test that can be read."""
-    try:
-        wrong = [[1 - run.tested()["right"].numpy().astype(np.float64) for run in group] for group in groups]
-    except (RunError, KeyError):
+    right = by_case(groups, tested, "right")
+    if not right:
         return ""
-    if len({item.shape for side in wrong for item in side}) > 1:
-        return ""
-    first, second = (100 * np.mean(side, axis=0) for side in wrong)
-    return f" Over other test questions the difference of the test errors is {paired(first, second).text(1)} points."
-
-
-def _to_decide(block: Block, others: Sequence[str]) -> list[str]:
-    """What would decide the comparisons that are open, in hours at the pace of these runs; nothing if none is."""
-    open_ones = [other for other in others if _ends(block, other) not in DECIDED]
-    if not open_ones:
-        return []
-    hours = 0.0
-    for norm in ("layer", *open_ones):
-        group = block.groups[norm]
-        pace = statistics.fmean(run.records[-1]["seconds"] / run.records[-1]["update"] for run in group)
-        hours += SEEDS * RATES * group[0].config["updates"] * pace / 3600
-    begun = f"Between layer norm and {', '.join(_named(block, other) for other in open_ones)} the lowest error would be"
-    each = f"{SEEDS} seeds at {RATES} learning rates each"
-    if any(_few(block, other) for other in open_ones):
-        return [f"{begun} decided by {each}: {hours:.1f} h at the pace of these runs."]
-    hours *= _whole(block.groups["layer"][0])
-    return [
-        f"{begun} decided by the whole protocol, if at all: {each}, about {hours:,.0f} h at the pace of these runs."
-    ]
+    first, second = (100 * (1 - item.mean(0)) for item in right)
+    change = paired(first, second).text(1)
+    return f" Over other test questions the difference of the test errors is {change} points."
 
 
 def _whole(run: Run) -> float:
@@ -348,12 +319,5 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
                 "text has a name in it: no entity can be known from another split.",
             )
         )
-    protocol = {
-        name: getattr(Config(), name)
-        for name in ("updates", "batch_size", "words", "hidden", "vocabulary", "dropout", "clip", "evaluate_every")
-    }
-    used = sorted({run.config[RATE] for run in runs})
-    if used != [8e-5]:
-        text = f"Learning rates {', '.join(f'{rate:g}' for rate in used)}; the paper's protocol has 8e-05."
-        found.append(Deviation("I", text))
-    return found + departures(runs, protocol)
+    names = ("updates", "batch_size", "words", "hidden", RATE, "vocabulary", "dropout", "clip", "evaluate_every")
+    return found + departures(runs, {name: getattr(Config(), name) for name in names})

@@ -6,7 +6,11 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, TypeVar
+
+import numpy as np
+from torch import Tensor
 
 from ..errors import RunError
 from ..runs.folder import CHECKPOINT, Run
@@ -34,6 +38,9 @@ RATE = "learning_rate"
 
 Score = Callable[[Run], float]
 """What a learning rate is chosen by: lower is better. It must not look at test cases."""
+
+Tested = Mapping[str, Tensor]
+"""What the test of one run left, by name."""
 
 Key = TypeVar("Key")
 
@@ -120,7 +127,11 @@ class Block:
 
 
 def compare(
-    runs: Sequence[Run], by: str | None = None, descending: bool = False, choose: Score | None = None
+    runs: Sequence[Run],
+    by: str | None = None,
+    descending: bool = False,
+    choose: Score | None = None,
+    told: Sequence[str] = (),
 ) -> tuple[list[Block], list[str]]:
     """Sorts runs into blocks.
 
@@ -130,6 +141,7 @@ def compare(
         choose: if given, runs at several learning rates are compared each norm at its own best one: the rate with the
             lowest mean of this over seeds, among those with the fewest diverged and the most finished runs. Without it,
             runs at different rates are different variants.
+        told: options that the norm's name tells: no status line says that runs differ in them.
 
     Returns:
         the blocks that have records, and the status lines: what is unfinished, diverged or unequal, and what the marks
@@ -148,7 +160,7 @@ def compare(
                 here = [run for found in rates.values() for run in found[best_rate(found, choose)]]
             groups = _by_norm(run for run in here if run.records)
             blocks.append(Block(f"{value} {item.mark}".strip(), item.mark, groups, rates))
-    status = [*incomplete(runs), *unequal(runs, apart=(*row, "seed"))]
+    status = [*incomplete(runs), *unequal(runs, apart=(*row, *told, "seed"))]
     status += [f"Rows marked {item.mark}: {item.options}." for item in apart if item.mark]
     return [block for block in blocks if block.groups], status
 
@@ -309,6 +321,34 @@ def pictures(
             except RunError as error:
                 notes.append(f"{failed}: {error}")
     return found, notes
+
+
+def read_tests(blocks: Iterable[Block]) -> tuple[dict[Path, Tested], list[str]]:
+    """What the tests of the runs left, by the runs' folders, and a line for each file that cannot be read."""
+    found: dict[Path, Tested] = {}
+    notes = []
+    for run in (run for block in blocks for group in block.groups.values() for run in group):
+        try:
+            found[run.path] = run.tested()
+        except RunError as error:
+            notes.append(f"No test: {error}")
+    return found, notes
+
+
+def by_case(groups: Sequence[Group], tested: Mapping[Path, Tested], name: str) -> list[np.ndarray]:
+    """A tensor of the tests of some groups of runs, `[runs, M]` for each group, M being the test cases.
+
+    Nothing if a run has no such tensor, or if the runs were not tested on equally many cases.
+
+    Args:
+        tested: as `read_tests` returns it.
+        name: of the tensor.
+    """
+    found = [[tested.get(run.path, {}).get(name) for run in group] for group in groups]
+    shapes = {None if item is None else item.shape for column in found for item in column}
+    if None in shapes or len(shapes) > 1:
+        return []
+    return [np.stack([item.numpy() for item in column if item is not None]) for column in found]
 
 
 def seconds_per_update(runs: Sequence[Run]) -> float:

@@ -46,12 +46,21 @@ def departures(runs: Sequence[Run], protocol: Mapping[str, Any]) -> list[Deviati
     for name, value in protocol.items():
         others = sorted({run.config[name] for run in runs} - {value})
         if others:
-            text = f"{name} is {' or '.join(map(str, others))}; the paper's protocol has {value or 'all'}."
-            found.append(Deviation("I", text))
+            *first, last = map(_said, others)
+            several = f"{', '.join(first)} or {last}" if first else last
+            paper = "all" if value == 0 and value is not False else _said(value)
+            found.append(Deviation("I", f"{name} is {several}; the paper's protocol has {paper}."))
     precisions = sorted({str(run.config.get("precision")) for run in runs})
     if precisions != ["float32"]:
         found.append(Deviation("I", f"Mixed precision: {', '.join(precisions)}."))
     return found
+
+
+def _said(value: Any) -> str:
+    """An option's value in a sentence: 2e-05, "adam", on."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True)
