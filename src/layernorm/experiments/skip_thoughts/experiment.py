@@ -16,8 +16,8 @@ from ..data.sentences import Classified
 from ..data.sick import Sick
 from ..data.text import Sentences
 from ..protocol import Experiment, Preset, Task, check_most
+from ..train.batches import OneLength
 from ..train.legacy_adam import LegacyAdam
-from ..train.lengths import OneLength
 from . import report
 from .encoder import Encode, Encoder
 from .evaluation import classification, relatedness

@@ -6,6 +6,10 @@ unbroken run would have had.
 
 from __future__ import annotations
 
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -20,27 +24,31 @@ def derive_seed(*words: int) -> int:
     return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-class Shuffled:
-    """Every epoch a fresh permutation of all cases, cut into batches; the last batch of an epoch may be smaller.
+class Batches(ABC):
+    """Training cases in batches, cut anew in every epoch.
 
     Args:
         cases: number of training cases.
         batch_size: cases in a batch, over all processes together.
         seed: the run's seed.
         rank, processes: this process takes every `processes`-th case of each batch, from `rank` on.
-        drop_last: an epoch leaves out the cases that fill no batch.
     """
 
-    def __init__(
-        self, cases: int, batch_size: int, seed: int, rank: int = 0, processes: int = 1, drop_last: bool = False
-    ) -> None:
+    updates_per_epoch: int
+    """Batches of an epoch: the same number, with as many cases in all, in every epoch."""
+
+    def __init__(self, cases: int, batch_size: int, seed: int, rank: int = 0, processes: int = 1) -> None:
         if not 1 <= batch_size <= cases:
             raise ValueError(f"batch_size must lie in 1..{cases} (the number of training cases), got {batch_size}")
         self.cases, self.batch_size, self.seed = cases, batch_size, seed
         self.rank, self.processes = rank, processes
-        self.updates_per_epoch = cases // batch_size if drop_last else -(-cases // batch_size)
-        self._seen_per_epoch = self.updates_per_epoch * batch_size if drop_last else cases
-        self._epoch, self._order = -1, torch.empty(0, dtype=torch.int64)
+        self._epoch = -1
+        self._batches: Sequence[Tensor] = ()
+        self._seen: Sequence[int] = ()  # the epoch's cases before each of its batches, and all of them
+
+    @abstractmethod
+    def _made(self, generator: torch.Generator) -> Sequence[Tensor]:
+        """The batches of an epoch, each the indices of its cases (int64), by the epoch's own generator."""
 
     def share(self, update: int) -> tuple[Tensor, int]:
         """This process's cases of a batch.
@@ -52,57 +60,86 @@ class Shuffled:
             the indices of the cases (int64), and the size of the whole batch.
         """
         epoch, position = divmod(update, self.updates_per_epoch)
-        if epoch != self._epoch:
-            generator = torch.Generator().manual_seed(derive_seed(self.seed, ORDER, epoch))
-            self._epoch, self._order = epoch, torch.randperm(self.cases, generator=generator)
-        batch = self._order[position * self.batch_size : (position + 1) * self.batch_size]
-        return (batch[self.rank :: self.processes] if self.processes > 1 else batch), len(batch)
+        self._go_to(epoch)
+        batch = self._batches[position]
+        return batch[self.rank :: self.processes], len(batch)
 
     def seen(self, update: int) -> int:
         """Training cases seen after so many updates."""
         epochs, position = divmod(update, self.updates_per_epoch)
-        return epochs * self._seen_per_epoch + position * self.batch_size
+        self._go_to(epochs)
+        return epochs * self._seen[-1] + self._seen[position]
+
+    def _go_to(self, epoch: int) -> None:
+        if epoch != self._epoch:
+            generator = torch.Generator().manual_seed(derive_seed(self.seed, ORDER, epoch))
+            self._epoch, self._batches = epoch, self._made(generator)
+            self._seen = list(itertools.accumulate(map(len, self._batches), initial=0))
 
 
-class Bucketed:
-    """The same for sequences: those of a batch are of like length, so that little of it is padding.
+class Shuffled(Batches):
+    """A fresh permutation of all cases, cut into batches; the last batch of an epoch may be smaller.
+
+    Args:
+        cases, batch_size, seed, rank, processes: as `Batches` has them.
+        drop_last: an epoch leaves out the cases that fill no batch.
+    """
+
+    def __init__(
+        self, cases: int, batch_size: int, seed: int, rank: int = 0, processes: int = 1, drop_last: bool = False
+    ) -> None:
+        super().__init__(cases, batch_size, seed, rank, processes)
+        self.updates_per_epoch = cases // batch_size if drop_last else -(-cases // batch_size)
+
+    def _made(self, generator: torch.Generator) -> Sequence[Tensor]:
+        order = torch.randperm(self.cases, generator=generator)
+        return order[: self.updates_per_epoch * self.batch_size].split(self.batch_size)
+
+
+class Bucketed(Batches):
+    """Sequences in batches of like length, so that little of a batch is padding.
 
     Every epoch a fresh permutation is cut into pools of some batches. Each pool is sorted by length and cut into
     batches, and these come in a random order. Cases of the permutation's end that fill no batch are left out.
 
     Args:
         lengths: int64 `[M]`, of the training cases.
-        batch_size, seed, rank, processes: as `Shuffled` has them.
+        batch_size, seed, rank, processes: as `Batches` has them.
         pool: batches in a pool.
     """
 
     def __init__(
         self, lengths: Tensor, batch_size: int, seed: int, rank: int = 0, processes: int = 1, pool: int = 50
     ) -> None:
-        if not 1 <= batch_size <= len(lengths):
-            raise ValueError(
-                f"batch_size must lie in 1..{len(lengths)} (the number of training cases), got {batch_size}"
-            )
-        self.lengths, self.batch_size, self.seed, self.pool = lengths, batch_size, seed, pool
-        self.rank, self.processes = rank, processes
+        super().__init__(len(lengths), batch_size, seed, rank, processes)
+        self.lengths, self.pool = lengths, pool
         self.updates_per_epoch = len(lengths) // batch_size
-        self._epoch, self._batches = -1, torch.empty(0, 0, dtype=torch.int64)
 
-    def share(self, update: int) -> tuple[Tensor, int]:
-        """This process's cases of a batch, and the size of the whole batch, as `Shuffled.share` returns them."""
-        epoch, position = divmod(update, self.updates_per_epoch)
-        if epoch != self._epoch:
-            self._epoch, self._batches = epoch, self._made(epoch)
-        return self._batches[position][self.rank :: self.processes], self.batch_size
-
-    def _made(self, epoch: int) -> Tensor:
-        """The batches of an epoch, `[updates_per_epoch, batch_size]`."""
-        generator = torch.Generator().manual_seed(derive_seed(self.seed, ORDER, epoch))
-        cases = torch.randperm(len(self.lengths), generator=generator)[: self.updates_per_epoch * self.batch_size]
+    def _made(self, generator: torch.Generator) -> Sequence[Tensor]:
+        cases = torch.randperm(self.cases, generator=generator)[: self.updates_per_epoch * self.batch_size]
         pools = [part[self.lengths[part].argsort(stable=True)] for part in cases.split(self.pool * self.batch_size)]
         batches = torch.cat(pools).view(self.updates_per_epoch, self.batch_size)
-        return batches[torch.randperm(len(batches), generator=generator)]
+        return batches[torch.randperm(len(batches), generator=generator)].unbind()
 
-    def seen(self, update: int) -> int:
-        """Training cases seen after so many updates."""
-        return update * self.batch_size
+
+class OneLength(Batches):
+    """Sequences in batches of one length each: the lengths in a fresh order, one batch of each in turn.
+
+    A length that has no case left is passed over until the epoch ends. The last batch of a length may be smaller.
+
+    Args:
+        lengths: int64 `[M]`, of the training cases.
+        batch_size, seed, rank, processes: as `Batches` has them.
+    """
+
+    def __init__(self, lengths: Tensor, batch_size: int, seed: int, rank: int = 0, processes: int = 1) -> None:
+        super().__init__(len(lengths), batch_size, seed, rank, processes)
+        self._groups = [(lengths == length).nonzero().squeeze(1) for length in lengths.unique()]
+        self.updates_per_epoch = sum(-(-len(group) // batch_size) for group in self._groups)
+
+    def _made(self, generator: torch.Generator) -> Sequence[Tensor]:
+        order = torch.randperm(len(self._groups), generator=generator).tolist()
+        shuffled = [self._groups[number] for number in order]
+        shuffled = [group[torch.randperm(len(group), generator=generator)] for group in shuffled]
+        rounds = itertools.zip_longest(*(group.split(self.batch_size) for group in shuffled))
+        return [batch for turn in rounds for batch in turn if batch is not None]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from layernorm.experiments.train.lengths import OneLength
+from layernorm.experiments.train.batches import OneLength
 
 LENGTHS = torch.tensor([3, 5, 3, 3, 9, 5, 3, 5, 5, 3, 3, 9, 5])
 
