@@ -69,3 +69,12 @@ def test_a_restored_one_goes_on_as_if_nothing_had_happened(tmp_path):
     made(range(7, 12), optimizer, whole)
     made(range(7, 12), other, copy)
     assert torch.equal(whole, copy)
+
+
+def test_a_state_without_its_count_is_refused():
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = LegacyAdam([parameter])
+    tensors, groups = checkpoint.optimizer_tensors(optimizer)
+    old = [{name: value for name, value in group.items() if name != "steps"} for group in groups]
+    with pytest.raises(ValueError, match="does not tell its number of steps: an older layernorm wrote it"):
+        checkpoint.restore_optimizer(optimizer, tensors, old)

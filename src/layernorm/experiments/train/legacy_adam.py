@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
 
 
 class LegacyAdam(torch.optim.Adam):
@@ -18,7 +17,8 @@ class LegacyAdam(torch.optim.Adam):
         \theta_t &= \theta_{t-1} - \eta\, \frac{\sqrt{1 - 0.001^t}}{1 - 0.1^t}\, \frac{m_t}{\sqrt{v_t} + 10^{-8}}
 
     The corrections take 0.1 and 0.001 to the power t where Adam takes 0.9 and 0.999. They are 1 after a few steps, so
-    that the first steps are 3 to 7 times as long as Adam's.
+    that the first steps are 3 to 7 times as long as Adam's. t counts the calls of `step`: a parameter is to have a
+    gradient at all of them or at none.
 
     Args:
         params: as `torch.optim.Adam`.
@@ -32,17 +32,24 @@ class LegacyAdam(torch.optim.Adam):
         super().__init__(params, lr=lr, betas=(0.9, 0.999), eps=1e-8, fused=fused)
         for group in self.param_groups:
             group["step_size"] = lr  # `lr` is set anew at every step
+            group["steps"] = 0  # counted here too: torch's own counts are tensors, which a GPU would be waited for
 
-    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As `torch.optim.Adam`.
+
+        Raises:
+            ValueError: the state does not tell how many steps were made.
+        """
+        if not all("steps" in group for group in state_dict["param_groups"]):
+            raise ValueError("the optimiser's state does not tell its number of steps: an older layernorm wrote it")
+        super().load_state_dict(state_dict)
+
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step: torch's Adam with the step size and eps for which its own corrections cancel out."""
         for group in self.param_groups:
-            count = 1 + self._steps(group["params"])
+            group["steps"] += 1
+            count = group["steps"]
             first, second = 1 - 0.9**count, math.sqrt(1 - 0.999**count)  # what torch divides by
             group["lr"] = group["step_size"] * math.sqrt(1 - 0.001**count) / (1 - 0.1**count) * first / second
             group["eps"] = 1e-8 / second
         return super().step(closure)
-
-    def _steps(self, params: Iterable[Tensor]) -> int:
-        """The steps made; a parameter that never had a gradient has made none."""
-        return max((int(self.state[item]["step"]) for item in params if "step" in self.state[item]), default=0)
