@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import RunError
+from ..runs.files import decoded
 
 PLACEHOLDER = "@placeholder"
 
@@ -63,10 +64,7 @@ def parse(content: bytes, path: Path) -> Question:
     Raises:
         RunError: the file is not of this form; the message names it and says what is wrong.
     """
-    try:
-        text = content.decode("utf-8").replace("\r\n", "\n").strip("\n")
-    except UnicodeDecodeError as error:
-        raise RunError(f"{path} is not UTF-8 text (byte {error.start})") from error
+    text = decoded(content, path).replace("\r\n", "\n").strip("\n")
     if not text.strip():
         raise RunError(f"{path} is empty")
     parts = text.split("\n\n")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import RunError, reason
-from ..runs.files import read_content
+from ..runs.files import decoded, read_content
 
 PLAIN = str.maketrans(
     {"‘": "'", "’": "'", "`": "'", "´": "'", "“": '"', "”": '"', "‐": "-", "‑": "-", "…": "...", "\u00ad": None}
@@ -76,10 +76,7 @@ def read(path: Path) -> Novel:
         RunError: the file cannot be read, is not UTF-8 or holds no text.
     """
     content = read_content(path)
-    try:
-        text = content.decode("utf-8-sig").replace("\r\n", "\n").translate(PLAIN).strip()
-    except UnicodeDecodeError as error:
-        raise RunError(f"{path} is not UTF-8 text (byte {error.start})") from error
+    text = decoded(content, path, "utf-8-sig").replace("\r\n", "\n").translate(PLAIN).strip()
     if not text or "\0" in text:
         raise RunError(f"{path} {'is no text: it holds a zero byte' if text else 'is empty'}")
     parts = re.split(r"\n\s*\n", text)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..errors import RunError
-from ..runs.files import read_content
+from ..runs.files import decoded, read_content
 from . import source
 from .text import EOS, Sentences, Vocabulary
 
@@ -124,10 +124,7 @@ def _content(folder: Path, name: str, digests: dict[str, str]) -> tuple[bytes, P
 
 def _captions(folder: Path, split: str, digests: dict[str, str]) -> list[str]:
     content, path = _content(folder, f"{split}.txt", digests)
-    try:
-        lines = content.decode("utf-8").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise RunError(f"{path} is not UTF-8 text (byte {error.start})") from error
+    lines = decoded(content, path).removesuffix("\n").split("\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():
             raise RunError(f"{path} has an empty caption in line {number}")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import RunError
-from ..runs.files import read_content
+from ..runs.files import decoded, read_content
 from . import source
 
 LOWEST, HIGHEST = 1, 5
@@ -78,10 +78,7 @@ def _read(folder: Path) -> Sick:
 
 
 def _pairs(content: bytes, path: Path) -> Pairs:
-    try:
-        lines = content.decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise RunError(f"{path} is not UTF-8 text (byte {error.start})") from error
+    lines = decoded(content, path).replace("\r\n", "\n").removesuffix("\n").split("\n")
     if lines[0].split("\t") != _COLUMNS:
         raise RunError(f"{path} is no file of SICK: expected the columns {', '.join(_COLUMNS)} in line 1")
     rows = [_row(line, f"{path}, line {number}") for number, line in enumerate(lines[1:], 2)]

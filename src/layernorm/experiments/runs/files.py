@@ -73,6 +73,22 @@ def read_content(path: Path) -> bytes:
         raise RunError(f"cannot read {path}: {reason(error)}") from error
 
 
+def decoded(content: bytes, path: Path, encoding: str = "utf-8") -> str:
+    """A file's bytes as text.
+
+    Args:
+        path: of the file, for the message.
+        encoding: "utf-8", or "utf-8-sig" where a byte order mark may stand before the text.
+
+    Raises:
+        RunError: they are not UTF-8.
+    """
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise RunError(f"{path} is not UTF-8 text (byte {error.start})") from error
+
+
 def write_json(path: Path, value: Any) -> None:
     """Writes a value as indented JSON, atomically."""
     write_atomic(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())

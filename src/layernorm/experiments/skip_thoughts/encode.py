@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import RunError, UsageError
 from ..protocol import Tool, option
-from ..runs.files import read_content, write_atomic
+from ..runs.files import decoded, read_content, write_atomic
 from ..runs.folder import Run
 from .trained import trained, words
 
@@ -30,10 +30,7 @@ def ask(run: Run, files: Sequence[str], options: Options) -> list[str]:
     if len(files) > 1:
         raise UsageError(f"give one file of sentences, got {len(files)}: {', '.join(files)}")
     path = Path(files[0])
-    try:
-        text = read_content(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise RunError(f"{path} is not UTF-8 text (byte {error.start})") from error
+    text = decoded(read_content(path), path, "utf-8-sig")
     if not text.strip():
         raise RunError(f"{path} is empty: expected one sentence a line")
     rows = words(text.replace("\r\n", "\n").removesuffix("\n").split("\n"), f"{path}: line")
