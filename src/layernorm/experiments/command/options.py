@@ -167,7 +167,7 @@ def _fields(kind: type, defaults: dict[str, Any]) -> Iterator[tuple[str, Any, An
     for field in dataclasses.fields(kind):
         several, kind_of_value = field.metadata["several"], types[field.name]
         annotation = tuple[kind_of_value, ...] if several else kind_of_value  # type: ignore[valid-type]
-        metavar = "DIR" if kind_of_value == Path | None else None
+        metavar = "PATH" if kind_of_value == Path | None else None  # tyro would write {None}|PATH
         about = tyro.conf.arg(name=several, metavar=metavar, help=field.metadata["doc"])
         yield field.name, Annotated[annotation, about], defaults[field.name]
 
