@@ -20,7 +20,7 @@ from layernorm.experiments.data.mnist import Cases
 from layernorm.experiments.runs import folder
 from layernorm.experiments.train import distributed
 from support.cifar_files import write_cifar
-from support.command import one_line
+from support.command import interrupted, one_line
 from support.runs import outcome
 
 SMALL = ["run", "convnets", "--preset", "smoke", "--threads", "1"]
@@ -67,21 +67,10 @@ def test_a_run_records_every_part_and_keeps_its_test(finished):
     }  # fmt: skip
 
 
-def test_an_interrupted_run_goes_on_and_ends_the_same(finished, data, tmp_path, monkeypatch):
+def test_an_interrupted_run_goes_on_and_ends_the_same(finished, data, tmp_path):
     """With dropout and noise, whose generator the checkpoint keeps."""
     command = [*SMALL, "--norm", "weight", "--data", str(data), "--out", str(tmp_path)]
-    measure, calls = experiment.measure, []
-
-    def interrupted(*arguments):
-        calls.append(0)
-        if len(calls) == 5:
-            raise KeyboardInterrupt
-        return measure(*arguments)
-
-    monkeypatch.setattr(experiment, "measure", interrupted)
-    assert cli.main([*command, "--checkpoint-seconds", "0"]) == 130
-    monkeypatch.setattr(experiment, "measure", measure)
-    assert cli.main(command) == 0
+    interrupted(command, experiment, "measure", call=5)
     name = "convnets-weight-lr0.003-s0"
     starts = json.loads((tmp_path / name / "environment.json").read_text())["starts"]
     assert [start["update"] for start in starts] == [0, 2]

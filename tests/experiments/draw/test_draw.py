@@ -18,7 +18,7 @@ from layernorm.experiments.runs import folder
 from layernorm.experiments.train import distributed
 from layernorm.experiments.train.batches import EVALUATION, derive_seed
 from support.binarized_files import NAMES, write_binarized
-from support.command import one_line
+from support.command import interrupted, one_line
 from support.runs import outcome
 
 SMALL = ["--preset", "smoke", "--batch-size", "20", "--evaluate-every", "4", "--threads", "1"]
@@ -66,21 +66,10 @@ def test_a_run_records_the_bound_and_its_parts(finished):
     }  # fmt: skip
 
 
-def test_an_interrupted_run_goes_on_and_ends_the_same(finished, data, tmp_path, monkeypatch, capsys):
+def test_an_interrupted_run_goes_on_and_ends_the_same(finished, data, tmp_path, capsys):
     command = ["run", "draw", *SMALL, "--norm", "layer", "--data", str(data), "--out", str(tmp_path)]
-    measure, calls = experiment.measure, []
-
-    def interrupted(*arguments):
-        calls.append(0)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return measure(*arguments)
-
-    monkeypatch.setattr(experiment, "measure", interrupted)
-    assert cli.main([*command, "--checkpoint-seconds", "0"]) == 130
+    interrupted(command, experiment, "measure", call=2)
     assert "the same command resumes" in capsys.readouterr().err
-    monkeypatch.setattr(experiment, "measure", measure)
-    assert cli.main(command) == 0
     starts = json.loads((tmp_path / "draw-layer-s0" / "environment.json").read_text())["starts"]
     assert [start["update"] for start in starts] == [0, 4]
     assert outcome(tmp_path / "draw-layer-s0") == outcome(finished / "draw-layer-s0")

@@ -19,7 +19,7 @@ from layernorm.experiments.order_embeddings.network import Config
 from layernorm.experiments.runs import checkpoint, folder
 from layernorm.experiments.train import distributed
 from support.captioned_files import write_captioned
-from support.command import one_line
+from support.command import interrupted, one_line
 from support.runs import outcome
 
 SMALL = ["--preset", "smoke", "--epochs", "6", "--batch-size", "16", "--evaluate-every", "5", "--threads", "1"]
@@ -70,21 +70,10 @@ def test_a_run_keeps_the_best_model_and_tests_it(finished, data):
     )
 
 
-def test_an_interrupted_run_goes_on_and_ends_the_same(finished, data, tmp_path, monkeypatch):
+def test_an_interrupted_run_goes_on_and_ends_the_same(finished, data, tmp_path):
     command = ["run", "order-embeddings", *SMALL, "--norm", "layer", "--data", str(data), "--out", str(tmp_path)]
     command += ["--fold", "4"]
-    ranks, calls = experiment.fold_ranks, []
-
-    def interrupted(*arguments):
-        calls.append(0)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return ranks(*arguments)
-
-    monkeypatch.setattr(experiment, "fold_ranks", interrupted)
-    assert cli.main([*command, "--checkpoint-seconds", "0"]) == 130
-    monkeypatch.setattr(experiment, "fold_ranks", ranks)
-    assert cli.main(command) == 0
+    interrupted(command, experiment, "fold_ranks", call=2)
     starts = json.loads((tmp_path / RUN / "environment.json").read_text())["starts"]
     assert [start["update"] for start in starts] == [0, 5]
     assert outcome(tmp_path / RUN) == outcome(finished / RUN)

@@ -17,7 +17,7 @@ from layernorm.experiments.reader.network import Config, build
 from layernorm.experiments.runs import folder
 from layernorm.experiments.runs.restore import configuration, restore
 from layernorm.experiments.train import distributed
-from support.command import one_line
+from support.command import interrupted, one_line
 from support.question_files import write_books, write_questions
 from support.runs import outcome
 
@@ -186,21 +186,10 @@ def test_batch_norm_is_evaluated_by_the_batch_or_by_the_population(data, norm):
     assert found["batch"] != found["population"]
 
 
-def test_an_interrupted_run_goes_on_and_ends_the_same(finished, place, tmp_path, monkeypatch):
+def test_an_interrupted_run_goes_on_and_ends_the_same(finished, place, tmp_path):
     command = ["run", "reader", *SMALL, "--norm", "layer", "--gain-init", "1.0", "--data", str(place)]
     command += ["--out", str(tmp_path)]
-    answer, calls = experiment.answer, []
-
-    def interrupted(*arguments):
-        calls.append(0)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return answer(*arguments)
-
-    monkeypatch.setattr(experiment, "answer", interrupted)
-    assert cli.main([*command, "--checkpoint-seconds", "0"]) == 130
-    monkeypatch.setattr(experiment, "answer", answer)
-    assert cli.main(command) == 0
+    interrupted(command, experiment, "answer", call=2)
     starts = json.loads((tmp_path / RUN / "environment.json").read_text())["starts"]
     assert [start["update"] for start in starts] == [0, 2]
     assert outcome(tmp_path / RUN) == outcome(finished / RUN)

@@ -14,7 +14,7 @@ from layernorm.experiments.runs import checkpoint, folder
 from layernorm.experiments.skip_thoughts import evaluation, experiment, trained
 from layernorm.experiments.skip_thoughts.network import Config
 from support.book_files import write_text
-from support.command import one_line
+from support.command import interrupted, one_line
 from support.runs import outcome
 
 SMALL = ["--preset", "smoke", "--updates", "10", "--evaluate-every", "4", "--tasks-every", "2", "--threads", "1"]
@@ -67,20 +67,9 @@ def test_a_run_is_evaluated_as_it_trains_and_tested_at_the_end(finished):
         )
 
 
-def test_an_interrupted_run_goes_on_and_ends_the_same(finished, data, tmp_path, monkeypatch):
+def test_an_interrupted_run_goes_on_and_ends_the_same(finished, data, tmp_path):
     command = ["run", "skip-thoughts", *SMALL, "--norm", "layer", "--data", str(data), "--out", str(tmp_path)]
-    held_out, calls = experiment.held_out, []
-
-    def interrupted(*arguments):
-        calls.append(0)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return held_out(*arguments)
-
-    monkeypatch.setattr(experiment, "held_out", interrupted)
-    assert cli.main([*command, "--checkpoint-seconds", "0"]) == 130
-    monkeypatch.setattr(experiment, "held_out", held_out)
-    assert cli.main(command) == 0
+    interrupted(command, experiment, "held_out", call=2)
     starts = json.loads((tmp_path / RUN / "environment.json").read_text())["starts"]
     assert [start["update"] for start in starts] == [0, 4]
     assert outcome(tmp_path / RUN) == outcome(finished / RUN)
