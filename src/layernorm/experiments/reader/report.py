@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ..data import cloze
 from ..data.cnn import RULES
 from ..report import rates
 from ..report.bootstrap import paired
@@ -314,9 +315,10 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
         found.append(
             Deviation(
                 "stand-in",
-                "The questions are made from books: a sentence in which a name is missing, after 20 sentences that "
-                "have it; those whose answer the cut loses are left out. An author's books are in one split, and no "
-                "text has a name in it: no entity can be known from another split.",
+                f"The questions are made from books: a sentence in which a name is missing, after {cloze.CONTEXT} "
+                "sentences that have it. Those whose answer the cut loses, or leaves as the only entity, are left out, "
+                f"and so are those with more than {cloze.MOST} names. An author's books are in one split, and no text "
+                "has a name in it: no entity can be known from another split.",
             )
         )
     names = ("updates", "batch_size", "words", "hidden", RATE, "vocabulary", "dropout", "clip", "evaluate_every")
