@@ -116,13 +116,16 @@ def test_tests_are_read_and_stacked_by_group(tmp_path):
 
 def test_departures_from_a_protocol_are_told_as_one_writes_them(tmp_path):
     for number, rate in enumerate((2e-5, 1e-3, 0.1 + 0.2)):
-        write_digits(tmp_path / str(number), "layer", 128, 0, [0.3], learning_rate=rate, train_cases=50, prior=True)
+        write_digits(
+            tmp_path / str(number), "layer", 128, 0, [0.3], learning_rate=rate, train_cases=50, prior=True, bias=2.0
+        )
     found = departures(
         find(sorted(tmp_path.iterdir())).runs,
-        {"learning_rate": 1e-3, "train_cases": 0, "prior": False, "batch_size": 128},
+        {"learning_rate": 1e-3, "train_cases": 0, "prior": False, "bias": 0.0, "batch_size": 128},
     )
     assert [item.text for item in found] == [
         "learning_rate is 2e-05 or 0.3; the paper's protocol has 0.001.",
         "train_cases is 50; the paper's protocol has all.",
         "prior is on; the paper's protocol has off.",
+        "bias is 2; the paper's protocol has 0.",
     ]

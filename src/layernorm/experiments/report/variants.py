@@ -40,7 +40,7 @@ def departures(runs: Sequence[Run], protocol: Mapping[str, Any]) -> list[Deviati
     """Options in which runs differ from the paper's protocol, and mixed precision.
 
     Args:
-        protocol: the paper's values, 0 where it uses all there are.
+        protocol: the paper's values; the whole number 0 where it uses all there are.
     """
     found = []
     for name, value in protocol.items():
@@ -48,7 +48,7 @@ def departures(runs: Sequence[Run], protocol: Mapping[str, Any]) -> list[Deviati
         if others:
             *first, last = map(_said, others)
             several = f"{', '.join(first)} or {last}" if first else last
-            paper = "all" if value == 0 and value is not False else _said(value)
+            paper = "all" if value == 0 and type(value) is int else _said(value)
             found.append(Deviation("I", f"{name} is {several}; the paper's protocol has {paper}."))
     precisions = sorted({str(run.config.get("precision")) for run in runs})
     if precisions != ["float32"]:
