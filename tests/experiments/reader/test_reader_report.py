@@ -172,6 +172,17 @@ def test_without_a_baseline_a_test_or_guesses(tmp_path):
     assert not any("in place of CNN" in item.text for item in report.deviations)
 
 
+def test_initial_values_are_departures(tmp_path):
+    write(tmp_path, "layer", 0, [0.9, 0.8], initial="torch", forget_bias=2.0, prior=True, dropout=0.0)
+    texts = [item.text for item in report_of(tmp_path).deviations]
+    for said, paper in (
+        ("learning_rate is 0.001", "8e-05"), ("initial is torch", "source"), ("forget_bias is 2", "0"),
+        ("prior is on", "off"), ("dropout is 0", "0.5"),
+    ):  # fmt: skip
+        assert f"{said}; the paper's protocol has {paper}." in texts
+    assert any("more than 10 names, or 120 words after the cut" in text for text in texts)
+
+
 def test_damaged_test_files_leave_the_report_without_them(grid):
     for path in grid.glob("reader-layer-g1.0-lr0.002-*"):
         (path / folder.TEST).write_bytes(b"nothing")

@@ -317,9 +317,11 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
                 "stand-in",
                 f"The questions are made from books: a sentence in which a name is missing, after {cloze.CONTEXT} "
                 "sentences that have it. Those whose answer the cut loses, or leaves as the only entity, are left out, "
-                f"and so are those with more than {cloze.MOST} names. An author's books are in one split, and no text "
-                "has a name in it: no entity can be known from another split.",
+                f"and so are those with more than {cloze.MOST} names, or {cloze.LONGEST} words after the cut. An "
+                "author's books are in one split, and no text has a name in it: no entity can be known from another "
+                "split.",
             )
         )
-    names = ("updates", "batch_size", "words", "hidden", RATE, "vocabulary", "dropout", "clip", "evaluate_every")
+    sizes = ("updates", "batch_size", "words", "hidden", RATE, "vocabulary", "evaluate_every")
+    names = (*sizes, "initial", "forget_bias", "prior", "dropout", "clip")
     return found + departures(runs, {name: getattr(Config(), name) for name in names})
