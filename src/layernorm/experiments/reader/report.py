@@ -295,9 +295,9 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
         Deviation("I", "Every gate's block of a weight matrix is drawn by itself; the original code draws them alike."),
         Deviation("S", "Batch norm's initial gains are 0.1, layer norm's 1.0 unless a row says otherwise."),
         Deviation(
-            "I",
-            "Recurrent batch norm leaves rows that have ended out of its statistics, and batch norm everywhere leaves "
-            "padding out of those of the attention.",
+            "S",
+            "Recurrent batch norm counts rows that have ended, standing still with input 0; else the statistics of the "
+            "last steps are of one or two rows. Batch norm everywhere leaves padding out of those of the attention.",
         ),
         Deviation("I", "A batch holds passages of like length: pools of 50 batches are sorted by it."),
     ]
