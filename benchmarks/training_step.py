@@ -1,7 +1,9 @@
-"""What each norm adds to a training update of experiments 6.1 and 6.7, at the size of a preset.
+"""What each norm adds to a training update of experiments 6.1, 6.2, 6.3 and 6.7, at the size of a preset.
 
     python benchmarks/training_step.py order-embeddings [--preset laptop] [--norms none layer] [--threads 1]
     python benchmarks/training_step.py convnets --norms none layer batch weight
+    python benchmarks/training_step.py reader --norms none layer batch batch-everywhere
+    python benchmarks/training_step.py skip-thoughts
 
 The networks take turns in one process (none, layer, none, ...) on random data of the real data's form. Printed is the
 minimum over the rounds of the time of one update (forward, backward, clipping, optimiser), and its ratio to the
@@ -13,13 +15,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from layernorm.experiments import catalogue
+from layernorm.experiments.data.books import Books
 from layernorm.experiments.data.mnist import Cases, Images
 from layernorm.experiments.data.order_embeddings import CAPTIONS, Captioned, ImagesAndCaptions
+from layernorm.experiments.data.questions import FIRST_ENTITY, Questions, Split
 from layernorm.experiments.data.text import Sentences, Vocabulary
 from layernorm.experiments.protocol import Task
 from layernorm.experiments.train import distributed
@@ -44,7 +49,37 @@ def pictures(count: int = 1000) -> Images:
     return Images(cases, cases, cases, 255, {})
 
 
-DATA: dict[str, Callable[[], Any]] = {"order-embeddings": captioned, "convnets": pictures}
+def questions(words: int = 5000, passage: int = 100, asked: int = 25, entities: int = 10) -> Questions:
+    """Random questions about passages, all of one length: books-cloze's means."""
+    count = 4000
+    read, ask = (
+        Sentences(torch.randint(FIRST_ENTITY, words, (count * size,)), size * torch.arange(count + 1))
+        for size in (passage, asked)
+    )
+    split = Split(read, ask, torch.randint(FIRST_ENTITY, FIRST_ENTITY + entities, (count,)))
+    return Questions(split, split, split, Vocabulary(map(str, range(words - 2))), entities, [], {})
+
+
+@dataclass(frozen=True)
+class Text:
+    """What training skip-thoughts takes of its data: books alone."""
+
+    books: Books
+
+
+def books(sentences: int = 20_000, words: int = 20_000, length: int = 14) -> Text:
+    """A random book, its sentences all of the novels' mean length."""
+    ids = torch.randint(2, words, (sentences * length,), dtype=torch.int32)
+    ends, book = length * torch.arange(sentences + 1), torch.zeros(sentences, dtype=torch.int64)
+    return Text(Books(list(map(str, range(words - 2))), ids, ends, book, torch.zeros(1, dtype=torch.int64), [""], {}))
+
+
+DATA: dict[str, Callable[[], Any]] = {
+    "order-embeddings": captioned,
+    "convnets": pictures,
+    "reader": questions,
+    "skip-thoughts": books,
+}
 
 
 def update(task: Task) -> Callable[[], None]:
