@@ -49,7 +49,7 @@ def pictures(count: int = 1000) -> Images:
     return Images(cases, cases, cases, 255, {})
 
 
-def questions(words: int = 5000, passage: int = 100, asked: int = 25, entities: int = 10) -> Questions:
+def questions(words: int = 5000, passage: int = 92, asked: int = 19, entities: int = 10) -> Questions:
     """Random questions about passages, all of one length: books-cloze's means."""
     count = 4000
     read, ask = (
