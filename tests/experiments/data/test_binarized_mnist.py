@@ -17,7 +17,7 @@ REAL = Path(os.environ.get("LAYERNORM_DATA", "")) / "binarized-mnist"  # read be
 
 
 def packed_files():
-    return sorted((source.cache() / "binarized-mnist-packed").glob("*.npy"))
+    return sorted((source.cache() / "binarized-mnist-packed").glob("*.safetensors"))
 
 
 def test_the_rows_are_the_files(tmp_path):
@@ -66,7 +66,7 @@ def test_a_file_is_parsed_once_and_a_changed_one_anew(tmp_path, monkeypatch):
         lambda content: content[:-10],
         lambda content: b"",
         lambda content: b"no array at all",
-        lambda content: content.replace(b"|u1", b"|b1"),
+        lambda content: content.replace(b'"U8"', b'"I8"'),
     ],
 )
 def test_a_damaged_cache_is_made_anew(tmp_path, damage):

@@ -1,8 +1,8 @@
 """Books as numbered words: splits by author, triples that stay within a book, the packed file, wrong files."""
 
-import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load
 
 from layernorm.experiments.data import books, source
 from layernorm.experiments.errors import RunError
@@ -80,7 +80,7 @@ def test_the_longest_sentence_of_a_triple_has_29_words(tmp_path):
 
 def test_a_folder_is_packed_once_and_a_damaged_pack_is_made_anew(folder, monkeypatch):
     first = books.load(folder)
-    place = next((source.cache() / "books-packed").glob("*.npz"))
+    place = next((source.cache() / "books-packed").glob("*.safetensors"))
     books._read.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr(books, "_pack", None)
@@ -88,7 +88,7 @@ def test_a_folder_is_packed_once_and_a_damaged_pack_is_made_anew(folder, monkeyp
     place.write_bytes(place.read_bytes()[:-100])
     books._read.cache_clear()
     assert books.load(folder).ids.tolist() == first.ids.tolist()
-    assert np.load(place)["ids"].tolist() == first.ids.tolist()
+    assert load(place.read_bytes())["ids"].tolist() == first.ids.tolist()
     (folder / "A1_Brown.txt").write_text("Another text. It is short.\n")
     books._read.cache_clear()
     assert books.load(folder).facts["fingerprint"] != first.facts["fingerprint"]
@@ -100,9 +100,9 @@ def test_prepared_books_are_found(folder, monkeypatch):
     books._read.cache_clear()
     monkeypatch.delenv("LAYERNORM_DATA", raising=False)
     assert books.load(None).facts["fingerprint"] == first.facts["fingerprint"] == facts["fingerprint"]
-    (place / "books.npz").write_bytes(b"nothing")
+    (place / "books.safetensors").write_bytes(b"nothing")
     books._read.cache_clear()
-    with pytest.raises(RunError, match=r"books\.npz is damaged .*layernorm data prepare books"):
+    with pytest.raises(RunError, match=r"books\.safetensors is damaged .*layernorm data prepare books"):
         books.load(None)
 
 

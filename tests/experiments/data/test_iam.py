@@ -1,7 +1,5 @@
 """IAM-OnDB from its official directories: both forms of XML, transcripts by order, what is dropped or refused."""
 
-import io
-
 import numpy as np
 import pytest
 
@@ -115,9 +113,7 @@ def test_dropped_lines_are_counted_by_reason(folder, capsys):
 def test_prepared_data_are_found_without_the_directories(folder, capsys):
     before = iam.load(folder)
     assert prepare(folder, capsys)[0] == 0
-    packed = source.cache() / "iam-ondb" / "iam-ondb.npz"
-    with np.load(io.BytesIO(packed.read_bytes()), allow_pickle=False) as arrays:
-        assert all(arrays[name].dtype != object for name in arrays.files)
+    packed = source.cache() / "iam-ondb" / "iam-ondb.safetensors"
     after = iam.load(None)
     assert after.facts["fingerprint"] == before.facts["fingerprint"]
     assert [line.text for line in after.lines] == [line.text for line in before.lines]
@@ -147,7 +143,7 @@ def test_the_fingerprint_is_the_contents(folder, tmp_path):
             lambda f: [p.unlink() for p in (f / "lineStrokes").glob("c03/*/*")],
             "6 lines for training and 0 for validation",
         ),
-        (lambda f: (f / "iam-ondb.npz").write_bytes(b"PK no"), "iam-ondb.npz is damaged or not a packed data set"),
+        (lambda f: (f / "iam-ondb.safetensors").write_bytes(b"PK no"), "iam-ondb.safetensors is damaged (it is no"),
     ],
 )
 def test_what_is_missing_or_foreign_is_one_line(change, message, folder, capsys):

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from ..errors import RunError
-from ..runs.files import make_folder, read_content, write_atomic
-from . import source
+from ..runs.files import make_folder, read_bytes, read_content, shown, write_atomic
+from . import packed, source
 
 SIDE = 28
 """Pixels along one side of an image."""
 
 PIXELS = SIDE * SIDE
 
-_URL = "http://www.cs.toronto.edu/~larocheh/public/datasets/binarized_mnist/"
+_URL = "https://www.cs.toronto.edu/~larocheh/public/datasets/binarized_mnist/"
 
 _FILES = {  # split: (file, its SHA-256 at that address as TensorFlow Datasets recorded it)
     "train": (
@@ -110,31 +110,23 @@ def _read(folder: Path) -> Binarized:
         "name": BINARIZED_MNIST.name,
         "fingerprint": source.fingerprint(digests),
         "original": all(digests[name] == published for name, published in _FILES.values()),
-        "folder": str(folder),
+        "folder": shown(folder),
     }
     return Binarized(images["train"], images["valid"], images["test"], facts)
 
 
 def _cached(content: bytes, digest: str, path: Path) -> np.ndarray:
     """The rows of a file, parsed once and then kept in the cache, eight values a byte, under the content's SHA-256."""
-    place = source.cache() / f"{BINARIZED_MNIST.name}-packed" / f"{digest}.npy"
-    with contextlib.suppress(OSError, ValueError, EOFError):  # not there, or damaged: made anew
-        packed = np.load(place, allow_pickle=False)
-        if packed.dtype == np.uint8 and packed.shape == (len(content) // (2 * PIXELS), PIXELS // 8):
-            return np.unpackbits(packed, axis=1)
+    place = source.cache() / f"{BINARIZED_MNIST.name}-packed" / f"{digest}{packed.ENDING}"
+    with contextlib.suppress(RunError):  # not there, damaged or of another file: made anew
+        kept = packed.unpack(read_bytes(place), place, BINARIZED_MNIST.name, {"rows": f"uint8 M {PIXELS // 8}"})
+        if kept.about == digest:
+            return np.unpackbits(kept.arrays["rows"], axis=1)
     values = parse(content, path)
     with contextlib.suppress(RunError):  # a cache that cannot be written only costs the parsing next time
         make_folder(place.parent)
-        write_atomic(place, _npy(np.packbits(values, axis=1)))
+        write_atomic(place, packed.pack({"rows": np.packbits(values, axis=1)}, digest))
     return values
-
-
-def _npy(array: np.ndarray) -> bytes:
-    import io
-
-    file = io.BytesIO()
-    np.save(file, array, allow_pickle=False)
-    return file.getvalue()
 
 
 def _check(folder: Path) -> dict[str, Any]:

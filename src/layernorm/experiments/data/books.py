@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import io
-import zipfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ..errors import RunError
-from ..runs.files import make_folder, write_atomic
-from . import novels, source
+from ..runs.files import make_folder, read_bytes, shown, write_atomic
+from . import novels, packed, source
 from .text import EOS, UNKNOWN, Sentences, Vocabulary
 
 SPLITS = ("train", "valid", "test")
@@ -114,10 +112,10 @@ def _read(folder: Path) -> Books:
 
 def _cached(folder: Path) -> bytes:
     """The packed form of a folder of books, made once and then kept in the cache under the content's SHA-256."""
-    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob("*.txt"))}
-    place = source.cache() / f"{BOOKS.name}-packed" / f"{source.fingerprint(digests)}-{_FORM}.npz"
-    with contextlib.suppress(OSError, RunError):  # not there, or damaged: made anew
-        content = place.read_bytes()
+    digests = {shown(path.name): hashlib.sha256(read_bytes(path)).hexdigest() for path in sorted(folder.glob("*.txt"))}
+    place = source.cache() / f"{BOOKS.name}-packed" / f"{source.fingerprint(digests)}-{_FORM}{packed.ENDING}"
+    with contextlib.suppress(RunError):  # not there, or damaged: made anew
+        content = read_bytes(place)
         _unpacked(content, place, folder)
         return content
     content = _pack(folder)
@@ -148,18 +146,18 @@ def _pack(folder: Path) -> bytes:
     order = sorted(range(len(words)), key=lambda number: (-train[number], words[number]))
     rank = np.empty(len(words), np.int32)
     rank[order] = np.arange(2, len(words) + 2, dtype=np.int32)
-    file = io.BytesIO()
-    np.savez(
-        file,
-        words=np.frombuffer("\n".join(words[number] for number in order).encode(), np.uint8),
-        ids=rank[np.concatenate(ids)],
-        lengths=np.array(lengths, np.int64),
-        book=np.array(book, np.int64),
-        split=np.array(split, np.int64),
-        titles=np.array([novel.title for novel in found]),
-        digests=np.array([novel.digest for novel in found]),
-    )
-    return file.getvalue()
+    arrays = {
+        "ids": rank[np.concatenate(ids)],
+        "lengths": np.array(lengths, np.int64),
+        "book": np.array(book, np.int64),
+        "split": np.array(split, np.int64),
+    }
+    about = {
+        "words": [words[number] for number in order],
+        "titles": [novel.title for novel in found],
+        "digests": [novel.digest for novel in found],
+    }
+    return packed.pack(arrays, about)
 
 
 def _by_author(found: Sequence[novels.Novel]) -> list[int]:
@@ -184,17 +182,18 @@ def _by_author(found: Sequence[novels.Novel]) -> list[int]:
     return [place[author] for author in authors]
 
 
+_ARRAYS = {"ids": "int32 N", "lengths": "int64 S", "book": "int64 S", "split": "int64 B"}
+"""Of the packed file."""
+
+
 def _unpacked(content: bytes, path: Path, folder: Path) -> Books:
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            lengths, book, split = (torch.from_numpy(arrays[name]) for name in ("lengths", "book", "split"))
-            ids = torch.from_numpy(arrays["ids"])
-            words = arrays["words"].tobytes().decode().split("\n")
-            titles, digests = arrays["titles"].tolist(), arrays["digests"].tolist()
-    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise RunError(f"{path} is damaged or not packed books ({error}); {_ADVICE}") from error
-    if not (len(lengths) == len(book) and int(lengths.sum()) == len(ids) and len(split) == len(titles)):
-        raise RunError(f"{path} is damaged: its arrays do not fit together; {_ADVICE}")
+    kept = packed.unpack(content, path, BOOKS.name, _ARRAYS)
+    words, titles, digests = (kept.about[name] for name in ("words", "titles", "digests"))
+    ids, lengths, book, split = (torch.from_numpy(kept.arrays[name].copy()) for name in _ARRAYS)
+    fits = len(titles) == len(digests) == len(split) and int(lengths.sum()) == len(ids)
+    inside = ((lengths, 1, len(ids) + 1), (ids, 2, len(words) + 2), (book, 0, len(titles)), (split, 0, len(SPLITS)))
+    if not (fits and all(bool(((low <= part) & (part < high)).all()) for part, low, high in inside)):
+        raise packed.damaged(path, BOOKS.name, "its arrays do not fit together")
     ends = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
     facts = {
         "name": BOOKS.name,
@@ -202,12 +201,9 @@ def _unpacked(content: bytes, path: Path, folder: Path) -> Books:
         "books": {name: int((split == number).sum()) for number, name in enumerate(SPLITS)},
         "sentences": {name: int((split[book] == number).sum()) for number, name in enumerate(SPLITS)},
         "words": len(ids),
-        "folder": str(folder),
+        "folder": shown(folder),
     }
     return Books(words, ids, ends, book, split, titles, facts)
-
-
-_ADVICE = "layernorm data prepare books --source DIR makes the one in the cache anew"
 
 
 def _check(folder: Path) -> dict[str, Any]:
@@ -222,7 +218,7 @@ BOOKS = source.Source(
     spellings=lambda name: (name,),
     check=_check,
     form="UTF-8, named TITLE_AUTHOR.txt",
-    packed="books.npz",
+    packed=f"books{packed.ENDING}",
     pack=_pack,
     terms="the 99 English novels of ELTeC are at https://github.com/COST-ELTeC/ELTeC-eng, and any other books will do",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from ..errors import RunError, unknown
+from ..runs.files import shown
 from . import digits
 from .binarized_mnist import BINARIZED_MNIST
 from .books import BOOKS
@@ -60,8 +61,8 @@ def _state(source: Source) -> list[str]:
             except RunError as error:
                 lacking = str(error)
             if lacking is None:
-                return [f"found in {folder}"]
-            reasons.append(lacking)
+                return [f"found in {shown(folder)}"]
+            reasons.append(shown(lacking))
     except ModuleNotFoundError as error:
         return [f"cannot be looked for without {error.name}: pip install 'layernorm[experiments]'"]
     by_hand = "" if source.url else " --source DIR"

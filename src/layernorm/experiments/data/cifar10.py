@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from ..errors import RunError, UsageError
-from ..runs.files import read_content
-from . import source
+from ..runs.files import read_bytes, read_content, shown
+from . import packed, source
 from .mnist import Cases, Images
 
 CLASSES, SIDE = 10, 32
@@ -23,7 +23,7 @@ CLASSES, SIDE = 10, 32
 ROW = 1 + 3 * SIDE * SIDE
 """Bytes of a row: the label, then the red, the green and the blue pixels of an image, each row by row."""
 
-ARCHIVE, PACKED, FOLDER = "cifar-10-binary.tar.gz", "cifar-10-binary.tar", "cifar-10-batches-bin"
+ARCHIVE, PACKED, FOLDER = "cifar-10-binary.tar.gz", f"cifar10{packed.ENDING}", "cifar-10-batches-bin"
 
 _SHA256 = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"  # as TensorFlow Datasets recorded it
 
@@ -84,20 +84,23 @@ def _read(folder: Path) -> tuple[Cases, Cases, dict[str, Any]]:
         "name": CIFAR10.name,
         "fingerprint": source.fingerprint({path.name: _sha256(content) for path, content in contents.items()}),
         "original": original,
-        "folder": str(folder),
+        "folder": shown(folder),
     }
     return _cases([rows[name] for name in TRAIN]), _cases([rows[FILES[-1]]]), facts
 
 
 def _contents(folder: Path) -> tuple[dict[Path, bytes], bool]:
     """The six files' content, and whether it came out of the published archive (the files alone do not tell)."""
-    packed = source.packed_in(CIFAR10, folder)
-    path = packed or source.find_file(CIFAR10, folder, ARCHIVE)
+    path = source.packed_in(CIFAR10, folder)
+    if path is not None:
+        kept = packed.unpack(read_bytes(path), path, CIFAR10.name, {name: f"uint8 {name}" for name in FILES})
+        return {path / name: kept.arrays[name].tobytes() for name in FILES}, kept.about["original"]
+    path = source.find_file(CIFAR10, folder, ARCHIVE)
     if path is None:
         raise RunError(f"{folder} lacks {ARCHIVE}")
-    if path.name not in (ARCHIVE, PACKED):
+    if path.name != ARCHIVE:
         return {path.parent / name: read_content(path.parent / name) for name in FILES}, False
-    return _members(read_content(path), path), _sha256(path.read_bytes()) == _SHA256
+    return _members(read_content(path), path), _sha256(read_bytes(path)) == _SHA256
 
 
 def _members(archive: bytes, path: Path) -> dict[Path, bytes]:
@@ -107,10 +110,10 @@ def _members(archive: bytes, path: Path) -> dict[Path, bytes]:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
             for member in tar:
                 name = member.name.removeprefix("./").removeprefix(f"{FOLDER}/")
-                file = tar.extractfile(member) if name in FILES else None
-                if file is not None:
+                file = tar.extractfile(member) if name in FILES and member.isreg() else None
+                if file is not None and member.size <= len(archive):  # a sparse one may be of any size
                     found[path / name] = file.read()
-    except tarfile.TarError as error:
+    except (tarfile.TarError, ValueError, EOFError, OverflowError) as error:
         raise RunError(f"{path} is damaged or no tar archive ({error})") from error
     lacking = [name for name in FILES if path / name not in found]
     if lacking:
@@ -119,15 +122,9 @@ def _members(archive: bytes, path: Path) -> dict[Path, bytes]:
 
 
 def _pack(folder: Path) -> bytes:
-    """The six files as an archive that needs no decompressing."""
-    contents, _ = _contents(folder)
-    output = io.BytesIO()
-    with tarfile.open(fileobj=output, mode="w") as tar:
-        for path, content in contents.items():
-            member = tarfile.TarInfo(f"{FOLDER}/{path.name}")
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    return output.getvalue()
+    contents, original = _contents(folder)
+    arrays = {path.name: np.frombuffer(content, np.uint8) for path, content in contents.items()}
+    return packed.pack(arrays, {"original": original})
 
 
 def _cases(parts: list[np.ndarray]) -> Cases:

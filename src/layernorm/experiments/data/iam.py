@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import io
 import re
-import zipfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,12 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import RunError, reason
-from . import source
+from ..errors import RunError
+from ..runs.files import read_bytes, shown
+from . import packed, source
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 ALPHABET = ("", " ", ".", ",", "'", *LETTERS)
 """The 57 characters of the network's text; the first stands for every other one ("non-letter": digits, signs)."""
+
+_FARTHEST = 1 << 30
+"""Coordinates of a point, at most: the difference of two has 32 bits, too."""
 
 _CODES = {character: code for code, character in enumerate(ALPHABET) if character}
 
@@ -31,10 +33,12 @@ _LISTS = ("trainset.txt", "testset_v.txt", "testset_f.txt", "testset_t.txt")
 VALID = 1
 """The list of the lines that are held out, `testset_v.txt`: the others are trained on, as Graves did."""
 
-_LINES = (10740, 1438)
-"""In training and for validation: 10,741 are listed, of which a08-551z-09 has no transcript."""
+_PUBLISHED = "258e5e72d21411493ff0958f3527c247b905ca2ea40c951a10aaed582ed7fad1"
+"""Fingerprint of the published lines: 10,740 and 1,438 for validation. Listed are 10,741; a08-551z-09 has no
+transcript."""
 
-_FORM = re.compile(r"[a-z]\d\d-\d{3}[a-z]?")
+_FORM = re.compile(r"[a-z]\d\d-\d{3}[a-z]?", re.ASCII)
+_NAME = re.compile(rf"({_FORM.pattern})-(\d{{1,9}})", re.ASCII)
 
 
 def encode(text: str) -> np.ndarray:
@@ -136,7 +140,7 @@ def load(data: Path | None) -> Handwriting:
 
 @functools.lru_cache(maxsize=1)  # one command asks for every run
 def _read(folder: Path) -> Handwriting:
-    lines, dropped = _unpacked(source.packed(IAM, folder), folder / str(IAM.packed))
+    lines, dropped = _unpacked(source.packed(IAM, folder), source.packed_in(IAM, folder) or folder)
     train = [line for line in lines if line.list != VALID]
     if not train or len(train) == len(lines):
         raise RunError(f"{folder} has {len(train)} lines for training and {len(lines) - len(train)} for validation")
@@ -145,11 +149,12 @@ def _read(folder: Path) -> Handwriting:
     if not (deviation > 0).all():
         raise RunError(f"{folder}: the pen does not move in x or in y, so that there is no deviation to divide by")
     counts = (len(train), len(lines) - len(train))
+    fingerprint = _fingerprint(lines)
     facts = {
         "name": IAM.name,
-        "fingerprint": _fingerprint(lines),
-        "original": counts == _LINES,
-        "folder": str(folder),
+        "fingerprint": fingerprint,
+        "original": fingerprint == _PUBLISHED,
+        "folder": shown(folder),
         "train": counts[0],
         "valid": counts[1],
         "points": sum(len(line.points) for line in lines),
@@ -168,7 +173,9 @@ def _fingerprint(lines: Sequence[Line]) -> str:
     return digest.hexdigest()
 
 
-# The packed form: arrays in one .npz file, of which none is an object: nothing is pickled.
+# The packed form.
+
+_ARRAYS = {"lists": "uint8 L", "lengths": "int64 L", "points": "int32 N 3"}
 
 
 @functools.lru_cache(maxsize=1)  # it is checked, then written
@@ -176,36 +183,34 @@ def _pack(folder: Path) -> bytes:
     lines, dropped = _parse(folder)
     if not lines:
         raise RunError(f"{folder} has no line that can be used: {_counted(dropped)}")
-    file = io.BytesIO()
-    np.savez_compressed(
-        file,
-        names=np.array([line.name for line in lines]),
-        lists=np.array([line.list for line in lines], np.uint8),
-        lengths=np.array([len(line.points) for line in lines], np.int64),
-        points=np.concatenate([line.points for line in lines]).astype(np.int32),
-        texts=np.array([line.text for line in lines]),
-        dropped=np.array(_counted(dropped)),
-    )
-    return file.getvalue()
+    arrays: dict[str, np.ndarray] = {
+        "lists": np.array([line.list for line in lines], np.uint8),
+        "lengths": np.array([len(line.points) for line in lines], np.int64),
+        "points": np.concatenate([line.points for line in lines]),
+    }
+    about: dict[str, Any] = {
+        "names": [line.name for line in lines],
+        "texts": [line.text for line in lines],
+        "dropped": _counted(dropped),
+    }
+    return packed.pack(arrays, about)
 
 
 def _unpacked(content: bytes, path: Path) -> tuple[list[Line], str]:
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            names, lists, lengths, points, texts = (
-                arrays[name] for name in ("names", "lists", "lengths", "points", "texts")
-            )
-            dropped = str(arrays["dropped"])
-    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise RunError(f"{path} is damaged or not a packed data set ({error}); {_ADVICE}") from error
-    if not (len(names) == len(lists) == len(lengths) == len(texts) and int(lengths.sum()) == len(points)):
-        raise RunError(f"{path} is damaged: its arrays do not fit together; {_ADVICE}")
+    kept = packed.unpack(content, path, IAM.name, _ARRAYS)
+    lists, lengths, points = (kept.arrays[name] for name in _ARRAYS)
+    names, texts = kept.about["names"], kept.about["texts"]
+    if not (
+        len(names) == len(texts) == len(lists)
+        and all(_NAME.fullmatch(name) for name in names)
+        and (lists < len(_LISTS)).all()
+        and (lengths >= 2).all()
+        and sum(lengths.tolist()) == len(points)
+        and np.isin(points[:, 2], (0, 1)).all()
+    ):
+        raise packed.damaged(path, IAM.name, "its lines are not those of IAM-OnDB")
     parts = np.split(points, np.cumsum(lengths)[:-1])
-    found = zip(names.tolist(), lists.tolist(), parts, texts.tolist(), strict=True)
-    return [Line(*item) for item in found], dropped
-
-
-_ADVICE = "layernorm data prepare iam-ondb --source DIR makes the one in the cache anew"
+    return [Line(*item) for item in zip(names, lists.tolist(), parts, texts, strict=True)], kept.about["dropped"]
 
 
 def _counted(dropped: Counter[str]) -> str:
@@ -223,16 +228,17 @@ def _parse(folder: Path) -> tuple[list[Line], Counter[str]]:
     dropped: Counter[str] = Counter()
     texts: dict[str, list[str] | None] = {}
     for path in sorted(strokes.glob("*/*/*.xml")):
-        form, _, number = path.stem.rpartition("-")
-        if form not in list_of:
+        named = _NAME.fullmatch(path.stem)
+        if named is None or named[1] not in list_of:
             dropped["in none of the four lists"] += 1
             continue
+        form, number = named[1], int(named[2])
         if form not in texts:
             texts[form] = _transcript(ascii_ / form[:3] / form[:7] / f"{form}.txt")
         transcript = texts[form]
         if transcript is None:
             dropped["without a transcript"] += 1
-        elif not number.isdecimal() or not 1 <= int(number) <= len(transcript):
+        elif not 1 <= number <= len(transcript):
             dropped["beyond the last line of the transcript"] += 1
         else:
             try:
@@ -243,7 +249,7 @@ def _parse(folder: Path) -> tuple[list[Line], Counter[str]]:
             if len(points) < 2:
                 dropped["with fewer than two points"] += 1
             else:
-                lines.append(Line(path.stem, list_of[form], points, transcript[int(number) - 1]))
+                lines.append(Line(path.stem, list_of[form], points, transcript[number - 1]))
     return sorted(lines, key=lambda line: line.name), dropped
 
 
@@ -284,31 +290,28 @@ def read_strokes(path: Path) -> np.ndarray:
     Raises:
         RunError: the file cannot be read, or is truncated or of another kind.
     """
+    content = read_bytes(path)
     try:
-        root = ElementTree.parse(path).getroot()
+        root = ElementTree.fromstring(content)
         if root.tag != "WhiteboardCaptureSession":
             raise RunError(f"{path} is not a line's strokes: its root is {root.tag!r}")
         strokes = [
             [(int(point.attrib["x"]), int(point.attrib["y"])) for point in stroke.iter("Point")]
             for stroke in root.iter("Stroke")
         ]
-        rows = [(x, y, number == len(stroke)) for stroke in strokes for number, (x, y) in enumerate(stroke, 1)]
-        points = np.array(rows, np.int64).reshape(len(rows), 3)
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {reason(error)}") from error
-    except (ElementTree.ParseError, LookupError, ValueError, OverflowError) as error:
+    except (ElementTree.ParseError, LookupError, ValueError) as error:
         raise RunError(f"{path} is damaged ({error})") from error
+    farthest = max((abs(place) for stroke in strokes for point in stroke for place in point), default=0)
+    if farthest > _FARTHEST:
+        raise RunError(f"{path} is damaged (a coordinate is {farthest}, beyond any whiteboard's)")
+    rows = [(x, y, number == len(stroke)) for stroke in strokes for number, (x, y) in enumerate(stroke, 1)]
+    points = np.array(rows, np.int32).reshape(len(rows), 3)
     points[:, :2] = np.diff(points[:, :2], axis=0, prepend=points[:1, :2])
-    if np.abs(points).max(initial=0) > np.iinfo(np.int32).max:
-        raise RunError(f"{path} is damaged (an offset is beyond 32 bits)")
-    return points.astype(np.int32)
+    return points
 
 
 def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="latin-1")
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {reason(error)}") from error
+    return read_bytes(path).decode("latin-1")
 
 
 def find_line(data: Handwriting, name: str) -> Line:
@@ -341,7 +344,7 @@ IAM = source.Source(
     spellings=_spellings,
     check=_check,
     form="the publisher's folders and lists",
-    packed="iam-ondb.npz",
+    packed=f"iam-ondb{packed.ENDING}",
     pack=_pack,
     terms="IAM-OnDB asks for a registration at https://fki.tic.heia-fr.ch/databases/iam-on-line-handwriting-database",
 )

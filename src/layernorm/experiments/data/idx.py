@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from pathlib import Path
 
 import numpy as np
@@ -24,13 +25,16 @@ def read(path: Path, dimensions: int) -> tuple[np.ndarray, str]:
     Raises:
         RunError: the file cannot be read, or is truncated, altered or of another kind.
     """
-    content = read_content(path)
     header = 4 + 4 * dimensions
+
+    def shape(content: bytes) -> tuple[int, ...]:
+        return tuple(np.frombuffer(content[4:header], ">u4").tolist()) if len(content) >= header else ()
+
+    content = read_content(path, lambda head: header + math.prod(shape(head)))
     if content[:4] != bytes((0, 0, 8, dimensions)) or len(content) < header:
         raise RunError(f"{path} is damaged or not an idx file of unsigned bytes with {dimensions} dimension(s)")
-    shape = tuple(int(size) for size in np.frombuffer(content, ">u4", dimensions, 4))
-    expected, found = int(np.prod(shape, dtype=np.int64)), len(content) - header
+    expected, found = math.prod(shape(content)), len(content) - header
     if found != expected:
         raise RunError(f"{path} is damaged: its header announces {expected} bytes of data, there are {found}")
-    array = np.frombuffer(content, np.uint8, expected, header).reshape(shape)
+    array = np.frombuffer(content, np.uint8, expected, header).reshape(shape(content))
     return array, hashlib.sha256(content).hexdigest()

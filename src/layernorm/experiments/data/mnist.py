@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import RunError, UsageError
+from ..runs.files import shown
 from . import idx, source
 
 _URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
@@ -109,7 +110,7 @@ def _read(folder: Path) -> tuple[Cases, Cases, dict[str, Any]]:
         "name": "mnist",
         "fingerprint": source.fingerprint(digests),
         "original": original,
-        "folder": str(folder),
+        "folder": shown(folder),
     }
     return _cases(folder, *arrays[:2]), _cases(folder, *arrays[2:]), facts
 

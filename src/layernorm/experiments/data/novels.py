@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import RunError, reason
-from ..runs.files import decoded, read_content
+from ..runs.files import decoded, read_content, shown
 
 PLAIN = str.maketrans(
     {"‘": "'", "’": "'", "`": "'", "´": "'", "“": '"', "”": '"', "‐": "-", "‑": "-", "…": "...", "\u00ad": None}
@@ -82,11 +82,12 @@ def read(path: Path) -> Novel:
     parts = re.split(r"\n\s*\n", text)
     parts = text.split("\n") if len(parts) == 1 else parts
     named = _AUTHOR.search(text[:_HEAD])
-    _, mark, after = path.stem.rpartition("_")
+    title = shown(path.stem)
+    _, mark, after = title.rpartition("_")
     author = named.group(1).strip() if named else (after if mark and after else None)
     paragraphs = [" ".join(part.split()) for part in parts]
     digest = hashlib.sha256(content).hexdigest()
-    return Novel(path.stem, author, [paragraph for paragraph in paragraphs if paragraph], digest)
+    return Novel(title, author, [paragraph for paragraph in paragraphs if paragraph], digest)
 
 
 def sentences(paragraph: str) -> list[str]:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..errors import RunError
-from ..runs.files import decoded, read_content
+from ..runs.files import decoded, read_content, shown
 from . import source
 from .text import EOS, Sentences, Vocabulary
 
@@ -103,7 +103,7 @@ def _read(folder: Path) -> ImagesAndCaptions:
         "images": {split: len(features[split]) for split in _SPLITS},
         "features": width,
         "words": len(vocabulary),
-        "folder": str(folder),
+        "folder": shown(folder),
     }
     return ImagesAndCaptions(**splits, vocabulary=vocabulary, facts=facts)
 
@@ -135,7 +135,7 @@ def _features(folder: Path, split: str, digests: dict[str, str]) -> np.ndarray:
     content, path = _content(folder, f"images/10crop/{split}.npy", digests)
     try:
         array = np.load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+    except Exception as error:  # numpy's reader of headers raises many kinds
         raise RunError(f"{path} is damaged or not an .npy file of numbers ({error})") from error
     if not isinstance(array, np.ndarray) or array.dtype != np.float32 or array.ndim != 2 or not array.size:
         kind = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else "an archive"

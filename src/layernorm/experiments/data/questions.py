@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ..errors import RunError, reason
-from ..runs.files import read_content
-from . import cloze, source
+from ..runs.files import read_content, shown
+from . import cloze, packed, source
 from .cnn import PLACEHOLDER, RULES, Question, cut, guesses, parse
 from .text import UNKNOWN, Sentences, Vocabulary
 
@@ -26,7 +24,7 @@ FIRST_ENTITY = UNKNOWN + 1
 SPLITS = {"train": "training", "valid": "validation", "test": "test"}
 """The folder of each split."""
 
-PACKED = "questions.safetensors"
+PACKED = f"questions{packed.ENDING}"
 
 _CNN = (380_298, 3_924, 3_198)
 """Questions of the published splits of CNN."""
@@ -99,21 +97,23 @@ def load(corpus: str, data: Path | None) -> Questions:
 
 @functools.lru_cache(maxsize=1)  # one command asks for every run
 def _read(corpus: str, folder: Path) -> Questions:
-    path = folder / PACKED
-    arrays = _unpacked(source.packed(CORPORA[corpus], folder), path)
-    about = json.loads(arrays["about"].tobytes())
-    splits = {split: _split(arrays, split) for split in SPLITS}
+    path = source.packed_in(CORPORA[corpus], folder) or folder
+    kept = packed.unpack(source.packed(CORPORA[corpus], folder), path, corpus, _ARRAYS)
+    about = kept.about
+    splits = {split: _split(kept.arrays, split) for split in SPLITS}
+    if not all(_fits(split, about["entities"], len(about["words"]) + FIRST_ENTITY) for split in splits.values()):
+        raise packed.damaged(path, corpus, "its arrays do not fit together")
     counts = {split: len(item) for split, item in splits.items()}
     facts = {
         "name": corpus,
-        "fingerprint": arrays["sha256"].tobytes().hex(),
+        "fingerprint": kept.digest,
         "original": tuple(counts.values()) == _CNN,
         "questions": counts,
         "words": len(about["words"]),
         "entities": about["entities"],
         "answer lost by the cut": about["lost"],
         "guesses": about["guesses"],
-        "folder": str(folder),
+        "folder": shown(folder),
     }
     return Questions(
         **splits,
@@ -124,7 +124,7 @@ def _read(corpus: str, folder: Path) -> Questions:
     )
 
 
-def _split(arrays: dict[str, np.ndarray], split: str) -> Split:
+def _split(arrays: Mapping[str, np.ndarray], split: str) -> Split:
     def tensor(name: str) -> Tensor:
         return torch.from_numpy(arrays[f"{split}.{name}"].astype(np.int64))
 
@@ -132,13 +132,34 @@ def _split(arrays: dict[str, np.ndarray], split: str) -> Split:
     return Split(passages, questions, tensor("answers"))
 
 
-# The packed form: arrays in one safetensors file, the SHA-256 of all others among them.
+def _fits(split: Split, entities: int, words: int) -> bool:
+    """Whether the sentences lie one after the other, their words in the vocabulary and the answers among entities."""
+    for part in (split.passages, split.questions):
+        whole = (
+            len(part) == len(split) > 0
+            and part.ends[0] == 0
+            and part.ends[-1] == len(part.ids)
+            and (part.lengths > 0).all()
+        )
+        if not (whole and ((part.ids >= UNKNOWN) & (part.ids < words)).all()):
+            return False
+    return bool(((split.answers >= FIRST_ENTITY) & (split.answers < FIRST_ENTITY + entities)).all())
+
+
+# The packed form.
+
+_ARRAYS = {
+    f"{split}.{name}": f"{kind} {split}.{name}"
+    for split in SPLITS
+    for name, kind in (
+        ("passages", "int32"), ("passages.ends", "int64"), ("questions", "int32"), ("questions.ends", "int64"),
+        ("answers", "int32"),
+    )
+}  # fmt: skip
 
 
 @functools.lru_cache(maxsize=1)  # it is checked, then written
 def _packed(corpus: str, folder: Path) -> bytes:
-    from safetensors.numpy import save
-
     whole = {split: _questions(CORPORA[corpus], folder, name) for split, name in SPLITS.items()}
     questions = {split: [_cut(item) for item in items] for split, items in whole.items()}
     entities, words = _words(questions)
@@ -161,34 +182,7 @@ def _packed(corpus: str, folder: Path) -> bytes:
             {"passage": item.passage, "question": item.question, "names": item.names} for item in questions["valid"]
         ],
     }
-    arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
-    return save({**arrays, "sha256": np.frombuffer(_digest(arrays), np.uint8)})
-
-
-def _unpacked(content: bytes, path: Path) -> dict[str, np.ndarray]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load as read
-
-    try:
-        arrays = read(content)
-        given = arrays["sha256"].tobytes()
-        whole = given == _digest({name: array for name, array in arrays.items() if name != "sha256"})
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise RunError(f"{path} is damaged or not a packed data set ({error}); {_ADVICE}") from error
-    if not whole:
-        raise RunError(f"{path} is damaged (its content does not match its SHA-256); {_ADVICE}")
-    return arrays
-
-
-_ADVICE = "layernorm data prepare makes the one in the cache anew"
-
-
-def _digest(arrays: Mapping[str, np.ndarray]) -> bytes:
-    digest = hashlib.sha256()
-    for name, array in sorted(arrays.items()):
-        digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
-        digest.update(array.tobytes())
-    return digest.digest()
+    return packed.pack(arrays, about)
 
 
 # The files.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import RunError
-from ..runs.files import read_content
+from ..runs.files import read_content, shown
 from . import source
 
 FILES = {
@@ -64,7 +64,7 @@ def _read(folder: Path) -> Classified:
         "name": SENTENCES.name,
         "fingerprint": source.fingerprint(digests),
         "sentences": {name: len(found) for name, found in sets.items()},
-        "folder": str(folder),
+        "folder": shown(folder),
     }
     return Classified(sets, facts)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import RunError
-from ..runs.files import decoded, read_content
+from ..runs.files import decoded, read_content, shown
 from . import source
 
 LOWEST, HIGHEST = 1, 5
@@ -72,7 +72,7 @@ def _read(folder: Path) -> Sick:
         "fingerprint": source.fingerprint(digests),
         "original": pairs == _PUBLISHED,
         "pairs": pairs,
-        "folder": str(folder),
+        "folder": shown(folder),
     }
     return Sick(**splits, facts=facts)
 

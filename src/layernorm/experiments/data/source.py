@@ -5,18 +5,20 @@ Each is one `Source`; its loader asks `locate` for the folder and reads the file
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import hashlib
+import io
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import RunError, reason
-from ..runs.files import make_folder, write_atomic
+from ..runs.files import locked, make_folder, read_bytes, read_content, write_atomic
 
 VARIABLE = "LAYERNORM_DATA"
 """Environment variable: a folder with one folder a data set."""
@@ -90,7 +92,11 @@ def missing(source: Source, folder: Path) -> list[str]:
 
 
 def lack(source: Source, folder: Path) -> str | None:
-    """What a folder lacks of a data set, in words; None if it has all files, or the packed one."""
+    """What a folder lacks of a data set, in words; None if it has all files, or the packed one.
+
+    Raises:
+        RunError: it cannot be looked at, or has nothing but a packed file of an older form.
+    """
     if packed_in(source, folder) is not None:
         return None
     absent = missing(source, folder)
@@ -98,6 +104,12 @@ def lack(source: Source, folder: Path) -> str | None:
         return None
     if not folder.is_dir():
         return f"{folder} is a file, not a folder" if folder.exists() else f"there is no folder {folder}"
+    older = (folder / str(source.packed)).with_suffix(".npz")
+    if older.is_file():
+        raise RunError(
+            f"{older} is of an older form, without a SHA-256; make the cache's anew from the files: layernorm data "
+            f"prepare {source.name} --source DIR"
+        )
     return f"{folder} lacks {', '.join(absent)} ({source.form}) of the data set {source.name!r}"
 
 
@@ -117,10 +129,7 @@ def packed(source: Source, folder: Path) -> bytes:
     if path is None:
         assert source.pack is not None
         return source.pack(folder)
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {reason(error)}") from error
+    return read_bytes(path)
 
 
 def locate(source: Source, data: Path | None, option: str = "--data") -> Path:
@@ -143,84 +152,142 @@ def locate(source: Source, data: Path | None, option: str = "--data") -> Path:
 
 
 def download(source: Source, option: str = "--data") -> Path:
-    """Downloads a data set into the cache; every file's SHA-256 is checked before it takes its name."""
+    """Downloads what the cache lacks of a data set.
+
+    A file takes its name once it is whole and has the published SHA-256. Those that are there already are checked
+    first: a data set is never put together from two.
+    """
     import pooch
 
     if source.url is None:
         raise RunError(_by_hand(source, cache() / source.name, option))
     folder = make_folder(cache() / source.name)
     pooch.get_logger().setLevel("WARNING")
-    for name, digest in source.files.items():
-        if find_file(source, folder, name) is not None:
-            continue
-        try:
-            pooch.retrieve(
-                source.url + name, known_hash=f"sha256:{digest}", fname=name, path=folder,
-                downloader=pooch.HTTPDownloader(progressbar=_Bar(name), timeout=30),
-            )  # fmt: skip
-        except ValueError as error:  # pooch's error for a wrong hash; it has removed the file
-            raise RunError(f"{source.url}{name} has a wrong checksum; it was not kept. Try again later") from error
-        except OSError as error:  # requests' errors and a full disk alike
-            why = reason(error) if error.errno else "no connection"
-            raise RunError(f"cannot download {source.url}{name} ({why}). {_by_hand(source, folder, option)}") from error
+    with _beside(source, folder) as new:
+        for name, digest in source.files.items():
+            path = find_file(source, folder, name)
+            if path is None:
+                write_atomic(new / name, _fetched(source, name, digest, folder, option))
+                _take_place(new / name, folder / name)
+            elif digest not in (_sha256(read_bytes(path)), _sha256(read_content(path))):
+                raise RunError(f"{path} is not the published {name} (another SHA-256); remove it to download that")
     return folder
+
+
+def _fetched(source: Source, name: str, digest: str, folder: Path, option: str) -> bytes:
+    """A file as published, in memory: a download that is killed leaves nothing behind."""
+    import pooch
+    import requests
+
+    address, content = f"{source.url}{name}", io.BytesIO()
+    try:
+        pooch.HTTPDownloader(progressbar=_Bar(name), timeout=30)(address, content, None)
+    except OSError as error:  # all of requests' are
+        answer = error.response if isinstance(error, requests.HTTPError) else None
+        why = f"the server answers {answer.status_code} {answer.reason}" if answer is not None else "no connection"
+        raise RunError(f"cannot download {address} ({why}). {_by_hand(source, folder, option)}") from error
+    if _sha256(content.getvalue()) != digest:
+        raise RunError(f"{address} has a wrong checksum; it was not kept. Try again later")
+    return content.getvalue()
 
 
 def prepare(source: Source, origin: Path | None) -> tuple[Path, dict[str, Any]]:
     """Puts a data set into the cache, from a folder or by downloading it, and checks it.
 
+    Nothing in the folder is ever changed: everything is read, checked and written beside the cache's files before the
+    first of them is replaced. A folder whose files are the cache's own is what is there already.
+
     Returns:
         the folder, and the facts that the check returned.
+
+    Raises:
+        RunError: the folder lacks files, they are damaged, or some of them lie in the cache.
     """
     if origin is None:
         folder = locate(source, None, "--source")
         return folder, source.check(folder)
+    folder = cache() / source.name
     lacking = lack(source, origin)
-    if lacking is not None and source.make is not None:
-        return _made(source, source.make(origin))
-    if lacking is not None:
+    if lacking is not None and source.make is None:
         raise RunError(lacking)
-    facts = source.check(origin)  # before anything is written
-    folder = make_folder(cache() / source.name)
-    if source.packed:
-        write_atomic(folder / source.packed, packed(source, origin))
-        return folder, facts
-    for name in source.files:
-        path = find_file(source, origin, name)
-        assert path is not None
-        for other in source.spellings(name):  # an older copy under another spelling would be found first
-            (folder / other).unlink(missing_ok=True)
-        place = folder / path.relative_to(origin)
-        make_folder(place.parent)
-        write_atomic(place, path.read_bytes())
+    used = _used(source, origin)
+    inside = [path for path in used if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))]
+    if inside and lacking is None and len(inside) == len(used) and lack(source, folder) is None:
+        return folder, source.check(folder)
+    if inside:
+        raise RunError(f"{inside[0]} lies in the cache itself, in {folder}: expected a folder with files of its own")
+    facts = source.check(origin) if lacking is None else {}
+    names = [source.packed] if source.packed else [str(path.relative_to(origin)) for path in used]
+    with _beside(source, make_folder(folder)) as new:
+        if source.make is not None and lacking is not None:
+            facts = _made(source, source.make(origin), new)
+            if (folder / MADE).exists():
+                _take_place(folder / MADE, new / "older")
+            names.append(MADE)
+        elif source.packed:
+            write_atomic(new / source.packed, packed(source, origin))
+        else:
+            for name in names:
+                write_atomic(make_folder((new / name).parent) / Path(name).name, read_bytes(origin / name))
+            for other in (other for name in source.files for other in source.spellings(name)):
+                (folder / other).unlink(missing_ok=True)  # an older copy under it would be found first
+        for name in reversed(names):
+            _take_place(new / name, folder / name)
     return folder, facts
 
 
-def _made(source: Source, texts: Iterable[tuple[str, str]]) -> tuple[Path, dict[str, Any]]:
-    """Writes the files of a data set that is made from others, and packs them.
+MADE = "questions"
+"""The folder, in the cache's, of files that are made from others."""
 
-    They take their place in one step once all of them are written and checked: a folder `questions` in the cache.
-    """
-    folder = make_folder(cache() / source.name)
-    for leftover in folder.glob(".making.*"):  # of a command that was killed
-        shutil.rmtree(leftover, ignore_errors=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".making.") as temporary:
-        made = Path(temporary) / "made"
+
+def _used(source: Source, origin: Path) -> list[Path]:
+    """What `prepare` reads in a folder: the packed file, the published ones, or all that others can be made from."""
+    path = packed_in(source, origin)
+    found = [path] if path is not None else [find_file(source, origin, name) for name in source.files]
+    used = [path for path in found if path is not None]
+    return used if len(used) == len(found) else [origin, *origin.glob("*")]
+
+
+def _made(source: Source, texts: Iterable[tuple[str, str]], new: Path) -> dict[str, Any]:
+    """Writes the files of a data set that is made from others into a folder, and packs them; the facts about them."""
+    made = make_folder(new / MADE)
+    try:
+        for name, text in texts:
+            make_folder((made / name).parent)
+            (made / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"cannot write in {made}: {reason(error)}") from error
+    facts = source.check(made)
+    write_atomic(new / str(source.packed), packed(source, made))
+    return facts
+
+
+@contextlib.contextmanager
+def _beside(source: Source, folder: Path) -> Iterator[Path]:
+    """A new folder in the cache's, for this process alone; what one that was killed has left goes."""
+    with locked(make_folder(cache() / f".{source.name}")):
+        for leftover in folder.glob(".making.*"):
+            shutil.rmtree(leftover, ignore_errors=True)
         try:
-            for name, text in texts:
-                make_folder((made / name).parent)
-                (made / name).write_text(text, encoding="utf-8")
+            new = Path(tempfile.mkdtemp(dir=folder, prefix=".making."))
         except OSError as error:
             raise RunError(f"cannot write in {folder}: {reason(error)}") from error
-        facts = source.check(made)
-        content = packed(source, made)
-        place = folder / "questions"
-        (folder / str(source.packed)).unlink(missing_ok=True)  # of older files
-        if place.exists():
-            os.replace(place, Path(temporary) / "older")
-        os.replace(made, place)
-    write_atomic(folder / str(source.packed), content)
-    return folder, facts
+        try:
+            yield new
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+
+
+def _take_place(path: Path, place: Path) -> None:
+    """Gives a file or a folder its name, in one step."""
+    try:
+        os.replace(path, make_folder(place.parent) / place.name)
+    except OSError as error:
+        raise RunError(f"cannot write {place}: {reason(error)}") from error
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def fingerprint(digests: Mapping[str, str]) -> str:

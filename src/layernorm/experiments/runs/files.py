@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import io
 import json
 import os
+import stat
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,11 @@ try:
     import fcntl
 except ImportError:  # Windows has no flock: there, keeping two processes apart is left to the user
     fcntl = None  # type: ignore[assignment]
+
+MOST = 1 << 30
+"""Bytes that a compressed file may unfold to: several times the largest file of any data set here."""
+
+_CHUNK = 1 << 20
 
 
 def make_folder(path: Path) -> Path:
@@ -58,19 +65,51 @@ def remove_leftovers(folder: Path) -> None:
             path.unlink()
 
 
-def read_content(path: Path) -> bytes:
-    """A file's bytes, uncompressed if its name ends in .gz.
+def shown(path: Path | str) -> str:
+    """A path as text that can be written and printed: what is no UTF-8 in it as \\xNN."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def read_bytes(path: Path) -> bytes:
+    """A regular file's bytes: a FIFO or a device, which may have no end, is refused.
 
     Raises:
-        RunError: it cannot be read, or is no whole gzip file.
+        RunError: it cannot be read.
     """
     try:
-        content = path.read_bytes()
-        return gzip.decompress(content) if path.suffix == ".gz" else content
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise RunError(f"{path} is damaged ({error})") from error
+        if stat.S_IFMT(path.stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):  # of a folder the system says it
+            raise RunError(f"cannot read {path}: it is no regular file")
+        return path.read_bytes()
     except OSError as error:
         raise RunError(f"cannot read {path}: {reason(error)}") from error
+
+
+def read_content(path: Path, most: Callable[[bytes], int] = lambda head: MOST) -> bytes:
+    """A regular file's bytes, uncompressed if its name ends in .gz.
+
+    Args:
+        path: the file.
+        most: (the first bytes of the content) -> how many there may be, where the format tells; never above `MOST`.
+
+    Raises:
+        RunError: it cannot be read, is no whole gzip file, or unfolds to more.
+    """
+    content = read_bytes(path)
+    if path.suffix != ".gz":
+        return content
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+            parts = [file.read(_CHUNK)]
+            limit = min(most(parts[0]), MOST)
+            left = limit - len(parts[0])
+            while left >= 0 and (part := file.read(_CHUNK)):
+                parts.append(part)
+                left -= len(part)
+    except (OSError, EOFError, zlib.error) as error:
+        raise RunError(f"{path} is damaged ({error})") from error
+    if left < 0:
+        raise RunError(f"{path} is damaged: it unfolds to more than {limit} bytes")
+    return b"".join(parts)
 
 
 def decoded(content: bytes, path: Path, encoding: str = "utf-8") -> str:

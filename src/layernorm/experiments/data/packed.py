@@ -1,0 +1,95 @@
+"""The one form in which a data set is kept once its files are parsed: arrays and facts, with the SHA-256 of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import RunError
+
+ENDING = ".safetensors"
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What a packed file holds.
+
+    Attributes:
+        arrays: by name.
+        about: what is no array: anything that JSON can say.
+        digest: SHA-256 of both.
+    """
+
+    arrays: Mapping[str, np.ndarray]
+    about: Any
+    digest: str
+
+
+def pack(arrays: Mapping[str, np.ndarray], about: Any) -> bytes:
+    """The content of a packed file."""
+    from safetensors.numpy import save
+
+    held = {**arrays, "about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
+    held = {name: np.ascontiguousarray(array) for name, array in held.items()}
+    return save({**held, "sha256": np.frombuffer(_digest(held), np.uint8)})
+
+
+def unpack(content: bytes, path: Path, name: str, form: Mapping[str, str]) -> Packed:
+    """What a packed file holds, once its SHA-256 and its form are those expected.
+
+    Args:
+        content: the file's bytes.
+        path: its name, for messages.
+        name: of the data set, for messages.
+        form: of every array the type and the shape, `"int32 N 3"`; a letter is the same size wherever it stands.
+
+    Raises:
+        RunError: it is damaged, or packed in another way.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        arrays = load(content)
+        given = arrays.pop("sha256").tobytes()
+        whole = given == _digest(arrays)
+        about = json.loads(arrays.pop("about").tobytes()) if whole else None
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise damaged(path, name, f"it is no packed file: {error}") from error
+    if not whole:
+        raise damaged(path, name, "its content does not match its SHA-256")
+    sizes: dict[str, int] = {}
+    for key, expected in form.items():
+        kind, *shape = expected.split()
+        array = arrays.get(key)
+        fits = array is not None and array.dtype == kind and array.ndim == len(shape)
+        if (
+            array is None
+            or not fits
+            or any(
+                found != (int(size) if size.isdecimal() else sizes.setdefault(size, found))
+                for size, found in zip(shape, array.shape, strict=True)
+            )
+        ):
+            got = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
+            raise damaged(path, name, f"expected {key} to be {kind} [{', '.join(shape)}], got {got}")
+    return Packed(arrays, about, given.hex())
+
+
+def damaged(path: Path, name: str, why: str) -> RunError:
+    """The error for a packed file that cannot be used; it says what to do."""
+    return RunError(f"{path} is damaged ({why}); layernorm data prepare {name} --source DIR makes the cache's anew")
+
+
+def _digest(arrays: Mapping[str, np.ndarray]) -> bytes:
+    digest = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
+        digest.update(array.data)
+    return digest.digest()

@@ -1,0 +1,120 @@
+"""Packed files carry the SHA-256 of their content: a change in one is noticed, and what they hold is checked."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from layernorm.experiments.data import binarized_mnist, books, cifar10, iam, packed, questions, source
+from layernorm.experiments.errors import RunError
+from support.binarized_files import write_binarized
+from support.book_files import write_text
+from support.cifar_files import write_cifar
+from support.iam_files import write_iam
+from support.question_files import write_questions
+
+FORMS = {
+    # data set: how its files are written, and their fingerprint, by which runs that are finished know them
+    "iam-ondb": (write_iam, iam.IAM, "83c9885914bcbc40013b75838309f7fe77c8db6912639124c53dbeb3c4a942f2"),
+    "books": (
+        lambda folder: write_text(folder) / "books",
+        books.BOOKS,
+        "c2e9caee5dd5b428b73b5119e93fe475b1aac3fa216002c7240b96205237696d",
+    ),
+    "cnn": (write_questions, questions.CNN, "44bc90991df366f7e06b7b2a5c593965d4b34049b4b2e61ceb403a851be94578"),
+    "cifar10": (write_cifar, cifar10.CIFAR10, "1dacea1f7220764ec1c069c660a945b5a7e9f06b44870eac61d030d8e0c3fd66"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    fresh()
+
+
+def fresh():
+    for module in (books, questions, iam, cifar10, binarized_mnist):
+        module._read.cache_clear()
+    questions._packed.cache_clear()
+    iam._pack.cache_clear()
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_packed_file_has_the_files_fingerprint_and_no_other_byte(name, tmp_path):
+    write, data, fingerprint = FORMS[name]
+    folder, facts = source.prepare(data, write(tmp_path / "files"))
+    fresh()
+    assert data.check(folder)["fingerprint"] == facts["fingerprint"] == fingerprint
+    path = source.packed_in(data, folder)
+    content = path.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    random = np.random.default_rng(0)
+    places = [*random.integers(8, 8 + size, 10), *random.integers(8 + size, len(content), 30), len(content) - 1]
+    for place in places:
+        changed = bytearray(content)
+        changed[place] ^= 1 << int(random.integers(8))
+        path.write_bytes(changed)
+        fresh()
+        with pytest.raises(RunError, match=rf"{path.name} is damaged \(.*layernorm data prepare {name} --source DIR"):
+            data.check(folder)
+
+
+def test_the_parsed_rows_of_binarised_mnist_are_those_of_the_text(tmp_path):
+    folder = write_binarized(tmp_path / "data")
+    first = binarized_mnist.load(folder)
+    assert first.facts["fingerprint"] == "5ab0bbf0023f12c3b3ad8faca41f9ff1d5d9dc2c5b67691d215e101f11500b67"
+    places = sorted((source.cache() / "binarized-mnist-packed").iterdir())
+    whole = [place.read_bytes() for place in places]
+    for place, content in zip(places, whole, strict=True):
+        place.write_bytes(content[:-400] + bytes(400))  # bits that would pass as an image
+    fresh()
+    assert torch.equal(binarized_mnist.load(folder).train, first.train)
+    places[0].write_bytes(whole[1])
+    places[1].write_bytes(whole[0])
+    fresh()
+    again = binarized_mnist.load(folder)
+    assert all(torch.equal(getattr(again, split), getattr(first, split)) for split in ("train", "valid", "test"))
+    assert [place.read_bytes() for place in places] == whole
+
+
+def with_lengths(arrays, change):
+    arrays["lengths"] = arrays["lengths"] + np.array([change, -change] + [0] * (len(arrays["lengths"]) - 2))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda a, b: a.update(points=a["points"][:, :2]),
+            r"expected points to be int32 \[N, 3\], got int32 \[480, 2\]",
+        ),
+        (lambda a, b: a.update(points=a["points"].astype(np.int64)), r"got int64 \[480, 3\]"),
+        (lambda a, b: a.update(lists=a["lists"][1:]), r"expected lengths to be int64 \[L\], got int64 \[8\]"),
+        (lambda a, b: a.pop("lengths"), "got nothing"),
+        (lambda a, b: with_lengths(a, 100), "its lines are not those of IAM-OnDB"),
+        (lambda a, b: b["names"].__setitem__(0, "../../a01-000u-01"), "its lines are not those of IAM-OnDB"),
+        (lambda a, b: b["texts"].pop(), "its lines are not those of IAM-OnDB"),
+        (lambda a, b: a["points"].__setitem__((0, 2), 7), "its lines are not those of IAM-OnDB"),
+        (lambda a, b: a["lists"].__setitem__(0, 4), "its lines are not those of IAM-OnDB"),
+    ],
+)
+def test_a_packed_file_of_a_right_digest_and_a_wrong_form_is_refused(change, message, tmp_path):
+    content = iam._pack(write_iam(tmp_path / "files"))
+    kept = packed.unpack(content, tmp_path, "iam-ondb", iam._ARRAYS)
+    arrays = {name: array.copy() for name, array in kept.arrays.items()}
+    about = json.loads(json.dumps(kept.about))
+    change(arrays, about)
+    (tmp_path / "packed").mkdir()
+    (tmp_path / "packed" / "iam-ondb.safetensors").write_bytes(packed.pack(arrays, about))
+    with pytest.raises(RunError, match=message):
+        iam.load(tmp_path / "packed")
+
+
+def test_original_lines_are_known_by_their_content(tmp_path, monkeypatch):
+    folder = write_iam(tmp_path / "files")
+    fingerprint = iam.load(folder).facts["fingerprint"]
+    monkeypatch.setattr(iam, "_PUBLISHED", fingerprint)
+    fresh()
+    assert iam.load(folder).facts["original"] is True
+    fresh()
+    assert iam.load(write_iam(tmp_path / "other", seed=1)).facts["original"] is False

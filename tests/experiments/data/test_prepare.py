@@ -1,0 +1,181 @@
+"""`data prepare` takes nothing away from its source, whatever that is, and leaves a whole data set or the older one."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from layernorm.experiments.data import binarized_mnist, books, cifar10, iam, mnist, order_embeddings, questions, source
+from layernorm.experiments.errors import RunError
+from support.captioned_files import write_captioned
+from support.cifar_files import write_cifar
+from support.iam_files import write_iam
+from support.mnist_files import NAMES, SPELLINGS, write_mnist
+from support.question_files import write_books
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    for cached in (questions._read, questions._packed, order_embeddings._read):
+        cached.cache_clear()
+
+
+def contents(folder):
+    """What a reader finds in a folder, through links."""
+    paths = (Path(place) / name for place, _, names in os.walk(folder, followlinks=True) for name in names)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def prepare_leaves(data, origin):
+    """Prepares twice, as two commands; the source is what it was, and the cache holds it."""
+    before = contents(origin)
+    for _ in range(2):
+        for module in (mnist, iam, cifar10, binarized_mnist):
+            module._read.cache_clear()
+        folder, facts = source.prepare(data, origin)
+        assert contents(origin) == before
+    assert folder == source.cache() / data.name
+    assert data.check(folder)["fingerprint"] == facts["fingerprint"]
+
+
+def cached():
+    return source.cache() / "mnist"
+
+
+def itself(tmp_path):
+    return write_mnist(cached())
+
+
+def link_to_the_cache(tmp_path):
+    write_mnist(cached())
+    (tmp_path / "link").symlink_to(cached())
+    return tmp_path / "link"
+
+
+def cache_is_a_link(tmp_path):
+    folder = write_mnist(tmp_path / "elsewhere")
+    source.cache().mkdir(parents=True)
+    cached().symlink_to(folder)
+    return folder
+
+
+def links_to_its_files(tmp_path):
+    write_mnist(cached())
+    (tmp_path / "links").mkdir()
+    for name in NAMES:
+        (tmp_path / "links" / SPELLINGS["dotted"](name)).symlink_to(cached() / name)
+    return tmp_path / "links"
+
+
+def hard_links_to_its_files(tmp_path):
+    write_mnist(cached(), spell=SPELLINGS["gzipped"])
+    (tmp_path / "links").mkdir()
+    for name in NAMES:
+        os.link(cached() / f"{name}.gz", tmp_path / "links" / f"{name}.gz")
+    return tmp_path / "links"
+
+
+def read_only(tmp_path):
+    folder = write_mnist(tmp_path / "source")
+    for path in folder.iterdir():
+        path.chmod(0o400)
+    folder.chmod(0o500)
+    return folder
+
+
+ODD = [itself, link_to_the_cache, cache_is_a_link, links_to_its_files, hard_links_to_its_files, read_only]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_an_odd_source_keeps_its_files(odd, tmp_path):
+    prepare_leaves(mnist.MNIST, odd(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("data", "write"),
+    [
+        (order_embeddings.ORDER_EMBEDDINGS, write_captioned),
+        (iam.IAM, write_iam),
+        (cifar10.CIFAR10, write_cifar),
+    ],
+)
+def test_the_cache_as_source_is_already_there(data, write, tmp_path):
+    prepare_leaves(data, write(source.cache() / data.name))
+
+
+def test_links_to_some_of_the_caches_files_are_refused(tmp_path):
+    origin = links_to_its_files(tmp_path)
+    name = SPELLINGS["dotted"](NAMES[0])
+    content = (origin / name).read_bytes()
+    (origin / name).unlink()
+    (origin / name).write_bytes(content)
+    before = contents(origin)
+    with pytest.raises(
+        RunError, match=r"lies in the cache itself, in .*mnist: expected a folder with files of its own$"
+    ):
+        source.prepare(mnist.MNIST, origin)
+    assert contents(origin) == before
+
+
+def test_books_that_lie_where_questions_are_made_are_kept(tmp_path):
+    origin = write_books(source.cache() / "books-cloze" / source.MADE)
+    before = contents(origin)
+    with pytest.raises(RunError, match="lies in the cache itself"):
+        source.prepare(questions.BOOKS_CLOZE, origin)
+    assert contents(origin) == before
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("operation", range(40))
+def test_killed_at_any_file_operation_it_loses_nothing(operation, tmp_path, monkeypatch):
+    """As if the process ended before its n-th change of a file: nothing after that, not even cleaning up, is done."""
+    origin = write_mnist(tmp_path / "source", train=50)
+    write_mnist(cached(), train=40, spell=SPELLINGS["gzipped"])
+    before, count = contents(origin), 0
+
+    def before_operation(name, real):
+        def call(*arguments, **options):
+            nonlocal count
+            count += 1
+            if count > operation:
+                raise Killed(name)
+            return real(*arguments, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for module, name in ((os, "replace"), (os, "unlink"), (os, "rename"), (os, "mkdir"), (os, "fsync")):
+            patch.setattr(module, name, before_operation(name, getattr(module, name)))
+        patch.setattr(shutil, "rmtree", before_operation("rmtree", shutil.rmtree))
+        try:
+            source.prepare(mnist.MNIST, origin)
+        except Killed:
+            pass
+        else:
+            assert operation >= count
+    assert contents(origin) == before
+    mnist._read.cache_clear()
+    assert source.prepare(mnist.MNIST, origin)[1]["train"] == 50
+    mnist._read.cache_clear()
+    assert len(mnist.load(None, 1).train) == 49
+    assert {path.name for path in cached().iterdir()} == set(NAMES)
+
+
+def test_two_commands_at_once_are_kept_apart(tmp_path):
+    folder = write_mnist(tmp_path / "source")
+    held = source._beside(mnist.MNIST, source.make_folder(cached()))
+    with held, pytest.raises(RunError, match="in use by another process"):
+        source.prepare(mnist.MNIST, folder)
+
+
+def test_books_are_packed_anew_where_an_older_form_lies(tmp_path):
+    folder = source.make_folder(source.cache() / "books")
+    (folder / "books.npz").write_bytes(b"PK")
+    with pytest.raises(
+        RunError, match=r"books\.npz is of an older form, .* layernorm data prepare books --source DIR$"
+    ):
+        books.load(None)
