@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from layernorm.experiments.data import mnist
+from layernorm.experiments.data import catalogue, mnist
 from layernorm.experiments.data import source as sources
 from layernorm.experiments.errors import RunError
 from support.mnist_files import SPELLINGS, write_mnist
@@ -80,6 +80,45 @@ def test_offline_says_what_to_put_where(source):
         sources.prepare(nowhere, None)
 
 
-def test_a_missing_page_is_an_error(source):
-    with pytest.raises(RunError, match="cannot download"):
+def test_a_missing_page_is_an_error_that_says_so(source):
+    with pytest.raises(RunError, match=r"cannot download .*gz \(the server answers 404 File not found\)"):
         sources.locate(dataclasses.replace(source, url=source.url + "missing/"), None)
+
+
+def test_a_download_that_is_killed_leaves_no_file(source, server, monkeypatch):
+    """Killed between two pieces, without any cleaning up: the folder has been looked at from there."""
+    seen = []
+
+    def look(bar, count):
+        seen.append([path.name for path in (sources.cache() / "mnist").rglob("*") if path.is_file()])
+
+    monkeypatch.setattr(sources._Bar, "update", look)
+    sources.locate(source, None)
+    names = list(source.files)
+    assert all(names[: names.index(found[-1]) + 1] if found else True for found in seen)
+    assert {name for found in seen for name in found} <= set(names)
+
+
+def test_what_a_killed_command_left_goes_with_the_next(source, server):
+    leftover = sources.cache() / "mnist" / ".making.killed" / "train-images-idx3-ubyte.gz"
+    leftover.parent.mkdir(parents=True)
+    leftover.write_bytes(b"half")
+    folder = sources.locate(source, None)
+    assert {path.name for path in folder.iterdir()} == set(source.files)
+
+
+@pytest.mark.parametrize("name", ["train-images-idx3-ubyte.gz", "train-images-idx3-ubyte"])
+def test_a_download_goes_on_only_beside_the_published_files(source, server, name):
+    folder = sources.cache() / "mnist"
+    folder.mkdir(parents=True)
+    write_mnist(folder / "other", seed=1, spell=SPELLINGS["gzipped" if name.endswith(".gz") else "plain"])
+    (folder / "other" / name).rename(folder / name)
+    with pytest.raises(RunError, match=rf"{name} is not the published train-images-idx3-ubyte\.gz .*; remove it"):
+        sources.locate(source, None)
+    assert not (folder / "train-labels-idx1-ubyte.gz").exists()
+    (folder / name).unlink()
+    assert not sources.missing(source, sources.locate(source, None))
+
+
+def test_publishers_are_asked_over_https():
+    assert all(source.url is None or source.url.startswith("https://") for source in catalogue.SOURCES.values())
