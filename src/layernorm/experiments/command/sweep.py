@@ -72,7 +72,8 @@ def check_outcome(experiment: Experiment, request: Request, out: Path) -> None:
     if all(run.diverged is not None for run in runs):
         lost = f"{runs[0].path.name} diverged at update {runs[0].diverged}"
         more = f" (as did all {len(runs)} runs)" if len(runs) > 1 else ""
-        raise RunError(f"{lost}{more}: the training loss or a weight is not finite; try a lower --learning-rate")
+        why = "the training loss, a weight or a metric is not finite; try a lower --learning-rate"
+        raise RunError(f"{lost}{more}: {why}")
 
 
 def _check(experiment: Experiment, request: Request, out: Path) -> None:
