@@ -16,6 +16,7 @@ from layernorm.experiments.command.options import parse
 from layernorm.experiments.data.mnist import MNIST
 from layernorm.experiments.protocol import swept
 from layernorm.experiments.runs import files
+from layernorm.experiments.runs.files import read_json, write_json
 from support.command import QUICK, RUN, one_line
 
 
@@ -205,9 +206,9 @@ def test_impossible_values_come_before_what_the_folder_holds(out, capsys):
 def test_other_data_in_the_same_folder_is_refused(out, capsys):
     (out / RUN / "result.json").unlink()
     path = out / RUN / "environment.json"
-    environment = json.loads(path.read_text())
+    environment = read_json(path)
     environment["data"]["fingerprint"] = "another"
-    path.write_text(json.dumps(environment))
+    write_json(path, environment)
     capsys.readouterr()
     assert cli.main([*QUICK, "--out", str(out)]) == 1
     assert "fingerprint is another there" in one_line(capsys)

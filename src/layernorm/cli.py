@@ -297,17 +297,12 @@ def _report(parsed: argparse.Namespace) -> None:
 
 def _write_report(paths: list[Path], folder: Path) -> None:
     """Draws the report of the runs under some folders and prints its tables and its place."""
-    from .experiments import catalogue
-    from .experiments.errors import UsageError
+    from .experiments.command.report import find_runs
     from .experiments.report import rendering
-    from .experiments.runs import folder as run_folder
 
-    runs, notes = run_folder.find(paths)
-    kinds = sorted({run.experiment for run in runs})
-    if len(kinds) > 1:
-        raise UsageError(f"these are runs of several experiments ({', '.join(kinds)}); give those of one")
-    report = catalogue.find(kinds[0]).report(runs)
-    report.status[:0] = notes
+    experiment, found = find_runs(paths)
+    report = experiment.report(found.runs)
+    report.status[:0] = found.notes
     page = rendering.write(report, folder)
     rendering.show(report)
     print(f"\nreport: {page}")

@@ -1,10 +1,10 @@
 """Runs as files: written without training, reported on, and read for what must not depend on interruptions."""
 
-import json
-
 from layernorm.experiments import catalogue
 from layernorm.experiments.mnist.digits import Config as Digits
 from layernorm.experiments.runs import checkpoint, folder
+from layernorm.experiments.runs import records as recorded
+from layernorm.experiments.runs.files import read_json, write_json
 
 
 def write_run(path, experiment, config, facts, records, done=True, diverged=None):
@@ -20,13 +20,25 @@ def write_run(path, experiment, config, facts, records, done=True, diverged=None
         diverged: the update at which it was found to have diverged, which is an end, too.
     """
     path.mkdir(parents=True)
-    (path / folder.CONFIG).write_text(json.dumps({"experiment": experiment, **config, "precision": "float32"}))
+    write_json(path / folder.CONFIG, {"experiment": experiment, **config, "precision": "float32"})
     start = {"update": 0, "command": f"layernorm run {experiment}", "torch": "2.13.0", "processor": "A <fast> one"}
-    (path / folder.ENVIRONMENT).write_text(json.dumps({"data": facts, "starts": [start]}))
-    lines = [json.dumps({"seconds": 60.0, **record}) + "\n" for record in records]
-    (path / folder.RECORDS).write_text("".join(lines))
+    write_json(path / folder.ENVIRONMENT, {"data": facts, "starts": [start]})
+    for record in records:
+        recorded.append(path / folder.RECORDS, {"seconds": 60.0, **record})
     if done or diverged:
-        (path / folder.RESULT).write_text(json.dumps({"diverged": diverged} if diverged else {}))
+        write_result(path, **({"diverged": diverged} if diverged else {}))
+
+
+def write_result(path, **values):
+    """The result of a run whose records are written, with these values beside those that every result has."""
+    lines = recorded.read(path / folder.RECORDS)
+    update = lines[-1]["update"] if lines else values.get("diverged", 0)
+    write_json(path / folder.RESULT, {"update": update, "records": len(lines), "seconds": 60.0, **values})
+
+
+def change(path, **values):
+    """Other values in a JSON file of a run, as if it had been written with them."""
+    write_json(path, {**read_json(path), **values})
 
 
 def write_digits(place, norm, batch_size, seed, curve, epochs=None, diverged=None, **changes):
@@ -63,8 +75,8 @@ def report_of(*places):
 
 def untimed(path):
     """A run's records without the times in them."""
-    lines = (path / folder.RECORDS).read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if "seconds" not in k} for line in lines]
+    lines = recorded.read(path / folder.RECORDS)
+    return [{k: v for k, v in line.items() if "seconds" not in k} for line in lines]
 
 
 def outcome(path):

@@ -102,22 +102,6 @@ class Preset:
 
 
 @dataclass
-class State:
-    """The counters of a run being trained; the header of its checkpoint."""
-
-    update: int = 0
-    records: int = 0
-    seconds: float = 0.0  # of wall time, over all starts
-    train_seconds: float = 0.0  # of these, in updates
-    losses: int = 0  # updates in the running training loss
-    first_gradient_norm: float = 0.0  # of update 0, before anything is clipped
-    kept_update: int = 0  # after which the kept model was evaluated; 0: none is kept yet
-    kept_score: float = 0.0  # its value of the metric that `Task.keep` names
-    diverged: int | None = None  # the update at whose evaluation the run was found to have diverged
-    metrics: dict[str, float] = field(default_factory=dict)  # of the last evaluation
-
-
-@dataclass
 class Task:
     """One run, ready to train: what the loop in `train/` needs and no more.
 

@@ -1,11 +1,11 @@
 """`layernorm sample`: what every experiment's sampling shares, and every way in which it is asked for wrongly."""
 
-import json
 import shutil
 
 import pytest
 
 from layernorm import cli
+from layernorm.experiments.runs.files import read_json, write_json
 from support.command import QUICK, one_line
 
 
@@ -56,7 +56,7 @@ def test_a_folder_that_is_no_run_of_it_is_refused(digits, tmp_path, capsys):
 def test_a_run_without_or_with_a_damaged_checkpoint_is_refused(digits, tmp_path, capsys):
     run = tmp_path / "run"
     shutil.copytree(digits, run)
-    config = json.loads((run / "config.json").read_text())
+    config = read_json(run / "config.json")
     checkpoint = run / "checkpoint.safetensors"
     whole = checkpoint.read_bytes()
     handwriting = {"experiment": "handwriting", "norm": "none", "seed": 0, "updates": 1, "batch_size": 4, "points": 5}
@@ -74,7 +74,7 @@ def test_a_run_without_or_with_a_damaged_checkpoint_is_refused(digits, tmp_path,
             "config.json lacks updates, points, units, mixtures, ",
         ),
     ):
-        (run / "config.json").write_text(json.dumps(values))
+        write_json(run / "config.json", values)
         checkpoint.unlink(missing_ok=True)
         if content is not None:
             checkpoint.write_bytes(content)

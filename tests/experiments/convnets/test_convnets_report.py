@@ -1,14 +1,12 @@
 """The report on 6.7 says what the records and the tests of the runs hold, and gives no verdict on too little."""
 
-import json
-
 import pytest
 import torch
 
 from layernorm.experiments.convnets.network import Config
 from layernorm.experiments.report import rendering
 from layernorm.experiments.runs import checkpoint, folder
-from support.runs import report_of, write_run
+from support.runs import report_of, write_result, write_run
 
 # of every layer at the start and at the end: on / mean / deviation at the border and in the centre
 CONTRAST = torch.tensor([[0.2, 0.5], [1.0, 2.0], [1.5, 3.0]], dtype=torch.float64)
@@ -40,7 +38,7 @@ def write_convnets(place, norm, seed, losses, rate=3e-3, error=0.4, wrong=8, don
                 )
                 tensors[f"{when}.{layer}.explained"] = torch.tensor([0.01 * layer, 0.5], dtype=torch.float64)
         checkpoint.save(path / folder.TEST, tensors, {})
-        (path / folder.RESULT).write_text(json.dumps({"all_test_error": wrong / 20}))
+        write_result(path, all_test_error=wrong / 20)
 
 
 @pytest.fixture

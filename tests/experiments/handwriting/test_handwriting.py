@@ -1,6 +1,5 @@
 """Experiment 6.5: its loss, and the command from a run to its report and samples, on a small directory."""
 
-import json
 import math
 import shutil
 from types import SimpleNamespace
@@ -16,6 +15,7 @@ from layernorm.experiments.errors import Interrupted
 from layernorm.experiments.handwriting import experiment, samples
 from layernorm.experiments.handwriting.experiment import nats
 from layernorm.experiments.handwriting.network import Config, build
+from layernorm.experiments.runs.files import read_json, write_json
 from layernorm.experiments.train import loop
 from support.iam_files import write_iam
 from support.runs import outcome, untimed
@@ -167,9 +167,9 @@ def test_the_priming_line_is_scaled_as_the_run_was(trained, iam, tmp_path, monke
     """A data set with other lines has another mean and deviation."""
     run = tmp_path / "run"
     shutil.copytree(trained / "handwriting-layer-s0", run)
-    environment = json.loads((run / "environment.json").read_text())
+    environment = read_json(run / "environment.json")
     environment["data"] |= {"mean": [1.0, 2.0], "deviation": [3.0, 4.0]}
-    (run / "environment.json").write_text(json.dumps(environment))
+    write_json(run / "environment.json", environment)
     given = []
     monkeypatch.setattr(samples, "write", lambda *arguments: given.append(arguments[2]) or (np.zeros((1, 3)), True))
     command = ["sample", "handwriting", str(run), "--text", "a", "--prime", "a01-000u-02", "--data", str(iam)]

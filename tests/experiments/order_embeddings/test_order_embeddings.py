@@ -20,7 +20,7 @@ from layernorm.experiments.runs import checkpoint, folder
 from layernorm.experiments.train import distributed
 from support.captioned_files import write_captioned
 from support.command import interrupted, one_line
-from support.runs import outcome
+from support.runs import change, outcome
 
 SMALL = ["--preset", "smoke", "--epochs", "6", "--batch-size", "16", "--evaluate-every", "5", "--threads", "1"]
 """60 images: 3 updates an epoch, evaluations after updates 5, 10, 15 and 18."""
@@ -150,8 +150,7 @@ def test_wrong_searches_are_one_line(finished, data, tmp_path, capsys):
     other = write_captioned(tmp_path / "other", seed=1)
     assert cli.main(["search", str(run), "a dog", "--data", str(other)]) == 1
     assert "are not those of the run" in one_line(capsys)
-    config = json.loads((run / "config.json").read_text())
-    (run / "config.json").write_text(json.dumps({**config, "experiment": "mnist"}))
+    change(run / "config.json", experiment="mnist")
     assert cli.main(["search", str(run), "a dog"]) == 1
     assert "holds a run of mnist, not of order-embeddings" in one_line(capsys)
 

@@ -1,7 +1,5 @@
 """The report on order embeddings says what the records and the tests hold."""
 
-import json
-
 import pytest
 import torch
 
@@ -9,7 +7,7 @@ from layernorm.experiments import catalogue
 from layernorm.experiments.order_embeddings.network import Config
 from layernorm.experiments.report import rendering
 from layernorm.experiments.runs import checkpoint, folder
-from support.runs import report_of, write_run
+from support.runs import report_of, write_result, write_run
 
 FACTS = {"name": "order-embeddings", "fingerprint": "abc", "original": False, "features": 6}
 FACTS["images"] = {"train": 60, "val": 12, "test": 4}
@@ -29,7 +27,7 @@ def write(place, norm, rate, seed, recalls, pace=0.1, hits=(0, 3, 20, 7), test=N
     path = place / f"order-embeddings-order-{norm}-lr{rate}-s{seed}"
     write_run(path, "order-embeddings", {**vars(config), **changes}, FACTS, records)
     values = {f"test_{side}_{name}": value for side in ("caption", "image") for name, value in (test or TEST).items()}
-    (path / folder.RESULT).write_text(json.dumps({"kept_update": 25, **values}))
+    write_result(path, kept_update=25, **values)
     rank = torch.tensor(hits, dtype=torch.int32)
     tensors = {"caption_rank": rank, "image_rank": rank.repeat_interleave(5)}
     checkpoint.save(path / folder.TEST, tensors, {})

@@ -9,7 +9,7 @@ from layernorm.experiments.data.cnn import RULES
 from layernorm.experiments.reader.network import Config
 from layernorm.experiments.report import rendering
 from layernorm.experiments.runs import checkpoint, folder
-from support.runs import report_of, write_run
+from support.runs import report_of, write_result, write_run
 
 FACTS = {"name": "books-cloze", "fingerprint": "abc", "original": False, "questions": {"train": 90, "valid": 20}}
 FACTS["guesses"] = dict(zip(RULES, (0.2, 0.3, 0.25), strict=True))
@@ -30,7 +30,7 @@ def write(place, norm, seed, errors, rate=1e-3, gain=1.0, pace=0.1, right=(1, 0,
     ]  # fmt: skip
     path = place / f"reader-{norm}-g{config.gain_init}-lr{rate}-s{seed}"
     write_run(path, "reader", {**vars(config), **changes}, facts, records)
-    (path / folder.RESULT).write_text(json.dumps({"test_error": 1 - sum(right) / len(right)}))
+    write_result(path, test_error=1 - sum(right) / len(right))
     page = torch.frombuffer(bytearray(json.dumps(PAGE).encode()), dtype=torch.uint8)
     checkpoint.save(path / folder.TEST, {"right": torch.tensor(right, dtype=torch.uint8), "page": page}, {})
     checkpoint.save(path / folder.CHECKPOINT, {}, {})

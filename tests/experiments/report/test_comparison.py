@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from layernorm.experiments.errors import RunError
 from layernorm.experiments.report.comparison import (
     by_case,
     compare,
@@ -129,3 +130,10 @@ def test_departures_from_a_protocol_are_told_as_one_writes_them(tmp_path):
         "prior is on; the paper's protocol has off.",
         "bias is 2; the paper's protocol has 0.",
     ]
+
+
+def test_a_run_whose_norm_has_no_row_is_an_error_and_not_left_out(tmp_path):
+    write_digits(tmp_path, "none", 128, 0, [0.3])
+    write_digits(tmp_path, "laydr", 128, 0, [0.3])
+    with pytest.raises(RunError, match=r"digits-laydr-b128-s0 has the norm 'laydr', not one of none, layer, "):
+        compare(find([tmp_path]).runs)

@@ -4,6 +4,7 @@ import functools
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 
@@ -69,7 +70,34 @@ def test_a_second_holder_is_refused_until_the_first_lets_go(tmp_path):
 
 
 def test_leftovers_of_killed_writes_go(tmp_path):
-    (tmp_path / ".checkpoint.safetensors.abc.tmp").write_bytes(b"half")
-    (tmp_path / "records.jsonl").write_bytes(b"whole")
-    files.remove_leftovers(tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == ["records.jsonl"]
+    for _ in range(2):
+        write_until_killed(tmp_path / "checkpoint.safetensors")
+    assert len(list(tmp_path.glob(".checkpoint.safetensors.*.tmp"))) == 2
+    mine = [".mynotes.tmp", ".checkpoint.safetensors.mine.tmp", ".other.layernorm-abcdefgh.tmp", "records.jsonl"]
+    for name in mine:
+        (tmp_path / name).write_bytes(b"whole")
+    files.remove_leftovers(tmp_path, ["checkpoint.safetensors", "records.jsonl"])
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(mine)
+
+
+def write_until_killed(path):
+    """A write whose process is killed before the content takes the name."""
+    code = "import os, pathlib, signal, sys; from layernorm.experiments.runs.files import write_atomic; "
+    code += "os.replace = lambda *names: os.kill(os.getpid(), signal.SIGKILL); "
+    code += "write_atomic(pathlib.Path(sys.argv[1]), b'half')"
+    assert subprocess.run([sys.executable, "-c", code, str(path)], timeout=100).returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link", "fifo", "folder"])
+def test_a_lock_that_is_another_file_is_refused_and_left_alone(tmp_path, kind):
+    notes, lock = tmp_path / "notes", tmp_path / "run" / ".lock"
+    notes.write_text("mine")
+    lock.parent.mkdir()
+    make = {"link": os.symlink, "hard link": os.link}.get(kind)
+    if make is not None:
+        make(notes, lock)
+    else:
+        {"fifo": os.mkfifo, "folder": os.mkdir}[kind](lock)
+    with pytest.raises(RunError, match=r"cannot write in .*run: "), files.locked(lock.parent):
+        pytest.fail("held")
+    assert notes.read_text() == "mine"

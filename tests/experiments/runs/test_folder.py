@@ -4,8 +4,9 @@ import pytest
 
 from layernorm import cli
 from layernorm.experiments.errors import RunError
+from layernorm.experiments.runs.files import write_json
 from layernorm.experiments.runs.folder import find
-from support.runs import write_digits, write_sweep
+from support.runs import change, write_digits, write_sweep
 
 
 @pytest.fixture
@@ -35,16 +36,64 @@ def test_a_copy_of_a_run_is_no_second_seed(tmp_path, capsys):
     assert "> **skipped: " in (tmp_path / "report" / "report.md").read_text()
 
 
+def digit(name, old, new):
+    """Changes one digit of a file."""
+
+    def change_it(run):
+        content = (run / name).read_bytes()
+        assert content.count(old) == 1
+        (run / name).write_bytes(content.replace(old, new))
+
+    return change_it
+
+
+def replaced(name, values):
+    return lambda run: write_json(run / name, values)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (digit("config.json", b'"learning_rate": 0.001', b'"learning_rate": 0.007'), "config.json is damaged"),
+        (digit("result.json", b'"update": 40', b'"update": 30'), "result.json is damaged"),
+        (digit("environment.json", b'"fingerprint": "abc"', b'"fingerprint": "abd"'), "environment.json is damaged"),
+        (digit("records.jsonl", b'"test_error": 0.08', b'"test_error": 0.03'), "records.jsonl, line 2 is damaged"),
+        (replaced("config.json", {"norm": "layer"}), "config.json names no experiment"),
+        (replaced("config.json", {"experiment": 7}), "config.json names no experiment"),
+        (replaced("environment.json", {}), "environment.json lacks data, starts"),
+        (replaced("environment.json", {"data": {}, "starts": [], "more": 1}), "environment.json has the unknown more"),
+        (replaced("environment.json", {"data": [], "starts": []}), "environment.json has an impossible value: data"),
+        (replaced("result.json", {}), "result.json lacks update"),
+        (replaced("result.json", {"update": 40, "records": 4, "diverged": "x"}), "diverged is 'x', not a whole number"),
+        (replaced("result.json", {"update": 41, "records": 4}), "does not end with update 41, as result.json does"),
+        (lambda run: (run / "config.json").write_text('{"experiment": "digits"}'), "config.json is damaged"),
+        (lambda run: (run / "config.json").write_text("[1]"), "config.json is damaged"),
+        (lambda run: (run / "config.json").write_bytes(b"\xff"), "config.json is not valid JSON"),
+        (lambda run: (run / "config.json").write_text("[" * 100_000), "config.json is not valid JSON"),
+    ],
+)
+def test_a_changed_or_foreign_run_is_skipped_with_a_line_that_names_it(folder, damage, message):
+    run = folder / "digits-layer-b4-s0"
+    damage(run)
+    runs, notes = find([folder])
+    assert len(runs) == 17
+    assert len(notes) == 1
+    assert notes[0].startswith(f"skipped: {run}/")
+    assert message in notes[0]
+    with pytest.raises(RunError, match="digits-layer-b4-s0"):
+        find([run])
+
+
 def test_damaged_runs_are_skipped_with_the_reason(folder):
     (folder / "digits-layer-b4-s0" / "config.json").unlink()
     (folder / "digits-layer-b4-s1" / "records.jsonl").write_text("no JSON\n")
-    (folder / "digits-none-b4-s0" / "result.json").write_text('{"update": 50}')
+    change(folder / "digits-none-b4-s0" / "result.json", update=50, records=5)
     found = find([folder])
     assert len(found.runs) == 15
     reasons = (
         "b4-s0 has result.json and records.jsonl but no config",
-        "line 1: not valid",
-        "holds 4 records up to update 50 but not the last",
+        "line 1 is not valid",
+        "holds 4 records up to update 50 instead of 5",
     )
     for note, text in zip(found.notes, reasons, strict=True):
         assert note.startswith(f"skipped: {folder}/digits-")

@@ -40,7 +40,45 @@ def test_damage_before_the_last_line_is_an_error(path):
     lines = path.read_text().splitlines()
     lines[1] = lines[1][:5]
     path.write_text("\n".join(lines) + "\n")
-    with pytest.raises(RunError, match=r"records\.jsonl, line 2: not valid JSON"):
+    with pytest.raises(RunError, match=r"records\.jsonl, line 2 is not valid JSON"):
+        records.read(path)
+
+
+@pytest.mark.parametrize(("old", "new"), [(b"30", b"31"), (b"4.28", b"4.38"), (b"loss", b"lost")])
+def test_a_changed_digit_is_noticed(path, old, new):
+    path.write_bytes(path.read_bytes().replace(old, new, 1))
+    for look in (lambda: records.read(path), lambda: records.cut_back(path, 30)):
+        with pytest.raises(RunError, match=r"line [123] is damaged .*does not match its SHA-256.*--restart"):
+            look()
+
+
+@pytest.mark.parametrize("order", [[0, 1, 1, 2], [0, 1, 2, 0], [1, 0, 2]])
+def test_doubled_and_exchanged_lines_are_noticed(path, order):
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[number] for number in order))
+    with pytest.raises(RunError, match=r"line [234] is of update \d0, after one of update \d0; put a whole copy back"):
+        records.read(path)
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"loss": 1.0}, "line 4 lacks update"),
+        ({"update": 40.0}, "update is 40.0, not a whole number"),
+        ({"update": 40, "loss": "low"}, "loss is 'low', not a number"),
+        ({"update": 40, "loss": True}, "loss is True, not a number"),
+    ],
+)
+def test_a_line_that_is_no_record_is_refused(path, record, message):
+    records.append(path, record)
+    with pytest.raises(RunError, match=message):
+        records.read(path)
+
+
+def test_a_line_without_its_digest_is_refused(path):
+    with open(path, "a") as file:
+        file.write('{"update": 40, "loss": 1.0}\n')
+    with pytest.raises(RunError, match=r"line 4 is damaged .*another version wrote it"):
         records.read(path)
 
 

@@ -1,7 +1,5 @@
 """The report on skip-thoughts says what the records and the tests hold."""
 
-import json
-
 import pytest
 import torch
 
@@ -9,7 +7,7 @@ from layernorm.experiments.data.sentences import FILES
 from layernorm.experiments.report import rendering
 from layernorm.experiments.runs import checkpoint, folder
 from layernorm.experiments.skip_thoughts.network import Config
-from support.runs import report_of, write_run
+from support.runs import report_of, write_result, write_run
 
 FACTS = {"name": "books", "fingerprint": "abc", "original": False, "books": {"train": 84, "valid": 10, "test": 5}}
 FACTS["triples"] = {"train": 246_329, "valid": 24_236, "test": 10_155}
@@ -40,7 +38,7 @@ def write(place, norm, rate, seed, curve, pearson=0.7, pace=1.0, accuracy=70.0, 
     if done:
         rows = {"trained": pearson, "untrained": 0.5, "bag": 0.6, "random_bag": 0.65}
         tested = {f"{row}_{key}": value for row, r in rows.items() for key, value in measures(r, accuracy).items()}
-        (path / folder.RESULT).write_text(json.dumps({"test_nll": curve[-1] + 0.25, **tested}))
+        write_result(path, test_nll=curve[-1] + 0.25, **tested)
         errors = torch.tensor([0.1, 0.2, 0.3, 0.4]) + (1 - pearson)
         checkpoint.save(path / folder.TEST, {"sick": errors}, {})
 

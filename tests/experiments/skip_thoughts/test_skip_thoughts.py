@@ -15,7 +15,7 @@ from layernorm.experiments.skip_thoughts import evaluation, experiment, trained
 from layernorm.experiments.skip_thoughts.network import Config
 from support.book_files import write_text
 from support.command import interrupted, one_line
-from support.runs import outcome
+from support.runs import change, outcome
 
 SMALL = ["--preset", "smoke", "--updates", "10", "--evaluate-every", "4", "--tasks-every", "2", "--threads", "1"]
 """Evaluations after updates 4, 8 and 10, the tasks after 8 and 10."""
@@ -248,8 +248,7 @@ def test_every_norm_learns(data, norm):
 
 def test_the_weights_of_a_checkpoint_do_not_fit_another_network(finished, tmp_path, capsys):
     run = shutil.copytree(finished / RUN, tmp_path / RUN)
-    config = json.loads((run / "config.json").read_text())
-    (run / "config.json").write_text(json.dumps({**config, "hidden": 9}))
+    change(run / "config.json", hidden=9)
     assert cli.main(["evaluate", str(run)]) == 1
     assert "does not fit this model" in one_line(capsys)
-    assert checkpoint.header(run / folder.CHECKPOINT)["state"]["update"] == 10
+    assert checkpoint.state(run / folder.CHECKPOINT).update == 10

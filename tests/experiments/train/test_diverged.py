@@ -61,6 +61,16 @@ def test_the_last_step_can_spoil_the_weights_after_a_finite_loss(tmp_path):
     assert [record["update"] for record in run.records] == [8]
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_metric_that_is_not_finite_ends_it_too(tmp_path, value):
+    task, values = toy(), iter([1.0, 2.0, value])
+    train(tmp_path / "run", dataclasses.replace(task, evaluate=lambda model: {"value": next(values)}))
+    run = folder.read(tmp_path / "run")
+    assert (run.done, run.diverged) == (True, 24)
+    assert [record["update"] for record in run.records] == [8, 16]
+    assert run.result["value"] == 2.0
+
+
 @pytest.mark.parametrize("keep", [None, "value"])
 def test_nothing_is_tested_and_only_kept_weights_are_restored(tmp_path, keep):
     def test(model):
@@ -166,7 +176,7 @@ def test_a_single_run_that_diverges_is_an_error_after_its_report(tmp_path, diver
         assert cli.main([*QUICK, "--out", str(tmp_path)]) == 1
         progress, error = capsys.readouterr().err.splitlines()
         assert word in progress
-        end = "the training loss or a weight is not finite; try a lower --learning-rate"
+        end = "the training loss, a weight or a metric is not finite; try a lower --learning-rate"
         assert error == f"layernorm: {RUN} diverged at update {at(tmp_path / RUN)}: {end}"
         assert (tmp_path / "report" / "report.md").exists()
 

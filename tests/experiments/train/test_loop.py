@@ -8,7 +8,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from layernorm.experiments.errors import Interrupted, RunError
-from layernorm.experiments.runs import checkpoint, folder
+from layernorm.experiments.runs import checkpoint, folder, records
 from layernorm.experiments.runs.folder import RunFolder
 from support.runs import untimed
 from support.toy import FACTS, StopAt, toy, train
@@ -61,8 +61,9 @@ def test_records_after_the_checkpoint_are_made_again(tmp_path):
     train(tmp_path / "whole")
     with pytest.raises(Interrupted):
         train(tmp_path / "broken", progress=StopAt(20))
-    with open(tmp_path / "broken" / "records.jsonl", "a") as file:  # as if killed after a later evaluation
-        file.write('{"update": 32, "value": 0}\n{"upd')
+    records.append(tmp_path / "broken" / "records.jsonl", {"update": 32, "value": 0})  # as if killed after it
+    with open(tmp_path / "broken" / "records.jsonl", "a") as file:
+        file.write('{"upd')
     train(tmp_path / "broken")
     assert untimed(tmp_path / "broken") == untimed(tmp_path / "whole")
 
@@ -112,6 +113,49 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     other.optimizer = torch.optim.Adam(other.model.parameters())
     with pytest.raises(RunError, match="does not fit this model"):
         train(tmp_path / "run", other)
+
+
+def without(name):
+    return lambda tensors: tensors.pop(name)
+
+
+def with_(name, tensor):
+    return lambda tensors: tensors.update({name: tensor})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (without("model/0.weight"), "the model lacks 0.weight"),
+        (with_("model/more", torch.zeros(1)), "the model has an unknown more"),
+        (
+            with_("model/0.weight", torch.zeros(8, 5)),
+            r"0.weight as float32 \[8, 5\], not float32 \[8, 4\]",
+        ),
+        (with_("model/0.weight", torch.zeros(8, 4).double()), "the model has 0.weight as float64"),
+        (with_("kept/0.weight", torch.zeros(8, 4)), "the kept model has an unknown 0.weight"),
+        (with_("optimizer/0.exp_avg", torch.zeros(2)), r"the optimiser's state has 0.exp_avg as float32 \[2\]"),
+        (without("loss_sum"), "the training loss lacks loss_sum"),
+        (with_("loss_sum", torch.zeros(2)), "the training loss has loss_sum as"),
+        (without("generator/cpu.0"), "no state of the generator cpu.0"),
+        (with_("generator/cpu.0", torch.zeros(7, dtype=torch.uint8)), "no state of the generator cpu.0"),
+        (with_("generator/cpu.0", torch.zeros(5056)), "no state of the generator cpu.0"),
+        (with_("generator/cpu.0", torch.full((5056,), 255, dtype=torch.uint8)), "no state of the generator cpu.0"),
+    ],
+)
+def test_a_whole_checkpoint_that_does_not_fit_is_refused_before_anything_is_loaded(tmp_path, change, message):
+    with pytest.raises(Interrupted):
+        train(tmp_path / "run", progress=StopAt(20))
+    path = tmp_path / "run" / folder.CHECKPOINT
+    tensors, header = checkpoint.load(path)
+    change(tensors)
+    checkpoint.save(path, tensors, header)
+    task = toy()
+    before = {name: tensor.clone() for name, tensor in task.model.state_dict().items()}
+    with pytest.raises(RunError, match=f"checkpoint.safetensors does not fit this model .*{message}"):
+        train(tmp_path / "run", task)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in task.model.state_dict().items())
+    assert not task.optimizer.state
 
 
 def test_checkpoints_come_by_the_clock(tmp_path, monkeypatch):

@@ -72,7 +72,8 @@ def check_outcome(experiment: Experiment, request: Request, out: Path) -> None:
     if all(run.diverged is not None for run in runs):
         lost = f"{runs[0].path.name} diverged at update {runs[0].diverged}"
         more = f" (as did all {len(runs)} runs)" if len(runs) > 1 else ""
-        raise RunError(f"{lost}{more}: the training loss or a weight is not finite; try a lower --learning-rate")
+        why = "the training loss, a weight or a metric is not finite; try a lower --learning-rate"
+        raise RunError(f"{lost}{more}: {why}")
 
 
 def _check(experiment: Experiment, request: Request, out: Path) -> None:
@@ -106,19 +107,19 @@ def _run(
     settings = request.settings
     folder = RunFolder(path, writes=accelerator.is_main_process)
     wanted = _identity(experiment, request, config)
-    if not settings.restart:
-        folder.check_config(wanted)  # again: since all were compared, another command may have come here
-        if folder.done:
-            lost = read(path).diverged
-            return "done before" if lost is None else f"diverged before, at update {lost}"
-    data = experiment.load(config, settings.data)
-    task = experiment.task(config, data, accelerator)
+    if not settings.restart and folder.finished(wanted):  # it may be in a place where nothing can be written
+        return _before(path)
     with folder.open():
         if settings.restart and folder.writes:
             folder.clear()
         accelerator.wait_for_everyone()  # nobody looks into the folder before the main process has cleared it
+        folder.check_config(wanted)  # again: since all were compared, another command may have been here
+        if folder.finished(wanted):
+            return _before(path)
+        data = experiment.load(config, settings.data)
         folder.check_data(data.facts)
         accelerator.wait_for_everyone()  # nor does the main process write before everyone has looked
+        task = experiment.task(config, data, accelerator)
         folder.start(wanted)
         torch.manual_seed(derive_seed(config.seed, NOISE, accelerator.process_index))
         fit = Fit(task, folder, accelerator, data.facts, settings.checkpoint_seconds)
@@ -128,3 +129,9 @@ def _run(
         if fit.state.diverged is not None:
             return f"diverged at update {fit.state.diverged}, {spent}"
         return f"{glance(task.shown, metrics)}{spent}"
+
+
+def _before(path: Path) -> str:
+    """A note on a run that needs no training."""
+    lost = read(path).diverged
+    return "done before" if lost is None else f"diverged before, at update {lost}"

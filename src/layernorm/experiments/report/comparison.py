@@ -168,6 +168,9 @@ def compare(
 def _by_norm(runs: Iterable[Run]) -> dict[str, Group]:
     """The runs that have records or diverged before the first, by norm; a norm without such a run is left out."""
     able = [run for run in runs if run.records or run.diverged is not None]
+    for run in able:
+        if run.config["norm"] not in NORMS:  # it would be in no table
+            raise RunError(f"{run.path} has the norm {run.config['norm']!r}, not one of {', '.join(NORMS)}")
     groups = {norm: [run for run in able if run.config["norm"] == norm] for norm in NORMS}
     return {norm: group for norm, group in groups.items() if group}
 

@@ -1,10 +1,16 @@
-"""Checkpoints: tensors and a JSON header in one safetensors file. Nothing is pickled: reading executes nothing."""
+"""Checkpoints: tensors and a JSON header in one safetensors file. Nothing is pickled: reading executes nothing.
+
+The header keeps the digest of the tensors, and the file that of the header: whatever is read has been compared.
+"""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +18,35 @@ import torch
 from torch import Tensor
 
 from ..errors import RunError, reason
-from .files import write_atomic
+from .files import ADVICE, parse_json, write_atomic
+from .schema import filled, sealed
 
 Tensors = dict[str, Tensor]
+
+
+@dataclass
+class State:
+    """The counters of a run being trained."""
+
+    update: int = 0
+    records: int = 0
+    seconds: float = 0.0  # of wall time, over all starts
+    train_seconds: float = 0.0  # of these, in updates
+    losses: int = 0  # updates in the running training loss
+    first_gradient_norm: float = 0.0  # of update 0, before anything is clipped
+    kept_update: int = 0  # after which the kept model was evaluated; 0: none is kept yet
+    kept_score: float = 0.0  # its value of the metric that `Task.keep` names
+    diverged: int | None = None  # the update at whose evaluation the run was found to have diverged
+    metrics: dict[str, float] = field(default_factory=dict)  # of the last evaluation
+
+
+@dataclass
+class Header:
+    """What the checkpoint of a run keeps beside its tensors: counters, the optimiser's settings, processes."""
+
+    state: State
+    groups: list[dict[str, Any]]
+    processes: int
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
@@ -31,7 +63,7 @@ def save(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -
     from safetensors.torch import save as serialise
 
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    metadata = {"header": json.dumps(header), "sha256": _digest(whole)}
+    metadata = {"header": json.dumps(sealed({"values": header, "tensors": _digest(whole)}))}
     try:
         write_atomic(path, serialise(whole, metadata=metadata))
     except RunError as error:
@@ -48,36 +80,66 @@ def load(path: Path) -> tuple[Tensors, dict[str, Any]]:
     Raises:
         RunError: the file is truncated, altered or not a checkpoint.
     """
+    tensors, header = _read(path)
+    if _digest(tensors) != header["tensors"]:
+        raise RunError(f"{path} is damaged (its content does not match its SHA-256); {ADVICE}")
+    return tensors, header["values"]
+
+
+def load_run(path: Path) -> tuple[Tensors, Header]:
+    """Reads the checkpoint of a run; as `load`, and the header has all that such a checkpoint keeps."""
+    tensors, header = load(path)
+    try:
+        return tensors, filled(Header, header)
+    except ValueError as error:
+        raise RunError(f"{path} {error}; {ADVICE}") from error
+
+
+def state(path: Path) -> State | None:
+    """A checkpoint's counters, its tensors left unread; None if there is no readable checkpoint of a run."""
+    try:
+        return filled(Header, _read(path, only_header=True)[1]["values"]).state
+    except (RunError, ValueError):
+        return None
+
+
+def _read(path: Path, only_header: bool = False) -> tuple[Tensors, dict[str, Any]]:
+    """A file's tensors and its compared header: `values`, and `tensors`, their digest."""
     from safetensors import SafetensorError, safe_open
 
+    tensors: Tensors = {}
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            # cloned: tensors that map the file would change or vanish with it
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a mapping
-        header = json.loads(metadata["header"])
-        whole = _digest(tensors) == metadata["sha256"]
+            text = (file.metadata() or {})["header"]
+            if not only_header:
+                # cloned: tensors that map the file would change or vanish with it
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - no mapping
     except OSError as error:
         raise RunError(f"cannot read {path}: {reason(error)}") from error
     except (SafetensorError, ValueError, KeyError) as error:
-        raise RunError(f"{path} is damaged or not a checkpoint ({error}); {_ADVICE}") from error
-    if not whole:
-        raise RunError(f"{path} is damaged (its content does not match its SHA-256); {_ADVICE}")
-    return tensors, header
+        raise RunError(f"{path} is damaged or not a checkpoint ({error}); {ADVICE}") from error
+    return tensors, parse_json(text.encode(), f"{path}, its header,")
 
 
-def header(path: Path) -> dict[str, Any]:
-    """A checkpoint's header alone, its tensors left unread; empty if there is no readable checkpoint."""
-    from safetensors import SafetensorError, safe_open
+def alike(what: str, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
+    """Compares tensors from a file with those whose places they are to take.
 
-    try:
-        with safe_open(path, framework="pt") as file:
-            return json.loads((file.metadata() or {})["header"])
-    except (OSError, SafetensorError, ValueError, KeyError):
-        return {}
+    Args:
+        what: they are, for the message.
+
+    Raises:
+        ValueError: a name, a shape or a type differs.
+    """
+    for has, names in (("lacks", expected.keys() - found.keys()), ("has an unknown", found.keys() - expected.keys())):
+        if names:
+            raise ValueError(f"{what} {has} {min(names)}")
+    for name, tensor in expected.items():
+        if (found[name].shape, found[name].dtype) != (tensor.shape, tensor.dtype):
+            raise ValueError(f"{what} has {name} as {_kind(found[name])}, not {_kind(tensor)}")
 
 
-_ADVICE = "put a whole copy back, or begin that run again with --restart"
+def _kind(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[Tensors, list[dict[str, Any]]]:
@@ -88,11 +150,60 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[Tensors, list[d
         for index, values in state["state"].items()
         for name, value in values.items()
     }
-    return tensors, state["param_groups"]
+    return tensors, json.loads(json.dumps(state["param_groups"]))  # tuples become lists, as in a file
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], groups: list[dict]) -> None:
+    """Compares a state and settings with what an optimiser keeps for its parameters; ValueError if they differ."""
+    _, own = optimizer_tensors(optimizer)
+    if len(groups) != len(own):
+        raise ValueError(f"the optimiser has {len(groups)} groups of parameters, not {len(own)}")
+    for there, here in zip(groups, own, strict=True):
+        for name in dict.fromkeys([*here, *there]):
+            if name not in there or name not in here:
+                raise ValueError(f"the optimiser's settings {'lack' if name in here else 'have an unknown'} {name}")
+            if _types(there[name]) != _types(here[name]) or (name == "params" and there[name] != here[name]):
+                raise ValueError(f"the optimiser's settings have {name} as {there[name]}, not as {here[name]}")
+    # a parameter that never had a gradient has no state
+    begun = {key.split(".", 1)[0] for key in tensors}
+    expected = {key: tensor for key, tensor in _after_a_step(optimizer).items() if key.split(".", 1)[0] in begun}
+    alike("the optimiser's state", expected, tensors)
+
+
+def _types(value: Any) -> Any:
+    return [_types(item) for item in value] if isinstance(value, list) else type(value)
+
+
+def _after_a_step(optimizer: torch.optim.Optimizer) -> Tensors:
+    """What an optimiser keeps for its parameters after a step, as tensors of the same shapes and types on `meta`.
+
+    It is found by a step of a copy, over parameters of one element each.
+    """
+    probe = copy.copy(optimizer)
+    probe.state = defaultdict(dict)
+    probe.param_groups = []
+    real = []
+    for group in optimizer.param_groups:
+        small = [torch.zeros(1, 1, 1, 1, 1, dtype=item.dtype, device=item.device) for item in group["params"]]
+        for item in small:
+            item.grad = torch.zeros_like(item)
+        probe.param_groups.append({**group, "params": small})
+        real += group["params"]
+    probe.step()
+    found = {}
+    for key, tensor in optimizer_tensors(probe)[0].items():
+        shape = real[int(key.split(".", 1)[0])].shape if tensor.dim() == 5 else tensor.shape
+        found[key] = torch.empty(shape, dtype=tensor.dtype, device="meta")
+    return found
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], groups: list[dict]) -> None:
-    """Puts back what `optimizer_tensors` returned."""
+    """Puts back what `optimizer_tensors` returned.
+
+    Raises:
+        ValueError: it is of another optimiser, or of other parameters; then nothing is put back.
+    """
+    _check_optimizer(optimizer, tensors, groups)
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         index, name = key.split(".", 1)
@@ -117,5 +228,5 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         # reshape(-1) first: a 0-d tensor cannot be viewed as bytes
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]  # a buffer
     return digest.hexdigest()

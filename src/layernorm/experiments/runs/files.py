@@ -10,11 +10,12 @@ import os
 import stat
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import RunError, reason
+from .schema import sealed, unsealed
 
 try:
     import fcntl
@@ -25,6 +26,12 @@ MOST = 1 << 30
 """Bytes that a compressed file may unfold to: several times the largest file of any data set here."""
 
 _CHUNK = 1 << 20
+
+ADVICE = "put a whole copy back, or begin that run again with --restart"
+"""What can be done about a damaged file of a run."""
+
+_OURS = "layernorm-"
+"""Stands in the names of temporary files, after the name of the file that they are to become."""
 
 
 def make_folder(path: Path) -> Path:
@@ -43,7 +50,7 @@ def write_atomic(path: Path, data: bytes | bytearray | memoryview) -> None:
     """
     temporary = None
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{_OURS}", suffix=".tmp")
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
@@ -58,11 +65,16 @@ def write_atomic(path: Path, data: bytes | bytearray | memoryview) -> None:
                 os.unlink(temporary)  # only where it did not take the name
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Deletes the temporary files of writes that were killed half way. Only for the holder of the folder's lock."""
-    for path in folder.glob(".*.tmp"):
-        with contextlib.suppress(OSError):
-            path.unlink()
+def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
+    """Deletes the temporary files of writes that were killed half way. Only for the holder of the folder's lock.
+
+    Args:
+        names: of the files that were being written.
+    """
+    for name in names:
+        for path in folder.glob(f".{name}.{_OURS}*.tmp"):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def shown(path: Path | str) -> str:
@@ -128,19 +140,37 @@ def decoded(content: bytes, path: Path, encoding: str = "utf-8") -> str:
         raise RunError(f"{path} is not UTF-8 text (byte {error.start})") from error
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Writes a value as indented JSON, atomically."""
-    write_atomic(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Writes values as indented JSON with their SHA-256, atomically."""
+    write_atomic(path, (json.dumps(sealed(values), indent=2, ensure_ascii=False) + "\n").encode())
 
 
-def read_json(path: Path) -> Any:
-    """Reads a JSON file; an error names the file."""
+def parse_json(text: bytes, place: str) -> dict[str, Any]:
+    """The values of a JSON text that was written with their SHA-256.
+
+    Args:
+        place: where it stands, for the message.
+
+    Raises:
+        RunError: it is no JSON, or not as it was written.
+    """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{place} is not valid JSON ({error}); {ADVICE}") from error
+    try:
+        return unsealed(values)
+    except ValueError as error:
+        raise RunError(f"{place} is damaged ({error}); {ADVICE}") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What `write_json` wrote; an error names the file."""
+    try:
+        text = path.read_bytes()
     except OSError as error:
         raise RunError(f"cannot read {path}: {reason(error)}") from error
-    except ValueError as error:
-        raise RunError(f"{path} is not valid JSON ({error})") from error
+    return parse_json(text, str(path))
 
 
 @contextlib.contextmanager
@@ -148,22 +178,26 @@ def locked(folder: Path) -> Iterator[None]:
     """Holds a folder for this process; a second process is refused. The system drops the lock when the holder dies."""
     path = folder / ".lock"
     try:
-        file = open(path, "a+", encoding="utf-8")  # noqa: SIM115 - closed below, it must outlive this statement
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
     except OSError as error:
-        raise RunError(f"cannot write in {folder}: {reason(error)}") from error
-    with file:
+        why = f"{path.name} is a link" if path.is_symlink() else reason(error)
+        raise RunError(f"cannot write in {folder}: {why}") from error
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:  # a FIFO, a hard link to somebody's file
+            raise RunError(f"cannot write in {folder}: {path.name} is not a file of its own")
         if fcntl is not None:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                file.seek(0)
-                holder = file.read().strip() or "unknown"
+                holder = os.read(handle, 20).decode(errors="replace").strip() or "unknown"
                 raise RunError(f"{folder} is in use by another process ({holder})") from error
         with contextlib.suppress(OSError):  # a full disk must not stop a resume that has nothing to write yet
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+            os.ftruncate(handle, 0)
+            os.write(handle, str(os.getpid()).encode())
         yield
+    finally:
+        os.close(handle)
 
 
 def _umask() -> int:

@@ -2,7 +2,7 @@
 
 config.json             the experiment's name and the configuration
 environment.json        versions, processor, commit, data set fingerprint, command; one entry a start
-records.jsonl           one line an evaluation
+records.jsonl           one line an evaluation, with its SHA-256 as the other files have theirs
 checkpoint.safetensors  the newest state
 test.safetensors        what the test of a finished run found of every case, if its experiment keeps that
 result.json             written last: the run is done; with `diverged` if it ended so
@@ -15,7 +15,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,10 +23,21 @@ from torch import Tensor
 
 from ..errors import RunError, reason
 from . import checkpoint, records
-from .files import locked, make_folder, read_json, remove_leftovers, write_json
+from .files import ADVICE, locked, make_folder, read_json, remove_leftovers, write_json
+from .schema import check_numbers, filled
 
 CONFIG, ENVIRONMENT, RECORDS = "config.json", "environment.json", "records.jsonl"
 CHECKPOINT, TEST, RESULT = "checkpoint.safetensors", "test.safetensors", "result.json"
+FILES = (RESULT, TEST, CHECKPOINT, RECORDS, ENVIRONMENT, CONFIG)
+"""The files that a run writes. The result comes first and the configuration last: in this order they are removed."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What environment.json holds: the facts of the data set, and one entry a start."""
+
+    data: dict[str, Any]
+    starts: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -83,7 +94,7 @@ class RunFolder:
             return
         make_folder(self.path)
         with locked(self.path):
-            remove_leftovers(self.path)
+            remove_leftovers(self.path, FILES)
             yield
 
     @property
@@ -93,8 +104,7 @@ class RunFolder:
 
     def clear(self) -> None:
         """Forgets the run: the files that this package wrote, and no others."""
-        # the result first and the configuration last: a kill in between leaves a run that can still be told apart
-        for name in (RESULT, TEST, CHECKPOINT, RECORDS, ENVIRONMENT, CONFIG):
+        for name in FILES:  # in this order a kill in between leaves a run that can still be told apart
             try:
                 (self.path / name).unlink(missing_ok=True)
             except OSError as error:
@@ -111,9 +121,8 @@ class RunFolder:
 
     def check_data(self, facts: dict[str, Any]) -> None:
         """Refuses to go on with another data set than the run began with."""
-        path = self.path / ENVIRONMENT
-        if path.exists():
-            _refuse_other(self.path, read_json(path)["data"], facts, only=("name", "fingerprint"))
+        if (self.path / ENVIRONMENT).exists():
+            _refuse_other(self.path, _environment(self.path).data, facts, only=("name", "fingerprint"))
 
     def start(self, config: dict[str, Any]) -> None:
         """Notes what the run is."""
@@ -122,12 +131,12 @@ class RunFolder:
 
     def started(self, environment: dict[str, Any], facts: dict[str, Any], update: int) -> None:
         """Notes that training starts or goes on from an update, and with what."""
-        path = self.path / ENVIRONMENT
         if not self.writes:
             return
-        starts = read_json(path)["starts"] if path.exists() and update else []
+        starts = _environment(self.path).starts if update else []
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        write_json(path, {"data": facts, "starts": [*starts, {"update": update, "time": now, **environment}]})
+        start = {"update": update, "time": now, **environment}
+        write_json(self.path / ENVIRONMENT, asdict(Environment(facts, [*starts, start])))
 
     def cut_back(self, update: int, count: int) -> None:
         """Drops the records after the checkpoint's update, which are about to be made again.
@@ -166,11 +175,11 @@ def read(path: Path) -> Run:
     if not _config_exists(path):
         raise RunError(f"there is no run in {path}")
     config = read_json(path / CONFIG)
-    environment = read_json(path / ENVIRONMENT) if (path / ENVIRONMENT).exists() else {"data": {}, "starts": []}
-    lines = _whole_records(path)
-    done = (path / RESULT).exists()
-    result = read_json(path / RESULT) if done else {}
-    return Run(path, config.pop("experiment"), config, environment, lines, done, result)
+    experiment = config.pop("experiment", None)
+    if not isinstance(experiment, str):
+        raise RunError(f"{path / CONFIG} names no experiment")
+    result, lines = _result_and_records(path)
+    return Run(path, experiment, config, asdict(_environment(path)), lines, bool(result), result)
 
 
 def find(paths: list[Path]) -> Found:
@@ -236,27 +245,45 @@ def _config_exists(path: Path) -> bool:
     return bool(made)
 
 
-def _whole_records(path: Path) -> list[records.Record]:
-    """A run's records; an error if its result or its checkpoint tells of more."""
+def _environment(path: Path) -> Environment:
+    """What a run was made with; empty if it has not noted it yet."""
+    place = path / ENVIRONMENT
+    if not place.exists():
+        return Environment({}, [])
+    try:
+        return filled(Environment, read_json(place))
+    except ValueError as error:
+        raise RunError(f"{place} {error}; {ADVICE}") from error
+
+
+def _result_and_records(path: Path) -> tuple[dict[str, Any], list[records.Record]]:
+    """A run's result, empty if it is not done, and its records; an error if result or checkpoint tell of more."""
     # these before the records, to which a run that is under way may be adding
-    state = checkpoint.header(path / CHECKPOINT).get("state", {})
-    result = read_json(path / RESULT) if (path / RESULT).exists() else {}
-    update = max(state.get("update", 0), result.get("update", 0))
-    count = max(state.get("records", 0), result.get("records", 0))
+    state = checkpoint.state(path / CHECKPOINT)
+    result = _result(path / RESULT) if (path / RESULT).exists() else {}
     lines = records.read(path / RECORDS)
+    told = [(state.update, state.records)] if state else []
+    told += [(result["update"], result["records"])] if result else []
+    for update, count in told:
+        if len(lines) < count:
+            raise _records_missing(path, len(lines), update, count)
     # the last update of a run that did not diverge is evaluated
-    ends = result.get("update") and "diverged" not in result
-    if len(lines) < count or (ends and not (lines and lines[-1]["update"] >= update)):
-        raise _records_missing(path, len(lines), update, count)
-    return lines
+    if result and "diverged" not in result and not (lines and lines[-1]["update"] == result["update"]):
+        raise RunError(f"{path / RECORDS} does not end with update {result['update']}, as {RESULT} does; {ADVICE}")
+    return result, lines
+
+
+def _result(path: Path) -> dict[str, Any]:
+    result = read_json(path)
+    try:
+        check_numbers(result, whole=("update", "records", *({"diverged"} & result.keys())))
+    except ValueError as error:
+        raise RunError(f"{path} {error}; {ADVICE}") from error
+    return result
 
 
 def _records_missing(path: Path, kept: int, update: int, count: int) -> RunError:
-    wanted = f"instead of {count}" if count else "but not the last one"  # older results do not tell the count
-    return RunError(
-        f"{path / RECORDS} holds {kept} records up to update {update} {wanted}; "
-        "put the file back, or begin that run again with --restart"
-    )
+    return RunError(f"{path / RECORDS} holds {kept} records up to update {update} instead of {count}; {ADVICE}")
 
 
 def _without_copies(runs: list[Run]) -> Found:

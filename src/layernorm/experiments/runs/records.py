@@ -1,4 +1,4 @@
-"""Records: one JSON line an evaluation, appended and flushed, cut back on resuming."""
+"""Records: one JSON line an evaluation with its SHA-256, appended and flushed, cut back on resuming."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RunError, reason
-from .files import write_atomic
+from .files import ADVICE, parse_json, write_atomic
+from .schema import check_numbers, sealed
 
 Record = dict[str, Any]
 
 
 def append(path: Path, record: Record) -> None:
     """Adds one line. It is on the disk when this returns, so a checkpoint never runs ahead of its records."""
-    line = (json.dumps(record) + "\n").encode()
+    line = _line(record)
     try:
         with open(path, "ab", buffering=0) as file:
             if file.write(line) != len(line):  # a disk that fills up takes part of a line and reports no error
@@ -26,26 +27,40 @@ def append(path: Path, record: Record) -> None:
 
 
 def read(path: Path) -> list[Record]:
-    """All records. A half-written last line (a kill, a full disk) is left out; damage elsewhere is an error."""
+    """All records. A half-written last line (a kill, a full disk) is left out.
+
+    Raises:
+        RunError: a line is not as it was written, is no record, or does not come after the one before it.
+    """
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
     except OSError as error:
         raise RunError(f"cannot read {path}: {reason(error)}") from error
-    records = []
+    records: list[Record] = []
     for number, line in enumerate(lines[:-1], 1):  # what follows the last newline is no whole line
+        place = f"{path}, line {number}"
+        record = parse_json(line, place)
         try:
-            records.append(json.loads(line))
+            check_numbers(record, whole=("update",))
         except ValueError as error:
-            raise RunError(f"{path}, line {number}: not valid JSON ({error})") from error
+            raise RunError(f"{place} {error}; {ADVICE}") from error
+        before = records[-1]["update"] if records else 0
+        if record["update"] <= before:
+            raise RunError(f"{place} is of update {record['update']}, after one of update {before}; {ADVICE}")
+        records.append(record)
     return records
 
 
 def cut_back(path: Path, update: int) -> list[Record]:
     """Drops the records after an update (the checkpoint's, from which the run goes on) and returns the rest."""
     kept = [record for record in read(path) if record["update"] <= update]
-    content = "".join(json.dumps(record) + "\n" for record in kept).encode()
+    content = b"".join(map(_line, kept))
     if not path.exists() or path.read_bytes() != content:
         write_atomic(path, content)
     return kept
+
+
+def _line(record: Record) -> bytes:
+    return (json.dumps(sealed(record)) + "\n").encode()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import typing
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from torch import nn
 
 from ..errors import RunError
 from . import checkpoint
 from .folder import CHECKPOINT, CONFIG, Run
+from .schema import filled
 
 Config = TypeVar("Config")
 Model = TypeVar("Model", bound=nn.Module)
@@ -20,21 +19,13 @@ def configuration(kind: type[Config], run: Run) -> Config:
     """A run's configuration, as its folder keeps it.
 
     Raises:
-        RunError: an option is missing or has an impossible value.
+        RunError: an option is missing, unknown or has an impossible value.
     """
-    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    path = run.path / CONFIG
-    missing = [name for name in names if name not in run.config]
-    if missing:
-        raise RunError(f"{path} lacks {', '.join(missing)}")
-    for name, hint in typing.get_type_hints(kind).items():
-        if typing.get_origin(hint) is Literal and run.config[name] not in typing.get_args(hint):
-            known = ", ".join(typing.get_args(hint))
-            raise RunError(f"{path} has an impossible value: {name} is {run.config[name]!r}, not one of {known}")
+    values = {name: value for name, value in run.config.items() if name != "precision"}
     try:
-        return kind(**{name: run.config[name] for name in names})
-    except (TypeError, ValueError) as error:
-        raise RunError(f"{path} has an impossible value: {error}") from error
+        return filled(kind, values)
+    except ValueError as error:
+        raise RunError(f"{run.path / CONFIG} {error}") from error
 
 
 def restore(model: Model, run: Run) -> tuple[Model, int]:
@@ -52,12 +43,12 @@ def restore(model: Model, run: Run) -> tuple[Model, int]:
     path = run.path / CHECKPOINT
     if not path.exists():
         raise RunError(f"the run in {run.path} has no checkpoint yet")
-    tensors, header = checkpoint.load(path)
-    kept, state = checkpoint.under("kept", tensors), header["state"]
+    tensors, header = checkpoint.load_run(path)
+    kept, state = checkpoint.under("kept", tensors), header.state
     if run.diverged is not None and not kept:
         raise RunError(f"the run in {run.path} diverged at update {run.diverged}: it left no weights to use")
     try:
         model.load_state_dict(kept or checkpoint.under("model", tensors))
     except RuntimeError as error:
         raise RunError(f"{path} does not fit this model ({' '.join(str(error).split())[:200]})") from error
-    return model.eval(), state["kept_update"] if kept else state["update"]
+    return model.eval(), state.kept_update if kept else state.update

@@ -34,16 +34,6 @@ class LegacyAdam(torch.optim.Adam):
             group["step_size"] = lr  # `lr` is set anew at every step
             group["steps"] = 0  # counted here too: torch's own counts are tensors, which a GPU would be waited for
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As `torch.optim.Adam`.
-
-        Raises:
-            ValueError: the state does not tell how many steps were made.
-        """
-        if not all("steps" in group for group in state_dict["param_groups"]):
-            raise ValueError("the optimiser's state does not tell its number of steps: an older layernorm wrote it")
-        super().load_state_dict(state_dict)
-
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step: torch's Adam with the step size and eps for which its own corrections cancel out."""
         for group in self.param_groups:

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import Interrupted, RunError
-from ..protocol import State, Task
+from ..protocol import Task
 from ..runs import checkpoint, environment
+from ..runs.checkpoint import Header, State, alike
 from ..runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -61,8 +62,8 @@ class Fit:
     def run(self, progress: Progress) -> dict[str, float]:
         """Trains from the newest checkpoint, or the beginning, to the end, or until it has diverged.
 
-        A run has diverged when, at an evaluation, the training loss since the last one or a weight is not finite. It is
-        over then: its result says so, that evaluation makes no record, and nothing is tested.
+        A run has diverged when, at an evaluation, the training loss since the last one, a weight or a metric is not
+        finite. It is over then: its result says so, that evaluation makes no record, and nothing is tested.
 
         Returns:
             the last evaluation's metrics.
@@ -132,13 +133,19 @@ class Fit:
         task, state = self.task, self.state
         total = self.accelerator.reduce(self.loss_sum, "sum") if self.accelerator.num_processes > 1 else self.loss_sum
         running = float(total) / state.losses
+        metrics = {"batch_loss": running}
         # the weights too: the last step may have spoilt them after a loss that was finite
-        if not (math.isfinite(running) and all(bool(item.isfinite().all()) for item in self.bare.parameters())):
+        if math.isfinite(running) and all(bool(item.isfinite().all()) for item in self.bare.parameters()):
+            self.bare.eval()
+            with torch.no_grad():
+                metrics |= task.evaluate(self.bare)
+            finite = all(map(math.isfinite, metrics.values()))
+        else:
+            finite = False
+        if not finite:
             state.diverged = state.update
             return
-        self.bare.eval()
-        with torch.no_grad():
-            state.metrics = {"batch_loss": running, **task.evaluate(self.bare)}
+        state.metrics = metrics
         self._keep()
         start = {"first_gradient_norm": state.first_gradient_norm} if not state.records else {}
         self.folder.record(
@@ -207,33 +214,52 @@ class Fit:
             **checkpoint.prefixed("kept", self.kept),
             "loss_sum": self.loss_sum,
         }
-        header = {"state": asdict(self.state), "groups": groups, "processes": self.accelerator.num_processes}
-        checkpoint.save(self.folder.checkpoint, tensors, header)
+        header = Header(self.state, groups, self.accelerator.num_processes)
+        checkpoint.save(self.folder.checkpoint, tensors, asdict(header))
 
     def _restore(self) -> None:
         if not self.folder.checkpoint.exists():
             self.folder.cut_back(0, 0)
             return
-        tensors, header = checkpoint.load(self.folder.checkpoint)
+        tensors, header = checkpoint.load_run(self.folder.checkpoint)
         processes = self.accelerator.num_processes
-        if header["processes"] != processes:
+        if header.processes != processes:
             raise RunError(
-                f"{self.folder.path} was trained by {header['processes']} process(es), now there are {processes}; "
-                f"use torchrun --nproc-per-node {header['processes']}, or --restart"
+                f"{self.folder.path} was trained by {header.processes} process(es), now there are {processes}; "
+                f"use torchrun --nproc-per-node {header.processes}, or --restart"
             )
         try:
-            self.bare.load_state_dict(checkpoint.under("model", tensors))
-            checkpoint.restore_optimizer(self.task.optimizer, checkpoint.under("optimizer", tensors), header["groups"])
-        except (RuntimeError, ValueError, KeyError) as error:
-            raise RunError(
-                f"{self.folder.checkpoint} does not fit this model ({str(error).splitlines()[0]})"
-            ) from error
-        self.state = State(**header["state"])
+            self._check(tensors, header)
+            checkpoint.restore_optimizer(self.task.optimizer, checkpoint.under("optimizer", tensors), header.groups)
+        except ValueError as error:
+            raise RunError(f"{self.folder.checkpoint} does not fit this model ({error})") from error
+        self.bare.load_state_dict(checkpoint.under("model", tensors))
+        self.state = header.state
         self.loss_sum.copy_(tensors["loss_sum"])
         device = self.accelerator.device
         self.kept = {name: tensor.to(device) for name, tensor in checkpoint.under("kept", tensors).items()}
         self._set_generators(checkpoint.under("generator", tensors))
         self.folder.cut_back(self.state.update, self.state.records)
+
+    def _check(self, tensors: dict[str, Tensor], header: Header) -> None:
+        """Compares a checkpoint, but for the optimiser, with what it is to be loaded into.
+
+        Raises:
+            ValueError: a name, a shape or a type differs, or a generator does not take its state.
+        """
+        model = self.bare.state_dict()
+        alike("the model", model, checkpoint.under("model", tensors))
+        alike("the kept model", model if header.state.kept_update else {}, checkpoint.under("kept", tensors))
+        loss = {name: tensor for name, tensor in tensors.items() if "/" not in name}
+        alike("the training loss", {"loss_sum": self.loss_sum}, loss)
+        states = checkpoint.under("generator", tensors)
+        for name in sorted(states.keys() | {f"cpu.{rank}" for rank in range(header.processes)}):
+            kind = name.split(".")[0]
+            if kind in ("cpu", self.accelerator.device.type):  # a run may go on without its GPU
+                try:
+                    torch.Generator(kind).set_state(states[name])
+                except (KeyError, RuntimeError, TypeError) as error:
+                    raise ValueError(f"no state of the generator {name}") from error
 
     def _generators(self) -> dict[str, Tensor]:
         """The states of all processes' random number generators (dropout), by name and rank."""

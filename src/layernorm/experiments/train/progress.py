@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..protocol import State, Task
+from ..protocol import Task
+from ..runs.checkpoint import State
 
 LINE_SECONDS = 10.0
 """Between two plain lines about one run."""

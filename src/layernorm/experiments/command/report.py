@@ -1,0 +1,39 @@
+"""What `layernorm report` reports on: the runs in some folders, each compared with what its experiment is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..catalogue import find
+from ..errors import RunError, UsageError
+from ..protocol import Experiment
+from ..runs import folder
+from ..runs.folder import Found, Run
+from ..runs.restore import configuration
+
+
+def find_runs(paths: list[Path]) -> tuple[Experiment, Found]:
+    """The runs in some folders, and their experiment.
+
+    Raises:
+        RunError: a folder is missing or has no run in it, or no run can be reported on.
+        UsageError: they are runs of several experiments.
+    """
+    whole, notes = folder.find(paths)
+    runs: dict[str, list[Run]] = {}
+    for run in whole:
+        try:
+            experiment = find(run.experiment)
+            configuration(type(experiment.presets[experiment.default_preset].config), run)
+        except UsageError as error:
+            notes.append(f"skipped: {run.path}: {error}")
+        except RunError as error:
+            notes.append(f"skipped: {error}")
+        else:
+            runs.setdefault(run.experiment, []).append(run)
+    if not runs:
+        raise RunError("; ".join(notes))
+    if len(runs) > 1:
+        raise UsageError(f"these are runs of several experiments ({', '.join(sorted(runs))}); give those of one")
+    ((name, found),) = runs.items()
+    return find(name), Found(found, notes)

@@ -1,0 +1,107 @@
+"""What the values in a file must be, and the digest that tells whether they are as they were written."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+Made = TypeVar("Made")
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of a JSON value."""
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
+def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with the digest that covers them all."""
+    return {**values, "sha256": digest(values)}
+
+
+def unsealed(values: Any) -> dict[str, Any]:
+    """What `sealed` was given.
+
+    Raises:
+        ValueError: the digest is missing or of other values.
+    """
+    rest = {name: value for name, value in values.items() if name != "sha256"} if isinstance(values, dict) else {}
+    if not isinstance(values, dict) or values.get("sha256") != digest(rest):
+        raise ValueError("its content does not match its SHA-256: it was changed, or another version wrote it")
+    return rest
+
+
+def filled(kind: type[Made], values: Any) -> Made:
+    """A dataclass with values from a file.
+
+    Args:
+        kind: the dataclass; its fields may be dataclasses too.
+        values: by the name of the field.
+
+    Raises:
+        ValueError: a field is missing, unknown or of another type, or the dataclass refuses its value. The message goes
+            on after the name of the file.
+    """
+    hints = typing.get_type_hints(kind)
+    if not isinstance(values, dict):
+        raise ValueError(f"has {values!r} where it should have {', '.join(hints)}")
+    for what, names in (("lacks", hints.keys() - values.keys()), ("has the unknown", values.keys() - hints.keys())):
+        if names:
+            raise ValueError(f"{what} {', '.join(name for name in (*hints, *values) if name in names)}")
+    made: dict[str, Any] = {}
+    for name, hint in hints.items():
+        if dataclasses.is_dataclass(hint):
+            made[name] = filled(typing.cast(type, hint), values[name])
+        elif fits(values[name], hint):
+            made[name] = values[name]
+        else:
+            raise ValueError(f"has an impossible value: {name} is {values[name]!r}, not {_said(hint)}")
+    try:
+        return kind(**made)
+    except ValueError as error:
+        raise ValueError(f"has an impossible value: {error}") from error
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a JSON value is of a type, as an annotation writes it."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return True
+    if origin is Literal:
+        return value in arguments
+    if origin in (types.UnionType, typing.Union):
+        return any(fits(value, item) for item in arguments)
+    if origin is list:
+        return isinstance(value, list) and all(fits(item, arguments[0]) for item in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(fits(item, arguments[1]) for item in value.values())
+    return type(value) in ((int, float) if hint is float else (hint,))
+
+
+def check_numbers(values: Mapping[str, Any], whole: Sequence[str]) -> None:
+    """Compares named numbers, such as metrics, with what they must be.
+
+    Args:
+        whole: names that must be there, with whole numbers.
+
+    Raises:
+        ValueError: one is missing or no such number. The message goes on after the name of the file.
+    """
+    for name in whole:
+        if name not in values:
+            raise ValueError(f"lacks {name}")
+    for name, value in values.items():
+        hint = int if name in whole else float
+        if not fits(value, hint):
+            raise ValueError(f"has an impossible value: {name} is {value!r}, not {_said(hint)}")
+
+
+def _said(hint: Any) -> str:
+    if typing.get_origin(hint) is Literal:
+        return f"one of {', '.join(map(str, typing.get_args(hint)))}"
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    return names.get(hint, str(hint))
