@@ -11,7 +11,7 @@ from torch import Tensor
 from .. import backends, reference
 from ..engine import RecurrentArguments
 from ..formula import GATES, Recurrence
-from ._bind import Op, gradients_of_equations, transforming
+from ._bind import Op, gradients_of_equations, of_all_cases, transforming
 
 
 def check(a: RecurrentArguments) -> None:
@@ -95,12 +95,13 @@ def check_lengths(lengths: Tensor | None, T: int) -> None:
     """
     if lengths is None:
         return
-    wide = lengths.to(torch.int64)  # a T beyond the type's range would be compared as another number
+    compiling = torch.compiler.is_compiling()
+    wide = (lengths if compiling else of_all_cases(lengths)).to(torch.int64)  # T may lie beyond the type's range
     fits = ((wide >= 0) & (wide <= T)).all()
-    if torch.compiler.is_compiling():  # a graph cannot ask for a value, but can refuse one when it runs
+    if compiling:  # a graph cannot ask for a value, but can refuse one when it runs
         torch._assert_async(fits, "lengths must lie in 0..T, the time steps of the input")
     elif not bool(fits):
-        raise RuntimeError(f"lengths must lie in 0..{T}, the time steps of the input, got {lengths.tolist()}")
+        raise RuntimeError(f"lengths must lie in 0..{T}, the time steps of the input, got {wide.tolist()}")
 
 
 def _arguments(
