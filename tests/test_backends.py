@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -246,3 +247,31 @@ def test_a_gpu_that_has_no_kernels_is_named(patches, reason, monkeypatch):
         monkeypatch.setattr(name, value)
     with pytest.raises(ImportError, match=reason):
         importlib.import_module("layernorm.gpu")
+
+
+@pytest.mark.skipif("native" not in ln.backends.available(), reason="asks the CPU engine")
+def test_what_one_thread_uses_no_other_does():
+    """Also where two threads leave in another order than they entered; nothing is left behind."""
+    x, first_in, second_in = torch.zeros(1), threading.Event(), threading.Event()
+    chosen = {}
+
+    def second():
+        first_in.wait()
+        chosen["second before"] = ln.backends.choose("normalize", x)
+        with ln.backends.use("native"):
+            second_in.set()
+            first.join()
+            chosen["second"] = ln.backends.choose("normalize", x)
+
+    def enter_first():
+        with ln.backends.use("reference"):
+            first_in.set()
+            second_in.wait()
+            chosen["first"] = ln.backends.choose("normalize", x)
+
+    first, other = threading.Thread(target=enter_first), threading.Thread(target=second)
+    first.start()
+    other.start()
+    other.join()
+    assert chosen == {"second before": "native", "first": "reference", "second": "native"}
+    assert ln.backends.choose("normalize", x) == "native"

@@ -416,6 +416,18 @@ def changed(library, **arrays):
             TypeError,
             r"haste: bias: expected .* got Tensor of torch.int32",
         ),
+        (lambda f: f(changed("haste", gamma=[[1.0], [1.0, 2.0]]), "haste"), TypeError, "haste: gamma: expected an arr"),
+        (
+            lambda f: f(changed("haste", gamma=np.zeros((2, 16), ">f4")), "haste"),
+            TypeError,
+            "haste: gamma: expected an array of a type that torch has, got >f4",
+        ),
+        (
+            lambda f: f(changed("haste", gamma=torch.zeros(2, 16).to_sparse()), "haste"),
+            TypeError,
+            "haste: gamma: expected an array with its numbers in order, got a tensor of torch.sparse_coo",
+        ),
+        (lambda f: f({0: np.zeros(3)}, "haste"), TypeError, "haste: expected the arrays' names to be strings, got 0"),
         (
             lambda f: f(changed("haste"), "haste", forget_bias=1.0),
             ValueError,

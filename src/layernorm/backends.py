@@ -13,6 +13,7 @@ engine runs inside ``use("triton")`` or where the environment variable LAYERNORM
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import importlib
 import importlib.util
@@ -48,7 +49,8 @@ ENGINES = {
     "reference": Entry("layernorm.reference", None),
 }
 
-_asked_for: str | None = None
+_asked_for: contextvars.ContextVar[str | None] = contextvars.ContextVar("layernorm_backend", default=None)
+_in_use: list[str] = []  # in any thread: torch.compile cannot read a context variable, but compiles again for this
 
 
 class NoKernelError(RuntimeError):
@@ -88,21 +90,25 @@ def available() -> list[str]:
 
 @contextlib.contextmanager
 def use(name: str) -> Iterator[None]:
-    """Every op inside the ``with`` runs on this engine, in all threads of the process.
+    """Every op inside the ``with`` runs on this engine, in this thread and no other.
+
+    What `torch.compile` has compiled takes the engine that was asked for last in any thread.
 
     Raises:
         ValueError: there is no engine of that name.
         RuntimeError: it does not run here; inside, `NoKernelError` by an op that it has no kernel for.
     """
-    global _asked_for
     if name not in ENGINES:
         raise ValueError(unknown("backend", name, list(ENGINES)))
     _required(name)
-    before, _asked_for = _asked_for, name
+    before = _asked_for.get()
+    _asked_for.set(name)
+    _in_use.append(name)
     try:
         yield
     finally:
-        _asked_for = before
+        _in_use.remove(name)
+        _asked_for.set(before)
 
 
 def _required(name: str, by: str = "") -> None:
@@ -140,7 +146,10 @@ def choose(op: str, tensor: torch.Tensor, recurrence: str | None = None) -> str:
     The reference engine covers every call.
     """
     device = "cpu" if tensor.is_cpu else tensor.device.type  # the first takes a tenth of the second's time
-    return _choose(_asked_for, op, device, tensor.dtype, recurrence)
+    asked_for = None
+    if _in_use:
+        asked_for = _in_use[-1] if torch.compiler.is_compiling() else _asked_for.get()
+    return _choose(asked_for, op, device, tensor.dtype, recurrence)
 
 
 def preferred(op: str, device: str, dtype: torch.dtype) -> str:

@@ -82,7 +82,9 @@ def _guarded(given: list[str], debug: bool) -> int:
 
 
 def _say(message: str, code: int) -> int:
-    text = f"layernorm: {message}"
+    from .experiments.errors import printable
+
+    text = f"layernorm: {printable(message)}"
     if sys.stderr.isatty():  # elsewhere one line stays one line
         text = _wrapped(text, "  ", shutil.get_terminal_size().columns)
     print(text, file=sys.stderr)
@@ -240,7 +242,7 @@ def _print_experiments() -> None:
 def _sample(given: list[str]) -> None:
     from .experiments import catalogue
     from .experiments.command import options, sample
-    from .experiments.errors import UsageError
+    from .experiments.errors import UsageError, printable
 
     if not given or given[0] in ("-h", "--help"):
         _print_samplers()
@@ -256,7 +258,7 @@ def _sample(given: list[str]) -> None:
         raise UsageError(f"a run's folder comes before the options: layernorm sample {chosen.name} RUN [OPTIONS]")
     drawing, settings = options.parse_sample(chosen, sampler, ["--help"] if asks_help else given[2:])
     for path in sample.draw(chosen, Path(given[1]), drawing, settings):
-        print(f"wrote {path}")
+        print(printable(f"wrote {path}"))
 
 
 def _print_samplers() -> None:
@@ -274,6 +276,7 @@ def _print_samplers() -> None:
 def _ask(name: str, given: list[str]) -> None:
     from .experiments import catalogue
     from .experiments.command import options, sample
+    from .experiments.errors import printable
 
     tool = catalogue.tool(name)
     if not given:
@@ -282,7 +285,7 @@ def _ask(name: str, given: list[str]) -> None:
         raise SystemExit(2)
     path, texts, chosen = options.parse_tool(name, tool, given)
     for line in tool.ask(sample.find_run(catalogue.find(tool.experiment), path), texts, chosen):
-        print(line)
+        print(printable(line))
 
 
 def _report(parsed: argparse.Namespace) -> None:
@@ -298,6 +301,7 @@ def _report(parsed: argparse.Namespace) -> None:
 def _write_report(paths: list[Path], folder: Path) -> None:
     """Draws the report of the runs under some folders and prints its tables and its place."""
     from .experiments.command.report import find_runs
+    from .experiments.errors import printable
     from .experiments.report import rendering
 
     experiment, found = find_runs(paths)
@@ -305,24 +309,25 @@ def _write_report(paths: list[Path], folder: Path) -> None:
     report.status[:0] = found.notes
     page = rendering.write(report, folder)
     rendering.show(report)
-    print(f"\nreport: {page}")
+    print(f"\nreport: {printable(str(page))}")
 
 
 def _data(parsed: argparse.Namespace) -> None:
     from .experiments.data import catalogue, source
+    from .experiments.errors import printable
 
     if parsed.action == "list":
         for line in catalogue.listing():
-            print(line)
+            print(printable(line))
         return
     if parsed.name in catalogue.EMBEDDED:
         print(f"{parsed.name}: {catalogue.EMBEDDED[parsed.name]}")
         return
     folder, facts = source.prepare(catalogue.find(parsed.name), parsed.source)
-    print(f"{parsed.name}: ready in {folder}")
+    print(printable(f"{parsed.name}: ready in {folder}"))
     for name, value in facts.items():
         if name not in ("name", "folder"):
-            print(f"  {name}: {value}")
+            print(printable(f"  {name}: {value}"))
 
 
 def _invariance(parsed: argparse.Namespace) -> None:

@@ -88,3 +88,26 @@ def test_the_same_under_torch_func():
         torch.func.vmap(lambda x: gru(x, None, P)[0])(torch.randn(3, 4, 2, 2))
     with pytest.raises(RuntimeError, match="expected input of shape"):
         torch.func.grad(lambda x: layer_norm(x, (4,)).sum())(X)
+
+
+@pytest.mark.parametrize("bad", [9, -1])
+def test_lengths_out_of_range_under_torch_func(bad):
+    """As without it; under vmap of any case, also where lengths are wrapped twice."""
+    lengths = torch.tensor([[1, 4, 2], [0, bad, 3]])
+    module, x = ln.GRU(2, 3), torch.randn(2, 4, 3, 2)
+
+    def run(x, lengths):
+        return module(x, lengths=lengths)[0].sum()
+
+    message = rf"lengths must lie in 0\.\.4, the time steps of the input, got .*{bad}"
+    for call in (
+        lambda: torch.func.vmap(run)(x, lengths),
+        lambda: torch.func.vmap(torch.func.grad(run))(x, lengths),
+        lambda: torch.func.grad(run)(x[1], lengths[1]),
+        lambda: torch.func.jvp(lambda x: run(x, lengths[1]), (x[1],), (x[1],)),
+    ):
+        with pytest.raises(RuntimeError, match=message):
+            call()
+    good = lengths.clamp(0, 4)
+    expected = torch.stack([run(x[k], good[k]) for k in range(2)])
+    torch.testing.assert_close(torch.func.vmap(run)(x, good), expected)

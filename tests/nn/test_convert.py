@@ -84,10 +84,20 @@ def test_nothing_changes_when_a_part_cannot_be_converted():
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (lambda m: torch.nn.utils.weight_norm(m, "weight_hh_l0"), "weight_hh_l0, forward_pre_hooks of LSTM"),
-        (lambda m: parametrizations.weight_norm(m, "weight_hh_l0"), "weight_hh_l0, .*hooks of LSTM"),
-        (lambda m: prune.l1_unstructured(m, "weight_ih_l1", 0.5), "weight_ih_l1, forward_pre_hooks of LSTM"),
+        (
+            lambda m: torch.nn.utils.weight_norm(m, "weight_hh_l0"),
+            "weight_hh_l0, forward_pre_hooks, weight_hh_l0_g, weight_hh_l0_v of LSTM",
+        ),
+        (lambda m: parametrizations.weight_norm(m, "weight_hh_l0"), "weight_hh_l0, .*hooks, parametrizations of LSTM"),
+        (
+            lambda m: prune.l1_unstructured(m, "weight_ih_l1", 0.5),
+            "weight_ih_l1, forward_pre_hooks, weight_ih_l1_orig, weight_ih_l1_mask of LSTM",
+        ),
         (lambda m: m.register_forward_hook(print), "forward_hooks of LSTM"),
+        (lambda m: m.register_buffer("seen", torch.zeros(1)), "seen of LSTM"),
+        (lambda m: m.register_parameter("scale", torch.nn.Parameter(torch.ones(1))), "scale of LSTM"),
+        (lambda m: m.add_module("head", torch.nn.Linear(8, 2)), "head of LSTM"),
+        (lambda m: setattr(m, "forward", print), "forward of LSTM"),
     ],
 )
 def test_what_could_not_be_kept_is_an_error(change, what):
@@ -127,6 +137,19 @@ def test_weight_norm_of_a_row_of_zeros_is_refused_and_nothing_changed():
     with pytest.raises(ValueError, match="weight norm cannot keep weight_hh of GRUCell: row 5 is zero"):
         ln.convert(model, "weight")
     assert [type(m) for m in model] == [torch.nn.LSTM, torch.nn.GRUCell]
+
+
+@pytest.mark.parametrize("norm", ["layer", "weight"])
+def test_what_is_frozen_stays_frozen(norm):
+    lstm = torch.nn.LSTM(3, 4)
+    lstm.weight_ih_l0.requires_grad_(False)
+    ours = ln.convert(lstm, norm)
+    trained = {name for name, p in ours.named_parameters() if p.requires_grad}
+    frozen = {name for name, p in ours.named_parameters() if not p.requires_grad}
+    assert any("weight_hh_l0" in name for name in trained)
+    assert frozen
+    assert all("weight_ih_l0" in name for name in frozen)
+    assert not any("weight_ih_l0" in name for name in trained)
 
 
 @pytest.mark.parametrize("gain_init", ["1", float("nan"), True])

@@ -12,6 +12,7 @@ import torch
 
 from .. import backends
 from ..experiments.data import catalogue
+from ..experiments.errors import printable
 from ..experiments.runs import environment
 
 EXTRA = "pip install 'layernorm[experiments]'"
@@ -41,7 +42,7 @@ def show() -> None:
     write([Section("what runs where", on_cpu_and_gpu())])
     print("data sets")
     for line in catalogue.listing():
-        print(f"  {line}")
+        print(printable(f"  {line}"))
 
 
 def write(sections: Iterable[Section]) -> None:

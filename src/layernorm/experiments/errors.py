@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 
 
@@ -16,6 +17,16 @@ class UsageError(Exception):
 
 class Interrupted(Exception):  # noqa: N818 - not an error: the run is saved and goes on later
     """The user or the system asked the run to stop; everything up to here is saved."""
+
+
+def printable(text: str) -> str:
+    """What a user has named, as one line that can be printed: characters that a terminal or a page would obey instead
+    of showing them, and bytes of a name that are no text, are written as escapes."""
+    return "".join(c.encode("unicode_escape").decode() if unicodedata.category(c) in _OBEYED else c for c in text)
+
+
+_OBEYED = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+"""Unicode's control, format and surrogate characters, and its separators of lines and paragraphs."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:

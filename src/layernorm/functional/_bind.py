@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _functorch
 from torch.autograd import forward_ad
 
 
@@ -115,6 +116,13 @@ def transforming() -> bool:
     """Whether the call runs inside `torch.func.vmap`, ``grad``, ``jvp``... or in forward mode: ops of `torch.library`
     cannot take part in all of these, plain torch operations can."""
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def of_all_cases(tensor: Tensor) -> Tensor:
+    """The tensor without what `torch.func` wraps around it: under ``vmap`` of all cases, whose values can be asked."""
+    while _functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = _functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def gradients_of_equations(

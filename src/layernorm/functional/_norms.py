@@ -226,14 +226,11 @@ def _backward_kernel(*given: Any) -> list[Tensor]:
     a, engine = NormArguments(*arguments), backends.engine(backend)
     _check(a, None)
     expected = engine.normalize_saved(a)
-    alike = [(grad, a.input), *zip(saved, expected, strict=True)]
-    alike += [] if grad_total is None else [(grad_total, a.input)]
+    alike = list(zip(saved, expected, strict=True))
     if any(t.shape != like.shape or t.dtype != like.dtype or t.device != like.device for t, like in alike):
         found = [f"{t.dtype} {list(t.shape)}" for t, _ in alike]
-        raise RuntimeError(
-            f"{a.norm}_norm: expected gradients like input, {a.input.dtype} {list(a.input.shape)}, "
-            f"and what the forward saved for {a.sizes[0]} rows, got {found}"
-        )
+        raise RuntimeError(f"{a.norm}_norm: expected what the forward saved for {a.sizes[0]} rows, got {found}")
+    _check_gradients(a, grad, grad_total)
     return engine.normalize_backward(a, saved, grad, grad_total)
 
 
@@ -241,7 +238,24 @@ def _unchecked_backward(*given: Any) -> list[Tensor]:
     *arguments, saved, grad, grad_total, backend = given
     a = NormArguments(*arguments)
     _check(a, None)  # hooks on saved tensors can put others in their place
+    _check_gradients(a, grad, grad_total)
     return backends.engine(backend).normalize_backward(a, saved, grad, grad_total)
+
+
+def _check_gradients(a: NormArguments, *grads: Tensor | None) -> None:
+    """That gradients are like what was normalised.
+
+    Raises:
+        RuntimeError: one is not.
+    """
+    input = a.input
+    shape, dtype, device = input.shape, input.dtype, input.device
+    for grad in grads:
+        if grad is not None and (grad.shape != shape or grad.dtype is not dtype or grad.device != device):
+            raise RuntimeError(
+                f"{a.norm}_norm: expected a gradient like input, {dtype} {list(shape)} on {device}, "
+                f"got {grad.dtype} {list(grad.shape)} on {grad.device}"
+            )
 
 
 def _backward_fake(

@@ -68,6 +68,7 @@ def recurrent(
     if transforming():
         a = RecurrentArguments(input, state, params, lengths, reset, Recurrence.decode(recurrence), reverse)
         check(a)
+        check_lengths(lengths, input.shape[0])
         found = reference.recurrent_equations(a)
         return found[0], found[1:]
     save = wants_gradient(tensors)

@@ -11,7 +11,7 @@ from torch import Tensor
 from .. import backends, reference
 from ..engine import RecurrentArguments
 from ..formula import GATES, Recurrence
-from ._bind import Op, gradients_of_equations, transforming
+from ._bind import Op, gradients_of_equations, of_all_cases, transforming
 
 
 def check(a: RecurrentArguments) -> None:
@@ -95,12 +95,13 @@ def check_lengths(lengths: Tensor | None, T: int) -> None:
     """
     if lengths is None:
         return
-    wide = lengths.to(torch.int64)  # a T beyond the type's range would be compared as another number
+    compiling = torch.compiler.is_compiling()
+    wide = (lengths if compiling else of_all_cases(lengths)).to(torch.int64)  # T may lie beyond the type's range
     fits = ((wide >= 0) & (wide <= T)).all()
-    if torch.compiler.is_compiling():  # a graph cannot ask for a value, but can refuse one when it runs
+    if compiling:  # a graph cannot ask for a value, but can refuse one when it runs
         torch._assert_async(fits, "lengths must lie in 0..T, the time steps of the input")
     elif not bool(fits):
-        raise RuntimeError(f"lengths must lie in 0..{T}, the time steps of the input, got {lengths.tolist()}")
+        raise RuntimeError(f"lengths must lie in 0..{T}, the time steps of the input, got {wide.tolist()}")
 
 
 def _arguments(
@@ -137,30 +138,46 @@ def _backward_kernel(*given: Any) -> list[Tensor]:
     *arguments, saved, grad_output, grad_state, backend = given
     a, engine = _arguments(*arguments), backends.engine(backend)
     check(a)
-    T, B, _, _, P = a.sizes
-    check_lengths(a.lengths, T)
-    op = a.recurrence.network.lower()
-    alike = [("saved", tuple(t.shape), t.dtype) for t in engine.recurrent_saved(a)]
-    alike += [("grad_output", (T, B, P), a.input.dtype)]
-    alike += [(f"grad of the final {n}", tuple(s.shape), s.dtype) for n, s in zip("hc", a.state, strict=False)]
-    found = [*saved, grad_output, *grad_state]
-    if len(found) != len(alike):
-        raise RuntimeError(f"{op}: expected {len(alike)} tensors after reset, got {len(found)}")
-    for (name, shape, dtype), tensor in zip(alike, found, strict=True):
-        if tensor is None:
-            continue
-        if tuple(tensor.shape) != shape or tensor.dtype != dtype or tensor.device != a.input.device:
-            raise RuntimeError(
-                f"{op}: expected {name} of shape {list(shape)}, {dtype} on {a.input.device}, "
-                f"got {list(tensor.shape)}, {tensor.dtype} on {tensor.device}"
-            )
+    check_lengths(a.lengths, a.input.shape[0])
+    alike = engine.recurrent_saved(a)
+    given, expected = (len(saved), len(grad_state)), (len(alike), len(a.state))
+    if given != expected:
+        op = a.recurrence.network.lower()
+        raise RuntimeError(f"{op}: expected {sum(expected) + 1} tensors after reset, got {sum(given) + 1}")
+    for tensor, like in zip(saved, alike, strict=True):
+        _check_alike(a, "saved", tensor, like.shape, like.dtype)
+    _check_gradients(a, grad_output, grad_state)
     return engine.recurrent_backward(a, saved, grad_output, grad_state)
+
+
+def _check_gradients(a: RecurrentArguments, grad_output: Tensor | None, grad_state: list[Tensor | None]) -> None:
+    """That gradients are like the results whose gradients they are.
+
+    Raises:
+        RuntimeError: one is not; it is named.
+    """
+    T, B, _, _, P = a.sizes
+    _check_alike(a, "grad_output", grad_output, (T, B, P), a.input.dtype)
+    for name, grad, state in zip("hc", grad_state, a.state, strict=False):
+        _check_alike(a, f"grad of the final {name}", grad, state.shape, state.dtype)
+
+
+def _check_alike(
+    a: RecurrentArguments, name: str, tensor: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    if tensor is None or (tensor.shape == shape and tensor.dtype is dtype and tensor.device == a.device):
+        return
+    raise RuntimeError(
+        f"{a.recurrence.network.lower()}: expected {name} of shape {list(shape)}, {dtype} on {a.device}, "
+        f"got {list(tensor.shape)}, {tensor.dtype} on {tensor.device}"
+    )
 
 
 def _unchecked_backward(*given: Any) -> list[Tensor]:
     *arguments, saved, grad_output, grad_state, backend = given
     a = _arguments(*arguments)
     check(a)  # hooks on saved tensors can put others in their place
+    _check_gradients(a, grad_output, grad_state)
     return backends.engine(backend).recurrent_backward(a, saved, grad_output, grad_state)
 
 

@@ -205,6 +205,9 @@ def _described(formula: str, row: Library, **given: float | None) -> Formula:
 
 def _read(state: Mapping[str, Any], prefix: str, formula: str, row: Library) -> Arrays:
     """The arrays under a prefix by their names, as tensors."""
+    other = [key for key in state if not isinstance(key, str)]
+    if other:
+        raise TypeError(f"{formula}: expected the arrays' names to be strings, got {other[0]!r}")
     given = {key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)}
     missing = [prefix + key for key, entry in row.entries.items() if key not in given and not entry.optional]
     unexpected = [prefix + key for key in given if key not in row.entries]
@@ -216,12 +219,21 @@ def _read(state: Mapping[str, Any], prefix: str, formula: str, row: Library) -> 
 
 
 def _tensor(value: Any, what: str) -> Tensor:
-    array = value.detach() if isinstance(value, Tensor) else np.array(value)
+    try:
+        array = value.detach() if isinstance(value, Tensor) else np.array(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{what}: expected an array, got {type(value).__name__}: {error}") from None
     if not (array.is_floating_point() if isinstance(array, Tensor) else array.dtype.kind == "f"):
         raise TypeError(
             f"{what}: expected an array of floating-point numbers, got {type(value).__name__} of {array.dtype}"
         )
-    return torch.as_tensor(array)
+    try:
+        found = torch.as_tensor(array)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{what}: expected an array of a type that torch has, got {array.dtype}: {error}") from None
+    if found.layout != torch.strided:
+        raise TypeError(f"{what}: expected an array with its numbers in order, got a tensor of {found.layout}")
+    return found
 
 
 def _sizes(arrays: Arrays, row: Library, what: str) -> tuple[int, int]:

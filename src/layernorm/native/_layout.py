@@ -19,6 +19,8 @@ RECURRENT = struct.Struct("=16q2d42q")
 NORM = struct.Struct("=9qd13q")
 TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 VECTORS = 8
+FIRST = 1 << 40
+"""Memory begins above it. What lies below is looked at: a tensor without memory has its offset as its address."""
 
 
 def computed(dtype: torch.dtype) -> torch.dtype:
@@ -26,11 +28,27 @@ def computed(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype is torch.float64 else torch.float32
 
 
+def in_memory(tensor: Tensor) -> Tensor:
+    """The tensor itself; zeros for one of torch's that stands for zeros and has no memory.
+
+    Raises:
+        RuntimeError: it has elements and no memory for them.
+    """
+    if tensor.data_ptr() > FIRST:
+        return tensor
+    if tensor._is_zerotensor():
+        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+    if tensor.numel() and not tensor.untyped_storage().data_ptr():
+        given = f"a tensor of shape {list(tensor.shape)} without storage on {tensor.device}"
+        raise RuntimeError(f"layernorm: expected a tensor with its elements in memory, got {given}")
+    return tensor
+
+
 def ready(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """The same numbers, of this type and in order in memory; the tensor itself if it is so."""
-    if tensor.dtype is dtype and tensor.is_contiguous() and not tensor.is_neg():
+    if tensor.dtype is dtype and tensor.is_contiguous() and not tensor.is_neg() and tensor.data_ptr() > FIRST:
         return tensor
-    return tensor.to(dtype).contiguous().resolve_neg()
+    return in_memory(tensor).to(dtype).contiguous().resolve_neg()
 
 
 def ready_or_none(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -159,9 +177,10 @@ class Parameters:
             address = 0
             if terms:
                 total = params[terms[0]]
-                if len(terms) > 1 or total.dtype is not dtype or not total.is_contiguous() or total.is_neg():
-                    total = self._sum([params[k] for k in terms], dtype)
                 address = total.data_ptr()
+                alone = len(terms) == 1 and address > FIRST
+                if not alone or total.dtype is not dtype or not total.is_contiguous() or total.is_neg():
+                    address = self._sum([params[k] for k in terms], dtype).data_ptr()
             self.fields.append(address)
 
     def _sum(self, terms: list[Tensor], dtype: torch.dtype) -> Tensor:

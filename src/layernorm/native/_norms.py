@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from ..engine import NormArguments
-from ._layout import NORM, TYPES, pointer, ready_or_none
+from ._layout import FIRST, NORM, TYPES, in_memory, pointer, ready, ready_or_none
 from ._library import LIBRARY
 
 
 def _rows(tensor: Tensor, M: int, N: int) -> tuple[Tensor, int]:
     """The tensor as M rows of N neighbouring elements, and how far apart these rows are."""
-    if tensor.is_contiguous() and not tensor.is_neg():
+    if tensor.is_contiguous() and not tensor.is_neg() and tensor.data_ptr() > FIRST:
         return tensor, N
-    rows = tensor.resolve_neg().reshape(M, N)
+    rows = in_memory(tensor).resolve_neg().reshape(M, N)
     if N > 1 and rows.stride(1) != 1:
         rows = rows.contiguous()
     return rows, rows.stride(0)
@@ -82,7 +82,7 @@ def normalize_backward(
     if any(s.shape != (M,) or s.dtype is not torch.float64 for s in saved):  # a hook on saved tensors can do that
         wrong = [(s.dtype, list(s.shape)) for s in saved]
         raise RuntimeError(f"{a.norm}_norm: expected saved statistics in float64 of shape [{M}], got {wrong}")
-    *mean, r = [s.contiguous() for s in saved]  # rms has no mean
+    *mean, r = [ready(s, torch.float64) for s in saved]  # rms has no mean
     packed = NORM.pack(
         M, N, TYPES[input.dtype], parameter_type, a.norm == "rms", x_m, 0, dy_m, more_m, 0.0, x.data_ptr(), 0,
         pointer(gain), 0, 0, 0, mean[0].data_ptr() if mean else 0, r.data_ptr(), dy.data_ptr(), pointer(more),

@@ -14,6 +14,7 @@ from ._layout import (
     Made,
     Parameters,
     computed,
+    in_memory,
     pack,
     pair,
     pointer,
@@ -30,7 +31,8 @@ class _Tensors:
 
     def __init__(self, a: RecurrentArguments) -> None:
         self.dtype = dtype = computed(a.input.dtype)
-        x = (a.input if a.input.dtype is dtype else a.input.to(dtype)).resolve_neg()
+        x = in_memory(a.input)
+        x = (x if x.dtype is dtype else x.to(dtype)).resolve_neg()
         self.sizes = a.sizes
         x_t, x_b, step = x.stride()
         if step != 1 and x.shape[2] > 1:
@@ -38,8 +40,8 @@ class _Tensors:
             x_t, x_b, _ = x.stride()
         self.x, self.state = x, [ready(s, dtype) for s in a.state]
         self.parameters = Parameters(a.params, a.recurrence, dtype)
-        self.lengths = None if a.lengths is None else a.lengths.to(torch.int64).contiguous()
-        self.reset = None if a.reset is None else a.reset.contiguous()
+        self.lengths = ready_or_none(a.lengths, torch.int64)
+        self.reset = ready_or_none(a.reset, torch.bool)
         masks = (pointer(self.lengths), pointer(self.reset))
         self.given = Given._make((x.data_ptr(), x_t, x_b, *pair(self.state), *self.parameters.fields, *masks))
 
@@ -80,7 +82,7 @@ def recurrent_backward(
     if not all(fits):  # a hook on saved tensors can do that
         wrong = [(s.dtype, list(s.shape)) for s in saved]
         raise RuntimeError(f"expected saved tensors in {dtype} of [T, B] and {list(sizes.values())}, got {wrong}")
-    kept = dict(zip(sizes, [s.contiguous() for s in saved], strict=True))
+    kept = dict(zip(sizes, [ready(s, dtype) for s in saved], strict=True))
     arriving = [ready_or_none(g, dtype) for g in (grad_output, *grad_state, None)][:3]
     results = [torch.empty(t.shape, dtype=dtype) for t in a.differentiable]
     d_x, d_state, d_params = results[0], results[1 : 1 + len(a.state)], results[1 + len(a.state) :]

@@ -16,6 +16,7 @@ from ._layout import (
     Made,
     Parameters,
     computed,
+    in_memory,
     pack,
     pair,
     pointer,
@@ -96,7 +97,8 @@ class Prepared:
         """That this is a step's own: a hook on saved tensors can put another in its place."""
         size = sum(self.sizes.values()) * B
         for t in saved:
-            if t.shape != (size,) or t.dtype is not self.dtype or not (t.is_cpu and t.is_contiguous()):
+            fits = t.shape == (size,) and t.dtype is self.dtype and t.is_cpu and t.is_contiguous()
+            if not fits or in_memory(t) is not t:
                 expected = f"{size} numbers in {self.dtype} on the CPU"
                 raise RuntimeError(f"expected a saved tensor of {expected}, got {list(t.shape)}, {t.dtype}, {t.device}")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import torch
 from torch.nn.utils.parametrize import type_before_parametrizations
@@ -50,9 +51,10 @@ def convert(
 
     Raises:
         TypeError: ``module`` is no module, or as the constructors do.
-        ValueError: as the constructors do, or a module has what could not be kept: hooks, or weights that are computed
-            (weight norm and other parametrizations, pruning), or for weight norm a row of zeros. Then nothing has been
-            changed.
+        ValueError: as the constructors do, or a module has what could not be kept: hooks, weights that are computed
+            (weight norm and other parametrizations, pruning), anything that a new one of torch's has not (parameters,
+            buffers, submodules, a ``forward`` or another attribute of its own), or for weight norm a row of zeros. Then
+            nothing has been changed.
 
     Example::
 
@@ -92,6 +94,18 @@ def _warn_of_rest(module: torch.nn.Module, found: bool) -> None:
         warnings.warn(f"convert: {'; '.join(nothing + left)}", stacklevel=3)
 
 
+def _beyond(old: torch.nn.Module, bare: torch.nn.Module) -> list[str]:
+    """The names of what a module has and a new one of its class has not, and the other way round: a weight that is no
+    parameter any more is computed."""
+    computed = [name for name in bare._parameters if name not in old._parameters]
+    parts: tuple[tuple[Mapping[str, Any], Mapping[str, Any]], ...]
+    parts = ((old._parameters, bare._parameters), (old._buffers, bare._buffers), (old._modules, bare._modules))
+    added = [name for mine, plain in parts for name in mine if name not in plain]
+    hooks = [name.strip("_") for name, registered in vars(old).items() if name.endswith("_hooks") and registered]
+    own = [name for name in vars(old) if name not in vars(bare)]
+    return list(dict.fromkeys([*computed, *hooks, *added, *own]))
+
+
 def _converted(old: torch.nn.Module, keywords: dict[str, Any]) -> torch.nn.Module:
     kind = _kind(old)
     ours, names = _TABLE[kind]
@@ -99,12 +113,11 @@ def _converted(old: torch.nn.Module, keywords: dict[str, Any]) -> torch.nn.Modul
     arguments = {name: getattr(old, name) for name in names}
     with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
         new = ours(old.input_size, old.hidden_size, **arguments, device=like.device, dtype=like.dtype, **keywords)
-    computed = [name for name in new._parameters if name not in old._parameters and hasattr(old, name)]
-    hooks = [name.strip("_") for name, registered in vars(old).items() if name.endswith("_hooks") and registered]
-    if computed or hooks:
-        what = ", ".join(computed + hooks)
+    bare = cast(Any, kind)(old.input_size, old.hidden_size, **arguments, device="meta")
+    lost = _beyond(old, bare)
+    if lost:
         raise ValueError(
-            f"convert: cannot keep {what} of {kind.__name__}; convert first, then add what is not a parameter"
+            f"convert: cannot keep {', '.join(lost)} of {kind.__name__}; convert first, then add what torch's has not"
         )
     for name, parameter in old._parameters.items():
         if name in new._parameters:
@@ -117,4 +130,6 @@ def _converted(old: torch.nn.Module, keywords: dict[str, Any]) -> torch.nn.Modul
                     "direction"
                 )
             setattr(new, name, parameter.detach())
+            for original in new.get_submodule(f"parametrizations.{name}").parameters():
+                original.requires_grad_(parameter.requires_grad)
     return new.train(old.training)

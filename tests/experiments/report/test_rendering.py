@@ -1,10 +1,12 @@
 """How a report looks: files that need no others, figures that depend on the runs alone, tables of 80 columns."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from layernorm.experiments.report import rendering
+from layernorm.experiments.report.page import Table
 from support.runs import report_of, write_sweep
 
 
@@ -34,6 +36,29 @@ def test_the_same_runs_give_the_same_figure(folder, tmp_path):
     for name in ("a", "b"):
         rendering.write(report_of(folder), tmp_path / name)
     assert (tmp_path / "a" / "figure6.svg").read_bytes() == (tmp_path / "b" / "figure6.svg").read_bytes()
+
+
+NAMED = "[red]x[/red] :smile: *a* <b> [c](d) `e` |\x1b[31m\u202e\udcff\n# f"
+
+
+def test_what_a_user_named_is_shown_as_it_is(folder, tmp_path, capsys):
+    """Its signs are no markup's, and what a terminal would obey is an escape, in the terminal, Markdown and page."""
+    table = Table(NAMED, ["a", NAMED], [["1", NAMED]], NAMED)
+    report = replace(report_of(folder), title=NAMED, claim=NAMED, status=[NAMED], findings=[NAMED], tables=[table])
+    rendering.show(report)
+    said = capsys.readouterr().out
+    assert "[red]x[/red] :smile: *a* <b> [c](d) `e` |" in " ".join(said.split())
+    rendering.write(report, tmp_path / "report")
+    page, text = ((tmp_path / "report" / name).read_text("utf-8") for name in ("index.html", "report.md"))
+    for written in (said, page, text):
+        assert not set("\x1b\u202e\udcff") & set(written)
+        assert "\\x1b" in written
+        assert "\\udcff" in written
+        assert not re.search(r"^# f", written, re.MULTILINE)
+    assert "&lt;b&gt;" in page
+    escaped = r"\[red\]x\[/red\] :smile: \*a\* \<b\> \[c\](d) \`e\` \|\\x1b\[31m\\u202e\\udcff\\n# f"
+    assert f"# {escaped}\n" in text
+    assert f"| --: | :-- |\n| 1 | {escaped} |\n" in text
 
 
 def test_the_terminals_tables_fit_80_columns(folder, capsys):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import html
+import re
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from ..errors import printable
 from ..runs.files import make_folder, write_atomic
 from . import figures
 from .page import MARKS, Figure, Picture, Report, Table, commands, environment_lines
@@ -34,19 +36,21 @@ def write(report: Report, folder: Path) -> Path:
 
 def markdown(report: Report) -> str:
     """The report as Markdown; its figures lie beside it as PNG files."""
-    parts = [f"# {report.title}"]
-    parts += [f"> **{line}**" for line in report.status]
-    parts += ["**The paper's claim.** " + report.claim, f"**{_measured(report)}.**", _bullets(report.findings)]
-    for figure in report.figures:
-        parts += [f"![{figure.caption}]({figure.name}.png)", f"*{figure.caption}*"]
-    for picture in report.pictures:
-        parts += [f"![{picture.caption}]({picture.name}.{picture.kind})", f"*{picture.caption}*"]
+    escape = _escaped
+    parts = [f"# {escape(report.title)}"]
+    parts += [f"> **{escape(line)}**" for line in report.status]
+    parts += [f"**The paper's claim.** {escape(report.claim)}", f"**{_measured(report)}.**", _bullets(report.findings)]
+    files = [(figure.caption, f"{figure.name}.png") for figure in report.figures]
+    files += [(picture.caption, f"{picture.name}.{picture.kind}") for picture in report.pictures]
+    for caption, name in files:
+        parts += [f"![{escape(caption)}]({name})", f"*{escape(caption)}*"]
     for table in report.tables:
-        parts += [f"## {table.title}", _markdown_table(table), table.note]
+        parts += [f"## {escape(table.title)}", _markdown_table(table), escape(table.note)]
     if report.deviations:
-        numbered = "\n".join(f"{n}. [{item.mark}] {item.text}" for n, item in enumerate(report.deviations, 1))
+        numbered = "\n".join(f"{n}. [{item.mark}] {escape(item.text)}" for n, item in enumerate(report.deviations, 1))
         parts += ["## Deviations and decisions", numbered, _marks(report)]
-    parts += ["## Commands", "```\n" + "\n".join(commands(report)) + "\n```"]
+    lines = [f"    {printable(line)}" for line in commands(report)]  # indented: no line can end the block
+    parts += ["## Commands", "\n".join(lines)]
     parts += ["## Environment", _bullets(f"{what}: {value}" for what, value in environment_lines(report))]
     parts += [_written(report)]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -54,7 +58,7 @@ def markdown(report: Report) -> str:
 
 def page_text(report: Report, vectors: Sequence[bytes]) -> str:
     """The report as an HTML page that needs no other file; `vectors` are its figures as SVG."""
-    escape = html.escape
+    escape = _html
     status = "".join(f'<p class="status">{escape(line)}</p>' for line in report.status)
     findings = "".join(f"<li>{escape(line)}</li>" for line in report.findings)
     pictures = "".join([*map(_figure, report.figures, vectors), *map(_picture, report.pictures)])
@@ -88,28 +92,45 @@ def show(report: Report) -> None:
     from rich.padding import Padding
     from rich.table import Table as RichTable
 
-    console = Console(highlight=False)
-    console = Console(highlight=False, width=min(80, console.width) if console.is_terminal else 80)
+    console = Console()
+    width = min(80, console.width) if console.is_terminal else 80
+    console = Console(highlight=False, markup=False, emoji=False, width=width)
     for table in report.tables:
-        grid = RichTable(title=table.title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0))
+        grid = RichTable(
+            title=printable(table.title), title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0)
+        )
         for position, column in enumerate(table.columns):
-            grid.add_column(column, justify="left" if position == 1 else "right")
+            grid.add_column(printable(column), justify="left" if position == 1 else "right")
         for number, row in enumerate(table.rows):
             new_block = number and table.rows[number - 1][0] != row[0]
             if new_block:
                 grid.add_row()
-            grid.add_row(*row)
+            grid.add_row(*map(printable, row))
         console.print(grid)
         if table.note:
-            console.print(Padding(table.note, (0, 1)), style="dim")
+            console.print(Padding(printable(table.note), (0, 1)), style="dim")
         console.print()
     for line in (*report.status, *report.findings):
-        console.print(Padding(line, (0, 1)))
+        console.print(Padding(printable(line), (0, 1)))
+
+
+def _html(text: str) -> str:
+    """A text on a page, as it is."""
+    return html.escape(printable(text))
+
+
+def _escaped(text: str) -> str:
+    """A text in Markdown, as it is: nothing in it is a sign of Markdown's."""
+    return _SIGNS.sub(r"\\\g<0>", printable(text))
+
+
+_SIGNS = re.compile(r"[\\`*\[\]<>|~]|(?<!\w)_|_(?!\w)|&(?=#?\w+;)|^[#+-]")
+"""Of Markdown; an underscore within a word is none."""
 
 
 def _figure(figure: Figure, vector: bytes) -> str:
     wide, narrow = _address("svg", vector), _address("svg", figures.draw(figure, "svg", narrow=True))
-    caption = html.escape(figure.caption)
+    caption = _html(figure.caption)
     return (
         f'<figure><picture><source media="(max-width: 640px)" srcset="{narrow}">'
         f'<img src="{wide}" alt="{caption}"></picture><figcaption>{caption}</figcaption></figure>'
@@ -117,7 +138,7 @@ def _figure(figure: Figure, vector: bytes) -> str:
 
 
 def _picture(picture: Picture) -> str:
-    caption = html.escape(picture.caption)
+    caption = _html(picture.caption)
     source = _address(picture.kind, picture.content)
     return f'<figure><img src="{source}" alt="{caption}"><figcaption>{caption}</figcaption></figure>'
 
@@ -129,29 +150,30 @@ def _address(kind: str, content: bytes) -> str:
 
 
 def _html_table(table: Table) -> str:
-    head = "".join(f"<th>{html.escape(column)}</th>" for column in table.columns)
+    head = "".join(f"<th>{_html(column)}</th>" for column in table.columns)
     rows, previous = [], ""
     for row in table.rows:
         first = ' class="first"' if previous and row[0] != previous else ""
-        rows.append(f"<tr{first}>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>")
+        rows.append(f"<tr{first}>" + "".join(f"<td>{_html(cell)}</td>" for cell in row) + "</tr>")
         previous = row[0]
     body = "".join(rows)
     return (
-        f'<h2>{html.escape(table.title)}</h2><div class="scroll"><table><thead><tr>{head}</tr></thead>'
-        f'<tbody>{body}</tbody></table></div><p class="note">{html.escape(table.note)}</p>'
+        f'<h2>{_html(table.title)}</h2><div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f'<tbody>{body}</tbody></table></div><p class="note">{_html(table.note)}</p>'
     )
 
 
 def _markdown_table(table: Table) -> str:
     def line(cells: Iterable[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+        return "| " + " | ".join(cells) + " |"
 
     rule = line(":--" if position == 1 else "--:" for position in range(len(table.columns)))
-    return "\n".join([line(table.columns), rule, *map(line, table.rows)])
+    head, *rows = [line(map(_escaped, cells)) for cells in (table.columns, *table.rows)]
+    return "\n".join([head, rule, *rows])
 
 
 def _bullets(lines: Iterable[str]) -> str:
-    return "\n".join(f"- {line}" for line in lines)
+    return "\n".join(f"- {_escaped(line)}" for line in lines)
 
 
 def _measured(report: Report) -> str:

@@ -80,7 +80,7 @@ class Bars(Progress):
 
     def end(self, note: str) -> None:
         self.display.update(self.total, advance=1)
-        self.display.console.print(f"{self.title}: {note}", highlight=False)
+        self.display.console.print(f"{self.title}: {note}", highlight=False, markup=False)
 
 
 @contextlib.contextmanager
@@ -97,9 +97,9 @@ def progress(main: bool) -> Iterator[Progress]:
     from rich.progress import Progress as RichProgress
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(20),
-        TextColumn("{task.percentage:>3.0f} %  {task.fields[note]}"),
+        TextColumn("{task.percentage:>3.0f} %  {task.fields[note]}", markup=False),
     )
     with RichProgress(*columns, console=Console(stderr=True), transient=True) as display:
         yield Bars(display)
