@@ -196,7 +196,7 @@ EXPERIMENT = Experiment(
                 updates=1500, vocabulary=5_000, words=200, hidden=400, evaluate_every=100, tasks_every=5,
                 fast_eval=True, held_out_triples=1000,
             ),
-            {"norm": _NORMS, "learning_rate": (1e-3, 2e-3, 4e-3), "seed": (0, 1, 2)},
+            {"norm": _NORMS, "learning_rate": (5e-4, 1e-3, 2e-3), "seed": (0, 1, 2)},
         ),
         "smoke": Preset(
             "20 updates with 8 units and 30 words",
