@@ -34,7 +34,7 @@ def test_the_interpreter_is_never_chosen_by_itself(monkeypatch):
     """Not on the CPU, and not where the CPU engine is missing."""
     x = torch.zeros(2, 3)
     assert ln.backends.choose("normalize", x) == "triton"
-    monkeypatch.setattr(ln.backends, "_asked_for", None)
+    monkeypatch.setattr(ln.backends, "_in_use", [])
     assert ln.backends.choose("normalize", x) != "triton"
     monkeypatch.delitem(ln.backends.ENGINES, "native")
     ln.backends._first.cache_clear()
@@ -44,7 +44,7 @@ def test_the_interpreter_is_never_chosen_by_itself(monkeypatch):
 
 @on_gpu
 def test_a_gpu_tensor_takes_it_only_when_asked(monkeypatch):
-    monkeypatch.setattr(ln.backends, "_asked_for", None)
+    monkeypatch.setattr(ln.backends, "_in_use", [])
     for switch, taken in (("0", "reference"), ("1", "triton")):
         monkeypatch.setenv("LAYERNORM_GPU", switch)
         ln.backends.switched_on.cache_clear()
