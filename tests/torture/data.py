@@ -5,6 +5,7 @@ import hashlib
 import os
 import random
 import shutil
+from pathlib import Path
 
 from support import binarized_files, book_files, captioned_files, cifar_files, iam_files, mnist_files, question_files
 
@@ -51,8 +52,9 @@ def prepare(name, source, cache, **how):
 
 
 def contents(folder):
-    """The SHA-256 of every file below a folder."""
-    files = [item for item in sorted(folder.rglob("*")) if item.is_file()]
+    """The SHA-256 of every file below a folder, links followed."""
+    places = [Path(root) / name for root, _, names in os.walk(folder, followlinks=True) for name in names]
+    files = [item for item in sorted(places) if item.is_file()]
     return {str(item.relative_to(folder)): hashlib.sha256(item.read_bytes()).hexdigest() for item in files}
 
 
