@@ -4,10 +4,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SETS ?= avx512 avx2 baseline   # instruction sets that `make sanitize` goes through
 
-.PHONY: help test test-all lint demo sanitize sanitize-gpu setup clean always
+.PHONY: help test test-all torture lint demo sanitize sanitize-gpu setup clean always
 help:
 	@echo "make test   lint, types and the tests"
 	@echo "make test-all  the same in one process on all cores, with the tests that take long and find little"
+	@echo "make torture MINUTES=10  attacks with cases drawn at random; CAMPAIGN=name CASE=seed: one case again"
 	@echo "make demo   the first experiment on scikit-learn's digits, with its report (a few minutes)"
 	@echo "make lint   ruff and mypy alone"
 	@echo "make sanitize  the C++ kernels under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer (GCC)"
@@ -33,6 +34,11 @@ test: setup lint
 # In one process, with torch's own number of threads.
 test-all: setup lint
 	$(BIN)/python -m pytest
+
+MINUTES ?= 10
+torture: setup
+	PYTHONPATH=tests $(BIN)/python -m torture --minutes $(MINUTES) $(if $(CAMPAIGN),--campaign $(CAMPAIGN)) \
+	  $(if $(CASE),--case $(CASE))
 
 lint: setup
 	$(BIN)/ruff check .
