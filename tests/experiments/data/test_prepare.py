@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from layernorm.experiments.data import binarized_mnist, books, cifar10, iam, mnist, order_embeddings, questions, source
+from layernorm.experiments.data import binarized_mnist, cifar10, iam, mnist, order_embeddings, questions, source
 from layernorm.experiments.errors import RunError
 from support.captioned_files import write_captioned
 from support.cifar_files import write_cifar
@@ -170,12 +170,3 @@ def test_two_commands_at_once_are_kept_apart(tmp_path):
     held = source._beside(mnist.MNIST, source.make_folder(cached()))
     with held, pytest.raises(RunError, match="in use by another process"):
         source.prepare(mnist.MNIST, folder)
-
-
-def test_books_are_packed_anew_where_an_older_form_lies(tmp_path):
-    folder = source.make_folder(source.cache() / "books")
-    (folder / "books.npz").write_bytes(b"PK")
-    with pytest.raises(
-        RunError, match=r"books\.npz is of an older form, .* layernorm data prepare books --source DIR$"
-    ):
-        books.load(None)

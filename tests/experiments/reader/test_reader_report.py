@@ -66,7 +66,7 @@ def test_tables(grid):
         "3.5",
         "3",
     ]
-    assert [row[1] for row in results.rows[2:5]] == ["layer norm (other gain)", "batch norm", "batch norm everywhere"]
+    assert [row[1] for row in results.rows[2:5]] == ["layer norm with gain 0.1", "batch norm", "batch norm everywhere"]
     assert results.rows[5:] == [
         ["cnn, paper", name, "8e-05", error, "-", "-", "-"]
         for name, error in (("baseline", "50.3"), ("batch norm", "49.5"), ("batch norm everywhere", "50.0"))
@@ -83,7 +83,7 @@ def test_findings(grid):
     reads, *found = report_of(grid).findings
     assert reads == (
         "Books-cloze: better than the best answer without reading (most frequent entity, 70.0 %): baseline, layer "
-        "norm, layer norm (other gain), batch norm with every seed; batch norm everywhere not with every seed."
+        "norm, layer norm with gain 0.1, batch norm with every seed; batch norm everywhere not with every seed."
     )
     none, sooner, batch, _, decide, everywhere, _, gain, _, rule = found
     assert "layer norm 61.0 (60.0-62.0) %, baseline 67.0 (66.0-68.0) %: as the paper claims." in none
@@ -131,7 +131,7 @@ def test_figures_and_pictures(grid, tmp_path):
     error, nll = figure.rows[0]
     assert (error.x_label, error.y_label) == ("update", "validation error")
     assert [curve.label for curve in error.curves] == [
-        "baseline", "layer norm", "layer norm (other gain)", "batch norm", "batch norm everywhere", *RULES
+        "baseline", "layer norm", "layer norm with gain 0.1", "batch norm", "batch norm everywhere", *RULES
     ]  # fmt: skip
     assert error.curves[1].mean == pytest.approx([0.81, 0.67, 0.61])
     assert error.curves[-2].mean == [0.7, 0.7]
@@ -147,9 +147,9 @@ def test_figures_and_pictures(grid, tmp_path):
 def test_several_other_gains_are_told_apart(grid):
     write(grid, "layer", 0, [0.9, 0.8], 2e-3, gain=0.3)
     results = report_of(grid).tables[0]
-    marked = [row[0] for row in results.rows if row[1] == "layer norm (other gain)"]
-    assert len(marked) == 2
-    assert len(set(marked)) == 2
+    others = [row[:2] for row in results.rows if row[1].startswith("layer norm with gain")]
+    assert {name for _, name in others} == {"layer norm with gain 0.1", "layer norm with gain 0.3"}
+    assert len({marked for marked, _ in others}) == 2
     assert {row[0] for row in results.rows[:4]} == {"books-cloze (a)"}, "the others stay side by side"
 
 

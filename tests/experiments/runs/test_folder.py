@@ -1,9 +1,12 @@
 """Runs are found in their folders; copies and damaged ones are left out, with the reason."""
 
+import os
+
 import pytest
 
 from layernorm import cli
 from layernorm.experiments.errors import RunError
+from layernorm.experiments.runs import checkpoint
 from layernorm.experiments.runs.files import write_json
 from layernorm.experiments.runs.folder import find
 from support.runs import change, write_digits, write_sweep
@@ -34,6 +37,21 @@ def test_a_copy_of_a_run_is_no_second_seed(tmp_path, capsys):
     assert cli.main(["report", str(tmp_path / "b"), str(tmp_path / "a"), "--out", str(tmp_path / "report")]) == 0
     assert "skipped: " in capsys.readouterr().out
     assert "> **skipped: " in (tmp_path / "report" / "report.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["config.json", "records.jsonl", "checkpoint.safetensors", "result.json"])
+def test_a_fifo_in_a_runs_folder_is_refused_at_once(tmp_path, name):
+    write_digits(tmp_path, "layer", 128, 0, [0.3, 0.2])
+    path = tmp_path / "digits-layer-b128-s0"
+    (path / name).unlink(missing_ok=True)
+    os.mkfifo(path / name)
+    if name == "checkpoint.safetensors":  # a report goes on without it
+        assert len(find([tmp_path]).runs) == 1
+        with pytest.raises(RunError, match=f"cannot read {path / name}: it is no regular file"):
+            checkpoint.load(path / name)
+    else:
+        with pytest.raises(RunError, match=f"cannot read {path / name}: it is no regular file"):
+            find([tmp_path])
 
 
 def digit(name, old, new):

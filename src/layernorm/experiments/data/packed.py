@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,18 +68,20 @@ def unpack(content: bytes, path: Path, name: str, form: Mapping[str, str]) -> Pa
     for key, expected in form.items():
         kind, *shape = expected.split()
         array = arrays.get(key)
-        fits = array is not None and array.dtype == kind and array.ndim == len(shape)
-        if (
-            array is None
-            or not fits
-            or any(
-                found != (int(size) if size.isdecimal() else sizes.setdefault(size, found))
-                for size, found in zip(shape, array.shape, strict=True)
-            )
-        ):
+        if array is None or array.dtype != kind or not _fits(array.shape, shape, sizes):
             got = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
             raise damaged(path, name, f"expected {key} to be {kind} [{', '.join(shape)}], got {got}")
     return Packed(arrays, about, given.hex())
+
+
+def _fits(found: Sequence[int], expected: Sequence[str], sizes: dict[str, int]) -> bool:
+    """Whether a shape is numbers and letters; a letter met first is noted with its size."""
+    if len(found) != len(expected):
+        return False
+    wanted = [
+        int(size) if size.isdecimal() else sizes.setdefault(size, n) for size, n in zip(expected, found, strict=True)
+    ]
+    return list(found) == wanted
 
 
 def damaged(path: Path, name: str, why: str) -> RunError:

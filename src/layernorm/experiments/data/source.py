@@ -95,7 +95,7 @@ def lack(source: Source, folder: Path) -> str | None:
     """What a folder lacks of a data set, in words; None if it has all files, or the packed one.
 
     Raises:
-        RunError: it cannot be looked at, or has nothing but a packed file of an older form.
+        RunError: it cannot be looked at.
     """
     if packed_in(source, folder) is not None:
         return None
@@ -104,12 +104,6 @@ def lack(source: Source, folder: Path) -> str | None:
         return None
     if not folder.is_dir():
         return f"{folder} is a file, not a folder" if folder.exists() else f"there is no folder {folder}"
-    older = (folder / str(source.packed)).with_suffix(".npz")
-    if older.is_file():
-        raise RunError(
-            f"{older} is of an older form, without a SHA-256; make the cache's anew from the files: layernorm data "
-            f"prepare {source.name} --source DIR"
-        )
     return f"{folder} lacks {', '.join(absent)} ({source.form}) of the data set {source.name!r}"
 
 

@@ -173,6 +173,6 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
         ),
     ]
     if not data.get("original"):
-        found.append(Deviation("stand-in", "The lines are not those of the published lists (their number differs)."))
+        found.append(Deviation("stand-in", "The lines are not those of the published lists (their content differs)."))
     protocol = {"batch_size": 8, "points": 500, "units": 400, "mixtures": 20, "valid_lines": 0}
     return found + departures(runs, protocol)

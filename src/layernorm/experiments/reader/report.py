@@ -112,7 +112,7 @@ def _guessed(block: Block) -> dict[str, float]:
 
 
 def _figures(block: Block, number: int, count: int) -> list[Figure]:
-    curves = block.curves(ERROR, x="update")
+    curves = _curves(block, ERROR)
     ends = [0.0, max(line.x[-1] for line in curves)]
     lines = [
         Curve(rule, style, ends, *([[error] * 2] * 3))
@@ -126,7 +126,7 @@ def _figures(block: Block, number: int, count: int) -> list[Figure]:
         "reading, on the same passages, cut to four sentences. The axes leave out the highest values of the start."
     )
     suffix = "" if count == 1 else f"-{number}"
-    nll = block.curves("valid_nll", x="update")
+    nll = _curves(block, "valid_nll")
     panels = [
         Panel(block.label, "update", "validation error", shown, percent=True, limits=limits),
         Panel(block.label, "update", "validation NLL, nats", nll, limits=view(nll, 5, margin=0.1)),
@@ -140,6 +140,12 @@ def _figures(block: Block, number: int, count: int) -> list[Figure]:
         sensitivity = rates.panel(block, score, "lowest validation error", percent=True)
         figures.append(Figure(f"rates{suffix}", caption, [[sensitivity]]))
     return figures
+
+
+def _curves(block: Block, metric: str) -> list[Curve]:
+    """A metric over seeds against updates, of every norm; a curve's label tells another gain than 1."""
+    groups = block.groups
+    return [dataclasses.replace(block.curve(norm, metric, x="update"), label=_named(block, norm)) for norm in groups]
 
 
 def _read(block: Block) -> tuple[list[Picture], list[str]]:
@@ -161,7 +167,7 @@ def _results(blocks: Sequence[Block]) -> Table:
             rows.append(
                 [
                     block.label,
-                    NORMS[norm],
+                    _named(block, norm),
                     f"{group[0].config[RATE]:g}",
                     spread(_best(group), 1),
                     spread(tested, 1) if tested else "-",
@@ -219,8 +225,8 @@ def _reading(block: Block) -> list[str]:
         return []
     rule = min(guessed, key=lambda name: guessed[name])
     goal = 100 * guessed[rule]
-    reads = [NORMS[norm] for norm, group in block.groups.items() if max(_best(group)) < goal]
-    fails = [NORMS[norm] for norm in block.groups if NORMS[norm] not in reads]
+    reads = [_named(block, norm) for norm, group in block.groups.items() if max(_best(group)) < goal]
+    fails = [name for name in (_named(block, norm) for norm in block.groups) if name not in reads]
     parts = [
         f"{', '.join(names)} {what}"
         for names, what in ((reads, "with every seed"), (fails, "not with every seed"))

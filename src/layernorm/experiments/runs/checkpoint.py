@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..errors import RunError, reason
-from .files import ADVICE, parse_json, write_atomic
+from .files import ADVICE, check_regular, parse_json, write_atomic
 from .schema import filled, sealed
 
 Tensors = dict[str, Tensor]
@@ -108,6 +108,7 @@ def _read(path: Path, only_header: bool = False) -> tuple[Tensors, dict[str, Any
     from safetensors import SafetensorError, safe_open
 
     tensors: Tensors = {}
+    check_regular(path)
     try:
         with safe_open(path, framework="pt") as file:
             text = (file.metadata() or {})["header"]

@@ -82,15 +82,28 @@ def shown(path: Path | str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
+def check_regular(path: Path) -> None:
+    """Refuses a FIFO or a device, which may have no end.
+
+    Raises:
+        RunError: it is one, or is not there.
+    """
+    try:
+        kind = stat.S_IFMT(path.stat().st_mode)
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {reason(error)}") from error
+    if kind not in (stat.S_IFREG, stat.S_IFDIR):  # of a folder the system says it
+        raise RunError(f"cannot read {path}: it is no regular file")
+
+
 def read_bytes(path: Path) -> bytes:
-    """A regular file's bytes: a FIFO or a device, which may have no end, is refused.
+    """A regular file's bytes.
 
     Raises:
         RunError: it cannot be read.
     """
+    check_regular(path)
     try:
-        if stat.S_IFMT(path.stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):  # of a folder the system says it
-            raise RunError(f"cannot read {path}: it is no regular file")
         return path.read_bytes()
     except OSError as error:
         raise RunError(f"cannot read {path}: {reason(error)}") from error
@@ -166,11 +179,7 @@ def parse_json(text: bytes, place: str) -> dict[str, Any]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """What `write_json` wrote; an error names the file."""
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {reason(error)}") from error
-    return parse_json(text, str(path))
+    return parse_json(read_bytes(path), str(path))
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RunError, reason
-from .files import ADVICE, parse_json, write_atomic
+from .files import ADVICE, parse_json, read_bytes, write_atomic
 from .schema import check_numbers, sealed
 
 Record = dict[str, Any]
@@ -32,12 +32,9 @@ def read(path: Path) -> list[Record]:
     Raises:
         RunError: a line is not as it was written, is no record, or does not come after the one before it.
     """
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
+    if not path.exists():
         return []
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {reason(error)}") from error
+    lines = read_bytes(path).split(b"\n")
     records: list[Record] = []
     for number, line in enumerate(lines[:-1], 1):  # what follows the last newline is no whole line
         place = f"{path}, line {number}"
