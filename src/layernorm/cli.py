@@ -24,6 +24,7 @@ examples:
   layernorm report runs/digits   its report again, also of unfinished runs
   layernorm sample handwriting RUN --text "hello"   its network writes
   layernorm search RUN "a dog runs"   images that an order embedding finds
+  layernorm answer RUN FOLDER    what a reader says to questions of yours
   layernorm encode RUN sentences.txt   sentences as vectors, by skip-thoughts
   layernorm invariance           Table 1 of the paper, measured
   layernorm geometry             every claim of its section 5, measured

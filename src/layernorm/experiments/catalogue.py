@@ -25,6 +25,7 @@ TOOLS = {
     "encode": "skip_thoughts.encode",
     "neighbours": "skip_thoughts.neighbours",
     "evaluate": "skip_thoughts.evaluate",
+    "answer": "reader.answer",
 }
 """The module of every command that asks a trained network something, by the command's name; it holds it as `TOOL`."""
 

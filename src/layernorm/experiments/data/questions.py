@@ -43,6 +43,13 @@ class Split:
     questions: Sentences
     answers: Tensor
 
+    @classmethod
+    def of(cls, items: Sequence[Question], vocabulary: Vocabulary) -> Split:
+        """Questions by the ids that a vocabulary gives to their words."""
+        passages = Sentences.of([vocabulary.ids(item.passage) for item in items])
+        questions = Sentences.of([vocabulary.ids(item.question) for item in items])
+        return cls(passages, questions, torch.tensor(vocabulary.ids(item.answer for item in items)))
+
     def __len__(self) -> int:
         return len(self.answers)
 
@@ -161,23 +168,21 @@ _ARRAYS = {
 @functools.lru_cache(maxsize=1)  # it is checked, then written
 def _packed(corpus: str, folder: Path) -> bytes:
     whole = {split: _questions(CORPORA[corpus], folder, name) for split, name in SPLITS.items()}
-    questions = {split: [_cut(item) for item in items] for split, items in whole.items()}
+    questions = {split: [shortened(item) for item in items] for split, items in whole.items()}
     entities, words = _words(questions)
     vocabulary = Vocabulary(words)
     arrays: dict[str, np.ndarray] = {}
     for split, items in questions.items():
-        for kind, rows in (("passages", [item.passage for item in items]), ("questions", [i.question for i in items])):
-            sentences = Sentences.of([vocabulary.ids(row) for row in rows])
+        found = Split.of(items, vocabulary)
+        for kind, sentences in (("passages", found.passages), ("questions", found.questions)):
             arrays[f"{split}.{kind}"] = sentences.ids.numpy().astype(np.int32)
             arrays[f"{split}.{kind}.ends"] = sentences.ends.numpy()
-        arrays[f"{split}.answers"] = np.array(vocabulary.ids(item.answer for item in items), np.int32)
+        arrays[f"{split}.answers"] = found.answers.numpy().astype(np.int32)
     about = {
         "words": words,
         "entities": entities,
-        "lost": {split: sum(item.answer not in item.passage for item in items) for split, items in questions.items()},
-        "guesses": dict(
-            zip(RULES, np.mean([guesses(item) for item in questions["valid"]], axis=0).tolist(), strict=True)
-        ),
+        "lost": {split: lost(items) for split, items in questions.items()},
+        "guesses": guessed(questions["valid"]),
         "readable": [
             {"passage": item.passage, "question": item.question, "names": item.names} for item in questions["valid"]
         ],
@@ -193,17 +198,42 @@ def _questions(corpus: source.Source, folder: Path, split: str) -> list[Question
     place = source.find_file(corpus, folder, split)
     if place is None:
         raise RunError(f"{folder} lacks {split}")
+    return read_folder(place)
+
+
+def read_folder(place: Path) -> list[Question]:
+    """The questions of all `.question` files in a folder, in the order of their names.
+
+    Raises:
+        RunError: it cannot be read or has none, or a file is not of the form.
+    """
     try:
         paths = sorted(path for path in place.iterdir() if path.suffix == ".question")
     except OSError as error:
         raise RunError(f"cannot read {place}: {reason(error)}") from error
     if not paths:
         raise RunError(f"{place} has no .question file")
-    return [parse(read_content(path), path) for path in paths]
+    return [read_file(path) for path in paths]
 
 
-def _cut(item: Question) -> Question:
+def read_file(path: Path) -> Question:
+    """The question in a file; RunError as `cnn.parse` says."""
+    return parse(read_content(path), path)
+
+
+def shortened(item: Question) -> Question:
+    """The same with its passage cut."""
     return replace(item, sentences=cut(item.sentences, item.question))
+
+
+def lost(items: Sequence[Question]) -> int:
+    """How many questions have an answer that is not in their passage."""
+    return sum(item.answer not in item.passage for item in items)
+
+
+def guessed(items: Sequence[Question]) -> dict[str, float]:
+    """The share of questions that each of `RULES` answers rightly."""
+    return dict(zip(RULES, np.mean([guesses(item) for item in items], axis=0).tolist(), strict=True))
 
 
 def _words(questions: Mapping[str, Sequence[Question]]) -> tuple[int, list[str]]:

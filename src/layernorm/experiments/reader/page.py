@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from ..data.cnn import PLACEHOLDER
 from ..data.questions import FIRST_ENTITY, Questions, Split
+from ..data.text import Vocabulary
 from ..errors import RunError
 from ..report.page import Picture
 from ..runs.folder import Run
@@ -53,21 +55,36 @@ def kept(data: Questions, number: int, said: tuple[Tensor, Tensor]) -> dict[str,
     Returns:
         `page`, uint8: a JSON text.
     """
-    item = data.readable[number]
+    answer = data.vocabulary.words[int(data.valid.answers[number]) - FIRST_ENTITY]
+    text = json.dumps(make(data.readable[number], answer, data.vocabulary, said))
+    return {"page": torch.from_numpy(np.frombuffer(text.encode(), np.uint8).copy())}
+
+
+def make(item: Mapping[str, Any], answer: str, vocabulary: Vocabulary, said: tuple[Tensor, Tensor]) -> dict[str, Any]:
+    """A page: a question, what the network attends to and what it guesses.
+
+    Args:
+        item: `passage` and `question`, lists of words, and `names` of the entities.
+        answer: an entity.
+        vocabulary: of the network.
+        said: as `kept` takes it.
+
+    Returns:
+        `passage`, `question` and `answer` with names in place of entities where no two have one name; `attention`, a
+        number for each word of the passage; `guesses`, words with their probabilities, the first one first.
+    """
     names = item["names"] if len(set(item["names"].values())) == len(item["names"]) else {}
     words = [names.get(word, word) for word in item["passage"]]
     best = said[0].double().softmax(0).topk(min(GUESSES, len(said[0])))
-    vocabulary = data.vocabulary.words
-    guesses = [vocabulary[id - FIRST_ENTITY] if id >= FIRST_ENTITY else "(none)" for id in best.indices.tolist()]
-    answer = vocabulary[int(data.valid.answers[number]) - FIRST_ENTITY]
-    page = {
+    known = vocabulary.words
+    guesses = [known[id - FIRST_ENTITY] if id >= FIRST_ENTITY else "(none)" for id in best.indices.tolist()]
+    return {
         "passage": words,
         "attention": said[1][: len(words)].tolist(),
         "question": [names.get(word, word) for word in item["question"]],
         "answer": names.get(answer, answer),
         "guesses": [[names.get(word, word), p] for word, p in zip(guesses, best.values.tolist(), strict=True)],
     }
-    return {"page": torch.from_numpy(np.frombuffer(json.dumps(page).encode(), np.uint8).copy())}
 
 
 def picture(run: Run, name: str, label: str) -> Picture:

@@ -1,0 +1,143 @@
+"""`layernorm answer RUN PATH`: a run's reader answers the questions of `.question` files."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..data import questions
+from ..data.cnn import PLACEHOLDER, Question, is_entity
+from ..data.questions import FIRST_ENTITY, Questions, Split
+from ..data.text import Vocabulary
+from ..errors import RunError
+from ..protocol import Tool, check_ranges, option
+from ..runs.files import write_atomic
+from ..runs.folder import Run
+from ..runs.restore import configuration, restore
+from . import page
+from .experiment import answer, answered, longest
+from .network import Config, Reader, build
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `layernorm answer` takes besides the run and the paths."""
+
+    show: int = option(1, "questions to print with the network's guesses, the first ones", least=0)
+    out: Path | None = option(None, "a PNG to write: the first question, its passage shaded by the attention")
+    data: Path | None = option(None, "folder with the questions of the run's training (else where they were then)")
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.out is not None and not self.show:
+            raise ValueError("--show must be at least 1 with --out, got 0")
+
+
+def trained(run: Run, folder: Path | None) -> tuple[Reader, Config, Questions, int]:
+    """A run's network, its configuration, the questions of its training, and the update of its weights.
+
+    Raises:
+        RunError: something is missing or damaged, or the questions are others.
+    """
+    known, config = run.environment["data"], configuration(Config, run)
+    place = Path(known.get("folder", ""))
+    data = questions.load(config.corpus, folder or (place if place.name and place.is_dir() else None))
+    if data.facts["fingerprint"] != known.get("fingerprint"):
+        raise RunError(f"the questions in {data.facts['folder']} are not those of the run in {run.path}; give --data")
+    model, update = restore(build(config, config.vocabulary or len(data.vocabulary), longest(data.train)), run)
+    return model, config, data, update
+
+
+def read(path: Path) -> list[Question]:
+    """The questions of a file, or of a folder of files, their passages cut as in training."""
+    found = questions.read_folder(path) if path.is_dir() else [questions.read_file(path)]
+    return [questions.shortened(item) for item in found]
+
+
+def renamed(item: Question) -> Question:
+    """The same with its entities numbered as they come, from 0 on. Training numbers them at random."""
+    words = [*item.passage, *item.question, item.answer]
+    found = dict.fromkeys(filter(is_entity, words))
+    ids = {entity: f"@entity{number}" for number, entity in enumerate(found)}
+
+    def named(words: Sequence[str]) -> list[str]:
+        return [ids.get(word, word) for word in words]
+
+    return replace(
+        item,
+        sentences=[named(words) for words in item.sentences],
+        question=named(item.question),
+        answer=ids[item.answer],
+        names={ids[entity]: item.names[entity] for entity in found},
+    )
+
+
+def ask(run: Run, paths: Sequence[str], options: Options) -> list[str]:
+    """The share of right answers beside those of rules that read nothing, and the first questions with the guesses."""
+    given = [renamed(item) for path in paths for item in read(Path(path))]
+    model, config, data, update = trained(run, options.data)
+    items = [item for item in given if len(item.names) <= data.entities]
+    if not items:
+        raise RunError(f"the network tells {data.entities} entities apart, and every question has more")
+    vocabulary = Vocabulary(data.vocabulary.words[: model.words.num_embeddings - FIRST_ENTITY])
+    split = Split.of(items, vocabulary)
+    with torch.no_grad():
+        right, nll = answer(model, split, config)
+        pages = _pages(model, config, items[: options.show], split, vocabulary)
+    lines = [f"{config.norm}, update {update}: {len(items)} questions"]
+    if len(items) < len(given):
+        lines.append(f"left out: {len(given) - len(items)}, which have more than {data.entities} entities")
+    words = [word for item in items for word in (*item.passage, *item.question)]
+    unknown = sum(word not in vocabulary for word in words) / len(words)
+    shares = {"right": float(right.double().mean()), **questions.guessed(items)}
+    shares |= {"answer lost by the cut": questions.lost(items) / len(items), "words not in the vocabulary": unknown}
+    lines += [f"  {name:<36}{share:7.1%}" for name, share in shares.items()]
+    lines.append(f"  {'negative log-likelihood, nats':<36}{float(nll.mean()):7.3f}")
+    for item in pages:
+        lines += ["", *_lines(item)]
+    if options.out is not None:
+        write_atomic(options.out, page.draw(pages[0]))
+        lines += ["", f"wrote {options.out}"]
+    return lines
+
+
+def _pages(
+    model: Reader, config: Config, items: Sequence[Question], split: Split, vocabulary: Vocabulary
+) -> list[dict[str, Any]]:
+    """The pages of the first questions of a split."""
+    pages = {}
+    for part in answered(model, split, config):
+        for number in (row for row in part.rows.tolist() if row < len(items)):
+            item = items[number]
+            texts = {"passage": item.passage, "question": item.question, "names": item.names}
+            pages[number] = page.make(texts, item.answer, vocabulary, part.of(number))
+    return [pages[number] for number in sorted(pages)]
+
+
+def _lines(item: dict[str, Any]) -> list[str]:
+    """A page as lines of at most 80 columns."""
+    question = " ".join("____" if word == PLACEHOLDER else word for word in item["question"])
+    guesses = ", ".join(f"{word} ({p:.0%})" for word, p in item["guesses"])
+    parts = {"Passage": " ".join(item["passage"]), "Question": question, "Answer": item["answer"], "Network": guesses}
+    lines: list[str] = []
+    for name, text in parts.items():
+        lines += textwrap.wrap(text, 80, initial_indent=f"{name + ':':<10}", subsequent_indent=" " * 10)
+    return lines
+
+
+TOOL = Tool(
+    experiment="reader",
+    summary="let a run of reader answer questions from .question files",
+    texts="PATH",
+    options=Options,
+    ask=ask,
+    examples=(
+        "layernorm answer RUN ~/cnn/questions/test",
+        "layernorm answer RUN 0001.question --out question.png",
+    ),
+)
