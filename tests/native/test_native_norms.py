@@ -15,10 +15,10 @@ native = pytest.importorskip("layernorm.native", exc_type=ImportError)
 pytestmark = pytest.mark.usefixtures("instruction_set")
 
 FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
-# What is allowed: both compute float32 and float64 in float64, the 16-bit types are rounded from float32 or float64.
+# What is allowed: the reference computes in float64, the kernels all but float64 in float32; then both round.
 ULPS = {torch.float64: 0, torch.float32: 1, torch.bfloat16: 1, torch.float16: 1}
 # Of rows of numbers of size 1, 300 at most: float32's and float64's units times 64.
-STATISTICS = {torch.float64: 2e-14, torch.float32: 2e-14, torch.bfloat16: 8e-6, torch.float16: 8e-6}
+STATISTICS = {torch.float64: 2e-14, torch.float32: 8e-6, torch.bfloat16: 8e-6, torch.float16: 8e-6}
 SUMS = 64  # units of the type that is computed in, for sums of up to 300 numbers
 
 
@@ -65,14 +65,14 @@ def test_any_shape(M, N, dtype, parameters, affine, norm, with_residual, seed):
         if a.shape[:1] == (M,) and a.dtype == torch.float64 and a.dim() == 1:  # statistics: in the kernel's own type
             torch.testing.assert_close(a, b, rtol=STATISTICS[dtype], atol=STATISTICS[dtype], equal_nan=True)
         else:
-            close(a, b, torch.float32 if dtype.itemsize == 2 else torch.float64)
+            close(a, b, torch.float32 if dtype.itemsize <= 4 else torch.float64)
 
 
 def test_sizes_at_which_threads_and_groups_share_the_work():
     for (M, N), dtype in itertools.product([(1000, 257), (3, 100_000), (70_000, 5)], FLOATS):
         for a, b in zip(*both(*sharing(M, N, dtype)), strict=True):
             if a.dim() == 2 or a.shape[0] == N:  # rows; sums over rows
-                close(a, b, torch.float32 if dtype.itemsize == 2 else torch.float64)
+                close(a, b, torch.float32 if dtype.itemsize <= 4 else torch.float64)
 
 
 def sharing(M, N, dtype):

@@ -58,11 +58,20 @@ template <int N> using Halves = FewOf<uint16_t, N>;
 template <int N> INLINE Floats<N> wide_of(Halves<N> h, BFloat16) {
     return same_bits<Floats<N>>(words<N>(h) << 16);
 }
-template <int N> INLINE Halves<N> narrow_of(Floats<N> f, BFloat16) {
-    const Words<N> w = same_bits<Words<N>>(f), rounded = (w + 0x7fff + ((w >> 16) & 1)) >> 16;
-    const Words<N> nan = same_bits<Words<N>>(f != f);  // keeps its sign and the first bits of its payload
-    return halves<N>((nan & ((w >> 16) | 0x40)) | (~nan & rounded));
+// Rounded to bfloat16, whose bits are the upper half; a NaN keeps its sign and the first bits of its payload.
+template <int N> INLINE Words<N> rounded(Floats<N> f) {
+    const Words<N> w = same_bits<Words<N>>(f), up = 0x7fff + ((w >> 16) & 1), quiet = w | 0x400000;
+#if defined(__AVX512F__)
+    if constexpr (N == 16) {
+        const __mmask16 number = _mm512_cmp_ps_mask(same_bits<__m512>(f), same_bits<__m512>(f), _CMP_ORD_Q);
+        return same_bits<Words<N>>(_mm512_mask_add_epi32(
+            same_bits<__m512i>(quiet), number, same_bits<__m512i>(w), same_bits<__m512i>(up)));
+    }
+#endif
+    const Words<N> nan = same_bits<Words<N>>(f != f);
+    return (nan & quiet) | (~nan & (w + up));
 }
+template <int N> INLINE Halves<N> narrow_of(Floats<N> f, BFloat16) { return halves<N>(rounded<N>(f) >> 16); }
 
 // With a hidden bit of their own subnormals become normal numbers, so that no setting of the processor flushes them.
 template <int N> INLINE Floats<N> wide_of(Halves<N> h, Float16) {
@@ -125,6 +134,46 @@ template <class T, class E> INLINE void narrow(E* p, V<T> v) {
     }
 }
 
+// --- Two vectors of elements at a time, in the order that is cheapest. That of bfloat16 in float32 is the elements at
+// even places, then those at odd ones: the lower and upper halves of 32 bits ---
+
+template <class T, class E> constexpr bool HALVES = false;
+#if defined(LAYERNORM_SHUFFLES)
+template <> constexpr bool HALVES<float, BFloat16> = true;
+#endif
+
+template <class T, class E> INLINE void widen_two(const E* p, V<T>& a, V<T>& b) {
+    if constexpr (HALVES<T, E>) {
+        const Words<LANES<T>> w = few<uint32_t, LANES<T>>(p);
+        a = same_bits<V<T>>(w << 16), b = same_bits<V<T>>(w & 0xffff0000);
+    } else {
+        a = widen<T>(p), b = widen<T>(p + LANES<T>);
+    }
+}
+template <class T, class E> INLINE void narrow_two(E* p, V<T> a, V<T> b) {
+    if constexpr (HALVES<T, E>) {
+        constexpr int N = LANES<T>;
+        const Words<N> lower = rounded<N>(same_bits<Floats<N>>(a)) >> 16, upper = rounded<N>(same_bits<Floats<N>>(b));
+        const Words<N> w = lower | (upper & 0xffff0000);
+        memcpy(p, &w, sizeof w);
+    } else {
+        narrow<T>(p, a), narrow<T>(p + LANES<T>, b);
+    }
+}
+// Two vectors that follow each other, brought into that order.
+#if defined(LAYERNORM_SHUFFLES)
+template <class T, int... LANE> INLINE void even_and_odd(V<T>& a, V<T>& b, const Lanes<LANE...>&) {
+    const V<T> even = __builtin_shufflevector(a, b, (2 * LANE)...);
+    b = __builtin_shufflevector(a, b, (2 * LANE + 1)...);
+    a = even;
+}
+#endif
+template <class T, class E> INLINE void in_twos([[maybe_unused]] V<T>& a, [[maybe_unused]] V<T>& b) {
+#if defined(LAYERNORM_SHUFFLES)
+    if constexpr (HALVES<T, E>) even_and_odd<T>(a, b, AllLanes<LANES<T>>{});
+#endif
+}
+
 // The first n of them; the lanes beyond are 0.
 template <class T, class E> INLINE V<T> widen(const E* p, i64 n) {
     if (n == LANES<T>) return widen<T>(p);
@@ -142,6 +191,20 @@ template <class T, class E> INLINE void narrow(E* p, V<T> v, i64 n) {
 // f(j, n) for each n <= LANES elements from j on, of N; and f(k, j, n) with k one of four sums that are under way.
 template <class T, class F> INLINE void over(i64 N, const F& f) {
     i64 j = 0;
+    for (; j + LANES<T> <= N; j += LANES<T>) f(j, LANES<T>);
+    if (j < N) f(j, N - j);
+}
+// two(j) for each two vectors from j on, then f(j, n) for what is left.
+template <class T, class G, class F> INLINE void over_twos(i64 N, const G& two, const F& f) {
+    i64 j = 0;
+    for (; j + 2 * LANES<T> <= N; j += 2 * LANES<T>) two(j);
+    for (; j + LANES<T> <= N; j += LANES<T>) f(j, LANES<T>);
+    if (j < N) f(j, N - j);
+}
+// The same, with k = 0 or 2: the first of two of four sums that are under way.
+template <class T, class G, class F> INLINE void over_fours(i64 N, const G& two, const F& f) {
+    i64 j = 0;
+    for (; j + 4 * LANES<T> <= N; j += 4 * LANES<T>) two(0, j), two(2, j + 2 * LANES<T>);
     for (; j + LANES<T> <= N; j += LANES<T>) f(j, LANES<T>);
     if (j < N) f(j, N - j);
 }

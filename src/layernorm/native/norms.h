@@ -1,8 +1,10 @@
 // Layer norm and RMS norm of M rows of N elements, forward and backward: the counterpart of reference/_norms.py.
 //
-// E is the type of the rows, W the type that is computed in: float64 for float32 and float64 rows, so that a result is
-// rounded once; float32 for the 16-bit types, whose own rounding is 2^13 times as coarse, but for rows whose squares
-// leave its range.
+// E is the type of the rows; W the type that they are computed in: float64 for float64, else float32; A that of one pass:
+// W, or float64 for rows whose squares leave float32's range. A row is swept twice: for the sums of what is left when a
+// rough mean, that of its first elements, has been taken away, and of its squares; then for the result. Sums of few
+// numbers are float32, the sums of those float64, and the mean is two numbers of type A, so that a row with
+// |mean| >> deviation loses nothing.
 #pragma once
 
 #include "elements.h"
@@ -12,18 +14,16 @@
 namespace LAYERNORM_ISA {
 
 template <class E> struct Computed { typedef float W; };
-template <> struct Computed<float> { typedef double W; };
 template <> struct Computed<double> { typedef double W; };
-
-// What the statistics and results are computed from: the row itself; of a 16-bit type, widened once. The first, rough mean
-// is taken in this type, too.
-template <class E> struct Read { typedef float type; };
-template <> struct Read<double> { typedef double type; };
 
 constexpr int TOGETHER = 4;                // rows at a time: they share the loads of the gain
 constexpr i64 SHARED_ELEMENTS = 16 << 10;  // for less a thread does not pay
 constexpr i64 GROUP_ELEMENTS = 64 << 10;   // the gain's and bias's gradients are first summed within groups of rows
 constexpr i64 NORM_GROUPS = 32;
+constexpr i64 STREAMED_BYTES = 8 << 20;    // of a result; one as large is out of the caches when it is read
+constexpr i64 PART_ROWS = 256;             // of so many rows the gain's gradient is summed in W, of all in float64
+// Elements of a row that are summed in A: 8 in each lane of four sums.
+template <class A> constexpr i64 ROW_BLOCK = sizeof(A) == 4 ? 32 * LANES<A> : i64(1) << 62;
 
 // Whether squares of numbers of this size can be added up in T.
 template <class T> INLINE bool in_range(double size) { return sizeof(T) == 8 || (size > 1e-15 && size < 1e15); }
@@ -47,9 +47,16 @@ template <class T> static void fetch(T* to, const void* from, i64 type, i64 N, T
     });
 }
 
+// The two halves of a vector of float32 added up in float64.
+INLINE V<double> doubled(V<float> v) {
+    float lane[LANES<float>];
+    memcpy(lane, &v, sizeof v);
+    return widen<double>(lane) + widen<double>(lane + LANES<double>);
+}
+INLINE V<double> doubled(V<double> v) { return v; }
+
 template <class E> struct NormForward {
     using W = typename Computed<E>::W;
-    using Z = typename Read<E>::type;
     const Norm& n;
     W *gain, *bias;
 
@@ -57,98 +64,109 @@ template <class E> struct NormForward {
         c.take(gain, round_up(n.N, PAD));
         c.take(bias, round_up(n.N, PAD));
     }
-    struct Widened {
-        i64 size;
-        Z* rows;
-        void lay(Cursor& c) { c.take(rows, size); }
-    };
 
     const E* row(const void* rows, i64 m, i64 apart) const { return static_cast<const E*>(rows) + m * apart; }
     E* row(void* rows, i64 m) const { return static_cast<E*>(rows) + m * n.N; }
 
-    // What is normalised: x, or x + residual; `to` has room for it.
-    const Z* summands(i64 m, Z* to) const {
+    // What is normalised: x, or x + residual.
+    const E* summands(i64 m) const {
         const E* x = row(n.x, m, n.x_m);
-        if (n.residual) {
-            const E* residual = row(n.residual, m, n.residual_m);
-            E* total = row(n.total, m);
-            over<W>(n.N, [=](i64 j, i64 count) {
-                narrow<W>(total + j, widen<W>(x + j, count) + widen<W>(residual + j, count), count);
-            });
-            x = total;
-        }
-        if constexpr (sizeof(Z) == sizeof(E)) return x;
-        else {
-            over<Z>(n.N, [=](i64 j, i64 count) { store<Z>(to + j, widen<Z>(x + j, count)); });
-            return to;
-        }
-    }
-
-    template <class S> S sum_of(const Z* z) const {
-        Sums<S> sums;
-        over_sums<S>(n.N, [z, &sums](int k, i64 j, i64 count) { sums.first[k] += widen<S>(z + j, count); });
-        return sums.one();
-    }
-    // Of z - centre: the sum, and the sum of squares.
-    template <class A> Sums<A> moments(const Z* z, A centre) const {
-        Sums<A> sums;
-        over_sums<A>(n.N, [z, centre, &sums](int k, i64 j, i64 count) {
-            V<A> d = widen<A>(z + j, count) - centre;
-            if (count < LANES<A>) d = first<A>(d, count);
-            sums.first[k] += d;
-            sums.second[k] += d * d;
+        if (!n.residual) return x;
+        const E* residual = row(n.residual, m, n.residual_m);
+        E* total = row(n.total, m);
+        over<W>(n.N, [=](i64 j, i64 count) {
+            narrow<W>(total + j, widen<W>(x + j, count) + widen<W>(residual + j, count), count);
         });
-        return sums;
+        return total;
     }
 
-    // Rows m ... m + R - 1, computed in A, their rough means in S; false if sums or squares leave the range.
-    //
-    // The mean of what is left when the rough mean has been taken away is its error: with that a constant row's mean is
-    // exact, and a row with |mean| >> deviation loses nothing. mean + low is the mean to twice A's precision.
-    template <class S, class A, int R> bool rows(i64 m, Z* widened) const {
-        const i64 N = n.N;
-        const Z* z[R];
-        A rough[R], mean[R], low[R], r[R];
-        for (int i = 0; i < R; ++i) {
-            z[i] = summands(m + i, widened + i * round_up(N, PAD));
-            rough[i] = n.rms ? A(0) : A(sum_of<S>(z[i]) / S(N));
+    struct Moments { double mean, square; };  // the means of d and of its square
+
+    // Of d = z - centre. Sums of few numbers are in A, those sums' in float64.
+    template <class A> Moments moments(const E* z, A centre) const {
+        V<double> all = {}, squares = {};
+        for (i64 from = 0; from < n.N; from += ROW_BLOCK<A>) {
+            V<A> s[4] = {}, q[4] = {};
+            over_fours<A>(least(ROW_BLOCK<A>, n.N - from), [&, block = z + from](int k, i64 j) {
+                V<A> a, b;
+                widen_two<A>(block + j, a, b);
+                a -= centre, b -= centre;
+                s[k] += a, q[k] += a * a;
+                s[k + 1] += b, q[k + 1] += b * b;
+            }, [&, block = z + from](i64 j, i64 count) {
+                V<A> d = widen<A>(block + j, count) - centre;
+                if (count < LANES<A>) d = first<A>(d, count);
+                s[0] += d, q[0] += d * d;
+            });
+            all += doubled((s[0] + s[1]) + (s[2] + s[3]));
+            squares += doubled((q[0] + q[1]) + (q[2] + q[3]));
         }
+        return {sum<double>(all) / n.N, sum<double>(squares) / n.N};
+    }
+
+    // The mean of the first elements, so many that no lane is left out. That of equal numbers is exact.
+    template <class A> double head(const E* z) const {
+        const i64 count = least(n.N, 4 * LANES<A>);
+        V<double> total = {};
+        over<A>(count, [&](i64 j, i64 few) { total += doubled(widen<A>(z + j, few)); });
+        return sum<double>(total) / count;
+    }
+
+    // Rows m ... m + R - 1, computed in A; false if sums or squares leave its range.
+    template <class A, int R, bool STREAM> bool rows(i64 m) const {
+        const i64 N = n.N;
+        const E* z[R];
+        A mean[R], low[R], r[R];
         for (int i = 0; i < R; ++i) {
-            const Sums<A> rest = moments<A>(z[i], rough[i]);
-            const A error = n.rms ? A(0) : rest.one() / A(N);
-            const double square = double(rest.two() / A(N)) - double(error) * double(error);
-            if (!in_range<A>(sqrt(square)) || (sizeof(S) == 4 && square - square != 0)) return false;
-            mean[i] = rough[i] + error, low[i] = (rough[i] - mean[i]) + error;
-            const double exact = 1 / sqrt((square > 0 ? square : 0 * square) + n.eps);
-            r[i] = A(exact);
-            if (n.mean) static_cast<double*>(n.mean)[m + i] = double(mean[i]) + double(low[i]);
-            if (n.r) static_cast<double*>(n.r)[m + i] = exact;
+            z[i] = summands(m + i);
+            A centre = n.rms ? A(0) : A(head<A>(z[i]));
+            Moments rest = moments<A>(z[i], centre);
+            // with a centre that is off by a third of the deviation or more, squares are the distance's, which cancels
+            if (!n.rms && rest.mean * rest.mean > 0.1 * rest.square) {
+                centre = A(centre + rest.mean);
+                rest = moments<A>(z[i], centre);
+            }
+            const double exact = n.rms ? 0 : double(centre) + rest.mean;
+            const double square = n.rms ? rest.square : rest.square - rest.mean * rest.mean;
+            const double size = sqrt((square > 0 ? square : 0 * square) + n.eps);
+            if (!in_range<A>(size)) return false;
+            mean[i] = A(exact), low[i] = A(exact - double(mean[i]));
+            r[i] = A(1 / size);
+            if (n.mean) static_cast<double*>(n.mean)[m + i] = exact;
+            if (n.r) static_cast<double*>(n.r)[m + i] = 1 / size;
         }
         const W *gain = this->gain, *bias = this->bias;
         E* y = row(n.y, m);
-        over<A>(N, [&, gain, bias, y, N](i64 j, i64 count) {
+        over_twos<A>(N, [&, gain, bias, y, N](i64 j) {
+            V<A> g = widen<A>(gain + j), h = widen<A>(gain + j + LANES<A>);
+            V<A> b = widen<A>(bias + j), c = widen<A>(bias + j + LANES<A>);
+            in_twos<A, E>(g, h), in_twos<A, E>(b, c);
+            for (int i = 0; i < R; ++i) {
+                V<A> v, w;
+                widen_two<A>(z[i] + j, v, w);
+                v = ((v - mean[i]) - low[i]) * r[i] * g + b;
+                w = ((w - mean[i]) - low[i]) * r[i] * h + c;
+                E* to = y + i * N + j;
+                if constexpr (STREAM && sizeof(A) == sizeof(E)) stream<A>(to, v), stream<A>(to + LANES<A>, w);
+                else narrow_two<A>(to, v, w);
+            }
+        }, [&, gain, bias, y, N](i64 j, i64 count) {
             const V<A> g = widen<A>(gain + j), b = widen<A>(bias + j);
             for (int i = 0; i < R; ++i) {
-                V<A> d = widen<A>(z[i] + j, count) - mean[i];
-                if (sizeof(Z) == sizeof(A)) d -= low[i];  // otherwise 0 in all digits that count
+                const V<A> d = (widen<A>(z[i] + j, count) - mean[i]) - low[i];
                 narrow<A>(y + i * N + j, d * r[i] * g + b, count);
             }
         });
         return true;
     }
 
-    bool all_rows(i64 m, i64 end) const {
-        Widened widened{sizeof(Z) == sizeof(E) ? 0 : TOGETHER * round_up(n.N, PAD), nullptr};
-        if (!of_part.arrange(widened)) return false;
-        Z* z = widened.rows;
+    void all_rows(i64 m, i64 end, bool streams) const {
         for (i64 count; m < end; m += count) {
-            count = end - m >= TOGETHER ? TOGETHER : 1;
-            if (count > 1 && rows<Z, W, TOGETHER>(m, z)) continue;
+            count = end - m >= TOGETHER && !streams ? TOGETHER : 1;
+            if (count > 1 && rows<W, TOGETHER, false>(m)) continue;
             count = 1;  // which of them is out of range?
-            if (!rows<Z, W, 1>(m, z)) rows<double, double, 1>(m, z);
+            if (!(streams ? rows<W, 1, true>(m) : rows<W, 1, false>(m))) rows<double, 1, false>(m);
         }
-        of_part.release();
-        return true;
     }
 };
 
@@ -158,71 +176,79 @@ template <class E> static int norm_forward_of(const Norm& n, ParallelFor run) {
     if (!of_call.arrange(pass)) return 1;
     fetch<W>(pass.gain, n.gain, n.parameter_type, n.N, 1);
     fetch<W>(pass.bias, n.bias, n.parameter_type, n.N, 0);
-    Failure failed;
-    share(run, n.M, [&](i64 from, i64 end) { if (!pass.all_rows(from, end)) failed.set(); },
-        SHARED_ELEMENTS / most(1, n.N) + 1);
+    const bool aligned = n.N % LANES<W> == 0 && reinterpret_cast<uintptr_t>(n.y) % VECTOR_BYTES == 0;
+    const bool streams = aligned && sizeof(W) == sizeof(E) && n.M * n.N * i64(sizeof(E)) >= STREAMED_BYTES;
+    share(run, n.M, [&](i64 from, i64 end) { pass.all_rows(from, end, streams); }, SHARED_ELEMENTS / most(1, n.N) + 1);
     of_call.release();
-    return failed;
+    return 0;
 }
 
 template <class E> struct NormBackward {
     using W = typename Computed<E>::W;
     const Norm& n;
     i64 groups, Np;  // Np: a row of sums
-    W* gain;
-    W* sums;         // [groups][2][Np]: of d gain and of d bias
+    W *gain, *part;  // part [groups][2][Np]: d gain and d bias of up to PART_ROWS rows
+    double* sums;    // [groups][2][Np]: of all rows of the group
 
     void lay(Cursor& c) {
         c.take(gain, Np);
+        c.take(part, groups * 2 * Np);
         c.take(sums, groups * 2 * Np);
     }
 
     double r(i64 m) const { return static_cast<const double*>(n.r)[m]; }
     double mean(i64 m) const { return n.rms ? 0 : static_cast<const double*>(n.mean)[m]; }
 
-    // (x - mean) * r
-    template <class A> struct Standardized {
+    // x - mean
+    template <class A> struct Centred {
         const E* x;
-        A mean, low, r;
-        Standardized() = default;
-        Standardized(const E* x, double exact, double r) : x(x), mean(A(exact)), low(A(exact - double(mean))), r(A(r)) {}
-        V<A> at(i64 j, i64 count) const {
-            V<A> d = widen<A>(x + j, count) - mean;
-            if (sizeof(A) == 4) d -= low;
-            if (count < LANES<A>) d = first<A>(d, count);
-            return d * r;
-        }
+        A mean, low;
+        Centred() = default;
+        Centred(const E* x, double exact) : x(x), mean(A(exact)), low(A(exact - double(mean))) {}
+        V<A> at(i64 j, i64 count) const { return (widen<A>(x + j, count) - mean) - low; }
     };
 
-    // Rows m ... m + R - 1: dx = r * (d - mean(d) - z_hat * mean(d * z_hat)) with d = dy * gain.
+    // Rows m ... m + R - 1: dx = r * (d - mean(d) - z_hat * mean(d * z_hat)) with d = dy * gain, z_hat = (x - mean) * r.
     template <class A, int R, bool SUMS> void rows(i64 m, W* d_gain, W* d_bias) const {
         const i64 N = n.N;
         const E *dy[R], *more[R];
-        Standardized<A> hat[R];
+        Centred<A> centred[R];
+        A scale[R];
         for (int i = 0; i < R; ++i) {
-            hat[i] = {static_cast<const E*>(n.x) + (m + i) * n.x_m, mean(m + i), r(m + i)};
+            centred[i] = {static_cast<const E*>(n.x) + (m + i) * n.x_m, mean(m + i)};
+            scale[i] = A(r(m + i));
             dy[i] = static_cast<const E*>(n.d_y) + (m + i) * n.d_y_m;
             more[i] = static_cast<const E*>(n.d_total) + (m + i) * n.d_total_m;
         }
         const W* gain = this->gain;
-        V<A> of_d[R] = {}, of_product[R] = {};
-        over<A>(N, [&, d_gain, d_bias, gain](i64 j, i64 count) {
-            V<A> to_gain = {}, to_bias = {};
-            const V<A> f = widen<A>(gain + j);
-            for (int i = 0; i < R; ++i) {
-                const V<A> z = hat[i].at(j, count), g = widen<A>(dy[i] + j, count), d = g * f;
-                to_gain += g * z;
-                to_bias += g;
-                of_d[i] += d;
-                of_product[i] += d * z;
-            }
-            if (SUMS) {
-                narrow<A>(d_gain + j, widen<A>(d_gain + j) + to_gain);
-                narrow<A>(d_bias + j, widen<A>(d_bias + j) + to_bias);
-            }
-        });
+        V<double> of_d[R] = {}, of_product[R] = {};
+        for (i64 from = 0; from < N; from += ROW_BLOCK<A>) {
+            V<A> block_d[R] = {}, block_product[R] = {};
+            over<A>(least(ROW_BLOCK<A>, N - from), [&, d_gain, d_bias, gain, from](i64 j, i64 count) {
+                j += from;
+                V<A> to_gain = {}, to_bias = {};
+                const V<A> f = widen<A>(gain + j);
+                for (int i = 0; i < R; ++i) {
+                    V<A> z = centred[i].at(j, count) * scale[i];
+                    if (count < LANES<A>) z = first<A>(z, count);
+                    const V<A> g = widen<A>(dy[i] + j, count), d = g * f;
+                    to_gain += g * z;
+                    to_bias += g;
+                    block_d[i] += d;
+                    block_product[i] += d * z;
+                }
+                if (SUMS) {
+                    narrow<A>(d_gain + j, widen<A>(d_gain + j) + to_gain);
+                    narrow<A>(d_bias + j, widen<A>(d_bias + j) + to_bias);
+                }
+            });
+            for (int i = 0; i < R; ++i) of_d[i] += doubled(block_d[i]), of_product[i] += doubled(block_product[i]);
+        }
         A a[R], c[R];
-        for (int i = 0; i < R; ++i) a[i] = n.rms ? A(0) : sum<A>(of_d[i]) / A(N), c[i] = sum<A>(of_product[i]) / A(N);
+        for (int i = 0; i < R; ++i) {
+            a[i] = n.rms ? A(0) : A(sum<double>(of_d[i]) / N);
+            c[i] = A(sum<double>(of_product[i]) / N * r(m + i));
+        }
         E* dx = static_cast<E*>(n.d_x) + m * N;
         const bool adds = n.d_total;
         over<A>(N, [&, dx, N, gain, adds](i64 j, i64 count) {
@@ -230,7 +256,7 @@ template <class E> struct NormBackward {
             for (int i = 0; i < R; ++i) {
                 V<A> d = widen<A>(dy[i] + j, count) * f;
                 keep<A>(d);  // rounded as it was when it was added up: for a row of one d - mean(d) is 0
-                V<A> v = hat[i].r * ((d - a[i]) - hat[i].at(j, count) * c[i]);
+                V<A> v = scale[i] * ((d - a[i]) - centred[i].at(j, count) * c[i]);
                 if (adds) v += widen<A>(more[i] + j, count);
                 narrow<A>(dx + i * N + j, v, count);
             }
@@ -249,11 +275,16 @@ template <class E> struct NormBackward {
     }
 
     void group(i64 g) const {
-        W *d_gain = sums + g * 2 * Np, *d_bias = d_gain + Np;
         const i64 from = g * n.M / groups, end = (g + 1) * n.M / groups;
-        if (!n.d_gain && !n.d_bias) return all_rows<false>(from, end, d_gain, d_bias);
-        memset(d_gain, 0, 2 * Np * sizeof(W));
-        all_rows<true>(from, end, d_gain, d_bias);
+        if (!n.d_gain && !n.d_bias) return all_rows<false>(from, end, nullptr, nullptr);
+        W* few = part + g * 2 * Np;
+        double* all = sums + g * 2 * Np;
+        memset(all, 0, 2 * Np * sizeof(double));
+        for (i64 m = from; m < end; m += PART_ROWS) {
+            memset(few, 0, 2 * Np * sizeof(W));
+            all_rows<true>(m, least(m + PART_ROWS, end), few, few + Np);
+            over<double>(2 * Np, [=](i64 j, i64) { store<double>(all + j, load(all + j) + widen<double>(few + j)); });
+        }
     }
 
     // The sum of all groups' sums, in their order.
@@ -263,7 +294,7 @@ template <class E> struct NormBackward {
             using P = decltype(kind);
             over<double>(n.N, [&](i64 j, i64 count) {
                 V<double> total = {};
-                for (i64 g = 0; g < groups; ++g) total += widen<double>(sums + (2 * g + which) * Np + j);
+                for (i64 g = 0; g < groups; ++g) total += load(sums + (2 * g + which) * Np + j);
                 narrow<double>(static_cast<P*>(to) + j, total, count);
             });
             return 0;
@@ -273,7 +304,7 @@ template <class E> struct NormBackward {
 
 template <class E> static int norm_backward_of(const Norm& n, ParallelFor run) {
     const i64 groups = most(1, least(least(n.M, NORM_GROUPS), n.M * n.N / GROUP_ELEMENTS));
-    NormBackward<E> pass{n, groups, round_up(n.N, PAD), nullptr, nullptr};
+    NormBackward<E> pass{n, groups, round_up(n.N, PAD), nullptr, nullptr, nullptr};
     if (!of_call.arrange(pass)) return 1;
     fetch(pass.gain, n.gain, n.parameter_type, n.N, typename Computed<E>::W(1));
     share(run, groups, [&](i64 from, i64 end) {

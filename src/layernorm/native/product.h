@@ -102,12 +102,6 @@ static void product(const Rows<T>& A, const Panels<T>& B, T* c, i64 outer_c, i64
 
 // --- packing ---
 
-#if defined(__has_builtin)
-#if __has_builtin(__builtin_shufflevector)
-#define LAYERNORM_SHUFFLES
-#endif
-#endif
-
 #if defined(LAYERNORM_SHUFFLES)
 template <class T, int STEP, int... LANE>
 INLINE void exchange(V<T>& a, V<T>& b, const Lanes<LANE...>&) {

@@ -13,6 +13,12 @@
 
 #include "engine.h"
 
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define LAYERNORM_SHUFFLES
+#endif
+#endif
+
 namespace LAYERNORM_ISA {
 
 using i64 = int64_t;
@@ -56,6 +62,16 @@ template <int N> using AllLanes = typename Count<N>::type;
 template <class T> INLINE V<T> load(const T* p) { return *reinterpret_cast<const typename VectorOf<T>::anywhere*>(p); }
 template <class T> INLINE void store(T* p, V<T> v) { *reinterpret_cast<typename VectorOf<T>::anywhere*>(p) = v; }
 template <class T> INLINE V<T> all(T a) { return a - V<T>{}; }  // a - 0 is a, of either sign, and costs nothing
+
+// Past the caches, to a place at a multiple of VECTOR_BYTES.
+template <class T> INLINE void stream(T* p, V<T> v) {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4) _mm512_stream_ps(p, reinterpret_cast<__m512>(v));
+    else _mm512_stream_pd(p, reinterpret_cast<__m512d>(v));
+#else
+    store<T>(p, v);
+#endif
+}
 
 INLINE i64 least(i64 a, i64 b) { return a < b ? a : b; }
 INLINE i64 most(i64 a, i64 b) { return a > b ? a : b; }
