@@ -350,6 +350,49 @@ def run(
     return sequence(lambda x, h: gru_step(x, h, p, f, norm), x, state, **more)
 
 
+def run_between(
+    network: str,
+    x: Array,
+    state: Sequence[Array],
+    p: Parameters,
+    f: Any,
+    norm: str | None,
+    *,
+    lengths: Any,
+    reset: Any,
+    reverse: bool,
+    restart: Sequence[Array],
+    dropout: Array,
+    kept: Sequence[Array],
+) -> tuple[Array, tuple[Array, ...], Array]:
+    """`run` with what happens between steps: output, final state, and the last part of the state after each step.
+
+    A cut row starts from ``restart[part][b]``. ``dropout[b]`` is a factor of the h that W_hh reads: of W_hh's columns.
+    After the k-th step that is taken, the share ``kept[part][k, b]`` is the old state's (zoneout).
+    """
+    T, B = x.shape[:2]
+    output = np.zeros((T, B, state[0].shape[1]))
+    cells = np.zeros((T, B, state[-1].shape[1]))
+    final = [np.array(part) for part in state]
+    for b in range(B):
+        length = T if lengths is None else int(lengths[b])
+        row = [part[b] for part in state]
+        of_row = {**p, "weight_hh": p["weight_hh"] * dropout[b]}
+        times = range(length - 1, -1, -1) if reverse else range(length)
+        for k, t in enumerate(times):
+            cut = t + 1 if reverse else t
+            if cut < length and reset[cut, b]:
+                row = [part[b] for part in restart]
+            _, new = run(network, x[t : t + 1, b : b + 1], [part[None] for part in row], of_row, f, norm)
+            row = [
+                share[k, b] * old + (1 - share[k, b]) * part[0] for share, old, part in zip(kept, row, new, strict=True)
+            ]
+            output[t, b], cells[t, b] = row[0], row[-1]
+        for part, value in zip(final, row, strict=True):
+            part[b] = value
+    return output, tuple(final), cells
+
+
 def stack(
     network: str, x: Array, state: Sequence[Array], layers: Sequence[Sequence[Parameters]], **more: Any
 ) -> tuple[Array, tuple[Array, ...]]:

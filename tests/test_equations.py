@@ -669,7 +669,7 @@ def test_module_batch_first_and_unbatched(network):
     close(apply(module, x.swapaxes(0, 1), state), [expected.swapaxes(0, 1), *final])
     lengths, reset = [2, 5, 0], some_cuts(12, x)
     cut, last = oracle.stack(network, x, state, p, f=PAPER[network], lengths=lengths, reset=reset)
-    got = apply(module, x.swapaxes(0, 1), state, lengths=lengths, reset=torch.tensor(reset))
+    got = apply(module, x.swapaxes(0, 1), state, lengths=lengths, reset=torch.tensor(reset.T))
     close(got, [cut.swapaxes(0, 1), *last])
     for batch_first in (True, False):
         module.batch_first = batch_first

@@ -26,7 +26,8 @@ BELOW = {
     "native": {"engine", "formula"},
     "gpu": {"engine", "formula", "plain", "schedule"},
     "backends": {"engine", "formula"},  # engines are imported by name, when they are used
-    "functional": {"backends", "reference", "engine", "formula"},  # reference: its equations are the second derivative
+    # reference: its equations are the second derivative
+    "functional": {"backends", "reference", "engine", "formula", "plain", "schedule"},
     "geometry": {"functional", "formula"},
     "nn": {"functional", "formula"},
     "interop": {"nn", "formula"},

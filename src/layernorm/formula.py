@@ -277,6 +277,15 @@ class Recurrence:
         return VectorTerms(*sides, _names(cell.gain), cell.outside)
 
     @property
+    def added_biases(self) -> tuple[str, ...]:
+        """The biases that are added to the gates' summed inputs, and stand inside no normalisation."""
+        input, hidden, both, _ = self.places
+        places = [both] if both.gain is not None else [input, hidden]
+        inside = {place.inside for place in (input, hidden) if place.gain is not None or both.gain is not None}
+        added = [name for place in places for name in _names(place.inside, *place.outside)]
+        return tuple(name for name in added if name not in inside)
+
+    @property
     def spans(self) -> tuple[tuple[int, int], ...]:
         """First and last gate, exclusive, of each group of gates that is normalised together."""
         gates = GATES[self.network]

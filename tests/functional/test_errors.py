@@ -52,7 +52,7 @@ ZEROS = torch.zeros(2, 5)
             RuntimeError,
             r"reset of shape \[4, 2\], got \[2, 4\]",
         ),
-        (lambda: gru(X, None, P, reset=torch.zeros(4, 2)), RuntimeError, "reset of bool, got torch.float32"),
+        (lambda: gru(X, None, P, reset=torch.full((4, 2), 2)), RuntimeError, "only 0 and 1, got torch.int64 with 2"),
         (lambda: gru(X.to("meta"), None, P), RuntimeError, "on meta, where input is, got cpu"),
         (lambda: layer_norm(X, (4,)), RuntimeError, r"expected input of shape \[\*, 4\], got \[4, 2, 3\]"),
         (lambda: layer_norm(X, ()), RuntimeError, "normalized_shape"),

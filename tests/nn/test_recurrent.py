@@ -91,13 +91,13 @@ def test_lengths_of_any_integer_type(dtype):
     assert not output[:, 1].any()
 
 
-def test_batch_first_transposes_input_and_output_only():
+def test_batch_first_transposes_input_output_and_reset():
     module = ln.GRU(3, 5, batch_first=True)
-    x, reset = torch.randn(2, 4, 3), torch.rand(4, 2) < 0.5
+    x, reset = torch.randn(2, 4, 3), torch.rand(2, 4) < 0.5
     time_first = ln.GRU(3, 5)
     time_first.load_state_dict(module.state_dict())
     output, final = module(x, lengths=[4, 2], reset=reset)
-    expected, expected_final = time_first(x.transpose(0, 1), lengths=[4, 2], reset=reset)
+    expected, expected_final = time_first(x.transpose(0, 1), lengths=[4, 2], reset=reset.T)
     torch.testing.assert_close(output.transpose(0, 1), expected)
     torch.testing.assert_close(final, expected_final)
 
@@ -224,7 +224,11 @@ def test_constructor_arguments_can_be_read_as_from_torchs(kind):
             ValueError,
             "a PackedSequence has its own lengths",
         ),
-        (lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3), reset=torch.zeros(5, 2)), RuntimeError, "reset of bool"),
+        (
+            lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3), reset=torch.full((5, 2), 0.5)),
+            RuntimeError,
+            "GRU: expected reset to be bool, or to hold only 0 and 1, got torch.float32 with 0.5",
+        ),
         (
             lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3), reset=[[True]]),
             TypeError,

@@ -1,11 +1,15 @@
 """The ops behind the modules: arguments checked, an engine chosen, the gradient bound."""
 
+from ..schedule import Between as Between
+from ..schedule import zoned_out as zoned_out
+from ._by_steps import recurrent_by_steps as recurrent_by_steps
 from ._norms import add_layer_norm as add_layer_norm
 from ._norms import add_rms_norm as add_rms_norm
 from ._norms import layer_norm as layer_norm
 from ._norms import rms_norm as rms_norm
 from ._recurrent import BatchMoments as BatchMoments
 from ._recurrent import Moments as Moments
+from ._recurrent import as_cuts as as_cuts
 from ._recurrent import describe as describe
 from ._recurrent import gru as gru
 from ._recurrent import lstm as lstm

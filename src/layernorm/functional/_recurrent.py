@@ -13,7 +13,8 @@ from ..engine import RecurrentArguments
 from ..formula import GATES, PLAIN, Formula, Recurrence, resolve, unknown
 from ..reference import BatchMoments as BatchMoments
 from ..reference import Moments as Moments
-from ._bind import autocast_type, transforming, wants_gradient
+from ..schedule import NOTHING, Between
+from ._bind import autocast_type, of_all_cases, transforming, wants_gradient
 from ._recurrent_op import RECURRENT, check, check_lengths
 
 NORMS = ("layer", "rms", "batch", "weight", None)
@@ -88,8 +89,10 @@ def recurrent_over_cases(
     reverse: bool = False,
     population: Mapping[str, Moments] | None = None,
     count_padding: bool = False,
-) -> tuple[Tensor, list[Tensor], BatchMoments | None]:
-    """`recurrent` under batch norm, by plain equations: also what the batch tells about the population.
+    between: Between = NOTHING,
+) -> tuple[Tensor, list[Tensor], Tensor, BatchMoments | None]:
+    """`recurrent` under batch norm, by plain equations: also the last part of the state after every step (T, B, size),
+    an LSTM's c, and what the batch tells about the population.
 
     With ``population``, for each gain the mean and variance (T, n) to normalise by, no case depends on another.
     ``count_padding``: whether a row that has ended counts, with the input 0 and its final state.
@@ -108,8 +111,32 @@ def recurrent_over_cases(
             torch._assert_async(counted >= 2, expected)
         elif (cases := input.shape[1] if counted is None else int(counted)) < 2:
             raise ValueError(f"{expected}, got {cases}")
-    (output, *final), batch = reference.recurrent_over_cases(a, population, count_padding)
-    return output, final, batch
+    (output, *final, cells), batch = reference.recurrent_over_cases(a, population, count_padding, between)
+    return output, final, cells, batch
+
+
+def as_cuts(reset: Any, shape: Sequence[int], who: str, order: str = "") -> Tensor:
+    """A ``reset`` mask as bool; ``order`` says more about the shape, in its error.
+
+    Raises:
+        TypeError: it is no tensor.
+        RuntimeError: it has another shape, or holds other numbers than 0 and 1; in a compiled graph when it runs.
+    """
+    if not isinstance(reset, Tensor):
+        raise TypeError(f"{who}: expected reset to be a Tensor, got {type(reset).__name__}")
+    if tuple(reset.shape) != tuple(shape):
+        raise RuntimeError(f"{who}: expected reset of shape {list(shape)}{order}, got {list(reset.shape)}")
+    if reset.dtype == torch.bool:
+        return reset
+    compiling = torch.compiler.is_compiling()
+    mask = reset if compiling else of_all_cases(reset)
+    fits = ((mask == 0) | (mask == 1)).all()
+    expected = f"{who}: expected reset to be bool, or to hold only 0 and 1"
+    if compiling:  # a graph cannot ask for a value, but can refuse one when it runs
+        torch._assert_async(fits, expected)
+    elif not mask.is_meta and not bool(fits):
+        raise RuntimeError(f"{expected}, got {mask.dtype} with {mask[(mask != 0) & (mask != 1)][0].item()}")
+    return reset != 0
 
 
 def cast_by_autocast(
@@ -145,6 +172,8 @@ def _public(
         raise RuntimeError(f"{network.lower()}: expected input of shape [T, B, I], got {list(input.shape)}")
     if state is None:
         state = [input.new_zeros(input.shape[1], size) for size in ((P, H) if network == "LSTM" else (H,))]
+    if reset is not None:
+        reset = as_cuts(reset, input.shape[:2], network.lower())
     return recurrent(input, state, [parameters[name] for name in names], encoded, lengths, reset, reverse)
 
 
@@ -207,7 +236,8 @@ def rnn(
         eps: overrides the formula's.
         nonlinearity: ``"tanh"`` or ``"relu"``.
         lengths: ``(B,)`` integers in 0..T: outputs beyond are 0, the final state is the one at the length.
-        reset: ``(T, B)`` bool: true cuts the sequence between t-1 and t; the step after the cut starts from zeros.
+        reset: ``(T, B)``, bool or 0 and 1: 1 cuts the sequence between t-1 and t; the step after the cut starts from
+            zeros.
         reverse: from the last step to the first; with ``lengths`` from each row's own end.
 
     Returns:

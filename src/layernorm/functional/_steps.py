@@ -51,8 +51,11 @@ class Steps:
         self.shared: tuple[_Collected, Tensor] | None = None
         self.checked: Kinds = []
 
-    def __call__(self, input: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
+    def __call__(self, input: Tensor, state: Sequence[Tensor], dropout: Tensor | None = None) -> list[Tensor]:
         """From (B, I) and the state before the step, h (B, P) and in an LSTM c (B, H), to the state after it.
+
+        ``dropout`` (B, P): a factor of the h that W_hh reads. A GRU also carries h on, without the factor; no engine
+        has that step, so its plain equations take it.
 
         Raises:
             RuntimeError: a shape, type or device does not fit, or the parameters have been changed.
@@ -60,6 +63,13 @@ class Steps:
         layer = self.layer
         layer.check_versions()
         input, state, _ = cast_by_autocast(input, state, [])
+        if dropout is not None:
+            read = state[0] * dropout.to(state[0].dtype)
+            if layer.recurrence.network == "GRU":
+                a = RecurrentArguments(input.unsqueeze(0), state, layer.params, None, None, layer.recurrence, False)
+                check(a)
+                return reference.step_equations(a, read)
+            state = [read, *state[1:]]
         if not plain([input, *state]) or not plain(layer.params) or transforming():
             return recurrent(input.unsqueeze(0), state, layer.params, self.encoded)[1]
         kinds = _kinds(input, *state)

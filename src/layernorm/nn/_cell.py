@@ -28,6 +28,8 @@ class RecurrentCell(Normalised):
         formula: str | Formula,
         eps: float | None,
         gain_init: float | None,
+        zoneout: float | tuple[float, float],
+        forget_bias: float | None = None,
     ) -> None:
         super().__init__()
         if norm == "batch":
@@ -37,17 +39,19 @@ class RecurrentCell(Normalised):
         check_flags(bias=bias)
         check_sizes(input_size, hidden_size, 1, 0.0, 0)
         self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
-        self._describe(norm, formula, eps, gain_init, bias=bias, nonlinearity=nonlinearity)
+        self._describe(norm, formula, eps, gain_init, forget_bias, zoneout, bias=bias, nonlinearity=nonlinearity)
         self._register(self.recurrence.parameter_shapes(input_size, hidden_size), "", device, dtype)
         self.reset_parameters()
         self._normalise_weights()
 
-    def forward(self, input: Tensor, hx: Any = None) -> Any:
+    def forward(self, input: Tensor, hx: Any = None, *, reset: Tensor | None = None, reset_hx: Any = None) -> Any:
         """The next state.
 
         Args:
             input: ``(B, I)`` or ``(I,)``.
             hx: the state ``h`` ``(B, H)``, in an LSTM ``(h, c)``; without ``B`` if unbatched; ``None``: zeros.
+            reset: ``(B,)``, ``()`` if unbatched; bool, or 0 and 1: 1 starts a row's step from the zero state.
+            reset_hx: like ``hx``, also with 1 in place of B: what such a row starts from instead of zeros.
 
         Returns:
             the next state, like ``hx``.
@@ -55,7 +59,7 @@ class RecurrentCell(Normalised):
         Raises:
             RuntimeError, ValueError, TypeError: a shape, type or device does not fit; the message names it.
         """
-        return self._step(input, hx, self._once)
+        return self._step(input, hx, reset, reset_hx, self._once)
 
     def stepper(self) -> CellStepper:
         """This cell with its weights prepared once, to be called step by step (`CellStepper`)."""
@@ -66,7 +70,14 @@ class RecurrentCell(Normalised):
         """One step by itself: (B, I) and the state before it to the state after it."""
         return recurrent(input.unsqueeze(0), state, self._read(self._names), self._encoded)[1]
 
-    def _step(self, input: Tensor, hx: Any, take: Callable[[Tensor, Sequence[Tensor]], list[Tensor]]) -> Any:
+    def _step(
+        self,
+        input: Tensor,
+        hx: Any,
+        reset: Tensor | None,
+        reset_hx: Any,
+        take: Callable[[Tensor, Sequence[Tensor]], list[Tensor]],
+    ) -> Any:
         """`forward`, with the function that takes the step."""
         name, given = type(self).__name__, self._state_from(hx)
         if not isinstance(input, Tensor):
@@ -85,9 +96,14 @@ class RecurrentCell(Normalised):
                 if part.shape != expected:
                     given_size = list(part.shape)
                     raise RuntimeError(f"{name}: Expected hidden {part_name} of size {expected}, got {given_size}")
+        if reset is not None:
+            given = tuple(self._cut(given, reset, self._state_from(reset_hx, "reset_hx"), name))
+        elif reset_hx is not None:
+            raise ValueError(f"{name}: reset_hx is where a row starts again; it needs reset, got None")
         if input.dim() == 2:
-            return self._hx_from(tuple(take(input, given)))
-        final = take(input.unsqueeze(0), tuple([part.unsqueeze(0) for part in given]))
+            return self._hx_from(tuple(self._zoned_out(given, take(input, given))))
+        batch = tuple([part.unsqueeze(0) for part in given])
+        final = self._zoned_out(batch, take(input.unsqueeze(0), batch))
         return self._hx_from(tuple([part.squeeze(0) for part in final]))
 
     def extra_repr(self) -> str:
@@ -116,10 +132,10 @@ class CellStepper:
         self.cell = cell
         self._steps = Steps(params, cell.recurrence, cell._encoded, list(cell.parameters()))
 
-    def __call__(self, input: Tensor, hx: Any = None) -> Any:
+    def __call__(self, input: Tensor, hx: Any = None, *, reset: Tensor | None = None, reset_hx: Any = None) -> Any:
         """The next state: arguments, shapes and errors are the cell's.
 
         Raises:
             RuntimeError: also if the cell's parameters have been changed since the stepper was made.
         """
-        return self.cell._step(input, hx, self._steps)
+        return self.cell._step(input, hx, reset, reset_hx, self._steps)

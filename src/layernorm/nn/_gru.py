@@ -35,6 +35,21 @@ class GRU(Recurrent):
             steps, move towards them by ``momentum`` (by 1 over the number of batches while that is larger, and for
             ``None`` always). In evaluation it normalises by these; steps beyond the last row trained use that. With
             ``lengths``, rows that have ended count (input 0, state standing still) or not.
+        forget_bias: the initial value of the learnable bias of z, the gate that keeps the old state; ``None``: as the
+            other biases. Of the biases that are added to that gate the first has it (``bias_ih``, where that is added
+            after the normalisations or without one; otherwise ``norm_bias`` or ``norm_bias_ih``), the others are 0
+            there, so that their sum is exactly this. It is trained, as Keras's unit forget bias and Haste's
+            ``forget_bias``; a formula's ``forget_bias`` is a constant, added at every step beside it.
+        recurrent_dropout: a dropout of the h that ``W_hh`` reads, in training, with one mask for all time steps of a
+            sequence, as Keras has it (Gal, Ghahramani 2016).
+        zoneout: the probability that a unit keeps its old value in a step (Krueger et al. 2016), as Haste has it. In
+            training it is drawn for each unit, row and step; in evaluation the new state is the expectation,
+            ``zoneout * old + (1 - zoneout) * new``.
+        variational: whether ``dropout``, between layers, has one mask for all time steps (Gal, Ghahramani 2016).
+
+    ``zoneout``, ``recurrent_dropout`` in training, and ``reset_hx`` take the steps one by one, with
+    Python between them: every engine's kernels, at more than the price of the whole sequence in one call
+    (``benchmarks/between_steps.py``; docs/formulas.md has the factors).
 
     Parameters of a layer and direction, suffix ``_l{k}`` or ``_l{k}_reverse``: ``weight_ih (3H, I)``, ``weight_hh
     (3H, H)``, ``bias_ih``, ``bias_hh``, ``gain_ih``, ``gain_hh (3H)``. Gates are in torch's order r, z, n.
@@ -69,11 +84,16 @@ class GRU(Recurrent):
         max_steps: int = 100,
         momentum: float | None = 0.1,
         count_padding: bool = False,
+        forget_bias: float | None = None,
+        recurrent_dropout: float = 0.0,
+        zoneout: float = 0.0,
+        variational: bool = False,
     ) -> None:
         super().__init__(
             input_size, hidden_size, num_layers=num_layers, bias=bias, batch_first=batch_first, dropout=dropout,
             bidirectional=bidirectional, device=device, dtype=dtype, norm=norm, formula=formula, eps=eps,
             gain_init=gain_init, max_steps=max_steps, momentum=momentum, count_padding=count_padding,
+            recurrent_dropout=recurrent_dropout, zoneout=zoneout, variational=variational, forget_bias=forget_bias,
         )  # fmt: skip
 
 
@@ -84,6 +104,7 @@ class GRUCell(RecurrentCell):
     Args:
         input_size, hidden_size, bias, device, dtype: as `torch.nn.GRUCell`.
         norm, formula, eps, gain_init: without ``"batch"`` as in `GRU`.
+        forget_bias, zoneout: as in `GRU`. Recurrent dropout has one mask a sequence, of which a cell knows nothing.
 
     Shapes: input ``(B, I)`` or ``(I,)``; state and result ``(B, H)`` or ``(H,)``.
     """
@@ -102,8 +123,10 @@ class GRUCell(RecurrentCell):
         formula: str | Formula = "paper",
         eps: float | None = None,
         gain_init: float | None = None,
+        forget_bias: float | None = None,
+        zoneout: float = 0.0,
     ) -> None:
         super().__init__(
             input_size, hidden_size, bias=bias, device=device, dtype=dtype, norm=norm, formula=formula, eps=eps,
-            gain_init=gain_init,
+            gain_init=gain_init, zoneout=zoneout, forget_bias=forget_bias,
         )  # fmt: skip

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from ..formula import Formula
 from ._cell import RecurrentCell
@@ -36,6 +40,21 @@ class LSTM(Recurrent):
             steps, move towards them by ``momentum`` (by 1 over the number of batches while that is larger, and for
             ``None`` always). In evaluation it normalises by these; steps beyond the last row trained use that. With
             ``lengths``, rows that have ended count (input 0, state standing still) or not.
+        forget_bias: the initial value of the learnable bias of f, the gate that keeps the old state; ``None``: as the
+            other biases. Of the biases that are added to that gate the first has it (``bias_ih``, where that is added
+            after the normalisations or without one; otherwise ``norm_bias`` or ``norm_bias_ih``), the others are 0
+            there, so that their sum is exactly this. It is trained, as Keras's unit forget bias and Haste's
+            ``forget_bias``; a formula's ``forget_bias`` is a constant, added at every step beside it.
+        recurrent_dropout: a dropout of the h that ``W_hh`` reads, in training, with one mask for all time steps of a
+            sequence, as Keras has it (Gal, Ghahramani 2016).
+        zoneout: the probability that a unit keeps its old value in a step (Krueger et al. 2016): a number for h alone,
+            as Haste has it, or a pair for h and c. In training it is drawn for each unit, row and step; in evaluation
+            the new state is the expectation, ``zoneout * old + (1 - zoneout) * new``.
+        variational: whether ``dropout``, between layers, has one mask for all time steps (Gal, Ghahramani 2016).
+
+    ``zoneout``, ``recurrent_dropout`` in training, ``return_cells`` and ``reset_hx`` take the steps one by one, with
+    Python between them: every engine's kernels, at more than the price of the whole sequence in one call
+    (``benchmarks/between_steps.py``; docs/formulas.md has the factors).
 
     Parameters of a layer and direction, suffix ``_l{k}`` or ``_l{k}_reverse``: ``weight_ih (4H, I)``, ``weight_hh
     (4H, P)``, ``bias_ih``, ``bias_hh``, ``gain_ih``, ``gain_hh (4H)``, ``gain_c``, ``bias_c (H)``, and with projections
@@ -72,12 +91,45 @@ class LSTM(Recurrent):
         max_steps: int = 100,
         momentum: float | None = 0.1,
         count_padding: bool = False,
+        forget_bias: float | None = None,
+        recurrent_dropout: float = 0.0,
+        zoneout: float | tuple[float, float] = 0.0,
+        variational: bool = False,
     ) -> None:
         super().__init__(
             input_size, hidden_size, num_layers=num_layers, bias=bias, batch_first=batch_first, dropout=dropout,
             bidirectional=bidirectional, proj_size=proj_size, device=device, dtype=dtype, norm=norm, formula=formula,
             eps=eps, gain_init=gain_init, max_steps=max_steps, momentum=momentum, count_padding=count_padding,
+            recurrent_dropout=recurrent_dropout, zoneout=zoneout, variational=variational, forget_bias=forget_bias,
         )  # fmt: skip
+
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        hx: Any = None,
+        *,
+        lengths: Tensor | list[int] | None = None,
+        reset: Tensor | None = None,
+        reset_hx: Any = None,
+        return_cells: bool = False,
+    ) -> Any:
+        """Runs the sequence, as `RNN.forward` says.
+
+        Args:
+            return_cells: whether to return the last layer's c after every step, too, ``(T, B, D * H)``, of ``input``'s
+                kind and order as the output is, with its gradients. It is the c that is carried on.
+
+        Returns:
+            output, ``(h, c)``, with ``return_cells`` a third part, the cells.
+        """
+        output, state = self._run(input, hx, lengths, reset, reset_hx, return_cells)
+        if not return_cells:
+            return output, self._hx_from(state)
+        whole = output.data if isinstance(output, PackedSequence) else output
+        D = len(self._directions)
+        parts = whole.split([D * self._output_size, D * self.hidden_size], -1)
+        kinds = [PackedSequence(part, *output[1:]) if isinstance(output, PackedSequence) else part for part in parts]
+        return kinds[0], self._hx_from(state), kinds[1]
 
 
 class LSTMCell(RecurrentCell):
@@ -87,6 +139,7 @@ class LSTMCell(RecurrentCell):
     Args:
         input_size, hidden_size, bias, device, dtype: as `torch.nn.LSTMCell`.
         norm, formula, eps, gain_init: without ``"batch"`` as in `LSTM`.
+        forget_bias, zoneout: as in `LSTM`. Recurrent dropout has one mask a sequence, of which a cell knows nothing.
 
     Shapes: input ``(B, I)`` or ``(I,)``; state and result ``(B, H)`` or ``(H,)``, ``h`` and ``c``.
     """
@@ -105,8 +158,10 @@ class LSTMCell(RecurrentCell):
         formula: str | Formula = "paper",
         eps: float | None = None,
         gain_init: float | None = None,
+        forget_bias: float | None = None,
+        zoneout: float | tuple[float, float] = 0.0,
     ) -> None:
         super().__init__(
             input_size, hidden_size, bias=bias, device=device, dtype=dtype, norm=norm, formula=formula, eps=eps,
-            gain_init=gain_init,
+            gain_init=gain_init, zoneout=zoneout, forget_bias=forget_bias,
         )  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..formula import PLAIN, Formula, Network, Recurrence
-from ..functional import describe
+from ..functional import as_cuts, describe, zoned_out
 
 State = tuple[Tensor, ...]
 Shapes = dict[str, tuple[int, ...]]
@@ -25,7 +25,14 @@ class Normalised(torch.nn.Module):
     network: Network
 
     def _describe(
-        self, norm: str | None, formula: str | Formula, eps: float | None, gain_init: float | None, **more: Any
+        self,
+        norm: str | None,
+        formula: str | Formula,
+        eps: float | None,
+        gain_init: float | None,
+        forget_bias: float | None,
+        zoneout: float | tuple[float, float],
+        **more: Any,
     ) -> None:
         self.recurrence: Recurrence = describe(self.network, norm, formula, eps, **more)
         self._encoded = self.recurrence.encode()
@@ -36,8 +43,21 @@ class Normalised(torch.nn.Module):
             raise ValueError(f"gain_init should be a finite number or None, got {gain_init!r}")
         self.gain_init = _GAIN_INIT.get(norm, 1.0) if gain_init is None else gain_init
         self.eps = self.recurrence.formula.eps
+        self.forget_bias = forget_bias
+        self._check_forget_bias()
+        self.zoneout = zoneout
+        self._zoneouts = _zoneouts(zoneout, self._state_names)
 
-    def _state_from(self, hx: Any) -> State | None:
+    def _check_forget_bias(self) -> None:
+        value = self.forget_bias
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if value is not None and not number:
+            raise ValueError(f"forget_bias should be a finite number or None, got {value!r}")
+        if value is not None and not self.recurrence.added_biases:
+            given = "the formula adds none after its normalisations" if self.recurrence.bias else "bias=False"
+            raise ValueError(f"forget_bias={value!r} needs a bias in the gates, got {given}")
+
+    def _state_from(self, hx: Any, what: str = "hx") -> State | None:
         """The parts of a user's ``hx``: a tensor, in an LSTM a pair."""
         if hx is None:
             return None
@@ -47,7 +67,7 @@ class Normalised(torch.nn.Module):
         if not single and isinstance(hx, (tuple, list)) and [isinstance(part, Tensor) for part in hx] == [True, True]:
             return tuple(hx)
         expected = "a Tensor" if single else "a tuple (h, c)"
-        raise TypeError(f"{type(self).__name__}: expected hx to be {expected}, got {type(hx).__name__}")
+        raise TypeError(f"{type(self).__name__}: expected {what} to be {expected}, got {type(hx).__name__}")
 
     def _hx_from(self, state: State) -> Any:
         """`_state_from` backwards."""
@@ -83,7 +103,7 @@ class Normalised(torch.nn.Module):
     def reset_parameters(self) -> None:
         """Weights as torch draws them, U(-1/sqrt(H), 1/sqrt(H)); gains ``gain_init``, biases 0; without norm and under
         weight norm the biases as torch too. In a new module the draws do not depend on ``norm``: one seed gives the
-        same weights for all."""
+        same weights for all. With ``forget_bias`` the biases of the gate that keeps the old state add up to it."""
         bound = 1 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0
         for name, parameter in self.named_parameters():
             if name.startswith(("weight", "bias_ih", "bias_hh")):
@@ -95,6 +115,11 @@ class Normalised(torch.nn.Module):
         for name in self._computed:
             setattr(self, name, torch.empty_like(getattr(self, name)).uniform_(-bound, bound))
             self._set_gain(name)
+        if self.forget_bias is not None:
+            gate = slice(self.hidden_size, 2 * self.hidden_size)  # of an LSTM's i, f, g, o and a GRU's r, z, n
+            for suffix in self._suffixes:
+                for k, name in enumerate(self.recurrence.added_biases):
+                    self.get_parameter(name + suffix)[gate] = 0.0 if k else self.forget_bias
 
     def _normalise_weights(self) -> None:
         """Under weight norm, once they are drawn."""
@@ -113,25 +138,88 @@ class Normalised(torch.nn.Module):
         if self.gain_init is not None:
             torch.nn.init.constant_(self.get_parameter(f"parametrizations.{name}.original0"), self.gain_init)
 
+    def _kept(self, like: Tensor, rows: Sequence[int]) -> tuple[Tensor | None, ...]:
+        """Zoneout's share of the old state for these rows, a part of the state each: drawn, 0 or 1, in training; its
+        expectation in evaluation; None without zoneout."""
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        found: list[Tensor | None] = []
+        for share, size in zip(self._zoneouts, self._state_sizes, strict=True):
+            shape = (*rows, size if self.training else 1)
+            part = like.new_full(shape, share, dtype=dtype)
+            found.append((part.bernoulli() if self.training else part) if share else None)
+        return tuple(found)
+
+    def _zoned_out(self, before: Sequence[Tensor], after: Sequence[Tensor]) -> list[Tensor]:
+        """The state after one step, with zoneout."""
+        if not any(self._zoneouts):
+            return list(after)
+        kept = self._kept(before[0], before[0].shape[:-1])
+        return [zoned_out(k, old, new).to(new.dtype) for k, old, new in zip(kept, before, after, strict=True)]
+
+    def _cut(self, state: Sequence[Tensor], reset: Any, restart: Sequence[Tensor] | None, who: str) -> list[Tensor]:
+        """A state with zeros, or what ``restart`` has, in the rows where ``reset`` is true."""
+        cut = as_cuts(reset, state[0].shape[:-1], who).unsqueeze(-1)
+        if restart is None:
+            return [torch.where(cut, 0.0, part) for part in state]
+        for part, name, old in zip(restart, self._state_names, state, strict=True):
+            rows = part.shape[:-1]
+            if part.dim() != old.dim() or part.shape[-1] != old.shape[-1] or rows not in (old.shape[:-1], (1,)):
+                raise RuntimeError(
+                    f"{who}: expected {name} of reset_hx of size {list(old.shape)} or 1 in place of the batch, "
+                    f"got {list(part.shape)}"
+                )
+        return [torch.where(cut, new.to(old.dtype), old) for new, old in zip(restart, state, strict=True)]
+
     def _described(self) -> str:
         """The keywords that torch's module does not have, for `extra_repr`."""
         text = f", norm={self.norm!r}"
         if self.recurrence.formula != PLAIN:
             text += f", formula={self.formula!r}, eps={self.eps}"
-        return text + (f", gain_init={self.gain_init}" if self.gain_init != _GAIN_INIT.get(self.norm, 1.0) else "")
+        given = {
+            "gain_init": (self.gain_init, _GAIN_INIT.get(self.norm, 1.0)),
+            "forget_bias": (self.forget_bias, None),
+            "zoneout": (self.zoneout, 0.0),
+        }
+        return text + "".join(f", {name}={value}" for name, (value, default) in given.items() if value != default)
 
     @property
     def _suffixes(self) -> list[str]:
         """What follows a parameter's name, for each layer and direction."""
         return [""]
 
+    @property
+    def _state_sizes(self) -> tuple[int, ...]:
+        """The last dimension of each part of the state: h, and in an LSTM c."""
+        return (self.hidden_size,) * len(self._state_names)
+
     hidden_size: int
+
+
+def drop_mask(share: float, rows: Sequence[int], like: Tensor) -> Tensor:
+    """A dropout mask that several steps share, scaled to the mean 1."""
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    return torch.nn.functional.dropout(like.new_ones(rows, dtype=dtype), share)
+
+
+def _zoneouts(zoneout: Any, names: Sequence[str]) -> tuple[float, ...]:
+    """The probability of each part of the state."""
+    given = zoneout if isinstance(zoneout, tuple | list) else (zoneout, *(0.0,) * (len(names) - 1))
+    numbers = [isinstance(p, int | float) and not isinstance(p, bool) and 0 <= p <= 1 for p in given]
+    if len(given) != len(names) or not all(numbers):
+        pair = " or a pair of them for (h, c)" if len(names) > 1 else ""
+        raise ValueError(f"zoneout should be a number in range [0, 1]{pair}, got {zoneout!r}")
+    return tuple(map(float, given))
 
 
 def check_flags(**flags: bool) -> None:
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise TypeError(f"{name} should be of type bool, got: {type(flag).__name__}")
+
+
+def check_share(name: str, share: float) -> None:
+    if not isinstance(share, (int, float)) or isinstance(share, bool) or not 0 <= share <= 1:
+        raise ValueError(f"{name} should be a number in range [0, 1], got {share!r}")
 
 
 def check_sizes(input_size: int, hidden_size: int, num_layers: int, dropout: float, proj_size: int) -> None:
@@ -141,7 +229,6 @@ def check_sizes(input_size: int, hidden_size: int, num_layers: int, dropout: flo
             raise TypeError(f"{name} should be of type int, got: {type(size).__name__}")
         if size < (0 if name in ("input_size", "proj_size") else 1):
             raise ValueError(f"{name} must be greater than zero, got {size}")
-    if not isinstance(dropout, (int, float)) or isinstance(dropout, bool) or not 0 <= dropout <= 1:
-        raise ValueError(f"dropout should be a number in range [0, 1], got {dropout!r}")
+    check_share("dropout", dropout)
     if not 0 <= proj_size < hidden_size:
         raise ValueError(f"proj_size should be at least 0 and smaller than hidden_size={hidden_size}, got {proj_size}")

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from ..formula import Formula
-from ..functional import Steps, recurrent, recurrent_over_cases
-from ._normalised import Normalised, State, check_flags, check_sizes
+from ..functional import Between, Steps, as_cuts, recurrent, recurrent_by_steps, recurrent_over_cases
+from ._normalised import Normalised, State, check_flags, check_share, check_sizes, drop_mask
 from ._population import Population
 
 LayerStates = list[list[Tensor]]
 """For each layer h ``(B, P)``, in an LSTM also c ``(B, H)``."""
+
+
+class Cuts(NamedTuple):
+    """Where the sequences of a batch are cut, (T, B) bool, and the state ``(L * D, B, size)`` that they go on from
+    there, a part each; None: zeros."""
+
+    reset: Tensor
+    restart: State | None
 
 
 class Recurrent(Normalised):
@@ -41,16 +49,26 @@ class Recurrent(Normalised):
         max_steps: int,
         momentum: float | None,
         count_padding: bool,
+        recurrent_dropout: float,
+        zoneout: float | tuple[float, float],
+        variational: bool,
+        forget_bias: float | None = None,
     ) -> None:
         super().__init__()
         check_flags(bias=bias, batch_first=batch_first, bidirectional=bidirectional, count_padding=count_padding)
+        check_flags(variational=variational)
         check_sizes(input_size, hidden_size, num_layers, dropout, proj_size)
+        check_share("recurrent_dropout", recurrent_dropout)
+        self.recurrent_dropout, self.variational = float(recurrent_dropout), variational
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
         self.bidirectional, self.proj_size = bidirectional, proj_size
         _check_population(max_steps, momentum)
         self.max_steps, self.momentum, self.count_padding = max_steps, momentum, count_padding
-        self._describe(norm, formula, eps, gain_init, bias=bias, projected=proj_size > 0, nonlinearity=nonlinearity)
+        self._describe(
+            norm, formula, eps, gain_init, forget_bias, zoneout,
+            bias=bias, projected=proj_size > 0, nonlinearity=nonlinearity,
+        )  # fmt: skip
         for layer in range(num_layers):
             size = input_size if layer == 0 else len(self._directions) * self._output_size
             shapes = self.recurrence.parameter_shapes(size, hidden_size, proj_size or None)
@@ -112,6 +130,7 @@ class Recurrent(Normalised):
         *,
         lengths: Tensor | list[int] | None = None,
         reset: Tensor | None = None,
+        reset_hx: Any = None,
     ) -> tuple[Any, Any]:
         """Runs the sequence.
 
@@ -121,17 +140,21 @@ class Recurrent(Normalised):
                 ``B`` if unbatched; ``None``: zeros.
             lengths: ``(B,)``, in 0..T, in any order: as packing would do, outputs beyond a length are 0, the final
                 state is the one at the length, and the reverse direction starts there.
-            reset: ``(T, B)`` bool (time first, with any ``batch_first``): true cuts the sequence between t-1 and t, so
-                that step t starts from the zero state (in the reverse direction, step t-1).
+            reset: in the order of the input, ``(T, B)``, ``(B, T)`` with ``batch_first`` (of a `PackedSequence`, too),
+                ``(T,)`` unbatched; bool, or numbers that are 0 or 1. 1 cuts the sequence between t-1 and t, so that
+                step t starts from the zero state (in the reverse direction, step t-1).
+            reset_hx: the state to start from after a cut, instead of zeros: like ``hx``, also with 1 in place of B,
+                such as learned parameters ``(L * D, 1, P)``. Gradients flow into it.
 
         Returns:
             output, of ``input``'s kind, with ``D * P`` features, and the final state, like ``hx``; P is the projected
             size, H without projections.
 
         Raises:
-            RuntimeError, ValueError, TypeError: a shape, type, device or length does not fit; the message names it.
+            RuntimeError, ValueError, TypeError: a shape, type, device or length does not fit, ``reset`` holds another
+                number than 0 and 1, or ``reset_hx`` comes without ``reset``; the message names it.
         """
-        output, state = self._run(input, hx, lengths, reset)
+        output, state = self._run(input, hx, lengths, reset, reset_hx)
         return output, self._hx_from(state)
 
     def stepper(self) -> Stepper:
@@ -149,13 +172,16 @@ class Recurrent(Normalised):
         self._check_hooks()
         return Stepper(self)
 
-    def _run(self, input: Any, hx: Any, lengths: Tensor | list[int] | None, reset: Tensor | None) -> tuple[Any, State]:
-        """Any input that torch's module takes, and the state as a tuple of its parts."""
-        name, state = type(self).__name__, self._state_from(hx)
-        if not (reset is None or isinstance(reset, Tensor)):
-            raise TypeError(f"{name}: expected reset to be a Tensor, got {type(reset).__name__}")
+    def _run(
+        self, input: Any, hx: Any, lengths: Tensor | list[int] | None, reset: Any, reset_hx: Any, cells: bool = False
+    ) -> tuple[Any, State]:
+        """Any input that torch's module takes, and the state as a tuple of its parts; with ``cells`` the output has the
+        D * H numbers of the last layer's c behind its own."""
+        name, state, restart = type(self).__name__, self._state_from(hx), self._state_from(reset_hx, "reset_hx")
+        if restart is not None and reset is None:
+            raise ValueError(f"{name}: reset_hx is where a sequence starts again after a cut; it needs reset, got None")
         if isinstance(input, PackedSequence):
-            return self._run_packed(input, state, lengths, reset)
+            return self._run_packed(input, state, lengths, reset, restart, cells)
         if not isinstance(input, Tensor):
             raise TypeError(f"{name}: expected input to be a Tensor or PackedSequence, got {type(input).__name__}")
         if input.dim() not in (2, 3):
@@ -167,44 +193,64 @@ class Recurrent(Normalised):
         if input.dim() == 2:
             if lengths is not None:
                 raise ValueError(f"{name}: lengths needs a batch, got unbatched input {list(input.shape)}")
-            return self._run_unbatched(input, state, reset)
+            return self._run_unbatched(input, state, reset, restart, cells)
         x = input.transpose(0, 1) if self.batch_first else input
+        cuts = self._cuts(reset, restart, x)
         if lengths is not None and not isinstance(lengths, Tensor):
             lengths = torch.tensor(lengths, device=x.device)
             lengths = lengths if lengths.numel() else lengths.long()
-        output, state = self._run_padded(x, state, lengths, reset)
+        output, state = self._run_padded(x, state, lengths, cuts, cells)
         return output.transpose(0, 1) if self.batch_first else output, state
 
-    def _run_unbatched(self, input: Tensor, hx: State | None, reset: Tensor | None) -> tuple[Tensor, State]:
+    def _cuts(self, reset: Any, restart: State | None, x: Tensor) -> Cuts | None:
+        """What a user's ``reset`` and ``reset_hx`` mean for a padded batch (T, B, I)."""
+        if reset is None:
+            return None
+        T, B = x.shape[:2]
+        name, rows = type(self).__name__, self.num_layers * len(self._directions)
+        shape, order = ((B, T), " (batch first, as the input)") if self.batch_first else ((T, B), "")
+        cut = as_cuts(reset, shape, name, order)
+        for part_name, part, size in zip(self._state_names, restart or (), self._state_sizes, strict=False):
+            if tuple(part.shape) not in ((rows, B, size), (rows, 1, size)):
+                expected = f"{(rows, B, size)} or {(rows, 1, size)}"
+                raise RuntimeError(f"Expected {part_name} of reset_hx of size {expected}, got {list(part.shape)}")
+        expanded = None if restart is None else tuple(part.expand(-1, B, -1) for part in restart)
+        return Cuts(cut.transpose(0, 1) if self.batch_first else cut, expanded)
+
+    def _run_unbatched(
+        self, input: Tensor, hx: State | None, reset: Any, restart: State | None, cells: bool
+    ) -> tuple[Tensor, State]:
         hx = None if hx is None else tuple(part.unsqueeze(1) for part in hx)
-        reset = None if reset is None else reset.unsqueeze(-1)
-        output, state = self._run_padded(input.unsqueeze(1), hx, None, reset)
+        x = input.unsqueeze(1)
+        if reset is not None:
+            reset = as_cuts(reset, input.shape[:1], type(self).__name__).unsqueeze(self.batch_first - 1)
+            restart = None if restart is None else tuple(part.unsqueeze(1) for part in restart)
+        output, state = self._run_padded(x, hx, None, self._cuts(reset, restart, x), cells)
         return output.squeeze(1), tuple(part.squeeze(1) for part in state)
 
     def _run_packed(
-        self, input: PackedSequence, hx: State | None, lengths: Any, reset: Tensor | None
+        self, input: PackedSequence, hx: State | None, lengths: Any, reset: Any, restart: State | None, cells: bool
     ) -> tuple[PackedSequence, State]:
         if lengths is not None:
             raise ValueError(f"{type(self).__name__}: a PackedSequence has its own lengths; lengths must be None")
         data, sizes, order, back = input
         padded, lengths = pad_packed_sequence(PackedSequence(data, sizes))
-        hx = self._initial(padded, hx)
-        if reset is not None and reset.shape != padded.shape[:2]:
-            expected = list(padded.shape[:2])
-            raise RuntimeError(f"{type(self).__name__}: expected reset of shape {expected}, got {list(reset.shape)}")
+        hx, cuts = self._initial(padded, hx), self._cuts(reset, restart, padded)
         if order is not None:
             hx = tuple(s.index_select(1, order) for s in hx)
-            reset = None if reset is None else reset.index_select(1, order)
-        output, state = self._run_padded(padded, hx, lengths.to(data.device), reset)
+            if cuts is not None:
+                restart = cuts.restart and tuple(s.index_select(1, order) for s in cuts.restart)
+                cuts = Cuts(cuts.reset.index_select(1, order), restart)
+        output, state = self._run_padded(padded, hx, lengths.to(data.device), cuts, cells)
         if back is not None:
             state = tuple(s.index_select(1, back) for s in state)
         packed = pack_padded_sequence(output, lengths)
         return PackedSequence(packed.data, sizes, order, back), state
 
     def _run_padded(
-        self, x: Tensor, hx: State | None, lengths: Tensor | None, reset: Tensor | None
+        self, x: Tensor, hx: State | None, lengths: Tensor | None, cuts: Cuts | None, cells: bool
     ) -> tuple[Tensor, State]:
-        """(T, B, I) -> (T, B, D * P), each part of the state (L * D, B, size)."""
+        """(T, B, I) -> (T, B, D * P), with ``cells`` (T, B, D * P + D * H), each part of the state (L * D, B, size)."""
         if x.shape[-1] != self.input_size:
             raise RuntimeError(
                 f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got {x.shape[-1]}"
@@ -212,31 +258,63 @@ class Recurrent(Normalised):
         hx = self._initial(x, hx)
         finals: list[list[Tensor]] = []
         for layer in range(self.num_layers):
-            outputs = []
+            outputs: list[Tensor] = []
+            behind: list[Tensor] = []
+            last = layer == self.num_layers - 1
             for direction in self._directions:
                 state = [s[len(finals)] for s in hx]
-                output, final = self._run_layer(x, state, f"_l{layer}{direction}", lengths, reset, bool(direction))
-                outputs.append(output)
-                finals.append(final)
-            x = torch.cat(outputs, -1) if self.bidirectional else outputs[0]
-            if layer < self.num_layers - 1:
-                x = torch.nn.functional.dropout(x, self.dropout, self.training) if self.dropout else x
+                reset = None if cuts is None else cuts.reset
+                restart = None if cuts is None or cuts.restart is None else [s[len(finals)] for s in cuts.restart]
+                between, suffix = self._between(x, restart), f"_l{layer}{direction}"
+                found = self._run_layer(x, state, suffix, lengths, reset, bool(direction), between, cells and last)
+                outputs.append(found[0])
+                finals.append(found[1])
+                behind += found[2:]
+            x = torch.cat([*outputs, *behind], -1) if len(outputs + behind) > 1 else outputs[0]
+            x = x if last else self._dropped(x)
         return x, tuple(torch.stack(part) for part in zip(*finals, strict=True))
 
+    def _dropped(self, x: Tensor) -> Tensor:
+        """Dropout between two layers: (T, B, n)."""
+        if not self.dropout or not self.training:
+            return x
+        if self.variational:
+            return x * drop_mask(self.dropout, x.shape[1:], x).to(x.dtype)
+        return torch.nn.functional.dropout(x, self.dropout)
+
+    def _between(self, x: Tensor, restart: list[Tensor] | None) -> Between:
+        """What happens to the state of one layer and direction between its steps in this call."""
+        T, B = x.shape[:2]
+        dropout = None
+        if self.recurrent_dropout and self.training:
+            dropout = drop_mask(self.recurrent_dropout, (B, self._output_size), x)
+        return Between(restart, dropout, self._kept(x, (T, B)) if any(self._zoneouts) else ())
+
     def _run_layer(
-        self, x: Tensor, state: list[Tensor], suffix: str, lengths: Tensor | None, reset: Tensor | None, reverse: bool
-    ) -> tuple[Tensor, list[Tensor]]:
-        """One layer in one direction."""
+        self,
+        x: Tensor,
+        state: list[Tensor],
+        suffix: str,
+        lengths: Tensor | None,
+        reset: Tensor | None,
+        reverse: bool,
+        between: Between,
+        cells: bool,
+    ) -> tuple[Any, ...]:
+        """One layer in one direction: output, final state, with ``cells`` also c after every step."""
         params = self._parameters_of(suffix)
         if self.norm != "batch":
-            return recurrent(x, state, params, self._encoded, lengths, reset, reverse)
+            if not between.anything and not cells:
+                return recurrent(x, state, params, self._encoded, lengths, reset, reverse)
+            arguments = (self.recurrence, self._encoded, between, lengths, reset, reverse)
+            return recurrent_by_steps(x, state, params, *arguments)[: 2 + cells]
         known = self._population(suffix)
         population = None if self.training else known.at(len(x))
-        arguments = (lengths, reset, reverse, population, self.count_padding)
-        output, final, batch = recurrent_over_cases(x, state, params, self.recurrence, *arguments)
+        cases = (lengths, reset, reverse, population, self.count_padding, between)
+        *found, batch = recurrent_over_cases(x, state, params, self.recurrence, *cases)
         if batch is not None:
             known.update(batch, self.momentum)
-        return output, final
+        return tuple(found[: 2 + cells])
 
     def _initial(self, x: Tensor, hx: State | None) -> State:
         rows = self.num_layers * len(self._directions)
@@ -262,6 +340,8 @@ class Recurrent(Normalised):
             "max_steps": (self.max_steps, 100),
             "momentum": (self.momentum, 0.1),
             "count_padding": (self.count_padding, False),
+            "recurrent_dropout": (self.recurrent_dropout, 0.0),
+            "variational": (self.variational, False),
         }
         text += "".join(f", {name}={value!r}" for name, (value, default) in given.items() if value != default)
         return text + self._described()
@@ -271,7 +351,8 @@ class Stepper:
     """An `RNN`, `LSTM` or `GRU` one step a call, made by its ``stepper()``.
 
     The weights are prepared once, before the first step, and their gradients are computed once, for all steps together.
-    A loop over the module itself does both at every step.
+    A loop over the module itself does both at every step. What the module draws once for all steps, ``variational`` and
+    ``recurrent_dropout``, the stepper draws at its first step.
 
     Make a new stepper for every forward pass, under the same autocast as its steps. It refuses to go on when the
     parameters have been changed, as far as torch counts changes: fused optimizers' and those of ``.data`` are not seen.
@@ -290,13 +371,23 @@ class Stepper:
             Steps(module._parameters_of(suffix), module.recurrence, module._encoded, module._leaves(suffix))
             for suffix in module._suffixes
         ]
+        self._masks: dict[tuple[str, int], Tensor] = {}
 
-    def __call__(self, input: Tensor, state: LayerStates | None = None) -> tuple[Tensor, LayerStates]:
+    def __call__(
+        self,
+        input: Tensor,
+        state: LayerStates | None = None,
+        *,
+        reset: Tensor | None = None,
+        reset_hx: LayerStates | None = None,
+    ) -> tuple[Tensor, LayerStates]:
         """One step of all layers.
 
         Args:
             input: ``(B, I)``.
             state: what the last call returned, or `state` made; ``None``: zeros.
+            reset: ``(B,)``, bool or 0 and 1: 1 starts a row's step from the zero state.
+            reset_hx: like ``state``, also with 1 in place of B: what such a row starts from instead of zeros.
 
         Returns:
             output ``(B, P)`` of the last layer, and the state after the step.
@@ -314,28 +405,53 @@ class Stepper:
             )
         if state is None:
             state = [[input.new_zeros(len(input), size) for size in module._state_sizes] for _ in self._layers]
-        self._check_state(state)
-        if len(state) != len(self._layers):
-            raise ValueError(f"{name}.stepper: expected state to have {len(self._layers)} layers, got {len(state)}")
+        self._check_state(state, "state")
+        if reset is not None:
+            if reset_hx is not None:
+                self._check_state(reset_hx, "reset_hx")
+            restarts = [None] * len(state) if reset_hx is None else reset_hx
+            cut = zip(state, restarts, strict=True)
+            state = [module._cut(before, reset, restart, f"{name}.stepper") for before, restart in cut]
+        elif reset_hx is not None:
+            raise ValueError(f"{name}.stepper: reset_hx is where a row starts again; it needs reset, got None")
         after: LayerStates = []
-        for layer, before in zip(self._layers, state, strict=True):
-            if after and module.dropout:
-                input = torch.nn.functional.dropout(input, module.dropout, module.training)
-            after.append(layer(input, before))
+        for number, (layer, before) in enumerate(zip(self._layers, state, strict=True)):
+            if number:
+                input = self._dropped(input, number)
+            dropout = self._mask("h", number, module.recurrent_dropout, before[0])
+            after.append(module._zoned_out(before, layer(input, before, dropout)))
             input = after[-1][0]
         return input, after
 
-    def _check_state(self, state: Any) -> None:
-        """That it has layers with the parts of a state, of which `functional.Steps` checks shapes."""
+    def _mask(self, what: str, layer: int, share: float, like: Tensor) -> Tensor | None:
+        """A dropout mask that is the same at every step."""
+        if not share or not self.module.training:
+            return None
+        if (what, layer) not in self._masks:
+            self._masks[what, layer] = drop_mask(share, like.shape, like)
+        return self._masks[what, layer]
+
+    def _dropped(self, x: Tensor, layer: int) -> Tensor:
+        """Dropout below a layer."""
+        if not self.module.variational:
+            return torch.nn.functional.dropout(x, self.module.dropout, self.module.training)
+        mask = self._mask("x", layer, self.module.dropout, x)
+        return x if mask is None else x * mask.to(x.dtype)
+
+    def _check_state(self, state: Any, what: str) -> None:
+        """That it has the layers, with the parts of a state, of which `functional.Steps` checks shapes."""
         parts, known = len(self.module._state_names), (list, tuple)
         layers = state if isinstance(state, known) else [None]
         for layer in layers:
             if not isinstance(layer, known) or len(layer) != parts or not all(isinstance(s, Tensor) for s in layer):
                 given = f"{type(state).__name__} with {type(layer).__name__}"
                 raise TypeError(
-                    f"{type(self.module).__name__}.stepper: expected state to be what the last call returned, or "
+                    f"{type(self.module).__name__}.stepper: expected {what} to be what the last call returned, or "
                     f"step.state(hx): a list with {parts} tensors for each layer; got {given}"
                 )
+        if len(layers) != len(self._layers):
+            name = type(self.module).__name__
+            raise ValueError(f"{name}.stepper: expected {what} to have {len(self._layers)} layers, got {len(layers)}")
 
     def state(self, hx: Any) -> LayerStates:
         """The module's ``hx``, h ``(L, B, P)`` and in an LSTM c ``(L, B, H)``, as this stepper takes it."""

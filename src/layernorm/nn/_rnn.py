@@ -34,6 +34,16 @@ class RNN(Recurrent):
             steps, move towards them by ``momentum`` (by 1 over the number of batches while that is larger, and for
             ``None`` always). In evaluation it normalises by these; steps beyond the last row trained use that. With
             ``lengths``, rows that have ended count (input 0, state standing still) or not.
+        recurrent_dropout: a dropout of the h that ``W_hh`` reads, in training, with one mask for all time steps of a
+            sequence, as Keras has it (Gal, Ghahramani 2016).
+        zoneout: the probability that a unit keeps its old value in a step (Krueger et al. 2016), as Haste has it. In
+            training it is drawn for each unit, row and step; in evaluation the new state is the expectation,
+            ``zoneout * old + (1 - zoneout) * new``.
+        variational: whether ``dropout``, between layers, has one mask for all time steps (Gal, Ghahramani 2016).
+
+    ``zoneout``, ``recurrent_dropout`` in training, and ``reset_hx`` take the steps one by one, with
+    Python between them: every engine's kernels, at more than the price of the whole sequence in one call
+    (``benchmarks/between_steps.py``; docs/formulas.md has the factors).
 
     Parameters of a layer and direction, suffix ``_l{k}`` or ``_l{k}_reverse``: ``weight_ih (H, I)``,
     ``weight_hh (H, H)``, ``bias_ih``, ``bias_hh``, ``gain (H)``.
@@ -69,12 +79,16 @@ class RNN(Recurrent):
         max_steps: int = 100,
         momentum: float | None = 0.1,
         count_padding: bool = False,
+        recurrent_dropout: float = 0.0,
+        zoneout: float = 0.0,
+        variational: bool = False,
     ) -> None:
         super().__init__(
             input_size, hidden_size, num_layers=num_layers, bias=bias, batch_first=batch_first, dropout=dropout,
             bidirectional=bidirectional, nonlinearity=nonlinearity, device=device, dtype=dtype, norm=norm,
             formula=formula, eps=eps, gain_init=gain_init, max_steps=max_steps, momentum=momentum,
             count_padding=count_padding,
+            recurrent_dropout=recurrent_dropout, zoneout=zoneout, variational=variational,
         )  # fmt: skip
         self.nonlinearity = nonlinearity
 
@@ -86,6 +100,7 @@ class RNNCell(RecurrentCell):
     Args:
         input_size, hidden_size, bias, nonlinearity, device, dtype: as `torch.nn.RNNCell`.
         norm, formula, eps, gain_init: without ``"batch"`` as in `RNN`.
+        zoneout: as in `RNN`. Recurrent dropout has one mask a sequence, of which a cell knows nothing.
 
     Shapes: input ``(B, I)`` or ``(I,)``; state and result ``(B, H)`` or ``(H,)``.
     """
@@ -105,9 +120,10 @@ class RNNCell(RecurrentCell):
         formula: str | Formula = "paper",
         eps: float | None = None,
         gain_init: float | None = None,
+        zoneout: float = 0.0,
     ) -> None:
         super().__init__(
             input_size, hidden_size, bias=bias, nonlinearity=nonlinearity, device=device, dtype=dtype, norm=norm,
-            formula=formula, eps=eps, gain_init=gain_init,
+            formula=formula, eps=eps, gain_init=gain_init, zoneout=zoneout,
         )  # fmt: skip
         self.nonlinearity = nonlinearity

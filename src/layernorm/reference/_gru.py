@@ -51,11 +51,11 @@ class GRU:
         r, z = a_rz.chunk(2, -1)
         return torch.sigmoid(r), torch.sigmoid(z + self.forget_bias)
 
-    def step(self, t: int, from_input: Tensor, state: State) -> State:
+    def step(self, t: int, from_input: Tensor, state: State, read: Tensor) -> State:
         """[B, 3H], (h [B, H],) -> (h [B, H],)."""
         h = state[0]
         x_rz, x_n = from_input.split(self.sizes, -1)
-        h_rz, h_n = (h @ self.p["weight_hh"].T).split(self.sizes, -1)
+        h_rz, h_n = (read @ self.p["weight_hh"].T).split(self.sizes, -1)
         r, z = self.activate(self.rz.both(x_rz + self.rz.hidden(h_rz, t), t))
         n = torch.tanh(self.candidate.both(x_n + r * self.candidate.hidden(h_n, t), t))
         return ((1 - z) * n + z * h,)

@@ -53,10 +53,10 @@ class GRUOverAll:
         x_n, h_n = from_input[..., 2 * self.H :], from_hidden[..., 2 * self.H :]
         return r, z, torch.tanh(x_n + r * h_n), h_n
 
-    def step(self, t: int, from_input: Tensor, state: State) -> State:
+    def step(self, t: int, from_input: Tensor, state: State, read: Tensor) -> State:
         """[B, 3H], (h [B, H],) -> (h [B, H],)."""
         h = state[0]
-        from_hidden = self.gates.hidden(h @ self.p["weight_hh"].T, t)
+        from_hidden = self.gates.hidden(read @ self.p["weight_hh"].T, t)
         _, z, n, _ = self.activate(self.gates.both(from_input + from_hidden, t), from_input, from_hidden)
         return ((1 - z) * n + z * h,)
 

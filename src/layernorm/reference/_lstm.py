@@ -49,10 +49,10 @@ class LSTM:
         i, f, g, o = a.chunk(4, -1)
         return torch.sigmoid(i), torch.sigmoid(f + self.forget_bias), torch.tanh(g), torch.sigmoid(o)
 
-    def step(self, t: int, from_input: Tensor, state: State) -> State:
+    def step(self, t: int, from_input: Tensor, state: State, read: Tensor) -> State:
         """[B, 4H], (h [B, P], c [B, H]) -> (h [B, P], c [B, H])."""
-        h, c = state
-        a = self.gates.both(from_input + self.gates.hidden(h @ self.p["weight_hh"].T, t), t)
+        c = state[1]
+        a = self.gates.both(from_input + self.gates.hidden(read @ self.p["weight_hh"].T, t), t)
         i, f, g, o = self.activate(a)
         c = f * c + i * g
         normalised = self.cell(c, t)

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..engine import RecurrentArguments
 from ..formula import Recurrence
 from ..plain import below_autocast, kernel
-from ..schedule import Schedule, schedule, turned
+from ..schedule import NOTHING, Between, Schedule, schedule, sequence_of, turned, walk
 from ._cases import BatchMoments, Cases, Moments
 from ._gru import GRU
 from ._gru_all import GRUOverAll
@@ -46,25 +46,18 @@ def _in_order(a: RecurrentArguments, plan: Schedule) -> Tensor:
     return x if plan.active is None else torch.where(plan.active, x, 0.0)
 
 
-def _run(a: RecurrentArguments, cases: Cases | None = None) -> tuple[Tensor, list[list[Tensor]]]:
-    """The output [T, B, P], and all T + 1 states, the initial one first, in the order of the steps."""
+def _run(
+    a: RecurrentArguments, cases: Cases | None = None, between: Between = NOTHING
+) -> tuple[Tensor, list[State], Schedule]:
+    """The output [T, B, P], and all T + 1 states, the initial one first, in the order of the steps, and that order."""
     T = a.input.shape[0]
     plan = schedule(T, a.lengths, a.reset, a.reverse)
     x = _in_order(a, plan)
     network = network_of(named(a.params, a.recurrence, x.dtype), a.recurrence, cases)
     from_input = network.input_side(x)
-    states: list[State] = [tuple(s.to(x.dtype) for s in a.state)]
-    for t in range(T):
-        before = states[-1]
-        after = network.step(t, from_input[t], _zero_where(plan.cut, t, before))
-        if plan.active is not None:
-            after = tuple(torch.where(plan.active[t], new, old) for new, old in zip(after, before, strict=True))
-        states.append(after)
-    h = [s[0] for s in states[1:]]
-    output = torch.stack(h) if h else states[0][0].new_zeros(0, *states[0][0].shape)
-    if plan.active is not None:
-        output = torch.where(plan.active, output, 0.0)
-    return turned(output, a.lengths, a.reverse).to(a.input.dtype), [list(s) for s in states]
+    initial = tuple(s.to(x.dtype) for s in a.state)
+    states = walk(lambda t, old: network.step(t, from_input[t], old, between.read(old[0])), initial, T, plan, between)
+    return sequence_of(states, 0, plan, a.lengths, a.reverse).to(a.input.dtype), states, plan
 
 
 def _zero_where(cut: Tensor | None, t: int, state: State) -> State:
@@ -74,15 +67,25 @@ def _zero_where(cut: Tensor | None, t: int, state: State) -> State:
 @below_autocast
 def recurrent_equations(a: RecurrentArguments) -> list[Tensor]:
     """[output (T, B, P), *final state], differentiable to any order."""
-    output, states = _run(a)
+    output, states, _ = _run(a)
     return [output, *(s.to(a.input.dtype) for s in states[-1])]
 
 
 @below_autocast
+def step_equations(a: RecurrentArguments, read: Tensor) -> list[Tensor]:
+    """The state after one step, T = 1, whose W_hh reads ``read`` (B, P) instead of h; differentiable to any order."""
+    p = named(a.params, a.recurrence, a.input.dtype)
+    network, wide = network_of(p, a.recurrence), p["weight_ih"].dtype
+    state = tuple(s.to(wide) for s in a.state)
+    return [s.to(a.input.dtype) for s in network.step(0, network.input_side(a.input[0].to(wide)), state, read.to(wide))]
+
+
+@below_autocast
 def recurrent_over_cases(
-    a: RecurrentArguments, population: Mapping[str, Moments] | None, count_padding: bool
+    a: RecurrentArguments, population: Mapping[str, Moments] | None, count_padding: bool, between: Between = NOTHING
 ) -> tuple[list[Tensor], BatchMoments | None]:
-    """`recurrent_equations` under batch norm, and what the batch tells about the population.
+    """`recurrent_equations` under batch norm with the cells after every step, and what the batch tells about the
+    population: [output (T, B, P), *final state, last part of the state (T, B, size)].
 
     ``population``: for each gain the mean and variance (T, n) to normalise by; ``None``: the batch's own.
     ``count_padding``: whether the batch's own are over all rows, where a row that has ended has the input 0 and stands
@@ -93,15 +96,16 @@ def recurrent_over_cases(
     if counted is not None and count_padding:  # beyond the longest row there is no step
         counted = counted.any(1, keepdim=True).expand_as(counted)
     cases = Cases(a.recurrence, counted, (T, B), population)
-    output, states = _run(a, cases)
-    found = [output, *(s.to(a.input.dtype) for s in states[-1])]
+    output, states, plan = _run(a, cases, between)
+    cells = sequence_of(states, -1, plan, a.lengths, a.reverse)
+    found = [output, *(s.to(a.input.dtype) for s in (*states[-1], cells))]
     return found, cases.batch_moments() if population is None else None
 
 
 @kernel
 def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
     """[output (T, B, P), *final state], and with ``save`` the state before each step, for `recurrent_backward`."""
-    output, states = _run(a)
+    output, states, _ = _run(a)
     final = [s.to(a.input.dtype, copy=True) for s in states[-1]]
     if not save:
         return [output, *final]

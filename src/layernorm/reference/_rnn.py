@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from ..formula import Recurrence
+from ..schedule import State as State
 from ._cases import Cases
 from ._sites import Parameters, Saved, block
-
-State = tuple[Tensor, ...]
 
 
 class Network(Protocol):
@@ -22,8 +21,8 @@ class Network(Protocol):
     def input_side(self, x: Tensor) -> Tensor:
         """The part of the summed inputs that does not wait for the state: [T, B, I] -> [T, B, G*H]."""
 
-    def step(self, t: int, from_input: Tensor, state: State) -> State:
-        """The state after step t; ``from_input`` is that step's."""
+    def step(self, t: int, from_input: Tensor, state: State, read: Tensor) -> State:
+        """The state after step t; ``from_input`` is that step's, ``read`` the h that W_hh reads."""
 
     def activations(self, x: Tensor, before: State) -> Any:
         """What the forward computed, every step at once: the states before each step are known by now."""
@@ -57,9 +56,9 @@ class RNN:
     def input_side(self, x: Tensor) -> Tensor:
         return self.gates.input(x @ self.p["weight_ih"].T)
 
-    def step(self, t: int, from_input: Tensor, state: State) -> State:
+    def step(self, t: int, from_input: Tensor, state: State, read: Tensor) -> State:
         """[B, H], (h [B, H],) -> (h [B, H],)."""
-        a = self.gates.both(from_input + self.gates.hidden(state[0] @ self.p["weight_hh"].T, t), t)
+        a = self.gates.both(from_input + self.gates.hidden(read @ self.p["weight_hh"].T, t), t)
         return (torch.relu(a) if self.relu else torch.tanh(a),)
 
     def activations(self, x: Tensor, before: State) -> Activations:

@@ -62,7 +62,8 @@ class Back:
 @kernel
 def _forward(input: Tensor, state: Sequence[Tensor], layer: Prepared) -> list[Tensor]:
     from_input = layer.network.input_side(input.to(layer.wide))
-    return [s.to(input.dtype) for s in layer.network.step(0, from_input, tuple(s.to(layer.wide) for s in state))]
+    wide = tuple(s.to(layer.wide) for s in state)
+    return [s.to(input.dtype) for s in layer.network.step(0, from_input, wide, wide[0])]
 
 
 @kernel

@@ -1,0 +1,54 @@
+"""A whole sequence as steps one by one: for what happens to the state between steps, which no engine's loop has.
+
+Each step runs on the engine that covers it, with the layer's weights prepared once (`Steps`); Python is between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..engine import RecurrentArguments
+from ..formula import Recurrence
+from ..plain import below_autocast
+from ..schedule import Between, schedule, sequence_of, turned, walk
+from ._recurrent import cast_by_autocast
+from ._recurrent_op import check, check_lengths
+from ._steps import Steps
+
+
+def recurrent_by_steps(
+    input: Tensor,
+    state: Sequence[Tensor],
+    params: Sequence[Tensor],
+    recurrence: Recurrence,
+    encoded: str,
+    between: Between,
+    lengths: Tensor | None = None,
+    reset: Tensor | None = None,
+    reverse: bool = False,
+) -> tuple[Tensor, list[Tensor], Tensor]:
+    """`recurrent` with what ``between`` says; also the last part of the state after every step, (T, B, size), which in
+    an LSTM is c, with its gradients. ``encoded``: ``recurrence.encode()``."""
+    input, state, params = cast_by_autocast(input, state, params)
+    a = RecurrentArguments(input, state, params, lengths, reset, recurrence, reverse)
+    check(a)
+    check_lengths(lengths, input.shape[0])
+    output, *final, cells = _taken(a, encoded, between)
+    return output, final, cells
+
+
+@below_autocast
+def _taken(a: RecurrentArguments, encoded: str, between: Between) -> list[Tensor]:
+    """[output, *final state, cells], computed in float32 or wider and rounded at the end."""
+    wide = torch.promote_types(a.input.dtype, torch.float32)
+    T, plan = a.input.shape[0], schedule(a.input.shape[0], a.lengths, a.reset, a.reverse)
+    x = turned(a.input.to(wide), a.lengths, a.reverse)
+    x = x if plan.active is None else torch.where(plan.active, x, 0.0)
+    take = Steps([p.to(wide) for p in a.params], a.recurrence, encoded)
+    initial = tuple(s.to(wide) for s in a.state)
+    states = walk(lambda t, old: tuple(take(x[t], old, between.dropout)), initial, T, plan, between)
+    h, cells = (sequence_of(states, part, plan, a.lengths, a.reverse) for part in (0, -1))
+    return [found.to(a.input.dtype) for found in (h, *states[-1], cells)]
