@@ -452,7 +452,7 @@ def changed(library, **arrays):
         ),
         (lambda f: f(changed("haste"), "haste", cell=True, prefixes=[("a", "b")]), ValueError, "a cell has one prefix"),
         (lambda f: f(changed("haste"), "haste", cell=True, batch_first=True), ValueError, "batch_first=True"),
-        (lambda f: f({}, "haste", prefixes=None), TypeError, "expected prefixes to be a string or a list of strings"),
+        (lambda f: f({}, "haste", prefixes=3), TypeError, "expected prefixes to be a string or a list of strings"),
         (lambda f: f({}, "haste", network=["GRU"]), ValueError, r"has weights of LSTM and GRU, not of \['GRU'\]"),
         (lambda f: f({}, "tf1", eps="1"), TypeError, "from_state: expected eps to be a number, got str"),
         (lambda f: f({}, "tf1", forget_bias=float("nan")), ValueError, "forget_bias must be finite, got nan"),
@@ -496,3 +496,102 @@ def test_what_is_refused(call, error, message):
 def test_what_is_refused_on_the_way_back(module, given, error, message):
     with pytest.raises(error, match=message):
         ln.interop.to_state(module, **given)
+
+
+# --- What is found without being told ---
+
+
+def renamed(library, seeds, names, size=I):
+    """Arrays of several layers under prefixes; those above the first one have ``size`` inputs."""
+    return {
+        name + key: a
+        for k, (seed, name) in enumerate(zip(seeds, names, strict=True))
+        for key, a in drawn(library, seed, I if k == 0 else size).items()
+    }
+
+
+@pytest.mark.parametrize("library", PROGRAMS)
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["rnn/lstm/"],
+        ["lnlstm_"],
+        [f"layers.{k}.cell." for k in range(11)],  # also in the order of numbers, not of letters
+        ["m.3.rnn_1.", "m.3.rnn_2."],
+    ],
+    ids=len,
+)
+def test_it_finds_layers_by_itself(library, names):
+    state = renamed(library, range(len(names)), names, H) | {"embedding.weight": np.zeros((5, 3))}
+    shuffled = {key + ":0": state[key] for key in sorted(state, reverse=True)}
+    expected = ln.interop.from_state(state, library, prefixes=names)
+    for given in (state, shuffled):
+        equal(ln.interop.from_state(given, library).state_dict(), numpy(expected))
+
+
+def numpy(module):
+    return {key: value.numpy() for key, value in module.state_dict().items()}
+
+
+@pytest.mark.parametrize(("first", "second"), [("fw", "bw"), ("forward", "backward")])
+def test_it_finds_directions_by_itself(first, second):
+    pairs = [(f"stack_{k}/{first}/", f"stack_{k}/{second}/") for k in range(2)]
+    parts = [drawn("tf1", k, I if k < 2 else 2 * H) for k in range(4)]
+    flat = [name for pair in pairs for name in pair]
+    state = {name + key: a for name, part in zip(flat, parts, strict=True) for key, a in part.items()}
+    expected = ln.interop.from_state(state, "tf1", prefixes=pairs)
+    found = ln.interop.from_state(state, "tf1")
+    assert found.bidirectional
+    assert found.num_layers == 2
+    equal(found.state_dict(), numpy(expected))
+
+
+@pytest.mark.parametrize(
+    "names", [["encoder.", "decoder."], ["layers.0.", "layers.2."], ["a.0.b.0.", "a.1.b.1."], ["0.x.", "1.y."]], ids=str
+)
+def test_what_may_be_several_networks_is_not_stacked(names):
+    """Of equal sizes, so that it would fit."""
+    state = renamed("haste", range(2), names, I)
+    with pytest.raises(ValueError, match=r"haste: its arrays are under each of .*; say with prefixes="):
+        ln.interop.from_state(state, "haste")
+    for name in names:
+        assert ln.interop.from_state(state, "haste", prefixes=name).hidden_size == H
+
+
+@pytest.mark.parametrize(("alias", "preset"), [("nemo", "torchscript"), ("tfa", "keras")])
+def test_aliases(alias, preset):
+    arrays = drawn(preset)
+    module = ln.interop.from_state(arrays, alias)
+    assert module.formula == preset, "the aliases are of weights, not of formulas"
+    assert ln.interop.shapes(alias, I, H) == ln.interop.shapes(preset, I, H)
+    equal(ln.interop.to_state(module, alias), {k: v.numpy() for k, v in ln.interop.to_state(module).items()})
+    assert ln.interop.from_state(arrays, alias, eps=0.1).recurrence.formula.eps == 0.1
+    with pytest.raises(ValueError, match=f"formula must be one of .* got '{alias}'"):
+        ln.LSTM(I, H, formula=alias)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda f: f(drawn("keras"), "tfaa"), "did you mean 'tfa'"),
+        (lambda f: f(drawn("keras"), "nemmo"), "did you mean 'nemo'"),
+        (
+            lambda f: f(changed("haste", gamma_h=None, gama_h=np.zeros(H)), "haste"),
+            "did you mean 'gama_h' as 'gamma_h'",
+        ),
+        (lambda f: f(renamed("haste", [0], ["a.b."]), "haste", prefixes="a."), r"; they are under \['a.b.'\]"),
+        (lambda f: f(drawn_gru("haste", np.random.default_rng(0)), "haste"), "they are those of a GRU: network='GRU'"),
+        (
+            lambda f: f({k: v for k, v in renamed("haste", [0], ["a."]).items() if k != "a.gamma"} | {"b": 0}, "haste"),
+            r"under 'a.'; missing \['a.gamma'\]$",
+        ),
+        (
+            lambda f: f(drawn("haste") | {"bias:0": np.zeros(4 * H)}, "haste"),
+            "one array of a name, got 'bias' and 'bias:0'",
+        ),
+        (lambda f: f(renamed("haste", range(2), ["0.", "1."], H), "haste", cell=True), "a cell has one prefix"),
+    ],
+)
+def test_errors_suggest(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(ln.interop.from_state)

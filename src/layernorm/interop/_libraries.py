@@ -230,15 +230,25 @@ LIBRARIES = (
 )
 
 
+ALIASES: Mapping[str, str] = {"nemo": "torchscript", "tfa": "keras"}
+"""Libraries that have another's preset."""
+
+
 def library(preset: object, network: str) -> Library:
-    """The row of a preset and network.
+    """The row of a preset, or of an alias of it, and network.
 
     Raises:
         ValueError: there is none.
     """
-    rows = {row.network: row for row in LIBRARIES if row.preset == preset}
+    rows = rows_of(preset)
     if not rows:
-        raise ValueError(unknown("formula", preset, sorted({row.preset for row in LIBRARIES})))
+        raise ValueError(unknown("formula", preset, sorted({row.preset for row in LIBRARIES} | set(ALIASES))))
     if not isinstance(network, str) or network not in rows:
         raise ValueError(f"{preset!r} has weights of {' and '.join(rows)}, not of {network}")
     return rows[network]
+
+
+def rows_of(preset: object) -> dict[str, Library]:
+    """The rows of a preset or alias by network."""
+    name = ALIASES.get(preset, preset) if isinstance(preset, str) else preset
+    return {row.network: row for row in LIBRARIES if row.preset == name}

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..formula import PRESETS, Formula, Network, Recurrence
 from ..nn import GRU, LSTM, GRUCell, LSTMCell
 from ._libraries import ARGUMENTS, Library, library
+from ._prefixes import layers_of, suggestions, without_index
 
 Prefixes = str | Sequence[str | tuple[str, str]]
 Arrays = dict[str, Tensor]
@@ -30,7 +31,7 @@ def from_state(
     state: Mapping[str, Any],
     formula: str,
     *,
-    prefixes: Prefixes = "",
+    prefixes: Prefixes | None = None,
     eps: float | None = None,
     forget_bias: float | None = None,
     update_bias: float | None = None,
@@ -43,10 +44,13 @@ def from_state(
     """An `LSTM`, `GRU` or cell of one that computes what another library's network computes with these weights.
 
     Args:
-        state: NumPy arrays or tensors by the library's names (`shapes`), each after a prefix.
-        formula: the library's preset: ``"kiros"``, ``"haste"``, ``"torchscript"``, ``"keras"``, ``"tf1"``,
-            ``"sonnet"`` or ``"dreamer"``.
+        state: NumPy arrays or tensors by the library's names (`shapes`), each after a prefix, with or without
+            TensorFlow's ``:0`` at its end.
+        formula: the library's preset: ``"kiros"``, ``"haste"``, ``"torchscript"`` or ``"nemo"``, ``"keras"`` or
+            ``"tfa"``, ``"tf1"``, ``"sonnet"`` or ``"dreamer"``.
         prefixes: one for each layer, in a bidirectional network a pair; what stands under none of them is left alone.
+            ``None``: they are found. Several are layers if one number in them counts, and the two directions if they
+            differ in ``fw`` and ``bw`` or ``forward`` and ``backward``.
         eps, forget_bias, update_bias: what the library's network was made with, where it has such an argument and the
             bias is added at run time; ``None``: the library's default. An ``update_bias`` is the negative of a
             `Formula`'s ``forget_bias``.
@@ -63,21 +67,22 @@ def from_state(
             type above.
         ValueError: no such library or network; an array is missing, unknown or of a wrong shape; ``eps``,
             ``forget_bias`` or ``update_bias`` is not an argument of that library; a cell is to have several prefixes
-            or ``batch_first``. The message names it.
+            or ``batch_first``; the arrays are under several prefixes whose order no number tells. The message names it.
 
     Example::
 
         lstm = ln.interop.from_state(haste_lstm.state_dict(), "haste")
-        lstm = ln.interop.from_state(nemo, "torchscript", prefixes=["layers.0.cell.", "layers.1.cell."])
+        lstm = ln.interop.from_state(nemo, "nemo")  # finds "layers.0.cell.", "layers.1.cell."
         gru_cell = ln.interop.from_state(dreamer, "dreamer", network="GRU", cell=True)
     """
     row = library(formula, network)
     if not isinstance(state, Mapping):
         raise TypeError(f"from_state: state must be a mapping from names to arrays, got {type(state).__name__}")
-    layers = _layers(prefixes)
+    state = without_index(state, formula)
+    layers = layers_of(state, row, formula) if prefixes is None else _layers(prefixes)
     if cell and (batch_first or len(layers) > 1 or len(layers[0]) > 1):
         raise ValueError(
-            f"from_state: a cell has one prefix and no batch_first, got prefixes={prefixes!r}, {batch_first=}"
+            f"from_state: a cell has one prefix and no batch_first, got prefixes={prefixes or layers!r}, {batch_first=}"
         )
     described = _described(formula, row, eps=eps, forget_bias=forget_bias, update_bias=update_bias)
     read = [[_read(state, prefix, formula, row) for prefix in pair] for pair in layers]
@@ -95,7 +100,7 @@ def from_state(
             _check_shapes(arrays, row.shapes(size, H), f"{formula}: {prefix}", f"input size {size}, H = {H}")
             parameters = _to_ours(arrays, row, described, (size, H), like)
             ours |= {name + suffix: value for name, value in parameters.items()}
-    named: str | Formula = formula if described == PRESETS[formula][network] else described
+    named: str | Formula = row.preset if described == PRESETS[row.preset][network] else described
     module: Module
     if cell:
         module = CELLS[network](I, H, formula=named, device="meta")
@@ -188,7 +193,7 @@ def _suffixes(number: int, directions: int) -> list[tuple[str, ...]]:
 
 def _described(formula: str, row: Library, **given: float | None) -> Formula:
     """The library's formula with the arguments that its network was made with."""
-    preset = PRESETS[formula][row.network]
+    preset = PRESETS[row.preset][row.network]
     fields: dict[str, Any] = {}
     for name, value in given.items():
         if value is None:
@@ -205,16 +210,14 @@ def _described(formula: str, row: Library, **given: float | None) -> Formula:
 
 def _read(state: Mapping[str, Any], prefix: str, formula: str, row: Library) -> Arrays:
     """The arrays under a prefix by their names, as tensors."""
-    other = [key for key in state if not isinstance(key, str)]
-    if other:
-        raise TypeError(f"{formula}: expected the arrays' names to be strings, got {other[0]!r}")
     given = {key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)}
     missing = [prefix + key for key, entry in row.entries.items() if key not in given and not entry.optional]
     unexpected = [prefix + key for key in given if key not in row.entries]
     wrong = [f"missing {missing}"] * bool(missing) + [f"unexpected {unexpected}"] * bool(unexpected)
     if wrong:
         under = f" under {prefix!r}" if prefix else ""
-        raise ValueError(f"{formula}: expected {list(row.entries)}{under}; {', '.join(wrong)}")
+        near = suggestions(state, missing, unexpected, row)
+        raise ValueError(f"{formula}: expected {list(row.entries)}{under}; {', '.join(wrong)}{near}")
     return {key: _tensor(given[key], f"{formula}: {prefix}{key}") for key in row.entries if key in given}
 
 
@@ -256,7 +259,7 @@ def _check_shapes(arrays: Arrays, expected: Mapping[str, tuple[int, ...]], what:
 
 
 def _check_module(module: Module, formula: str, row: Library) -> None:
-    theirs, ours = PRESETS[formula][row.network], module.recurrence.formula
+    theirs, ours = PRESETS[row.preset][row.network], module.recurrence.formula
     have = {"norm": module.norm, "proj_size": getattr(module, "proj_size", 0)}  # a cell has no projection
     wanted = {"norm": "layer", "proj_size": 0}
     differ: dict[str, Any] = {name: (have[name], value) for name, value in wanted.items() if have[name] != value}
