@@ -259,6 +259,21 @@ def test_zoneout_of_cells_and_steppers(network):
             )
 
 
+@pytest.mark.parametrize("network", NETWORKS)
+def test_drop_connect_is_a_parametrization(network):
+    """docs/formulas.md: dropout of the recurrent weights, as Haste has it; one mask for a call."""
+    module, plain = module_of(network, 1), module_of(network, 1)
+    torch.nn.utils.parametrize.register_parametrization(module, "weight_hh_l0", torch.nn.Dropout(0.3))
+    x = torch.randn(T, B, I, dtype=torch.float64)
+    torch.manual_seed(2)
+    output, _ = module(x)
+    torch.manual_seed(2)
+    with torch.no_grad():
+        plain.weight_hh_l0.copy_(torch.nn.functional.dropout(plain.weight_hh_l0, 0.3))
+    assert torch.equal(output, plain(x)[0])
+    assert not torch.equal(output, module(x)[0])
+
+
 # --- Cells of every step ---
 
 

@@ -1,6 +1,7 @@
 """A whole sequence as steps one by one: for what happens to the state between steps, which no engine's loop has.
 
 Each step runs on the engine that covers it, with the layer's weights prepared once (`Steps`); Python is between them.
+Dropout in a GRU is inside its step, as it also carries the h on that W_hh reads: only the plain equations have it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .. import reference
 from ..engine import RecurrentArguments
 from ..formula import Recurrence
 from ..plain import below_autocast
@@ -36,7 +38,8 @@ def recurrent_by_steps(
     a = RecurrentArguments(input, state, params, lengths, reset, recurrence, reverse)
     check(a)
     check_lengths(lengths, input.shape[0])
-    output, *final, cells = _taken(a, encoded, between)
+    by_equations = between.dropout is not None and recurrence.network == "GRU"
+    output, *final, cells = reference.equations_between(a, between) if by_equations else _taken(a, encoded, between)
     return output, final, cells
 
 

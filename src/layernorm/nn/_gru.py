@@ -47,9 +47,9 @@ class GRU(Recurrent):
             ``zoneout * old + (1 - zoneout) * new``.
         variational: whether ``dropout``, between layers, has one mask for all time steps (Gal, Ghahramani 2016).
 
-    ``zoneout``, ``recurrent_dropout`` in training, and ``reset_hx`` take the steps one by one, with
-    Python between them: every engine's kernels, at more than the price of the whole sequence in one call
-    (``benchmarks/between_steps.py``; docs/formulas.md has the factors).
+    ``zoneout`` and ``reset_hx`` take the steps one by one, with Python between them: about twice the time of one call
+    for the whole sequence. ``recurrent_dropout`` in training is computed by plain equations, in about 6 times that time
+    (``benchmarks/between_steps.py``).
 
     Parameters of a layer and direction, suffix ``_l{k}`` or ``_l{k}_reverse``: ``weight_ih (3H, I)``, ``weight_hh
     (3H, H)``, ``bias_ih``, ``bias_hh``, ``gain_ih``, ``gain_hh (3H)``. Gates are in torch's order r, z, n.

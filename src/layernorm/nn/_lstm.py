@@ -53,8 +53,7 @@ class LSTM(Recurrent):
         variational: whether ``dropout``, between layers, has one mask for all time steps (Gal, Ghahramani 2016).
 
     ``zoneout``, ``recurrent_dropout`` in training, ``return_cells`` and ``reset_hx`` take the steps one by one, with
-    Python between them: every engine's kernels, at more than the price of the whole sequence in one call
-    (``benchmarks/between_steps.py``; docs/formulas.md has the factors).
+    Python between them: about twice the time of one call for the whole sequence (``benchmarks/between_steps.py``).
 
     Parameters of a layer and direction, suffix ``_l{k}`` or ``_l{k}_reverse``: ``weight_ih (4H, I)``, ``weight_hh
     (4H, P)``, ``bias_ih``, ``bias_hh``, ``gain_ih``, ``gain_hh (4H)``, ``gain_c``, ``bias_c (H)``, and with projections

@@ -41,9 +41,9 @@ class RNN(Recurrent):
             ``zoneout * old + (1 - zoneout) * new``.
         variational: whether ``dropout``, between layers, has one mask for all time steps (Gal, Ghahramani 2016).
 
-    ``zoneout``, ``recurrent_dropout`` in training, and ``reset_hx`` take the steps one by one, with
-    Python between them: every engine's kernels, at more than the price of the whole sequence in one call
-    (``benchmarks/between_steps.py``; docs/formulas.md has the factors).
+    ``zoneout``, ``recurrent_dropout`` in training and ``reset_hx`` take the steps one by one, with Python between them:
+    in training about 5 times the time of one call for the whole sequence, in inference about 20 times, less in large
+    networks (``benchmarks/between_steps.py``).
 
     Parameters of a layer and direction, suffix ``_l{k}`` or ``_l{k}_reverse``: ``weight_ih (H, I)``,
     ``weight_hh (H, H)``, ``bias_ih``, ``bias_hh``, ``gain (H)``.

@@ -72,6 +72,18 @@ def recurrent_equations(a: RecurrentArguments) -> list[Tensor]:
 
 
 @below_autocast
+def equations_between(a: RecurrentArguments, between: Between) -> list[Tensor]:
+    """`recurrent_equations` with what happens between steps, and the last part of the state after every step (T, B,
+    size), an LSTM's c."""
+    return _with_cells(a, *_run(a, None, between))
+
+
+def _with_cells(a: RecurrentArguments, output: Tensor, states: list[State], plan: Schedule) -> list[Tensor]:
+    cells = sequence_of(states, -1, plan, a.lengths, a.reverse)
+    return [output, *(s.to(a.input.dtype) for s in (*states[-1], cells))]
+
+
+@below_autocast
 def step_equations(a: RecurrentArguments, read: Tensor) -> list[Tensor]:
     """The state after one step, T = 1, whose W_hh reads ``read`` (B, P) instead of h; differentiable to any order."""
     p = named(a.params, a.recurrence, a.input.dtype)
@@ -84,8 +96,7 @@ def step_equations(a: RecurrentArguments, read: Tensor) -> list[Tensor]:
 def recurrent_over_cases(
     a: RecurrentArguments, population: Mapping[str, Moments] | None, count_padding: bool, between: Between = NOTHING
 ) -> tuple[list[Tensor], BatchMoments | None]:
-    """`recurrent_equations` under batch norm with the cells after every step, and what the batch tells about the
-    population: [output (T, B, P), *final state, last part of the state (T, B, size)].
+    """`equations_between` under batch norm, and what the batch tells about the population.
 
     ``population``: for each gain the mean and variance (T, n) to normalise by; ``None``: the batch's own.
     ``count_padding``: whether the batch's own are over all rows, where a row that has ended has the input 0 and stands
@@ -96,9 +107,7 @@ def recurrent_over_cases(
     if counted is not None and count_padding:  # beyond the longest row there is no step
         counted = counted.any(1, keepdim=True).expand_as(counted)
     cases = Cases(a.recurrence, counted, (T, B), population)
-    output, states, plan = _run(a, cases, between)
-    cells = sequence_of(states, -1, plan, a.lengths, a.reverse)
-    found = [output, *(s.to(a.input.dtype) for s in (*states[-1], cells))]
+    found = _with_cells(a, *_run(a, cases, between))
     return found, cases.batch_moments() if population is None else None
 
 
