@@ -223,7 +223,7 @@ class Recurrent(Normalised):
         hx = None if hx is None else tuple(part.unsqueeze(1) for part in hx)
         x = input.unsqueeze(1)
         if reset is not None:
-            reset = as_cuts(reset, input.shape[:1], type(self).__name__).unsqueeze(self.batch_first - 1)
+            reset = as_cuts(reset, input.shape[:1], type(self).__name__).unsqueeze(0 if self.batch_first else 1)
             restart = None if restart is None else tuple(part.unsqueeze(1) for part in restart)
         output, state = self._run_padded(x, hx, None, self._cuts(reset, restart, x), cells)
         return output.squeeze(1), tuple(part.squeeze(1) for part in state)
