@@ -37,3 +37,8 @@ from ._normalized import normalized_glm as normalized_glm
 from ._spectrum import Eigenpair as Eigenpair
 from ._spectrum import neuron_blocks as neuron_blocks
 from ._spectrum import power_iteration as power_iteration
+from ._stability import Dynamics as Dynamics
+from ._stability import Lyapunov as Lyapunov
+from ._stability import dynamics as dynamics
+from ._stability import gradient_by_lag as gradient_by_lag
+from ._stability import lyapunov as lyapunov

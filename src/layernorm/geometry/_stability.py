@@ -1,0 +1,214 @@
+"""Section 3.1's "more stable hidden-to-hidden dynamics", as numbers: Lyapunov exponents, and gradients against lag."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from . import _checks
+
+Step = Callable[[Tensor, Tensor], Tensor]
+"""``step(input (B, ...), state (B, N)) -> state (B, N)``; no case depends on another."""
+
+
+class Dynamics(NamedTuple):
+    """A recurrent module as `lyapunov` and `gradient_by_lag` take it."""
+
+    step: Step
+    state: Tensor  # (B, N), zeros
+
+
+def dynamics(module: torch.nn.Module, cases: int) -> Dynamics:
+    r"""The step of a recurrent module on its whole state: h, and in an LSTM (h, c), of all layers together.
+
+    .. math:: s_t = F(x_t, s_{t-1}), \qquad s = (h^1, ..., h^L, c^1, ..., c^L)
+
+    With several layers F takes one step of each, the lowest first, so that the exponents are those of the whole stack.
+
+    Args:
+        module: an `RNN`, `LSTM`, `GRU` or a cell of them, of layernorm or of torch, with any ``norm`` but ``"batch"``.
+        cases: B, how many training cases.
+
+    Returns:
+        `Dynamics`, in the type and on the device of the module's parameters. ``module.double()`` gives more digits.
+
+    Raises:
+        TypeError: the module is no such network.
+        ValueError: it is bidirectional, which has no step that goes on from a state; it has batch norm, which makes
+            every case depend on the others; or it would draw dropout.
+
+    Source: this library.
+    """
+    if not isinstance(module, torch.nn.Module) or not hasattr(module, "hidden_size"):
+        raise TypeError(
+            f"expected module to be an RNN, LSTM, GRU or a cell of them, got {type(module).__name__}; of another "
+            "network give lyapunov its step"
+        )
+    _checks.whole("cases", cases, 1)
+    network: Any = module
+    if getattr(network, "bidirectional", False):
+        raise ValueError("a bidirectional network has no step from state to state; give one of its directions")
+    if getattr(network, "norm", None) == "batch":
+        raise ValueError("under batch norm a case's step depends on the other cases: there are no exponents of a case")
+    if network.training and getattr(network, "dropout", 0):
+        raise ValueError("dropout makes every step another one; call module.eval() first")
+
+    def advanced(x: Tensor, hx: Any) -> Any:
+        if not hasattr(network, "num_layers"):  # a cell
+            return network(x, hx)
+        return network(x.unsqueeze(1 if network.batch_first else 0), hx)[1]
+
+    weight = next(network.parameters())
+    with torch.no_grad():
+        like = advanced(weight.new_zeros(cases, network.input_size), None)
+    pair = not isinstance(like, Tensor)
+    parts = [part.movedim(-2, 0) for part in (like if pair else [like])]  # (B, L, n), of a cell (B, n)
+    sizes = [part[0].numel() for part in parts]
+
+    def step(x: Tensor, state: Tensor) -> Tensor:
+        split = zip(state.split(sizes, 1), parts, strict=True)
+        hx = tuple(s.reshape(part.shape).movedim(0, -2) for s, part in split)
+        after = advanced(x, hx if pair else hx[0])
+        return torch.cat([part.movedim(-2, 0).flatten(1) for part in (after if pair else [after])], 1)
+
+    return Dynamics(step, weight.new_zeros(cases, sum(sizes)))
+
+
+class Lyapunov(NamedTuple):
+    """Exponents in nats a step, the largest first: a small change grows as exp(exponent * steps)."""
+
+    exponents: Tensor  # (k,), the mean over the cases
+    cases: Tensor  # (B, k), of each case
+
+
+def lyapunov(
+    step: Step,
+    state: Tensor,
+    inputs: Tensor,
+    *,
+    k: int = 1,
+    warmup: int = 0,
+    tangents: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> Lyapunov:
+    r"""The k largest Lyapunov exponents a step of a recurrent network that is driven by given inputs.
+
+    .. math:: J_t Q_{t-1} = Q_t R_t, \qquad J_t = \frac{\partial s_t}{\partial s_{t-1}}, \qquad
+              \lambda_i = \frac{1}{T - warmup} \sum_{t > warmup} \log |R_t|_{ii}
+
+    k tangent vectors are carried along the trajectory in forward mode and made orthonormal after every step; no
+    Jacobian is formed. Above 0 a small change of the state grows, below 0 it is forgotten. The inputs do not depend
+    on the state.
+
+    Args:
+        step: one step of all cases, such as `dynamics` makes; ``step(input, state) -> state`` under `torch.func`.
+        state: ``(B, N)``, where the cases start; its type is what everything is computed in.
+        inputs: ``(T, B, ...)``, what drives each step.
+        k: how many exponents, 1 to N.
+        warmup: of the T steps, so many at the beginning only turn the tangents; they are not counted.
+        tangents: ``(B, N, k)``, where the tangents start; None: drawn.
+        generator: to draw them.
+
+    Returns:
+        `Lyapunov`. An exponent is -infinity where the state forgets a direction wholly, as a dead ReLU does.
+
+    Raises:
+        ValueError: a shape does not fit, k or warmup is out of range, or the state does not stay finite.
+        TypeError: a state is not a floating-point tensor.
+
+    Source: Benettin et al. 1980; Engelken, Wolf, Abbott 2023, "Lyapunov spectra of chaotic recurrent neural networks".
+    """
+    B, N = _checks.shaped("state", state, "B", "N").shape
+    T = _steps(inputs, B)
+    _checks.whole("k", k, 1, N)
+    _checks.whole("warmup", warmup, 0, T - 1)
+    if tangents is None:
+        tangents = torch.randn(B, N, k, generator=generator, dtype=torch.float64).to(state)
+    _checks.shaped("tangents", tangents, B, N, k)
+    total = state.new_zeros(B, k)
+    Q = torch.linalg.qr(tangents.to(state)).Q
+    with torch.no_grad():
+        for t, x in enumerate(inputs):
+
+            def moved(s: Tensor, x: Tensor = x) -> Tensor:
+                return step(x, s)
+
+            def along(v: Tensor, s: Tensor = state, F: Callable[[Tensor], Tensor] = moved) -> Any:
+                return torch.func.jvp(F, (s,), (v,))
+
+            # the state is the same for every tangent, which vmap's own annotation does not know
+            state, JQ = torch.func.vmap(along, in_dims=2, out_dims=cast(Any, (None, 2)))(Q)
+            Q, R = torch.linalg.qr(_stays_finite(JQ, t))
+            if t >= warmup:
+                total += R.diagonal(dim1=-2, dim2=-1).abs().log()
+    cases = total / (T - warmup)
+    return Lyapunov(cases.mean(0), cases)
+
+
+def gradient_by_lag(
+    step: Step,
+    state: Tensor,
+    inputs: Tensor,
+    *,
+    cotangents: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    r"""How large a gradient is after it has gone back so many steps.
+
+    .. math:: \log \|v_{T-lag}\|, \qquad v_{t-1} = J_t^T v_t, \qquad v_T = \frac{\partial loss}{\partial s_T}
+
+    The logarithm, as over a hundred steps the norm itself may leave the range of floating-point numbers.
+
+    Args:
+        step, state, inputs: as in `lyapunov`.
+        cotangents: ``(B, N)``, v_T, such as the gradient of a loss by the last state; None: directions drawn at random,
+            of norm 1, so that the result is that of the Jacobian product ``d s_T / d s_{T-lag}`` itself.
+        generator: to draw them.
+
+    Returns:
+        natural logarithms ``(T + 1, B)``, the lag 0 first.
+
+    Raises:
+        ValueError, TypeError: as in `lyapunov`.
+
+    Source: Ba, Kiros, Hinton 2016, section 3.1; Pascanu, Mikolov, Bengio 2013.
+    """
+    B, N = _checks.shaped("state", state, "B", "N").shape
+    _steps(inputs, B)
+    if cotangents is None:
+        cotangents = torch.randn(B, N, generator=generator, dtype=torch.float64)
+        cotangents = cotangents / cotangents.norm(dim=1, keepdim=True)
+    v = _checks.shaped("cotangents", cotangents, B, N).to(state)
+    states = [state.detach()]
+    with torch.no_grad():
+        for t, x in enumerate(inputs):
+            states.append(_stays_finite(step(x, states[-1]), t))
+    size = v.norm(dim=1)
+    logs = [size.log()]
+    v = v / size[:, None]
+    for x, before in zip(reversed(inputs), reversed(states[:-1]), strict=True):
+        with torch.enable_grad():
+            leaf = before.requires_grad_()
+            (v,) = torch.autograd.grad(step(x, leaf), leaf, v)
+        size = v.norm(dim=1)
+        logs.append(logs[-1] + size.log())
+        v = torch.where(size[:, None] > 0, v / size[:, None], v)  # what has vanished stays 0
+    return torch.stack(logs)
+
+
+def _steps(inputs: Tensor, B: int) -> int:
+    """T of inputs (T, B, ...)."""
+    if not isinstance(inputs, Tensor):
+        raise TypeError(f"expected inputs to be a Tensor, got {type(inputs).__name__}")
+    if inputs.dim() < 2 or inputs.shape[1] != B or not len(inputs):
+        raise ValueError(f"expected inputs of shape (T, {B}, ...), T at least 1, got {tuple(inputs.shape)}")
+    return len(inputs)
+
+
+def _stays_finite(what: Tensor, t: int) -> Tensor:
+    if not what.isfinite().all():
+        raise ValueError(f"expected the state to stay finite, got NaN or infinity at step {t}")
+    return what
