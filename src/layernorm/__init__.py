@@ -20,6 +20,7 @@ from .nn import LayerNorm as LayerNorm
 from .nn import LSTMCell as LSTMCell
 from .nn import RMSNorm as RMSNorm
 from .nn import RNNCell as RNNCell
+from .nn import audit as audit
 from .nn import convert as convert
 
 if TYPE_CHECKING:

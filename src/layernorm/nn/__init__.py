@@ -1,5 +1,8 @@
 """Modules: torch's recurrent networks and normalisations, layer-normalised."""
 
+from ._audit import Audit as Audit
+from ._audit import Finding as Finding
+from ._audit import audit as audit
 from ._convert import convert as convert
 from ._gru import GRU as GRU
 from ._gru import GRUCell as GRUCell

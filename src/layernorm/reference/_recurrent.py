@@ -40,10 +40,11 @@ def named(params: Sequence[Tensor], recurrence: Recurrence, dtype: torch.dtype) 
     return {name: p.to(wide) for name, p in zip(recurrence.parameter_names, params, strict=True)}
 
 
-def _in_order(a: RecurrentArguments, plan: Schedule) -> Tensor:
-    """The input in the order of the steps, without what padding holds, in float32 or wider."""
+def in_order(a: RecurrentArguments) -> tuple[Tensor, Schedule]:
+    """The input in the order of the steps, without what padding holds, in float32 or wider; and that order."""
+    plan = schedule(a.input.shape[0], a.lengths, a.reset, a.reverse)
     x = turned(a.input.to(torch.promote_types(a.input.dtype, torch.float32)), a.lengths, a.reverse)
-    return x if plan.active is None else torch.where(plan.active, x, 0.0)
+    return (x if plan.active is None else torch.where(plan.active, x, 0.0)), plan
 
 
 def _run(
@@ -51,8 +52,7 @@ def _run(
 ) -> tuple[Tensor, list[State], Schedule]:
     """The output [T, B, P], and all T + 1 states, the initial one first, in the order of the steps, and that order."""
     T = a.input.shape[0]
-    plan = schedule(T, a.lengths, a.reset, a.reverse)
-    x = _in_order(a, plan)
+    x, plan = in_order(a)
     network = network_of(named(a.params, a.recurrence, x.dtype), a.recurrence, cases)
     from_input = network.input_side(x)
     initial = tuple(s.to(x.dtype) for s in a.state)
@@ -140,8 +140,7 @@ def recurrent_backward(
     grad_output = saved[0].new_zeros(saved[0].shape) if grad_output is None else grad_output
     final = [torch.zeros_like(s) if g is None else g for s, g in zip(a.state, grad_state, strict=True)]
     T = a.input.shape[0]
-    plan = schedule(T, a.lengths, a.reset, a.reverse)
-    x = _in_order(a, plan)
+    x, plan = in_order(a)
     p = named(a.params, a.recurrence, x.dtype)
     network = network_of(p, a.recurrence)
     before = tuple(saved if plan.cut is None else (torch.where(plan.cut, 0.0, s) for s in saved))

@@ -1,0 +1,347 @@
+"""`audit`: what of a network starts badly, on a batch, in words."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import textwrap
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from ..functional import PLACES, inspect
+from ._normalised import Normalised
+from ._watched import Taken, watched
+
+HALF = 0.5
+"""Of the vectors at one time step, the part that must be near sqrt(eps): fewer are cases, not the network's start."""
+
+DOMINANT = 10.0
+"""Between the deviations of two terms that share a norm: the smaller then has less than 1 % of the variance, and all
+that it tells changes the norm's output by less than a tenth."""
+
+SHARE = 0.9
+"""Of one input's or unit's part in the sum of squares under a norm: all the others together then leave it with a
+deviation of a third (sqrt(0.1)) of what the norm gives out. Up to ten units none can have more."""
+
+APART = 1000.0
+"""Between gradients of parameters of one kind, root mean square an element: a step size that suits the one is 1000
+times off for the other. Networks as torch draws them were seen up to 82 on the digits (batch norm, two layers)."""
+
+_ROUNDING = 1e-5
+"""A bias's gradient beside the largest of its module: less is what rounding leaves where a norm takes the bias away."""
+
+
+class Finding(NamedTuple):
+    """Something that starts badly."""
+
+    module: str  # its name in the audited module, "" for that itself
+    what: str  # what was found, in words
+    measured: float
+    threshold: float
+    fix: str  # what can be done about it
+
+    def __str__(self) -> str:
+        return f"{self.module or 'the module'}: {self.what}. {self.fix}"
+
+
+class Audit(list[Finding]):
+    """The findings of an audit; as text their words, empty where there are none."""
+
+    def __str__(self) -> str:
+        return "\n".join(textwrap.fill(str(finding), 80, subsequent_indent="  ") for finding in self)
+
+    __repr__ = __str__
+
+
+def audit(module: torch.nn.Module, *batch: Any, loss: Callable[[Any], Tensor] | None = None) -> Audit:
+    r"""What of a network starts badly: runs one batch forward and backward and says it in words, with the fix.
+
+    Three faults are looked for:
+
+    - **A vector without spread under a norm**: its deviation is at most :math:`\sqrt{\epsilon}` in half of the cases or
+      more, at some time step. The norm then divides by eps rather than by the deviation, so that its output is not
+      normalised, and its gradient is multiplied by up to :math:`1/\sqrt{\epsilon}`, 316 for 1e-5. Looked for under
+      layer, RMS, batch, group and instance norm, of torch and of layernorm, and in every place of a recurrent
+      formula; vectors that are 0 because the state before the first step or an input is 0 do not count, as no weight's
+      gradient passes them.
+    - **One term drowns the others under a norm that they share**: in a formula that normalises
+      :math:`W_{ih} x + W_{hh} h` as one, a deviation 10 times the other's, which leaves the smaller one less than 1 %
+      of the variance; or one input or unit with 0.9 of the sum of squares, which leaves all others together a third of
+      the deviation.
+    - **Gradients orders apart**: between parameters of one kind (weights, biases or gains of one class of modules),
+      more than 1000 times, root mean square an element, which no one learning rate suits.
+
+    The module runs in the mode that it is in, training or evaluation. Its parameters, gradients, buffers, hooks, mode
+    and torch's random state are as before when it returns.
+
+    Args:
+        module: any network; its parts are looked at as far as they are norms or layernorm's recurrent modules, also
+            such as are run by ``stepper()``.
+        batch: what it is called with, ``module(*batch)``.
+        loss: ``loss(output) -> ()``; None: the output's numbers, times directions drawn once, added up. A plain sum
+            would be blind, as the sum of a normalised vector does not change.
+
+    Returns:
+        `Audit`, a list of `Finding` that prints as its words, and as nothing where there is nothing.
+
+    Raises:
+        TypeError: ``module`` is no module.
+
+    Example::
+
+        print(ln.audit(ln.LSTM(28, 128), torch.randn(50, 32, 28)))
+
+    Source: this library; what it looks for was found in experiments 6.4 and 6.5.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"audit: module must be a torch.nn.Module, got {type(module).__name__}")
+    spreads: Spreads = {}
+    layers: dict[str, list[Taken]] = defaultdict(list)
+    with _unchanged(module), torch.enable_grad():
+        with _norms_watched(module, spreads), watched(module, lambda taken: layers[taken.name].append(taken)):
+            output = module(*batch)
+        total = _sum(output) if loss is None else loss(output)
+        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        grads: tuple[Tensor | None, ...] = ()
+        if named and total.requires_grad:
+            grads = torch.autograd.grad(total, [p for _, p in named], allow_unused=True)
+    found = Audit()
+    for taken in layers.values():
+        found += _of_layer(taken, spreads)
+    found[:0] = [finding for spread in spreads.values() for finding in spread.findings()]
+    pairs = zip(named, grads, strict=False)  # no gradients at all where nothing asks for one
+    found += _of_gradients(module, [(name, g.detach()) for (name, _), g in pairs if g is not None])
+    return found
+
+
+def _sum(output: Any) -> Tensor:
+    """Every number of the output times one drawn from N(0, 1), the same in every call, added up."""
+    g, total = torch.Generator().manual_seed(0), torch.zeros(())
+    for leaf in tree_leaves(output):
+        if isinstance(leaf, Tensor) and leaf.requires_grad:
+            total = total.to(leaf.device) + (leaf * torch.randn(leaf.shape, generator=g).to(leaf)).sum()
+    return total
+
+
+@contextlib.contextmanager
+def _unchanged(module: torch.nn.Module) -> Iterator[None]:
+    """Puts back what a forward pass changes: buffers, mode and torch's random state."""
+    parts = list(module.modules())
+    buffers = [(part, name, b, b.clone()) for part in parts for name, b in part._buffers.items() if b is not None]
+    modes = [(part, part.training) for part in parts]
+    devices = {p.device.index for p in module.parameters() if p.is_cuda}
+    with torch.random.fork_rng(devices=list(devices)):
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for part, name, buffer, before in buffers:
+                    part._buffers[name] = buffer.copy_(before)
+            for part, training in modes:
+                part.training = training
+
+
+class _Spread:
+    """The deviations under one norm, of all its calls one after another: step by step (R,)."""
+
+    def __init__(self, module: str, place: str, limit: float) -> None:
+        self.module, self.place, self.limit = module, place, limit
+        self.steps: list[Tensor] = []  # deviations of the vectors that count
+        self.shares: list[Tensor] = []
+
+    def findings(self) -> Iterator[Finding]:
+        flat = [step for step, d in enumerate(self.steps) if len(d) and float((d <= self.limit).float().mean()) >= HALF]
+        if flat:
+            deviation = float(self.steps[flat[0]].median())
+            where = "" if len(self.steps) == 1 else f" at {len(flat)} of {len(self.steps)} steps, the first {flat[0]},"
+            yield Finding(
+                self.module,
+                f"the deviation of {self.place}{where} is {deviation:.1e}, at most sqrt(eps) = {self.limit:.1e}: the "
+                f"norm's output is not normalised, and its gradient is multiplied by up to {_factor(self.limit)}",
+                deviation, self.limit,
+                "Give what is normalised a spread: larger weights or inputs before it, and where it is 0, biases other "
+                "than 0 (U(-0.05, 0.05), say); or a smaller eps.",
+            )  # fmt: skip
+        if self.shares:
+            share = torch.stack(self.shares).mean(0)
+            most = int(share.argmax())
+            if float(share[most]) > SHARE:
+                yield Finding(
+                    self.module,
+                    f"unit {most} of {self.place} has {float(share[most]):.1%} of the sum of squares under the norm, "
+                    f"and drowns the other {len(share) - 1}",
+                    float(share[most]), SHARE,
+                    "Bring it to the others' scale before the norm, or keep it out of it.",
+                )  # fmt: skip
+
+
+Spreads = dict[tuple[str, str, int], _Spread]
+"""By module and place; a GRU's r and z are apart from n, which the number of units tells."""
+
+
+def _factor(limit: float) -> str:
+    return f"{1 / limit:.3g}" if limit else "infinity"
+
+
+@contextlib.contextmanager
+def _norms_watched(module: torch.nn.Module, spreads: Spreads) -> Iterator[None]:
+    """Notes the deviations that torch's norms, and layernorm's, divide by."""
+    handles = []
+    for name, part in module.named_modules():
+        for kind, rows_of in _ROWS.items():
+            if isinstance(part, kind):
+                handles.append(part.register_forward_pre_hook(_noted(name, rows_of, spreads), with_kwargs=True))
+                break
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class _Rows(NamedTuple):
+    """What a feed-forward norm is given: rows, each divided by its own deviation."""
+
+    z: Tensor  # (R, n), centred unless it is an RMS norm's
+    share: bool  # whether the columns are units
+
+
+def _noted(name: str, rows_of: Callable[[Any, Tensor], _Rows], spreads: Spreads) -> Any:
+    @torch.no_grad()
+    def hook(part: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
+        total = sum(given[1:], given[0])  # with a residual, their sum
+        total = total.detach().to(torch.promote_types(total.dtype, torch.float32))
+        if not total.numel():
+            return
+        z, is_share = rows_of(part, total)
+        eps = torch.finfo(total.dtype).eps if part.eps is None else part.eps
+        spread = spreads.setdefault((name, "", 0), _Spread(name, "its input", math.sqrt(eps)))
+        spread.steps.append(z.square().mean(1).sqrt())
+        if is_share:
+            squares = z.square().sum(0)
+            spread.shares.append(squares / squares.sum().clamp_min(1e-30))
+
+    return hook
+
+
+def _centred(z: Tensor) -> Tensor:
+    return z - z.mean(1, keepdim=True)
+
+
+def _population(part: Any, z: Tensor) -> _Rows:
+    """Batch norm: a row for each channel; in evaluation its deviation is the population's."""
+    if part.training or part.running_var is None:
+        return _Rows(_centred(z.transpose(0, 1).flatten(1)), False)
+    return _Rows(part.running_var.to(z).sqrt()[:, None], False)
+
+
+_ROWS: dict[type[torch.nn.Module], Callable[[Any, Tensor], _Rows]] = {
+    torch.nn.LayerNorm: lambda part, z: _Rows(_centred(z.flatten(-len(part.normalized_shape)).flatten(0, -2)), True),
+    torch.nn.RMSNorm: lambda part, z: _Rows(z.flatten(-len(part.normalized_shape)).flatten(0, -2), True),
+    torch.nn.GroupNorm: lambda part, z: _Rows(_centred(z.reshape(len(z) * part.num_groups, -1)), False),
+    torch.nn.modules.instancenorm._InstanceNorm: lambda part, z: _Rows(_centred(z.flatten(2).flatten(0, 1)), False),
+    torch.nn.modules.batchnorm._BatchNorm: _population,
+}
+"""How each norm lies over its input (..., n)."""
+
+
+def _of_layer(calls: list[Taken], spreads: Spreads) -> list[Finding]:
+    """One layer of a recurrent module, in all its calls: notes its vectors, and says which terms drown others."""
+    first = calls[0]
+    module, name = first.module, first.name
+    formula = module.recurrence.formula
+    if not module.recurrence.gain_names:
+        return []
+    seen = [inspect(t.input, t.state, t.params, module.recurrence, t.lengths, t.reset, t.reverse) for t in calls]
+    limit = math.sqrt(formula.eps) if formula.eps_on == "variance" else formula.eps
+    for one in seen:
+        for v in one.vectors:
+            spread = spreads.setdefault((name, v.place, len(v.share)), _Spread(name, PLACES[v.place], limit))
+            spread.steps += [d[counted] for d, counted in zip(v.deviation, v.counted, strict=True)]
+            if v.share.numel():
+                spread.shares.append(v.share)
+    found = []
+    if formula.gates == "sum":
+        found += _of_sum(name, module, [(s.from_input, s.from_hidden) for s in seen if s.from_hidden is not None])
+    if formula.gates is not None:
+        parts = torch.stack([one.inputs for one in seen]).sum(0)
+        share, most = (parts / parts.sum().clamp_min(1e-30)).max(0)
+        if len(parts) > 1 and float(share) > SHARE:
+            found.append(Finding(
+                name,
+                f"input {int(most)} has {float(share):.1%} of the square of W_ih x, which is normalised, and drowns "
+                f"the other {len(parts) - 1}",
+                float(share), SHARE,
+                "Bring the inputs to one scale, or feed it in by weights of its own.",
+            ))  # fmt: skip
+    return found
+
+
+def _of_sum(name: str, module: Normalised, terms: list[tuple[Tensor, Tensor]]) -> list[Finding]:
+    """Whether one of W_ih x and W_hh h drowns the other, where they are normalised as one."""
+    sizes = []
+    for which in (0, 1):
+        z = torch.cat([pair[which].flatten(0, 1) for pair in terms]) if terms else torch.zeros(0, 1)
+        z = z[(z != 0).any(1)]  # steps whose state or input is 0 tell nothing
+        z = z - z.mean(1, keepdim=True) if module.recurrence.norm == "layer" else z
+        sizes.append(float(z.square().mean().sqrt()) if len(z) else 0.0)
+    small, large = sorted(sizes)
+    if not small or large <= DOMINANT * small:
+        return []
+    names = ("W_ih x", "W_hh h") if sizes[0] > sizes[1] else ("W_hh h", "W_ih x")
+    return [Finding(
+        name,
+        f"{names[0]} drowns {names[1]} under the norm that they share: deviations {large:.1e} and {small:.1e}",
+        large / small, DOMINANT,
+        f"Scale the weights of {names[1]} up or those of {names[0]} down, or take a formula that normalises them apart "
+        '(gates="split").',
+    )]  # fmt: skip
+
+
+def _of_gradients(module: torch.nn.Module, grads: list[tuple[str, Tensor]]) -> list[Finding]:
+    """Parameters of one kind whose gradients are orders apart."""
+    parts = dict(module.named_modules())
+    sizes = {name: float(g.double().square().mean().sqrt().nan_to_num(nan=math.inf)) for name, g in grads if g.numel()}
+    largest: dict[str, float] = defaultdict(float)
+    for name, size in sizes.items():
+        largest[_owner(name)] = max(largest[_owner(name)], size)
+    kinds: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for name, g in grads:
+        owner, role = _owner(name), _role(name)
+        rounding = 0.0 if role == "weight" and g.dim() > 1 else _ROUNDING * largest[owner]
+        if sizes.get(name, 0.0) > rounding:  # 0: no path leads there
+            kinds[type(parts[owner]).__name__, role][name] = sizes[name]
+    found = []
+    for (kind, role), of_kind in kinds.items():
+        small, large = min(of_kind, key=of_kind.__getitem__), max(of_kind, key=of_kind.__getitem__)
+        low, high = of_kind[small], of_kind[large]
+        ratio = high / low
+        if not ratio <= APART:  # also of NaN, which infinity over infinity is
+            found.append(Finding(
+                _owner(large),
+                f"the gradient of {large} is {ratio:.3g} times that of {small}, which is of its kind ({kind}, {role}): "
+                f"{high:.1e} and {low:.1e}, root mean square an element",
+                ratio, APART,
+                "Scale the initial weights so that gradients keep their size from layer to layer, or put a norm or a "
+                "skip between them.",
+            ))  # fmt: skip
+    return found
+
+
+def _owner(name: str) -> str:
+    """The module of a parameter; of a parametrized weight the module whose weight it is."""
+    return (
+        name.partition("parametrizations.")[0].rstrip(".") if "parametrizations." in name else name.rpartition(".")[0]
+    )
+
+
+def _role(name: str) -> str:
+    """weight, bias or gain; under weight norm ``original0`` is the gain."""
+    leaf = name.rpartition(".")[2]
+    return {"original0": "gain", "original1": "weight", "original": "weight"}.get(leaf) or leaf.split("_")[0]

@@ -1,0 +1,90 @@
+"""What the normalisations of one layer are given: for `layernorm.audit`, not for training."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..engine import RecurrentArguments
+from ._recurrent import in_order, named, network_of, recurrent_forward, recurrent_over_cases
+from ._sites import Saved
+
+PLACES = {"input": "W_ih x", "hidden": "W_hh h", "both": "W_ih x + W_hh h", "cell": "c"}
+_OF_GAIN = {"gain_ih": "input", "gain_hh": "hidden", "gain": "both", "gain_c": "cell"}
+
+
+class Vectors(NamedTuple):
+    """What one normalisation was given: R vectors a step, under batch norm one for each unit, over the cases."""
+
+    place: str  # of `PLACES`
+    deviation: Tensor  # (T, R), without eps
+    counted: Tensor  # (T, R) bool: not beyond a row's length, and made of an input or state that is not all 0
+    share: Tensor  # (n,), each unit's part of the sum of squares, the largest of the groups; empty under batch norm
+
+
+class Inspected(NamedTuple):
+    """One layer over one sequence, in the order of its steps."""
+
+    vectors: list[Vectors]
+    from_input: Tensor  # (T, B, G*H), W_ih x
+    from_hidden: Tensor | None  # W_hh h; None under batch norm
+    inputs: Tensor  # (I,), mean square of each input times the squared norm of its column of W_ih
+
+
+@torch.no_grad()
+def inspect(a: RecurrentArguments) -> Inspected:
+    """The vectors that the normalisations of a layer divide by their deviation, on a sequence."""
+    x, plan = in_order(a)
+    p = named(a.params, a.recurrence, x.dtype)
+    T, B = x.shape[:2]
+    active = x.new_ones(T, B, dtype=torch.bool) if plan.active is None else plan.active[..., 0].expand(T, B)
+    per_input = x[active].square().mean(0) * p["weight_ih"].square().sum(0)
+    from_input = x @ p["weight_ih"].T
+    if a.recurrence.norm == "batch":
+        return Inspected(_of_cases(a, x), from_input, None, per_input)
+    before = recurrent_forward(a, True)[1 + len(a.state) :]
+    if plan.cut is not None:
+        before = [torch.where(plan.cut, 0.0, s) for s in before]
+    nothing = {"input": (x == 0).all(-1), "hidden": (before[0] == 0).all(-1)}
+    nothing["both"] = nothing["input"] & nothing["hidden"]
+    vectors = []
+    for place, saved in _saved(network_of(p, a.recurrence).activations(x, tuple(before))):
+        z_hat, r = saved
+        one = 1 / r.squeeze(-1)  # (T, B, groups)
+        eps = a.recurrence.formula.eps
+        deviation = (one**2 - eps).clamp_min(0).sqrt() if a.recurrence.formula.eps_on == "variance" else one - eps
+        counted = active & ~nothing.get(place, torch.zeros_like(active))
+        squares = z_hat.square().sum((0, 1))  # (groups, n)
+        share = (squares / squares.sum(-1, keepdim=True).clamp_min(1e-30)).amax(0)
+        vectors.append(Vectors(place, deviation.flatten(1), counted.repeat_interleave(z_hat.shape[2], 1), share))
+    return Inspected(vectors, from_input, before[0] @ p["weight_hh"].T, per_input)
+
+
+def _saved(activations: Any) -> list[tuple[str, tuple[Tensor, Tensor]]]:
+    """The places that normalise, of any network's activations; in a GRU r and z are apart from n."""
+    found: list[tuple[str, Saved]] = []
+    for field in activations._fields:
+        value = getattr(activations, field)
+        if field.endswith("_saved"):
+            found += zip(("input", "hidden", "both"), value, strict=True)
+        elif field in PLACES:
+            found.append((field, value))
+    return [(place, saved) for place, saved in found if saved is not None]
+
+
+def _of_cases(a: RecurrentArguments, x: Tensor) -> list[Vectors]:
+    """Under batch norm, by the batch's own statistics: a vector is a unit over the cases."""
+    _, batch = recurrent_over_cases(a, None, False)
+    assert batch is not None
+    enough = (batch.cases >= 2).to(x.device)
+    resting = torch.zeros_like(enough)  # the steps before which the state is all 0
+    resting[:1] = bool((a.state[0] == 0).all())
+    nothing = {"input": (x == 0).flatten(1).all(1), "hidden": resting}
+    vectors = []
+    for gain, (_, var) in batch.moments.items():
+        place = _OF_GAIN[gain]
+        counted = enough & ~nothing.get(place, torch.zeros_like(enough))
+        vectors.append(Vectors(place, var.sqrt(), counted[:, None].expand_as(var), var.new_empty(0)))
+    return vectors

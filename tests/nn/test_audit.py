@@ -1,0 +1,292 @@
+"""`audit`: each fault that is planted is found and said, nothing is found in what starts well, nothing is changed."""
+
+import math
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+import layernorm as ln
+from layernorm.formula import PRESETS
+
+DIGITS = torch.tensor(load_digits().images[:32] / 16, dtype=torch.float32)
+ROWS = DIGITS.transpose(0, 1).contiguous()  # (8, 32, 8): a step a row
+NETWORKS = {"RNN": ln.RNN, "LSTM": ln.LSTM, "GRU": ln.GRU}
+
+
+def only(found, kind):
+    """The one finding, which names the fault."""
+    assert len(found) == 1, str(found)
+    assert kind in found[0].what
+    assert found[0].measured != found[0].threshold
+    assert found[0].fix
+    return found[0]
+
+
+class Classifier(nn.Module):
+    """A recurrent network over the rows, and its last output read out."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+        self.out = nn.Linear(network.hidden_size * (2 if network.bidirectional else 1), 10)
+
+    def forward(self, rows):
+        return self.out(self.network(rows)[0][-1])
+
+
+CLEAN = [(network, norm, "paper") for network in NETWORKS for norm in ("layer", "rms", "batch", "weight", None)]
+CLEAN += [(network, "layer", name) for name, of in PRESETS.items() for network in of if name != "paper"]
+
+
+@pytest.mark.parametrize(("network", "norm", "formula"), CLEAN)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_nothing_is_found_in_networks_as_torch_draws_them(network, norm, formula, layers):
+    torch.manual_seed(0)
+    made = NETWORKS[network](8, 64, num_layers=layers, norm=norm, formula=formula, bidirectional=layers == 2)
+    found = ln.audit(Classifier(made), ROWS)
+    assert found == []
+    assert (str(found), repr(found), bool(found)) == ("", "", False)
+
+
+@pytest.mark.parametrize("norm", [ln.LayerNorm, ln.RMSNorm, ln.BatchNorm, nn.LayerNorm, nn.BatchNorm1d, nn.Identity])
+@pytest.mark.parametrize("inputs", [DIGITS.flatten(1), 16 * DIGITS.flatten(1)], ids=["to 1", "to 16"])
+def test_nothing_is_found_in_a_perceptron(norm, inputs):
+    torch.manual_seed(0)
+    hidden = [nn.Linear(64, 100), norm(100), nn.ReLU(), nn.Linear(100, 100), norm(100), nn.ReLU()]
+    assert ln.audit(nn.Sequential(*hidden, nn.Linear(100, 10)), inputs) == []
+
+
+@pytest.mark.parametrize("norm", [nn.GroupNorm(4, 16), nn.BatchNorm2d(16), nn.InstanceNorm2d(16), nn.LayerNorm(6)])
+def test_nothing_is_found_in_a_convolutional_network(norm):
+    torch.manual_seed(0)
+    assert ln.audit(nn.Sequential(nn.Conv2d(1, 16, 3), norm, nn.ReLU(), nn.Conv2d(16, 8, 3)), DIGITS[:, None]) == []
+
+
+def test_a_cell_that_starts_at_zero_is_found():
+    """Experiment 6.5's first point: x, h and c are 0, and so is c after the step, whose norm then has no spread."""
+    torch.manual_seed(0)
+    lstm = ln.LSTM(8, 64)
+    rows = torch.cat([torch.zeros(1, 32, 8), ROWS])
+    finding = only(ln.audit(lstm, rows), "the deviation of c at 1 of 9 steps, the first 0, is 0.0e+00")
+    assert finding.threshold == pytest.approx(math.sqrt(1e-5))
+    assert "multiplied by up to 316" in finding.what
+    assert "biases other than 0" in finding.fix
+    with torch.no_grad():
+        lstm.bias_ih_l0.uniform_(-0.05, 0.05)  # the fix
+    assert ln.audit(lstm, rows) == []
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms", "batch"])
+def test_weights_too_small_for_eps_are_found(norm):
+    torch.manual_seed(0)
+    gru = ln.GRU(8, 64, norm=norm)
+    with torch.no_grad():
+        gru.weight_ih_l0.mul_(1e-3)
+    finding = next(f for f in ln.audit(gru, ROWS) if "the deviation of W_ih x at 8 of 8 steps" in f.what)
+    assert 0 < finding.measured <= finding.threshold
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        ln.LayerNorm(20),
+        ln.RMSNorm(20),
+        ln.BatchNorm(20),
+        nn.LayerNorm(20),
+        nn.RMSNorm(20, eps=1e-5),
+        nn.BatchNorm1d(20),
+    ],
+)
+def test_a_feed_forward_norm_of_what_is_too_small_is_found(norm):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 20), norm)
+    with torch.no_grad():
+        model[0].weight.mul_(1e-3)
+        model[0].bias.zero_()
+    finding = only(ln.audit(model, DIGITS.flatten(1)), "the deviation of its input")
+    assert finding.module == "1"
+    assert str(finding).startswith("1: the deviation of its input is")
+
+
+def test_population_statistics_are_those_of_evaluation():
+    model = nn.Sequential(nn.Linear(64, 20), nn.BatchNorm1d(20)).eval()
+    assert ln.audit(model, DIGITS.flatten(1)) == []
+    model[1].running_var.fill_(1e-9)
+    only(ln.audit(model, DIGITS.flatten(1)), "the deviation of its input")
+
+
+@pytest.mark.parametrize("network", ["RNN", "LSTM", "GRU"])
+@pytest.mark.parametrize(("side", "drowned"), [("weight_ih_l0", "W_hh h"), ("weight_hh_l0", "W_ih x")])
+def test_a_term_that_drowns_the_other_is_found(network, side, drowned):
+    torch.manual_seed(0)
+    formula = {"RNN": "paper", "LSTM": "sonnet", "GRU": "dreamer"}[network]
+    made = NETWORKS[network](8, 64, formula=formula)
+    with torch.no_grad():
+        getattr(made, side).mul_(100)
+    finding = next(f for f in ln.audit(made, ROWS) if "drowns" in f.what)
+    assert f"drowns {drowned} under the norm that they share" in finding.what
+    assert finding.measured > finding.threshold == 10
+    assert 'gates="split"' in finding.fix
+
+
+def test_norms_apart_are_not_said_to_drown():
+    torch.manual_seed(0)
+    made = ln.LSTM(8, 64)
+    with torch.no_grad():
+        made.weight_ih_l0.mul_(100)
+    assert not [f for f in ln.audit(made, ROWS) if "drowns" in f.what]
+
+
+def test_an_input_and_a_unit_that_drown_the_others_are_found():
+    torch.manual_seed(0)
+    rows = ROWS.clone()
+    rows[..., 3] = 1000.0
+    assert "input 3 has 100.0% of the square of W_ih x" in str(ln.audit(ln.LSTM(8, 64), rows)).replace("\n  ", " ")
+    cases = DIGITS.flatten(1).clone()
+    cases[:, 7] = 1000.0
+    finding = only(ln.audit(nn.Sequential(ln.LayerNorm(64)), cases), "unit 7 of its input has")
+    assert finding.measured > finding.threshold == 0.9
+
+
+def test_gradients_orders_apart_are_found():
+    torch.manual_seed(0)
+    model = nn.Sequential(*(part for _ in range(8) for part in (nn.Linear(64, 64), nn.Sigmoid())))
+    finding = only([f for f in ln.audit(model, DIGITS.flatten(1)) if "weight" in f.what], "times that of 0.weight")
+    assert finding.module == "14"
+    assert finding.measured > finding.threshold == 1000
+
+
+def test_the_loss_given_is_the_one():
+    torch.manual_seed(0)
+    model, labels = nn.Sequential(nn.Linear(64, 32), nn.Linear(32, 10)), torch.zeros(32, dtype=torch.long)
+    seen = []
+
+    def loss(output):
+        seen.append(output.shape)
+        return nn.functional.cross_entropy(output, labels)
+
+    assert ln.audit(model, DIGITS.flatten(1), loss=loss) == []
+    assert seen == [(32, 10)]
+
+
+class Feedback(nn.Module):
+    """Steppers, as in DRAW and in handwriting's lowest LSTM: they refuse torch's hooks."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, rows):
+        step, state, outputs = self.network.stepper(), None, []
+        for row in rows:
+            found = step(row, state)
+            output, state = (found[0], found) if isinstance(self.network, ln.LSTMCell) else found
+            outputs.append(output)
+        return torch.stack(outputs)
+
+
+@pytest.mark.parametrize("network", [ln.LSTMCell(8, 64), ln.LSTM(8, 64, num_layers=2)], ids=["cell", "layers"])
+def test_steps_one_by_one_are_seen_too(network):
+    torch.manual_seed(0)
+    assert ln.audit(Feedback(network), ROWS) == []
+    rows = torch.cat([torch.zeros(1, 32, 8), ROWS])
+    finding = ln.audit(Feedback(network), rows)[0]
+    assert "the deviation of c at 1 of 9 steps" in finding.what
+    assert finding.module.startswith("network")
+
+
+@pytest.mark.parametrize("given", ["lengths", "packed", "cells called"])
+def test_padding_and_packing_are_not_looked_at(given):
+    torch.manual_seed(0)
+    lengths = torch.arange(1, 33).clamp(max=8)
+    if given == "cells called":
+        cell = ln.LSTMCell(8, 64)
+
+        class Loop(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.cell = cell
+
+            def forward(self, rows):
+                hx = None
+                for row in rows:
+                    hx = self.cell(row, hx)
+                return hx
+
+        assert ln.audit(Loop(), ROWS) == []
+        return
+    lstm = ln.LSTM(8, 64)
+    rows = ROWS * (torch.arange(8)[:, None, None] < lengths[None, :, None])
+    if given == "packed":
+        packed = nn.utils.rnn.pack_padded_sequence(rows, lengths, enforce_sorted=False)
+        assert ln.audit(lstm, packed) == []
+        return
+
+    class Padded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm = lstm
+
+        def forward(self, rows):
+            return self.lstm(rows, lengths=lengths)[0]
+
+    assert ln.audit(Padded(), rows) == []
+
+
+def test_nothing_is_changed():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), ln.LayerNorm(16), nn.Dropout(0.5), nn.BatchNorm1d(16))
+    model = nn.ModuleDict({"rows": model, "lstm": ln.LSTM(16, 16, norm="batch"), "cell": ln.GRUCell(16, 16)})
+    whole = Whole(model)
+    whole.train()
+    model["rows"][2].eval()
+    whole(ROWS).sum().backward()
+    before = {name: t.clone() for name, t in whole.state_dict().items()}
+    grads = {name: (p.grad, p.grad.clone()) for name, p in whole.named_parameters()}
+    hooks = {name: (dict(part._forward_hooks), dict(part._forward_pre_hooks), set(vars(part))) for name, part in
+             whole.named_modules()}  # fmt: skip
+    buffers = dict(whole.named_buffers())
+    state = torch.get_rng_state()
+    with torch.no_grad():
+        ln.audit(whole, ROWS)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert {name: part.training for name, part in whole.named_modules() if name == "model.rows.2"} == {
+        "model.rows.2": False
+    }
+    assert whole.training
+    for name, t in whole.state_dict().items():
+        assert torch.equal(t, before[name]), name
+    for name, b in whole.named_buffers():
+        assert b is buffers[name]
+    for name, p in whole.named_parameters():
+        assert p.grad is grads[name][0]
+        assert torch.equal(p.grad, grads[name][1])
+    after = {name: (dict(part._forward_hooks), dict(part._forward_pre_hooks), set(vars(part))) for name, part in
+             whole.named_modules()}  # fmt: skip
+    assert after == hooks
+
+
+class Whole(nn.Module):
+    """Buffers, dropout, a sequence and a cell."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, rows):
+        x = self.model["rows"](rows.flatten(0, 1)).unflatten(0, rows.shape[:2])
+        x, _ = self.model["lstm"](x)
+        return self.model["cell"](x[-1])
+
+
+def test_everything_is_put_back_after_an_error():
+    lstm = ln.LSTM(8, 16)
+    model = nn.Sequential(nn.LayerNorm(8), lstm)
+    with pytest.raises(RuntimeError, match="normalized_shape"):
+        ln.audit(model, torch.zeros(3, 4, 9))
+    assert not model[0]._forward_pre_hooks
+    assert "_run_layer" not in vars(lstm)
+    with pytest.raises(TypeError, match=r"audit: module must be a torch.nn.Module, got str"):
+        ln.audit("lstm", ROWS)
