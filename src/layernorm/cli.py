@@ -11,6 +11,10 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .experiments.report.page import Report
 
 _EXTRA = "pip install 'layernorm[experiments]'"
 
@@ -28,6 +32,7 @@ examples:
   layernorm encode RUN sentences.txt   sentences as vectors, by skip-thoughts
   layernorm invariance           Table 1 of the paper, measured
   layernorm geometry             every claim of its section 5, measured
+  layernorm stability            how stable the hidden dynamics are, by norm
   layernorm doctor               what is installed, found and missing here
   layernorm doctor --check       whether every engine computes what it should
 """
@@ -107,7 +112,7 @@ def _dispatch(given: list[str]) -> None:
 
     commands: dict[str, Callable[[argparse.Namespace], None]] = {
         "report": _report, "data": _data, "invariance": _invariance, "geometry": _geometry,
-        "doctor": _doctor,
+        "stability": _stability, "doctor": _doctor,
     }  # fmt: skip
     by_experiment: dict[str, Callable[[list[str]], None]] = {"run": _run, "sample": _sample}
     by_experiment |= {name: functools.partial(_ask, name) for name in catalogue.TOOLS}
@@ -170,7 +175,25 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     theory.add_argument("--seed", type=int, default=0, metavar="N", help="of layers, draws and starts (default: 0)")
     theory.add_argument("--spectrum", action="store_true", help="also the eigenvalues of a large network: 15 s more")
-    for command in (table, theory):
+    dynamics = commands.add_parser(
+        "stability", help="measure how stable the hidden dynamics are under each norm", formatter_class=layout,
+        description="Measures the hidden dynamics of a recurrent network: the largest Lyapunov\n"
+        "exponent a step, and how a gradient grows or shrinks on its way back.\n\n"
+        "Without RUNS: networks at their start on scikit-learn's digits, with layer, RMS,\n"
+        "weight and no norm, weights of 0.1 to 30 times torch's, gains of 0.1 to 1. Takes\n"
+        "about 2 minutes.\n"
+        "With RUNS: every recurrent layer of these runs, on inputs of their own, at the\n"
+        "start and as trained.",
+        epilog="examples:\n  layernorm stability\n  layernorm stability --out stability --seeds 0 1 2 3 4\n"
+        "  layernorm stability --network GRU --units 100\n"
+        "  layernorm stability runs/handwriting/*-s0 --out stability\n",
+    )  # fmt: skip
+    dynamics.add_argument("runs", nargs="*", type=Path, metavar="RUNS", help="run folders, or folders of them")
+    dynamics.add_argument("--network", metavar="NAME", help="LSTM, GRU or RNN (default: LSTM)")
+    dynamics.add_argument("--units", type=int, metavar="N", help="of the network (default: 400)")
+    dynamics.add_argument("--seeds", type=int, nargs="+", metavar="N", help="of the weights (default: 0 1 2)")
+    dynamics.add_argument("--data", type=Path, metavar="DIR", help="with RUNS: the data set (default: where it was)")
+    for command in (table, theory, dynamics):
         command.add_argument("--out", type=Path, metavar="DIR", help="write the page and its figures there")
     doctor = commands.add_parser(
         "doctor", help="what is installed here; --check: whether every engine computes rightly", formatter_class=layout,
@@ -377,6 +400,53 @@ def _geometry(parsed: argparse.Namespace) -> None:
     if wrong:
         raise RunError(f"{len(wrong)} of {len(found)} claims were not measured as stated: {', '.join(wrong)}")
     print(f"\nall {len(found)} claims were measured as stated")
+
+
+def _stability(parsed: argparse.Namespace) -> None:
+    from .experiments.errors import UsageError, printable, unknown
+    from .experiments.report import rendering
+    from .experiments.runs.files import make_folder, write_json
+    from .experiments.theory import stability
+
+    study = {"network": parsed.network, "units": parsed.units, "seeds": parsed.seeds}
+    given = [f"--{name}" for name, value in study.items() if value is not None]
+    if parsed.runs and given:
+        raise UsageError(f"{', '.join(given)}: of a study without runs; runs have their own")
+    if parsed.data is not None and not parsed.runs:
+        raise UsageError("--data: of runs; without any, the digits are taken")
+    network, units, seeds = parsed.network or "LSTM", parsed.units or 400, parsed.seeds or [0, 1, 2]
+    if network not in stability.NETWORKS:
+        raise unknown("network", network, stability.NETWORKS)
+    if parsed.units is not None and not 1 <= parsed.units <= 4096:
+        raise UsageError(f"expected --units to lie in 1..4096, got {parsed.units}")
+    for seed in seeds:
+        if not 0 <= seed < _SEEDS:
+            raise UsageError(f"expected --seeds to lie in 0..{_SEEDS - 1}, got {seed}")
+    if parsed.out is not None:
+        make_folder(parsed.out)  # before the work, not after it
+    if parsed.runs:
+        numbers, report = _stability_of_runs(parsed.runs, parsed.data)
+    else:
+        found = stability.measure(network, units, list(dict.fromkeys(seeds)))
+        numbers, report = found.numbers(), stability.report(found)
+    rendering.show(report)
+    if parsed.out is not None:
+        page = rendering.write(report, parsed.out)
+        write_json(parsed.out / "stability.json", numbers)
+        print(printable(f"\npage: {page}"))
+
+
+def _stability_of_runs(paths: list[Path], data: Path | None) -> tuple[dict[str, Any], Report]:
+    from .experiments.command.report import find_runs
+    from .experiments.theory import trained
+
+    experiment, found = find_runs(paths)
+    layers, notes = [], list(found.notes)
+    for run in found.runs:
+        of_run, of_notes = trained.measure(experiment, run, data)
+        layers += of_run
+        notes += of_notes
+    return trained.numbers(layers), trained.report(layers, notes)
 
 
 def _doctor(parsed: argparse.Namespace) -> None:

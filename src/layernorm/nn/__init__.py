@@ -13,3 +13,5 @@ from ._norms import LayerNorm as LayerNorm
 from ._norms import RMSNorm as RMSNorm
 from ._rnn import RNN as RNN
 from ._rnn import RNNCell as RNNCell
+from ._watched import Taken as Taken
+from ._watched import watched as watched

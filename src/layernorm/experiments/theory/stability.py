@@ -1,0 +1,329 @@
+"""`layernorm stability`: how stable the hidden dynamics are, under every norm, against scale of weights and gain."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ... import geometry, nn
+from ..data import digits
+from ..report.page import STYLES, Curve, Figure, Panel, Report, Table
+from ..runs import environment
+
+CLAIM = (
+    "Layer normalization is very effective at stabilizing the hidden state dynamics in recurrent networks (abstract): "
+    "it is invariant to re-scaling all of the summed inputs to a layer, which results in much more stable "
+    "hidden-to-hidden dynamics (section 3.1)."
+)
+
+NORMS: tuple[str | None, ...] = (None, "layer", "rms", "weight")
+SCALES = (0.1, 1.0, 10.0, 30.0)
+"""What torch's initial weights are multiplied by, those of the input and the recurrent ones."""
+
+GAINS = (0.1, 0.3, 1.0)
+NETWORKS = ("LSTM", "GRU", "RNN")
+CASES, WARMUP, STEPS, EVERY = 4, 50, 100, 5
+"""Training cases; steps in which state and tangents forget where they started; steps measured, which are the largest
+lag; every so many lags are kept."""
+
+PIXELS = 8
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A network at its start; without a norm there is no gain."""
+
+    norm: str | None
+    gain: float | None
+    scale: float
+
+
+SETTINGS = [Setting(norm, gain, scale) for norm in NORMS for gain in (GAINS if norm else (None,)) for scale in SCALES]
+
+
+class Found(NamedTuple):
+    """What one network did."""
+
+    exponent: float  # nats a step
+    gradient: list[float]  # log10 of the gradient's norm over that at lag 0, at the lags 0, EVERY, ..., STEPS
+
+
+@dataclass(frozen=True)
+class Study:
+    """Every setting with every seed."""
+
+    network: str
+    units: int
+    seeds: list[int]
+    steps: int  # measured, the largest lag
+    found: dict[Setting, list[Found]]
+
+    def exponents(self, setting: Setting) -> list[float]:
+        """Of every seed."""
+        return [found.exponent for found in self.found[setting]]
+
+    def decades(self, setting: Setting) -> list[float]:
+        """By how many powers of ten a gradient has grown at the largest lag, with every seed."""
+        return [found.gradient[-1] for found in self.found[setting]]
+
+    @property
+    def about(self) -> str:
+        """What was measured."""
+        return f"{self.network} of {self.units} units, seeds {', '.join(map(str, self.seeds))}"
+
+    def numbers(self) -> dict[str, Any]:
+        """As JSON keeps them."""
+        rows = [
+            {
+                **asdict(setting),
+                "exponents": [round(f.exponent, 6) for f in found],
+                "gradients": [[round(g, 4) for g in f.gradient] for f in found],
+            }
+            for setting, found in self.found.items()
+        ]
+        return {
+            "network": self.network, "units": self.units, "seeds": self.seeds, "cases": CASES, "warmup": WARMUP,
+            "steps": self.steps, "every": EVERY, "rows": rows,
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, numbers: Mapping[str, Any]) -> Study:
+        """The study that `numbers` wrote."""
+        found = {
+            Setting(row["norm"], row["gain"], row["scale"]): [
+                Found(*of_seed) for of_seed in zip(row["exponents"], row["gradients"], strict=True)
+            ]
+            for row in numbers["rows"]
+        }
+        return cls(numbers["network"], numbers["units"], numbers["seeds"], numbers["steps"], found)
+
+
+def measure(network: str, units: int, seeds: Sequence[int]) -> Study:
+    """Measures every setting with every seed; a progress bar on a terminal."""
+    from rich.console import Console
+    from rich.progress import track
+
+    inputs = stream(WARMUP + STEPS, CASES)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # a step is too small to be shared
+    try:
+        console, hidden = Console(stderr=True), not sys.stderr.isatty()
+        norms = track(NORMS, "measuring", transient=True, console=console, disable=hidden)
+        found = {setting: found for norm in norms for setting, found in _of_norm(network, units, norm, seeds, inputs)}
+    finally:
+        torch.set_num_threads(threads)
+    return Study(network, units, list(seeds), STEPS, found)
+
+
+def stream(steps: int, cases: int) -> Tensor:
+    """scikit-learn's digits as pen strokes of no end: the rows of one digit after another's, (T, B, 8), float64, with
+    mean 0 and deviation 1 over all pixels."""
+    images = digits.load(held_out=197).train.images.to(torch.float64)
+    rows = ((images - images.mean()) / images.std()).reshape(-1, PIXELS)
+    return rows[: steps * cases].reshape(cases, steps, PIXELS).transpose(0, 1)
+
+
+def build(network: str, units: int, setting: Setting, seed: int) -> torch.nn.Module:
+    """A network as torch draws it, with its weights scaled and biases 0: the norm is all that differs.
+
+    Under weight norm the directions are scaled, and the gain is the length of each unit's weights.
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        kind = getattr(nn, network)
+        module = kind(PIXELS, units, norm=setting.norm, gain_init=setting.gain, dtype=torch.float64)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if name.startswith("weight") or name.endswith("original1"):
+                parameter.mul_(setting.scale)
+            elif name.startswith("bias"):
+                parameter.zero_()
+    for name in list(getattr(module, "parametrizations", ())):  # the weights that weight norm makes, made once
+        torch.nn.utils.parametrize.remove_parametrizations(module, name)
+    return module
+
+
+class _Step(torch.nn.Module):
+    """A network's step as a module, so that it can be called with the parameters of others."""
+
+    def __init__(self, network: torch.nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.step, self.state = geometry.dynamics(network, CASES)
+
+    def forward(self, x: Tensor, state: Tensor) -> Tensor:
+        return self.step(x, state)
+
+
+def _of_norm(
+    network: str, units: int, norm: str | None, seeds: Sequence[int], inputs: Tensor
+) -> list[tuple[Setting, list[Found]]]:
+    """Every setting of a norm with every seed, all networks side by side: each has cases of its own."""
+    settings = [setting for setting in SETTINGS if setting.norm == norm]
+    networks = [_Step(build(network, units, setting, seed)) for setting in settings for seed in seeds]
+    parameters, _ = torch.func.stack_module_state(networks)
+    parameters = {name: p.detach() for name, p in parameters.items()}
+    first = networks[0]
+
+    def one(parameters: dict[str, Tensor], x: Tensor, state: Tensor) -> Tensor:
+        return torch.func.functional_call(first, parameters, (x, state))
+
+    def step(x: Tensor, state: Tensor) -> Tensor:
+        x, state = (t.unflatten(0, (len(networks), CASES)) for t in (x, state))
+        return torch.func.vmap(one)(parameters, x, state).flatten(0, 1)
+
+    g, (B, N), S = torch.Generator().manual_seed(0), first.state.shape, len(networks)
+    start, back = (torch.randn(B, N, generator=g, dtype=torch.float64).repeat(S, 1) for _ in range(2))
+    state, inputs = first.state.repeat(S, 1), inputs.repeat(1, S, 1)
+    exponents = geometry.lyapunov(step, state, inputs, warmup=WARMUP, tangents=start[:, :, None]).cases
+    with torch.no_grad():
+        for x in inputs[:WARMUP]:
+            state = step(x, state)
+    logs = geometry.gradient_by_lag(step, state, inputs[WARMUP:], cotangents=back).mT / math.log(10)
+    # (S * B, n) -> (S, n): the mean over the cases, of a gradient's norm the geometric one
+    exponents, logs = (values.unflatten(0, (S, B)).mean(1) for values in (exponents, logs))
+    logs = (logs - logs[:, :1])[:, ::EVERY]
+    found = [Found(*numbers) for numbers in zip(exponents[:, 0].tolist(), logs.tolist(), strict=True)]
+    return [(setting, found[n * len(seeds) : (n + 1) * len(seeds)]) for n, setting in enumerate(settings)]
+
+
+def report(study: Study) -> Report:
+    """Tables, sentences and figure of a study."""
+
+    def decades(setting: Setting) -> str:
+        return spread(study.decades(setting), "+.1f")
+
+    def exponents(setting: Setting) -> str:
+        return spread(study.exponents(setting), "+.3f")
+
+    return Report(
+        title="The stability of hidden dynamics, measured",
+        claim=CLAIM,
+        findings=findings(study),
+        status=[],
+        figures=[_figure(study)],
+        tables=[
+            _table(
+                "Largest Lyapunov exponent a step, against the scale of the weights", exponents,
+                f"{study.about}, lowest to highest. In nats: a small change of the state grows as exp(exponent * "
+                "steps). x1: weights as torch draws them; biases are 0. weight: the gain is the length of each unit's "
+                "weights, and the scale that of their directions.",
+            ),
+            _table(
+                "The same beside the network without a norm", lambda setting: _beside(study, setting),
+                "lower or higher than its exponent at this scale, and closer to 0 or farther from it, where every seed "
+                "of the one is beyond every seed of the other; a dash where they overlap.",
+            ),
+            _table(
+                f"Decades by which a gradient has grown after {study.steps} steps back", decades,
+                "log10 of its norm over that at lag 0, from a direction drawn at random.",
+            ),
+        ],
+        deviations=[],
+        start=environment.describe(),
+    )  # fmt: skip
+
+
+def findings(study: Study) -> list[str]:
+    """What was seen, in sentences with their numbers."""
+    moved = []
+    for norm in NORMS:
+        by_scale = [study.exponents(Setting(norm, 1.0 if norm else None, scale)) for scale in SCALES]
+        widths = [max(of_seed) - min(of_seed) for of_seed in zip(*by_scale, strict=True)]
+        ends = " to ".join(spread(by_scale[end], "+.3f") for end in (0, -1))
+        moved.append(f"{norm or 'none'} {ends} (spread {spread(widths, '.3f')})")
+    beside = []
+    for scale in SCALES:
+        said: dict[str, list[str]] = {}
+        for gain in GAINS:
+            said.setdefault(_beside(study, Setting("layer", gain, scale)), []).append(f"{gain:g}")
+        beside += [f"x{scale:g} {how} (gain {', '.join(of)})" for how, of in said.items()]
+    gains = [f"{spread(study.exponents(Setting('layer', gain, 1.0)), '+.3f')} at gain {gain:g}" for gain in GAINS]
+    back = [
+        f"{norm or 'none'} "
+        + ", ".join(f"{spread(study.decades(Setting(norm, gain, scale)), '+.1f')} at x{scale:g}" for scale in SCALES)
+        for norm, gain in ((None, None), ("layer", 1.0))
+    ]
+    return [
+        f"{study.about}, lowest to highest. From weights of {SCALES[0]:g} to {SCALES[-1]:g} times torch's the exponent "
+        f"goes, at gain 1: {'; '.join(moved)}.",
+        f"Layer norm's exponent beside that without a norm, and its distance from 0: {'; '.join(beside)}.",
+        f"Layer norm's exponent at torch's scale: {', '.join(gains)}.",
+        f"Decades by which a gradient has grown after {study.steps} steps back, layer at gain 1: {'; '.join(back)}.",
+    ]
+
+
+def spread(values: Sequence[float], form: str) -> str:
+    """Lowest to highest; one number where they are alike as they are shown."""
+    low, high = f"{min(values):{form}}", f"{max(values):{form}}"
+    return low if low == high else f"{low}..{high}"
+
+
+def _beside(study: Study, setting: Setting) -> str:
+    """Where a setting's exponents lie beside those without a norm at the same scale; without a norm, nothing."""
+    if setting.norm is None:
+        return ""
+    own, base = study.exponents(setting), study.exponents(Setting(None, None, setting.scale))
+    level = _order(own, base, "lower", "higher")
+    distance = _order([abs(e) for e in own], [abs(e) for e in base], "closer", "farther")
+    return f"{level}, {distance}"
+
+
+def _order(own: Sequence[float], base: Sequence[float], less: str, more: str) -> str:
+    if max(own) < min(base):
+        return less
+    return more if min(own) > max(base) else "-"
+
+
+def _table(title: str, cell: Callable[[Setting], str], note: str) -> Table:
+    """A row for each norm and gain, a column for each scale; rows with nothing in them are left out."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for setting in SETTINGS:
+        gain = "-" if setting.gain is None else f"{setting.gain:g}"
+        rows.setdefault((setting.norm or "none", gain), []).append(cell(setting))
+    filled = [[*key, *cells] for key, cells in rows.items() if any(cells)]
+    return Table(title, ["norm", "gain", *(f"x{scale:g}" for scale in SCALES)], filled, note)
+
+
+def _figure(study: Study) -> Figure:
+    """Above, exponents against scale, a panel a gain; below, gradients against lag at gain 1, a panel a scale."""
+
+    def at(norm: str | None, gain: float, scale: float) -> Setting:
+        return Setting(norm, gain if norm else None, scale)
+
+    def lag_curve(norm: str | None, scale: float) -> Curve:
+        lines = [found.gradient for found in study.found[at(norm, 1.0, scale)]]
+        return _curve(norm, range(0, study.steps + 1, EVERY), list(zip(*lines, strict=True)))
+
+    def scale_curve(norm: str | None, gain: float) -> Curve:
+        return _curve(norm, SCALES, [study.exponents(at(norm, gain, scale)) for scale in SCALES])
+
+    above = [
+        Panel(f"gain {gain:g}", "weights, times torch's", "Lyapunov exponent a step",
+              [scale_curve(norm, gain) for norm in NORMS], log_x=True)
+        for gain in GAINS
+    ]  # fmt: skip
+    below = [
+        Panel(f"weights x{scale:g}, gain 1", "lag", "log10 of the gradient's norm",
+              [lag_curve(norm, scale) for norm in NORMS])
+        for scale in SCALES[:3]
+    ]  # fmt: skip
+    caption = (
+        f"The hidden dynamics at the start: {study.about}. Above, the largest Lyapunov exponent a step, against the "
+        "scale of the weights: 0 is the edge between forgetting and chaos. The line without a norm is the same in "
+        "every panel. Below, a gradient's norm against the lag. Bands: lowest to highest seed."
+    )
+    return Figure("stability", caption, [above, below])
+
+
+def _curve(norm: str | None, x: Iterable[float], values: Sequence[Sequence[float]]) -> Curve:
+    """The mean over seeds, with their lowest and highest."""
+    label = norm or "none"
+    mean = [sum(v) / len(v) for v in values]
+    return Curve(label, STYLES[label], list(x), mean, [min(v) for v in values], [max(v) for v in values])

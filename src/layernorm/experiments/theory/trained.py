@@ -1,0 +1,192 @@
+"""`layernorm stability RUNS`: the hidden dynamics of the recurrent layers of runs, at the start and as trained."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ... import functional, geometry
+from ...nn import Taken, watched
+from ..errors import RunError
+from ..protocol import Experiment, Task
+from ..report.page import STYLES, Curve, Figure, Panel, Report, Table
+from ..runs import environment
+from ..runs.folder import Run
+from ..runs.restore import configuration, restore
+from ..train import distributed
+from .stability import CASES, CLAIM, STEPS, WARMUP, spread
+
+
+class Layer(NamedTuple):
+    """A recurrent layer of a run, driven by the inputs that it had in the network, at one update."""
+
+    run: str
+    norm: str
+    name: str
+    update: int
+    exponents: list[float]  # of each case, nats a step
+    gradients: list[float]  # log10 of the gradient's norm over that at lag 0, by lag; the geometric mean over cases
+
+
+def measure(experiment: Experiment, run: Run, folder: Path | None) -> tuple[list[Layer], list[str]]:
+    """The layers of a run at its start and at its newest weights, and a line for each that could not be measured.
+
+    Args:
+        experiment: the run's.
+        folder: of the data set; None: where it was found in training, else where it is looked for.
+
+    Raises:
+        RunError: there is no checkpoint, the data are others, or the network has no recurrent layer of layernorm's.
+    """
+    config = configuration(type(experiment.presets[experiment.default_preset].config), run)
+    known = run.environment["data"]
+    if folder is None and not experiment.embedded and Path(known.get("folder", "")).is_dir():
+        folder = Path(known["folder"])
+    data = experiment.load(config, folder)
+    if data.facts["fingerprint"] != known.get("fingerprint"):
+        raise RunError(f"the data in {data.facts.get('folder')} are not those of the run in {run.path}; give --data")
+    task = experiment.task(config, data, distributed.accelerator("cpu", "float32"))
+    found, notes = _now(task, run, 0)
+    _, update = restore(task.model, run)
+    later, _ = _now(task, run, update)
+    if not found:
+        raise RunError(f"the network of {run.path} has no recurrent layer to measure{': ' if notes else ''}{notes}")
+    return found + later, [f"{run.path.name}: {note}" for note in notes]
+
+
+def _now(task: Task, run: Run, update: int) -> tuple[list[Layer], list[str]]:
+    """Every layer with the weights that the model has now, on the first batch of the training."""
+    calls: dict[str, list[Taken]] = defaultdict(list)
+    with (
+        torch.no_grad(),
+        torch.random.fork_rng(),
+        watched(task.model.eval(), lambda call: calls[call.name].append(call)),
+    ):
+        torch.manual_seed(0)
+        task.loss(task.model, 0)
+    found, notes = [], []
+    for name, of_layer in calls.items():
+        if of_layer[0].module.norm == "batch":
+            notes.append(f"{name} has batch norm, under which a case has no dynamics of its own")
+            continue
+        exponents, gradients = _of_layer(of_layer)
+        found.append(Layer(run.path.name, str(run.config.get("norm", "none")), name, update, exponents, gradients))
+    return found, notes
+
+
+def _of_layer(calls: list[Taken]) -> tuple[list[float], list[float]]:
+    """Exponents by case and gradients by lag."""
+    first, inputs = _driven(calls)
+    inputs = inputs[: WARMUP + STEPS].to(torch.float64)
+    params = [p.detach().to(torch.float64) for p in first.params]
+    sizes, encoded = [part.shape[1] for part in first.state], first.module.recurrence.encode()
+
+    def step(x: Tensor, state: Tensor) -> Tensor:
+        return torch.cat(functional.recurrent(x[None], state.split(sizes, 1), params, encoded)[1], 1)
+
+    state, warmup = inputs.new_zeros(inputs.shape[1], sum(sizes)), min(WARMUP, len(inputs) // 3)
+    g = torch.Generator().manual_seed(0)
+    exponents = geometry.lyapunov(step, state, inputs, warmup=warmup, generator=g).cases[:, 0]
+    with torch.no_grad():
+        for x in inputs[:warmup]:
+            state = step(x, state)
+    logs = geometry.gradient_by_lag(step, state, inputs[warmup:], generator=g).mean(1)
+    return exponents.tolist(), (logs / math.log(10)).tolist()
+
+
+def _driven(calls: list[Taken]) -> tuple[Taken, Tensor]:
+    """The layer and its inputs (T, B, I) in the order of its steps, of the B longest cases up to where the shortest
+    of these ends. Calls of one step each follow one another; of longer ones the longest is taken."""
+    longest = max(calls, key=lambda call: len(call.input))
+    if len(longest.input) == 1:
+        return longest, torch.cat([call.input[:, :CASES] for call in calls])
+    T, B = longest.input.shape[:2]
+    lengths = torch.full((B,), T) if longest.lengths is None else longest.lengths.cpu()
+    rows = lengths.argsort(descending=True, stable=True)[:CASES].tolist()
+    cases = [longest.input[: int(lengths[row]), row] for row in rows]
+    shortest = min(map(len, cases))
+    return longest, torch.stack([(case.flip(0) if longest.reverse else case)[:shortest] for case in cases], 1)
+
+
+def report(layers: Sequence[Layer], notes: Sequence[str]) -> Report:
+    """A table of every run's layers, and the gradients against lag."""
+    steps = min(len(layer.gradients) for layer in layers) - 1
+    rows = [
+        [layer.run, layer.name, str(layer.update), spread(layer.exponents, "+.3f"), f"{layer.gradients[steps]:+.1f}"]
+        for layer in sorted(layers, key=lambda layer: (layer.run, layer.name, layer.update))
+    ]
+    by_norm: dict[tuple[str, str, bool], list[Layer]] = defaultdict(list)
+    for layer in layers:
+        by_norm[layer.name, layer.norm, layer.update > 0].append(layer)
+    findings = []
+    for (name, norm, is_trained), start in by_norm.items():
+        now = by_norm.get((name, norm, True), [])
+        if not is_trained and now:
+            then, later = (spread([layer.gradients[steps] for layer in of], "+.1f") for of in (start, now))
+            findings.append(
+                f"{name}, norm {norm}, {len(start)} run{'s' if len(start) > 1 else ''}: the exponent is "
+                f"{_means(start)} at the start and {_means(now)} after {spread([layer.update for layer in now], 'd')} "
+                f"updates; a gradient has grown by {then} and {later} decades after {steps} steps back."
+            )
+    return Report(
+        title="The stability of hidden dynamics in runs, measured",
+        claim=CLAIM,
+        findings=findings,
+        status=list(notes),
+        figures=[_figure(by_norm, steps)],
+        tables=[
+            Table(
+                "Largest Lyapunov exponent a step of every recurrent layer", ["run", "layer", "update", "exponent",
+                f"gradient, {steps} steps back"], rows,
+                "Each layer by itself, driven by the inputs that it has in the network on the first batch, which are "
+                "held fixed. Exponent: nats a step, lowest to highest case; gradient: log10 of its norm over that at "
+                "lag 0.",
+            )
+        ],
+        deviations=[],
+        start=environment.describe(),
+    )  # fmt: skip
+
+
+def _means(layers: Sequence[Layer]) -> str:
+    """Of the cases, lowest to highest run."""
+    return spread([sum(layer.exponents) / len(layer.exponents) for layer in layers], "+.3f")
+
+
+def _figure(by_norm: dict[tuple[str, str, bool], list[Layer]], steps: int) -> Figure:
+    """A column for each layer, at most four; above at the start, below as trained."""
+    names = list(dict.fromkeys(name for name, _, _ in by_norm))[:4]
+
+    def curve(norm: str, layers: list[Layer]) -> Curve:
+        values = list(zip(*(layer.gradients[: steps + 1] for layer in layers), strict=True))
+        mean = [sum(v) / len(v) for v in values]
+        style = STYLES.get(norm, STYLES["none"])
+        return Curve(
+            norm, style, [float(x) for x in range(steps + 1)], mean, list(map(min, values)), list(map(max, values))
+        )
+
+    rows = [
+        [
+            Panel(f"{name}, {when}", "lag", "log10 of the gradient's norm",
+                  [curve(norm, of) for (layer, norm, is_trained), of in by_norm.items()
+                   if layer == name and is_trained == trained])
+            for name in names
+        ]
+        for trained, when in ((False, "at the start"), (True, "trained"))
+    ]  # fmt: skip
+    caption = (
+        "How a gradient grows or shrinks on its way back through each recurrent layer, over its norm at lag 0; bands: "
+        "lowest to highest run."
+    )
+    return Figure("stability", caption, rows)
+
+
+def numbers(layers: Sequence[Layer]) -> dict[str, Any]:
+    """As JSON keeps them."""
+    return {"cases": CASES, "warmup": WARMUP, "steps": STEPS, "layers": [layer._asdict() for layer in layers]}
