@@ -433,7 +433,7 @@ def _stability(parsed: argparse.Namespace) -> None:
     if parsed.out is not None:
         page = rendering.write(report, parsed.out)
         write_json(parsed.out / "stability.json", numbers)
-        print(printable(f"\npage: {page}"))
+        print(f"\npage: {printable(str(page))}")
 
 
 def _stability_of_runs(paths: list[Path], data: Path | None) -> tuple[dict[str, Any], Report]:

@@ -93,6 +93,7 @@ def test_the_command_prints_and_writes_its_numbers(short, study, tmp_path, monke
     assert {path.name for path in tmp_path.iterdir()} == {
         "index.html", "report.md", "stability.png", "stability.svg", "stability.json",
     }  # fmt: skip
+    assert said.endswith(f"\npage: {tmp_path}/index.html\n")
     numbers = json.loads((tmp_path / "stability.json").read_text())
     assert (numbers["network"], numbers["units"], numbers["seeds"]) == ("GRU", 6, [0, 1])
     assert Study.read(numbers).numbers() == {name: numbers[name] for name in study.numbers()}
