@@ -166,6 +166,7 @@ def test_dynamics_are_the_modules_own_steps():
         (ln.LSTM(3, 4, bidirectional=True), ValueError, "a bidirectional network has no step"),
         (ln.GRU(3, 4, norm="batch"), ValueError, "under batch norm a case's step depends on the other cases"),
         (ln.GRU(3, 4, num_layers=2, dropout=0.5), ValueError, r"call module.eval\(\) first"),
+        (ln.LSTM(3, 4, zoneout=(0.0, 0.1)), ValueError, r"call module.eval\(\) first"),
     ],
 )
 def test_networks_without_such_dynamics_are_refused(module, kind, message):

@@ -38,7 +38,7 @@ def dynamics(module: torch.nn.Module, cases: int) -> Dynamics:
     Raises:
         TypeError: the module is no such network.
         ValueError: it is bidirectional, which has no step that goes on from a state; it has batch norm, which makes
-            every case depend on the others; or it would draw dropout.
+            every case depend on the others; or it would draw dropout or zoneout.
 
     Source: this library.
     """
@@ -53,8 +53,9 @@ def dynamics(module: torch.nn.Module, cases: int) -> Dynamics:
         raise ValueError("a bidirectional network has no step from state to state; give one of its directions")
     if getattr(network, "norm", None) == "batch":
         raise ValueError("under batch norm a case's step depends on the other cases: there are no exponents of a case")
-    if network.training and getattr(network, "dropout", 0):
-        raise ValueError("dropout makes every step another one; call module.eval() first")
+    drawn = [torch.tensor(getattr(network, name, 0.0)) for name in ("dropout", "recurrent_dropout", "zoneout")]
+    if network.training and any(share.any() for share in drawn):
+        raise ValueError("dropout and zoneout make every step another one; call module.eval() first")
 
     def advanced(x: Tensor, hx: Any) -> Any:
         if not hasattr(network, "num_layers"):  # a cell

@@ -76,6 +76,8 @@ def audit(module: torch.nn.Module, *batch: Any, loss: Callable[[Any], Tensor] | 
     - **Gradients orders apart**: between parameters of one kind (weights, biases or gains of one class of modules),
       more than 1000 times, root mean square an element, which no one learning rate suits.
 
+    A recurrent module's vectors are those without recurrent dropout, zoneout and ``reset_hx``.
+
     The module runs in the mode that it is in, training or evaluation. Its parameters, gradients, buffers, hooks, mode
     and torch's random state are as before when it returns.
 
