@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import RunError, UsageError
-from ..protocol import Experiment, swept
+from ..protocol import Experiment
 from ..runs.folder import RunFolder, read
 from ..train import distributed
 from ..train.batches import NOISE, derive_seed
@@ -27,10 +27,10 @@ def out_folder(experiment: Experiment, request: Request) -> Path:
     if request.settings.out is not None:
         return request.settings.out
     preset, config = experiment.presets[request.preset].config, request.configs[0]
-    told_by_runs = {field.name for field in swept(type(config))}
+    told = {item.name for item in dataclasses.fields(config) if item.metadata["several"]} | set(request.told)
     names = [experiment.name, *([request.preset] if request.preset != experiment.default_preset else [])]
     for name, value in vars(preset).items():
-        if name not in told_by_runs and getattr(config, name) != value:
+        if name not in told and getattr(config, name) != value:
             names.append(f"{name.replace('_', '-')}-{getattr(config, name)}")
     if request.settings.precision != Settings.precision:
         names.append(request.settings.precision)
@@ -56,7 +56,7 @@ def run(experiment: Experiment, request: Request) -> Path | None:
     accelerator = distributed.accelerator(settings.device, settings.precision)
     with progress(accelerator.is_main_process) as display:
         for number, config in enumerate(request.configs, 1):
-            name = experiment.run_name(config)
+            name = experiment.run_name(config, request.told)
             display.begin(number, len(request.configs), name)
             display.end(_run(experiment, request, config, out / name, accelerator, display))
     return out if accelerator.is_main_process else None
@@ -68,7 +68,7 @@ def check_outcome(experiment: Experiment, request: Request, out: Path) -> None:
     Raises:
         RunError: all of them diverged; the message names the first and its update.
     """
-    runs = [read(out / experiment.run_name(config)) for config in request.configs]
+    runs = [read(out / experiment.run_name(config, request.told)) for config in request.configs]
     if all(run.diverged is not None for run in runs):
         lost = f"{runs[0].path.name} diverged at update {runs[0].diverged}"
         more = f" (as did all {len(runs)} runs)" if len(runs) > 1 else ""
@@ -82,7 +82,8 @@ def _check(experiment: Experiment, request: Request, out: Path) -> None:
     Finished runs need their data no more.
     """
     restart = request.settings.restart
-    wanted = {out / experiment.run_name(item): _identity(experiment, request, item) for item in request.configs}
+    paths = [out / experiment.run_name(item, request.told) for item in request.configs]
+    wanted = {path: _identity(experiment, request, item) for path, item in zip(paths, request.configs, strict=True)}
     for (path, identity), config in zip(wanted.items(), request.configs, strict=True):
         if restart or not RunFolder(path).finished(identity):
             data = experiment.load(config, request.settings.data)
