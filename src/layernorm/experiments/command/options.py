@@ -23,12 +23,15 @@ class Settings:
     out: Path | None = option(None, "folder for runs and report (else runs/EXPERIMENT-PRESET-CHANGED_VALUES)")
     restart: bool = option(False, "begin again: forget what these runs left in the folder")
     threads: int = option(0, "processor threads (0: torch's choice)", least=0)
+    jobs: int = option(0, "runs at a time, each by a worker process of one thread (0: one by one, here)", least=0)
     device: Literal["auto", "cpu", "cuda"] = option("auto", "where to compute; auto takes a GPU if there is one")
     precision: Literal["float32", "bfloat16"] = option("float32", "bfloat16: mixed precision by autocast")
     checkpoint_seconds: float = option(30.0, "seconds between checkpoints", least=0)
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.jobs and self.threads > 1:
+            raise ValueError(f"--threads must be 0 or 1 where --jobs gives each run one thread, got {self.threads}")
 
 
 @dataclass(frozen=True)
@@ -160,7 +163,8 @@ def _description(experiment: Experiment) -> str:
         "Where options are given several values, one run is made for each combination, and its name tells them. "
         "The same command resumes what was interrupted.",
     ]
-    return _head(paragraphs, experiment.examples)
+    sweep = f"layernorm run {experiment.name} --learning-rate 5e-4 1e-3 2e-3 --jobs 2"
+    return _head(paragraphs, [*experiment.examples, sweep])
 
 
 def _head(paragraphs: Sequence[str], examples: Sequence[str]) -> str:
