@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .experiments.report.page import Report
 
-_EXTRA = "pip install 'layernorm[experiments]'"
-
 _ABOUT = "Runs the experiments of the paper Layer Normalization and reports on them."
 
 _EPILOGUE = """\
@@ -61,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _guarded(given: list[str], debug: bool) -> int:
     """Runs a command and turns every way of ending into an exit code and at most one line."""
-    from .experiments.errors import Interrupted, RunError, UsageError, described
+    from .experiments.errors import Failures, Interrupted, UsageError, said
 
     try:
         _dispatch(given)
@@ -69,41 +67,31 @@ def _guarded(given: list[str], debug: bool) -> int:
     except SystemExit as end:  # argparse and tyro have said what is wrong
         return end.code if isinstance(end.code, int) else 2
     except (Interrupted, KeyboardInterrupt):
-        return _say("interrupted; the same command resumes", 130)
+        _say("interrupted; the same command resumes")
+        return 130
     except BrokenPipeError:  # the reader of our output has gone, as in `layernorm ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
         if debug:
             raise
-        if isinstance(error, UsageError):
-            return _say(str(error), 2)
-        if isinstance(error, RunError):
-            return _say(str(error), 1)
-        if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("layernorm"):
-            return _say(f"the package {error.name!r} is missing: {_EXTRA}", 1)
-        if isinstance(error, OSError):
-            return _say(described(error), 1)
-        return _say(f"unexpected {type(error).__name__}: {_first_line(error)} (--traceback shows where)", 1)
+        for line in error.lines if isinstance(error, Failures) else [said(error)]:
+            _say(line)
+        return 2 if isinstance(error, UsageError) else 1
 
 
-def _say(message: str, code: int) -> int:
+def _say(message: str) -> None:
     from .experiments.errors import printable
 
     text = f"layernorm: {printable(message)}"
     if sys.stderr.isatty():  # elsewhere one line stays one line
         text = _wrapped(text, "  ", shutil.get_terminal_size().columns)
     print(text, file=sys.stderr)
-    return code
 
 
 def _wrapped(text: str, indent: str, width: int = _WIDTH) -> str:
     """The text in lines of at most so many columns; names and paths stay whole, later lines are indented."""
     return textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0]
 
 
 def _dispatch(given: list[str]) -> None:
@@ -240,10 +228,13 @@ def _run(given: list[str]) -> None:
     chosen = catalogue.find(given[0])
     request = options.parse(chosen, given[1:])
     with processes_ended():
-        out = sweep.run(chosen, request)
-    if out is not None:
+        failures = sweep.run(chosen, request)
+    if failures is None:  # another process is the main one
+        return
+    if len(failures) < len(request.configs):
+        out = sweep.out_folder(chosen, request)
         _write_report([out], out / "report")
-        sweep.check_outcome(chosen, request, out)
+    sweep.check_outcome(chosen, request, failures)
 
 
 def _print_experiments() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 
 class RunError(Exception):
@@ -17,6 +18,27 @@ class UsageError(Exception):
 
 class Interrupted(Exception):  # noqa: N818 - not an error: the run is saved and goes on later
     """The user or the system asked the run to stop; everything up to here is saved."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that failed beside others: its name, why in one line, and the traceback, empty if there is none."""
+
+    name: str
+    why: str
+    traceback: str
+
+
+class Failures(RunError):  # noqa: N818 - several errors
+    """Some runs failed.
+
+    Attributes:
+        lines: one for each.
+    """
+
+    def __init__(self, failures: Sequence[Failure]) -> None:
+        self.lines = [f"{failure.name} failed: {failure.why}" for failure in failures]
+        super().__init__("\n".join([*self.lines, *(failure.traceback for failure in failures)]))
 
 
 def printable(text: str) -> str:
@@ -40,6 +62,22 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
 def reason(error: OSError) -> str:
     """What the system said, without the number and the path that `str(error)` adds."""
     return error.strerror or str(error)
+
+
+EXTRA = "pip install 'layernorm[experiments]'"
+"""The command that installs the optional packages."""
+
+
+def said(error: Exception) -> str:
+    """An error as the one line that the user sees."""
+    if isinstance(error, (UsageError, RunError)):
+        return str(error)
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("layernorm"):
+        return f"the package {error.name!r} is missing: {EXTRA}"
+    if isinstance(error, OSError):
+        return described(error)
+    first = (str(error).splitlines() or [""])[0]
+    return f"unexpected {type(error).__name__}: {first} (--traceback shows where)"
 
 
 def described(error: OSError) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -37,8 +37,11 @@ def option(
     Args:
         default: its value unless a preset or the user says otherwise.
         doc: one line; it becomes the option's help.
-        several: the command line's name for the option if it takes several values, each of them making runs of its own.
-        mark: what stands before such a value in the name of a run's folder: `s` for `-s0`.
+        several: the command line's name for the option if the name of every run tells its value. Such options take
+            several values on the command line, each of them making runs of its own, and so do all numbers; the name of
+            a run tells a number of which several values are given.
+        mark: what stands before the value in the name of a run's folder, `s` for `-s0`; a number's, unless given, is
+            the option's name.
         outermost: whether all runs with one of its values are made before those with the next, as all norms of one seed
             are before the next seed starts. The first such field of a configuration changes last.
         least, above: a number must be at least the one, and greater than the other.
@@ -216,12 +219,27 @@ class Experiment:
         """The preset of a bare `layernorm run NAME`."""
         return next(iter(self.presets))
 
-    def run_name(self, config: Any) -> str:
-        """The folder name of one run: the experiment and every field that can take several values."""
-        several = swept(type(config))
-        return "-".join([self.name, *(f"{item.metadata['mark']}{getattr(config, item.name)}" for item in several)])
+    def run_name(self, config: Any, told: Collection[str] = ()) -> str:
+        """The folder name of one run: the experiment, and the values of the fields that all names tell and of others.
+
+        Args:
+            config: of the run.
+            told: names of fields that this command gives several values; of the others, the seed stands last.
+        """
+        items = [item for item in dataclasses.fields(config) if item.metadata["several"] or item.name in told]
+        items.sort(key=lambda item: item.name == "seed")
+        return "-".join([self.name, *(f"{_mark(item)}{getattr(config, item.name)}" for item in items)])
 
 
 def swept(config: type) -> list[dataclasses.Field]:
-    """The fields of a configuration that can take several values on the command line."""
-    return [field for field in dataclasses.fields(config) if field.metadata.get("several")]
+    """The fields of a configuration that take several values on the command line."""
+    return [item for item in dataclasses.fields(config) if item.metadata["several"] or _is_number(item)]
+
+
+def _is_number(item: dataclasses.Field) -> bool:
+    return type(item.default) in (int, float)
+
+
+def _mark(item: dataclasses.Field) -> str:
+    """What stands before a field's value in the name of a run."""
+    return item.metadata["mark"] or ("" if item.metadata["several"] else flag(item).lstrip("-"))

@@ -1,5 +1,6 @@
 """Which runs a command asks for, in which order, and what their folders are called."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -7,11 +8,13 @@ import pytest
 from layernorm.experiments import catalogue
 from layernorm.experiments.command.options import parse
 from layernorm.experiments.errors import UsageError
+from layernorm.experiments.protocol import flag
 
 
 def names(name, *arguments):
     experiment = catalogue.find(name)
-    return [experiment.run_name(config) for config in parse(experiment, arguments).configs]
+    request = parse(experiment, arguments)
+    return [experiment.run_name(config, request.told) for config in request.configs]
 
 
 def test_all_norms_of_one_seed_come_before_the_next_and_all_seeds_before_the_next_batch_size():
@@ -31,6 +34,50 @@ def test_no_two_runs_of_a_preset_share_a_folder(name):
     for preset in catalogue.find(name).presets:
         found = names(name, "--preset", preset)
         assert len(set(found)) == len(found) > 1
+
+
+def test_names_tell_each_number_of_which_several_values_are_given():
+    asked = ["--norm", "layer", "--seeds", "0", "--batch-size", "4", "--hidden", "8", "16"]
+    assert names("digits", *asked) == ["digits-layer-b4-hidden8-s0", "digits-layer-b4-hidden16-s0"]
+    assert names("digits", *asked, "--hidden", "8") == ["digits-layer-b4-s0"]
+    rates = ["--norm", "layer", "--seeds", "0", "--learning-rate", "0.001", "0.1"]
+    for name in ("draw", "handwriting"):
+        assert names(name, *rates) == [f"{name}-layer-lr0.001-s0", f"{name}-layer-lr0.1-s0"]
+    found = names("draw", *rates, "--deviation", "0.03", "0.1")
+    assert found == [f"draw-layer-lr{rate}-deviation{wide}-s0" for rate in (0.001, 0.1) for wide in (0.03, 0.1)]
+
+
+@pytest.mark.parametrize("name", catalogue.EXPERIMENTS)
+def test_every_number_takes_several_values(name):
+    experiment = catalogue.find(name)
+    config = experiment.presets["paper"].config
+    single = [part for option, value in {"--norm": "layer", "--seeds": "0"}.items() for part in (option, value)]
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
+        if type(value) in (int, float):
+            values = {value + 1, value + 2} if type(value) is int else {0.125, 0.25}
+            asked = ["--preset", "paper", *single, flag(item), *map(str, values)]
+            request = parse(experiment, asked)
+            found = {getattr(config, item.name) for config in request.configs}
+            assert found == values, item.name
+            paths = {experiment.run_name(config, request.told) for config in request.configs}
+            assert len(paths) == len(request.configs), item.name
+
+
+def test_a_number_without_a_value_or_one_out_of_range_among_several_is_refused():
+    digits = catalogue.find("digits")
+    with pytest.raises(UsageError, match="--hidden needs at least one value"):
+        parse(digits, ["--hidden"])
+    with pytest.raises(UsageError, match="--learning-rate must be a finite number, greater than 0, got"):
+        parse(digits, ["--learning-rate", "0.1", "0"])
+
+
+def test_flags_and_choices_keep_one_value(capsys):
+    reader = catalogue.find("reader")
+    with pytest.raises(SystemExit):
+        parse(reader, ["--initial", "source", "torch"])
+    assert "torch" in capsys.readouterr().err
+    assert {config.prior for config in parse(reader, ["--preset", "paper", "--prior"]).configs} == {True}
 
 
 @pytest.mark.parametrize("name", catalogue.EXPERIMENTS)

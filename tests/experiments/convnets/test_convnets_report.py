@@ -105,8 +105,12 @@ def test_one_seed_that_differs_makes_units_not_rarely_turned_on(whole):
 def test_curves_of_the_border_figure(whole):
     curves, rates, border, distances = report_of(whole).figures
     assert [figure.name for figure in (curves, rates, border, distances)] == [
-        "curves", "learning-rates", "border-16", "distances-16"
+        "curves", "sensitivity", "border-16", "distances-16"
     ]  # fmt: skip
+    assert [[panel.title for panel in row] for row in rates.rows] == [
+        ["width 16, best evaluation", "width 16, at the end"]
+    ] * 2
+    assert [row[0].y_label for row in rates.rows] == ["validation error", "training loss, nats"]
     on, shift, deviation = border.rows[0]
     line = on.curves[0]
     assert (line.label, line.x) == ("baseline", list(range(1, 10)))

@@ -41,6 +41,16 @@ def test_tables(six):
     assert speed.rows[1] == ["16", "layer norm", "280", "0.70", "200", "1.00"]
 
 
+def test_the_sensitivity_is_shown_where_there_are_two_rates(six, tmp_path):
+    assert [figure.name for figure in report_of(six).figures] == ["figure4"]
+    write_draw(six / "faster", "layer", 0, [150.0, 90.0, 95.0], learning_rate=0.01)
+    *_, sensitivity = report_of(six, six / "faster").figures
+    best, last = (panel.curves[1] for panel in sensitivity.rows[0])
+    assert (best.x, best.mean) == ([0.001, 0.01], [96.5, 90.0])
+    assert last.mean == [96.5, 95.0]
+    assert sensitivity.rows[0][0].title == "16 glimpses, best evaluation"
+
+
 def test_findings(six):
     updates, ends, rule = report_of(six).findings
     assert updates.startswith("16 glimpses, updates to a test bound of 160 / 140 / 120 / 110 / 105 nats (the last")

@@ -7,9 +7,9 @@ from layernorm.experiments.report.verdicts import RULE_AT_ONE_RATE
 from support.runs import report_of, write_run
 
 
-def write_lines(place, norm, seed, curve):
+def write_lines(place, norm, seed, curve, **changes):
     """A run whose validation NLL at updates 100, 200, ... is `curve`."""
-    config = vars(Config(norm=norm, seed=seed, units=2, mixtures=1))
+    config = {**vars(Config(norm=norm, seed=seed, units=2, mixtures=1)), **changes}
     records = [
         {"update": 100 * number, "epoch": float(number), "seconds_per_update": 0.2, "valid_nll": value}
         for number, value in enumerate(curve, 1)
@@ -32,3 +32,12 @@ def test_findings(tmp_path, seeds, verdict):
     assert best.endswith("is reached by the mean of layer norm at update 200, by the baseline's at 300.")
     assert rule == RULE_AT_ONE_RATE
     assert sizes.startswith("Parameters: ")
+
+
+def test_the_sensitivity_is_shown_where_there_are_two_rates(tmp_path):
+    write_lines(tmp_path, "none", 0, [900.0, 400.0, 500.0])
+    assert [figure.name for figure in report_of(tmp_path).figures] == ["figure5"]
+    write_lines(tmp_path / "faster", "none", 0, [900.0, 300.0, -50.0], learning_rate=0.01)
+    *_, sensitivity = report_of(tmp_path, tmp_path / "faster").figures
+    best, last = (panel.curves[0] for panel in sensitivity.rows[0])
+    assert (best.x, best.mean, last.mean) == ([0.001, 0.01], [400.0, -50.0], [500.0, -50.0])

@@ -208,3 +208,13 @@ def test_deviations_carry_marks(folder):
     text = " ".join(item.text for item in deviations)
     assert "1797 digits" in text
     assert "epochs is 4; the paper's protocol has 60" in text
+
+
+def test_the_sensitivity_is_shown_where_there_are_two_rates(folder):
+    assert [figure.name for figure in report_of(folder).figures] == ["figure6"]
+    write_digits(folder / "faster", "layer", 4, 0, [0.1, 0.02, 0.05], learning_rate=0.01)
+    *_, sensitivity = report_of(folder, folder / "faster").figures
+    ((best, last),) = sensitivity.rows
+    assert best.title == "batch size 4, best evaluation"
+    layer = next(curve for curve in last.curves if curve.label == "layer norm")
+    assert (layer.x, layer.mean) == ([0.001, 0.01], pytest.approx([0.15, 0.1]))

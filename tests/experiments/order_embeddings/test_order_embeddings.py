@@ -90,7 +90,7 @@ def test_the_report_of_a_sweep(finished, data, capsys):
     text = (finished / "report" / "report.md").read_text()
     for part in ("no verdict from one seed and 2 learning rates", "48.5", "[stand-in]", "60 training images with 6"):
         assert part in text, part
-    assert {path.name for path in (finished / "report").glob("*.png")} == {"figure1.png", "rates.png"}
+    assert {path.name for path in (finished / "report").glob("*.png")} == {"figure1.png", "sensitivity.png"}
 
 
 def test_search_prints_the_nearest_images(finished, data, capsys):

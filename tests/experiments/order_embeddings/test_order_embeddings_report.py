@@ -123,7 +123,9 @@ def test_the_similarities_are_apart_and_the_margin_is_told(grid):
     runs = folder.find([grid, grid / "cosine"]).runs
     report = catalogue.find("order-embeddings").report(runs)
     assert [row[0] for row in report.tables[0].rows[:3]] == ["order", "order", "cosine"]
-    assert {figure.name for figure in report.figures} == {"figure1-1", "rates-1", "figure1-2", "rates-2"}
+    assert {figure.name for figure in report.figures} == {"figure1-1", "figure1-2", "sensitivity"}
+    (sensitivity,) = report.figures[-1].rows  # cosine has one rate
+    assert sensitivity[0].title == "order, best evaluation"
     assert any("The margin is 0.5 for cosine; the protocol has 0.2." in item.text for item in report.deviations)
 
 
@@ -139,6 +141,6 @@ def test_the_terminal_and_the_files(grid, tmp_path, capsys):
         "learning_rate is 0.002 or 0.004;",
         "[S]",
         "figure1.png",
-        "rates.png",
+        "sensitivity.png",
     ):
         assert part in text

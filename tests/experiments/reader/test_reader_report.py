@@ -139,6 +139,10 @@ def test_figures_and_pictures(grid, tmp_path):
     assert error.limits[1] > 0.9
     assert len(nll.curves) == 5
     assert [len(curve.x) for curve in sensitivity.rows[0][0].curves] == [3] * 5
+    labels = [curve.label for curve in nll.curves]
+    assert [[curve.label for curve in panel.curves] for panel in sensitivity.rows[0]] == [labels] * 2
+    _, _, speed, rates = report.tables
+    assert [row[1] for row in speed.rows] == [row[1] for row in rates.rows] == labels, "one name everywhere"
     assert [picture.name for picture in report.pictures] == ["question-books-cloze-none", "question-books-cloze-layer"]
     page = rendering.write(report, tmp_path / "report")
     assert page.read_text().count("data:image/png;base64") == 2

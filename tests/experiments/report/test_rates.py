@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from layernorm.experiments.report import figures, rates
-from layernorm.experiments.report.comparison import NORMS, compare
+from layernorm.experiments.report.comparison import NORMS, compare, speed
 from layernorm.experiments.report.page import STYLES, Curve, Figure, Panel
 from layernorm.experiments.runs.folder import find
 from support.runs import write_digits
@@ -114,20 +114,27 @@ def test_a_score_that_is_minus_what_is_shown(sweep):
     found, _ = blocks(sweep, accuracy)
     table = rates.table(found, "batch", accuracy, "accuracy", digits=2, negated=True)
     assert table.rows[1][2:] == ["0.60 (0.60-0.60)", "0.70 (0.70-0.70)", "* 0.85 (0.80-0.90)"]
-    panel = rates.panel(found[0], accuracy, "accuracy", negated=True, percent=True)
-    assert panel.curves[1].mean == pytest.approx([0.6, 0.7, 0.85])
-    assert panel.percent
 
 
-def test_the_panel(sweep):
+ERROR = rates.Measure("valid_error", "validation error", percent=True)
+
+
+def panels(found, *measures, title="{}"):
+    """The panels of the one sensitivity figure, row by row."""
+    (figure,) = rates.sensitivity(found, *measures, title=title)
+    assert figure.name == "sensitivity"
+    return figure.rows
+
+
+def test_the_sensitivity_curves(sweep):
     found, _ = blocks(sweep)
-    panel = rates.panel(found[0], score, "validation error")
-    assert (panel.title, panel.x_label, panel.y_label) == (
-        "sensitivity to the learning rate", "learning rate", "validation error",
-    )  # fmt: skip
-    assert panel.log_x
-    none, layer, rms = panel.curves
-    assert [curve.label for curve in panel.curves] == ["baseline", "layer norm", "RMS norm"]
+    ((best, last),) = panels(found, ERROR)
+    assert (best.title, last.title) == ("best evaluation", "at the end")
+    assert (last.x_label, last.y_label) == ("learning rate", "validation error")
+    assert last.log_x
+    assert last.percent
+    none, layer, rms = last.curves
+    assert [curve.label for curve in last.curves] == ["baseline", "layer norm", "RMS norm"]
     assert none.style == STYLES["none"]
     assert (none.x, rms.x) == ([0.001, 0.01, 0.1], [0.01])
     assert none.mean == pytest.approx([0.7, 0.4, 0.6])
@@ -136,15 +143,78 @@ def test_the_panel(sweep):
     assert layer.mean == pytest.approx([0.8, 0.6, 0.3])
 
 
-def test_a_score_that_is_not_finite_leaves_its_rate_out_of_the_panel(sweep):
-    found, _ = blocks(sweep)
-    panel = rates.panel(found[0], lambda run: float("inf") if run.config["norm"] == "none" else score(run), "error")
-    none, layer, _ = panel.curves
-    assert none.x == none.mean == []
-    assert layer.x == [0.001, 0.01, 0.1]
-    assert figures.draw(Figure("rates", "", [[panel]]), "png").startswith(b"\x89PNG")
-    nothing = rates.panel(found[0], lambda run: float("inf"), "error")
-    assert figures.draw(Figure("rates", "", [[nothing]]), "png").startswith(b"\x89PNG")
+def test_the_best_evaluation_may_be_before_the_end(tmp_path):
+    for rate, curve in ((0.001, [0.2, 0.1, 0.3]), (0.01, [0.4, 0.3, 0.2])):
+        write_digits(tmp_path / f"lr{rate:g}", "layer", 128, 0, curve, learning_rate=rate)
+    found, _ = blocks(tmp_path)
+    ((best, last),) = panels(found, ERROR)
+    assert (best.curves[0].mean, last.curves[0].mean) == (pytest.approx([0.2, 0.4]), pytest.approx([0.6, 0.4]))
+    ((highest, _),) = panels(found, rates.Measure("test_error", "", rising=True))
+    assert highest.curves[0].mean == pytest.approx([0.3, 0.4])
+
+
+def test_each_block_with_two_rates_has_a_row_for_each_measure(tmp_path):
+    for size, tried in ((128, (0.01, 0.1)), (4, (0.01, 0.1)), (2, (0.01,))):
+        for rate in tried:
+            write_digits(tmp_path / f"lr{rate:g}", "layer", size, 0, [0.5, 0.1], learning_rate=rate)
+    found, _ = compare(find(sorted(tmp_path.iterdir())).runs, by="batch_size", choose=score)
+    rows = panels(found, ERROR, rates.Measure("train_nll", "training NLL"), title="batch size {}")
+    assert [[panel.title for panel in row] for row in rows] == [
+        [f"batch size {size}, {what}" for what in ("best evaluation", "at the end")] for size in (4, 4, 128, 128)
+    ]
+    assert rates.sensitivity([block for block in found if block.label == "2"], ERROR) == []
+
+
+def test_the_caption_speaks_of_what_is_there(sweep):
+    (plain,) = rates.sensitivity(blocks(sweep)[0], ERROR)
+    assert "bands: lowest to highest seed" in plain.caption
+    assert "cross" not in plain.caption
+    write(sweep / "one", "layer", {0.001: [0.3], 0.01: [0.2]})
+    (alone,) = rates.sensitivity(blocks(sweep / "one")[0], ERROR)
+    assert "seed" not in alone.caption
+
+
+def test_unfinished_runs_are_in_no_sensitivity_curve(tmp_path):
+    write(tmp_path, "layer", {0.001: [0.3, None], 0.01: [0.2, 0.2]})
+    write(tmp_path, "none", {0.001: [None, None]})
+    ((_, last),) = panels(blocks(tmp_path)[0], ERROR)
+    (layer,) = last.curves
+    assert (layer.x, layer.high) == ([0.001, 0.01], pytest.approx([0.6, 0.4]))
+    write(tmp_path / "other", "layer", {0.001: [0.3], 0.01: [None]})
+    assert rates.sensitivity(blocks(tmp_path / "other")[0], ERROR) == []
+
+
+def test_an_axis_over_more_than_a_decade_is_logarithmic(tmp_path):
+    write(tmp_path, "layer", {0.001: [0.02, 0.08], 0.01: [0.04, 0.04], 0.1: [0.45, 0.45]})
+    ((best, last),) = panels(blocks(tmp_path)[0], ERROR)
+    assert best.log
+    assert last.log
+    assert last.curves[0].mean == pytest.approx([0.08, 0.08, 0.9]), "the geometric mean of 0.04 and 0.16"
+    (axes,) = figures.canvas(Figure("", "", [[last]])).axes
+    axes.figure.draw_without_rendering()
+    assert "10 %" in [label.get_text().replace(".0", "") for label in axes.get_yticklabels()]
+    assert "20 %" in [label.get_text() for label in axes.get_yticklabels(minor=True)]
+
+
+@pytest.fixture
+def gains(tmp_path):
+    """Layer norm from two initial gains, as a report sorts them: the other one is a norm of its own."""
+    for norm, gain in (("none", None), ("layer", None), ("layer-gain", 0.1)):
+        for rate in (0.001, 0.01):
+            changes = {"learning_rate": rate, **({} if gain is None else {"gain_init": gain})}
+            write_digits(tmp_path / f"lr{rate:g}", norm, 128, 0, [0.2, 0.1], **changes)
+    return compare(find(sorted(tmp_path.iterdir())).runs, choose=score)[0]
+
+
+def test_a_norm_has_one_label_everywhere(gains):
+    (block,) = gains
+    labels = ["baseline", "layer norm", "layer norm with gain 0.1"]
+    assert [block.name(norm) for norm in block.groups] == labels
+    assert [line.label for line in block.curves("test_error")] == labels
+    assert [[line.label for line in panel.curves] for panel in panels(gains, ERROR)[0]] == [labels] * 2
+    assert [row[1] for row in rates.table(gains, "", score, "").rows] == labels
+    assert [row[1] for row in speed(gains, "", {}, 0, "").rows] == labels
+    assert "layer norm with gain 0.1 0.001 (lowest)" in rates.at_the_edge(block)[0]
 
 
 def test_the_figures_names_and_rates_can_be_read(tmp_path):
@@ -211,14 +281,40 @@ def test_a_rate_at_which_a_run_diverged_is_not_chosen(partly_lost):
     assert rates.at_the_edge(block)[0].endswith(": layer norm 0.001 (lowest).")
 
 
-def test_the_table_and_the_panel_of_diverged_runs(partly_lost):
+def test_the_table_of_diverged_runs(partly_lost):
     (block,), _ = blocks(partly_lost)
     assert rates.table([block], "batch", score, "error").rows == [
         ["", "baseline", "0.80 (0.80-0.80)", "* 0.60 (0.60-0.60)", "1 of 2 diverged"],
         ["", "layer norm", "* 0.80 (0.80-0.80)", "1 of 2 diverged", "diverged"],
     ]
-    panel = rates.panel(block, score, "error")
-    assert [curve.x for curve in panel.curves] == [[0.001, 0.01], [0.001]]
+
+
+def test_diverged_runs_are_marked_in_the_sensitivity_curves(partly_lost):
+    found, _ = blocks(partly_lost)
+    ((best, last),) = panels(found, ERROR)
+    for panel in (best, last):
+        assert [curve.lost for curve in panel.curves] == [[0.1], [0.01, 0.1]]
+    assert [curve.x for curve in last.curves] == [[0.001, 0.01, 0.1], [0.001, 0.01]]
+    assert last.curves[0].mean == pytest.approx([0.8, 0.6, 0.02]), "of the seeds that did not diverge"
+    (figure,) = rates.sensitivity(found, ERROR)
+    assert "A cross at the upper edge: at this rate a seed diverged" in figure.caption
+    (axes,) = figures.canvas(figure).axes[1:]
+    crosses = [line.get_xdata().tolist() for line in axes.get_lines() if line.get_marker() == "X"]
+    assert crosses == [[0.1], [0.01, 0.1]]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["0.001", "0.01", "0.1"]
+
+
+def test_a_norm_that_always_diverged_is_there_as_crosses(tmp_path):
+    write(tmp_path, "none", {0.001: [0.4], 0.01: [0.3]})
+    write(tmp_path, "layer", {0.001: ["lost"], 0.1: ["lost at once"]})
+    found, _ = blocks(tmp_path)
+    ((_, last),) = panels(found, ERROR)
+    none, layer = last.curves
+    assert (none.lost, layer.x, layer.lost) == ([], [], [0.001, 0.1])
+    canvas = figures.canvas(Figure("", "", [[last]]))
+    assert [text.get_text() for text in canvas.legends[0].get_texts()] == ["baseline", "layer norm"]
+    assert [label.get_text() for label in canvas.axes[0].get_xticklabels()] == ["0.001", "0.01", "0.1"]
+    assert figures.draw(Figure("", "", [[last]]), "png").startswith(b"\x89PNG")
 
 
 def test_a_rate_without_diverged_runs_is_preferred_to_one_with_more_finished(tmp_path):

@@ -90,7 +90,8 @@ def test_the_findings(grid):
 
 
 def test_the_figures_show_the_tasks_where_they_were_evaluated(grid):
-    figure, learning = report_of(grid).figures
+    figure, learning, sensitivity = report_of(grid).figures
+    assert sensitivity.name == "sensitivity"
     titles = ["SICK, Pearson's r", "SICK, MSE", "MR", "CR", "SUBJ", "MPQA"]
     assert [panel.title for row in figure.rows for panel in row] == titles
     curve = figure.rows[0][0].curves[1]

@@ -23,20 +23,31 @@ class Settings:
     out: Path | None = option(None, "folder for runs and report (else runs/EXPERIMENT-PRESET-CHANGED_VALUES)")
     restart: bool = option(False, "begin again: forget what these runs left in the folder")
     threads: int = option(0, "processor threads (0: torch's choice)", least=0)
+    jobs: int = option(0, "runs at a time, each by a worker process of one thread (0: one by one, here)", least=0)
     device: Literal["auto", "cpu", "cuda"] = option("auto", "where to compute; auto takes a GPU if there is one")
     precision: Literal["float32", "bfloat16"] = option("float32", "bfloat16: mixed precision by autocast")
     checkpoint_seconds: float = option(30.0, "seconds between checkpoints", least=0)
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.jobs and self.threads > 1:
+            raise ValueError(f"--threads must be 0 or 1 where --jobs gives each run one thread, got {self.threads}")
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a command asks for: the runs in their order, and how to make them."""
+    """What a command asks for: the runs in their order, and how to make them.
+
+    Attributes:
+        preset: its name.
+        configs: of the runs.
+        told: the fields of a configuration of which several values are given: the names of the runs tell them.
+        settings: how to make the runs.
+    """
 
     preset: str
     configs: list[Any]
+    told: tuple[str, ...]
     settings: Settings
 
 
@@ -53,7 +64,9 @@ def parse(experiment: Experiment, arguments: Sequence[str]) -> Request:
     preset_name = _preset_name(experiment, arguments)
     preset = experiment.presets[preset_name]
     presets = "; ".join(f"{name}: {preset.summary}" for name, preset in experiment.presets.items())
-    config_fields = list(_fields(type(preset.config), {**vars(preset.config), **preset.several}))
+    several = [item.name for item in swept(type(preset.config))]
+    defaults = {name: (value,) if name in several else value for name, value in vars(preset.config).items()}
+    config_fields = list(_fields(type(preset.config), {**defaults, **preset.several}, several))
     setting_fields = list(_fields(Settings, vars(Settings(threads=experiment.threads))))
     if experiment.embedded:
         setting_fields = [item for item in setting_fields if item[0] != "data"]
@@ -73,7 +86,8 @@ def parse(experiment: Experiment, arguments: Sequence[str]) -> Request:
         settings = Settings(**{name: values[name] for name, *_ in setting_fields})
     except ValueError as error:
         raise UsageError(str(error)) from error
-    return Request(preset_name, list(_configs(type(preset.config), values)), settings)
+    told = tuple(name for name in several if len(set(values[name])) > 1)
+    return Request(preset_name, list(_configs(type(preset.config), values)), told, settings)
 
 
 def parse_sample(experiment: Experiment, sampler: Sampler, arguments: Sequence[str]) -> tuple[Any, SampleSettings]:
@@ -146,10 +160,11 @@ def _description(experiment: Experiment) -> str:
     """The head of an experiment's help."""
     paragraphs = [
         experiment.summary,
-        "Options that take several values make one run for each combination. "
+        "Where options are given several values, one run is made for each combination, and its name tells them. "
         "The same command resumes what was interrupted.",
     ]
-    return _head(paragraphs, experiment.examples)
+    sweep = f"layernorm run {experiment.name} --learning-rate 5e-4 1e-3 2e-3 --jobs 2"
+    return _head(paragraphs, [*experiment.examples, sweep])
 
 
 def _head(paragraphs: Sequence[str], examples: Sequence[str]) -> str:
@@ -159,16 +174,18 @@ def _head(paragraphs: Sequence[str], examples: Sequence[str]) -> str:
     return "\n\n".join([*texts, "\n".join(["Examples:", *(f"  {example}" for example in examples)])])
 
 
-def _fields(kind: type, defaults: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def _fields(kind: type, defaults: dict[str, Any], several: Sequence[str] = ()) -> Iterator[tuple[str, Any, Any]]:
     """A dataclass's fields as options; one that takes several values becomes a tuple."""
     import tyro
 
     types = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
-        several, kind_of_value = field.metadata["several"], types[field.name]
-        annotation = tuple[kind_of_value, ...] if several else kind_of_value  # type: ignore[valid-type]
+        kind_of_value = types[field.name]
+        annotation = tuple[kind_of_value, ...] if field.name in several else kind_of_value  # type: ignore[valid-type]
         metavar = "PATH" if kind_of_value == Path | None else None  # tyro would write {None}|PATH
-        about = tyro.conf.arg(name=several, metavar=metavar, help=field.metadata["doc"])
+        if field.name in several and kind_of_value in (int, float):
+            metavar = f"{kind_of_value.__name__.upper()} ..."  # and here [INT [INT ...]]
+        about = tyro.conf.arg(name=field.metadata["several"], metavar=metavar, help=field.metadata["doc"])
         yield field.name, Annotated[annotation, about], defaults[field.name]
 
 

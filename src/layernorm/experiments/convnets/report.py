@@ -44,6 +44,11 @@ GOALS = (2.0, 1.8, 1.6, 1.4, 1.2, 1.0, 0.8, 0.6, 0.4, 0.2, 0.1, 0.05, 0.02, 0.01
 PROTOCOL = {"epochs": 200, "width": 96, "train_cases": 0, "batch_size": 100, "dropout": 0.5, "noise": 0.15}
 """What the options are in the `paper` preset, 0 where it uses all there are."""
 
+SENSITIVITY = (
+    rates.Measure("valid_error", "validation error", percent=True),
+    rates.Measure("train_nll", "training loss, nats"),
+)
+
 PAIRS = (("layer", "none"), ("batch", "layer"))
 """(the norm that the paper claims is ahead, the other)."""
 
@@ -88,7 +93,7 @@ def _test_error(run: Run) -> float:
 def _figures(blocks: Sequence[Block]) -> list[Figure]:
     if not blocks:
         return []
-    curves, sensitivity = [], []
+    curves = []
     for block in blocks:
         title, loss, error = f"width {block.label}", block.curves("train_nll"), block.curves("test_error")
         decades = min(min(line.low) for line in loss) < 0.1  # below it a linear axis shows nothing
@@ -98,28 +103,16 @@ def _figures(blocks: Sequence[Block]) -> list[Figure]:
                 Panel(title, "epoch", "test error", error, percent=True, limits=view(error, 5, margin=0.01, floor=0.0)),
             ]
         )
-        sensitivity.append(
-            [
-                rates.panel(block, _score, "validation error", percent=True),
-                rates.panel(block, _train_loss, "training loss, nats"),
-            ]
-        )
-    figures = [
+    return [
         Figure(
             "curves",
             "Training loss and test error after each epoch, each norm at its best learning rate. "
             "Both on the first images of their part, in evaluation mode. Lines: mean over seeds; bands: lowest to "
             "highest seed. The axis of the test error leaves out the highest values of the first epochs.",
             curves,
-        )
+        ),
+        *rates.sensitivity(blocks, *SENSITIVITY, title="width {}"),
     ]
-    if any(len(found) > 1 for block in blocks for found in block.rates.values()):
-        caption = (
-            "Validation error and training loss after the last epoch, by learning rate. Lines: mean over seeds; bands: "
-            "lowest to highest seed."
-        )
-        figures.append(Figure("learning-rates", caption, sensitivity))
-    return figures
 
 
 def _results(blocks: Sequence[Block]) -> Table:

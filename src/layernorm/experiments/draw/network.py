@@ -55,7 +55,7 @@ class Config:
     read_size: int = option(2, "filters along a side of the grid that reads", least=2)
     write_size: int = option(5, "filters along a side of the grid that writes", least=2)
     batch_size: int = option(128, "training cases in a batch, over all processes together", least=1)
-    learning_rate: float = option(1e-3, "Adam's step size", above=0)
+    learning_rate: float = option(1e-3, "Adam's step size", mark="lr", above=0)
     deviation: float = option(0.1, "standard deviation of the initial weights", above=0)
     clip: float = option(10.0, "norm to which the whole gradient is cut", above=0)
     evaluate_every: int = option(0, "updates between evaluations (0: an epoch)", least=0)

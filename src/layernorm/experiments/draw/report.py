@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from ..report import rates
 from ..report.comparison import (
     NORMS,
     Block,
@@ -34,16 +35,20 @@ PAPER = {"none": "82.36", "layer": "82.09"}
 METRICS = {"test_bound": "bound", "test_kl": "KL part", "test_reconstruction": "reconstruction part"}
 
 
+SENSITIVITY = rates.Measure("test_bound", "test bound, nats")
+
+
 def report(runs: Sequence[Run]) -> Report:
     """The report on runs of `draw`, finished or not."""
     blocks, status = compare(runs, by="glimpses")
+    swept, _ = compare(runs, by="glimpses", choose=SENSITIVITY.last)
     drawn, notes = _pictures(blocks)
     return Report(
         title="DRAW on binarised MNIST, Figure 4",
         claim=CLAIM,
         findings=ruled([text for block in blocks for text in (*_convergence(block), *_ends(block))], RULE_AT_ONE_RATE),
         status=[*status, *notes],
-        figures=[_figure(blocks)] if blocks else [],
+        figures=[*([_figure(blocks)] if blocks else []), *rates.sensitivity(swept, SENSITIVITY, title="{} glimpses")],
         tables=[_results(blocks), _speed(blocks)],
         deviations=_deviations(runs),
         runs=runs,

@@ -39,7 +39,7 @@ class Config:
     points: int = option(500, "lines are cut to so many points", least=1)
     units: int = option(400, "in each of the three LSTMs", least=1)
     mixtures: int = option(20, "Gaussians in the density of the next point", least=1)
-    learning_rate: float = option(1e-3, "Adam's step size", above=0)
+    learning_rate: float = option(1e-3, "Adam's step size", mark="lr", above=0)
     evaluate_every: int = option(200, "updates between evaluations", least=1)
     valid_lines: int = option(0, "evaluate on so many lines, spread over all 1438 (0: all)", least=0)
 

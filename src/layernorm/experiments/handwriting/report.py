@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import RunError
+from ..report import rates
 from ..report.comparison import (
     NORMS,
     Block,
@@ -32,9 +33,13 @@ SENTENCE = "layer normalization"
 METRIC = "valid_nll"
 
 
+SENSITIVITY = rates.Measure(METRIC, "validation NLL, nats in 500 points")
+
+
 def report(runs: Sequence[Run]) -> Report:
     """The report on runs of `handwriting`, finished or not."""
     blocks, status = compare(runs)
+    swept, _ = compare(runs, choose=SENSITIVITY.last)
     by_norm = [(norm, [run for run in runs if run.config["norm"] == norm]) for norm in NORMS]
     written, failed = pictures(by_norm, _written, "No sample")
     return Report(
@@ -45,7 +50,7 @@ def report(runs: Sequence[Run]) -> Report:
             *_sizes(runs),
         ],
         status=[*status, *failed],
-        figures=[_figure(blocks)] if blocks else [],
+        figures=[*([_figure(blocks)] if blocks else []), *rates.sensitivity(swept, SENSITIVITY)],
         tables=[_table(blocks)],
         deviations=_deviations(runs),
         runs=runs,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 
+from ..report import rates
 from ..report.comparison import (
     NORMS,
     Block,
@@ -27,16 +28,20 @@ CLAIM = (
 )
 
 
+SENSITIVITY = rates.Measure("valid_error", "validation error", percent=True)
+
+
 def report(runs: Sequence[Run]) -> Report:
     """The report on runs of `mnist` or `digits`, finished or not."""
     blocks, status = compare(runs, by="batch_size", descending=True)
+    swept, _ = compare(runs, by="batch_size", descending=True, choose=SENSITIVITY.last)
     name = runs[0].experiment
     return Report(
         title="Permutation-invariant MNIST, Figure 6" if name == "mnist" else "Figure 6 on scikit-learn's digits",
         claim=CLAIM,
         findings=ruled([*_convergence(blocks), *_robustness(blocks)], RULE_AT_ONE_RATE),
         status=status,
-        figures=[_figure(blocks)] if blocks else [],
+        figures=[*([_figure(blocks)] if blocks else []), *rates.sensitivity(swept, SENSITIVITY, title="batch size {}")],
         tables=[_results(blocks), _speed(blocks)],
         deviations=_deviations(runs),
         runs=runs,

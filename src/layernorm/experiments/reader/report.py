@@ -44,6 +44,8 @@ PAPER = {"none": "50.3", "batch": "49.5", "batch-everywhere": "50.0"}
 
 ERROR = "valid_error"
 
+SENSITIVITY = rates.Measure(ERROR, "validation error", percent=True)
+
 OTHERS = ("none", "batch", "batch-everywhere", "layer-gain")
 """What layer norm is claimed to be ahead of."""
 
@@ -69,7 +71,10 @@ def report(runs: Sequence[Run]) -> Report:
         claim=CLAIM,
         findings=ruled(findings),
         status=[*status, *damaged, *(note for _, notes in read for note in notes)],
-        figures=[figure for number, block in enumerate(blocks, 1) for figure in _figures(block, number, len(blocks))],
+        figures=[
+            *(_figure(block, f"-{number}" if len(blocks) > 1 else "") for number, block in enumerate(blocks, 1)),
+            *rates.sensitivity(blocks, SENSITIVITY),
+        ],
         tables=[_results(blocks), _rules(blocks), _speed(blocks), _rates(blocks)],
         deviations=_deviations(runs),
         runs=runs,
@@ -111,8 +116,8 @@ def _guessed(block: Block) -> dict[str, float]:
     return {rule: 1 - given[rule] for rule in RULES if rule in given}
 
 
-def _figures(block: Block, number: int, count: int) -> list[Figure]:
-    curves = _curves(block, ERROR)
+def _figure(block: Block, suffix: str) -> Figure:
+    curves = block.curves(ERROR, x="update")
     ends = [0.0, max(line.x[-1] for line in curves)]
     lines = [
         Curve(rule, style, ends, *([[error] * 2] * 3))
@@ -125,27 +130,12 @@ def _figures(block: Block, number: int, count: int) -> list[Figure]:
         "at its best learning rate. Lines: mean over seeds; bands: lowest to highest seed. Grey: answers that need no "
         "reading, on the same passages, cut to four sentences. The axes leave out the highest values of the start."
     )
-    suffix = "" if count == 1 else f"-{number}"
-    nll = _curves(block, "valid_nll")
+    nll = block.curves("valid_nll", x="update")
     panels = [
         Panel(block.label, "update", "validation error", shown, percent=True, limits=limits),
         Panel(block.label, "update", "validation NLL, nats", nll, limits=view(nll, 5, margin=0.1)),
     ]
-    figures = [Figure(f"figure2{suffix}", caption, [panels])]
-    if any(len(found) > 1 for found in block.rates.values()):
-        caption = (
-            "The lowest validation error against the learning rate. Lines: mean over seeds; bands: lowest to highest "
-            "seed."
-        )
-        sensitivity = rates.panel(block, score, "lowest validation error", percent=True)
-        figures.append(Figure(f"rates{suffix}", caption, [[sensitivity]]))
-    return figures
-
-
-def _curves(block: Block, metric: str) -> list[Curve]:
-    """A metric over seeds against updates, of every norm; a curve's label tells another gain than 1."""
-    groups = block.groups
-    return [dataclasses.replace(block.curve(norm, metric, x="update"), label=_named(block, norm)) for norm in groups]
+    return Figure(f"figure2{suffix}", caption, [panels])
 
 
 def _read(block: Block) -> tuple[list[Picture], list[str]]:
@@ -167,7 +157,7 @@ def _results(blocks: Sequence[Block]) -> Table:
             rows.append(
                 [
                     block.label,
-                    _named(block, norm),
+                    block.name(norm),
                     f"{group[0].config[RATE]:g}",
                     spread(_best(group), 1),
                     spread(tested, 1) if tested else "-",
@@ -225,8 +215,8 @@ def _reading(block: Block) -> list[str]:
         return []
     rule = min(guessed, key=lambda name: guessed[name])
     goal = 100 * guessed[rule]
-    reads = [_named(block, norm) for norm, group in block.groups.items() if max(_best(group)) < goal]
-    fails = [name for name in (_named(block, norm) for norm in block.groups) if name not in reads]
+    reads = [block.name(norm) for norm, group in block.groups.items() if max(_best(group)) < goal]
+    fails = [name for name in (block.name(norm) for norm in block.groups) if name not in reads]
     parts = [
         f"{', '.join(names)} {what}"
         for names, what in ((reads, "with every seed"), (fails, "not with every seed"))
@@ -245,7 +235,7 @@ def _compared(block: Block, other: str, tested: Mapping[Path, Tested]) -> list[s
     times = [reaching(goals, group, ERROR, "update", interpolated=True) for group in groups]
     taken = [" / ".join(low_to_high(values, ".0f") for values in side) for side in times]
     best = [_best(group) for group in groups]
-    names = NORMS["layer"], _named(block, other)
+    names = NORMS["layer"], block.name(other)
     few = too_little(*groups, unit="evaluation", rates=rates.fewest(block, "layer", other))
     unclear = few or _unclear(block, best)
     ends, sooner = unclear or order(best[:1], best[1:]), unclear or order(*times)
@@ -257,11 +247,6 @@ def _compared(block: Block, other: str, tested: Mapping[Path, Tested]) -> list[s
         f"lowest that all reach; lowest to highest seed): {names[0]} {taken[0]}, {names[1]} {taken[1]}: {sooner}.",
         *to_decide(" and ".join(names), verdicts, every, few, _whole(every[0])),
     ]
-
-
-def _named(block: Block, norm: str) -> str:
-    gain = block.groups[norm][0].config.get("gain_init")
-    return NORMS[norm] if gain is None else f"layer norm with gain {gain:g}"
 
 
 def _unclear(block: Block, best: Sequence[Sequence[float]]) -> str | None:

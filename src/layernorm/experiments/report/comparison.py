@@ -66,9 +66,14 @@ class Block:
         """Whether it has runs of all these norms."""
         return set(norms) <= set(self.groups)
 
+    def name(self, norm: str) -> str:
+        """What figures, tables and findings call a norm: with its initial gain where that is not 1."""
+        gain = self._all(norm)[0].config.get("gain_init", 1.0)
+        return NORMS[norm] if gain == 1.0 else f"{NORMS[norm.removesuffix('-gain')]} with gain {gain:g}"
+
     def curve(self, norm: str, metric: str, x: str = "epoch") -> Curve:
         """A norm's metric over seeds."""
-        return curve(self.groups[norm], metric, NORMS[norm], STYLES[norm], x)
+        return curve(self.groups[norm], metric, self.name(norm), STYLES[norm], x)
 
     def curves(self, metric: str, x: str = "epoch") -> list[Curve]:
         """A metric over seeds, of every norm."""
@@ -297,7 +302,7 @@ def speed(
         for norm in block.groups:
             seconds, ratio = block.pace(norm)
             cells = [column(block, norm) for column in columns.values()]
-            rows.append([block.label, NORMS[norm], *cells, f"{1000 * seconds:.{digits}f}", ratio])
+            rows.append([block.label, block.name(norm), *cells, f"{1000 * seconds:.{digits}f}", ratio])
     return Table("Speed", [by, "norm", *columns, "ms/update", "x baseline"], rows, note)
 
 

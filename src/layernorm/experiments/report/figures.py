@@ -88,12 +88,15 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         colour, dashes = curve.style
         axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
         # a dot where a line would have no length
-        marker = "o" if len(curve.x) == 1 else None
-        axes.plot(curve.x, curve.mean, color=colour, linestyle=dashes, linewidth=1.6, marker=marker, label=curve.label)
+        marker = "o" if panel.dots or len(curve.x) == 1 else None
+        options: Any = {"color": colour, "linestyle": dashes, "linewidth": 1.6, "marker": marker, "markersize": 4}
+        axes.plot(curve.x, curve.mean, label=curve.label, **options)
+        if len(curve.x) == 1:  # nor would its band have a width
+            axes.vlines(curve.x, curve.low, curve.high, color=colour, linewidth=1.6)
     axes.set_title(panel.title)
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
-    points = sorted({x for curve in panel.curves for x in curve.x})
+    points = sorted({x for curve in panel.curves for x in (*curve.x, *curve.lost)})
     if panel.log_x and points:
         axes.set_xscale("log")
         axes.grid(visible=True, axis="x", which="both")
@@ -109,8 +112,29 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.set_yscale("log")
     if panel.limits is not None:
         axes.set_ylim(*panel.limits)
+    _mark_lost(axes, panel)
     if panel.percent:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+        if panel.log:
+            axes.yaxis.set_minor_formatter(FuncFormatter(_percent))
+
+
+def _mark_lost(axes: Axes, panel: Panel) -> None:
+    """Crosses above the curves where runs diverged, one row for each curve that has any."""
+    lost = [curve for curve in panel.curves if curve.lost]
+    for number, curve in enumerate(lost, 1):
+        place = axes.get_xaxis_transform()
+        axes.plot(curve.lost, [1 - 0.07 * number] * len(curve.lost), "X", color=curve.style.colour, transform=place)
+    low, high = axes.transData.transform([(1, value) for value in axes.get_ylim()])[:, 1]
+    top = high + (high - low) * 0.09 * len(lost)
+    if lost:
+        axes.set_ylim(top=axes.transData.inverted().transform((0, top))[1])
+
+
+def _percent(value: float, position: int | None = None) -> str:
+    """A tick between the decades of a logarithmic axis in percent, as `_plain`."""
+    text = _plain(100 * value)
+    return f"{text} %" if text else ""
 
 
 def _plain(value: float, position: int | None = None) -> str:

@@ -42,7 +42,7 @@ STYLES = {
 
 @dataclass(frozen=True)
 class Curve:
-    """A line with a band: the mean, the lowest and the highest over seeds."""
+    """A line with a band: the mean, the lowest and the highest over seeds; and the places where a run diverged."""
 
     label: str
     style: Style
@@ -50,11 +50,15 @@ class Curve:
     mean: list[float]
     low: list[float]
     high: list[float]
+    lost: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One set of axes. `limits` cut the y axis; None leaves it to the data. `log`: of the y axis, `log_x` of the x."""
+    """One set of axes. `limits` cut the y axis; None leaves it to the data. `log`: of the y axis, `log_x` of the x.
+
+    `dots`: at each point of the curves.
+    """
 
     title: str
     x_label: str
@@ -64,6 +68,7 @@ class Panel:
     log_x: bool = False
     percent: bool = False
     limits: tuple[float, float] | None = None
+    dots: bool = False
 
 
 @dataclass(frozen=True)

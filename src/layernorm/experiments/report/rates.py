@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from .comparison import NORMS, RATE, Block, Group, Score, best_rate, complete, mean_score
-from .page import STYLES, Curve, Panel, Table
+from ..runs.folder import Run
+from .comparison import RATE, Block, Group, Score, best_rate, complete
+from .page import STYLES, Curve, Figure, Panel, Table
 from .verdicts import spread
 
 
@@ -34,7 +36,7 @@ def table(blocks: Sequence[Block], by: str, score: Score, what: str, digits: int
             best = best_rate(found, score)
             cells = [_cell(found.get(rate, []), score, sign, digits) for rate in rates]
             marked = [f"* {cell}" if rate == best else cell for rate, cell in zip(rates, cells, strict=True)]
-            rows.append([block.label, NORMS[norm], *marked])
+            rows.append([block.label, block.name(norm), *marked])
     note = f"{what}, mean over seeds (lowest to highest), by learning rate. *: the norm's best rate, used above."
     return Table("Learning rates", [by, "norm", *(f"{rate:g}" for rate in rates)], rows, note)
 
@@ -46,31 +48,100 @@ def _cell(runs: Group, score: Score, sign: int, digits: int) -> str:
     return spread([sign * score(run) for run in runs], digits) if runs else "-"
 
 
-def panel(block: Block, score: Score, label: str, negated: bool = False, percent: bool = False) -> Panel:
-    """The score against the learning rate, a curve for each norm: how sensitive each is to its rate.
+@dataclass(frozen=True)
+class Measure:
+    """What a sensitivity curve shows of a run.
 
-    Rates at which a run diverged are left out.
-
-    Args:
-        label: of the y axis.
-        negated: the score is minus what the axis shows.
+    Attributes:
+        metric: in the run's records.
+        label: of the axis.
+        rising: higher values are better.
         percent: the axis is in percent.
     """
-    title = f"sensitivity to the learning rate {block.mark}".strip()
-    curves = [_curve(norm, found, score, -1 if negated else 1) for norm, found in block.rates.items()]
-    return Panel(title, "learning rate", label, curves, log_x=True, percent=percent)
+
+    metric: str
+    label: str
+    rising: bool = False
+    percent: bool = False
+
+    def best(self, run: Run) -> float:
+        """The best value of a run's evaluations."""
+        return (max if self.rising else min)(record[self.metric] for record in run.records)
+
+    def last(self, run: Run) -> float:
+        """The value at the run's end."""
+        return run.records[-1][self.metric]
 
 
-def _curve(norm: str, rates: dict[float, Group], score: Score, sign: int) -> Curve:
-    able = {rate: group for rate, group in rates.items() if math.isfinite(mean_score(group, score))}
-    values = {rate: [sign * score(run) for run in group] for rate, group in able.items()}
+def sensitivity(blocks: Sequence[Block], *measures: Measure, title: str = "{}") -> list[Figure]:
+    """The standard figure of every experiment: best and last value of a run against the learning rate.
+
+    Finished runs are shown, a line for each norm. A run that diverged is a cross.
+
+    Args:
+        blocks: as `compare` returns them if it is to choose learning rates; those with one rate are left out.
+        title: how the panels' titles tell a block by its label, as `{} glimpses`.
+
+    Returns:
+        the figure; nothing if no block has two rates.
+    """
+    rows = []
+    for block in blocks:
+        ended = {
+            norm: {rate: [run for run in runs if run.done] for rate, runs in found.items()}
+            for norm, found in block.rates.items()
+        }
+        if len({rate for found in ended.values() for rate, runs in found.items() if runs}) > 1:
+            head = title.format(block.label) if block.label else ""
+            rows += [_row(block, ended, head, measure) for measure in measures]
+    curves = [line for row in rows for panel in row for line in panel.curves]
+    texts = ["Sensitivity to the learning rate: the best evaluation of each run, and its last one."]
+    if any(line.low != line.high for line in curves):
+        texts.append("Lines: mean over seeds, geometric on a logarithmic axis; bands: lowest to highest seed.")
+    if any(line.lost for line in curves):
+        texts.append("A cross at the upper edge: at this rate a seed diverged; a line there is of the other seeds.")
+    return [Figure("sensitivity", " ".join(texts), rows)] if rows else []
+
+
+def _row(block: Block, ended: Mapping[str, dict[float, Group]], head: str, measure: Measure) -> list[Panel]:
+    """The panels of a measure. If its values are over a decade they are logarithmic: else the best could not be told.
+
+    Args:
+        ended: the block's finished runs by norm and learning rate.
+        head: of the panels' titles, or nothing.
+    """
+    columns = {"best evaluation": measure.best, "at the end": measure.last}
+    runs = [run for found in ended.values() for group in found.values() for run in group if run.diverged is None]
+    values = [value(run) for value in columns.values() for run in runs]
+    log = bool(values) and 0 < 10 * min(values) < max(values)
+    mean = statistics.geometric_mean if log else statistics.fmean
+    panels = []
+    for which, value in columns.items():
+        lines = [_curve(block, norm, found, value, mean) for norm, found in ended.items()]
+        curves = [line for line in lines if line.x or line.lost]
+        about = f"{head}, {which}" if head else which
+        options: Any = {"log": log, "log_x": True, "percent": measure.percent, "dots": True}
+        panels.append(Panel(about, "learning rate", measure.label, curves, **options))
+    return panels
+
+
+def _curve(
+    block: Block,
+    norm: str,
+    rates: Mapping[float, Group],
+    value: Callable[[Run], float],
+    mean: Callable[[Sequence[float]], float],
+) -> Curve:
+    able = {rate: [value(run) for run in runs if run.diverged is None] for rate, runs in rates.items()}
+    values = {rate: column for rate, column in able.items() if column}
     return Curve(
-        label=NORMS[norm],
+        label=block.name(norm),
         style=STYLES[norm],
         x=list(values),
-        mean=[statistics.fmean(column) for column in values.values()],
+        mean=[mean(column) for column in values.values()],
         low=[min(column) for column in values.values()],
         high=[max(column) for column in values.values()],
+        lost=[rate for rate, runs in rates.items() if any(run.diverged is not None for run in runs)],
     )
 
 
@@ -80,7 +151,7 @@ def at_the_edge(block: Block) -> list[str]:
     for norm, group in block.groups.items():
         rates, rate = list(block.rates[norm]), group[0].config[RATE]
         if len(rates) > 1 and rate in (rates[0], rates[-1]):
-            found.append(f"{NORMS[norm]} {rate:g} ({'lowest' if rate == rates[0] else 'highest'})")
+            found.append(f"{block.name(norm)} {rate:g} ({'lowest' if rate == rates[0] else 'highest'})")
     if not found:
         return []
     return [f"Best learning rates at the edge of those tried, beyond which a better one may lie: {', '.join(found)}."]

@@ -54,6 +54,8 @@ ROWS = {"trained": "", "untrained": ", untrained", "bag": ", bag", "random_bag":
 NLL = "valid_nll"
 """The decoders' negative log-likelihood on the validation books, by which learning rates are chosen."""
 
+SENSITIVITY = rates.Measure(NLL, "validation NLL, nats a word")
+
 SHARES = (0.5, 0.75, 0.9, 1.0)
 """Of the way from the first evaluation's highest NLL to the lowest that all runs reach: goals that updates are counted
 to."""
@@ -78,7 +80,10 @@ def report(runs: Sequence[Run]) -> Report:
         claim=CLAIM,
         findings=ruled(findings),
         status=[*status, *damaged],
-        figures=[figure for number, block in enumerate(blocks, 1) for figure in _figures(block, number, len(blocks))],
+        figures=[
+            *(figure for number, block in enumerate(blocks, 1) for figure in _figures(block, number, len(blocks))),
+            *rates.sensitivity(blocks, SENSITIVITY, title="{} units"),
+        ],
         tables=[_relatedness(blocks), _classification(blocks), _speed(blocks), _rates(blocks)],
         deviations=_deviations(runs),
         runs=runs,
@@ -97,13 +102,9 @@ def _figures(block: Block, number: int, count: int) -> list[Figure]:
         f"{block.label} units: the encoder on SICK and on four classification tasks in training, each norm at its best "
         "learning rate. Lines: mean over seeds; bands: lowest to highest seed."
     )
-    learning = [
-        Panel("held-out books", "update", "nats a word", block.curves(NLL, x="update")),
-        rates.panel(block, score, "nats a word"),
-    ]
+    learning = [Panel("held-out books", "update", "nats a word", block.curves(NLL, x="update"))]
     about = (
-        "The decoders' negative log-likelihood of a word in the validation books: in training, each norm at its best "
-        "learning rate, and after the last update against the learning rate."
+        "The decoders' negative log-likelihood of a word in the validation books, each norm at its best learning rate."
     )
     return [
         Figure(f"figure3{name}", caption, [panels[:3], panels[3:]]),

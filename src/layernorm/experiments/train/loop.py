@@ -88,7 +88,7 @@ class Fit:
                     state.seconds = time.perf_counter() - began
                 progress.update(state, task)
                 late = time.perf_counter() - saved > self.checkpoint_seconds
-                stopping, late = self._agree(stop.is_set(), late)
+                stopping, late = self._agree(stop.is_set() or progress.stopping, late)
                 over = state.update == task.updates or state.diverged is not None
                 if stopping or late or over:
                     self._save()
@@ -281,7 +281,10 @@ class Fit:
 
 @contextlib.contextmanager
 def _stop_signals() -> Iterator[threading.Event]:
-    """Turns SIGINT and SIGTERM into an event that the loop looks at between updates; a second one acts at once."""
+    """Turns SIGINT and SIGTERM into an event that the loop looks at between updates; a second one acts at once.
+
+    A signal that this process ignores stays ignored.
+    """
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():  # only it may set handlers
         yield stop
@@ -294,7 +297,8 @@ def _stop_signals() -> Iterator[threading.Event]:
             signal.signal(name, handler)
 
     for name in (signal.SIGINT, signal.SIGTERM):
-        previous[name] = signal.signal(name, handle)
+        if signal.getsignal(name) is not signal.SIG_IGN:
+            previous[name] = signal.signal(name, handle)
     try:
         yield stop
     finally:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..protocol import Task
@@ -15,16 +16,30 @@ LINE_SECONDS = 10.0
 """Between two plain lines about one run."""
 
 
+@dataclass(frozen=True)
+class Course:
+    """Of a `Task` what a display needs, under the same names."""
+
+    updates: int
+    updates_per_epoch: int
+    shown: Mapping[str, str]
+
+
 class Progress:
     """Where the loop reports to; this one is silent.
 
     A run is announced by `begin`, reported on by `update`, closed by `end`.
     """
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the run is to be saved and left, as after Ctrl-C."""
+        return False
+
     def begin(self, number: int, runs: int, name: str) -> None:
         """A run starts or goes on."""
 
-    def update(self, state: State, task: Task) -> None:
+    def update(self, state: State, task: Task | Course) -> None:
         """Some updates were made."""
 
     def end(self, note: str) -> None:
@@ -39,7 +54,7 @@ class Lines(Progress):
         self.spoke = time.perf_counter()
         self.rate = _Rate()
 
-    def update(self, state: State, task: Task) -> None:
+    def update(self, state: State, task: Task | Course) -> None:
         self.rate.tick(state.update)
         if time.perf_counter() - self.spoke >= LINE_SECONDS:
             self.spoke = time.perf_counter()
@@ -55,21 +70,20 @@ class Lines(Progress):
 
 
 class Bars(Progress):
-    """Two bars on a terminal: the runs, and the updates of this run."""
+    """Bars on a terminal: the runs, which may be several displays' together, and the updates of this run."""
 
-    def __init__(self, display: Any) -> None:
-        self.display = display
-        self.total = display.add_task("runs", total=None, note="")
+    def __init__(self, display: Any, total: Any) -> None:
+        self.display, self.total = display, total
         self.bar = display.add_task("", total=None, note="", visible=False)
         self.drawn = 0.0
 
     def begin(self, number: int, runs: int, name: str) -> None:
         self.title = f"[{number}/{runs}] {name}"
         self.rate = _Rate()
-        self.display.update(self.total, total=runs, completed=number - 1)
+        self.display.update(self.total, total=runs)
         self.display.update(self.bar, description=name, total=None, completed=0, note="", visible=True)
 
-    def update(self, state: State, task: Task) -> None:
+    def update(self, state: State, task: Task | Course) -> None:
         self.rate.tick(state.update)
         if time.perf_counter() - self.drawn < 0.1:
             return
@@ -80,17 +94,23 @@ class Bars(Progress):
 
     def end(self, note: str) -> None:
         self.display.update(self.total, advance=1)
+        self.display.update(self.bar, visible=False)
         self.display.console.print(f"{self.title}: {note}", highlight=False, markup=False)
 
 
 @contextlib.contextmanager
-def progress(main: bool) -> Iterator[Progress]:
-    """The progress display that fits where standard error goes."""
+def progress(main: bool = True, lines: int = 1) -> Iterator[Sequence[Progress]]:
+    """The progress displays that fit where standard error goes.
+
+    Args:
+        main: whether this is the main process, which alone shows something.
+        lines: displays, each for one run at a time.
+    """
     if not main:
-        yield Progress()
+        yield [Progress() for _ in range(lines)]
         return
     if not sys.stderr.isatty():
-        yield Lines()
+        yield [Lines() for _ in range(lines)]
         return
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
@@ -102,7 +122,8 @@ def progress(main: bool) -> Iterator[Progress]:
         TextColumn("{task.percentage:>3.0f} %  {task.fields[note]}", markup=False),
     )
     with RichProgress(*columns, console=Console(stderr=True), transient=True) as display:
-        yield Bars(display)
+        total = display.add_task("runs", total=None, note="")
+        yield [Bars(display, total) for _ in range(lines)]
 
 
 class _Rate:
@@ -123,7 +144,7 @@ class _Rate:
         return (updates - update) * self.pace
 
 
-def where(state: State, task: Task) -> str:
+def where(state: State, task: Task | Course) -> str:
     """How far a run is: `epoch 3.2 of 10`, and within the first, `update 20 of 600`."""
     if task.updates < task.updates_per_epoch:
         return f"update {state.update} of {task.updates}"

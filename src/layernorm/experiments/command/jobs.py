@@ -1,0 +1,234 @@
+"""`--jobs N`: the runs of a request on N worker processes, each with one thread.
+
+The parent hands out the runs one at a time and shows what each worker tells it over a pipe. The end of the pipe means
+stop: a worker saves its run and ends when its parent closes the pipe or dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..catalogue import find
+from ..errors import Failure, Interrupted, RunError, said
+from ..protocol import Experiment, Task
+from ..runs.checkpoint import State
+from ..train import distributed
+from ..train.progress import Course, Progress, progress
+from . import single
+from .options import Request
+
+GRACE = 10.0
+"""Seconds that a worker has for saving its run when its parent has died."""
+
+SECONDS = 0.1
+"""Between two messages of a worker about how far its run is."""
+
+
+def make(experiment: Experiment, request: Request, runs: Mapping[int, Path]) -> list[Failure]:
+    """Makes some of a request's runs on workers. A run that fails does not stop the others.
+
+    Args:
+        runs: their folders, by the run's place in `request.configs`.
+
+    Returns:
+        the runs that failed.
+
+    Raises:
+        Interrupted: SIGINT or SIGTERM arrived, and the workers have saved their runs.
+        RunError: a worker ended while it had no run.
+    """
+    with _stopped_by_sigterm(), progress(lines=min(request.settings.jobs, len(runs))) as displays:
+        crew = _Crew(experiment, request, runs)
+        try:
+            for display in displays:
+                crew.hire(display)
+            while crew.workers:
+                for pipe in wait([worker.pipe for worker in crew.workers]):
+                    crew.hear(next(worker for worker in crew.workers if worker.pipe is pipe))
+        except KeyboardInterrupt:
+            print("stopping: the workers save their runs (again: stop at once)", file=sys.stderr, flush=True)
+            crew.dismiss()
+            raise Interrupted from None
+        finally:
+            crew.kill()
+    return crew.failures
+
+
+@dataclass
+class _Worker:
+    """A worker as its parent knows it; `run` is the place of the run that it makes."""
+
+    process: BaseProcess
+    pipe: Connection
+    display: Progress
+    run: int | None = None
+
+
+class _Crew:
+    """The workers, the runs that wait for one, and the runs that failed."""
+
+    def __init__(self, experiment: Experiment, request: Request, runs: Mapping[int, Path]) -> None:
+        self.experiment, self.request, self.runs = experiment, request, runs
+        self.waiting = deque(runs)
+        self.workers: list[_Worker] = []
+        self.failures: list[Failure] = []
+
+    def hire(self, display: Progress) -> None:
+        """Starts a worker."""
+        context = multiprocessing.get_context("spawn")  # a fork would share torch's threads and the parent's locks
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_work, args=(self.experiment.name, self.request, self.runs, theirs))
+        with _for_workers():
+            process.start()
+        theirs.close()  # the worker's own is left, which closes when it ends
+        self.workers.append(_Worker(process, ours, display))
+
+    def hear(self, worker: _Worker) -> None:
+        """Takes a message from a worker, or notices that it has ended."""
+        try:
+            word, *values = worker.pipe.recv()
+        except (EOFError, ConnectionError):
+            self.workers.remove(worker)
+            self._ended(worker)
+            return
+        if word == "ready":
+            self._hand_out(worker)
+        elif word == "update":
+            worker.display.update(*values)
+        else:
+            if word == "failed":
+                self._failed(worker, *values)
+            else:
+                worker.display.end(*values)
+            worker.run = None
+
+    def dismiss(self) -> None:
+        """Has the workers save their runs, and waits for that."""
+        for worker in self.workers:
+            worker.pipe.close()
+        for worker in self.workers:
+            worker.process.join()
+
+    def kill(self) -> None:
+        """Ends workers that are still there; every file of a run is whole at any time."""
+        for worker in self.workers:
+            worker.process.kill()
+            worker.process.join()
+
+    def _hand_out(self, worker: _Worker) -> None:
+        if self.waiting:
+            worker.run = self.waiting.popleft()
+            worker.display.begin(worker.run + 1, len(self.request.configs), self.runs[worker.run].name)
+            worker.pipe.send(worker.run)
+        else:
+            self.workers.remove(worker)
+            worker.pipe.close()
+            worker.process.join()
+
+    def _ended(self, worker: _Worker) -> None:
+        """Counts the run of a worker that has ended by itself as failed, and starts another in its place."""
+        worker.process.join()
+        code = worker.process.exitcode or 0
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        if worker.run is None:
+            raise RunError(f"a worker process ended without a run ({how})")
+        self._failed(worker, f"its worker process ended ({how})", "")
+        if self.waiting:
+            self.hire(worker.display)
+
+    def _failed(self, worker: _Worker, why: str, details: str) -> None:
+        assert worker.run is not None
+        worker.display.end(f"failed: {why}")
+        self.failures.append(Failure(self.runs[worker.run].name, why, details))
+
+
+class _Told(Progress):
+    """A worker's display: tells its parent, which may be gone."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe = pipe
+        self.spoke = 0.0
+
+    @property
+    def stopping(self) -> bool:
+        return self.pipe.poll()  # while a run is made nothing arrives but the pipe's end
+
+    def update(self, state: State, task: Task | Course) -> None:
+        if time.perf_counter() - self.spoke >= SECONDS:
+            self.spoke = time.perf_counter()
+            self.tell("update", state, Course(task.updates, task.updates_per_epoch, task.shown))
+
+    def tell(self, word: str, *values: Any) -> None:
+        """Sends a message."""
+        with contextlib.suppress(ConnectionError):
+            self.pipe.send((word, *values))
+
+
+def _work(name: str, request: Request, runs: Mapping[int, Path], pipe: Connection) -> None:
+    """What a worker does: one run after another, until its parent closes the pipe."""
+    torch.set_num_threads(1)
+    threading.Thread(target=_end_after_parent, daemon=True).start()
+    experiment, told = find(name), _Told(pipe)
+    with contextlib.suppress(EOFError, ConnectionError, Interrupted):
+        while True:
+            told.tell("ready")
+            run = pipe.recv()
+            try:
+                accelerator = distributed.accelerator(request.settings.device, request.settings.precision)
+                note = single.make(experiment, request, request.configs[run], runs[run], accelerator, told)
+            except Interrupted:
+                raise
+            except Exception as error:
+                told.tell("failed", said(error), traceback.format_exc())
+            else:
+                told.tell("end", note)
+
+
+def _end_after_parent() -> None:
+    """Ends a worker whose parent has died, and which is not at a place where it notices that by itself."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    time.sleep(GRACE)
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def _for_workers() -> Iterator[None]:
+    """What a process that is started inherits: one thread for every library, and that Ctrl-C is its parent's alone."""
+    name = "OMP_NUM_THREADS"
+    threads, handler = os.environ.get(name), signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        if threads is not None:
+            os.environ[name] = threads
+        signal.signal(signal.SIGINT, handler)
+
+
+@contextlib.contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Has SIGTERM raise what Ctrl-C raises."""
+    handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)

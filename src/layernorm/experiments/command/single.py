@@ -1,0 +1,65 @@
+"""One run of a request, from the first look at its folder to its result."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..protocol import Experiment
+from ..runs.folder import RunFolder, read
+from ..train.batches import NOISE, derive_seed
+from ..train.loop import Fit
+from ..train.progress import Progress, duration, glance
+from .options import Request
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+def identity(experiment: Experiment, request: Request, config: Any) -> dict[str, Any]:
+    """What makes a run this run and no other, as its folder keeps it."""
+    return {"experiment": experiment.name, **dataclasses.asdict(config), "precision": request.settings.precision}
+
+
+def make(
+    experiment: Experiment, request: Request, config: Any, path: Path, accelerator: Accelerator, display: Progress
+) -> str:
+    """Makes one run, or goes on with it, unless it is done.
+
+    Returns:
+        a note on how it went.
+    """
+    settings = request.settings
+    folder = RunFolder(path, writes=accelerator.is_main_process)
+    wanted = identity(experiment, request, config)
+    if not settings.restart and folder.finished(wanted):  # it may be in a place where nothing can be written
+        return done_before(path)
+    with folder.open():
+        if settings.restart and folder.writes:
+            folder.clear()
+        accelerator.wait_for_everyone()  # nobody looks into the folder before the main process has cleared it
+        folder.check_config(wanted)  # again: since all were compared, another command may have been here
+        if folder.finished(wanted):
+            return done_before(path)
+        data = experiment.load(config, settings.data)
+        folder.check_data(data.facts)
+        accelerator.wait_for_everyone()  # nor does the main process write before everyone has looked
+        task = experiment.task(config, data, accelerator)
+        folder.start(wanted)
+        torch.manual_seed(derive_seed(config.seed, NOISE, accelerator.process_index))
+        fit = Fit(task, folder, accelerator, data.facts, settings.checkpoint_seconds)
+        metrics = fit.run(display)
+        accelerator.free_memory()
+        spent = duration(fit.state.seconds)
+        if fit.state.diverged is not None:
+            return f"diverged at update {fit.state.diverged}, {spent}"
+        return f"{glance(task.shown, metrics)}{spent}"
+
+
+def done_before(path: Path) -> str:
+    """A note on a run that needs no training."""
+    lost = read(path).diverged
+    return "done before" if lost is None else f"diverged before, at update {lost}"
