@@ -16,7 +16,7 @@ from ..report.comparison import (
     speed,
     view,
 )
-from ..report.page import Deviation, Figure, Panel, Picture, Report, Table
+from ..report.page import Curve, Deviation, Figure, Panel, Picture, Report, Style, Table
 from ..report.variants import departures
 from ..report.verdicts import RULE_AT_ONE_RATE, order_at_one_rate, ruled, spread, too_little
 from ..runs.folder import Run
@@ -28,8 +28,10 @@ CLAIM = (
     "bound on the test images is 82.09 nats against 82.36 (section 6.4, Figure 4)."
 )
 
-PAPER = {"none": "82.36", "layer": "82.09"}
+PAPER = {"none": 82.36, "layer": 82.09}
 """The bound that the paper reports after 200 epochs."""
+
+_PAPER_LINES = {"none": Style("#9a9a9a", (0, (1, 3))), "layer": Style("#9a9a9a", (0, (9, 2)))}
 
 METRICS = {"test_bound": "bound", "test_kl": "KL part", "test_reconstruction": "reconstruction part"}
 
@@ -56,10 +58,15 @@ def _figure(blocks: Sequence[Block]) -> Figure:
     for block in blocks:
         title = f"{block.label} glimpses"
         bound, kl, reconstruction = (block.curves(metric) for metric in METRICS)
+        ends = [0.0, max(line.x[-1] for line in bound)]
+        paper = [
+            Curve(f"{NORMS[norm]}, in the paper", style, ends, *([[PAPER[norm]] * 2] * 3))
+            for norm, style in _PAPER_LINES.items()
+        ]
         limits = view(bound, part=3, margin=1.0)
         rows += [
             [
-                Panel(title, "epoch", "test bound, nats", bound),
+                Panel(title, "epoch", "test bound, nats", [*bound, *paper]),
                 Panel(f"{title}, the later epochs", "epoch", "test bound, nats", bound, limits=limits),
             ],
             [
@@ -69,7 +76,8 @@ def _figure(blocks: Sequence[Block]) -> Figure:
         ]
     caption = (
         "The bound on -log p of the test images, and its two parts. Lines: mean over seeds; bands: lowest to highest "
-        "seed."
+        "seed. Grey: what the paper reports after 200 epochs of 64 glimpses, 82.36 nats for the baseline and 82.09 for "
+        "layer norm."
     )
     return Figure("figure4", caption, rows)
 
@@ -82,7 +90,7 @@ def _results(blocks: Sequence[Block]) -> Table:
             parts = [f"{statistics.fmean(record[name] for record in last):.2f}" for name in list(METRICS)[1:]]
             bound = spread([record["test_bound"] for record in last])
             rows.append([block.label, NORMS[norm], bound, *parts, str(len(group)), block.epochs(norm, ".3g")])
-    rows += [["64, paper", NORMS[norm], bound, "-", "-", "-", "200"] for norm, bound in PAPER.items()]
+    rows += [["64, paper", NORMS[norm], f"{bound:.2f}", "-", "-", "-", "200"] for norm, bound in PAPER.items()]
     return Table(
         "Results",
         ["glimpses", "norm", "test bound, nats", "KL", "reconstr.", "seeds", "epochs"],
@@ -168,11 +176,17 @@ def _two_pictures(run: Run, names: tuple[str, str]) -> list[Picture]:
     ]  # fmt: skip
 
 
+def _start(runs: Sequence[Run]) -> str:
+    """What the initial weights were drawn from, in words."""
+    values = sorted({run.config["deviation"] for run in runs})
+    return " or ".join(f"N(0, {value:g}^2)" if value else "torch's own distributions" for value in values)
+
+
 def _deviations(runs: Sequence[Run]) -> list[Deviation]:
     config, data = runs[0].config, runs[0].environment["data"]
     found = [
         Deviation("S", "Not in the paper, but in the protocol: z of size 100, a 2 x 2 grid to read, 5 x 5 to write."),
-        Deviation("I", f"Weights start from N(0, {config['deviation']:g}^2); biases, states and the canvas at 0."),
+        Deviation("I", f"Weights start from {_start(runs)}; biases, states and the canvas at 0."),
         Deviation("I", f"The whole gradient is cut to norm {config['clip']:g}; the paper states no clipping."),
         Deviation(
             "I",
@@ -180,7 +194,7 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
             "the original adds a small constant to the denominator.",
         ),
         Deviation("I", "One draw of z an image, the same in every evaluation and for every norm of a seed."),
-        Deviation("I", "No model is selected: the validation images are not used."),
+        Deviation("I", "No model is selected; learning rates are chosen by the bound on the validation images."),
         Deviation("I", "The last batch of an epoch is smaller: 391 updates in place of 390."),
     ]
     if not data.get("original"):

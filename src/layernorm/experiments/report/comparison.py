@@ -36,6 +36,12 @@ Group = list[Run]
 RATE = "learning_rate"
 """The option of which each norm may be given its own best value."""
 
+FIRST_GRADIENT = "first_gradient_norm"
+"""In a run's first record: the norm of update 0's gradient."""
+
+FAR_APART = 100
+"""Norms whose first gradients differ by such a factor do not start alike."""
+
 Score = Callable[[Run], float]
 """What a learning rate is chosen by: lower is better. It must not look at test cases."""
 
@@ -106,10 +112,11 @@ class Block:
 
     def pace(self, norm: str) -> tuple[float, str]:
         """Seconds an update, and as text how many times the baseline's that is; of the runs at all learning rates."""
-        seconds = seconds_per_update(self._all(norm))
-        return seconds, f"{seconds / seconds_per_update(self._all('none')):.2f}" if self.has("none") else "-"
+        seconds = seconds_per_update(self.all_runs(norm))
+        return seconds, f"{seconds / seconds_per_update(self.all_runs('none')):.2f}" if self.has("none") else "-"
 
-    def _all(self, norm: str) -> Group:
+    def all_runs(self, norm: str) -> Group:
+        """A norm's runs at all learning rates."""
         return [run for group in self.rates.get(norm, {}).values() for run in group] or self.groups[norm]
 
     def epochs(self, norm: str, form: str = "g") -> str:
@@ -162,7 +169,30 @@ def compare(
             blocks.append(Block(f"{value} {item.mark}".strip(), item.mark, groups, rates))
     status = [*incomplete(runs), *unequal(runs, apart=(*row, *told, "seed"))]
     status += [f"Rows marked {item.mark}: {item.options}." for item in apart if item.mark]
+    status += [line for block in blocks for line in unequal_starts(block)]
     return [block for block in blocks if block.groups], status
+
+
+def first_gradients(runs: Iterable[Run]) -> list[float]:
+    """The gradient's norm at update 0, before anything is clipped, of the runs that tell it."""
+    return [run.records[0][FIRST_GRADIENT] for run in runs if run.records and FIRST_GRADIENT in run.records[0]]
+
+
+def unequal_starts(block: Block) -> list[str]:
+    """A line if the first gradients of two norms are far apart: that is a defect of the initial weights, not of a norm.
+
+    Each norm's is the median over its runs at all learning rates, which do not enter it.
+    """
+    found = {norm: first_gradients(block.all_runs(norm)) for norm in block.groups}
+    starts = {norm: statistics.median(values) for norm, values in found.items() if values}
+    if not starts or max(starts.values()) < FAR_APART * min(starts.values()):
+        return []
+    told = ", ".join(f"{NORMS[norm]} {value:.3g}" for norm, value in starts.items())
+    rows = f"Rows {block.label}: the" if block.label else "The"
+    return [
+        f"{rows} gradient's norms at update 0 differ by {FAR_APART} times or more ({told}): the initial weights are "
+        "not fair to all norms."
+    ]
 
 
 def _by_norm(runs: Iterable[Run]) -> dict[str, Group]:
