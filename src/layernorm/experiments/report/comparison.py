@@ -23,6 +23,7 @@ NORMS = {
     "layer-channels": "layer norm over channels",
     "layer-gain": "layer norm (other gain)",
     "batch": "batch norm",
+    "batch-exact": "batch norm, exact statistics",
     "batch-everywhere": "batch norm everywhere",
     "rms": "RMS norm",
     "weight": "weight norm",
@@ -72,20 +73,20 @@ class Block:
         """Whether it has runs of all these norms."""
         return set(norms) <= set(self.groups)
 
-    def curve(self, norm: str, metric: str, x: str = "epoch") -> Curve:
-        """A norm's metric over seeds."""
-        return curve(self.groups[norm], metric, NORMS[norm], STYLES[norm], x)
+    def curve(self, norm: str, metric: str, x: str = "epoch", geometric: bool = False) -> Curve:
+        """A norm's metric over seeds; `geometric` where it spans decades."""
+        return curve(self.groups[norm], metric, NORMS[norm], STYLES[norm], x, geometric)
 
-    def curves(self, metric: str, x: str = "epoch") -> list[Curve]:
+    def curves(self, metric: str, x: str = "epoch", geometric: bool = False) -> list[Curve]:
         """A metric over seeds, of every norm."""
-        return [self.curve(norm, metric, x) for norm in self.groups]
+        return [self.curve(norm, metric, x, geometric) for norm in self.groups]
 
-    def reached(self, norm: str, metric: str, x: str = "epoch") -> str:
+    def reached(self, norm: str, metric: str, x: str = "epoch", geometric: bool = False) -> str:
         """When the mean of a norm's runs is first at or below the lowest mean of the baseline's, as text."""
         if "none" not in self.groups:
             return "-"
-        best = min(self.curve("none", metric).mean)
-        found = first_reaching(points(self.curve(norm, metric, x)), best)
+        best = min(self.curve("none", metric, geometric=geometric).mean)
+        found = first_reaching(points(self.curve(norm, metric, x, geometric)), best)
         return "not reached" if found is None else f"{found:g}"
 
     def to_best(
@@ -233,12 +234,20 @@ def mean_score(runs: Group, score: Score) -> float:
     return math.inf if math.isnan(mean) else mean
 
 
-def curve(runs: Sequence[Run], metric: str, label: str, style: Style, x: str = "epoch") -> Curve:
+def geometric_mean(values: Sequence[float]) -> float:
+    """Of numbers that span decades; 0 if one of them is 0."""
+    return statistics.geometric_mean(values) if min(values) > 0 else 0.0
+
+
+def curve(
+    runs: Sequence[Run], metric: str, label: str, style: Style, x: str = "epoch", geometric: bool = False
+) -> Curve:
     """A metric over seeds, at the evaluations that all these runs have made.
 
     Args:
         runs: alike but for the seed, each with a record at least.
         x: against what, "epoch" or "update".
+        geometric: the line is the geometric mean.
     """
     length = min(len(run.records) for run in runs)
     columns = [[run.records[position][metric] for run in runs] for position in range(length)]
@@ -246,7 +255,7 @@ def curve(runs: Sequence[Run], metric: str, label: str, style: Style, x: str = "
         label=label,
         style=style,
         x=[record[x] for record in runs[0].records[:length]],
-        mean=[statistics.fmean(column) for column in columns],
+        mean=[(geometric_mean if geometric else statistics.fmean)(column) for column in columns],
         low=[min(column) for column in columns],
         high=[max(column) for column in columns],
     )
