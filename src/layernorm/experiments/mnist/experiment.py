@@ -57,11 +57,12 @@ def task(config: Config, data: Images, accelerator: Accelerator) -> Task:
         images = train.images.index_select(0, rows).float().div_(white)
         return F.cross_entropy(model(images), train.labels.index_select(0, rows), reduction="sum") / size
 
-    def evaluate(model: nn.Sequential) -> dict[str, float]:
+    def evaluate(model: nn.Module) -> dict[str, float]:
         metrics = {}
         for name, cases in (("train", train), ("valid", valid), ("test", test)):
             metrics[f"{name}_nll"], metrics[f"{name}_error"] = measure(model, cases, white)
         if config.norm == "batch":
+            assert isinstance(model, nn.Sequential)
             exact = with_exact_statistics(model, train, white)
             for name, cases in (("train", train), ("valid", valid), ("test", test)):
                 metrics[f"exact_{name}_nll"], metrics[f"exact_{name}_error"] = measure(exact, cases, white)
