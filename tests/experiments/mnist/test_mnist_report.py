@@ -198,8 +198,10 @@ def test_runs_of_different_configurations_share_no_row(tmp_path):
 
 def test_unequal_runs_are_said(tmp_path):
     write_digits(tmp_path, "none", 128, 0, [0.3, 0.2])
-    write_digits(tmp_path, "layer", 128, 0, [0.3, 0.2], learning_rate=0.5)
-    assert "The runs differ in learning_rate: 0.5, 0.001." in report_of(tmp_path).status
+    write_digits(tmp_path, "layer", 128, 0, [0.3, 0.2], learning_rate=0.5, held_out=100)
+    report = report_of(tmp_path)
+    assert "The runs differ in held_out: 100, 197." in report.status
+    assert report.tables[-1].title == "Learning rates"
 
 
 def test_deviations_carry_marks(folder):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 
+from ..report import rates
 from ..report.comparison import (
     NORMS,
     Block,
@@ -18,7 +20,7 @@ from ..report.comparison import (
 )
 from ..report.page import Curve, Deviation, Figure, Panel, Picture, Report, Style, Table
 from ..report.variants import departures
-from ..report.verdicts import RULE_AT_ONE_RATE, order_at_one_rate, ruled, spread, too_little
+from ..report.verdicts import rule, ruled, spread, verdict
 from ..runs.folder import Run
 from . import samples
 from .network import Config, Drawing
@@ -36,17 +38,25 @@ _PAPER_LINES = {"none": Style("#9a9a9a", (0, (1, 3))), "layer": Style("#9a9a9a",
 METRICS = {"test_bound": "bound", "test_kl": "KL part", "test_reconstruction": "reconstruction part"}
 
 
+def score(run: Run) -> float:
+    """What a run's learning rate is chosen by: the lowest bound on the validation images."""
+    return min(record.get("valid_bound", math.nan) for record in run.records)
+
+
 def report(runs: Sequence[Run]) -> Report:
     """The report on runs of `draw`, finished or not."""
-    blocks, status = compare(runs, by="glimpses")
+    blocks, status = compare(runs, by="glimpses", choose=score)
     drawn, notes = _pictures(blocks)
     return Report(
         title="DRAW on binarised MNIST, Figure 4",
         claim=CLAIM,
-        findings=ruled([text for block in blocks for text in (*_convergence(block), *_ends(block))], RULE_AT_ONE_RATE),
+        findings=ruled(
+            [text for block in blocks for text in (*_convergence(block), *_ends(block), *rates.at_the_edge(block))],
+            rule(rates.fewest_of_all(blocks)),
+        ),
         status=[*status, *notes],
         figures=[_figure(blocks)] if blocks else [],
-        tables=[_results(blocks), _speed(blocks)],
+        tables=[_results(blocks), _speed(blocks), *_rates(blocks)],
         deviations=_deviations(runs),
         runs=runs,
         pictures=drawn,
@@ -115,6 +125,12 @@ def _speed(blocks: Sequence[Block]) -> Table:
     )
 
 
+def _rates(blocks: Sequence[Block]) -> list[Table]:
+    if not rates.swept(blocks):
+        return []
+    return [rates.table(blocks, "glimpses", score, "The lowest bound on the validation images, nats")]
+
+
 def _convergence(block: Block) -> list[str]:
     """Whether LN learns faster: updates to bounds that all runs reach after their first evaluation."""
     if not block.has("layer", "none"):
@@ -125,12 +141,12 @@ def _convergence(block: Block) -> list[str]:
     goals = [goal for goal in (160.0, 140.0, 120.0, 110.0, 100.0, 95.0, 90.0, 85.0) if lowest < goal <= highest]
     goals.append(lowest)
     ours, theirs = (reaching(goals, group, "test_bound", "update", interpolated=True) for group in (layer, base))
-    verdict = too_little(layer, base, unit="evaluation") or order_at_one_rate(ours, theirs)
+    said = verdict(ours, theirs, layer, base, rates=rates.fewest(block, "layer", "none"), unit="evaluation")
     texts = [" / ".join(low_to_high(values, ".0f") for values in times) for times in (ours, theirs)]
     return [
         f"{block.label} glimpses, updates to a test bound of {' / '.join(f'{goal:.4g}' for goal in goals)} nats (the "
         f"last is the lowest that all reach; lowest to highest seed): layer norm {texts[0]}, "
-        f"baseline {texts[1]}: {verdict}."
+        f"baseline {texts[1]}: {said}."
     ]
 
 
@@ -139,11 +155,11 @@ def _ends(block: Block) -> list[str]:
     if not block.has("layer", "none"):
         return []
     update, (ours, theirs) = block.ends("test_bound", "layer", "none")
-    unclear = too_little(block.groups["layer"], block.groups["none"], unit="evaluation")
-    verdict = unclear or order_at_one_rate([ours], [theirs])
+    groups, tried = (block.groups["layer"], block.groups["none"]), rates.fewest(block, "layer", "none")
+    said = verdict([ours], [theirs], *groups, rates=tried, unit="evaluation")
     return [
         f"{block.label} glimpses, test bound after {update} updates: layer norm {spread(ours)}, baseline "
-        f"{spread(theirs)} nats: {verdict}."
+        f"{spread(theirs)} nats: {said}."
     ]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import RunError
+from ..report import rates
 from ..report.comparison import (
     NORMS,
     Block,
@@ -18,7 +19,7 @@ from ..report.comparison import (
 )
 from ..report.page import Deviation, Figure, Panel, Picture, Report, Table
 from ..report.variants import departures
-from ..report.verdicts import RULE_AT_ONE_RATE, order_at_one_rate, ruled, spread, too_little
+from ..report.verdicts import rule, ruled, spread, verdict
 from ..runs.folder import Run
 from . import pen, samples
 
@@ -33,21 +34,29 @@ SENTENCE = "layer normalization"
 METRIC = "valid_nll"
 
 
+def score(run: Run) -> float:
+    """What a run's learning rate is chosen by: the lowest NLL of the validation lines."""
+    return min(record[METRIC] for record in run.records)
+
+
 def report(runs: Sequence[Run]) -> Report:
     """The report on runs of `handwriting`, finished or not."""
-    blocks, status = compare(runs)
+    blocks, status = compare(runs, choose=score)
     by_norm = [(norm, [run for run in runs if run.config["norm"] == norm]) for norm in NORMS]
     written, failed = pictures(by_norm, _written, "No sample")
     return Report(
         title="Handwriting synthesis, Figure 5",
         claim=CLAIM,
         findings=[
-            *ruled([line for block in blocks for line in _findings(block)], RULE_AT_ONE_RATE),
+            *ruled(
+                [line for block in blocks for line in (*_findings(block), *rates.at_the_edge(block))],
+                rule(rates.fewest_of_all(blocks)),
+            ),
             *_sizes(runs),
         ],
         status=[*status, *failed],
         figures=[_figure(blocks)] if blocks else [],
-        tables=[_table(blocks)],
+        tables=[_table(blocks), *_rates(blocks)],
         deviations=_deviations(runs),
         runs=runs,
         pictures=written,
@@ -102,6 +111,12 @@ def _table(blocks: Sequence[Block]) -> Table:
     )
 
 
+def _rates(blocks: Sequence[Block]) -> list[Table]:
+    if not rates.swept(blocks):
+        return []
+    return [rates.table(blocks, "rows", score, "The lowest NLL of the validation lines, nats in 500 points", digits=1)]
+
+
 def _findings(block: Block) -> list[str]:
     """Whether layer norm is ahead: updates to NLLs that all runs reach, and the verdict if there are seeds enough."""
     if not block.has("layer", "none"):
@@ -112,15 +127,16 @@ def _findings(block: Block) -> list[str]:
     goals = [*(first + share * (lowest - first) for share in (0.5, 0.75, 0.9)), lowest]
     ours, theirs = (reaching(goals, group, METRIC, "update") for group in (layer, none))
     update, ends = block.ends(METRIC, "layer", "none")
-    unclear = too_little(layer, none, unit="evaluation")
+    tried = rates.fewest(block, "layer", "none")
+    sooner = verdict(ours, theirs, layer, none, rates=tried, unit="evaluation")
+    lower = verdict(ends[:1], ends[1:], layer, none, rates=tried, unit="evaluation")
     head = f"Rows {block.label}: updates" if block.label else "Updates"
     reached = [block.reached(norm, METRIC, x="update") for norm in ("layer", "none")]
     return [
         f"{head} to a validation NLL of {' / '.join(f'{goal:.0f}' for goal in goals)} nats in 500 points (the last is "
         f"the lowest that all reach; lowest to highest seed): layer norm {' / '.join(map(low_to_high, ours))}, "
-        f"baseline {' / '.join(map(low_to_high, theirs))}: {unclear or order_at_one_rate(ours, theirs)}.",
-        f"NLL after {update} updates: layer norm {spread(ends[0], 1)}, baseline {spread(ends[1], 1)}: "
-        f"{unclear or order_at_one_rate(ends[:1], ends[1:])}.",
+        f"baseline {' / '.join(map(low_to_high, theirs))}: {sooner}.",
+        f"NLL after {update} updates: layer norm {spread(ends[0], 1)}, baseline {spread(ends[1], 1)}: {lower}.",
         f"The baseline's best, {min(block.curve('none', METRIC).mean):.1f}, is reached by the mean of layer norm at "
         f"update {reached[0]}, by the baseline's at {reached[1]}.",
     ]
@@ -152,7 +168,7 @@ def _written(run: Run, norm: str) -> list[Picture]:
             f"({len(points)} points, {end})."
         )
         drawn = pen.strokes(points, mean, deviation)
-        found.append(Picture(f"sample-{norm}-bias{bias:g}", "png", caption, pen.png(drawn, 8)))
+        found.append(Picture(f"sample-{norm}-bias{bias:g}", "png", caption, pen.png(drawn)))
     return found
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import statistics
 from collections.abc import Iterable, Sequence
 
+from ..report import rates
 from ..report.comparison import (
     NORMS,
     Block,
@@ -20,7 +21,7 @@ from ..report.comparison import (
 )
 from ..report.page import Deviation, Figure, Panel, Report, Table
 from ..report.variants import departures
-from ..report.verdicts import RULE_AT_ONE_RATE, order_at_one_rate, ruled, spread, too_little
+from ..report.verdicts import rule, ruled, spread, verdict
 from ..runs.folder import Run
 
 EXACT = "exact_test_error"
@@ -35,17 +36,22 @@ CLAIM = (
 )
 
 
+def score(run: Run) -> float:
+    """What a run's learning rate is chosen by: the lowest validation error."""
+    return min(record["valid_error"] for record in run.records)
+
+
 def report(runs: Sequence[Run]) -> Report:
     """The report on runs of `mnist` or `digits`, finished or not."""
-    blocks, status = compare([*runs, *_exact(runs)], by="batch_size", descending=True)
+    blocks, status = compare([*runs, *_exact(runs)], by="batch_size", descending=True, choose=score)
     name = runs[0].experiment
     return Report(
         title="Permutation-invariant MNIST, Figure 6" if name == "mnist" else "Figure 6 on scikit-learn's digits",
         claim=CLAIM,
-        findings=ruled([*_convergence(blocks), *_robustness(blocks)], RULE_AT_ONE_RATE),
+        findings=ruled([*_convergence(blocks), *_robustness(blocks)], rule(rates.fewest_of_all(blocks))),
         status=status,
         figures=[_figure(blocks)] if blocks else [],
-        tables=[_results(blocks), _speed(blocks)],
+        tables=[_results(blocks), _speed(blocks), *_rates(blocks)],
         deviations=_deviations(runs),
         runs=runs,
     )
@@ -120,6 +126,13 @@ def _speed(blocks: Sequence[Block]) -> Table:
     )
 
 
+def _rates(blocks: Sequence[Block]) -> list[Table]:
+    if not rates.swept(blocks):
+        return []
+    what = "The lowest validation error, %"
+    return [rates.table(blocks, "batch", lambda run: 100 * score(run), what)]
+
+
 def _convergence(blocks: Sequence[Block]) -> list[str]:
     """Whether LN trains faster than BN: epochs to every power of ten, and to the lowest NLL, that all runs reach."""
     findings = []
@@ -130,11 +143,11 @@ def _convergence(blocks: Sequence[Block]) -> list[str]:
         lowest = lowest_of_all((*layer, *batch), "train_nll")
         goals = [10.0**power for power in range(-1, -8, -1) if 10.0**power > lowest] + [lowest]
         first, second = (reaching(goals, group, "train_nll", "epoch") for group in (layer, batch))
-        verdict = too_little(layer, batch) or order_at_one_rate(first, second)
+        said = verdict(first, second, layer, batch, rates=rates.fewest(block, "layer", rival), unit="epoch")
         findings.append(
             f"Batch size {block.label}, epochs to a training NLL of {_list(f'{goal:.2g}' for goal in goals)} (the last "
             f"is the lowest that all reach; lowest to highest seed): layer norm {_list(map(low_to_high, first))}, "
-            f"{NORMS[rival]} {_list(map(low_to_high, second))}: {verdict}.{_to_baseline(block, rival)}"
+            f"{NORMS[rival]} {_list(map(low_to_high, second))}: {said}.{_to_baseline(block, rival)}"
         )
     return findings
 
@@ -172,9 +185,10 @@ def _change(large: Block, small: Block, rival: str) -> list[str]:
         changes[norm] = [end - start for start, end in ends]
         texts.append(f"{NORMS[norm]} {before:.2f} % to {after:.2f} %")
     compared = [[pair[side] for pair in pairs[norm]] for norm in ("layer", rival) for side in (0, 1)]
+    tried = min(rates.fewest(block, "layer", rival) for block in (large, small))
     return [
         f"From batch size {large.label} to {small.label} the test error at epoch {epochs} goes: "
-        f"{', '.join(texts)}. {_loss(changes, rival, too_little(*compared))}."
+        f"{', '.join(texts)}. {_loss(changes, rival, compared, tried)}."
     ]
 
 
@@ -184,7 +198,7 @@ def _pairs(large: Group, small: Group) -> list[tuple[Run, Run]]:
     return [(run, by_seed[run.config["seed"]]) for run in large if run.config["seed"] in by_seed]
 
 
-def _loss(changes: dict[str, list[float]], rival: str, why_none: str | None) -> str:
+def _loss(changes: dict[str, list[float]], rival: str, compared: Sequence[Group], tried: int) -> str:
     """Which of layer norm and its rival loses more, and the verdict on it; a fallen error is no loss."""
     means = {norm: statistics.fmean(values) for norm, values in changes.items()}
     if max(means.values()) <= 0:
@@ -192,11 +206,11 @@ def _loss(changes: dict[str, list[float]], rival: str, why_none: str | None) -> 
     if max(means["layer"], means[rival]) <= 0:
         return f"Neither layer norm's error nor that of {NORMS[rival]} rises: no verdict"
     less, more = sorted(("layer", rival), key=lambda norm: means[norm])
-    verdict = why_none or order_at_one_rate([changes["layer"]], [changes[rival]])
+    said = verdict([changes["layer"]], [changes[rival]], *compared, rates=tried, unit="epoch")
     if means[less] <= 0:
-        return f"Only {NORMS[more]} loses, {NORMS[less]} does not: {verdict}"
+        return f"Only {NORMS[more]} loses, {NORMS[less]} does not: {said}"
     words = "as much as" if means[less] == means[more] else "less than"
-    return f"{NORMS[less].capitalize()} loses {words} {NORMS[more]}: {verdict}"
+    return f"{NORMS[less].capitalize()} loses {words} {NORMS[more]}: {said}"
 
 
 def _list(texts: Iterable[str]) -> str:

@@ -48,6 +48,25 @@ def order_at_one_rate(first: Sequence[Sequence[float]], second: Sequence[Sequenc
     return f"{order(first, second)} (at one learning rate)"
 
 
+def verdict(
+    first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], *groups: Sequence[Run], rates: int, unit: str
+) -> str:
+    """The verdict of the rule on two norms: `order`, or why there is none. At one learning rate it holds there alone.
+
+    Args:
+        first, second: pairs of values over seeds, as in `order`.
+        groups, rates, unit: as in `too_little`.
+    """
+    if rates == 1:
+        return too_little(*groups, unit=unit) or order_at_one_rate(first, second)
+    return too_little(*groups, unit=unit, rates=rates) or order(first, second)
+
+
+def rule(rates: int) -> str:
+    """The sentence that stands below verdicts from so many learning rates a norm."""
+    return RULE_AT_ONE_RATE if rates == 1 else RULE
+
+
 def ruled(findings: Sequence[str], rule: str = RULE) -> list[str]:
     """Findings that hold verdicts, and below them the rule of these; nothing if there are none."""
     return [*findings, rule] if findings else []
