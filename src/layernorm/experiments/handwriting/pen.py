@@ -54,7 +54,7 @@ def moving_svg(drawn: Sequence[np.ndarray], title: str) -> bytes:
 
 
 def png(drawn: Sequence[np.ndarray]) -> bytes:
-    """The strokes as a PNG picture at 160 points an inch; all pictures have one scale, but for those too long for it."""
+    """The strokes as a PNG picture at 160 points an inch; all have one scale, but for those too long for it."""
     from matplotlib.figure import Figure
 
     left, top, wide, high = _box(drawn)
