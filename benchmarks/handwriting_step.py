@@ -49,7 +49,7 @@ def lowest(model: Synthesis, batch: Sequences) -> Callable[[], None]:
     codes = one_hot(batch.text, batch.characters, points.dtype)
 
     def run() -> None:
-        h, reading = model.lowest(points, codes, 1.0)
+        h, reading = model.lowest(points, codes)
         (h.sum() + reading.sum()).backward()
 
     return run

@@ -100,7 +100,7 @@ def _dispatch(given: list[str]) -> None:
 
     commands: dict[str, Callable[[argparse.Namespace], None]] = {
         "report": _report, "data": _data, "invariance": _invariance, "geometry": _geometry,
-        "stability": _stability, "doctor": _doctor,
+        "stability": _stability, "doctor": _doctor, "claims": _claims,
     }  # fmt: skip
     by_experiment: dict[str, Callable[[list[str]], None]] = {"run": _run, "sample": _sample}
     by_experiment |= {name: functools.partial(_ask, name) for name in catalogue.TOOLS}
@@ -136,6 +136,13 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     report.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="run folders, or folders of them")
     report.add_argument("--out", type=Path, metavar="DIR", help="where to (default: RUNS/report)")
+    report.add_argument("--summary", type=Path, metavar="FILE", help="write what verdicts are computed from, as JSON")
+    claims = commands.add_parser(
+        "claims", help="the paper's claims, decided by the summaries of our runs", formatter_class=layout,
+        epilog="example:\n  layernorm claims --results docs/results --out docs/claims.md\n",
+    )  # fmt: skip
+    claims.add_argument("--results", type=Path, default=Path("docs/results"), metavar="DIR", help="(docs/results)")
+    claims.add_argument("--out", type=Path, metavar="FILE", help="where to (default: the terminal)")
     data = commands.add_parser(
         "data", help="list and prepare data sets", formatter_class=layout,
         epilog="examples:\n  layernorm data list\n  layernorm data prepare mnist\n"
@@ -309,6 +316,11 @@ def _report(parsed: argparse.Namespace) -> None:
             from .experiments.errors import RunError
 
             raise RunError(f"{path} is not a folder; give run folders or a folder of them")
+    if parsed.summary is not None:
+        from .experiments.command.report import find_runs
+        from .experiments.report import summary
+
+        summary.write(parsed.summary, find_runs(parsed.runs)[1].runs)
     first = parsed.runs[0]
     _write_report(parsed.runs, parsed.out or (first if len(parsed.runs) == 1 else first.parent) / "report")
 
@@ -384,6 +396,8 @@ def _geometry(parsed: argparse.Namespace) -> None:
     found = theory.measure(parsed.seed, parsed.spectrum)
     report = theory.report(found)
     page = None if parsed.out is None else rendering.write(report, parsed.out)
+    if parsed.out is not None:
+        theory.write_claims(found, parsed.out / "claims.json")
     rendering.show(report)
     if page is not None:
         print(f"\npage: {page}")
@@ -438,6 +452,17 @@ def _stability_of_runs(paths: list[Path], data: Path | None) -> tuple[dict[str, 
         layers += of_run
         notes += of_notes
     return trained.numbers(layers), trained.report(layers, notes)
+
+
+def _claims(parsed: argparse.Namespace) -> None:
+    from .experiments import claims
+    from .experiments.runs.files import write_atomic
+
+    text = claims.page(parsed.results)
+    if parsed.out is None:
+        print(text, end="")
+    else:
+        write_atomic(parsed.out, text.encode())
 
 
 def _doctor(parsed: argparse.Namespace) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Literal, NamedTuple
@@ -211,6 +212,8 @@ class Recurrence:
         bias: whether there are additive biases at all.
         projected: LSTM only: whether ``h`` is projected by ``weight_hr``.
         nonlinearity: RNN only: ``"tanh"`` or ``"relu"``.
+        gate_clip: LSTM only: on the way back the derivatives by the gates' summed inputs, before sigmoid and tanh, are
+            cut to ``+-gate_clip``.
     """
 
     network: Network
@@ -219,6 +222,7 @@ class Recurrence:
     bias: bool = True
     projected: bool = False
     nonlinearity: Literal["tanh", "relu"] = "tanh"
+    gate_clip: float = math.inf
 
     @functools.cached_property
     def _hash(self) -> int:

@@ -29,7 +29,7 @@ def column(measured, name):
 
 def test_every_claim_is_as_stated_and_its_table_is_whole(found):
     assert all(measured.as_stated for measured in found.values())
-    assert {name for name, claim in CLAIMS.items() if not claim.holds} == {"blocks", "prediction"}
+    assert {name for name, claim in CLAIMS.items() if not claim.holds} == {"blocks", "curvature", "prediction"}
     for claim in (*geo.CLAIMS, geo.SPECTRUM):
         assert all(hasattr(geo, name) for name in claim.functions)
     for measured in found.values():
@@ -59,6 +59,21 @@ def test_the_gap_of_eq_13_is_the_shared_statistics(found):
             assert exponent == "exact"
 
 
+def test_in_the_spectral_norm_the_gap_of_eq_13_stays(found):
+    """Under the Gaussian's layer norm, where the Frobenius norm's falls by a half with each column."""
+    frobenius, spectral = (
+        [column(found["blocks"], f"{name}{H}")["gaussian", "layer"] for H in (4, 16, 64)]
+        for name in ("H = ", "2-norm, ")
+    )
+    assert frobenius[2] < 0.4 * frobenius[0]
+    assert min(spectral) > 0.25
+    assert "of the largest eigenvalue at H = 64" in found["blocks"].found
+
+
+def test_the_cross_blocks_of_independent_outputs_are_0(found):
+    assert "the paper's, are 0e+00 of the matrix under batch and weight norm" in found["curvature"].found
+
+
 def test_curvature_falls_as_the_sigmas_say(found):
     own, cross = (column(found["curvature"], f"exp. {block}") for block in ("F_ii", "F_ij"))
     assert all(value == pytest.approx(-2, abs=1e-9) for value in own.values())
@@ -72,6 +87,9 @@ def test_training_turns_long_weights_less(found):
     for norm in ("batch", "weight", "layer", "rms"):
         assert angle["1", norm] / angle["8", norm] == pytest.approx(64, rel=0.05)  # the arc tangent's third order
     assert angle["1", "none"] / angle["8", "none"] < 10
+    by_adam = column(found["training"], "Adam's")
+    for norm in ("batch", "weight", "layer", "rms", "none"):
+        assert by_adam["1", norm] / by_adam["8", norm] == pytest.approx(8, rel=0.1), "Adam's step has one length"
     grew = column(found["training"], "grew with")
     assert {said for (_, norm), said in grew.items() if norm != "none"} == {"every step"}
 

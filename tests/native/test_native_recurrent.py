@@ -73,6 +73,11 @@ def test_every_formula(network):
         compare(recurrence, *sizes, reverse=reverse, lengths=lengths, reset=reset)
 
 
+@pytest.mark.parametrize("formula", [PLAIN, PRESETS["paper"]["LSTM"], PRESETS["tf1"]["LSTM"]])
+def test_derivatives_that_are_cut_at_the_gates(formula):
+    compare(Recurrence("LSTM", formula, gate_clip=0.1), 6, 5, 7, 17, 17, False, True, True)
+
+
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     network=st.sampled_from(["LSTM", "GRU", "RNN"]), plain=st.booleans(), T=st.integers(0, 9), B=st.integers(0, 40),

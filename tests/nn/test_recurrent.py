@@ -283,3 +283,51 @@ def test_threads_share_a_module():
     with ThreadPoolExecutor(10) as pool:
         for a, b in zip(pool.map(lambda x: module(x)[0], inputs), expected, strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("norm", [None, "layer"])
+def test_gate_clip_cuts_the_derivatives_by_the_summed_inputs(norm):
+    """Against a plain loop whose summed inputs have a hook, in float64; what is cut is cut there and nowhere else."""
+    torch.manual_seed(0)
+    module = ln.LSTM(3, 5, norm=norm, gate_clip=0.05, dtype=torch.float64)
+    with torch.no_grad():
+        for p in module.parameters():
+            p += 0.5 * torch.randn_like(p)
+    x = torch.randn(6, 2, 3, dtype=torch.float64)
+    p = {name.removesuffix("_l0"): value for name, value in module.named_parameters()}
+
+    def normalised(z, name):
+        if norm is None:
+            return z + p.get(f"bias_{name}", 0.0)
+        return torch.nn.functional.layer_norm(z, z.shape[-1:], p[f"gain_{name}"], p[f"bias_{name}"], 1e-5)
+
+    seen = []
+
+    def cut(d):
+        seen.append(d)
+        return d.clamp(-0.05, 0.05)
+
+    h = c = x.new_zeros(2, 5)
+    outputs = []
+    for x_t in x:
+        a = normalised(x_t @ p["weight_ih"].T, "ih") + normalised(h @ p["weight_hh"].T, "hh")
+        a.register_hook(cut)
+        i, f, g, o = a.chunk(4, 1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * normalised(c, "c").tanh()
+        outputs.append(h)
+    weights = torch.randn(6, 2, 5, dtype=torch.float64)
+    expected = torch.autograd.grad((torch.stack(outputs) * weights).sum(), list(p.values()))
+    found = torch.autograd.grad((module(x)[0] * weights).sum(), list(module.parameters()))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+    large = torch.stack(seen).abs() > 0.05
+    assert large.any()
+    assert not large.all()
+    assert "gate_clip=0.05" in repr(module)
+
+
+def test_a_gate_clip_that_is_no_limit_is_refused():
+    for make in (ln.LSTM, ln.LSTMCell):
+        with pytest.raises(ValueError, match=r"gate_clip must be a number > 0 or None, got 0"):
+            make(3, 5, gate_clip=0)

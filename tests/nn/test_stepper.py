@@ -71,6 +71,13 @@ def test_every_published_formula(network, formula, engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("norm", [None, "layer"])
+def test_derivatives_cut_at_the_gates(norm, engine):
+    with ln.backends.use(engine):
+        compare(random_module("LSTM", norm=norm, gate_clip=0.1))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("norm", [None, "rms", "weight"])
 @pytest.mark.parametrize(("network", "keywords"), TYPICAL)
 def test_every_norm_layers_and_projections(network, keywords, norm, engine):

@@ -7,7 +7,7 @@ import torch
 
 from layernorm import reference
 from layernorm.engine import NormArguments, RecurrentArguments
-from layernorm.formula import Formula, Recurrence
+from layernorm.formula import PLAIN, Formula, Recurrence
 
 FORMULAS = [
     Formula(gates, span, cell, inside, gate_bias, cell_bias, eps_on=eps_on)
@@ -78,6 +78,11 @@ def test_directions_lengths_and_resets(network, reverse, lengths, reset):
 
 def test_relu():
     compare(Recurrence("RNN", Formula(gates="sum", cell=None), nonlinearity="relu"), reverse=False)
+
+
+@pytest.mark.parametrize("formula", [PLAIN, Formula(), Formula(gates="sum", cell="carry")])
+def test_derivatives_that_are_cut_at_the_gates(formula):
+    compare(Recurrence("LSTM", formula, gate_clip=0.2), reverse=False)
 
 
 def test_the_check_sees_a_wrong_gradient(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ def describe(
     bias: bool,
     projected: bool = False,
     nonlinearity: str = "tanh",
+    gate_clip: float | None = None,
 ) -> Recurrence:
     """The `Recurrence` that a constructor's arguments mean.
 
@@ -39,11 +41,14 @@ def describe(
         raise ValueError(unknown("norm", norm, names).replace(str(names), f"{names} or None"))
     if nonlinearity not in ("tanh", "relu"):
         raise ValueError(unknown("nonlinearity", nonlinearity, ["tanh", "relu"]))
+    if gate_clip is not None and not gate_clip > 0:
+        raise ValueError(f"gate_clip must be a number > 0 or None, got {gate_clip!r}")
     if norm in (None, "weight"):  # weight norm is how the weights are made, the equations are torch's
         where, kind = PLAIN, "layer"
     else:
         where, kind = resolve(formula, network, eps), norm  # type: ignore[arg-type]
-    return Recurrence(network, where, kind, bool(bias), projected, nonlinearity)  # type: ignore[arg-type]
+    clip = math.inf if gate_clip is None else float(gate_clip)
+    return Recurrence(network, where, kind, bool(bias), projected, nonlinearity, clip)  # type: ignore[arg-type]
 
 
 def recurrent(

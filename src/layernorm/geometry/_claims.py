@@ -66,17 +66,19 @@ CLAIMS: tuple[Claim, ...] = (
         "The blocks of eq. 13 are the Fisher matrix of the normalised GLM under batch, weight and layer norm.",
         False,
         "They are under batch norm, weight norm and none. Under layer and RMS norm mu and sigma are shared, so that "
-        "eta_i depends on every w_j; the H - 1 terms left out are of size 1/H beside one of size 1, which is about "
-        "1/sqrt(H) of the matrix.",
+        "eta_i depends on every w_j; the H - 1 terms left out are of size 1/H beside one of size 1. In the Frobenius "
+        "norm that is about 1/sqrt(H) of the matrix; in the spectral norm it does not vanish, and the blocks give a "
+        "curvature along W and 1 gamma^T, of which layer norm's output sees nothing.",
         _layer_claims.blocks,
     ),
     Claim(
         "curvature", "section 5.2.2, implicit learning rate reduction", ("curvature_ratio",),
         "When w_i grows to twice its length and the output stays, the curvature along w_i changes by a factor of 1/2.",
-        True,
-        "1/2 is the factor of the cross blocks F_ij under batch and weight norm; the block F_ii falls to 1/4. In the "
-        "direction of w_i itself the curvature is 0. Under layer and RMS norm the output stays only where the whole "
-        "matrix grows, and then every block falls to 1/4.",
+        False,
+        "F_ii falls to 1/4. The factor 1/2 is that of the cross blocks F_ij under batch and weight norm; in the "
+        "paper's GLM, whose outputs are independent, they are 0. In the direction of w_i itself the curvature is 0. "
+        "Under layer and RMS norm the output stays only where the whole matrix grows, and then every block falls to "
+        "1/4.",
         _layer_claims.curvature,
     ),
     Claim(
@@ -86,7 +88,8 @@ CLAIMS: tuple[Claim, ...] = (
         "The step is gradient descent's. Under a norm its angle falls with the square of the norm, and every "
         "step makes "
         "the weights longer: each w_i under batch and weight norm, W as a whole under layer and RMS norm. Without "
-        "one the angle falls no faster than the norm grows.",
+        "one the angle falls no faster than the norm grows. Under Adam, with which the paper trains, it falls as the "
+        "norm with every norm and without one: there the reduction is no work of the norm.",
         _network_claims.training,
     ),
     Claim(

@@ -91,19 +91,23 @@ class StepAngles(NamedTuple):
     angles: Tensor  # (S, H), between a row before and after the step, in radians
 
 
-def step_angles(loss: Callable[[Tensor], Tensor], weight: Tensor, learning_rate: float, steps: int = 1) -> StepAngles:
-    r"""How far gradient descent turns each unit's weights, step by step.
+def step_angles(
+    loss: Callable[[Tensor], Tensor], weight: Tensor, learning_rate: float, steps: int = 1, *, adam: bool = False
+) -> StepAngles:
+    r"""How far gradient descent, or Adam, turns each unit's weights, step by step.
 
     .. math:: \angle(w_i, w_i - \lambda \nabla_{w_i} L)
 
     Where the loss does not depend on the norm of w_i, its gradient is orthogonal to w_i and shrinks as 1/\|w_i\|: each
-    step makes w_i longer, and the angle is proportional to 1/\|w_i\|^2.
+    step makes w_i longer, and the angle is proportional to 1/\|w_i\|^2. Adam divides by the gradient's size: its angle
+    is proportional to 1/\|w_i\| whatever the loss.
 
     Args:
         loss: ``loss(weight (H, I)) -> ()``, under `torch.func`.
         weight: ``(H, I)``, where to start.
         learning_rate: lambda > 0.
         steps: how many.
+        adam: by Adam with torch's defaults in place of gradient descent.
 
     Returns:
         `StepAngles`.
@@ -118,8 +122,12 @@ def step_angles(loss: Callable[[Tensor], Tensor], weight: Tensor, learning_rate:
     learning_rate = _checks.positive("learning_rate", learning_rate)
     _checks.whole("steps", steps, 1)
     norms, angles = [], []
+    trained = W.clone().requires_grad_()
+    optimizer = torch.optim.Adam([trained], learning_rate) if adam else torch.optim.SGD([trained], learning_rate)
     for step in range(steps):
-        after = W - learning_rate * torch.func.grad(loss)(W)
+        trained.grad = torch.func.grad(loss)(W)
+        optimizer.step()
+        after = trained.detach().clone()
         u, v = (t / t.norm(dim=1, keepdim=True) for t in (W, after))
         norms.append(W.norm(dim=1))
         # Kahan's: an arc cosine has no digits for angles below 1e-8

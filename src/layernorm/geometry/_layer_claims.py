@@ -11,7 +11,7 @@ from ._families import FAMILIES, Family
 from ._fisher import Model, fisher, fisher_glm, fisher_hessian, fisher_monte_carlo, kl, precision
 from ._invariance import CASE_RECENTRING, INVARIANT_BELOW, invariance, invariance_table
 from ._layers import responses, standard_layer
-from ._measured import DEVIATIONS, GAP_SLOPE, ROUNDING, SLOPE, Data, Measured, Series, slope
+from ._measured import DEVIATIONS, GAP_SLOPE, ROUNDING, SLOPE, SPECTRAL_GAP, Data, Measured, Series, slope
 from ._normalized import block_form_gap, fisher_normalized, normalized_glm
 
 
@@ -153,28 +153,57 @@ def _deviations(off: Tensor, error: Tensor) -> float:
 
 def blocks(seed: int, data: Data) -> Measured:
     """The relative distance between eq. 13's blocks and the whole matrix, against the layer's width."""
-    widths, rows, series = (4, 16, 64), [], []
+    widths, rows, series, spectral = (4, 16, 64), [], [], []
     for name in FAMILIES:
         for norm in NORMS:
-            at = [[block_form_gap(*_layer(4 * seed + i, H), name, norm) for i in range(4)] for H in widths]
-            gaps = [sum(gap) / len(gap) for gap in at]
+            layers = [[_layer(4 * seed + i, H) for i in range(4)] for H in widths]
+            gaps = [sum(block_form_gap(*layer, name, norm) for layer in at) / len(at) for at in layers]
+            largest = [
+                sum(block_form_gap(*layer, name, norm, spectral=True) for layer in at) / len(at) for at in layers
+            ]
             exact = max(gaps) < ROUNDING
-            rows.append((name, norm or "none", *gaps, "exact" if exact else round(slope(widths, gaps), 2)))
+            exponents = (
+                ("exact", "exact") if exact else (round(slope(widths, gaps), 2), round(slope(widths, largest), 2))
+            )
+            rows.append((name, norm or "none", *gaps, exponents[0], *largest, exponents[1]))
+            if not exact:
+                spectral += largest
             if not exact:
                 series.append(Series(name, norm or "none", [float(H) for H in widths], gaps))
     shared = [row for row in rows if row[1] in ("layer", "rms")]
-    slopes, first = [row[-1] for row in shared], [row[2] for row in shared]
+    slopes, first = [row[5] for row in shared], [row[2] for row in shared]
+    flat = _unseen(seed, widths[-1])
     return Measured(
         all(isinstance(found, float) and GAP_SLOPE[0] < found < GAP_SLOPE[1] for found in slopes)
-        and all((row[-1] == "exact") != (row in shared) for row in rows),
+        and all((row[-1] == "exact") != (row in shared) for row in rows)
+        and min(spectral) > SPECTRAL_GAP
+        and max(flat["exact"]) < ROUNDING < SPECTRAL_GAP / 100 < min(flat["blocks"]),
         f"exact under batch norm, weight norm and none; under layer and RMS norm off by {min(first):.2f} to "
-        f"{max(first):.2f} of the matrix at H = 4, falling as H to the power {min(slopes)} to {max(slopes)}",
+        f"{max(first):.2f} of the matrix at H = 4 in the Frobenius norm, falling as H to the power {min(slopes)} to "
+        f"{max(slopes)}; in the spectral norm off by {min(spectral):.2f} to {max(spectral):.2f} at every width. Along "
+        f"W and 1 gamma^T, where layer norm's curvature is 0, the blocks give {flat['blocks'][0]:.3f} and "
+        f"{flat['blocks'][1]:.3f} of the "
+        f"largest eigenvalue at H = {widths[-1]}",
         "Eq. 13's blocks against the exact matrix",
-        {"family": "", "norm": "", **{f"H = {H}": ".1e" for H in widths}, "exponent": ".2f"},
+        {"family": "", "norm": "", **{f"H = {H}": ".1e" for H in widths}, "exponent": ".2f",
+         **{f"2-norm, {H}": ".1e" for H in widths}, "its exp.": ".2f"},
         rows,
         series,
-        "||F_blocks - F|| / ||F||, the mean over four layers.",
-    )
+        "||F_blocks - F|| / ||F||, the mean over four layers: Frobenius norms, then largest eigenvalues (2-norm).",
+    )  # fmt: skip
+
+
+def _unseen(seed: int, units: int) -> dict[str, list[float]]:
+    """v^T F v / ||v||^2 over the exact F's largest eigenvalue, along W and along 1 gamma^T, of which layer norm sees
+    nothing; by form of F."""
+    W, bias, gain, X = _layer(seed, units)
+    gamma = torch.randn(W.shape[1], generator=torch.Generator().manual_seed(seed), dtype=W.dtype)
+    along = [torch.cat([v, v.new_zeros(units, 2)], 1).flatten() for v in (W, gamma.expand_as(W))]
+    exact = fisher_normalized(W, bias, gain, X, "gaussian", "layer", form="exact")
+    blocks = fisher_normalized(W, bias, gain, X, "gaussian", "layer")
+    top = float(torch.linalg.eigvalsh(exact)[-1])
+    forms = {"exact": exact, "blocks": blocks}
+    return {name: [float(v @ F @ v / (v @ v)) / top for v in along] for name, F in forms.items()}
 
 
 def curvature(seed: int, data: Data) -> Measured:
@@ -201,11 +230,15 @@ def curvature(seed: int, data: Data) -> Measured:
         series.append(Series("diagonal block F_ii", norm, list(scales), diagonal))
         series.append(Series("cross blocks F_ij", norm, list(scales), cross))
     alone = {norm: invariance(norm, "weight vector re-scaling", W, X, delta=2.0) for norm in ("layer", "rms")}
+    apart = torch.block_diag(*[torch.ones(X.shape[1] + 2, X.shape[1] + 2, dtype=W.dtype)] * 4)  # 1 in the blocks F_ii
+    independent = [fisher_normalized(W, bias, gain, X, "gaussian", norm) for norm in ("batch", "weight")]
+    between = max(float((F * (1 - apart)).norm() / F.norm()) for F in independent)
     return Measured(
-        all(right) and min(alone.values()) > 0.01,
-        f"at twice the norm F_ii falls to {rows[0][2]:.3g} and F_ij to {rows[0][3]:.3g} under batch and "
-        "weight norm, both "
-        f"to {rows[2][2]:.3g} under layer and RMS norm with the whole matrix; there a single w_i at twice its "
+        all(right) and min(alone.values()) > 0.01 and between < ROUNDING,
+        f"the cross blocks F_ij of independent outputs, the paper's, are {between:.0e} of the matrix under batch and "
+        f"weight norm; at twice the norm F_ii falls to {rows[0][2]:.3g}, and F_ij, where outputs are dependent, to "
+        f"{rows[0][3]:.3g}; under layer and RMS norm both fall "
+        f"to {rows[2][2]:.3g} with the whole matrix; there a single w_i at twice its "
         "norm moves "
         f"the output by {alone['layer']:.2g} (layer) and {alone['rms']:.2g} (RMS) of its size",
         "Curvature against the norm of the weights",

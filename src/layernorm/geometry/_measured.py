@@ -12,6 +12,7 @@ from torch import Tensor
 ROUNDING = 1e-10  # float64, sums of a few hundred terms: seen below 1e-13
 SLOPE = 0.1  # of a fitted exponent, where higher orders and a finite layer bend the line: seen below 0.05
 GAP_SLOPE = (-0.7, -0.1)  # about -1/2; the largest of a Poisson's means outweighs the rest: seen at -0.18 in 24 seeds
+SPECTRAL_GAP = 0.1  # of the largest eigenvalue: what eq. 13 leaves out does not vanish, seen above 0.15
 DEVIATIONS = 6.0  # standard errors, the largest of 8,000 numbers of which some are skewed: seen below 5
 EIGENVALUE = 1e-6  # relative; a Rayleigh quotient's error is that of the vector squared
 

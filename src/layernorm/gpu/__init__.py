@@ -10,6 +10,8 @@ G gates, M rows, N row length, R rows of partial sums.
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 try:
@@ -46,8 +48,8 @@ _TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def covers(op: str, device: str, dtype: torch.dtype, recurrence: Recurrence | None) -> bool:
-    """The norms and whole sequences, no steps one by one, in float32, bfloat16 and float16, but no batch norm; on the
-    GPU, under the interpreter on the CPU."""
-    if op == "steps" or (recurrence is not None and recurrence.norm == "batch"):
+    """The norms and whole sequences, no steps one by one, in float32, bfloat16 and float16, but no batch norm and no
+    derivatives that are cut; on the GPU, under the interpreter on the CPU."""
+    if op == "steps" or (recurrence is not None and (recurrence.norm == "batch" or recurrence.gate_clip < math.inf)):
         return False
     return device == ("cpu" if INTERPRETED else "cuda") and dtype in _TYPES

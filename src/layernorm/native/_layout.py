@@ -15,7 +15,7 @@ from ..engine import term_indices
 from ..formula import GATES, Recurrence
 from ._library import LIBRARY
 
-RECURRENT = struct.Struct("=16q2d42q")
+RECURRENT = struct.Struct("=16q3d42q")
 NORM = struct.Struct("=9qd13q")
 TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 VECTORS = 8
@@ -140,8 +140,9 @@ def pack(sizes: Sizes, recurrence: Recurrence, reverse: bool, given: Given, made
     """A call as `Recurrent`."""
     f = recurrence.formula
     return RECURRENT.pack(
-        *sizes, *equations(recurrence), reverse, torch.get_num_threads(), f.eps, f.forget_bias, *given, *made
-    )
+        *sizes, *equations(recurrence), reverse, torch.get_num_threads(), f.eps, f.forget_bias, recurrence.gate_clip,
+        *given, *made,
+    )  # fmt: skip
 
 
 def run(function: Callable[[bytes, bool], int], packed: bytes, dtype: torch.dtype, shape: Sequence[int]) -> None:

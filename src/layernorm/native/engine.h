@@ -26,6 +26,7 @@ struct Recurrent {
     int64_t reverse;
     int64_t threads;         // of PyTorch's pool
     double eps, forget_bias;
+    double gate_clip;        // LSTM: derivatives by the gates' summed inputs are cut to it; infinity: they are not
     const void *x;           // [T][B][I], steps x_t and rows x_b elements apart
     int64_t x_t, x_b;
     const void *h0, *c0;     // [B][P], [B][H]

@@ -49,7 +49,7 @@ template <class T> struct Layer {
     bool split, per_gate, all, carry, cell, relu, has_inside_x, has_inside_h;
     int norm;
     Norming norming, cell_norming;
-    T forget_bias;
+    T forget_bias, gate_clip;
     Vectors<T> p;
 
     Span<T> span(i64 gates) const { return {gates, H, Hp}; }
@@ -201,6 +201,11 @@ template <class T> struct Layer {
             store<T>(w.dc + j, dc * f);
             store<T>(w.dh + j, V<T>{});
         }
+        if (gate_clip < T(__builtin_inf()))
+            for (i64 j = 0; j < 4 * Hp; j += LANES<T>) {
+                const V<T> d = load(da + j), most = V<T>{} + gate_clip;
+                store<T>(da + j, d > most ? most : d < -most ? -most : d);  // NaN stays
+            }
         gates_backward<SPLIT>(w, da, 0, 4);
         inside_backward(w);
     }

@@ -31,6 +31,7 @@ template <class T> struct Sequence {
         layer.norming = {n.norm == 2, n.deviation != 0, n.eps};
         layer.cell_norming = {n.rms != 0, n.deviation != 0, n.eps};
         layer.forget_bias = T(n.forget_bias);
+        layer.gate_clip = T(n.gate_clip);
         layer.has_inside_x = n.inside_x, layer.has_inside_h = n.inside_h;
     }
 

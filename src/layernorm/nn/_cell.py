@@ -30,6 +30,7 @@ class RecurrentCell(Normalised):
         gain_init: float | None,
         zoneout: float | tuple[float, float],
         forget_bias: float | None = None,
+        gate_clip: float | None = None,
     ) -> None:
         super().__init__()
         if norm == "batch":
@@ -39,7 +40,8 @@ class RecurrentCell(Normalised):
         check_flags(bias=bias)
         check_sizes(input_size, hidden_size, 1, 0.0, 0)
         self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
-        self._describe(norm, formula, eps, gain_init, forget_bias, zoneout, bias=bias, nonlinearity=nonlinearity)
+        equations = {"bias": bias, "nonlinearity": nonlinearity, "gate_clip": gate_clip}
+        self._describe(norm, formula, eps, gain_init, forget_bias, zoneout, **equations)
         self._register(self.recurrence.parameter_shapes(input_size, hidden_size), "", device, dtype)
         self.reset_parameters()
         self._normalise_weights()

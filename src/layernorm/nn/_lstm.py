@@ -51,6 +51,8 @@ class LSTM(Recurrent):
             as Haste has it, or a pair for h and c. In training it is drawn for each unit, row and step; in evaluation
             the new state is the expectation, ``zoneout * old + (1 - zoneout) * new``.
         variational: whether ``dropout``, between layers, has one mask for all time steps (Gal, Ghahramani 2016).
+        gate_clip: on the way back the derivatives by the gates' summed inputs, before sigmoid and tanh, are cut to
+            ``+-gate_clip`` (Graves 2013, section 2.1); ``None``: they are not.
 
     ``zoneout``, ``recurrent_dropout`` in training, ``return_cells`` and ``reset_hx`` take the steps one by one, with
     Python between them: about twice the time of one call for the whole sequence (``benchmarks/between_steps.py``).
@@ -94,12 +96,14 @@ class LSTM(Recurrent):
         recurrent_dropout: float = 0.0,
         zoneout: float | tuple[float, float] = 0.0,
         variational: bool = False,
+        gate_clip: float | None = None,
     ) -> None:
         super().__init__(
             input_size, hidden_size, num_layers=num_layers, bias=bias, batch_first=batch_first, dropout=dropout,
             bidirectional=bidirectional, proj_size=proj_size, device=device, dtype=dtype, norm=norm, formula=formula,
             eps=eps, gain_init=gain_init, max_steps=max_steps, momentum=momentum, count_padding=count_padding,
             recurrent_dropout=recurrent_dropout, zoneout=zoneout, variational=variational, forget_bias=forget_bias,
+            gate_clip=gate_clip,
         )  # fmt: skip
 
     def forward(
@@ -137,7 +141,7 @@ class LSTMCell(RecurrentCell):
 
     Args:
         input_size, hidden_size, bias, device, dtype: as `torch.nn.LSTMCell`.
-        norm, formula, eps, gain_init: without ``"batch"`` as in `LSTM`.
+        norm, formula, eps, gain_init, gate_clip: without ``"batch"`` as in `LSTM`.
         forget_bias, zoneout: as in `LSTM`. Recurrent dropout has one mask a sequence, of which a cell knows nothing.
 
     Shapes: input ``(B, I)`` or ``(I,)``; state and result ``(B, H)`` or ``(H,)``, ``h`` and ``c``.
@@ -159,8 +163,9 @@ class LSTMCell(RecurrentCell):
         gain_init: float | None = None,
         forget_bias: float | None = None,
         zoneout: float | tuple[float, float] = 0.0,
+        gate_clip: float | None = None,
     ) -> None:
         super().__init__(
             input_size, hidden_size, bias=bias, device=device, dtype=dtype, norm=norm, formula=formula, eps=eps,
-            gain_init=gain_init, zoneout=zoneout, forget_bias=forget_bias,
+            gain_init=gain_init, zoneout=zoneout, forget_bias=forget_bias, gate_clip=gate_clip,
         )  # fmt: skip

@@ -176,6 +176,7 @@ class Normalised(torch.nn.Module):
         if self.recurrence.formula != PLAIN:
             text += f", formula={self.formula!r}, eps={self.eps}"
         given = {
+            "gate_clip": (self.recurrence.gate_clip, math.inf),
             "gain_init": (self.gain_init, _GAIN_INIT.get(self.norm, 1.0)),
             "forget_bias": (self.forget_bias, None),
             "zoneout": (self.zoneout, 0.0),

@@ -53,6 +53,7 @@ class Recurrent(Normalised):
         zoneout: float | tuple[float, float],
         variational: bool,
         forget_bias: float | None = None,
+        gate_clip: float | None = None,
     ) -> None:
         super().__init__()
         check_flags(bias=bias, batch_first=batch_first, bidirectional=bidirectional, count_padding=count_padding)
@@ -65,10 +66,8 @@ class Recurrent(Normalised):
         self.bidirectional, self.proj_size = bidirectional, proj_size
         _check_population(max_steps, momentum)
         self.max_steps, self.momentum, self.count_padding = max_steps, momentum, count_padding
-        self._describe(
-            norm, formula, eps, gain_init, forget_bias, zoneout,
-            bias=bias, projected=proj_size > 0, nonlinearity=nonlinearity,
-        )  # fmt: skip
+        equations = {"bias": bias, "projected": proj_size > 0, "nonlinearity": nonlinearity, "gate_clip": gate_clip}
+        self._describe(norm, formula, eps, gain_init, forget_bias, zoneout, **equations)
         for layer in range(num_layers):
             size = input_size if layer == 0 else len(self._directions) * self._output_size
             shapes = self.recurrence.parameter_shapes(size, hidden_size, proj_size or None)

@@ -7,7 +7,8 @@ h_t = sigmoid(o) * tanh(LN(c_t; gain_c, bias_c)),   projected by weight_hr if th
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +17,24 @@ from ..formula import Recurrence
 from ._cases import Cases
 from ._rnn import State, at, outer, products
 from ._sites import Parameters, Saved, Site, block
+
+
+class _Clipped(torch.autograd.Function):
+    """The same tensor; each element of its derivative is cut to +-limit on the way back."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(a: Tensor, limit: float) -> Tensor:
+        return a.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
+        ctx.limit = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, da: Tensor) -> tuple[Tensor, None]:
+        return da.clamp(-ctx.limit, ctx.limit), None
 
 
 class Activations(NamedTuple):
@@ -40,6 +59,7 @@ class LSTM:
         self.cell = Site(recurrence.places.cell, p, recurrence, cases)
         self.carry = recurrence.formula.cell == "carry"
         self.forget_bias = recurrence.formula.forget_bias
+        self.gate_clip = recurrence.gate_clip
 
     def input_side(self, x: Tensor) -> Tensor:
         return self.gates.input(x @ self.p["weight_ih"].T)
@@ -53,7 +73,7 @@ class LSTM:
         """[B, 4H], (h [B, P], c [B, H]) -> (h [B, P], c [B, H])."""
         c = state[1]
         a = self.gates.both(from_input + self.gates.hidden(read @ self.p["weight_hh"].T, t), t)
-        i, f, g, o = self.activate(a)
+        i, f, g, o = self.activate(a if self.gate_clip == math.inf else _Clipped.apply(a, self.gate_clip))
         c = f * c + i * g
         normalised = self.cell(c, t)
         h = o * torch.tanh(normalised)
@@ -80,7 +100,7 @@ class LSTM:
         else:
             dc = dc + self.cell.backward(dn, at(s.cell, t))
         di, df, dg = dc * g * i * (1 - i), dc * before[1][t] * f * (1 - f), dc * i * (1 - g * g)
-        da = torch.cat([di, df, dg, dm * tanh_c * o * (1 - o)], -1)
+        da = torch.cat([di, df, dg, dm * tanh_c * o * (1 - o)], -1).clamp(-self.gate_clip, self.gate_clip)
         dsum = self.gates.both.backward(da, at(s.both, t))
         dzh = self.gates.hidden.backward(dsum, at(s.hidden, t))
         return (dzh @ self.p["weight_hh"], dc * f), (da, dsum, dzh, dn, dh)

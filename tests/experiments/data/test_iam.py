@@ -73,6 +73,30 @@ def test_offsets_have_mean_0_and_deviation_1_over_training(folder):
     )
 
 
+def test_cleaning_fills_missing_readings_and_removes_over_long_steps():
+    points = [[0, 0, 0], [5, 1, 0], [500, -101, 0], [3, 0, 1], [700, 0, 0], [1, 1, 0], [-900, 0, 1], [2, 2, 1]]
+    expected = [[0, 0, 0], [5, 1, 0], [166, -34, 0], [167, -34, 0], [167, -33, 0], [3, 0, 1]]
+    expected += [[700, 0, 0], [1, 1, 1], [2, 2, 1]]  # between strokes 700 stays; 900 goes, and its stroke ends before
+    found = iam.clean(np.array(points, np.int32))
+    assert found.dtype == np.int32
+    assert found.tolist() == expected
+    untouched = np.array([[0, 0, 0], [200, 0, 1], [800, 0, 1]], np.int32)
+    assert iam.clean(untouched).tolist() == untouched.tolist()
+    assert iam.clean(found[:6]).tolist() == found[:6].tolist()
+
+
+def test_lines_are_cleaned_unless_asked_for_as_published(folder):
+    far = [[(0, 0), (300, 0), (310, 5)], [(1500, 0), (1510, 9)]]
+    strokes_path(folder, "a01-000u-01").write_text(xml(far, False))
+    raw, cleaned = (iam.load(folder, cleaned=value) for value in (False, True))
+    assert raw.lines[0].points.tolist() == [[0, 0, 0], [300, 0, 0], [10, 5, 1], [1190, -5, 0], [10, 9, 1]]
+    assert cleaned.lines[0].points.tolist() == [[0, 0, 0], [150, 0, 0], [150, 0, 0], [10, 5, 1], [10, 9, 1]]
+    told = "1 steps longer than 200 units inside a stroke filled with readings, 1 longer than 800 removed"
+    assert (raw.facts["cleaned"], cleaned.facts["cleaned"]) == ("no", told)
+    assert raw.facts["fingerprint"] == cleaned.facts["fingerprint"], "of the lines as published"
+    assert raw.deviation[0] > 1.2 * cleaned.deviation[0]
+
+
 def test_sequences_are_cut_and_padded(folder):
     strokes_path(folder, "a01-000u-01").write_text(xml(STROKES, False))
     rows = iam.load(folder).sequences(valid=False, points=30)

@@ -58,6 +58,8 @@ def test_a_run_records_the_bound_and_its_parts(finished):
         for record in run.records:
             assert record["test_bound"] == pytest.approx(record["test_kl"] + record["test_reconstruction"], rel=1e-12)
             assert record["test_kl"] > 0
+            assert record["valid_bound"] != record["test_bound"]
+            assert record["gradient_norm"] > 0
         assert run.records[-1]["examples"] == 190
     page = (finished / "report" / "index.html").read_text()
     assert "no verdict from one seed" in page
@@ -68,7 +70,7 @@ def test_a_run_records_the_bound_and_its_parts(finished):
 
 def test_an_interrupted_run_goes_on_and_ends_the_same(finished, data, tmp_path, capsys):
     command = ["run", "draw", *SMALL, "--norm", "layer", "--data", str(data), "--out", str(tmp_path)]
-    interrupted(command, experiment, "measure", call=2)
+    interrupted(command, experiment, "measure", call=3)  # two an evaluation
     assert "the same command resumes" in capsys.readouterr().err
     starts = json.loads((tmp_path / "draw-layer-s0" / "environment.json").read_text())["starts"]
     assert [start["update"] for start in starts] == [0, 4]
@@ -93,6 +95,10 @@ def test_the_loss_is_the_mean_bound_and_evaluation_takes_all_cases(data):
     assert metrics == again, "the same noise in every evaluation"
     assert metrics["test_bound"] == pytest.approx(float((whole.kl + whole.reconstruction).mean()), rel=1e-6)
     assert metrics["test_kl"] == pytest.approx(float(whole.kl.mean()), rel=1e-6)
+    with torch.no_grad():
+        noise = torch.randn(2, len(images.valid), 4, generator=generator.manual_seed(derive_seed(0, EVALUATION)))
+        valid = task.model(images.valid.float(), noise)
+    assert metrics["valid_bound"] == pytest.approx(float((valid.kl + valid.reconstruction).mean()), rel=1e-6)
     assert math.isclose(metrics["test_kl"] + metrics["test_reconstruction"], metrics["test_bound"])
 
 

@@ -259,6 +259,16 @@ def test_one_seed_gives_every_norm_the_same_weights():
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_deviation_0_keeps_torchs_weights_and_biases_of_0_for_every_norm():
+    models = {norm: build(Config(norm=norm, deviation=0.0, glimpses=2, hidden=64)) for norm in ("none", "layer")}
+    for name, parameter in models["none"].named_parameters():
+        assert torch.equal(parameter, models["layer"].get_parameter(name)), name
+        if "bias" in name:
+            assert not parameter.any(), name
+    bound = models["layer"].encoder.weight_hh.abs().max().item()
+    assert bound == pytest.approx(1 / 64**0.5, rel=1e-2), "U(+-1 / sqrt(H))"
+
+
 def test_weight_norm_starts_as_the_network_without():
     x, noise = torch.rand(2, 784).round(), torch.randn(2, 2, 100)
     bounds = []

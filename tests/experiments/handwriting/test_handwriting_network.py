@@ -95,15 +95,27 @@ def test_derivatives_are_cut():
     x = torch.zeros(3, requires_grad=True)
     (clipped(x * 1.0, 2.0) * torch.tensor([1.0, -5.0, 7.0])).sum().backward()
     assert x.grad.tolist() == [1.0, -2.0, 2.0]
-    model = small("layer")
+
+
+@pytest.mark.parametrize("where", ["gate_clip", "input_clip"])
+def test_derivatives_of_the_lstms_are_cut_between_the_points_too(where):
     points, text, characters, _ = case()
     codes = one_hot(text, characters, torch.float64)
 
-    def gradient(limit):
-        h, w = model.lowest(points, codes, limit)
-        return torch.autograd.grad(w[-1].sum() + 0 * h.sum(), model.lstm1.weight_hh)[0]
+    found = []
+    for limit in (1e-3, math.inf):
+        model = small("layer", **{where: limit})
+        h, w = model.lowest(points, codes)
+        found.append(torch.autograd.grad(w[-1].sum() + 0 * h.sum(), model.lstm1.weight_hh)[0])
+    assert not torch.allclose(*found)
 
-    assert not torch.allclose(gradient(1e-3), gradient(math.inf)), "between the points, too"
+
+@pytest.mark.parametrize(("clip", "gates", "inputs"), [("gates", 2.5, math.inf), ("inputs", math.inf, 2.5)])
+def test_the_limits_are_those_of_one_sequences_loss(clip, gates, inputs):
+    model = build(Config(units=8, batch_size=4, clip=clip))
+    lstms = (model.lstm1, model.lstm2, model.lstm3)
+    assert [lstm.recurrence.gate_clip for lstm in lstms] == [gates] * 3
+    assert (model.input_clip, model.output_clip) == (inputs, 25.0)
 
 
 @pytest.mark.parametrize(("norm", "count"), [("none", 3_654_951), ("layer", 3_666_951)])
@@ -114,8 +126,29 @@ def test_the_network_has_3_65_million_parameters(norm, count):
     assert model.window.out_features == 30
 
 
-def test_one_seed_gives_every_norm_the_same_weights():
-    none, layer = (build(Config(norm=norm, units=8)) for norm in ("none", "layer"))
+def test_one_seed_gives_every_norm_the_same_weights_and_biases():
+    none, layer = (build(Config(norm=norm, units=8, forget_bias=1.0)) for norm in ("none", "layer"))
     for name, parameter in none.named_parameters():
-        if "weight" in name:
-            assert torch.equal(parameter, layer.get_parameter(name)), name
+        assert torch.equal(parameter, layer.get_parameter(name)), name
+    biases = layer.lstm2.bias_ih_l0.view(4, 8)
+    assert (biases[1] > 0.5).all(), "the forget gate's"
+    assert biases[[0, 2, 3]].abs().max() <= 8**-0.5
+    assert biases[0].std() > 0.05
+
+
+def test_gains_count_where_there_are_gains():
+    assert build(Config(norm="none", gain_init=0.3, units=8)).lstm1.gain_init == 1
+    model = build(Config(norm="layer", gain_init=0.3, units=8))
+    assert all(bool((p == 0.3).all()) for name, p in model.named_parameters() if "gain" in name)
+    assert build(Config(norm="weight", units=8)).lstm1.gain_init is None
+
+
+@pytest.mark.parametrize("norm", ["none", "layer"])
+def test_the_window_starts_quiet(norm):
+    """The reading is about as large as a point's offsets, which have deviation 1, not 17 times that."""
+    model = build(Config(norm=norm, units=32))
+    torch.manual_seed(0)
+    text = torch.randint(1, 57, (4, 20))
+    with torch.no_grad():
+        _, reading = model.lowest(torch.randn(30, 4, 3), one_hot(text, torch.full((4,), 20), torch.float32))
+    assert 0.3 < float(reading.sum(2).mean()) < 3

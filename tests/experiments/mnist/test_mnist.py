@@ -1,5 +1,6 @@
 """The network and the task of 6.6 are the paper's."""
 
+import dataclasses
 import math
 
 import pytest
@@ -122,3 +123,20 @@ def test_a_last_batch_of_one_case_is_refused_for_batch_norm_only():
     with pytest.raises(ValueError, match="--batch-size 11 leaves a batch of one of the 1200 training cases"):
         experiment.check(digits.Config(norm="batch", batch_size=11), data)
     experiment.check(digits.Config(norm="layer", batch_size=11), data)
+
+
+@pytest.mark.parametrize("batch_size", [4, 128])
+def test_batch_norm_is_evaluated_with_exact_statistics_too(batch_size):
+    """As in training mode with the whole training set as one batch; and the running averages stay as they are."""
+    data = load_digits(197)
+    config = digits.Config(norm="batch", batch_size=batch_size, hidden=16)
+    task = experiment.task(config, data, distributed.accelerator("cpu", "float32"))
+    before = {name: value.clone() for name, value in task.model.state_dict().items()}
+    with torch.no_grad():
+        metrics = task.evaluate(task.model.eval())
+        whole = build(dataclasses.replace(config, unbiased_up_to=10**6), inputs=64).train()
+        scores = torch.log_softmax(whole(data.train.images.float() / 16).double(), 1)
+    nll = float(nn.functional.nll_loss(scores, data.train.labels))
+    assert metrics["exact_train_nll"] == pytest.approx(nll, rel=1e-5)
+    assert metrics["exact_test_error"] != metrics["test_error"]
+    assert all(torch.equal(before[name], value) for name, value in task.model.state_dict().items())

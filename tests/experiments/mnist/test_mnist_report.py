@@ -198,8 +198,10 @@ def test_runs_of_different_configurations_share_no_row(tmp_path):
 
 def test_unequal_runs_are_said(tmp_path):
     write_digits(tmp_path, "none", 128, 0, [0.3, 0.2])
-    write_digits(tmp_path, "layer", 128, 0, [0.3, 0.2], learning_rate=0.5)
-    assert "The runs differ in learning_rate: 0.5, 0.001." in report_of(tmp_path).status
+    write_digits(tmp_path, "layer", 128, 0, [0.3, 0.2], learning_rate=0.5, held_out=100)
+    report = report_of(tmp_path)
+    assert "The runs differ in held_out: 100, 197." in report.status
+    assert report.tables[-1].title == "Learning rates"
 
 
 def test_deviations_carry_marks(folder):
@@ -218,3 +220,25 @@ def test_the_sensitivity_is_shown_where_there_are_two_rates(folder):
     assert best.title == "batch size 4, best evaluation"
     layer = next(curve for curve in last.curves if curve.label == "layer norm")
     assert (layer.x, layer.mean) == ([0.001, 0.01], pytest.approx([0.15, 0.1]))
+
+
+def test_batch_norm_with_exact_statistics_is_a_norm_of_its_own(tmp_path):
+    for seed in (0, 1, 2):
+        write_digits(tmp_path, "layer", 4, seed, [0.3, 0.2])
+        write_digits(tmp_path, "batch", 4, seed, [0.5, 0.4], exact=0.1)
+    report = report_of(tmp_path)
+    assert [row[1:3] for row in report.tables[0].rows] == [
+        ["layer norm", "20.00 (20.00-20.00)"],
+        ["batch norm", "40.00 (40.00-40.00)"],
+        ["batch norm, exact statistics", "30.00 (30.00-30.00)"],
+    ]
+    assert len(report.figures[0].rows[0][1].curves) == 3
+    assert len(report.runs) == 6
+
+
+def test_a_likelihood_on_a_logarithmic_axis_is_averaged_geometrically(tmp_path):
+    for seed, error in enumerate((0.8, 0.008, 0.00008)):
+        write_digits(tmp_path, "layer", 128, seed, [error, error])
+    report = report_of(tmp_path)
+    assert report.figures[0].rows[0][0].curves[0].mean == pytest.approx([0.001, 0.001])
+    assert report.tables[0].rows[0][4] == "1.0e-03"

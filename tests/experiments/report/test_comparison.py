@@ -48,6 +48,17 @@ def test_the_lowest_and_the_highest_over_seeds(values, form, text):
     assert low_to_high(values, form) == text
 
 
+@pytest.mark.parametrize(("layer", "warned"), [((200.0, 90.0, 99.0), False), ((1.0, 100.0, 100.0), True)])
+def test_norms_whose_first_gradients_are_far_apart_are_told(tmp_path, layer, warned):
+    """By the medians over seeds: one outlier is none of the norm's."""
+    for norm, starts in (("none", (1.0, 1.0, 300.0)), ("layer", layer)):
+        for seed, start in enumerate(starts):
+            write_digits(tmp_path, norm, 128, seed, [0.3, 0.2], first_gradient_norm=start)
+    _, status = compare(find([tmp_path]).runs, by="batch_size")
+    told = "128: the gradient's norms at update 0 differ by 100 times or more (baseline 1, layer norm 100)"
+    assert [told in line for line in status] == ([True] if warned else [])
+
+
 def test_limits_leave_out_the_beginnings_highest_values():
     def curve(high):
         return Curve("a", STYLES["layer"], [], [], [value - 1 for value in high], high)

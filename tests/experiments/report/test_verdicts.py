@@ -9,9 +9,11 @@ from layernorm.experiments.report.verdicts import (
     RULE_AT_ONE_RATE,
     order,
     order_at_one_rate,
+    rule,
     ruled,
     spread,
     too_little,
+    verdict,
 )
 from layernorm.experiments.runs.folder import Run
 
@@ -70,3 +72,18 @@ def test_the_rule_follows_findings_and_stands_nowhere_else():
 )
 def test_the_mean_with_its_range(values, text):
     assert spread(values) == text
+
+
+@pytest.mark.parametrize(
+    ("seeds", "rates", "said"),
+    [
+        (3, 3, "as the paper claims"),
+        (3, 1, "as the paper claims (at one learning rate)"),
+        (3, 2, "no verdict from 2 learning rates"),
+        (2, 1, "no verdict from 2 seeds"),
+        (2, 3, "no verdict from 2 seeds"),
+    ],
+)
+def test_the_rule_as_a_whole(seeds, rates, said):
+    assert verdict([[1, 2]], [[3, 4]], group(seeds), group(3), rates=rates, unit="epoch") == said
+    assert rule(rates) == (RULE_AT_ONE_RATE if rates == 1 else RULE)

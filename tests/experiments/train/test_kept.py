@@ -165,7 +165,7 @@ def cut(model):
 
 
 @pytest.mark.parametrize("stop", [None, 1, 20])
-def test_the_first_record_has_the_gradients_norm_before_clipping(tmp_path, stop):
+def test_records_have_the_gradients_norm_before_clipping(tmp_path, stop):
     def task():
         return toy(evaluate_every=15, loss=slopes, before_step=cut)
 
@@ -175,6 +175,6 @@ def test_the_first_record_has_the_gradients_norm_before_clipping(tmp_path, stop)
     train(tmp_path / "run", task())
     first, *others = untimed(tmp_path / "run")
     assert first["first_gradient_norm"] == 5.0  # of 3, 4 and zeros: exact in float32
-    assert others
+    assert [record["gradient_norm"] for record in (first, *others)] == [50.0, 50.0, 50.0]  # of the update before each
     assert not any("first_gradient_norm" in record for record in others)
     assert "first_gradient_norm" not in json.loads((tmp_path / "run" / folder.RESULT).read_text())

@@ -56,7 +56,9 @@ class Config:
     write_size: int = option(5, "filters along a side of the grid that writes", least=2)
     batch_size: int = option(128, "training cases in a batch, over all processes together", least=1)
     learning_rate: float = option(1e-3, "Adam's step size", mark="lr", above=0)
-    deviation: float = option(0.1, "standard deviation of the initial weights", above=0)
+    deviation: float = option(
+        0.1, "standard deviation of the initial weights (0: torch's own, uniform by the number of inputs)", least=0
+    )
     clip: float = option(10.0, "norm to which the whole gradient is cut", above=0)
     evaluate_every: int = option(0, "updates between evaluations (0: an epoch)", least=0)
 
@@ -264,7 +266,10 @@ def reconstruction(canvas: Tensor, x: Tensor) -> Tensor:
 
 
 def build(config: Config) -> DRAW:
-    """The network: weights N(0, deviation^2), biases 0. One seed gives the same weights whatever the norm."""
+    """The network: weights N(0, deviation^2), with deviation 0 torch's own, biases 0.
+
+    One seed gives the same weights whatever the norm.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(derive_seed(config.seed, INIT))
         model = DRAW(
@@ -274,7 +279,8 @@ def build(config: Config) -> DRAW:
         for name, parameter in model.named_parameters():
             kind = name.rpartition(".")[2]
             if kind.startswith("weight") or kind == "original1":  # under weight norm the directions, and from
-                nn.init.normal_(parameter, 0, config.deviation)
+                if config.deviation:
+                    nn.init.normal_(parameter, 0, config.deviation)
             elif kind.startswith("bias"):
                 nn.init.zeros_(parameter)
         for name, gain in model.named_parameters():  # their lengths the gains

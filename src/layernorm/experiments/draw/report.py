@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -17,9 +18,9 @@ from ..report.comparison import (
     speed,
     view,
 )
-from ..report.page import Deviation, Figure, Panel, Picture, Report, Table
+from ..report.page import Curve, Deviation, Figure, Panel, Picture, Report, Style, Table
 from ..report.variants import departures
-from ..report.verdicts import RULE_AT_ONE_RATE, order_at_one_rate, ruled, spread, too_little
+from ..report.verdicts import rule, ruled, spread, verdict
 from ..runs.folder import Run
 from . import samples
 from .network import Config, Drawing
@@ -29,27 +30,36 @@ CLAIM = (
     "bound on the test images is 82.09 nats against 82.36 (section 6.4, Figure 4)."
 )
 
-PAPER = {"none": "82.36", "layer": "82.09"}
+PAPER = {"none": 82.36, "layer": 82.09}
 """The bound that the paper reports after 200 epochs."""
+
+_PAPER_LINES = {"none": Style("#9a9a9a", (0, (1, 3))), "layer": Style("#9a9a9a", (0, (9, 2)))}
 
 METRICS = {"test_bound": "bound", "test_kl": "KL part", "test_reconstruction": "reconstruction part"}
 
 
-SENSITIVITY = rates.Measure("test_bound", "test bound, nats")
+SENSITIVITY = rates.Measure("valid_bound", "validation bound, nats")
+
+
+def score(run: Run) -> float:
+    """What a run's learning rate is chosen by: the lowest bound on the validation images."""
+    return min(record.get("valid_bound", math.nan) for record in run.records)
 
 
 def report(runs: Sequence[Run]) -> Report:
     """The report on runs of `draw`, finished or not."""
-    blocks, status = compare(runs, by="glimpses")
-    swept, _ = compare(runs, by="glimpses", choose=SENSITIVITY.last)
+    blocks, status = compare(runs, by="glimpses", choose=score)
     drawn, notes = _pictures(blocks)
     return Report(
         title="DRAW on binarised MNIST, Figure 4",
         claim=CLAIM,
-        findings=ruled([text for block in blocks for text in (*_convergence(block), *_ends(block))], RULE_AT_ONE_RATE),
+        findings=ruled(
+            [text for block in blocks for text in (*_convergence(block), *_ends(block), *rates.at_the_edge(block))],
+            rule(rates.fewest_of_all(blocks)),
+        ),
         status=[*status, *notes],
-        figures=[*([_figure(blocks)] if blocks else []), *rates.sensitivity(swept, SENSITIVITY, title="{} glimpses")],
-        tables=[_results(blocks), _speed(blocks)],
+        figures=[*([_figure(blocks)] if blocks else []), *rates.sensitivity(blocks, SENSITIVITY, title="{} glimpses")],
+        tables=[_results(blocks), _speed(blocks), *_rates(blocks)],
         deviations=_deviations(runs),
         runs=runs,
         pictures=drawn,
@@ -61,10 +71,15 @@ def _figure(blocks: Sequence[Block]) -> Figure:
     for block in blocks:
         title = f"{block.label} glimpses"
         bound, kl, reconstruction = (block.curves(metric) for metric in METRICS)
+        ends = [0.0, max(line.x[-1] for line in bound)]
+        paper = [
+            Curve(f"{NORMS[norm]}, in the paper", style, ends, *([[PAPER[norm]] * 2] * 3))
+            for norm, style in _PAPER_LINES.items()
+        ]
         limits = view(bound, part=3, margin=1.0)
         rows += [
             [
-                Panel(title, "epoch", "test bound, nats", bound),
+                Panel(title, "epoch", "test bound, nats", [*bound, *paper]),
                 Panel(f"{title}, the later epochs", "epoch", "test bound, nats", bound, limits=limits),
             ],
             [
@@ -74,7 +89,8 @@ def _figure(blocks: Sequence[Block]) -> Figure:
         ]
     caption = (
         "The bound on -log p of the test images, and its two parts. Lines: mean over seeds; bands: lowest to highest "
-        "seed."
+        "seed. Grey: what the paper reports after 200 epochs of 64 glimpses, 82.36 nats for the baseline and 82.09 for "
+        "layer norm."
     )
     return Figure("figure4", caption, rows)
 
@@ -87,7 +103,7 @@ def _results(blocks: Sequence[Block]) -> Table:
             parts = [f"{statistics.fmean(record[name] for record in last):.2f}" for name in list(METRICS)[1:]]
             bound = spread([record["test_bound"] for record in last])
             rows.append([block.label, NORMS[norm], bound, *parts, str(len(group)), block.epochs(norm, ".3g")])
-    rows += [["64, paper", NORMS[norm], bound, "-", "-", "-", "200"] for norm, bound in PAPER.items()]
+    rows += [["64, paper", NORMS[norm], f"{bound:.2f}", "-", "-", "-", "200"] for norm, bound in PAPER.items()]
     return Table(
         "Results",
         ["glimpses", "norm", "test bound, nats", "KL", "reconstr.", "seeds", "epochs"],
@@ -112,6 +128,12 @@ def _speed(blocks: Sequence[Block]) -> Table:
     )
 
 
+def _rates(blocks: Sequence[Block]) -> list[Table]:
+    if not rates.swept(blocks):
+        return []
+    return [rates.table(blocks, "glimpses", score, "The lowest bound on the validation images, nats")]
+
+
 def _convergence(block: Block) -> list[str]:
     """Whether LN learns faster: updates to bounds that all runs reach after their first evaluation."""
     if not block.has("layer", "none"):
@@ -122,12 +144,12 @@ def _convergence(block: Block) -> list[str]:
     goals = [goal for goal in (160.0, 140.0, 120.0, 110.0, 100.0, 95.0, 90.0, 85.0) if lowest < goal <= highest]
     goals.append(lowest)
     ours, theirs = (reaching(goals, group, "test_bound", "update", interpolated=True) for group in (layer, base))
-    verdict = too_little(layer, base, unit="evaluation") or order_at_one_rate(ours, theirs)
+    said = verdict(ours, theirs, layer, base, rates=rates.fewest(block, "layer", "none"), unit="evaluation")
     texts = [" / ".join(low_to_high(values, ".0f") for values in times) for times in (ours, theirs)]
     return [
         f"{block.label} glimpses, updates to a test bound of {' / '.join(f'{goal:.4g}' for goal in goals)} nats (the "
         f"last is the lowest that all reach; lowest to highest seed): layer norm {texts[0]}, "
-        f"baseline {texts[1]}: {verdict}."
+        f"baseline {texts[1]}: {said}."
     ]
 
 
@@ -136,11 +158,11 @@ def _ends(block: Block) -> list[str]:
     if not block.has("layer", "none"):
         return []
     update, (ours, theirs) = block.ends("test_bound", "layer", "none")
-    unclear = too_little(block.groups["layer"], block.groups["none"], unit="evaluation")
-    verdict = unclear or order_at_one_rate([ours], [theirs])
+    groups, tried = (block.groups["layer"], block.groups["none"]), rates.fewest(block, "layer", "none")
+    said = verdict([ours], [theirs], *groups, rates=tried, unit="evaluation")
     return [
         f"{block.label} glimpses, test bound after {update} updates: layer norm {spread(ours)}, baseline "
-        f"{spread(theirs)} nats: {verdict}."
+        f"{spread(theirs)} nats: {said}."
     ]
 
 
@@ -173,11 +195,17 @@ def _two_pictures(run: Run, names: tuple[str, str]) -> list[Picture]:
     ]  # fmt: skip
 
 
+def _start(runs: Sequence[Run]) -> str:
+    """What the initial weights were drawn from, in words."""
+    values = sorted({run.config["deviation"] for run in runs})
+    return " or ".join(f"N(0, {value:g}^2)" if value else "torch's own distributions" for value in values)
+
+
 def _deviations(runs: Sequence[Run]) -> list[Deviation]:
     config, data = runs[0].config, runs[0].environment["data"]
     found = [
         Deviation("S", "Not in the paper, but in the protocol: z of size 100, a 2 x 2 grid to read, 5 x 5 to write."),
-        Deviation("I", f"Weights start from N(0, {config['deviation']:g}^2); biases, states and the canvas at 0."),
+        Deviation("I", f"Weights start from {_start(runs)}; biases, states and the canvas at 0."),
         Deviation("I", f"The whole gradient is cut to norm {config['clip']:g}; the paper states no clipping."),
         Deviation(
             "I",
@@ -185,7 +213,7 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
             "the original adds a small constant to the denominator.",
         ),
         Deviation("I", "One draw of z an image, the same in every evaluation and for every norm of a seed."),
-        Deviation("I", "No model is selected: the validation images are not used."),
+        Deviation("I", "No model is selected; learning rates are chosen by the bound on the validation images."),
         Deviation("I", "The last batch of an epoch is smaller: 391 updates in place of 390."),
     ]
     if not data.get("original"):

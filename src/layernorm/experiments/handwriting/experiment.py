@@ -76,7 +76,7 @@ def nats(model: nn.Module, lines: Sequences) -> Tensor:
 
 def load(config: Config, data: Path | None) -> Handwriting:
     """The data set of a configuration."""
-    return iam.load(data)
+    return iam.load(data, cleaned=config.lines == "cleaned")
 
 
 _NORMS = ("none", "layer")
@@ -91,9 +91,9 @@ EXPERIMENT = Experiment(
     ),
     presets={
         "laptop": Preset(
-            "600 updates on lines of 200 points, 64 lines to evaluate on, two seeds",
-            Config(updates=600, points=200, evaluate_every=20, valid_lines=64),
-            {"norm": _NORMS, "seed": (0, 1)},
+            "600 updates on lines of 200 points, 64 lines to evaluate on, three seeds",
+            Config(updates=600, points=200, evaluate_every=20, valid_lines=64, gain_init=0.3),
+            {"norm": _NORMS, "seed": (0, 1, 2)},
         ),
         "smoke": Preset(
             "4 updates on lines of 40 points, 16 units",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,12 @@ from ..protocol import check_ranges, option, seed_option
 from ..train.batches import INIT, derive_seed
 from .window import read, window_step
 
-OUTPUT_LIMIT, INPUT_LIMIT = 100.0, 10.0
-"""Derivatives of a sequence's loss are cut to these: by the network's outputs, and by the inputs of each LSTM."""
+OUTPUT_LIMIT, LSTM_LIMIT = 100.0, 10.0
+"""Derivatives of a sequence's loss are cut to these: by the network's outputs, and inside each LSTM."""
+
+
+GAINED = ("layer", "rms")
+"""The norms that have gains of their own."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,14 @@ class Config:
     units: int = option(400, "in each of the three LSTMs", least=1)
     mixtures: int = option(20, "Gaussians in the density of the next point", least=1)
     learning_rate: float = option(1e-3, "Adam's step size", mark="lr", above=0)
+    gain_init: float = option(1.0, "initial gains of layer and RMS norm", above=0)
+    forget_bias: float = option(0.0, "added to the initial biases of the LSTMs' forget gates", least=0)
+    clip: Literal["gates", "inputs"] = option(
+        "gates", "where the LSTMs' derivatives are cut: at their gates' summed inputs, as by Graves, or at their inputs"
+    )
+    lines: Literal["cleaned", "raw"] = option(
+        "cleaned", "lines with missing readings filled in and over-long steps removed, or as published"
+    )
     evaluate_every: int = option(200, "updates between evaluations", least=1)
     valid_lines: int = option(0, "evaluate on so many lines, spread over all 1438 (0: all)", least=0)
 
@@ -74,21 +86,38 @@ class Synthesis(nn.Module):
         units: H.
         mixtures, components: M and K.
         pace: characters that each window component moves at a point in the beginning.
+        alpha: of each window component in the beginning. With 0.06 the reading w is about as large as a point; with 1
+            one normalisation over both has little left of the point.
+        gain_init: of layer and RMS norm.
+        gate_clip, input_clip, output_clip: derivatives are cut to these: by the summed inputs of the LSTMs' gates, by
+            the LSTMs' inputs, and by the outputs.
 
     Source: Graves, "Generating Sequences With Recurrent Neural Networks", 2013, arXiv:1308.0850, section 5.
     """
 
     def __init__(
-        self, norm: str | None, units: int = 400, mixtures: int = 20, components: int = 10, pace: float = 0.05
+        self,
+        norm: str | None,
+        units: int = 400,
+        mixtures: int = 20,
+        components: int = 10,
+        pace: float = 0.05,
+        alpha: float = 0.06,
+        gain_init: float | None = None,
+        gate_clip: float = math.inf,
+        input_clip: float = math.inf,
+        output_clip: float = math.inf,
     ) -> None:
         super().__init__()
         characters = len(ALPHABET)
-        self.components = components
-        self.lstm1 = ln.LSTMCell(3 + characters, units, norm=norm)
-        self.lstm2 = ln.LSTM(3 + characters + units, units, norm=norm)
-        self.lstm3 = ln.LSTM(3 + characters + units, units, norm=norm)
+        self.components, self.input_clip, self.output_clip = components, input_clip, output_clip
+        kind: dict[str, Any] = {"norm": norm, "gain_init": gain_init, "gate_clip": gate_clip}
+        self.lstm1 = ln.LSTMCell(3 + characters, units, **kind)
+        self.lstm2 = ln.LSTM(3 + characters + units, units, **kind)
+        self.lstm3 = ln.LSTM(3 + characters + units, units, **kind)
         self.window = nn.Linear(units, 3 * components)
         self.output = nn.Linear(3 * units, 1 + 6 * mixtures)
+        nn.init.constant_(self.window.bias[:components], math.log(alpha))
         nn.init.constant_(self.window.bias[2 * components :], math.log(pace))
 
     def forward(self, points: Tensor, text: Tensor, characters: Tensor) -> Tensor:
@@ -103,19 +132,17 @@ class Synthesis(nn.Module):
             `(T, B, 121)`, for `mixture.log_density`.
         """
         codes = one_hot(text, characters, points.dtype)
-        limit = INPUT_LIMIT / points.shape[1]  # the loss is the mean over the batch
-        h1, reading = self.lowest(points, codes, limit)
-        h2, _ = self.lstm2(clipped(torch.cat([points, reading, h1], 2), limit))
-        h3, _ = self.lstm3(clipped(torch.cat([points, reading, h2], 2), limit))
-        return clipped(self.output(torch.cat([h1, h2, h3], 2)), OUTPUT_LIMIT / points.shape[1])
+        h1, reading = self.lowest(points, codes)
+        h2, _ = self.lstm2(clipped(torch.cat([points, reading, h1], 2), self.input_clip))
+        h3, _ = self.lstm3(clipped(torch.cat([points, reading, h2], 2), self.input_clip))
+        return clipped(self.output(torch.cat([h1, h2, h3], 2)), self.output_clip)
 
-    def lowest(self, points: Tensor, codes: Tensor, limit: float) -> tuple[Tensor, Tensor]:
+    def lowest(self, points: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
         """The lowest LSTM and its window, a step a point: its input is what the window read at the point before.
 
         Args:
             points: `(T, B, 3)`.
             codes: `(B, U, 57)`, `one_hot` of the text.
-            limit: to which derivatives by the LSTM's inputs are cut.
 
         Returns:
             h `(T, B, H)` and the reading w `(T, B, 57)`.
@@ -128,7 +155,7 @@ class Synthesis(nn.Module):
         with torch.autocast(points.device.type, enabled=False):  # kappa adds up over the points
             step = self.lstm1.stepper()
             for point in points.unbind():
-                hx = step(clipped(torch.cat([point, reading], 1), limit), hx)
+                hx = step(clipped(torch.cat([point, reading], 1), self.input_clip), hx)
                 reading, kappa = read(self.window(hx[0]), kappa, codes, places)
                 h.append(hx[0])
                 readings.append(reading)
@@ -168,14 +195,35 @@ def one_hot(text: Tensor, characters: Tensor, dtype: torch.dtype) -> Tensor:
 
 def clipped(tensor: Tensor, limit: float) -> Tensor:
     """The same tensor; each element of its derivative is cut to +-limit on the way back."""
-    if tensor.requires_grad:
+    if tensor.requires_grad and limit < math.inf:
         tensor.register_hook(lambda grad: grad.clamp(-limit, limit))
     return tensor
 
 
 def build(config: Config) -> Synthesis:
-    """The network. One seed gives the same weights whatever the norm (but under weight norm, their directions)."""
+    """The network. One seed gives the same weights and biases whatever the norm (but under weight norm, directions).
+
+    The LSTMs' biases start from U(-1/sqrt(H), 1/sqrt(H)), as torch draws them. With biases of 0 layer norm's first step
+    has nothing to normalise, since x, w, h and c are all 0: its deviation is then sqrt(eps), and so the first gradient
+    is thousands of times too large. Derivatives are cut for the mean loss over a batch of `batch_size` lines.
+    """
+    limit = LSTM_LIMIT / config.batch_size
     with torch.random.fork_rng():
         torch.manual_seed(derive_seed(config.seed, INIT))
-        norm = None if config.norm == "none" else config.norm
-        return Synthesis(norm, config.units, config.mixtures)
+        model = Synthesis(
+            None if config.norm == "none" else config.norm,
+            config.units,
+            config.mixtures,
+            gain_init=config.gain_init if config.norm in GAINED else None,
+            gate_clip=limit if config.clip == "gates" else math.inf,
+            input_clip=limit if config.clip == "inputs" else math.inf,
+            output_clip=OUTPUT_LIMIT / config.batch_size,
+        )
+        bound = 1 / math.sqrt(config.units)
+        for name, parameter in model.named_parameters():
+            kind = name.partition(".")[2]
+            if kind.startswith(("bias_ih", "bias_hh")):
+                nn.init.uniform_(parameter, -bound, bound)
+            if kind.startswith("bias_ih"):
+                parameter.data.chunk(4)[1].add_(config.forget_bias)  # gates i, f, g, o
+    return model

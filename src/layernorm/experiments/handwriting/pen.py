@@ -13,6 +13,7 @@ SECOND = 100.0
 
 _MARGIN = 60.0  # whiteboard units around the strokes, of which a small letter is about 150 high
 _WIDTH = 12.0  # of the pen
+_INCH, _LONGEST = 400.0, 25.0  # whiteboard units in an inch of a picture; inches of the widest one
 
 
 def strokes(points: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> list[np.ndarray]:
@@ -52,11 +53,12 @@ def moving_svg(drawn: Sequence[np.ndarray], title: str) -> bytes:
     return _document(drawn, title, "".join(parts))
 
 
-def png(drawn: Sequence[np.ndarray], width: float = 10.0) -> bytes:
-    """The strokes as a PNG picture so many inches wide, at 160 points an inch."""
+def png(drawn: Sequence[np.ndarray]) -> bytes:
+    """The strokes as a PNG picture at 160 points an inch; all have one scale, but for those too long for it."""
     from matplotlib.figure import Figure
 
     left, top, wide, high = _box(drawn)
+    width = min(wide / _INCH, _LONGEST)
     canvas = Figure(figsize=(width, min(max(width * high / wide, 0.4), 2 * width)))
     axes = canvas.add_axes((0, 0, 1, 1))
     axes.set_axis_off()

@@ -62,7 +62,7 @@ def sample(run: Run, options: Options, settings: SampleSettings) -> Sequence[Pat
     model, mean, deviation = trained(run)
     prime = prime_text = None
     if options.prime:
-        data = iam.load(settings.data)
+        data = iam.load(settings.data, cleaned=run.config["lines"] == "cleaned")
         line = iam.find_line(data, options.prime)
         # in the deviations that the network knows, whatever other lines this data set has
         prime, prime_text = replace(data, mean=mean, deviation=deviation).normalised(line), line.text

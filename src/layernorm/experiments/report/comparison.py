@@ -23,6 +23,7 @@ NORMS = {
     "layer-channels": "layer norm over channels",
     "layer-gain": "layer norm (other gain)",
     "batch": "batch norm",
+    "batch-exact": "batch norm, exact statistics",
     "batch-everywhere": "batch norm everywhere",
     "rms": "RMS norm",
     "weight": "weight norm",
@@ -30,11 +31,20 @@ NORMS = {
 }
 """The norms in the order of showing, with their names in figures and tables."""
 
+GAINED = ("layer", "rms")
+"""The norms whose initial gain `gain_init` is: the baseline has none, batch norm's is always the same."""
+
 Group = list[Run]
 """Runs that differ in the seed alone."""
 
 RATE = "learning_rate"
 """The option of which each norm may be given its own best value."""
+
+FIRST_GRADIENT = "first_gradient_norm"
+"""In a run's first record: the norm of update 0's gradient."""
+
+FAR_APART = 100
+"""Norms whose first gradients differ by such a factor do not start alike."""
 
 Score = Callable[[Run], float]
 """What a learning rate is chosen by: lower is better. It must not look at test cases."""
@@ -68,23 +78,24 @@ class Block:
 
     def name(self, norm: str) -> str:
         """What figures, tables and findings call a norm: with its initial gain where that is not 1."""
-        gain = self._all(norm)[0].config.get("gain_init", 1.0)
-        return NORMS[norm] if gain == 1.0 else f"{NORMS[norm.removesuffix('-gain')]} with gain {gain:g}"
+        bare = norm.removesuffix("-gain")
+        gain = self.all_runs(norm)[0].config.get("gain_init", 1.0) if bare in GAINED else 1.0
+        return NORMS[norm] if gain == 1.0 else f"{NORMS[bare]} with gain {gain:g}"
 
-    def curve(self, norm: str, metric: str, x: str = "epoch") -> Curve:
-        """A norm's metric over seeds."""
-        return curve(self.groups[norm], metric, self.name(norm), STYLES[norm], x)
+    def curve(self, norm: str, metric: str, x: str = "epoch", geometric: bool = False) -> Curve:
+        """A norm's metric over seeds; `geometric` where it spans decades."""
+        return curve(self.groups[norm], metric, self.name(norm), STYLES[norm], x, geometric)
 
-    def curves(self, metric: str, x: str = "epoch") -> list[Curve]:
+    def curves(self, metric: str, x: str = "epoch", geometric: bool = False) -> list[Curve]:
         """A metric over seeds, of every norm."""
-        return [self.curve(norm, metric, x) for norm in self.groups]
+        return [self.curve(norm, metric, x, geometric) for norm in self.groups]
 
-    def reached(self, norm: str, metric: str, x: str = "epoch") -> str:
+    def reached(self, norm: str, metric: str, x: str = "epoch", geometric: bool = False) -> str:
         """When the mean of a norm's runs is first at or below the lowest mean of the baseline's, as text."""
         if "none" not in self.groups:
             return "-"
-        best = min(self.curve("none", metric).mean)
-        found = first_reaching(points(self.curve(norm, metric, x)), best)
+        best = min(self.curve("none", metric, geometric=geometric).mean)
+        found = first_reaching(points(self.curve(norm, metric, x, geometric)), best)
         return "not reached" if found is None else f"{found:g}"
 
     def to_best(
@@ -111,10 +122,11 @@ class Block:
 
     def pace(self, norm: str) -> tuple[float, str]:
         """Seconds an update, and as text how many times the baseline's that is; of the runs at all learning rates."""
-        seconds = seconds_per_update(self._all(norm))
-        return seconds, f"{seconds / seconds_per_update(self._all('none')):.2f}" if self.has("none") else "-"
+        seconds = seconds_per_update(self.all_runs(norm))
+        return seconds, f"{seconds / seconds_per_update(self.all_runs('none')):.2f}" if self.has("none") else "-"
 
-    def _all(self, norm: str) -> Group:
+    def all_runs(self, norm: str) -> Group:
+        """A norm's runs at all learning rates."""
         return [run for group in self.rates.get(norm, {}).values() for run in group] or self.groups[norm]
 
     def epochs(self, norm: str, form: str = "g") -> str:
@@ -167,7 +179,30 @@ def compare(
             blocks.append(Block(f"{value} {item.mark}".strip(), item.mark, groups, rates))
     status = [*incomplete(runs), *unequal(runs, apart=(*row, *told, "seed"))]
     status += [f"Rows marked {item.mark}: {item.options}." for item in apart if item.mark]
+    status += [line for block in blocks for line in unequal_starts(block)]
     return [block for block in blocks if block.groups], status
+
+
+def first_gradients(runs: Iterable[Run]) -> list[float]:
+    """The gradient's norm at update 0, before anything is clipped, of the runs that tell it."""
+    return [run.records[0][FIRST_GRADIENT] for run in runs if run.records and FIRST_GRADIENT in run.records[0]]
+
+
+def unequal_starts(block: Block) -> list[str]:
+    """A line if the first gradients of two norms are far apart: that is a defect of the initial weights, not of a norm.
+
+    Each norm's is the median over its runs at all learning rates, which do not enter it.
+    """
+    found = {norm: first_gradients(block.all_runs(norm)) for norm in block.groups}
+    starts = {norm: statistics.median(values) for norm, values in found.items() if values}
+    if not starts or max(starts.values()) < FAR_APART * min(starts.values()):
+        return []
+    told = ", ".join(f"{NORMS[norm]} {value:.3g}" for norm, value in starts.items())
+    rows = f"Rows {block.label}: the" if block.label else "The"
+    return [
+        f"{rows} gradient's norms at update 0 differ by {FAR_APART} times or more ({told}): the initial weights are "
+        "not fair to all norms."
+    ]
 
 
 def _by_norm(runs: Iterable[Run]) -> dict[str, Group]:
@@ -208,12 +243,20 @@ def mean_score(runs: Group, score: Score) -> float:
     return math.inf if math.isnan(mean) else mean
 
 
-def curve(runs: Sequence[Run], metric: str, label: str, style: Style, x: str = "epoch") -> Curve:
+def geometric_mean(values: Sequence[float]) -> float:
+    """Of numbers that span decades; 0 if one of them is 0."""
+    return statistics.geometric_mean(values) if min(values) > 0 else 0.0
+
+
+def curve(
+    runs: Sequence[Run], metric: str, label: str, style: Style, x: str = "epoch", geometric: bool = False
+) -> Curve:
     """A metric over seeds, at the evaluations that all these runs have made.
 
     Args:
         runs: alike but for the seed, each with a record at least.
         x: against what, "epoch" or "update".
+        geometric: the line is the geometric mean.
     """
     length = min(len(run.records) for run in runs)
     columns = [[run.records[position][metric] for run in runs] for position in range(length)]
@@ -221,7 +264,7 @@ def curve(runs: Sequence[Run], metric: str, label: str, style: Style, x: str = "
         label=label,
         style=style,
         x=[record[x] for record in runs[0].records[:length]],
-        mean=[statistics.fmean(column) for column in columns],
+        mean=[(geometric_mean if geometric else statistics.fmean)(column) for column in columns],
         low=[min(column) for column in columns],
         high=[max(column) for column in columns],
     )

@@ -32,6 +32,7 @@ STYLES = {
     "layer-channels": Style("#E69F00", (0, (7, 1.4))),
     "layer-gain": Style("#8C510A", (0, (2, 1, 2, 1, 6, 1))),
     "batch": Style("#0072B2", (0, (5, 1.6))),
+    "batch-exact": Style("#56B4E9", (0, (5, 1.2, 1, 1.2, 1, 1.2))),
     "batch-everywhere": Style("#332288", (0, (8, 1.5, 2, 1.5))),
     "weight": Style("#009E73", (0, (5, 1.4, 1, 1.4))),
     "rms": Style("#CC79A7", (0, (2.4, 1))),

@@ -18,6 +18,16 @@ def fewest(block: Block, *norms: str) -> int:
     return min(len(complete(block.rates[norm])) for norm in norms)
 
 
+def fewest_of_all(blocks: Sequence[Block]) -> int:
+    """The lowest number of learning rates that a norm's best was chosen from."""
+    return min((fewest(block, *block.groups) for block in blocks), default=0)
+
+
+def swept(blocks: Sequence[Block]) -> bool:
+    """Whether several learning rates are compared."""
+    return any(len({rate for found in block.rates.values() for rate in found}) > 1 for block in blocks)
+
+
 def table(blocks: Sequence[Block], by: str, score: Score, what: str, digits: int = 2, negated: bool = False) -> Table:
     """A row for each norm and a column for each learning rate; the chosen rate's cell has a star.
 

@@ -20,26 +20,51 @@ RULE_AT_ONE_RATE = f"{RULE} Here all norms were trained at one learning rate: a 
 """The same where learning rates were not compared."""
 
 
+def standing(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> tuple[int, int, int]:
+    """Of pairs of values over seeds, lower being better: at how many the first side is ahead, and behind, and of how
+    many. A side is ahead where its worst seed beats the other's best."""
+    pairs = list(zip(first, second, strict=True))
+    return sum(max(a) < min(b) for a, b in pairs), sum(min(a) > max(b) for a, b in pairs), len(pairs)
+
+
 def order(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> str:
     """The verdict on pairs of values over seeds, lower being better, if the paper claims that the first are lower."""
-    ahead = [max(a) < min(b) for a, b in zip(first, second, strict=True)]
-    behind = [min(a) > max(b) for a, b in zip(first, second, strict=True)]
-    if all(ahead):
+    ahead, behind, pairs = standing(first, second)
+    if ahead == pairs:
         return "as the paper claims"
-    if all(behind):
+    if behind == pairs:
         return "against the paper's claim"
-    if any(ahead) and any(behind):
+    if ahead and behind:
         return "mixed"
     none = "no difference larger than the spread over seeds"
-    if not any(ahead) and not any(behind):
+    if not ahead and not behind:
         return none
-    side, count = ("as the paper claims", sum(ahead)) if any(ahead) else ("against the paper's claim", sum(behind))
-    return f"{side} at {count} of {len(ahead)}, {none} at the others"
+    side = "as the paper claims" if ahead else "against the paper's claim"
+    return f"{side} at {ahead or behind} of {pairs}, {none} at the others"
 
 
 def order_at_one_rate(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> str:
     """The verdict of `order` on norms that were trained at one learning rate, which it then says."""
     return f"{order(first, second)} (at one learning rate)"
+
+
+def verdict(
+    first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], *groups: Sequence[Run], rates: int, unit: str
+) -> str:
+    """The verdict of the rule on two norms: `order`, or why there is none. At one learning rate it holds there alone.
+
+    Args:
+        first, second: pairs of values over seeds, as in `order`.
+        groups, rates, unit: as in `too_little`.
+    """
+    if rates == 1:
+        return too_little(*groups, unit=unit) or order_at_one_rate(first, second)
+    return too_little(*groups, unit=unit, rates=rates) or order(first, second)
+
+
+def rule(rates: int) -> str:
+    """The sentence that stands below verdicts from so many learning rates a norm."""
+    return RULE_AT_ONE_RATE if rates == 1 else RULE
 
 
 def ruled(findings: Sequence[str], rule: str = RULE) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from ... import geometry
 from ..data import digits
 from ..report.page import STYLES, Curve, Figure, Panel, Report, Style, Table
 from ..runs import environment
+from ..runs.files import write_json
 
 ABOUT = (
     "Normalisation makes a model's output invariant to re-scalings of its weights and inputs, and the metric of its "
@@ -49,6 +51,16 @@ def measure(seed: int, spectrum: bool = False) -> list[Finding]:
 def not_as_stated(found: Sequence[Finding]) -> list[str]:
     """The names of the claims whose numbers are not what the claim says of itself."""
     return [claim.name for claim, measured in found if not measured.as_stated]
+
+
+def write_claims(found: Sequence[Finding], path: Path) -> None:
+    """Writes each claim with what was found of it, as JSON."""
+    names = ("name", "where", "statement", "holds")
+    claims = [
+        {**{name: getattr(claim, name) for name in names}, "as_stated": measured.as_stated, "found": measured.found}
+        for claim, measured in found
+    ]
+    write_json(path, {"claims": claims})
 
 
 def report(found: Sequence[Finding]) -> Report:

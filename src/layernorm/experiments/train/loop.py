@@ -57,13 +57,15 @@ class Fit:
         self.state = State()
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=accelerator.device)
         self.block_times: list[float] = []
+        self.gradient_norm = 0.0  # of the last update before an evaluation, before anything is clipped
         self.kept: dict[str, Tensor] = {}  # the weights of the best evaluation, if the task keeps them
 
     def run(self, progress: Progress) -> dict[str, float]:
         """Trains from the newest checkpoint, or the beginning, to the end, or until it has diverged.
 
-        A run has diverged when, at an evaluation, the training loss since the last one, a weight or a metric is not
-        finite. It is over then: its result says so, that evaluation makes no record, and nothing is tested.
+        A run has diverged when, at an evaluation, the training loss since the last one, the gradient's norm, a weight
+        or a metric is not finite. It is over then: its result says so, that evaluation makes no record, and nothing is
+        tested.
 
         Returns:
             the last evaluation's metrics.
@@ -83,7 +85,7 @@ class Fit:
             while state.update < task.updates and state.diverged is None:
                 self._block()
                 state.seconds = time.perf_counter() - began
-                if state.update % task.evaluate_every == 0 or state.update == task.updates:
+                if self._due(state.update):
                     self._evaluate()
                     state.seconds = time.perf_counter() - began
                 progress.update(state, task)
@@ -113,9 +115,11 @@ class Fit:
                 loss = task.loss(model, update)
             # DDP averages the processes' gradients; their parts of the mean loss must be added up
             (loss if processes == 1 else loss * processes).backward()
-            if update == 0:
+            if update == 0 or self._due(update + 1):
                 gradients = [item.grad for item in self.bare.parameters() if item.grad is not None]
-                state.first_gradient_norm = float(nn.utils.get_total_norm(gradients))
+                self.gradient_norm = float(nn.utils.get_total_norm(gradients))
+            if update == 0:
+                state.first_gradient_norm = self.gradient_norm
             if task.before_step is not None:
                 task.before_step(self.bare)
             optimizer.step()
@@ -129,20 +133,22 @@ class Fit:
         state.losses += count
         state.train_seconds += seconds
 
+    def _due(self, update: int) -> bool:
+        """Whether there is an evaluation after so many updates."""
+        return update % self.task.evaluate_every == 0 or update == self.task.updates
+
     def _evaluate(self) -> None:
         task, state = self.task, self.state
         total = self.accelerator.reduce(self.loss_sum, "sum") if self.accelerator.num_processes > 1 else self.loss_sum
         running = float(total) / state.losses
-        metrics = {"batch_loss": running}
+        metrics = {"batch_loss": running, "gradient_norm": self.gradient_norm}
         # the weights too: the last step may have spoilt them after a loss that was finite
-        if math.isfinite(running) and all(bool(item.isfinite().all()) for item in self.bare.parameters()):
+        whole = all(bool(item.isfinite().all()) for item in self.bare.parameters())
+        if whole and _finite(metrics):
             self.bare.eval()
             with torch.no_grad():
                 metrics |= task.evaluate(self.bare)
-            finite = all(map(math.isfinite, metrics.values()))
-        else:
-            finite = False
-        if not finite:
+        if not whole or not _finite(metrics):
             state.diverged = state.update
             return
         state.metrics = metrics
@@ -277,6 +283,10 @@ class Fit:
         torch.set_rng_state(states[f"cpu.{rank}"])
         if self.accelerator.device.type == "cuda" and f"cuda.{rank}" in states:
             torch.cuda.set_rng_state(states[f"cuda.{rank}"], self.accelerator.device)
+
+
+def _finite(metrics: dict[str, float]) -> bool:
+    return all(map(math.isfinite, metrics.values()))
 
 
 @contextlib.contextmanager

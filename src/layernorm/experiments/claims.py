@@ -1,0 +1,239 @@
+"""The paper's claims about its experiments, and what our own runs say of each: docs/claims.md.
+
+A claim is data: its text, where it stands, which metric of which experiment decides it. The verdict follows from the
+rule of `report.verdicts` and from summaries of runs (`report.summary`), and is never written down by hand.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from .report import summary
+from .report.comparison import NORMS, Block, Group, compare, reaching
+from .report.rates import fewest
+from .report.verdicts import RULE, standing, too_little
+from .runs.files import read_json
+from .runs.folder import Run
+
+SHARES = (0.5, 0.75, 0.9, 1.0)
+"""Of the way from the highest first value to the lowest that all runs reach: the goals of a claim about speed."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the paper that one norm is ahead of another.
+
+    Attributes:
+        text: in words close to the paper's.
+        where: section, figure or table.
+        experiment: whose runs decide it.
+        metric: in the records; lower is better, unless it begins with "-".
+        ahead, behind: the norms.
+        how: "end", the last value; "best", the best value; "sooner", updates to the values that all reach.
+        chosen: the metric on validation by whose best value each norm's learning rate is chosen; None: `metric`.
+        only: options that the runs must have.
+        hours: an estimate of what the missing runs take on one core.
+        what: which runs these would be.
+    """
+
+    text: str
+    where: str
+    experiment: str
+    metric: str
+    ahead: str
+    behind: str
+    how: Literal["end", "best", "sooner"]
+    hours: float
+    what: str
+    chosen: str | None = None
+    only: dict[str, Any] = field(default_factory=dict)
+
+
+_RATES = "3 rates x 2 norms x 3 seeds"
+
+CLAIMS = (
+    Claim("Layer norm's order embeddings retrieve images better.", "6.1, Table 2", "order-embeddings",
+          "-valid_image_recall", "layer", "none", "best", 8, f"{_RATES} x 25 epochs"),
+    Claim("Layer norm reaches its best order embeddings sooner.", "6.1, Figure 1", "order-embeddings",
+          "-valid_image_recall", "layer", "none", "sooner", 8, f"{_RATES} x 25 epochs"),
+    Claim("With layer norm the attentive reader trains faster.", "6.2, Figure 2", "reader", "valid_error", "layer",
+          "none", "sooner", 2, f"{_RATES} x 5000 updates"),
+    Claim("With layer norm the attentive reader ends at a lower validation error.", "6.2, Figure 2", "reader",
+          "valid_error", "layer", "none", "best", 2, f"{_RATES} x 5000 updates"),
+    Claim("Skip-thoughts with layer norm train faster.", "6.3, Figure 3", "skip-thoughts", "valid_nll", "layer", "none",
+          "sooner", 10, f"{_RATES} x 1500 updates"),
+    Claim("DRAW converges almost twice as fast with layer norm.", "6.4, Figure 4", "draw", "test_bound", "layer",
+          "none", "sooner", 3, f"{_RATES} x 4 epochs of 8 glimpses, at each of 4 initial deviations",
+          chosen="valid_bound"),
+    Claim("DRAW ends at a lower bound with layer norm.", "6.4", "draw", "test_bound", "layer", "none", "end", 3,
+          f"{_RATES} x 4 epochs of 8 glimpses, at each of 4 initial deviations", chosen="valid_bound"),
+    Claim("Handwriting synthesis converges much faster with layer norm.", "6.5, Figure 5", "handwriting", "valid_nll",
+          "layer", "none", "sooner", 2.5, "5 rates x 2 norms x 3 seeds x 600 updates"),
+    Claim("Layer norm converges faster than batch norm at batch size 128.", "6.6, Figure 6", "mnist", "train_nll",
+          "layer", "batch", "sooner", 3, f"{_RATES} x 10 epochs", chosen="valid_error", only={"batch_size": 128}),
+    Claim("At batch size 4 layer norm generalises better than batch norm.", "6.6, Figure 6", "mnist", "test_error",
+          "layer", "batch", "end", 15, f"{_RATES} x 10 epochs", chosen="valid_error", only={"batch_size": 4}),
+    Claim("At batch size 4 so it does with batch norm's exact statistics.", "6.6, Figure 6", "mnist",
+          "exact_test_error", "layer", "batch", "end", 15, f"{_RATES} x 10 epochs", chosen="valid_error",
+          only={"batch_size": 4}),
+    Claim("Layer norm speeds convolutional networks up over the baseline.", "6.7", "convnets", "train_nll", "layer",
+          "none", "sooner", 8, f"{_RATES} x 8 epochs of 10,000 images", chosen="valid_error"),
+    Claim("Batch norm outperforms layer norm in convolutional networks.", "6.7", "convnets", "test_error", "batch",
+          "layer", "end", 8, f"{_RATES} x 8 epochs of 10,000 images", chosen="valid_error"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table."""
+
+    text: str
+    where: str
+    ran: str
+    verdict: str
+    effect: str
+
+
+def decide(claim: Claim, runs: Sequence[Run]) -> Row:
+    """The verdict on a claim from the runs of its experiment, and the effect with its range over seeds."""
+    wanted = [run for run in runs if claim.only.items() <= run.config.items() and _has(run, claim)]
+    blocks = [block for block in _blocks(claim, wanted) if block.has(claim.ahead, claim.behind)]
+    if not blocks:
+        return _undecided(claim, "no runs that are kept", "-")
+    block = max(blocks, key=lambda block: sum(map(len, block.groups.values())))
+    groups = [block.groups[norm] for norm in (claim.ahead, claim.behind)]
+    rates = fewest(block, claim.ahead, claim.behind)
+    ran = f"{min(map(len, groups))} seeds, {rates} rates, {_length(groups)}"
+    effect = _effect(claim, groups)
+    few = too_little(*groups, unit="evaluation", rates=rates)
+    if few:
+        return _undecided(claim, ran, f"{effect}; {few}")
+    return Row(claim.text, claim.where, ran, _verdict(*_compared(claim, groups)), effect)
+
+
+def _has(run: Run, claim: Claim) -> bool:
+    """Whether a run's records have the metric: exact statistics are batch norm's alone, and others' own are exact."""
+    return bool(run.records) and _name(run, claim.metric) in run.records[0]
+
+
+def _name(run: Run, metric: str) -> str:
+    """The metric's name in a run's records."""
+    name = metric.removeprefix("-")
+    return name.removeprefix("exact_") if run.config["norm"] != "batch" else name
+
+
+def _values(run: Run, metric: str) -> list[float]:
+    """By record, lower being better."""
+    sign = -1 if metric.startswith("-") else 1
+    return [sign * record[_name(run, metric)] for record in run.records]
+
+
+def _blocks(claim: Claim, runs: Sequence[Run]) -> list[Block]:
+    def score(run: Run) -> float:
+        by = claim.chosen or claim.metric
+        return min(_values(run, by)) if _name(run, by) in run.records[0] else math.nan
+
+    return compare(runs, choose=score)[0] if runs else []
+
+
+def _length(groups: Sequence[Group]) -> str:
+    return f"{min(run.records[-1]['update'] for group in groups for run in group)} updates"
+
+
+def _compared(claim: Claim, groups: Sequence[Group]) -> tuple[list[list[float]], list[list[float]]]:
+    """What the rule compares: for each goal the values over seeds, the norm that is to be ahead first."""
+    if claim.how != "sooner":
+        first, second = ([_ending(claim, run) for run in group] for group in groups)
+        return [first], [second]
+    runs = [run for group in groups for run in group]
+    lines = {id(run): _values(run, claim.metric) for run in runs}
+    start = max(line[0] for line in lines.values())
+    lowest = max(min(line) for line in lines.values())
+    goals = [start + share * (lowest - start) for share in SHARES]
+    found = []
+    for group in groups:
+        plain = [_plain(run, lines[id(run)]) for run in group]
+        found.append(reaching(goals, plain, "value", "update", interpolated=True))
+    return found[0], found[1]
+
+
+def _plain(run: Run, line: Sequence[float]) -> Run:
+    """The run with one metric, lower being better, called `value`."""
+    records = [{"update": record["update"], "value": value} for record, value in zip(run.records, line, strict=True)]
+    return Run(run.path, run.experiment, run.config, run.environment, records, run.done, run.result)
+
+
+def _ending(claim: Claim, run: Run) -> float:
+    line = _values(run, claim.metric)
+    return line[-1] if claim.how == "end" else min(line)
+
+
+def _effect(claim: Claim, groups: Sequence[Group]) -> str:
+    """The two norms' numbers, mean and range over seeds."""
+    sign = -1 if claim.metric.startswith("-") and claim.how != "sooner" else 1
+    texts = []
+    for norm, values in zip((claim.ahead, claim.behind), _compared(claim, groups), strict=True):
+        last = sorted(sign * value for value in values[-1])
+        middle = sum(last) / len(last)
+        texts.append(f"{NORMS[norm]} {middle:.4g} ({last[0]:.4g} to {last[-1]:.4g})")
+    what = "updates to the last common value" if claim.how == "sooner" else claim.metric.removeprefix("-")
+    return f"{what}: {', '.join(texts)}"
+
+
+def _verdict(first: list[list[float]], second: list[list[float]]) -> str:
+    """By the rule; in part where only some of the goals are decided, and none against the claim."""
+    ahead, behind, count = standing(first, second)
+    if ahead == count:
+        return "holds"
+    if behind == count:
+        return "refuted"
+    return "holds in part" if ahead and not behind else "not seen"
+
+
+def _undecided(claim: Claim, ran: str, why: str) -> Row:
+    return Row(claim.text, claim.where, ran, f"undecided ({claim.hours:g} h: {claim.what})", why)
+
+
+def page(results: Path) -> str:
+    """docs/claims.md, from the summaries in a folder: `EXPERIMENT/summary.json`, and `theory/claims.json`.
+
+    Raises:
+        RunError: a summary cannot be read.
+    """
+    rows = []
+    for claim in CLAIMS:
+        path = results / claim.experiment / "summary.json"
+        row = decide(claim, summary.read(path) if path.exists() else [])
+        rows.append([row.text, row.where, row.ran, row.verdict, row.effect, _figures(results, claim.experiment)])
+    theory = results / "theory" / "claims.json"
+    if theory.exists():
+        for item in read_json(theory)["claims"]:
+            figure = f"theory/{item['name']}.png"
+            shown = f"[figure](results/{figure})" if (results / figure).exists() else "-"
+            verdict = ("holds" if item["holds"] else "refuted") if item["as_stated"] else "undecided"
+            rows.append([item["statement"], item["where"], "`layernorm geometry`", verdict, item["found"], shown])
+    head = ["claim", "in the paper", "what we ran", "verdict", "effect, mean (lowest to highest seed)", "figure"]
+    lines = [head, ["---"] * len(head), *rows]
+    table = "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+    about = (
+        "Written by `layernorm claims` from the summaries in [results](results); `layernorm report RUNS --summary "
+        f"FILE` makes one. {RULE} *Holds in part*: at some of the goals, and at none against the claim. *Not seen*: no "
+        "difference larger than the spread over seeds, or a mixed one. *Refuted*: the other side is ahead by the same "
+        f"rule. How soon is counted in updates to {', '.join(f'{share:.0%}' for share in SHARES)} of the way to the "
+        "value that all runs reach. Hours are estimates, on one core."
+    )
+    return f"# The paper's claims, decided by our own runs\n\n{textwrap.fill(about, 120)}\n\n{table}\n"
+
+
+def _figures(results: Path, experiment: str) -> str:
+    """Where the report's first figure is, or what the experiment's page is."""
+    found = sorted((results / experiment).glob("*/figure*.png"))
+    found += sorted((results / experiment).glob("*/curves.png"))
+    if found:
+        return f"[figure](results/{found[0].relative_to(results).as_posix()})"
+    return f"[page](results/{experiment}/README.md)" if (results / experiment / "README.md").exists() else "-"

@@ -1,0 +1,107 @@
+"""docs/claims.md: verdicts by the rule, from summaries alone, and the committed page made again to the byte."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from layernorm import cli
+from layernorm.experiments import claims
+from layernorm.experiments.catalogue import EXPERIMENTS
+from layernorm.experiments.claims import CLAIMS, Claim, decide
+from layernorm.experiments.errors import RunError
+from layernorm.experiments.report import summary
+from layernorm.experiments.runs.folder import find
+from support.runs import write_digits
+
+ROOT = Path(__file__).parents[3]
+RATES = (0.001, 0.002, 0.004)
+SOONER = Claim("It is sooner.", "7", "digits", "test_error", "layer", "none", "sooner", 2.0, "more", "valid_error")
+
+
+def write(place, layer, none, seeds=3, rates=RATES):
+    """Runs whose best rate is the second; the curves are lists of test errors."""
+    for norm, curve in (("layer", layer), ("none", none)):
+        for number, rate in enumerate(rates):
+            for seed in range(seeds):
+                errors = [error + 0.001 * seed + 0.2 * abs(number - 1) for error in curve]
+                write_digits(place / f"{rate}", norm, 128, seed, errors, learning_rate=rate)
+    return find([place / f"{rate}" for rate in rates]).runs
+
+
+@pytest.mark.parametrize(
+    ("layer", "none", "how", "verdict"),
+    [
+        ([0.5, 0.2, 0.1], [0.5, 0.4, 0.2], "sooner", "holds"),
+        ([0.5, 0.4, 0.2], [0.5, 0.2, 0.1], "sooner", "refuted"),
+        ([0.5, 0.2, 0.1], [0.5, 0.2, 0.1], "sooner", "not seen"),
+        ([0.5, 0.3, 0.2, 0.1], [0.5, 0.4, 0.2, 0.1], "sooner", "holds in part"),
+        ([0.5, 0.2, 0.1], [0.5, 0.4, 0.2], "end", "holds"),
+        ([0.5, 0.1, 0.3], [0.5, 0.4, 0.2], "best", "holds"),
+        ([0.5, 0.1, 0.3], [0.5, 0.4, 0.2], "end", "refuted"),
+    ],
+)
+def test_the_verdict_follows_from_the_runs(tmp_path, layer, none, how, verdict):
+    row = decide(dataclasses.replace(SOONER, how=how), write(tmp_path, layer, none))
+    assert row.verdict == verdict
+    assert row.ran == f"3 seeds, 3 rates, {10 * len(layer)} updates"
+
+
+def test_higher_may_be_better(tmp_path):
+    runs = write(tmp_path, [0.5, 0.4], [0.5, 0.2])
+    claim = dataclasses.replace(SOONER, metric="-test_error", how="end")
+    assert decide(claim, runs).verdict == "holds"
+    assert decide(claim, runs).effect == "test_error: layer norm 0.401 (0.4 to 0.402), baseline 0.201 (0.2 to 0.202)"
+
+
+@pytest.mark.parametrize(
+    ("seeds", "rates", "why"),
+    [(2, RATES, "2 seeds"), (3, RATES[:2], "2 learning rates"), (1, RATES[:1], "one seed and one learning rate")],
+)
+def test_too_few_seeds_or_rates_leave_it_undecided_with_its_hours(tmp_path, seeds, rates, why):
+    row = decide(SOONER, write(tmp_path, [0.5, 0.1], [0.5, 0.2], seeds, rates))
+    assert row.verdict == "undecided (2 h: more)"
+    assert row.effect.endswith(f"; no verdict from {why}")
+
+
+def test_without_runs_it_is_undecided():
+    assert decide(SOONER, []).verdict == "undecided (2 h: more)"
+
+
+def test_a_summary_decides_as_the_runs_do_and_is_refused_when_changed(tmp_path):
+    runs = write(tmp_path / "runs", [0.5, 0.2, 0.1], [0.5, 0.4, 0.2])
+    path = tmp_path / "summary.json"
+    summary.write(path, runs)
+    assert decide(SOONER, summary.read(path)) == decide(SOONER, runs)
+    summary.write(tmp_path / "again.json", summary.read(path))
+    assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
+    path.write_text(path.read_text().replace('"seed": 2', '"seed": 3', 1))
+    with pytest.raises(RunError, match="does not match its SHA-256"):
+        summary.read(path)
+
+
+def test_long_curves_are_thinned_to_their_ends(tmp_path):
+    write_digits(tmp_path / "runs", "layer", 128, 0, [1 - place / 1000 for place in range(250)])
+    summary.write(tmp_path / "summary.json", find([tmp_path / "runs"]).runs)
+    (run,) = summary.read(tmp_path / "summary.json")
+    assert len(run.records) <= summary.RECORDS + 1
+    assert [run.records[place]["update"] for place in (0, -1)] == [10, 2500]
+
+
+def test_the_command_writes_both(tmp_path, capsys):
+    write(tmp_path / "runs", [0.5, 0.2, 0.1], [0.5, 0.4, 0.2])
+    folders = [str(tmp_path / "runs" / f"{rate}") for rate in RATES]
+    assert cli.main(["report", *folders, "--summary", str(tmp_path / "summary.json")]) == 0
+    assert json.loads((tmp_path / "summary.json").read_text())["experiment"] == "digits"
+    assert cli.main(["claims", "--results", str(tmp_path), "--out", str(tmp_path / "claims.md")]) == 0
+    assert (tmp_path / "claims.md").read_text().count("undecided (") == len(CLAIMS)
+
+
+def test_the_committed_page_is_made_again_to_the_byte():
+    assert claims.page(ROOT / "docs" / "results").encode() == (ROOT / "docs" / "claims.md").read_bytes()
+
+
+def test_claims_are_about_experiments_that_there_are():
+    assert {claim.experiment for claim in CLAIMS} <= set(EXPERIMENTS)
+    assert len({claim.text for claim in CLAIMS}) == len(CLAIMS)
