@@ -6,6 +6,7 @@ lstm = ln.LSTM(28, 128)        # takes the place of torch.nn.LSTM
 
 from typing import TYPE_CHECKING
 
+from . import _command as _command
 from . import backends as backends
 from . import functional as functional
 from . import interop as interop
