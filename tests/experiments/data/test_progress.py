@@ -21,7 +21,7 @@ def test_what_is_quick_says_nothing(capsys):
 
 def test_a_line_for_each_quarter(clock, capsys):
     list(progress.followed(range(200), "reading numbers"))
-    assert capsys.readouterr().err.splitlines() == [f"reading numbers: {n} %" for n in (0, 25, 50, 75)]
+    assert capsys.readouterr().err.splitlines() == [f"reading numbers: {n} %" for n in (0, 25, 50, 75, 100)]
 
 
 def test_one_line_that_changes_on_a_terminal(clock, monkeypatch, capsys):
@@ -30,3 +30,12 @@ def test_one_line_that_changes_on_a_terminal(clock, monkeypatch, capsys):
     written = capsys.readouterr().err
     assert written.endswith("\rreading numbers: 75 %\rreading numbers: 100 %\n")
     assert written.count("\n") == 1
+
+
+def test_an_error_has_a_line_of_its_own(clock, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    items = progress.followed(range(8), "reading numbers")
+    for _ in range(5):
+        next(items)
+    items.close()  # as where what is done with an item fails
+    assert capsys.readouterr().err.endswith("\rreading numbers: 50 %\n")

@@ -39,13 +39,16 @@ class Progress:
     def close(self) -> None:
         """Ends the line that changes."""
         if self.shown >= 0 and sys.stderr.isatty():
-            print(f"\r{self.doing}: 100 %", file=sys.stderr, flush=True)
+            print(file=sys.stderr, flush=True)
 
 
 def followed(items: Sequence[Item], doing: str) -> Iterator[Item]:
     """The items one by one; how many have been taken is told."""
     progress = Progress(doing, QUIET)
-    for number, item in enumerate(items):
-        progress.show(100 * number // len(items))
-        yield item
-    progress.close()
+    try:
+        for number, item in enumerate(items):
+            progress.show(100 * number // len(items))
+            yield item
+        progress.show(100)
+    finally:
+        progress.close()
