@@ -210,9 +210,10 @@ def _folders(path: Path) -> list[Path]:
     holds a folder for each experiment, and that one for each run."""
     if not path.is_dir():
         raise RunError(f"{path} is not a folder; give run folders or a folder of them")
+    names = _names(path)  # an error here is the folder's own
     if _begun(path):
         return [path]
-    inside = [folder for name in _names(path) for folder in _one_level(path / name)]
+    inside = [folder for name in names for folder in _one_level(path / name)]
     if not inside:
         raise RunError(f"there are no runs in {path}")
     return inside
