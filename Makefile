@@ -44,6 +44,8 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests/user.py
+	$(BIN)/pyright --pythonpath $(BIN)/python tests/user.py
 
 demo: setup
 	$(BIN)/layernorm run digits --norm none layer batch --batch-size 128 4 --seeds 0 1 2 --out runs/digits

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import threading
+import warnings
 
 import pytest
 import torch
@@ -216,6 +217,25 @@ def test_asked_for_and_missing_is_an_error_of_ops_on_cuda_tensors_alone(value, e
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 1
     assert re.match(error, done.stderr.splitlines()[-1])
+
+
+def test_a_missing_engine_that_could_be_here_is_told_once(monkeypatch):
+    engines = {"absent": Entry("no_such_engine", "cpu"), "reference": REFERENCE}
+    monkeypatch.setattr(ln.backends, "ENGINES", engines)
+    x = torch.randn(2, 3)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        with ln.backends.use("reference"):  # asked for: nothing to be told
+            ln.functional.layer_norm(x, [3])
+        assert not found
+        ln.functional.layer_norm(x, [3])
+        ln.functional.layer_norm(x.double(), [3])
+    assert len(found) == 1
+    told = str(found[0].message)
+    assert told.startswith(
+        "layernorm computes with plain torch equations, several times slower than its engine 'absent'"
+    )
+    assert told.endswith("which cannot run here: this version of layernorm does not contain it")
 
 
 def test_compile_says_that_the_engine_asked_for_is_missing(monkeypatch):

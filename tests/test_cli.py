@@ -6,6 +6,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +50,20 @@ def out(finished, tmp_path):
 def test_unknown_names_suggest_the_nearest(arguments, nearest, capsys):
     assert cli.main(arguments) == 2
     assert f"did you mean {nearest}?" in one_line(capsys)
+
+
+@pytest.mark.parametrize("start", [["layernorm"], [sys.executable, "-m", "layernorm"]])
+def test_ctrl_c_while_torch_is_imported_is_one_line(start, tmp_path):
+    (tmp_path / "torch.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n")
+    if start == ["layernorm"]:
+        start = [str(Path(sys.executable).with_name("layernorm"))]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([*start, "doctor"], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "layernorm: interrupted\n")
+    program = subprocess.run(
+        [sys.executable, "-c", "import layernorm"], env=environment, capture_output=True, text=True
+    )
+    assert "KeyboardInterrupt" in program.stderr, "a user's own program is left alone"
 
 
 def test_unknown_options_suggest_the_nearest(capsys):

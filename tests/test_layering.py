@@ -18,6 +18,7 @@ ROOT = Path(layernorm.__file__).parent
 
 BELOW = {
     # room: the rooms that it may import
+    "_command": set(),
     "formula": set(),
     "engine": {"formula"},  # what an engine is: its functions, and what they are called with
     "plain": set(),
@@ -35,7 +36,7 @@ BELOW = {
     "doctor": {"experiments", "nn", "functional", "backends", "formula"},
     "cli": {"experiments", "geometry", "doctor"},
     "__main__": {"cli"},
-    "__init__": {"backends", "functional", "geometry", "nn", "interop", "formula"},
+    "__init__": {"_command", "backends", "functional", "geometry", "nn", "interop", "formula"},
 }
 
 SHARED = {

@@ -6,6 +6,7 @@ lstm = ln.LSTM(28, 128)        # takes the place of torch.nn.LSTM
 
 from typing import TYPE_CHECKING
 
+from . import _command as _command
 from . import backends as backends
 from . import functional as functional
 from . import interop as interop
@@ -28,10 +29,20 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+_MODULES = ("backends", "formula", "functional", "geometry", "interop", "nn")
+"""Those that are for users."""
 
-def __getattr__(name: str) -> object:
-    if name == "geometry":  # imported when it is used: few programs use it
-        from importlib import import_module
 
-        return import_module(".geometry", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> list[str]:
+    here = [name for name, item in globals().items() if getattr(item, "__module__", "").startswith(f"{__name__}.")]
+    return sorted([*here, *_MODULES, "__version__"])
+
+
+if not TYPE_CHECKING:  # a checker would take every name for one of ours
+
+    def __getattr__(name: str) -> object:
+        if name == "geometry":  # imported when it is used: few programs use it
+            from importlib import import_module
+
+            return import_module(".geometry", __name__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,6 +18,8 @@ import functools
 import importlib
 import importlib.util
 import os
+import sys
+import warnings
 from collections.abc import Iterator
 from typing import NamedTuple, cast
 
@@ -169,6 +171,14 @@ def _first(asked_for: str | None, op: str, device: str, dtype: torch.dtype, recu
     raise NoKernelError(f"backend {asked_for!r} has no kernel for {op} on {device} in {dtype}")
 
 
+@functools.cache
+def _say_missing(name: str) -> None:
+    """Warns, once in a process, that calls run on a slower engine than could be here."""
+    if sys.platform != "win32":  # where there is no CPU engine
+        text = f"layernorm computes with plain torch equations, several times slower than its engine {name!r}"
+        warnings.warn(f"{text}, which cannot run here: {_status(name).reason}", stacklevel=2)
+
+
 def _by_itself(device: str) -> Iterator[str]:
     """The engines to try, in order of preference; one that comes after the one chosen is never imported."""
     for name, engine in ENGINES.items():
@@ -177,6 +187,8 @@ def _by_itself(device: str) -> Iterator[str]:
                 _required(name, f", which {engine.switch}=1 asks for,")
             if _status(name).available:
                 yield name
+            else:
+                _say_missing(name)
 
 
 # torch.compile cannot look into imports: it calls this once, with arguments that it holds constant, and keeps the name.

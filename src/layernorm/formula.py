@@ -28,7 +28,7 @@ CHOICES = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Formula:
     r"""Where the normalisations of one step sit, as orthogonal fields.
 
@@ -81,6 +81,11 @@ class Formula:
         if self.bias_again and not self.bias_inside:
             raise ValueError("Formula: bias_again=True needs bias_inside=True, got bias_inside=False")
 
+    def __repr__(self) -> str:
+        """The fields that differ from the defaults, which are the paper's LSTM; as Python it gives an equal formula."""
+        told = [f"{field.name}={getattr(self, field.name)!r}" for field in fields(self) if field.name in self.changed]
+        return f"Formula({', '.join(told)})"
+
     @property
     def changed(self) -> frozenset[str]:
         """The names of the fields that are not at their defaults."""
@@ -130,7 +135,7 @@ PRESETS: Mapping[str, Mapping[str, Formula]] = {
 
 def unknown(what: str, given: object, known: list[str]) -> str:
     """The message for a name that is not in a list: what was given, what there is, and the nearest."""
-    near = difflib.get_close_matches(str(given), known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(given).lower(), known, n=1, cutoff=0.5)
     return f"{what} must be one of {known}, got {given!r}" + (f"; did you mean {near[0]!r}?" if near else "")
 
 

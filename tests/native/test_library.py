@@ -309,6 +309,8 @@ ln.LayerNorm(4)(output).sum().backward()
 """
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
+    (told,) = [line for line in done.stderr.splitlines() if "layernorm computes with plain torch equations" in line]
+    assert "install a C++17 compiler and then layernorm again (pip install" in told
 
 
 def test_an_instruction_set_that_does_not_exist_is_named():

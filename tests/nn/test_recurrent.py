@@ -8,6 +8,7 @@ import torch
 from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 
 import layernorm as ln
+from layernorm.formula import PRESETS
 
 MAKES = [ln.RNN, ln.LSTM, ln.GRU]
 PACKED = pack_sequence([torch.randn(3, 3), torch.randn(5, 3)], enforce_sorted=False)
@@ -102,6 +103,44 @@ def test_batch_first_transposes_input_output_and_reset():
     torch.testing.assert_close(final, expected_final)
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_mask_is_lengths_in_another_form(batch_first):
+    module, x = ln.GRU(3, 5, batch_first=batch_first), torch.randn(4, 4, 3)  # T = B: the layout is that of the input
+    lengths = torch.tensor([4, 0, 2, 3])
+    mask = torch.arange(4)[:, None] < lengths
+    output, final = module(x, mask=mask.T if batch_first else mask)
+    expected, expected_final = module(x, lengths=lengths)
+    torch.testing.assert_close(output, expected, rtol=0, atol=0)
+    torch.testing.assert_close(final, expected_final, rtol=0, atol=0)
+    for wrong, error, message in (
+        (mask.flip(0), ValueError, "steps to come first in mask"),
+        (mask.long(), TypeError, "expected mask to be a bool Tensor, got torch.int64"),
+        (mask[:3], ValueError, r"first two sizes of input \[4, 4, 3\], got \[3, 4\]"),
+    ):
+        with pytest.raises(error, match=message):
+            module(x, mask=wrong.T if batch_first and wrong.shape == (4, 4) else wrong)
+    with pytest.raises(ValueError, match="expected one of them, got both"):
+        module(x, mask=mask, lengths=lengths)
+
+
+FORMULAS = [ln.Formula(), ln.Formula(cell="carry", eps=1e-3), *PRESETS["tf1"].values(), *PRESETS["dreamer"].values()]
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_repr_of_a_formula_shows_what_differs_and_evaluates_to_it(formula):
+    text = repr(formula)
+    assert eval(text, {"Formula": ln.Formula}) == formula
+    assert text.count("=") == len(formula.changed)
+
+
+def test_repr_of_a_module_with_a_formula_of_its_own_evaluates_to_the_same_network():
+    module = ln.LSTM(3, 4, 2, formula=ln.Formula(span="per_gate", eps=1e-3), norm="rms")
+    assert repr(module) == "LSTM(3, 4, num_layers=2, norm='rms', formula=Formula(span='per_gate', eps=0.001))"
+    other = eval(repr(module), {"LSTM": ln.LSTM, "Formula": ln.Formula})
+    assert other.recurrence == module.recurrence
+    assert repr(ln.GRU(3, 4, formula=ln.Formula(), eps=0.5)).endswith("formula=Formula(), eps=0.5)")
+
+
 @pytest.mark.parametrize(
     ("module", "text"),
     [
@@ -155,6 +194,35 @@ def test_flatten_parameters_and_all_weights_are_there():
     assert module.all_weights[3][0] is module.weight_ih_l1_reverse
 
 
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
+@pytest.mark.parametrize("more", [{}, {"num_layers": 2, "bidirectional": True}, {"bias": False}])
+@pytest.mark.parametrize("norm", ["layer", None])
+def test_loops_over_the_names_of_torchs_weights(name, more, norm):
+    theirs, ours = getattr(torch.nn, name)(3, 4, **more), getattr(ln, name)(3, 4, norm=norm, **more)
+    assert list(ours._all_weights) == theirs._all_weights
+    for layer in ours._all_weights:  # as programs set the forget gate's bias
+        for parameter in filter(lambda name: "bias" in name, layer):
+            n = len(getattr(ours, parameter))
+            getattr(ours, parameter).data[n // 4 : n // 2].fill_(1.0)
+    touched = [n for n, p in ours.named_parameters() if (p == 1).any() and not n.startswith("gain")]
+    assert touched == [n for n, _ in theirs.named_parameters() if "bias" in n]
+
+
+def test_names_of_torchs_weights_are_not_taken_for_the_whole_network():
+    with pytest.raises(TypeError, match="The network of these weights alone lacks its normalisation"):
+        ln.LSTM(3, 4)._all_weights[0]
+    assert ln.LSTM(3, 4, norm=None)._all_weights[0][0] == "weight_ih_l0"  # torch's equations
+
+
+def test_dropout_with_one_layer_warns_as_torchs_does():
+    with pytest.warns(UserWarning, match="dropout") as theirs:
+        torch.nn.LSTM(3, 4, dropout=0.5)
+    with pytest.warns(UserWarning, match="dropout") as ours:
+        ln.LSTM(3, 4, dropout=0.5)
+    assert [str(w.message) for w in ours] == [str(w.message) for w in theirs]
+    assert ours[0].filename == __file__
+
+
 def test_positional_arguments_are_torchs():
     assert ln.RNN(3, 4, 2, "relu", False, True).batch_first
     assert ln.LSTM(3, 4, 2, False, True, 0.5, True, 2).proj_size == 2
@@ -174,6 +242,8 @@ def test_constructor_arguments_can_be_read_as_from_torchs(kind):
     ("call", "error", "message"),
     [
         (lambda: ln.LSTM(3, 4, norm="lyer"), ValueError, "did you mean 'layer'"),
+        (lambda: ln.LSTM(3, 4, norm="LayerNorm"), ValueError, "did you mean 'layer'"),
+        (lambda: ln.GRUCell(3, 4, norm="RMS"), ValueError, "did you mean 'rms'"),
         (lambda: ln.LSTM(3, 4, norm="bach"), ValueError, "norm must be one of"),
         (lambda: ln.GRU(3, 4, formula="cell"), ValueError, "defined for LSTM, not for GRU"),
         (lambda: ln.RNN(3, 4, nonlinearity="gelu"), ValueError, "nonlinearity must be one of"),

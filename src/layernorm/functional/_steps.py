@@ -18,11 +18,12 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.autograd import profiler
 
 from .. import backends, reference
 from ..engine import BackwardPass, PreparedLayer, RecurrentArguments
 from ..formula import Recurrence
-from ._bind import gradients_of_equations, plain, transforming
+from ._bind import event, gradients_of_equations, plain, transforming
 from ._recurrent import cast_by_autocast, recurrent
 from ._recurrent_op import check
 
@@ -77,6 +78,12 @@ class Steps:
             check(RecurrentArguments(input.unsqueeze(0), state, layer.params, None, None, layer.recurrence, False))
             self.checked = kinds
         prepared = layer.prepared or self._prepare(input)
+        if profiler._is_profiler_enabled:
+            with event("step", [input, *state]):
+                return self._take(prepared, input, state)
+        return self._take(prepared, input, state)
+
+    def _take(self, prepared: PreparedLayer, input: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
         if torch.is_grad_enabled() and (self.trained or input.requires_grad or any(s.requires_grad for s in state)):
             return list(_Step.apply(*(self.shared or self._share()), input, *state))
         return prepared.forward(input, state, False)[0]

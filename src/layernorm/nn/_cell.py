@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torch import Tensor
 
@@ -11,8 +11,11 @@ from ..formula import Formula
 from ..functional import Steps, recurrent
 from ._normalised import Normalised, check_flags, check_sizes
 
+Hx = TypeVar("Hx")
+"""The type of a cell's state: `Tensor`, in an LSTM ``tuple[Tensor, Tensor]``."""
 
-class RecurrentCell(Normalised):
+
+class RecurrentCell(Normalised, Generic[Hx]):
     """One step of one layer, with torch's arguments, shapes and state-dict keys."""
 
     def __init__(
@@ -46,7 +49,9 @@ class RecurrentCell(Normalised):
         self.reset_parameters()
         self._normalise_weights()
 
-    def forward(self, input: Tensor, hx: Any = None, *, reset: Tensor | None = None, reset_hx: Any = None) -> Any:
+    def forward(
+        self, input: Tensor, hx: Hx | None = None, *, reset: Tensor | None = None, reset_hx: Hx | None = None
+    ) -> Hx:
         """The next state.
 
         Args:
@@ -63,7 +68,13 @@ class RecurrentCell(Normalised):
         """
         return self._step(input, hx, reset, reset_hx, self._once)
 
-    def stepper(self) -> CellStepper:
+    if TYPE_CHECKING:
+
+        def __call__(
+            self, input: Tensor, hx: Hx | None = None, *, reset: Tensor | None = None, reset_hx: Hx | None = None
+        ) -> Hx: ...
+
+    def stepper(self) -> CellStepper[Hx]:
         """This cell with its weights prepared once, to be called step by step (`CellStepper`)."""
         self._check_hooks()
         return CellStepper(self, self._read(self._names))
@@ -116,7 +127,7 @@ class RecurrentCell(Normalised):
         return text + self._described()
 
 
-class CellStepper:
+class CellStepper(Generic[Hx]):
     """A cell with its weights prepared once and their gradients computed once, made by its ``stepper()``.
 
     It is called as the cell is. Make a new one for every forward pass, under the same autocast as its steps. It refuses
@@ -130,11 +141,13 @@ class CellStepper:
             hx = step(x, hx)
     """
 
-    def __init__(self, cell: RecurrentCell, params: Sequence[Tensor]) -> None:
+    def __init__(self, cell: RecurrentCell[Hx], params: Sequence[Tensor]) -> None:
         self.cell = cell
         self._steps = Steps(params, cell.recurrence, cell._encoded, list(cell.parameters()))
 
-    def __call__(self, input: Tensor, hx: Any = None, *, reset: Tensor | None = None, reset_hx: Any = None) -> Any:
+    def __call__(
+        self, input: Tensor, hx: Hx | None = None, *, reset: Tensor | None = None, reset_hx: Hx | None = None
+    ) -> Hx:
         """The next state: arguments, shapes and errors are the cell's.
 
         Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast, overload
 
 import torch
 from torch.nn.utils.parametrize import type_before_parametrizations
@@ -15,6 +15,9 @@ from ._gru import GRU, GRUCell
 from ._lstm import LSTM, LSTMCell
 from ._normalised import Normalised
 from ._rnn import RNN, RNNCell
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _TABLE: dict[type[torch.nn.Module], tuple[type[Normalised], tuple[str, ...]]] = {
     # torch's module: ours, and the constructor arguments to read off
@@ -27,6 +30,31 @@ _TABLE: dict[type[torch.nn.Module], tuple[type[Normalised], tuple[str, ...]]] = 
 }
 
 
+class Options(TypedDict, total=False):
+    """The keywords of `convert`."""
+
+    formula: str | Formula
+    eps: float | None
+    gain_init: float | None
+
+
+Other = TypeVar("Other", bound=torch.nn.Module)
+
+
+@overload
+def convert(module: torch.nn.RNN, norm: str | None = "layer", **options: Unpack[Options]) -> RNN: ...
+@overload
+def convert(module: torch.nn.LSTM, norm: str | None = "layer", **options: Unpack[Options]) -> LSTM: ...
+@overload
+def convert(module: torch.nn.GRU, norm: str | None = "layer", **options: Unpack[Options]) -> GRU: ...
+@overload
+def convert(module: torch.nn.RNNCell, norm: str | None = "layer", **options: Unpack[Options]) -> RNNCell: ...
+@overload
+def convert(module: torch.nn.LSTMCell, norm: str | None = "layer", **options: Unpack[Options]) -> LSTMCell: ...
+@overload
+def convert(module: torch.nn.GRUCell, norm: str | None = "layer", **options: Unpack[Options]) -> GRUCell: ...
+@overload
+def convert(module: Other, norm: str | None = "layer", **options: Unpack[Options]) -> Other: ...
 def convert(
     module: torch.nn.Module,
     norm: str | None = "layer",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from ..formula import Formula
 from ._cell import RecurrentCell
 from ._recurrent import Recurrent
 
 
-class GRU(Recurrent):
+class GRU(Recurrent[Tensor]):
     r"""A gated recurrent unit network with layer normalisation, eqs. 26-28 (z keeps the old state, as in torch).
 
     .. math::
@@ -97,7 +98,7 @@ class GRU(Recurrent):
         )  # fmt: skip
 
 
-class GRUCell(RecurrentCell):
+class GRUCell(RecurrentCell[Tensor]):
     r"""One step of `GRU`; takes the place of `torch.nn.GRUCell`: the same arguments, shapes and state-dict keys, plus
     the gains.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -12,8 +12,11 @@ from ..formula import Formula
 from ._cell import RecurrentCell
 from ._recurrent import Recurrent
 
+State = tuple[Tensor, Tensor]
+"""h and c."""
 
-class LSTM(Recurrent):
+
+class LSTM(Recurrent[State]):
     r"""A long short-term memory network with layer normalisation, eqs. 20-22.
 
     .. math::
@@ -106,14 +109,59 @@ class LSTM(Recurrent):
             gate_clip=gate_clip,
         )  # fmt: skip
 
+    @overload
     def forward(
         self,
-        input: Tensor | PackedSequence,
-        hx: Any = None,
+        input: Tensor,
+        hx: State | None = None,
         *,
         lengths: Tensor | list[int] | None = None,
         reset: Tensor | None = None,
-        reset_hx: Any = None,
+        reset_hx: State | None = None,
+        mask: Tensor | None = None,
+        return_cells: Literal[False] = False,
+    ) -> tuple[Tensor, State]: ...
+    @overload
+    def forward(
+        self,
+        input: PackedSequence,
+        hx: State | None = None,
+        *,
+        reset: Tensor | None = None,
+        reset_hx: State | None = None,
+        return_cells: Literal[False] = False,
+    ) -> tuple[PackedSequence, State]: ...
+    @overload
+    def forward(
+        self,
+        input: Tensor,
+        hx: State | None = None,
+        *,
+        lengths: Tensor | list[int] | None = None,
+        reset: Tensor | None = None,
+        reset_hx: State | None = None,
+        mask: Tensor | None = None,
+        return_cells: Literal[True],
+    ) -> tuple[Tensor, State, Tensor]: ...
+    @overload
+    def forward(
+        self,
+        input: PackedSequence,
+        hx: State | None = None,
+        *,
+        reset: Tensor | None = None,
+        reset_hx: State | None = None,
+        return_cells: Literal[True],
+    ) -> tuple[PackedSequence, State, PackedSequence]: ...
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        hx: State | None = None,
+        *,
+        lengths: Tensor | list[int] | None = None,
+        reset: Tensor | None = None,
+        reset_hx: State | None = None,
+        mask: Tensor | None = None,
         return_cells: bool = False,
     ) -> Any:
         """Runs the sequence, as `RNN.forward` says.
@@ -125,6 +173,8 @@ class LSTM(Recurrent):
         Returns:
             output, ``(h, c)``, with ``return_cells`` a third part, the cells.
         """
+        if mask is not None:
+            lengths = self._lengths_of(mask, input, lengths)
         output, state = self._run(input, hx, lengths, reset, reset_hx, return_cells)
         if not return_cells:
             return output, self._hx_from(state)
@@ -134,8 +184,56 @@ class LSTM(Recurrent):
         kinds = [PackedSequence(part, *output[1:]) if isinstance(output, PackedSequence) else part for part in parts]
         return kinds[0], self._hx_from(state), kinds[1]
 
+    if TYPE_CHECKING:
 
-class LSTMCell(RecurrentCell):
+        @overload
+        def __call__(
+            self,
+            input: Tensor,
+            hx: State | None = None,
+            *,
+            lengths: Tensor | list[int] | None = None,
+            reset: Tensor | None = None,
+            reset_hx: State | None = None,
+            mask: Tensor | None = None,
+            return_cells: Literal[False] = False,
+        ) -> tuple[Tensor, State]: ...
+        @overload
+        def __call__(
+            self,
+            input: PackedSequence,
+            hx: State | None = None,
+            *,
+            reset: Tensor | None = None,
+            reset_hx: State | None = None,
+            return_cells: Literal[False] = False,
+        ) -> tuple[PackedSequence, State]: ...
+        @overload
+        def __call__(
+            self,
+            input: Tensor,
+            hx: State | None = None,
+            *,
+            lengths: Tensor | list[int] | None = None,
+            reset: Tensor | None = None,
+            reset_hx: State | None = None,
+            mask: Tensor | None = None,
+            return_cells: Literal[True],
+        ) -> tuple[Tensor, State, Tensor]: ...
+        @overload
+        def __call__(
+            self,
+            input: PackedSequence,
+            hx: State | None = None,
+            *,
+            reset: Tensor | None = None,
+            reset_hx: State | None = None,
+            return_cells: Literal[True],
+        ) -> tuple[PackedSequence, State, PackedSequence]: ...
+        def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class LSTMCell(RecurrentCell[State]):
     r"""One step of `LSTM`; takes the place of `torch.nn.LSTMCell`: the same arguments, shapes and state-dict keys, plus
     the gains.
 

@@ -174,7 +174,9 @@ class Normalised(torch.nn.Module):
         """The keywords that torch's module does not have, for `extra_repr`."""
         text = f", norm={self.norm!r}"
         if self.recurrence.formula != PLAIN:
-            text += f", formula={self.formula!r}, eps={self.eps}"
+            text += f", formula={self.formula!r}"
+            if not (isinstance(self.formula, Formula) and self.formula.eps == self.eps):
+                text += f", eps={self.eps}"
         given = {
             "gate_clip": (self.recurrence.gate_clip, math.inf),
             "gain_init": (self.gain_init, _GAIN_INIT.get(self.norm, 1.0)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
@@ -31,6 +31,14 @@ class LayerNorm(torch.nn.LayerNorm):
             return layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
         return add_layer_norm(input, residual, self.normalized_shape, self.weight, self.bias, self.eps)
 
+    if TYPE_CHECKING:
+
+        @overload
+        def __call__(self, input: Tensor) -> Tensor: ...
+        @overload
+        def __call__(self, input: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]: ...
+        def __call__(self, *args: Tensor, **kwargs: Tensor) -> Any: ...
+
 
 class RMSNorm(torch.nn.RMSNorm):
     r"""RMS normalisation over the last dimensions; `torch.nn.RMSNorm`'s constructor and state dict.
@@ -48,6 +56,14 @@ class RMSNorm(torch.nn.RMSNorm):
         if residual is None:
             return rms_norm(x, self.normalized_shape, self.weight, self.eps)
         return add_rms_norm(x, residual, self.normalized_shape, self.weight, self.eps)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __call__(self, x: Tensor) -> Tensor: ...
+        @overload
+        def __call__(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]: ...
+        def __call__(self, *args: Tensor, **kwargs: Tensor) -> Any: ...
 
 
 class BatchNorm(torch.nn.BatchNorm1d):
@@ -98,3 +114,7 @@ class BatchNorm(torch.nn.BatchNorm1d):
         return torch.nn.functional.batch_norm(
             input, self.running_mean, self.running_var, gain * shrink**0.5, self.bias, True, momentum, self.eps * shrink
         )
+
+    if TYPE_CHECKING:
+
+        def __call__(self, input: Tensor) -> Tensor: ...

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import warnings
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar, overload
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from ..formula import Formula
+from ..formula import PLAIN, Formula
 from ..functional import Between, Steps, as_cuts, recurrent, recurrent_by_steps, recurrent_over_cases
 from ._normalised import Normalised, State, check_flags, check_share, check_sizes, drop_mask
 from ._population import Population
 
 LayerStates = list[list[Tensor]]
 """For each layer h ``(B, P)``, in an LSTM also c ``(B, H)``."""
+
+Hx = TypeVar("Hx")
+"""The type of a network's state: `Tensor`, in an LSTM ``tuple[Tensor, Tensor]``."""
+
+_TORCHS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
 
 
 class Cuts(NamedTuple):
@@ -25,7 +31,7 @@ class Cuts(NamedTuple):
     restart: State | None
 
 
-class Recurrent(Normalised):
+class Recurrent(Normalised, Generic[Hx]):
     """Layers and directions of one kind of recurrent network, with torch's arguments, shapes and state-dict keys."""
 
     def __init__(
@@ -59,6 +65,12 @@ class Recurrent(Normalised):
         check_flags(bias=bias, batch_first=batch_first, bidirectional=bidirectional, count_padding=count_padding)
         check_flags(variational=variational)
         check_sizes(input_size, hidden_size, num_layers, dropout, proj_size)
+        if dropout > 0 and num_layers == 1:
+            warnings.warn(
+                "dropout option adds dropout after all but last recurrent layer, so non-zero dropout expects "
+                f"num_layers greater than 1, but got dropout={dropout} and num_layers={num_layers}",
+                stacklevel=3,
+            )
         check_share("recurrent_dropout", recurrent_dropout)
         self.recurrent_dropout, self.variational = float(recurrent_dropout), variational
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
@@ -115,6 +127,16 @@ class Recurrent(Normalised):
         return [self._parameters_of(suffix) for suffix in self._suffixes]
 
     @property
+    def _all_weights(self) -> list[list[str]]:
+        """The names of torch's own parameters, a list for each layer and direction, as torch's modules have them.
+
+        Gains and the biases of normalisations are not among them: loops over these names take a "bias" for one of G * H
+        numbers.
+        """
+        names = [[name + suffix for name in self._names if name in _TORCHS] for suffix in self._suffixes]
+        return names if self.recurrence.formula == PLAIN else _OnlyTorchs(names)
+
+    @property
     def mode(self) -> str:
         """What torch calls the network: "LSTM", "GRU", "RNN_TANH" or "RNN_RELU"."""
         return f"RNN_{self.recurrence.nonlinearity.upper()}" if self.network == "RNN" else self.network
@@ -122,15 +144,36 @@ class Recurrent(Normalised):
     def flatten_parameters(self) -> None:
         """Does nothing: the parameters need no flat copy. It is here because torch's modules have it."""
 
+    @overload
     def forward(
         self,
-        input: Tensor | PackedSequence,
-        hx: Any = None,
+        input: Tensor,
+        hx: Hx | None = None,
         *,
         lengths: Tensor | list[int] | None = None,
         reset: Tensor | None = None,
-        reset_hx: Any = None,
-    ) -> tuple[Any, Any]:
+        reset_hx: Hx | None = None,
+        mask: Tensor | None = None,
+    ) -> tuple[Tensor, Hx]: ...
+    @overload
+    def forward(
+        self,
+        input: PackedSequence,
+        hx: Hx | None = None,
+        *,
+        reset: Tensor | None = None,
+        reset_hx: Hx | None = None,
+    ) -> tuple[PackedSequence, Hx]: ...
+    def forward(
+        self,
+        input: Tensor | PackedSequence,
+        hx: Hx | None = None,
+        *,
+        lengths: Tensor | list[int] | None = None,
+        reset: Tensor | None = None,
+        reset_hx: Hx | None = None,
+        mask: Tensor | None = None,
+    ) -> tuple[Any, Hx]:
         """Runs the sequence.
 
         Args:
@@ -144,6 +187,8 @@ class Recurrent(Normalised):
                 step t starts from the zero state (in the reverse direction, step t-1).
             reset_hx: the state to start from after a cut, instead of zeros: like ``hx``, also with 1 in place of B,
                 such as learned parameters ``(L * D, 1, P)``. Gradients flow into it.
+            mask: ``lengths`` in another form, as TorchRL has them: bool, ``(T, B)``, ``(B, T)`` with ``batch_first``,
+                true at each row's steps, which come first.
 
         Returns:
             output, of ``input``'s kind, with ``D * P`` features, and the final state, like ``hx``; P is the projected
@@ -153,10 +198,62 @@ class Recurrent(Normalised):
             RuntimeError, ValueError, TypeError: a shape, type, device or length does not fit, ``reset`` holds another
                 number than 0 and 1, or ``reset_hx`` comes without ``reset``; the message names it.
         """
+        if mask is not None:
+            lengths = self._lengths_of(mask, input, lengths)
         output, state = self._run(input, hx, lengths, reset, reset_hx)
         return output, self._hx_from(state)
 
-    def stepper(self) -> Stepper:
+    if TYPE_CHECKING:  # torch's modules promise nothing of a call; what `forward` says holds for it
+
+        @overload
+        def __call__(
+            self,
+            input: Tensor,
+            hx: Hx | None = None,
+            *,
+            lengths: Tensor | list[int] | None = None,
+            reset: Tensor | None = None,
+            reset_hx: Hx | None = None,
+            mask: Tensor | None = None,
+        ) -> tuple[Tensor, Hx]: ...
+        @overload
+        def __call__(
+            self,
+            input: PackedSequence,
+            hx: Hx | None = None,
+            *,
+            reset: Tensor | None = None,
+            reset_hx: Hx | None = None,
+        ) -> tuple[PackedSequence, Hx]: ...
+        def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, Hx]: ...
+
+    def _lengths_of(self, mask: Tensor, input: Any, lengths: Any) -> Tensor:
+        """How many steps of each row a mask has.
+
+        Raises:
+            TypeError, ValueError: it is no bool tensor of the input's first two dimensions, a row's steps do not come
+                first, or there are ``lengths``, too.
+        """
+        name = type(self).__name__
+        if lengths is not None:
+            raise ValueError(f"{name}: mask says what lengths says; expected one of them, got both")
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            dtype = getattr(mask, "dtype", type(mask).__name__)
+            raise TypeError(f"{name}: expected mask to be a bool Tensor, got {dtype}")
+        if not isinstance(input, Tensor) or input.dim() != 3 or mask.shape != input.shape[:2]:
+            size = list(input.shape) if isinstance(input, Tensor) else type(input).__name__
+            raise ValueError(
+                f"{name}: expected mask to have the first two sizes of input {size}, got {list(mask.shape)}"
+            )
+        rows = mask.transpose(0, 1) if self.batch_first else mask
+        first = (rows[1:] <= rows[:-1]).all()
+        if torch.compiler.is_compiling():
+            torch._assert_async(first, "each row's steps must come first in mask")
+        elif not bool(first):
+            raise ValueError(f"{name}: expected each row's steps to come first in mask, got a row with a gap")
+        return rows.sum(0)
+
+    def stepper(self) -> Stepper[Hx]:
         """This network one step a call, for a step's input that depends on the output before it (`Stepper`).
 
         Raises:
@@ -346,7 +443,18 @@ class Recurrent(Normalised):
         return text + self._described()
 
 
-class Stepper:
+class _OnlyTorchs(list[list[str]]):
+    """`Recurrent._all_weights` of a network that has more: to be looped over, and not to be taken by layer as by code
+    that computes torch's equations from these weights, such as TorchRL's backends "scan" and "triton"."""
+
+    def __getitem__(self, layer: Any) -> NoReturn:
+        raise TypeError(
+            "_all_weights: expected a loop over the names, got an index. The network of these weights alone lacks its "
+            "normalisation: call the module (in TorchRL recurrent_backend='pad')"
+        )
+
+
+class Stepper(Generic[Hx]):
     """An `RNN`, `LSTM` or `GRU` one step a call, made by its ``stepper()``.
 
     The weights are prepared once, before the first step, and their gradients are computed once, for all steps together.
@@ -364,7 +472,7 @@ class Stepper:
         hx = step.hx(state)
     """
 
-    def __init__(self, module: Recurrent) -> None:
+    def __init__(self, module: Recurrent[Hx]) -> None:
         self.module = module
         self._layers = [
             Steps(module._parameters_of(suffix), module.recurrence, module._encoded, module._leaves(suffix))
@@ -452,14 +560,14 @@ class Stepper:
             name = type(self.module).__name__
             raise ValueError(f"{name}.stepper: expected {what} to have {len(self._layers)} layers, got {len(layers)}")
 
-    def state(self, hx: Any) -> LayerStates:
+    def state(self, hx: Hx) -> LayerStates:
         """The module's ``hx``, h ``(L, B, P)`` and in an LSTM c ``(L, B, H)``, as this stepper takes it."""
         parts = self.module._state_from(hx)
         if parts is None:
             raise TypeError(f"{type(self.module).__name__}.stepper: expected hx to be a state, got None")
         return [list(of_layer) for of_layer in zip(*(part.unbind() for part in parts), strict=True)]
 
-    def hx(self, state: LayerStates) -> Any:
+    def hx(self, state: LayerStates) -> Hx:
         """A state as the module takes and returns it."""
         return self.module._hx_from(tuple(torch.stack(part) for part in zip(*state, strict=True)))
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from ..formula import Formula
 from ._cell import RecurrentCell
 from ._recurrent import Recurrent
 
 
-class RNN(Recurrent):
+class RNN(Recurrent[Tensor]):
     r"""A recurrent network with layer normalisation, eq. 4.
 
     .. math::
@@ -93,7 +94,7 @@ class RNN(Recurrent):
         self.nonlinearity = nonlinearity
 
 
-class RNNCell(RecurrentCell):
+class RNNCell(RecurrentCell[Tensor]):
     r"""One step of `RNN`; takes the place of `torch.nn.RNNCell`: the same arguments, shapes and state-dict keys, plus
     the gains.
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.numpy import load
 
-from layernorm.experiments.data import books, source
+from layernorm.experiments.data import books, novels, source
 from layernorm.experiments.errors import RunError
 from support.book_files import write_text
 
@@ -80,10 +80,10 @@ def test_the_longest_sentence_of_a_triple_has_29_words(tmp_path):
 
 def test_a_folder_is_packed_once_and_a_damaged_pack_is_made_anew(folder, monkeypatch):
     first = books.load(folder)
-    place = next((source.cache() / "books-packed").glob("*.safetensors"))
+    place = source.kept_parse(books.BOOKS, folder)
     books._read.cache_clear()
     with monkeypatch.context() as patch:
-        patch.setattr(books, "_pack", None)
+        patch.setattr(novels, "read_folder", None)
         assert books.load(folder).ids.tolist() == first.ids.tolist()
     place.write_bytes(place.read_bytes()[:-100])
     books._read.cache_clear()

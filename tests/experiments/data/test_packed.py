@@ -1,6 +1,9 @@
 """Packed files carry the SHA-256 of their content: a change in one is noticed, and what they hold is checked."""
 
+import contextlib
 import json
+import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -57,6 +60,65 @@ def test_a_packed_file_has_the_files_fingerprint_and_no_other_byte(name, tmp_pat
         fresh()
         with pytest.raises(RunError, match=rf"{path.name} is damaged \(.*layernorm data prepare {name} --source DIR"):
             data.check(folder)
+
+
+@pytest.mark.parametrize("name", ["iam-ondb", "books", "cnn"])
+def test_a_folder_is_parsed_once_and_again_when_a_byte_changes(name, tmp_path, monkeypatch):
+    write, data, fingerprint = FORMS[name]
+    folder = write(tmp_path / "files")
+    calls = []
+    counted = replace(data, pack=lambda folder: calls.append(folder) or data.pack(folder))
+    first = source.packed(counted, folder)
+    assert source.packed(counted, folder) == first
+    assert source.kept_parse(data, folder).read_bytes() == first
+    assert len(calls) == 1
+    assert data.check(folder)["fingerprint"] == fingerprint, "as `data prepare` has it"
+
+    changed = next(path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix != ".xml")
+    times = changed.stat()
+    changed.write_bytes(changed.read_bytes().swapcase())
+    os.utime(changed, ns=(times.st_atime_ns, times.st_mtime_ns))  # its size and time stay
+    fresh()
+    with contextlib.suppress(RunError):  # the changed file may be refused, as it would be without a cache
+        assert source.packed(counted, folder) != first
+    assert len(calls) == 2
+
+
+def test_a_damaged_or_forbidden_cache_costs_a_parse_and_no_more(tmp_path):
+    write, data, _ = FORMS["iam-ondb"]
+    folder = write(tmp_path / "files")
+    first = source.packed(data, folder)
+    place = source.kept_parse(data, folder)
+    for damage in (first[:-5], b"", b"x" * 100):
+        place.write_bytes(damage)
+        assert source.packed(data, folder) == first == place.read_bytes()
+    place.unlink()
+    place.parent.rmdir()
+    place.parent.write_text("no folder")
+    assert source.packed(data, folder) == first
+
+
+def test_a_folder_of_links_is_looked_at_whole_and_never_for_ever(tmp_path):
+    write, data, _ = FORMS["iam-ondb"]
+    folder = write(tmp_path / "files")
+    (tmp_path / "elsewhere").mkdir()
+    strokes = next(folder.rglob("lineStrokes"))
+    (tmp_path / "elsewhere" / "moved").mkdir()
+    inner = next(path for path in sorted(strokes.iterdir()) if path.is_dir())
+    inner.rename(tmp_path / "elsewhere" / "moved" / inner.name)
+    inner.symlink_to(tmp_path / "elsewhere" / "moved" / inner.name)
+    (strokes / "circle").symlink_to(strokes)
+    before = source.kept_parse(data, folder)
+    file = next(path for path in sorted(inner.resolve().rglob("*.xml")))
+    file.write_bytes(file.read_bytes() + b" ")
+    assert source.kept_parse(data, folder) != before
+
+
+def test_preparing_leaves_no_second_copy(tmp_path):
+    write, data, _ = FORMS["iam-ondb"]
+    folder = write(tmp_path / "files")
+    source.prepare(data, folder)
+    assert not list((source.cache() / "parsed").rglob("*.safetensors"))
 
 
 def test_the_parsed_rows_of_binarised_mnist_are_those_of_the_text(tmp_path):

@@ -26,6 +26,19 @@ def test_runs_are_found_by_their_folder_or_the_folder_above(folder):
         find([folder / "empty"])
 
 
+def test_runs_are_found_one_level_deeper(tmp_path, capsys):
+    write_digits(tmp_path / "runs" / "digits", "layer", 128, 0, [0.3, 0.2])
+    write_digits(tmp_path / "runs" / "again", "layer", 128, 1, [0.3, 0.2])
+    (tmp_path / "runs" / "notes.txt").touch()
+    found = find([tmp_path / "runs"])
+    assert [run.path.parent.name for run in found.runs] == ["again", "digits"]
+    assert cli.main(["report", str(tmp_path / "runs")]) == 0
+    assert (tmp_path / "runs" / "report" / "index.html").is_file()
+    assert len(find([tmp_path / "runs"]).runs) == 2, "the report is no run"
+    with pytest.raises(RunError, match="there are no runs in"):
+        find([tmp_path])  # two levels
+
+
 def test_a_copy_of_a_run_is_no_second_seed(tmp_path, capsys):
     write_digits(tmp_path / "a", "layer", 128, 0, [0.3], epochs=2)
     write_digits(tmp_path / "b", "layer", 128, 0, [0.3, 0.2])

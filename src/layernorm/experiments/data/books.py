@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 from collections import Counter
@@ -16,8 +15,9 @@ import torch
 from torch import Tensor
 
 from ..errors import RunError
-from ..runs.files import make_folder, read_bytes, shown, write_atomic
+from ..runs.files import shown
 from . import novels, packed, source
+from .progress import followed
 from .text import EOS, UNKNOWN, Sentences, Vocabulary
 
 SPLITS = ("train", "valid", "test")
@@ -27,9 +27,6 @@ HELD_OUT = 0.05
 
 LONGEST = 29
 """Words of the longest sentence in a triple, its end not counted."""
-
-_FORM = 1
-"""Of the packed file; a change of tokenising or packing makes another."""
 
 
 @dataclass(frozen=True)
@@ -107,22 +104,7 @@ def load(data: Path | None) -> Books:
 @functools.lru_cache(maxsize=1)  # one command asks for every run
 def _read(folder: Path) -> Books:
     path = source.packed_in(BOOKS, folder)
-    return _unpacked(source.packed(BOOKS, folder) if path else _cached(folder), path or folder, folder)
-
-
-def _cached(folder: Path) -> bytes:
-    """The packed form of a folder of books, made once and then kept in the cache under the content's SHA-256."""
-    digests = {shown(path.name): hashlib.sha256(read_bytes(path)).hexdigest() for path in sorted(folder.glob("*.txt"))}
-    place = source.cache() / f"{BOOKS.name}-packed" / f"{source.fingerprint(digests)}-{_FORM}{packed.ENDING}"
-    with contextlib.suppress(RunError):  # not there, or damaged: made anew
-        content = read_bytes(place)
-        _unpacked(content, place, folder)
-        return content
-    content = _pack(folder)
-    with contextlib.suppress(RunError):  # a cache that cannot be written only costs the parsing next time
-        make_folder(place.parent)
-        write_atomic(place, content)
-    return content
+    return _unpacked(source.packed(BOOKS, folder), path or folder, folder)
 
 
 def _pack(folder: Path) -> bytes:
@@ -133,7 +115,7 @@ def _pack(folder: Path) -> bytes:
     ids: list[np.ndarray] = []
     lengths: list[int] = []
     book: list[int] = []
-    for place, novel in enumerate(found):
+    for place, novel in enumerate(followed(found, f"reading {BOOKS.name}")):
         for sentence in (item for paragraph in novel.paragraphs for item in novels.sentences(paragraph)):
             row = [numbers.setdefault(word.lower(), len(numbers)) for word in novels.words(sentence)]
             if row:

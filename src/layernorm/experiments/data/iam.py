@@ -19,6 +19,7 @@ from torch import Tensor
 from ..errors import RunError
 from ..runs.files import read_bytes, shown
 from . import packed, source
+from .progress import followed
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 ALPHABET = ("", " ", ".", ",", "'", *LETTERS)
@@ -268,7 +269,7 @@ def _parse(folder: Path) -> tuple[list[Line], Counter[str]]:
     lines: list[Line] = []
     dropped: Counter[str] = Counter()
     texts: dict[str, list[str] | None] = {}
-    for path in sorted(strokes.glob("*/*/*.xml")):
+    for path in followed(sorted(strokes.glob("*/*/*.xml")), f"reading {IAM.name}"):
         named = _NAME.fullmatch(path.stem)
         if named is None or named[1] not in list_of:
             dropped["in none of the four lists"] += 1

@@ -40,6 +40,18 @@ def pack(arrays: Mapping[str, np.ndarray], about: Any) -> bytes:
     return save({**held, "sha256": np.frombuffer(_digest(held), np.uint8)})
 
 
+def is_whole(content: bytes) -> bool:
+    """Whether it is the content of a packed file that matches its SHA-256."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        arrays = load(content)
+    except SafetensorError:
+        return False
+    return "sha256" in arrays and arrays.pop("sha256").tobytes() == _digest(arrays)
+
+
 def unpack(content: bytes, path: Path, name: str, form: Mapping[str, str]) -> Packed:
     """What a packed file holds, once its SHA-256 and its form are those expected.
 

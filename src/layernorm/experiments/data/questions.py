@@ -16,6 +16,7 @@ from ..errors import RunError, reason
 from ..runs.files import read_content, shown
 from . import cloze, packed, source
 from .cnn import PLACEHOLDER, RULES, Question, cut, guesses, parse
+from .progress import followed
 from .text import UNKNOWN, Sentences, Vocabulary
 
 FIRST_ENTITY = UNKNOWN + 1
@@ -213,7 +214,7 @@ def read_folder(place: Path) -> list[Question]:
         raise RunError(f"cannot read {place}: {reason(error)}") from error
     if not paths:
         raise RunError(f"{place} has no .question file")
-    return [read_file(path) for path in paths]
+    return [read_file(path) for path in followed(paths, f"reading {shown(place.name)}")]
 
 
 def read_file(path: Path) -> Question:

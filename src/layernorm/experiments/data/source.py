@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RunError, reason
-from ..runs.files import locked, make_folder, read_bytes, read_content, write_atomic
+from ..runs.files import locked, make_folder, read_bytes, read_content, shown, write_atomic
+from .packed import ENDING, is_whole
+from .progress import Progress, followed
 
 VARIABLE = "LAYERNORM_DATA"
 """Environment variable: a folder with one folder a data set."""
@@ -114,16 +116,66 @@ def packed_in(source: Source, folder: Path) -> Path | None:
 
 
 def packed(source: Source, folder: Path) -> bytes:
-    """The packed form of a data set: read where the folder has it, else made from the files (slow).
+    """The packed form of a data set: read where the folder has it, else made from the files (slow), once, and then kept
+    in the cache (`kept_parse`).
 
     Raises:
         RunError: something cannot be read or is damaged.
     """
     path = packed_in(source, folder)
-    if path is None:
-        assert source.pack is not None
-        return source.pack(folder)
-    return read_bytes(path)
+    if path is not None:
+        return read_bytes(path)
+    assert source.pack is not None
+    place = kept_parse(source, folder)
+    with contextlib.suppress(RunError):  # not there, or damaged: made anew
+        content = read_bytes(place)
+        if is_whole(content):
+            return content
+    content = source.pack(folder)
+    with contextlib.suppress(RunError):  # a cache that cannot be written only costs the parsing next time
+        write_atomic(make_folder(place.parent) / place.name, content)
+    return content
+
+
+def kept_parse(source: Source, folder: Path) -> Path:
+    """Where the packed form of a folder's files is kept in the cache: under the SHA-256 of them all.
+
+    The key is made of the files' names and contents, and of the files that parse them. Times and sizes would be quicker
+    to look at, but an archive unpacked over another can leave both as they were.
+    """
+    files = [file for path in _published(source, folder) for file in _files(path)]
+    digests = {shown(path.relative_to(folder)): _digest(path) for path in followed(files, f"looking at {source.name}")}
+    parsers = {f"parser {path.name}": _digest(path) for path in sorted(Path(__file__).parent.glob("*.py"))}
+    return cache() / "parsed" / source.name / f"{fingerprint(digests | parsers)}{ENDING}"
+
+
+def _published(source: Source, folder: Path) -> list[Path]:
+    """Everything in a folder that is one of the data set's files or folders, under any spelling."""
+    names = [spelling for name in source.files for spelling in source.spellings(name)]
+    return sorted({path for name in names for path in folder.glob(name)})
+
+
+def _files(path: Path) -> list[Path]:
+    """The file itself, or all files in a folder; links to folders are followed, but never round in a circle."""
+    if not path.is_dir():
+        return [path]
+    found, seen = [], set()
+    for folder, inside, names in os.walk(path, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in seen:
+            inside.clear()
+            continue
+        seen.add(real)
+        found += [Path(folder) / name for name in names]
+    return sorted(found)
+
+
+def _digest(path: Path) -> str:
+    """A file's SHA-256; none of one that cannot be read: whether that is an error, the parser says."""
+    try:
+        return _sha256(read_bytes(path))
+    except RunError:
+        return ""
 
 
 def locate(source: Source, data: Path | None, option: str = "--data") -> Path:
@@ -220,6 +272,8 @@ def prepare(source: Source, origin: Path | None) -> tuple[Path, dict[str, Any]]:
             names.append(MADE)
         elif source.packed:
             write_atomic(new / source.packed, packed(source, origin))
+            if packed_in(source, origin) is None:
+                kept_parse(source, origin).unlink(missing_ok=True)  # a second copy of it
         else:
             for name in names:
                 write_atomic(make_folder((new / name).parent) / Path(name).name, read_bytes(origin / name))
@@ -311,26 +365,15 @@ class _Bar:
     """A download's progress, in the form that pooch asks for."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.total, self.done, self.shown = name, 0, 0, -1
+        self.total, self.done, self.progress = 0, 0, Progress(f"downloading {name}")
 
     def update(self, count: int) -> None:
         self.done = min(self.done + count, self.total)  # pooch counts whole chunks
-        self._show()
+        percent = 100 * self.done // self.total if self.total else 0
+        self.progress.show(percent, f" of {self.total / 1e6:.1f} MB")
 
     def reset(self) -> None:
         self.done = 0
 
     def close(self) -> None:
-        self._show(last=True)
-
-    def _show(self, last: bool = False) -> None:
-        import sys
-
-        percent = 100 * self.done // self.total if self.total else 0
-        if sys.stderr.isatty():
-            end = "\n" if last else ""
-            print(f"\rdownloading {self.name}: {percent} %", end=end, file=sys.stderr, flush=True)
-        elif last or percent // 25 > self.shown:
-            self.shown = percent // 25
-            if not last:
-                print(f"downloading {self.name}: {percent} % of {self.total / 1e6:.1f} MB", file=sys.stderr, flush=True)
+        self.progress.close()

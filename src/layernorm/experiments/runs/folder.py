@@ -206,17 +206,30 @@ def find(paths: list[Path]) -> Found:
 
 
 def _folders(path: Path) -> list[Path]:
-    """The folder itself if it holds files of a run, else those in it that do."""
+    """The folder itself if it holds files of a run, else those in it that do, and those in its other folders: `runs`
+    holds a folder for each experiment, and that one for each run."""
     if not path.is_dir():
         raise RunError(f"{path} is not a folder; give run folders or a folder of them")
+    names = _names(path)  # an error here is the folder's own
+    if _begun(path):
+        return [path]
+    inside = [folder for name in names for folder in _one_level(path / name)]
+    if not inside:
+        raise RunError(f"there are no runs in {path}")
+    return inside
+
+
+def _one_level(path: Path) -> list[Path]:
+    if _begun(path):
+        return [path]
+    return [path / name for name in _names(path) if _begun(path / name)] if path.is_dir() else []
+
+
+def _names(path: Path) -> list[str]:
     try:
-        names = sorted(os.listdir(path))
+        return sorted(os.listdir(path))
     except OSError as error:
         raise RunError(f"cannot read {path}: {reason(error)}") from error
-    here = [path] if _begun(path) else [path / name for name in names if _begun(path / name)]
-    if not here:
-        raise RunError(f"there are no runs in {path}")
-    return here
 
 
 def _begun(path: Path) -> bool:

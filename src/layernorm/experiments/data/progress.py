@@ -1,0 +1,54 @@
+"""How far reading or downloading has come, on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+QUIET = 2.0
+"""Seconds of reading before anything is said."""
+
+
+class Progress:
+    """On a terminal one line that changes, elsewhere a line for each quarter.
+
+    Args:
+        doing: what is told, "reading iam-ondb".
+        quiet: seconds before anything is said.
+    """
+
+    def __init__(self, doing: str, quiet: float = 0.0) -> None:
+        self.doing, self.begins, self.shown = doing, time.monotonic() + quiet, -1
+
+    def show(self, percent: int, more: str = "") -> None:
+        """Says how much is done, if that is news; ``more`` follows where each line stays."""
+        if time.monotonic() < self.begins:
+            return
+        if sys.stderr.isatty():
+            if percent != self.shown:
+                print(f"\r{self.doing}: {percent} %", end="", file=sys.stderr, flush=True)
+                self.shown = percent
+        elif percent // 25 > self.shown // 25 or self.shown < 0:
+            print(f"{self.doing}: {percent} %{more}", file=sys.stderr, flush=True)
+            self.shown = percent
+
+    def close(self) -> None:
+        """Ends the line that changes."""
+        if self.shown >= 0 and sys.stderr.isatty():
+            print(file=sys.stderr, flush=True)
+
+
+def followed(items: Sequence[Item], doing: str) -> Iterator[Item]:
+    """The items one by one; how many have been taken is told."""
+    progress = Progress(doing, QUIET)
+    try:
+        for number, item in enumerate(items):
+            progress.show(100 * number // len(items))
+            yield item
+        progress.show(100)
+    finally:
+        progress.close()
