@@ -39,9 +39,6 @@ CAMPAIGNS = {**arithmetic.CAMPAIGNS, **runs.CAMPAIGNS, **data.CAMPAIGNS}
 TURN = 10.0
 """Seconds of a campaign's turn."""
 
-SHOWN = 5
-"""Failures of a campaign that are printed."""
-
 
 @dataclass
 class Count:
@@ -128,14 +125,14 @@ def main():
     while time.monotonic() < end and any(count.cases < most for count in counts.values()):
         for name, count in counts.items():
             if count.cases < most:
+                known = set(count.failed)
                 turn(name, count, options.seed, max(0.0, min(TURN, end - time.monotonic())), most)
+                for seed in sorted(count.failed.keys() - known):
+                    print(f"make torture CAMPAIGN={name} CASE={seed}\n{count.failed[seed].strip()}\n", flush=True)
         done = ", ".join(f"{name} {count.cases} ({len(count.failed)} failed)" for name, count in counts.items())
         left = "" if end == math.inf else f"{max(0.0, end - time.monotonic()) / 60:.1f} min left: "
         print(f"{left}{done}", flush=True)
     print("", *summary(counts), sep="\n")
-    for name, count in counts.items():
-        for seed, text in list(count.failed.items())[:SHOWN]:
-            print(f"\nmake torture CAMPAIGN={name} CASE={seed}\n{text.strip()}")
     return int(any(count.failed for count in counts.values()))
 
 

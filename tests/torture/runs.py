@@ -223,7 +223,7 @@ def _other_form(tensors, chance):
         return {**rest, name: tensor.to(chance.choice([item for item in _TYPES if item != tensor.dtype]))}
     if change == "missing":
         return rest
-    return {**rest, f"{name}x": tensor, **({name: tensor} if change == "twice" else {})}
+    return {**rest, f"{name}x": tensor.clone(), **({name: tensor} if change == "twice" else {})}
 
 
 _TYPES = (torch.float32, torch.float64, torch.int64, torch.uint8)
