@@ -12,6 +12,7 @@ kills                              a training run killed at every file operation
 checkpoints, damage                every file of a run damaged; or whole, but lacking something
 races                              two commands in one folder
 parsers                            every file of a data set damaged, or a FIFO, a device, a bomb
+caches                             the packed file of a data set damaged in the cache
 sources, operations                sources that are links, the cache, read-only; killed anywhere, at each file operation
 """
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-LIMIT = 600.0
+LIMIT = 180.0
 """Seconds after which a process counts as hanging."""
 
 

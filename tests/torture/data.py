@@ -8,6 +8,8 @@ import random
 import shutil
 from pathlib import Path
 
+from layernorm.experiments.data import catalogue
+from layernorm.experiments.errors import RunError
 from support import binarized_files, book_files, captioned_files, cifar_files, iam_files, mnist_files, question_files
 
 from .arena import Campaign, Process, command, place, ready
@@ -109,6 +111,34 @@ def parse(seed):
     return f"{way}, {'refused' if said.status else 'prepared'}"
 
 
+def cached(seed):
+    """A packed data set whose file in the cache is damaged: it is refused, or read as it was."""
+    chance = random.Random(seed)
+    source = chance.choice(PACKED)
+    with place() as path:
+        WRITERS[source.name](path / "source")
+        said, _ = command("data", "prepare", source.name, "--source", path / "source", cache=path / "cache")
+        assert said.status == 0, said.error
+        held = path / "cache" / "layernorm" / source.name
+        expected = _facts(source, held)
+        shutil.copytree(held, path / "other")
+        (file,) = (item for item in (path / "other").rglob("*") if item.name == source.packed)
+        way = chance.choice(sorted(CHANGES))
+        before = file.read_bytes()
+        file.write_bytes(CHANGES[way](before, chance))
+        try:
+            found = _facts(source, path / "other")
+        except RunError:
+            return f"{way}, refused"
+        assert file.read_bytes() == before, f"{source.name}, {way}: damage was not noticed"
+        assert found == expected, f"{source.name}: other facts of the same file"
+    return f"{way}, nothing changed"
+
+
+def _facts(source, folder):
+    return {name: value for name, value in source.check(folder).items() if name != "folder"}
+
+
 def _linked(source, path):
     """The cache's own folder, and what is in it links to the source."""
     path.mkdir(parents=True)
@@ -184,7 +214,10 @@ def keep_always(seed):
     return f"{kind}, killed at each operation, 0 files lost"
 
 
+PACKED = [item for item in map(catalogue.find, sorted(WRITERS)) if item.packed]
+
 CAMPAIGNS = {
+    "caches": Campaign(cached, together=10, before=ready),
     "parsers": Campaign(parse, together=10, before=ready),
     "sources": Campaign(keep, before=ready),
     "operations": Campaign(keep_always, before=ready),

@@ -259,7 +259,8 @@ def race(seed):
             train(path, sizes[0], kill_at=chance.randint(1, whole(SIZES[0])[2] // 2)).wait()
         starts = [0.0, chance.choice([0.0, 0.003, 0.03])]
         chance.shuffle(starts)
-        ended = [process.wait() for process in map(functools.partial(train, path), sizes, starts)]
+        both = [train(path, size, start) for size, start in zip(sizes, starts, strict=True)]
+        ended = [process.wait() for process in both]
         for item in ended:
             assert item.trouble is None, f"units {sizes}: {item.trouble}"
         said = [item.value[0] for item in ended]
