@@ -157,7 +157,8 @@ def network(seed, again=False):
     )
     x = (torch.randn(shape) * chance.choice([0.1, 1.0, 30.0])).to(dtype).requires_grad_()
     longest = int(lengths.max()) if way == "packed" else steps
-    reset = torch.rand((steps,) if way == "unbatched" else (longest, batch)) < 0.3 if _yes(chance, 0.3) else None
+    places = (steps,) if way == "unbatched" else (batch, longest) if module.batch_first else (longest, batch)
+    reset = torch.rand(places) < 0.3 if _yes(chance, 0.3) else None
     rows = module.num_layers * (1 + module.bidirectional)
     sizes = [module.proj_size or units, units][: 1 + (kind == "LSTM")]
     cases = () if way == "unbatched" else (batch,)
