@@ -8,7 +8,8 @@ SETS ?= avx512 avx2 baseline   # instruction sets that `make sanitize` goes thro
 help:
 	@echo "make test   lint, types and the tests"
 	@echo "make test-all  the same in one process on all cores, with the tests that take long and find little"
-	@echo "make torture MINUTES=10  attacks with cases drawn at random; CAMPAIGN=name CASE=seed: one case again"
+	@echo "make torture MINUTES=10  attacks with cases drawn at random (docs/reliability.md)"
+	@echo "make torture CAMPAIGN='checkpoints races' CASES=100  so many cases of these; CAMPAIGN=races CASE=17  one again"
 	@echo "make demo   the first experiment on scikit-learn's digits, with its report (a few minutes)"
 	@echo "make lint   ruff and mypy alone"
 	@echo "make sanitize  the C++ kernels under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer (GCC)"
@@ -35,10 +36,9 @@ test: setup lint
 test-all: setup lint
 	$(BIN)/python -m pytest
 
-MINUTES ?= 10
 torture: setup
-	PYTHONPATH=tests $(BIN)/python -m torture --minutes $(MINUTES) $(if $(CAMPAIGN),--campaign $(CAMPAIGN)) \
-	  $(if $(CASE),--case $(CASE))
+	PYTHONPATH=tests $(BIN)/python -m torture $(if $(MINUTES),--minutes $(MINUTES)) $(if $(CASES),--cases $(CASES)) \
+	  $(if $(CAMPAIGN),--campaign $(CAMPAIGN)) $(if $(CASE),--case $(CASE))
 
 lint: setup
 	$(BIN)/ruff check .

@@ -327,13 +327,11 @@ def _report(parsed: argparse.Namespace) -> None:
 
 def _write_report(paths: list[Path], folder: Path) -> None:
     """Draws the report of the runs under some folders and prints its tables and its place."""
-    from .experiments.command.report import find_runs
+    from .experiments.command.report import make
     from .experiments.errors import printable
     from .experiments.report import rendering
 
-    experiment, found = find_runs(paths)
-    report = experiment.report(found.runs)
-    report.status[:0] = found.notes
+    report = make(paths)
     page = rendering.write(report, folder)
     rendering.show(report)
     print(f"\nreport: {printable(str(page))}")

@@ -1,15 +1,18 @@
 """Attacks on data: every kind of file damaged before it is prepared, and odd sources that must stay as they are."""
 
 import functools
+import gzip
 import hashlib
 import os
 import random
 import shutil
 from pathlib import Path
 
+from layernorm.experiments.data import catalogue
+from layernorm.experiments.errors import RunError
 from support import binarized_files, book_files, captioned_files, cifar_files, iam_files, mnist_files, question_files
 
-from .arena import Process, command, place
+from .arena import Campaign, Process, command, place, ready
 from .runs import CHANGES
 
 
@@ -54,29 +57,86 @@ def prepare(name, source, cache, **how):
 def contents(folder):
     """The SHA-256 of every file below a folder, links followed."""
     places = [Path(root) / name for root, _, names in os.walk(folder, followlinks=True) for name in names]
-    files = [item for item in sorted(places) if item.is_file()]
+    files = [item for item in sorted(places) if item.is_file()]  # no FIFO, no device
     return {str(item.relative_to(folder)): hashlib.sha256(item.read_bytes()).hexdigest() for item in files}
 
 
+def _bomb(file, chance):
+    if file.suffix != ".gz":
+        file.write_bytes(CHANGES["more"](file.read_bytes(), chance))
+        return
+    with gzip.open(file, "ab", 1) as archive:
+        archive.write(bytes(1 << 26))
+
+
+def _fifo(file, chance):
+    file.unlink()
+    os.mkfifo(file)
+
+
+def _device(file, chance):
+    file.unlink()
+    file.symlink_to("/dev/zero")
+
+
+def _damaged(change, file, chance):
+    content = file.read_bytes()
+    file.write_bytes(change(content, chance) if content else b"")
+
+
+WAYS = {
+    **{name: functools.partial(_damaged, change) for name, change in CHANGES.items()},
+    "bomb": _bomb,
+    "FIFO": _fifo,
+    "device": _device,
+}
+"""Ways to spoil a file of a data set."""
+
+
 def parse(seed):
-    """A data set with one damaged file is prepared, or refused in one line."""
+    """A data set with one spoilt file is prepared, or refused in one line."""
     chance = random.Random(seed)
     name = chance.choice(sorted(WRITERS))
     with place() as path:
         source = path / "source"
         WRITERS[name](source)
         file = chance.choice([item for item in sorted(source.rglob("*")) if item.is_file()])
-        way = chance.choice(sorted(CHANGES))
-        content = file.read_bytes()
-        if content:
-            file.write_bytes(CHANGES[way](content, chance))
+        way = chance.choice(sorted(WAYS))
+        WAYS[way](file, chance)
         before = contents(source)
-        ended = prepare(name, source, path / "cache").wait()
+        said, _ = command("data", "prepare", name, "--source", source, cache=path / "cache")
         about = f"{name}, {file.name}, {way}"
-        assert ended.trouble is None, f"{about}: {ended.trouble}"
-        said, _ = ended.value
         assert said.status == 0 or said.refused, f"{about}: exit {said.status}, {said.error}"
         assert contents(source) == before, f"{about}: the source is another"
+    return f"{way}, {'refused' if said.status else 'prepared'}"
+
+
+def cached(seed):
+    """A packed data set whose file in the cache is damaged: it is refused, or read as it was."""
+    chance = random.Random(seed)
+    source = chance.choice(PACKED)
+    with place() as path:
+        WRITERS[source.name](path / "source")
+        said, _ = command("data", "prepare", source.name, "--source", path / "source", cache=path / "cache")
+        assert said.status == 0, said.error
+        held = path / "cache" / "layernorm" / source.name
+        expected = _facts(source, held)
+        shutil.copytree(held, path / "other")
+        (file,) = (item for item in (path / "other").rglob("*") if item.name == source.packed)
+        way = chance.choice(sorted(CHANGES))
+        before = file.read_bytes()
+        file.write_bytes(CHANGES[way](before, chance))
+        try:
+            found = _facts(source, path / "other")
+        except RunError:
+            return f"{way}, refused"
+        assert file.read_bytes() == before, f"{source.name}, {way}: damage was not noticed"
+        assert found == expected, f"{source.name}: other facts of the same file"
+    return f"{way}, nothing changed"
+
+
+def _facts(source, folder):
+    return {name: value for name, value in source.check(folder).items() if name != "folder"}
 
 
 def _linked(source, path):
@@ -86,46 +146,79 @@ def _linked(source, path):
         (path / item.name).symlink_to(item)
 
 
-def keep(seed):
-    """Preparing never changes its source: links, the cache itself, a read-only folder, a kill at any file operation."""
-    chance = random.Random(seed)
-    name = chance.choice(sorted(WRITERS))
+KINDS = ("plain", "link", "cache", "linked cache", "link in cache", "read-only")
+"""What a source may be."""
+
+
+def _given(kind, path, source, held, chance):
+    """Makes a source of that kind, and returns the folder whose files must stay, and the folder to give."""
+    if kind == "link":
+        (path / "link").symlink_to(source, target_is_directory=True)
+        return source, path / "link"
+    if kind == "read-only":
+        for item in [source, *source.rglob("*")]:
+            item.chmod(0o500 if item.is_dir() else 0o400)
+        return source, source
+    if kind == "plain":
+        return source, source
+    held.parent.mkdir(parents=True)
+    if kind == "cache":
+        shutil.copytree(source, held)
+        return held, held
+    if kind == "linked cache":
+        held.symlink_to(source, target_is_directory=True)
+    else:
+        _linked(source, held)
+    return source, chance.choice([source, held])
+
+
+def _prepared(name, kind, chance, kill_at=None):
+    """Prepares a data set from a source of that kind, compares the source with what it was, and counts the file
+    operations, of which None are known if the command was killed."""
     with place() as path:
         source, cache = path / "source", path / "cache"
         WRITERS[name](source)
-        given, before = source, contents(source)
-        kind = chance.choice(["plain", "link", "cache", "linked cache", "read-only", "link in cache"])
-        held = cache / "layernorm" / name
-        if kind == "link":
-            given = path / "link"
-            given.symlink_to(source, target_is_directory=True)
-        elif kind in ("cache", "linked cache", "link in cache"):
-            held.parent.mkdir(parents=True)
-            if kind == "cache":
-                shutil.copytree(source, held)
-                source = given = held
-            elif kind == "linked cache":
-                held.symlink_to(source, target_is_directory=True)
-                given = chance.choice([source, held])
-            else:
-                _linked(source, held)
-                given = chance.choice([source, held])
-        elif kind == "read-only":
-            for item in [source, *source.rglob("*")]:
-                item.chmod(0o500 if item.is_dir() else 0o400)
-        ended = prepare(
-            name, given, cache, within=path, kill_at=chance.choice([None, None, chance.randint(1, 60)])
-        ).wait()
-        about = f"{name} from {kind}"
+        before = contents(source)
+        source, given = _given(kind, path, source, cache / "layernorm" / name, chance)
+        ended = prepare(name, given, cache, within=path, kill_at=kill_at).wait()
+        about = f"{name} from {kind}, killed at {kill_at}"
         assert ended.trouble in (None, "ended by SIGKILL"), f"{about}: {ended.trouble}"
         if ended.trouble is None:
             said, _ = ended.value
             assert said.status == 0 or said.refused, f"{about}: exit {said.status}, {said.error}"
         after = contents(source)
         lost = {item for item, digest in before.items() if after.get(item) != digest}
-        assert not lost, f"{about}{', killed' if ended.trouble else ''}: lost or changed {sorted(lost)[:3]}"
+        assert not lost, f"{about}: lost or changed {sorted(lost)[:3]}"
         if os.path.lexists(given):
             assert all(contents(given).get(item) == digest for item, digest in before.items()), f"{about}: given lost"
+        return None if ended.trouble else ended.value[1]
 
 
-CAMPAIGNS = {"parsers": parse, "sources": keep}
+def keep(seed):
+    """Preparing never changes its source: links, the cache itself, a read-only folder; killed anywhere, or not."""
+    chance = random.Random(seed)
+    name, kind = chance.choice(sorted(WRITERS)), KINDS[seed % len(KINDS)]
+    at = chance.choice([None, chance.randint(1, 60)])
+    killed = _prepared(name, kind, chance, at) is None
+    return f"{kind}, {'killed' if killed else 'to the end'}, 0 files lost"
+
+
+def keep_always(seed):
+    """The same, killed at every file operation of the command in turn."""
+    chance = random.Random(seed)
+    pairs = [(name, kind) for kind in KINDS for name in sorted(WRITERS)]
+    name, kind = pairs[seed * 7 % len(pairs)]  # 7 has no divisor in common with their number: each comes
+    operations = _prepared(name, kind, chance)
+    for at in range(1, operations + 1):
+        _prepared(name, kind, chance, at)
+    return f"{kind}, killed at each operation, 0 files lost"
+
+
+PACKED = [item for item in map(catalogue.find, sorted(WRITERS)) if item.packed]
+
+CAMPAIGNS = {
+    "caches": Campaign(cached, together=10, before=ready),
+    "parsers": Campaign(parse, together=10, before=ready),
+    "sources": Campaign(keep, before=ready),
+    "operations": Campaign(keep_always, before=ready),
+}

@@ -6,10 +6,19 @@ import difflib
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 
 class RunError(Exception):
     """Something failed that the user can act on; the message is the one line that they see."""
+
+
+class LackingError(RunError):
+    """A file of a run lacks a value that is asked for; `path` is the file's."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(what)
+        self.path = path
 
 
 class UsageError(Exception):

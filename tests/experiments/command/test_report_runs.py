@@ -3,6 +3,8 @@
 import pytest
 
 from layernorm import cli
+from layernorm.experiments.runs import records
+from layernorm.experiments.runs.files import read_json, write_json
 from support.command import one_line
 from support.runs import change, write_digits
 
@@ -38,3 +40,38 @@ def test_a_foreign_run_is_named_and_the_others_are_reported(runs, values, messag
     line = one_line(capsys)
     assert f"skipped: {run}" in line
     assert message in line
+
+
+def rewritten(path, name):
+    """The records without a metric, or the result, as if they had been written so."""
+    if path.name == "result.json":
+        write_json(path, {key: value for key, value in read_json(path).items() if key != name})
+        return
+    lines = records.read(path)
+    path.unlink()
+    for line in lines:
+        records.append(path, {key: value for key, value in line.items() if key != name})
+
+
+@pytest.mark.parametrize("name", ["test_error", "valid_error", "train_nll", "epoch", "seconds_per_update", "seconds"])
+def test_a_run_that_lacks_a_metric_is_named_and_the_others_are_reported(runs, name, capsys):
+    run = runs / "digits-layer-b128-s0"
+    rewritten(run / "records.jsonl", name)
+    assert cli.main(["report", str(runs)]) == 0
+    capsys.readouterr()
+    text = (runs / "report" / "report.md").read_text()
+    assert f"skipped: {run}/records.jsonl, line " in text
+    assert f"lacks {name}" in text
+    assert "baseline" in text
+    assert "| layer norm |" not in text
+    assert cli.main(["report", str(run)]) == 1
+    assert f"lacks {name}" in one_line(capsys)
+
+
+def test_a_start_without_its_command(runs, capsys):
+    run = runs / "digits-layer-b128-s0"
+    starts = [{"update": 0}]
+    change(run / "environment.json", starts=starts)
+    assert cli.main(["report", str(runs)]) == 0
+    capsys.readouterr()
+    assert "environment.json has a start without its command" in (runs / "report" / "report.md").read_text()

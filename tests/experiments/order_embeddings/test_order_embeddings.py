@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -131,6 +132,15 @@ def test_search_shows_pictures(finished, data, tmp_path, capsys):
     (pictures / "10.png").write_bytes(b"nor this")
     assert cli.main(command) == 1
     assert "has 11 pictures (.jpg, .jpeg, .png); expected 10, one a test image" in one_line(capsys)
+
+
+@pytest.mark.parametrize("sentence", ["a dog for $5_{$", "<b>a dog</b>", "a \x1b[31m dog\x07"])
+def test_a_sheet_shows_a_sentence_as_it_is(sentence, tmp_path):
+    Image.new("RGB", (30, 20)).save(tmp_path / "one.png")
+    held = SimpleNamespace(test=SimpleNamespace(captions=[sentence] * 5))
+    found = [searching.Found(sentence, [], [0], [0.0])]
+    with Image.open(io.BytesIO(searching._sheet(found, [tmp_path / "one.png"], held))) as sheet:
+        assert sheet.width > 30  # drawn: as mathematics it would be an error
 
 
 def test_wrong_searches_are_one_line(finished, data, tmp_path, capsys):

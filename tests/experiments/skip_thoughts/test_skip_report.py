@@ -25,8 +25,8 @@ def measures(pearson, accuracy):
 def write(place, norm, rate, seed, curve, pearson=0.7, pace=1.0, accuracy=70.0, done=True):
     """A run whose validation NLL at updates 100, 200, ... is `curve`; the tasks are in every second record."""
     config = Config(
-        norm=norm, learning_rate=rate, seed=seed, updates=100 * len(curve), hidden=400, evaluate_every=100,
-        tasks_every=2, fast_eval=True,
+        norm=norm, learning_rate=rate, seed=seed, updates=100 * (len(curve) + (not done)), hidden=400,
+        evaluate_every=100, tasks_every=2, fast_eval=True,
     )  # fmt: skip
     records = []
     for number, nll in enumerate(curve, 1):

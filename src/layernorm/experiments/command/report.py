@@ -5,11 +5,34 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..catalogue import find
-from ..errors import RunError, UsageError
+from ..errors import LackingError, RunError, UsageError
 from ..protocol import Experiment
+from ..report.page import Report, environment_lines
 from ..runs import folder
 from ..runs.folder import Found, Run
 from ..runs.restore import configuration
+
+
+def make(paths: list[Path]) -> Report:
+    """The report on the runs in some folders. Its status says which runs were left out, and why.
+
+    Raises:
+        RunError: a folder is missing or has no run in it, or no run can be reported on.
+        UsageError: they are runs of several experiments.
+    """
+    experiment, (runs, notes) = find_runs(paths)
+    while runs:
+        try:
+            report = experiment.report(runs)
+            environment_lines(report)  # which the page asks of the runs, too
+        except LackingError as error:
+            lost = error.path.parent
+            runs = [run for run in runs if run.path != lost]
+            notes.append(f"skipped: {error}")
+        else:
+            report.status[:0] = notes
+            return report
+    raise RunError("; ".join(notes))
 
 
 def find_runs(paths: list[Path]) -> tuple[Experiment, Found]:

@@ -87,7 +87,7 @@ def _train_loss(run: Run) -> float:
 
 def _test_error(run: Run) -> float:
     """Over all test images if the run is finished, else as last evaluated."""
-    return run.result["all_test_error"] if "all_test_error" in run.result else run.records[-1]["test_error"]
+    return run.result["all_test_error"] if run.whole else run.records[-1]["test_error"]
 
 
 def _figures(blocks: Sequence[Block]) -> list[Figure]:

@@ -228,7 +228,7 @@ def _over_images(groups: Sequence[Group], side: str, tested: Mapping[Path, Teste
 
 def _tested(group: Group) -> Group:
     """The runs whose kept model was tested."""
-    return [run for run in group if "test_image_r1" in run.result]
+    return [run for run in group if run.whole]
 
 
 def _sum(run: Run, side: str) -> float:

@@ -8,13 +8,14 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ..data import order_embeddings
 from ..data.order_embeddings import CAPTIONS, ImagesAndCaptions
 from ..data.text import EOS, Sentences
-from ..errors import RunError
+from ..errors import RunError, printable
 from ..protocol import Tool, check_ranges, option
 from ..runs.files import write_atomic
 from ..runs.folder import Run
@@ -152,6 +153,7 @@ def _sheet(found: Sequence[Found], pictures: Sequence[Path], data: ImagesAndCapt
     from matplotlib.figure import Figure
     from PIL import Image, UnidentifiedImageError
 
+    as_it_is: Any = {"fontsize": 6, "parse_math": False}  # a sentence may have dollars
     columns = max(len(item.images) for item in found)
     canvas = Figure(figsize=(2.4 * columns, 2.6 * len(found)), layout="constrained")
     axes = canvas.subplots(len(found), columns, squeeze=False)
@@ -163,9 +165,9 @@ def _sheet(found: Sequence[Found], pictures: Sequence[Path], data: ImagesAndCapt
                     place.imshow(np.asarray(picture.convert("RGB")))
             except (OSError, UnidentifiedImageError) as error:
                 raise RunError(f"{pictures[image]} is no picture that can be read") from error
-            place.set_title("\n".join(textwrap.wrap(_captions(data, image)[0], 34)[:3]), fontsize=6)
+            place.set_title("\n".join(textwrap.wrap(printable(_captions(data, image)[0]), 34)[:3]), **as_it_is)
             place.set_axis_off()
-        row[0].set_title(f"“{item.sentence}”\n{row[0].get_title()}", fontsize=6, loc="left")
+        row[0].set_title(f"“{printable(item.sentence)}”\n{row[0].get_title()}", loc="left", **as_it_is)
     output = io.BytesIO()
     canvas.savefig(output, format="png", dpi=120)
     return output.getvalue()

@@ -153,7 +153,7 @@ def _results(blocks: Sequence[Block]) -> Table:
     rows = []
     for block in blocks:
         for norm, group in block.groups.items():
-            tested = [100 * run.result["test_error"] for run in group if "test_error" in run.result]
+            tested = [100 * run.result["test_error"] for run in group if run.whole]
             rows.append(
                 [
                     block.label,
@@ -161,7 +161,7 @@ def _results(blocks: Sequence[Block]) -> Table:
                     f"{group[0].config[RATE]:g}",
                     spread(_best(group), 1),
                     spread(tested, 1) if tested else "-",
-                    low_to_high([run.records[0].get("first_gradient_norm", float("nan")) for run in group], ".3g"),
+                    low_to_high([run.records[0]["first_gradient_norm"] for run in group], ".3g"),
                     str(len(group)),
                 ]
             )

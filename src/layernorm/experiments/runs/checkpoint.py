@@ -119,7 +119,10 @@ def _read(path: Path, only_header: bool = False) -> tuple[Tensors, dict[str, Any
         raise RunError(f"cannot read {path}: {reason(error)}") from error
     except (SafetensorError, ValueError, KeyError) as error:
         raise RunError(f"{path} is damaged or not a checkpoint ({error}); {ADVICE}") from error
-    return tensors, parse_json(text.encode(), f"{path}, its header,")
+    header = parse_json(text.encode(), f"{path}, its header,")
+    if header.keys() != {"values", "tensors"}:
+        raise RunError(f"{path} has no whole header; {ADVICE}")
+    return tensors, header
 
 
 def alike(what: str, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:

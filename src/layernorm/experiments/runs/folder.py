@@ -24,7 +24,7 @@ from torch import Tensor
 from ..errors import RunError, reason
 from . import checkpoint, records
 from .files import ADVICE, locked, make_folder, read_json, remove_leftovers, write_json
-from .schema import check_numbers, filled
+from .schema import Values, check_numbers, filled
 
 CONFIG, ENVIRONMENT, RECORDS = "config.json", "environment.json", "records.jsonl"
 CHECKPOINT, TEST, RESULT = "checkpoint.safetensors", "test.safetensors", "result.json"
@@ -56,6 +56,11 @@ class Run:
     def diverged(self) -> int | None:
         """The update at which the run was found to have diverged, which ended it; None if it did not."""
         return self.result.get("diverged")
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has made all its updates and was tested after them: it is done and did not diverge."""
+        return self.done and self.diverged is None
 
     def tested(self) -> dict[str, Tensor]:
         """The tensors that the test at the run's end left, by name; empty if there are none.
@@ -179,7 +184,9 @@ def read(path: Path) -> Run:
     if not isinstance(experiment, str):
         raise RunError(f"{path / CONFIG} names no experiment")
     result, lines = _result_and_records(path)
-    return Run(path, experiment, config, asdict(_environment(path)), lines, bool(result), result)
+    made_with = _environment(path)
+    environment = {"data": Values(made_with.data, path / ENVIRONMENT), "starts": made_with.starts}
+    return Run(path, experiment, config, environment, lines, bool(result), Values(result, path / RESULT))
 
 
 def find(paths: list[Path]) -> Found:
@@ -264,7 +271,11 @@ def _environment(path: Path) -> Environment:
     if not place.exists():
         return Environment({}, [])
     try:
-        return filled(Environment, read_json(place))
+        environment = filled(Environment, read_json(place))
+        for start in environment.starts:
+            if not isinstance(start.get("command"), str):
+                raise ValueError("has a start without its command")
+        return environment
     except ValueError as error:
         raise RunError(f"{place} {error}; {ADVICE}") from error
 

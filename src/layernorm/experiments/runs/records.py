@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import RunError, reason
 from .files import ADVICE, parse_json, read_bytes, write_atomic
-from .schema import check_numbers, sealed
+from .schema import Values, check_numbers, sealed
 
 Record = dict[str, Any]
 
@@ -37,8 +37,9 @@ def read(path: Path) -> list[Record]:
     lines = read_bytes(path).split(b"\n")
     records: list[Record] = []
     for number, line in enumerate(lines[:-1], 1):  # what follows the last newline is no whole line
-        place = f"{path}, line {number}"
-        record = parse_json(line, place)
+        where = f", line {number}"
+        place = f"{path}{where}"
+        record = Values(parse_json(line, place), path, where)
         try:
             check_numbers(record, whole=("update",))
         except ValueError as error:

@@ -8,9 +8,29 @@ import json
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from ..errors import LackingError
+
 Made = TypeVar("Made")
+
+
+class Values(dict[str, Any]):
+    """Named values from a run's file, such as metrics. To ask for one that is not there is a `LackingError`.
+
+    Args:
+        values: by name.
+        path: of the file.
+        where: in the file they stand, for the message.
+    """
+
+    def __init__(self, values: Mapping[str, Any], path: Path, where: str = "") -> None:
+        super().__init__(values)
+        self._path, self._where = path, where
+
+    def __missing__(self, name: str) -> Any:
+        raise LackingError(self._path, f"{self._path}{self._where} lacks {name}")
 
 
 def digest(value: Any) -> str:

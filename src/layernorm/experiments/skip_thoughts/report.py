@@ -29,6 +29,7 @@ from ..report.page import STYLES, Curve, Deviation, Figure, Panel, Report, Table
 from ..report.variants import departures
 from ..report.verdicts import order, ruled, spread, to_decide, too_little
 from ..runs.folder import Run
+from ..runs.records import Record
 from .evaluation import BLOCK, BLOCKS
 from .network import Config
 
@@ -113,15 +114,21 @@ def _figures(block: Block, number: int, count: int) -> list[Figure]:
 
 
 def _curves(block: Block, metric: str) -> list[Curve]:
-    """A metric over seeds, of the evaluations that have it."""
+    """A metric of the tasks over seeds, at the evaluations at which they were done."""
     found = []
     for norm, group in block.groups.items():
         able = [
-            dataclasses.replace(run, records=[record for record in run.records if metric in record]) for run in group
+            dataclasses.replace(run, records=[record for record in run.records if _evaluated(run, record)])
+            for run in group
         ]
         if all(run.records for run in able):
             found.append(curve(able, metric, NORMS[norm], STYLES[norm], x="update"))
     return found
+
+
+def _evaluated(run: Run, record: Record) -> bool:
+    every = run.config["tasks_every"] * run.config["evaluate_every"]
+    return record["update"] % every == 0 or record["update"] == run.config["updates"]
 
 
 def _relatedness(blocks: Sequence[Block]) -> Table:
@@ -204,7 +211,7 @@ def _rates(blocks: Sequence[Block]) -> Table:
 
 def _tested(group: Group) -> Group:
     """The runs that are finished and were tested."""
-    return [run for run in group if "test_nll" in run.result]
+    return [run for run in group if run.whole]
 
 
 def _compared(block: Block, tested: Mapping[Path, Tested]) -> list[str]:
