@@ -25,13 +25,14 @@ from .nn import convert as convert
 
 if TYPE_CHECKING:
     from . import geometry as geometry
+    from . import onnx as onnx
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    if name == "geometry":  # imported when it is used: few programs use it
+    if name in ("geometry", "onnx"):  # imported when it is used: few programs use it
         from importlib import import_module
 
-        return import_module(".geometry", __name__)
+        return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

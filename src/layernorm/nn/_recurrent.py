@@ -307,6 +307,12 @@ class Recurrent(Normalised):
                 return recurrent(x, state, params, self._encoded, lengths, reset, reverse)
             arguments = (self.recurrence, self._encoded, between, lengths, reset, reverse)
             return recurrent_by_steps(x, state, params, *arguments)[: 2 + cells]
+        if self.training and torch.compiler.is_exporting():
+            name = type(self).__name__
+            raise RuntimeError(
+                f"{name}: batch norm in training changes its statistics, which no exported graph does; "
+                "call eval() on the module first"
+            )
         known = self._population(suffix)
         population = None if self.training else known.at(len(x))
         cases = (lengths, reset, reverse, population, self.count_padding, between)
