@@ -22,6 +22,7 @@ from .nn import RMSNorm as RMSNorm
 from .nn import RNNCell as RNNCell
 from .nn import audit as audit
 from .nn import convert as convert
+from .nn import portable as portable
 
 if TYPE_CHECKING:
     from . import geometry as geometry

@@ -15,6 +15,7 @@ from ._lstm import LSTMCell as LSTMCell
 from ._norms import BatchNorm as BatchNorm
 from ._norms import LayerNorm as LayerNorm
 from ._norms import RMSNorm as RMSNorm
+from ._portable import portable as portable
 from ._rnn import RNN as RNN
 from ._rnn import RNNCell as RNNCell
 from ._watched import Taken as Taken

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.fx import Proxy
 
 from ..formula import Formula
 from ..functional import Steps, recurrent
+from ._leaving import recorded
 from ._normalised import Normalised, check_flags, check_sizes
 
 
@@ -61,6 +63,8 @@ class RecurrentCell(Normalised):
         Raises:
             RuntimeError, ValueError, TypeError: a shape, type or device does not fit; the message names it.
         """
+        if isinstance(input, Proxy):
+            return recorded(self, input, hx, reset=reset, reset_hx=reset_hx)
         return self._step(input, hx, reset, reset_hx, self._once)
 
     def stepper(self) -> CellStepper:

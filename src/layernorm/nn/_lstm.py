@@ -6,10 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import Proxy
 from torch.nn.utils.rnn import PackedSequence
 
 from ..formula import Formula
 from ._cell import RecurrentCell
+from ._leaving import recorded
 from ._recurrent import Recurrent
 
 
@@ -125,6 +127,9 @@ class LSTM(Recurrent):
         Returns:
             output, ``(h, c)``, with ``return_cells`` a third part, the cells.
         """
+        if isinstance(input, Proxy):
+            more = {"lengths": lengths, "reset": reset, "reset_hx": reset_hx, "return_cells": return_cells}
+            return recorded(self, input, hx, **more)
         output, state = self._run(input, hx, lengths, reset, reset_hx, return_cells)
         if not return_cells:
             return output, self._hx_from(state)

@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.fx import Proxy
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from ..formula import Formula
 from ..functional import Between, Steps, as_cuts, recurrent, recurrent_by_steps, recurrent_over_cases
+from ._leaving import recorded
 from ._normalised import Normalised, State, check_flags, check_share, check_sizes, drop_mask
 from ._population import Population
 
@@ -153,6 +155,8 @@ class Recurrent(Normalised):
             RuntimeError, ValueError, TypeError: a shape, type, device or length does not fit, ``reset`` holds another
                 number than 0 and 1, or ``reset_hx`` comes without ``reset``; the message names it.
         """
+        if isinstance(input, Proxy):
+            return recorded(self, input, hx, lengths=lengths, reset=reset, reset_hx=reset_hx)
         output, state = self._run(input, hx, lengths, reset, reset_hx)
         return output, self._hx_from(state)
 
