@@ -72,7 +72,11 @@ class Nodes:
     def cast(self, value: ir.Value, dtype: ir.DataType | None = None) -> ir.Value:
         """In ``dtype``, by default that of the numbers here."""
         dtype = dtype or self.dtype
-        return value if value.dtype == dtype else self("Cast", value, to=int(dtype))
+        if value.dtype == dtype:
+            return value
+        made = self("Cast", value, to=int(dtype))
+        made.dtype, made.shape = dtype, value.shape
+        return made
 
     def sum(self, *terms: ir.Value | None) -> Any:
         """Of the terms that there are; None if there is none."""
