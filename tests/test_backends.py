@@ -188,11 +188,11 @@ def test_the_gpu_engine_is_asked_for(value, taken, monkeypatch):
         assert ln.backends.preferred(op, "cpu", torch.float32) in ("native", "reference")
     assert ("gpu_engine" in sys.modules) is (taken == "triton")
     with ln.backends.use("triton"):
-        assert ln.backends._choose("triton", "normalize", "cuda", torch.float32, None) == "triton"
+        assert ln.backends._first("triton", "normalize", "cuda", torch.float32, None) == "triton"
         with pytest.raises(ln.backends.NoKernelError, match="no kernel for normalize on cpu"):
             ln.functional.layer_norm(torch.zeros(2, 3), (3,))
     with ln.backends.use("reference"):
-        assert ln.backends._choose("reference", "normalize", "cuda", torch.float32, None) == "reference"
+        assert ln.backends._first("reference", "normalize", "cuda", torch.float32, None) == "reference"
 
 
 @pytest.mark.parametrize(

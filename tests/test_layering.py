@@ -32,11 +32,12 @@ BELOW = {
     "geometry": {"functional", "formula"},
     "nn": {"functional", "formula"},
     "interop": {"nn", "formula"},
+    "onnx": {"formula"},  # what an op means in ONNX; imported when it is asked for
     "experiments": {"nn", "geometry", "functional", "backends", "formula"},
     "doctor": {"experiments", "nn", "functional", "backends", "formula"},
     "cli": {"experiments", "geometry", "doctor"},
     "__main__": {"cli"},
-    "__init__": {"_command", "backends", "functional", "geometry", "nn", "interop", "formula"},
+    "__init__": {"_command", "backends", "functional", "geometry", "nn", "interop", "onnx", "formula"},
 }
 
 SHARED = {
@@ -67,6 +68,10 @@ OPTIONAL = {
     "scipy",
     "triton",
     "jax",
+    "onnx",
+    "onnx_ir",
+    "onnxscript",
+    "onnxruntime",
 }
 CORE = ["__init__", "formula", "backends", "reference", "functional", "nn", "interop", "geometry"]
 

@@ -23,13 +23,15 @@ from .nn import RMSNorm as RMSNorm
 from .nn import RNNCell as RNNCell
 from .nn import audit as audit
 from .nn import convert as convert
+from .nn import portable as portable
 
 if TYPE_CHECKING:
     from . import geometry as geometry
+    from . import onnx as onnx
 
 __version__ = "0.1.0"
 
-_MODULES = ("backends", "formula", "functional", "geometry", "interop", "nn")
+_MODULES = ("backends", "formula", "functional", "geometry", "interop", "nn", "onnx")
 """Those that are for users."""
 
 
@@ -41,8 +43,8 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:  # a checker would take every name for one of ours
 
     def __getattr__(name: str) -> object:
-        if name == "geometry":  # imported when it is used: few programs use it
+        if name in ("geometry", "onnx"):  # imported when it is used: few programs use it
             from importlib import import_module
 
-            return import_module(".geometry", __name__)
+            return import_module(f".{name}", __name__)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

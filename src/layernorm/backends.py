@@ -142,16 +142,13 @@ def covers(name: str, op: str, device: str, dtype: torch.dtype, recurrence: str 
     return knows and found.covers(op, device, dtype, equations)
 
 
-def choose(op: str, tensor: torch.Tensor, recurrence: str | None = None) -> str:
-    """The engine for one call: the one asked for with `use`, otherwise the first that covers the call.
+def choose(op: str, tensor: torch.Tensor, recurrence: str | None = None, backend: str | None = None) -> str:
+    """The engine for one call: ``backend``, or the one asked for with `use`, otherwise the first that covers the call.
 
     The reference engine covers every call.
     """
     device = "cpu" if tensor.is_cpu else tensor.device.type  # the first takes a tenth of the second's time
-    asked_for = None
-    if _in_use:
-        asked_for = _in_use[-1] if torch.compiler.is_compiling() else _asked_for.get()
-    return _choose(asked_for, op, device, tensor.dtype, recurrence)
+    return _first(backend or _asked_for.get(), op, device, tensor.dtype, recurrence)
 
 
 def preferred(op: str, device: str, dtype: torch.dtype) -> str:
@@ -159,8 +156,12 @@ def preferred(op: str, device: str, dtype: torch.dtype) -> str:
     return _first(None, op, device, dtype, None)
 
 
-def _choose(asked_for: str | None, op: str, device: str, dtype: torch.dtype, recurrence: str | None) -> str:
-    return _first(asked_for, op, device, dtype, recurrence)
+def asked_for_in_graph() -> str | None:
+    """The engine that `use` asks for where `torch.compile` makes a graph; None: it is chosen when the graph runs, as it
+    is where a graph is exported."""
+    if _in_use and torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+        return _in_use[-1]
+    return None
 
 
 @functools.lru_cache(4096)
@@ -189,11 +190,6 @@ def _by_itself(device: str) -> Iterator[str]:
                 yield name
             else:
                 _say_missing(name)
-
-
-# torch.compile cannot look into imports: it calls this once, with arguments that it holds constant, and keeps the name.
-# (It is what torch.compiler.assume_constant_result does, which takes a second, as it imports torch._dynamo.)
-_choose._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @functools.cache

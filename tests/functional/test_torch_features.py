@@ -91,14 +91,16 @@ def test_opcheck_recurrent(network, backend):
     lengths, reset = torch.tensor([3, 1]), torch.eye(T, B, dtype=torch.bool)
     for masks in ((None, None), (lengths, reset)):
         for reverse in (False, True):
-            args = (x, state, list(p.values()), *masks, recurrence, reverse, True, backend)
-            torch.library.opcheck(torch.ops.layernorm.recurrent.default, args)
+            args = (x, state, list(p.values()), *masks, recurrence, reverse)
+            torch.library.opcheck(torch.ops.layernorm.recurrent.default, (*args, backend))
+    torch.library.opcheck(torch.ops.layernorm.recurrent.default, (*args, None))
     state, params = [s.detach() for s in state], [q.detach() for q in p.values()]
     n = 1 + len(state)
     for steps in (T, 0):
-        inputs = (x.detach()[:steps], state, params, None, None)
-        found = torch.ops.layernorm.recurrent(*inputs, recurrence, False, True, backend)
-        args = (*inputs, recurrence, False, found[n:], found[0], found[1:n], backend)
+        args = (x.detach()[:steps], state, params, None, None, recurrence, False)
+        torch.library.opcheck(torch.ops.layernorm.recurrent_forward.default, (*args, backend))
+        found = torch.ops.layernorm.recurrent_forward(*args, backend)
+        args = (*args, found[n:], found[0], found[1:n], backend)
         torch.library.opcheck(torch.ops.layernorm.recurrent_backward.default, args)
 
 
@@ -113,8 +115,11 @@ def test_opcheck_normalize(dtype, backend):
         (x, [2, 3], w, None, 1e-5, "rms", None),
         (x, [2, 3], w, b, 1e-5, "layer", residual),
     ):
-        torch.library.opcheck(torch.ops.layernorm.normalize.default, (*args, True, backend))
-        y, *saved = (t.detach() for t in torch.ops.layernorm.normalize(*args, True, backend))
+        for chosen in (backend, None):
+            torch.library.opcheck(torch.ops.layernorm.normalize.default, (*args, chosen))
+        detached = tuple(t.detach() if isinstance(t, torch.Tensor) else t for t in args)
+        torch.library.opcheck(torch.ops.layernorm.normalize_forward.default, (*detached, backend))
+        y, *saved = torch.ops.layernorm.normalize_forward(*detached, backend)
         total = saved.pop(0) if args[-1] is not None else None
         given = args[0] if total is None else total
         back = (given, *args[1:6], saved, torch.randn_like(y), total, backend)

@@ -1,5 +1,7 @@
 """The GPU engine behind the public ops: chosen where it should be, differentiated, compiled, and its errors."""
 
+from contextvars import ContextVar
+
 import pytest
 import torch
 
@@ -34,7 +36,7 @@ def test_the_interpreter_is_never_chosen_by_itself(monkeypatch):
     """Not on the CPU, and not where the CPU engine is missing."""
     x = torch.zeros(2, 3)
     assert ln.backends.choose("normalize", x) == "triton"
-    monkeypatch.setattr(ln.backends, "_in_use", [])
+    monkeypatch.setattr(ln.backends, "_asked_for", ContextVar("nothing", default=None))
     assert ln.backends.choose("normalize", x) != "triton"
     monkeypatch.delitem(ln.backends.ENGINES, "native")
     ln.backends._first.cache_clear()
@@ -44,7 +46,7 @@ def test_the_interpreter_is_never_chosen_by_itself(monkeypatch):
 
 @on_gpu
 def test_a_gpu_tensor_takes_it_only_when_asked(monkeypatch):
-    monkeypatch.setattr(ln.backends, "_in_use", [])
+    monkeypatch.setattr(ln.backends, "_asked_for", ContextVar("nothing", default=None))
     for switch, taken in (("0", "reference"), ("1", "triton")):
         monkeypatch.setenv("LAYERNORM_GPU", switch)
         ln.backends.switched_on.cache_clear()
@@ -129,8 +131,8 @@ def test_opcheck(device):
         (x, [6], weight, None, 1e-5, "rms", None),
         (x, [6], None, None, 1e-5, "layer", residual),
     ):
-        torch.library.opcheck(torch.ops.layernorm.normalize.default, (*args, True, "triton"))
-        y, *saved = (t.detach() for t in torch.ops.layernorm.normalize(*args, True, "triton"))
+        torch.library.opcheck(torch.ops.layernorm.normalize.default, (*args, "triton"))
+        y, *saved = (t.detach() for t in torch.ops.layernorm.normalize_forward(*args, "triton"))
         total = x if args[-1] is None else saved.pop(0)
         back = (total, *args[1:-1], saved, torch.randn_like(y), None, "triton")
         back = tuple(t.detach() if isinstance(t, torch.Tensor) else t for t in back)
@@ -271,7 +273,7 @@ def test_opcheck_of_the_recurrent_ops(device):
             dict(zip([n.removesuffix("_l0") for n, _ in module.named_parameters()], params, strict=True))[n]
             for n in names
         ]
-        args = (x, state, params, torch.tensor([3, 2]).to(device), None, recurrence, False, True, "triton")
+        args = (x, state, params, torch.tensor([3, 2]).to(device), None, recurrence, False, "triton")
         torch.library.opcheck(torch.ops.layernorm.recurrent.default, args)
 
 

@@ -122,8 +122,8 @@ def test_no_wrong_argument_reaches_the_recurrent_kernels(network, which, how, ba
     params = [torch.randn(*s) for s in r.parameter_shapes(I, H, H).values()]
     lengths = torch.tensor([5, 0, 3, 2]) if masks else None
     reset = torch.rand(T, B) < 0.2 if masks else None
-    found = torch.ops.layernorm.recurrent(
-        torch.randn(T, B, I), state, params, lengths, reset, r.encode(), False, True, "native"
+    found = torch.ops.layernorm.recurrent_forward(
+        torch.randn(T, B, I), state, params, lengths, reset, r.encode(), False, "native"
     )
     n = 1 + len(state)
     tensors = [torch.randn(T, B, I), *state, *params, lengths, reset]
@@ -138,7 +138,7 @@ def test_no_wrong_argument_reaches_the_recurrent_kernels(network, which, how, ba
         take = lambda k: [next(rest) for _ in range(k)]  # noqa: E731
         args = (next(rest), take(len(state)), take(len(params)), next(rest), next(rest))
         if not backward:
-            return torch.ops.layernorm.recurrent(*args, r.encode(), False, True, "native")
+            return torch.ops.layernorm.recurrent_forward(*args, r.encode(), False, "native")
         saved, grads = take(len(found) - n), take(n)
         arriving = (grads[0], grads[1:])
         return torch.ops.layernorm.recurrent_backward(*args, r.encode(), False, saved, *arriving, "native")
@@ -172,7 +172,7 @@ def test_lengths_out_of_range(lengths, dtype):
 @given(which=st.integers(0, 9), how=st.integers(0, len(WRONG) - 1), backward=st.booleans(), add=st.booleans())
 def test_no_wrong_argument_reaches_the_norm_kernels(which, how, backward, add):
     x, residual, gain, bias = torch.randn(5, 6), torch.randn(5, 6) if add else None, torch.randn(6), torch.randn(6)
-    y, *saved = torch.ops.layernorm.normalize(x, [6], gain, bias, 1e-5, "layer", residual, True, "native")
+    y, *saved = torch.ops.layernorm.normalize_forward(x, [6], gain, bias, 1e-5, "layer", residual, "native")
     total = saved.pop(0) if add else None
     tensors = [y, total, x, gain, bias, *saved] if backward else [x, residual, gain, bias]
 
@@ -180,7 +180,7 @@ def test_no_wrong_argument_reaches_the_norm_kernels(which, how, backward, add):
         if backward:
             arguments = (t[2], [6], t[3], t[4], 1e-5, "layer")
             return torch.ops.layernorm.normalize_backward(*arguments, t[5:], t[0], t[1], "native")
-        return torch.ops.layernorm.normalize(t[0], [6], *t[2:], 1e-5, "layer", t[1], True, "native")
+        return torch.ops.layernorm.normalize_forward(t[0], [6], *t[2:], 1e-5, "layer", t[1], "native")
 
     which %= len(tensors)
     if tensors[which] is None:
@@ -279,8 +279,8 @@ def test_batch_norm_is_refused_by_the_op():
     r = Recurrence("GRU", PRESETS["paper"]["GRU"], norm="batch")
     params = [torch.randn(*shape) for shape in r.parameter_shapes(3, 4, 4).values()]
     with pytest.raises(RuntimeError, match="native engine has no kernel for batch norm"):
-        torch.ops.layernorm.recurrent(
-            torch.randn(2, 2, 3), [torch.randn(2, 4)], params, None, None, r.encode(), False, True, "native"
+        torch.ops.layernorm.recurrent_forward(
+            torch.randn(2, 2, 3), [torch.randn(2, 4)], params, None, None, r.encode(), False, "native"
         )
 
 

@@ -1,11 +1,11 @@
-"""How an op is bound to torch: its kernel, its fake, its gradient.
+"""How an op is bound to torch: its kernels, its fake, its gradient.
 
 An op is a `torch.library` op, which `torch.compile`, `torch.export`, tensor subclasses and dispatch modes see. A call
 on plain tensors goes past the dispatcher, straight to the kernel: for a small op that is most of the time. Both ways
 run the same kernel and the same backward.
 
-Every op takes the engine's name as its last argument ``backend``, so that the choice is made once, where the op is
-called, and its backward runs on the same engine.
+The engine is chosen where an op runs. What one engine saves for the backward no other can read, so the two ops inside
+the gradient are told its name. A graph made by `torch.export` holds the op itself, and names no engine.
 """
 
 from __future__ import annotations
@@ -20,52 +20,114 @@ from torch._C import _functorch
 from torch._C._profiler import _RecordFunctionFast
 from torch.autograd import forward_ad, profiler
 
+from .. import backends
 
-class Op:
-    """``layernorm::name``, an op that returns a list of tensors: results, then what its backward needs.
+
+class Part:
+    """``layernorm::name``, one of the two ops that a gradient is made of; its last argument names the engine.
 
     Args:
-        kernel: runs it on the engine that its last argument names; checks its arguments first.
-        fake: empty tensors of the right shapes, for `torch.compile` and `torch.export`.
-        setup_context, backward: its gradient, as `torch.library.register_autograd` takes them.
+        kernel: checks its arguments and runs the op on that engine; returns a list of tensors.
+        fake: empty tensors of the right shapes, for `torch.compile`.
         unchecked: the kernel for the calls of our own backward, whose arguments need hardly any check.
     """
 
     def __init__(
         self,
         name: str,
-        schema: str,
+        arguments: str,
         kernel: Callable[..., list[Tensor]],
         fake: Callable[..., list[Tensor]],
-        setup_context: Callable[..., None] | None = None,
-        backward: Callable[..., Any] | None = None,
         unchecked: Callable[..., list[Tensor]] | None = None,
     ) -> None:
-        self.kernel, self.setup_context, self.backward = unchecked or kernel, setup_context, backward
         self.name = name
-        torch.library.define(f"layernorm::{name}", f"{schema} -> Tensor[]")
-        torch.library.impl(f"layernorm::{name}", "CompositeExplicitAutograd")(kernel)
-        torch.library.register_fake(f"layernorm::{name}")(fake)
-        if backward is not None:
-            torch.library.register_autograd(f"layernorm::{name}", backward, setup_context=setup_context)
-        self.dispatched = getattr(torch.ops.layernorm, name)
+        self.kernel = unchecked or kernel
+        self.dispatched = _defined(name, f"({arguments}, str backend)", kernel, fake)
 
-    def __call__(self, results: int, tensors: Sequence[Tensor], differentiable: bool, *args: Any) -> Sequence[Tensor]:
-        """The first so many of what the op returns; ``tensors`` are those among ``args``, in order;
-        ``differentiable``: whether autograd has to know of the call (`wants_gradient`)."""
+    def __call__(self, tensors: Sequence[Tensor], *args: Any) -> Sequence[Tensor]:
+        """``tensors``: those among ``args``."""
         if not plain(tensors):
-            return self.dispatched(*args)[:results]
+            return self.dispatched(*args)
         if profiler._is_profiler_enabled:
             with event(self.name, tensors):
-                return self._direct(results, tensors, differentiable, args)
-        return self._direct(results, tensors, differentiable, args)
+                return self.kernel(*args)
+        return self.kernel(*args)
 
-    def _direct(
-        self, results: int, tensors: Sequence[Tensor], differentiable: bool, args: tuple[Any, ...]
-    ) -> Sequence[Tensor]:
-        if differentiable:
-            return _Direct.apply(self, results, args, *tensors)
-        return self.kernel(*args)[:results]
+
+class Op:
+    """``layernorm::name``, a differentiable op that returns a list of tensors.
+
+    Its last argument ``backend`` names an engine or is None: then the op chooses where it runs.
+
+    Args:
+        results: how many tensors it returns, from its arguments.
+        choose: the engine's name, from its arguments and ``backend``.
+        kernel: from its arguments, whether to save, and the engine's name to the results and what is saved for the
+            backward; checks its arguments first.
+        fake: empty tensors of the right shapes, from the same.
+        setup_context: from a context, the arguments, the engine's name and what the kernel returned.
+        backward: from a context and the results' gradients to those of the arguments.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        arguments: str,
+        results: Callable[..., int],
+        choose: Callable[..., str],
+        kernel: Callable[..., list[Tensor]],
+        fake: Callable[..., list[Tensor]],
+        setup_context: Callable[..., None],
+        backward: Callable[..., Sequence[Any]],
+    ) -> None:
+        self.name, self.results, self.choose = name, results, choose
+        self.setup_context, self.backward = setup_context, backward
+        self.kernel = kernel
+        self.saving = Part(
+            f"{name}_forward",
+            arguments,
+            lambda *args: kernel(*args[:-1], True, args[-1]),
+            lambda *args: fake(*args[:-1], True, args[-1]),
+        )
+        self.dispatched = _defined(
+            name,
+            f"({arguments}, str? backend)",
+            lambda *args: kernel(*args[:-1], False, choose(*args)),
+            lambda *args: fake(*args[:-1], False, None),
+        )
+        torch.library.impl(f"layernorm::{name}", "Autograd")(self._with_gradient)
+
+    def __call__(self, tensors: Sequence[Tensor], *args: Any) -> Sequence[Tensor]:
+        """The results; ``tensors`` are those among ``args``, in order."""
+        if not plain(tensors):
+            return self.dispatched(*args, backends.asked_for_in_graph())
+        if profiler._is_profiler_enabled:
+            with event(self.name, tensors):
+                return self._direct(tensors, args)
+        return self._direct(tensors, args)
+
+    def _direct(self, tensors: Sequence[Tensor], args: tuple[Any, ...]) -> Sequence[Tensor]:
+        backend = self.choose(*args, None)
+        if wants_gradient(tensors):
+            return _Recorded.apply(self, self.saving.kernel, args, backend, *tensors)
+        return self.kernel(*args, False, backend)
+
+    def _with_gradient(self, *given: Any) -> list[Tensor]:
+        """What the dispatcher calls where autograd may have to record the op."""
+        *args, _ = given
+        tensors = [t for arg in args for t in (arg if type(arg) in (list, tuple) else [arg]) if isinstance(t, Tensor)]
+        if wants_gradient(tensors):
+            return list(_Recorded.apply(self, self.saving.dispatched, tuple(args), self.choose(*given), *tensors))
+        with torch._C._AutoDispatchBelowAutograd():
+            return self.dispatched(*given)
+
+
+def _defined(name: str, schema: str, kernel: Callable[..., list[Tensor]], fake: Callable[..., list[Tensor]]) -> Any:
+    """The op of this name as torch calls it."""
+    torch.library.define(f"layernorm::{name}", f"{schema} -> Tensor[]")
+    torch.library.impl(f"layernorm::{name}", "CompositeExplicitAutograd")(kernel)
+    torch.library.register_fake(f"layernorm::{name}")(fake)
+    return getattr(torch.ops.layernorm, name)
 
 
 def event(name: str, tensors: Sequence[Tensor]) -> AbstractContextManager[None]:
@@ -83,26 +145,27 @@ def wants_gradient(tensors: Sequence[Tensor]) -> bool:
     return False
 
 
-class _Direct(torch.autograd.Function):
-    """An op's gradient without the dispatcher; the tensors inside ``args`` come once more for autograd to see."""
+class _Recorded(torch.autograd.Function):
+    """An op with its gradient; the tensors inside ``args`` come once more for autograd to see."""
 
     @staticmethod
-    def forward(ctx: Any, op: Op, results: int, args: tuple[Any, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, op: Op, run: Callable[..., list[Tensor]], args: tuple[Any, ...], backend: str, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        found = op.kernel(*args)
-        ctx.op, ctx.extra, ctx.kinds = op, len(found) - results, [type(arg) for arg in args]
-        op.setup_context(ctx, args, found)  # type: ignore[misc]
-        return tuple(found[:results])
+        found = run(*args, backend)
+        ctx.op, ctx.kinds = op, [type(arg) for arg in args]
+        op.setup_context(ctx, args, backend, found)
+        return tuple(found[: op.results(*args)])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-        found = ctx.op.backward(ctx, [*grads, *(None,) * ctx.extra])
-        flat: list[Tensor | None] = [None, None, None]
-        for kind, grad in zip(ctx.kinds, found):  # noqa: B905 - equally long
-            if kind in _PLAIN:
-                flat.append(grad)
-            elif type(grad) is list:  # of a list of tensors; of other lists None
+        flat: list[Tensor | None] = [None, None, None, None]
+        for kind, grad in zip(ctx.kinds, ctx.op.backward(ctx, grads)):  # noqa: B905 - equally long
+            if type(grad) is list:  # of a list of tensors
                 flat += grad
+            elif issubclass(kind, Tensor):
+                flat.append(grad)
         return tuple(flat)
 
 

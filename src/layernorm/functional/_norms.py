@@ -11,7 +11,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from .. import backends, reference
 from ..engine import NormArguments
-from ._bind import Op, gradients_of_equations, transforming, wants_gradient
+from ._bind import Op, Part, gradients_of_equations, transforming
 
 
 def layer_norm(
@@ -163,9 +163,7 @@ def _normalize(
         _check(a, residual)
         total = [] if residual is None else [input + residual]
         return [reference.normalize_equations(a._replace(input=total[0]) if total else a), *total]
-    backend = backends.choose("normalize", input)
-    save, results = wants_gradient(tensors), 1 if residual is None else 2
-    return _NORMALIZE(results, tensors, save, input, shape, weight, bias, eps, norm, residual, save, backend)
+    return _NORMALIZE(tensors, input, shape, weight, bias, eps, norm, residual)
 
 
 def _check(a: NormArguments, residual: Tensor | None) -> None:
@@ -265,13 +263,21 @@ def _backward_fake(
     return [torch.empty_like(t, memory_format=torch.contiguous_format) for t in have]
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    input, ctx.normalized_shape, weight, bias, ctx.eps, ctx.norm, residual, _, ctx.backend = inputs
-    ctx.has_residual, results = residual is not None, 1 if residual is None else 2
-    ctx.save_for_backward(input if residual is None else output[1], weight, bias, *output[results:])
+def _results(*args: Any) -> int:
+    return 1 if args[6] is None else 2
 
 
-def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
+def _choose(input: Tensor, *rest: Any) -> str:
+    return backends.choose("normalize", input, None, rest[-1])
+
+
+def _setup_context(ctx: Any, args: tuple[Any, ...], backend: str, output: list[Tensor]) -> None:
+    input, ctx.normalized_shape, weight, bias, ctx.eps, ctx.norm, residual = args
+    ctx.has_residual, ctx.backend = residual is not None, backend
+    ctx.save_for_backward(input if residual is None else output[1], weight, bias, *output[_results(*args) :])
+
+
+def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     total, weight, bias, *saved = ctx.saved_tensors
     have = [t for t in (total, weight, bias) if t is not None]
     grad, grad_total = grads[0], grads[1] if ctx.has_residual else None
@@ -282,14 +288,14 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
 
     if grad is None:
         dx, dw, db = grad_total, None, None
-    elif torch.is_grad_enabled() or transforming() or not saved:  # a graph traced without gradients saves nothing
+    elif torch.is_grad_enabled() or transforming():
         dx, dw, db = _present(gradients_of_equations(equations, have, [grad]), total, weight, bias)
         dx = dx if grad_total is None else dx + grad_total
     else:
         tensors = [t for t in (grad, grad_total, total, *saved) if t is not None]
         arguments = (total, ctx.normalized_shape, weight, bias, ctx.eps, ctx.norm, saved, grad, grad_total, ctx.backend)
-        dx, dw, db = _present(_NORMALIZE_BACKWARD(len(have), tensors, False, *arguments), total, weight, bias)
-    return dx, None, dw, db, None, None, dx if ctx.has_residual else None, None, None
+        dx, dw, db = _present(_NORMALIZE_BACKWARD(tensors, *arguments), total, weight, bias)
+    return dx, None, dw, db, None, None, dx if ctx.has_residual else None
 
 
 def _present(found: Sequence[Tensor], *where: Tensor | None) -> list[Any]:
@@ -301,15 +307,17 @@ def _present(found: Sequence[Tensor], *where: Tensor | None) -> list[Any]:
 _ARGUMENTS = "Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps, str norm"
 _NORMALIZE = Op(
     "normalize",
-    f"({_ARGUMENTS}, Tensor? residual, bool save, str backend)",
+    f"{_ARGUMENTS}, Tensor? residual",
+    _results,
+    _choose,
     _kernel,
     _fake,
     _setup_context,
     _backward,
 )
-_NORMALIZE_BACKWARD = Op(
+_NORMALIZE_BACKWARD = Part(
     "normalize_backward",
-    f"({_ARGUMENTS}, Tensor[] saved, Tensor grad, Tensor? grad_total, str backend)",
+    f"{_ARGUMENTS}, Tensor[] saved, Tensor grad, Tensor? grad_total",
     _backward_kernel,
     _backward_fake,
     unchecked=_unchecked_backward,

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import backends, reference
+from .. import reference
 from ..engine import RecurrentArguments
 from ..formula import GATES, PLAIN, Formula, Recurrence, resolve, unknown
 from ..reference import BatchMoments as BatchMoments
 from ..reference import Moments as Moments
 from ..schedule import NOTHING, Between
-from ._bind import autocast_type, of_all_cases, transforming, wants_gradient
+from ._bind import autocast_type, of_all_cases, transforming
 from ._recurrent_op import RECURRENT, check, check_lengths
 
 NORMS = ("layer", "rms", "batch", "weight", None)
@@ -77,10 +77,7 @@ def recurrent(
         check_lengths(lengths, input.shape[0])
         found = reference.recurrent_equations(a)
         return found[0], found[1:]
-    save = wants_gradient(tensors)
-    backend = backends.choose("recurrent", input, recurrence)
-    arguments = (input, state, params, lengths, reset, recurrence, reverse, save, backend)
-    output, *final = RECURRENT(1 + len(state), tensors, save, *arguments)
+    output, *final = RECURRENT(tensors, input, state, params, lengths, reset, recurrence, reverse)
     return output, final
 
 

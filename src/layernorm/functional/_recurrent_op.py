@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from .. import backends, reference
 from ..engine import RecurrentArguments
 from ..formula import GATES, Recurrence
-from ._bind import Op, gradients_of_equations, of_all_cases, transforming
+from ._bind import Op, Part, gradients_of_equations, of_all_cases, transforming
 
 
 def check(a: RecurrentArguments) -> None:
@@ -185,13 +186,18 @@ def _backward_fake(input: Tensor, state: list[Tensor], params: list[Tensor], *re
     return [torch.empty_like(t, memory_format=torch.contiguous_format) for t in (input, *state, *params)]
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    input, state, params, lengths, reset, ctx.recurrence, ctx.reverse, _, ctx.backend = inputs
-    ctx.states, ctx.params = len(state), len(params)
+def _choose(input: Tensor, *rest: Any) -> str:
+    *_, recurrence, _, backend = rest
+    return backends.choose("recurrent", input, recurrence, backend)
+
+
+def _setup_context(ctx: Any, args: tuple[Any, ...], backend: str, output: list[Tensor]) -> None:
+    input, state, params, lengths, reset, ctx.recurrence, ctx.reverse = args
+    ctx.states, ctx.params, ctx.backend = len(state), len(params), backend
     ctx.save_for_backward(lengths, reset, input, *state, *params, *output[1 + len(state) :])
 
 
-def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
+def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     lengths, reset, *tensors = ctx.saved_tensors
     n = 1 + ctx.states
     inputs, saved = tensors[: n + ctx.params], tensors[n + ctx.params :]
@@ -201,13 +207,13 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
         split = (tensors[0], tensors[1:n], tensors[n:])
         return reference.recurrent_equations(RecurrentArguments(*split, lengths, reset, recurrence, ctx.reverse))
 
-    if torch.is_grad_enabled() or transforming() or not saved:  # a graph traced without gradients saves nothing
-        found = gradients_of_equations(equations, inputs, grads[:n])
+    if torch.is_grad_enabled() or transforming():
+        found = gradients_of_equations(equations, inputs, grads)
     else:
         arguments = (inputs[0], inputs[1:n], inputs[n:], lengths, reset, ctx.recurrence, ctx.reverse)
         arriving = (grads[0], grads[1:n])
-        found = list(_RECURRENT_BACKWARD(len(inputs), tensors, False, *arguments, saved, *arriving, ctx.backend))
-    return found[0], list(found[1:n]), list(found[n:]), None, None, None, None, None, None
+        found = list(_RECURRENT_BACKWARD(tensors, *arguments, saved, *arriving, ctx.backend))
+    return found[0], list(found[1:n]), list(found[n:]), None, None, None, None
 
 
 _ARGUMENTS = (
@@ -215,15 +221,17 @@ _ARGUMENTS = (
 )
 RECURRENT = Op(
     "recurrent",
-    f"({_ARGUMENTS}, bool save, str backend)",
+    _ARGUMENTS,
+    lambda input, state, *_: 1 + len(state),
+    _choose,
     _kernel,
     _fake,
     _setup_context,
     _backward,
 )
-_RECURRENT_BACKWARD = Op(
+_RECURRENT_BACKWARD = Part(
     "recurrent_backward",
-    f"({_ARGUMENTS}, Tensor[] saved, Tensor? grad_output, Tensor?[] grad_state, str backend)",
+    f"{_ARGUMENTS}, Tensor[] saved, Tensor? grad_output, Tensor?[] grad_state",
     _backward_kernel,
     _backward_fake,
     unchecked=_unchecked_backward,

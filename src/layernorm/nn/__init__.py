@@ -1,5 +1,9 @@
 """Modules: torch's recurrent networks and normalisations, layer-normalised."""
 
+import warnings
+
+import torch
+
 from ._audit import Audit as Audit
 from ._audit import Finding as Finding
 from ._audit import audit as audit
@@ -11,7 +15,11 @@ from ._lstm import LSTMCell as LSTMCell
 from ._norms import BatchNorm as BatchNorm
 from ._norms import LayerNorm as LayerNorm
 from ._norms import RMSNorm as RMSNorm
+from ._portable import portable as portable
 from ._rnn import RNN as RNN
 from ._rnn import RNNCell as RNNCell
 from ._watched import Taken as Taken
 from ._watched import watched as watched
+
+# As torch does for its own modules: what torch.jit.trace warns of here are comparisons of sizes, for errors alone.
+warnings.filterwarnings("ignore", category=torch.jit.TracerWarning, module=__name__)

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torch import Tensor
+from torch.fx import Proxy
 
 from ..formula import Formula
 from ..functional import Steps, recurrent
+from ._leaving import recorded
 from ._normalised import Normalised, check_flags, check_sizes
 
 Hx = TypeVar("Hx")
@@ -66,6 +68,8 @@ class RecurrentCell(Normalised, Generic[Hx]):
         Raises:
             RuntimeError, ValueError, TypeError: a shape, type or device does not fit; the message names it.
         """
+        if isinstance(input, Proxy):
+            return recorded(self, input, hx, reset=reset, reset_hx=reset_hx)
         return self._step(input, hx, reset, reset_hx, self._once)
 
     if TYPE_CHECKING:

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor
+from torch.fx import Proxy
 from torch.nn.utils.rnn import PackedSequence
 
 from ..formula import Formula
 from ._cell import RecurrentCell
+from ._leaving import recorded
 from ._recurrent import Recurrent
 
 State = tuple[Tensor, Tensor]
@@ -173,6 +175,15 @@ class LSTM(Recurrent[State]):
         Returns:
             output, ``(h, c)``, with ``return_cells`` a third part, the cells.
         """
+        if isinstance(input, Proxy):
+            more = {
+                "lengths": lengths,
+                "reset": reset,
+                "reset_hx": reset_hx,
+                "return_cells": return_cells,
+                "mask": mask,
+            }
+            return recorded(self, input, hx, **more)
         if mask is not None:
             lengths = self._lengths_of(mask, input, lengths)
         output, state = self._run(input, hx, lengths, reset, reset_hx, return_cells)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..formula import PLAIN, Formula, Network, Recurrence
 from ..functional import as_cuts, describe, zoned_out
+from ._leaving import not_scriptable
 
 State = tuple[Tensor, ...]
 Shapes = dict[str, tuple[int, ...]]
@@ -23,6 +24,7 @@ class Normalised(torch.nn.Module):
     """Constructor arguments and parameters of a recurrent layer or cell."""
 
     network: Network
+    __prepare_scriptable__ = not_scriptable
 
     def _describe(
         self,

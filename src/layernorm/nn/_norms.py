@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
+from torch.fx import Proxy
 
 from ..functional import add_layer_norm, add_rms_norm, layer_norm, rms_norm
+from ._leaving import not_scriptable, recorded
 
 
 class LayerNorm(torch.nn.LayerNorm):
@@ -22,11 +24,15 @@ class LayerNorm(torch.nn.LayerNorm):
     pre-norm network's ``y, x = norm(branch, x)`` reads and writes memory once.
     """
 
+    __prepare_scriptable__ = not_scriptable
+
     @overload
     def forward(self, input: Tensor) -> Tensor: ...
     @overload
     def forward(self, input: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]: ...
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        if isinstance(input, Proxy):
+            return recorded(self, input, residual)
         if residual is None:
             return layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
         return add_layer_norm(input, residual, self.normalized_shape, self.weight, self.bias, self.eps)
@@ -48,11 +54,15 @@ class RMSNorm(torch.nn.RMSNorm):
     See `layernorm.functional.rms_norm` for types and errors, `LayerNorm` for a second argument ``residual``.
     """
 
+    __prepare_scriptable__ = not_scriptable
+
     @overload
     def forward(self, x: Tensor) -> Tensor: ...
     @overload
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]: ...
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        if isinstance(x, Proxy):
+            return recorded(self, x, residual)
         if residual is None:
             return rms_norm(x, self.normalized_shape, self.weight, self.eps)
         return add_rms_norm(x, residual, self.normalized_shape, self.weight, self.eps)
@@ -83,6 +93,8 @@ class BatchNorm(torch.nn.BatchNorm1d):
     Source: Ioffe, Szegedy, "Batch Normalization", 2015, arXiv:1502.03167.
     """
 
+    __prepare_scriptable__ = not_scriptable
+
     def __init__(
         self,
         num_features: int,
@@ -99,6 +111,8 @@ class BatchNorm(torch.nn.BatchNorm1d):
         self.unbiased = unbiased
 
     def forward(self, input: Tensor) -> Tensor:
+        if isinstance(input, Proxy):
+            return recorded(self, input)
         batch_statistics = self.training or self.running_mean is None
         if not (self.unbiased and batch_statistics):
             return super().forward(input)

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar, o
 
 import torch
 from torch import Tensor
+from torch.fx import Proxy
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from ..formula import PLAIN, Formula
 from ..functional import Between, Steps, as_cuts, recurrent, recurrent_by_steps, recurrent_over_cases
+from ._leaving import recorded
 from ._normalised import Normalised, State, check_flags, check_share, check_sizes, drop_mask
 from ._population import Population
 
@@ -198,6 +200,8 @@ class Recurrent(Normalised, Generic[Hx]):
             RuntimeError, ValueError, TypeError: a shape, type, device or length does not fit, ``reset`` holds another
                 number than 0 and 1, or ``reset_hx`` comes without ``reset``; the message names it.
         """
+        if isinstance(input, Proxy):
+            return recorded(self, input, hx, lengths=lengths, reset=reset, reset_hx=reset_hx, mask=mask)
         if mask is not None:
             lengths = self._lengths_of(mask, input, lengths)
         output, state = self._run(input, hx, lengths, reset, reset_hx)
@@ -404,6 +408,12 @@ class Recurrent(Normalised, Generic[Hx]):
                 return recurrent(x, state, params, self._encoded, lengths, reset, reverse)
             arguments = (self.recurrence, self._encoded, between, lengths, reset, reverse)
             return recurrent_by_steps(x, state, params, *arguments)[: 2 + cells]
+        if self.training and torch.compiler.is_exporting():
+            name = type(self).__name__
+            raise RuntimeError(
+                f"{name}: batch norm in training changes its statistics, which no exported graph does; "
+                "call eval() on the module first"
+            )
         known = self._population(suffix)
         population = None if self.training else known.at(len(x))
         cases = (lengths, reset, reverse, population, self.count_padding, between)

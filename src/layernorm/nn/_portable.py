@@ -1,0 +1,392 @@
+"""`portable`: a copy of a model on plain PyTorch operations, for tools and processes that do not know layernorm's ops.
+
+The modules here are written for `torch.jit.script`: one set of equations for every network and formula, in terms of the
+eight vectors that `Recurrence.vectors` names. TorchScript reads annotations as types, so they are not put off here.
+"""
+
+import copy
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.fx import Proxy
+
+from ..formula import GATES
+from ._cell import RecurrentCell
+from ._gru import GRU, GRUCell
+from ._leaving import recorded
+from ._lstm import LSTM, LSTMCell
+from ._normalised import Normalised
+from ._norms import BatchNorm, LayerNorm, RMSNorm
+from ._recurrent import Recurrent
+from ._rnn import RNN, RNNCell
+
+
+def portable(model: torch.nn.Module) -> torch.nn.Module:
+    """A copy of a model in which layernorm's modules compute with plain PyTorch operations.
+
+    `torch.jit.script` compiles it, and what is saved of that runs in processes without layernorm. The copies have the
+    arguments, shapes and state-dict keys of the originals; weights that weight norm computes become
+    parameters with their values. They compute in the type of their weights, step by step: they are slower, and in 16
+    bits less exact. They have no ``stepper``, ``reset_hx`` and ``return_cells``, take ``lengths`` as a tensor and no
+    `PackedSequence`. The norms are torch's own, which have no argument ``residual``.
+
+    Args:
+        model: is not changed.
+
+    Raises:
+        TypeError: ``model`` is no module, or has a module that is a subclass of one of layernorm's.
+        ValueError: a module has what has no form here: hooks on its forward, zoneout, batch norm in a recurrent
+            network, whose statistics are by time step; in training also recurrent or variational dropout, and
+            ``BatchNorm(unbiased=True)``.
+
+    Example::
+
+        torch.jit.script(ln.portable(model)).save("model.pt")
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"portable: model must be a torch.nn.Module, got {type(model).__name__} {model!r:.60}")
+    for name, part in model.named_modules():
+        _check(name or "the model", part)
+    copied = copy.deepcopy(model)
+    made = {id(part): _made(part) for part in copied.modules() if _kind(part) in _TABLE}
+    if id(copied) in made:
+        return made[id(copied)]
+    for parent in list(copied.modules()):
+        for name, child in parent._modules.items():
+            if id(child) in made:
+                parent._modules[name] = made[id(child)]
+    return copied
+
+
+def _kind(module: torch.nn.Module) -> type[torch.nn.Module]:
+    """A module's class; torch gives a module whose weights are parametrized a class of its own."""
+    return torch.nn.utils.parametrize.type_before_parametrizations(module)
+
+
+def _check(name: str, module: torch.nn.Module) -> None:
+    """That a copy can be made of a module."""
+    kind = _kind(module)
+    if kind not in _TABLE:
+        if issubclass(kind, tuple(_TABLE)):
+            raise TypeError(
+                f"portable: cannot copy {name}: {kind.__name__} is a subclass, and may do more than its base"
+            )
+        return
+    if isinstance(module, Normalised) and module.norm == "batch":
+        raise ValueError(f"portable: cannot copy {name}: batch norm in a {kind.__name__} has statistics by time step")
+    if isinstance(module, BatchNorm) and module.unbiased and module.training:
+        raise ValueError(
+            f"portable: cannot copy {name}: unbiased=True has no plain form in training; call eval() first"
+        )
+    if isinstance(module, Normalised) and any(module._zoneouts):
+        raise ValueError(f"portable: cannot copy {name}: zoneout={module.zoneout} has no plain form")
+    if isinstance(module, Recurrent) and module.training and (module.recurrent_dropout or module.variational):
+        raise ValueError(
+            f"portable: cannot copy {name}: recurrent and variational dropout have no plain form; call eval()"
+        )
+    if module._forward_hooks or module._forward_pre_hooks:
+        found = f"{kind.__name__} has hooks on its forward (pruning has)"
+        raise ValueError(f"portable: cannot copy {name}: {found}; remove them first")
+
+
+class Vectors(NamedTuple):
+    """What `VectorTerms` names, each the sum of its parameters, or None."""
+
+    gain_x: Tensor | None
+    gain_h: Tensor | None
+    inside_x: Tensor | None
+    inside_h: Tensor | None
+    outside_x: Tensor | None
+    outside_h: Tensor | None
+    gain_c: Tensor | None
+    bias_c: Tensor | None
+
+
+class PortableLayers(torch.nn.Module):
+    """The parameters of a recurrent network or cell, and the equations of one step.
+
+    Scripted code reads parameters from a list, as `torch.nn.LSTM` does; Python reads them by name.
+    """
+
+    _flat: list[Tensor]
+    _terms: list[list[int]]
+    _spans: list[tuple[int, int]]
+
+    def __init__(self, module: Normalised, suffixes: list[str]) -> None:
+        super().__init__()
+        r = module.recurrence
+        self.hidden_size, self.gates = module.hidden_size, GATES[r.network]
+        self._names = [name + suffix for suffix in suffixes for name in r.parameter_names]
+        for name, value in zip(self._names, module._read(self._names), strict=True):
+            if not isinstance(value, torch.nn.Parameter):  # weight norm computes it
+                value = torch.nn.Parameter(value.detach().clone())
+            self.register_parameter(name, value)
+        self._flat = [self.get_parameter(name) for name in self._names]
+        self._count = len(r.parameter_names)
+        self._terms = [[r.parameter_names.index(name) for name in terms] for terms in r.vectors]
+        self._projection = r.parameter_names.index("weight_hr") if r.projected else -1
+        self._spans = list(r.spans)
+        self._network, self._relu, self._rms = r.network, r.nonlinearity == "relu", r.norm == "rms"
+        self._sum, self._carry = r.formula.gates == "sum", r.formula.cell == "carry"
+        self._multiplies_sum = r.reset_multiplies == "sum"
+        self._eps, self._on_deviation = r.formula.eps, r.formula.eps_on == "deviation"
+        self._forget_bias = r.formula.forget_bias
+        self._described = module.extra_repr()
+        self.train(module.training)
+
+    def __call__(self, input: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(input, Proxy):  # here, since TorchScript would compile it in `forward`
+            return recorded(self, input, *args, **kwargs)
+        return super().__call__(input, *args, **kwargs)
+
+    def extra_repr(self) -> str:
+        return self._described
+
+    def __prepare_scriptable__(self) -> "PortableLayers":
+        """What `torch.jit.script` calls first: the list follows the parameters, which may have been exchanged."""
+        self._flat = [self.get_parameter(name) for name in self._names]
+        return self
+
+    def parameters_of(self, index: int) -> list[Tensor]:
+        """Those of one layer and direction."""
+        first = index * self._count
+        if torch.jit.is_scripting():
+            return self._flat[first : first + self._count]
+        return [getattr(self, name) for name in self._names[first : first + self._count]]
+
+    def vectors(self, p: list[Tensor]) -> Vectors:
+        found: list[Tensor | None] = []
+        for terms in self._terms:
+            total: Tensor | None = None
+            for k in terms:
+                total = p[k] if total is None else total + p[k]
+            found.append(total)
+        return Vectors(found[0], found[1], found[2], found[3], found[4], found[5], found[6], found[7])
+
+    def standardized(self, z: Tensor) -> Tensor:
+        """N(z) over the last dimension."""
+        if self._on_deviation:
+            u = z if self._rms else z - z.mean(-1, keepdim=True)
+            return u / ((u * u).mean(-1, keepdim=True).sqrt() + self._eps)
+        shape = [z.shape[-1]]
+        return torch.rms_norm(z, shape, None, self._eps) if self._rms else torch.layer_norm(z, shape, eps=self._eps)
+
+    def normalised(self, z: Tensor, gain: Tensor | None, first: int) -> Tensor:
+        """``N(z) * gain`` for the gates from ``first`` on, each span by itself; without a gain z."""
+        if gain is None:
+            return z
+        H, n = self.hidden_size, z.shape[-1]
+        parts: list[Tensor] = []
+        for a, b in self._spans:
+            start, end = (a - first) * H, (b - first) * H
+            if start >= 0 and end <= n:
+                parts.append(self.standardized(z[..., start:end]))
+        return torch.cat(parts, -1) * gain[first * H : first * H + n]
+
+    def side(self, z: Tensor, gain: Tensor | None, inside: Tensor | None, outside: Tensor | None) -> Tensor:
+        """One side of the summed inputs, from W x or U h; in a sum only what is inside the normalisation."""
+        if inside is not None:
+            z = z + inside
+        if self._sum:
+            return z
+        z = self.normalised(z, gain, 0)
+        return z if outside is None else z + outside
+
+    def both(self, z: Tensor, v: Vectors, first: int) -> Tensor:
+        """The normalisation of a sum, for the gates from ``first`` on."""
+        if not self._sum:
+            return z
+        z = self.normalised(z, v.gain_x, first)
+        start = first * self.hidden_size
+        for outside in (v.outside_x, v.outside_h):
+            if outside is not None:
+                z = z + outside[start : start + z.shape[-1]]
+        return z
+
+    def step(self, x: Tensor, state: list[Tensor], p: list[Tensor], v: Vectors) -> list[Tensor]:
+        """The state after a step, from that step's input side."""
+        h = self.side(state[0] @ p[1].t(), v.gain_h, v.inside_h, v.outside_h)
+        if self._network == "LSTM":
+            return self.lstm(self.both(x + h, v, 0), state[1], p, v)
+        if self._network == "GRU":
+            return [self.gru(x, h, state[0], v)]
+        a = self.both(x + h, v, 0)
+        return [torch.relu(a) if self._relu else torch.tanh(a)]
+
+    def lstm(self, a: Tensor, c: Tensor, p: list[Tensor], v: Vectors) -> list[Tensor]:
+        i, f, g, o = a.chunk(4, -1)
+        c = torch.sigmoid(f + self._forget_bias) * c + torch.sigmoid(i) * torch.tanh(g)
+        normalised, gain, bias = c, v.gain_c, v.bias_c
+        if gain is not None:
+            normalised = self.standardized(c) * gain
+            if bias is not None:
+                normalised = normalised + bias
+        h = torch.sigmoid(o) * torch.tanh(normalised)
+        if self._projection >= 0:
+            h = h @ p[self._projection].t()
+        return [h, normalised if self._carry else c]
+
+    def gru(self, x: Tensor, hidden: Tensor, h: Tensor, v: Vectors) -> Tensor:
+        two = 2 * self.hidden_size
+        if self._multiplies_sum:
+            r, z, n = self.both(x + hidden, v, 0).chunk(3, -1)
+            n = torch.sigmoid(r) * n
+        else:
+            r, z = self.both(x[..., :two] + hidden[..., :two], v, 0).chunk(2, -1)
+            n = self.both(x[..., two:] + torch.sigmoid(r) * hidden[..., two:], v, 2)
+        z = torch.sigmoid(z + self._forget_bias)
+        return (1 - z) * torch.tanh(n) + z * h
+
+
+class PortableNetwork(PortableLayers):
+    """Layers and directions (`Recurrent`)."""
+
+    def __init__(self, module: Recurrent) -> None:
+        super().__init__(module, module._suffixes)
+        self.layers, self.directions = module.num_layers, len(module._directions)
+        self.batch_first, self.dropout = module.batch_first, module.dropout
+        self.state_sizes = list(module._state_sizes)
+
+    def one(
+        self, x: Tensor, state: list[Tensor], index: int, lengths: Tensor | None, reset: Tensor | None, reverse: bool
+    ) -> tuple[Tensor, list[Tensor]]:
+        """One layer in one direction: output (T, B, P) and final state."""
+        p = self.parameters_of(index)
+        v = self.vectors(p)
+        from_input = self.side(x @ p[0].t(), v.gain_x, v.inside_x, v.outside_x)
+        T = x.shape[0]
+        outputs: list[Tensor] = []
+        for s in range(T):
+            t = T - 1 - s if reverse else s
+            before = state
+            at = t + 1 if reverse else t  # a cut before time t is met after step t in the reverse direction
+            if reset is not None and at < T:
+                cut = reset[at].to(torch.bool)
+                cut = cut if lengths is None else cut & (at < lengths)
+                before = [torch.where(cut.unsqueeze(-1), torch.zeros_like(part), part) for part in state]
+            after = self.step(from_input[t], before, p, v)
+            output = after[0]
+            if lengths is not None:
+                active = (t < lengths).unsqueeze(-1)
+                output = torch.where(active, output, torch.zeros_like(output))
+                after = [torch.where(active, after[k], state[k]) for k in range(len(state))]
+            state = after
+            outputs.append(output)
+        if reverse:
+            outputs.reverse()
+        none = state[0].unsqueeze(0)[:0]
+        return torch.stack(outputs) if T > 0 else none, state
+
+    def run(
+        self, input: Tensor, hx: list[Tensor], lengths: Tensor | None, reset: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Any input that `Recurrent.forward` takes, and the state as a list of its parts; empty: zeros."""
+        batched = input.dim() == 3
+        x = input if batched else input.unsqueeze(1)
+        if batched and self.batch_first:
+            x = x.transpose(0, 1)
+            reset = None if reset is None else reset.t()
+        if reset is not None and not batched:
+            reset = reset.unsqueeze(1)
+        rows = self.layers * self.directions
+        if len(hx) == 0:
+            hx = [x.new_zeros([rows, x.shape[1], size]) for size in self.state_sizes]
+        elif not batched:
+            hx = [part.unsqueeze(1) for part in hx]
+        finals: list[list[Tensor]] = [[] for _ in self.state_sizes]
+        for layer in range(self.layers):
+            outputs: list[Tensor] = []
+            for direction in range(self.directions):
+                index = layer * self.directions + direction
+                output, final = self.one(x, [part[index] for part in hx], index, lengths, reset, direction == 1)
+                outputs.append(output)
+                for k in range(len(finals)):
+                    finals[k].append(final[k])
+            x = torch.cat(outputs, -1)
+            if layer < self.layers - 1 and self.dropout > 0:
+                x = torch.nn.functional.dropout(x, self.dropout, self.training)
+        state = [torch.stack(part) for part in finals]
+        if not batched:
+            return x.squeeze(1), [part.squeeze(1) for part in state]
+        return x.transpose(0, 1) if self.batch_first else x, state
+
+
+class PortableRecurrent(PortableNetwork):
+    """`RNN` or `GRU` on plain PyTorch operations."""
+
+    def forward(
+        self, input: Tensor, hx: Tensor | None = None, lengths: Tensor | None = None, reset: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        output, state = self.run(input, [] if hx is None else [hx], lengths, reset)
+        return output, state[0]
+
+
+class PortableLSTM(PortableNetwork):
+    """`LSTM` on plain PyTorch operations."""
+
+    def forward(
+        self,
+        input: Tensor,
+        hx: tuple[Tensor, Tensor] | None = None,
+        lengths: Tensor | None = None,
+        reset: Tensor | None = None,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        output, state = self.run(input, [] if hx is None else [hx[0], hx[1]], lengths, reset)
+        return output, (state[0], state[1])
+
+
+class PortableStep(PortableLayers):
+    """One step of one layer (`RecurrentCell`)."""
+
+    def __init__(self, module: RecurrentCell) -> None:
+        super().__init__(module, [""])
+
+    def one(self, input: Tensor, state: list[Tensor]) -> list[Tensor]:
+        p = self.parameters_of(0)
+        v = self.vectors(p)
+        return self.step(self.side(input @ p[0].t(), v.gain_x, v.inside_x, v.outside_x), state, p, v)
+
+    def zeros(self, input: Tensor) -> Tensor:
+        shape = list(input.shape)
+        shape[-1] = self.hidden_size
+        return input.new_zeros(shape)
+
+
+class PortableCell(PortableStep):
+    """`RNNCell` or `GRUCell` on plain PyTorch operations."""
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        return self.one(input, [self.zeros(input) if hx is None else hx])[0]
+
+
+class PortableLSTMCell(PortableStep):
+    """`LSTMCell` on plain PyTorch operations."""
+
+    def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        state = [self.zeros(input), self.zeros(input)] if hx is None else [hx[0], hx[1]]
+        h, c = self.one(input, state)
+        return h, c
+
+
+_TABLE: dict[type[torch.nn.Module], Any] = {
+    # ours: the class of the copy; torch's own takes over the copied module's attributes
+    RNN: PortableRecurrent,
+    GRU: PortableRecurrent,
+    LSTM: PortableLSTM,
+    RNNCell: PortableCell,
+    GRUCell: PortableCell,
+    LSTMCell: PortableLSTMCell,
+    LayerNorm: torch.nn.LayerNorm,
+    RMSNorm: torch.nn.RMSNorm,
+    BatchNorm: torch.nn.BatchNorm1d,
+}
+
+
+def _made(module: torch.nn.Module) -> torch.nn.Module:
+    """The module that takes the place of one of layernorm's."""
+    kind = _TABLE[_kind(module)]
+    if isinstance(module, Normalised):
+        return kind(module)
+    module.__class__ = kind  # ours has torch's attributes, and another forward
+    return module

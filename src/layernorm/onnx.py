@@ -1,0 +1,350 @@
+"""ONNX: layernorm's ops as standard operators, for `torch.onnx.export`.
+
+    program = torch.onnx.export(model, args, dynamo=True, custom_translation_table=ln.onnx.translations())
+
+A norm op becomes ``LayerNormalization`` or ``RMSNormalization``. A recurrent layer in one direction becomes one
+``Scan``, whose body is one step; without normalisation it becomes ONNX's own ``RNN``, ``LSTM`` or ``GRU``. T and B are
+free where ``dynamic_shapes`` says so.
+
+This module needs the packages ``onnx`` and ``onnxscript`` (``pip install 'layernorm[onnx]'``).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+
+from .formula import GATES, PLAIN, Formula, Place, Recurrence
+
+try:
+    import onnx_ir as ir
+    import onnxscript.evaluator
+except ImportError as error:
+    raise ImportError(f"layernorm.onnx needs onnx and onnxscript, pip install 'layernorm[onnx]': {error}") from error
+
+Values = list[ir.Value]
+
+
+def translations() -> dict[Any, Callable[..., Any]]:
+    """What `torch.onnx.export` takes as ``custom_translation_table``: each op, and the function that translates it.
+
+    Example::
+
+        torch.onnx.export(model, args, "model.onnx", dynamo=True, custom_translation_table=ln.onnx.translations())
+    """
+    return {torch.ops.layernorm.normalize.default: _normalize, torch.ops.layernorm.recurrent.default: _recurrent}
+
+
+class Nodes:
+    """Nodes of one ONNX graph in the making.
+
+    ``n("Add", x, 1.0)`` appends a node and returns its output. A float is a constant of type ``dtype``, a list of
+    integers a vector of int64, and None an input that is left out.
+
+    Args:
+        dtype: the type of its numbers.
+        opset: the version of the operators.
+        around: of the body of a ``Scan``, the graph around it: there are the constants, and there no name may be the
+            same as here.
+    """
+
+    def __init__(self, dtype: ir.DataType, opset: int, around: Nodes | None = None) -> None:
+        self.dtype, self.opset, self.tape = dtype, opset, ir.tape.Tape()
+        self.constants = around or self
+        self.names = (f"one step/{k}" if around else None for k in itertools.count())
+
+    def __call__(self, kind: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
+        given = [value if value is None else self._value(value) for value in inputs]
+        made = [ir.Value(name=next(self.names)) for _ in range(outputs)]
+        self.tape.op_multi_out(kind, given, attributes, outputs=made, version=self.opset)
+        return made[0] if outputs == 1 else made
+
+    def _value(self, value: Any) -> ir.Value:
+        if isinstance(value, ir.Value):
+            return value
+        array = np.array(value, self.dtype.numpy() if isinstance(value, float) else np.int64)
+        return self.constants("Constant", value=ir.tensor(array))
+
+    def cast(self, value: ir.Value, dtype: ir.DataType | None = None) -> ir.Value:
+        """In ``dtype``, by default that of the numbers here."""
+        dtype = dtype or self.dtype
+        if value.dtype == dtype:
+            return value
+        made = self("Cast", value, to=int(dtype))
+        made.dtype, made.shape = dtype, value.shape
+        return made
+
+    def sum(self, *terms: ir.Value | None) -> Any:
+        """Of the terms that there are; None if there is none."""
+        present = [term for term in terms if term is not None]
+        total = present[0] if present else None
+        for term in present[1:]:
+            total = self("Add", total, term)
+        return total
+
+    def split(self, value: ir.Value, sizes: Sequence[int]) -> Values:
+        """The parts of these sizes along the last axis."""
+        return [value] if len(sizes) == 1 else self("Split", value, list(sizes), outputs=len(sizes), axis=-1)
+
+    def normalised(
+        self, z: ir.Value, norm: str, formula: Formula, gain: Any, bias: ir.Value | None, dims: int = 1
+    ) -> ir.Value:
+        """``N(z) * gain + bias`` over the last dimensions."""
+        at: dict[str, Any] = {"axis": -dims, "epsilon": formula.eps}
+        if norm == "layer" and formula.eps_on == "variance":
+            return self("LayerNormalization", z, gain, bias, **at)
+        if norm == "rms" and formula.eps_on == "variance" and self.opset >= 23:
+            return self.sum(self("RMSNormalization", z, gain, **at), bias)
+        axes = list(range(-dims, 0))
+        u = self("Sub", z, self("ReduceMean", z, axes)) if norm == "layer" else z
+        square = self("ReduceMean", self("Mul", u, u), axes)
+        if formula.eps_on == "variance":
+            deviation = self("Sqrt", self("Add", square, formula.eps))
+        else:
+            deviation = self("Add", self("Sqrt", square), formula.eps)
+        return self.sum(self("Mul", self("Div", u, deviation), gain), bias)
+
+
+def _nodes(*given: ir.Value | None) -> tuple[Nodes, list[ir.Node]]:
+    """Nodes for the op that torch translates now, in the widest type given and at least float32, and where torch takes
+    them from at the end."""
+    recorder: Any = onnxscript.evaluator.default()
+    types = [value.dtype for value in given if value is not None and value.dtype is not None]
+    dtype = max([ir.DataType.FLOAT, *types], key=lambda dtype: dtype.bitwidth)
+    return Nodes(dtype, recorder.opset.version), recorder.nodes
+
+
+# --- the norm ops ---
+
+
+def _normalize(
+    input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: Any, norm: Any, residual: Any, backend: Any
+) -> Any:
+    n, nodes = _nodes(input, weight, bias)
+    total = input if residual is None else n("Add", input, residual)
+    gain = n("Expand", 1.0, list(normalized_shape)) if weight is None else n.cast(weight)
+    bias = None if bias is None else n.cast(bias)
+    x = total if input.dtype == n.dtype else n("Cast", total, to=int(n.dtype))
+    y = n.normalised(x, norm, Formula(eps=eps), gain, bias, len(normalized_shape))
+    y = y if input.dtype == n.dtype else n("Cast", y, to=int(input.dtype))
+    nodes.extend(n.tape.nodes)
+    return [y] if residual is None else [y, total]
+
+
+# --- recurrent layers ---
+
+
+class Terms(NamedTuple):
+    """A `Place` for the units of one span: ``y = N(z + inside) * gain + outside``; without a gain, no N."""
+
+    gain: ir.Value | None
+    inside: ir.Value | None
+    outside: ir.Value | None
+
+
+def _units(p: Mapping[str, ir.Value]) -> int:
+    """G * H."""
+    return cast(Any, p["weight_hh"].shape)[0]
+
+
+class Layer:
+    """The equations of one layer in one direction, as in `layernorm.reference`.
+
+    The summed inputs are lists of parts, one for each of ``recurrence.spans``. What needs no state is computed once,
+    in the graph around the ``Scan``; its body only refers to it.
+
+    Args:
+        n: the graph around the ``Scan``.
+        params: in the order of ``recurrence.parameter_names``.
+    """
+
+    def __init__(self, n: Nodes, recurrence: Recurrence, params: Values) -> None:
+        self.recurrence = recurrence
+        self.p = dict(zip(recurrence.parameter_names, params, strict=True))
+        self.H = _units(self.p) // GATES[recurrence.network]
+        self.sizes = [(last - first) * self.H for first, last in recurrence.spans]
+        self.weights = {
+            name: n("Transpose", value, perm=[1, 0]) for name, value in self.p.items() if name.startswith("weight")
+        }
+        input, hidden, both, cell = recurrence.places
+        self.input, self.hidden, self.both = (self._terms(n, place, self.sizes) for place in (input, hidden, both))
+        (self.cell,) = self._terms(n, cell, [self.H])
+
+    def _terms(self, n: Nodes, place: Place, sizes: list[int]) -> list[Terms]:
+        """The parameters of a place, for each part."""
+        vectors = [[place.gain], [place.inside], place.outside]
+        sums = [n.sum(*(self.p[name] for name in names if name is not None)) for names in vectors]
+        ends = list(itertools.accumulate(sizes))
+
+        def part(vector: ir.Value | None, k: int) -> Any:
+            whole = vector is None or len(sizes) == 1
+            return vector if whole else n("Slice", vector, [ends[k] - sizes[k]], [ends[k]], [0])
+
+        return [Terms(*(part(vector, k) for vector in sums)) for k in range(len(sizes))]
+
+    def at(self, n: Nodes, terms: Terms, z: ir.Value) -> ir.Value:
+        """What a place makes of z."""
+        z = n.sum(z, terms.inside)
+        if terms.gain is None:
+            return n.sum(z, terms.outside)
+        return n.normalised(z, self.recurrence.norm, self.recurrence.formula, terms.gain, terms.outside)
+
+    def side(self, n: Nodes, terms: list[Terms], x: ir.Value, weight: str) -> Values:
+        """One of the two sides of the summed inputs, W x or U h."""
+        parts = n.split(n("MatMul", x, self.weights[weight]), self.sizes)
+        return [self.at(n, term, part) for term, part in zip(terms, parts, strict=True)]
+
+    def gates(self, n: Nodes, parts: Values) -> Values:
+        """The gates' summed inputs: parts cut up into H units each."""
+        sizes = zip(parts, self.sizes, strict=False)
+        return [gate for part, size in sizes for gate in n.split(part, [self.H] * (size // self.H))]
+
+    def step(self, n: Nodes, x: Values, state: Values) -> Values:
+        """The state after a step; ``x``: that step's input side."""
+        hidden = self.side(n, self.hidden, state[0], "weight_hh")
+        return {"RNN": self._rnn, "LSTM": self._lstm, "GRU": self._gru}[self.recurrence.network](n, x, hidden, state)
+
+    def _both(self, n: Nodes, x: Values, hidden: Values) -> Values:
+        terms = zip(self.both, x, hidden, strict=False)
+        return [self.at(n, both, n("Add", one, other)) for both, one, other in terms]
+
+    def _forget(self, n: Nodes, a: ir.Value) -> ir.Value:
+        """The gate that keeps the old state."""
+        bias = self.recurrence.formula.forget_bias
+        return n("Sigmoid", n("Add", a, bias) if bias else a)
+
+    def _rnn(self, n: Nodes, x: Values, hidden: Values, state: Values) -> Values:
+        (a,) = self._both(n, x, hidden)
+        return [n("Relu" if self.recurrence.nonlinearity == "relu" else "Tanh", a)]
+
+    def _lstm(self, n: Nodes, x: Values, hidden: Values, state: Values) -> Values:
+        i, f, g, o = self.gates(n, self._both(n, x, hidden))
+        c = n("Add", n("Mul", self._forget(n, f), state[1]), n("Mul", n("Sigmoid", i), n("Tanh", g)))
+        normalised = self.at(n, self.cell, c)
+        h = n("Mul", n("Sigmoid", o), n("Tanh", normalised))
+        if self.recurrence.projected:
+            h = n("MatMul", h, self.weights["weight_hr"])
+        return [h, normalised if self.recurrence.formula.cell == "carry" else c]
+
+    def _gru(self, n: Nodes, x: Values, hidden: Values, state: Values) -> Values:
+        if self.recurrence.reset_multiplies == "sum":
+            r, z, a = self.gates(n, self._both(n, x, hidden))
+            a = n("Mul", n("Sigmoid", r), a)
+        elif len(self.sizes) == 1:  # r multiplies the candidate's part of one normalisation over all gates
+            (x_r, x_z, x_n), (h_r, h_z, h_n) = self.gates(n, x), self.gates(n, hidden)
+            r, z = n("Add", x_r, h_r), n("Add", x_z, h_z)
+            a = n("Add", x_n, n("Mul", n("Sigmoid", r), h_n))
+        else:
+            r, z = self.gates(n, self._both(n, x[:-1], hidden[:-1]))
+            a = n("Add", x[-1], n("Mul", n("Sigmoid", r), hidden[-1]))
+            a = self.at(n, self.both[-1], a)
+        z = self._forget(n, z)
+        return [n("Add", n("Mul", n("Sub", 1.0, z), n("Tanh", a)), n("Mul", z, state[0]))]
+
+
+def _recurrent(
+    input: Any, state: Any, params: Any, lengths: Any, reset: Any, recurrence: Any, reverse: Any, backend: Any
+) -> Any:
+    n, nodes = _nodes(input)
+    equations = Recurrence.decode(recurrence)
+    x, initial, weights = n.cast(input), [n.cast(s) for s in state], [n.cast(p) for p in params]
+    if equations.formula == PLAIN and not equations.projected and reset is None:
+        found = _own(n, x, initial, weights, lengths, equations, reverse)
+    else:
+        found = _scan(n, x, initial, weights, lengths, reset, equations, reverse)
+    found = [value if n.dtype == input.dtype else n("Cast", value, to=int(input.dtype)) for value in found]
+    nodes.extend(n.tape.nodes)
+    return found
+
+
+def _scan(
+    n: Nodes, x: ir.Value, initial: Values, params: Values, lengths: Any, reset: Any, r: Recurrence, reverse: bool
+) -> Values:
+    """[output, *final state]: the steps one by one, in the reverse direction from the last time to the first.
+
+    With ``lengths`` a row that has ended, or in the reverse direction has not begun, stands still.
+    """
+    layer = Layer(n, r, params)
+    from_input = layer.side(n, layer.input, x, "weight_ih")
+    active, cut = _masks(n, x, lengths, reset, reverse)
+    masks = [mask for mask in (active, cut) if mask is not None]
+
+    b = Nodes(n.dtype, n.opset, n)
+    states = [_step_input(f"one step/{name}", n.dtype) for name in r.state_names]
+    parts = [_step_input(f"one step/x{k}", n.dtype) for k in range(len(from_input))]
+    bits = [_step_input(f"one step/mask{k}", ir.DataType.BOOL) for k in range(len(masks))]
+    before = states if cut is None else [b("Where", bits[-1], 0.0, s) for s in states]
+    after = layer.step(b, parts, before)
+    if active is None:
+        output = b("Identity", after[0])  # no value may leave a body twice
+    else:
+        output = b("Where", bits[0], after[0], 0.0)
+        after = [b("Where", bits[0], new, old) for new, old in zip(after, states, strict=True)]
+    body = ir.Graph([*states, *parts, *bits], [*after, output], nodes=b.tape.nodes, name="one_step")
+    steps = [*from_input, *masks]
+    *final, outputs = n(
+        "Scan",
+        *initial,
+        *steps,
+        outputs=len(initial) + 1,
+        body=body,
+        num_scan_inputs=len(steps),
+        scan_input_directions=[int(reverse)] * len(steps),
+        scan_output_directions=[int(reverse)],
+    )
+    return [outputs, *final]
+
+
+def _step_input(name: str, dtype: ir.DataType) -> ir.Value:
+    return ir.Value(name=name, type=ir.TensorType(dtype))
+
+
+def _masks(n: Nodes, x: ir.Value, lengths: Any, reset: Any, reverse: bool) -> tuple[Any, Any]:
+    """Which rows take a step at each time (T, B, 1), and which start from zeros there; None: all, none."""
+    active, cut = None, reset if reset is None else n.cast(reset, ir.DataType.BOOL)
+    if lengths is not None:
+        T = n("Squeeze", n("Shape", x, start=0, end=1), [0])
+        times = n("Range", n("Squeeze", [0], [0]), T, n("Squeeze", [1], [0]))
+        active = n("Less", n("Unsqueeze", times, [1]), n.cast(lengths, ir.DataType.INT64))
+        cut = None if cut is None else n("And", cut, active)
+    if cut is not None and reverse:  # a cut before time t is met after step t
+        later, none = n("Slice", cut, [1], [2**62], [0]), n("Slice", cut, [0], [1], [0])
+        cut = n("Concat", later, n("And", none, n("Not", none)), axis=0)
+    return tuple(None if mask is None else n("Unsqueeze", mask, [-1]) for mask in (active, cut))  # type: ignore[return-value]
+
+
+ORDER = {"RNN": (0,), "LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2)}
+"""The order of ONNX's gates among torch's."""
+
+
+def _own(n: Nodes, x: ir.Value, initial: Values, params: Values, lengths: Any, r: Recurrence, reverse: bool) -> Values:
+    """[output, *final state] by ONNX's own operator."""
+    p = dict(zip(r.parameter_names, params, strict=True))
+    H = _units(p) // GATES[r.network]
+
+    units = [k * H + unit for k in ORDER[r.network] for unit in range(H)]
+
+    def ordered(name: str) -> ir.Value:
+        return n("Gather", p[name], units, axis=0)
+
+    W, R = (n("Unsqueeze", ordered(name), [0]) for name in ("weight_ih", "weight_hh"))
+    B = None
+    if r.bias:
+        B = n("Unsqueeze", n("Concat", ordered("bias_ih"), ordered("bias_hh"), axis=0), [0])
+    steps = None if lengths is None else n.cast(lengths, ir.DataType.INT32)
+    attributes: dict[str, Any] = {"hidden_size": H, "direction": "reverse" if reverse else "forward"}
+    if r.network == "RNN":
+        attributes["activations"] = [r.nonlinearity.capitalize()]
+    if r.network == "GRU":
+        attributes["linear_before_reset"] = 1
+    state = [n("Unsqueeze", s, [0]) for s in initial]
+    output, *final = n(r.network, x, W, R, B, steps, *state, outputs=1 + len(state), **attributes)
+    final = [n("Squeeze", s, [0]) for s in final]
+    if steps is not None:  # ONNX Runtime gives zeros for a row without a step
+        none = n("Unsqueeze", n("Equal", steps, n("Cast", [0], to=int(ir.DataType.INT32))), [-1])
+        final = [n("Where", none, before, after) for before, after in zip(initial, final, strict=True)]
+    return [n("Squeeze", output, [1]), *final]

@@ -1,0 +1,197 @@
+"""`ln.portable`, and what torch's tools for modules see: `torch.fx`, `torch.jit.script`, quantisation."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import layernorm as ln
+from layernorm.formula import PRESETS
+
+KINDS = [(network, {"formula": formula}) for formula, networks in PRESETS.items() for network in networks]
+KINDS += [(network, {"norm": norm}) for network in ("RNN", "LSTM", "GRU") for norm in ("rms", "weight", None)]
+KINDS += [
+    ("LSTM", {"formula": ln.Formula("sum", "per_gate", "carry", bias_inside=True, eps=0.1, eps_on="deviation")}),
+    ("GRU", {"formula": ln.Formula("sum", "per_gate", None), "norm": "rms"}),
+    ("LSTM", {"proj_size": 2}),
+    ("GRU", {"bias": False}),
+    ("RNN", {"nonlinearity": "relu"}),
+]
+
+
+def new(kind, more, **layers):
+    torch.manual_seed(0)
+    module = getattr(ln, kind)(3, 4, **layers, **more).double()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    return module
+
+
+def leaves(found):
+    return torch.utils._pytree.tree_leaves(found)
+
+
+def assert_same(found, expected):
+    """The same equations in float64, in another order."""
+    for a, b in zip(leaves(found), leaves(expected), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize(("network", "more"), KINDS, ids=str)
+def test_the_copy_computes_the_same_scripted_or_not(network, more):
+    module = new(network, more, num_layers=2, bidirectional=True)
+    copy = ln.portable(module)
+    scripted = torch.jit.script(copy)
+    x, lengths, reset = torch.randn(5, 3, 3).double(), torch.tensor([5, 0, 2]), torch.rand(5, 3) < 0.4
+    state = leaves(module(x)[1])
+    hx = state[0] if len(state) == 1 else tuple(state)
+    for given in (
+        (x,),
+        (x, hx),
+        (x, hx, lengths),
+        (x, None, lengths, reset),
+        (x, hx, None, reset),
+        (x[:, 0],),
+        (x[:0],),
+    ):
+        names = dict(zip(("lengths", "reset"), given[2:], strict=False))
+        expected = module(*given[:2], **names)
+        assert_same(copy(*given), expected)
+        assert_same(scripted(*given), expected)
+
+
+@pytest.mark.parametrize("network", ["RNN", "LSTM", "GRU"])
+def test_cells_and_batch_first(network):
+    cell = new(f"{network}Cell", {})
+    scripted = torch.jit.script(ln.portable(cell))
+    x = torch.randn(5, 3).double()
+    state = cell(x)
+    for given in ((x,), (x, state), (x[0],)):
+        assert_same(scripted(*given), cell(*given))
+    first = new(network, {}, batch_first=True)
+    x, lengths = torch.randn(2, 5, 3).double(), torch.tensor([4, 5])
+    given = {"lengths": lengths, "reset": torch.rand(2, 5) < 0.4}
+    assert_same(ln.portable(first)(x, **given), first(x, **given))
+
+
+class Model(torch.nn.Module):
+    """One module of each kind."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.gru, self.rnn = ln.LSTM(3, 4, 2), ln.GRU(4, 4), ln.RNN(4, 4)
+        self.lstm_cell, self.gru_cell, self.rnn_cell = ln.LSTMCell(4, 4), ln.GRUCell(4, 4), ln.RNNCell(4, 4)
+        self.norms = torch.nn.Sequential(ln.LayerNorm(4), ln.RMSNorm(4), ln.BatchNorm(4))
+
+    def forward(self, x):
+        x = self.rnn(self.gru(self.lstm(x)[0])[0])[0][-1]
+        x = self.lstm_cell(self.gru_cell(self.rnn_cell(x)))[0]
+        return self.norms(x)
+
+
+def test_the_copy_has_the_same_keys_gradients_and_modes():
+    torch.manual_seed(0)
+    model = Model().double()
+    copy = ln.portable(model)
+    assert list(copy.state_dict()) == list(model.state_dict())
+    assert not [part for part in copy.modules() if type(part).__module__.startswith("layernorm.nn._recurrent")]
+    x = torch.randn(5, 3, 3).double()
+    for call in (model, copy):
+        call.zero_grad()
+        call(x).square().sum().backward()
+    for (name, p), (other, q) in zip(model.named_parameters(), copy.named_parameters(), strict=True):
+        assert name == other
+        assert p is not q
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-9, atol=1e-11)
+    other = Model().double()
+    copy.load_state_dict(other.state_dict())
+    assert_same(copy.eval()(x), other.eval()(x))
+    assigned = ln.portable(model)
+    assigned.load_state_dict(other.state_dict(), assign=True)
+    assert_same(torch.jit.script(assigned.eval())(x), other(x))
+
+
+def test_what_is_saved_of_the_copy_runs_without_layernorm(tmp_path):
+    model, x = Model().eval(), torch.randn(7, 2, 3)
+    torch.jit.script(ln.portable(model)).save(tmp_path / "model.pt")
+    torch.save((x, model(x).detach()), tmp_path / "expected.pt")
+    code = """
+import sys, torch
+sys.modules["layernorm"] = None
+x, expected = torch.load(sys.argv[1] + "/expected.pt")
+torch.testing.assert_close(torch.jit.load(sys.argv[1] + "/model.pt")(x), expected, rtol=1e-5, atol=1e-5)
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code, tmp_path], check=True)
+
+
+def test_jit_script_says_what_to_do_instead():
+    for module in Model().children():
+        with pytest.raises(RuntimeError, match=r"torch\.jit\.script\(layernorm\.portable\(model\)\)"):
+            torch.jit.script(module)
+    model = Model()
+    with pytest.raises(RuntimeError, match="cannot compile LSTM, which runs on layernorm's own ops"):
+        torch.jit.script(model)
+    assert type(model.lstm) is ln.LSTM
+
+
+@pytest.mark.parametrize("prepare", [lambda model: model, ln.portable], ids=["as it is", "portable"])
+def test_fx_records_one_call_of_each_module(prepare):
+    """As it does for torch's own modules: they are leaves."""
+    model = prepare(Model().eval())
+    traced = torch.fx.symbolic_trace(model)
+    calls = [node.target for node in traced.graph.nodes if node.op == "call_module"]
+    names = ["lstm", "gru", "rnn", "rnn_cell", "gru_cell", "lstm_cell"]
+    assert calls == [*names, "norms.0", "norms.1", "norms.2"]
+    assert [node.op for node in traced.graph.nodes if node.op == "call_function"].count("call_function") == 5  # getitem
+    x = torch.randn(5, 3, 3)
+    assert torch.equal(traced(x), model(x))
+
+
+def test_fx_keeps_the_arguments():
+    class Given(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm, self.norm = ln.LSTM(3, 4), ln.LayerNorm(4)
+
+        def forward(self, x, hx, lengths, residual):
+            return self.norm(self.lstm(x, hx, lengths=lengths)[0], residual)
+
+    model, x, residual = Given(), torch.randn(5, 2, 3), torch.randn(5, 2, 4)
+    hx = (torch.randn(1, 2, 4), torch.randn(1, 2, 4))
+    given = (x, hx, torch.tensor([5, 2]), residual)
+    for a, b in zip(torch.fx.symbolic_trace(model)(*given), model(*given), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_what_cannot_be_copied_is_refused():
+    class Mine(ln.GRU):
+        pass
+
+    hooked = ln.LSTM(3, 4)
+    hooked.register_forward_hook(lambda *_: None)
+    for model, error, message in (
+        ("model", TypeError, r"must be a torch\.nn\.Module, got str"),
+        (Mine(3, 4), TypeError, "cannot copy the model: Mine is a subclass"),
+        (torch.nn.Sequential(ln.LSTM(3, 4, norm="batch")), ValueError, "cannot copy 0: batch norm in a LSTM"),
+        (ln.BatchNorm(3, unbiased=True), ValueError, r"unbiased=True has no plain form in training; call eval\(\)"),
+        (ln.GRUCell(3, 4, zoneout=0.1), ValueError, "zoneout=0.1 has no plain form"),
+        (ln.GRU(3, 4, recurrent_dropout=0.1), ValueError, r"recurrent and variational dropout .* call eval\(\)"),
+        (hooked, ValueError, "LSTM has hooks on its forward"),
+    ):
+        with pytest.raises(error, match=message):
+            ln.portable(model)
+    assert type(ln.portable(ln.BatchNorm(3, unbiased=True).eval())) is torch.nn.BatchNorm1d
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.ao.quantization:DeprecationWarning", "ignore:torch.quantize_per_tensor")
+@pytest.mark.skipif(not torch.backends.quantized.supported_engines, reason="torch without quantised kernels")
+def test_quantize_dynamic_leaves_these_modules_alone():
+    """docs/deploy.md says so: what is around them is quantised, and what they compute is the same bits."""
+    model = torch.nn.Sequential(ln.LayerNorm(3), torch.nn.Linear(3, 3), ln.LSTM(3, 4))
+    quantised = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear, torch.nn.LSTM, ln.LSTM, ln.LayerNorm})
+    assert [type(part).__module__.split(".")[0] for part in quantised] == ["layernorm", "torch", "layernorm"]
+    assert type(quantised[1]) is torch.ao.nn.quantized.dynamic.Linear
+    x = torch.randn(5, 2, 3)
+    assert torch.equal(quantised[2](x)[0], model[2](x)[0])

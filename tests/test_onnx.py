@@ -1,0 +1,100 @@
+"""ONNX: what is exported computes what the module does, with standard operators."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import onnx_ir
+import onnxruntime
+import pytest
+import torch
+
+import layernorm as ln
+
+PATH = Path(__file__).parents[1] / "benchmarks" / "onnx_errors.py"
+SPEC = importlib.util.spec_from_file_location("onnx_errors", PATH)
+onnx_errors = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(onnx_errors)
+
+pytestmark = [  # of torch's exporter, of its own code
+    pytest.mark.filterwarnings("ignore:.isinstance.treespec:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:# The axis name:UserWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Every formula of every network, with lengths (also of 0), initial states, free T and B."""
+    return onnx_errors.compare(onnx_errors.Arrangement(2, 1, True, 5, 16))
+
+
+def test_every_network_and_formula_is_as_near_to_the_truth_as_the_module(table):
+    """Both round in float32, in another order: a few times the module's error, and as much as one rounding of a state
+    grows by in the steps that follow."""
+    assert len(table) > 25
+    for row in table:
+        assert row.onnx_truth <= 4 * row.module_truth + 1e-6, row
+
+
+def kinds_of_nodes(program):
+    return sorted({node.op_type for node in onnx_ir.traversal.RecursiveGraphIterator(program.model.graph)})
+
+
+def test_the_graph_does_not_grow_with_the_steps():
+    """One Scan a layer and direction, with one step inside."""
+    few, many = onnx_errors.sizes_of_graphs()
+    assert few == many
+
+
+def test_cells_norms_and_a_plain_network_are_standard_operators():
+    """LayerNormalization, RMSNormalization (opset 23), a cell with LayerNormalization in one step, ONNX's own LSTM."""
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.rms, self.cell = ln.LayerNorm((2, 3)), ln.RMSNorm(6), ln.GRUCell(6, 6)
+            self.plain, self.bare = ln.LSTM(6, 6, norm=None), ln.RMSNorm(6, elementwise_affine=False)
+            self.narrow = ln.LSTM(6, 6).half()
+            for p in self.parameters():
+                torch.nn.init.normal_(p)
+
+        def forward(self, x, residual):
+            y, total = self.layer(x, residual)
+            z = self.bare(self.rms(y.flatten(1)))
+            return total, self.cell(z), self.plain(z[None])[0], self.narrow(z[None].half())[0]
+
+    torch.manual_seed(0)
+    model, x, residual = Model().eval(), torch.randn(4, 2, 3), torch.randn(4, 2, 3)
+    for opset, rms in ((None, []), (23, ["RMSNormalization"])):
+        batch = torch.export.Dim("B")
+        program = torch.onnx.export(
+            model, (x, residual), dynamo=True, custom_translation_table=ln.onnx.translations(), verbose=False,
+            opset_version=opset, dynamic_shapes=({0: batch}, {0: batch}),
+        )  # fmt: skip
+        expected = {"LSTM", "LayerNormalization", "Scan", *rms}
+        assert expected <= set(kinds_of_nodes(program))
+        assert ("RMSNormalization" in kinds_of_nodes(program)) is bool(rms)
+        session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
+        given = [torch.randn(7, 2, 3), torch.randn(7, 2, 3)]
+        names = [i.name for i in session.get_inputs()]
+        found = session.run(None, {name: t.numpy() for name, t in zip(names, given, strict=True)})
+        for a, b in zip(found, model(*given), strict=True):
+            # sums of 6 numbers of the size of 3, in another order; float16 is computed in float32 and rounded once
+            rtol, atol = (2**-10, 1e-6) if b.dtype == torch.float16 else (1e-5, 2e-6)
+            torch.testing.assert_close(torch.from_numpy(a), b.detach(), rtol=rtol, atol=atol)
+
+
+def test_batch_norm_in_training_is_refused():
+    model = ln.LSTM(3, 4, norm="batch")
+    with pytest.raises(RuntimeError, match=r"LSTM: batch norm in training .* call eval\(\)"):
+        torch.export.export(model, (torch.randn(5, 2, 3),))
+
+
+def test_without_the_packages_the_message_says_what_to_install(monkeypatch):
+    import sys
+
+    for name in ("layernorm.onnx", "onnx_ir"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "onnx_ir", None)
+    with pytest.raises(ImportError, match=re.escape("pip install 'layernorm[onnx]'")):
+        ln.__getattr__("onnx")
