@@ -9,8 +9,8 @@ from torch.fx import Proxy
 
 
 def recorded(module: torch.nn.Module, input: Proxy, *args: Any, **kwargs: Any) -> Any:
-    """One call of the module, with the keywords that say something, in the graph that `torch.fx` makes; it does not look
-    into torch's own modules either."""
+    """One call of the module in the graph that `torch.fx` makes; it does not look into torch's own modules either.
+    Keywords that are None or False are left out."""
     tracer: Any = input.tracer
     said = {name: value for name, value in kwargs.items() if value is not None and value is not False}
     return tracer.create_proxy("call_module", tracer.path_of_module(module), (input, *args), said)
