@@ -132,7 +132,8 @@ def test_the_command_writes_its_page_and_says_all_claims(tmp_path, monkeypatch, 
     assert "\x1b" not in said
     figures = {f"{name}.{kind}" for name in ("quadratic", "blocks", "curvature", "training", "gain")
                for kind in ("png", "svg")}  # fmt: skip
-    assert {path.name for path in (tmp_path / "new" / "theory").iterdir()} == {"index.html", "report.md"} | figures
+    written = {path.name for path in (tmp_path / "new" / "theory").iterdir()}
+    assert written == {"index.html", "report.md", "claims.json"} | figures
     page = (tmp_path / "new" / "theory" / "report.md").read_text()
     for text in (said, page):
         flat = " ".join(text.split())

@@ -177,6 +177,7 @@ def test_what_cannot_be_copied_is_refused():
         (torch.nn.Sequential(ln.LSTM(3, 4, norm="batch")), ValueError, "cannot copy 0: batch norm in a LSTM"),
         (ln.BatchNorm(3, unbiased=True), ValueError, r"unbiased=True has no plain form in training; call eval\(\)"),
         (ln.GRUCell(3, 4, zoneout=0.1), ValueError, "zoneout=0.1 has no plain form"),
+        (ln.LSTM(3, 4, gate_clip=10.0), ValueError, "gate_clip=10.0 has no plain form"),
         (ln.GRU(3, 4, recurrent_dropout=0.1), ValueError, r"recurrent and variational dropout .* call eval\(\)"),
         (hooked, ValueError, "LSTM has hooks on its forward"),
     ):

@@ -5,6 +5,7 @@ eight vectors that `Recurrence.vectors` names. TorchScript reads annotations as 
 """
 
 import copy
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -81,6 +82,9 @@ def _check(name: str, module: torch.nn.Module) -> None:
         )
     if isinstance(module, Normalised) and any(module._zoneouts):
         raise ValueError(f"portable: cannot copy {name}: zoneout={module.zoneout} has no plain form")
+    if isinstance(module, Normalised) and module.training and math.isfinite(module.recurrence.gate_clip):
+        found = f"gate_clip={module.recurrence.gate_clip}"
+        raise ValueError(f"portable: cannot copy {name}: {found} has no plain form in training; call eval() first")
     if isinstance(module, Recurrent) and module.training and (module.recurrent_dropout or module.variational):
         raise ValueError(
             f"portable: cannot copy {name}: recurrent and variational dropout have no plain form; call eval()"

@@ -36,6 +36,10 @@ class _Clipped(torch.autograd.Function):
     def backward(ctx: Any, da: Tensor) -> tuple[Tensor, None]:
         return da.clamp(-ctx.limit, ctx.limit), None
 
+    @staticmethod
+    def jvp(ctx: Any, da: Tensor, _: None) -> Tensor:
+        return da.clone()
+
 
 class Activations(NamedTuple):
     """What the forward computed, for all steps at once: [T, B, H] each."""

@@ -36,7 +36,7 @@ STYLES = {
     "batch-everywhere": Style("#332288", (0, (8, 1.5, 2, 1.5))),
     "weight": Style("#009E73", (0, (5, 1.4, 1, 1.4))),
     "rms": Style("#CC79A7", (0, (2.4, 1))),
-    "group": Style("#56B4E9", (0, (3, 1, 1, 1, 1, 1))),
+    "group": Style("#B3A100", (0, (3, 1, 1, 1, 1, 1))),
 }
 """The style of each norm's curve, the same in every figure."""
 
