@@ -207,7 +207,7 @@ class Recurrent(Normalised, Generic[Hx]):
         output, state = self._run(input, hx, lengths, reset, reset_hx)
         return output, self._hx_from(state)
 
-    if TYPE_CHECKING:  # torch's modules promise nothing of a call; what `forward` says holds for it
+    if TYPE_CHECKING:  # torch declares nothing of a call; pyright does not take `__call__ = forward` against that
 
         @overload
         def __call__(

@@ -19,7 +19,7 @@ from ..errors import RunError, printable
 from ..protocol import Tool, check_ranges, option
 from ..runs.files import write_atomic
 from ..runs.folder import Run
-from ..runs.restore import configuration, restore
+from ..runs.restore import configuration, restore, training_data
 from .network import Config, Embedding, build
 from .objective import penalties
 
@@ -98,12 +98,7 @@ def trained(run: Run, folder: Path | None) -> tuple[Embedding, ImagesAndCaptions
     Raises:
         RunError: something is missing or damaged, or the data are others.
     """
-    known = run.environment["data"]
-    if folder is None and Path(known.get("folder", "")).is_dir():
-        folder = Path(known["folder"])
-    data = order_embeddings.load(folder)
-    if data.facts["fingerprint"] != known.get("fingerprint"):
-        raise RunError(f"the data in {data.facts['folder']} are not those of the run in {run.path}; give --data")
+    data = training_data(run, folder, order_embeddings.load)
     network = build(configuration(Config, run), len(data.vocabulary), data.test.features.shape[1])
     return restore(network, run)[0], data
 

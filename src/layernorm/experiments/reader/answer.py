@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from ..errors import RunError
 from ..protocol import Tool, check_ranges, option
 from ..runs.files import write_atomic
 from ..runs.folder import Run
-from ..runs.restore import configuration, restore
+from ..runs.restore import configuration, restore, training_data
 from . import page
 from .experiment import answer, answered, longest
 from .network import Config, Reader, build
@@ -44,11 +45,8 @@ def trained(run: Run, folder: Path | None) -> tuple[Reader, Config, Questions, i
     Raises:
         RunError: something is missing or damaged, or the questions are others.
     """
-    known, config = run.environment["data"], configuration(Config, run)
-    place = Path(known.get("folder", ""))
-    data = questions.load(config.corpus, folder or (place if place.name and place.is_dir() else None))
-    if data.facts["fingerprint"] != known.get("fingerprint"):
-        raise RunError(f"the questions in {data.facts['folder']} are not those of the run in {run.path}; give --data")
+    config = configuration(Config, run)
+    data = training_data(run, folder, functools.partial(questions.load, config.corpus))
     model, update = restore(build(config, config.vocabulary or len(data.vocabulary), longest(data.train)), run)
     return model, config, data, update
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from torch import nn
 
@@ -12,6 +14,7 @@ from .folder import CHECKPOINT, CONFIG, Run
 from .schema import filled
 
 Config = TypeVar("Config")
+Data = TypeVar("Data", bound="HasFacts")
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -26,6 +29,37 @@ def configuration(kind: type[Config], run: Run) -> Config:
         return filled(kind, values)
     except ValueError as error:
         raise RunError(f"{run.path / CONFIG} {error}") from error
+
+
+class HasFacts(Protocol):
+    """A data set with the facts that records and reports tell about it."""
+
+    @property
+    def facts(self) -> dict[str, Any]: ...
+
+
+def training_data(run: Run, folder: Path | None, load: Callable[[Path | None], Data], part: str | None = None) -> Data:
+    """The data of a run's training: from the folder given, else from where they were then, else wherever they are.
+
+    Args:
+        load: (folder; None: wherever it is found) -> the data set.
+        part: the name of one of several data sets, which is also that of its folder in the one given.
+
+    Raises:
+        RunError: they are missing or damaged, or are others than the run's.
+    """
+    known = run.environment["data"]
+    place, fingerprint = known.get("folder"), known.get("fingerprint")
+    if part is not None:
+        place, fingerprint = (known.get(name, {}).get(part) for name in ("folders", "fingerprints"))
+        folder = None if folder is None else folder / part
+    if folder is None and place and Path(place).is_dir():
+        folder = Path(place)
+    data = load(folder)
+    if data.facts["fingerprint"] != fingerprint:
+        what, where = part or "data", data.facts.get("folder")
+        raise RunError(f"the {what} in {where} are not those of the run in {run.path}; give --data")
+    return data
 
 
 def restore(model: Model, run: Run) -> tuple[Model, int]:

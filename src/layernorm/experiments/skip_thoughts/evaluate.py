@@ -10,8 +10,9 @@ from typing import Literal
 from ..data import sentences, sick
 from ..protocol import Tool, option
 from ..runs.folder import Run
+from ..runs.restore import training_data
 from .experiment import Data, encoders, scores
-from .trained import part, trained
+from .trained import trained
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,11 @@ class Options:
 def ask(run: Run, texts: Sequence[str], options: Options) -> list[str]:
     """The measures of SICK and the accuracies on the classification tasks."""
     encoder, config, books, update = trained(run, options.data)
-    data = Data(books, part(run, "sick", options.data, sick.load), part(run, "sentences", options.data, sentences.load))
+    data = Data(
+        books,
+        training_data(run, options.data, sick.load, "sick"),
+        training_data(run, options.data, sentences.load, "sentences"),
+    )
     encode = encoders(encoder.model, config, data)[options.row]
     found, _ = scores(encode, data, options.fast_eval)
     folds = "3 inner folds (--fast-eval)" if options.fast_eval else "10 inner folds"

@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from ..data import books
 from ..data.books import Books
 from ..errors import RunError
 from ..runs.folder import Run
-from ..runs.restore import configuration, restore
+from ..runs.restore import configuration, restore, training_data
 from .encoder import Encoder
 from .network import Config, build
-
-
-def part(run: Run, name: str, folder: Path | None, load: Callable[[Path | None], Any]) -> Any:
-    """One of the data sets of a run: from the folder given, else the one of the run's training, else wherever it is.
-
-    Args:
-        name: `books`, `sick` or `sentences`.
-        folder: with a folder of that name.
-
-    Raises:
-        RunError: it is missing or damaged, or is another than the run's.
-    """
-    known = run.environment["data"]
-    place = Path(known.get("folders", {}).get(name, ""))
-    data = load(folder / name if folder is not None else place if place.name and place.is_dir() else None)
-    if data.facts["fingerprint"] != known.get("fingerprints", {}).get(name):
-        raise RunError(f"the {name} in {data.facts['folder']} are not those of the run in {run.path}; give --data")
-    return data
 
 
 def trained(run: Run, folder: Path | None) -> tuple[Encoder, Config, Books, int]:
@@ -39,7 +19,7 @@ def trained(run: Run, folder: Path | None) -> tuple[Encoder, Config, Books, int]
     Raises:
         RunError: something is missing or damaged, or the books are others.
     """
-    found: Books = part(run, "books", folder, books.load)
+    found: Books = training_data(run, folder, books.load, "books")
     config = configuration(Config, run)
     model, update = restore(build(config, config.vocabulary), run)
     return Encoder(model, found.vocabulary(config.vocabulary)), config, found, update

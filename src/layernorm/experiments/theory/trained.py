@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from ..protocol import Experiment, Task
 from ..report.page import STYLES, Curve, Figure, Panel, Report, Table
 from ..runs import environment
 from ..runs.folder import Run
-from ..runs.restore import configuration, restore
+from ..runs.restore import configuration, restore, training_data
 from ..train import distributed
 from .stability import CASES, CLAIM, STEPS, WARMUP, spread
 
@@ -45,12 +46,7 @@ def measure(experiment: Experiment, run: Run, folder: Path | None) -> tuple[list
         RunError: there is no checkpoint, the data are others, or the network has no recurrent layer of layernorm's.
     """
     config = configuration(type(experiment.presets[experiment.default_preset].config), run)
-    known = run.environment["data"]
-    if folder is None and not experiment.embedded and Path(known.get("folder", "")).is_dir():
-        folder = Path(known["folder"])
-    data = experiment.load(config, folder)
-    if data.facts["fingerprint"] != known.get("fingerprint"):
-        raise RunError(f"the data in {data.facts.get('folder')} are not those of the run in {run.path}; give --data")
+    data = training_data(run, folder, functools.partial(experiment.load, config))
     task = experiment.task(config, data, distributed.accelerator("cpu", "float32"))
     found, notes = _now(task, run, 0)
     _, update = restore(task.model, run)
