@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from .errors import RunError
 from .report import summary
 from .report.comparison import NORMS, Block, Group, compare, reaching
 from .report.rates import fewest
@@ -108,7 +109,7 @@ def decide(claim: Claim, runs: Sequence[Run]) -> Row:
     block = max(blocks, key=lambda block: sum(map(len, block.groups.values())))
     groups = [block.groups[norm] for norm in (claim.ahead, claim.behind)]
     rates = fewest(block, claim.ahead, claim.behind)
-    ran = f"{min(map(len, groups))} seeds, {rates} rates, {_length(groups)}"
+    ran = f"{min(map(len, groups))} seeds, {rates} {'rate' if rates == 1 else 'rates'} with as many, {_length(groups)}"
     effect = _effect(claim, groups)
     few = too_little(*groups, unit="evaluation", rates=rates)
     if few:
@@ -203,8 +204,10 @@ def page(results: Path) -> str:
     """docs/claims.md, from the summaries in a folder: `EXPERIMENT/summary.json`, and `theory/claims.json`.
 
     Raises:
-        RunError: a summary cannot be read.
+        RunError: there is no such folder, or a summary cannot be read.
     """
+    if not results.is_dir():
+        raise RunError(f"{results} is not a folder; give the folder of the summaries with --results")
     rows = []
     for claim in CLAIMS:
         path = results / claim.experiment / "summary.json"

@@ -13,6 +13,7 @@ from layernorm.experiments.claims import CLAIMS, Claim, decide
 from layernorm.experiments.errors import RunError
 from layernorm.experiments.report import summary
 from layernorm.experiments.runs.folder import find
+from support.command import one_line
 from support.runs import write_digits
 
 ROOT = Path(__file__).parents[3]
@@ -96,6 +97,11 @@ def test_the_command_writes_both(tmp_path, capsys):
     assert json.loads((tmp_path / "summary.json").read_text())["experiment"] == "digits"
     assert cli.main(["claims", "--results", str(tmp_path), "--out", str(tmp_path / "claims.md")]) == 0
     assert (tmp_path / "claims.md").read_text().count("undecided (") == len(CLAIMS)
+
+
+def test_a_folder_that_is_not_there_is_one_line(tmp_path, capsys):
+    assert cli.main(["claims", "--results", str(tmp_path / "none")]) == 1
+    assert f"{tmp_path / 'none'} is not a folder" in one_line(capsys)
 
 
 def test_the_committed_page_is_made_again_to_the_byte():
