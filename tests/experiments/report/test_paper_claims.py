@@ -46,7 +46,7 @@ def write(place, layer, none, seeds=3, rates=RATES):
 def test_the_verdict_follows_from_the_runs(tmp_path, layer, none, how, verdict):
     row = decide(dataclasses.replace(SOONER, how=how), write(tmp_path, layer, none))
     assert row.verdict == verdict
-    assert row.ran == f"3 seeds, 3 rates, {10 * len(layer)} updates"
+    assert row.ran == f"3 seeds, 3 rates with as many, {10 * len(layer)} updates"
 
 
 def test_higher_may_be_better(tmp_path):
