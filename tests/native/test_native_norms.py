@@ -75,6 +75,21 @@ def test_sizes_at_which_threads_and_groups_share_the_work():
                 close(a, b, torch.float32 if dtype.itemsize <= 4 else torch.float64)
 
 
+def test_a_result_that_goes_past_the_caches_has_the_bits_of_its_rows():
+    """8 MB and more are written so, if each row fills whole vectors; one thread's part is read by another."""
+    x, _, _, _, weight, bias = problem(2100, 1024, torch.float32, torch.float32)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        y = ln.functional.layer_norm(x, (1024,), weight, bias)
+    finally:
+        torch.set_num_threads(before)
+    parts = [ln.functional.layer_norm(rows, (1024,), weight, bias) for rows in x.split(300)]
+    assert torch.equal(y, torch.cat(parts))
+    a = NormArguments(x, [1024], weight, bias, 1e-5, "layer")
+    close(y, reference.normalize_forward(a, None, False)[0], torch.float32)
+
+
 def sharing(M, N, dtype):
     x, _, dy, _, weight, bias = problem(M, N, dtype, dtype)
     return x, None, N, weight, bias, "layer", dy, None

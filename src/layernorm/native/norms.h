@@ -167,6 +167,7 @@ template <class E> struct NormForward {
             count = 1;  // which of them is out of range?
             if (!(streams ? rows<W, 1, true>(m) : rows<W, 1, false>(m))) rows<double, 1, false>(m);
         }
+        if (streams) streamed();
     }
 };
 

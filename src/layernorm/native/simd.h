@@ -63,13 +63,21 @@ template <class T> INLINE V<T> load(const T* p) { return *reinterpret_cast<const
 template <class T> INLINE void store(T* p, V<T> v) { *reinterpret_cast<typename VectorOf<T>::anywhere*>(p) = v; }
 template <class T> INLINE V<T> all(T a) { return a - V<T>{}; }  // a - 0 is a, of either sign, and costs nothing
 
-// Past the caches, to a place at a multiple of VECTOR_BYTES.
+// Past the caches, to a place at a multiple of VECTOR_BYTES; `streamed` before another thread may read it.
 template <class T> INLINE void stream(T* p, V<T> v) {
 #if defined(__AVX512F__)
     if constexpr (sizeof(T) == 4) _mm512_stream_ps(p, reinterpret_cast<__m512>(v));
     else _mm512_stream_pd(p, reinterpret_cast<__m512d>(v));
+#elif defined(__AVX__) && defined(__F16C__)
+    if constexpr (sizeof(T) == 4) _mm256_stream_ps(p, reinterpret_cast<__m256>(v));
+    else _mm256_stream_pd(p, reinterpret_cast<__m256d>(v));
 #else
     store<T>(p, v);
+#endif
+}
+INLINE void streamed() {
+#if defined(__AVX512F__) || defined(__F16C__)
+    _mm_sfence();
 #endif
 }
 
