@@ -16,8 +16,8 @@ from typing import Any, Literal
 from .errors import RunError
 from .report import summary
 from .report.comparison import NORMS, Block, Group, compare, reaching
-from .report.rates import fewest
-from .report.verdicts import RULE, standing, too_little
+from .report.rates import choosing_seeds, fewest
+from .report.verdicts import RULE, counted, standing, too_little
 from .runs.files import read_json
 from .runs.folder import Run
 
@@ -55,37 +55,37 @@ class Claim:
     only: dict[str, Any] = field(default_factory=dict)
 
 
-_RATES = "3 rates x 2 norms x 3 seeds"
+_RUNS = "10 runs, 3 seeds a side at the best of 3 rates,"
 
 CLAIMS = (
     Claim("Layer norm's order embeddings retrieve images better.", "6.1, Table 2", "order-embeddings",
-          "-valid_image_recall", "layer", "none", "best", 8, f"{_RATES} x 25 epochs"),
+          "-valid_image_recall", "layer", "none", "best", 8, f"{_RUNS} of 25 epochs"),
     Claim("Layer norm reaches its best order embeddings sooner.", "6.1, Figure 1", "order-embeddings",
-          "-valid_image_recall", "layer", "none", "sooner", 8, f"{_RATES} x 25 epochs"),
+          "-valid_image_recall", "layer", "none", "sooner", 8, f"{_RUNS} of 25 epochs"),
     Claim("With layer norm the attentive reader trains faster.", "6.2, Figure 2", "reader", "valid_error", "layer",
-          "none", "sooner", 2, f"{_RATES} x 5000 updates"),
+          "none", "sooner", 2, f"{_RUNS} of 5000 updates"),
     Claim("With layer norm the attentive reader ends at a lower validation error.", "6.2, Figure 2", "reader",
-          "valid_error", "layer", "none", "best", 2, f"{_RATES} x 5000 updates"),
+          "valid_error", "layer", "none", "best", 2, f"{_RUNS} of 5000 updates"),
     Claim("Skip-thoughts with layer norm train faster.", "6.3, Figure 3", "skip-thoughts", "valid_nll", "layer", "none",
-          "sooner", 10, f"{_RATES} x 1500 updates"),
+          "sooner", 10, f"{_RUNS} of 1500 updates"),
     Claim("DRAW converges almost twice as fast with layer norm.", "6.4, Figure 4", "draw", "test_bound", "layer",
-          "none", "sooner", 3, f"{_RATES} x 4 epochs of 8 glimpses, at each of 4 initial deviations",
+          "none", "sooner", 3, f"{_RUNS} of 4 epochs of 8 glimpses",
           chosen="valid_bound"),
     Claim("DRAW ends at a lower bound with layer norm.", "6.4", "draw", "test_bound", "layer", "none", "end", 3,
-          f"{_RATES} x 4 epochs of 8 glimpses, at each of 4 initial deviations", chosen="valid_bound"),
+          f"{_RUNS} of 4 epochs of 8 glimpses", chosen="valid_bound"),
     Claim("Handwriting synthesis converges much faster with layer norm.", "6.5, Figure 5", "handwriting", "valid_nll",
           "layer", "none", "sooner", 2.5, "5 rates x 2 norms x 3 seeds x 600 updates"),
     Claim("Layer norm converges faster than batch norm at batch size 128.", "6.6, Figure 6", "mnist", "train_nll",
-          "layer", "batch", "sooner", 3, f"{_RATES} x 10 epochs", chosen="valid_error", only={"batch_size": 128}),
+          "layer", "batch", "sooner", 3, f"{_RUNS} of 10 epochs", chosen="valid_error", only={"batch_size": 128}),
     Claim("At batch size 4 layer norm generalises better than batch norm.", "6.6, Figure 6", "mnist", "test_error",
-          "layer", "batch", "end", 15, f"{_RATES} x 10 epochs", chosen="valid_error", only={"batch_size": 4}),
+          "layer", "batch", "end", 15, f"{_RUNS} of 10 epochs", chosen="valid_error", only={"batch_size": 4}),
     Claim("At batch size 4 so it does with batch norm's exact statistics.", "6.6, Figure 6", "mnist",
-          "exact_test_error", "layer", "batch", "end", 15, f"{_RATES} x 10 epochs", chosen="valid_error",
+          "exact_test_error", "layer", "batch", "end", 15, f"{_RUNS} of 10 epochs", chosen="valid_error",
           only={"batch_size": 4}),
     Claim("Layer norm speeds convolutional networks up over the baseline.", "6.7", "convnets", "train_nll", "layer",
-          "none", "sooner", 8, f"{_RATES} x 8 epochs of 10,000 images", chosen="valid_error"),
+          "none", "sooner", 8, f"{_RUNS} of 8 epochs of 10,000 images", chosen="valid_error"),
     Claim("Batch norm outperforms layer norm in convolutional networks.", "6.7", "convnets", "test_error", "batch",
-          "layer", "end", 8, f"{_RATES} x 8 epochs of 10,000 images", chosen="valid_error"),
+          "layer", "end", 8, f"{_RUNS} of 8 epochs of 10,000 images", chosen="valid_error"),
 )  # fmt: skip
 
 
@@ -109,7 +109,10 @@ def decide(claim: Claim, runs: Sequence[Run]) -> Row:
     block = max(blocks, key=lambda block: sum(map(len, block.groups.values())))
     groups = [block.groups[norm] for norm in (claim.ahead, claim.behind)]
     rates = fewest(block, claim.ahead, claim.behind)
-    ran = f"{min(map(len, groups))} seeds, {rates} {'rate' if rates == 1 else 'rates'} with as many, {_length(groups)}"
+    ran = (
+        f"{counted(min(map(len, groups)), 'seed')} at the best of {counted(rates, 'rate')}, chosen by "
+        f"{counted(choosing_seeds(block, claim.ahead, claim.behind), 'seed')}; {_length(groups)}"
+    )
     effect = _effect(claim, groups)
     few = too_little(*groups, unit="evaluation", rates=rates)
     if few:

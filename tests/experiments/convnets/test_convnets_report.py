@@ -129,9 +129,9 @@ def test_one_seed_and_one_rate_give_no_verdict_and_say_what_would(tmp_path):
     speed, error, decide, *_ = report.findings
     assert speed.endswith(": no verdict from one seed and one learning rate.")
     assert ": no verdict from one seed and one learning rate. Difference" in error
-    # 18 runs of a minute
-    assert decide == ("Between layer norm and baseline the speed and the test error would be decided by 3 seeds at 3 "
-                      "learning rates each: 0.3 h at the pace of these runs.")  # fmt: skip
+    # 10 runs of a minute
+    assert decide == ("Between layer norm and baseline the speed and the test error would be decided by 3 seeds a "
+                      "side at the best of 3 learning rates: 0.2 h at the pace of these runs.")  # fmt: skip
     assert [figure.name for figure in report.figures] == ["curves", "border-16", "distances-16"]
 
 
@@ -143,8 +143,8 @@ def test_seeds_that_overlap_leave_it_undecided(tmp_path):
     speed, error, decide, *_ = report_of(tmp_path).findings
     assert speed.endswith("no difference larger than the spread over seeds.")
     assert "no difference larger than the spread over seeds. Difference" in error
-    # 18 runs of a minute, 100 times the epochs, 4.5 times the images, 36 times the products
-    assert "the whole protocol, if at all: 3 seeds at 3 learning rates each, about 4.9e+03 h" in decide
+    # 10 runs of a minute, 100 times the epochs, 4.5 times the images, 36 times the products
+    assert "the whole protocol, if at all: 3 seeds a side at the best of 3 learning rates, about 2.7e+03 h" in decide
 
 
 def test_unfinished_and_damaged_runs(whole):

@@ -81,10 +81,10 @@ def test_findings(grid):
     # of four images one has recall 100 instead of 0 (rank 6 in place of 20): (0, 0, 100, 0)
     for text in (captions, images):
         assert "is 25.0 (95 %: 0.0 to 75.0) by a paired bootstrap" in text
-    # 18 runs of a minute, and of 100 epochs in place of 4
+    # 10 runs of a minute, and of 100 epochs in place of 4
     assert decide == (
-        "Between layer norm and baseline the speed would be decided by the whole protocol, if at all: 3 seeds at 3 "
-        "learning rates each, about 7.5 h at the pace of these runs."
+        "Between layer norm and baseline the speed would be decided by the whole protocol, if at all: 3 seeds a "
+        "side at the best of 3 learning rates, about 4.2 h at the pace of these runs."
     )
     assert edge.endswith("layer norm 0.004 (highest).")
     assert rule.startswith("A verdict needs 3 seeds a side")

@@ -46,7 +46,14 @@ def write(place, layer, none, seeds=3, rates=RATES):
 def test_the_verdict_follows_from_the_runs(tmp_path, layer, none, how, verdict):
     row = decide(dataclasses.replace(SOONER, how=how), write(tmp_path, layer, none))
     assert row.verdict == verdict
-    assert row.ran == f"3 seeds, 3 rates with as many, {10 * len(layer)} updates"
+    assert row.ran == f"3 seeds at the best of 3 rates, chosen by 3 seeds; {10 * len(layer)} updates"
+
+
+def test_one_seed_at_each_rate_may_choose_where_more_are_run(tmp_path):
+    runs = write(tmp_path, [0.5, 0.2, 0.1], [0.5, 0.4, 0.2])
+    few = [run for run in runs if run.config["seed"] == 0 or run.config["learning_rate"] == 0.002]
+    row = decide(SOONER, few)
+    assert (row.verdict, row.ran) == ("holds", "3 seeds at the best of 3 rates, chosen by one seed; 30 updates")
 
 
 def test_higher_may_be_better(tmp_path):

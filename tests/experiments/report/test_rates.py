@@ -81,7 +81,7 @@ def test_of_equal_rates_the_lowest_is_chosen(tmp_path):
     assert block.groups["layer"][0].config["learning_rate"] == 0.01
 
 
-def test_a_rate_with_fewer_finished_runs_is_not_chosen(tmp_path):
+def test_a_rate_with_more_unfinished_runs_is_not_chosen(tmp_path):
     write(tmp_path, "none", {0.001: [0.3, 0.3], 0.01: [0.2, 0.2], 0.1: [0.1, None]})
     write(tmp_path, "layer", {0.001: [0.4, 0.4], 0.01: [0.3, 0.3], 0.1: [0.2, 0.2]})
     (block,), status = blocks(tmp_path)
@@ -89,6 +89,29 @@ def test_a_rate_with_fewer_finished_runs_is_not_chosen(tmp_path):
     assert rates.fewest(block, "none", "layer") == 2, "a verdict has to wait for the third"
     assert rates.fewest(block, "layer") == 3
     assert status == ["Unfinished: 1 of 12 runs (digits-none-b128-s1). Curves end where the shortest seed ends."]
+
+
+def test_rates_are_compared_by_the_seeds_that_all_of_them_have(tmp_path):
+    write(tmp_path, "none", {0.001: [0.3], 0.01: [0.2, 0.9, 0.9], 0.1: [0.5]})
+    write(tmp_path, "layer", {0.001: [0.1], 0.01: [0.2, 0.3, 0.3], 0.1: [0.5]})
+    (block,), _ = blocks(tmp_path)
+    assert [run.config["learning_rate"] for run in block.groups["none"]] == [0.01] * 3, "by seed 0 alone"
+    assert [run.config["learning_rate"] for run in block.groups["layer"]] == [0.001], "a verdict has to wait for seeds"
+    assert (rates.fewest(block, "none", "layer"), rates.choosing_seeds(block, "none", "layer")) == (3, 1)
+
+
+def test_a_fourth_rate_with_fewer_seeds_is_left_out(tmp_path):
+    write(tmp_path, "none", {0.001: [0.3, 0.3], 0.01: [0.4, 0.1], 0.1: [0.5, 0.5], 1: [0.2]})
+    (block,), _ = blocks(tmp_path)
+    assert [run.config["learning_rate"] for run in block.groups["none"]] == [0.01] * 2
+    assert (rates.fewest(block, "none"), rates.choosing_seeds(block, "none")) == (3, 2)
+
+
+def test_rates_without_a_common_seed_are_compared_by_all(tmp_path):
+    write_digits(tmp_path / "a", "layer", 128, 0, [0.9, 0.2], learning_rate=0.1)
+    write_digits(tmp_path / "b", "layer", 128, 1, [0.9, 0.1], learning_rate=0.2)
+    (block,), _ = blocks(tmp_path)
+    assert block.groups["layer"][0].config["learning_rate"] == 0.2
 
 
 def test_while_no_run_is_finished_all_rates_are_compared(tmp_path):

@@ -16,6 +16,7 @@ from ..errors import RunError
 from ..runs.folder import CHECKPOINT, Run
 from .page import STYLES, Curve, Picture, Style, Table
 from .variants import incomplete, unequal, variants
+from .verdicts import RATES
 
 NORMS = {
     "none": "baseline",
@@ -156,8 +157,8 @@ def compare(
         by: an option besides norm and seed whose values are apart in tables and figures.
         descending: the block with its largest value first.
         choose: if given, runs at several learning rates are compared each norm at its own best one: the rate with the
-            lowest mean of this over seeds, among those with the fewest diverged and the most finished runs. Without it,
-            runs at different rates are different variants.
+            lowest mean of this over the seeds that its rates have in common (see `best_rate`). Without it, runs at
+            different rates are different variants.
         told: options that the norm's name tells: no status line says that runs differ in them.
 
     Returns:
@@ -222,17 +223,27 @@ def _by_rate(runs: Iterable[Run]) -> dict[float, Group]:
     return found
 
 
-def complete(rates: Mapping[float, Group]) -> list[float]:
-    """The learning rates with the most finished runs: in the middle of a sweep only these can be compared."""
-    finished = {rate: sum(run.done for run in group) for rate, group in rates.items()}
-    return [rate for rate in rates if finished[rate] == max(finished.values())]
+def compared(rates: Mapping[float, Group]) -> dict[float, Group]:
+    """The runs by which the learning rates of a norm are compared, by rate: those with the seeds that the rates share.
+
+    The rates are those with the most seeds, but 3 of them at least: where 3 rates have 3 seeds, a fourth with one seed
+    is left out; where only one rate has 3, the first seed of each decides. In the middle of a sweep only the rates with
+    the fewest unfinished runs are compared. Where the rates share no seed, all their runs are.
+    """
+    unfinished = {rate: sum(not run.done for run in group) for rate, group in rates.items()}
+    able = {rate: group for rate, group in rates.items() if unfinished[rate] == min(unfinished.values())}
+    fewest = sorted(map(len, able.values()), reverse=True)[:RATES][-1]
+    able = {rate: group for rate, group in able.items() if len(group) >= fewest}
+    common = set.intersection(*({run.config["seed"] for run in group} for group in able.values()))
+    return {rate: [run for run in group if run.config["seed"] in common] or group for rate, group in able.items()}
 
 
 def best_rate(rates: Mapping[float, Group], score: Score) -> float:
-    """The learning rate with the lowest mean score, among those with the fewest diverged and the most finished runs."""
+    """The learning rate with the lowest mean score over the seeds that are compared, among those with the fewest
+    diverged runs."""
     lost = {rate: sum(run.diverged is not None for run in group) for rate, group in rates.items()}
-    stable = {rate: group for rate, group in rates.items() if lost[rate] == min(lost.values())}
-    return min(complete(stable), key=lambda rate: mean_score(rates[rate], score))
+    found = compared({rate: group for rate, group in rates.items() if lost[rate] == min(lost.values())})
+    return min(found, key=lambda rate: mean_score(found[rate], score))
 
 
 def mean_score(runs: Group, score: Score) -> float:

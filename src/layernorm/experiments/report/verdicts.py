@@ -11,8 +11,9 @@ SEEDS, RATES = 3, 3
 """A verdict takes so many seeds a side, and so many learning rates for each norm."""
 
 RULE = (
-    f"A verdict needs {SEEDS} seeds a side, each norm at the best of {RATES} learning rates chosen on validation, and "
-    "the worst seed of one side ahead of the best of the other; anything else is undecided."
+    f"A verdict needs {SEEDS} seeds a side, each norm at the best of {RATES} learning rates chosen on validation by "
+    "the seeds that these rates share, and the worst seed of one side ahead of the best of the other; anything else "
+    "is undecided."
 )
 """The sentence that stands below verdicts."""
 
@@ -81,9 +82,9 @@ def too_little(*groups: Sequence[Run], unit: str = "epoch", rates: int | None = 
         rates: the lowest number of learning rates that a norm was given; None if that is not asked.
     """
     seeds = min(map(len, groups))
-    lacking = [_counted(seeds, "seed")] if seeds < SEEDS else []
+    lacking = [counted(seeds, "seed")] if seeds < SEEDS else []
     if rates is not None and rates < RATES:
-        lacking.append(_counted(rates, "learning rate"))
+        lacking.append(counted(rates, "learning rate"))
     if any(run.diverged is not None for group in groups for run in group):
         lacking.append("runs that diverged")
     if min(len(run.records) for group in groups for run in group) < 2:
@@ -111,9 +112,9 @@ def to_decide(
     if not open_ones:
         return []
     seconds = [run.records[-1]["seconds"] / _made(run) for run in runs]
-    hours = 2 * SEEDS * RATES * statistics.fmean(seconds) / 3600
+    hours = 2 * (SEEDS + RATES - 1) * statistics.fmean(seconds) / 3600
     begun = f"Between {between} {' and '.join(open_ones)} would be decided by"
-    each = f"{SEEDS} seeds at {RATES} learning rates each"
+    each = f"{SEEDS} seeds a side at the best of {RATES} learning rates"
     if too_few:
         return [f"{begun} {each}: {hours:.1f} h at the pace of these runs."]
     return [f"{begun} the whole protocol, if at all: {each}, about {whole * hours:.2g} h at the pace of these runs."]
@@ -125,7 +126,8 @@ def _made(run: Run) -> float:
     return record["epoch"] / config["epochs"] if "epochs" in config else record["update"] / config["updates"]
 
 
-def _counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str) -> str:
+    """A number with its noun."""
     return f"one {noun}" if count == 1 else f"{count} {noun}s"
 
 
