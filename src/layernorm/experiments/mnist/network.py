@@ -43,16 +43,28 @@ class Config:
 
 
 def build(config: Config, inputs: int) -> nn.Sequential:
-    """The network: inputs - hidden - hidden - 10, ReLU. One seed gives the same linear weights whatever the norm."""
+    """The network: inputs - hidden - hidden - 10, ReLU. One seed gives the same linear weights whatever the norm.
+
+    The weights are He's (2015), normal with variance 2 / inputs, 1 / inputs for the logits; the biases are 0. The paper
+    states none. Torch's own weights are a third of these in variance: there the baseline's first gradient is 40 times
+    smaller than batch norm's, here the norms start within a factor of 3.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(derive_seed(config.seed, INIT))
         layers: list[nn.Module] = []
         for width, wide in ((inputs, config.hidden), (config.hidden, config.hidden)):
-            layers += [nn.Linear(width, wide), *_norm(config, wide), nn.ReLU()]
-        layers.append(nn.Linear(config.hidden, 10))
+            layers += [_linear(width, wide, "relu"), *_norm(config, wide), nn.ReLU()]
+        layers.append(_linear(config.hidden, 10, "linear"))
         if config.norm == "batch":  # "BN on all layers", the logits' too; layer norm leaves those alone
             layers += _norm(config, 10)
     return nn.Sequential(*layers)
+
+
+def _linear(inputs: int, units: int, nonlinearity: Literal["relu", "linear"]) -> nn.Linear:
+    layer = nn.Linear(inputs, units)
+    nn.init.kaiming_normal_(layer.weight, nonlinearity=nonlinearity)
+    nn.init.zeros_(layer.bias)
+    return layer
 
 
 def _norm(config: Config, units: int) -> list[nn.Module]:
