@@ -229,7 +229,7 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
     found = [
         Deviation("I", "ReLU in the hidden layers; the paper does not name the activation."),
         Deviation("I", f"Adam, as in the paper, with step size {config['learning_rate']:g}, which it does not tell."),
-        Deviation("I", "The weights start as He et al. (2015) draw them, the biases at 0; one seed starts all norms alike."),
+        Deviation("I", "Weights start as by He et al. (2015), biases at 0; one seed starts all norms alike."),
         Deviation(
             "I",
             "Batch norm is evaluated with running averages of momentum 0.1 over the training batches, and again with "
