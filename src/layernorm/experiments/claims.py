@@ -218,7 +218,7 @@ def page(results: Path) -> str:
         rows.append([row.text, row.where, row.ran, row.verdict, row.effect, _figures(results, claim.experiment)])
     theory = results / "theory" / "claims.json"
     if theory.exists():
-        for item in read_json(theory)["claims"]:
+        for item in read_json(theory, "make it again with layernorm geometry --out FOLDER")["claims"]:
             figure = f"theory/{item['name']}.png"
             shown = f"[figure](results/{figure})" if (results / figure).exists() else "-"
             verdict = ("holds" if item["holds"] else "refuted") if item["as_stated"] else "undecided"

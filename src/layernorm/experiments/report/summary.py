@@ -54,7 +54,7 @@ def read(path: Path) -> list[Run]:
     Raises:
         RunError: the file cannot be read, or is not as it was written.
     """
-    kept = read_json(path)
+    kept = read_json(path, "make it again with layernorm report RUNS --summary FILE")
     return [
         Run(
             path=path.parent / item["name"],

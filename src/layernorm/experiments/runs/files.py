@@ -158,11 +158,12 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
     write_atomic(path, (json.dumps(sealed(values), indent=2, ensure_ascii=False) + "\n").encode())
 
 
-def parse_json(text: bytes, place: str) -> dict[str, Any]:
+def parse_json(text: bytes, place: str, advice: str = ADVICE) -> dict[str, Any]:
     """The values of a JSON text that was written with their SHA-256.
 
     Args:
         place: where it stands, for the message.
+        advice: what can be done if it is damaged, for the message.
 
     Raises:
         RunError: it is no JSON, or not as it was written.
@@ -170,16 +171,16 @@ def parse_json(text: bytes, place: str) -> dict[str, Any]:
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise RunError(f"{place} is not valid JSON ({error}); {ADVICE}") from error
+        raise RunError(f"{place} is not valid JSON ({error}); {advice}") from error
     try:
         return unsealed(values)
     except ValueError as error:
-        raise RunError(f"{place} is damaged ({error}); {ADVICE}") from error
+        raise RunError(f"{place} is damaged ({error}); {advice}") from error
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """What `write_json` wrote; an error names the file."""
-    return parse_json(read_bytes(path), str(path))
+def read_json(path: Path, advice: str = ADVICE) -> dict[str, Any]:
+    """What `write_json` wrote; an error names the file, and what can be done."""
+    return parse_json(read_bytes(path), str(path), advice)
 
 
 @contextlib.contextmanager
