@@ -132,7 +132,7 @@ def run(program: torch.onnx.ONNXProgram) -> Any:
     names = [given.name for given in session.get_inputs()]
 
     def call(*tensors: Tensor) -> list[Tensor]:
-        known = zip(("x", "lengths", "reset"), tensors, strict=True)
+        known = zip(("x", "lengths", "reset"), tensors, strict=False)
         given = {name: tensor.numpy() for name, tensor in known if name in names}
         return [torch.from_numpy(np.array(found)) for found in session.run(None, given)]
 

@@ -84,6 +84,28 @@ def test_cells_norms_and_a_plain_network_are_standard_operators():
             torch.testing.assert_close(torch.from_numpy(a), b.detach(), rtol=rtol, atol=atol)
 
 
+def test_what_goes_step_by_step_has_the_steps_of_the_export_and_any_batch():
+    """Zoneout takes its expectation, batch norm its populations, which some batches have moved."""
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.zoneout, self.batch = ln.LSTM(5, 8, zoneout=0.2), ln.GRU(5, 8, norm="batch", max_steps=2)
+
+        def forward(self, x):
+            return self.zoneout(x)[0], self.batch(x)[0]
+
+    torch.manual_seed(0)
+    model = Model()
+    for _ in range(3):
+        model(torch.randn(3, 16, 5))
+    program = onnx_errors.export(model.eval(), (torch.randn(3, 2, 5),), ({1: "B"},))
+    x = torch.randn(3, 7, 5)
+    for found, expected in zip(onnx_errors.run(program)(x), model(x), strict=True):
+        # a few roundings of sums of 8 numbers of the size of 1, which 3 steps carry on
+        torch.testing.assert_close(found, expected.detach(), rtol=1e-5, atol=2e-6)
+
+
 def test_batch_norm_in_training_is_refused():
     model = ln.LSTM(3, 4, norm="batch")
     with pytest.raises(RuntimeError, match=r"LSTM: batch norm in training .* call eval\(\)"):

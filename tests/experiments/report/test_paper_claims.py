@@ -85,7 +85,7 @@ def test_a_summary_decides_as_the_runs_do_and_is_refused_when_changed(tmp_path):
     summary.write(tmp_path / "again.json", summary.read(path))
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
     path.write_text(path.read_text().replace('"seed": 2', '"seed": 3', 1))
-    with pytest.raises(RunError, match="does not match its SHA-256.*make it again with layernorm report"):
+    with pytest.raises(RunError, match=r"does not match its SHA-256.*make it again with layernorm report"):
         summary.read(path)
 
 
