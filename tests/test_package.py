@@ -4,6 +4,9 @@ import fnmatch
 import re
 from pathlib import Path
 
+import pytest
+import yaml
+
 import layernorm as ln
 
 ROOT = Path(__file__).parents[1]
@@ -30,3 +33,23 @@ def test_the_mark_for_type_checkers_is_in_the_wheel():
     assert mark.is_file()
     excluded = re.search(r"^wheel\.exclude = \[(.*)\]", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.M)
     assert not any(fnmatch.fnmatch(mark.name, pattern.strip(' "*')) for pattern in excluded.group(1).split(","))
+
+
+@pytest.mark.parametrize("name", ["test.yml", "wheels.yml"])
+def test_the_workflows_run_on_linux_arm_and_macos(name):
+    """Each is YAML with jobs; the first one covers the systems."""
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text(encoding="utf-8"))
+    assert all(job["steps"] for job in workflow["jobs"].values())
+    (first, *_) = workflow["jobs"].values()
+    systems = {re.sub(r"-[\d.]+", "", system) for system in first["strategy"]["matrix"]["system"]}
+    assert systems == {"ubuntu", "ubuntu-arm", "macos"}
+
+
+def test_every_list_of_pythons_is_the_same():
+    """pyproject.toml's classifiers and wheels, the oldest Python that it and mypy name, and the workflow's matrix."""
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    classifiers = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', project)
+    assert [f"cp{version.replace('.', '')}" for version in classifiers] == re.findall(r'"(cp3\d+)-\*"', project)
+    assert re.findall(r'^(?:requires-python = ">=|python_version = ")(.*)"', project, re.M) == [classifiers[0]] * 2
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8"))
+    assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == classifiers

@@ -19,15 +19,20 @@ COMMAND += ["--threads", "1", "--checkpoint-seconds", "0.02"]
 
 # Kills itself with SIGKILL at the n-th call of a function in the middle of writing a checkpoint.
 SUICIDE = """
-import os, signal, sys
+import fcntl, os, signal, sys
 from layernorm import cli
 from layernorm.experiments.runs import files
 moment, count = sys.argv[1], int(sys.argv[2])
 original, calls = getattr(os, moment.removesuffix("-half")), 0
 
+def path(opened):
+    if sys.platform == "darwin":
+        return fcntl.fcntl(opened, fcntl.F_GETPATH, bytes(1024)).rstrip(bytes(1)).decode()
+    return os.readlink(f"/proc/self/fd/{opened}")
+
 def deadly(*arguments):
     global calls
-    named = arguments[-1] if moment == "replace" else os.readlink(f"/proc/self/fd/{arguments[0]}")
+    named = arguments[-1] if moment == "replace" else path(arguments[0])
     if "checkpoint.safetensors" in str(named):
         calls += 1
         if calls == count:
