@@ -279,8 +279,8 @@ def _sample(given: list[str]) -> None:
     if not asks_help and (len(given) < 2 or given[1].startswith("-")):
         raise UsageError(f"a run's folder comes before the options: layernorm sample {chosen.name} RUN [OPTIONS]")
     drawing, settings = options.parse_sample(chosen, sampler, ["--help"] if asks_help else given[2:])
-    for path in sample.draw(chosen, Path(given[1]), drawing, settings):
-        print(printable(f"wrote {path}"))
+    for line in sample.draw(chosen, Path(given[1]), drawing, settings):
+        print(printable(line))
 
 
 def _print_samplers() -> None:

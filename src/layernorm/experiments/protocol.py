@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
     from accelerate import Accelerator
 
-    from .report.page import Report
+    from .report.page import Picture, Report
     from .runs.folder import Run
 
 
@@ -31,6 +31,7 @@ def option(
     outermost: bool = False,
     least: float | None = None,
     above: float | None = None,
+    most: float | None = None,
 ) -> Any:
     """A field of a configuration.
 
@@ -44,10 +45,10 @@ def option(
             the option's name.
         outermost: whether all runs with one of its values are made before those with the next, as all norms of one seed
             are before the next seed starts. The first such field of a configuration changes last.
-        least, above: a number must be at least the one, and greater than the other.
+        least, above, most: a number must be at least the first, greater than the second, at most the third.
     """
-    about = {"doc": doc, "several": several, "mark": mark, "outermost": outermost, "least": least, "above": above}
-    return field(default=default, metadata=about)
+    about = {"doc": doc, "several": several, "mark": mark, "outermost": outermost}
+    return field(default=default, metadata={**about, "least": least, "above": above, "most": most})
 
 
 def seed_option(doc: str) -> Any:
@@ -67,12 +68,15 @@ def check_ranges(values: Any) -> None:
         ValueError: one lies outside, or is no finite number; the message names the option.
     """
     for item in dataclasses.fields(values):
-        value, least, above = getattr(values, item.name), item.metadata["least"], item.metadata["above"]
+        value = getattr(values, item.name)
+        least, above, most = (item.metadata[name] for name in ("least", "above", "most"))
         kind = "a finite number, " if isinstance(value, float) else ""
         if least is not None and not least <= value < math.inf:
             raise ValueError(f"{flag(item)} must be {kind}at least {least}, got {value}")
         if above is not None and not above < value < math.inf:
             raise ValueError(f"{flag(item)} must be {kind}greater than {above}, got {value}")
+        if most is not None and value > most:
+            raise ValueError(f"{flag(item)} must be at most {most}, got {value}")
 
 
 def check_most(values: Any, name: str, most: int, what: str) -> None:
@@ -139,19 +143,31 @@ class Task:
     test: Callable[[nn.Module], tuple[dict[str, float], dict[str, Tensor]]] | None = None
 
 
+class Drawn(NamedTuple):
+    """What a trained network drew.
+
+    Attributes:
+        pictures: in the order of showing; those with one name are one picture in several formats, the best first.
+        notes: what the user should know about them, such as that the network stopped early; often none.
+    """
+
+    pictures: Sequence[Picture]
+    notes: Sequence[str] = ()
+
+
 @dataclass(frozen=True)
 class Sampler:
-    """How an experiment's trained network is made to draw: `layernorm sample NAME RUN`.
+    """How an experiment's trained network is made to draw: `layernorm sample NAME RUN`, and in `layernorm play RUN`.
 
     Attributes:
         options: a dataclass whose fields are made by `option`; ValueError from its construction is wrong usage.
-        sample: (the run, the options, where to look for data and where to write) -> the files written. It rebuilds the
-            network from the run's configuration and fills it by `runs.restore`.
+        draw: (the run, the options, where to look for data) -> pictures. It rebuilds the network from the run's
+            configuration and fills it by `runs.restore`.
         examples: command lines for the help.
     """
 
     options: type
-    sample: Callable[[Run, Any, SampleSettings], Sequence[Path]]
+    draw: Callable[[Run, Any, Path | None], Drawn]
     examples: Sequence[str]
 
 

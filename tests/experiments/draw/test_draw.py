@@ -146,6 +146,8 @@ def test_what_cannot_be_sampled_is_one_line(finished, tmp_path, capsys):
     assert "is not a folder" in one_line(capsys)
     assert cli.main(["sample", "draw", str(run), "--count", "0"]) == 2
     assert "--count must be at least 1, got 0" in one_line(capsys)
+    assert cli.main(["sample", "draw", str(run), "--count", "1001"]) == 2
+    assert "--count must be at most 1000, got 1001" in one_line(capsys)
     assert not list(tmp_path.rglob("*.png"))
 
 

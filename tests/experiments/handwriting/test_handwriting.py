@@ -140,6 +140,8 @@ def test_sampling_writes_three_whole_files(trained, iam, tmp_path, capsys):
         ([], 2, "--text must say what to write, got nothing"),
         (["--text", "café"], 2, "--text has the unknown character 'é'; printable ASCII is known"),
         (["--text", "a\nb"], 2, "--text has the unknown character '\\n'"),
+        (["--text", "ab" * 101], 2, "--text must have at most 200 characters, got 202"),
+        (["--text", "a", "--points", "10001"], 2, "--points must be at most 10000, got 10001"),
         (["--text", "a", "--bias", "-1"], 2, "--bias must be a finite number, at least 0, got -1"),
         (["--text", "a", "--prime", "a01-000u-09"], 1, "has no line 'a01-000u-09'; lines are named like 'a01-000u-01'"),
     ],

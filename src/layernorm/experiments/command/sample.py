@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from ..catalogue import EXPERIMENTS, find
 from ..errors import RunError, UsageError
 from ..protocol import Experiment, Sampler, SampleSettings
 from ..runs import folder
-from ..runs.files import make_folder
+from ..runs.files import make_folder, write_atomic
 from ..runs.folder import Run
 
 
@@ -43,15 +42,19 @@ def find_run(experiment: Experiment, path: Path) -> Run:
     return run
 
 
-def draw(experiment: Experiment, path: Path, options: Any, settings: SampleSettings) -> Sequence[Path]:
-    """Lets the network of the run in a folder draw.
+def draw(experiment: Experiment, path: Path, options: Any, settings: SampleSettings) -> Sequence[str]:
+    """Lets the network of the run in a folder draw, and writes the pictures.
 
     Returns:
-        the files written.
+        lines to print: the notes, and the files written.
 
     Raises:
         RunError, UsageError: as the message says.
     """
     run = find_run(experiment, path)
-    settings = dataclasses.replace(settings, out=make_folder(settings.out or path / "samples"))
-    return sampler(experiment).sample(run, options, settings)
+    out = make_folder(settings.out or path / "samples")
+    drawn = sampler(experiment).draw(run, options, settings.data)
+    files = {out / f"{picture.name}.{picture.kind}": picture.content for picture in drawn.pictures}
+    for file, content in files.items():
+        write_atomic(file, content)
+    return [*drawn.notes, *(f"wrote {file}" for file in files)]

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ..protocol import Sampler, SampleSettings, check_ranges, option
+from ..protocol import Drawn, Sampler, check_ranges, option
+from ..report import page
 from ..runs import restore
-from ..runs.files import write_atomic
 from ..runs.folder import Run
 from ..train.batches import derive_seed
 from .network import Config, Drawing, build
@@ -34,22 +34,26 @@ _PAPER, _WINDOW = 96, (228, 26, 28)  # the gaps' grey; the window's red
 class Options:
     """Options of `layernorm sample draw`."""
 
-    count: int = option(100, "digits to draw", least=1)
+    count: int = option(100, "digits to draw", least=1, most=1000)
     seed: int = option(0, "of the noise from which they are drawn", least=0)
 
     def __post_init__(self) -> None:
         check_ranges(self)
 
 
-def sample(run: Run, options: Options, settings: SampleSettings) -> Sequence[Path]:
-    """Writes `digits.png`, all digits, and `canvas.gif`, how the first 25 of them came about."""
-    assert settings.out is not None
+def pictures(run: Run, options: Options, folder: Path | None) -> Drawn:
+    """All digits as a PNG, and how the first 25 of them came about as a GIF."""
     drawing = draw(run, options.count, options.seed)
-    paths = settings.out / "digits.png", settings.out / "canvas.gif"
     first = Drawing(drawing.canvas[:, :25], drawing.window[:, :25])
-    for path, content in zip(paths, (sheet(drawing), animation(first)), strict=True):
-        write_atomic(path, content)
-    return paths
+    glimpses = f"The canvas over {len(drawing.canvas)} glimpses, then the finished digits."
+    return Drawn(
+        [
+            page.Picture(
+                "digits", "png", f"{options.count} digits, seed {options.seed}; grey is a probability.", sheet(drawing)
+            ),
+            page.Picture("canvas", "gif", f"{glimpses} Red: the square that the write grid spans.", animation(first)),
+        ]
+    )
 
 
 def draw(run: Run, count: int, seed: int) -> Drawing:
@@ -141,7 +145,7 @@ def _png(image: Picture) -> bytes:
 
 SAMPLER = Sampler(
     options=Options,
-    sample=sample,
+    draw=pictures,
     examples=(
         "layernorm sample draw runs/draw/draw-layer-s0",
         "layernorm sample draw runs/draw/draw-layer-s0 --count 25 --seed 7 --out digits",

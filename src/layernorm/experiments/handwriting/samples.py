@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,13 +11,16 @@ import torch
 
 from ..data import iam
 from ..errors import RunError
-from ..protocol import Sampler, SampleSettings, check_ranges, option
+from ..protocol import Drawn, Sampler, check_ranges, option
+from ..report.page import Picture
 from ..runs import restore
-from ..runs.files import write_atomic
 from ..runs.folder import Run
 from ..train.batches import NOISE, derive_seed
 from . import mixture, pen
 from .network import Config, Synthesis, build, one_hot
+
+LONGEST = 200
+"""Characters of a text: three of the lines that networks learn from, and some ten seconds of writing."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Options:
     bias: float = option(0.0, "0: as people write; 1 and more: neater, nearer to the most probable", least=0)
     prime: str = option("", "in the hand of this line of the data set, as a01-020x-01")
     seed: int = option(0, "of what is drawn", least=0)
-    points: int = option(0, "stop after so many points (0: 100 and 40 a character)", least=0)
+    points: int = option(0, "stop after so many points (0: 100 and 40 a character)", least=0, most=10_000)
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -43,47 +45,54 @@ def check_text(text: str) -> None:
     were its "non-letter" in training and are so here. Others it has never seen.
 
     Raises:
-        ValueError: the text is empty, or has a character that no transcript could have.
+        ValueError: the text is empty, too long, or has a character that no transcript could have.
     """
     if not text.strip():
         raise ValueError("--text must say what to write, got nothing")
+    if len(text) > LONGEST:
+        raise ValueError(f"--text must have at most {LONGEST} characters, got {len(text)}")
     for character in text:
         if not " " <= character <= "~":
             raise ValueError(f"--text has the unknown character {character!r}; printable ASCII is known")
 
 
-def sample(run: Run, options: Options, settings: SampleSettings) -> Sequence[Path]:
-    """Writes an SVG, a PNG and an SVG in which the pen moves.
+def draw(run: Run, options: Options, folder: Path | None) -> Drawn:
+    """A text as an SVG in which the pen moves, as an SVG that stands still, and as a PNG.
+
+    Args:
+        run: the network's.
+        options: the text, and how to write it.
+        folder: where to look for the data set; it is read for `prime` alone.
 
     Raises:
-        UsageError: the text cannot be written.
         RunError: the run or the data set (for `prime`) cannot be used; the message says why.
     """
     model, mean, deviation = trained(run)
     prime = prime_text = None
     if options.prime:
-        data = iam.load(settings.data, cleaned=run.config["lines"] == "cleaned")
+        data = iam.load(folder, cleaned=run.config["lines"] == "cleaned")
         line = iam.find_line(data, options.prime)
         # in the deviations that the network knows, whatever other lines this data set has
         prime, prime_text = replace(data, mean=mean, deviation=deviation).normalised(line), line.text
     points, finished = write(model, options, prime, prime_text or "")
+    notes = []
     if not len(points):
-        print("nothing is written: the window was at the text's end before the first point")
+        notes.append("nothing is written: the window was at the text's end before the first point")
     if not finished:
-        print(f"stopped at {len(points)} points: the window has not read to the text's end")
+        notes.append(f"stopped at {len(points)} points: the window has not read to the text's end")
     strokes = pen.strokes(points, mean, deviation)
-    assert settings.out is not None
     start = re.sub(r"[^a-z0-9]+", "-", options.text.lower()).strip("-")[:40] or "text"
     primed = f"-{options.prime}" if options.prime else ""
-    stem = settings.out / f"{start}{primed}-bias{options.bias:g}-seed{options.seed}"
-    files = {
-        f"{stem}.svg": pen.svg(strokes, options.text),
-        f"{stem}.png": pen.png(strokes),
-        f"{stem}-moving.svg": pen.moving_svg(strokes, options.text),
-    }
-    for name, content in files.items():
-        write_atomic(Path(name), content)
-    return [Path(name) for name in files]
+    stem = f"{start}{primed}-bias{options.bias:g}-seed{options.seed}"
+    caption = f'"{options.text}", bias {options.bias:g}, seed {options.seed}, {len(points)} points'
+    return Drawn(
+        [
+            Picture(f"{stem}-moving", "svg", f"{caption}, as the pen moves.", pen.moving_svg(strokes, options.text)),
+            Picture(stem, "svg", f"{caption}.", pen.svg(strokes, options.text)),
+            Picture(stem, "png", f"{caption}.", pen.png(strokes)),
+        ],
+        notes,
+    )
 
 
 def trained(run: Run) -> tuple[Synthesis, np.ndarray, np.ndarray]:
@@ -149,7 +158,7 @@ def _rows(points: list[np.ndarray]) -> np.ndarray:
 
 SAMPLER = Sampler(
     options=Options,
-    sample=sample,
+    draw=draw,
     examples=(
         "layernorm sample handwriting RUN --text 'Layer normalization'",
         "layernorm sample handwriting RUN --text 'more of the same' --bias 1",

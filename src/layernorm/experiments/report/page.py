@@ -83,7 +83,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Picture:
-    """What a network drew: the content of a file `name.kind`, kind being "png" or "svg"."""
+    """What a network drew: the content of a file `name.kind`, kind being "png", "svg" or "gif"."""
 
     name: str
     kind: str

@@ -129,7 +129,7 @@ _SIGNS = re.compile(r"[\\`*\[\]<>|~]|(?<!\w)_|_(?!\w)|&(?=#?\w+;)|^[#+-]")
 
 
 def _figure(figure: Figure, vector: bytes) -> str:
-    wide, narrow = _address("svg", vector), _address("svg", figures.draw(figure, "svg", narrow=True))
+    wide, narrow = address("svg", vector), address("svg", figures.draw(figure, "svg", narrow=True))
     caption = _html(figure.caption)
     return (
         f'<figure><picture><source media="(max-width: 640px)" srcset="{narrow}">'
@@ -139,13 +139,13 @@ def _figure(figure: Figure, vector: bytes) -> str:
 
 def _picture(picture: Picture) -> str:
     caption = _html(picture.caption)
-    source = _address(picture.kind, picture.content)
+    source = address(picture.kind, picture.content)
     return f'<figure><img src="{source}" alt="{caption}"><figcaption>{caption}</figcaption></figure>'
 
 
-def _address(kind: str, content: bytes) -> str:
+def address(kind: str, content: bytes) -> str:
     """A picture as an address that needs no other file."""
-    media = {"svg": "image/svg+xml", "png": "image/png"}[kind]
+    media = {"svg": "image/svg+xml", "png": "image/png", "gif": "image/gif"}[kind]
     return f"data:{media};base64,{base64.b64encode(content).decode()}"
 
 
