@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SETS ?= avx512 avx2 baseline   # instruction sets that `make sanitize` goes through
 
-.PHONY: help test test-all torture lint demo sanitize sanitize-gpu setup clean always
+.PHONY: help test test-all torture lint play-test demo sanitize sanitize-gpu setup clean always
 help:
 	@echo "make test   lint, types and the tests"
 	@echo "make test-all  the same in one process on all cores, with the tests that take long and find little"
@@ -12,6 +12,7 @@ help:
 	@echo "make torture CAMPAIGN='checkpoints races' CASES=100  so many cases of these; CAMPAIGN=races CASE=17  one again"
 	@echo "make demo   the first experiment on scikit-learn's digits, with its report (a few minutes)"
 	@echo "make lint   ruff and mypy alone"
+	@echo "make play-test  the pages of 'layernorm play' in a headless Chromium"
 	@echo "make sanitize  the C++ kernels under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer (GCC)"
 	@echo "make sanitize-gpu  the Triton kernels under compute-sanitizer, with the Python that has CUDA's PyTorch: PYTHON=..."
 	@echo "make clean  removes the virtual environment, caches and build folders (never runs/)"
@@ -19,7 +20,7 @@ help:
 setup: $(VENV)/.ready
 $(VENV)/.ready: pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/layernorm/native/*.cpp src/layernorm/native/*.h) $(VENV)/.files
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[experiments,onnx,test]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[experiments,onnx,play,test]'
 	@touch $@
 
 # An editable installation remembers the package's files: a new or moved one asks for a new installation.
@@ -46,6 +47,11 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/mypy tests/user.py
 	$(BIN)/pyright --pythonpath $(BIN)/python tests/user.py
+
+# Needs Chromium and its driver (Debian: apt-get install chromium chromium-driver).
+play-test: setup
+	$(BIN)/pip install --quiet --constraint constraints.txt selenium
+	$(BIN)/python -m pytest -q -p no:cacheprovider tests/browser/play.py
 
 demo: setup
 	$(BIN)/layernorm run digits --norm none layer batch --batch-size 128 4 --seeds 0 1 2 --out runs/digits

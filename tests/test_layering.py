@@ -35,7 +35,8 @@ BELOW = {
     "onnx": {"formula"},  # what an op means in ONNX; imported when it is asked for
     "experiments": {"nn", "geometry", "functional", "backends", "formula"},
     "doctor": {"experiments", "nn", "functional", "backends", "formula"},
-    "cli": {"experiments", "geometry", "doctor"},
+    "play": {"experiments", "geometry"},
+    "cli": {"experiments", "geometry", "doctor", "play"},
     "__main__": {"cli"},
     "__init__": {"_command", "backends", "functional", "geometry", "nn", "interop", "onnx", "formula"},
 }
@@ -72,6 +73,7 @@ OPTIONAL = {
     "onnx_ir",
     "onnxscript",
     "onnxruntime",
+    "nicegui",
 }
 CORE = ["__init__", "formula", "backends", "reference", "functional", "nn", "interop", "geometry"]
 

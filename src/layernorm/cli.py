@@ -31,6 +31,7 @@ examples:
   layernorm invariance           Table 1 of the paper, measured
   layernorm geometry             every claim of its section 5, measured
   layernorm stability            how stable the hidden dynamics are, by norm
+  layernorm play                 Table 1 to play with, in your browser
   layernorm doctor               what is installed, found and missing here
   layernorm doctor --check       whether every engine computes what it should
 """
@@ -100,7 +101,7 @@ def _dispatch(given: list[str]) -> None:
 
     commands: dict[str, Callable[[argparse.Namespace], None]] = {
         "report": _report, "data": _data, "invariance": _invariance, "geometry": _geometry,
-        "stability": _stability, "doctor": _doctor, "claims": _claims,
+        "stability": _stability, "doctor": _doctor, "claims": _claims, "play": _play,
     }  # fmt: skip
     by_experiment: dict[str, Callable[[list[str]], None]] = {"run": _run, "sample": _sample}
     by_experiment |= {name: functools.partial(_ask, name) for name in catalogue.TOOLS}
@@ -190,6 +191,16 @@ def _parser() -> argparse.ArgumentParser:
     dynamics.add_argument("--data", type=Path, metavar="DIR", help="with RUNS: the data set (default: where it was)")
     for command in (table, theory, dynamics):
         command.add_argument("--out", type=Path, metavar="DIR", help="write the page and its figures there")
+    play = commands.add_parser(
+        "play", help="pages for your browser: Table 1 by hand, trained networks that write and draw",
+        formatter_class=layout,
+        description="Serves pages to a browser on this machine, until Ctrl-C: Table 1 of the paper with the\n"
+        "weights and inputs of a small layer to move, and with RUNS a page for each run of\n"
+        "handwriting and draw, on which its network writes and draws.",
+        epilog="examples:\n  layernorm play\n  layernorm play runs/handwriting/handwriting-layer-s0\n",
+    )  # fmt: skip
+    play.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="folder of a run")
+    play.add_argument("--port", type=int, default=8080, metavar="N", help="on 127.0.0.1 (default: 8080)")
     doctor = commands.add_parser(
         "doctor", help="what is installed here; --check: whether every engine computes rightly", formatter_class=layout,
         description="Prints versions, engines and data sets found here, and why one is missing.",
@@ -450,6 +461,12 @@ def _stability_of_runs(paths: list[Path], data: Path | None) -> tuple[dict[str, 
         layers += of_run
         notes += of_notes
     return trained.numbers(layers), trained.report(layers, notes)
+
+
+def _play(parsed: argparse.Namespace) -> None:
+    from .play import server
+
+    server.serve(parsed.runs, parsed.port)
 
 
 def _claims(parsed: argparse.Namespace) -> None:

@@ -1,6 +1,10 @@
 """Runs as files: written without training, reported on, and read for what must not depend on interruptions."""
 
+import dataclasses
+
 from layernorm.experiments import catalogue
+from layernorm.experiments.draw import network as draw
+from layernorm.experiments.handwriting import network as handwriting
 from layernorm.experiments.mnist.digits import Config as Digits
 from layernorm.experiments.runs import checkpoint, folder
 from layernorm.experiments.runs import records as recorded
@@ -88,3 +92,31 @@ def outcome(path):
     """Everything of a run that must not depend on interruptions: its records and its last weights."""
     tensors, _ = checkpoint.load(path / folder.CHECKPOINT)
     return untimed(path), {name: tensor.tolist() for name, tensor in tensors.items()}
+
+
+def write_start(path, experiment, config, build, facts):
+    """A run's folder with a checkpoint before the first update.
+
+    Args:
+        path: of the folder.
+        experiment: its name.
+        config: the configuration, a dataclass.
+        build: makes the network from it.
+        facts: of the data set.
+    """
+    write_run(path, experiment, vars(config), facts, [], done=False)
+    tensors = checkpoint.prefixed("model", build(config).state_dict())
+    header = checkpoint.Header(checkpoint.State(), [], 1)
+    checkpoint.save(path / folder.CHECKPOINT, tensors, dataclasses.asdict(header))
+    return path
+
+
+def write_drawing_runs(place):
+    """Runs of small networks that write and draw, before their first update."""
+    facts = {"name": "made up", "fingerprint": "abc", "original": False, "mean": [8.0, 0.0], "deviation": [40.0, 30.0]}
+    writes = handwriting.Config(norm="layer", units=8, mixtures=2)
+    draws = draw.Config(norm="layer", glimpses=3, hidden=8, latent=4)
+    return [
+        write_start(place / "handwriting-layer-s0", "handwriting", writes, handwriting.build, facts),
+        write_start(place / "draw-layer-s0", "draw", draws, draw.build, facts),
+    ]

@@ -28,6 +28,7 @@ from ._invariance import invariance as invariance
 from ._invariance import invariance_table as invariance_table
 from ._invariance import invariance_text as invariance_text
 from ._layers import normalized as normalized
+from ._layers import standard_layer as standard_layer
 from ._measured import Data as Data
 from ._measured import Measured as Measured
 from ._measured import Series as Series

@@ -115,7 +115,7 @@ def test_samples_are_whole_files(finished, tmp_path, capsys):
     out = tmp_path / "samples"
     command = ["sample", "draw", str(finished / "draw-layer-s0"), "--count", "12", "--out", str(out)]
     assert cli.main(command) == 0
-    assert capsys.readouterr().out.splitlines() == [f"wrote {out}/digits.png", f"wrote {out}/canvas.gif"]
+    assert capsys.readouterr().out.splitlines() == [f"wrote {out}/canvas.gif", f"wrote {out}/digits.png"]
     first = {path.name: path.read_bytes() for path in out.iterdir()}
     with Image.open(io.BytesIO(first["digits.png"])) as sheet:
         assert sheet.size == (10 * 86 + 2, 2 * 86 + 2)

@@ -42,16 +42,16 @@ class Options:
 
 
 def pictures(run: Run, options: Options, folder: Path | None) -> Drawn:
-    """All digits as a PNG, and how the first 25 of them came about as a GIF."""
+    """How the first 25 digits came about as a GIF, and all of them as a PNG."""
     drawing = draw(run, options.count, options.seed)
     first = Drawing(drawing.canvas[:, :25], drawing.window[:, :25])
     glimpses = f"The canvas over {len(drawing.canvas)} glimpses, then the finished digits."
     return Drawn(
         [
+            page.Picture("canvas", "gif", f"{glimpses} Red: the square that the write grid spans.", animation(first)),
             page.Picture(
                 "digits", "png", f"{options.count} digits, seed {options.seed}; grey is a probability.", sheet(drawing)
             ),
-            page.Picture("canvas", "gif", f"{glimpses} Red: the square that the write grid spans.", animation(first)),
         ]
     )
 

@@ -1,0 +1,198 @@
+"""The pages as NiceGUI shows them: Table 1, and one for each trained network."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from nicegui import ui
+
+from ..experiments.errors import RunError, UsageError, said
+from ..experiments.protocol import Drawn
+from ..experiments.report.page import Picture
+from ..experiments.report.rendering import address
+from . import table_1
+from .table_1 import Outcome
+from .trained import Trained
+
+_ABOUT = (
+    "A layer of 6 units sees 8 training cases. Move its weights and inputs: under each norm the output stays or "
+    "changes, as Table 1 of the paper says. The number is the relative change of the whole output. Each point of a "
+    "figure is the output of one unit for one case: to the right before the move, upwards after it. While the output "
+    "stays, all points lie on the line."
+)
+
+_CSS = """
+.body--light { --stays: #00664b; --changes: #a34700; --soft: #5c5c5c; --paper: #ffffff }
+.body--dark { --stays: #5fd0ad; --changes: #ff9d5c; --soft: #a8a8a8; --paper: #1d1d1d }
+.stays { color: var(--stays) } .changes { color: var(--changes) } .soft { color: var(--soft) }
+.verdicts { position: sticky; top: 0; z-index: 2; background: var(--paper); padding: .5rem 0 }
+.drawn { max-width: 100%; background: #fff; padding: .4rem; border-radius: 6px; max-height: 70vh }
+"""
+
+_GREY = "#8a8a8a"  # of axes and lines: seen on white and on black
+
+
+def root(networks: Sequence[Trained]) -> None:
+    """All pages, as tabs."""
+    ui.add_css(_CSS)
+    with ui.tabs().props("align=left outside-arrows mobile-arrows no-caps").classes("w-full") as tabs:
+        first = ui.tab("Table 1")
+        others = [ui.tab(str(number), f"{item.experiment.name}: {item.path.name}") for number, item in
+                  enumerate(networks)]  # fmt: skip
+    with ui.tab_panels(tabs, value=first).classes("w-full"):
+        with ui.tab_panel(first):
+            _table_1()
+        for tab, item in zip(others, networks, strict=True):
+            with ui.tab_panel(tab):
+                _Drawing(item)
+
+
+def _table_1() -> None:
+    ui.label(_ABOUT).classes("max-w-3xl")
+    with ui.row().classes("verdicts gap-x-6 gap-y-0 w-full"):
+        verdicts = [ui.label() for _ in table_1.NORMS]
+    with ui.element("div").classes("grid grid-cols-1 md:grid-cols-[20rem_1fr] gap-6 w-full"):
+        with ui.column().classes("gap-0 w-full"):
+            sliders, amounts = {}, {}
+            for name, move in table_1.MOVES.items():
+                with ui.row().classes("w-full justify-between gap-2 no-wrap"):
+                    ui.label(name).tooltip(move.equation)
+                    amounts[name] = ui.label().classes("soft whitespace-nowrap")
+                far, step = (2.0, 0.1) if table_1.shifts(name) else (1.0, 0.05)
+                sliders[name] = ui.slider(min=-far, max=far, step=step, value=0)
+                sliders[name].props["aria-label"] = name
+                sliders[name].props["selection-color"] = "transparent"  # 0 is in the middle: nothing is filled up
+            eps = ui.toggle({0.0: "eps 0", 1e-5: "eps 1e-5"}, value=0.0).props("no-caps")
+            ui.button("put back", on_click=lambda: [slider.set_value(0) for slider in sliders.values()]).props(
+                "flat no-caps"
+            )
+        with ui.element("div").classes("grid grid-cols-2 lg:grid-cols-3 gap-4 w-full"):
+            charts = []
+            for norm in table_1.NORMS.values():
+                with ui.column().classes("gap-0 w-full"):
+                    ui.label(norm).classes("font-bold")
+                    charts.append(ui.echart({}).classes("w-full h-44"))
+
+    def show() -> None:
+        positions = {name: float(slider.value) for name, slider in sliders.items()}
+        for name, position in positions.items():
+            amounts[name].text = table_1.amount(name, position)
+        for outcome, chart, label in zip(table_1.outcomes(positions, eps.value), charts, verdicts, strict=True):
+            label.text, kind = _verdict(outcome)
+            label.classes(replace=kind)
+            chart.options.update(_scatter(outcome))
+            chart.update()
+
+    for control in (*sliders.values(), eps):
+        control.on_value_change(show)
+    show()
+
+
+def _verdict(outcome: Outcome) -> tuple[str, str]:
+    """What became of the output in words, and the words' class."""
+    verdict = outcome.verdict
+    name = table_1.NORMS[verdict.norm]
+    if not verdict.transform:
+        return f"{name}: not moved", "soft"
+    paper = {True: ", Table 1: invariant", False: ", Table 1: not invariant", None: ""}[verdict.paper]
+    kind = "stays" if verdict.invariant else "changes"
+    return f"{name}: {kind} ({verdict.residual:.1g}{paper})", kind
+
+
+def _scatter(outcome: Outcome) -> dict[str, Any]:
+    """The output after the moves against that before them, for ECharts; case 1 and unit 1 stand out."""
+    groups: dict[str, list[tuple[float, float]]] = {"others": [], "unit 1": [], "case 1": []}
+    cases, units = outcome.before.shape
+    for case in range(cases):
+        for unit in range(units):
+            group = "case 1" if case == 0 else "unit 1" if unit == 0 else "others"
+            groups[group].append((float(outcome.before[case, unit]), float(outcome.after[case, unit])))
+    wide, high = (math.ceil(float(values.abs().max())) for values in (outcome.before, outcome.after))
+    marks = {"others": ("circle", _GREY), "unit 1": ("triangle", "#2a8fd0"), "case 1": ("diamond", "#e06c1f")}
+    line = {"name": "", "type": "line", "showSymbol": False, "silent": True, "data": [(-wide, -wide), (wide, wide)],
+            "lineStyle": {"color": _GREY, "width": 1}}  # fmt: skip
+    points = [
+        {"name": name, "type": "scatter", "symbol": marks[name][0], "symbolSize": 7, "itemStyle":
+         {"color": marks[name][1]}, "data": data} for name, data in groups.items()
+    ]  # fmt: skip
+    return {
+        "animationDuration": 200,
+        "animationDurationUpdate": 200,
+        "textStyle": {"color": _GREY},
+        "legend": {
+            "data": ["unit 1", "case 1"],
+            "top": 0,
+            "itemGap": 6,
+            "itemWidth": 12,
+            "textStyle": {"color": _GREY},
+        },
+        "grid": {"left": 34, "right": 8, "top": 26, "bottom": 22},
+        "xAxis": _axis(wide),
+        "yAxis": _axis(max(wide, high)),
+        "series": [line, *points],
+    }
+
+
+def _axis(end: float) -> dict[str, Any]:
+    return {
+        "min": -end,
+        "max": end,
+        "interval": end,
+        "axisLine": {"lineStyle": {"color": _GREY}},
+        "axisLabel": {"color": _GREY},
+        "splitLine": {"lineStyle": {"color": _GREY, "opacity": 0.25}},
+    }
+
+
+class _Drawing:
+    """The page of a trained network: a field for each option, a button, and what was drawn or refused."""
+
+    def __init__(self, network: Trained) -> None:
+        self.network = network
+        ui.label(f"The network of {network.path}, with its newest weights.").classes("soft break-all")
+        with ui.element("div").classes("grid grid-cols-1 md:grid-cols-2 gap-x-6 gap-y-6 w-full max-w-3xl"):
+            self.fields = {item.name: self._field(item.name, item.metadata["doc"], item.default) for item in
+                           network.fields}  # fmt: skip
+        with ui.row().classes("items-center pt-4"):
+            self.button = ui.button("draw", on_click=self.draw).props("no-caps")
+            self.busy = ui.spinner()
+        self.refusal = ui.label().classes("changes").props("role=alert")
+        self.drawn = ui.column().classes("w-full")
+        self.busy.visible = False
+
+    def _field(self, name: str, doc: str, default: Any) -> ui.input:
+        field = ui.input(name, value=str(default)).props("outlined dense").on("keydown.enter", self.draw)
+        field.props["hint"] = doc
+        return field
+
+    async def draw(self) -> None:
+        """Lets the network draw beside the server, and shows what came of it."""
+        texts = {name: field.value for name, field in self.fields.items()}
+        self.refusal.text, self.busy.visible = "", True
+        self.button.disable()
+        try:
+            self._show(await asyncio.to_thread(self.network.draw, texts))
+        except Exception as error:  # whatever it is, the page must say so
+            if not isinstance(error, (UsageError, RunError, OSError)):
+                logging.exception("drawing failed")
+            self.drawn.clear()
+            self.refusal.text = said(error)
+        self.button.enable()
+        self.busy.visible = False
+
+    def _show(self, drawn: Drawn) -> None:
+        self.drawn.clear()
+        with self.drawn:
+            for note in drawn.notes:
+                ui.label(note)
+            best: dict[str, Picture] = {}
+            for picture in drawn.pictures:
+                best.setdefault(picture.name, picture)
+            for picture in best.values():
+                image = ui.element("img").classes("drawn")
+                image.props["src"], image.props["alt"] = address(picture.kind, picture.content), picture.caption
+                ui.label(picture.caption).classes("soft")

@@ -1,0 +1,56 @@
+"""Serves the pages to this machine alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..experiments.errors import RunError, UsageError
+from . import trained
+
+HOST = "127.0.0.1"
+
+
+def serve(paths: Sequence[Path], port: int) -> None:
+    """Serves a page for Table 1 and one for each run, until it is interrupted.
+
+    Args:
+        paths: run folders.
+        port: on 127.0.0.1.
+
+    Raises:
+        UsageError: there is no such port, or the networks of a run do not draw.
+        RunError: a run cannot be used, the port is taken, or the optional package is missing.
+    """
+    if not 1 <= port <= 65535:
+        raise UsageError(f"expected --port to lie in 1..65535, got {port}")
+    networks = [trained.find(path) for path in paths]
+    try:
+        from nicegui import app, ui
+        from starlette.middleware.trustedhost import TrustedHostMiddleware
+    except ModuleNotFoundError as error:
+        raise RunError(f"the package {error.name!r} is missing: pip install nicegui") from error
+    from . import pages
+
+    try:
+        socket.create_server((HOST, port)).close()
+    except OSError as error:
+        why = os.strerror(error.errno or 0)
+        raise RunError(f"cannot serve on {HOST}:{port}: {why}; choose another --port") from error
+    # a page of another site whose name was made to point to this machine is refused, too
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
+    app.on_startup(lambda: print(f"open http://{HOST}:{port} in a browser; Ctrl-C ends", flush=True))
+    with contextlib.suppress(KeyboardInterrupt):
+        ui.run(
+            lambda: pages.root(networks),
+            host=HOST,
+            port=port,
+            title="layernorm play",
+            dark=None,
+            reload=False,
+            show=False,
+            show_welcome_message=False,
+        )

@@ -1,0 +1,73 @@
+"""Table 1 by hand: a small layer's weights and inputs are moved, and under each norm the output stays or changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import geometry
+
+NORMS = {"batch": "batch norm", "weight": "weight norm", "layer": "layer norm", "rms": "RMS norm", None: "no norm"}
+"""The norms in the order of Table 1, and the two that it does not list."""
+
+MOVES = {item.name: item for item in (*geometry.TRANSFORMS.values(), geometry.CASE_RECENTRING)}
+"""What can be moved, by name: the changes of Table 1, and the re-centring of a single case, which it does not list."""
+
+_W, _X, _GAIN, _BIAS = geometry.standard_layer(units=6, inputs=5, cases=8, seed=0)
+_DIRECTION = torch.linspace(0.2, 1.0, 5, dtype=torch.float64)  # of every shift: each input moves by another length
+_PAPER = {(verdict.norm, verdict.transform): verdict.paper for verdict in geometry.invariance_table()}
+
+
+class Outcome(NamedTuple):
+    """What moves do under one norm: how far the output went, and the output (B, H) before and after."""
+
+    verdict: geometry.Verdict
+    before: Tensor
+    after: Tensor
+
+
+def shifts(name: str) -> bool:
+    """Whether a move adds a shift; the others multiply by delta."""
+    return "shift" in MOVES[name].equation
+
+
+def amount(name: str, position: float) -> str:
+    """Where a move stands, in words: delta, or the shift of the input that moves furthest."""
+    return f"shift {position:+.1f}" if shifts(name) else f"delta {10**position:.2f}"
+
+
+def outcomes(positions: Mapping[str, float], eps: float) -> list[Outcome]:
+    """The output under each norm, with its own gain and bias, before and after some moves one after the other.
+
+    Args:
+        positions: by the name of a move; 0 leaves everything as it is. A shift is so many times (0.2, 0.4, ..., 1), a
+            delta is 10 to this power.
+        eps: added to the variances.
+    """
+    moved = {name: position for name, position in positions.items() if position}
+
+    def apply(W: Tensor, X: Tensor, delta: float, shift: Tensor) -> tuple[Tensor, Tensor]:
+        for name, position in moved.items():
+            by = (1.0, position * shift) if shifts(name) else (10**position, shift)
+            W, X = MOVES[name].apply(W, X, *by)
+        return W, X
+
+    together = geometry.Transform(", ".join(moved), "", apply)
+    W, X = apply(_W, _X, 1.0, _DIRECTION)
+    found = []
+    for norm in NORMS:
+        change = geometry.invariance(norm, together, _W, _X, gain=_GAIN, bias=_BIAS, shift=_DIRECTION, eps=eps)
+        before, after = (geometry.normalized(*layer, norm, eps) * _GAIN + _BIAS for layer in ((_W, _X), (W, X)))
+        found.append(Outcome(geometry.Verdict(norm, together.name, change, _paper(norm, list(moved))), before, after))
+    return found
+
+
+def _paper(norm: str | None, moved: list[str]) -> bool | None:
+    """What Table 1 says of some moves together: what stays under each of them stays under all."""
+    said = [_PAPER.get((norm, name)) for name in moved]
+    if len(said) == 1:
+        return said[0]
+    return True if said and all(said) else None

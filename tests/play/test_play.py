@@ -1,0 +1,153 @@
+"""`layernorm play` without a browser: Table 1 by hand, what a trained network is asked, and the pages' parts."""
+
+import asyncio
+import logging
+import socket
+import sys
+
+import pytest
+
+from layernorm import cli, geometry
+from layernorm.experiments.errors import RunError, UsageError
+from layernorm.play import table_1, trained
+from support.command import one_line
+from support.runs import write_digits, write_drawing_runs
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return write_drawing_runs(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.mark.parametrize("position", [-0.7, 0.5])
+def test_every_move_alone_is_table_1(position):
+    listed = {(v.norm, v.transform): v.paper for v in geometry.invariance_table()}
+    for name in table_1.MOVES:
+        for verdict, before, after in table_1.outcomes({name: position}, 0.0):
+            paper = listed.get((verdict.norm, name))
+            assert verdict.paper == paper
+            assert not verdict.differs
+            # what is drawn moves as far as the number says; both are of the same sums in float64
+            change = float((after - before).norm() / before.norm())
+            assert change == pytest.approx(verdict.residual, rel=1e-9, abs=1e-15)
+
+
+def test_nothing_moved_changes_nothing():
+    for verdict, before, after in table_1.outcomes(dict.fromkeys(table_1.MOVES, 0.0), 0.0):
+        assert (verdict.transform, verdict.paper, verdict.residual) == ("", None, 0.0)
+        assert before.equal(after)
+
+
+def test_moves_together():
+    """What stays under each of two moves stays under both; otherwise Table 1 says nothing of two."""
+    both = {"weight matrix re-scaling": 0.5, "weight matrix re-centring": 1.0, "dataset re-scaling": 0.0}
+    found = {outcome.verdict.norm: outcome.verdict for outcome in table_1.outcomes(both, 0.0)}
+    assert {norm: verdict.paper for norm, verdict in found.items()} == {
+        "layer": True, "batch": None, "weight": None, "rms": None, None: None
+    }  # fmt: skip
+    assert [norm for norm, verdict in found.items() if verdict.invariant] == ["layer"]
+
+
+def test_with_an_eps_no_rescaling_is_exact():
+    (layer,) = (o.verdict for o in table_1.outcomes({"dataset re-scaling": -1.0}, 1e-5) if o.verdict.norm == "layer")
+    assert not layer.invariant
+    assert layer.residual < 1e-2
+
+
+def test_a_network_writes_and_draws(runs):
+    writes, draws = map(trained.find, runs)
+    drawn = writes.draw({"text": "ab", "bias": "1", "prime": "", "seed": "3", "points": "9"})
+    assert [picture.kind for picture in drawn.pictures] == ["svg", "svg", "png"]
+    assert drawn.pictures[1].name == drawn.pictures[2].name
+    assert b"<animate" in drawn.pictures[0].content
+    assert drawn == writes.draw({"text": "ab", "bias": "1.0", "prime": "", "seed": "3", "points": "9"})
+    assert drawn != writes.draw({"text": "ab", "bias": "1", "prime": "", "seed": "4", "points": "9"})
+    drawn = draws.draw({"count": "4", "seed": "0"})
+    assert [(picture.name, picture.kind) for picture in drawn.pictures] == [("canvas", "gif"), ("digits", "png")]
+
+
+WRITE = {"text": "ab", "bias": "0", "prime": "", "seed": "0", "points": "0"}
+REFUSED = [
+    ({"text": " "}, "text must say what to write, got nothing"),
+    ({"text": "naïve"}, "text has the unknown character 'ï'; printable ASCII is known"),
+    ({"text": "a" * 201}, "text must have at most 200 characters, got 201"),
+    ({"seed": ""}, "seed must be a whole number, got ''"),
+    ({"seed": "1.5"}, "seed must be a whole number, got '1.5'"),
+    ({"seed": "-1"}, "seed must be at least 0, got -1"),
+    ({"bias": "much"}, "bias must be a number, got 'much'"),
+    ({"bias": "nan"}, "bias must be a finite number, at least 0, got nan"),
+    ({"points": "10001"}, "points must be at most 10000, got 10001"),
+]
+
+
+@pytest.mark.parametrize(("texts", "message"), REFUSED)
+def test_what_cannot_be_asked_is_refused(runs, texts, message):
+    with pytest.raises(UsageError) as refused:
+        trained.find(runs[0]).draw({**WRITE, **texts})
+    assert str(refused.value) == message
+
+
+def test_a_run_that_goes_away_is_refused(runs, tmp_path):
+    (path,) = (run.rename(tmp_path / "run") for run in write_drawing_runs(tmp_path)[:1])
+    network = trained.find(path)
+    (path / "checkpoint.safetensors").unlink()
+    with pytest.raises(RunError, match="has no checkpoint yet"):
+        network.draw(WRITE)
+
+
+def test_what_cannot_be_served_is_one_line(runs, tmp_path, monkeypatch, capsys):
+    write_digits(tmp_path, "none", 4, 0, [0.3])
+    (tmp_path / "empty").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for arguments, code, message in (
+            (["--port", "0"], 2, "expected --port to lie in 1..65535, got 0"),
+            (["--port", "65536"], 2, "expected --port to lie in 1..65535, got 65536"),
+            ([str(tmp_path / "digits-none-b4-s0")], 2, "digits has nothing to sample; there are: draw, handwriting"),
+            ([str(tmp_path / "empty")], 1, "there is no run in"),
+            ([str(tmp_path / "nothing")], 1, "there is no run in"),
+            (["--port", port], 1, f"cannot serve on 127.0.0.1:{port}: Address already in use; choose another --port"),
+        ):
+            if "cannot serve" in message:
+                pytest.importorskip("nicegui")
+            assert cli.main(["play", *arguments]) == code
+            assert message in one_line(capsys)
+    monkeypatch.setitem(sys.modules, "nicegui", None)
+    assert cli.main(["play", str(runs[0])]) == 1
+    assert "the package 'nicegui' is missing" in one_line(capsys)
+
+
+def simulated(networks, drive):
+    """What `drive(user)` does with the pages, without a browser."""
+    pytest.importorskip("nicegui")
+    from nicegui.testing.user_simulation import user_simulation
+
+    from layernorm.play import pages
+
+    async def whole():
+        async with user_simulation(lambda: pages.root(networks)) as user:
+            await user.open("/")
+            await drive(user)
+
+    asyncio.run(whole())
+
+
+def test_the_pages_answer_and_refuse(runs, caplog):
+    async def drive(user):
+        from nicegui import ui
+
+        await user.should_see("layer norm: not moved")
+        (slider,) = (item for item in user.find(ui.slider).elements if item.props["aria-label"] == "dataset re-scaling")
+        slider.value = 0.5
+        await user.should_see("layer norm: stays (")
+        await user.should_see("weight norm: changes (")
+        user.find("put back").click()
+        await user.should_see("weight norm: not moved")
+
+        user.find("text").type("é")
+        user.find(kind=ui.button, content="draw").click()
+        await user.should_see("text has the unknown character 'é'; printable ASCII is known", retries=20)
+        assert not user.find(kind=ui.button, content="draw").elements.pop().props.get("disable")
+
+    simulated([trained.find(runs[0])], drive)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
