@@ -1,11 +1,13 @@
 """What a synthesis network writes: where it stops, and the pictures of it."""
 
+import io
 import math
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from layernorm.experiments.errors import RunError
 from layernorm.experiments.handwriting import pen
@@ -50,5 +52,18 @@ def test_pictures_are_whole():
         assert root[0].text == "a < b"
         assert len(root[1]) == 3
         assert b"script" not in content
-    assert pen.png(drawn).startswith(b"\x89PNG")
-    assert pen.png([]).startswith(b"\x89PNG"), "nothing written is an empty picture"
+    assert pen.png(drawn, 400.0).startswith(b"\x89PNG")
+    assert pen.png([], 400.0).startswith(b"\x89PNG"), "nothing written is an empty picture"
+
+
+@pytest.mark.parametrize("corner", [(900.0, 200.0), (300.0, 3000.0), (12000.0, 40.0)])
+def test_drawings_share_one_scale(corner):
+    """Wide, high, and too long for the usual scale: a unit has as many pixels in both directions."""
+    drawn = [np.array([[0.0, 0.0], corner])]
+    for inch in (pen.scale(drawn), 1000.0):
+        with Image.open(io.BytesIO(pen.png(drawn, inch))) as image:
+            left, top, right, bottom = image.convert("L").point(lambda level: 255 * (level < 128)).getbbox()
+        # the pen is 12 units wide; a pixel at either end is grey
+        for pixels, units in ((right - left, corner[0]), (bottom - top, corner[1])):
+            assert abs(pixels - (units + 12) * 160 / inch) <= 2.5
+    assert pen.scale(drawn) == (400.0 if corner[0] < 9000 else (12000 + 120) / 25)

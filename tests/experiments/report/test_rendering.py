@@ -1,13 +1,15 @@
 """How a report looks: files that need no others, figures that depend on the runs alone, tables of 80 columns."""
 
+import io
 import re
 from dataclasses import replace
 
 import pytest
+from PIL import Image
 
-from layernorm.experiments.report import rendering
-from layernorm.experiments.report.page import Table
-from support.runs import report_of, write_sweep
+from layernorm.experiments.report import figures, rendering
+from layernorm.experiments.report.page import Curve, Figure, Panel, Picture, Style, Table, level
+from support.runs import report_of, write_digits, write_sweep
 
 
 @pytest.fixture
@@ -30,6 +32,39 @@ def test_the_files(folder, tmp_path):
         assert part in text
         assert part in markdown
     assert "](figure6.png)" in markdown
+
+
+def test_captions_speak_of_bands_where_there_are_several_seeds(folder, tmp_path):
+    (several,) = report_of(folder).figures
+    assert "geometric mean, over seeds; bands: lowest to highest seed." in several.caption
+    write_digits(tmp_path / "one", "layer", 128, 0, [0.3, 0.2])
+    (alone,) = report_of(tmp_path / "one").figures
+    assert alone.caption == alone.about
+    assert not re.search("band|seed|mean", alone.caption)
+
+
+def test_the_evaluations_of_a_short_run_are_marked():
+    style = Style("#000000", "solid")
+
+    def curve(count):
+        return Curve(f"{count}", style, list(range(count)), *([[1.0] * count] * 3))
+
+    panel = Panel("", "", "", [curve(2), curve(30), level("a level", style, [0.0, 29.0], 2.0)])
+    (axes,) = figures.canvas(Figure("", "", [[panel]])).axes
+    assert [line.get_marker() for line in axes.get_lines()] == ["o", "None", "None"]
+
+
+def test_pictures_are_shown_on_one_scale_and_never_larger_than_they_are(folder):
+    found = [Picture(f"{width}", "png", "", png(width)) for width in (174, 862)]
+    page = rendering.page_text(replace(report_of(folder), figures=[], pictures=found), [])
+    shown = re.findall(r'<img class="sample" style="width:min\((\d+)px,calc\(([\d.]+)\*\(100% - .8rem\)\)\)"', page)
+    assert shown == [("174", f"{174 / 862:.4f}"), ("862", "1.0000")]
+
+
+def png(width):
+    file = io.BytesIO()
+    Image.new("L", (width, 20)).save(file, "png")
+    return file.getvalue()
 
 
 def test_the_same_runs_give_the_same_figure(folder, tmp_path):

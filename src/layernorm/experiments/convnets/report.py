@@ -107,8 +107,8 @@ def _figures(blocks: Sequence[Block]) -> list[Figure]:
         Figure(
             "curves",
             "Training loss and test error after each epoch, each norm at its best learning rate. "
-            "Both on the first images of their part, in evaluation mode. Lines: mean over seeds; bands: lowest to "
-            "highest seed. The axis of the test error leaves out the highest values of the first epochs.",
+            "Both on the first images of their part, in evaluation mode. The axis of the test error leaves out the "
+            "highest values of the first epochs.",
             curves,
         ),
         *rates.sensitivity(blocks, *SENSITIVITY, title="width {}"),

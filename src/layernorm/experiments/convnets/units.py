@@ -53,19 +53,18 @@ def figures(block: Block, tested: Mapping[Path, Tested]) -> list[Figure]:
         for first in (0, 3, 6)
     ]
     place = f"-{block.label.replace(' ', '-')}"
-    seeds = "Lines: mean over seeds; bands: lowest to highest seed."
     return [
         Figure(
             f"border{place}",
             "Units at the border of their map (distance 0) against those of the centre (inner half of the distances), "
             "over the first test images, in the trained networks and at the start. A unit is on where its summed input "
-            "is above 0. The shift of the mean is border less centre, in deviations of the centre. " + seeds,
+            "is above 0. The shift of the mean is border less centre, in deviations of the centre.",
             rows,
         ),
         Figure(
             f"distances{place}",
             "Share of the units that are on, by the number of positions between them and the border of their map, in "
-            f"the trained networks. {seeds}",
+            "the trained networks.",
             distances,
         ),
     ]

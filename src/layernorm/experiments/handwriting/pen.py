@@ -13,7 +13,7 @@ SECOND = 100.0
 
 _MARGIN = 60.0  # whiteboard units around the strokes, of which a small letter is about 150 high
 _WIDTH = 12.0  # of the pen
-_INCH, _LONGEST = 400.0, 25.0  # whiteboard units in an inch of a picture; inches of the widest one
+_INCH, _LONGEST = 400.0, 25.0  # whiteboard units in an inch of a picture; inches of the widest and of the highest one
 
 
 def strokes(points: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> list[np.ndarray]:
@@ -53,19 +53,24 @@ def moving_svg(drawn: Sequence[np.ndarray], title: str) -> bytes:
     return _document(drawn, title, "".join(parts))
 
 
-def png(drawn: Sequence[np.ndarray]) -> bytes:
-    """The strokes as a PNG picture at 160 points an inch; all have one scale, but for those too long for it."""
+def scale(drawn: Sequence[np.ndarray]) -> float:
+    """Whiteboard units in an inch of a picture of the strokes: the same for all that are not too long for it."""
+    _, _, wide, high = _box(drawn)
+    return max(_INCH, wide / _LONGEST, high / _LONGEST)
+
+
+def png(drawn: Sequence[np.ndarray], inch: float) -> bytes:
+    """The strokes as a PNG picture at 160 points an inch, `inch` being whiteboard units."""
     from matplotlib.figure import Figure
 
     left, top, wide, high = _box(drawn)
-    width = min(wide / _INCH, _LONGEST)
-    canvas = Figure(figsize=(width, min(max(width * high / wide, 0.4), 2 * width)))
+    canvas = Figure(figsize=(wide / inch, max(high / inch, 0.4)))
     axes = canvas.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     axes.set_xlim(left, left + wide)
     axes.set_ylim(top + high, top)
     axes.set_aspect("equal")
-    line_width = _WIDTH * width * 72 / wide
+    line_width = _WIDTH * 72 / inch
     for stroke in drawn:
         axes.plot(*stroke.T, color="black", linewidth=line_width, solid_capstyle="round", solid_joinstyle="round")
     output = io.BytesIO()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..errors import RunError
 from ..report import rates
@@ -47,6 +49,7 @@ def report(runs: Sequence[Run]) -> Report:
     blocks, status = compare(runs, choose=score)
     by_norm = [(norm, [run for run in runs if run.config["norm"] == norm]) for norm in NORMS]
     written, failed = pictures(by_norm, _written, "No sample")
+    inch = max((pen.scale(item.strokes) for item in written), default=1.0)
     return Report(
         title="Handwriting synthesis, Figure 5",
         claim=CLAIM,
@@ -62,7 +65,7 @@ def report(runs: Sequence[Run]) -> Report:
         tables=[_table(blocks), *_rates(blocks)],
         deviations=_deviations(runs),
         runs=runs,
-        pictures=written,
+        pictures=[Picture(item.name, "png", item.caption, pen.png(item.strokes, inch)) for item in written],
     )
 
 
@@ -78,8 +81,8 @@ def _figure(blocks: Sequence[Block]) -> Figure:
             ]
         )
     caption = (
-        "Validation negative log-likelihood against updates (logarithmic axis on the left). Lines: mean over seeds; "
-        "bands: lowest to highest seed. The right panel leaves out the first quarter's highest values."
+        "Validation negative log-likelihood against updates (logarithmic axis on the left). The right panel leaves out "
+        "the first quarter's highest values."
     )
     return Figure("figure5", caption, rows)
 
@@ -158,7 +161,15 @@ def _sizes(runs: Sequence[Run]) -> list[str]:
     return [f"Parameters: {text}."] if counts else []
 
 
-def _written(run: Run, norm: str) -> list[Picture]:
+class _Written(NamedTuple):
+    """What a network wrote, with the name of its picture and the text below it."""
+
+    name: str
+    caption: str
+    strokes: list[np.ndarray]
+
+
+def _written(run: Run, norm: str) -> list[_Written]:
     """What a run writes at bias 0 and 1."""
     model, mean, deviation = samples.trained(run)
     update = run.records[-1]["update"] if run.records else 0
@@ -170,8 +181,7 @@ def _written(run: Run, norm: str) -> list[Picture]:
             f'"{SENTENCE}" written with {NORMS[norm]} after {update} updates, seed {run.config["seed"]}, bias {bias:g} '
             f"({len(points)} points, {end})."
         )
-        drawn = pen.strokes(points, mean, deviation)
-        found.append(Picture(f"sample-{norm}-bias{bias:g}", "png", caption, pen.png(drawn)))
+        found.append(_Written(f"sample-{norm}-bias{bias:g}", caption, pen.strokes(points, mean, deviation)))
     return found
 
 

@@ -89,7 +89,7 @@ def draw(run: Run, options: Options, folder: Path | None) -> Drawn:
         [
             Picture(f"{stem}-moving", "svg", f"{caption}, as the pen moves.", pen.moving_svg(strokes, options.text)),
             Picture(stem, "svg", f"{caption}.", pen.svg(strokes, options.text)),
-            Picture(stem, "png", f"{caption}.", pen.png(strokes)),
+            Picture(stem, "png", f"{caption}.", pen.png(strokes, pen.scale(strokes))),
         ],
         notes,
     )

@@ -91,11 +91,10 @@ def _figure(blocks: Sequence[Block]) -> Figure:
             ]
         )
     caption = (
-        "Training negative log-likelihood (logarithmic axis, geometric mean over seeds) and test error (mean over "
-        "seeds) after each epoch. Bands: lowest to highest seed. The test error's axis leaves out the highest values "
-        "of the first epochs."
+        "Training negative log-likelihood (logarithmic axis) and test error after each epoch. The test error's axis "
+        "leaves out the highest values of the first epochs."
     )
-    return Figure("figure6", caption, rows)
+    return Figure("figure6", caption, rows, mean="mean, of the training NLL the geometric mean,")
 
 
 def _results(blocks: Sequence[Block]) -> Table:

@@ -95,8 +95,7 @@ def _figures(blocks: Sequence[Block]) -> list[Figure]:
         name = "" if len(blocks) == 1 else f"-{number}"
         caption = (
             f"{block.label.capitalize()}: how often the right one is among the first 1, 5 and 10, on the validation "
-            "images, each norm at its best learning rate. The paper's Figure 1 is the upper row. Lines: mean over "
-            "seeds; bands: lowest to highest seed."
+            "images, each norm at its best learning rate. The paper's Figure 1 is the upper row."
         )
         found.append(Figure(f"figure1{name}", caption, rows))
     return [*found, *rates.sensitivity(blocks, SENSITIVITY)]

@@ -26,7 +26,7 @@ from ..report.comparison import (
     speed,
     view,
 )
-from ..report.page import Curve, Deviation, Figure, Panel, Picture, Report, Style, Table
+from ..report.page import Deviation, Figure, Panel, Picture, Report, Style, Table, level
 from ..report.variants import departures
 from ..report.verdicts import order, ruled, spread, to_decide, too_little
 from ..runs.folder import Run
@@ -120,15 +120,14 @@ def _figure(block: Block, suffix: str) -> Figure:
     curves = block.curves(ERROR, x="update")
     ends = [0.0, max(line.x[-1] for line in curves)]
     lines = [
-        Curve(rule, style, ends, *([[error] * 2] * 3))
-        for (rule, error), style in zip(_guessed(block).items(), _RULES, strict=False)
+        level(rule, style, ends, error) for (rule, error), style in zip(_guessed(block).items(), _RULES, strict=False)
     ]
     shown = [*curves, *lines]
     limits = view(shown, 5, margin=0.01, floor=0.0)
     caption = (
         "Validation error, as in the paper's Figure 2, and the negative log-likelihood of the right answer, each norm "
-        "at its best learning rate. Lines: mean over seeds; bands: lowest to highest seed. Grey: answers that need no "
-        "reading, on the same passages, cut to four sentences. The axes leave out the highest values of the start."
+        "at its best learning rate. Grey: answers that need no reading, on the same passages, cut to four sentences. "
+        "The axes leave out the highest values of the start."
     )
     nll = block.curves("valid_nll", x="update")
     panels = [

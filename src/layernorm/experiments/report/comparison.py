@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..errors import RunError
 from ..runs.folder import CHECKPOINT, Run
-from .page import STYLES, Curve, Picture, Style, Table
+from .page import STYLES, Curve, Style, Table
 from .variants import incomplete, unequal, variants
 from .verdicts import RATES
 
@@ -54,6 +54,7 @@ Tested = Mapping[str, Tensor]
 """What the test of one run left, by name."""
 
 Key = TypeVar("Key")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -361,19 +362,19 @@ def speed(
 
 
 def pictures(
-    groups: Iterable[tuple[Key, Sequence[Run]]], make: Callable[[Run, Key], Iterable[Picture]], failed: str
-) -> tuple[list[Picture], list[str]]:
+    groups: Iterable[tuple[Key, Sequence[Run]]], make: Callable[[Run, Key], Iterable[Made]], failed: str
+) -> tuple[list[Made], list[str]]:
     """What the networks of some runs draw: of each group the first run that has a checkpoint and did not diverge.
 
     Args:
         groups: runs, and what `make` is to know of them.
-        make: (run, that) -> pictures; RunError if it cannot.
+        make: (run, that) -> pictures, or what they are made from; RunError if it cannot.
         failed: how the line about a run that cannot begins.
 
     Returns:
-        the pictures, and the lines.
+        what was made, and the lines.
     """
-    found: list[Picture] = []
+    found: list[Made] = []
     notes = []
     for key, runs in groups:
         able = [run for run in runs if (run.path / CHECKPOINT).exists() and run.diverged is None]

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
+SHORT = 8
+"""Points of a curve up to which each is marked, or has its own tick."""
+
 _SETTINGS: Any = {
     "font.size": 10,
     "axes.titlesize": 10.5,
@@ -87,8 +90,9 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     for curve in panel.curves:
         colour, dashes = curve.style
         axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
-        # a dot where a line would have no length
-        marker = "o" if panel.dots or len(curve.x) == 1 else None
+        # the evaluations of a short run are seen, and a single one would be a line of no length
+        marked = panel.dots or (curve.measured and len(curve.x) <= SHORT)
+        marker = "o" if marked else None
         options: Any = {"color": colour, "linestyle": dashes, "linewidth": 1.6, "marker": marker, "markersize": 4}
         axes.plot(curve.x, curve.mean, label=curve.label, **options)
         if len(curve.x) == 1:  # nor would its band have a width
@@ -101,9 +105,9 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.set_xscale("log")
         axes.grid(visible=True, axis="x", which="both")
         axes.xaxis.set_major_formatter(FuncFormatter(_plain))
-        if len(points) <= 8:  # learning rates, or a short run
+        if len(points) <= SHORT:  # learning rates, or a short run
             axes.set_xticks(points, [f"{point:g}" for point in points])
-        crowded = points[-1] >= 1000 * points[0] or len(points) <= 8
+        crowded = points[-1] >= 1000 * points[0] or len(points) <= SHORT
         axes.xaxis.set_minor_formatter(NullFormatter() if crowded else FuncFormatter(_plain))
     else:
         axes.set_xlim(left=0)

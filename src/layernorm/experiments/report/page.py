@@ -43,7 +43,10 @@ STYLES = {
 
 @dataclass(frozen=True)
 class Curve:
-    """A line with a band: the mean, the lowest and the highest over seeds; and the places where a run diverged."""
+    """A line with a band: the mean, the lowest and the highest over seeds; and the places where a run diverged.
+
+    One that is not `measured` is a level to compare with: its points are not marked.
+    """
 
     label: str
     style: Style
@@ -52,6 +55,13 @@ class Curve:
     low: list[float]
     high: list[float]
     lost: Sequence[float] = ()
+    measured: bool = True
+
+
+def level(label: str, style: Style, ends: list[float], value: float) -> Curve:
+    """A value to compare runs with, as a line from one end of the axis to the other."""
+    values = [value] * len(ends)
+    return Curve(label, style, ends, values, values, values, measured=False)
 
 
 @dataclass(frozen=True)
@@ -74,11 +84,29 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """Rows of panels with one legend; `name` is the file's name without its ending."""
+    """Rows of panels with one legend.
+
+    Attributes:
+        name: of the file, without its ending.
+        about: what the panels show; the caption begins with it.
+        rows: the panels.
+        mean: what the lines are where they have bands.
+        of: over what they are it.
+    """
 
     name: str
-    caption: str
+    about: str
     rows: list[list[Panel]]
+    mean: str = "mean"
+    of: str = "seed"
+
+    @property
+    def caption(self) -> str:
+        """What the panels show, and what lines and bands are, if there is a band: from one seed there is none."""
+        curves = [curve for row in self.rows for panel in row for curve in panel.curves]
+        if all(curve.low == curve.high for curve in curves):
+            return self.about
+        return f"{self.about} Lines: {self.mean} over {self.of}s; bands: lowest to highest {self.of}."
 
 
 @dataclass(frozen=True)
@@ -121,7 +149,7 @@ class Report:
         figures, tables, deviations: in the order of showing.
         runs: that it is about.
         start: without runs, `environment.describe` of the command that measured.
-        pictures: samples, shown after the figures.
+        pictures: samples as PNG, shown after the figures, on one scale.
     """
 
     title: str

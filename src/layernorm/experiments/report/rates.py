@@ -109,13 +109,10 @@ def sensitivity(blocks: Sequence[Block], *measures: Measure, title: str = "{}") 
         if len({rate for found in ended.values() for rate, runs in found.items() if runs}) > 1:
             head = title.format(block.label) if block.label else ""
             rows += [_row(block, ended, head, measure) for measure in measures]
-    curves = [line for row in rows for panel in row for line in panel.curves]
-    texts = ["Sensitivity to the learning rate: the best evaluation of each run, and its last one."]
-    if any(line.low != line.high for line in curves):
-        texts.append("Lines: mean over seeds, geometric on a logarithmic axis; bands: lowest to highest seed.")
-    if any(line.lost for line in curves):
-        texts.append("A cross at the upper edge: at this rate a seed diverged; a line there is of the other seeds.")
-    return [Figure("sensitivity", " ".join(texts), rows)] if rows else []
+    about = "Sensitivity to the learning rate: the best evaluation of each run, and its last one."
+    if any(line.lost for row in rows for panel in row for line in panel.curves):
+        about += " A cross at the upper edge: at this rate a seed diverged; a line there is of the other seeds."
+    return [Figure("sensitivity", about, rows, mean="mean, on a logarithmic axis the geometric mean,")] if rows else []
 
 
 def _row(block: Block, ended: Mapping[str, dict[float, Group]], head: str, measure: Measure) -> list[Panel]:

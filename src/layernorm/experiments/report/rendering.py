@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import io
 import re
 import time
 from collections.abc import Iterable, Sequence
@@ -61,7 +62,9 @@ def page_text(report: Report, vectors: Sequence[bytes]) -> str:
     escape = _html
     status = "".join(f'<p class="status">{escape(line)}</p>' for line in report.status)
     findings = "".join(f"<li>{escape(line)}</li>" for line in report.findings)
-    pictures = "".join([*map(_figure, report.figures, vectors), *map(_picture, report.pictures)])
+    widest = max((_width(picture) for picture in report.pictures), default=0)
+    samples = [_picture(picture, widest) for picture in report.pictures]
+    pictures = "".join([*map(_figure, report.figures, vectors), *samples])
     tables = "".join(map(_html_table, report.tables))
     deviations = "".join(f"<li><b>[{escape(d.mark)}]</b> {escape(d.text)}</li>" for d in report.deviations)
     if deviations:
@@ -137,10 +140,23 @@ def _figure(figure: Figure, vector: bytes) -> str:
     )
 
 
-def _picture(picture: Picture) -> str:
-    caption = _html(picture.caption)
+def _picture(picture: Picture, widest: int) -> str:
+    """A picture in its own size, and where the widest does not fit, smaller by as much as that: all share one scale."""
+    caption, width = _html(picture.caption), _width(picture)
+    style = f"width:min({width}px,calc({width / widest:.4f}*(100% - .8rem)))"
     source = address(picture.kind, picture.content)
-    return f'<figure><img src="{source}" alt="{caption}"><figcaption>{caption}</figcaption></figure>'
+    return (
+        f'<figure><img class="sample" style="{style}" src="{source}" alt="{caption}">'
+        f"<figcaption>{caption}</figcaption></figure>"
+    )
+
+
+def _width(picture: Picture) -> int:
+    """In pixels."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(picture.content)) as image:
+        return image.width
 
 
 def address(kind: str, content: bytes) -> str:
@@ -202,6 +218,7 @@ h1{font-size:1.6rem;line-height:1.25;margin:.4rem 0 1rem}h2{font-size:1.15rem;ma
 .status{background:var(--warn);padding:.5rem .8rem;border-radius:6px}
 .note,figcaption{color:var(--soft);font-size:.88rem}
 figure{margin:1.5rem 0}figure img{width:100%;height:auto;background:#fff;border-radius:6px;padding:.4rem}
+figure .sample{box-sizing:content-box}
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:.93rem}
 th,td{padding:.3rem .7rem;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}
 th:nth-child(2),td:nth-child(2){text-align:left}thead th{border-bottom:2px solid var(--ink);font-weight:600}
@@ -210,4 +227,6 @@ tr.first td{border-top:2px solid var(--line)}
 pre{background:var(--tint);padding:.7rem .9rem;border-radius:6px;font-size:.85rem}
 pre{white-space:pre-wrap;overflow-wrap:anywhere}
 li{margin:.25rem 0}
+@media(max-width:640px){
+table{font-size:.8rem}th,td{padding:.25rem .35rem}thead th,td:nth-child(2){white-space:normal}}
 """

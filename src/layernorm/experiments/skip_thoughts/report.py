@@ -101,7 +101,7 @@ def _figures(block: Block, number: int, count: int) -> list[Figure]:
     panels += [Panel(metric.upper(), "update", "accuracy, %", _curves(block, metric)) for metric in FILES]
     caption = (
         f"{block.label} units: the encoder on SICK and on four classification tasks in training, each norm at its best "
-        "learning rate. Lines: mean over seeds; bands: lowest to highest seed."
+        "learning rate."
     )
     learning = [Panel("held-out books", "update", "nats a word", block.curves(NLL, x="update"))]
     about = (

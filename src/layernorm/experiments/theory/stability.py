@@ -317,7 +317,7 @@ def _figure(study: Study) -> Figure:
     caption = (
         f"The hidden dynamics at the start: {study.about}. Above, the largest Lyapunov exponent a step, against the "
         "scale of the weights: 0 is the edge between forgetting and chaos. The line without a norm is the same in "
-        "every panel. Below, a gradient's norm against the lag. Bands: lowest to highest seed."
+        "every panel. Below, a gradient's norm against the lag."
     )
     return Figure("stability", caption, [above, below])
 

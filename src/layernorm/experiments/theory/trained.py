@@ -176,11 +176,8 @@ def _figure(by_norm: dict[tuple[str, str, bool], list[Layer]], steps: int) -> Fi
         ]
         for trained, when in ((False, "at the start"), (True, "trained"))
     ]  # fmt: skip
-    caption = (
-        "How a gradient grows or shrinks on its way back through each recurrent layer, over its norm at lag 0; bands: "
-        "lowest to highest run."
-    )
-    return Figure("stability", caption, rows)
+    caption = "How a gradient grows or shrinks on its way back through each recurrent layer, over its norm at lag 0."
+    return Figure("stability", caption, rows, of="run")
 
 
 def numbers(layers: Sequence[Layer]) -> dict[str, Any]:
