@@ -4,11 +4,13 @@ import asyncio
 import logging
 import socket
 import sys
+import threading
 
 import pytest
 
 from layernorm import cli, geometry
 from layernorm.experiments.errors import RunError, UsageError
+from layernorm.experiments.protocol import Drawn
 from layernorm.play import table_1, trained
 from support.command import one_line
 from support.runs import write_digits, write_drawing_runs
@@ -73,6 +75,7 @@ REFUSED = [
     ({"text": "a" * 201}, "text must have at most 200 characters, got 201"),
     ({"seed": ""}, "seed must be a whole number, got ''"),
     ({"seed": "1.5"}, "seed must be a whole number, got '1.5'"),
+    ({"seed": "9" * 5000}, "seed must be a whole number, got '999999999999...9999999999999'"),
     ({"seed": "-1"}, "seed must be at least 0, got -1"),
     ({"bias": "much"}, "bias must be a number, got 'much'"),
     ({"bias": "nan"}, "bias must be a finite number, at least 0, got nan"),
@@ -130,6 +133,29 @@ def simulated(networks, drive):
             await drive(user)
 
     asyncio.run(whole())
+
+
+def test_enter_while_it_draws_does_not_draw_again(runs, monkeypatch):
+    calls, go = [], threading.Event()
+
+    def slow(network, texts):
+        calls.append(texts)
+        assert go.wait(60)
+        return Drawn([], ["it has drawn"])
+
+    async def drive(user):
+        for _ in range(3):
+            user.find("text").trigger("keydown.enter")
+            await asyncio.sleep(0.05)
+        go.set()
+        await user.should_see("it has drawn", retries=50)
+        user.find("text").trigger("keydown.enter")
+        while len(calls) < 2:
+            await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(trained.Trained, "draw", slow)
+    simulated([trained.find(runs[0])], drive)
+    assert len(calls) == 2
 
 
 def test_the_pages_answer_and_refuse(runs, caplog):

@@ -171,6 +171,8 @@ class _Drawing:
 
     async def draw(self) -> None:
         """Lets the network draw beside the server, and shows what came of it."""
+        if not self.button.enabled:  # Enter in a field while it draws
+            return
         texts = {name: field.value for name, field in self.fields.items()}
         self.refusal.text, self.busy.visible = "", True
         self.button.disable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import reprlib
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -79,7 +80,7 @@ def parsed(options: type, texts: Mapping[str, str]) -> Any:
         try:
             values[name] = read(texts[name])
         except ValueError:
-            raise UsageError(f"{name} must be {kind}, got {texts[name]!r}") from None
+            raise UsageError(f"{name} must be {kind}, got {reprlib.repr(texts[name])}") from None
     try:
         return options(**values)
     except ValueError as error:

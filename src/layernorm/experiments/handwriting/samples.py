@@ -20,7 +20,7 @@ from . import mixture, pen
 from .network import Config, Synthesis, build, one_hot
 
 LONGEST = 200
-"""Characters of a text: three of the lines that networks learn from, and some ten seconds of writing."""
+"""Characters of a text: three of the lines that networks learn from. The time grows with the length."""
 
 
 @dataclass(frozen=True)
