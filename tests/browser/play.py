@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -63,7 +64,8 @@ class Pages:
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
     def until(self, holds):
-        return WebDriverWait(self.driver, SECONDS).until(lambda _: holds())
+        again = [StaleElementReferenceException]  # an element was replaced while it was looked at
+        return WebDriverWait(self.driver, SECONDS, ignored_exceptions=again).until(lambda _: holds())
 
     def all(self, css):
         return [item for item in self.driver.find_elements(By.CSS_SELECTOR, css) if item.is_displayed()]
@@ -76,9 +78,12 @@ class Pages:
 
     def press(self, text):
         """Presses a button or a tab, also one that must be scrolled to."""
-        found = self.driver.find_elements(By.CSS_SELECTOR, "button, .q-tab")
-        (button,) = (item for item in found if item.get_property("textContent").strip() == text)
-        self.driver.execute_script("arguments[0].click()", button)
+        pressed = """
+            const found = [...document.querySelectorAll("button, .q-tab")]
+            const named = found.filter(item => item.textContent.trim() == arguments[0] && !item.disabled)
+            named.forEach(item => item.click())
+            return named.length"""
+        self.until(lambda: self.driver.execute_script(pressed, text) == 1)
 
     def type(self, name, text):
         (field,) = self.until(lambda: self.all(f'input[aria-label="{name}"]'))
