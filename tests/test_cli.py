@@ -118,6 +118,7 @@ def test_incomplete_commands_exit_with_2(arguments, capsys):
         ["data", "-h"],
         ["data", "prepare", "-h"],
         ["doctor", "-h"],
+        ["play", "-h"],
     ],
 )
 def test_help_exits_with_0_and_fits_80_columns(arguments, capsys, monkeypatch):

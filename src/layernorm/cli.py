@@ -194,9 +194,9 @@ def _parser() -> argparse.ArgumentParser:
     play = commands.add_parser(
         "play", help="pages for your browser: Table 1 by hand, trained networks that write and draw",
         formatter_class=layout,
-        description="Serves pages to a browser on this machine, until Ctrl-C: Table 1 of the paper with the\n"
-        "weights and inputs of a small layer to move, and with RUNS a page for each run of\n"
-        "handwriting and draw, on which its network writes and draws.",
+        description="Serves pages to a browser on this machine, until Ctrl-C: Table 1 of the paper,\n"
+        "with the weights and inputs of a small layer to move, and a page for each RUN of\n"
+        "handwriting or draw, on which its network writes or draws.",
         epilog="examples:\n  layernorm play\n  layernorm play runs/handwriting/handwriting-layer-s0\n",
     )  # fmt: skip
     play.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="folder of a run")
