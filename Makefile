@@ -53,7 +53,7 @@ demo: setup
 
 # Here the notebook runs; the code on the other pages, their links and anchors are tests/test_docs.py.
 docs: $(VENV)/.docs
-	OMP_NUM_THREADS=1 $(BIN)/sphinx-build --fail-on-warning --quiet docs build/docs
+	OMP_NUM_THREADS=1 $(BIN)/sphinx-build --fail-on-warning --fresh-env --write-all --quiet docs build/docs
 	@echo "build/docs/index.html"
 $(VENV)/.docs: $(VENV)/.ready
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'

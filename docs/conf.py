@@ -40,8 +40,8 @@ def _inline(self, node):
 
 def _displayed(self, node):
     formula = node.astext()
-    if "&" in formula or r"\\" in formula:
-        formula = rf"\begin{{aligned}}{formula}\end{{aligned}}"
+    if r"\\" in formula and r"\begin" not in formula:
+        formula = rf"\begin{{align*}}{formula}\end{{align*}}"
     self.body.append(f'<div class="math">{latex2mathml.converter.convert(formula, display="block")}</div>')
     raise nodes.SkipNode
 
