@@ -106,12 +106,17 @@ def test_every_cell_of_the_notebook_runs(tmp_path, monkeypatch, capsys):
 
 
 def commands(page: Path) -> list[list[str]]:
-    """The lines of a page's shell blocks, and of README's, which are indented."""
-    shell = [token.content for token in tokens(page) if token.type == "code_block" or token.info == "sh"]
-    return [shlex.split(line, comments=True) for text in shell for line in text.splitlines() if line.strip()]
+    """The lines of a page's shell blocks."""
+    lines = [line for block in blocks(page, "sh") for line in block.content.splitlines()]
+    return [shlex.split(line, comments=True) for line in lines]
 
 
-@pytest.mark.parametrize("page", [page for page in WRITTEN if commands(page)], ids=lambda page: page.name)
+GALLERY = DOCS / "results" / "README.md"
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in [*WRITTEN, GALLERY] if commands(p)], ids=lambda p: str(p.relative_to(ROOT))
+)
 def test_every_command_exists(page, capsys):
     """Targets of make, files that Python runs, `layernorm`'s commands and options, the package's extras."""
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
