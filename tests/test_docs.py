@@ -158,6 +158,20 @@ def test_the_api_pages_have_every_public_name():
     assert {"from_state", "to_state", "shapes"} <= described
 
 
+def test_the_table_of_the_theory_has_measured_numbers():
+    """Each number of its last column is in what `layernorm geometry` found, or in the sections below, which
+    tests/geometry/test_claims.py and tests/experiments/theory hold."""
+    page = (DOCS / "theory.md").read_text(encoding="utf-8")
+    table, below = page.split("`layernorm geometry` measures", 1)
+    numbers = [
+        re.findall(r"-?\d[\d.]*(?:e-\d+)?", row.split("|")[3]) for row in table.splitlines() if row.count("|") == 4
+    ]
+    claims = json.loads((DOCS / "results" / "theory" / "claims.json").read_text(encoding="utf-8"))["claims"]
+    known = " ".join(claim["found"] for claim in claims) + below
+    assert sum(map(len, numbers)) > 15
+    assert [number for row in numbers for number in row if number not in known] == []
+
+
 STOP = re.compile(r"^\| (\d+) \| `([\w/.]+)` \| `([\w.]+)` \|", re.MULTILINE)
 
 
