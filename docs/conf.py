@@ -46,6 +46,12 @@ def _displayed(self, node):
     raise nodes.SkipNode
 
 
+def _skip(app, what, name, item, skip, options):
+    """Leaves out the fields of named tuples, whose docstrings are Python's."""
+    return skip or (getattr(item, "__doc__", None) or "").startswith("Alias for field number")
+
+
 def setup(app):
     """Formulas become MathML, which browsers draw by themselves: the site loads nothing from elsewhere."""
+    app.connect("autodoc-skip-member", _skip)
     app.add_html_math_renderer("mathml", (_inline, None), (_displayed, None))
