@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SETS ?= avx512 avx2 baseline   # instruction sets that `make sanitize` goes through
 
-.PHONY: help test test-all torture lint play-test demo sanitize sanitize-gpu setup clean always
+.PHONY: help docs test test-all torture lint play-test demo sanitize sanitize-gpu setup clean always
 help:
 	@echo "make test   lint, types and the tests"
 	@echo "make test-all  the same in one process on all cores, with the tests that take long and find little"
@@ -13,6 +13,7 @@ help:
 	@echo "make demo   the first experiment on scikit-learn's digits, with its report (a few minutes)"
 	@echo "make lint   ruff and mypy alone"
 	@echo "make play-test  the pages of 'layernorm play' in a headless Chromium"
+	@echo "make docs   the site, in build/docs; warnings are errors"
 	@echo "make sanitize  the C++ kernels under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer (GCC)"
 	@echo "make sanitize-gpu  the Triton kernels under compute-sanitizer, with the Python that has CUDA's PyTorch: PYTHON=..."
 	@echo "make clean  removes the virtual environment, caches and build folders (never runs/)"
@@ -55,6 +56,14 @@ play-test: setup
 
 demo: setup
 	$(BIN)/layernorm run digits --norm none layer batch --batch-size 128 4 --seeds 0 1 2 --out runs/digits
+
+# Here the notebook runs; the code on the other pages, their links and anchors are tests/test_docs.py.
+docs: $(VENV)/.docs
+	OMP_NUM_THREADS=1 $(BIN)/sphinx-build --fail-on-warning --fresh-env --write-all --quiet docs build/docs
+	@echo "build/docs/index.html"
+$(VENV)/.docs: $(VENV)/.ready
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	@touch $@
 
 # The library is built anew, in a virtual environment of its own; Python itself is not instrumented, so that the
 # sanitizer has to be there first. Leaks: the interpreter's own would be reported (a test counts ours).

@@ -5,7 +5,7 @@
 
 Each row is a module of its own with its own initial state, exported once with free T and B and run at three of them.
 "truth" is the module in float64; the differences are the largest over output and final state, at all T and B.
-Needs ``pip install 'layernorm[onnx]' onnxruntime``.
+Needs ``pip install '.[onnx]' onnxruntime``.
 """
 
 from __future__ import annotations

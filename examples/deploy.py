@@ -9,7 +9,7 @@
 The taggers name the symbol before the last one: two-layer bidirectional networks on sequences with lengths, and cells
 one step a call. All are exported with other numbers of steps and rows than they run with. The table shows the largest
 difference in a tag's score; the command fails where one is above 1e-5.
-Needs ``pip install 'layernorm[onnx]' onnxruntime``.
+Needs ``pip install '.[onnx]' onnxruntime``.
 """
 
 from __future__ import annotations

@@ -308,7 +308,7 @@ def test_a_missing_package_says_what_to_install(package, tmp_path, monkeypatch, 
     assert cli.main([*QUICK, "--out", str(tmp_path)]) == 1
     text = capsys.readouterr().err
     assert text.splitlines()[-1].startswith("layernorm: the package")
-    assert "pip install 'layernorm[experiments]'" in text
+    assert "pip install '.[experiments]' in layernorm's checkout" in text
 
 
 def test_missing_data_says_what_to_put_where(tmp_path, capsys):

@@ -118,5 +118,5 @@ def test_without_the_packages_the_message_says_what_to_install(monkeypatch):
     for name in ("layernorm.onnx", "onnx_ir"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "onnx_ir", None)
-    with pytest.raises(ImportError, match=re.escape("pip install 'layernorm[onnx]'")):
+    with pytest.raises(ImportError, match=re.escape("pip install '.[onnx]' in layernorm's checkout")):
         ln.__getattr__("onnx")

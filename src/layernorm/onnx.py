@@ -6,7 +6,7 @@ A norm op becomes ``LayerNormalization`` or ``RMSNormalization``. A recurrent la
 ``Scan``, whose body is one step; without normalisation it becomes ONNX's own ``RNN``, ``LSTM`` or ``GRU``. T and B are
 free where ``dynamic_shapes`` says so.
 
-This module needs the packages ``onnx`` and ``onnxscript`` (``pip install 'layernorm[onnx]'``).
+This module needs the packages ``onnx`` and ``onnxscript`` (``pip install '.[onnx]'`` in layernorm's checkout).
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ try:
     import onnx_ir as ir
     import onnxscript.evaluator
 except ImportError as error:
-    raise ImportError(f"layernorm.onnx needs onnx and onnxscript, pip install 'layernorm[onnx]': {error}") from error
+    raise ImportError(
+        f"layernorm.onnx needs onnx and onnxscript, pip install '.[onnx]' in layernorm's checkout: {error}"
+    ) from error
 
 Values = list[ir.Value]
 

@@ -128,6 +128,12 @@ def test_the_command_writes_its_page_and_says_all_claims(tmp_path, monkeypatch, 
     assert cli.main(["geometry", "--out", str(tmp_path / "new" / "theory")]) == 0
     said = capsys.readouterr().out
     assert said.endswith(f"\nall {len(CLAIMS)} claims were measured as stated\n")
+    first, header, *rows = said.splitlines()
+    assert first.strip() == "The claims of section 5 and the appendix"
+    assert header.strip() == "verdict claim, and what was measured"
+    verdicts = [row[:13].strip() for row in rows[: rows.index("Table 1: relative change of the output".ljust(62))]]
+    expected = ["holds" if claim.holds else "does not hold" for claim in CLAIMS.values()]
+    assert [verdict for verdict in verdicts if verdict] == expected
     assert max(map(len, said.splitlines())) <= max(80, len(str(tmp_path)) + 40)
     assert "\x1b" not in said
     figures = {f"{name}.{kind}" for name in ("quadratic", "blocks", "curvature", "training", "gain")

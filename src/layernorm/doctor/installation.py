@@ -12,10 +12,8 @@ import torch
 
 from .. import backends
 from ..experiments.data import catalogue
-from ..experiments.errors import printable
+from ..experiments.errors import EXTRA, printable
 from ..experiments.runs import environment
-
-EXTRA = "pip install 'layernorm[experiments]'"
 
 VARIABLES = (
     "LAYERNORM_GPU", "LAYERNORM_ISA", "TRITON_INTERPRET", "OMP_NUM_THREADS", "MKL_NUM_THREADS",

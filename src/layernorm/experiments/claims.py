@@ -227,11 +227,11 @@ def page(results: Path) -> str:
     lines = [head, ["---"] * len(head), *rows]
     table = "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
     about = (
-        "Written by `layernorm claims` from the summaries in [results](results); `layernorm report RUNS --summary "
-        f"FILE` makes one. {RULE} *Holds in part*: at some of the goals, and at none against the claim. *Not seen*: no "
-        "difference larger than the spread over seeds, or a mixed one. *Refuted*: the other side is ahead by the same "
-        f"rule. How soon is counted in updates to {', '.join(f'{share:.0%}' for share in SHARES)} of the way to the "
-        "value that all runs reach. Hours are estimates, on one core."
+        "Written by `layernorm claims` from the summaries in [results](results/README.md); `layernorm report RUNS "
+        f"--summary FILE` makes one. {RULE} *Holds in part*: at some of the goals, and at none against the claim. "
+        "*Not seen*: no difference larger than the spread over seeds, or a mixed one. *Refuted*: the other side is "
+        f"ahead by the same rule. How soon is counted in updates to {', '.join(f'{share:.0%}' for share in SHARES)} of "
+        "the way to the value that all runs reach. Hours are estimates, on one core."
     )
     return f"# The paper's claims, decided by our own runs\n\n{textwrap.fill(about, 120)}\n\n{table}\n"
 

@@ -73,8 +73,8 @@ def reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-EXTRA = "pip install 'layernorm[experiments]'"
-"""The command that installs the optional packages."""
+EXTRA = "pip install '.[experiments]' in layernorm's checkout"
+"""What installs the optional packages: the name on PyPI is not ours."""
 
 
 def said(error: Exception) -> str:

@@ -18,15 +18,15 @@ def normalized(
 
     .. math:: \frac{a_i - \mu_i}{\sigma_i}, \qquad a_i = w_i^T x
 
-    ===========  =============================  ========================================
-    norm         mu_i                           sigma_i
-    ===========  =============================  ========================================
-    ``"batch"``  mean of a_i over the cases     sqrt(biased variance over the cases + eps)
-    ``"weight"`` 0                              sqrt(\|w_i\|^2 + eps)
-    ``"layer"``  mean of a case's a over units  sqrt(biased variance over the units + eps)
-    ``"rms"``    0                              sqrt(mean square over the units + eps)
-    ``None``     0                              1
-    ===========  =============================  ========================================
+    ============  =============================  ==========================================
+    norm          mu_i                           sigma_i
+    ============  =============================  ==========================================
+    ``"batch"``   mean of a_i over the cases     sqrt(biased variance over the cases + eps)
+    ``"weight"``  0                              sqrt(\|w_i\|^2 + eps)
+    ``"layer"``   mean of a case's a over units  sqrt(biased variance over the units + eps)
+    ``"rms"``     0                              sqrt(mean square over the units + eps)
+    ``None``      0                              1
+    ============  =============================  ==========================================
 
     Args:
         weight: ``(H, I)``, a row for each unit.

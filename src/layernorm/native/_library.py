@@ -17,7 +17,8 @@ def _load() -> ctypes.CDLL:
     if not found:
         raise ImportError(
             "the package was installed without its C++ library; "
-            "install a C++17 compiler and then layernorm again (pip install --force-reinstall --no-deps layernorm)"
+            "install a C++17 compiler and then layernorm again "
+            "(pip install --force-reinstall --no-deps . in its checkout)"
         )
     try:
         library = ctypes.CDLL(str(found[0]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from ..errors import RunError, unknown
+from ..errors import EXTRA, RunError, unknown
 from ..runs.files import shown
 from . import digits
 from .binarized_mnist import BINARIZED_MNIST
@@ -64,7 +64,7 @@ def _state(source: Source) -> list[str]:
                 return [f"found in {shown(folder)}"]
             reasons.append(shown(lacking))
     except ModuleNotFoundError as error:
-        return [f"cannot be looked for without {error.name}: pip install 'layernorm[experiments]'"]
+        return [f"cannot be looked for without {error.name}: {EXTRA}"]
     by_hand = "" if source.url else " --source DIR"
     return [f"not here: layernorm data prepare {source.name}{by_hand}", *reasons]
 

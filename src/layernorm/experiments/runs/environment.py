@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("accelerate", "tyro", "rich", "matplotlib", "pillow", "pooch", "safetensors", "scikit-learn", "scipy")
-"""The optional packages of `layernorm[experiments]`."""
+"""The optional packages, of the extra `experiments`."""
 
 
 def version(package: str) -> str | None:

@@ -64,14 +64,15 @@ def write_claims(found: Sequence[Finding], path: Path) -> None:
 
 
 def report(found: Sequence[Finding]) -> Report:
-    """The claims as a report: a sentence for each, its table, and a figure where it has one."""
+    """The claims as a report: first a table of them all, then for each a sentence, its table, and a figure where it has
+    one."""
     return Report(
         title="The geometry of normalised models, measured",
         claim=ABOUT,
         findings=[_sentence(number, item) for number, item in enumerate(found, 1)],
         status=[f"Not measured as stated: {', '.join(names)}." for names in [not_as_stated(found)] if names],
         figures=[_figure(item) for item in found if item.measured.series],
-        tables=[_table(item.measured) for item in found],
+        tables=[_verdicts(found), *(_table(item.measured) for item in found)],
         deviations=[],
         start=environment.describe(),
     )
@@ -96,14 +97,25 @@ def invariance(verdicts: Sequence[geometry.Verdict], sentence: str) -> Report:
     )
 
 
+def _verdict(item: Finding) -> str:
+    if not item.measured.as_stated:
+        return "NOT MEASURED AS STATED"
+    return "holds" if item.claim.holds else "does not hold"
+
+
+def _verdicts(found: Sequence[Finding]) -> Table:
+    rows = [
+        [_verdict(item), f"{number}. {item.claim.name.capitalize()} ({item.claim.where}): {item.measured.found}"]
+        for number, item in enumerate(found, 1)
+    ]
+    return Table("The claims of section 5 and the appendix", ["verdict", "claim, and what was measured"], rows)
+
+
 def _sentence(number: int, item: Finding) -> str:
     claim, measured = item
-    verdict = "holds" if claim.holds else "does not hold"
-    if not measured.as_stated:
-        verdict = "NOT MEASURED AS STATED"
     return (
-        f"{number}. {claim.name.capitalize()} ({claim.where}): {verdict}. Claim: {claim.statement} Measured with "
-        f"{', '.join(claim.functions)}: {measured.found}. Condition: {claim.condition}"
+        f"{number}. {claim.name.capitalize()} ({claim.where}): {_verdict(item)}. Claim: {claim.statement} Measured "
+        f"with {', '.join(claim.functions)}: {measured.found}. Condition: {claim.condition}"
     )
 
 
