@@ -32,7 +32,8 @@ def library_of_pairs(tmp_path_factory):
     sources = [Path(_library.__file__).with_name(name) for name in ("library.cpp", "kernels.cpp")]
     defined = ["LAYERNORM_PAIRS", "LAYERNORM_ISA=baseline", "LAYERNORM_TABLES=LAYERNORM_TABLE(baseline)"]
     options = ["-std=gnu++17", "-O1", "-fPIC", "-shared", "-w", *(f"-D{name}" for name in defined)]
-    subprocess.run([COMPILER, *options, *map(str, sources), "-o", str(built)], check=True)
+    variables = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}  # `make sanitize`
+    subprocess.run([COMPILER, *options, *map(str, sources), "-o", str(built)], check=True, env=variables)
     library = _library._load(built)
     assert library.layernorm_start(_library._parallel_for(), None) == b"baseline"
     return library

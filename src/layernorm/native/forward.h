@@ -105,7 +105,7 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
             for (i64 s = 0; s < steps; ++s)
                 for (i64 r = 0; r < rows; ++r) {
                     X* to = copy + (s * rows + r) * length;
-                    convert(to, x + s * n.x_t + r * n.x_b, I);
+                    if (I) convert(to, x + s * n.x_t + r * n.x_b, I);
                     if (length > I) to[I] = X{};
                 }
             input_product(copy, rows * length, length, steps, rows, zx, apart);
