@@ -18,14 +18,24 @@ from ._library import LIBRARY
 RECURRENT = struct.Struct("=16q3d42q")
 NORM = struct.Struct("=9qd13q")
 TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
-VECTORS = 8
+WEIGHTS, VECTORS = 3, 8
 FIRST = 1 << 40
 """Memory begins above it. What lies below is looked at: a tensor without memory has its offset as its address."""
 
 
 def computed(dtype: torch.dtype) -> torch.dtype:
-    """The type that a recurrent network is computed in."""
+    """The type that a recurrent network is computed in, but for its products."""
     return dtype if dtype is torch.float64 else torch.float32
+
+
+def handed(dtype: torch.dtype) -> torch.dtype:
+    """The type in which a recurrent network's input, state, weights and results are handed over."""
+    return torch.float32 if dtype is torch.float16 else dtype
+
+
+def saved_type(name: str, dtype: torch.dtype) -> torch.dtype:
+    """The type of what the forward saves under this name in `Made`: a result, or what is computed in."""
+    return handed(dtype) if name == "saved_output" else computed(dtype)
 
 
 def in_memory(tensor: Tensor) -> Tensor:
@@ -145,13 +155,13 @@ def pack(sizes: Sizes, recurrence: Recurrence, reverse: bool, given: Given, made
     )  # fmt: skip
 
 
-def run(function: Callable[[bytes, bool], int], packed: bytes, dtype: torch.dtype, shape: Sequence[int]) -> None:
-    """Calls a function of the library in the type that is computed in.
+def run(function: Callable[[bytes, int], int], packed: bytes, dtype: torch.dtype, shape: Sequence[int]) -> None:
+    """Calls a function of the library for tensors that are handed over in this type.
 
     Raises:
         MemoryError: it had no memory for its intermediate results; ``shape`` is the input's.
     """
-    if function(packed, dtype is torch.float64):
+    if function(packed, TYPES[dtype]):
         raise MemoryError(f"layernorm: not enough memory for a call with input {list(shape)}")
 
 
@@ -165,7 +175,8 @@ def saved_sizes(recurrence: Recurrence, H: int, P: int) -> dict[str, int]:
 
 
 class Parameters:
-    """A layer's parameters as the kernels take them, in the type that is computed in.
+    """A layer's parameters as the kernels take them: the weights in the type that they are handed over in, the vectors
+    in the one that is computed in.
 
     Attributes:
         fields: of `Given`, from `w_ih` to `bias_c`.
@@ -174,8 +185,9 @@ class Parameters:
     def __init__(self, params: Sequence[Tensor], recurrence: Recurrence, dtype: torch.dtype) -> None:
         self.kept: list[Tensor] = []  # until the kernel has run
         self.fields: list[int] = []
-        for terms in term_indices(recurrence):
-            address = 0
+        handed_over, wide = handed(dtype), computed(dtype)
+        for k, terms in enumerate(term_indices(recurrence)):
+            dtype, address = handed_over if k < WEIGHTS else wide, 0
             if terms:
                 total = params[terms[0]]
                 address = total.data_ptr()

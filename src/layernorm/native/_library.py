@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 
-def _load() -> ctypes.CDLL:
+def _find() -> Path:
     # Installed for development the library lies in site-packages, and this file does not; the package's path has both.
     folders = sys.modules[__name__.rpartition(".")[0]].__path__
     found = [path for folder in folders for path in Path(folder).glob("*layernorm_native.*") if path.suffix == ".so"]
@@ -20,8 +20,12 @@ def _load() -> ctypes.CDLL:
             "install a C++17 compiler and then layernorm again "
             "(pip install --force-reinstall --no-deps . in its checkout)"
         )
+    return found[0]
+
+
+def _load(path: Path) -> ctypes.CDLL:
     try:
-        library = ctypes.CDLL(str(found[0]))
+        library = ctypes.CDLL(str(path))
     except OSError as error:
         raise ImportError(f"the C++ library does not load: {error}") from None
     library.layernorm_start.restype = ctypes.c_char_p
@@ -62,5 +66,5 @@ def _parallel_for() -> ctypes.c_void_p | None:
     return None
 
 
-LIBRARY = _load()
+LIBRARY = _load(_find())
 ISA = _start(LIBRARY)

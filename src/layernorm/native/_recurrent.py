@@ -14,6 +14,7 @@ from ._layout import (
     Made,
     Parameters,
     computed,
+    handed,
     in_memory,
     pack,
     pair,
@@ -22,6 +23,7 @@ from ._layout import (
     ready_or_none,
     run,
     saved_sizes,
+    saved_type,
 )
 from ._library import LIBRARY
 
@@ -30,7 +32,7 @@ class _Tensors:
     """One call's tensors as the kernels take them: `given`, and what of it has to stay until the kernel has run."""
 
     def __init__(self, a: RecurrentArguments) -> None:
-        self.dtype = dtype = computed(a.input.dtype)
+        self.dtype = dtype = handed(a.input.dtype)
         x = in_memory(a.input)
         x = (x if x.dtype is dtype else x.to(dtype)).resolve_neg()
         self.sizes = a.sizes
@@ -39,7 +41,7 @@ class _Tensors:
             x = x.contiguous()
             x_t, x_b, _ = x.stride()
         self.x, self.state = x, [ready(s, dtype) for s in a.state]
-        self.parameters = Parameters(a.params, a.recurrence, dtype)
+        self.parameters = Parameters(a.params, a.recurrence, a.input.dtype)
         self.lengths = ready_or_none(a.lengths, torch.int64)
         self.reset = ready_or_none(a.reset, torch.bool)
         masks = (pointer(self.lengths), pointer(self.reset))
@@ -68,7 +70,7 @@ def recurrent_saved(a: RecurrentArguments) -> list[Tensor]:
     """Empty tensors with the shapes and types of what `recurrent_forward` saves."""
     T, B, _, H, P = a.sizes
     sizes = saved_sizes(a.recurrence, int(H), int(P))  # in a graph with symbolic sizes these are constants
-    return [a.input.new_empty(T, B, size, dtype=computed(a.input.dtype)) for size in sizes.values()]
+    return [a.input.new_empty(T, B, n, dtype=saved_type(name, a.input.dtype)) for name, n in sizes.items()]
 
 
 def recurrent_backward(
@@ -77,16 +79,16 @@ def recurrent_backward(
     """[d input, *d initial state, *d params]; a gradient that is ``None`` is zero."""
     tensors = _Tensors(a)
     (T, B, _, H, P), dtype = tensors.sizes, tensors.dtype
-    sizes = saved_sizes(a.recurrence, H, P)
-    fits = [s.shape == (T, B, n) and s.dtype is dtype for s, n in zip(saved, sizes.values(), strict=True)]
-    if not all(fits):  # a hook on saved tensors can do that
-        wrong = [(s.dtype, list(s.shape)) for s in saved]
-        raise RuntimeError(f"expected saved tensors in {dtype} of [T, B] and {list(sizes.values())}, got {wrong}")
-    kept = dict(zip(sizes, [ready(s, dtype) for s in saved], strict=True))
+    wide = computed(dtype)
+    expected = [(saved_type(name, dtype), [T, B, n]) for name, n in saved_sizes(a.recurrence, H, P).items()]
+    got = [(s.dtype, list(s.shape)) for s in saved]
+    if got != expected:  # a hook on saved tensors can do that
+        raise RuntimeError(f"expected saved tensors {expected}, got {got}")
+    kept = dict(zip(saved_sizes(a.recurrence, H, P), [ready(s, s.dtype) for s in saved], strict=True))
     arriving = [ready_or_none(g, dtype) for g in (grad_output, *grad_state, None)][:3]
-    results = [torch.empty(t.shape, dtype=dtype) for t in a.differentiable]
+    results = [torch.empty(t.shape, dtype=wide if t.dim() == 1 else dtype) for t in a.differentiable]
     d_x, d_state, d_params = results[0], results[1 : 1 + len(a.state)], results[1 + len(a.state) :]
-    d_vectors = torch.empty(VECTORS, a.params[1].shape[0], dtype=dtype)
+    d_vectors = torch.empty(VECTORS, a.params[1].shape[0], dtype=wide)
     d_output, d_h_n, d_c_n = map(pointer, arriving)
     d_h0, d_c0 = pair(d_state)
     weights = {f"d_w_{name}": d_params[k].data_ptr() for name, k in _weights(a).items()}
@@ -97,7 +99,7 @@ def recurrent_backward(
     packed = pack(tensors.sizes, a.recurrence, a.reverse, tensors.given, made)
     run(LIBRARY.layernorm_recurrent_backward, packed, dtype, tensors.x.shape)
     vector_gradients(d_vectors, d_params, a.recurrence)
-    if dtype is a.input.dtype:
+    if wide is a.input.dtype:
         return results
     return [r.to(t.dtype) for r, t in zip(results, a.differentiable, strict=True)]
 

@@ -11,11 +11,13 @@ from torch import Tensor
 from ..engine import vector_gradients
 from ..formula import GATES, Recurrence
 from ._layout import (
+    TYPES,
     VECTORS,
     Given,
     Made,
     Parameters,
     computed,
+    handed,
     in_memory,
     pack,
     pair,
@@ -44,7 +46,7 @@ class Prepared:
 
     def __init__(self, params: Sequence[Tensor], recurrence: Recurrence) -> None:
         self.recurrence, self.type = recurrence, params[0].dtype
-        self.dtype = computed(self.type)
+        self.dtype, self.wide = handed(self.type), computed(self.type)
         (units, self.I), (_, self.P) = params[0].shape, params[1].shape
         self.H = units // GATES[recurrence.network]
         self.params = [p.detach() for p in params]
@@ -54,14 +56,14 @@ class Prepared:
         self.for_forward = self._packed(LIBRARY.layernorm_prepare_forward)
         self.for_backward: Tensor | None = None  # until a step is to have a gradient
 
-    def _packed(self, function: Callable[[bytes, bool, int | None], int]) -> Tensor:
+    def _packed(self, function: Callable[[bytes, int, int | None], int]) -> Tensor:
         """The weights as one direction of the computation takes them."""
-        parameters = Parameters(self.params, self.recurrence, self.dtype)
+        parameters = Parameters(self.params, self.recurrence, self.type)
         self.there = tuple(int(address != 0) for address in parameters.fields)
         packed = self.call(1, Given(0, 0, 0, 0, 0, *parameters.fields), Made(prepares=1))
-        double = self.dtype is torch.float64
-        place = torch.empty(function(packed, double, None), dtype=torch.uint8)
-        function(packed, double, place.data_ptr())
+        number = TYPES[self.dtype]
+        place = torch.empty(function(packed, number, None), dtype=torch.uint8)
+        function(packed, number, place.data_ptr())
         return place
 
     def call(self, B: int, given: Given, made: Made) -> bytes:
@@ -87,7 +89,7 @@ class Prepared:
         x, before = ready(input, dtype), [ready(s, dtype) for s in state]
         after = [s.new_empty(s.shape) for s in before]
         h_n, c_n = pair(after)
-        saved = [x.new_empty(sum(self.sizes.values()) * B)] if save else []
+        saved = [x.new_empty(sum(self.sizes.values()) * B, dtype=self.wide)] if save else []
         addresses = self.addresses(saved[0], B) if save else {}
         made = Made(output=h_n, h_n=h_n, c_n=c_n, prepared=self.for_forward.data_ptr(), **addresses)
         run(LIBRARY.layernorm_recurrent_forward, self.call(B, self.given(x, before), made), dtype, x.shape)
@@ -97,9 +99,9 @@ class Prepared:
         """That this is a step's own: a hook on saved tensors can put another in its place."""
         size = sum(self.sizes.values()) * B
         for t in saved:
-            fits = t.shape == (size,) and t.dtype is self.dtype and t.is_cpu and t.is_contiguous()
+            fits = t.shape == (size,) and t.dtype is self.wide and t.is_cpu and t.is_contiguous()
             if not fits or in_memory(t) is not t:
-                expected = f"{size} numbers in {self.dtype} on the CPU"
+                expected = f"{size} numbers in {self.wide} on the CPU"
                 raise RuntimeError(f"expected a saved tensor of {expected}, got {list(t.shape)}, {t.dtype}, {t.device}")
 
     def backward_pass(self) -> Back:
@@ -124,9 +126,9 @@ class Back:
         layer.check_saved(B, saved)
         arriving = [ready_or_none(g, layer.dtype) for g in grad_state]
         found = [torch.empty_like(x), *(torch.empty_like(s) for s in before)]
-        dzx = x.new_empty(B, units)
-        dzh = x.new_empty(B, units) if layer.two_streams else dzx
-        m = x.new_empty(B, layer.H) if layer.recurrence.projected else None
+        dzx = x.new_empty(B, units, dtype=layer.wide)
+        dzh = torch.empty_like(dzx) if layer.two_streams else dzx
+        m = dzx.new_empty(B, layer.H) if layer.recurrence.projected else None
         d_h0, d_c0 = pair(found[1:])
         d_h_n, d_c_n = pointer(arriving[0]), pointer(arriving[1]) if len(arriving) > 1 else 0
         made = Made(
@@ -143,17 +145,18 @@ class Back:
 
     def gradients(self) -> list[Tensor]:
         layer = self.layer
-        joined = [None if column[0] is None else torch.cat(column) for column in zip(*self.steps, strict=True)]
+        columns = zip(*self.steps, strict=True)
+        joined = [None if column[0] is None else torch.cat(column).to(layer.wide) for column in columns]
         x, h, dzx, dzh, dh, m = joined
         named = zip(layer.recurrence.parameter_names, layer.params, strict=True)
-        d_params = {name: torch.empty_like(p, dtype=layer.dtype) for name, p in named}
+        d_params = {name: torch.empty_like(p, dtype=layer.wide) for name, p in named}
         with torch.autocast("cpu", enabled=False):  # a user may run the backward under it
             for name, d, factor in (("weight_ih", dzx, x), ("weight_hh", dzh, h), ("weight_hr", dh, m)):
                 if d is not None and factor is not None:
                     torch.mm(d.t(), factor, out=d_params[name])
-        d_vectors = torch.empty(VECTORS, layer.params[1].shape[0], dtype=layer.dtype)
+        d_vectors = torch.empty(VECTORS, layer.params[1].shape[0], dtype=layer.wide)
         call = layer.call(1, Given(), Made(d_vectors=d_vectors.data_ptr(), totals=self.totals.data_ptr()))
-        LIBRARY.layernorm_recurrent_vectors(call, layer.dtype is torch.float64)
+        LIBRARY.layernorm_recurrent_vectors(call, TYPES[layer.dtype])
         vector_gradients(d_vectors, list(d_params.values()), layer.recurrence)
         return [d.to(layer.type) for d in d_params.values()]
 
