@@ -150,6 +150,26 @@ def test_an_input_and_a_unit_that_drown_the_others_are_found():
     assert finding.measured > finding.threshold == 0.9
 
 
+@pytest.mark.parametrize("network", [ln.LSTM, ln.GRU])
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_one_input_whose_sign_alone_is_left_is_found(network, norm):
+    torch.manual_seed(0)
+    model, x = network(1, 16, norm=norm), 100 * (torch.rand(20, 4, 1) + 0.5)  # eps is nothing beside these
+    assert "formula=" in only(ln.audit(model, x), "its sign").fix
+    with torch.no_grad():  # so it is, up to the share of eps = 1e-5 in a variance of 20 or more, over 20 steps
+        torch.testing.assert_close(model(x)[0], model(2 * x)[0], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [ln.LSTM(1, 16, formula="sonnet"), ln.LSTM(1, 16, formula="cell"), ln.RNN(1, 16), ln.LSTM(2, 16),
+     ln.LSTM(1, 16, norm="batch"), ln.LSTM(1, 16, norm=None)],
+)  # fmt: skip
+def test_an_input_that_keeps_its_size_is_not_said_to_lose_it(model):
+    torch.manual_seed(0)
+    assert all("its sign" not in finding.what for finding in ln.audit(model, torch.rand(20, 4, model.input_size) + 0.5))
+
+
 def test_gradients_orders_apart_are_found():
     torch.manual_seed(0)
     model = nn.Sequential(*(part for _ in range(8) for part in (nn.Linear(64, 64), nn.Sigmoid())))

@@ -28,6 +28,9 @@ SHARE = 0.9
 """Of one input's or unit's part in the sum of squares under a norm: all the others together then leave it with a
 deviation of a third (sqrt(0.1)) of what the norm gives out. Up to ten units none can have more."""
 
+SIGNS = 2
+"""With fewer inputs W_ih x is one vector times a number, of which layer and RMS norm leave the sign."""
+
 APART = 1000.0
 """Between gradients of parameters of one kind, root mean square an element: a step size that suits the one is 1000
 times off for the other. Networks as torch draws them were seen up to 82 on the digits (batch norm, two layers)."""
@@ -61,7 +64,7 @@ class Audit(list[Finding]):
 def audit(module: torch.nn.Module, *batch: Any, loss: Callable[[Any], Tensor] | None = None) -> Audit:
     r"""What of a network starts badly: runs one batch forward and backward and says it in words, with the fix.
 
-    Three faults are looked for:
+    Four faults are looked for:
 
     - **A vector without spread under a norm**: its deviation is at most :math:`\sqrt{\epsilon}` in half of the cases or
       more, at some time step. The norm then divides by eps rather than by the deviation, so that its output is not
@@ -73,6 +76,8 @@ def audit(module: torch.nn.Module, *batch: Any, loss: Callable[[Any], Tensor] | 
       :math:`W_{ih} x + W_{hh} h` as one, a deviation 10 times the other's, which leaves the smaller one less than 1 %
       of the variance; or one input or unit with 0.9 of the sum of squares, which leaves all others together a third of
       the deviation.
+    - **One input alone under a norm**: where :math:`W_{ih} x` is normalised by itself and x has one feature, the norm's
+      output is that of the input's sign, whatever its size.
     - **Gradients orders apart**: between parameters of one kind (weights, biases or gains of one class of modules),
       more than 1000 times, root mean square an element, which no one learning rate suits.
 
@@ -98,7 +103,7 @@ def audit(module: torch.nn.Module, *batch: Any, loss: Callable[[Any], Tensor] | 
 
         print(ln.audit(ln.LSTM(28, 128), torch.randn(50, 32, 28)))
 
-    Source: this library; what it looks for was found in experiments 6.4 and 6.5.
+    Source: this library; what it looks for was found in experiments 6.4 and 6.5, and on series of one number.
     """
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"audit: module must be a torch.nn.Module, got {type(module).__name__}")
@@ -256,9 +261,9 @@ _ROWS: dict[type[torch.nn.Module], Callable[[Any, Tensor], _Rows]] = {
 def _of_layer(calls: list[Taken], spreads: Spreads) -> list[Finding]:
     """One layer of a recurrent module, in all its calls: notes its vectors, and says which terms drown others."""
     first = calls[0]
-    module, name = first.module, first.name
-    formula = module.recurrence.formula
-    if not module.recurrence.gain_names:
+    module, name, recurrence = first.module, first.name, first.module.recurrence
+    formula = recurrence.formula
+    if not recurrence.gain_names:
         return []
     seen = [inspect(t.input, t.state, t.params, module.recurrence, t.lengths, t.reset, t.reverse) for t in calls]
     limit = math.sqrt(formula.eps) if formula.eps_on == "variance" else formula.eps
@@ -281,6 +286,15 @@ def _of_layer(calls: list[Taken], spreads: Spreads) -> list[Finding]:
                 f"the other {len(parts) - 1}",
                 float(share), SHARE,
                 "Bring the inputs to one scale, or feed it in by weights of its own.",
+            ))  # fmt: skip
+        alone = formula.gates == "split" and not (formula.bias_inside and recurrence.bias)
+        if alone and recurrence.norm != "batch" and len(parts) < SIGNS:
+            found.append(Finding(
+                name,
+                "W_ih x of one input is normalised by itself: what is left of the input is its sign",
+                len(parts), SIGNS,
+                'Put an encoder of many units before it, or take a formula that normalises W_ih x + W_hh h '
+                '(formula="sonnet") or the cell alone (formula="cell").',
             ))  # fmt: skip
     return found
 

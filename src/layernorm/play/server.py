@@ -32,7 +32,8 @@ def serve(paths: Sequence[Path], port: int) -> None:
         from nicegui import app, ui
         from starlette.middleware.trustedhost import TrustedHostMiddleware
     except ModuleNotFoundError as error:
-        raise RunError(f"the package {error.name!r} is missing: pip install '.[experiments,play]' in a checkout") from error
+        advice = "pip install '.[experiments,play]' in layernorm's checkout"
+        raise RunError(f"the package {error.name!r} is missing: {advice}") from error
     from . import pages
 
     try:
