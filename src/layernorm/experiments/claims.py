@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,7 +106,7 @@ def decide(claim: Claim, runs: Sequence[Run]) -> Row:
     wanted = [run for run in runs if claim.only.items() <= run.config.items() and _has(run, claim)]
     blocks = [block for block in _blocks(claim, wanted) if block.has(claim.ahead, claim.behind)]
     if not blocks:
-        return _undecided(claim, "no runs that are kept", "-")
+        return _undecided(claim, "no summary", "-")
     block = max(blocks, key=lambda block: sum(map(len, block.groups.values())))
     groups = [block.groups[norm] for norm in (claim.ahead, claim.behind)]
     rates = fewest(block, claim.ahead, claim.behind)
@@ -185,7 +186,7 @@ def _effect(claim: Claim, groups: Sequence[Group]) -> str:
         last = sorted(sign * value for value in values[-1])
         middle = sum(last) / len(last)
         texts.append(f"{NORMS[norm]} {middle:.4g} ({last[0]:.4g} to {last[-1]:.4g})")
-    what = "updates to the last common value" if claim.how == "sooner" else claim.metric.removeprefix("-")
+    what = "updates to the best value that all runs reach" if claim.how == "sooner" else claim.metric.removeprefix("-")
     return f"{what}: {', '.join(texts)}"
 
 
@@ -211,29 +212,71 @@ def page(results: Path) -> str:
     """
     if not results.is_dir():
         raise RunError(f"{results} is not a folder; give the folder of the summaries with --results")
-    rows = []
+    decided: list[list[str]] = []
+    undecided: list[list[str]] = []
+    verdicts = []
     for claim in CLAIMS:
         path = results / claim.experiment / "summary.json"
         row = decide(claim, summary.read(path) if path.exists() else [])
-        rows.append([row.text, row.where, row.ran, row.verdict, row.effect, _figures(results, claim.experiment)])
+        verdicts.append(row.verdict)
+        needed = row.verdict.removeprefix("undecided (").removesuffix(")")
+        cells = [row.text, row.where, row.ran, needed, row.effect, _figures(results, claim.experiment)]
+        (decided if needed == row.verdict else undecided).append(cells)
+    statements, on_theory = [], []
     theory = results / "theory" / "claims.json"
     if theory.exists():
         for item in read_json(theory, "make it again with layernorm geometry --out FOLDER")["claims"]:
             figure = f"theory/{item['name']}.png"
             shown = f"[figure](results/{figure})" if (results / figure).exists() else "-"
             verdict = ("holds" if item["holds"] else "refuted") if item["as_stated"] else "undecided"
-            rows.append([item["statement"], item["where"], "`layernorm geometry`", verdict, item["found"], shown])
-    head = ["claim", "in the paper", "what we ran", "verdict", "effect, mean (lowest to highest seed)", "figure"]
+            on_theory.append(verdict)
+            statements.append([item["statement"], item["where"], verdict, item["found"], shown])
+    goals = ", ".join(f"{share:.0%}" for share in SHARES)
+    ran = ["claim", "in the paper", "what we ran", "verdict", "effect, mean (lowest to highest seed)", "figure"]
+    open_ones = [*ran[:3], "what would decide it", "what we have", "earlier runs"]
+    parts = [
+        "# The paper's claims, decided by our own runs",
+        _filled(
+            f"{_counts(verdicts, 'claims about experiments')} {_counts(on_theory, 'statements about theory')} "
+            "`layernorm claims` writes this page from the summaries in [results](results/README.md)."
+        ),
+        "## Decided",
+        _filled(
+            f"{RULE} *Holds in part*: at some of the goals, and at none against the claim. *Not seen*: no difference "
+            "larger than the spread over seeds, or a mixed one. *Refuted*: the other side is ahead by the same rule. "
+            f"How soon is counted in updates to {goals} of the way to the best value that all runs reach."
+        ),
+        _table(ran, decided),
+        "## Not decided yet",
+        _filled(
+            "There is no summary of runs for these claims, or one with too few seeds or learning rates. The figures "
+            "show earlier runs, of which no summary was kept. They do not count here. The hours are estimates, on one "
+            "core."
+        ),
+        _table(open_ones, undecided),
+        "## Section 5 and the appendix",
+        "`layernorm geometry` computes these. *Refuted*: an exact computation contradicts the statement.",
+        _table(["statement", "in the paper", "verdict", "what was found", "figure"], statements),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, 120)
+
+
+def _counts(verdicts: Sequence[str], what: str) -> str:
+    """How many have which verdict, in a sentence."""
+    kinds = Counter(verdict.partition(" (")[0] for verdict in verdicts)
+    return f"{len(verdicts)} {what}: {', '.join(f'{kind} {count}' for kind, count in sorted(kinds.items()))}."
+
+
+def _table(head: list[str], rows: Sequence[list[str]]) -> str:
+    """A table in Markdown; a sentence where it has no rows."""
+    if not rows:
+        return "None."
     lines = [head, ["---"] * len(head), *rows]
-    table = "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
-    about = (
-        "Written by `layernorm claims` from the summaries in [results](results/README.md); `layernorm report RUNS "
-        f"--summary FILE` makes one. {RULE} *Holds in part*: at some of the goals, and at none against the claim. "
-        "*Not seen*: no difference larger than the spread over seeds, or a mixed one. *Refuted*: the other side is "
-        f"ahead by the same rule. How soon is counted in updates to {', '.join(f'{share:.0%}' for share in SHARES)} of "
-        "the way to the value that all runs reach. Hours are estimates, on one core."
-    )
-    return f"# The paper's claims, decided by our own runs\n\n{textwrap.fill(about, 120)}\n\n{table}\n"
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
 def _figures(results: Path, experiment: str) -> str:

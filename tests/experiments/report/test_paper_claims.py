@@ -103,7 +103,10 @@ def test_the_command_writes_both(tmp_path, capsys):
     assert cli.main(["report", *folders, "--summary", str(tmp_path / "summary.json")]) == 0
     assert json.loads((tmp_path / "summary.json").read_text())["experiment"] == "digits"
     assert cli.main(["claims", "--results", str(tmp_path), "--out", str(tmp_path / "claims.md")]) == 0
-    assert (tmp_path / "claims.md").read_text().count("undecided (") == len(CLAIMS)
+    page = (tmp_path / "claims.md").read_text()
+    assert page.startswith("# The paper's claims")
+    assert f"{len(CLAIMS)} claims about experiments: undecided {len(CLAIMS)}." in page
+    assert all(page.index("## Not decided yet") < page.index(claim.text) for claim in CLAIMS)
 
 
 def test_a_folder_that_is_not_there_is_one_line(tmp_path, capsys):
