@@ -104,6 +104,15 @@ def test_the_cache_as_source_is_already_there(data, write, tmp_path):
     prepare_leaves(data, write(source.cache() / data.name))
 
 
+def test_a_cache_of_links_as_source_is_already_there(tmp_path):
+    write_mnist(tmp_path / "source")
+    cached().mkdir(parents=True)
+    for file in (tmp_path / "source").iterdir():
+        (cached() / file.name).symlink_to(file)
+    prepare_leaves(mnist.MNIST, cached())
+    assert all(file.is_symlink() for file in cached().iterdir())
+
+
 def test_links_to_some_of_the_caches_files_are_refused(tmp_path):
     origin = links_to_its_files(tmp_path)
     name = SPELLINGS["dotted"](NAMES[0])

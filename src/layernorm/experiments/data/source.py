@@ -257,7 +257,8 @@ def prepare(source: Source, origin: Path | None) -> tuple[Path, dict[str, Any]]:
     if lacking is not None and source.make is None:
         raise RunError(lacking)
     used = _used(source, origin)
-    inside = [path for path in used if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))]
+    ends = Path(os.path.realpath(folder))
+    inside = [path for path in used if any(place.is_relative_to(ends) for place in _places_of(path, origin))]
     if inside and lacking is None and len(inside) == len(used) and lack(source, folder) is None:
         return folder, source.check(folder)
     if inside:
@@ -282,6 +283,11 @@ def prepare(source: Source, origin: Path | None) -> tuple[Path, dict[str, Any]]:
         for name in reversed(names):
             _take_place(new / name, folder / name)
     return folder, facts
+
+
+def _places_of(path: Path, origin: Path) -> list[Path]:
+    """Where a path below a folder lies, and where it leads to, if it or a folder on the way is a link."""
+    return [Path(os.path.realpath(origin)) / path.relative_to(origin), Path(os.path.realpath(path))]
 
 
 MADE = "questions"
