@@ -19,22 +19,26 @@ def moved(t, dtype, generator):
 
 
 @torch.no_grad()
-def assert_near(name, found, exact, rounded, near):
+def assert_near(name, found, exact, rounded, *near):
     """One result of an engine against the reference engine's: in float64, in the same type, and in float64 of `moved`
-    inputs."""
+    inputs, once or several times."""
     assert found.shape == exact.shape, name
     assert found.dtype == rounded.dtype, name
     if found.numel():
         error = float((found.cpu().double() - exact).abs().max())
-        unit = max(float((t.double() - exact).abs().max()) for t in (rounded, near))
+        unit = max(float((t.double() - exact).abs().max()) for t in (rounded, *near))
         allowed = TIMES * unit + UNITS * torch.finfo(found.dtype).eps * max(float(exact.abs().max()), 1.0)
         assert error <= allowed, (name, error, allowed)
 
 
-def assert_as_near_as_the_reference(results, *inputs):
-    """Each of ``results(*inputs)``, which are float32, by `assert_near`; an input is a tensor or a module."""
+def assert_as_near_as_the_reference(results, *inputs, draws=1):
+    """Each of ``results(*inputs)``, which are float32, by `assert_near`; an input is a tensor or a module.
+
+    ``draws``: of moved inputs. What one of them changes varies several times; over thousands of random cases one draw
+    is now and then far below the others.
+    """
     found, g = results(*inputs), torch.Generator().manual_seed(2)
-    kinds = (torch.Tensor.double, lambda t: t, lambda t: moved(t, t.dtype, g))
+    kinds = (torch.Tensor.double, lambda t: t, *[lambda t: moved(t, t.dtype, g)] * draws)
     with ln.backends.use("reference"):
         others = [results(*(_changed(one, kind) for one in inputs)) for kind in kinds]
     for k, (a, *expected) in enumerate(zip(found, *others, strict=True)):
