@@ -27,6 +27,7 @@ python_maximum_signature_line_length = 88
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4  # as GitHub makes them
 nb_execution_mode = "force"
+nb_execution_in_temp = True  # it saves files
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 
