@@ -6,6 +6,7 @@ from docutils import nodes
 import layernorm
 
 project, author = "layernorm", "the authors of layernorm"
+copyright = f"2026, {author}"
 version = release = layernorm.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
