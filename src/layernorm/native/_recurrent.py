@@ -8,101 +8,90 @@ import torch
 from torch import Tensor
 
 from ..engine import RecurrentArguments, vector_gradients
-from ._layout import (
-    VECTORS,
-    Given,
-    Made,
-    Parameters,
-    computed,
-    in_memory,
-    pack,
-    pair,
-    pointer,
-    ready,
-    ready_or_none,
-    run,
-    saved_sizes,
-)
-from ._library import LIBRARY
-
-
-class _Tensors:
-    """One call's tensors as the kernels take them: `given`, and what of it has to stay until the kernel has run."""
-
-    def __init__(self, a: RecurrentArguments) -> None:
-        self.dtype = dtype = computed(a.input.dtype)
-        x = in_memory(a.input)
-        x = (x if x.dtype is dtype else x.to(dtype)).resolve_neg()
-        self.sizes = a.sizes
-        x_t, x_b, step = x.stride()
-        if step != 1 and x.shape[2] > 1:
-            x = x.contiguous()
-            x_t, x_b, _ = x.stride()
-        self.x, self.state = x, [ready(s, dtype) for s in a.state]
-        self.parameters = Parameters(a.params, a.recurrence, dtype)
-        self.lengths = ready_or_none(a.lengths, torch.int64)
-        self.reset = ready_or_none(a.reset, torch.bool)
-        masks = (pointer(self.lengths), pointer(self.reset))
-        self.given = Given._make((x.data_ptr(), x_t, x_b, *pair(self.state), *self.parameters.fields, *masks))
+from ._layout import check_saved, computed, ready, ready_or_none, saved_sizes, shares_vectors, vector_places
+from ._plan import backward_plan, forward_plan, present_terms
 
 
 def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
-    """[output (T, B, P), *final state], and with ``save`` what `recurrent_backward` needs."""
-    tensors = _Tensors(a)
-    T, B, _, H, P = tensors.sizes
-    output = tensors.x.new_empty((T, B, P))
-    final = [torch.empty_like(s, dtype=tensors.dtype, memory_format=torch.contiguous_format) for s in a.state]
-    made, saved = Made(output.data_ptr(), *pair(final)), list[Tensor]()
-    if save:
-        saved = recurrent_saved(a)
-        addresses = zip(saved_sizes(a.recurrence, H, P), [s.data_ptr() for s in saved], strict=True)
-        made = made._replace(**dict(addresses))
-    packed = pack(tensors.sizes, a.recurrence, a.reverse, tensors.given, made)
-    run(LIBRARY.layernorm_recurrent_forward, packed, tensors.dtype, tensors.x.shape)
-    if tensors.dtype is a.input.dtype:
-        return [output, *final, *saved]
-    return [output.to(a.input.dtype), *(s.to(a.input.dtype) for s in final), *saved]
+    """[output (T, B, P), *final state], and with ``save`` what `recurrent_backward` needs, in one block."""
+    found = _forward(a, save)
+    if found is None:
+        found, n = _forward(_in_order(a), save), 1 + len(a.state)
+        assert found is not None
+        found[:n] = [r.to(a.input.dtype) for r in found[:n]]
+    return found
 
 
 def recurrent_saved(a: RecurrentArguments) -> list[Tensor]:
     """Empty tensors with the shapes and types of what `recurrent_forward` saves."""
     T, B, _, H, P = a.sizes
-    sizes = saved_sizes(a.recurrence, int(H), int(P))  # in a graph with symbolic sizes these are constants
-    return [a.input.new_empty(T, B, size, dtype=computed(a.input.dtype)) for size in sizes.values()]
+    size = sum(saved_sizes(a.recurrence, int(H), int(P)))  # in a graph with symbolic sizes this is a constant
+    return [a.input.new_empty(T * B * size, dtype=computed(a.input.dtype))]
 
 
 def recurrent_backward(
     a: RecurrentArguments, saved: Sequence[Tensor], grad_output: Tensor | None, grad_state: Sequence[Tensor | None]
 ) -> list[Tensor]:
     """[d input, *d initial state, *d params]; a gradient that is ``None`` is zero."""
-    tensors = _Tensors(a)
-    (T, B, _, H, P), dtype = tensors.sizes, tensors.dtype
-    sizes = saved_sizes(a.recurrence, H, P)
-    fits = [s.shape == (T, B, n) and s.dtype is dtype for s, n in zip(saved, sizes.values(), strict=True)]
-    if not all(fits):  # a hook on saved tensors can do that
-        wrong = [(s.dtype, list(s.shape)) for s in saved]
-        raise RuntimeError(f"expected saved tensors in {dtype} of [T, B] and {list(sizes.values())}, got {wrong}")
-    kept = dict(zip(sizes, [ready(s, dtype) for s in saved], strict=True))
-    arriving = [ready_or_none(g, dtype) for g in (grad_output, *grad_state, None)][:3]
-    results = [torch.empty(t.shape, dtype=dtype) for t in a.differentiable]
-    d_x, d_state, d_params = results[0], results[1 : 1 + len(a.state)], results[1 + len(a.state) :]
-    d_vectors = torch.empty(VECTORS, a.params[1].shape[0], dtype=dtype)
-    d_output, d_h_n, d_c_n = map(pointer, arriving)
-    d_h0, d_c0 = pair(d_state)
-    weights = {f"d_w_{name}": d_params[k].data_ptr() for name, k in _weights(a).items()}
-    made = Made(
-        d_output=d_output, d_h_n=d_h_n, d_c_n=d_c_n, d_x=d_x.data_ptr(), d_h0=d_h0, d_c0=d_c0,
-        d_vectors=d_vectors.data_ptr(), **weights, **{name: s.data_ptr() for name, s in kept.items()},
+    grads = (grad_output, *grad_state)
+    found = _backward(a, saved, grads)
+    if found is None:
+        (T, B, _, H, P), dtype = a.sizes, computed(a.input.dtype)
+        for block in saved:
+            check_saved(block, T * B * sum(saved_sizes(a.recurrence, H, P)), dtype)
+        found = _backward(_in_order(a), saved, [ready_or_none(g, dtype) for g in grads])
+        assert found is not None
+        found = [d.to(t.dtype) for d, t in zip(found, a.differentiable, strict=True)]
+    return found
+
+
+def _in_order(a: RecurrentArguments) -> RecurrentArguments:
+    """The same numbers, in the type that is computed in, and each tensor in order in memory."""
+    dtype = computed(a.input.dtype)
+    return a._replace(
+        input=ready(a.input, dtype),
+        state=[ready(s, dtype) for s in a.state],
+        params=[ready(p, dtype) for p in a.params],
+        lengths=ready_or_none(a.lengths, torch.int64),
+        reset=ready_or_none(a.reset, torch.bool),
+    )
+
+
+def _tensors(a: RecurrentArguments) -> list[Tensor]:
+    """What is given to a plan."""
+    tensors, params = [a.input, *a.state], a.params
+    for first, *more in present_terms(a.recurrence):
+        total = params[first]
+        for k in more:
+            total = total + params[k]
+        tensors.append(total)
+    return tensors + [mask for mask in (a.lengths, a.reset) if mask is not None]
+
+
+def _forward(a: RecurrentArguments, save: bool) -> list[Tensor] | None:
+    """The same of tensors that lie as the kernels want them; None: they do not."""
+    x = a.input
+    if x.dtype is not computed(x.dtype) or (x.stride(2) != 1 and x.shape[2] > 1):
+        return None
+    plan = forward_plan(
+        a.recurrence, a.sizes, x.stride(), x.dtype, a.reverse, a.lengths is not None, a.reset is not None,
+        torch.get_num_threads(), save,
     )  # fmt: skip
-    packed = pack(tensors.sizes, a.recurrence, a.reverse, tensors.given, made)
-    run(LIBRARY.layernorm_recurrent_backward, packed, dtype, tensors.x.shape)
-    vector_gradients(d_vectors, d_params, a.recurrence)
-    if dtype is a.input.dtype:
+    return plan.run(_tensors(a))
+
+
+def _backward(a: RecurrentArguments, saved: Sequence[Tensor], grads: Sequence[Tensor | None]) -> list[Tensor] | None:
+    x = a.input
+    if x.dtype is not computed(x.dtype) or (x.stride(2) != 1 and x.shape[2] > 1):
+        return None
+    plan = backward_plan(
+        a.recurrence, a.sizes, x.stride(), x.dtype, a.reverse, a.lengths is not None, a.reset is not None,
+        torch.get_num_threads(), tuple([g is not None for g in grads]),
+    )  # fmt: skip
+    results = plan.run([*_tensors(a), *saved, *[g for g in grads if g is not None]])
+    if results is None or not shares_vectors(a.recurrence):
         return results
-    return [r.to(t.dtype) for r, t in zip(results, a.differentiable, strict=True)]
-
-
-def _weights(a: RecurrentArguments) -> dict[str, int]:
-    """Where among the parameters the weights are."""
-    names = a.recurrence.parameter_names
-    return {side: names.index(f"weight_{side}") for side in ("ih", "hh", "hr") if f"weight_{side}" in names}
+    first, end = 1 + len(a.state), 1 + len(a.state) + len(a.params)
+    d_params = results[first:end]
+    vector_gradients(vector_places(d_params, results[end:], a.recurrence), d_params, a.recurrence)
+    return results[:end]

@@ -22,6 +22,8 @@ template <class T> struct BackwardPass : Sequence<T> {
     double* totals;              // [VECTORS][Z]
     i64 low, steps;              // the block: times [low, low + steps)
 
+    ParallelFor run = nullptr;
+
     explicit BackwardPass(const Recurrent& call) : S(call) {
         groups = least(B, ROW_GROUPS);
         block = most(1, least(T_, BACKWARD_ROWS / most(1, B)));
@@ -49,14 +51,16 @@ template <class T> struct BackwardPass : Sequence<T> {
         if (deferred()) return;
         c.take(x_panels, Q * IW());
         c.take(h_panels, Q * PW());
+        c.take(totals, VECTORS * Z);
+        if (S::direct()) return;
         c.take(dw_ih, Z * IW());
         c.take(dw_hh, Z * PW());
-        c.take(totals, VECTORS * Z);
         c.take(m_panels, n.projected ? Q * HW() : 0);
         c.take(dw_hr, n.projected ? W * HW() : 0);
     }
     void lay_parameters(Cursor& c) {
         S::lay_vectors(c);
+        if (S::direct()) return;
         S::lay_panels(c, S::ih, G * Hp, I);
         S::lay_panels(c, S::hh, G * Hp, W);
         if (n.projected) S::lay_panels(c, S::hr, P, M());
@@ -64,6 +68,7 @@ template <class T> struct BackwardPass : Sequence<T> {
 
     void pack_parameters(ParallelFor run) {
         S::prepare_vectors();
+        if (S::direct()) return;
         share(run, S::ih.count(), [&](i64 from, i64 end) { S::pack(S::ih, in(n.w_ih), I, from, end); });
         share(run, S::hh.count(), [&](i64 from, i64 end) { S::pack(S::hh, in(n.w_hh), P, from, end); });
         if (n.projected)
@@ -82,8 +87,8 @@ template <class T> struct BackwardPass : Sequence<T> {
             totals = static_cast<double*>(n.totals);
         } else {
             memset(totals, 0, VECTORS * Z * sizeof(double));
-            memset(dw_ih, 0, Z * IW() * sizeof(T));
-            memset(dw_hh, 0, Z * PW() * sizeof(T));
+            if (!S::direct()) memset(dw_ih, 0, Z * IW() * sizeof(T));
+            if (!S::direct()) memset(dw_hh, 0, Z * PW() * sizeof(T));
             if (n.projected) memset(dw_hr, 0, W * HW() * sizeof(T));
         }
         memset(dh, 0, B * W * sizeof(T));
@@ -125,7 +130,10 @@ template <class T> struct BackwardPass : Sequence<T> {
             T* dx = out(n.d_x) + (low * B + b0) * I;
             const T* dz = dzx + b0 * Z;
             const i64 R = b1 - b0;
-            if (R >= steps) S::multiply({dz, steps, B * Z, R, Z}, S::ih, dx, B * I, I, I);
+            if (S::direct())
+                for (i64 s = 0; s < steps; ++s)
+                    for (i64 r = 0; r < R; ++r) through_weights(dz + (s * B + r) * Z, in(n.w_ih), I, dx + (s * B + r) * I);
+            else if (R >= steps) S::multiply({dz, steps, B * Z, R, Z}, S::ih, dx, B * I, I, I);
             else S::multiply({dz, R, Z, steps, B * Z}, S::ih, dx, I, B * I, I);
         }
         of_part.release();
@@ -147,7 +155,11 @@ template <class T> struct BackwardPass : Sequence<T> {
             if (S::active(t, b)) row(t, b, part.dm + (b - b0) * M, part);
             else nothing(t, b);
         }
-        S::multiply({dzh + in_block(t, b0) * Z, 1, 0, R, Z}, S::hh, part.through, 0, W, W);
+        if (S::direct())
+            for (i64 r = 0; r < R; ++r)
+                through_weights(dzh + (in_block(t, b0) + r) * Z, in(n.w_hh), P, part.through + r * W);
+        else
+            S::multiply({dzh + in_block(t, b0) * Z, 1, 0, R, Z}, S::hh, part.through, 0, W, W);
         for (i64 b = b0; b < b1; ++b) {
             if (!S::active(t, b)) continue;
             const T *through = part.through + (b - b0) * W, *direct = part.dm + (b - b0) * M;
@@ -156,6 +168,13 @@ template <class T> struct BackwardPass : Sequence<T> {
                 dh[b * W + j] = cut ? T(0) : n.projected ? through[j] : through[j] + direct[j];
             if (cut) memset(dc + b * Hp, 0, Hp * sizeof(T));
         }
+    }
+
+    // dz^T W of one row, W as it is.
+    void through_weights(const T* dz, const T* w, i64 columns, T* to) const {
+        share(G * H * columns > DENSE_SHARED ? run : nullptr, (columns + 63) / 64, [&](i64 from, i64 end) {
+            dense_transposed(dz, w, G, H, Hp, columns, from * 64, least(end * 64, columns), to);
+        });
     }
 
     void row(i64 t, i64 b, T* dm, Part& part) {
@@ -216,7 +235,13 @@ template <class T> struct BackwardPass : Sequence<T> {
         spread(h_panels, q, nullptr, P);
         if (n.projected) spread(m_panels, q, nullptr, H);
     }
+    // A row of x or h for the gradients of the weights: in panels, or as it is.
     void spread(T* panels, i64 q, const T* row, i64 columns) const {
+        if (S::direct()) {
+            T* to = panels + q * columns;
+            row ? memcpy(to, row, columns * sizeof(T)) : memset(to, 0, columns * sizeof(T));
+            return;
+        }
         for (i64 first = 0; first < columns; first += PANEL<T>) {
             T* to = panels + first * Q + q * PANEL<T>;
             memset(to, 0, PANEL<T> * sizeof(T));
@@ -243,6 +268,14 @@ template <class T> struct BackwardPass : Sequence<T> {
         add_products(tiles.data, h_panels, PW(), dw_hh, u0, u1, rows);
         add_vectors(u0, u1);
         of_part.release();
+    }
+    // The same where the weights are used as they are: units [u0, u1) of all G * H, all rows in one block.
+    void direct_units(i64 u0, i64 u1) const {
+        for (i64 j = u0; j < u1; ++j) {
+            const i64 padded = j / H * Hp + j % H;
+            outer(dzx + padded, Z, x_panels, I, T_ * B, I, out(n.d_w_ih) + j * I);
+            outer(dzh + padded, Z, h_panels, P, T_ * B, P, out(n.d_w_hh) + j * P);
+        }
     }
     void add_vectors(i64 u0, i64 u1) const {
         for (i64 v = 0; v < VECTORS; ++v)
@@ -281,6 +314,7 @@ template <class T> struct BackwardPass : Sequence<T> {
         finish_state();
         if (deferred()) return;
         share(run, G * H, [&](i64 from, i64 end) {
+            if (S::direct()) return direct_units(from, end);
             for (i64 j = from; j < end; ++j) {
                 const i64 padded = j / H * Hp + j % H;
                 if (I) memcpy(out(n.d_w_ih) + j * I, dw_ih + padded * IW(), I * sizeof(T));
@@ -299,12 +333,12 @@ template <class T> struct BackwardPass : Sequence<T> {
     }
     void finish_vectors() const {
         for (i64 v = 0; v < VECTORS; ++v)
-            for (i64 g = 0; g < G; ++g) {
+            for (i64 g = 0; n.d_vectors[v] && g < (v < OF_GATES ? G : 1); ++g) {
                 i64 from = v;  // what is only added up has the gradient of its sum
                 if (v == INSIDE_H && !layer.two_streams()) from = INSIDE_X;
                 if (v == OUTSIDE_H && !(G == 3 && n.split && g == 2)) from = OUTSIDE_X;
                 for (i64 u = 0; u < H; ++u)
-                    out(n.d_vectors)[(v * G + g) * H + u] = T(totals[from * Z + g * Hp + u]);
+                    out(n.d_vectors[v])[g * H + u] = T(totals[from * Z + g * Hp + u]);
             }
     }
 };
@@ -312,6 +346,7 @@ template <class T> struct BackwardPass : Sequence<T> {
 template <class T> static int recurrent_backward(const Recurrent* call, ParallelFor run) {
     BackwardPass<T> pass(*call);
     if (!of_call.arrange(pass)) return 1;
+    pass.run = run;
     pass.find_parameters(pass, run);
     pass.start();
     pass.columns = pass.few_rows(pass.groups) ? run : nullptr;
@@ -320,7 +355,7 @@ template <class T> static int recurrent_backward(const Recurrent* call, Parallel
         pass.low = call->reverse ? done : pass.T_ - done - pass.steps;
         share(pass.columns ? nullptr : run, pass.groups, [&](i64 g0, i64 g1) { pass.rows(g0, g1); });
         const i64 units = pass.G * pass.Hp / UNITS;
-        if (pass.deferred()) {
+        if (pass.deferred() || pass.direct()) {
             pass.add_vectors(0, units);
         } else {
             share(run, units, [&](i64 u0, i64 u1) { pass.units(u0, u1); });

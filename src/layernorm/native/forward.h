@@ -9,8 +9,6 @@ namespace LAYERNORM_ISA {
 
 constexpr i64 STEP_BLOCK_BYTES = 512 << 10;  // of W_ih x, a thread's
 constexpr i64 NEAR_BYTES = 1280 << 10;       // of W_hh: what leaves room for the rest in a core's own cache
-constexpr i64 DIRECT_ROWS = 8;               // up to so many rows in a whole call the weights are not packed
-constexpr i64 DENSE_SHARED = 64 << 10;       // a product of one row with a larger matrix is shared out
 
 template <class T> struct ForwardPass : Sequence<T> {
     using S = Sequence<T>;
@@ -23,7 +21,7 @@ template <class T> struct ForwardPass : Sequence<T> {
     }
     void lay_parameters(Cursor& c) {
         S::lay_vectors(c);
-        if (direct()) return;
+        if (S::direct()) return;
         S::lay_panels(c, S::ih, I, Z);
         S::lay_panels(c, S::hh, P, Z);
         if (n.projected) S::lay_panels(c, S::hr, H, W);
@@ -31,7 +29,7 @@ template <class T> struct ForwardPass : Sequence<T> {
 
     void pack_parameters(ParallelFor run) {
         S::prepare_vectors();
-        if (direct()) return;
+        if (S::direct()) return;
         const auto of_gates = [this](i64 j) { return S::unit(j); };
         const auto of_projection = [this](i64 j) { return j < P ? j : -1; };
         share(run, S::ih.count(), [&](i64 from, i64 end) {
@@ -43,8 +41,6 @@ template <class T> struct ForwardPass : Sequence<T> {
                 [&](i64 from, i64 end) { S::pack_transposed(S::hr, in(n.w_hr), from, end, of_projection); });
     }
 
-    // Whether the weights are used as they are: for so few rows packing costs more than it gains, if it is not for more.
-    bool direct() const { return T_ * B <= DIRECT_ROWS && !n.projected && !n.prepared && !n.prepares; }
     void dense_gates(const T* a, const T* w, i64 K, T* z) const {
         memset(z, 0, Z * sizeof(T));
         share(G * H * K > DENSE_SHARED ? run : nullptr, G * (Hp / UNITS), [&](i64 from, i64 end) {
@@ -81,7 +77,7 @@ template <class T> struct ForwardPass : Sequence<T> {
     // W_ih x for times [t, t + steps): zx[time][row][Z], times `apart` elements apart.
     void input_side(i64 t, i64 steps, i64 b0, i64 rows, T* zx, i64 apart) const {
         const T* x = in(n.x) + t * n.x_t + b0 * n.x_b;
-        if (direct())
+        if (S::direct())
             for (i64 s = 0; s < steps; ++s)
                 for (i64 r = 0; r < rows; ++r)
                     dense_gates(x + s * n.x_t + r * n.x_b, in(n.w_ih), I, zx + s * apart + r * Z);
@@ -131,7 +127,7 @@ template <class T> struct ForwardPass : Sequence<T> {
                     memset(part.c + r * Hp, 0, Hp * sizeof(T));
                 }
         T* zh = saves_h() ? out(n.saved_h) + (t * B + b0) * Z : part.zh;
-        if (direct())
+        if (S::direct())
             for (i64 r = 0; r < rows; ++r) dense_gates(part.h + r * W, in(n.w_hh), P, zh + r * Z);
         else
             S::multiply({part.h, 1, 0, rows, W}, S::hh, zh, 0, Z, Z);

@@ -163,4 +163,41 @@ template <class T> static void dense(const T* a, const T* w, i64 K, i64 units, T
     }
 }
 
+// c[k] = sum over j of a[j] * w[j][k], from <= k < end, for `blocks` of `units` rows j, in a they are `apart`.
+template <class T>
+static void dense_transposed(const T* a, const T* w, i64 blocks, i64 units, i64 apart, i64 K, i64 from, i64 end, T* c) {
+    constexpr int N = 8;
+    memset(c + from, 0, (end - from) * sizeof(T));
+    for (i64 g = 0; g < blocks; ++g, a += apart, w += units * K)
+        for (i64 j = 0; j < units; j += N) {
+            const i64 n = least(N, units - j);
+            const T *left = a + j, *row = w + j * K;
+            i64 k = from;
+            for (; k + LANES<T> <= end; k += LANES<T>) {
+                V<T> sum = load(c + k);
+                if (n == N)
+                    for (int i = 0; i < N; ++i) sum += all(left[i]) * load(row + i * K + k);
+                else
+                    for (i64 i = 0; i < n; ++i) sum += all(left[i]) * load(row + i * K + k);
+                store<T>(c + k, sum);
+            }
+            for (; k < end; ++k)
+                for (i64 i = 0; i < n; ++i) c[k] += left[i] * row[i * K + k];
+        }
+}
+
+// c[k] = sum over r of a[r * lda] * b[r][k], k < K; rows of b are ldb apart.
+template <class T> static void outer(const T* a, i64 lda, const T* b, i64 ldb, i64 rows, i64 K, T* c) {
+    i64 k = 0;
+    for (; k + LANES<T> <= K; k += LANES<T>) {
+        V<T> sum = {};
+        for (i64 r = 0; r < rows; ++r) sum += all(a[r * lda]) * load(b + r * ldb + k);
+        store<T>(c + k, sum);
+    }
+    for (; k < K; ++k) {
+        c[k] = 0;
+        for (i64 r = 0; r < rows; ++r) c[k] += a[r * lda] * b[r * ldb + k];
+    }
+}
+
 }  // namespace LAYERNORM_ISA
