@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-SETS ?= avx512 avx2 baseline   # instruction sets that `make sanitize` goes through
+SETS ?= avx512bf16 avx512 avx2 baseline   # instruction sets that `make sanitize` goes through
 
 .PHONY: help docs test test-all torture lint play-test demo sanitize sanitize-gpu setup clean always
 help:

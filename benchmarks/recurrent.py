@@ -2,11 +2,13 @@
 
     python benchmarks/recurrent.py --threads 1 2 --json recurrent.json --chart recurrent.png
     python benchmarks/recurrent.py --networks LSTM --peers loop compile --rounds 5
+    python benchmarks/recurrent.py --type bfloat16 --peers
     python benchmarks/recurrent.py --memory
 
 All sides take turns in one process; printed are the minima over the rounds in milliseconds and their ratios to
 `torch.nn`'s network, inference (one call without gradients) and training (forward and backward to the input and all
-parameters). Before it is timed, every layer-normalised side is compared with the equations in float64.
+parameters). Before it is timed, every layer-normalised side is compared with the equations in float64. With
+``--type bfloat16`` all numbers are of that type; `float32` is then our network in float32.
 
 `floor` is the time of the matrix products alone, by torch.mm on the same shapes: W_ih x as one product, W_hh h as T.
 Peers: `loop`, a Python loop over torch's layer_norm; `compile`, the same with torch.compile over the step; `jax`, its
@@ -18,6 +20,7 @@ With ``--device cuda`` the networks are measured on a GPU, against cuDNN's: see 
 from __future__ import annotations
 
 import argparse
+import copy
 import importlib.util
 import json
 import resource
@@ -39,6 +42,7 @@ GRID = [  # T, B, I, H
     (50, 32, 256, 256), (100, 8, 384, 384), (30, 128, 512, 512), (200, 1, 256, 256), (64, 128, 256, 256),
     (30, 64, 640, 1024), (64, 256, 128, 128), (500, 8, 403, 400), (37, 5, 93, 300), (1, 1, 64, 64), (16, 4, 17, 33),
 ]  # fmt: skip
+TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DEEP = [(50, 32, 256, 256), (37, 5, 93, 300)]  # two layers, bidirectional
 
 
@@ -73,10 +77,11 @@ def scan(module: Any) -> Callable[[Tensor], Any]:
     )
 
 
-def floor(network: str, shape: tuple[int, ...], times: int) -> Callable[[], Any]:
+def floor(network: str, shape: tuple[int, ...], dtype: torch.dtype, times: int) -> Callable[[], Any]:
     (T, B, inputs, H), units = shape, GATES[network] * shape[3]
-    x, h, w_ih, w_hh = (torch.randn(*s) for s in ((T * B, inputs), (B, H), (inputs, units), (H, units)))
-    zx, zh = torch.empty(T * B, units), torch.empty(B, units)
+    sizes = (T * B, inputs), (B, H), (inputs, units), (H, units)
+    x, h, w_ih, w_hh = (torch.randn(*s).to(dtype) for s in sizes)
+    zx, zh = torch.empty(T * B, units, dtype=dtype), torch.empty(B, units, dtype=dtype)
 
     def run() -> None:
         for _ in range(times):
@@ -87,11 +92,14 @@ def floor(network: str, shape: tuple[int, ...], times: int) -> Callable[[], Any]
     return run
 
 
-def measure(network: str, shape: tuple[int, ...], peers: list[str], rounds: int) -> dict[str, dict[str, float]]:
+def measure(
+    network: str, shape: tuple[int, ...], dtype: torch.dtype, peers: list[str], rounds: int
+) -> dict[str, dict[str, float]]:
     """Seconds by mode and side for one layer in one direction."""
     T, B, inputs, H = shape
-    x, d = torch.randn(T, B, inputs), torch.randn(T, B, H)
-    sides: dict[str, Any] = {"torch": getattr(nn, network)(inputs, H), "layer norm": getattr(ln, network)(inputs, H)}
+    x, d = torch.randn(T, B, inputs).to(dtype), torch.randn(T, B, H).to(dtype)
+    libraries = {"torch": nn, "layer norm": ln}
+    sides: dict[str, Any] = {name: getattr(m, network)(inputs, H, dtype=dtype) for name, m in libraries.items()}
     if "loop" in peers:
         sides["loop"] = Loop(network, sides["layer norm"])
     if "compile" in peers:
@@ -100,52 +108,58 @@ def measure(network: str, shape: tuple[int, ...], peers: list[str], rounds: int)
     compare(network, sides, x)
     runs = {name: inference(side, x) for name, side in sides.items()}
     train = {name: training(side, x, d) for name, side in sides.items()}
+    if dtype is not torch.float32:
+        wide = copy.deepcopy(sides["layer norm"]).float()
+        runs["float32"], train["float32"] = inference(wide, x.float()), training(wide, x.float(), d.float())
     if "jax" in peers and network == "LSTM":
         found = scan(sides["layer norm"])
         runs["jax"], train["jax"] = (lambda: found(x)), (lambda: found(x, d))
-    found_inference = timing.minima({**runs, "floor": floor(network, shape, 1)}, rounds)
+    found_inference = timing.minima({**runs, "floor": floor(network, shape, dtype, 1)}, rounds)
     with torch.no_grad():
-        products = timing.minima({"floor": floor(network, shape, 3)}, rounds)
+        products = timing.minima({"floor": floor(network, shape, dtype, 3)}, rounds)
     return {"inference": found_inference, "training": {**timing.minima(train, rounds), **products}}
 
 
-def others(rounds: int) -> list[tuple[str, dict[str, float]]]:
+def others(networks: list[str], dtype: torch.dtype, rounds: int) -> list[tuple[str, dict[str, float]]]:
     """Two bidirectional layers, and the cells at B = 1."""
     found = []
-    for network in GATES:
+    for network in networks:
         for shape in DEEP:
             T, B, inputs, H = shape
-            x, d = torch.randn(T, B, inputs), torch.randn(T, B, 2 * H)
+            x, d = torch.randn(T, B, inputs).to(dtype), torch.randn(T, B, 2 * H).to(dtype)
             sides = {
-                "torch": getattr(nn, network)(inputs, H, 2, bidirectional=True),
-                "layer norm": getattr(ln, network)(inputs, H, 2, bidirectional=True),
+                "torch": getattr(nn, network)(inputs, H, 2, bidirectional=True, dtype=dtype),
+                "layer norm": getattr(ln, network)(inputs, H, 2, bidirectional=True, dtype=dtype),
             }
             for mode, run in (("inference", inference), ("training", lambda s, x, d=d: training(s, x, d))):
                 runs = {name: run(side, x) for name, side in sides.items()}
                 found.append((f"{network} 2 layers, 2 directions {shape} {mode}", timing.minima(runs, rounds)))
-    for network in GATES:
+    for network in networks:
         for size in (64, 256):
-            x = torch.randn(1, size)
-            cells = {"torch": getattr(nn, f"{network}Cell")(size, size), "layer norm": None}
-            cells["layer norm"] = getattr(ln, f"{network}Cell")(size, size)
+            x = torch.randn(1, size).to(dtype)
+            cells = {"torch": getattr(nn, f"{network}Cell")(size, size, dtype=dtype), "layer norm": None}
+            cells["layer norm"] = getattr(ln, f"{network}Cell")(size, size, dtype=dtype)
             runs = {name: inference(cell, x) for name, cell in cells.items()}
             found.append((f"{network}Cell B=1 {size} inference", timing.minima(runs, rounds)))
     return found
 
 
 def table(
-    threads: int, networks: list[str], peers: list[str], shapes: Sequence[int], rounds: int
+    threads: int, networks: list[str], dtype: torch.dtype, peers: list[str], shapes: Sequence[int], rounds: int
 ) -> list[dict[str, Any]]:
     torch.set_num_threads(threads)
-    names = [*(n for n in ("loop", "compile", "jax") if n in peers), "floor"]
+    wide = [] if dtype is torch.float32 else ["float32"]
+    names = [*wide, *(n for n in ("loop", "compile", "jax") if n in peers), "floor"]
     rows = []
     for network in networks:
-        print(f"\n{network}, {threads} thread(s): milliseconds (ratio to torch.nn.{network} without layer norm)")
+        print(
+            f"\n{network}, {str(dtype)[6:]}, {threads} thread(s): milliseconds (ratio to torch.nn's without layer norm)"
+        )
         header = f"{'T, B, I, H':<20}{'mode':<11}{'torch':>9}{'layer norm':>17}"
         print(header + "".join(f"{name:>17}" for name in names), flush=True)
         ratios: dict[str, list[float]] = {"inference": [], "training": []}
         for shape in (GRID[k] for k in shapes):
-            for mode, found in measure(network, shape, peers, rounds).items():
+            for mode, found in measure(network, shape, dtype, peers, rounds).items():
                 base = found["torch"]
                 line = f"{', '.join(map(str, shape)):<20}{mode:<11}{base * 1e3:9.3f}"
                 for name in ("layer norm", *names):
@@ -157,7 +171,7 @@ def table(
         for mode, values in ratios.items():
             print(f"geometric mean, {mode}: {timing.geometric_mean(values):.2f}, largest {max(values):.2f}")
     print(f"\nother calls, {threads} thread(s)")
-    for what, found in others(rounds):
+    for what, found in others(networks, dtype, rounds):
         ratio = found["layer norm"] / found["torch"]
         print(f"{what:<62}{found['torch'] * 1e3:9.3f}{found['layer norm'] * 1e3:9.3f} ({ratio:.2f})", flush=True)
         rows.append({"threads": threads, "what": what, "seconds": found})
@@ -222,9 +236,13 @@ def main() -> int:
     )
     parser.add_argument("--threads", type=int, nargs="+", default=[1], help="processor threads, one table each")
     parser.add_argument("--networks", nargs="+", choices=list(GATES), default=list(GATES))
+    parser.add_argument("--type", choices=list(TYPES), default="float32", help="of every number (default: float32)")
     parser.add_argument("--peers", nargs="*", choices=["loop", "compile", "jax"], default=["loop"])
     parser.add_argument("--shapes", type=int, nargs="+", default=range(len(GRID)), help="places in the grid, from 0 on")
     parser.add_argument("--rounds", type=int, default=9, help="turns of each side (default: 9)")
+    parser.add_argument(
+        "--clock", choices=list(timing.CLOCKS), default="wall", help="processor: on a busy machine, with one thread"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the figures here too")
     parser.add_argument("--chart", metavar="FILE", help="draw the ratios here (PNG or SVG)")
     parser.add_argument("--redraw", metavar="FILE", help="draw the chart from figures that --json wrote")
@@ -254,11 +272,12 @@ def main() -> int:
         rows = json.loads(Path(options.redraw).read_text())["rows"]
         chart(options.chart or "recurrent.png", rows)
         return 0
+    timing.clock = timing.CLOCKS[options.clock]
     print(timing.environment())
     rows = [
         row
         for threads in options.threads
-        for row in table(threads, options.networks, options.peers, options.shapes, options.rounds)
+        for row in table(threads, options.networks, TYPES[options.type], options.peers, options.shapes, options.rounds)
     ]
     timing.save(options.json, rows)
     if options.chart:

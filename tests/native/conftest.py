@@ -18,7 +18,7 @@ def sets():
     """The names, of which the last one is in use."""
     asked = os.environ.get("LAYERNORM_ISA")
     found = []
-    for name in [asked] if asked else ["baseline", "avx2", "avx512"]:
+    for name in [asked] if asked else ["baseline", "avx2", "avx512", "avx512bf16"]:
         try:
             start(name)
         except ImportError:

@@ -53,11 +53,11 @@ def test_more_and_fewer_tensors_are_refused():
     assert plan.run(tensors * 20) is None
 
 
-def arguments(change):
+def arguments(change, dtype):
     torch.manual_seed(0)
     cell = ln.LSTMCell(I, H, formula="tf1")
     tensors = [torch.randn(T, B, I), *(torch.randn(B, H) for _ in range(2)), *cell.parameters()]
-    x, h, c, *params = [change(t.detach()) for t in tensors]
+    x, h, c, *params = [change(t.detach().to(dtype)) for t in tensors]
     return RecurrentArguments(x, [h, c], params, None, None, cell.recurrence, False)
 
 
@@ -70,10 +70,12 @@ def arguments(change):
     ],
     ids=["strides", "transposed", "negative"],
 )
-def test_tensors_that_lie_in_another_way_give_the_same(change):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_tensors_that_lie_in_another_way_give_the_same(change, dtype):
     found = []
-    for a in (arguments(lambda t: t), arguments(change)):
+    for a in (arguments(lambda t: t, dtype), arguments(change, dtype)):
         output, h, c, *saved = recurrent_forward(a, True)
         grads = [torch.ones_like(output), change(torch.ones_like(h)), None]
         found.append([output, h, c, *recurrent_backward(a, saved, grads[0], grads[1:])])
+    assert all(t.dtype == dtype for t in found[0])
     assert all(map(torch.equal, *found))

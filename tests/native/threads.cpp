@@ -17,24 +17,28 @@ static void on_threads(int64_t begin, int64_t end, int64_t grain, void (*body)(i
 }
 
 using Numbers = std::vector<float>;
-static Numbers numbers(size_t count) {
+template <class Type = float> static std::vector<Type> numbers(size_t count) {
     Numbers v(count);
     unsigned state = 1;
     for (float& x : v) state = state * 1664525u + 1013904223u, x = float(state >> 8) / float(1 << 24) - 0.5f;
-    return v;
+    std::vector<Type> as(count);
+    convert(as.data(), v.data(), int64_t(count));
+    return as;
 }
 
 // Prepared: parameters packed by another call, gradients left for a product of several calls.
-static double recurrent(int64_t T, int64_t B, bool prepared = false) {
+template <class Type> static double recurrent(int64_t T, int64_t B, bool prepared = false) {
     const int64_t I = 20, H = 33, G = 4;
     Recurrent n{};
     n.T = T, n.B = B, n.I = I, n.H = n.P = H, n.gates = G, n.together = G, n.split = 1, n.norm = 1, n.cell = 1, n.eps = 1e-5;
     const Saved saved = saved_sizes(n);
     const int64_t Z = row_of_summed_inputs(n), Hp = saved.c;
-    Numbers x = numbers(T * B * I), h0 = numbers(B * H), c0 = numbers(B * H), w_ih = numbers(G * H * I), w_hh = numbers(G * H * H),
-            gain = numbers(G * H), y(T * B * H), h(B * H), c(B * H), zx(T * B * Z), zh(T * B * Z), sc(T * B * Hp),
-            st(T * B * STATISTICS), so(T * B * H), dy = numbers(T * B * H), dx(T * B * I), dh0(B * H), dc0(B * H),
-            d_ih(G * H * I), d_hh(G * H * H), d_vectors(VECTORS * G * H);
+    const auto drawn = numbers<Type>;
+    std::vector<Type> x = drawn(T * B * I), h0 = drawn(B * H), c0 = drawn(B * H), w_ih = drawn(G * H * I),
+                      w_hh = drawn(G * H * H), y(T * B * H), h(B * H), c(B * H), so(T * B * H), dy = drawn(T * B * H),
+                      dx(T * B * I), dh0(B * H), dc0(B * H), d_ih(G * H * I), d_hh(G * H * H);
+    Numbers gain = numbers(G * H), zx(T * B * Z), zh(T * B * Z), sc(T * B * Hp), st(T * B * STATISTICS),
+            d_vectors(VECTORS * G * H);
     n.x = x.data(), n.x_t = B * I, n.x_b = I, n.h0 = h0.data(), n.c0 = c0.data(), n.w_ih = w_ih.data(), n.w_hh = w_hh.data();
     n.gain_x = n.gain_h = n.outside_x = n.outside_h = gain.data(), n.gain_c = n.bias_c = gain.data();
     n.output = y.data(), n.h_n = h.data(), n.c_n = c.data();
@@ -45,22 +49,27 @@ static double recurrent(int64_t T, int64_t B, bool prepared = false) {
     Numbers dzx(T * B * G * H), dzh(T * B * G * H);
     if (prepared) {
         n.prepares = 1;
-        for_forward.resize(prepare_forward<float>(&n, nullptr, on_threads) + 64);
-        for_backward.resize(prepare_backward<float>(&n, nullptr, on_threads) + 64);
+        for_forward.resize(prepare_forward<float, Type>(&n, nullptr, on_threads) + 64);
+        for_backward.resize(prepare_backward<float, Type>(&n, nullptr, on_threads) + 64);
         void* place = reinterpret_cast<void*>(round_up(reinterpret_cast<int64_t>(for_backward.data()), 64));
-        prepare_backward<float>(&n, place, on_threads);
+        prepare_backward<float, Type>(&n, place, on_threads);
         n.prepared = reinterpret_cast<void*>(round_up(reinterpret_cast<int64_t>(for_forward.data()), 64));
-        prepare_forward<float>(&n, const_cast<void*>(n.prepared), on_threads);
-        if (recurrent_forward<float>(&n, on_threads)) abort();
+        prepare_forward<float, Type>(&n, const_cast<void*>(n.prepared), on_threads);
+        if (recurrent_forward<float, Type>(&n, on_threads)) abort();
         n.prepared = place, n.totals = totals.data(), n.d_zx = dzx.data(), n.d_zh = dzh.data();
-    } else if (recurrent_forward<float>(&n, on_threads)) abort();
+    } else if (recurrent_forward<float, Type>(&n, on_threads)) abort();
     n.d_output = dy.data(), n.d_x = dx.data(), n.d_h0 = dh0.data(), n.d_c0 = dc0.data(), n.d_w_ih = d_ih.data();
     n.d_w_hh = d_hh.data();
     for (int64_t v = 0; v < VECTORS; ++v) n.d_vectors[v] = d_vectors.data() + v * G * H;
-    if (recurrent_backward<float>(&n, on_threads)) abort();
+    if (recurrent_backward<float, Type>(&n, on_threads)) abort();
     if (prepared) recurrent_vectors<float>(&n);
     double sum = 0;
-    for (const Numbers* found : {&y, &h, &c, &dx, &dh0, &dc0, &d_ih, &d_hh, &d_vectors, &dzx, &dzh})
+    for (const auto* found : {&y, &h, &c, &dx, &dh0, &dc0, &d_ih, &d_hh}) {
+        Numbers wide(found->size());
+        convert(wide.data(), found->data(), int64_t(wide.size()));
+        for (float number : wide) sum += number;
+    }
+    for (const Numbers* found : {&d_vectors, &dzx, &dzh})
         for (float number : *found) sum += number;
     return sum;
 }
@@ -80,9 +89,10 @@ static double norm(int64_t M, int64_t N) {
     return sum;
 }
 
-static double all() {
-    return recurrent(9, 70) + recurrent(1, 2) + recurrent(9, 70, true) + recurrent(1, 2, true) + norm(3000, 70);
+template <class Type> static double sequences() {
+    return recurrent<Type>(9, 70) + recurrent<Type>(1, 2) + recurrent<Type>(9, 70, true) + recurrent<Type>(1, 2, true);
 }
+static double all() { return sequences<float>() + sequences<BFloat16>() + norm(3000, 70); }
 
 int main() {
     const double expected = all();

@@ -18,13 +18,19 @@ from ._library import LIBRARY
 RECURRENT = struct.Struct("=16q3d49q")
 NORM = struct.Struct("=9qd13q")
 TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
+WEIGHTS = 3  # the rest of `term_indices` are vectors
 FIRST = 1 << 40
 """Memory begins above it. What lies below is looked at: a tensor without memory has its offset as its address."""
 
 
 def computed(dtype: torch.dtype) -> torch.dtype:
-    """The type that a recurrent network is computed in."""
+    """The type that a recurrent network is computed in, but for its products."""
     return dtype if dtype is torch.float64 else torch.float32
+
+
+def handed(dtype: torch.dtype) -> torch.dtype:
+    """The type in which a recurrent network's input, state, weights and results are handed over."""
+    return torch.float32 if dtype is torch.float16 else dtype
 
 
 def in_memory(tensor: Tensor) -> Tensor:
@@ -174,22 +180,24 @@ def pack(
     )  # fmt: skip
 
 
-def run(function: Callable[[bytes, bool], int], packed: bytes, dtype: torch.dtype, shape: Sequence[int]) -> None:
-    """Calls a function of the library in the type that is computed in.
+def run(function: Callable[[bytes, int], int], packed: bytes, dtype: torch.dtype, shape: Sequence[int]) -> None:
+    """Calls a function of the library for tensors that are handed over in this type.
 
     Raises:
         MemoryError: it had no memory for its intermediate results; ``shape`` is the input's.
     """
-    if function(packed, dtype is torch.float64):
+    if function(packed, TYPES[dtype]):
         raise MemoryError(f"layernorm: not enough memory for a call with input {list(shape)}")
 
 
 @cache
-def saved_sizes(recurrence: Recurrence, H: int, P: int) -> tuple[int, ...]:
-    """How many numbers the forward saves for each step and row, in the order of `Made`; 0: there is no such part."""
+def saved_sizes(recurrence: Recurrence, H: int, P: int, dtype: torch.dtype) -> tuple[int, ...]:
+    """How much the forward saves for each step and row, in the order of `Made`, in numbers of the type that is computed
+    in; 0: there is no such part. The output, which is handed over in ``dtype``, may take fewer than it has elements."""
     found = (ctypes.c_int64 * 5)()
     LIBRARY.layernorm_recurrent_saved(pack((1, 1, 1, H, P), recurrence, False, 1, Given()), found)
-    return tuple(found)
+    *parts, output = found
+    return *parts, -(-output * handed(dtype).itemsize // computed(dtype).itemsize)
 
 
 def addresses(saved: Tensor, sizes: Sequence[int], rows: int) -> list[int]:
@@ -216,19 +224,19 @@ def check_saved(saved: Tensor, size: int, dtype: torch.dtype) -> None:
 
 
 def parameters(params: Sequence[Tensor], recurrence: Recurrence, dtype: torch.dtype) -> tuple[list[int], list[Tensor]]:
-    """A layer's parameters as the kernels take them, in the type that is computed in: the fields of `Given` from `w_ih`
-    to `bias_c`, and what has to stay in memory until the kernel has run."""
+    """A layer's parameters as the kernels take them, the weights in this type, the vectors in the one that is computed
+    in: the fields of `Given` from `w_ih` to `bias_c`, and what has to stay in memory until the kernel has run."""
     fields, kept = [], []
-    for terms in term_indices(recurrence):
-        address = 0
+    for place, terms in enumerate(term_indices(recurrence)):
+        kind, address = dtype if place < WEIGHTS else computed(dtype), 0
         if terms:
             total = params[terms[0]]
             address = total.data_ptr()
             alone = len(terms) == 1 and address > FIRST
-            if not alone or total.dtype is not dtype or not total.is_contiguous() or total.is_neg():
-                total = ready(total, dtype)
+            if not alone or total.dtype is not kind or not total.is_contiguous() or total.is_neg():
+                total = ready(total, kind)
                 for k in terms[1:]:
-                    total = total + ready(params[k], dtype)
+                    total = total + ready(params[k], kind)
                 kept.append(total)
                 address = total.data_ptr()
         fields.append(address)
@@ -241,7 +249,7 @@ def own_places(recurrence: Recurrence) -> tuple[int | None, ...]:
     -1: it needs a place of its own, because its parameters stand in another vector, too."""
     places: list[int | None] = []
     seen: set[int] = set()
-    for terms in term_indices(recurrence)[3:]:
+    for terms in term_indices(recurrence)[WEIGHTS:]:
         places.append(next((k for k in terms if k not in seen), -1) if terms else None)
         seen.update(terms)
     return tuple(places)

@@ -18,7 +18,7 @@ SHIMS = (
 """PyTorch's C functions that the library calls, in the order of `Torch` in planned.cpp."""
 
 
-def _load() -> ctypes.CDLL:
+def _find() -> Path:
     # Installed for development the library lies in site-packages, and this file does not; the package's path has both.
     folders = sys.modules[__name__.rpartition(".")[0]].__path__
     found = [path for folder in folders for path in Path(folder).glob("*layernorm_native.*") if path.suffix == ".so"]
@@ -28,8 +28,12 @@ def _load() -> ctypes.CDLL:
             "install a C++17 compiler and then layernorm again "
             "(pip install --force-reinstall --no-deps . in its checkout)"
         )
+    return found[0]
+
+
+def _load(path: Path) -> ctypes.CDLL:
     try:
-        library = ctypes.CDLL(str(found[0]))
+        library = ctypes.CDLL(str(path))
     except OSError as error:
         raise ImportError(f"the C++ library does not load: {error}") from None
     library.layernorm_start.restype = ctypes.c_char_p
@@ -92,6 +96,6 @@ VERSION = 2 << 56 | 10 << 48
 """Of PyTorch, as its C functions take it: the oldest one that has all of `SHIMS`."""
 
 TORCH = _torch()
-LIBRARY = _load()
+LIBRARY = _load(_find())
 _bind(LIBRARY)
 ISA = _start(LIBRARY)

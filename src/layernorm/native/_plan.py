@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..engine import term_indices
 from ..formula import Recurrence
-from ._layout import Given, Gradients, Made, OneByOne, Sizes, own_places, pack, saved_sizes
+from ._layout import TYPES, WEIGHTS, Given, Gradients, Made, OneByOne, Sizes, computed, own_places, pack, saved_sizes
 from ._library import LIBRARY, TORCH
 
 CALL = torch.ops.layernorm_native.call.default._op
@@ -23,6 +23,7 @@ WORD = {name: 19 + i for i, name in enumerate((*Given._fields, *Made._fields, *G
 DTYPES = {
     torch.float32: TORCH.aoti_torch_dtype_float32(),
     torch.float64: TORCH.aoti_torch_dtype_float64(),
+    torch.bfloat16: TORCH.aoti_torch_dtype_bfloat16(),
     torch.int64: TORCH.aoti_torch_dtype_int64(),
     torch.bool: TORCH.aoti_torch_dtype_bool(),
 }
@@ -35,6 +36,7 @@ class Plan:
 
     Args:
         function: a name in the library.
+        dtype: what the call is handed over in.
         call: `Recurrent` without addresses.
         given: the tensors that come, by the names of their fields: type, shape and strides; None: in order in memory.
         made: the results, in order: type and shape.
@@ -52,7 +54,7 @@ class Plan:
         places: Sequence[tuple[str, int, int]],
     ) -> None:
         address = ctypes.cast(getattr(LIBRARY, f"layernorm_{function}"), ctypes.c_void_p).value
-        head = (address, dtype is torch.float64, len(given), len(made), len(places))
+        head = (address, TYPES[dtype], len(given), len(made), len(places))
         kinds = [*given, *((dtype, shape, None) for dtype, shape in made)]
         assert len(kinds) <= MOST
         self._bytes = ctypes.create_string_buffer(
@@ -88,6 +90,12 @@ def present_terms(recurrence: Recurrence) -> tuple[tuple[int, ...], ...]:
     return tuple(terms for terms in term_indices(recurrence) if terms)
 
 
+def _type(shape: Shape, dtype: torch.dtype) -> torch.dtype:
+    """Of a parameter, or of its gradient, of a layer that is handed over in ``dtype``: vectors are in the type that is
+    computed in."""
+    return computed(dtype) if len(shape) == 1 else dtype
+
+
 def _given(
     recurrence: Recurrence, sizes: Sizes, dtype: torch.dtype, strides: Shape, lengths: bool, reset: bool
 ) -> dict[str, tuple[torch.dtype, Shape, Shape | None]]:
@@ -100,7 +108,7 @@ def _given(
     names = Given._fields[Given._fields.index("w_ih") : Given._fields.index("lengths")]
     found |= {name: shapes[terms[0]] for name, terms in zip(names, term_indices(recurrence), strict=True) if terms}
     kinds: dict[str, tuple[torch.dtype, Shape, Shape | None]] = {
-        name: (dtype, shape, strides if name == "x" else None) for name, shape in found.items()
+        name: (_type(shape, dtype), shape, strides if name == "x" else None) for name, shape in found.items()
     }
     masks = {"lengths": (lengths, torch.int64, (B,)), "reset": (reset, torch.bool, (T, B))}
     return kinds | {name: (kind, shape, None) for name, (there, kind, shape) in masks.items() if there}
@@ -117,8 +125,8 @@ def _saved_places(sizes: Mapping[str, int], tensor: int, row: int) -> list[tuple
     return found
 
 
-def _saved(recurrence: Recurrence, H: int, P: int) -> dict[str, int]:
-    return dict(zip(Made._fields[3:], saved_sizes(recurrence, H, P), strict=True))
+def _saved(recurrence: Recurrence, H: int, P: int, dtype: torch.dtype) -> dict[str, int]:
+    return dict(zip(Made._fields[3:], saved_sizes(recurrence, H, P, dtype), strict=True))
 
 
 def _strided(strides: Shape) -> Given:
@@ -141,14 +149,15 @@ def forward_plan(
     and with ``save`` what is saved. ``strides``: of x."""
     T, B, _, H, P = sizes
     given = _given(recurrence, sizes, dtype, strides, lengths, reset)
-    shapes: list[Shape] = [(T, B, P), (B, P), (B, H)][: 1 + len(recurrence.state_names)]
-    places = [(name, i, 0) for i, name in enumerate([*given, *Made._fields[: len(shapes)]])]
+    results: list[Shape] = [(T, B, P), (B, P), (B, H)][: 1 + len(recurrence.state_names)]
+    made = [(dtype, shape) for shape in results]
+    places = [(name, i, 0) for i, name in enumerate([*given, *Made._fields[: len(made)]])]
     if save:
-        saved = _saved(recurrence, H, P)
-        places += _saved_places(saved, len(given) + len(shapes), T * B * dtype.itemsize)
-        shapes.append((T * B * sum(saved.values()),))
+        saved = _saved(recurrence, H, P, dtype)
+        places += _saved_places(saved, len(given) + len(made), T * B * computed(dtype).itemsize)
+        made.append((computed(dtype), (T * B * sum(saved.values()),)))
     call = pack(sizes, recurrence, reverse, threads, _strided(strides))
-    return Plan("recurrent_forward", dtype, call, list(given.values()), [(dtype, s) for s in shapes], places)
+    return Plan("recurrent_forward", dtype, call, list(given.values()), made, places)
 
 
 @functools.lru_cache(4096)
@@ -168,9 +177,9 @@ def backward_plan(
     T, B, I, H, P = sizes  # noqa: E741
     given = _given(recurrence, sizes, dtype, strides, lengths, reset)
     places = [(name, i, 0) for i, name in enumerate(given)]
-    saved = _saved(recurrence, H, P)
-    places += _saved_places(saved, len(given), T * B * dtype.itemsize)
-    kinds = [*given.values(), (dtype, (T * B * sum(saved.values()),), None)]
+    saved = _saved(recurrence, H, P, dtype)
+    places += _saved_places(saved, len(given), T * B * computed(dtype).itemsize)
+    kinds = [*given.values(), (computed(dtype), (T * B * sum(saved.values()),), None)]
     for name, shape, there in zip(("d_output", "d_h_n", "d_c_n"), [(T, B, P), (B, P), (B, H)], arriving, strict=False):
         if there:
             places.append((name, len(kinds), 0))
@@ -184,7 +193,7 @@ def backward_plan(
     weights = zip(("d_w_ih", "d_w_hh", "d_w_hr"), term_indices(recurrence), strict=False)
     places += [(name, first + terms[0], 0) for name, terms in weights if terms]
     vectors = Gradients._fields[Gradients._fields.index("d_gain_x") :]
-    for name, place, terms in zip(vectors, own_places(recurrence), term_indices(recurrence)[3:], strict=True):
+    for name, place, terms in zip(vectors, own_places(recurrence), term_indices(recurrence)[WEIGHTS:], strict=True):
         if place is None:
             continue
         if place < 0:
@@ -192,4 +201,4 @@ def backward_plan(
             made.append(of_params[terms[0]])
         places.append((name, first + place, 0))
     call = pack(sizes, recurrence, reverse, threads, _strided(strides))
-    return Plan("recurrent_backward", dtype, call, kinds, [(dtype, s) for s in made], places)
+    return Plan("recurrent_backward", dtype, call, kinds, [(_type(shape, dtype), shape) for shape in made], places)

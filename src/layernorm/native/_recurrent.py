@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..engine import RecurrentArguments, vector_gradients
-from ._layout import check_saved, computed, ready, ready_or_none, saved_sizes, shares_vectors, vector_places
+from ._layout import check_saved, computed, handed, ready, ready_or_none, saved_sizes, shares_vectors, vector_places
 from ._plan import backward_plan, forward_plan, present_terms
 
 
@@ -25,7 +25,8 @@ def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
 def recurrent_saved(a: RecurrentArguments) -> list[Tensor]:
     """Empty tensors with the shapes and types of what `recurrent_forward` saves."""
     T, B, _, H, P = a.sizes
-    size = sum(saved_sizes(a.recurrence, int(H), int(P)))  # in a graph with symbolic sizes this is a constant
+    # In a graph with symbolic sizes this is a constant.
+    size = sum(saved_sizes(a.recurrence, int(H), int(P), a.input.dtype))
     return [a.input.new_empty(T * B * size, dtype=computed(a.input.dtype))]
 
 
@@ -33,21 +34,22 @@ def recurrent_backward(
     a: RecurrentArguments, saved: Sequence[Tensor], grad_output: Tensor | None, grad_state: Sequence[Tensor | None]
 ) -> list[Tensor]:
     """[d input, *d initial state, *d params]; a gradient that is ``None`` is zero."""
-    grads = (grad_output, *grad_state)
+    grads, dtype, wide = (grad_output, *grad_state), a.input.dtype, computed(a.input.dtype)
     found = _backward(a, saved, grads)
     if found is None:
-        (T, B, _, H, P), dtype = a.sizes, computed(a.input.dtype)
+        T, B, _, H, P = a.sizes
         for block in saved:
-            check_saved(block, T * B * sum(saved_sizes(a.recurrence, H, P)), dtype)
-        found = _backward(_in_order(a), saved, [ready_or_none(g, dtype) for g in grads])
+            check_saved(block, T * B * sum(saved_sizes(a.recurrence, H, P, dtype)), wide)
+        found = _backward(_in_order(a), saved, [ready_or_none(g, handed(dtype)) for g in grads])
         assert found is not None
-        found = [d.to(t.dtype) for d, t in zip(found, a.differentiable, strict=True)]
-    return found
+    if wide is dtype:
+        return found
+    return [d.to(dtype) for d in found]
 
 
 def _in_order(a: RecurrentArguments) -> RecurrentArguments:
-    """The same numbers, in the type that is computed in, and each tensor in order in memory."""
-    dtype = computed(a.input.dtype)
+    """The same numbers, in the type that is handed over, and each tensor in order in memory."""
+    dtype = handed(a.input.dtype)
     return a._replace(
         input=ready(a.input, dtype),
         state=[ready(s, dtype) for s in a.state],
@@ -59,7 +61,9 @@ def _in_order(a: RecurrentArguments) -> RecurrentArguments:
 
 def _tensors(a: RecurrentArguments) -> list[Tensor]:
     """What is given to a plan."""
-    tensors, params = [a.input, *a.state], a.params
+    tensors, params, wide = [a.input, *a.state], a.params, computed(a.input.dtype)
+    if wide is not a.input.dtype:
+        params = [p.to(wide) if p.dim() == 1 else p for p in params]  # the kernels take vectors in it
     for first, *more in present_terms(a.recurrence):
         total = params[first]
         for k in more:
@@ -68,10 +72,15 @@ def _tensors(a: RecurrentArguments) -> list[Tensor]:
     return tensors + [mask for mask in (a.lengths, a.reset) if mask is not None]
 
 
+def _lies_well(x: Tensor) -> bool:
+    """Whether the kernels take this input as it is."""
+    return x.dtype is handed(x.dtype) and (x.stride(2) == 1 or x.shape[2] <= 1)
+
+
 def _forward(a: RecurrentArguments, save: bool) -> list[Tensor] | None:
     """The same of tensors that lie as the kernels want them; None: they do not."""
     x = a.input
-    if x.dtype is not computed(x.dtype) or (x.stride(2) != 1 and x.shape[2] > 1):
+    if not _lies_well(x):
         return None
     plan = forward_plan(
         a.recurrence, a.sizes, x.stride(), x.dtype, a.reverse, a.lengths is not None, a.reset is not None,
@@ -81,8 +90,10 @@ def _forward(a: RecurrentArguments, save: bool) -> list[Tensor] | None:
 
 
 def _backward(a: RecurrentArguments, saved: Sequence[Tensor], grads: Sequence[Tensor | None]) -> list[Tensor] | None:
+    """The same of tensors that lie as the kernels want them, with the vectors' gradients in the type that is computed
+    in; None: they do not."""
     x = a.input
-    if x.dtype is not computed(x.dtype) or (x.stride(2) != 1 and x.shape[2] > 1):
+    if not _lies_well(x):
         return None
     plan = backward_plan(
         a.recurrence, a.sizes, x.stride(), x.dtype, a.reverse, a.lengths is not None, a.reset is not None,

@@ -8,12 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..engine import vector_gradients
+from ..engine import term_indices, vector_gradients
 from ..formula import GATES, Recurrence
 from ._layout import (
     AT_ONCE,
     NO_GRADIENTS,
     NOTHING_MADE,
+    TYPES,
+    WEIGHTS,
     Given,
     Gradients,
     Made,
@@ -21,6 +23,7 @@ from ._layout import (
     addresses,
     check_saved,
     computed,
+    handed,
     own_places,
     pack,
     pair,
@@ -51,24 +54,24 @@ class Prepared:
 
     def __init__(self, params: Sequence[Tensor], recurrence: Recurrence) -> None:
         self.recurrence, self.type = recurrence, params[0].dtype
-        self.dtype = computed(self.type)
+        self.dtype, self.wide = handed(self.type), computed(self.type)
         (units, self.I), (_, self.P) = params[0].shape, params[1].shape
         self.H = units // GATES[recurrence.network]
         self.params = [p.detach() for p in params]
-        *sizes, _ = saved_sizes(recurrence, self.H, self.P)
+        *sizes, _ = saved_sizes(recurrence, self.H, self.P, self.type)
         self.sizes = [*sizes, 0]  # no output: it would be that of the steps before, and there are none in one call
         self.two_streams = sizes[1] > 0  # saved_h; otherwise W x and U h are only added, and have one gradient
         self.for_forward = self._packed(LIBRARY.layernorm_prepare_forward)
         self.for_backward: Tensor | None = None  # until a step is to have a gradient
 
-    def _packed(self, function: Callable[[bytes, bool, int | None], int]) -> Tensor:
+    def _packed(self, function: Callable[[bytes, int, int | None], int]) -> Tensor:
         """The weights as one direction of the computation takes them."""
         fields, _kept = parameters(self.params, self.recurrence, self.dtype)
         self.there = tuple(int(address != 0) for address in fields)
         packed = self.call(1, Given(0, 0, 0, 0, 0, *fields), steps=OneByOne(prepares=1))
-        double = self.dtype is torch.float64
-        place = torch.empty(function(packed, double, None), dtype=torch.uint8)
-        function(packed, double, place.data_ptr())
+        number = TYPES[self.dtype]
+        place = torch.empty(function(packed, number, None), dtype=torch.uint8)
+        function(packed, number, place.data_ptr())
         return place
 
     def call(
@@ -94,7 +97,7 @@ class Prepared:
         x, before = ready(input, dtype), [ready(s, dtype) for s in state]
         after = [s.new_empty(s.shape) for s in before]
         h_n, c_n = pair(after)
-        saved = [x.new_empty(sum(self.sizes) * B)] if save else []
+        saved = [x.new_empty(sum(self.sizes) * B, dtype=self.wide)] if save else []
         made = Made(h_n, h_n, c_n, *(addresses(saved[0], self.sizes, B) if save else ()))
         prepared = OneByOne(self.for_forward.data_ptr())
         call = self.call(B, self.given(x, before), made, steps=prepared)
@@ -121,12 +124,12 @@ class Back:
         x, before = ready(input, layer.dtype), [ready(s, layer.dtype) for s in state]
         B, units = x.shape[0], layer.params[1].shape[0]
         (block,) = saved
-        check_saved(block, sum(layer.sizes) * B, layer.dtype)
+        check_saved(block, sum(layer.sizes) * B, layer.wide)
         arriving = [ready_or_none(g, layer.dtype) for g in grad_state]
         found = [torch.empty_like(x), *(torch.empty_like(s) for s in before)]
-        dzx = x.new_empty(B, units)
-        dzh = x.new_empty(B, units) if layer.two_streams else dzx
-        m = x.new_empty(B, layer.H) if layer.recurrence.projected else None
+        dzx = x.new_empty(B, units, dtype=layer.wide)
+        dzh = torch.empty_like(dzx) if layer.two_streams else dzx
+        m = dzx.new_empty(B, layer.H) if layer.recurrence.projected else None
         d_h0, d_c0 = pair(found[1:])
         d_h_n, d_c_n = pointer(arriving[0]), pointer(arriving[1]) if len(arriving) > 1 else 0
         made = Made(0, 0, 0, *addresses(block, layer.sizes, B))
@@ -145,20 +148,22 @@ class Back:
 
     def gradients(self) -> list[Tensor]:
         layer = self.layer
-        joined = [None if column[0] is None else torch.cat(column) for column in zip(*self.steps, strict=True)]
+        columns = zip(*self.steps, strict=True)
+        joined = [None if column[0] is None else torch.cat(column).to(layer.wide) for column in columns]
         x, h, dzx, dzh, dh, m = joined
         named = zip(layer.recurrence.parameter_names, layer.params, strict=True)
-        d_params = {name: torch.empty_like(p, dtype=layer.dtype) for name, p in named}
+        d_params = {name: torch.empty_like(p, dtype=layer.wide) for name, p in named}
         with torch.autocast("cpu", enabled=False):  # a user may run the backward under it
             for name, d, factor in (("weight_ih", dzx, x), ("weight_hh", dzh, h), ("weight_hr", dh, m)):
                 if d is not None and factor is not None:
                     torch.mm(d.t(), factor, out=d_params[name])
         found = list(d_params.values())
-        more = [torch.empty_like(found[0]) for place in own_places(layer.recurrence) if place == -1]
+        vectors = zip(own_places(layer.recurrence), term_indices(layer.recurrence)[WEIGHTS:], strict=True)
+        more = [torch.empty_like(found[terms[0]]) for place, terms in vectors if place == -1]
         d_vectors = vector_places(found, more, layer.recurrence)
         gradients, steps = Gradients(*[0] * 9, *map(pointer, d_vectors)), OneByOne(totals=self.totals.data_ptr())
         call = layer.call(1, Given(), gradients=gradients, steps=steps)
-        LIBRARY.layernorm_recurrent_vectors(call, layer.dtype is torch.float64)
+        LIBRARY.layernorm_recurrent_vectors(call, TYPES[layer.dtype])
         vector_gradients(d_vectors, found, layer.recurrence)
         return [d.to(layer.type) for d in d_params.values()]
 

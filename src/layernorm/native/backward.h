@@ -1,6 +1,6 @@
 // The backward over a sequence, in blocks of steps, from the last one. In a block, first rows are shared out, as in the
-// forward: the gradients of the summed inputs, of the state, of x. Then the units are shared out: dW += dz^T [x, h], summed
-// over the block's rows in order, so that no sum depends on the number of threads.
+// forward: the gradients of the summed inputs, of the state, of x. Then x and h are packed, and the units are shared out:
+// dW += dz^T [x, h], summed over the block's rows in order, so that no sum depends on the number of threads.
 #pragma once
 
 #include "sequence.h"
@@ -10,13 +10,14 @@ namespace LAYERNORM_ISA {
 constexpr i64 BACKWARD_ROWS = 384;           // rows of dz in a block of the backward
 constexpr i64 ROW_GROUPS = 32;               // the parameters' gradients are first summed within groups of rows
 
-template <class T> struct BackwardPass : Sequence<T> {
-    using S = Sequence<T>;
-    using S::n, S::T_, S::B, S::I, S::H, S::P, S::G, S::Hp, S::Z, S::W, S::layer, S::in, S::out;
+template <class T, class E> struct BackwardPass : Sequence<T, E> {
+    using S = Sequence<T, E>;
+    using typename S::F, typename S::X;
+    using S::n, S::T_, S::B, S::I, S::H, S::P, S::G, S::Hp, S::Z, S::W, S::layer, S::in, S::out, S::given, S::result;
     i64 groups, block, Q;        // groups of rows; steps in a block; rows in a block
     T *dh, *dc;                  // [B][W], [B][Hp]: the gradient of the state
-    T *dzx, *dzh, *dm, *dht;     // [Q][Z], [Q][Z], [Q][W] (m that is projected, the gradient of what it becomes)
-    T *x_panels, *h_panels, *m_panels;  // [panel][Q][PANEL]: x, h before the step, m
+    X *dzx, *dzh, *dht, *m;      // [Q][Z], [Q][Z], [Q][W], [Q][Hp] (m is projected, dht the gradient of what it becomes)
+    Panels<F> x_panels, h_panels, m_panels;  // of Q rows: x, h before the step, m
     T *dw_ih, *dw_hh, *dw_hr;    // [G*Hp][columns in whole panels], [Pp][...]
     T* sums;                     // [groups][VECTORS][Z]
     double* totals;              // [VECTORS][Z]
@@ -30,10 +31,10 @@ template <class T> struct BackwardPass : Sequence<T> {
         Q = block * B;
     }
 
-    i64 M() const { return n.projected ? round_up(Hp, PANEL<T>) : W; }  // a row of the gradient of o * tanh(c)
-    i64 IW() const { return round_up(I, PANEL<T>); }
-    i64 HW() const { return round_up(H, PANEL<T>); }
-    i64 PW() const { return round_up(P, PANEL<T>); }
+    i64 M() const { return n.projected ? round_up(Hp, PANEL<F>) : W; }  // a row of the gradient of o * tanh(c)
+    i64 IW() const { return round_up(I, PANEL<F>); }
+    i64 HW() const { return round_up(H, PANEL<F>); }
+    i64 PW() const { return round_up(P, PANEL<F>); }
 
     // Whether this call only gives the gradients of the summed inputs, from which a later product makes those of the
     // weights, of several calls at once.
@@ -49,13 +50,14 @@ template <class T> struct BackwardPass : Sequence<T> {
         c.take(sums, groups * VECTORS * Z);
         c.take(dht, n.projected ? Q * W : 0);
         if (deferred()) return;
-        c.take(x_panels, Q * IW());
-        c.take(h_panels, Q * PW());
         c.take(totals, VECTORS * Z);
         if (S::direct()) return;
+        S::lay_panels(c, x_panels, Q, I);
+        S::lay_panels(c, h_panels, Q, P);
         c.take(dw_ih, Z * IW());
         c.take(dw_hh, Z * PW());
-        c.take(m_panels, n.projected ? Q * HW() : 0);
+        c.take(m, n.projected ? Q * Hp : 0);
+        S::lay_panels(c, m_panels, n.projected ? Q : 0, H);
         c.take(dw_hr, n.projected ? W * HW() : 0);
     }
     void lay_parameters(Cursor& c) {
@@ -69,15 +71,13 @@ template <class T> struct BackwardPass : Sequence<T> {
     void pack_parameters(ParallelFor run) {
         S::prepare_vectors();
         if (S::direct()) return;
-        share(run, S::ih.count(), [&](i64 from, i64 end) { S::pack(S::ih, in(n.w_ih), I, from, end); });
-        share(run, S::hh.count(), [&](i64 from, i64 end) { S::pack(S::hh, in(n.w_hh), P, from, end); });
+        const auto of_gates = [this](i64 j) { return S::unit(j); };
+        const auto of_projection = [this](i64 j) { return j < P ? j : -1; };
+        share(run, S::ih.count(), [&](i64 from, i64 end) { S::pack(S::ih, given(n.w_ih), I, from, end, of_gates); });
+        share(run, S::hh.count(), [&](i64 from, i64 end) { S::pack(S::hh, given(n.w_hh), P, from, end, of_gates); });
         if (n.projected)
-            for (i64 q = 0; q < S::hr.count(); ++q)
-                for (i64 k = 0; k < P; ++k)
-                    for (i64 c = 0; c < PANEL<T>; ++c) {
-                        const i64 column = q * PANEL<T> + c;
-                        S::hr.panel(q)[k * PANEL<T> + c] = column < H ? in(n.w_hr)[k * H + column] : T(0);
-                    }
+            share(run, S::hr.count(),
+                [&](i64 from, i64 end) { S::pack(S::hr, given(n.w_hr), H, from, end, of_projection); });
     }
 
     // Every sum is 0, and the state has the gradient that arrives.
@@ -94,8 +94,8 @@ template <class T> struct BackwardPass : Sequence<T> {
         memset(dh, 0, B * W * sizeof(T));
         memset(dc, 0, B * Hp * sizeof(T));
         for (i64 b = 0; b < B; ++b) {
-            if (n.d_h_n) memcpy(dh + b * W, in(n.d_h_n) + b * P, P * sizeof(T));
-            if (n.d_c_n) memcpy(dc + b * Hp, in(n.d_c_n) + b * H, H * sizeof(T));
+            if (n.d_h_n) convert(dh + b * W, given(n.d_h_n) + b * P, P);
+            if (n.d_c_n) convert(dc + b * Hp, given(n.d_c_n) + b * H, H);
         }
     }
 
@@ -103,7 +103,13 @@ template <class T> struct BackwardPass : Sequence<T> {
         i64 rows;
         const BackwardPass& pass;
         T *dm, *through, *temporary, *h_before, *c_before;
+        T *dzx, *dzh, *dht;  // of one row, where the products read another type
+        T* dx;               // of the block, where the result is of another type
         void lay(Cursor& c) {
+            c.take(dzx, SAME<X, T> ? 0 : pass.Z);
+            c.take(dzh, SAME<X, T> ? 0 : pass.Z);
+            c.take(dht, SAME<X, T> ? 0 : pass.W);
+            c.take(dx, SAME<E, T> || !pass.n.d_x ? 0 : pass.steps * rows * pass.I);
             c.take(dm, rows * pass.M());
             c.take(through, rows * pass.W);
             c.take(temporary, 8 * pass.Hp);
@@ -126,29 +132,39 @@ template <class T> struct BackwardPass : Sequence<T> {
             const i64 t = n.reverse ? low + steps - 1 - s : low + s;
             step(t, b0, b1, part);
         }
-        if (n.d_x) {
-            T* dx = out(n.d_x) + (low * B + b0) * I;
-            const T* dz = dzx + b0 * Z;
-            const i64 R = b1 - b0;
-            if (S::direct())
-                for (i64 s = 0; s < steps; ++s)
-                    for (i64 r = 0; r < R; ++r) through_weights(dz + (s * B + r) * Z, in(n.w_ih), I, dx + (s * B + r) * I);
-            else if (R >= steps) S::multiply({dz, steps, B * Z, R, Z}, S::ih, dx, B * I, I, I);
-            else S::multiply({dz, R, Z, steps, B * Z}, S::ih, dx, I, B * I, I);
-        }
+        if (n.d_x) input_side(b0, b1 - b0, part.dx);
         of_part.release();
+    }
+
+    // The gradient of x, W_ih^T dz; `wide`: where it is made, if the result is of another type.
+    void input_side(i64 b0, i64 R, [[maybe_unused]] T* wide) const {
+        E* dx = result(n.d_x) + (low * B + b0) * I;
+        const X* dz = dzx + b0 * Z;
+        T* made;
+        i64 apart;  // numbers from one step to the next
+        if constexpr (SAME<E, T>) made = dx, apart = B * I;
+        else made = wide, apart = R * I;
+        if (S::direct())
+            for (i64 s = 0; s < steps; ++s)
+                for (i64 r = 0; r < R; ++r)
+                    through_weights(dz + (s * B + r) * Z, given(n.w_ih), I, made + s * apart + r * I);
+        else if (R >= steps) S::multiply({dz, steps, B * Z, R, Z}, S::ih, made, apart, I, I);
+        else S::multiply({dz, R, Z, steps, B * Z}, S::ih, made, I, apart, I);
+        if constexpr (!SAME<E, T>)
+            for (i64 s = 0; s < steps; ++s) convert(dx + s * B * I, made + s * apart, R * I);
     }
 
     void step(i64 t, i64 b0, i64 b1, Part& part) {
         const i64 R = b1 - b0, M = this->M();
         for (i64 b = b0; b < b1; ++b) {  // the gradient of h after the step, for the rows that took it
-            T* d = (n.projected ? dht + in_block(t, b) * W : part.dm + (b - b0) * W);
+            X* factors = dht + in_block(t, b) * W;
+            T* d = n.projected ? as_wide(factors, part.dht) : part.dm + (b - b0) * W;
             memset(d, 0, W * sizeof(T));
-            if (!S::active(t, b)) continue;
-            memcpy(d, dh + b * W, P * sizeof(T));
-            if (!n.d_output) continue;
-            const T* dy = in(n.d_output) + (t * B + b) * P;
-            for (i64 j = 0; j < P; ++j) d[j] += dy[j];
+            if (S::active(t, b)) {
+                memcpy(d, dh + b * W, P * sizeof(T));
+                if (n.d_output) add_elements(d, given(n.d_output) + (t * B + b) * P, P);
+            }
+            if (n.projected) as_factors(factors, d, W);
         }
         if (n.projected) S::multiply({dht + in_block(t, b0) * W, 1, 0, R, W}, S::hr, part.dm, 0, M, M);
         for (i64 b = b0; b < b1; ++b) {
@@ -157,7 +173,7 @@ template <class T> struct BackwardPass : Sequence<T> {
         }
         if (S::direct())
             for (i64 r = 0; r < R; ++r)
-                through_weights(dzh + (in_block(t, b0) + r) * Z, in(n.w_hh), P, part.through + r * W);
+                through_weights(dzh + (in_block(t, b0) + r) * Z, given(n.w_hh), P, part.through + r * W);
         else
             S::multiply({dzh + in_block(t, b0) * Z, 1, 0, R, Z}, S::hh, part.through, 0, W, W);
         for (i64 b = b0; b < b1; ++b) {
@@ -171,48 +187,65 @@ template <class T> struct BackwardPass : Sequence<T> {
     }
 
     // dz^T W of one row, W as it is.
-    void through_weights(const T* dz, const T* w, i64 columns, T* to) const {
+    void through_weights(const X* dz, const E* w, i64 columns, T* to) const {
         share(G * H * columns > DENSE_SHARED ? run : nullptr, (columns + 63) / 64, [&](i64 from, i64 end) {
             dense_transposed(dz, w, G, H, Hp, columns, from * 64, least(end * 64, columns), to);
         });
     }
 
+    static void add_elements(T* to, const E* from, i64 count) {
+        over<T>(count, [&](i64 j, i64 k) { narrow<T>(to + j, load(to + j) + widen<T>(from + j, k), k); });
+    }
+    // Where numbers are made that become factors: in place, or in `apart`, if the products read another type.
+    static T* as_wide(X* factors, [[maybe_unused]] T* apart) {
+        if constexpr (SAME<X, T>) return factors;
+        else return apart;
+    }
+    static void as_factors(X* to, const T* from, i64 count) {
+        if constexpr (!SAME<X, T>) convert(to, from, count);
+    }
+
+    // The h that step t of row b starts from; null: zeros.
+    const E* h_before(i64 t, i64 b) const {
+        const i64 before = S::time_before(t, b);
+        if (S::cut(t, b)) return nullptr;
+        return before < 0 ? given(n.h0) + b * P : given(n.saved_output) + (before * B + b) * P;
+    }
+
     void row(i64 t, i64 b, T* dm, Part& part) {
         const i64 at = t * B + b, q = in_block(t, b), before = S::time_before(t, b), group = ((b + 1) * groups - 1) / B;
-        const bool cut = S::cut(t, b);
-        const T* h = before < 0 ? in(n.h0) + b * P : in(n.saved_output) + (before * B + b) * P;
         memset(part.h_before, 0, W * sizeof(T));
-        if (!cut) memcpy(part.h_before, h, P * sizeof(T));
+        if (const E* h = h_before(t, b)) convert(part.h_before, h, P);
         memset(part.c_before, 0, Hp * sizeof(T));
-        if (n.c0 && !cut) {
-            if (before < 0) memcpy(part.c_before, in(n.c0) + b * H, H * sizeof(T));
+        if (n.c0 && !S::cut(t, b)) {
+            if (before < 0) convert(part.c_before, given(n.c0) + b * H, H);
             else c_after(before, b, part.c_before);
         }
-        T* m = part.temporary + 7 * Hp;
+        T* m_row = part.temporary + 7 * Hp;
         Backward<T> w;
         w.zx = in(n.saved_x) + at * Z;
         w.zh = n.saved_h ? in(n.saved_h) + at * S::saved.h : nullptr;
         w.h_before = part.h_before, w.c_before = part.c_before;
         w.saved_c = n.saved_c ? in(n.saved_c) + at * Hp : nullptr;
         w.statistics = S::statistics(at);
-        w.dh = dm, w.dc = dc + b * Hp, w.dzx = dzx + q * Z, w.dzh = dzh + q * Z;
-        w.m = n.projected ? m : nullptr, w.temporary = part.temporary;
+        w.dh = dm, w.dc = dc + b * Hp;
+        w.dzx = as_wide(dzx + q * Z, part.dzx), w.dzh = dzh == dzx ? w.dzx : as_wide(dzh + q * Z, part.dzh);
+        w.m = n.projected ? m_row : nullptr, w.temporary = part.temporary;
         w.sums = S::eight(sums + group * VECTORS * Z);
         layer.backward(w);
-        if (deferred()) return hand_over(at, q, m);
-        const T* x = in(n.x) + t * n.x_t + b * n.x_b;
-        spread(x_panels, q, x, I);
-        spread(h_panels, q, part.h_before, P);
-        if (n.projected) spread(m_panels, q, m, H);
+        as_factors(dzx + q * Z, w.dzx, G * Hp);
+        if (dzh != dzx) as_factors(dzh + q * Z, w.dzh, G * Hp);
+        if (deferred()) hand_over(at, w);
+        else if (n.projected) convert(m + q * Hp, m_row, Hp);
     }
 
     // The gradients of a row's summed inputs, and what is projected, for a product of several calls.
-    void hand_over(i64 at, i64 q, const T* m) const {
+    void hand_over(i64 at, const Backward<T>& w) const {
         for (i64 g = 0; g < G; ++g) {
-            memcpy(out(n.d_zx) + (at * G + g) * H, dzx + q * Z + g * Hp, H * sizeof(T));
-            if (n.d_zh) memcpy(out(n.d_zh) + (at * G + g) * H, dzh + q * Z + g * Hp, H * sizeof(T));
+            memcpy(out(n.d_zx) + (at * G + g) * H, w.dzx + g * Hp, H * sizeof(T));
+            if (n.d_zh) memcpy(out(n.d_zh) + (at * G + g) * H, w.dzh + g * Hp, H * sizeof(T));
         }
-        if (n.projected) memcpy(out(n.m) + at * H, m, H * sizeof(T));
+        if (n.projected) memcpy(out(n.m) + at * H, w.m, H * sizeof(T));
     }
 
     // The cell's state after the step at time t.
@@ -229,52 +262,65 @@ template <class T> struct BackwardPass : Sequence<T> {
     // A row that did not take the step gives nothing to any sum, whatever its x holds.
     void nothing(i64 t, i64 b) {
         const i64 q = in_block(t, b);
-        memset(dzx + q * Z, 0, Z * sizeof(T));
-        memset(dzh + q * Z, 0, Z * sizeof(T));
-        spread(x_panels, q, nullptr, I);
-        spread(h_panels, q, nullptr, P);
-        if (n.projected) spread(m_panels, q, nullptr, H);
+        memset(dzx + q * Z, 0, Z * sizeof(X));
+        memset(dzh + q * Z, 0, Z * sizeof(X));
     }
-    // A row of x or h for the gradients of the weights: in panels, or as it is.
-    void spread(T* panels, i64 q, const T* row, i64 columns) const {
-        if (S::direct()) {
-            T* to = panels + q * columns;
-            row ? memcpy(to, row, columns * sizeof(T)) : memset(to, 0, columns * sizeof(T));
-            return;
-        }
-        for (i64 first = 0; first < columns; first += PANEL<T>) {
-            T* to = panels + first * Q + q * PANEL<T>;
-            memset(to, 0, PANEL<T> * sizeof(T));
-            if (row) memcpy(to, row + first, least(PANEL<T>, columns - first) * sizeof(T));
+
+    // The second part of a block: lines [from, end) of what dz is multiplied with, a factor's rows each.
+    i64 lines() const { return S::whole(steps * B) / DEPTH<F>; }
+    void pack_rows(i64 from, i64 end) const {
+        for (i64 k = from; k < end; ++k) {
+            const E *x[DEPTH<F>] = {}, *h[DEPTH<F>] = {};
+            const X* projected[DEPTH<F>] = {};
+            for (i64 i = 0; i < DEPTH<F>; ++i) {
+                const i64 q = k * DEPTH<F> + i, t = low + q / B, b = q % B;
+                if (q >= steps * B || !S::active(t, b)) continue;
+                x[i] = given(n.x) + t * n.x_t + b * n.x_b;
+                h[i] = h_before(t, b);
+                projected[i] = m + q * Hp;
+            }
+            S::join_panels(x_panels, k, x, I, 0, x_panels.count());
+            S::join_panels(h_panels, k, h, P, 0, h_panels.count());
+            if (n.projected) S::join_panels(m_panels, k, projected, H, 0, m_panels.count());
         }
     }
 
-    // The second part of a block: units [UNITS * u0, UNITS * u1) of every sum over the block's rows.
+    // The third part: units [UNITS * u0, UNITS * u1) of every sum over the block's rows.
     struct Tiles {
         i64 size;
-        T* data;
+        F* data;
         void lay(Cursor& c) { c.take(data, size); }
     };
     void units(i64 u0, i64 u1) {
-        const i64 rows = steps * B;
-        Tiles tiles{(u1 - u0) * UNITS * rows, nullptr};
+        Tiles tiles{(u1 - u0) * UNITS * lines(), nullptr};
         if (!of_part.arrange(tiles)) {
             S::failed.set();
             return;
         }
-        gather(tiles.data, dzx, Z, u0, u1, rows);
-        add_products(tiles.data, x_panels, IW(), dw_ih, u0, u1, rows);
-        if (dzh != dzx) gather(tiles.data, dzh, Z, u0, u1, rows);
-        add_products(tiles.data, h_panels, PW(), dw_hh, u0, u1, rows);
+        gather(tiles.data, dzx, Z, u0, u1);
+        add_products(tiles.data, x_panels, dw_ih, u0, u1);
+        if (dzh != dzx) gather(tiles.data, dzh, Z, u0, u1);
+        add_products(tiles.data, h_panels, dw_hh, u0, u1);
         add_vectors(u0, u1);
         of_part.release();
     }
     // The same where the weights are used as they are: units [u0, u1) of all G * H, all rows in one block.
     void direct_units(i64 u0, i64 u1) const {
+        const E *x[DIRECT_ROWS], *h[DIRECT_ROWS];
+        for (i64 q = 0; q < T_ * B; ++q) {
+            const i64 t = q / B, b = q % B;
+            x[q] = S::active(t, b) ? given(n.x) + t * n.x_t + b * n.x_b : nullptr;
+            h[q] = S::active(t, b) ? h_before(t, b) : nullptr;
+        }
         for (i64 j = u0; j < u1; ++j) {
             const i64 padded = j / H * Hp + j % H;
-            outer(dzx + padded, Z, x_panels, I, T_ * B, I, out(n.d_w_ih) + j * I);
-            outer(dzh + padded, Z, h_panels, P, T_ * B, P, out(n.d_w_hh) + j * P);
+            T of_x[DIRECT_ROWS], of_h[DIRECT_ROWS];
+            for (i64 q = 0; q < T_ * B; ++q) {
+                of_x[q] = widened<T>(dzx[q * Z + padded]);
+                of_h[q] = widened<T>(dzh[q * Z + padded]);
+            }
+            outer(of_x, x, T_ * B, I, result(n.d_w_ih) + j * I);
+            outer(of_h, h, T_ * B, P, result(n.d_w_hh) + j * P);
         }
     }
     void add_vectors(i64 u0, i64 u1) const {
@@ -288,26 +334,32 @@ template <class T> struct BackwardPass : Sequence<T> {
             }
     }
     void projected_units(i64 u0, i64 u1) {
-        const i64 rows = steps * B;
-        Tiles tiles{(u1 - u0) * UNITS * rows, nullptr};
+        Tiles tiles{(u1 - u0) * UNITS * lines(), nullptr};
         if (!of_part.arrange(tiles)) {
             S::failed.set();
             return;
         }
-        gather(tiles.data, dht, W, u0, u1, rows);
-        add_products(tiles.data, m_panels, HW(), dw_hr, u0, u1, rows);
+        gather(tiles.data, dht, W, u0, u1);
+        add_products(tiles.data, m_panels, dw_hr, u0, u1);
         of_part.release();
     }
-    // [unit / UNITS][row][UNITS] from [row][ld]
-    void gather(T* to, const T* from, i64 ld, i64 u0, i64 u1, i64 rows) const {
+    // [unit / UNITS][line][UNITS] from [row][ld]
+    void gather(F* to, const X* from, i64 ld, i64 u0, i64 u1) const {
         for (i64 u = u0; u < u1; ++u)
-            for (i64 q = 0; q < rows; ++q, to += UNITS) memcpy(to, from + q * ld + u * UNITS, UNITS * sizeof(T));
+            for (i64 k = 0; k < lines(); ++k, to += UNITS) {
+                const X* rows[DEPTH<F>];
+                for (i64 i = 0; i < DEPTH<F>; ++i) {
+                    const i64 q = k * DEPTH<F> + i;
+                    rows[i] = q < steps * B ? from + q * ld + u * UNITS : nullptr;
+                }
+                join(to, rows, UNITS);
+            }
     }
-    void add_products(const T* tiles, const T* panels, i64 columns, T* dw, i64 u0, i64 u1, i64 rows) const {
-        for (i64 first = 0; first < columns; first += PANEL<T>)
+    void add_products(const F* tiles, const Panels<F>& panels, T* dw, i64 u0, i64 u1) const {
+        for (i64 p = 0; p < panels.count(); ++p)
             for (i64 u = u0; u < u1; ++u)
-                tile<T, UNITS, 1, true>(tiles + (u - u0) * rows * UNITS, 1, UNITS, panels + first * Q, rows,
-                    dw + u * UNITS * columns + first, columns);
+                tile<F, UNITS, 1, true>(tiles + (u - u0) * lines() * UNITS, 1, UNITS, panels.panel(p), lines(),
+                    dw + u * UNITS * panels.columns + p * PANEL<F>, panels.columns);
     }
 
     void finish(ParallelFor run) {
@@ -317,18 +369,18 @@ template <class T> struct BackwardPass : Sequence<T> {
             if (S::direct()) return direct_units(from, end);
             for (i64 j = from; j < end; ++j) {
                 const i64 padded = j / H * Hp + j % H;
-                if (I) memcpy(out(n.d_w_ih) + j * I, dw_ih + padded * IW(), I * sizeof(T));
-                memcpy(out(n.d_w_hh) + j * P, dw_hh + padded * PW(), P * sizeof(T));
+                if (I) convert(result(n.d_w_ih) + j * I, dw_ih + padded * IW(), I);
+                convert(result(n.d_w_hh) + j * P, dw_hh + padded * PW(), P);
             }
         });
         if (n.projected)
-            for (i64 j = 0; j < P; ++j) memcpy(out(n.d_w_hr) + j * H, dw_hr + j * HW(), H * sizeof(T));
+            for (i64 j = 0; j < P; ++j) convert(result(n.d_w_hr) + j * H, dw_hr + j * HW(), H);
         finish_vectors();
     }
     void finish_state() const {
         for (i64 b = 0; b < B; ++b) {
-            memcpy(out(n.d_h0) + b * P, dh + b * W, P * sizeof(T));
-            if (n.d_c0) memcpy(out(n.d_c0) + b * H, dc + b * Hp, H * sizeof(T));
+            convert(result(n.d_h0) + b * P, dh + b * W, P);
+            if (n.d_c0) convert(result(n.d_c0) + b * H, dc + b * Hp, H);
         }
     }
     void finish_vectors() const {
@@ -343,8 +395,8 @@ template <class T> struct BackwardPass : Sequence<T> {
     }
 };
 
-template <class T> static int recurrent_backward(const Recurrent* call, ParallelFor run) {
-    BackwardPass<T> pass(*call);
+template <class T, class E> static int recurrent_backward(const Recurrent* call, ParallelFor run) {
+    BackwardPass<T, E> pass(*call);
     if (!of_call.arrange(pass)) return 1;
     pass.run = run;
     pass.find_parameters(pass, run);
@@ -358,6 +410,7 @@ template <class T> static int recurrent_backward(const Recurrent* call, Parallel
         if (pass.deferred() || pass.direct()) {
             pass.add_vectors(0, units);
         } else {
+            share(run, pass.lines(), [&](i64 from, i64 end) { pass.pack_rows(from, end); }, 32);
             share(run, units, [&](i64 u0, i64 u1) { pass.units(u0, u1); });
             if (call->projected)
                 share(run, round_up(pass.P, UNITS) / UNITS, [&](i64 u0, i64 u1) { pass.projected_units(u0, u1); });
@@ -369,14 +422,14 @@ template <class T> static int recurrent_backward(const Recurrent* call, Parallel
     return pass.failed;
 }
 
-template <class T> static i64 prepare_backward(const Recurrent* call, void* to, ParallelFor run) {
-    BackwardPass<T> pass(*call);
+template <class T, class E> static i64 prepare_backward(const Recurrent* call, void* to, ParallelFor run) {
+    BackwardPass<T, E> pass(*call);
     return prepare(pass, to, run);
 }
 
 // The gradients of the eight vectors, once all deferred calls have added to `totals`.
 template <class T> static void recurrent_vectors(const Recurrent* call) {
-    BackwardPass<T> pass(*call);
+    BackwardPass<T, T> pass(*call);
     pass.totals = static_cast<double*>(call->totals);
     pass.finish_vectors();
 }

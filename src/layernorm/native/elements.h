@@ -39,6 +39,7 @@ template <int N> INLINE FewOf<float, N> floats(FewOf<double, N> v) {
 template <int N> INLINE FewOf<uint32_t, N> words(FewOf<uint16_t, N> v) {
 #if defined(__AVX512F__)
     if constexpr (N == 16) return same_bits<FewOf<uint32_t, N>>(_mm512_maskz_cvtepu16_epi32(0xffff, same_bits<__m256i>(v)));
+    if constexpr (N == 8) return same_bits<FewOf<uint32_t, N>>(_mm256_cvtepu16_epi32(same_bits<__m128i>(v)));
 #endif
     return __builtin_convertvector(v, FewOf<uint32_t, N>);
 }
@@ -214,6 +215,95 @@ template <class T, class F> INLINE void over_sums(i64 N, const F& f) {
         for (int k = 0; k < 4; ++k) f(k, j + k * LANES<T>, LANES<T>);
     for (; j + LANES<T> <= N; j += LANES<T>) f(0, j, LANES<T>);
     if (j < N) f(1, j, N - j);
+}
+
+template <class A, class B> constexpr bool SAME = false;
+template <class A> constexpr bool SAME<A, A> = true;
+
+// One of them.
+template <class T, class E> INLINE T widened(E x) {
+    if constexpr (SAME<T, E>) return x;
+    const E some[LANES<T>] = {x};
+    return widen<T>(some)[0];
+}
+// n elements as another type: between two of the same, or between one that is computed in and a narrower one.
+template <class To, class From> INLINE void convert(To* to, const From* from, i64 n) {
+    if constexpr (SAME<To, From>) {
+        memcpy(to, from, n * sizeof(To));
+    } else if constexpr (sizeof(To) > sizeof(From)) {
+        over<To>(n, [&](i64 j, i64 k) { narrow<To>(to + j, widen<To>(from + j, k), k); });
+    } else {
+        over<From>(n, [&](i64 j, i64 k) { narrow<From>(to + j, widen<From>(from + j, k), k); });
+    }
+}
+
+// --- What the products multiply. Their sum is a T; the factors of bfloat16 are pairs of neighbours along it where the
+// processor has an instruction for these, and numbers of the type T elsewhere ---
+
+struct Pair { BFloat16 first, second; };
+template <> struct VectorOf<Pair> {
+    typedef uint32_t type __attribute__((vector_size(VECTOR_BYTES)));
+    typedef uint32_t anywhere __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(BFloat16)), may_alias));
+};
+
+template <class F> struct Factor { typedef F Element, Sum; static constexpr int DEPTH = 1; };
+template <> struct Factor<Pair> { typedef BFloat16 Element; typedef float Sum; static constexpr int DEPTH = 2; };
+template <class F> using ElementOf = typename Factor<F>::Element;
+template <class F> using SumOf = typename Factor<F>::Sum;
+template <class F> constexpr int DEPTH = Factor<F>::DEPTH;  // numbers in a factor
+
+template <class T, class E> struct FactorFor { typedef T type; };
+#if defined(__AVX512BF16__) || defined(LAYERNORM_PAIRS)  // LAYERNORM_PAIRS: a test, where the processor lacks it
+template <> struct FactorFor<float, BFloat16> { typedef Pair type; };
+#endif
+
+INLINE V<Pair> all(Pair a) {
+    uint32_t word;
+    memcpy(&word, &a, sizeof word);
+    return word + V<Pair>{};
+}
+
+// sum += a b. Of a pair the second product is added first, then the first one, each with one rounding.
+template <class F> INLINE void add_product(V<SumOf<F>>& sum, V<F> a, V<F> b) {
+    if constexpr (SAME<F, Pair>) {
+#if defined(__AVX512BF16__)
+        sum = same_bits<V<float>>(_mm512_dpbf16_ps(same_bits<__m512>(sum), same_bits<__m512bh>(a), same_bits<__m512bh>(b)));
+#else
+        sum += same_bits<V<float>>(a & 0xffff0000) * same_bits<V<float>>(b & 0xffff0000);
+        sum += same_bits<V<float>>(a << 16) * same_bits<V<float>>(b << 16);
+#endif
+    } else {
+        sum += a * b;
+    }
+}
+
+// LANES factors of the numbers from p on, and one of the first n numbers.
+template <class F, class E> INLINE V<F> factors(const E* p) {
+    if constexpr (SAME<F, Pair>) return load(reinterpret_cast<const Pair*>(p));
+    else return widen<F>(p);
+}
+template <class F, class E> INLINE F factor(const E* p, i64 n) {
+    F made{};
+    convert(reinterpret_cast<ElementOf<F>*>(&made), p, least(n, DEPTH<F>));
+    return made;
+}
+
+// n factors, each of the numbers at one place of DEPTH rows; a null row is zeros.
+template <class F, class E> INLINE void join(F* to, const E* const* rows, i64 n) {
+    if constexpr (SAME<F, Pair>) {
+        i64 j = 0;
+        for (; j + 8 <= n; j += 8) {
+            const Words<8> lower = rows[0] ? words<8>(few<uint16_t, 8>(rows[0] + j)) : Words<8>{};
+            const Words<8> upper = rows[1] ? words<8>(few<uint16_t, 8>(rows[1] + j)) : Words<8>{};
+            const Words<8> both = lower | upper << 16;
+            memcpy(to + j, &both, sizeof both);
+        }
+        for (; j < n; ++j) to[j] = {rows[0] ? rows[0][j] : E{}, rows[1] ? rows[1][j] : E{}};
+    } else if (rows[0]) {
+        convert(to, rows[0], n);
+    } else {
+        memset(to, 0, n * sizeof(F));
+    }
 }
 
 }  // namespace LAYERNORM_ISA

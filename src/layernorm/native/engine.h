@@ -12,6 +12,8 @@ constexpr int64_t ROW = 32;         // a row of summed inputs is a multiple of i
 constexpr int64_t STATISTICS = 18;  // numbers a step and row: mean and r of four gates' W x, of their U h, and of c
 constexpr int64_t VECTORS = 8;      // gradients of gain_x, gain_h, inside_x, inside_h, outside_x, outside_h, gain_c, bias_c
 
+// What autograd sees is of the call's type: x, the state, the weights, the results, and their gradients. The rest is of the
+// type that is computed in: float64, or float32.
 struct Recurrent {
     int64_t T, B, I, H, P;
     int64_t gates;           // G: 1 RNN, 3 GRU, 4 LSTM
@@ -42,7 +44,7 @@ struct Recurrent {
     void *saved_x, *saved_h, *saved_c, *saved_statistics, *saved_output;
     const void *d_output, *d_h_n, *d_c_n;
     void *d_x, *d_h0, *d_c0, *d_w_ih, *d_w_hh, *d_w_hr;
-    void *d_vectors[VECTORS];  // [G*H], the last two [H]; null: not wanted
+    void *d_vectors[VECTORS];  // [G*H], the last two [H], in the type that is computed in; null: not wanted
     // Steps one by one, whose parameters are packed once and whose weights' gradients are one product at the end. With
     // `totals` a call has no lengths.
     const void *prepared;    // packed parameters, or null: the call packs them itself
@@ -91,11 +93,11 @@ typedef void (*ParallelFor)(int64_t begin, int64_t end, int64_t grain, void (*bo
 
 struct Kernels {
     const char *name;
-    int (*recurrent_forward[2])(const Recurrent *, ParallelFor);  // float32, float64; 0, or 1: no memory
-    int (*recurrent_backward[2])(const Recurrent *, ParallelFor);
-    int64_t (*prepare_forward[2])(const Recurrent *, void *, ParallelFor);  // bytes; without a place only these
-    int64_t (*prepare_backward[2])(const Recurrent *, void *, ParallelFor);
-    void (*recurrent_vectors[2])(const Recurrent *);
+    int (*recurrent_forward[3])(const Recurrent *, ParallelFor);  // float32, float64, bfloat16; 0, or 1: no memory
+    int (*recurrent_backward[3])(const Recurrent *, ParallelFor);
+    int64_t (*prepare_forward[3])(const Recurrent *, void *, ParallelFor);  // bytes; without a place only these
+    int64_t (*prepare_backward[3])(const Recurrent *, void *, ParallelFor);
+    void (*recurrent_vectors[3])(const Recurrent *);
     int (*norm_forward)(const Norm *, ParallelFor);
     int (*norm_backward)(const Norm *, ParallelFor);
 };

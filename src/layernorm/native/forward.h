@@ -10,9 +10,10 @@ namespace LAYERNORM_ISA {
 constexpr i64 STEP_BLOCK_BYTES = 512 << 10;  // of W_ih x, a thread's
 constexpr i64 NEAR_BYTES = 1280 << 10;       // of W_hh: what leaves room for the rest in a core's own cache
 
-template <class T> struct ForwardPass : Sequence<T> {
-    using S = Sequence<T>;
-    using S::n, S::T_, S::B, S::I, S::H, S::P, S::G, S::Hp, S::Z, S::W, S::layer, S::in, S::out;
+template <class T, class E> struct ForwardPass : Sequence<T, E> {
+    using S = Sequence<T, E>;
+    using typename S::F, typename S::X;
+    using S::n, S::T_, S::B, S::I, S::H, S::P, S::G, S::Hp, S::Z, S::W, S::layer, S::in, S::out, S::given, S::result;
     ParallelFor run;
     ForwardPass(const Recurrent& call, ParallelFor run) : S(call), run(run) {}
 
@@ -22,10 +23,13 @@ template <class T> struct ForwardPass : Sequence<T> {
     void lay_parameters(Cursor& c) {
         S::lay_vectors(c);
         if (S::direct()) return;
-        S::lay_panels(c, S::ih, I, Z);
-        S::lay_panels(c, S::hh, P, Z);
+        S::lay_panels(c, S::ih, I, width());
+        S::lay_panels(c, S::hh, P, width());
         if (n.projected) S::lay_panels(c, S::hr, H, W);
     }
+
+    // Of a row of summed inputs: what the products make. The rest, up to Z, only keeps rows apart.
+    i64 width() const { return round_up(G * Hp, PANEL<F>); }
 
     void pack_parameters(ParallelFor run) {
         S::prepare_vectors();
@@ -33,15 +37,15 @@ template <class T> struct ForwardPass : Sequence<T> {
         const auto of_gates = [this](i64 j) { return S::unit(j); };
         const auto of_projection = [this](i64 j) { return j < P ? j : -1; };
         share(run, S::ih.count(), [&](i64 from, i64 end) {
-            S::pack_transposed(S::ih, in(n.w_ih), from, end, of_gates);
-            S::pack_transposed(S::hh, in(n.w_hh), from, end, of_gates);
+            S::pack_transposed(S::ih, given(n.w_ih), I, from, end, of_gates);
+            S::pack_transposed(S::hh, given(n.w_hh), P, from, end, of_gates);
         });
         if (n.projected)
             share(run, S::hr.count(),
-                [&](i64 from, i64 end) { S::pack_transposed(S::hr, in(n.w_hr), from, end, of_projection); });
+                [&](i64 from, i64 end) { S::pack_transposed(S::hr, given(n.w_hr), H, from, end, of_projection); });
     }
 
-    void dense_gates(const T* a, const T* w, i64 K, T* z) const {
+    template <class A> void dense_gates(const A* a, const E* w, i64 K, T* z) const {
         memset(z, 0, Z * sizeof(T));
         share(G * H * K > DENSE_SHARED ? run : nullptr, G * (Hp / UNITS), [&](i64 from, i64 end) {
             for (i64 q = from; q < end; ++q) {
@@ -53,13 +57,14 @@ template <class T> struct ForwardPass : Sequence<T> {
 
     // How many rows go through the sequence together: few, so that what they need stays in cache beside W_hh; many, where
     // W_hh itself does not stay there and has to be worth its way.
-    i64 rows_together() const { return P * Z * i64(sizeof(T)) <= NEAR_BYTES ? 2 * TILE : 12 * TILE; }
+    i64 rows_together() const { return P * Z / DEPTH<F> * i64(sizeof(F)) <= NEAR_BYTES ? 2 * TILE : 12 * TILE; }
 
     // What a thread needs for its rows.
     struct Part {
         i64 rows, steps;
         const ForwardPass& pass;
         T *zx, *zh, *h, *c, *m, *temporary;
+        X *x, *h_factors, *m_factors;  // what the products read; h and m themselves, if they are of that type
         RowStatistics<T>* statistics;
         void lay(Cursor& cursor) {
             cursor.take(zx, pass.n.saved_x ? 0 : steps * rows * pass.Z);
@@ -67,6 +72,13 @@ template <class T> struct ForwardPass : Sequence<T> {
             cursor.take(h, rows * pass.W);
             cursor.take(c, rows * pass.Hp);
             cursor.take(m, pass.n.projected ? rows * pass.Hp : 0);
+            cursor.take(x, SAME<E, F> || pass.direct() ? 0 : steps * rows * S::whole(pass.I));
+            if constexpr (SAME<X, T>) {
+                h_factors = h, m_factors = m;
+            } else {
+                cursor.take(h_factors, rows * pass.W);
+                cursor.take(m_factors, pass.n.projected ? rows * pass.Hp : 0);
+            }
             cursor.take(temporary, 4 * pass.Hp);
             cursor.take(statistics, 1);
         }
@@ -74,17 +86,30 @@ template <class T> struct ForwardPass : Sequence<T> {
 
     bool saves_h() const { return n.saved_h && n.split; }
 
-    // W_ih x for times [t, t + steps): zx[time][row][Z], times `apart` elements apart.
-    void input_side(i64 t, i64 steps, i64 b0, i64 rows, T* zx, i64 apart) const {
-        const T* x = in(n.x) + t * n.x_t + b0 * n.x_b;
-        if (S::direct())
+    // W_ih x for times [t, t + steps): zx[time][row][Z], times `apart` elements apart. What is not yet made of factors is
+    // copied.
+    void input_side(i64 t, i64 steps, i64 b0, i64 rows, X* copy, T* zx, i64 apart) const {
+        const E* x = given(n.x) + t * n.x_t + b0 * n.x_b;
+        if (S::direct()) {
             for (i64 s = 0; s < steps; ++s)
                 for (i64 r = 0; r < rows; ++r)
-                    dense_gates(x + s * n.x_t + r * n.x_b, in(n.w_ih), I, zx + s * apart + r * Z);
-        else if (rows >= steps)
-            S::multiply({x, steps, n.x_t, rows, n.x_b}, S::ih, zx, apart, Z, Z);
-        else
-            S::multiply({x, rows, n.x_b, steps, n.x_t}, S::ih, zx, Z, apart, Z);
+                    dense_gates(x + s * n.x_t + r * n.x_b, given(n.w_ih), I, zx + s * apart + r * Z);
+        } else if constexpr (SAME<E, F>) {
+            input_product(x, n.x_t, n.x_b, steps, rows, zx, apart);
+        } else {
+            const i64 length = S::whole(I);
+            for (i64 s = 0; s < steps; ++s)
+                for (i64 r = 0; r < rows; ++r) {
+                    X* to = copy + (s * rows + r) * length;
+                    if (I) convert(to, x + s * n.x_t + r * n.x_b, I);
+                    if (length > I) to[I] = X{};
+                }
+            input_product(copy, rows * length, length, steps, rows, zx, apart);
+        }
+    }
+    void input_product(const X* x, i64 x_t, i64 x_b, i64 steps, i64 rows, T* zx, i64 apart) const {
+        if (rows >= steps) S::multiply({x, steps, x_t, rows, x_b}, S::ih, zx, apart, Z, width());
+        else S::multiply({x, rows, x_b, steps, x_t}, S::ih, zx, Z, apart, width());
     }
 
     void rows(i64 b0, i64 b1) {
@@ -95,26 +120,33 @@ template <class T> struct ForwardPass : Sequence<T> {
             return;
         }
         memset(part.h, 0, R * W * sizeof(T));
+        memset(part.h_factors, 0, R * W * sizeof(X));
         memset(part.c, 0, R * Hp * sizeof(T));
         for (i64 r = 0; r < R; ++r) {
-            memcpy(part.h + r * W, in(n.h0) + (b0 + r) * P, P * sizeof(T));
-            if (n.c0) memcpy(part.c + r * Hp, in(n.c0) + (b0 + r) * H, H * sizeof(T));
+            convert(part.h + r * W, given(n.h0) + (b0 + r) * P, P);
+            as_factors(part.h_factors + r * W, part.h + r * W, P);
+            if (n.c0) convert(part.c + r * Hp, given(n.c0) + (b0 + r) * H, H);
         }
         for (i64 done = 0; done < T_; done += part.steps) {
             const i64 steps = least(part.steps, T_ - done), low = n.reverse ? T_ - done - steps : done;
             T* zx = n.saved_x ? out(n.saved_x) + (low * B + b0) * Z : part.zx;
             const i64 apart = (n.saved_x ? B : R) * Z;
-            input_side(low, steps, b0, R, zx, apart);
+            input_side(low, steps, b0, R, part.x, zx, apart);
             for (i64 s = 0; s < steps; ++s) {
                 const i64 t = S::time(done + s);
                 step(t, b0, R, zx + (t - low) * apart, part);
             }
         }
         for (i64 r = 0; r < R; ++r) {
-            memcpy(out(n.h_n) + (b0 + r) * P, part.h + r * W, P * sizeof(T));
-            if (n.c_n) memcpy(out(n.c_n) + (b0 + r) * H, part.c + r * Hp, H * sizeof(T));
+            convert(result(n.h_n) + (b0 + r) * P, part.h + r * W, P);
+            if (n.c_n) convert(result(n.c_n) + (b0 + r) * H, part.c + r * Hp, H);
         }
         of_part.release();
+    }
+
+    // Rounded to what the products read, if that is not what it is.
+    static void as_factors(X* to, const T* from, i64 count) {
+        if constexpr (!SAME<X, T>) convert(to, from, count);
     }
 
     void step(i64 t, i64 b0, i64 R, T* zx, Part& part) {
@@ -124,36 +156,40 @@ template <class T> struct ForwardPass : Sequence<T> {
             for (i64 r = 0; r < rows; ++r)
                 if (S::cut(t, b0 + r)) {
                     memset(part.h + r * W, 0, W * sizeof(T));
+                    memset(part.h_factors + r * W, 0, W * sizeof(X));
                     memset(part.c + r * Hp, 0, Hp * sizeof(T));
                 }
         T* zh = saves_h() ? out(n.saved_h) + (t * B + b0) * Z : part.zh;
         if (S::direct())
-            for (i64 r = 0; r < rows; ++r) dense_gates(part.h + r * W, in(n.w_hh), P, zh + r * Z);
+            for (i64 r = 0; r < rows; ++r) dense_gates(part.h + r * W, given(n.w_hh), P, zh + r * Z);
         else
-            S::multiply({part.h, 1, 0, rows, W}, S::hh, zh, 0, Z, Z);
+            S::multiply({part.h_factors, 1, 0, rows, W}, S::hh, zh, 0, Z, width());
         for (i64 r = 0; r < rows; ++r) {
             if (!S::active(t, b0 + r)) continue;
             const i64 at = t * B + b0 + r;
+            if (n.saved_x) memset(zx + r * Z + width(), 0, (Z - width()) * sizeof(T));
+            if (saves_h()) memset(zh + r * Z + width(), 0, (Z - width()) * sizeof(T));
             T* h = n.projected ? part.m + r * Hp : part.h + r * W;
             const Forward<T> w{zx + r * Z, zh + r * Z, part.c + r * Hp, h, n.saved_c ? out(n.saved_c) + at * Hp : nullptr,
                 n.saved_statistics ? S::statistics(at) : part.statistics, part.temporary};
             memset(static_cast<void*>(w.statistics), 0, sizeof *w.statistics);
             layer.forward(w);
+            if (!n.projected) as_factors(part.h_factors + r * W, h, P);
             if (n.saved_h && !n.split) memcpy(out(n.saved_h) + at * Hp, w.zh + 2 * Hp, Hp * sizeof(T));
         }
         if (n.projected) project(t, b0, rows, part);
         for (i64 r = 0; r < R; ++r) {
-            T* y = out(n.output) + (t * B + b0 + r) * P;
-            if (S::active(t, b0 + r)) memcpy(y, part.h + r * W, P * sizeof(T));
+            E* y = result(n.output) + (t * B + b0 + r) * P;
+            if (S::active(t, b0 + r)) convert(y, part.h_factors + r * W, P);
             else nothing(t, b0 + r, y);
-            if (n.saved_output) memcpy(out(n.saved_output) + (t * B + b0 + r) * P, y, P * sizeof(T));
+            if (n.saved_output) memcpy(result(n.saved_output) + (t * B + b0 + r) * P, y, P * sizeof(E));
         }
     }
 
     // What a row that did not take the step leaves: zeros, so that no result of the op is left to chance.
-    void nothing(i64 t, i64 b, T* y) const {
+    void nothing(i64 t, i64 b, E* y) const {
         const i64 at = t * B + b;
-        memset(y, 0, P * sizeof(T));
+        memset(y, 0, P * sizeof(E));
         if (n.saved_x) memset(out(n.saved_x) + at * Z, 0, Z * sizeof(T));
         if (n.saved_h) memset(out(n.saved_h) + at * S::saved.h, 0, S::saved.h * sizeof(T));
         if (n.saved_c) memset(out(n.saved_c) + at * Hp, 0, Hp * sizeof(T));
@@ -162,29 +198,33 @@ template <class T> struct ForwardPass : Sequence<T> {
 
     // h = W_hr m, for the rows that took the step.
     void project(i64 t, i64 b0, i64 rows, Part& part) {
-        S::multiply({part.m, 1, 0, rows, Hp}, S::hr, part.zh, 0, W, W);
-        for (i64 r = 0; r < rows; ++r)
-            if (S::active(t, b0 + r)) memcpy(part.h + r * W, part.zh + r * W, P * sizeof(T));
+        for (i64 r = 0; r < rows; ++r) as_factors(part.m_factors + r * Hp, part.m + r * Hp, Hp);
+        S::multiply({part.m_factors, 1, 0, rows, Hp}, S::hr, part.zh, 0, W, W);
+        for (i64 r = 0; r < rows; ++r) {
+            if (!S::active(t, b0 + r)) continue;
+            memcpy(part.h + r * W, part.zh + r * W, P * sizeof(T));
+            as_factors(part.h_factors + r * W, part.h + r * W, P);
+        }
     }
 };
 
-template <class T> static int recurrent_forward(const Recurrent* call, ParallelFor run) {
-    ForwardPass<T> pass(*call, run);
+template <class T, class E> static int recurrent_forward(const Recurrent* call, ParallelFor run) {
+    ForwardPass<T, E> pass(*call, run);
     if (!of_call.arrange(pass)) return 1;
     pass.find_parameters(pass, run);
     const i64 together = pass.rows_together();
     const bool by_columns = pass.few_rows(pass.B);
     pass.columns = by_columns ? run : nullptr;
     share(by_columns ? nullptr : run, pass.B, [&](i64 b0, i64 b1) {
-        const i64 chunks = (b1 - b0 + together - 1) / together, rows = (b1 - b0 + chunks - 1) / chunks;
+        const i64 chunks = (b1 - b0 + together - 1) / together, rows = round_up((b1 - b0 + chunks - 1) / chunks, TILE);
         for (i64 b = b0; b < b1; b += rows) pass.rows(b, least(b1, b + rows));
     });
     of_call.release();
     return pass.failed;
 }
 
-template <class T> static i64 prepare_forward(const Recurrent* call, void* to, ParallelFor run) {
-    ForwardPass<T> pass(*call, run);
+template <class T, class E> static i64 prepare_forward(const Recurrent* call, void* to, ParallelFor run) {
+    ForwardPass<T, E> pass(*call, run);
     return prepare(pass, to, run);
 }
 

@@ -12,11 +12,11 @@ using namespace LAYERNORM_ISA;
 
 extern "C" const Kernels TABLE(LAYERNORM_ISA) = {
     NAME(LAYERNORM_ISA),
-    {recurrent_forward<float>, recurrent_forward<double>},
-    {recurrent_backward<float>, recurrent_backward<double>},
-    {prepare_forward<float>, prepare_forward<double>},
-    {prepare_backward<float>, prepare_backward<double>},
-    {recurrent_vectors<float>, recurrent_vectors<double>},
+    {recurrent_forward<float, float>, recurrent_forward<double, double>, recurrent_forward<float, BFloat16>},
+    {recurrent_backward<float, float>, recurrent_backward<double, double>, recurrent_backward<float, BFloat16>},
+    {prepare_forward<float, float>, prepare_forward<double, double>, prepare_forward<float, BFloat16>},
+    {prepare_backward<float, float>, prepare_backward<double, double>, prepare_backward<float, BFloat16>},
+    {recurrent_vectors<float>, recurrent_vectors<double>, recurrent_vectors<float>},
     norm_forward,
     norm_backward,
 };

@@ -25,6 +25,7 @@ bool has_f16c() {
 // Whether the processor has what the kernels of this name were compiled for.
 bool runs(const char *name) {
 #if defined(__x86_64__) || defined(__i386__)
+    if (!strcmp(name, "avx512bf16")) return runs("avx512") && __builtin_cpu_supports("avx512bf16");
     if (!strcmp(name, "avx512"))
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&

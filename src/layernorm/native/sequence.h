@@ -13,19 +13,22 @@ constexpr i64 DENSE_SHARED = 64 << 10;       // a product of one row with a larg
 constexpr int INSIDE_X = 2, INSIDE_H = 3, OUTSIDE_X = 4, OUTSIDE_H = 5, OF_GATES = 6;  // of the eight vectors
 constexpr i64 UNITS = REGISTERS == 32 ? 8 : 4;  // units of dz in one tile of dW: divides PAD
 
-template <class T> struct Sequence {
+// T: what is computed in. E: the type of x, of states and weights, of results, and of their gradients.
+template <class T, class E> struct Sequence {
+    using F = typename FactorFor<T, E>::type;
+    using X = ElementOf<F>;
     const Recurrent& n;
     i64 T_, B, I, H, P, G, Hp, Pp, Z, W;  // Z: a row of summed inputs, whole panels wide; W: of the state h
     const Saved saved;                    // numbers a row and step of what the forward saves
     Layer<T> layer;
     T* vectors;
-    Panels<T> ih, hh, hr;
+    Panels<F> ih, hh, hr;
     ParallelFor columns = nullptr;  // shares out the columns of a product, if rows are too few
     Failure failed;
 
     explicit Sequence(const Recurrent& call) : n(call), saved(saved_sizes(call)) {
         T_ = n.T, B = n.B, I = n.I, H = n.H, P = n.P, G = n.gates;
-        Hp = round_up(H, PAD), Pp = round_up(P, PAD), Z = row_of_summed_inputs(call), W = round_up(Pp, PANEL<T>);
+        Hp = round_up(H, PAD), Pp = round_up(P, PAD), Z = row_of_summed_inputs(call), W = round_up(Pp, PANEL<F>);
         layer.G = G, layer.H = H, layer.Hp = Hp;
         layer.split = n.split, layer.per_gate = n.together == 1, layer.all = G == 3 && n.together == 3;
         layer.norm = int(n.norm), layer.relu = n.relu;
@@ -40,13 +43,17 @@ template <class T> struct Sequence {
     // Whether the weights are used as they are: for so few rows packing costs more than it gains, if it is not for more.
     bool direct() const { return T_ * B <= DIRECT_ROWS && !n.projected && !n.prepared && !n.prepares; }
     bool few_rows(i64 rows) const { return rows < n.threads && G * H * P > STEP_SHARED; }
-    void multiply(const Rows<T>& A, const Panels<T>& W, T* c, i64 outer_c, i64 ldc, i64 width) const {
+    void multiply(const Rows<X>& A, const Panels<F>& W, T* c, i64 outer_c, i64 ldc, i64 width) const {
         share(columns, W.count(), [&](i64 from, i64 end) {
-            const i64 first = from * PANEL<T>, last = least(width, end * PANEL<T>);
-            if (last > first) product<T>(A, {W.panel(from), W.K, last - first}, c + first, outer_c, ldc, last - first);
+            const i64 first = from * PANEL<F>, last = least(width, end * PANEL<F>);
+            if (last > first) product<F>(A, {W.panel(from), W.K, last - first}, c + first, outer_c, ldc, last - first);
         });
     }
+    // n numbers in whole factors.
+    static i64 whole(i64 n) { return round_up(n, DEPTH<F>); }
 
+    const E* given(const void* q) const { return static_cast<const E*>(q); }
+    E* result(void* q) const { return static_cast<E*>(q); }
     const T* in(const void* q) const { return static_cast<const T*>(q); }
     T* out(void* q) const { return static_cast<T*>(q); }
 
@@ -106,33 +113,47 @@ template <class T> struct Sequence {
     i64 unit(i64 j) const { return j / Hp < G && j % Hp < H ? j / Hp * H + j % Hp : -1; }
 
     // W^T as panels: their columns are the padded units, K the matrix's columns.
-    template <class Unit> void pack_transposed(Panels<T>& to, const T* w, i64 from, i64 end, const Unit& unit) const {
+    template <class Unit>
+    void pack_transposed(Panels<F>& to, const E* w, i64 columns, i64 from, i64 end, const Unit& unit) const {
         for (i64 q = from; q < end; ++q)
-            for (i64 half = 0; half < PANEL<T>; half += LANES<T>) {
-                const T* rows[LANES<T>];
-                for (i64 c = 0; c < LANES<T>; ++c) {
-                    const i64 row = unit(q * PANEL<T> + half + c);
-                    rows[c] = row < 0 ? nullptr : w + row * to.K;
+            for (i64 half = 0; half < PANEL<F>; half += LANES<F>) {
+                const E* rows[LANES<F>];
+                for (i64 c = 0; c < LANES<F>; ++c) {
+                    const i64 row = unit(q * PANEL<F> + half + c);
+                    rows[c] = row < 0 ? nullptr : w + row * columns;
                 }
-                interleave(to.panel(q) + half, rows, to.K);
+                interleave(to.panel(q) + half, rows, columns);
             }
     }
-    // W as panels: their columns are the matrix's, K the padded units.
-    void pack(Panels<T>& to, const T* w, i64 columns, i64 from, i64 end) const {
-        for (i64 q = from; q < end; ++q) {
-            const i64 first = q * PANEL<T>, count = most(0, least(PANEL<T>, columns - first));
+    // W as panels: their columns are the matrix's, K its rows, or what `unit` makes of them.
+    template <class Unit>
+    void pack(Panels<F>& to, const E* w, i64 columns, i64 from, i64 end, const Unit& unit) const {
+        for (i64 q = from; q < end; ++q)
             for (i64 k = 0; k < to.K; ++k) {
-                T* line = to.panel(q) + k * PANEL<T>;
-                const i64 row = unit(k);
-                memset(line, 0, PANEL<T> * sizeof(T));
-                if (row >= 0) memcpy(line, w + row * columns + first, count * sizeof(T));
+                const E* rows[DEPTH<F>];
+                for (i64 i = 0; i < DEPTH<F>; ++i) {
+                    const i64 row = unit(k * DEPTH<F> + i);
+                    rows[i] = row < 0 ? nullptr : w + row * columns;
+                }
+                join_panels(to, k, rows, columns, q, q + 1);
             }
+    }
+    // Line k of panels [from, end), whose columns are those of the rows.
+    template <class Y>
+    static void join_panels(const Panels<F>& to, i64 k, const Y* const* rows, i64 columns, i64 from, i64 end) {
+        for (i64 q = from; q < end; ++q) {
+            const i64 first = q * PANEL<F>, count = most(0, least(PANEL<F>, columns - first));
+            const Y* here[DEPTH<F>];
+            for (i64 i = 0; i < DEPTH<F>; ++i) here[i] = rows[i] ? rows[i] + first : nullptr;
+            F* line = to.panel(q) + k * PANEL<F>;
+            join(line, here, count);
+            memset(static_cast<void*>(line + count), 0, (PANEL<F> - count) * sizeof(F));
         }
     }
-    void lay_panels(Cursor& c, Panels<T>& panels, i64 K, i64 columns) {
-        panels.K = K;
-        panels.columns = round_up(columns, PANEL<T>);
-        c.take(panels.data, K * panels.columns);
+    void lay_panels(Cursor& c, Panels<F>& panels, i64 K, i64 columns) {
+        panels.K = whole(K) / DEPTH<F>;
+        panels.columns = round_up(columns, PANEL<F>);
+        c.take(panels.data, panels.K * panels.columns);
     }
 };
 
