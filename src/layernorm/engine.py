@@ -173,15 +173,17 @@ def vector_gradients(found: Iterable[Tensor | None], d_params: Sequence[Tensor],
     """Writes into ``d_params`` the gradients of the parameters that the eight vectors are sums of.
 
     A parameter that stands in two vectors gets the gradients of both. ``found``: the gradients of the vectors, as long
-    as these or longer; what is found of a vector that has no parameter is not looked at.
+    as these or longer, or already in the place of one of their parameters; what is found of a vector that has no
+    parameter is not looked at.
     """
     written: set[int] = set()
     for d_vector, terms in zip(found, term_indices(recurrence)[3:], strict=True):
         for k in terms:
             assert d_vector is not None
-            d = d_vector[: d_params[k].shape[0]]
-            if k in written:
-                d_params[k] += d
-            else:
-                d_params[k].copy_(d)
+            if d_vector is not d_params[k]:
+                d = d_vector[: d_params[k].shape[0]]
+                if k in written:
+                    d_params[k] += d
+                else:
+                    d_params[k].copy_(d)
             written.add(k)

@@ -65,6 +65,7 @@ def compare(recurrence, T, B, I, H, P, reverse, lengths, reset):  # noqa: E741
 
 SHAPES = [(5, 3, 4, 6, 3), (4, 7, 3, 17, 5), (3, 1, 2, 1, 1), (6, 5, 40, 33, 16), (2, 13, 5, 16, 7), (0, 2, 3, 4, 2)]
 SHAPES += [(3, 0, 2, 5, 2), (9, 1, 1, 31, 9), (3, 4, 0, 3, 2)]
+SHAPES += [(1, 2, 70, 33, 16), (2, 3, 5, 13, 5), (4, 2, 0, 9, 3)]  # few rows: the weights are not packed
 
 
 @pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])

@@ -59,7 +59,8 @@ template <class Type> static double recurrent(int64_t T, int64_t B, bool prepare
         n.prepared = place, n.totals = totals.data(), n.d_zx = dzx.data(), n.d_zh = dzh.data();
     } else if (recurrent_forward<float, Type>(&n, on_threads)) abort();
     n.d_output = dy.data(), n.d_x = dx.data(), n.d_h0 = dh0.data(), n.d_c0 = dc0.data(), n.d_w_ih = d_ih.data();
-    n.d_w_hh = d_hh.data(), n.d_vectors = d_vectors.data();
+    n.d_w_hh = d_hh.data();
+    for (int64_t v = 0; v < VECTORS; ++v) n.d_vectors[v] = d_vectors.data() + v * G * H;
     if (recurrent_backward<float, Type>(&n, on_threads)) abort();
     if (prepared) recurrent_vectors<float>(&n);
     double sum = 0;

@@ -66,7 +66,7 @@ class Op:
             backward; checks its arguments first.
         fake: empty tensors of the right shapes, from the same.
         setup_context: from a context, the arguments, the engine's name and what the kernel returned.
-        backward: from a context and the results' gradients to those of the arguments.
+        backward: from a context and the results' gradients to those of the tensors among the arguments, in order.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Op:
     def _direct(self, tensors: Sequence[Tensor], args: tuple[Any, ...]) -> Sequence[Tensor]:
         backend = self.choose(*args, None)
         if wants_gradient(tensors):
-            return _Recorded.apply(self, self.saving.kernel, args, backend, *tensors)
+            return _record(self, self.saving.kernel, args, backend, *tensors)
         return self.kernel(*args, False, backend)
 
     def _with_gradient(self, *given: Any) -> list[Tensor]:
@@ -154,19 +154,17 @@ class _Recorded(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         found = run(*args, backend)
-        ctx.op, ctx.kinds = op, [type(arg) for arg in args]
+        ctx.op = op
         op.setup_context(ctx, args, backend, found)
         return tuple(found[: op.results(*args)])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-        flat: list[Tensor | None] = [None, None, None, None]
-        for kind, grad in zip(ctx.kinds, ctx.op.backward(ctx, grads)):  # noqa: B905 - equally long
-            if type(grad) is list:  # of a list of tensors
-                flat += grad
-            elif issubclass(kind, Tensor):
-                flat.append(grad)
-        return tuple(flat)
+        return None, None, None, None, *ctx.op.backward(ctx, grads)
+
+
+# `_Recorded.apply` without a look at `torch.func`'s transforms, which takes a microsecond: they never come here.
+_record = super(torch.autograd.Function, _Recorded).apply
 
 
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -185,9 +183,10 @@ def plain(tensors: Sequence[Tensor]) -> bool:
     )
 
 
-def autocast_type(device: str) -> torch.dtype | None:
-    """The type that autocast asks for on this kind of device; ``None`` outside of autocast."""
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+def autocast_type(tensor: Tensor) -> torch.dtype | None:
+    """The type that autocast asks for where this tensor is; ``None`` outside of autocast."""
+    device = "cpu" if tensor.is_cpu else tensor.device.type
+    if (device == "cpu" or torch.amp.is_autocast_available(device)) and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     return None
 

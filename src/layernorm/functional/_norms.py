@@ -203,9 +203,18 @@ def _check(a: NormArguments, residual: Tensor | None) -> None:
             raise RuntimeError(f"{op}: expected {name} on {input.device}, where input is, got {p.device}")
 
 
-def _kernel(*given: Any) -> list[Tensor]:
-    *arguments, residual, save, backend = given
-    a = NormArguments(*arguments)
+def _kernel(
+    input: Tensor,
+    normalized_shape: list[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    norm: str,
+    residual: Tensor | None,
+    save: bool,
+    backend: str,
+) -> list[Tensor]:
+    a = NormArguments(input, normalized_shape, weight, bias, eps, norm)
     _check(a, residual)
     return backends.engine(backend).normalize_forward(a, residual, save)
 
@@ -277,7 +286,7 @@ def _setup_context(ctx: Any, args: tuple[Any, ...], backend: str, output: list[T
     ctx.save_for_backward(input if residual is None else output[1], weight, bias, *output[_results(*args) :])
 
 
-def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
+def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
     total, weight, bias, *saved = ctx.saved_tensors
     have = [t for t in (total, weight, bias) if t is not None]
     grad, grad_total = grads[0], grads[1] if ctx.has_residual else None
@@ -286,16 +295,17 @@ def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
         x, w, b = _present(tensors, total, weight, bias)
         return [reference.normalize_equations(NormArguments(x, ctx.normalized_shape, w, b, ctx.eps, ctx.norm))]
 
+    found: list[Tensor | None]
     if grad is None:
-        dx, dw, db = grad_total, None, None
+        found = [grad_total, *[None for _ in have[1:]]]
     elif torch.is_grad_enabled() or transforming():
-        dx, dw, db = _present(gradients_of_equations(equations, have, [grad]), total, weight, bias)
-        dx = dx if grad_total is None else dx + grad_total
+        dx, *rest = gradients_of_equations(equations, have, [grad])
+        found = [dx if grad_total is None else dx + grad_total, *rest]
     else:
         tensors = [t for t in (grad, grad_total, total, *saved) if t is not None]
         arguments = (total, ctx.normalized_shape, weight, bias, ctx.eps, ctx.norm, saved, grad, grad_total, ctx.backend)
-        dx, dw, db = _present(_NORMALIZE_BACKWARD(tensors, *arguments), total, weight, bias)
-    return dx, None, dw, db, None, None, dx if ctx.has_residual else None
+        found = list(_NORMALIZE_BACKWARD(tensors, *arguments))
+    return [*found, found[0]] if ctx.has_residual else found
 
 
 def _present(found: Sequence[Tensor], *where: Tensor | None) -> list[Any]:

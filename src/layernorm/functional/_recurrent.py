@@ -145,13 +145,13 @@ def cast_by_autocast(
     input: Tensor, state: Sequence[Tensor], params: Sequence[Tensor]
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
     """In the type that autocast asks for, but for integers and float64, which torch leaves as they are, too."""
-    dtype = autocast_type(input.device.type)
+    dtype = autocast_type(input)
+    if dtype is None:
+        return input, list(state), list(params)
 
     def cast(tensor: Tensor) -> Tensor:
         return tensor.to(dtype) if tensor.is_floating_point() and tensor.dtype != torch.float64 else tensor
 
-    if dtype is None:
-        return input, list(state), list(params)
     return cast(input), [cast(s) for s in state], [cast(p) for p in params]
 
 

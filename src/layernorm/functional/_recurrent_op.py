@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,25 +26,28 @@ def check(a: RecurrentArguments) -> None:
     static = type(input) is Tensor and not torch.compiler.is_compiling()  # a symbolic size cannot be looked up
     plain = static and a.lengths is None and a.reset is None
     if plain and input.dim() == 3 and len(params) > 1 and params[1].dim() == 2:
-        shapes, dtype = _shapes(a.recurrence, input.shape, params[1].shape), input.dtype
-        given = (*state, *params)
-        if dtype.is_floating_point and input.is_cpu and len(given) == len(shapes):
-            for t, shape in zip(given, shapes):  # noqa: B905 - equally long
-                if t.shape != shape or t.dtype is not dtype or not t.is_cpu:
-                    break
-            else:
+        dtype = input.dtype
+        if dtype.is_floating_point and input.is_cpu:
+            given = list(map(_KIND, (*state, *params)))
+            if given == _expected(a.recurrence, input.shape, params[1].shape, dtype):
                 return
     _explain(a)
 
 
+_KIND = operator.attrgetter("shape", "dtype", "is_cpu")
+
+
 @functools.lru_cache(1024)
-def _shapes(recurrence: Recurrence, input: torch.Size, weight_hh: torch.Size) -> tuple[tuple[int, ...], ...]:
-    """What state and parameters must have."""
+def _expected(
+    recurrence: Recurrence, input: torch.Size, weight_hh: torch.Size, dtype: torch.dtype
+) -> list[tuple[tuple[int, ...], torch.dtype, bool]]:
+    """What `_KIND` must find of state and parameters."""
     H, P = weight_hh[0] // GATES[recurrence.network], weight_hh[1]
     if H < 1 or P < 1 or (P != H and not recurrence.projected):
-        return ()  # what nothing fits
+        return []  # what nothing fits
     state = tuple((input[1], size) for size in (P, H)[: len(recurrence.state_names)])
-    return (*state, *recurrence.parameter_shapes(input[2], H, P).values())
+    shapes = (*state, *recurrence.parameter_shapes(input[2], H, P).values())
+    return [(shape, dtype, True) for shape in shapes]
 
 
 def _explain(a: RecurrentArguments) -> None:
@@ -197,7 +201,7 @@ def _setup_context(ctx: Any, args: tuple[Any, ...], backend: str, output: list[T
     ctx.save_for_backward(lengths, reset, input, *state, *params, *output[1 + len(state) :])
 
 
-def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
+def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
     lengths, reset, *tensors = ctx.saved_tensors
     n = 1 + ctx.states
     inputs, saved = tensors[: n + ctx.params], tensors[n + ctx.params :]
@@ -208,12 +212,12 @@ def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
         return reference.recurrent_equations(RecurrentArguments(*split, lengths, reset, recurrence, ctx.reverse))
 
     if torch.is_grad_enabled() or transforming():
-        found = gradients_of_equations(equations, inputs, grads)
+        found: list[Tensor | None] = [*gradients_of_equations(equations, inputs, grads)]
     else:
         arguments = (inputs[0], inputs[1:n], inputs[n:], lengths, reset, ctx.recurrence, ctx.reverse)
         arriving = (grads[0], grads[1:n])
         found = list(_RECURRENT_BACKWARD(tensors, *arguments, saved, *arriving, ctx.backend))
-    return found[0], list(found[1:n]), list(found[n:]), None, None, None, None
+    return found + [None for mask in (lengths, reset) if mask is not None]
 
 
 _ARGUMENTS = (

@@ -15,10 +15,10 @@ from ..engine import term_indices
 from ..formula import GATES, Recurrence
 from ._library import LIBRARY
 
-RECURRENT = struct.Struct("=16q3d42q")
+RECURRENT = struct.Struct("=16q3d49q")
 NORM = struct.Struct("=9qd13q")
 TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
-WEIGHTS, VECTORS = 3, 8
+WEIGHTS = 3  # the rest of `term_indices` are vectors
 FIRST = 1 << 40
 """Memory begins above it. What lies below is looked at: a tensor without memory has its offset as its address."""
 
@@ -31,11 +31,6 @@ def computed(dtype: torch.dtype) -> torch.dtype:
 def handed(dtype: torch.dtype) -> torch.dtype:
     """The type in which a recurrent network's input, state, weights and results are handed over."""
     return torch.float32 if dtype is torch.float16 else dtype
-
-
-def saved_type(name: str, dtype: torch.dtype) -> torch.dtype:
-    """The type of what the forward saves under this name in `Made`: a result, or what is computed in."""
-    return handed(dtype) if name == "saved_output" else computed(dtype)
 
 
 def in_memory(tensor: Tensor) -> Tensor:
@@ -104,7 +99,7 @@ class Given(NamedTuple):
 
 
 class Made(NamedTuple):
-    """The fields of `Recurrent` from `output` on: pointers, and whether parameters are packed for other calls."""
+    """The fields of `Recurrent` from `output` to `saved_output`, pointers: what a forward makes."""
 
     output: int = 0
     h_n: int = 0
@@ -114,6 +109,11 @@ class Made(NamedTuple):
     saved_c: int = 0
     saved_statistics: int = 0
     saved_output: int = 0
+
+
+class Gradients(NamedTuple):
+    """The fields of `Recurrent` from `d_output` to `d_vectors`, pointers."""
+
     d_output: int = 0
     d_h_n: int = 0
     d_c_n: int = 0
@@ -123,13 +123,29 @@ class Made(NamedTuple):
     d_w_ih: int = 0
     d_w_hh: int = 0
     d_w_hr: int = 0
-    d_vectors: int = 0
+    d_gain_x: int = 0
+    d_gain_h: int = 0
+    d_inside_x: int = 0
+    d_inside_h: int = 0
+    d_outside_x: int = 0
+    d_outside_h: int = 0
+    d_gain_c: int = 0
+    d_bias_c: int = 0
+
+
+class OneByOne(NamedTuple):
+    """The fields of `Recurrent` from `prepared` on, of steps one by one: pointers, and whether parameters are packed
+    for other calls."""
+
     prepared: int = 0
     prepares: int = 0
     d_zx: int = 0
     d_zh: int = 0
     m: int = 0
     totals: int = 0
+
+
+NOTHING_MADE, NO_GRADIENTS, AT_ONCE = Made(), Gradients(), OneByOne()
 
 
 @cache
@@ -146,12 +162,21 @@ def equations(recurrence: Recurrence) -> tuple[int, ...]:
     )  # fmt: skip
 
 
-def pack(sizes: Sizes, recurrence: Recurrence, reverse: bool, given: Given, made: Made) -> bytes:
-    """A call as `Recurrent`."""
+def pack(
+    sizes: Sizes,
+    recurrence: Recurrence,
+    reverse: bool,
+    threads: int,
+    given: Sequence[int],
+    made: Sequence[int] = NOTHING_MADE,
+    gradients: Sequence[int] = NO_GRADIENTS,
+    steps: Sequence[int] = AT_ONCE,
+) -> bytes:
+    """A call as `Recurrent`; the sequences of numbers are `Given`, `Made`, `Gradients` and `OneByOne`."""
     f = recurrence.formula
     return RECURRENT.pack(
-        *sizes, *equations(recurrence), reverse, torch.get_num_threads(), f.eps, f.forget_bias, recurrence.gate_clip,
-        *given, *made,
+        *sizes, *equations(recurrence), reverse, threads, f.eps, f.forget_bias, recurrence.gate_clip,
+        *given, *made, *gradients, *steps,
     )  # fmt: skip
 
 
@@ -166,39 +191,77 @@ def run(function: Callable[[bytes, int], int], packed: bytes, dtype: torch.dtype
 
 
 @cache
-def saved_sizes(recurrence: Recurrence, H: int, P: int) -> dict[str, int]:
-    """How many numbers the forward saves for each step and row, by the names in `Made`."""
+def saved_sizes(recurrence: Recurrence, H: int, P: int, dtype: torch.dtype) -> tuple[int, ...]:
+    """How much the forward saves for each step and row, in the order of `Made`, in numbers of the type that is computed
+    in; 0: there is no such part. The output, which is handed over in ``dtype``, may take fewer than it has elements."""
     found = (ctypes.c_int64 * 5)()
-    LIBRARY.layernorm_recurrent_saved(pack((1, 1, 1, H, P), recurrence, False, Given(), Made()), found)
-    names = ("saved_x", "saved_h", "saved_c", "saved_statistics", "saved_output")
-    return {name: size for name, size in zip(names, found, strict=True) if size}
+    LIBRARY.layernorm_recurrent_saved(pack((1, 1, 1, H, P), recurrence, False, 1, Given()), found)
+    *parts, output = found
+    return *parts, -(-output * handed(dtype).itemsize // computed(dtype).itemsize)
 
 
-class Parameters:
-    """A layer's parameters as the kernels take them: the weights in the type that they are handed over in, the vectors
-    in the one that is computed in.
+def addresses(saved: Tensor, sizes: Sequence[int], rows: int) -> list[int]:
+    """Where in one block of memory the parts of what is saved begin, one behind the other; 0: there is no such part."""
+    found, at, row = [], saved.data_ptr(), rows * saved.itemsize
+    for size in sizes:
+        found.append(at if size else 0)
+        at += size * row
+    return found
 
-    Attributes:
-        fields: of `Given`, from `w_ih` to `bias_c`.
+
+def check_saved(saved: Tensor, size: int, dtype: torch.dtype) -> None:
+    """That this is what the forward saved: a hook on saved tensors can put another in its place.
+
+    Raises:
+        RuntimeError: it is not.
     """
+    fits = saved.shape == (size,) and saved.dtype is dtype and saved.is_cpu and saved.is_contiguous()
+    if not fits or in_memory(saved) is not saved:
+        expected = f"{size} numbers in {dtype} on the CPU"
+        raise RuntimeError(
+            f"expected a saved tensor of {expected}, got {list(saved.shape)}, {saved.dtype}, {saved.device}"
+        )
 
-    def __init__(self, params: Sequence[Tensor], recurrence: Recurrence, dtype: torch.dtype) -> None:
-        self.kept: list[Tensor] = []  # until the kernel has run
-        self.fields: list[int] = []
-        handed_over, wide = handed(dtype), computed(dtype)
-        for k, terms in enumerate(term_indices(recurrence)):
-            dtype, address = handed_over if k < WEIGHTS else wide, 0
-            if terms:
-                total = params[terms[0]]
+
+def parameters(params: Sequence[Tensor], recurrence: Recurrence, dtype: torch.dtype) -> tuple[list[int], list[Tensor]]:
+    """A layer's parameters as the kernels take them, the weights in this type, the vectors in the one that is computed
+    in: the fields of `Given` from `w_ih` to `bias_c`, and what has to stay in memory until the kernel has run."""
+    fields, kept = [], []
+    for place, terms in enumerate(term_indices(recurrence)):
+        kind, address = dtype if place < WEIGHTS else computed(dtype), 0
+        if terms:
+            total = params[terms[0]]
+            address = total.data_ptr()
+            alone = len(terms) == 1 and address > FIRST
+            if not alone or total.dtype is not kind or not total.is_contiguous() or total.is_neg():
+                total = ready(total, kind)
+                for k in terms[1:]:
+                    total = total + ready(params[k], kind)
+                kept.append(total)
                 address = total.data_ptr()
-                alone = len(terms) == 1 and address > FIRST
-                if not alone or total.dtype is not dtype or not total.is_contiguous() or total.is_neg():
-                    address = self._sum([params[k] for k in terms], dtype).data_ptr()
-            self.fields.append(address)
+        fields.append(address)
+    return fields, kept
 
-    def _sum(self, terms: list[Tensor], dtype: torch.dtype) -> Tensor:
-        total = ready(terms[0], dtype)
-        for term in terms[1:]:
-            total = total + ready(term, dtype)
-        self.kept.append(total)
-        return total
+
+@cache
+def own_places(recurrence: Recurrence) -> tuple[int | None, ...]:
+    """For each of the eight vectors the parameter in whose place its gradient is made; None: there is no such vector,
+    -1: it needs a place of its own, because its parameters stand in another vector, too."""
+    places: list[int | None] = []
+    seen: set[int] = set()
+    for terms in term_indices(recurrence)[WEIGHTS:]:
+        places.append(next((k for k in terms if k not in seen), -1) if terms else None)
+        seen.update(terms)
+    return tuple(places)
+
+
+@cache
+def shares_vectors(recurrence: Recurrence) -> bool:
+    """Whether a parameter's gradient is not all in the place of one vector's: then `vector_gradients` adds them up."""
+    return any(len(terms) > 1 for terms in term_indices(recurrence)) or -1 in own_places(recurrence)
+
+
+def vector_places(d_params: Sequence[Tensor], more: Sequence[Tensor], recurrence: Recurrence) -> list[Tensor | None]:
+    """The gradients of the eight vectors, where `own_places` has them; ``more``: those with a place of their own."""
+    rest = iter(more)
+    return [None if place is None else next(rest) if place < 0 else d_params[place] for place in own_places(recurrence)]

@@ -9,6 +9,14 @@ from pathlib import Path
 
 import torch
 
+SHIMS = (
+    "torch_list_size", "torch_list_get_item", "torch_delete_list", "torch_new_list_reserve_size",
+    "torch_list_push_back", "aoti_torch_delete_tensor_object", "aoti_torch_get_data_ptr", "aoti_torch_get_dim",
+    "aoti_torch_get_sizes", "aoti_torch_get_strides", "aoti_torch_get_dtype", "aoti_torch_get_device_type",
+    "aoti_torch_empty_strided",
+)  # fmt: skip
+"""PyTorch's C functions that the library calls, in the order of `Torch` in planned.cpp."""
+
 
 def _find() -> Path:
     # Installed for development the library lies in site-packages, and this file does not; the package's path has both.
@@ -51,20 +59,43 @@ def _load(path: Path) -> ctypes.CDLL:
 def _start(library: ctypes.CDLL) -> str:
     """Hands the library PyTorch's thread pool and chooses the instruction set."""
     asked = os.environ.get("LAYERNORM_ISA")
-    chosen = library.layernorm_start(_parallel_for(), asked.encode() if asked else None)
+    parallel_for = ctypes.cast(TORCH.torch_parallel_for, ctypes.c_void_p)
+    chosen = library.layernorm_start(parallel_for, asked.encode() if asked else None)
     if chosen is None:
         raise ImportError(f"LAYERNORM_ISA={asked!r}: this library and processor have no such instruction set")
     return chosen.decode()
 
 
-def _parallel_for() -> ctypes.c_void_p | None:
-    """torch_parallel_for of libtorch_cpu (torch/csrc/stable/c/shim.h); without it the engine runs on one thread."""
-    for name in ("libtorch_cpu.so", "libtorch_cpu.dylib", "torch_cpu.dll"):
+def _torch() -> ctypes.CDLL:
+    """PyTorch's own library, for its C functions (torch/csrc/stable/c/shim.h)."""
+    for name in ("libtorch_cpu.so", "libtorch_cpu.dylib"):
         path = Path(torch.__file__).parent / "lib" / name
         if path.exists():
-            return ctypes.cast(ctypes.CDLL(str(path)).torch_parallel_for, ctypes.c_void_p)
-    return None
+            return ctypes.CDLL(str(path))
+    raise ImportError(f"the CPU engine needs PyTorch's libtorch_cpu, which is not in {Path(torch.__file__).parent}/lib")
 
 
+def _bind(library: ctypes.CDLL) -> None:
+    """Makes the library's `layernorm_call` an op of PyTorch's, ``layernorm_native::call``: see planned.cpp."""
+    missing = [name for name in SHIMS if not hasattr(TORCH, name)]
+    if missing:
+        raise ImportError(f"the CPU engine needs PyTorch 2.10 or later: this one has no {missing[0]}")
+    addresses = [ctypes.cast(getattr(TORCH, name), ctypes.c_void_p).value for name in SHIMS]
+    library.layernorm_bind((ctypes.c_void_p * len(SHIMS))(*addresses))
+    torch.library.define("layernorm_native::call", "(int plan, Tensor[] tensors) -> (Tensor[] results, int status)")
+    torch.library.impl("layernorm_native::call", "Autograd")(torch.library.fallthrough_kernel)
+    handle = ctypes.c_void_p()
+    function = ctypes.cast(library.layernorm_call, ctypes.c_void_p)
+    if TORCH.aoti_torch_library_init_impl(
+        b"layernorm_native", b"CPU", b"planned.cpp", 1, ctypes.byref(handle)
+    ) or TORCH.torch_library_impl(handle, b"call", function, ctypes.c_uint64(VERSION)):
+        raise ImportError("PyTorch does not take the CPU engine's op layernorm_native::call")
+
+
+VERSION = 2 << 56 | 10 << 48
+"""Of PyTorch, as its C functions take it: the oldest one that has all of `SHIMS`."""
+
+TORCH = _torch()
 LIBRARY = _load(_find())
+_bind(LIBRARY)
 ISA = _start(LIBRARY)

@@ -8,24 +8,32 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..engine import vector_gradients
+from ..engine import term_indices, vector_gradients
 from ..formula import GATES, Recurrence
 from ._layout import (
+    AT_ONCE,
+    NO_GRADIENTS,
+    NOTHING_MADE,
     TYPES,
-    VECTORS,
+    WEIGHTS,
     Given,
+    Gradients,
     Made,
-    Parameters,
+    OneByOne,
+    addresses,
+    check_saved,
     computed,
     handed,
-    in_memory,
+    own_places,
     pack,
     pair,
+    parameters,
     pointer,
     ready,
     ready_or_none,
     run,
     saved_sizes,
+    vector_places,
 )
 from ._library import LIBRARY
 
@@ -50,37 +58,37 @@ class Prepared:
         (units, self.I), (_, self.P) = params[0].shape, params[1].shape
         self.H = units // GATES[recurrence.network]
         self.params = [p.detach() for p in params]
-        self.sizes = dict(saved_sizes(recurrence, self.H, self.P))
-        self.sizes.pop("saved_output")  # of the steps before, and there are none in one call
-        self.two_streams = "saved_h" in self.sizes  # otherwise W x and U h are only added, and have one gradient
+        *sizes, _ = saved_sizes(recurrence, self.H, self.P, self.type)
+        self.sizes = [*sizes, 0]  # no output: it would be that of the steps before, and there are none in one call
+        self.two_streams = sizes[1] > 0  # saved_h; otherwise W x and U h are only added, and have one gradient
         self.for_forward = self._packed(LIBRARY.layernorm_prepare_forward)
         self.for_backward: Tensor | None = None  # until a step is to have a gradient
 
     def _packed(self, function: Callable[[bytes, int, int | None], int]) -> Tensor:
         """The weights as one direction of the computation takes them."""
-        parameters = Parameters(self.params, self.recurrence, self.type)
-        self.there = tuple(int(address != 0) for address in parameters.fields)
-        packed = self.call(1, Given(0, 0, 0, 0, 0, *parameters.fields), Made(prepares=1))
+        fields, _kept = parameters(self.params, self.recurrence, self.dtype)
+        self.there = tuple(int(address != 0) for address in fields)
+        packed = self.call(1, Given(0, 0, 0, 0, 0, *fields), steps=OneByOne(prepares=1))
         number = TYPES[self.dtype]
         place = torch.empty(function(packed, number, None), dtype=torch.uint8)
         function(packed, number, place.data_ptr())
         return place
 
-    def call(self, B: int, given: Given, made: Made) -> bytes:
-        return pack((1, B, self.I, self.H, self.P), self.recurrence, False, given, made)
+    def call(
+        self,
+        B: int,
+        given: Sequence[int],
+        made: Sequence[int] = NOTHING_MADE,
+        gradients: Sequence[int] = NO_GRADIENTS,
+        steps: Sequence[int] = AT_ONCE,
+    ) -> bytes:
+        sizes = (1, B, self.I, self.H, self.P)
+        return pack(sizes, self.recurrence, False, torch.get_num_threads(), given, made, gradients, steps)
 
     def given(self, x: Tensor, state: Sequence[Tensor]) -> Given:
         """Of the parameters only whether they are there: a prepared call does not read them."""
         h0, c0 = pair(state)
         return Given(x.data_ptr(), 0, self.I, h0, c0, *self.there)
-
-    def addresses(self, saved: Tensor, B: int) -> dict[str, int]:
-        """Where the saved tensors are: one behind the other."""
-        found, at = {}, saved.data_ptr()
-        for name, size in self.sizes.items():
-            found[name] = at
-            at += size * B * saved.itemsize
-        return found
 
     def forward(self, input: Tensor, state: Sequence[Tensor], save: bool) -> tuple[list[Tensor], list[Tensor]]:
         dtype, B = self.dtype, input.shape[0]
@@ -89,20 +97,12 @@ class Prepared:
         x, before = ready(input, dtype), [ready(s, dtype) for s in state]
         after = [s.new_empty(s.shape) for s in before]
         h_n, c_n = pair(after)
-        saved = [x.new_empty(sum(self.sizes.values()) * B, dtype=self.wide)] if save else []
-        addresses = self.addresses(saved[0], B) if save else {}
-        made = Made(output=h_n, h_n=h_n, c_n=c_n, prepared=self.for_forward.data_ptr(), **addresses)
-        run(LIBRARY.layernorm_recurrent_forward, self.call(B, self.given(x, before), made), dtype, x.shape)
+        saved = [x.new_empty(sum(self.sizes) * B, dtype=self.wide)] if save else []
+        made = Made(h_n, h_n, c_n, *(addresses(saved[0], self.sizes, B) if save else ()))
+        prepared = OneByOne(self.for_forward.data_ptr())
+        call = self.call(B, self.given(x, before), made, steps=prepared)
+        run(LIBRARY.layernorm_recurrent_forward, call, dtype, x.shape)
         return after if self.type is dtype else [s.to(self.type) for s in after], saved
-
-    def check_saved(self, B: int, saved: Sequence[Tensor]) -> None:
-        """That this is a step's own: a hook on saved tensors can put another in its place."""
-        size = sum(self.sizes.values()) * B
-        for t in saved:
-            fits = t.shape == (size,) and t.dtype is self.wide and t.is_cpu and t.is_contiguous()
-            if not fits or in_memory(t) is not t:
-                expected = f"{size} numbers in {self.wide} on the CPU"
-                raise RuntimeError(f"expected a saved tensor of {expected}, got {list(t.shape)}, {t.dtype}, {t.device}")
 
     def backward_pass(self) -> Back:
         assert self.for_backward is not None, "a step's forward has made it"
@@ -114,7 +114,7 @@ class Back:
 
     def __init__(self, layer: Prepared, prepared: Tensor) -> None:
         self.layer, self.prepared, self.steps = layer, prepared, list[Step]()
-        size = LIBRARY.layernorm_recurrent_totals(layer.call(1, Given(), Made()))
+        size = LIBRARY.layernorm_recurrent_totals(layer.call(1, Given()))
         self.totals = torch.zeros(size, dtype=torch.float64)  # sums of the vectors' gradients
 
     def step(
@@ -123,7 +123,8 @@ class Back:
         layer = self.layer
         x, before = ready(input, layer.dtype), [ready(s, layer.dtype) for s in state]
         B, units = x.shape[0], layer.params[1].shape[0]
-        layer.check_saved(B, saved)
+        (block,) = saved
+        check_saved(block, sum(layer.sizes) * B, layer.wide)
         arriving = [ready_or_none(g, layer.dtype) for g in grad_state]
         found = [torch.empty_like(x), *(torch.empty_like(s) for s in before)]
         dzx = x.new_empty(B, units, dtype=layer.wide)
@@ -131,12 +132,14 @@ class Back:
         m = dzx.new_empty(B, layer.H) if layer.recurrence.projected else None
         d_h0, d_c0 = pair(found[1:])
         d_h_n, d_c_n = pointer(arriving[0]), pointer(arriving[1]) if len(arriving) > 1 else 0
-        made = Made(
-            d_h_n=d_h_n, d_c_n=d_c_n, d_x=found[0].data_ptr(), d_h0=d_h0, d_c0=d_c0, prepared=self.prepared.data_ptr(),
-            d_zx=dzx.data_ptr(), d_zh=dzh.data_ptr() if layer.two_streams else 0, m=pointer(m),
-            totals=self.totals.data_ptr(), **layer.addresses(saved[0], B),
+        made = Made(0, 0, 0, *addresses(block, layer.sizes, B))
+        gradients = Gradients(0, d_h_n, d_c_n, found[0].data_ptr(), d_h0, d_c0)
+        steps = OneByOne(
+            prepared=self.prepared.data_ptr(), d_zx=dzx.data_ptr(), d_zh=dzh.data_ptr() if layer.two_streams else 0,
+            m=pointer(m), totals=self.totals.data_ptr(),
         )  # fmt: skip
-        run(LIBRARY.layernorm_recurrent_backward, layer.call(B, layer.given(x, before), made), layer.dtype, x.shape)
+        call = layer.call(B, layer.given(x, before), made, gradients, steps)
+        run(LIBRARY.layernorm_recurrent_backward, call, layer.dtype, x.shape)
         dh = None
         if m is not None:
             dh = x.new_zeros(B, layer.P) if arriving[0] is None else arriving[0]
@@ -154,10 +157,14 @@ class Back:
             for name, d, factor in (("weight_ih", dzx, x), ("weight_hh", dzh, h), ("weight_hr", dh, m)):
                 if d is not None and factor is not None:
                     torch.mm(d.t(), factor, out=d_params[name])
-        d_vectors = torch.empty(VECTORS, layer.params[1].shape[0], dtype=layer.wide)
-        call = layer.call(1, Given(), Made(d_vectors=d_vectors.data_ptr(), totals=self.totals.data_ptr()))
+        found = list(d_params.values())
+        vectors = zip(own_places(layer.recurrence), term_indices(layer.recurrence)[WEIGHTS:], strict=True)
+        more = [torch.empty_like(found[terms[0]]) for place, terms in vectors if place == -1]
+        d_vectors = vector_places(found, more, layer.recurrence)
+        gradients, steps = Gradients(*[0] * 9, *map(pointer, d_vectors)), OneByOne(totals=self.totals.data_ptr())
+        call = layer.call(1, Given(), gradients=gradients, steps=steps)
         LIBRARY.layernorm_recurrent_vectors(call, TYPES[layer.dtype])
-        vector_gradients(d_vectors, list(d_params.values()), layer.recurrence)
+        vector_gradients(d_vectors, found, layer.recurrence)
         return [d.to(layer.type) for d in d_params.values()]
 
 

@@ -23,6 +23,8 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
     double* totals;              // [VECTORS][Z]
     i64 low, steps;              // the block: times [low, low + steps)
 
+    ParallelFor run = nullptr;
+
     explicit BackwardPass(const Recurrent& call) : S(call) {
         groups = least(B, ROW_GROUPS);
         block = most(1, least(T_, BACKWARD_ROWS / most(1, B)));
@@ -48,17 +50,19 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
         c.take(sums, groups * VECTORS * Z);
         c.take(dht, n.projected ? Q * W : 0);
         if (deferred()) return;
+        c.take(totals, VECTORS * Z);
+        if (S::direct()) return;
         S::lay_panels(c, x_panels, Q, I);
         S::lay_panels(c, h_panels, Q, P);
         c.take(dw_ih, Z * IW());
         c.take(dw_hh, Z * PW());
-        c.take(totals, VECTORS * Z);
         c.take(m, n.projected ? Q * Hp : 0);
         S::lay_panels(c, m_panels, n.projected ? Q : 0, H);
         c.take(dw_hr, n.projected ? W * HW() : 0);
     }
     void lay_parameters(Cursor& c) {
         S::lay_vectors(c);
+        if (S::direct()) return;
         S::lay_panels(c, S::ih, G * Hp, I);
         S::lay_panels(c, S::hh, G * Hp, W);
         if (n.projected) S::lay_panels(c, S::hr, P, M());
@@ -66,6 +70,7 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
 
     void pack_parameters(ParallelFor run) {
         S::prepare_vectors();
+        if (S::direct()) return;
         const auto of_gates = [this](i64 j) { return S::unit(j); };
         const auto of_projection = [this](i64 j) { return j < P ? j : -1; };
         share(run, S::ih.count(), [&](i64 from, i64 end) { S::pack(S::ih, given(n.w_ih), I, from, end, of_gates); });
@@ -82,8 +87,8 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
             totals = static_cast<double*>(n.totals);
         } else {
             memset(totals, 0, VECTORS * Z * sizeof(double));
-            memset(dw_ih, 0, Z * IW() * sizeof(T));
-            memset(dw_hh, 0, Z * PW() * sizeof(T));
+            if (!S::direct()) memset(dw_ih, 0, Z * IW() * sizeof(T));
+            if (!S::direct()) memset(dw_hh, 0, Z * PW() * sizeof(T));
             if (n.projected) memset(dw_hr, 0, W * HW() * sizeof(T));
         }
         memset(dh, 0, B * W * sizeof(T));
@@ -131,18 +136,22 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
         of_part.release();
     }
 
-    // The gradient of x, W_ih^T dz.
+    // The gradient of x, W_ih^T dz; `wide`: where it is made, if the result is of another type.
     void input_side(i64 b0, i64 R, [[maybe_unused]] T* wide) const {
         E* dx = result(n.d_x) + (low * B + b0) * I;
         const X* dz = dzx + b0 * Z;
-        if constexpr (SAME<E, T>) {
-            if (R >= steps) S::multiply({dz, steps, B * Z, R, Z}, S::ih, dx, B * I, I, I);
-            else S::multiply({dz, R, Z, steps, B * Z}, S::ih, dx, I, B * I, I);
-        } else {
-            if (R >= steps) S::multiply({dz, steps, B * Z, R, Z}, S::ih, wide, R * I, I, I);
-            else S::multiply({dz, R, Z, steps, B * Z}, S::ih, wide, I, R * I, I);
-            for (i64 s = 0; s < steps; ++s) convert(dx + s * B * I, wide + s * R * I, R * I);
-        }
+        T* made;
+        i64 apart;  // numbers from one step to the next
+        if constexpr (SAME<E, T>) made = dx, apart = B * I;
+        else made = wide, apart = R * I;
+        if (S::direct())
+            for (i64 s = 0; s < steps; ++s)
+                for (i64 r = 0; r < R; ++r)
+                    through_weights(dz + (s * B + r) * Z, given(n.w_ih), I, made + s * apart + r * I);
+        else if (R >= steps) S::multiply({dz, steps, B * Z, R, Z}, S::ih, made, apart, I, I);
+        else S::multiply({dz, R, Z, steps, B * Z}, S::ih, made, I, apart, I);
+        if constexpr (!SAME<E, T>)
+            for (i64 s = 0; s < steps; ++s) convert(dx + s * B * I, made + s * apart, R * I);
     }
 
     void step(i64 t, i64 b0, i64 b1, Part& part) {
@@ -162,7 +171,11 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
             if (S::active(t, b)) row(t, b, part.dm + (b - b0) * M, part);
             else nothing(t, b);
         }
-        S::multiply({dzh + in_block(t, b0) * Z, 1, 0, R, Z}, S::hh, part.through, 0, W, W);
+        if (S::direct())
+            for (i64 r = 0; r < R; ++r)
+                through_weights(dzh + (in_block(t, b0) + r) * Z, given(n.w_hh), P, part.through + r * W);
+        else
+            S::multiply({dzh + in_block(t, b0) * Z, 1, 0, R, Z}, S::hh, part.through, 0, W, W);
         for (i64 b = b0; b < b1; ++b) {
             if (!S::active(t, b)) continue;
             const T *through = part.through + (b - b0) * W, *direct = part.dm + (b - b0) * M;
@@ -171,6 +184,13 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
                 dh[b * W + j] = cut ? T(0) : n.projected ? through[j] : through[j] + direct[j];
             if (cut) memset(dc + b * Hp, 0, Hp * sizeof(T));
         }
+    }
+
+    // dz^T W of one row, W as it is.
+    void through_weights(const X* dz, const E* w, i64 columns, T* to) const {
+        share(G * H * columns > DENSE_SHARED ? run : nullptr, (columns + 63) / 64, [&](i64 from, i64 end) {
+            dense_transposed(dz, w, G, H, Hp, columns, from * 64, least(end * 64, columns), to);
+        });
     }
 
     static void add_elements(T* to, const E* from, i64 count) {
@@ -284,6 +304,25 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
         add_vectors(u0, u1);
         of_part.release();
     }
+    // The same where the weights are used as they are: units [u0, u1) of all G * H, all rows in one block.
+    void direct_units(i64 u0, i64 u1) const {
+        const E *x[DIRECT_ROWS], *h[DIRECT_ROWS];
+        for (i64 q = 0; q < T_ * B; ++q) {
+            const i64 t = q / B, b = q % B;
+            x[q] = S::active(t, b) ? given(n.x) + t * n.x_t + b * n.x_b : nullptr;
+            h[q] = S::active(t, b) ? h_before(t, b) : nullptr;
+        }
+        for (i64 j = u0; j < u1; ++j) {
+            const i64 padded = j / H * Hp + j % H;
+            T of_x[DIRECT_ROWS], of_h[DIRECT_ROWS];
+            for (i64 q = 0; q < T_ * B; ++q) {
+                of_x[q] = widened<T>(dzx[q * Z + padded]);
+                of_h[q] = widened<T>(dzh[q * Z + padded]);
+            }
+            outer(of_x, x, T_ * B, I, result(n.d_w_ih) + j * I);
+            outer(of_h, h, T_ * B, P, result(n.d_w_hh) + j * P);
+        }
+    }
     void add_vectors(i64 u0, i64 u1) const {
         for (i64 v = 0; v < VECTORS; ++v)
             for (i64 g = 0; g < groups; ++g) {
@@ -327,6 +366,7 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
         finish_state();
         if (deferred()) return;
         share(run, G * H, [&](i64 from, i64 end) {
+            if (S::direct()) return direct_units(from, end);
             for (i64 j = from; j < end; ++j) {
                 const i64 padded = j / H * Hp + j % H;
                 if (I) convert(result(n.d_w_ih) + j * I, dw_ih + padded * IW(), I);
@@ -345,12 +385,12 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
     }
     void finish_vectors() const {
         for (i64 v = 0; v < VECTORS; ++v)
-            for (i64 g = 0; g < G; ++g) {
+            for (i64 g = 0; n.d_vectors[v] && g < (v < OF_GATES ? G : 1); ++g) {
                 i64 from = v;  // what is only added up has the gradient of its sum
                 if (v == INSIDE_H && !layer.two_streams()) from = INSIDE_X;
                 if (v == OUTSIDE_H && !(G == 3 && n.split && g == 2)) from = OUTSIDE_X;
                 for (i64 u = 0; u < H; ++u)
-                    out(n.d_vectors)[(v * G + g) * H + u] = T(totals[from * Z + g * Hp + u]);
+                    out(n.d_vectors[v])[g * H + u] = T(totals[from * Z + g * Hp + u]);
             }
     }
 };
@@ -358,6 +398,7 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
 template <class T, class E> static int recurrent_backward(const Recurrent* call, ParallelFor run) {
     BackwardPass<T, E> pass(*call);
     if (!of_call.arrange(pass)) return 1;
+    pass.run = run;
     pass.find_parameters(pass, run);
     pass.start();
     pass.columns = pass.few_rows(pass.groups) ? run : nullptr;
@@ -366,7 +407,7 @@ template <class T, class E> static int recurrent_backward(const Recurrent* call,
         pass.low = call->reverse ? done : pass.T_ - done - pass.steps;
         share(pass.columns ? nullptr : run, pass.groups, [&](i64 g0, i64 g1) { pass.rows(g0, g1); });
         const i64 units = pass.G * pass.Hp / UNITS;
-        if (pass.deferred()) {
+        if (pass.deferred() || pass.direct()) {
             pass.add_vectors(0, units);
         } else {
             share(run, pass.lines(), [&](i64 from, i64 end) { pass.pack_rows(from, end); }, 32);

@@ -220,6 +220,12 @@ template <class T, class F> INLINE void over_sums(i64 N, const F& f) {
 template <class A, class B> constexpr bool SAME = false;
 template <class A> constexpr bool SAME<A, A> = true;
 
+// One of them.
+template <class T, class E> INLINE T widened(E x) {
+    if constexpr (SAME<T, E>) return x;
+    const E some[LANES<T>] = {x};
+    return widen<T>(some)[0];
+}
 // n elements as another type: between two of the same, or between one that is computed in and a narrower one.
 template <class To, class From> INLINE void convert(To* to, const From* from, i64 n) {
     if constexpr (SAME<To, From>) {

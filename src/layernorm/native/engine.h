@@ -44,7 +44,7 @@ struct Recurrent {
     void *saved_x, *saved_h, *saved_c, *saved_statistics, *saved_output;
     const void *d_output, *d_h_n, *d_c_n;
     void *d_x, *d_h0, *d_c0, *d_w_ih, *d_w_hh, *d_w_hr;
-    void *d_vectors;         // [VECTORS][G*H] in the type that is computed in, as the eight vectors themselves
+    void *d_vectors[VECTORS];  // [G*H], the last two [H], in the type that is computed in; null: not wanted
     // Steps one by one, whose parameters are packed once and whose weights' gradients are one product at the end. With
     // `totals` a call has no lengths.
     const void *prepared;    // packed parameters, or null: the call packs them itself

@@ -9,8 +9,6 @@ namespace LAYERNORM_ISA {
 
 constexpr i64 STEP_BLOCK_BYTES = 512 << 10;  // of W_ih x, a thread's
 constexpr i64 NEAR_BYTES = 1280 << 10;       // of W_hh: what leaves room for the rest in a core's own cache
-constexpr i64 DIRECT_ROWS = 8;               // up to so many rows in a whole call the weights are not packed
-constexpr i64 DENSE_SHARED = 64 << 10;       // a product of one row with a larger matrix is shared out
 
 template <class T, class E> struct ForwardPass : Sequence<T, E> {
     using S = Sequence<T, E>;
@@ -24,7 +22,7 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
     }
     void lay_parameters(Cursor& c) {
         S::lay_vectors(c);
-        if (direct()) return;
+        if (S::direct()) return;
         S::lay_panels(c, S::ih, I, width());
         S::lay_panels(c, S::hh, P, width());
         if (n.projected) S::lay_panels(c, S::hr, H, W);
@@ -35,7 +33,7 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
 
     void pack_parameters(ParallelFor run) {
         S::prepare_vectors();
-        if (direct()) return;
+        if (S::direct()) return;
         const auto of_gates = [this](i64 j) { return S::unit(j); };
         const auto of_projection = [this](i64 j) { return j < P ? j : -1; };
         share(run, S::ih.count(), [&](i64 from, i64 end) {
@@ -47,8 +45,6 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
                 [&](i64 from, i64 end) { S::pack_transposed(S::hr, given(n.w_hr), H, from, end, of_projection); });
     }
 
-    // Whether the weights are used as they are: for so few rows packing costs more than it gains, if it is not for more.
-    bool direct() const { return T_ * B <= DIRECT_ROWS && !n.projected && !n.prepared && !n.prepares; }
     template <class A> void dense_gates(const A* a, const E* w, i64 K, T* z) const {
         memset(z, 0, Z * sizeof(T));
         share(G * H * K > DENSE_SHARED ? run : nullptr, G * (Hp / UNITS), [&](i64 from, i64 end) {
@@ -94,7 +90,7 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
     // copied.
     void input_side(i64 t, i64 steps, i64 b0, i64 rows, X* copy, T* zx, i64 apart) const {
         const E* x = given(n.x) + t * n.x_t + b0 * n.x_b;
-        if (direct()) {
+        if (S::direct()) {
             for (i64 s = 0; s < steps; ++s)
                 for (i64 r = 0; r < rows; ++r)
                     dense_gates(x + s * n.x_t + r * n.x_b, given(n.w_ih), I, zx + s * apart + r * Z);
@@ -164,7 +160,7 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
                     memset(part.c + r * Hp, 0, Hp * sizeof(T));
                 }
         T* zh = saves_h() ? out(n.saved_h) + (t * B + b0) * Z : part.zh;
-        if (direct())
+        if (S::direct())
             for (i64 r = 0; r < rows; ++r) dense_gates(part.h + r * W, given(n.w_hh), P, zh + r * Z);
         else
             S::multiply({part.h_factors, 1, 0, rows, W}, S::hh, zh, 0, Z, width());

@@ -158,4 +158,38 @@ template <class T, class A, class E> static void dense(const A* a, const E* w, i
     }
 }
 
+// c[k] += sum over j of a[j] * w[j][k], from <= k < end, j < units; a row of w is K numbers long.
+template <class T, class A, class E>
+INLINE void add_dense_transposed(const A* a, const E* w, i64 units, i64 K, i64 from, i64 end, T* c) {
+    constexpr i64 N = 8;
+    T left[N];
+    for (i64 i = 0; i < units; ++i) left[i] = widened<T>(a[i]);
+    over<T>(end - from, [&](i64 k, i64 n) {
+        V<T> sum = widen<T>(c + from + k, n);
+        for (i64 i = 0; i < units; ++i) sum += all(left[i]) * widen<T>(w + i * K + from + k, n);
+        narrow<T>(c + from + k, sum, n);
+    });
+}
+// c[k] = sum over j of a[j] * w[j][k], from <= k < end, for `blocks` of `units` rows j, in a they are `apart`.
+template <class T, class A, class E>
+static void dense_transposed(const A* a, const E* w, i64 blocks, i64 units, i64 apart, i64 K, i64 from, i64 end, T* c) {
+    constexpr i64 N = 8;
+    memset(c + from, 0, (end - from) * sizeof(T));
+    for (i64 g = 0; g < blocks; ++g, a += apart, w += units * K) {
+        i64 j = 0;
+        for (; j + N <= units; j += N) add_dense_transposed(a + j, w + j * K, N, K, from, end, c);
+        if (j < units) add_dense_transposed(a + j, w + j * K, units - j, K, from, end, c);
+    }
+}
+
+// c[k] = sum over r of a[r] * b[r][k], k < K; a null row is zeros.
+template <class T, class E> static void outer(const T* a, const E* const* b, i64 rows, i64 K, E* c) {
+    over<T>(K, [&](i64 k, i64 n) {
+        V<T> sum = {};
+        for (i64 r = 0; r < rows; ++r)
+            if (b[r]) sum += all(a[r]) * widen<T>(b[r] + k, n);
+        narrow<T>(c + k, sum, n);
+    });
+}
+
 }  // namespace LAYERNORM_ISA

@@ -8,7 +8,9 @@
 namespace LAYERNORM_ISA {
 
 constexpr i64 STEP_SHARED = 512 << 10;       // a product of few rows is shared out at every step if W_hh is larger
-constexpr int INSIDE_X = 2, INSIDE_H = 3, OUTSIDE_X = 4, OUTSIDE_H = 5;  // of the eight vectors
+constexpr i64 DIRECT_ROWS = 8;               // up to so many rows in a whole call the weights are not packed
+constexpr i64 DENSE_SHARED = 64 << 10;       // a product of one row with a larger matrix is shared out
+constexpr int INSIDE_X = 2, INSIDE_H = 3, OUTSIDE_X = 4, OUTSIDE_H = 5, OF_GATES = 6;  // of the eight vectors
 constexpr i64 UNITS = REGISTERS == 32 ? 8 : 4;  // units of dz in one tile of dW: divides PAD
 
 // T: what is computed in. E: the type of x, of states and weights, of results, and of their gradients.
@@ -38,6 +40,8 @@ template <class T, class E> struct Sequence {
         layer.has_inside_x = n.inside_x, layer.has_inside_h = n.inside_h;
     }
 
+    // Whether the weights are used as they are: for so few rows packing costs more than it gains, if it is not for more.
+    bool direct() const { return T_ * B <= DIRECT_ROWS && !n.projected && !n.prepared && !n.prepares; }
     bool few_rows(i64 rows) const { return rows < n.threads && G * H * P > STEP_SHARED; }
     void multiply(const Rows<X>& A, const Panels<F>& W, T* c, i64 outer_c, i64 ldc, i64 width) const {
         share(columns, W.count(), [&](i64 from, i64 end) {

@@ -85,7 +85,7 @@ class RecurrentCell(Normalised, Generic[Hx]):
 
     def _once(self, input: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
         """One step by itself: (B, I) and the state before it to the state after it."""
-        return recurrent(input.unsqueeze(0), state, self._read(self._names), self._encoded)[1]
+        return recurrent(input[None], state, self._read(self._names), self._encoded)[1]
 
     def _step(
         self,
