@@ -11,9 +11,9 @@ import torch
 
 SHIMS = (
     "torch_list_size", "torch_list_get_item", "torch_delete_list", "torch_new_list_reserve_size",
-    "torch_list_push_back", "aoti_torch_delete_tensor_object", "aoti_torch_get_data_ptr", "aoti_torch_get_dim",
-    "aoti_torch_get_sizes", "aoti_torch_get_strides", "aoti_torch_get_dtype", "aoti_torch_get_device_type",
-    "aoti_torch_empty_strided",
+    "torch_list_push_back", "aoti_torch_delete_tensor_object", "aoti_torch_get_data_ptr",
+    "aoti_torch_get_storage_size", "aoti_torch_get_dim", "aoti_torch_get_sizes", "aoti_torch_get_strides",
+    "aoti_torch_get_dtype", "aoti_torch_get_device_type", "aoti_torch_empty_strided",
 )  # fmt: skip
 """PyTorch's C functions that the library calls, in the order of `Torch` in planned.cpp."""
 

@@ -74,7 +74,7 @@ def _tensors(a: RecurrentArguments) -> list[Tensor]:
 
 def _lies_well(x: Tensor) -> bool:
     """Whether the kernels take this input as it is."""
-    return x.dtype is handed(x.dtype) and (x.stride(2) == 1 or x.shape[2] <= 1)
+    return x.dtype is handed(x.dtype) and (x.stride(2) == 1 or x.shape[2] <= 1 or not x.numel())
 
 
 def _forward(a: RecurrentArguments, save: bool) -> list[Tensor] | None:

@@ -25,6 +25,7 @@ struct Torch {
     int (*list_push)(Handle, Value);
     int (*delete_tensor)(Handle);
     int (*data)(Handle, void **);
+    int (*storage_size)(Handle, int64_t *);
     int (*dim)(Handle, int64_t *);
     int (*sizes)(Handle, int64_t **);
     int (*strides)(Handle, int64_t **);
@@ -33,7 +34,7 @@ struct Torch {
     int (*empty)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, Handle *);
 } torch;
 
-constexpr int64_t WORDS = sizeof(Recurrent) / 8, MOST = 64, FIRST = int64_t(1) << 40;
+constexpr int64_t WORDS = sizeof(Recurrent) / 8, MOST = 64;
 enum Status { DONE = 0, NO_MEMORY = 1, UNFIT = 2 };
 
 struct Kind {  // of a tensor
@@ -52,10 +53,11 @@ struct Plan {
     const Address *places() const { return reinterpret_cast<const Address *>(kinds() + given + made); }
 };
 
-// Whether a tensor is of a kind, and where its elements are. How far apart they are matters where there are several.
+// Whether a tensor is of a kind, and where its elements are. How far apart they are matters where there are several. A
+// tensor may have elements and no storage.
 bool fits(Handle tensor, const Kind &kind, char *&at) {
     int32_t dtype, device;
-    int64_t dim, *sizes, *strides;
+    int64_t dim, *sizes, *strides, bytes;
     void *data;
     if (torch.dtype(tensor, &dtype) || torch.device(tensor, &device) || torch.dim(tensor, &dim) ||
         torch.sizes(tensor, &sizes) || torch.strides(tensor, &strides))
@@ -68,9 +70,9 @@ bool fits(Handle tensor, const Kind &kind, char *&at) {
         count *= sizes[i];
         apart = apart && (sizes[i] == 1 || strides[i] == kind.strides[i]);
     }
-    if (torch.data(tensor, &data)) return false;
+    if (torch.data(tensor, &data) || torch.storage_size(tensor, &bytes)) return false;
     at = static_cast<char *>(data);
-    return count == 0 || (apart && reinterpret_cast<int64_t>(data) > FIRST);
+    return count == 0 || (apart && bytes > 0);
 }
 
 // Makes the results and calls the function. `at` has the addresses of what was given.
