@@ -4,14 +4,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SETS ?= avx512bf16 avx512 avx2 baseline   # instruction sets that `make sanitize` goes through
 
-.PHONY: help docs test test-all torture lint play-test demo sanitize sanitize-gpu setup clean always
+.PHONY: help docs test test-all torture lint types types-as-editors-see-them play-test demo sanitize sanitize-gpu setup clean always
 help:
 	@echo "make test   lint, types and the tests"
 	@echo "make test-all  the same in one process on all cores, with the tests that take long and find little"
 	@echo "make torture MINUTES=10  attacks with cases drawn at random (docs/reliability.md)"
 	@echo "make torture CAMPAIGN='checkpoints races' CASES=100  so many cases of these; CAMPAIGN=races CASE=17  one again"
 	@echo "make demo   the first experiment on scikit-learn's digits, with its report (a few minutes)"
-	@echo "make lint   ruff and mypy alone"
+	@echo "make lint   ruff, mypy and pyright alone"
 	@echo "make play-test  the pages of 'layernorm play' in a headless Chromium"
 	@echo "make docs   the site, in build/docs; warnings are errors"
 	@echo "make sanitize  the C++ kernels under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer (GCC)"
@@ -21,7 +21,7 @@ help:
 setup: $(VENV)/.ready
 $(VENV)/.ready: pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/layernorm/native/*.cpp src/layernorm/native/*.h) $(VENV)/.files
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[experiments,onnx,play,test]'
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[experiments,onnx,play,test]'
 	@touch $@
 
 # An editable installation remembers the package's files: a new or moved one asks for a new installation.
@@ -45,8 +45,13 @@ torture: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(MAKE) -j2 types types-as-editors-see-them
+
+types:
 	$(BIN)/mypy
 	$(BIN)/mypy tests/user.py
+
+types-as-editors-see-them:
 	$(BIN)/pyright --pythonpath $(BIN)/python tests/user.py
 
 # Needs Chromium and its driver (Debian: apt-get install chromium chromium-driver).
