@@ -21,7 +21,7 @@ help:
 setup: $(VENV)/.ready
 $(VENV)/.ready: pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/layernorm/native/*.cpp src/layernorm/native/*.h) $(VENV)/.files
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[experiments,onnx,play,test]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[experiments,onnx,play,test]'
 	@touch $@
 
 # An editable installation remembers the package's files: a new or moved one asks for a new installation.
