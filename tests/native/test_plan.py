@@ -79,3 +79,11 @@ def test_tensors_that_lie_in_another_way_give_the_same(change, dtype):
         found.append([output, h, c, *recurrent_backward(a, saved, grads[0], grads[1:])])
     assert all(t.dtype == dtype for t in found[0])
     assert all(map(torch.equal, *found))
+
+
+@pytest.mark.parametrize("save", [True, False])
+def test_a_result_that_no_memory_has_room_for_is_an_error(save):
+    x = torch.zeros(I).expand(1 << 40, 1, I)  # the same row at every step: the input takes no memory itself
+    gru = ln.GRU(I, H).requires_grad_(save)
+    with pytest.raises(MemoryError, match=r"not enough memory for a call with input \[1099511627776, 1, 4\]"):
+        gru(x)

@@ -56,6 +56,7 @@ class Claim:
     only: dict[str, Any] = field(default_factory=dict)
 
 
+UNDECIDED = "undecided"
 _RUNS = "10 runs, 3 seeds a side at the best of 3 rates,"
 _DRAW = "4 runs of 4 epochs of 8 glimpses, both norms at 2 more rates"
 
@@ -105,6 +106,7 @@ class Row:
     ran: str
     verdict: str
     effect: str
+    needed: str = ""  # what would decide it, if it is undecided
 
 
 def decide(claim: Claim, runs: Sequence[Run]) -> Row:
@@ -207,7 +209,7 @@ def _verdict(first: list[list[float]], second: list[list[float]]) -> str:
 
 
 def _undecided(claim: Claim, ran: str, why: str) -> Row:
-    return Row(claim.text, claim.where, ran, f"undecided ({claim.hours:g} h: {claim.what})", why)
+    return Row(claim.text, claim.where, ran, UNDECIDED, why, f"{claim.hours:g} h: {claim.what}")
 
 
 def page(results: Path) -> str:
@@ -225,21 +227,21 @@ def page(results: Path) -> str:
         path = results / claim.experiment / "summary.json"
         row = decide(claim, summary.read(path) if path.exists() else [])
         verdicts.append(row.verdict)
-        needed = row.verdict.removeprefix("undecided (").removesuffix(")")
-        cells = [row.text, row.where, row.ran, needed, row.effect, _figures(results, claim.experiment)]
-        (decided if needed == row.verdict else undecided).append(cells)
+        cells = [row.text, row.where, row.ran, row.needed or row.verdict, row.effect]
+        cells.append(_figures(results, claim.experiment))
+        (undecided if row.verdict == UNDECIDED else decided).append(cells)
     statements, on_theory = [], []
     theory = results / "theory" / "claims.json"
     if theory.exists():
         for item in read_json(theory, "make it again with layernorm geometry --out FOLDER")["claims"]:
             figure = f"theory/{item['name']}.png"
             shown = f"[figure](results/{figure})" if (results / figure).exists() else "-"
-            verdict = ("holds" if item["holds"] else "refuted") if item["as_stated"] else "undecided"
+            verdict = ("holds" if item["holds"] else "refuted") if item["as_stated"] else UNDECIDED
             on_theory.append(verdict)
             statements.append([item["statement"], item["where"], verdict, item["found"], shown])
     goals = ", ".join(f"{share:.0%}" for share in SHARES)
     ran = ["claim", "in the paper", "what we ran", "verdict", "effect, mean (lowest to highest seed)", "figure"]
-    open_ones = [*ran[:3], "what would decide it", "what we have", "earlier runs"]
+    open_ones = [*ran[:3], "what would decide it", "what we have", "figure"]
     parts = [
         "# The paper's claims, decided by our own runs",
         _filled(
@@ -255,9 +257,8 @@ def page(results: Path) -> str:
         _table(ran, decided),
         "## Not decided yet",
         _filled(
-            "There is no summary of runs for these claims, or one with too few seeds or learning rates. The figures "
-            "show earlier runs, of which no summary was kept. They do not count here. The hours are estimates, on one "
-            "core."
+            "There is no summary of runs for these claims, or one with too few seeds or learning rates. Where there is "
+            "none, the figure shows earlier runs, which do not count here. The hours are estimates, on one core."
         ),
         _table(open_ones, undecided),
         "## Section 5 and the appendix",
@@ -273,8 +274,9 @@ def _filled(text: str) -> str:
 
 def _counts(verdicts: Sequence[str], what: str) -> str:
     """How many have which verdict, in a sentence."""
-    kinds = Counter(verdict.partition(" (")[0] for verdict in verdicts)
-    return f"{len(verdicts)} {what}: {', '.join(f'{kind} {count}' for kind, count in sorted(kinds.items()))}."
+    return (
+        f"{len(verdicts)} {what}: {', '.join(f'{kind} {count}' for kind, count in sorted(Counter(verdicts).items()))}."
+    )
 
 
 def _table(head: list[str], rows: Sequence[list[str]]) -> str:

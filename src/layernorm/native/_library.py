@@ -97,5 +97,5 @@ VERSION = 2 << 56 | 10 << 48
 
 TORCH = _torch()
 LIBRARY = _load(_find())
-_bind(LIBRARY)
 ISA = _start(LIBRARY)
+_bind(LIBRARY)  # last: an import that has failed may be tried again, and an op can be defined once

@@ -12,14 +12,28 @@ from torch import Tensor
 
 from ..engine import term_indices
 from ..formula import Recurrence
-from ._layout import TYPES, WEIGHTS, Given, Gradients, Made, OneByOne, Sizes, computed, own_places, pack, saved_sizes
+from ._layout import (
+    RECURRENT,
+    TYPES,
+    WEIGHTS,
+    Given,
+    Gradients,
+    Made,
+    OneByOne,
+    Sizes,
+    computed,
+    own_places,
+    pack,
+    saved_sizes,
+)
 from ._library import LIBRARY, TORCH
 
 CALL = torch.ops.layernorm_native.call.default._op
 NO_MEMORY, UNFIT = 1, 2  # `Status` in planned.cpp
 MOST = 64  # tensors of one call
-WORD = {name: 19 + i for i, name in enumerate((*Given._fields, *Made._fields, *Gradients._fields, *OneByOne._fields))}
-"""Where in `Recurrent` a field of pointers is, in words of 8 bytes."""
+POINTERS = (*Given._fields, *Made._fields, *Gradients._fields, *OneByOne._fields)
+WORD = {name: RECURRENT.size // 8 - len(POINTERS) + i for i, name in enumerate(POINTERS)}
+"""Where in `Recurrent` a field of pointers is, in words of 8 bytes: they are the last."""
 DTYPES = {
     torch.float32: TORCH.aoti_torch_dtype_float32(),
     torch.float64: TORCH.aoti_torch_dtype_float64(),

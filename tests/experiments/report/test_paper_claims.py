@@ -69,12 +69,13 @@ def test_higher_may_be_better(tmp_path):
 )
 def test_too_few_seeds_or_rates_leave_it_undecided_with_its_hours(tmp_path, seeds, rates, why):
     row = decide(SOONER, write(tmp_path, [0.5, 0.1], [0.5, 0.2], seeds, rates))
-    assert row.verdict == "undecided (2 h: more)"
+    assert (row.verdict, row.needed) == ("undecided", "2 h: more")
     assert row.effect.endswith(f"; no verdict from {why}")
 
 
 def test_without_runs_it_is_undecided():
-    assert decide(SOONER, []).verdict == "undecided (2 h: more)"
+    row = decide(SOONER, [])
+    assert (row.verdict, row.needed) == ("undecided", "2 h: more")
 
 
 def test_a_summary_decides_as_the_runs_do_and_is_refused_when_changed(tmp_path):
