@@ -52,7 +52,9 @@ def _handwriting(folder: Path) -> Callable[[], object]:
         lines.append(iam.Line(name, number % 4, points, "A MOVE to stop Mr. Gaitskell's"))
     iam._parse = lambda folder: (lines, Counter())  # type: ignore[assignment]
     (folder / str(iam.IAM.packed)).write_bytes(iam._pack(folder))
-    return lambda: iam._read.__wrapped__(folder)
+    read = iam._read.__wrapped__
+    as_published = [False] * (read.__code__.co_argcount - 1)  # `cleaned`, where this version cleans lines
+    return lambda: read(folder, *as_published)
 
 
 def _update() -> Callable[[], object]:
