@@ -3,6 +3,7 @@
     python benchmarks/recurrent.py --threads 1 2 --json recurrent.json --chart recurrent.png
     python benchmarks/recurrent.py --networks LSTM --peers loop compile --rounds 5
     python benchmarks/recurrent.py --type bfloat16 --peers
+    python benchmarks/recurrent.py --peers batch --shapes 0 4 7 --clock processor
     python benchmarks/recurrent.py --memory
 
 All sides take turns in one process; printed are the minima over the rounds in milliseconds and their ratios to
@@ -11,8 +12,8 @@ parameters). Before it is timed, every layer-normalised side is compared with th
 ``--type bfloat16`` all numbers are of that type; `float32` is then our network in float32.
 
 `floor` is the time of the matrix products alone, by torch.mm on the same shapes: W_ih x as one product, W_hh h as T.
-Peers: `loop`, a Python loop over torch's layer_norm; `compile`, the same with torch.compile over the step; `jax`, its
-lax.scan, where it is installed.
+Peers: `loop`, a Python loop over torch's layer_norm; `compile`, the same with torch.compile over the step; `batch`, our
+network with batch norm (inference in evaluation mode); `jax`, its lax.scan, where it is installed.
 
 With ``--device cuda`` the networks are measured on a GPU, against cuDNN's: see recurrent_gpu.py.
 """
@@ -43,6 +44,7 @@ GRID = [  # T, B, I, H
     (30, 64, 640, 1024), (64, 256, 128, 128), (500, 8, 403, 400), (37, 5, 93, 300), (1, 1, 64, 64), (16, 4, 17, 33),
 ]  # fmt: skip
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+PEERS = ["loop", "compile", "batch", "jax"]
 DEEP = [(50, 32, 256, 256), (37, 5, 93, 300)]  # two layers, bidirectional
 
 
@@ -111,6 +113,10 @@ def measure(
     if dtype is not torch.float32:
         wide = copy.deepcopy(sides["layer norm"]).float()
         runs["float32"], train["float32"] = inference(wide, x.float()), training(wide, x.float(), d.float())
+    if "batch" in peers and B > 1:
+        batch = getattr(ln, network)(inputs, H, dtype=dtype, norm="batch")
+        batch(x)  # else evaluation has no statistics
+        runs["batch"], train["batch"] = inference(copy.deepcopy(batch).eval(), x), training(batch, x, d)
     if "jax" in peers and network == "LSTM":
         found = scan(sides["layer norm"])
         runs["jax"], train["jax"] = (lambda: found(x)), (lambda: found(x, d))
@@ -149,7 +155,7 @@ def table(
 ) -> list[dict[str, Any]]:
     torch.set_num_threads(threads)
     wide = [] if dtype is torch.float32 else ["float32"]
-    names = [*wide, *(n for n in ("loop", "compile", "jax") if n in peers), "floor"]
+    names = [*wide, *(n for n in PEERS if n in peers), "floor"]
     rows = []
     for network in networks:
         print(
@@ -237,7 +243,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, nargs="+", default=[1], help="processor threads, one table each")
     parser.add_argument("--networks", nargs="+", choices=list(GATES), default=list(GATES))
     parser.add_argument("--type", choices=list(TYPES), default="float32", help="of every number (default: float32)")
-    parser.add_argument("--peers", nargs="*", choices=["loop", "compile", "jax"], default=["loop"])
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=["loop"])
     parser.add_argument("--shapes", type=int, nargs="+", default=range(len(GRID)), help="places in the grid, from 0 on")
     parser.add_argument("--rounds", type=int, default=9, help="turns of each side (default: 9)")
     parser.add_argument(

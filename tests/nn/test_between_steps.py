@@ -5,6 +5,7 @@ one an array, so that neither check goes through torch's arithmetic or autograd.
 """
 
 import copy
+import math
 import pickle
 
 import numpy as np
@@ -168,6 +169,28 @@ def test_a_zoneout_of_one_keeps_the_initial_state_and_of_zero_changes_nothing(ne
         assert all(torch.equal(a, b) for a, b in zip(flat(final), flat(hx), strict=True))
         assert torch.equal(output, flat(hx)[0][1].expand_as(output))
     assert torch.equal(module_of(network, zoneout=0.0)(x, hx)[0], module_of(network)(x, hx)[0])
+
+
+def chosen_from(output):
+    """How many numbers the tensors have that parts are chosen from on the way to ``output``: so long are the gradients
+    of the choices."""
+    seen, left, total = set(), [output.grad_fn], 0
+    while left:
+        node = left.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            left += [before for before, _ in node.next_functions]
+            if node.name() in ("SelectBackward0", "SliceBackward0"):
+                total += math.prod(node._saved_self_sym_sizes)
+    return total
+
+
+@pytest.mark.parametrize("options", [{"norm": "batch"}, {"zoneout": 0.1}, {"recurrent_dropout": 0.1}])
+@pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
+def test_a_steps_gradient_is_not_as_long_as_all_steps(network, options):
+    module = getattr(ln, network)(3, 4, **options)
+    short, long = (chosen_from(module(torch.randn(T, 2, 3, requires_grad=True))[0]) for T in (10, 20))
+    assert long <= 2 * short, "it may grow with T, not with its square"
 
 
 def test_one_number_is_the_zoneout_of_h_alone():

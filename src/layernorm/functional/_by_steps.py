@@ -49,9 +49,9 @@ def _taken(a: RecurrentArguments, encoded: str, between: Between) -> list[Tensor
     wide = torch.promote_types(a.input.dtype, torch.float32)
     T, plan = a.input.shape[0], schedule(a.input.shape[0], a.lengths, a.reset, a.reverse)
     x = turned(a.input.to(wide), a.lengths, a.reverse)
-    x = x if plan.active is None else torch.where(plan.active, x, 0.0)
+    steps = (x if plan.active is None else torch.where(plan.active, x, 0.0)).unbind()
     take = Steps([p.to(wide) for p in a.params], a.recurrence, encoded)
     initial = tuple(s.to(wide) for s in a.state)
-    states = walk(lambda t, old: tuple(take(x[t], old, between.dropout)), initial, T, plan, between)
+    states = walk(lambda t, old: tuple(take(steps[t], old, between.dropout)), initial, T, plan, between)
     h, cells = (sequence_of(states, part, plan, a.lengths, a.reverse) for part in (0, -1))
     return [found.to(a.input.dtype) for found in (h, *states[-1], cells)]

@@ -54,7 +54,7 @@ def _run(
     T = a.input.shape[0]
     x, plan = in_order(a)
     network = network_of(named(a.params, a.recurrence, x.dtype), a.recurrence, cases)
-    from_input = network.input_side(x)
+    from_input = network.input_side(x).unbind()  # the gradient of `[t]` would be as long as all steps, at each of them
     initial = tuple(s.to(x.dtype) for s in a.state)
     states = walk(lambda t, old: network.step(t, from_input[t], old, between.read(old[0])), initial, T, plan, between)
     return sequence_of(states, 0, plan, a.lengths, a.reverse).to(a.input.dtype), states, plan
