@@ -258,7 +258,7 @@ class PortableNetwork(PortableLayers):
         """One layer in one direction: output (T, B, P) and final state."""
         p = self.parameters_of(index)
         v = self.vectors(p)
-        from_input = self.side(x @ p[0].t(), v.gain_x, v.inside_x, v.outside_x)
+        from_input = self.side(x @ p[0].t(), v.gain_x, v.inside_x, v.outside_x).unbind()
         T = x.shape[0]
         outputs: list[Tensor] = []
         for s in range(T):
