@@ -56,6 +56,13 @@ def test_one_seed_at_each_rate_may_choose_where_more_are_run(tmp_path):
     assert (row.verdict, row.ran) == ("holds", "3 seeds at the best of 3 rates, chosen by one seed; 30 updates")
 
 
+def test_every_run_reaches_the_best_value_that_all_reach(tmp_path):
+    """Also the worst one, whose best is 0.028: `0.302 + (0.028 - 0.302)` is less than that."""
+    row = decide(SOONER, write(tmp_path, [0.3, 0.01], [0.3, 0.026]))
+    assert row.verdict == "holds"
+    assert "inf" not in row.effect
+
+
 def test_higher_may_be_better(tmp_path):
     runs = write(tmp_path, [0.5, 0.4], [0.5, 0.2])
     claim = dataclasses.replace(SOONER, metric="-test_error", how="end")
