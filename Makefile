@@ -80,7 +80,7 @@ sanitize:
 	build/sanitize/bin/pip install --quiet --constraint constraints.txt \
 	  --config-settings=cmake.define.LAYERNORM_SANITIZE=address,undefined '.[test]'
 	for isa in $(SETS); do \
-	  LAYERNORM_ISA=$$isa OMP_NUM_THREADS=2 ASAN_OPTIONS=detect_leaks=0 \
+	  LAYERNORM_ISA=$$isa OMP_NUM_THREADS=2 ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
 	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 	  build/sanitize/bin/python -m pytest -q -p no:cacheprovider -m 'not long' tests/native tests/nn/test_stepper.py || exit 1; done
 
