@@ -1,7 +1,7 @@
 """What one step in a call costs: cells, and the LSTM over a sequence of one step, beside torch's without layer norm.
 
     python benchmarks/single_steps.py [--threads 1] [--batches 1 8 64 128] [--units 64 256 512]
-        [--networks LSTMCell ...] [--rounds 9] [--quick] [--json FILE]
+        [--networks LSTMCell ...] [--rounds 9] [--clock processor] [--quick] [--json FILE]
 
 Both sides take turns; printed are the minima in microseconds and the ratio to torch. Inference is a call under
 `torch.no_grad`; training is the call and the gradients of input, state and parameters. Before a row is timed, our
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import layernorm as ln
+import timing
 from timing import environment, geometric_mean, minima, save
 
 NETWORKS = ("LSTMCell", "GRUCell", "RNNCell", "LSTM")
@@ -71,11 +72,15 @@ def main() -> None:
     parser.add_argument("--units", type=int, nargs="+", default=[64, 256, 512], help="hidden units, and inputs")
     parser.add_argument("--networks", nargs="+", default=NETWORKS, choices=NETWORKS)
     parser.add_argument("--rounds", type=int, default=9, help="turns of each side (default: 9)")
+    parser.add_argument(
+        "--clock", choices=list(timing.CLOCKS), default="wall", help="processor: on a busy machine, with one thread"
+    )
     parser.add_argument("--quick", action="store_true", help="one row a network, 2 rounds")
     parser.add_argument("--json", metavar="FILE", help="write the figures here too")
     options = parser.parse_args()
     if options.quick:
         options.batches, options.units, options.rounds = [1], [64], 2
+    timing.clock = timing.CLOCKS[options.clock]
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     print(f"{options.threads} thread(s), {environment()}")

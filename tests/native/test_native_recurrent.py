@@ -63,8 +63,9 @@ def compare(recurrence, T, B, I, H, P, reverse, lengths, reset):  # noqa: E741
             assert error < CLOSE, (name, error)
 
 
-SHAPES = [(5, 3, 4, 6, 3), (4, 7, 3, 17, 5), (3, 1, 2, 1, 1), (6, 5, 40, 33, 16), (2, 13, 5, 16, 7), (0, 2, 3, 4, 2)]
-SHAPES += [(3, 0, 2, 5, 2), (9, 1, 1, 31, 9), (3, 4, 0, 3, 2)]
+# The backward packs the weights for more than 32 rows in a call, the forward for more than 8.
+SHAPES = [(11, 3, 4, 6, 3), (5, 7, 3, 17, 5), (3, 1, 2, 1, 1), (7, 5, 40, 33, 16), (3, 13, 5, 16, 7), (0, 2, 3, 4, 2)]
+SHAPES += [(3, 0, 2, 5, 2), (9, 1, 1, 31, 9), (3, 11, 0, 3, 2)]
 SHAPES += [(1, 2, 70, 33, 16), (2, 3, 5, 13, 5), (4, 2, 0, 9, 3)]  # few rows: the weights are not packed
 
 
@@ -134,6 +135,38 @@ def test_bits_do_not_depend_on_threads_or_on_other_rows(network):
     a = RecurrentArguments(*arguments, recurrence, False)
     found = [native.recurrent_forward(a._replace(input=given), False) for given in (x, poisoned)]
     assert torch.equal(found[0][0][:, ::2], found[1][0][:, ::2])
+
+
+@pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize(
+    ("dtype", "most", "inputs", "units"),
+    [
+        (torch.float32, 8, 37, 21),
+        (torch.float32, 16, 140, 133),
+        (torch.float64, 8, 37, 21),
+        (torch.bfloat16, 8, 37, 21),
+    ],
+)
+def test_bits_of_few_rows_do_not_depend_on_their_number(network, dtype, most, inputs, units):
+    """Few rows are multiplied together by weights that are not packed: in any tile the sums are the same."""
+    recurrence = Recurrence(network, PRESETS["paper"][network])
+    x, state, params, *masks = setting(recurrence, 1, most, inputs, units, units, False, False)
+    x, state, params = x.to(dtype), [s.to(dtype) for s in state], [p.to(dtype) for p in params]
+
+    def of_rows(x, state):
+        """What belongs to a row: results, and the gradients of input and state."""
+        found, _ = both_ways(native, (x, state, params, *masks), recurrence, False)
+        n = 1 + len(state)
+        return [found[0][0], *found[1:n], found[n][0], *found[n + 1 : 2 * n]]
+
+    first, last = (of_rows(x[:, k : k + 1], [s[k : k + 1] for s in state]) for k in (0, most - 1))
+    assert not any(t.isnan().any() for t in first)
+    for rows in range(2, most + 1):
+        few = x[:, :rows].clone()
+        few[:, 1 : rows - 1] = float("nan")
+        found = of_rows(few, [s[:rows] for s in state])
+        assert all(torch.equal(a[0], b[0]) for a, b in zip(first, found, strict=True))
+    assert all(torch.equal(a[0], b[-1]) for a, b in zip(last, found, strict=True))
 
 
 def test_padding_may_hold_anything():

@@ -25,7 +25,7 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
 
     ParallelFor run = nullptr;
 
-    explicit BackwardPass(const Recurrent& call) : S(call) {
+    explicit BackwardPass(const Recurrent& call) : S(call, SAME<F, Pair> ? 8 : DIRECT_ROWS) {
         groups = least(B, ROW_GROUPS);
         block = most(1, least(T_, BACKWARD_ROWS / most(1, B)));
         Q = block * B;
@@ -145,9 +145,7 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
         if constexpr (SAME<E, T>) made = dx, apart = B * I;
         else made = wide, apart = R * I;
         if (S::direct())
-            for (i64 s = 0; s < steps; ++s)
-                for (i64 r = 0; r < R; ++r)
-                    through_weights(dz + (s * B + r) * Z, given(n.w_ih), I, made + s * apart + r * I);
+            through_weights({dz, steps, B * Z, R, Z}, given(n.w_ih), I, made, apart, I);
         else if (R >= steps) S::multiply({dz, steps, B * Z, R, Z}, S::ih, made, apart, I, I);
         else S::multiply({dz, R, Z, steps, B * Z}, S::ih, made, I, apart, I);
         if constexpr (!SAME<E, T>)
@@ -172,8 +170,7 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
             else nothing(t, b);
         }
         if (S::direct())
-            for (i64 r = 0; r < R; ++r)
-                through_weights(dzh + (in_block(t, b0) + r) * Z, given(n.w_hh), P, part.through + r * W);
+            through_weights({dzh + in_block(t, b0) * Z, 1, 0, R, Z}, given(n.w_hh), P, part.through, 0, W);
         else
             S::multiply({dzh + in_block(t, b0) * Z, 1, 0, R, Z}, S::hh, part.through, 0, W, W);
         for (i64 b = b0; b < b1; ++b) {
@@ -186,10 +183,11 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
         }
     }
 
-    // dz^T W of one row, W as it is.
-    void through_weights(const X* dz, const E* w, i64 columns, T* to) const {
+    // dz^T W of few rows, W as it is.
+    void through_weights(const Rows<X>& dz, const E* w, i64 columns, T* to, i64 outer_to, i64 ld) const {
+        const FewRows<X, T> few(dz, to, outer_to, ld);
         share(G * H * columns > DENSE_SHARED ? run : nullptr, (columns + 63) / 64, [&](i64 from, i64 end) {
-            dense_transposed(dz, w, G, H, Hp, columns, from * 64, least(end * 64, columns), to);
+            dense_transposed(few, w, G, H, Hp, columns, from * 64, least(end * 64, columns));
         });
     }
 
@@ -306,21 +304,29 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
     }
     // The same where the weights are used as they are: units [u0, u1) of all G * H, all rows in one block.
     void direct_units(i64 u0, i64 u1) const {
-        const E *x[DIRECT_ROWS], *h[DIRECT_ROWS];
-        for (i64 q = 0; q < T_ * B; ++q) {
-            const i64 t = q / B, b = q % B;
-            x[q] = S::active(t, b) ? given(n.x) + t * n.x_t + b * n.x_b : nullptr;
-            h[q] = S::active(t, b) ? h_before(t, b) : nullptr;
-        }
-        for (i64 j = u0; j < u1; ++j) {
-            const i64 padded = j / H * Hp + j % H;
-            T of_x[DIRECT_ROWS], of_h[DIRECT_ROWS];
-            for (i64 q = 0; q < T_ * B; ++q) {
-                of_x[q] = widened<T>(dzx[q * Z + padded]);
-                of_h[q] = widened<T>(dzh[q * Z + padded]);
+        const auto x = [this](i64 t, i64 b) { return given(n.x) + t * n.x_t + b * n.x_b; };
+        const auto h = [this](i64 t, i64 b) { return h_before(t, b); };
+        direct_products(dzx, u0, u1, I, result(n.d_w_ih), x);
+        direct_products(dzh, u0, u1, P, result(n.d_w_hh), h);
+    }
+    // dW = dz^T b, units [u0, u1); row(t, b): null, if it is zeros.
+    template <class Row>
+    void direct_products(const X* dz, i64 u0, i64 u1, i64 K, E* dw, const Row& row) const {
+        constexpr i64 N = 4;
+        const X* from[DIRECT_ROWS];
+        const E* b[DIRECT_ROWS];
+        i64 rows = 0;
+        for (i64 q = 0; q < T_ * B; ++q)
+            if (S::active(q / B, q % B) && (b[rows] = row(q / B, q % B))) from[rows++] = dz + q * Z;
+        for (i64 j = u0; j < u1; j += N) {
+            T a[DIRECT_ROWS][N];
+            E* c[N];
+            for (i64 i = 0; i < N; ++i) {
+                const i64 u = least(j + i, u1 - 1), padded = u / H * Hp + u % H;
+                for (i64 r = 0; r < rows; ++r) a[r][i] = widened<T>(from[r][padded]);
+                c[i] = dw + u * K;
             }
-            outer(of_x, x, T_ * B, I, result(n.d_w_ih) + j * I);
-            outer(of_h, h, T_ * B, P, result(n.d_w_hh) + j * P);
+            outer(a, b, rows, K, c);
         }
     }
     void add_vectors(i64 u0, i64 u1) const {

@@ -220,12 +220,9 @@ template <class T, class F> INLINE void over_sums(i64 N, const F& f) {
 template <class A, class B> constexpr bool SAME = false;
 template <class A> constexpr bool SAME<A, A> = true;
 
-// One of them.
-template <class T, class E> INLINE T widened(E x) {
-    if constexpr (SAME<T, E>) return x;
-    const E some[LANES<T>] = {x};
-    return widen<T>(some)[0];
-}
+// One of them, a T or a bfloat16.
+template <class T> INLINE T widened(T x) { return x; }
+template <class T> INLINE T widened(BFloat16 x) { return same_bits<float>(uint32_t(x.bits) << 16); }
 // n elements as another type: between two of the same, or between one that is computed in and a narrower one.
 template <class To, class From> INLINE void convert(To* to, const From* from, i64 n) {
     if constexpr (SAME<To, From>) {
@@ -277,10 +274,15 @@ template <class F> INLINE void add_product(V<SumOf<F>>& sum, V<F> a, V<F> b) {
     }
 }
 
-// LANES factors of the numbers from p on, and one of the first n numbers.
+// LANES factors of the numbers from p on, or of the first n of them; and one of the first n.
 template <class F, class E> INLINE V<F> factors(const E* p) {
     if constexpr (SAME<F, Pair>) return load(reinterpret_cast<const Pair*>(p));
     else return widen<F>(p);
+}
+template <class F, class E> INLINE V<F> factors(const E* p, i64 n) {
+    E some[LANES<F> * DEPTH<F>] = {};
+    memcpy(some, p, n * sizeof(E));
+    return factors<F>(some);
 }
 template <class F, class E> INLINE F factor(const E* p, i64 n) {
     F made{};

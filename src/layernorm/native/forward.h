@@ -15,7 +15,10 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
     using typename S::F, typename S::X;
     using S::n, S::T_, S::B, S::I, S::H, S::P, S::G, S::Hp, S::Z, S::W, S::layer, S::in, S::out, S::given, S::result;
     ParallelFor run;
-    ForwardPass(const Recurrent& call, ParallelFor run) : S(call), run(run) {}
+    ForwardPass(const Recurrent& call, ParallelFor run) : S(call, direct_rows(call)), run(run) {}
+
+    // Where sums are short, adding up their lanes costs more than packing sooner.
+    static i64 direct_rows(const Recurrent& n) { return least(n.I, n.P) / DEPTH<F> <= 128 ? 8 : 16; }
 
     void lay(Cursor& c) {
         if (!n.prepared) lay_parameters(c);
@@ -45,12 +48,15 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
                 [&](i64 from, i64 end) { S::pack_transposed(S::hr, given(n.w_hr), H, from, end, of_projection); });
     }
 
-    template <class A> void dense_gates(const A* a, const E* w, i64 K, T* z) const {
-        memset(z, 0, Z * sizeof(T));
+    // The product with a matrix as it is, for few rows.
+    template <class A>
+    void dense_gates(const Rows<A>& rows, const E* w, i64 K, T* z, i64 outer_z) const {
+        const FewRows<A, T> few(rows, z, outer_z, Z);
+        for (i64 r = 0; r < few.count; ++r) memset(few.c[r], 0, Z * sizeof(T));
         share(G * H * K > DENSE_SHARED ? run : nullptr, G * (Hp / UNITS), [&](i64 from, i64 end) {
             for (i64 q = from; q < end; ++q) {
                 const i64 g = q / (Hp / UNITS), u = q % (Hp / UNITS) * UNITS;
-                dense(a, w + (g * H + u) * K, K, least(UNITS, H - u), z + g * Hp + u);
+                dense<F>(few, w + (g * H + u) * K, K, least(UNITS, H - u), g * Hp + u);
             }
         });
     }
@@ -91,9 +97,7 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
     void input_side(i64 t, i64 steps, i64 b0, i64 rows, X* copy, T* zx, i64 apart) const {
         const E* x = given(n.x) + t * n.x_t + b0 * n.x_b;
         if (S::direct()) {
-            for (i64 s = 0; s < steps; ++s)
-                for (i64 r = 0; r < rows; ++r)
-                    dense_gates(x + s * n.x_t + r * n.x_b, given(n.w_ih), I, zx + s * apart + r * Z);
+            dense_gates<E>({x, steps, n.x_t, rows, n.x_b}, given(n.w_ih), I, zx, apart);
         } else if constexpr (SAME<E, F>) {
             input_product(x, n.x_t, n.x_b, steps, rows, zx, apart);
         } else {
@@ -161,7 +165,7 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
                 }
         T* zh = saves_h() ? out(n.saved_h) + (t * B + b0) * Z : part.zh;
         if (S::direct())
-            for (i64 r = 0; r < rows; ++r) dense_gates(part.h + r * W, given(n.w_hh), P, zh + r * Z);
+            dense_gates<X>({part.h_factors, 1, 0, rows, W}, given(n.w_hh), P, zh, 0);
         else
             S::multiply({part.h_factors, 1, 0, rows, W}, S::hh, zh, 0, Z, width());
         for (i64 r = 0; r < rows; ++r) {

@@ -139,56 +139,133 @@ template <class F, class E> static void interleave(F* to, const E* const* from, 
             to[k * PANEL<F> + c] = from[c] ? factor<F>(from[c] + k * DEPTH<F>, K - k * DEPTH<F>) : F{};
 }
 
-// --- without packing: for a call that uses a matrix only a few times ---
+// --- without packing: for a call that uses a matrix only a few times. What is read of it serves all rows ---
 
-// c[j] = sum over k of w[j][k] * a[k], j < units.
-template <class T, class A, class E> static void dense(const A* a, const E* w, i64 K, i64 units, T* c) {
-    constexpr int N = 4;
-    const i64 whole = K / LANES<T> * LANES<T>, rest = K - whole;
-    for (i64 j = 0; j < units; j += N) {
-        const i64 n = least(N, units - j);
-        const E* row[N];
-        for (i64 i = 0; i < N; ++i) row[i] = w + (j + least(i, n - 1)) * K;
-        V<T> acc[N] = {};
-        for (i64 k = 0; k < whole; k += LANES<T>)
-            for (int i = 0; i < N; ++i) acc[i] += widen<T>(row[i] + k) * widen<T>(a + k);
-        if (rest)
-            for (int i = 0; i < N; ++i) acc[i] += widen<T>(row[i] + whole, rest) * widen<T>(a + whole, rest);
-        for (i64 i = 0; i < n; ++i) c[j + i] = sum<T>(acc[i]);
+constexpr i64 DIRECT_ROWS = 32;  // so many at most
+constexpr int DENSE_UNITS = 4;   // rows of the matrix in a tile of `dense`
+constexpr int DENSE_ROWS = REGISTERS == 32 ? 4 : 2;  // and of the other factor
+
+// Where each of a few rows begins, and its product.
+template <class X, class T> struct FewRows {
+    i64 count = 0;
+    const X* a[DIRECT_ROWS];
+    T* c[DIRECT_ROWS];
+    FewRows(const Rows<X>& A, T* product, i64 outer_c, i64 ldc) {
+        for (i64 o = 0; o < A.outer; ++o)
+            for (i64 r = 0; r < A.rows; ++r, ++count)
+                a[count] = A.a + o * A.outer_a + r * A.lda, c[count] = product + o * outer_c + r * ldc;
     }
+};
+
+// The sums of the lanes of four vectors, as `sum` adds them, of which the first n are stored.
+#if defined(LAYERNORM_SHUFFLES)
+// Each block of S lanes of a, then of b, becomes one of S / 2: its upper half is added to its lower one.
+template <class T, int S, int... LANE> INLINE V<T> fold(V<T> a, V<T> b, const Lanes<LANE...>&) {
+    constexpr int half = S / 2;
+    return __builtin_shufflevector(a, b, (LANE / half * S + LANE % half)...) +
+        __builtin_shufflevector(a, b, (LANE / half * S + LANE % half + half)...);
+}
+template <class T, int S> INLINE V<T> fold(V<T> a, V<T> b) {
+    if constexpr (S == 1) return a;
+    else return fold<T, S>(a, b, AllLanes<LANES<T>>{});
+}
+#endif
+template <class T> INLINE void store_sums(T* to, const V<T>* v, i64 n) {
+    constexpr int N = LANES<T>;
+#if defined(LAYERNORM_SHUFFLES)
+    if constexpr (N >= 4) {
+        V<T> four = fold<T, N / 2>(fold<T, N>(v[0], v[1]), fold<T, N>(v[2], v[3]));
+        if constexpr (N >= 16) four = fold<T, N / 4>(four, four);
+        if constexpr (N >= 8) four = fold<T, 2>(four, four);
+        memcpy(to, &four, (n == 4 ? 4 : n) * sizeof(T));
+        return;
+    }
+#endif
+    for (i64 i = 0; i < n; ++i) to[i] = sum<T>(v[i]);
 }
 
-// c[k] += sum over j of a[j] * w[j][k], from <= k < end, j < units; a row of w is K numbers long.
-template <class T, class A, class E>
-INLINE void add_dense_transposed(const A* a, const E* w, i64 units, i64 K, i64 from, i64 end, T* c) {
-    constexpr i64 N = 8;
-    T left[N];
-    for (i64 i = 0; i < units; ++i) left[i] = widened<T>(a[i]);
+// c[r][j] = sum over k of a[r][k] * w[j][k] for MR rows r and n <= DENSE_UNITS rows j.
+template <class F, int MR, class A, class E>
+static void dense_tile(const A* const* a, const E* w, i64 K, i64 n, SumOf<F>* const* c, i64 at) {
+    using T = SumOf<F>;
+    constexpr i64 STEP = LANES<F> * DEPTH<F>;
+    const E* row[DENSE_UNITS];
+    for (i64 j = 0; j < DENSE_UNITS; ++j) row[j] = w + least(j, n - 1) * K;
+    V<T> acc[MR][DENSE_UNITS] = {};
+    const auto add = [&](const auto& load_factors) __attribute__((always_inline)) {
+        V<F> right[DENSE_UNITS];
+#pragma GCC unroll 8
+        for (int j = 0; j < DENSE_UNITS; ++j) right[j] = load_factors(row[j]), keep<F>(right[j]);
+#pragma GCC unroll 8
+        for (int r = 0; r < MR; ++r) {
+            const V<F> left = load_factors(a[r]);
+#pragma GCC unroll 8
+            for (int j = 0; j < DENSE_UNITS; ++j) add_product<F>(acc[r][j], left, right[j]);
+        }
+    };
+    i64 k = 0;
+    for (; k + STEP <= K; k += STEP) {
+#pragma GCC unroll 8
+        for (int j = 0; j < DENSE_UNITS; ++j) __builtin_prefetch(row[j] + DENSE_UNITS * K + k);  // of the next tile
+        add([k](const auto* p) __attribute__((always_inline)) { return factors<F>(p + k); });
+    }
+    if (k < K) add([k, K](const auto* p) __attribute__((always_inline)) { return factors<F>(p + k, K - k); });
+#pragma GCC unroll 8
+    for (int r = 0; r < MR; ++r) store_sums<T>(c[r] + at, acc[r], n);
+}
+template <class F, int MR, class A, class E>
+INLINE void dense_rows(const A* const* a, i64 rows, const E* w, i64 K, i64 n, SumOf<F>* const* c, i64 at) {
+    if constexpr (MR > 0) {
+        i64 r = 0;
+        for (; r + MR <= rows; r += MR) dense_tile<F, MR>(a + r, w, K, n, c + r, at);
+        dense_rows<F, MR - 1>(a + r, rows - r, w, K, n, c + r, at);
+    }
+}
+// c[r][at + j] = sum over k of a[r][k] * w[j][k], j < units.
+template <class F, class A, class E>
+static void dense(const FewRows<A, SumOf<F>>& few, const E* w, i64 K, i64 units, i64 at) {
+    for (i64 j = 0; j < units; j += DENSE_UNITS)
+        dense_rows<F, DENSE_ROWS>(few.a, few.count, w + j * K, K, least(DENSE_UNITS, units - j), few.c, at + j);
+}
+
+// c[r][k] += sum over j of a[r][at + j] * w[j][k], from <= k < end, j < units; a row of w is K numbers long.
+template <int N, class T, class A, class E>
+INLINE void add_dense_transposed(const FewRows<A, T>& few, i64 at, const E* w, i64 units, i64 K, i64 from, i64 end) {
+    T left[DIRECT_ROWS][N];
+    for (i64 r = 0; r < few.count; ++r)
+        for (i64 i = 0; i < units; ++i) left[r][i] = widened<T>(few.a[r][at + i]);
     over<T>(end - from, [&](i64 k, i64 n) {
-        V<T> sum = widen<T>(c + from + k, n);
-        for (i64 i = 0; i < units; ++i) sum += all(left[i]) * widen<T>(w + i * K + from + k, n);
-        narrow<T>(c + from + k, sum, n);
+        V<T> right[N];
+        for (i64 i = 0; i < units; ++i) right[i] = widen<T>(w + i * K + from + k, n), keep<T>(right[i]);
+        for (i64 r = 0; r < few.count; ++r) {
+            V<T> sum = widen<T>(few.c[r] + from + k, n);
+            for (i64 i = 0; i < units; ++i) sum += all(left[r][i]) * right[i];
+            narrow<T>(few.c[r] + from + k, sum, n);
+        }
     });
 }
-// c[k] = sum over j of a[j] * w[j][k], from <= k < end, for `blocks` of `units` rows j, in a they are `apart`.
+// c[r][k] = sum over j of a[r][j] * w[j][k], from <= k < end, for `blocks` of `units` rows j, in a they are `apart`.
 template <class T, class A, class E>
-static void dense_transposed(const A* a, const E* w, i64 blocks, i64 units, i64 apart, i64 K, i64 from, i64 end, T* c) {
+static void dense_transposed(
+    const FewRows<A, T>& few, const E* w, i64 blocks, i64 units, i64 apart, i64 K, i64 from, i64 end) {
     constexpr i64 N = 8;
-    memset(c + from, 0, (end - from) * sizeof(T));
-    for (i64 g = 0; g < blocks; ++g, a += apart, w += units * K) {
+    for (i64 r = 0; r < few.count; ++r) memset(few.c[r] + from, 0, (end - from) * sizeof(T));
+    for (i64 g = 0; g < blocks; ++g, w += units * K) {
         i64 j = 0;
-        for (; j + N <= units; j += N) add_dense_transposed(a + j, w + j * K, N, K, from, end, c);
-        if (j < units) add_dense_transposed(a + j, w + j * K, units - j, K, from, end, c);
+        for (; j + N <= units; j += N) add_dense_transposed<N>(few, g * apart + j, w + j * K, N, K, from, end);
+        if (j < units) add_dense_transposed<N>(few, g * apart + j, w + j * K, units - j, K, from, end);
     }
 }
 
-// c[k] = sum over r of a[r] * b[r][k], k < K; a null row is zeros.
-template <class T, class E> static void outer(const T* a, const E* const* b, i64 rows, i64 K, E* c) {
+// c[j][k] = sum over r of a[r][j] * b[r][k], j < N, k < K.
+template <int N, class T, class E> static void outer(const T (*a)[N], const E* const* b, i64 rows, i64 K, E* const* c) {
     over<T>(K, [&](i64 k, i64 n) {
-        V<T> sum = {};
-        for (i64 r = 0; r < rows; ++r)
-            if (b[r]) sum += all(a[r]) * widen<T>(b[r] + k, n);
-        narrow<T>(c + k, sum, n);
+        V<T> sum[N] = {};
+        for (i64 r = 0; r < rows; ++r) {
+            V<T> right = widen<T>(b[r] + k, n);
+            for (int j = 0; j < N; ++j) sum[j] += all(a[r][j]) * right;
+        }
+        for (int j = 0; j < N; ++j) narrow<T>(c[j] + k, sum[j], n);
     });
 }
 

@@ -8,7 +8,6 @@
 namespace LAYERNORM_ISA {
 
 constexpr i64 STEP_SHARED = 512 << 10;       // a product of few rows is shared out at every step if W_hh is larger
-constexpr i64 DIRECT_ROWS = 8;               // up to so many rows in a whole call the weights are not packed
 constexpr i64 DENSE_SHARED = 64 << 10;       // a product of one row with a larger matrix is shared out
 constexpr int INSIDE_X = 2, INSIDE_H = 3, OUTSIDE_X = 4, OUTSIDE_H = 5, OF_GATES = 6;  // of the eight vectors
 constexpr i64 UNITS = REGISTERS == 32 ? 8 : 4;  // units of dz in one tile of dW: divides PAD
@@ -18,6 +17,7 @@ template <class T, class E> struct Sequence {
     using F = typename FactorFor<T, E>::type;
     using X = ElementOf<F>;
     const Recurrent& n;
+    const i64 direct_rows;                // up to so many rows in a whole call the weights are not packed
     i64 T_, B, I, H, P, G, Hp, Pp, Z, W;  // Z: a row of summed inputs, whole panels wide; W: of the state h
     const Saved saved;                    // numbers a row and step of what the forward saves
     Layer<T> layer;
@@ -26,7 +26,7 @@ template <class T, class E> struct Sequence {
     ParallelFor columns = nullptr;  // shares out the columns of a product, if rows are too few
     Failure failed;
 
-    explicit Sequence(const Recurrent& call) : n(call), saved(saved_sizes(call)) {
+    Sequence(const Recurrent& call, i64 direct_rows) : n(call), direct_rows(direct_rows), saved(saved_sizes(call)) {
         T_ = n.T, B = n.B, I = n.I, H = n.H, P = n.P, G = n.gates;
         Hp = round_up(H, PAD), Pp = round_up(P, PAD), Z = row_of_summed_inputs(call), W = round_up(Pp, PANEL<F>);
         layer.G = G, layer.H = H, layer.Hp = Hp;
@@ -41,7 +41,7 @@ template <class T, class E> struct Sequence {
     }
 
     // Whether the weights are used as they are: for so few rows packing costs more than it gains, if it is not for more.
-    bool direct() const { return T_ * B <= DIRECT_ROWS && !n.projected && !n.prepared && !n.prepares; }
+    bool direct() const { return T_ * B <= direct_rows && !n.projected && !n.prepared && !n.prepares; }
     bool few_rows(i64 rows) const { return rows < n.threads && G * H * P > STEP_SHARED; }
     void multiply(const Rows<X>& A, const Panels<F>& W, T* c, i64 outer_c, i64 ldc, i64 width) const {
         share(columns, W.count(), [&](i64 from, i64 end) {
