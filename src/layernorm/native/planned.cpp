@@ -6,6 +6,9 @@
 // PyTorch's functions come as a table of addresses, so that nothing of it is needed to build: they are the C functions
 // of torch/csrc/stable/c/shim.h and torch/csrc/inductor/aoti_torch/c/shim.h that every version since 2.10 has.
 #include <string.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 #include "engine.h"
 
@@ -75,15 +78,29 @@ bool fits(Handle tensor, const Kind &kind, char *&at) {
     return count == 0 || (apart && bytes > 0);
 }
 
+// Asks for a large result in pages of 2 MB, as far as it has whole ones: what is saved for the backward is fresh memory in
+// every call, and each of its 4 KB pages costs a fault.
+void in_large_pages([[maybe_unused]] char *data, [[maybe_unused]] int64_t bytes) {
+#if defined(MADV_HUGEPAGE)
+    constexpr int64_t PAGE = 2 << 20;
+    const int64_t before = round_up(reinterpret_cast<int64_t>(data), PAGE) - reinterpret_cast<int64_t>(data);
+    const int64_t whole = (bytes - before) / PAGE * PAGE;
+    if (whole > 0) madvise(data + before, whole, MADV_HUGEPAGE);  // no more than a hint: it may fail
+#endif
+}
+
 // Makes the results and calls the function. `at` has the addresses of what was given.
 Status run(const Plan &plan, char **at, Handle results) {
     for (int64_t i = plan.given; i < plan.given + plan.made; ++i) {
         const Kind &kind = plan.kinds()[i];
         Handle made;
         void *data;
+        int64_t bytes = 0;
         if (torch.empty(kind.dim, kind.sizes, kind.strides, int32_t(kind.dtype), 0, 0, &made)) return NO_MEMORY;
         torch.data(made, &data);
+        torch.storage_size(made, &bytes);
         at[i] = static_cast<char *>(data);
+        in_large_pages(at[i], bytes);
         torch.list_push(results, reinterpret_cast<Value>(made));
     }
     int64_t words[WORDS];
