@@ -63,10 +63,12 @@ struct Saved {
 // `static`: the linker must not keep one instruction set's copy for all.
 static inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// Z. A row of summed inputs is whole panels long; rows a multiple of 4 KB apart would share the cache's sets.
+// How far apart rows of a length are: those a multiple of 4 KB apart would share the cache's sets.
+static inline int64_t rows_apart(int64_t length) { return length % 512 ? length : length + ROW; }
+
+// Z. A row of summed inputs is whole panels long.
 static inline int64_t row_of_summed_inputs(const Recurrent &n) {
-    const int64_t length = round_up(n.gates * round_up(n.H, PAD), ROW);
-    return length % 512 ? length : length + ROW;
+    return rows_apart(round_up(n.gates * round_up(n.H, PAD), ROW));
 }
 
 static inline Saved saved_sizes(const Recurrent &n) {

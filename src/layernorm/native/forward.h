@@ -15,6 +15,7 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
     using typename S::F, typename S::X;
     using S::n, S::T_, S::B, S::I, S::H, S::P, S::G, S::Hp, S::Z, S::W, S::layer, S::in, S::out, S::given, S::result;
     ParallelFor run;
+    const i64 Wh = rows_apart(W);  // numbers from one row of h to the next
     ForwardPass(const Recurrent& call, ParallelFor run) : S(call, direct_rows(call)), run(run) {}
 
     // Where sums are short, adding up their lanes costs more than packing sooner.
@@ -75,14 +76,14 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
         void lay(Cursor& cursor) {
             cursor.take(zx, pass.n.saved_x ? 0 : steps * rows * pass.Z);
             cursor.take(zh, rows * most(pass.Z, pass.W));
-            cursor.take(h, rows * pass.W);
+            cursor.take(h, rows * pass.Wh);
             cursor.take(c, rows * pass.Hp);
             cursor.take(m, pass.n.projected ? rows * pass.Hp : 0);
             cursor.take(x, SAME<E, F> || pass.direct() ? 0 : steps * rows * S::whole(pass.I));
             if constexpr (SAME<X, T>) {
                 h_factors = h, m_factors = m;
             } else {
-                cursor.take(h_factors, rows * pass.W);
+                cursor.take(h_factors, rows * pass.Wh);
                 cursor.take(m_factors, pass.n.projected ? rows * pass.Hp : 0);
             }
             cursor.take(temporary, 4 * pass.Hp);
@@ -123,12 +124,12 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
             S::failed.set();
             return;
         }
-        memset(part.h, 0, R * W * sizeof(T));
-        memset(part.h_factors, 0, R * W * sizeof(X));
+        memset(part.h, 0, R * Wh * sizeof(T));
+        memset(part.h_factors, 0, R * Wh * sizeof(X));
         memset(part.c, 0, R * Hp * sizeof(T));
         for (i64 r = 0; r < R; ++r) {
-            convert(part.h + r * W, given(n.h0) + (b0 + r) * P, P);
-            as_factors(part.h_factors + r * W, part.h + r * W, P);
+            convert(part.h + r * Wh, given(n.h0) + (b0 + r) * P, P);
+            as_factors(part.h_factors + r * Wh, part.h + r * Wh, P);
             if (n.c0) convert(part.c + r * Hp, given(n.c0) + (b0 + r) * H, H);
         }
         for (i64 done = 0; done < T_; done += part.steps) {
@@ -142,7 +143,7 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
             }
         }
         for (i64 r = 0; r < R; ++r) {
-            convert(result(n.h_n) + (b0 + r) * P, part.h + r * W, P);
+            convert(result(n.h_n) + (b0 + r) * P, part.h + r * Wh, P);
             if (n.c_n) convert(result(n.c_n) + (b0 + r) * H, part.c + r * Hp, H);
         }
         of_part.release();
@@ -159,32 +160,32 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
         if (n.reset)
             for (i64 r = 0; r < rows; ++r)
                 if (S::cut(t, b0 + r)) {
-                    memset(part.h + r * W, 0, W * sizeof(T));
-                    memset(part.h_factors + r * W, 0, W * sizeof(X));
+                    memset(part.h + r * Wh, 0, W * sizeof(T));
+                    memset(part.h_factors + r * Wh, 0, W * sizeof(X));
                     memset(part.c + r * Hp, 0, Hp * sizeof(T));
                 }
         T* zh = saves_h() ? out(n.saved_h) + (t * B + b0) * Z : part.zh;
         if (S::direct())
-            dense_gates<X>({part.h_factors, 1, 0, rows, W}, given(n.w_hh), P, zh, 0);
+            dense_gates<X>({part.h_factors, 1, 0, rows, Wh}, given(n.w_hh), P, zh, 0);
         else
-            S::multiply({part.h_factors, 1, 0, rows, W}, S::hh, zh, 0, Z, width());
+            S::multiply({part.h_factors, 1, 0, rows, Wh}, S::hh, zh, 0, Z, width());
         for (i64 r = 0; r < rows; ++r) {
             if (!S::active(t, b0 + r)) continue;
             const i64 at = t * B + b0 + r;
             if (n.saved_x) memset(zx + r * Z + width(), 0, (Z - width()) * sizeof(T));
             if (saves_h()) memset(zh + r * Z + width(), 0, (Z - width()) * sizeof(T));
-            T* h = n.projected ? part.m + r * Hp : part.h + r * W;
+            T* h = n.projected ? part.m + r * Hp : part.h + r * Wh;
             const Forward<T> w{zx + r * Z, zh + r * Z, part.c + r * Hp, h, n.saved_c ? out(n.saved_c) + at * Hp : nullptr,
                 n.saved_statistics ? S::statistics(at) : part.statistics, part.temporary};
             memset(static_cast<void*>(w.statistics), 0, sizeof *w.statistics);
             layer.forward(w);
-            if (!n.projected) as_factors(part.h_factors + r * W, h, P);
+            if (!n.projected) as_factors(part.h_factors + r * Wh, h, P);
             if (n.saved_h && !n.split) memcpy(out(n.saved_h) + at * Hp, w.zh + 2 * Hp, Hp * sizeof(T));
         }
         if (n.projected) project(t, b0, rows, part);
         for (i64 r = 0; r < R; ++r) {
             E* y = result(n.output) + (t * B + b0 + r) * P;
-            if (S::active(t, b0 + r)) convert(y, part.h_factors + r * W, P);
+            if (S::active(t, b0 + r)) convert(y, part.h_factors + r * Wh, P);
             else nothing(t, b0 + r, y);
             if (n.saved_output) memcpy(result(n.saved_output) + (t * B + b0 + r) * P, y, P * sizeof(E));
         }
@@ -206,8 +207,8 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
         S::multiply({part.m_factors, 1, 0, rows, Hp}, S::hr, part.zh, 0, W, W);
         for (i64 r = 0; r < rows; ++r) {
             if (!S::active(t, b0 + r)) continue;
-            memcpy(part.h + r * W, part.zh + r * W, P * sizeof(T));
-            as_factors(part.h_factors + r * W, part.h + r * W, P);
+            memcpy(part.h + r * Wh, part.zh + r * W, P * sizeof(T));
+            as_factors(part.h_factors + r * Wh, part.h + r * Wh, P);
         }
     }
 };
