@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..engine import RecurrentArguments, vector_gradients
 from ._layout import check_saved, computed, handed, ready, ready_or_none, saved_sizes, shares_vectors, vector_places
-from ._plan import backward_plan, forward_plan, present_terms
+from ._recurrent_plan import backward_plan, forward_plan, present_terms
 
 
 def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
@@ -86,7 +86,8 @@ def _forward(a: RecurrentArguments, save: bool) -> list[Tensor] | None:
         a.recurrence, a.sizes, x.stride(), x.dtype, a.reverse, a.lengths is not None, a.reset is not None,
         torch.get_num_threads(), save,
     )  # fmt: skip
-    return plan.run(_tensors(a))
+    results = plan.run(*_tensors(a))
+    return None if results is None else list(results)
 
 
 def _backward(a: RecurrentArguments, saved: Sequence[Tensor], grads: Sequence[Tensor | None]) -> list[Tensor] | None:
@@ -99,10 +100,12 @@ def _backward(a: RecurrentArguments, saved: Sequence[Tensor], grads: Sequence[Te
         a.recurrence, a.sizes, x.stride(), x.dtype, a.reverse, a.lengths is not None, a.reset is not None,
         torch.get_num_threads(), tuple([g is not None for g in grads]),
     )  # fmt: skip
-    results = plan.run([*_tensors(a), *saved, *[g for g in grads if g is not None]])
-    if results is None or not shares_vectors(a.recurrence):
-        return results
+    results = plan.run(*_tensors(a), *saved, *[g for g in grads if g is not None])
+    if results is None:
+        return None
+    if not shares_vectors(a.recurrence):
+        return list(results)
     first, end = 1 + len(a.state), 1 + len(a.state) + len(a.params)
-    d_params = results[first:end]
+    d_params = list(results[first:end])
     vector_gradients(vector_places(d_params, results[end:], a.recurrence), d_params, a.recurrence)
-    return results[:end]
+    return [*results[:first], *d_params]
