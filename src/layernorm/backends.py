@@ -153,9 +153,11 @@ def choose(op: str, tensor: torch.Tensor, recurrence: str | None = None, backend
     return _first(backend or _asked_for.get(), op, device, tensor.dtype, recurrence)
 
 
-def preferred(op: str, device: str, dtype: torch.dtype, asked_for: str | None = None) -> str:
+def preferred(
+    op: str, device: str, dtype: torch.dtype, asked_for: str | None = None, recurrence: str | None = None
+) -> str:
     """The engine that `choose` takes for tensors of this kind where this one is asked for."""
-    return _first(asked_for, op, device, dtype, None)
+    return _first(asked_for, op, device, dtype, recurrence)
 
 
 def asked_for_in_graph() -> str | None:

@@ -111,6 +111,29 @@ class RecurrentArguments(NamedTuple):
         return [self.input, *self.state, *self.params]
 
 
+class RecurrentKind(NamedTuple):
+    """A kind of call of a recurrent op without lengths and reset: all that a plan for it depends on.
+
+    Attributes:
+        dtype, shape, strides: of the input.
+        weight_hh: its shape.
+        states, params: how many tensors there are.
+        recurrence: the equations, encoded.
+        reverse: as in `RecurrentArguments`.
+        threads: of PyTorch's pool.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    weight_hh: tuple[int, ...]
+    states: int
+    params: int
+    recurrence: str
+    reverse: bool
+    threads: int
+
+
 class PreparedLayer(Protocol):
     """One layer for steps one by one: its weights are made ready once, and their gradients are found at the end."""
 
@@ -178,6 +201,9 @@ class Engine(Protocol):
 
     def recurrent_forward(self, a: RecurrentArguments, save: bool) -> list[Tensor]:
         """[output (T, B, P), *final state], and with ``save`` what `recurrent_saved` tells."""
+
+    def recurrent_forward_plan(self, kind: RecurrentKind, save: bool) -> Run | None:
+        """`recurrent_forward` of (input, *state, *params)."""
 
     def recurrent_saved(self, a: RecurrentArguments) -> list[Tensor]:
         """Empty tensors with the shapes and types of what `recurrent_forward` saves."""

@@ -9,7 +9,7 @@ pytest.importorskip("layernorm.native", exc_type=ImportError)
 
 import layernorm as ln
 from layernorm.engine import NormKind, RecurrentArguments
-from layernorm.functional import _norms
+from layernorm.functional import _norms, _recurrent_op
 from layernorm.native import (
     _library,
     normalize_backward_plan,
@@ -96,6 +96,26 @@ def test_a_result_that_no_memory_has_room_for_is_an_error(save):
     gru = ln.GRU(I, H).requires_grad_(save)
     with pytest.raises(MemoryError, match=r"not enough memory for a call with input \[1099511627776, 1, 4\]"):
         gru(x)
+
+
+@pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
+def test_a_recurrent_call_is_checked_in_c_alone(network, monkeypatch):
+    module, x = getattr(ln, network)(I, H), torch.randn(T, B, I)
+    with torch.no_grad():
+        expected = module(x, lengths=[T] * B)[0]  # which is checked, and not planned
+    monkeypatch.setattr(_recurrent_op, "check", None)
+    with torch.no_grad():
+        torch.testing.assert_close(module(x)[0], expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("wrong", [torch.zeros(1), torch.zeros(H).int(), torch.zeros(H, 1), torch.zeros(H).to("meta")])
+@pytest.mark.parametrize("name", ["bias_ih", "bias_hh"])
+def test_biases_whose_sum_would_fit_are_refused(name, wrong):
+    """They make one vector, which is added up before the call."""
+    params, x = {name: p.detach() for name, p in ln.RNNCell(I, H).named_parameters()}, torch.randn(T, B, I)
+    ln.functional.rnn(x, None, params)
+    with pytest.raises(RuntimeError, match=rf"expected {name} (of (shape|type)|on cpu)"):
+        ln.functional.rnn(x, None, params | {name: wrong})
 
 
 # --- norms ---

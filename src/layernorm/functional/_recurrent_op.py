@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import backends, reference
-from ..engine import RecurrentArguments
+from ..engine import RecurrentArguments, RecurrentKind, Run
 from ..formula import GATES, Recurrence
 from ._bind import Arguments, Op, Part, gradients_of_equations, of_all_cases, transforming
 
@@ -201,6 +201,25 @@ def _choose(arguments: Arguments, backend: str | None) -> str:
     return backends.choose("recurrent", input, recurrence, backend)
 
 
+def _plan(save: bool, arguments: Arguments) -> tuple[str, Run | None]:
+    input, state, params, lengths, reset, recurrence, reverse = arguments
+    if lengths is not None or reset is not None or len(params) < 2:
+        return _choose(arguments, None), None
+    return _planned(
+        backends.asked_for(), "cpu" if input.is_cpu else input.device.type, save, input.dtype, input.shape,
+        input.stride(), params[1].shape, len(state), len(params), recurrence, reverse, torch.get_num_threads(),
+    )  # fmt: skip
+
+
+@functools.lru_cache(4096)
+def _planned(asked_for: str | None, device: str, save: bool, *kind: Any) -> tuple[str, Run | None]:
+    """The engine for calls of this kind, and its plan for them; ``kind``: `RecurrentKind`."""
+    of_calls = RecurrentKind(*kind)
+    backend = backends.preferred("recurrent", device, of_calls.dtype, asked_for, of_calls.recurrence)
+    plan = getattr(backends.engine(backend), "recurrent_forward_plan", None)
+    return backend, plan and plan(of_calls, save)
+
+
 def _save(ctx: Any, arguments: Arguments, found: list[Tensor]) -> list[Tensor]:
     input, state, params, lengths, reset, ctx.recurrence, ctx.reverse = arguments
     ctx.states, ctx.params = len(state), len(params)
@@ -234,7 +253,7 @@ RECURRENT = Op(
     "recurrent",
     _ARGUMENTS,
     _choose,
-    lambda save, arguments: (_choose(arguments, None), None),
+    _plan,
     _kernel,
     _fake,
     _equations,

@@ -20,6 +20,7 @@ from ._norms import normalize_forward_plan as normalize_forward_plan
 from ._norms import normalize_saved as normalize_saved
 from ._recurrent import recurrent_backward as recurrent_backward
 from ._recurrent import recurrent_forward as recurrent_forward
+from ._recurrent import recurrent_forward_plan as recurrent_forward_plan
 from ._recurrent import recurrent_saved as recurrent_saved
 from ._steps import prepare as prepare
 

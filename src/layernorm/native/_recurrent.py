@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ..engine import RecurrentArguments, vector_gradients
+from ..engine import RecurrentArguments, RecurrentKind, Run, vector_gradients
+from ..formula import GATES, Recurrence
 from ._layout import check_saved, computed, handed, ready, ready_or_none, saved_sizes, shares_vectors, vector_places
 from ._recurrent_plan import backward_plan, forward_plan, present_terms
 
@@ -20,6 +23,36 @@ def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
         assert found is not None
         found[:n] = [r.to(a.input.dtype) for r in found[:n]]
     return found
+
+
+@functools.lru_cache(4096)
+def recurrent_forward_plan(kind: RecurrentKind, save: bool) -> Run | None:
+    """`recurrent_forward` of tensors that lie as the kernels want them. No plan: numbers have to be converted."""
+    r, dims = Recurrence.decode(kind.recurrence), (len(kind.shape), len(kind.weight_hh))
+    counts = (len(r.state_names), len(r.parameter_names))
+    if dims != (3, 2) or counts != (kind.states, kind.params) or kind.dtype is not computed(kind.dtype):
+        return None
+    (T, B, I), P, H = kind.shape, kind.weight_hh[1], kind.weight_hh[0] // GATES[r.network]  # noqa: E741
+    if H < 1 or P < 1 or (P != H and not r.projected) or (kind.strides[2] != 1 and I > 1):
+        return None
+    plan = forward_plan(r, (T, B, I, H, P), kind.strides, kind.dtype, kind.reverse, False, False, kind.threads, save)
+    first, groups = 1 + kind.states, present_terms(r)
+
+    def run(*tensors: Tensor) -> Sequence[Tensor] | None:
+        given, params = list(tensors[:first]), tensors[first:]
+        for term, *more in groups:
+            total = params[term]
+            for k in more:
+                if _KIND(params[k]) != _KIND(total):  # whose sum may fit the plan all the same
+                    return None
+                total = total + params[k]
+            given.append(total)
+        return plan.run(*given)
+
+    return run
+
+
+_KIND = operator.attrgetter("shape", "dtype", "device")
 
 
 def recurrent_saved(a: RecurrentArguments) -> list[Tensor]:
