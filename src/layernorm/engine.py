@@ -205,6 +205,10 @@ class Engine(Protocol):
     def recurrent_forward_plan(self, kind: RecurrentKind, save: bool) -> Run | None:
         """`recurrent_forward` of (input, *state, *params)."""
 
+    def recurrent_backward_plan(self, kind: RecurrentKind, arriving: tuple[bool, ...]) -> Run | None:
+        """`recurrent_backward` of (input, *state, *params, *saved, *gradients); ``arriving``: which of the gradients of
+        output and final state there are."""
+
     def recurrent_saved(self, a: RecurrentArguments) -> list[Tensor]:
         """Empty tensors with the shapes and types of what `recurrent_forward` saves."""
 

@@ -221,3 +221,18 @@ def test_no_memory_for_the_result_of_a_norm():
     x = torch.zeros(4).expand(1 << 50, 4)
     with pytest.raises(MemoryError, match=r"not enough memory for a call with input \[1125899906842624, 4\]"):
         ln.functional.layer_norm(x, (4,))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
+def test_planned_gradients_are_those_of_checked_calls(network, shared):
+    """With lengths a call is checked, and not planned. ``shared``: a formula whose biases stand in two vectors."""
+    formula = ln.Formula(bias_inside=True, biases="input", bias_again=True) if shared and network == "LSTM" else "paper"
+    module, x = getattr(ln, network)(I, H, formula=formula), torch.randn(T, B, I, requires_grad=True)
+    d, found = torch.randn(T, B, H), []
+    for lengths in (None, [T] * B):
+        output, hx = module(x, lengths=lengths)
+        c = hx[1] if network == "LSTM" else hx
+        found.append(torch.autograd.grad([output, c], [x, *module.parameters()], [d, d[:1]]))
+    for planned_, checked in zip(*found, strict=True):
+        torch.testing.assert_close(planned_, checked, rtol=0, atol=0)

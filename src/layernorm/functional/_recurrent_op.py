@@ -206,8 +206,18 @@ def _plan(save: bool, arguments: Arguments) -> tuple[str, Run | None]:
     if lengths is not None or reset is not None or len(params) < 2:
         return _choose(arguments, None), None
     return _planned(
-        backends.asked_for(), "cpu" if input.is_cpu else input.device.type, save, input.dtype, input.shape,
-        input.stride(), params[1].shape, len(state), len(params), recurrence, reverse, torch.get_num_threads(),
+        backends.asked_for(), "cpu" if input.is_cpu else input.device.type, save,
+        *_kind(input, state, params, recurrence, reverse),
+    )  # fmt: skip
+
+
+def _kind(
+    input: Tensor, state: Sequence[Tensor], params: Sequence[Tensor], recurrence: str, reverse: bool
+) -> tuple[Any, ...]:
+    """The fields of `RecurrentKind`."""
+    return (
+        input.dtype, input.shape, input.stride(), params[1].shape, len(state), len(params), recurrence, reverse,
+        torch.get_num_threads(),
     )  # fmt: skip
 
 
@@ -218,6 +228,21 @@ def _planned(asked_for: str | None, device: str, save: bool, *kind: Any) -> tupl
     backend = backends.preferred("recurrent", device, of_calls.dtype, asked_for, of_calls.recurrence)
     plan = getattr(backends.engine(backend), "recurrent_forward_plan", None)
     return backend, plan and plan(of_calls, save)
+
+
+def _backward_plan(backend: str, arguments: Arguments) -> Run | None:
+    input, state, params, lengths, reset, recurrence, reverse, _, grad_output, grad_state = arguments
+    if lengths is not None or reset is not None:
+        return None
+    arriving = (grad_output is not None, *[g is not None for g in grad_state])
+    return _planned_backward(backend, arriving, *_kind(input, state, params, recurrence, reverse))
+
+
+@functools.lru_cache(4096)
+def _planned_backward(backend: str, arriving: tuple[bool, ...], *kind: Any) -> Run | None:
+    """The engine's plan for calls of this kind, `RecurrentKind`."""
+    plan = getattr(backends.engine(backend), "recurrent_backward_plan", None)
+    return plan and plan(RecurrentKind(*kind), arriving)
 
 
 def _save(ctx: Any, arguments: Arguments, found: list[Tensor]) -> list[Tensor]:
@@ -242,7 +267,8 @@ def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
     else:
         arguments = (inputs[0], inputs[1:n], inputs[n:], lengths, reset, ctx.recurrence, ctx.reverse)
         arriving = (grads[0], grads[1:n])
-        found = list(_RECURRENT_BACKWARD(tensors, ctx.backend, (*arguments, saved, *arriving)))
+        given = [*tensors, *[g for g in grads if g is not None]]
+        found = list(_RECURRENT_BACKWARD(given, ctx.backend, (*arguments, saved, *arriving)))
     return found + [None for mask in (lengths, reset) if mask is not None]
 
 
@@ -263,7 +289,7 @@ RECURRENT = Op(
 _RECURRENT_BACKWARD = Part(
     "recurrent_backward",
     f"{_ARGUMENTS}, Tensor[] saved, Tensor? grad_output, Tensor?[] grad_state",
-    lambda backend, arguments: None,
+    _backward_plan,
     _backward_kernel,
     _backward_fake,
     unchecked=_unchecked_backward,

@@ -19,6 +19,7 @@ from ._norms import normalize_forward as normalize_forward
 from ._norms import normalize_forward_plan as normalize_forward_plan
 from ._norms import normalize_saved as normalize_saved
 from ._recurrent import recurrent_backward as recurrent_backward
+from ._recurrent import recurrent_backward_plan as recurrent_backward_plan
 from ._recurrent import recurrent_forward as recurrent_forward
 from ._recurrent import recurrent_forward_plan as recurrent_forward_plan
 from ._recurrent import recurrent_saved as recurrent_saved
