@@ -17,7 +17,7 @@ from layernorm.doctor.comparison import Case, compare
 from layernorm.doctor.isolation import Failure, isolated
 from layernorm.experiments.runs.environment import PACKAGES
 from layernorm.formula import PRESETS
-from layernorm.functional import _norms
+from layernorm.functional import _norms, _recurrent_op
 
 native = pytest.mark.skipif("native" not in ln.backends.available(), reason="breaks the CPU engine")
 LSTM = Recurrent("LSTM", "layer", "paper", *battery.SMALL, reverse=True, masked=True)
@@ -42,10 +42,10 @@ def tiny(monkeypatch):
     monkeypatch.setattr(check, "battery", lambda: TINY)
     monkeypatch.setattr(check, "interpretable", lambda: TINY)
     monkeypatch.setattr(check, "relative_time", lambda row: 1.25)
-    for choice in (ln.backends._first, _norms._planned):
+    for choice in (ln.backends._first, _norms._planned, _recurrent_op._planned):
         choice.cache_clear()
     yield
-    for choice in (ln.backends._first, _norms._planned):
+    for choice in (ln.backends._first, _norms._planned, _recurrent_op._planned):
         choice.cache_clear()
 
 
