@@ -15,6 +15,7 @@ import layernorm as ln
 from layernorm.backends import Entry
 from layernorm.engine import RecurrentArguments
 from layernorm.formula import Recurrence
+from layernorm.functional import _norms, _recurrent_op
 
 REFERENCE = Entry("layernorm.reference", None)
 
@@ -22,7 +23,7 @@ REFERENCE = Entry("layernorm.reference", None)
 @pytest.fixture(autouse=True)
 def forget_choices():
     """What was chosen among other engines."""
-    caches = (ln.backends._first, ln.backends.engine, ln.backends.switched_on)
+    caches = (ln.backends._first, ln.backends.engine, ln.backends.switched_on, _norms._planned, _recurrent_op._planned)
     for cache in caches:
         cache.cache_clear()
     yield

@@ -52,6 +52,8 @@ ENGINES = {
 }
 
 _asked_for: contextvars.ContextVar[str | None] = contextvars.ContextVar("layernorm_backend", default=None)
+asked_for = _asked_for.get
+"""The engine asked for with `use` in this thread, or None."""
 _in_use: list[str] = []  # in any thread: torch.compile cannot read a context variable, but compiles again for this
 
 
@@ -151,9 +153,11 @@ def choose(op: str, tensor: torch.Tensor, recurrence: str | None = None, backend
     return _first(backend or _asked_for.get(), op, device, tensor.dtype, recurrence)
 
 
-def preferred(op: str, device: str, dtype: torch.dtype) -> str:
-    """The engine that `choose` takes for tensors of this kind outside of `use`."""
-    return _first(None, op, device, dtype, None)
+def preferred(
+    op: str, device: str, dtype: torch.dtype, asked_for: str | None = None, recurrence: str | None = None
+) -> str:
+    """The engine that `choose` takes for tensors of this kind where this one is asked for."""
+    return _first(asked_for, op, device, dtype, recurrence)
 
 
 def asked_for_in_graph() -> str | None:

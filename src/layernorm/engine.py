@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -32,7 +32,7 @@ class NormArguments(NamedTuple):
     """
 
     input: Tensor
-    normalized_shape: list[int]
+    normalized_shape: Sequence[int]
     weight: Tensor | None
     bias: Tensor | None
     eps: float
@@ -49,6 +49,28 @@ class NormArguments(NamedTuple):
         shape = self.normalized_shape
         N = shape[0] if len(shape) == 1 else math.prod(shape)
         return (self.input.numel() // N if N else math.prod(self.input.shape[: self.input.dim() - len(shape)])), N
+
+
+class NormKind(NamedTuple):
+    """A kind of call of a norm op: all that a plan for it depends on.
+
+    Attributes:
+        dtype, shape, strides: of the input.
+        normalized_shape, eps, norm: as in `NormArguments`.
+        weight, bias: their types; None: there is none.
+        more: the strides of other tensors like the input: forward the residual, backward the gradient of y and what
+            comes to the input from elsewhere. None: there is none.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    normalized_shape: tuple[int, ...]
+    weight: torch.dtype | None
+    bias: torch.dtype | None
+    eps: float
+    norm: str
+    more: tuple[tuple[int, ...] | None, ...]
 
 
 class RecurrentArguments(NamedTuple):
@@ -89,6 +111,29 @@ class RecurrentArguments(NamedTuple):
         return [self.input, *self.state, *self.params]
 
 
+class RecurrentKind(NamedTuple):
+    """A kind of call of a recurrent op without lengths and reset: all that a plan for it depends on.
+
+    Attributes:
+        dtype, shape, strides: of the input.
+        weight_hh: its shape.
+        states, params: how many tensors there are.
+        recurrence: the equations, encoded.
+        reverse: as in `RecurrentArguments`.
+        threads: of PyTorch's pool.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    weight_hh: tuple[int, ...]
+    states: int
+    params: int
+    recurrence: str
+    reverse: bool
+    threads: int
+
+
 class PreparedLayer(Protocol):
     """One layer for steps one by one: its weights are made ready once, and their gradients are found at the end."""
 
@@ -116,8 +161,15 @@ class BackwardPass(Protocol):
         """The gradients of the parameters, of all steps taken."""
 
 
+Run = Callable[..., "Sequence[Tensor] | None"]
+"""From the tensors of a call to its results, or to None where a tensor is not of the kind that was planned for."""
+
+
 class Engine(Protocol):
-    """A module with these functions. Those of ops that it never covers may be missing.
+    """A module with these functions. Those of ops that it never covers may be missing, and those that plan.
+
+    Functions that plan return None where they have no plan for calls of this kind: the arguments do not fit each other,
+    or have to be brought into another form first. A plan looks at the tensors itself; they need no other check.
 
     Attributes:
         FORMULA_FIELDS: the fields of `Formula` that its kernels know. It never runs a formula that sets another one.
@@ -135,6 +187,12 @@ class Engine(Protocol):
     def normalize_saved(self, a: NormArguments) -> list[Tensor]:
         """Empty tensors with the shapes and types of what `normalize_forward` saves."""
 
+    def normalize_forward_plan(self, kind: NormKind, save: bool) -> Run | None:
+        """`normalize_forward` of (input, weight, bias, residual), those that there are."""
+
+    def normalize_backward_plan(self, kind: NormKind) -> Run | None:
+        """`normalize_backward` of (input, *saved, grad, weight, grad_total), those that there are."""
+
     def normalize_backward(
         self, a: NormArguments, saved: Sequence[Tensor], grad: Tensor, grad_total: Tensor | None
     ) -> list[Tensor]:
@@ -143,6 +201,13 @@ class Engine(Protocol):
 
     def recurrent_forward(self, a: RecurrentArguments, save: bool) -> list[Tensor]:
         """[output (T, B, P), *final state], and with ``save`` what `recurrent_saved` tells."""
+
+    def recurrent_forward_plan(self, kind: RecurrentKind, save: bool) -> Run | None:
+        """`recurrent_forward` of (input, *state, *params)."""
+
+    def recurrent_backward_plan(self, kind: RecurrentKind, arriving: tuple[bool, ...]) -> Run | None:
+        """`recurrent_backward` of (input, *state, *params, *saved, *gradients); ``arriving``: which of the gradients of
+        output and final state there are."""
 
     def recurrent_saved(self, a: RecurrentArguments) -> list[Tensor]:
         """Empty tensors with the shapes and types of what `recurrent_forward` saves."""

@@ -19,7 +19,7 @@ from layernorm.engine import RecurrentArguments
 from layernorm.formula import PRESETS, Recurrence
 
 native = pytest.importorskip("layernorm.native", exc_type=ImportError)
-from layernorm.native import _layout, _library, _plan, _recurrent, _steps  # noqa: E402
+from layernorm.native import _layout, _library, _plan, _recurrent, _recurrent_plan, _steps  # noqa: E402
 
 COMPILER = next(filter(None, map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))), None)
 PAIRS = "pairs"
@@ -56,7 +56,7 @@ def products(request):
             for module in (_layout, _plan, _steps):
                 patch.setattr(module, "LIBRARY", library)
             for planned in ("forward_plan", "backward_plan"):  # no plan for the other library
-                patch.setattr(_recurrent, planned, functools.cache(getattr(_plan, planned).__wrapped__))
+                patch.setattr(_recurrent, planned, functools.cache(getattr(_recurrent_plan, planned).__wrapped__))
             yield
 
 

@@ -29,7 +29,8 @@ def both(x, residual, N, weight, bias, norm, dy, dtotal, save=True):
         y, *rest = engine.normalize_forward(a, residual, True)
         total = x if residual is None else rest.pop(0)
         back = engine.normalize_backward(a._replace(input=total), rest, dy, dtotal)
-        found.append([y, total, *rest, *back])
+        statistics = [row for saved in rest for row in torch.atleast_2d(saved)]  # mean, not of rms, and 1 / deviation
+        found.append([y, total, *statistics, *back])
     return found
 
 

@@ -1,14 +1,23 @@
 """A planned call computes only with the tensors that it was planned for."""
 
+import concurrent.futures
+
 import pytest
 import torch
 
 pytest.importorskip("layernorm.native", exc_type=ImportError)
 
 import layernorm as ln
-from layernorm.engine import RecurrentArguments
-from layernorm.native import recurrent_backward, recurrent_forward
-from layernorm.native._plan import forward_plan
+from layernorm.engine import NormKind, RecurrentArguments
+from layernorm.functional import _norms, _recurrent_op
+from layernorm.native import (
+    _library,
+    normalize_backward_plan,
+    normalize_forward_plan,
+    recurrent_backward,
+    recurrent_forward,
+)
+from layernorm.native._recurrent_plan import forward_plan
 
 T, B, I, H = 3, 2, 4, 5  # noqa: E741
 
@@ -26,7 +35,7 @@ def planned():
 
 def test_tensors_that_fit():
     plan, tensors = planned()
-    output, h = plan.run(tensors)
+    output, h = plan.run(*tensors)
     assert output.shape == (T, B, H)
     assert torch.equal(output[-1], h)
 
@@ -43,14 +52,14 @@ def test_a_tensor_of_another_kind_is_refused(which, how):
         "type": given.double(),
         "strides": wider[..., ::2],
     }[how]
-    assert plan.run(tensors) is None
+    assert plan.run(*tensors) is None
 
 
 def test_more_and_fewer_tensors_are_refused():
     plan, tensors = planned()
-    assert plan.run(tensors[:-1]) is None
-    assert plan.run([*tensors, tensors[0]]) is None
-    assert plan.run(tensors * 20) is None
+    for wrong in (tensors[:-1], [*tensors, tensors[0]], tensors * 20):
+        with pytest.raises(RuntimeError, match="argument"):
+            plan.run(*wrong)
 
 
 def arguments(change, dtype):
@@ -87,3 +96,143 @@ def test_a_result_that_no_memory_has_room_for_is_an_error(save):
     gru = ln.GRU(I, H).requires_grad_(save)
     with pytest.raises(MemoryError, match=r"not enough memory for a call with input \[1099511627776, 1, 4\]"):
         gru(x)
+
+
+@pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
+def test_a_recurrent_call_is_checked_in_c_alone(network, monkeypatch):
+    module, x = getattr(ln, network)(I, H), torch.randn(T, B, I)
+    with torch.no_grad():
+        expected = module(x, lengths=[T] * B)[0]  # which is checked, and not planned
+    monkeypatch.setattr(_recurrent_op, "check", None)
+    with torch.no_grad():
+        torch.testing.assert_close(module(x)[0], expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("wrong", [torch.zeros(1), torch.zeros(H).int(), torch.zeros(H, 1), torch.zeros(H).to("meta")])
+@pytest.mark.parametrize("name", ["bias_ih", "bias_hh"])
+def test_biases_whose_sum_would_fit_are_refused(name, wrong):
+    """They make one vector, which is added up before the call."""
+    params, x = {name: p.detach() for name, p in ln.RNNCell(I, H).named_parameters()}, torch.randn(T, B, I)
+    ln.functional.rnn(x, None, params)
+    with pytest.raises(RuntimeError, match=rf"expected {name} (of (shape|type)|on cpu)"):
+        ln.functional.rnn(x, None, params | {name: wrong})
+
+
+# --- norms ---
+
+
+def norm_tensors(backward):
+    """A norm's plan, and tensors that fit it: two rows of 4 numbers in three dimensions, eight numbers apart."""
+    x, more, other = (torch.randn(2, 1, 8)[..., :4] for _ in range(3))
+    kind = NormKind(x.dtype, x.shape, x.stride(), (4,), torch.float64, torch.float64, 1e-5, "layer", ())
+    gain, bias = torch.randn(4).double(), torch.randn(4).double()
+    if backward:
+        kind = kind._replace(more=(more.stride(), other.stride()))
+        return normalize_backward_plan(kind), [x, torch.rand(2, 2).double(), more, gain, other]
+    return normalize_forward_plan(kind._replace(more=(more.stride(),)), True), [x, gain, bias, more]
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_norms_of_tensors_that_fit(backward):
+    run, tensors = norm_tensors(backward)
+    like = [(2, 1, 4), (4,), (4,)] if backward else [(2, 1, 4), (2, 1, 4), (2, 2)]
+    found = run(*tensors)
+    assert [tuple(t.shape) for t in found] == like
+    assert all(t.is_contiguous() for t in found)
+
+
+@pytest.mark.parametrize("which", range(5))
+@pytest.mark.parametrize("how", ["size", "dimension", "type", "strides", "device", "storage"])
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_norm_refuses_a_tensor_of_another_kind(backward, how, which):
+    run, tensors = norm_tensors(backward)
+    which %= len(tensors)
+    given = tensors[which]
+    emptied = given.clone()
+    emptied.untyped_storage().resize_(0)
+    tensors[which] = {
+        "size": torch.cat([given, given], -1),
+        "dimension": given[None],
+        "type": given.bfloat16(),
+        "strides": torch.stack([given, given], -1)[..., 0],
+        "device": given.to("meta"),
+        "storage": emptied,
+    }[how]
+    assert run(*tensors) is None
+
+
+KIND = NormKind(torch.float32, (2, 3, 4), (12, 4, 1), (4,), None, None, 1e-5, "rms", (None,))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"normalized_shape": ()},
+        {"normalized_shape": (3,)},
+        {"normalized_shape": (5, 2, 3, 4)},
+        {"dtype": torch.complex64},
+        {"weight": torch.int64},
+        {"weight": torch.float32, "bias": torch.float64},
+        {"strides": (12, 1, 3)},  # a row's elements are apart
+        {"strides": (13, 4, 1)},  # rows at two distances
+        {"more": ((12, 1, 3),)},
+    ],
+    ids=str,
+)
+def test_what_there_is_no_plan_for(change):
+    assert normalize_forward_plan(KIND, False) is not None
+    assert normalize_forward_plan(KIND._replace(**change), False) is None
+
+
+@pytest.mark.parametrize("change", [lambda t: t, lambda t: torch._neg_view(-t)], ids=["plain", "negative"])
+def test_a_plan_that_a_call_does_not_fit_gives_nothing_of_its_own(change):
+    """The dispatcher copies numbers that are stored negated before the op looks at them."""
+    x, weight = torch.randn(2, 3, 4), torch.randn(8)
+    strided = torch.stack([weight[:4], weight[:4]], -1)[..., 0]  # the plan wants it in order
+    expected = torch.nn.functional.layer_norm(x, (4,), weight[:4])
+    torch.testing.assert_close(ln.functional.layer_norm(change(x), (4,), strided), expected)
+
+
+def test_a_planned_call_is_checked_in_c_alone(monkeypatch):
+    module, x = ln.LayerNorm(4), torch.randn(2, 4, requires_grad=True)
+    for name in ("_check", "_check_gradients"):
+        monkeypatch.setattr(_norms, name, None)
+    y, total = module(x, x)
+    torch.autograd.grad([y, total], [x, *module.parameters()], [torch.randn(2, 4), torch.randn(2, 4)])
+    module(x).backward(torch.randn(2, 4))
+    ln.RMSNorm(4)(x).backward(torch.randn(2, 4))
+
+
+def test_a_size_that_is_no_integer_is_not_taken_for_a_known_one():
+    x = torch.randn(2, 8)
+    ln.functional.layer_norm(x, (8,))
+    with pytest.raises(TypeError, match="tuple of ints, got one of float"):
+        ln.functional.layer_norm(x, (8.0,))
+
+
+def test_an_op_is_defined_once():
+    """Also where threads ask for it at the same time."""
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: _library.call_op(1, 1), range(16)))
+    assert len(set(map(id, found))) == 1
+
+
+def test_no_memory_for_the_result_of_a_norm():
+    x = torch.zeros(4).expand(1 << 50, 4)
+    with pytest.raises(MemoryError, match=r"not enough memory for a call with input \[1125899906842624, 4\]"):
+        ln.functional.layer_norm(x, (4,))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
+def test_planned_gradients_are_those_of_checked_calls(network, shared):
+    """With lengths a call is checked, and not planned. ``shared``: a formula whose biases stand in two vectors."""
+    formula = ln.Formula(bias_inside=True, biases="input", bias_again=True) if shared and network == "LSTM" else "paper"
+    module, x = getattr(ln, network)(I, H, formula=formula), torch.randn(T, B, I, requires_grad=True)
+    d, found = torch.randn(T, B, H), []
+    for lengths in (None, [T] * B):
+        output, hx = module(x, lengths=lengths)
+        c = hx[1] if network == "LSTM" else hx
+        found.append(torch.autograd.grad([output, c], [x, *module.parameters()], [d, d[:1]]))
+    for planned_, checked in zip(*found, strict=True):
+        torch.testing.assert_close(planned_, checked, rtol=0, atol=0)

@@ -15,19 +15,31 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch._C import _functorch
+from torch import Tensor, is_grad_enabled
+from torch._C import (
+    _are_functorch_transforms_active,
+    _functorch,
+    _get_tracing_state,
+    _is_torch_function_mode_enabled,
+    _len_torch_dispatch_stack,
+)
 from torch._C._profiler import _RecordFunctionFast
 from torch.autograd import forward_ad, profiler
+from torch.compiler import is_compiling
 
 from .. import backends
+from ..engine import Run
+
+Arguments = tuple[Any, ...]
+"""An op's, in the order of its schema but for the engine's name."""
 
 
 class Part:
     """``layernorm::name``, one of the two ops that a gradient is made of; its last argument names the engine.
 
     Args:
-        kernel: checks its arguments and runs the op on that engine; returns a list of tensors.
+        plan: from the engine's name and the arguments to the engine's plan for calls of this kind, or None.
+        kernel: for calls without a plan; from the same to a list of tensors. It checks its arguments.
         fake: empty tensors of the right shapes, for `torch.compile`.
         unchecked: the kernel for the calls of our own backward, whose arguments need hardly any check.
     """
@@ -36,22 +48,29 @@ class Part:
         self,
         name: str,
         arguments: str,
+        plan: Callable[..., Run | None],
         kernel: Callable[..., list[Tensor]],
         fake: Callable[..., list[Tensor]],
         unchecked: Callable[..., list[Tensor]] | None = None,
     ) -> None:
-        self.name = name
+        self.name, self.plan = name, plan
         self.kernel = unchecked or kernel
-        self.dispatched = _defined(name, f"({arguments}, str backend)", kernel, fake)
+        checked = lambda *given: kernel(given[-1], given[:-1])  # noqa: E731
+        self.dispatched = _defined(name, f"({arguments}, str backend)", checked, lambda *given: fake(given[:-1]))
 
-    def __call__(self, tensors: Sequence[Tensor], *args: Any) -> Sequence[Tensor]:
-        """``tensors``: those among ``args``."""
+    def __call__(self, tensors: Sequence[Tensor], backend: str, args: Arguments) -> Sequence[Tensor]:
+        """``tensors``: those among ``args``, as a plan takes them."""
         if not plain(tensors):
-            return self.dispatched(*args)
+            return self.dispatched(*args, backend)
         if profiler._is_profiler_enabled:
             with event(self.name, tensors):
-                return self.kernel(*args)
-        return self.kernel(*args)
+                return self._direct(tensors, backend, args)
+        return self._direct(tensors, backend, args)
+
+    def _direct(self, tensors: Sequence[Tensor], backend: str, args: Arguments) -> Sequence[Tensor]:
+        run = self.plan(backend, args)
+        found = None if run is None else run(*tensors)
+        return self.kernel(backend, args) if found is None else found
 
 
 class Op:
@@ -60,64 +79,77 @@ class Op:
     Its last argument ``backend`` names an engine or is None: then the op chooses where it runs.
 
     Args:
-        results: how many tensors it returns, from its arguments.
         choose: the engine's name, from its arguments and ``backend``.
-        kernel: from its arguments, whether to save, and the engine's name to the results and what is saved for the
-            backward; checks its arguments first.
-        fake: empty tensors of the right shapes, from the same.
-        setup_context: from a context, the arguments, the engine's name and what the kernel returned.
-        backward: from a context and the results' gradients to those of the tensors among the arguments, in order.
+        plan: from whether to save and its arguments to the engine's name and the engine's plan for calls of this kind,
+            or None.
+        kernel: for calls without a plan; from whether to save, the engine's name and its arguments to the results and
+            what is saved for the backward. It checks its arguments.
+        fake: empty tensors of the right shapes, from the engine's name, None where nothing is saved, and its arguments.
+        equations: the results by plain equations, for `torch.func`.
+        save: puts what the backward needs into a context and returns the results; from the context, its arguments,
+            and the results with what is saved.
+        backward: from the context, which has ``backend``, too, and the results' gradients to those of the tensors among
+            the arguments, in order.
     """
 
     def __init__(
         self,
         name: str,
         arguments: str,
-        results: Callable[..., int],
         choose: Callable[..., str],
+        plan: Callable[..., tuple[str, Run | None]],
         kernel: Callable[..., list[Tensor]],
         fake: Callable[..., list[Tensor]],
-        setup_context: Callable[..., None],
+        equations: Callable[..., list[Tensor]],
+        save: Callable[..., Sequence[Tensor]],
         backward: Callable[..., Sequence[Any]],
     ) -> None:
-        self.name, self.results, self.choose = name, results, choose
-        self.setup_context, self.backward = setup_context, backward
-        self.kernel = kernel
-        self.saving = Part(
+        self.name, self.choose, self.plan, self.kernel = name, choose, plan, kernel
+        self.equations, self.save, self.backward = equations, save, backward
+        self.saving = _defined(
             f"{name}_forward",
-            arguments,
-            lambda *args: kernel(*args[:-1], True, args[-1]),
-            lambda *args: fake(*args[:-1], True, args[-1]),
+            f"({arguments}, str backend)",
+            lambda *given: kernel(True, given[-1], given[:-1]),
+            lambda *given: fake(given[-1], given[:-1]),
         )
         self.dispatched = _defined(
             name,
             f"({arguments}, str? backend)",
-            lambda *args: kernel(*args[:-1], False, choose(*args)),
-            lambda *args: fake(*args[:-1], False, None),
+            lambda *given: kernel(False, choose(given[:-1], given[-1]), given[:-1]),
+            lambda *given: fake(None, given[:-1]),
         )
         torch.library.impl(f"layernorm::{name}", "Autograd")(self._with_gradient)
 
-    def __call__(self, tensors: Sequence[Tensor], *args: Any) -> Sequence[Tensor]:
-        """The results; ``tensors`` are those among ``args``, in order."""
-        if not plain(tensors):
-            return self.dispatched(*args, backends.asked_for_in_graph())
+    def __call__(self, tensors: Sequence[Tensor], args: Arguments) -> Sequence[Tensor]:
+        """The results, where nothing but autograd needs to know of the call (`plain`); ``tensors`` are those among
+        ``args``, in order."""
         if profiler._is_profiler_enabled:
             with event(self.name, tensors):
                 return self._direct(tensors, args)
         return self._direct(tensors, args)
 
-    def _direct(self, tensors: Sequence[Tensor], args: tuple[Any, ...]) -> Sequence[Tensor]:
-        backend = self.choose(*args, None)
-        if wants_gradient(tensors):
-            return _record(self, self.saving.kernel, args, backend, *tensors)
-        return self.kernel(*args, False, backend)
+    def elsewhere(self, args: Arguments) -> Sequence[Tensor]:
+        """The results where something else needs to know of it."""
+        if transforming():
+            return self.equations(args)
+        return self.dispatched(*args, backends.asked_for_in_graph())
+
+    def _direct(self, tensors: Sequence[Tensor], args: Arguments) -> Sequence[Tensor]:
+        save = wants_gradient(tensors)
+        backend, run = self.plan(save, args)
+        if save:
+            return _record(self, run, backend, args, *tensors)
+        found = None if run is None else run(*tensors)
+        return self.kernel(False, backend, args) if found is None else found
 
     def _with_gradient(self, *given: Any) -> list[Tensor]:
         """What the dispatcher calls where autograd may have to record the op."""
-        *args, _ = given
+        args = given[:-1]
         tensors = [t for arg in args for t in (arg if type(arg) in (list, tuple) else [arg]) if isinstance(t, Tensor)]
         if wants_gradient(tensors):
-            return list(_Recorded.apply(self, self.saving.dispatched, tuple(args), self.choose(*given), *tensors))
+            backend = self.choose(args, given[-1])
+            run = lambda *_: self.saving(*args, backend)  # noqa: E731
+            return list(_Recorded.apply(self, run, backend, args, *tensors))
         with torch._C._AutoDispatchBelowAutograd():
             return self.dispatched(*given)
 
@@ -138,7 +170,7 @@ def event(name: str, tensors: Sequence[Tensor]) -> AbstractContextManager[None]:
 
 def wants_gradient(tensors: Sequence[Tensor]) -> bool:
     """Whether autograd records what is done with these tensors."""
-    if torch.is_grad_enabled():
+    if is_grad_enabled():
         for t in tensors:
             if t.requires_grad:
                 return True
@@ -150,13 +182,14 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, op: Op, run: Callable[..., list[Tensor]], args: tuple[Any, ...], backend: str, *tensors: Tensor
+        ctx: Any, op: Op, run: Run | None, backend: str, args: Arguments, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        found = run(*args, backend)
-        ctx.op = op
-        op.setup_context(ctx, args, backend, found)
-        return tuple(found[: op.results(*args)])
+        found = None if run is None else run(*tensors)
+        if found is None:
+            found = op.kernel(True, backend, args)
+        ctx.op, ctx.backend = op, backend
+        return tuple(op.save(ctx, args, found))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
@@ -171,15 +204,18 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def plain(tensors: Sequence[Tensor]) -> bool:
-    """Whether nothing but autograd needs to know of the call: no compiler, tracer, mode or tensor subclass."""
+    """Whether nothing but autograd needs to know of the call: no compiler, tracer, mode, tensor subclass or transform
+    of `torch.func`."""
     for t in tensors:
         if type(t) not in _PLAIN:
             return False
     return not (
-        torch.compiler.is_compiling()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._is_torch_function_mode_enabled()
-        or torch._C._get_tracing_state() is not None
+        is_compiling()
+        or _are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+        or _len_torch_dispatch_stack()
+        or _is_torch_function_mode_enabled()
+        or _get_tracing_state() is not None
     )
 
 
@@ -194,7 +230,7 @@ def autocast_type(tensor: Tensor) -> torch.dtype | None:
 def transforming() -> bool:
     """Whether the call runs inside `torch.func.vmap`, ``grad``, ``jvp``... or in forward mode: ops of `torch.library`
     cannot take part in all of these, plain torch operations can."""
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    return _are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def of_all_cases(tensor: Tensor) -> Tensor:

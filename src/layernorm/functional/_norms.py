@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,8 +11,8 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from .. import backends, reference
-from ..engine import NormArguments
-from ._bind import Op, Part, gradients_of_equations, transforming
+from ..engine import NormArguments, NormKind, Run
+from ._bind import Arguments, Op, Part, gradients_of_equations, plain, transforming
 
 
 def layer_norm(
@@ -137,15 +138,6 @@ def _normalize(
     norm: str,
 ) -> Sequence[Tensor]:
     """[y], or with a residual [y, input + residual]."""
-    tensors = [input]
-    for tensor in (weight, bias, residual):  # as among the op's arguments
-        if tensor is not None:
-            tensors.append(tensor)
-    for tensor in tensors:
-        if not isinstance(tensor, Tensor):
-            given = {"input": input, "residual": residual, "weight": weight, "bias": bias}
-            name = next(name for name, t in given.items() if t is tensor)
-            raise TypeError(f"{norm}_norm: expected {name} to be a Tensor, got {type(tensor).__name__}")
     if type(normalized_shape) is not tuple and (
         not isinstance(normalized_shape, Sequence) or isinstance(normalized_shape, str)
     ):
@@ -156,35 +148,33 @@ def _normalize(
             given_type = type(size).__name__
             raise TypeError(f"{norm}_norm: expected normalized_shape to be a tuple of ints, got one of {given_type}")
     if eps is None:
-        eps = torch.finfo(input.dtype).eps if input.dtype.is_floating_point else 0.0
-    shape, eps = list(normalized_shape), float(eps)
-    if transforming():
-        a = NormArguments(input, shape, weight, bias, eps, norm)
-        _check(a, residual)
-        total = [] if residual is None else [input + residual]
-        return [reference.normalize_equations(a._replace(input=total[0]) if total else a), *total]
-    return _NORMALIZE(tensors, input, shape, weight, bias, eps, norm, residual)
+        floating = isinstance(input, Tensor) and input.dtype.is_floating_point
+        eps = torch.finfo(input.dtype).eps if floating else 0.0
+    arguments = (input, normalized_shape, weight, bias, float(eps), norm, residual)
+    tensors = [input]  # then those that there are
+    if weight is not None:
+        tensors.append(weight)
+    if bias is not None:
+        tensors.append(bias)
+    if residual is not None:
+        tensors.append(residual)
+    if plain(tensors):
+        return _NORMALIZE(tensors, arguments)
+    for name, tensor in (("input", input), ("residual", residual), ("weight", weight), ("bias", bias)):
+        if not isinstance(tensor, Tensor) and (tensor is not None or name == "input"):
+            raise TypeError(f"{norm}_norm: expected {name} to be a Tensor, got {type(tensor).__name__}")
+    return _NORMALIZE.elsewhere(arguments)
 
 
 def _check(a: NormArguments, residual: Tensor | None) -> None:
-    """Everything about shapes, types and devices that an engine relies on."""
-    input, normalized_shape, weight, bias = a.input, a.normalized_shape, a.weight, a.bias
-    static = residual is None and input.is_cpu and not torch.compiler.is_compiling()
-    shape = tuple(normalized_shape)
-    if static and shape and input.shape[-len(shape) :] == shape and input.dtype.is_floating_point:
-        for p in (weight, bias):
-            if p is not None and (p.shape != shape or not p.is_cpu or not p.dtype.is_floating_point):
-                break
-        else:
-            return
-    op = f"{a.norm}_norm"
+    """Everything about shapes, types and devices that an engine relies on, where it has no plan for the call."""
+    op, input, shape = f"{a.norm}_norm", a.input, list(a.normalized_shape)
     if not input.dtype.is_floating_point:
         raise RuntimeError(f"{op}: expected input of a floating-point type, got {input.dtype}")
-    if not normalized_shape or list(input.shape[input.dim() - len(normalized_shape) :]) != list(normalized_shape):
-        expected = ", ".join(["*", *map(str, normalized_shape)])
+    if not shape or list(input.shape[input.dim() - len(shape) :]) != shape:
+        expected = ", ".join(["*", *map(str, shape)])
         raise RuntimeError(
-            f"{op}: given normalized_shape={list(normalized_shape)}, expected input of shape [{expected}], "
-            f"got {list(input.shape)}"
+            f"{op}: given normalized_shape={shape}, expected input of shape [{expected}], got {list(input.shape)}"
         )
     if residual is not None:
         for what in ("shape", "dtype", "device"):
@@ -192,61 +182,120 @@ def _check(a: NormArguments, residual: Tensor | None) -> None:
             if mine != given:
                 mine, given = (list(mine), list(given)) if what == "shape" else (mine, given)
                 raise RuntimeError(f"{op}: expected residual of {what} {mine}, as input has, got {given}")
-    for name, p in (("weight", weight), ("bias", bias)):
+    for name, p in (("weight", a.weight), ("bias", a.bias)):
         if p is None:
             continue
-        if list(p.shape) != normalized_shape:
-            raise RuntimeError(f"{op}: expected {name} of shape {list(normalized_shape)}, got {list(p.shape)}")
+        if list(p.shape) != shape:
+            raise RuntimeError(f"{op}: expected {name} of shape {shape}, got {list(p.shape)}")
         if not p.dtype.is_floating_point:
             raise RuntimeError(f"{op}: expected {name} of a floating-point type, got {p.dtype}")
         if p.device != input.device:
             raise RuntimeError(f"{op}: expected {name} on {input.device}, where input is, got {p.device}")
 
 
-def _kernel(
-    input: Tensor,
-    normalized_shape: list[int],
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    norm: str,
-    residual: Tensor | None,
-    save: bool,
-    backend: str,
-) -> list[Tensor]:
-    a = NormArguments(input, normalized_shape, weight, bias, eps, norm)
+def _equations(arguments: Arguments) -> list[Tensor]:
+    *given, residual = arguments
+    a = NormArguments(*given)
+    _check(a, residual)
+    if residual is None:
+        return [reference.normalize_equations(a)]
+    total = a.input + residual
+    return [reference.normalize_equations(a._replace(input=total)), total]
+
+
+def _plan(save: bool, arguments: Arguments) -> tuple[str, Run | None]:
+    input, normalized_shape, weight, bias, eps, norm, residual = arguments
+    return _planned(
+        backends.asked_for(), "cpu" if input.is_cpu else input.device.type, save, input.dtype, input.shape,
+        input.stride(), tuple(normalized_shape), None if weight is None else weight.dtype,
+        None if bias is None else bias.dtype, eps, norm, (None if residual is None else residual.stride(),),
+    )  # fmt: skip
+
+
+@functools.lru_cache(4096)
+def _planned(asked_for: str | None, device: str, save: bool, *kind: Any) -> tuple[str, Run | None]:
+    """The engine for calls of this kind, and its plan for them; ``kind``: `NormKind`."""
+    of_calls = NormKind(*kind)
+    backend = backends.preferred("normalize", device, of_calls.dtype, asked_for)
+    plan = getattr(backends.engine(backend), "normalize_forward_plan", None)
+    return backend, plan and plan(of_calls, save)
+
+
+def _choose(arguments: Arguments, backend: str | None) -> str:
+    return backends.choose("normalize", arguments[0], None, backend)
+
+
+def _kernel(save: bool, backend: str, arguments: Arguments) -> list[Tensor]:
+    *given, residual = arguments
+    a = NormArguments(*given)
     _check(a, residual)
     return backends.engine(backend).normalize_forward(a, residual, save)
 
 
-def _fake(*given: Any) -> list[Tensor]:
-    *arguments, residual, save, backend = given
-    a = NormArguments(*arguments)
+def _fake(backend: str | None, arguments: Arguments) -> list[Tensor]:
+    *given, residual = arguments
+    a = NormArguments(*given)
     _check(a, residual)
     have = [t for t in (a.input, residual) if t is not None]
     results = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in have]
-    return [*results, *(backends.engine(backend).normalize_saved(a) if save else [])]
+    return [*results, *(backends.engine(backend).normalize_saved(a) if backend else [])]
 
 
-def _backward_kernel(*given: Any) -> list[Tensor]:
-    *arguments, saved, grad, grad_total, backend = given
-    a, engine = NormArguments(*arguments), backends.engine(backend)
-    _check(a, None)
+def _save(ctx: Any, arguments: Arguments, found: list[Tensor]) -> list[Tensor]:
+    input, normalized_shape, weight, bias, eps, norm, residual = arguments
+    results = 1 if residual is None else 2
+    ctx.description = normalized_shape, eps, norm, residual is not None
+    ctx.save_for_backward(input if residual is None else found[1], weight, bias, *found[results:])
+    return found[:results]
+
+
+def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    total, weight, bias, *saved = ctx.saved_tensors
+    normalized_shape, eps, norm, has_residual = ctx.description
+    grad, grad_total = grads if has_residual else (grads[0], None)
+    found: Sequence[Tensor | None]
+    if grad is None:
+        found = [grad_total, *[None for t in (weight, bias) if t is not None]]
+    elif torch.is_grad_enabled() or transforming():
+        dx, *rest = _differentiated(NormArguments(total, normalized_shape, weight, bias, eps, norm), grad)
+        found = [dx if grad_total is None else dx + grad_total, *rest]
+    else:
+        tensors = [total, *saved, grad]
+        if weight is not None:
+            tensors.append(weight)
+        if grad_total is not None:
+            tensors.append(grad_total)
+        arguments = (total, normalized_shape, weight, bias, eps, norm, saved, grad, grad_total)
+        found = _NORMALIZE_BACKWARD(tensors, ctx.backend, arguments)
+    return [*found, found[0]] if has_residual else found
+
+
+def _backward_plan(backend: str, arguments: Arguments) -> Run | None:
+    input, normalized_shape, weight, bias, eps, norm, _, grad, grad_total = arguments
+    return _planned_backward(
+        backend, input.dtype, input.shape, input.stride(), tuple(normalized_shape),
+        None if weight is None else weight.dtype, None if bias is None else bias.dtype, eps, norm,
+        (grad.stride(), None if grad_total is None else grad_total.stride()),
+    )  # fmt: skip
+
+
+@functools.lru_cache(4096)
+def _planned_backward(backend: str, *kind: Any) -> Run | None:
+    """The engine's plan for calls of this kind, `NormKind`."""
+    plan = getattr(backends.engine(backend), "normalize_backward_plan", None)
+    return plan and plan(NormKind(*kind))
+
+
+def _backward_kernel(backend: str, arguments: Arguments) -> list[Tensor]:
+    *given, saved, grad, grad_total = arguments
+    a, engine = NormArguments(*given), backends.engine(backend)
+    _check(a, None)  # hooks on saved tensors can put others in their place
     expected = engine.normalize_saved(a)
-    alike = list(zip(saved, expected, strict=True))
-    if any(t.shape != like.shape or t.dtype != like.dtype or t.device != like.device for t, like in alike):
-        found = [f"{t.dtype} {list(t.shape)}" for t, _ in alike]
+    if [(t.shape, t.dtype, t.device) for t in saved] != [(t.shape, t.dtype, t.device) for t in expected]:
+        found = [f"{t.dtype} {list(t.shape)}" for t in saved]
         raise RuntimeError(f"{a.norm}_norm: expected what the forward saved for {a.sizes[0]} rows, got {found}")
     _check_gradients(a, grad, grad_total)
     return engine.normalize_backward(a, saved, grad, grad_total)
-
-
-def _unchecked_backward(*given: Any) -> list[Tensor]:
-    *arguments, saved, grad, grad_total, backend = given
-    a = NormArguments(*arguments)
-    _check(a, None)  # hooks on saved tensors can put others in their place
-    _check_gradients(a, grad, grad_total)
-    return backends.engine(backend).normalize_backward(a, saved, grad, grad_total)
 
 
 def _check_gradients(a: NormArguments, *grads: Tensor | None) -> None:
@@ -265,47 +314,20 @@ def _check_gradients(a: NormArguments, *grads: Tensor | None) -> None:
             )
 
 
-def _backward_fake(
-    input: Tensor, normalized_shape: list[int], weight: Tensor | None, bias: Tensor | None, *rest: Any
-) -> list[Tensor]:
+def _backward_fake(arguments: Arguments) -> list[Tensor]:
+    input, _, weight, bias, *_ = arguments
     have = [t for t in (input, weight, bias) if t is not None]
     return [torch.empty_like(t, memory_format=torch.contiguous_format) for t in have]
 
 
-def _results(*args: Any) -> int:
-    return 1 if args[6] is None else 2
-
-
-def _choose(input: Tensor, *rest: Any) -> str:
-    return backends.choose("normalize", input, None, rest[-1])
-
-
-def _setup_context(ctx: Any, args: tuple[Any, ...], backend: str, output: list[Tensor]) -> None:
-    input, ctx.normalized_shape, weight, bias, ctx.eps, ctx.norm, residual = args
-    ctx.has_residual, ctx.backend = residual is not None, backend
-    ctx.save_for_backward(input if residual is None else output[1], weight, bias, *output[_results(*args) :])
-
-
-def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-    total, weight, bias, *saved = ctx.saved_tensors
-    have = [t for t in (total, weight, bias) if t is not None]
-    grad, grad_total = grads[0], grads[1] if ctx.has_residual else None
+def _differentiated(a: NormArguments, grad: Tensor) -> list[Tensor]:
+    """The gradients by plain equations, which can be differentiated themselves."""
 
     def equations(*tensors: Tensor) -> list[Tensor]:
-        x, w, b = _present(tensors, total, weight, bias)
-        return [reference.normalize_equations(NormArguments(x, ctx.normalized_shape, w, b, ctx.eps, ctx.norm))]
+        x, w, b = _present(tensors, a.input, a.weight, a.bias)
+        return [reference.normalize_equations(a._replace(input=x, weight=w, bias=b))]
 
-    found: list[Tensor | None]
-    if grad is None:
-        found = [grad_total, *[None for _ in have[1:]]]
-    elif torch.is_grad_enabled() or transforming():
-        dx, *rest = gradients_of_equations(equations, have, [grad])
-        found = [dx if grad_total is None else dx + grad_total, *rest]
-    else:
-        tensors = [t for t in (grad, grad_total, total, *saved) if t is not None]
-        arguments = (total, ctx.normalized_shape, weight, bias, ctx.eps, ctx.norm, saved, grad, grad_total, ctx.backend)
-        found = list(_NORMALIZE_BACKWARD(tensors, *arguments))
-    return [*found, found[0]] if ctx.has_residual else found
+    return gradients_of_equations(equations, [t for t in (a.input, a.weight, a.bias) if t is not None], [grad])
 
 
 def _present(found: Sequence[Tensor], *where: Tensor | None) -> list[Any]:
@@ -318,17 +340,18 @@ _ARGUMENTS = "Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? b
 _NORMALIZE = Op(
     "normalize",
     f"{_ARGUMENTS}, Tensor? residual",
-    _results,
     _choose,
+    _plan,
     _kernel,
     _fake,
-    _setup_context,
+    _equations,
+    _save,
     _backward,
 )
 _NORMALIZE_BACKWARD = Part(
     "normalize_backward",
     f"{_ARGUMENTS}, Tensor[] saved, Tensor grad, Tensor? grad_total",
+    _backward_plan,
     _backward_kernel,
     _backward_fake,
-    unchecked=_unchecked_backward,
 )

@@ -15,7 +15,7 @@ from ..formula import GATES, PLAIN, Formula, Recurrence, resolve, unknown
 from ..reference import BatchMoments as BatchMoments
 from ..reference import Moments as Moments
 from ..schedule import NOTHING, Between
-from ._bind import autocast_type, of_all_cases, transforming
+from ._bind import autocast_type, of_all_cases, plain
 from ._recurrent_op import RECURRENT, check, check_lengths
 
 NORMS = ("layer", "rms", "batch", "weight", None)
@@ -71,13 +71,8 @@ def recurrent(
         tensors.append(lengths)
     if reset is not None:
         tensors.append(reset)
-    if transforming():
-        a = RecurrentArguments(input, state, params, lengths, reset, Recurrence.decode(recurrence), reverse)
-        check(a)
-        check_lengths(lengths, input.shape[0])
-        found = reference.recurrent_equations(a)
-        return found[0], found[1:]
-    output, *final = RECURRENT(tensors, input, state, params, lengths, reset, recurrence, reverse)
+    arguments = (input, state, params, lengths, reset, recurrence, reverse)
+    output, *final = RECURRENT(tensors, arguments) if plain(tensors) else RECURRENT.elsewhere(arguments)
     return output, final
 
 

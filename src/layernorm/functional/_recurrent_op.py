@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from .. import backends, reference
-from ..engine import RecurrentArguments
+from ..engine import RecurrentArguments, RecurrentKind, Run
 from ..formula import GATES, Recurrence
-from ._bind import Op, Part, gradients_of_equations, of_all_cases, transforming
+from ._bind import Arguments, Op, Part, gradients_of_equations, of_all_cases, transforming
 
 
 def check(a: RecurrentArguments) -> None:
@@ -122,25 +122,30 @@ def _arguments(
     return RecurrentArguments(input, state, params, lengths, reset, Recurrence.decode(recurrence), reverse)
 
 
-def _kernel(*given: Any) -> list[Tensor]:
-    *arguments, save, backend = given
+def _equations(arguments: Arguments) -> list[Tensor]:
+    a = _arguments(*arguments)
+    check(a)
+    check_lengths(a.lengths, a.input.shape[0])
+    return reference.recurrent_equations(a)
+
+
+def _kernel(save: bool, backend: str, arguments: Arguments) -> list[Tensor]:
     a = _arguments(*arguments)
     check(a)
     check_lengths(a.lengths, a.input.shape[0])
     return backends.engine(backend).recurrent_forward(a, save)
 
 
-def _fake(*given: Any) -> list[Tensor]:
-    *arguments, save, backend = given
+def _fake(backend: str | None, arguments: Arguments) -> list[Tensor]:
     a = _arguments(*arguments)
     check(a)
     output = a.input.new_empty(*a.input.shape[:2], a.params[1].shape[1])
     final = [s.new_empty(s.shape) for s in a.state]
-    return [output, *final, *(backends.engine(backend).recurrent_saved(a) if save else [])]
+    return [output, *final, *(backends.engine(backend).recurrent_saved(a) if backend else [])]
 
 
-def _backward_kernel(*given: Any) -> list[Tensor]:
-    *arguments, saved, grad_output, grad_state, backend = given
+def _backward_kernel(backend: str, given: Arguments) -> list[Tensor]:
+    *arguments, saved, grad_output, grad_state = given
     a, engine = _arguments(*arguments), backends.engine(backend)
     check(a)
     check_lengths(a.lengths, a.input.shape[0])
@@ -178,27 +183,73 @@ def _check_alike(
     )
 
 
-def _unchecked_backward(*given: Any) -> list[Tensor]:
-    *arguments, saved, grad_output, grad_state, backend = given
+def _unchecked_backward(backend: str, given: Arguments) -> list[Tensor]:
+    *arguments, saved, grad_output, grad_state = given
     a = _arguments(*arguments)
     check(a)  # hooks on saved tensors can put others in their place
     _check_gradients(a, grad_output, grad_state)
     return backends.engine(backend).recurrent_backward(a, saved, grad_output, grad_state)
 
 
-def _backward_fake(input: Tensor, state: list[Tensor], params: list[Tensor], *rest: Any) -> list[Tensor]:
+def _backward_fake(arguments: Arguments) -> list[Tensor]:
+    input, state, params, *_ = arguments
     return [torch.empty_like(t, memory_format=torch.contiguous_format) for t in (input, *state, *params)]
 
 
-def _choose(input: Tensor, *rest: Any) -> str:
-    *_, recurrence, _, backend = rest
+def _choose(arguments: Arguments, backend: str | None) -> str:
+    input, *_, recurrence, _ = arguments
     return backends.choose("recurrent", input, recurrence, backend)
 
 
-def _setup_context(ctx: Any, args: tuple[Any, ...], backend: str, output: list[Tensor]) -> None:
-    input, state, params, lengths, reset, ctx.recurrence, ctx.reverse = args
-    ctx.states, ctx.params, ctx.backend = len(state), len(params), backend
-    ctx.save_for_backward(lengths, reset, input, *state, *params, *output[1 + len(state) :])
+def _plan(save: bool, arguments: Arguments) -> tuple[str, Run | None]:
+    input, state, params, lengths, reset, recurrence, reverse = arguments
+    if lengths is not None or reset is not None or len(params) < 2:
+        return _choose(arguments, None), None
+    return _planned(
+        backends.asked_for(), "cpu" if input.is_cpu else input.device.type, save,
+        *_kind(input, state, params, recurrence, reverse),
+    )  # fmt: skip
+
+
+def _kind(
+    input: Tensor, state: Sequence[Tensor], params: Sequence[Tensor], recurrence: str, reverse: bool
+) -> tuple[Any, ...]:
+    """The fields of `RecurrentKind`."""
+    return (
+        input.dtype, input.shape, input.stride(), params[1].shape, len(state), len(params), recurrence, reverse,
+        torch.get_num_threads(),
+    )  # fmt: skip
+
+
+@functools.lru_cache(4096)
+def _planned(asked_for: str | None, device: str, save: bool, *kind: Any) -> tuple[str, Run | None]:
+    """The engine for calls of this kind, and its plan for them; ``kind``: `RecurrentKind`."""
+    of_calls = RecurrentKind(*kind)
+    backend = backends.preferred("recurrent", device, of_calls.dtype, asked_for, of_calls.recurrence)
+    plan = getattr(backends.engine(backend), "recurrent_forward_plan", None)
+    return backend, plan and plan(of_calls, save)
+
+
+def _backward_plan(backend: str, arguments: Arguments) -> Run | None:
+    input, state, params, lengths, reset, recurrence, reverse, _, grad_output, grad_state = arguments
+    if lengths is not None or reset is not None:
+        return None
+    arriving = (grad_output is not None, *[g is not None for g in grad_state])
+    return _planned_backward(backend, arriving, *_kind(input, state, params, recurrence, reverse))
+
+
+@functools.lru_cache(4096)
+def _planned_backward(backend: str, arriving: tuple[bool, ...], *kind: Any) -> Run | None:
+    """The engine's plan for calls of this kind, `RecurrentKind`."""
+    plan = getattr(backends.engine(backend), "recurrent_backward_plan", None)
+    return plan and plan(RecurrentKind(*kind), arriving)
+
+
+def _save(ctx: Any, arguments: Arguments, found: list[Tensor]) -> list[Tensor]:
+    input, state, params, lengths, reset, ctx.recurrence, ctx.reverse = arguments
+    ctx.states, ctx.params = len(state), len(params)
+    ctx.save_for_backward(lengths, reset, input, *state, *params, *found[1 + len(state) :])
+    return found[: 1 + len(state)]
 
 
 def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -216,7 +267,8 @@ def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
     else:
         arguments = (inputs[0], inputs[1:n], inputs[n:], lengths, reset, ctx.recurrence, ctx.reverse)
         arriving = (grads[0], grads[1:n])
-        found = list(_RECURRENT_BACKWARD(tensors, *arguments, saved, *arriving, ctx.backend))
+        given = [*tensors, *[g for g in grads if g is not None]]
+        found = list(_RECURRENT_BACKWARD(given, ctx.backend, (*arguments, saved, *arriving)))
     return found + [None for mask in (lengths, reset) if mask is not None]
 
 
@@ -226,16 +278,18 @@ _ARGUMENTS = (
 RECURRENT = Op(
     "recurrent",
     _ARGUMENTS,
-    lambda input, state, *_: 1 + len(state),
     _choose,
+    _plan,
     _kernel,
     _fake,
-    _setup_context,
+    _equations,
+    _save,
     _backward,
 )
 _RECURRENT_BACKWARD = Part(
     "recurrent_backward",
     f"{_ARGUMENTS}, Tensor[] saved, Tensor? grad_output, Tensor?[] grad_state",
+    _backward_plan,
     _backward_kernel,
     _backward_fake,
     unchecked=_unchecked_backward,

@@ -23,7 +23,7 @@ from torch.autograd import profiler
 from .. import backends, reference
 from ..engine import BackwardPass, PreparedLayer, RecurrentArguments
 from ..formula import Recurrence
-from ._bind import event, gradients_of_equations, plain, transforming
+from ._bind import event, gradients_of_equations, plain
 from ._recurrent import cast_by_autocast, recurrent
 from ._recurrent_op import check
 
@@ -71,7 +71,7 @@ class Steps:
                 check(a)
                 return reference.step_equations(a, read)
             state = [read, *state[1:]]
-        if not plain([input, *state]) or not plain(layer.params) or transforming():
+        if not plain([input, *state]) or not plain(layer.params):
             return recurrent(input.unsqueeze(0), state, layer.params, self.encoded)[1]
         kinds = _kinds(input, *state)
         if kinds != self.checked:
@@ -194,7 +194,7 @@ class _Step(torch.autograd.Function):
         state, saved = rest[: n - 1], rest[n - 1 :]
         if _kinds(input, *state) != ctx.kinds:  # a hook on saved tensors can do that
             raise RuntimeError(f"expected input and state of {ctx.kinds}, as saved, got {_kinds(input, *state)}")
-        if torch.is_grad_enabled() or transforming() or not plain([input, *state]):
+        if torch.is_grad_enabled() or not plain([input, *state]):
             inputs = [input, *state, *layer.params]
             found = gradients_of_equations(_equations(layer.recurrence, n), inputs, grads)
             return None, torch.cat([g.flatten() for g in found[n:]]), *found[:n]

@@ -14,10 +14,14 @@ from ..formula import Recurrence
 from ._layout import TYPES
 from ._library import ISA as ISA
 from ._norms import normalize_backward as normalize_backward
+from ._norms import normalize_backward_plan as normalize_backward_plan
 from ._norms import normalize_forward as normalize_forward
+from ._norms import normalize_forward_plan as normalize_forward_plan
 from ._norms import normalize_saved as normalize_saved
 from ._recurrent import recurrent_backward as recurrent_backward
+from ._recurrent import recurrent_backward_plan as recurrent_backward_plan
 from ._recurrent import recurrent_forward as recurrent_forward
+from ._recurrent import recurrent_forward_plan as recurrent_forward_plan
 from ._recurrent import recurrent_saved as recurrent_saved
 from ._steps import prepare as prepare
 

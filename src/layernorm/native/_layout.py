@@ -16,7 +16,7 @@ from ..formula import GATES, Recurrence
 from ._library import LIBRARY
 
 RECURRENT = struct.Struct("=16q3d49q")
-NORM = struct.Struct("=9qd13q")
+NORM = struct.Struct("=8qd13q")
 TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 WEIGHTS = 3  # the rest of `term_indices` are vectors
 FIRST = 1 << 40

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
 SHIMS = (
-    "torch_list_size", "torch_list_get_item", "torch_delete_list", "torch_new_list_reserve_size",
-    "torch_list_push_back", "aoti_torch_delete_tensor_object", "aoti_torch_get_data_ptr",
+    "aoti_torch_delete_tensor_object", "aoti_torch_new_uninitialized_tensor", "aoti_torch_get_data_ptr",
     "aoti_torch_get_storage_size", "aoti_torch_get_dim", "aoti_torch_get_sizes", "aoti_torch_get_strides",
     "aoti_torch_get_dtype", "aoti_torch_get_device_type", "aoti_torch_empty_strided",
 )  # fmt: skip
@@ -40,15 +43,11 @@ def _load(path: Path) -> ctypes.CDLL:
     library.layernorm_start.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
     call, type_number, place = ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p
     for name, *arguments in (
-        ("recurrent_forward", call, type_number),
-        ("recurrent_backward", call, type_number),
         ("recurrent_saved", call, place),
         ("recurrent_vectors", call, type_number),
         ("recurrent_totals", call),
         ("prepare_forward", call, type_number, place),
         ("prepare_backward", call, type_number, place),
-        ("norm_forward", call),
-        ("norm_backward", call),
     ):
         getattr(library, f"layernorm_{name}").argtypes = arguments
     for name in ("recurrent_totals", "prepare_forward", "prepare_backward"):
@@ -75,21 +74,41 @@ def _torch() -> ctypes.CDLL:
     raise ImportError(f"the CPU engine needs PyTorch's libtorch_cpu, which is not in {Path(torch.__file__).parent}/lib")
 
 
-def _bind(library: ctypes.CDLL) -> None:
-    """Makes the library's `layernorm_call` an op of PyTorch's, ``layernorm_native::call``: see planned.cpp."""
+def _bind(library: ctypes.CDLL) -> ctypes.c_void_p:
+    """Hands the library PyTorch's C functions. What ops of ``layernorm_native`` are registered with."""
     missing = [name for name in SHIMS if not hasattr(TORCH, name)]
     if missing:
         raise ImportError(f"the CPU engine needs PyTorch 2.10 or later: this one has no {missing[0]}")
     addresses = [ctypes.cast(getattr(TORCH, name), ctypes.c_void_p).value for name in SHIMS]
     library.layernorm_bind((ctypes.c_void_p * len(SHIMS))(*addresses))
-    torch.library.define("layernorm_native::call", "(int plan, Tensor[] tensors) -> (Tensor[] results, int status)")
-    torch.library.impl("layernorm_native::call", "Autograd")(torch.library.fallthrough_kernel)
     handle = ctypes.c_void_p()
-    function = ctypes.cast(library.layernorm_call, ctypes.c_void_p)
-    if TORCH.aoti_torch_library_init_impl(
-        b"layernorm_native", b"CPU", b"planned.cpp", 1, ctypes.byref(handle)
-    ) or TORCH.torch_library_impl(handle, b"call", function, ctypes.c_uint64(VERSION)):
-        raise ImportError("PyTorch does not take the CPU engine's op layernorm_native::call")
+    if TORCH.aoti_torch_library_init_impl(b"layernorm_native", b"CPU", b"planned.cpp", 1, ctypes.byref(handle)):
+        raise ImportError("PyTorch does not take the CPU engine's ops, layernorm_native")
+    return handle
+
+
+def call_op(given: int, made: int) -> Callable[..., Any]:
+    """The op of PyTorch's that runs a plan with so many tensors: see planned.cpp. ``(int plan, *tensors given)`` to the
+    tensors made, or None in their places."""
+    with _LOCK:
+        return _call_op(given, made)
+
+
+@functools.cache
+def _call_op(given: int, made: int) -> Callable[..., Any]:
+    name = f"call_{given}_{made}"
+    tensors = ", ".join(f"Tensor given_{i}" for i in range(given))
+    torch.library.define(f"layernorm_native::{name}", f"(int plan, {tensors}) -> ({', '.join(['Tensor'] * made)})")
+    torch.library.impl(f"layernorm_native::{name}", "Autograd")(torch.library.fallthrough_kernel)
+    function = ctypes.cast(LIBRARY.layernorm_call, ctypes.c_void_p)
+    if TORCH.torch_library_impl(_OPS, name.encode(), function, ctypes.c_uint64(VERSION)):
+        raise RuntimeError(f"PyTorch does not take the CPU engine's op layernorm_native::{name}")
+    return getattr(torch.ops.layernorm_native, name).default._op  # its __call__ takes a microsecond more
+
+
+def why_nothing() -> int:
+    """The `Status` in planned.cpp of this thread's last call."""
+    return int(LIBRARY.layernorm_status())
 
 
 VERSION = 2 << 56 | 10 << 48
@@ -98,4 +117,5 @@ VERSION = 2 << 56 | 10 << 48
 TORCH = _torch()
 LIBRARY = _load(_find())
 ISA = _start(LIBRARY)
-_bind(LIBRARY)  # last: an import that has failed may be tried again, and an op can be defined once
+_OPS = _bind(LIBRARY)
+_LOCK = threading.Lock()  # an op can be defined once

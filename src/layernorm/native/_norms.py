@@ -1,104 +1,141 @@
-"""Layer norm and RMS norm over the rows of a tensor, in one call of the library."""
+"""Layer norm and RMS norm over the rows of a tensor, in one planned call of the library."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import math
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from ..engine import NormArguments
-from ._layout import FIRST, NORM, TYPES, in_memory, pointer, ready, ready_or_none
-from ._library import LIBRARY
+from ..engine import NormArguments, NormKind, Run
+from ._layout import NORM, TYPES, ready, ready_or_none
+from ._plan import Kind, Plan, in_order
 
-
-def _rows(tensor: Tensor, M: int, N: int) -> tuple[Tensor, int]:
-    """The tensor as M rows of N neighbouring elements, and how far apart these rows are."""
-    if tensor.is_contiguous() and not tensor.is_neg() and tensor.data_ptr() > FIRST:
-        return tensor, N
-    rows = in_memory(tensor).resolve_neg().reshape(M, N)
-    if N > 1 and rows.stride(1) != 1:
-        rows = rows.contiguous()
-    return rows, rows.stride(0)
-
-
-def _parameters(weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor | None, Tensor | None, int]:
-    """Gain and bias, contiguous and of one type, and that type's number."""
-    one = weight if weight is not None else bias
-    if one is None:
-        return None, None, 0
-    dtype = one.dtype
-    if dtype not in TYPES or (bias is not None and bias.dtype is not dtype):
-        dtype = torch.float64
-    return ready_or_none(weight, dtype), ready_or_none(bias, dtype), TYPES[dtype]
-
-
-def _result(like: Tensor) -> Tensor:
-    """An empty tensor of the same shape and type, in order in memory."""
-    if like.is_contiguous():
-        return torch.empty_like(like)  # in two thirds of the other's time
-    return torch.empty_like(like, memory_format=torch.contiguous_format)
+POINTERS = (
+    "x", "residual", "gain", "bias", "y", "total", "mean", "r", "d_y", "d_total", "d_x", "d_gain", "d_bias",
+)  # fmt: skip
+WORD = {name: NORM.size // 8 - len(POINTERS) + i for i, name in enumerate(POINTERS)}
+"""Where in `Norm` an address is, in words of 8 bytes: they are the last."""
 
 
 def normalize_forward(a: NormArguments, residual: Tensor | None, save: bool) -> list[Tensor]:
-    """[y], with ``residual`` [y, input + residual], and with ``save`` mean and reciprocal deviation."""
-    input = a.input
-    M, N = a.sizes
-    x, x_m = _rows(input, M, N)
-    gain, shift, parameter_type = _parameters(a.weight, a.bias)
-    y = _result(input)
-    results, more, more_m, total = [y], None, 0, 0
-    if residual is not None:
-        more, more_m = _rows(residual, M, N)
-        results.append(torch.empty_like(y))
-        total = results[1].data_ptr()
-    mean = r = 0
-    if save:
-        saved = normalize_saved(a)
-        results += saved
-        mean, r = 0 if a.norm == "rms" else saved[0].data_ptr(), saved[-1].data_ptr()
-    packed = NORM.pack(
-        M, N, TYPES[input.dtype], parameter_type, a.norm == "rms", x_m, more_m, 0, 0, a.eps,
-        x.data_ptr(), pointer(more), pointer(gain), pointer(shift), y.data_ptr(), total, mean, r, 0, 0, 0, 0, 0,
-    )  # fmt: skip
-    if LIBRARY.layernorm_norm_forward(packed):
-        raise MemoryError(f"layernorm: not enough memory for input {list(input.shape)}")
-    return results
+    """[y], with ``residual`` [y, input + residual], and with ``save`` `normalize_saved`'s: calls without a plan."""
+    a, residual = _in_order(a), ready_or_none(residual, a.input.dtype)
+    run = normalize_forward_plan(_kind(a, residual), save)
+    assert run is not None
+    found = run(*[t for t in (a.input, a.weight, a.bias, residual) if t is not None])
+    assert found is not None
+    return list(found)
 
 
 def normalize_saved(a: NormArguments) -> list[Tensor]:
-    """Empty tensors with the shapes and types of what `normalize_forward` saves."""
-    M, _ = a.sizes
-    r = a.input.new_empty(M, dtype=torch.float64)
-    return [r] if a.norm == "rms" else [torch.empty_like(r), r]
+    """Empty tensors with the shapes and types of what `normalize_forward` saves: the means of the M rows and their
+    reciprocal deviations, (2, M); of RMS norm, which has no means, (1, M)."""
+    return [a.input.new_empty((1 if a.norm == "rms" else 2, a.sizes[0]), dtype=torch.float64)]
 
 
 def normalize_backward(
     a: NormArguments, saved: Sequence[Tensor], grad: Tensor, grad_total: Tensor | None
 ) -> list[Tensor]:
-    """The gradients of what was normalised, of weight and of bias, of those that there are."""
-    input = a.input
-    M, N = a.sizes
-    (x, x_m), (dy, dy_m) = _rows(input, M, N), _rows(grad, M, N)
-    more, more_m = (None, 0) if grad_total is None else _rows(grad_total, M, N)
-    gain, shift, parameter_type = _parameters(a.weight, a.bias)
-    d_x = _result(input)
-    d_gain = None if gain is None else torch.empty_like(gain)
-    d_bias = None if shift is None else torch.empty_like(shift)
-    for s in saved:
-        if s.shape != (M,) or s.dtype is not torch.float64:  # a hook on saved tensors can do that
-            wrong = [(s.dtype, list(s.shape)) for s in saved]
-            raise RuntimeError(f"{a.norm}_norm: expected saved statistics in float64 of shape [{M}], got {wrong}")
-    *mean, r = [ready(s, torch.float64) for s in saved]  # rms has no mean
-    packed = NORM.pack(
-        M, N, TYPES[input.dtype], parameter_type, a.norm == "rms", x_m, 0, dy_m, more_m, 0.0, x.data_ptr(), 0,
-        pointer(gain), 0, 0, 0, mean[0].data_ptr() if mean else 0, r.data_ptr(), dy.data_ptr(), pointer(more),
-        d_x.data_ptr(), pointer(d_gain), pointer(d_bias),
-    )  # fmt: skip
-    if LIBRARY.layernorm_norm_backward(packed):
-        raise MemoryError(f"layernorm: not enough memory for the gradient of input {list(input.shape)}")
-    found = [d_x]
-    for given, p in ((d_gain, a.weight), (d_bias, a.bias)):
-        if given is not None and p is not None:
-            found.append(given if given.dtype == p.dtype else given.to(p.dtype))
-    return found
+    """The gradients of what was normalised, of weight and of bias, of those that there are: calls without a plan."""
+    wanted = [t.dtype for t in (a.input, a.weight, a.bias) if t is not None]
+    a, dtype = _in_order(a), a.input.dtype
+    grad, grad_total = ready(grad, dtype), ready_or_none(grad_total, dtype)
+    run = normalize_backward_plan(_kind(a, grad, grad_total))
+    assert run is not None
+    statistics = ready(saved[0], torch.float64)
+    found = run(*[t for t in (a.input, statistics, grad, a.weight, grad_total) if t is not None])
+    assert found is not None
+    return [d.to(dtype) for d, dtype in zip(found, wanted, strict=True)]
+
+
+def _in_order(a: NormArguments) -> NormArguments:
+    """The same numbers, each tensor in order in memory, weight and bias of one type."""
+    types = {p.dtype for p in (a.weight, a.bias) if p is not None}
+    dtype = types.pop() if len(types) == 1 and types <= TYPES.keys() else torch.float64
+    x = ready(a.input, a.input.dtype)
+    return a._replace(input=x, weight=ready_or_none(a.weight, dtype), bias=ready_or_none(a.bias, dtype))
+
+
+def _kind(a: NormArguments, *more: Tensor | None) -> NormKind:
+    weight, bias = (None if p is None else p.dtype for p in (a.weight, a.bias))
+    strides = tuple([None if t is None else t.stride() for t in more])
+    x, normalized_shape = a.input, tuple(a.normalized_shape)
+    return NormKind(x.dtype, x.shape, x.stride(), normalized_shape, weight, bias, a.eps, a.norm, strides)
+
+
+@functools.lru_cache(4096)
+def normalize_forward_plan(kind: NormKind, save: bool) -> Run | None:
+    """Given x, gain, bias, residual, those that there are; made y, the sum if there is a residual, and with ``save``
+    the statistics."""
+    (residual,) = kind.more
+    given = {"x": Kind(*kind[:3]), **_parameters(kind, gain=kind.weight, bias=kind.bias)}
+    made = {"y": in_order(*kind[:2])}
+    if residual is not None:
+        given["residual"], made["total"] = Kind(*kind[:2], residual), in_order(*kind[:2])
+    if save:
+        made["statistics"] = _statistics(kind)
+    return _plan("norm_forward", kind, given, made)
+
+
+@functools.lru_cache(4096)
+def normalize_backward_plan(kind: NormKind) -> Run | None:
+    """Given x, the statistics, the gradient of y, gain, and the gradient of the sum, those that there are; made the
+    gradients of x, gain and bias."""
+    d_y, d_total = kind.more
+    assert d_y is not None
+    given = {"x": Kind(*kind[:3]), "statistics": _statistics(kind), "d_y": Kind(*kind[:2], d_y)}
+    given |= _parameters(kind, gain=kind.weight)
+    if d_total is not None:
+        given["d_total"] = Kind(*kind[:2], d_total)
+    made = {"d_x": in_order(*kind[:2]), **_parameters(kind, d_gain=kind.weight, d_bias=kind.bias)}
+    return _plan("norm_backward", kind, given, made)
+
+
+def _parameters(kind: NormKind, **types: torch.dtype | None) -> dict[str, Kind]:
+    return {name: in_order(dtype, kind.normalized_shape) for name, dtype in types.items() if dtype is not None}
+
+
+def _rows(kind: NormKind) -> int:
+    """M."""
+    return math.prod(kind.shape[: len(kind.shape) - len(kind.normalized_shape)])
+
+
+def _statistics(kind: NormKind) -> Kind:
+    """`normalize_saved`."""
+    return in_order(torch.float64, (1 if kind.norm == "rms" else 2, _rows(kind)))
+
+
+def _plan(function: str, kind: NormKind, given: Mapping[str, Kind], made: Mapping[str, Kind]) -> Run | None:
+    """None: the tensors do not fit each other, or the kernels do not take such tensors as they lie."""
+    types, dims = {t for t in (kind.weight, kind.bias) if t is not None}, len(kind.normalized_shape)
+    if dims == 0 or kind.shape[-dims:] != kind.normalized_shape:
+        return None
+    M, N = _rows(kind), math.prod(kind.normalized_shape)
+    apart = [_apart(given.get(name), M, N) for name in ("x", "residual", "d_y", "d_total")]
+    if None in apart or len(types) > 1 or not {kind.dtype, *types} <= TYPES.keys():
+        return None
+    parameter_type = TYPES[types.pop()] if types else 0
+    call = NORM.pack(M, N, parameter_type, kind.norm == "rms", *apart, kind.eps, *(0 for _ in POINTERS))
+    places = []
+    for tensor, name in enumerate((*given, *made)):
+        if name != "statistics":
+            places.append((WORD[name], tensor, 0))
+        elif kind.norm == "rms":
+            places.append((WORD["r"], tensor, 0))
+        else:
+            places += [(WORD["mean"], tensor, 0), (WORD["r"], tensor, M * torch.float64.itemsize)]
+    return Plan(function, kind.dtype, call, list(given.values()), list(made.values()), places).run
+
+
+def _apart(kind: Kind | None, M: int, N: int) -> int | None:
+    """How many elements rows of N neighbours are apart; None: it is not M such rows at one distance."""
+    if kind is None:
+        return 0
+    try:
+        rows = torch.empty_strided(kind.shape, kind.strides, device="meta").view(M, N)
+    except RuntimeError:
+        return None
+    return rows.stride(0) if N == 1 or M * N == 0 or rows.stride(1) == 1 else None

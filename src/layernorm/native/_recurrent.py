@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ..engine import RecurrentArguments, vector_gradients
-from ._layout import check_saved, computed, handed, ready, ready_or_none, saved_sizes, shares_vectors, vector_places
-from ._plan import backward_plan, forward_plan, present_terms
+from ..engine import RecurrentArguments, RecurrentKind, Run, vector_gradients
+from ..formula import GATES, Recurrence
+from ._layout import (
+    Sizes,
+    check_saved,
+    computed,
+    handed,
+    ready,
+    ready_or_none,
+    saved_sizes,
+    shares_vectors,
+    vector_places,
+)
+from ._recurrent_plan import backward_plan, forward_plan, present_terms
 
 
 def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
@@ -20,6 +33,68 @@ def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
         assert found is not None
         found[:n] = [r.to(a.input.dtype) for r in found[:n]]
     return found
+
+
+@functools.lru_cache(4096)
+def recurrent_forward_plan(kind: RecurrentKind, save: bool) -> Run | None:
+    """`recurrent_forward` of tensors that lie as the kernels want them. No plan: numbers have to be converted."""
+    sizes, r = _sizes(kind), Recurrence.decode(kind.recurrence)
+    if sizes is None:
+        return None
+    plan = forward_plan(r, sizes, kind.strides, kind.dtype, kind.reverse, False, False, kind.threads, save)
+
+    def run(*tensors: Tensor) -> Sequence[Tensor] | None:
+        given = _added_up(tensors, kind, r)
+        return None if given is None else plan.run(*given)
+
+    return run
+
+
+@functools.lru_cache(4096)
+def recurrent_backward_plan(kind: RecurrentKind, arriving: tuple[bool, ...]) -> Run | None:
+    """`recurrent_backward`, likewise."""
+    sizes, r = _sizes(kind), Recurrence.decode(kind.recurrence)
+    if sizes is None:
+        return None
+    plan = backward_plan(r, sizes, kind.strides, kind.dtype, kind.reverse, False, False, kind.threads, arriving)
+    n = 1 + kind.states + kind.params
+
+    def run(*tensors: Tensor) -> Sequence[Tensor] | None:
+        given = _added_up(tensors[:n], kind, r)
+        results = None if given is None else plan.run(*given, *tensors[n:])
+        return None if results is None else _gradients(results, 1 + kind.states, n, r)
+
+    return run
+
+
+def _sizes(kind: RecurrentKind) -> Sizes | None:
+    """T, B, I, H, P; None: the tensors do not fit each other, or do not lie as the kernels want them."""
+    r, dims = Recurrence.decode(kind.recurrence), (len(kind.shape), len(kind.weight_hh))
+    counts = (len(r.state_names), len(r.parameter_names))
+    if dims != (3, 2) or counts != (kind.states, kind.params) or kind.dtype is not computed(kind.dtype):
+        return None
+    (T, B, I), P, H = kind.shape, kind.weight_hh[1], kind.weight_hh[0] // GATES[r.network]  # noqa: E741
+    if H < 1 or P < 1 or (P != H and not r.projected) or (kind.strides[2] != 1 and I > 1):
+        return None
+    return T, B, I, H, P
+
+
+def _added_up(tensors: Sequence[Tensor], kind: RecurrentKind, recurrence: Recurrence) -> list[Tensor] | None:
+    """Input, state and the weights and vectors that the parameters make. None: parameters that make one vector differ,
+    though their sum may fit."""
+    first = 1 + kind.states
+    given, params = list(tensors[:first]), tensors[first:]
+    for term, *more in present_terms(recurrence):
+        total = params[term]
+        for k in more:
+            if _KIND(params[k]) != _KIND(total):
+                return None
+            total = total + params[k]
+        given.append(total)
+    return given
+
+
+_KIND = operator.attrgetter("shape", "dtype", "device")
 
 
 def recurrent_saved(a: RecurrentArguments) -> list[Tensor]:
@@ -86,7 +161,8 @@ def _forward(a: RecurrentArguments, save: bool) -> list[Tensor] | None:
         a.recurrence, a.sizes, x.stride(), x.dtype, a.reverse, a.lengths is not None, a.reset is not None,
         torch.get_num_threads(), save,
     )  # fmt: skip
-    return plan.run(_tensors(a))
+    results = plan.run(*_tensors(a))
+    return None if results is None else list(results)
 
 
 def _backward(a: RecurrentArguments, saved: Sequence[Tensor], grads: Sequence[Tensor | None]) -> list[Tensor] | None:
@@ -99,10 +175,15 @@ def _backward(a: RecurrentArguments, saved: Sequence[Tensor], grads: Sequence[Te
         a.recurrence, a.sizes, x.stride(), x.dtype, a.reverse, a.lengths is not None, a.reset is not None,
         torch.get_num_threads(), tuple([g is not None for g in grads]),
     )  # fmt: skip
-    results = plan.run([*_tensors(a), *saved, *[g for g in grads if g is not None]])
-    if results is None or not shares_vectors(a.recurrence):
-        return results
-    first, end = 1 + len(a.state), 1 + len(a.state) + len(a.params)
-    d_params = results[first:end]
-    vector_gradients(vector_places(d_params, results[end:], a.recurrence), d_params, a.recurrence)
-    return results[:end]
+    results = plan.run(*_tensors(a), *saved, *[g for g in grads if g is not None])
+    return None if results is None else _gradients(results, 1 + len(a.state), len(a.differentiable), a.recurrence)
+
+
+def _gradients(results: Sequence[Tensor], first: int, end: int, recurrence: Recurrence) -> list[Tensor]:
+    """Of input, state and parameters, those of the parameters from ``first`` to ``end``; the vectors' gradients that
+    `own_places` put behind them are added up."""
+    if not shares_vectors(recurrence):
+        return list(results)
+    d_params = list(results[first:end])
+    vector_gradients(vector_places(d_params, results[end:], recurrence), d_params, recurrence)
+    return [*results[:first], *d_params]

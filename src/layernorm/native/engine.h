@@ -79,7 +79,7 @@ static inline Saved saved_sizes(const Recurrent &n) {
 
 struct Norm {
     int64_t M, N;
-    int64_t type, parameter_type;  // 0 float32, 1 float64, 2 bfloat16, 3 float16
+    int64_t parameter_type;        // 0 float32, 1 float64, 2 bfloat16, 3 float16
     int64_t rms;
     int64_t x_m, residual_m, d_y_m, d_total_m;  // rows are so many elements apart, those of the results N
     double eps;
@@ -100,6 +100,6 @@ struct Kernels {
     int64_t (*prepare_forward[3])(const Recurrent *, void *, ParallelFor);  // bytes; without a place only these
     int64_t (*prepare_backward[3])(const Recurrent *, void *, ParallelFor);
     void (*recurrent_vectors[3])(const Recurrent *);
-    int (*norm_forward)(const Norm *, ParallelFor);
-    int (*norm_backward)(const Norm *, ParallelFor);
+    int (*norm_forward[4])(const Norm *, ParallelFor);  // the three, and float16
+    int (*norm_backward[4])(const Norm *, ParallelFor);
 };

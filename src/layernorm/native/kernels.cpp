@@ -17,6 +17,6 @@ extern "C" const Kernels TABLE(LAYERNORM_ISA) = {
     {prepare_forward<float, float>, prepare_forward<double, double>, prepare_forward<float, BFloat16>},
     {prepare_backward<float, float>, prepare_backward<double, double>, prepare_backward<float, BFloat16>},
     {recurrent_vectors<float>, recurrent_vectors<double>, recurrent_vectors<float>},
-    norm_forward,
-    norm_backward,
+    {norm_forward<float>, norm_forward<double>, norm_forward<BFloat16>, norm_forward<Float16>},
+    {norm_backward<float>, norm_backward<double>, norm_backward<BFloat16>, norm_backward<Float16>},
 };

@@ -55,11 +55,18 @@ EXPORT const char *layernorm_start(ParallelFor run, const char *name) {
     return nullptr;
 }
 
-EXPORT int layernorm_recurrent_forward(const Recurrent *call, int type) {
-    return kernels->recurrent_forward[type](call, parallel_for);
+// What a plan calls: see planned.cpp.
+EXPORT int layernorm_recurrent_forward(const void *call, int type) {
+    return kernels->recurrent_forward[type](static_cast<const Recurrent *>(call), parallel_for);
 }
-EXPORT int layernorm_recurrent_backward(const Recurrent *call, int type) {
-    return kernels->recurrent_backward[type](call, parallel_for);
+EXPORT int layernorm_recurrent_backward(const void *call, int type) {
+    return kernels->recurrent_backward[type](static_cast<const Recurrent *>(call), parallel_for);
+}
+EXPORT int layernorm_norm_forward(const void *call, int type) {
+    return kernels->norm_forward[type](static_cast<const Norm *>(call), parallel_for);
+}
+EXPORT int layernorm_norm_backward(const void *call, int type) {
+    return kernels->norm_backward[type](static_cast<const Norm *>(call), parallel_for);
 }
 // What the forward saves for each step and row, the five numbers of `Saved`.
 EXPORT void layernorm_recurrent_saved(const Recurrent *call, Saved *sizes) { *sizes = saved_sizes(*call); }
@@ -72,5 +79,3 @@ EXPORT int64_t layernorm_prepare_backward(const Recurrent *call, int type, void 
 }
 EXPORT int64_t layernorm_recurrent_totals(const Recurrent *call) { return VECTORS * row_of_summed_inputs(*call); }
 EXPORT void layernorm_recurrent_vectors(const Recurrent *call, int type) { kernels->recurrent_vectors[type](call); }
-EXPORT int layernorm_norm_forward(const Norm *call) { return kernels->norm_forward(call, parallel_for); }
-EXPORT int layernorm_norm_backward(const Norm *call) { return kernels->norm_backward(call, parallel_for); }

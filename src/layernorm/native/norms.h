@@ -171,7 +171,8 @@ template <class E> struct NormForward {
     }
 };
 
-template <class E> static int norm_forward_of(const Norm& n, ParallelFor run) {
+template <class E> static int norm_forward(const Norm* call, ParallelFor run) {
+    const Norm& n = *call;
     using W = typename Computed<E>::W;
     NormForward<E> pass{n, nullptr, nullptr};
     if (!of_call.arrange(pass)) return 1;
@@ -303,7 +304,8 @@ template <class E> struct NormBackward {
     }
 };
 
-template <class E> static int norm_backward_of(const Norm& n, ParallelFor run) {
+template <class E> static int norm_backward(const Norm* call, ParallelFor run) {
+    const Norm& n = *call;
     const i64 groups = most(1, least(least(n.M, NORM_GROUPS), n.M * n.N / GROUP_ELEMENTS));
     NormBackward<E> pass{n, groups, round_up(n.N, PAD), nullptr, nullptr, nullptr};
     if (!of_call.arrange(pass)) return 1;
@@ -315,13 +317,6 @@ template <class E> static int norm_backward_of(const Norm& n, ParallelFor run) {
     pass.finish(n.d_bias, 1);
     of_call.release();
     return 0;
-}
-
-static int norm_forward(const Norm* call, ParallelFor run) {
-    return with_type(call->type, [&](auto kind) { return norm_forward_of<decltype(kind)>(*call, run); });
-}
-static int norm_backward(const Norm* call, ParallelFor run) {
-    return with_type(call->type, [&](auto kind) { return norm_backward_of<decltype(kind)>(*call, run); });
 }
 
 }  // namespace LAYERNORM_ISA

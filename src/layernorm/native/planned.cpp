@@ -1,7 +1,7 @@
-// Recurrent calls through PyTorch's dispatcher. Python plans a call once for all of its kind (native/_plan.py): which
-// tensors come, of which sizes, and where in `Recurrent` their addresses go. Then a call is one op of PyTorch's,
-// `layernorm_native::call(int plan, Tensor[] tensors) -> (Tensor[] results, int status)`. It looks at each tensor here
-// instead of in Python, which takes ten times as long.
+// Calls through PyTorch's dispatcher. Python plans a call once for all of its kind (native/_plan.py): which tensors come,
+// of which sizes, and where in `Recurrent` or `Norm` their addresses go. Then a call is one op of PyTorch's, for example
+// `layernorm_native::call_3_1(int plan, Tensor given_0, Tensor given_1, Tensor given_2) -> Tensor`. It looks at each
+// tensor here instead of in Python, which takes ten times as long. All these ops are one function, `layernorm_call`.
 //
 // PyTorch's functions come as a table of addresses, so that nothing of it is needed to build: they are the C functions
 // of torch/csrc/stable/c/shim.h and torch/csrc/inductor/aoti_torch/c/shim.h that every version since 2.10 has.
@@ -17,16 +17,12 @@
 namespace {
 
 using Value = uint64_t;  // what the dispatcher hands over: a number or a pointer
-using Handle = void *;   // of a tensor or a list, to be given back
+using Handle = void *;   // of a tensor, to be given back
 
 // In the order of `SHIMS` in _library.py. They return 0, or not 0 after an error.
 struct Torch {
-    int (*list_size)(Handle, size_t *);
-    int (*list_get)(Handle, size_t, Value *);
-    int (*list_delete)(Handle);
-    int (*list_new)(size_t, Handle *);
-    int (*list_push)(Handle, Value);
     int (*delete_tensor)(Handle);
+    int (*undefined_tensor)(Handle *);
     int (*data)(Handle, void **);
     int (*storage_size)(Handle, int64_t *);
     int (*dim)(Handle, int64_t *);
@@ -37,23 +33,27 @@ struct Torch {
     int (*empty)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, Handle *);
 } torch;
 
-constexpr int64_t WORDS = sizeof(Recurrent) / 8, MOST = 64;
+constexpr int64_t WORD = 8, MOST = 64;
+static_assert(sizeof(Norm) <= sizeof(Recurrent), "room for a call of either");
 enum Status { DONE = 0, NO_MEMORY = 1, UNFIT = 2 };
 
-struct Kind {  // of a tensor
-    int64_t dtype, dim, sizes[3], strides[3];
+struct Kind {  // of a tensor; its sizes and its strides are behind it
+    int64_t dtype, dim;
+    const int64_t *sizes() const { return reinterpret_cast<const int64_t *>(this + 1); }
+    const int64_t *strides() const { return sizes() + dim; }
+    const Kind *next() const { return reinterpret_cast<const Kind *>(strides() + dim); }
 };
 struct Address {  // word `field` of the call is where tensor number `tensor`, and so many bytes, begins
     int64_t field, tensor, offset;
 };
-// As _plan.py packs it.
+// As _plan.py packs it: this, the call's words without addresses, the addresses, the kinds of what is given and made.
 struct Plan {
-    int (*function)(const Recurrent *, int);
+    int (*function)(const void *, int);
     int64_t type;  // its second argument
-    int64_t given, made, addresses;
-    int64_t call[WORDS];
-    const Kind *kinds() const { return reinterpret_cast<const Kind *>(this + 1); }
-    const Address *places() const { return reinterpret_cast<const Address *>(kinds() + given + made); }
+    int64_t given, made, words, addresses;
+    const int64_t *call() const { return reinterpret_cast<const int64_t *>(this + 1); }
+    const Address *places() const { return reinterpret_cast<const Address *>(call() + words); }
+    const Kind *kinds() const { return reinterpret_cast<const Kind *>(places() + addresses); }
 };
 
 // Whether a tensor is of a kind, and where its elements are. How far apart they are matters where there are several. A
@@ -69,9 +69,9 @@ bool fits(Handle tensor, const Kind &kind, char *&at) {
     int64_t count = 1;
     bool apart = true;
     for (int64_t i = 0; i < dim; ++i) {
-        if (sizes[i] != kind.sizes[i]) return false;
+        if (sizes[i] != kind.sizes()[i]) return false;
         count *= sizes[i];
-        apart = apart && (sizes[i] == 1 || strides[i] == kind.strides[i]);
+        apart = apart && (sizes[i] == 1 || strides[i] == kind.strides()[i]);
     }
     if (torch.data(tensor, &data) || torch.storage_size(tensor, &bytes)) return false;
     at = static_cast<char *>(data);
@@ -89,55 +89,56 @@ void in_large_pages([[maybe_unused]] char *data, [[maybe_unused]] int64_t bytes)
 #endif
 }
 
-// Makes the results and calls the function. `at` has the addresses of what was given.
-Status run(const Plan &plan, char **at, Handle results) {
-    for (int64_t i = plan.given; i < plan.given + plan.made; ++i) {
-        const Kind &kind = plan.kinds()[i];
-        Handle made;
+// Makes the results, those that there is memory for, and calls the function.
+Status run(const Plan &plan, const Handle *given, Handle *made) {
+    char *at[MOST];  // a plan has no more tensors, given and made
+    const Kind *kind = plan.kinds();
+    for (int64_t i = 0; i < plan.given; ++i, kind = kind->next())
+        if (!fits(given[i], *kind, at[i])) return UNFIT;
+    for (int64_t i = 0; i < plan.made; ++i, kind = kind->next()) {
         void *data;
         int64_t bytes = 0;
-        if (torch.empty(kind.dim, kind.sizes, kind.strides, int32_t(kind.dtype), 0, 0, &made)) return NO_MEMORY;
-        torch.data(made, &data);
-        torch.storage_size(made, &bytes);
-        at[i] = static_cast<char *>(data);
-        in_large_pages(at[i], bytes);
-        torch.list_push(results, reinterpret_cast<Value>(made));
+        if (torch.empty(kind->dim, kind->sizes(), kind->strides(), int32_t(kind->dtype), 0, 0, &made[i])) {
+            made[i] = nullptr;
+            return NO_MEMORY;
+        }
+        torch.data(made[i], &data);
+        torch.storage_size(made[i], &bytes);
+        at[plan.given + i] = static_cast<char *>(data);
+        in_large_pages(at[plan.given + i], bytes);
     }
-    int64_t words[WORDS];
-    memcpy(words, plan.call, sizeof words);
+    alignas(Recurrent) char call[sizeof(Recurrent)];
+    memcpy(call, plan.call(), plan.words * WORD);
     for (int64_t i = 0; i < plan.addresses; ++i) {
         const Address &place = plan.places()[i];
-        words[place.field] = reinterpret_cast<int64_t>(at[place.tensor]) + place.offset;
+        const char *begin = at[place.tensor] + place.offset;
+        memcpy(call + place.field * WORD, &begin, WORD);
     }
-    Recurrent call;
-    memcpy(&call, words, sizeof call);
-    return plan.function(&call, int(plan.type)) ? NO_MEMORY : DONE;
+    return plan.function(call, int(plan.type)) ? NO_MEMORY : DONE;
 }
+
+thread_local Status status;  // of the last call of this thread
 
 }  // namespace
 
 EXPORT void layernorm_bind(const Torch *functions) { torch = *functions; }
 
-EXPORT void layernorm_call(Value *stack, uint64_t, uint64_t) {
+// Why the last call of this thread gave nothing.
+EXPORT int layernorm_status() { return status; }
+
+// The plan and the tensors given are on the stack, then the tensors made; undefined ones, if it does not come to that.
+EXPORT void layernorm_call(Value *stack, uint64_t arguments, uint64_t results) {
     const Plan &plan = *reinterpret_cast<const Plan *>(stack[0]);
-    Handle given = reinterpret_cast<Handle>(stack[1]), tensors[MOST], results;  // a plan has no more, given and made
-    char *at[MOST];
-    size_t count = 0;
-    torch.list_size(given, &count);
-    size_t kept = 0;
-    bool fit = int64_t(count) == plan.given;
-    for (size_t i = 0; i < count; ++i) {
-        Value value;
-        torch.list_get(given, i, &value);
-        Handle tensor = reinterpret_cast<Handle>(value);
-        fit = fit && fits(tensor, plan.kinds()[i], at[i]);
-        if (fit) tensors[i] = tensor;
-        else torch.delete_tensor(tensor);
-        kept += fit;
+    Handle given[MOST], made[MOST] = {};
+    const int64_t count = int64_t(arguments) - 1;
+    for (int64_t i = 0; i < count; ++i) given[i] = reinterpret_cast<Handle>(stack[i + 1]);
+    status = run(plan, given, made);
+    for (int64_t i = 0; i < int64_t(results); ++i) {
+        if (status != DONE) {
+            if (made[i]) torch.delete_tensor(made[i]);
+            torch.undefined_tensor(&made[i]);
+        }
+        stack[i] = reinterpret_cast<Value>(made[i]);
     }
-    torch.list_new(plan.made, &results);
-    stack[1] = fit ? run(plan, at, results) : UNFIT;
-    stack[0] = reinterpret_cast<Value>(results);
-    for (size_t i = 0; i < kept; ++i) torch.delete_tensor(tensors[i]);
-    torch.list_delete(given);
+    for (int64_t i = 0; i < count; ++i) torch.delete_tensor(given[i]);
 }
