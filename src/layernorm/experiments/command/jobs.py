@@ -62,7 +62,11 @@ def make(experiment: Experiment, request: Request, runs: Mapping[int, Path]) -> 
                 for pipe in wait([worker.pipe for worker in crew.workers]):
                     crew.hear(next(worker for worker in crew.workers if worker.pipe is pipe))
         except KeyboardInterrupt:
-            print("stopping: the workers save their runs (again: stop at once)", file=sys.stderr, flush=True)
+            print(
+                "stopping: the workers save their runs (press Ctrl-C again to stop at once)",
+                file=sys.stderr,
+                flush=True,
+            )
             crew.dismiss()
             raise Interrupted from None
         finally:

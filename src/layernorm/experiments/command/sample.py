@@ -22,7 +22,7 @@ def sampler(experiment: Experiment) -> Sampler:
     """
     if experiment.sampler is None:
         able = [name for name in EXPERIMENTS if find(name).sampler is not None]
-        raise UsageError(f"{experiment.name} has nothing to sample; there are: {', '.join(able) or 'none'}")
+        raise UsageError(f"{experiment.name} has nothing to sample; experiments that have: {', '.join(able) or 'none'}")
     return experiment.sampler
 
 

@@ -37,15 +37,15 @@ class Config:
     learning_rate: float = option(
         3e-3, "Adam's step size in the first half", several="learning-rate", mark="lr", above=0
     )
-    seed: int = seed_option("of the initial weights, of the order of the images, of dropout and noise")
+    seed: int = seed_option("seeds of the initial weights, of the order of the images, of dropout and of the noise")
     batch_size: int = option(100, "images in a batch, over all processes together", least=1)
     epochs: int = option(200, "passes over the training images", least=1)
     width: int = option(96, "channels of the first three convolutions; the others have twice as many", least=1)
-    train_cases: int = option(0, "train on the first so many images only (0: all)", least=0)
-    held_out: int = option(5000, "images at the end of the training files kept for validation", least=1)
-    evaluate_cases: int = option(5000, "images of each part that the evaluation after an epoch looks at", least=1)
-    dropout: float = option(0.5, "share of the units that is dropped after each pooling", least=0)
-    noise: float = option(0.15, "deviation of the noise on the images in training", least=0)
+    train_cases: int = option(0, "number of images to train on, from the first on (0: all)", least=0)
+    held_out: int = option(5000, "images at the end of the training files that are kept for validation", least=1)
+    evaluate_cases: int = option(5000, "images of each part to evaluate on after an epoch", least=1)
+    dropout: float = option(0.5, "dropout probability after each pooling", least=0)
+    noise: float = option(0.15, "standard deviation of the noise on the images in training", least=0)
 
     def __post_init__(self) -> None:
         check_ranges(self)

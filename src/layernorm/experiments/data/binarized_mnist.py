@@ -1,4 +1,4 @@
-"""Binarised MNIST from its three .amat files: text, one row an image, 784 digits 0 or 1 apart by single spaces."""
+"""Binarised MNIST from its three .amat files: text, one row an image, 784 digits 0 or 1 separated by single spaces."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def parse(content: bytes, path: Path) -> np.ndarray:
         row = rows if good.all() else int(good.argmin())
         raise RunError(
             f"{path} is damaged or no file of binary images: row {row + 1} is not {PIXELS} values 0 or 1 "
-            "apart by single spaces and ended by a newline"
+            "separated by single spaces and ended by a newline"
         )
     return values
 

@@ -82,7 +82,7 @@ class Books:
         return (whole & (self.split[self.book[1:-1]] == SPLITS.index(split))).nonzero().squeeze(1) + 1
 
     def text(self, sentence: int) -> str:
-        """A sentence's words, apart by spaces."""
+        """A sentence's words, separated by spaces."""
         ids = self.ids[self.ends[sentence] : self.ends[sentence + 1]].tolist()
         return " ".join(self.words[number - 2] for number in ids)
 

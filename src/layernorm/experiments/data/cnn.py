@@ -1,7 +1,7 @@
 """Questions about passages of text, in files as Hermann et al. (2015) made them of CNN's articles.
 
-A file has five parts apart by empty lines: the address, the passage, the question with `@placeholder` in the answer's
-place, the answer, and a line `@entityN:name` for every entity. Words are apart by spaces.
+A file has five parts separated by empty lines: the address, the passage, the question with `@placeholder` in place of
+the answer, the answer, and a line `@entityN:name` for every entity. Words are separated by spaces.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def parse(content: bytes, path: Path) -> Question:
         raise RunError(f"{path} is empty")
     parts = text.split("\n\n")
     if len(parts) != 5:
-        raise RunError(f"{path} has {len(parts)} parts apart by empty lines; expected 5: {_PARTS}")
+        raise RunError(f"{path} has {len(parts)} parts separated by empty lines; expected 5: {_PARTS}")
     names = _names(parts[4], path)
     sentences = [line.split() for line in parts[1].split("\n") if line.strip()]
     question, answer = parts[2].split(), parts[3].strip()

@@ -70,7 +70,7 @@ def read_folder(folder: Path) -> list[Novel]:
 
 
 def read(path: Path) -> Novel:
-    """A book from a file. Its paragraphs are apart by empty lines; where it has none, each line is a paragraph.
+    """A book from a file. Its paragraphs are separated by empty lines; where it has none, each line is a paragraph.
 
     Raises:
         RunError: the file cannot be read, is not UTF-8 or holds no text.

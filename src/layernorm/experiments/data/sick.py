@@ -91,7 +91,7 @@ def _pairs(content: bytes, path: Path) -> Pairs:
 def _row(line: str, where: str) -> tuple[str, str, float]:
     cells = line.split("\t")
     if len(cells) != len(_COLUMNS):
-        raise RunError(f"{where}: expected {len(_COLUMNS)} columns apart by tabs, got {len(cells)}")
+        raise RunError(f"{where}: expected {len(_COLUMNS)} columns separated by tabs, got {len(cells)}")
     _, first, second, text, _ = cells
     try:
         score = float(text)

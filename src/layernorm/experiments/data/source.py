@@ -216,7 +216,9 @@ def download(source: Source, option: str = "--data") -> Path:
                 write_atomic(new / name, _fetched(source, name, digest, folder, option))
                 _take_place(new / name, folder / name)
             elif digest not in (_sha256(read_bytes(path)), _sha256(read_content(path))):
-                raise RunError(f"{path} is not the published {name} (another SHA-256); remove it to download that")
+                raise RunError(
+                    f"{path} is not the published {name} (another SHA-256); remove it to download the published file"
+                )
     return folder
 
 

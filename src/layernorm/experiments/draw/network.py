@@ -44,23 +44,23 @@ class Config:
 
     norm: Literal["none", "layer", "rms", "weight"] = option(
         "layer",
-        "what is normalised in both LSTMs: nothing, the cell on its way to h (layer, rms), the weights",
+        "what is normalised in both LSTMs: nothing; the cell on its way to h (layer, rms); the weights (weight)",
         several="norm",
     )
-    seed: int = seed_option("of the initial weights, the order of the cases and the noise")
+    seed: int = seed_option("seeds of the initial weights, of the order of the training cases and of the noise")
     epochs: int = option(200, "passes over the training set", least=1)
     glimpses: int = option(64, "steps of reading and writing an image", least=1)
     hidden: int = option(256, "units in each LSTM", least=2)
     latent: int = option(100, "size of z at each glimpse", least=1)
-    read_size: int = option(2, "filters along a side of the grid that reads", least=2)
-    write_size: int = option(5, "filters along a side of the grid that writes", least=2)
+    read_size: int = option(2, "filters along each side of the grid that reads", least=2)
+    write_size: int = option(5, "filters along each side of the grid that writes", least=2)
     batch_size: int = option(128, "training cases in a batch, over all processes together", least=1)
     learning_rate: float = option(1e-3, "Adam's step size", mark="lr", above=0)
     deviation: float = option(
-        0.1, "standard deviation of the initial weights (0: torch's own, uniform by the number of inputs)", least=0
+        0.1, "standard deviation of the initial weights (0: torch's own uniform distribution)", least=0
     )
-    clip: float = option(10.0, "norm to which the whole gradient is cut", above=0)
-    evaluate_every: int = option(0, "updates between evaluations (0: an epoch)", least=0)
+    clip: float = option(10.0, "largest norm of the whole gradient", above=0)
+    evaluate_every: int = option(0, "updates between evaluations (0: one epoch)", least=0)
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -35,7 +35,7 @@ class Options:
     """Options of `layernorm sample draw`."""
 
     count: int = option(100, "digits to draw", least=1, most=1000)
-    seed: int = option(0, "of the noise from which they are drawn", least=0)
+    seed: int = option(0, "seed of the noise that they are drawn from", least=0)
 
     def __post_init__(self) -> None:
         check_ranges(self)

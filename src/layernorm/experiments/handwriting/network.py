@@ -34,26 +34,26 @@ class Config:
 
     norm: Literal["none", "layer", "rms", "weight"] = option(
         "layer",
-        "what is normalised in the LSTMs: nothing, summed inputs and cells (layer, rms), weights",
+        "what is normalised in the LSTMs: nothing; the summed inputs and the cells (layer, rms); the weights (weight)",
         several="norm",
     )
-    seed: int = seed_option("of the initial weights and of the order of the training lines")
-    updates: int = option(20000, "of the weights", least=1)
+    seed: int = seed_option("seeds of the initial weights and of the order of the training lines")
+    updates: int = option(20000, "updates of the weights", least=1)
     batch_size: int = option(8, "training lines in a batch, over all processes together", least=1)
-    points: int = option(500, "lines are cut to so many points", least=1)
-    units: int = option(400, "in each of the three LSTMs", least=1)
+    points: int = option(500, "points of a line; longer lines are cut", least=1)
+    units: int = option(400, "units in each of the three LSTMs", least=1)
     mixtures: int = option(20, "Gaussians in the density of the next point", least=1)
     learning_rate: float = option(1e-3, "Adam's step size", mark="lr", above=0)
     gain_init: float = option(1.0, "initial gains of layer and RMS norm", above=0)
     forget_bias: float = option(0.0, "added to the initial biases of the LSTMs' forget gates", least=0)
     clip: Literal["gates", "inputs"] = option(
-        "gates", "where the LSTMs' derivatives are cut: at their gates' summed inputs, as by Graves, or at their inputs"
+        "gates", "where the LSTMs' gradients are clipped: at the gates' summed inputs, as by Graves, or at the inputs"
     )
     lines: Literal["cleaned", "raw"] = option(
-        "cleaned", "lines with missing readings filled in and over-long steps removed, or as published"
+        "cleaned", "cleaned: missing readings are filled in and over-long steps removed; raw: lines as published"
     )
     evaluate_every: int = option(200, "updates between evaluations", least=1)
-    valid_lines: int = option(0, "evaluate on so many lines, spread over all 1438 (0: all)", least=0)
+    valid_lines: int = option(0, "lines to evaluate on, spread over all 1438 (0: all)", least=0)
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -27,11 +27,11 @@ LONGEST = 200
 class Options:
     """What to write, and how."""
 
-    text: str = option("", "what to write; digits and signs but . , ' are one character to the network")
-    bias: float = option(0.0, "0: as people write; 1 and more: neater, nearer to the most probable", least=0)
-    prime: str = option("", "in the hand of this line of the data set, as a01-020x-01")
-    seed: int = option(0, "of what is drawn", least=0)
-    points: int = option(0, "stop after so many points (0: 100 and 40 a character)", least=0, most=10_000)
+    text: str = option("", "text to write; for the network all digits, and signs other than . , ', are one character")
+    bias: float = option(0.0, "0 writes as people do, 1 and more writes neater, nearer to the most probable", least=0)
+    prime: str = option("", "write in the hand of this line of the data set, such as a01-020x-01")
+    seed: int = option(0, "seed of the random draws", least=0)
+    points: int = option(0, "stop after this many points (0: 100, and 40 for each character)", least=0, most=10_000)
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -48,7 +48,7 @@ def check_text(text: str) -> None:
         ValueError: the text is empty, too long, or has a character that no transcript could have.
     """
     if not text.strip():
-        raise ValueError("--text must say what to write, got nothing")
+        raise ValueError("--text must not be empty")
     if len(text) > LONGEST:
         raise ValueError(f"--text must have at most {LONGEST} characters, got {len(text)}")
     for character in text:
@@ -100,7 +100,7 @@ def trained(run: Run) -> tuple[Synthesis, np.ndarray, np.ndarray]:
     model, _ = restore.restore(network(run), run)
     facts = run.environment["data"]
     if "mean" not in facts or "deviation" not in facts:
-        raise RunError(f"{run.path} does not tell the offsets' mean and deviation (environment.json)")
+        raise RunError(f"{run.path} lacks the offsets' mean and deviation (environment.json)")
     return model, np.array(facts["mean"]), np.array(facts["deviation"])
 
 

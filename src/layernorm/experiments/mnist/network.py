@@ -28,13 +28,13 @@ class Config:
         outermost=True,
         least=1,
     )
-    seed: int = seed_option("of the initial weights and of the order of the training cases")
+    seed: int = seed_option("seeds of the initial weights and of the order of the training cases")
     epochs: int = option(60, "passes over the training set", least=1)
     hidden: int = option(1000, "units in each of the two hidden layers", least=1)
     learning_rate: float = option(1e-3, "Adam's step size", mark="lr", above=0)
-    held_out: int = option(5000, "cases at the end of the training set kept for validation", least=1)
-    train_cases: int = option(0, "train on the first so many cases only (0: all)", least=0)
-    unbiased_up_to: int = option(4, "batch norm divides by M - 1 at batch sizes up to this one", least=0)
+    held_out: int = option(5000, "cases at the end of the training set that are kept for validation", least=1)
+    train_cases: int = option(0, "number of cases to train on, from the first on (0: all)", least=0)
+    unbiased_up_to: int = option(4, "largest batch size M at which batch norm's variance divides by M - 1", least=0)
 
     def __post_init__(self) -> None:
         check_ranges(self)

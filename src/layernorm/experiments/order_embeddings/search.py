@@ -31,13 +31,13 @@ PICTURES = (".jpg", ".jpeg", ".png")
 class Options:
     """What `layernorm search` takes besides the run and the sentences."""
 
-    count: int = option(5, "images for each sentence", least=1)
+    count: int = option(5, "images to show for each sentence", least=1)
     captions: int = option(2, "captions to show for each image, at most 5", least=1)
     data: Path | None = option(None, "folder with the data set's files (else the one of the run's training)")
     images: Path | None = option(
-        None, "folder with the test images as pictures, whose sorted names are in the order of test.npy"
+        None, "folder with the test images as pictures; sorted by name they must be in the order of test.npy"
     )
-    out: Path | None = option(None, "with --images: the picture to write (else RUN/search.png)")
+    out: Path | None = option(None, "with --images: picture to write (else RUN/search.png)")
 
     def __post_init__(self) -> None:
         check_ranges(self)

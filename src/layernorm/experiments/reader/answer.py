@@ -29,8 +29,8 @@ from .network import Config, Reader, build
 class Options:
     """What `layernorm answer` takes besides the run and the paths."""
 
-    show: int = option(1, "questions to print with the network's guesses, the first ones", least=0)
-    out: Path | None = option(None, "a PNG to write: the first question, its passage shaded by the attention")
+    show: int = option(1, "number of questions to print with the network's guesses, from the first on", least=0)
+    out: Path | None = option(None, "PNG to write: the first question, its passage shaded by the attention")
     data: Path | None = option(None, "folder with the questions of the run's training (else where they were then)")
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ def ask(run: Run, paths: Sequence[str], options: Options) -> list[str]:
     model, config, data, update = trained(run, options.data)
     items = [item for item in given if len(item.names) <= data.entities]
     if not items:
-        raise RunError(f"the network tells {data.entities} entities apart, and every question has more")
+        raise RunError(f"the network distinguishes at most {data.entities} entities, and every question has more")
     vocabulary = Vocabulary(data.vocabulary.words[: model.words.num_embeddings - FIRST_ENTITY])
     split = Split.of(items, vocabulary)
     with torch.no_grad():

@@ -28,38 +28,42 @@ class Config:
 
     norm: Literal["none", "layer", "batch", "batch-everywhere"] = option(
         "layer",
-        "what the LSTMs' summed inputs are normalised by; batch-everywhere: batch norm also in attention and output",
+        "norm of the LSTMs' summed inputs; batch-everywhere has batch norm also in the attention and the output",
         several="norm",
     )
     gain_init: float = option(
         1.0,
-        "layer norm's initial gains (the baseline has none and counts as 1, batch norm's are always 0.1)",
+        "initial gains of layer norm (batch norm's are always 0.1; the baseline has none and is named 1)",
         several="gain-init",
         mark="g",
         above=0,
     )
     learning_rate: float = option(8e-5, "Adam's step size", several="learning-rate", mark="lr", above=0)
-    seed: int = seed_option("of the initial weights, the order of the questions, the entities' ids and dropout")
-    corpus: Literal["cnn", "books-cloze"] = option("cnn", "the data set that is looked for")
-    updates: int = option(500_000, "the length of a run", least=1)
+    seed: int = seed_option(
+        "seeds of the initial weights, of the order of the questions, of the entities' ids and of dropout"
+    )
+    corpus: Literal["cnn", "books-cloze"] = option("cnn", "data set")
+    updates: int = option(500_000, "updates of the weights", least=1)
     batch_size: int = option(64, "questions in a batch, over all processes together", least=2)
     words: int = option(240, "size of a word's embedding", least=1)
     hidden: int = option(240, "units of each LSTM and of the attention", least=1)
-    vocabulary: int = option(0, "words to tell apart, the most frequent ones and all entities (0: all)", least=0)
+    vocabulary: int = option(0, "size of the vocabulary: the most frequent words and all entities (0: all)", least=0)
     initial: Literal["source", "torch"] = option(
-        "source", "initial matrices: the original code's, or uniform as torch's own; biases are 0 in both"
+        "source", "initial matrices: as in the original code, or uniform as in torch; biases are 0 in both"
     )
     forget_bias: float = option(0.0, "initial bias of the LSTMs' forget gates", least=0)
-    prior: bool = option(False, "start the answer's bias at the logarithm of how often each word is an answer")
+    prior: bool = option(
+        False, "with the prior, the answer's bias starts at the log frequency of each word as an answer; else at 0"
+    )
     dropout: float = option(0.5, "share of the embeddings and of the output's inputs that is dropped", least=0)
     clip: Literal["source", "norm10"] = option(
-        "source", "of the gradient g with norm n: to 10 g / sqrt(n) where n > 100, or to norm 10"
+        "source", "clipping of the gradient g of norm n: to 10 g / sqrt(n) where n > 100 (source), or to norm 10"
     )
     bn_eval: Literal["batch", "population"] = option(
-        "batch", "what batch norm evaluates by: the evaluated mini-batch's statistics, or the population's"
+        "batch", "statistics of batch norm in evaluation: those of the evaluated mini-batch, or the population's"
     )
     evaluate_every: int = option(1000, "updates between evaluations on the validation set", least=1)
-    evaluate_cases: int = option(0, "validation questions that are looked at (0: all)", least=0)
+    evaluate_cases: int = option(0, "validation questions to evaluate on (0: all)", least=0)
 
     def __post_init__(self) -> None:
         check_ranges(self)

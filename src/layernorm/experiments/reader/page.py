@@ -99,7 +99,7 @@ def picture(run: Run, name: str, label: str) -> Picture:
     """
     tensors = run.tested()
     if "page" not in tensors:
-        raise RunError(f"the run in {run.path} has tested nothing yet")
+        raise RunError(f"the run in {run.path} has not been tested yet")
     page = json.loads(tensors["page"].numpy().tobytes())
     caption = (
         f"The {label} reads the first validation question of a middle length. The darker a word, the more attention "

@@ -117,7 +117,7 @@ def read_content(path: Path, most: Callable[[bytes], int] = lambda head: MOST) -
         most: (the first bytes of the content) -> how many there may be, where the format tells; never above `MOST`.
 
     Raises:
-        RunError: it cannot be read, is no whole gzip file, or unfolds to more.
+        RunError: it cannot be read, is no whole gzip file, or is larger when uncompressed.
     """
     content = read_bytes(path)
     if path.suffix != ".gz":
@@ -133,7 +133,7 @@ def read_content(path: Path, most: Callable[[bytes], int] = lambda head: MOST) -
     except (OSError, EOFError, zlib.error) as error:
         raise RunError(f"{path} is damaged ({error})") from error
     if left < 0:
-        raise RunError(f"{path} is damaged: it unfolds to more than {limit} bytes")
+        raise RunError(f"{path} is damaged: uncompressed it has more than {limit} bytes")
     return b"".join(parts)
 
 

@@ -58,7 +58,7 @@ def training_data(run: Run, folder: Path | None, load: Callable[[Path | None], D
     data = load(folder)
     if data.facts["fingerprint"] != fingerprint:
         what, where = part or "data", data.facts.get("folder")
-        raise RunError(f"the {what} in {where} are not those of the run in {run.path}; give --data")
+        raise RunError(f"the {what} in {where} are not those of the run in {run.path}; give their folder with --data")
     return data
 
 

@@ -20,9 +20,9 @@ from .trained import trained, words
 class Options:
     """What `layernorm encode` takes besides the run and the file."""
 
-    out: Path = option(Path("vectors.npy"), "the file to write: float32 [sentences, units], each row of length 1")
-    end: bool = option(False, "encode the end of a sentence too, as for SICK")
-    data: Path | None = option(None, "folder with the folder `books` (else the one of the run's training)")
+    out: Path = option(Path("vectors.npy"), "file to write: float32 [sentences, units], each row of length 1")
+    end: bool = option(False, "encode the end of a sentence, too, as for SICK")
+    data: Path | None = option(None, "folder that has the folder `books` (else the one of the run's training)")
 
 
 def ask(run: Run, files: Sequence[str], options: Options) -> list[str]:

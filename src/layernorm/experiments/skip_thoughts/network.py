@@ -22,22 +22,24 @@ class Config:
     norm: Literal["none", "layer", "rms", "weight"] = option(
         "layer", "what the summed inputs of encoder and decoders are normalised by", several="norm"
     )
-    learning_rate: float = option(2e-4, "the step size", several="learning-rate", mark="lr", above=0)
-    seed: int = seed_option("of the initial weights and of the order of the sentences")
-    updates: int = option(1_000_000, "length of the run", least=1)
+    learning_rate: float = option(2e-4, "step size", several="learning-rate", mark="lr", above=0)
+    seed: int = seed_option("seeds of the initial weights and of the order of the sentences")
+    updates: int = option(1_000_000, "updates of the weights", least=1)
     batch_size: int = option(64, "triples of sentences in a batch, over all processes together", least=1)
-    vocabulary: int = option(20_000, "words, with the sentence's end and the unknown word; the most frequent", least=3)
+    vocabulary: int = option(20_000, "most frequent words, with the sentence's end and the unknown word", least=3)
     words: int = option(620, "size of a word's embedding", least=1)
     hidden: int = option(2400, "units of the encoder and of each decoder", least=1)
     optimizer: Literal["legacy_adam", "adam"] = option(
-        "legacy_adam", "legacy_adam: the original code's, with practically no bias correction; adam: torch's"
+        "legacy_adam", "legacy_adam: the original code's Adam, with nearly no bias correction; adam: torch's"
     )
-    clip: float = option(5.0, "the norm to which the whole gradient is cut", above=0)
+    clip: float = option(5.0, "largest norm of the whole gradient", above=0)
     evaluate_every: int = option(50_000, "updates between evaluations", least=1)
     tasks_every: int = option(
-        1, "SICK and the classification tasks are part of every so many-th evaluation, and of the last", least=1
+        1, "SICK and the classification tasks run at each evaluation whose number it divides, and at the last", least=1
     )
-    fast_eval: bool = option(False, "classification tasks: choose C by 3 inner folds instead of 10")
+    fast_eval: bool = option(
+        False, "with fast evaluation, the classification tasks choose C by 3 inner folds; without it, by 10"
+    )
     held_out_triples: int = option(
         2000, "triples of the validation books, and of the test books, evenly spread (0: all)", least=0
     )
