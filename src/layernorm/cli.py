@@ -316,7 +316,7 @@ def _print_samplers() -> None:
     from .experiments import catalogue
 
     print("usage: layernorm sample EXPERIMENT RUN [OPTIONS]\n")
-    print("Lets the network of a run draw or write, as it is in the run's newest checkpoint.\n\nexamples:")
+    print("Lets the network of a run draw or write, from the run's newest checkpoint.\n\nexamples:")
     for name in catalogue.EXPERIMENTS:
         sampler = catalogue.find(name).sampler
         if sampler is not None:

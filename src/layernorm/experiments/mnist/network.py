@@ -15,7 +15,7 @@ from ..train.batches import INIT, derive_seed
 
 @dataclass(frozen=True)
 class Config:
-    """Options of the experiment; the defaults are the paper's protocol."""
+    """Options of the experiment. The defaults are the paper's protocol."""
 
     norm: Literal["none", "layer", "batch"] = option(
         "layer", "what is normalised: nothing; the hidden layers (layer); all layers (batch)", several="norm"
@@ -45,9 +45,9 @@ class Config:
 def build(config: Config, inputs: int) -> nn.Sequential:
     """The network: inputs - hidden - hidden - 10, ReLU. One seed gives the same linear weights whatever the norm.
 
-    The weights are He's (2015), normal with variance 2 / inputs, 1 / inputs for the logits; the biases are 0. The paper
-    states none. Torch's own weights are a third of these in variance: there the baseline's first gradient is 40 times
-    smaller than batch norm's, here the norms start within a factor of 3.
+    The weights are those of He (2015): normal with variance 2 / inputs, for the logits 1 / inputs. The biases are 0.
+    The paper does not give its initial weights. Torch's own weights have a third of this variance. With them the
+    baseline's first gradient is 40 times smaller than batch norm's; here they differ by a factor of 3 at most.
     """
     with torch.random.fork_rng():
         torch.manual_seed(derive_seed(config.seed, INIT))

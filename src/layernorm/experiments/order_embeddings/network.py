@@ -20,7 +20,7 @@ MARGINS = {"order": 0.05, "cosine": 0.2}
 
 @dataclass(frozen=True)
 class Config:
-    """Options of the experiment; the defaults are the paper's protocol."""
+    """Options of the experiment. The defaults are the paper's protocol."""
 
     similarity: Literal["order", "cosine"] = option(
         "order", "order: the order embedding; cosine: the symmetric baseline (Sym)", several="similarity"
@@ -52,7 +52,7 @@ class Embedding(nn.Module):
 
     Args:
         vocabulary: number of word ids.
-        features: numbers that describe an image.
+        features: the number of features of an image.
         config: sizes, norm and similarity.
     """
 
@@ -69,12 +69,12 @@ class Embedding(nn.Module):
         return self.sentences(ids, lengths), self.images(features)
 
     def sentences(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """The GRU's last state, of length 1; for the order embedding without its signs. `[T, B]`, `[B]` -> `[B, D]`."""
+        """The GRU's last state, scaled to length 1: `[T, B]`, `[B]` -> `[B, D]`. The order embedding has no signs."""
         _, state = self.gru(self.words(ids), lengths=lengths)
         return self._point(state[0])
 
     def images(self, features: Tensor) -> Tensor:
-        """A linear map of the features, of length 1; for the order embedding without signs. `[V, F]` -> `[V, D]`."""
+        """A linear map of the features, scaled to length 1: `[V, F]` -> `[V, D]`. The order embedding has no signs."""
         return self._point(self.image(features))
 
     def _point(self, rows: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ class Embedding(nn.Module):
 
 
 def build(config: Config, vocabulary: int, features: int) -> Embedding:
-    """The network with its initial weights; one seed gives every norm the same."""
+    """The network with its initial weights. One seed gives every norm the same weights."""
     model = Embedding(vocabulary, features, config)
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(derive_seed(config.seed, INIT))

@@ -18,13 +18,13 @@ BATCH_GAIN = 0.1
 """The initial gain of batch norm (Cooijmans et al. 2016)."""
 
 PROJECTIONS = ("passage", "question", "context", "asked", "mean")
-"""The five linear maps that `batch-everywhere` normalises too: the attention's W_c h and W_q q, the output's U_1, U_2
-and U_3."""
+"""The five linear maps that `batch-everywhere` normalises, too: the attention's W_c h and W_q q, and the output's U_1,
+U_2 and U_3."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """Options of the experiment; the defaults are the paper's protocol."""
+    """Options of the experiment. The defaults are the paper's protocol."""
 
     norm: Literal["none", "layer", "batch", "batch-everywhere"] = option(
         "layer",
@@ -69,12 +69,12 @@ class Config:
         check_ranges(self)
         if self.dropout >= 1:
             raise ValueError(f"--dropout must be less than 1, got {self.dropout}")
-        if self.norm != "layer":  # one value, so that several gains do not make the same run several times
+        if self.norm != "layer":  # a fixed value, so that several gains do not make the same run several times
             object.__setattr__(self, "gain_init", 1.0 if self.norm == "none" else BATCH_GAIN)
 
 
 def masked_softmax(scores: Tensor, lengths: Tensor) -> Tensor:
-    r"""The softmax over time, of each column's first steps.
+    r"""The softmax over the first steps of each column.
 
     .. math:: a_t = e^{s_t} / \sum_{t' < length} e^{s_{t'}} \quad\text{for } t < length, \text{ else } 0
 
@@ -97,7 +97,7 @@ class Reader(nn.Module):
 
     Args:
         vocabulary: number of word ids.
-        steps: the longest passage and the longest question, of which recurrent batch norm keeps statistics a step.
+        steps: the lengths of the longest passage and question. Recurrent batch norm has statistics for each step.
         config: sizes, norm and dropout.
     """
 
@@ -112,7 +112,7 @@ class Reader(nn.Module):
             LSTM(config.words, H, norm=norm, gain_init=gain, max_steps=count, count_padding=norm == "batch")
             for count in steps
         )
-        self.starts = nn.Parameter(torch.empty(2, H))  # the initial h of both; c begins at 0
+        self.starts = nn.Parameter(torch.empty(2, H))  # the initial h of both LSTMs; c begins at 0
         self.maps = nn.ModuleDict({name: nn.Linear(H, H, bias=False) for name in PROJECTIONS})
         everywhere = PROJECTIONS if config.norm == "batch-everywhere" else ()
         self.norms = nn.ModuleDict({name: BatchNorm(H) for name in everywhere})
@@ -126,7 +126,7 @@ class Reader(nn.Module):
 
         Args:
             passage: int64 `[T, B]`, padded.
-            lengths: int64 `[B]`, of the passages.
+            lengths: int64 `[B]`, the lengths of the passages.
             question: int64 `[Q, B]`, padded.
             asked: int64 `[B]`, the lengths of the questions.
 
@@ -151,12 +151,12 @@ class Reader(nn.Module):
 
     def _scores(self, h: Tensor, q: Tensor, lengths: Tensor) -> Tensor:
         """w . m_t, `[T, B]`."""
-        if "passage" in self.norms:  # padding has no part in the statistics
+        if "passage" in self.norms:  # padding does not count in the statistics
             inside = torch.arange(len(h), device=h.device).unsqueeze(1) < lengths
             projected = h.new_zeros(h.shape).masked_scatter(inside.unsqueeze(2), self._mapped("passage", h[inside]))
         else:
             projected = self._mapped("passage", h)
-        # (B h) . (B q) = h . (B' B q): one product a question in place of one a word
+        # (B h) . (B q) = h . (B' B q): one product for each question instead of one for each word
         s = torch.einsum("tbh,bh->tb", h, self.similarity(q) @ self.similarity.weight)
         m = torch.tanh(projected + self.attention_bias + self._mapped("question", q) + s.unsqueeze(2))
         return m @ self.attention
@@ -168,17 +168,18 @@ class Reader(nn.Module):
 
 
 def answer_loss(logits: Tensor, answers: Tensor) -> Tensor:
-    """-log(p + 1e-8) of each answer, p its softmax over the whole vocabulary. `[B, V]`, `[B]` -> `[B]`."""
+    """-log(p + 1e-8) of each answer, where p is its softmax over the whole vocabulary. `[B, V]`, `[B]` -> `[B]`."""
     p = F.log_softmax(logits, dim=1).gather(1, answers.unsqueeze(1)).squeeze(1).exp()
     return -(p + 1e-8).log()
 
 
 @torch.no_grad()
 def clip(model: nn.Module, rule: str) -> None:
-    """Cuts the gradient g by its global norm n.
+    """Clips the gradient g by its global norm n.
 
     Args:
-        rule: "source": to 10 g / sqrt(n) where n > 100, as the original code does; "norm10": to norm 10.
+        model: the network.
+        rule: "source": to 10 g / sqrt(n) where n > 100, as in the original code. "norm10": to the norm 10.
     """
     gradients = [item.grad for item in model.parameters() if item.grad is not None]
     n = float(nn.utils.get_total_norm(gradients))
@@ -192,14 +193,17 @@ def clip(model: nn.Module, rule: str) -> None:
 
 
 def build(config: Config, vocabulary: int, steps: tuple[int, int], shares: Tensor | None = None) -> Reader:
-    """The network with its initial weights; one seed gives every norm the same.
+    """The network with its initial weights. One seed gives every norm the same weights.
 
-    `initial="source"`: square matrices are 0.05 times orthogonal, each gate's by itself; rectangular ones
-    U(+-sqrt(6 / (in + out + 1))), the states 0. `"torch"`: embeddings N(0, 1), matrices and states U(+-1/sqrt(H)).
-    In both w is U(+-1/sqrt(H)), and biases are 0 but for those of the forget gates.
+    `initial="source"`: square matrices are orthogonal times 0.05, for each gate by itself. Rectangular matrices are
+    U(+-sqrt(6 / (in + out + 1))), and the states are 0. `"torch"`: embeddings are N(0, 1), matrices and states
+    U(+-1/sqrt(H)). In both w is U(+-1/sqrt(H)), and biases are 0, except those of the forget gates.
 
     Args:
-        shares: `[V]`, how often each word is an answer; the answer's bias starts at their logarithm.
+        config: the options.
+        vocabulary: the number of word ids.
+        steps: the lengths of the longest passage and question.
+        shares: `[V]`, how often each word is an answer. The answer's bias starts at the logarithm of this.
     """
     draw = {"source": _draw_source, "torch": _draw_torch}[config.initial]
     with torch.random.fork_rng():

@@ -17,7 +17,7 @@ from .trained import trained
 
 @dataclass(frozen=True)
 class Options:
-    """What `layernorm evaluate` takes besides the run."""
+    """The options of `layernorm evaluate`."""
 
     row: Literal["trained", "untrained", "bag", "random_bag"] = option(
         "trained",

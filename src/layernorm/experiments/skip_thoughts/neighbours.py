@@ -16,7 +16,7 @@ from .trained import trained, words
 
 @dataclass(frozen=True)
 class Options:
-    """What `layernorm neighbours` takes besides the run and the sentences."""
+    """The options of `layernorm neighbours`."""
 
     count: int = option(5, "nearest sentences to print for each sentence", least=1)
     among: int = option(20_000, "sentences of the training books to search, evenly spread (0: all)", least=0)

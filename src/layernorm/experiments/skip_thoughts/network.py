@@ -17,7 +17,7 @@ from .objective import negative_log_likelihood
 
 @dataclass(frozen=True)
 class Config:
-    """Options of the experiment; the defaults are the paper's protocol."""
+    """Options of the experiment. The defaults are the paper's protocol."""
 
     norm: Literal["none", "layer", "rms", "weight"] = option(
         "layer", "what the summed inputs of encoder and decoders are normalised by", several="norm"
@@ -70,8 +70,8 @@ class SkipThoughts(nn.Module):
 
         Args:
             sentence: ids `[T, B]`, all of one length, each with its end.
-            following, before: of the next and the previous sentences the ids `[T', B]`, each with its end, padded, and
-                the lengths `[B]`.
+            following, before: the next and the previous sentences: their ids `[T', B]`, each with its end, padded, and
+                their lengths `[B]`.
         """
         _, state = self.encoder(self.words(sentence))
         parts = [
@@ -84,7 +84,7 @@ class SkipThoughts(nn.Module):
     def _decoded(self, decoder: GRU, state: Tensor, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """A decoder's states at the real words, `[N, H]`, and these words, `[N]`."""
         inputs = self.words(ids)
-        inputs = torch.cat([inputs.new_zeros(1, *inputs.shape[1:]), inputs])  # word t is predicted from those before
+        inputs = torch.cat([inputs.new_zeros(1, *inputs.shape[1:]), inputs])  # word t is predicted from earlier words
         inputs = inputs[: len(ids)]
         output, _ = decoder(inputs, state)
         real = torch.arange(len(ids), device=ids.device).unsqueeze(1) < lengths
@@ -97,9 +97,9 @@ class SkipThoughts(nn.Module):
 
 
 def build(config: Config, vocabulary: int) -> SkipThoughts:
-    """The network with its initial weights; one seed gives every norm the same.
+    """The network with its initial weights. One seed gives every norm the same weights.
 
-    Recurrent weights are orthogonal, a block for each gate, and all others uniform on (-0.1, 0.1); biases are 0.
+    Recurrent weights are orthogonal, with a block for each gate. All others are uniform on (-0.1, 0.1). Biases are 0.
     """
     model = SkipThoughts(vocabulary, config)
     with torch.no_grad(), torch.random.fork_rng():
