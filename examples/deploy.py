@@ -1,14 +1,15 @@
-"""Trains small taggers, takes them out of this process in three ways, and compares what they compute there.
+"""Trains small taggers, exports them to other processes in three ways, and compares what they compute there.
 
     python examples/deploy.py
 
-- `torch.export`: loaded in a fresh process where layernorm has no compiled engine.
-- ONNX, run by ONNX Runtime.
-- TorchScript of `ln.portable`: loaded in a fresh process where layernorm cannot be imported.
+- `torch.export`: the program is loaded in a new process where layernorm has no compiled engine.
+- ONNX: the model is run by ONNX Runtime.
+- TorchScript of `ln.portable`: the model is loaded in a new process where layernorm cannot be imported.
 
-The taggers name the symbol before the last one: two-layer bidirectional networks on sequences with lengths, and cells
-one step a call. All are exported with other numbers of steps and rows than they run with. The table shows the largest
-difference in a tag's score; the command fails where one is above 1e-5.
+At each step a tagger names the symbol two steps before. The taggers are two-layer bidirectional networks on sequences
+with lengths, and cells that take one step per call. All are exported with other numbers of steps and rows than they
+run with. The table shows the largest difference in a tag's score. The command fails where one is above 1e-5.
+
 Needs ``pip install '.[onnx]' onnxruntime``.
 """
 
@@ -58,7 +59,8 @@ class Tagger(nn.Module):
 
 
 class StepTagger(nn.Module):
-    """The same one step a call: symbols (B,) and the state before the step to the scores and the state after it."""
+    """A tagger that takes one step per call: from symbols (B,) and the state before the step to the scores and the
+    state after it."""
 
     state_size = H
 
@@ -85,7 +87,7 @@ class StepTagger(nn.Module):
 
 
 class LSTMStepTagger(StepTagger):
-    """Its state is one tensor with h and c side by side."""
+    """A step tagger whose state is one tensor, h and c concatenated along its last dimension."""
 
     state_size = 2 * H
 
@@ -96,15 +98,15 @@ class LSTMStepTagger(StepTagger):
 
 
 def taggers() -> dict[str, Any]:
-    """By the name of the network or cell inside."""
+    """The taggers, by the name of the network or cell that they contain."""
     torch.manual_seed(0)
-    found: dict[str, Any] = {make.__name__: Tagger(make) for make in (ln.LSTM, ln.GRU, ln.RNN)}
-    found["LSTMCell"] = LSTMStepTagger(ln.LSTMCell)
-    return found | {make.__name__: StepTagger(make) for make in (ln.GRUCell, ln.RNNCell)}
+    models: dict[str, Any] = {make.__name__: Tagger(make) for make in (ln.LSTM, ln.GRU, ln.RNN)}
+    models["LSTMCell"] = LSTMStepTagger(ln.LSTMCell)
+    return models | {make.__name__: StepTagger(make) for make in (ln.GRUCell, ln.RNNCell)}
 
 
 def train(model: Any, updates: int) -> tuple[float, float]:
-    """The first and the last loss."""
+    """Trains a model; returns its first and its last loss."""
     optimizer, losses = torch.optim.Adam(model.parameters(), 0.01), []
     for _ in range(updates):
         loss = model.loss(torch.randint(SYMBOLS, (12, 32)))
@@ -127,13 +129,13 @@ else:
 for name, inputs in torch.load(f"{folder}/inputs.pt").items():
     path = f"{folder}/{name}.{how}"
     model = torch.export.load(path).module() if how == "pt2" else torch.jit.load(path)
-    found = model(*inputs)
-    torch.save(found[0] if isinstance(found, tuple) else found, f"{path}.found")
+    output = model(*inputs)
+    torch.save(output[0] if isinstance(output, tuple) else output, f"{path}.scores")
 """
 
 
 def elsewhere(folder: Path, how: str) -> None:
-    """Runs all saved models of one kind in a fresh process; without the compiled and the GPU engine."""
+    """Runs all saved models of one kind in a new process, without the compiled engine and the GPU engine."""
     environment = {**os.environ, "LAYERNORM_ISA": "none", "LAYERNORM_GPU": "0"}
     blocked = "import sys; sys.modules['triton'] = None\n" if how == "pt2" else ""
     subprocess.run([sys.executable, "-c", blocked + ELSEWHERE, folder, how], env=environment, check=True)
@@ -144,7 +146,7 @@ def in_onnx_runtime(program: Any, inputs: tuple[Tensor, ...]) -> Tensor:
     model = torch.onnx.export(program, dynamo=True, custom_translation_table=ln.onnx.translations(), verbose=False)
     assert model is not None
     session = onnxruntime.InferenceSession(model.model_proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    names = [given.name for given in session.get_inputs()]
+    names = [argument.name for argument in session.get_inputs()]
     return torch.from_numpy(session.run(None, {n: t.numpy() for n, t in zip(names, inputs, strict=True)})[0])
 
 
@@ -164,17 +166,17 @@ def main() -> int:
             inputs[name] = model.inputs(17, 5)
             onnx[name] = in_onnx_runtime(program, inputs[name])
         torch.save(inputs, folder / "inputs.pt")
-        found: dict[str, dict[str, Tensor]] = {"ONNX Runtime": onnx}
+        scores: dict[str, dict[str, Tensor]] = {"ONNX Runtime": onnx}
         for how, title in (("pt2", "torch.export, no engine"), ("pt", "TorchScript, no layernorm")):
             elsewhere(folder, how)
-            found[title] = {name: torch.load(folder / f"{name}.{how}.found") for name in models}
-    print("| model | loss | " + " | ".join(found) + " |\n|---|---|" + "---|" * len(found))
+            scores[title] = {name: torch.load(folder / f"{name}.{how}.scores") for name in models}
+    print("| model | loss | " + " | ".join(scores) + " |\n|---|---|" + "---|" * len(scores))
     worst = 0.0
     for name, model in models.items():
         with torch.no_grad():
             expected = model(*inputs[name])
         expected = expected[0] if isinstance(expected, tuple) else expected
-        errors = [(of[name] - expected).abs().max().item() for of in found.values()]
+        errors = [(of[name] - expected).abs().max().item() for of in scores.values()]
         worst = max(worst, *errors)
         print(
             f"| {name} | {losses[name][0]:.2f} -> {losses[name][1]:.2f} | "

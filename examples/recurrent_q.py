@@ -2,14 +2,15 @@
 
     python examples/recurrent_q.py [--updates 300] [--seed 0] [--forget]
 
-A collector steps environments side by side and keeps each step's observation, action and reward, and where an episode
-begins. For training these are cut into sequences. Each is stored with the LSTM's state at its first step, as it was
-when the sequence was played ("stored state"). The network runs over a sequence's first steps only to renew that state
-by its present weights ("burn-in"), and is trained on the rest. Episodes end and begin inside sequences: `reset=` cuts
-them there. The values that the training moves to come from a target network, a copy that follows slowly.
+A collector steps several environments in parallel. It stores each step's observation, action and reward, and whether
+the step begins an episode. The steps are cut into sequences for training. A sequence is stored with the LSTM's state
+before its first step, as it was when the sequence was played ("stored state"). The network first runs over a few steps
+of the sequence without training, so that the state fits its present weights ("burn-in"). It is trained on the other
+steps. Episodes end and begin inside sequences, and `reset=` sets the state to zero there. The target values come from
+a target network, whose weights follow the trained ones slowly.
 
-`--forget` cuts at every step, which leaves the network no memory: then it cannot know how fast the pole falls, and the
-training helps little.
+`--forget` resets the state at every step, so that the network has no memory. It then cannot know how fast the pole
+falls, and training helps little.
 
 Source: Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Learning", ICLR 2019.
 
@@ -31,30 +32,36 @@ from torch import Tensor
 
 import layernorm as ln
 
-ENVIRONMENTS = 16  # B, side by side
+ENVIRONMENTS = 16  # B, stepped in parallel
 HIDDEN = 64  # H
 BURN_IN, TRAINED = 8, 24  # time steps of a sequence
-BATCH = 32  # sequences an update
+BATCH = 32  # sequences per update
 DISCOUNT, LAMBDA = 0.95, 0.9
-FOLLOW = 0.1  # how far the target network goes to the trained one in an update
-POSITIONS = [0, 2]  # of CartPole's observation: where the cart is and the pole's angle, not how fast they change
+FOLLOW = 0.1  # the share of the difference by which an update moves the target network to the trained one
+POSITIONS = [0, 2]  # the cart's position and the pole's angle in CartPole's observation, without their velocities
 
 
 class Network(torch.nn.Module):
-    """Observations to the value of each action."""
+    """Computes the value of each action from the observations so far."""
 
     def __init__(self, observations: int, actions: int, forget: bool = False) -> None:
         super().__init__()
         self.forget = forget
         self.encoder = torch.nn.Sequential(torch.nn.Linear(observations, HIDDEN), torch.nn.Tanh())
-        self.lstm = ln.LSTM(HIDDEN, HIDDEN)  # of a few numbers themselves LN(W x) would not tell how large they are
+        # The encoder is needed: LN(W x) of the two observed numbers themselves would hide how large they are.
+        self.lstm = ln.LSTM(HIDDEN, HIDDEN)
         self.values = torch.nn.Linear(HIDDEN, actions)
 
     def forward(
         self, x: Tensor, hx: tuple[Tensor, Tensor] | None = None, reset: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """(T, B, observations), time first, to (T, B, actions) and the state after the last step; true in ``reset``
-        (T, B) where an episode begins."""
+        """Returns the values (T, B, actions) and the state after the last step.
+
+        Args:
+            x: observations (T, B, observations), time first.
+            hx: the state before the first step.
+            reset: (T, B), true where an episode begins.
+        """
         if self.forget:
             reset = torch.ones(x.shape[:2], dtype=torch.bool)
         output, hx = self.lstm(self.encoder(x), hx, reset=reset)
@@ -63,11 +70,11 @@ class Network(torch.nn.Module):
 
 @dataclass
 class Sequence:
-    """Steps of one environment, T = BURN_IN + TRAINED + 1: the last one is there for its value.
+    """T = BURN_IN + TRAINED + 1 steps of one environment. The last step is only needed for its value.
 
     Attributes:
-        x, action, reward: (T, 2), (T,), (T,): what was seen, then done, then got for it.
-        begins: (T,) true where an episode begins; the one before ended there.
+        x, action, reward: the observation (T, 2), the action chosen after it (T,), and the reward for the action (T,).
+        begins: (T,), true where an episode begins. The episode before it has ended there.
         h, c: (H,), the state before the first step.
     """
 
@@ -80,35 +87,37 @@ class Sequence:
 
 
 class Collector:
-    """Plays and cuts what it has played into sequences, half of each in the next one, too."""
+    """Plays episodes and cuts the steps into sequences, each of which overlaps the next one by half."""
 
     def __init__(self, seed: int) -> None:
-        same_step = gymnasium.vector.AutoresetMode.SAME_STEP  # an episode's end and the next one's first observation
+        # The step that ends an episode already returns the first observation of the next one.
+        same_step = gymnasium.vector.AutoresetMode.SAME_STEP
         make = [lambda: gymnasium.make("CartPole-v1")] * ENVIRONMENTS
         self.environments = gymnasium.vector.SyncVectorEnv(make, autoreset_mode=same_step)
-        seen, _ = self.environments.reset(seed=seed)
-        self.x, self.begins = self.observed(seen), torch.ones(ENVIRONMENTS, dtype=torch.bool)
+        observation, _ = self.environments.reset(seed=seed)
+        self.x, self.begins = self.visible(observation), torch.ones(ENVIRONMENTS, dtype=torch.bool)
         self.hx = torch.zeros(1, ENVIRONMENTS, HIDDEN), torch.zeros(1, ENVIRONMENTS, HIDDEN)
         self.steps: list[tuple[Tensor, ...]] = []
         # Every environment has its own share of random actions, as in R2D2: from 0.4 down to less than 0.001.
         self.random = 0.4 ** torch.linspace(1, 8, ENVIRONMENTS)
 
     @staticmethod
-    def observed(seen: np.ndarray) -> Tensor:
-        return torch.as_tensor(seen[:, POSITIONS] * (1.0, 10.0), dtype=torch.float32)  # an angle is small
+    def visible(observation: np.ndarray) -> Tensor:
+        """The part of the observation that the network sees. The angle, which is small, is multiplied by 10."""
+        return torch.as_tensor(observation[:, POSITIONS] * (1.0, 10.0), dtype=torch.float32)
 
     @torch.no_grad()
     def play(self, network: Network, steps: int) -> Iterator[Sequence]:
-        """So many steps in every environment; then the sequences that are whole."""
+        """Plays ``steps`` steps in every environment, then yields the sequences that are complete."""
         for _ in range(steps):
             before = self.hx
             values, self.hx = network(self.x[None], before, self.begins[None])
             other = torch.randint(0, 2, (ENVIRONMENTS,))
             action = torch.where(torch.rand(ENVIRONMENTS) < self.random, other, values[0].argmax(-1))
-            seen, _, fell, late, _ = self.environments.step(action.numpy())
-            # The reward: -1 for falling. An episode that was stopped because it became too long counts as ended.
+            observation, _, fell, truncated, _ = self.environments.step(action.numpy())
+            # The reward is -1 for falling. An episode that was truncated at its longest length counts as ended.
             self.steps.append((self.x, action, -torch.as_tensor(fell).float(), self.begins, before[0][0], before[1][0]))
-            self.x, self.begins = self.observed(seen), torch.as_tensor(fell | late)
+            self.x, self.begins = self.visible(observation), torch.as_tensor(fell | truncated)
         T = BURN_IN + TRAINED + 1
         while len(self.steps) >= T:
             x, action, reward, begins = (torch.stack(part) for part in list(zip(*self.steps[:T], strict=True))[:4])
@@ -119,13 +128,16 @@ class Collector:
 
 
 def loss_of(network: Network, target: Network, batch: list[Sequence]) -> Tensor:
-    """How far the values of what was done are from Q(lambda) returns, by double Q-learning: the network chooses the
-    next action, the target network says what it is worth."""
+    """The mean squared error of the chosen actions' values against Q(lambda) returns.
+
+    The returns are those of double Q-learning: the network chooses the next action, and the target network gives the
+    value of this action.
+    """
     x, action, reward, begins = (
         torch.stack([getattr(item, name) for item in batch], 1) for name in ("x", "action", "reward", "begins")
     )
     hx = tuple(torch.stack([getattr(item, name) for item in batch])[None] for name in "hc")
-    # A stored state is the one before the cut: `reset` forgets it where the first step begins an episode.
+    # Where the first step begins an episode, the stored state belongs to the episode before, and `reset` drops it.
     with torch.no_grad():
         _, warm = network(x[:BURN_IN], hx, begins[:BURN_IN])
         later, _ = target(x, hx, begins)
@@ -146,7 +158,7 @@ def steps_held(network: Network, seed: int) -> float:
     """The mean number of steps in an episode in which the network chooses every action."""
     collector = Collector(seed)
     collector.random.zero_()
-    held = torch.full((ENVIRONMENTS,), 500)  # where CartPole stops
+    held = torch.full((ENVIRONMENTS,), 500)  # CartPole's longest episode
     for t in range(1, 500):
         list(collector.play(network, 1))
         held = torch.where(collector.begins, held.clamp(max=t), held)
@@ -156,7 +168,7 @@ def steps_held(network: Network, seed: int) -> float:
 
 
 def train(updates: int, seed: int, forget: bool) -> tuple[float, float]:
-    """Trains; returns how many steps the network holds the pole before and after."""
+    """Trains a network; returns for how many steps it holds the pole before and after training."""
     torch.manual_seed(seed)
     network = Network(len(POSITIONS), 2, forget)
     target = copy.deepcopy(network).requires_grad_(False)

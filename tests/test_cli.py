@@ -78,8 +78,14 @@ def test_unknown_options_suggest_the_nearest(capsys):
         (["run", "--preset", "smoke"], "name comes before its options"),
         (["run", "digits", "--norm"], "--norm needs at least one value"),
         (["run", "digits", "--epochs", "0"], "--epochs must be at least 1, got 0"),
-        (["run", "digits", "--batch-size", "128", "100000"], "--batch-size must be at most 1200, all training cases"),
-        (["run", "digits", "--train-cases", "1201"], "--train-cases must be at most 1200, all training cases"),
+        (
+            ["run", "digits", "--batch-size", "128", "100000"],
+            "--batch-size must be at most 1200, the number of training cases",
+        ),
+        (
+            ["run", "digits", "--train-cases", "1201"],
+            "--train-cases must be at most 1200, the number of training cases",
+        ),
         (["run", "digits", "--held-out", "1397"], "--held-out must lie in 1..1396, got 1397"),
         (["run", "digits", "--threads", "-1"], "--threads must be at least 0, got -1"),
         (
@@ -90,7 +96,7 @@ def test_unknown_options_suggest_the_nearest(capsys):
             ["run", "digits", "--checkpoint-seconds", "nan"],
             "--checkpoint-seconds must be a finite number, at least 0, got nan",
         ),
-        (["run", "digits", "--data", "."], "--data: digits has its data from a package"),
+        (["run", "digits", "--data", "."], "digits does not take --data: its data come with a package"),
     ],
 )
 def test_wrong_usage_exits_with_2(arguments, message, tmp_path, monkeypatch, capsys):

@@ -77,7 +77,7 @@ def test_what_runs_where(monkeypatch):
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("", "off: it has never run on a GPU; LAYERNORM_GPU=1 or ln.backends.use"),
+        ("", "off, as it has never run on a GPU; LAYERNORM_GPU=1 or ln.backends.use"),
         ("1", "every op on a CUDA tensor fails: backend 'triton', which LAYERNORM_GPU=1 asks for, is not available"),
         ("yes", "every op on a CUDA tensor fails: the environment variable LAYERNORM_GPU must be 1"),
     ],

@@ -81,7 +81,7 @@ def test_eps_overrides_the_presets():
         (lambda: resolve(3, "RNN"), TypeError, "must be a preset's name or a Formula, got int"),
         (lambda: resolve(ln.Formula(forget_bias=1.0), "RNN"), ValueError, "needs an LSTM or GRU; RNN has no"),
         (lambda: resolve(ln.Formula(gates=None), "GRU"), ValueError, "normalises nothing in GRU"),
-        (lambda: resolve(PLAIN, "LSTM"), ValueError, "say norm=None"),
+        (lambda: resolve(PLAIN, "LSTM"), ValueError, "pass norm=None"),
     ],
 )
 def test_what_is_refused(call, error, message):

@@ -425,7 +425,7 @@ def changed(library, **arrays):
         (
             lambda f: f(changed("haste", gamma=torch.zeros(2, 16).to_sparse()), "haste"),
             TypeError,
-            "haste: gamma: expected an array with its numbers in order, got a tensor of torch.sparse_coo",
+            "haste: gamma: expected a dense array, got a tensor of torch.sparse_coo",
         ),
         (lambda f: f({0: np.zeros(3)}, "haste"), TypeError, "haste: expected the arrays' names to be strings, got 0"),
         (
@@ -552,7 +552,7 @@ def test_it_finds_directions_by_itself(first, second):
 def test_what_may_be_several_networks_is_not_stacked(names):
     """Of equal sizes, so that it would fit."""
     state = renamed("haste", range(2), names, I)
-    with pytest.raises(ValueError, match=r"haste: its arrays are under each of .*; say with prefixes="):
+    with pytest.raises(ValueError, match=r"haste: its arrays are under each of .*; pass the layers' as prefixes="):
         ln.interop.from_state(state, "haste")
     for name in names:
         assert ln.interop.from_state(state, "haste", prefixes=name).hidden_size == H

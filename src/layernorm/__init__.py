@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = ("backends", "formula", "functional", "geometry", "interop", "nn", "onnx")
-"""Those that are for users."""
+"""The modules that are for users."""
 
 
 def __dir__() -> list[str]:
-    here = [name for name, item in globals().items() if getattr(item, "__module__", "").startswith(f"{__name__}.")]
-    return sorted([*here, *_MODULES, "__version__"])
+    own = [name for name, item in globals().items() if getattr(item, "__module__", "").startswith(f"{__name__}.")]
+    return sorted([*own, *_MODULES, "__version__"])
 
 
-if not TYPE_CHECKING:  # a checker would take every name for one of ours
+if not TYPE_CHECKING:  # to a type checker this function would mean that every name exists
 
     def __getattr__(name: str) -> object:
-        if name in ("geometry", "onnx"):  # imported when it is used: few programs use it
+        if name in ("geometry", "onnx"):  # imported at their first use, as few programs use them
             from importlib import import_module
 
             return import_module(f".{name}", __name__)

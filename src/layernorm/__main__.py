@@ -1,4 +1,4 @@
-"""`python -m layernorm`, for `torchrun -m` and for where the script is not on the path."""
+"""`python -m layernorm`, for `torchrun -m` and where the script `layernorm` is not on the path."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""Ctrl-C while the command `layernorm` is still being imported: one line, as later (`cli`), and no traceback.
+"""Makes Ctrl-C print one line and no traceback while the command `layernorm` is still being imported.
 
-Python imports the package, and with it torch, before the command's first line runs. This module comes first there; in a
-user's own program it does nothing.
+Python imports the package, and with it torch, before the command's first line runs. The package imports this module
+first. In a user's own program it does nothing.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ ImportError, and the message says why. A new engine is one more row of `ENGINES`
     with ln.backends.use("reference"):
         output, hx = lstm(input)
 
-The GPU engine has never run on a GPU. Until it has, CUDA tensors are computed by the reference equations, and the
-engine runs inside ``use("triton")`` or where the environment variable LAYERNORM_GPU is 1.
+The GPU engine has never run on a GPU. Until it has, CUDA tensors are computed by the reference equations. The GPU
+engine runs only inside ``use("triton")``, or where the environment variable LAYERNORM_GPU is 1.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from .formula import Recurrence, unknown
 
 
 class Entry(NamedTuple):
-    """One engine there could be: where it is, and where it is tried.
+    """An engine that may exist here: its module, and for which tensors it is tried.
 
     Attributes:
-        module: its name; it is imported when an op first tries the engine.
-        device: the type of device on whose tensors an op tries it where no engine is asked for; None: on every type.
-        switch: the environment variable that must be 1 for that. Then the engine counts as asked for: where it cannot
-            run, the op fails. An engine without a switch is passed over.
+        module: the module's name. It is imported when an op first tries the engine.
+        device: where no engine is asked for, an op tries this one for tensors on this type of device; None: on every
+            type.
+        switch: the environment variable that must be 1 for that. The engine then counts as asked for, and the op fails
+            where it cannot run. An engine without a switch is passed over where it cannot run.
     """
 
     module: str
@@ -45,7 +46,7 @@ class Entry(NamedTuple):
 
 
 ENGINES = {
-    # the order is the order of preference
+    # in order of preference
     "native": Entry("layernorm.native", "cpu"),
     "triton": Entry("layernorm.gpu", "cuda", switch="LAYERNORM_GPU"),
     "reference": Entry("layernorm.reference", None),
@@ -54,7 +55,9 @@ ENGINES = {
 _asked_for: contextvars.ContextVar[str | None] = contextvars.ContextVar("layernorm_backend", default=None)
 asked_for = _asked_for.get
 """The engine asked for with `use` in this thread, or None."""
-_in_use: list[str] = []  # in any thread: torch.compile cannot read a context variable, but compiles again for this
+# The engines that `use` asks for in any thread. torch.compile cannot read a context variable, but it notices a change
+# of this list, and compiles again.
+_in_use: list[str] = []
 
 
 class NoKernelError(RuntimeError):
@@ -62,18 +65,18 @@ class NoKernelError(RuntimeError):
 
 
 class Status(NamedTuple):
-    """One engine: its name, whether it runs here, and if not why."""
+    """Whether an engine runs here."""
 
     name: str
     available: bool
-    reason: str
+    reason: str  # why it does not run; "" where it does
 
 
 @functools.cache
 def _status(name: str) -> Status:
     module = ENGINES[name].module
     spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None:  # a folder without an __init__.py has a spec, too, but no origin
+    if spec is None or spec.origin is None:  # a folder without an __init__.py has a spec, but no origin
         return Status(name, False, "this version of layernorm does not contain it")
     try:
         importlib.import_module(module)
@@ -83,24 +86,28 @@ def _status(name: str) -> Status:
 
 
 def status() -> list[Status]:
-    """Every engine there could be, in order of preference."""
+    """Returns a `Status` (``name``, ``available``, ``reason``) for each engine, in order of preference."""
     return [_status(name) for name in ENGINES]
 
 
 def available() -> list[str]:
-    """The names of the engines that run here, in order of preference."""
+    """Returns the names of the engines that run here, in order of preference."""
     return [engine.name for engine in status() if engine.available]
 
 
 @contextlib.contextmanager
 def use(name: str) -> Iterator[None]:
-    """Every op inside the ``with`` runs on this engine, in this thread and no other.
+    """Runs every op inside the ``with`` on one engine, in this thread alone.
 
     What `torch.compile` has compiled takes the engine that was asked for last in any thread.
 
+    Args:
+        name: ``"native"``, ``"triton"`` or ``"reference"``.
+
     Raises:
         ValueError: there is no engine of that name.
-        RuntimeError: it does not run here; inside, `NoKernelError` by an op that it has no kernel for.
+        RuntimeError: the engine does not run here. Inside the ``with``, an op for which the engine has no kernel raises
+            `NoKernelError`.
     """
     if name not in ENGINES:
         raise ValueError(unknown("backend", name, list(ENGINES)))
@@ -124,10 +131,12 @@ def _required(name: str, by: str = "") -> None:
 
 @functools.cache
 def switched_on(name: str) -> bool:
-    """Whether an op tries this engine by itself: its switch is 1, or it has none. The variable is read once.
+    """Whether an op tries this engine without being asked to: its switch is 1, or it has none.
+
+    The environment variable is read once.
 
     Raises:
-        ValueError: the variable has a value without a meaning.
+        ValueError: the variable has a value other than 1, 0 or empty.
     """
     switch = ENGINES[name].switch
     value = os.environ.get(switch, "") if switch else "1"
@@ -139,17 +148,17 @@ def switched_on(name: str) -> bool:
 
 def covers(name: str, op: str, device: str, dtype: torch.dtype, recurrence: str | None = None) -> bool:
     """Whether an engine that runs here has a kernel for an op, and knows the fields that its formula sets."""
-    equations, found = None if recurrence is None else Recurrence.decode(recurrence), engine(name)
-    knows = equations is None or equations.formula.changed <= found.FORMULA_FIELDS
-    return knows and found.covers(op, device, dtype, equations)
+    equations, module = None if recurrence is None else Recurrence.decode(recurrence), engine(name)
+    knows = equations is None or equations.formula.changed <= module.FORMULA_FIELDS
+    return knows and module.covers(op, device, dtype, equations)
 
 
 def choose(op: str, tensor: torch.Tensor, recurrence: str | None = None, backend: str | None = None) -> str:
-    """The engine for one call: ``backend``, or the one asked for with `use`, otherwise the first that covers the call.
+    """The engine for one call: ``backend``, or the one asked for with `use`, or else the first that covers the call.
 
     The reference engine covers every call.
     """
-    device = "cpu" if tensor.is_cpu else tensor.device.type  # the first takes a tenth of the second's time
+    device = "cpu" if tensor.is_cpu else tensor.device.type  # `is_cpu` takes a tenth of the time of `device.type`
     return _first(backend or _asked_for.get(), op, device, tensor.dtype, recurrence)
 
 
@@ -161,8 +170,10 @@ def preferred(
 
 
 def asked_for_in_graph() -> str | None:
-    """The engine that `use` asks for where `torch.compile` makes a graph; None: it is chosen when the graph runs, as it
-    is where a graph is exported."""
+    """The engine that `use` asks for while `torch.compile` makes a graph.
+
+    None: the engine is chosen when the graph runs. This is always so where a graph is exported.
+    """
     if _in_use and torch.compiler.is_compiling() and not torch.compiler.is_exporting():
         return _in_use[-1]
     return None
@@ -178,14 +189,14 @@ def _first(asked_for: str | None, op: str, device: str, dtype: torch.dtype, recu
 
 @functools.cache
 def _say_missing(name: str) -> None:
-    """Warns, once in a process, that calls run on a slower engine than could be here."""
-    if sys.platform != "win32":  # where there is no CPU engine
+    """Warns, once in a process, that a faster engine cannot run here."""
+    if sys.platform != "win32":  # on Windows there is no CPU engine
         text = f"layernorm computes with plain torch equations, several times slower than its engine {name!r}"
         warnings.warn(f"{text}, which cannot run here: {_status(name).reason}", stacklevel=2)
 
 
 def _by_itself(device: str) -> Iterator[str]:
-    """The engines to try, in order of preference; one that comes after the one chosen is never imported."""
+    """The engines to try, in order of preference. Those after the one chosen are never imported."""
     for name, engine in ENGINES.items():
         if engine.device in (device, None) and switched_on(name):
             if engine.switch:

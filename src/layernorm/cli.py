@@ -24,16 +24,16 @@ examples:
   layernorm run mnist            the same on MNIST
   layernorm run mnist --help     all options of an experiment
   layernorm report runs/digits   its report again, also of unfinished runs
-  layernorm sample handwriting RUN --text "hello"   its network writes
+  layernorm sample handwriting RUN --text "hello"   its network writes this text
   layernorm search RUN "a dog runs"   images that an order embedding finds
-  layernorm answer RUN FOLDER    what a reader says to questions of yours
+  layernorm answer RUN FOLDER    a reader's answers to your questions
   layernorm encode RUN sentences.txt   sentences as vectors, by skip-thoughts
   layernorm invariance           Table 1 of the paper, measured
   layernorm geometry             every claim of its section 5, measured
-  layernorm stability            how stable the hidden dynamics are, by norm
-  layernorm play                 Table 1 to play with, in your browser
+  layernorm stability            the stability of the hidden dynamics, by norm
+  layernorm play                 Table 1 with sliders, in your browser
   layernorm doctor               what is installed, found and missing here
-  layernorm doctor --check       whether every engine computes what it should
+  layernorm doctor --check       whether every engine computes correctly
 """
 
 _WIDTH = 80
@@ -42,30 +42,30 @@ _SEEDS = 2**31  # more than anyone needs, and a generator takes four times each
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command.
+    """Runs the command `layernorm`.
 
     Args:
-        arguments: without the program's name; None: the process's own.
+        arguments: the command line without the program's name. None: that of the process.
 
     Returns:
         the exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--traceback" in given
-    given = [argument for argument in given if argument != "--traceback"]
-    with contextlib.suppress(AttributeError):  # results are full of signs that an old locale cannot print
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--traceback" in words
+    words = [word for word in words if word != "--traceback"]
+    with contextlib.suppress(AttributeError):  # results have signs that an old locale cannot print
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
-    return _guarded(given, debug)
+    return _guarded(words, debug)
 
 
-def _guarded(given: list[str], debug: bool) -> int:
-    """Runs a command and turns every way of ending into an exit code and at most one line."""
+def _guarded(words: list[str], debug: bool) -> int:
+    """Runs a command. Every error becomes an exit code and one line, or one line for each failed run."""
     from .experiments.errors import Failures, Interrupted, UsageError, said
 
     try:
-        _dispatch(given)
+        _dispatch(words)
         return 0
-    except SystemExit as end:  # argparse and tyro have said what is wrong
+    except SystemExit as end:  # argparse or tyro has printed what is wrong
         return end.code if isinstance(end.code, int) else 2
     except (Interrupted, KeyboardInterrupt):
         _say("interrupted; the same command resumes")
@@ -85,17 +85,17 @@ def _say(message: str) -> None:
     from .experiments.errors import printable
 
     text = f"layernorm: {printable(message)}"
-    if sys.stderr.isatty():  # elsewhere one line stays one line
+    if sys.stderr.isatty():  # in a file or a pipe a message stays one line
         text = _wrapped(text, "  ", shutil.get_terminal_size().columns)
     print(text, file=sys.stderr)
 
 
 def _wrapped(text: str, indent: str, width: int = _WIDTH) -> str:
-    """The text in lines of at most so many columns; names and paths stay whole, later lines are indented."""
+    """The text in lines of at most ``width`` columns. Names and paths are not split; later lines are indented."""
     return textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def _dispatch(given: list[str]) -> None:
+def _dispatch(words: list[str]) -> None:
     from .experiments import catalogue
     from .experiments.errors import unknown
 
@@ -106,16 +106,16 @@ def _dispatch(given: list[str]) -> None:
     by_experiment: dict[str, Callable[[list[str]], None]] = {"run": _run, "sample": _sample}
     by_experiment |= {name: functools.partial(_ask, name) for name in catalogue.TOOLS}
     names = (*by_experiment, *commands)
-    if given and not given[0].startswith("-") and given[0] not in names:
-        raise unknown("command", given[0], names)
+    if words and not words[0].startswith("-") and words[0] not in names:
+        raise unknown("command", words[0], names)
     parser = _parser()
-    if not given:
+    if not words:
         parser.print_help()
         raise SystemExit(2)
-    if given[0] in by_experiment:  # their options are the experiment's
-        by_experiment[given[0]](given[1:])
+    if words[0] in by_experiment:  # their options depend on the experiment
+        by_experiment[words[0]](words[1:])
         return
-    parsed = parser.parse_args(given)
+    parsed = parser.parse_args(words)
     commands[parsed.command](parsed)
 
 
@@ -127,96 +127,114 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=_version())
     parser.add_argument("--traceback", action="store_true", help="show where an error came from (anywhere on the line)")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    commands.add_parser("run", help="run an experiment, or go on with it; ends with the report", add_help=False)
+    commands.add_parser("run", help="run an experiment, or resume it, and report on it", add_help=False)
     commands.add_parser("sample", help="let the network of a run draw or write", add_help=False)
     for name in catalogue.TOOLS:
         commands.add_parser(name, help=catalogue.tool(name).summary, add_help=False)
     report = commands.add_parser(
-        "report", help="draw the report of runs, finished or not", formatter_class=layout,
+        "report", help="write the report on runs, finished or not", formatter_class=layout,
+        description="Writes the report on runs, finished or not: a page with tables and figures.",
         epilog="examples:\n  layernorm report runs/digits\n  layernorm report runs/a/mnist-layer-* --out report\n",
     )  # fmt: skip
-    report.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="run folders, or folders of them")
-    report.add_argument("--out", type=Path, metavar="DIR", help="where to (default: RUNS/report)")
-    report.add_argument("--summary", type=Path, metavar="FILE", help="write what verdicts are computed from, as JSON")
+    report.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="folders of runs, or folders of these")
+    report.add_argument("--out", type=Path, metavar="DIR", help="folder for the report (default: RUNS/report)")
+    report.add_argument(
+        "--summary", type=Path, metavar="FILE",
+        help="write a summary of the runs, from which 'layernorm claims' decides, as JSON",
+    )  # fmt: skip
     claims = commands.add_parser(
-        "claims", help="the paper's claims, decided by the summaries of our runs", formatter_class=layout,
+        "claims", help="decide the paper's claims by the summaries of our runs", formatter_class=layout,
+        description="Writes a page with the paper's claims and their verdicts, which are decided by\n"
+        "the summaries of our runs.",
         epilog="example:\n  layernorm claims --results docs/results --out docs/claims.md\n",
     )  # fmt: skip
-    claims.add_argument("--results", type=Path, default=Path("docs/results"), metavar="DIR", help="(docs/results)")
-    claims.add_argument("--out", type=Path, metavar="FILE", help="where to (default: the terminal)")
+    claims.add_argument(
+        "--results", type=Path, default=Path("docs/results"), metavar="DIR",
+        help="folder of the summaries (default: docs/results)",
+    )  # fmt: skip
+    claims.add_argument("--out", type=Path, metavar="FILE", help="file for the page (default: print it)")
     data = commands.add_parser(
         "data", help="list and prepare data sets", formatter_class=layout,
         epilog="examples:\n  layernorm data list\n  layernorm data prepare mnist\n"
         "  layernorm data prepare mnist --source ~/Downloads/mnist\n",
     )  # fmt: skip
     actions = data.add_subparsers(dest="action", metavar="ACTION", required=True)
-    actions.add_parser("list", help="every data set, and whether and where it is found here")
+    listing = "list the data sets, and where they are found on this machine"
+    actions.add_parser("list", help=listing, description="Lists the data sets, and where they are found here.")
     prepare = actions.add_parser(
         "prepare", help="check a data set and put it into the cache", formatter_class=layout,
         description="Checks a data set and puts it into the cache.", epilog=_data_sets(),
     )  # fmt: skip
-    prepare.add_argument("name", metavar="NAME", help="of the data set")
+    prepare.add_argument("name", metavar="NAME", help="name of the data set")
     prepare.add_argument("--source", type=Path, metavar="DIR", help="take the files from here instead of downloading")
     table = commands.add_parser(
-        "invariance", help="measure Table 1 of the paper; exits with 1 if a verdict differs",
-        description="Measures Table 1 of the paper: which norm's output stays when weights or data change.",
+        "invariance", help="measure Table 1 of the paper",
+        description="Measures Table 1 of the paper: under which changes of weights and data each norm's "
+        "output is invariant. Exits with 1 if a verdict differs from the paper's.",
     )  # fmt: skip
     table.add_argument("--eps", type=float, default=0.0, help="added to the variances (default: 0, which is exact)")
     theory = commands.add_parser(
-        "geometry", help="measure every claim of section 5; exits with 1 if one is not as stated",
+        "geometry", help="measure every claim of section 5",
         formatter_class=layout,
-        description="Measures the claims of the paper's section 5 and appendix: invariances, Fisher matrices,\n"
-        "curvature, gains, and the training of weights that grow. Takes about 15 seconds.",
+        description="Measures the claims of the paper's section 5 and appendix: invariances, Fisher\n"
+        "matrices, curvature, gains, and the training of weights that grow. Takes about\n"
+        "15 seconds. Exits with 1 if a claim is not measured as stated.",
         epilog="examples:\n  layernorm geometry\n  layernorm geometry --out theory --spectrum\n",
     )  # fmt: skip
-    theory.add_argument("--seed", type=int, default=0, metavar="N", help="of layers, draws and starts (default: 0)")
-    theory.add_argument("--spectrum", action="store_true", help="also the eigenvalues of a large network: 15 s more")
+    theory.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all random numbers (default: 0)")
+    theory.add_argument(
+        "--spectrum", action="store_true", help="also measure the eigenvalues of a large network (15 s more)"
+    )
     dynamics = commands.add_parser(
         "stability", help="measure how stable the hidden dynamics are under each norm", formatter_class=layout,
         description="Measures the hidden dynamics of a recurrent network: the largest Lyapunov\n"
-        "exponent a step, and how a gradient grows or shrinks on its way back.\n\n"
-        "Without RUNS: networks at their start on scikit-learn's digits, with layer, RMS,\n"
-        "weight and no norm, weights of 0.1 to 30 times torch's, gains of 0.1 to 1. Takes\n"
-        "about 2 minutes.\n"
-        "With RUNS: every recurrent layer of these runs, on inputs of their own, at the\n"
-        "start and as trained.",
+        "exponent, in nats per step, and how a gradient grows or shrinks on its way\n"
+        "back.\n\n"
+        "Without RUNS it measures untrained networks on scikit-learn's digits: with\n"
+        "layer, RMS, weight and no norm, with weights of 0.1 to 30 times torch's, and\n"
+        "with gains of 0.1 to 1. Takes about 2 minutes.\n\n"
+        "With RUNS it measures every recurrent layer of these runs, on their own inputs,\n"
+        "untrained and as trained.",
         epilog="examples:\n  layernorm stability\n  layernorm stability --out stability --seeds 0 1 2 3 4\n"
         "  layernorm stability --network GRU --units 100\n"
         "  layernorm stability runs/handwriting/*-s0 --out stability\n",
     )  # fmt: skip
-    dynamics.add_argument("runs", nargs="*", type=Path, metavar="RUNS", help="run folders, or folders of them")
+    dynamics.add_argument("runs", nargs="*", type=Path, metavar="RUNS", help="folders of runs, or folders of these")
     dynamics.add_argument("--network", metavar="NAME", help="LSTM, GRU or RNN (default: LSTM)")
-    dynamics.add_argument("--units", type=int, metavar="N", help="of the network (default: 400)")
-    dynamics.add_argument("--seeds", type=int, nargs="+", metavar="N", help="of the weights (default: 0 1 2)")
-    dynamics.add_argument("--data", type=Path, metavar="DIR", help="with RUNS: the data set (default: where it was)")
+    dynamics.add_argument("--units", type=int, metavar="N", help="number of units (default: 400)")
+    dynamics.add_argument("--seeds", type=int, nargs="+", metavar="N", help="seeds of the weights (default: 0 1 2)")
+    dynamics.add_argument(
+        "--data", type=Path, metavar="DIR", help="with RUNS: folder of the data set (default: that of the training)"
+    )
     for command in (table, theory, dynamics):
-        command.add_argument("--out", type=Path, metavar="DIR", help="write the page and its figures there")
+        command.add_argument("--out", type=Path, metavar="DIR", help="write a page and its figures to this folder")
     play = commands.add_parser(
-        "play", help="pages for your browser: Table 1 by hand, trained networks that write and draw",
+        "play", help="show pages in your browser: Table 1 with sliders, trained networks that write and draw",
         formatter_class=layout,
-        description="Serves pages to a browser on this machine, until Ctrl-C: Table 1 of the paper,\n"
-        "with the weights and inputs of a small layer to move, and a page for each RUN of\n"
-        "handwriting or draw, on which its network writes or draws.",
+        description="Serves pages to a browser on this machine, until Ctrl-C. One page shows Table 1\n"
+        "of the paper for a small layer, whose weights and inputs you move with sliders.\n"
+        "For each RUN of handwriting or draw there is a page on which its network\n"
+        "writes or draws.",
         epilog="examples:\n  layernorm play\n  layernorm play runs/handwriting/handwriting-layer-s0\n",
     )  # fmt: skip
     play.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="folder of a run")
-    play.add_argument("--port", type=int, default=8080, metavar="N", help="on 127.0.0.1 (default: 8080)")
+    play.add_argument("--port", type=int, default=8080, metavar="N", help="port on 127.0.0.1 (default: 8080)")
     doctor = commands.add_parser(
-        "doctor", help="what is installed here; --check: whether every engine computes rightly", formatter_class=layout,
-        description="Prints versions, engines and data sets found here, and why one is missing.",
+        "doctor", help="show what is installed here, or check what every engine computes", formatter_class=layout,
+        description="Prints the versions, engines and data sets found here, and why one is missing.",
         epilog="examples:\n  layernorm doctor\n  layernorm doctor --check               run this first with a GPU\n"
         "  layernorm doctor --check > check.txt   the output, to send us\n",
     )  # fmt: skip
     doctor.add_argument(
         "--check", action="store_true",
-        help="compare every engine that runs here with the equations in float64, forward and gradients, and time it "
-        "against torch; exits with 1 if one is wrong. About a minute",
+        help="compare the results and gradients of every engine that runs here with the equations in float64, and "
+        "its time with torch's. Takes about a minute. Exits with 1 if an engine is wrong",
     )  # fmt: skip
     return parser
 
 
 def _data_sets() -> str:
-    """Every data set with the files that it needs, for the help."""
+    """The data sets and the files that each needs, for the help."""
     from .experiments.data import catalogue
 
     lines, width = ["data sets:"], catalogue.WIDTH
@@ -229,22 +247,22 @@ def _data_sets() -> str:
     return "\n".join(lines)
 
 
-def _run(given: list[str]) -> None:
+def _run(words: list[str]) -> None:
     from .experiments import catalogue
     from .experiments.command import options, sweep
     from .experiments.train.distributed import processes_ended
 
-    if not given or given[0] in ("-h", "--help"):
+    if not words or words[0] in ("-h", "--help"):
         _print_experiments()
-        if not given:
+        if not words:
             raise SystemExit(2)
         return
-    if given[0].startswith("-"):
+    if words[0].startswith("-"):
         from .experiments.errors import UsageError
 
-        raise UsageError(f"the experiment's name comes before its options: layernorm run NAME {given[0]} ...")
-    chosen = catalogue.find(given[0])
-    request = options.parse(chosen, given[1:])
+        raise UsageError(f"the experiment's name comes before its options: layernorm run NAME {words[0]} ...")
+    chosen = catalogue.find(words[0])
+    request = options.parse(chosen, words[1:])
     with processes_ended():
         failures = sweep.run(chosen, request)
     if failures is None:  # another process is the main one
@@ -259,38 +277,38 @@ def _print_experiments() -> None:
     from .experiments import catalogue
 
     print("usage: layernorm run EXPERIMENT [OPTIONS]\n")
-    print("Runs an experiment, or goes on with it, and ends with its report.\n\nexperiments:")
-    found = [catalogue.find(name) for name in catalogue.EXPERIMENTS]
-    width = max(len(item.name) for item in found)
-    for item in found:
+    print("Runs an experiment, or resumes it, and writes its report.\n\nexperiments:")
+    experiments = [catalogue.find(name) for name in catalogue.EXPERIMENTS]
+    width = max(len(item.name) for item in experiments)
+    for item in experiments:
         print(_wrapped(f"  {item.name:<{width}} {item.summary}", " " * (width + 3)))
         for name, preset in item.presets.items():
             print(_wrapped(f"{'':{width + 3}}--preset {name}: {preset.summary}", " " * (width + 5)))
     print("\nexamples:")
-    for item in found:
+    for item in experiments:
         print("\n".join(f"  {example}" for example in item.examples))
     print("\nlayernorm run EXPERIMENT --help lists the experiment's options.")
 
 
-def _sample(given: list[str]) -> None:
+def _sample(words: list[str]) -> None:
     from .experiments import catalogue
     from .experiments.command import options, sample
     from .experiments.errors import UsageError, printable
 
-    if not given or given[0] in ("-h", "--help"):
+    if not words or words[0] in ("-h", "--help"):
         _print_samplers()
-        if not given:
+        if not words:
             raise SystemExit(2)
         return
-    if given[0].startswith("-"):
-        raise UsageError(f"the experiment's name comes before its options: layernorm sample NAME RUN {given[0]} ...")
-    chosen = catalogue.find(given[0])
+    if words[0].startswith("-"):
+        raise UsageError(f"the experiment's name comes before its options: layernorm sample NAME RUN {words[0]} ...")
+    chosen = catalogue.find(words[0])
     sampler = sample.sampler(chosen)
-    asks_help = any(argument in ("-h", "--help") for argument in given[1:])
-    if not asks_help and (len(given) < 2 or given[1].startswith("-")):
+    asks_help = any(word in ("-h", "--help") for word in words[1:])
+    if not asks_help and (len(words) < 2 or words[1].startswith("-")):
         raise UsageError(f"a run's folder comes before the options: layernorm sample {chosen.name} RUN [OPTIONS]")
-    drawing, settings = options.parse_sample(chosen, sampler, ["--help"] if asks_help else given[2:])
-    for line in sample.draw(chosen, Path(given[1]), drawing, settings):
+    drawing, settings = options.parse_sample(chosen, sampler, ["--help"] if asks_help else words[2:])
+    for line in sample.draw(chosen, Path(words[1]), drawing, settings):
         print(printable(line))
 
 
@@ -306,17 +324,17 @@ def _print_samplers() -> None:
     print("\nlayernorm sample EXPERIMENT --help lists the options.")
 
 
-def _ask(name: str, given: list[str]) -> None:
+def _ask(name: str, words: list[str]) -> None:
     from .experiments import catalogue
     from .experiments.command import options, sample
     from .experiments.errors import printable
 
     tool = catalogue.tool(name)
-    if not given:
+    if not words:
         with contextlib.suppress(SystemExit):
             options.parse_tool(name, tool, ["--help"])
         raise SystemExit(2)
-    path, texts, chosen = options.parse_tool(name, tool, given)
+    path, texts, chosen = options.parse_tool(name, tool, words)
     for line in tool.ask(sample.find_run(catalogue.find(tool.experiment), path), texts, chosen):
         print(printable(line))
 
@@ -337,7 +355,7 @@ def _report(parsed: argparse.Namespace) -> None:
 
 
 def _write_report(paths: list[Path], folder: Path) -> None:
-    """Draws the report of the runs under some folders and prints its tables and its place."""
+    """Writes the report on the runs under some folders, and prints its tables and where it is."""
     from .experiments.command.report import make
     from .experiments.errors import printable
     from .experiments.report import rendering
@@ -402,18 +420,18 @@ def _geometry(parsed: argparse.Namespace) -> None:
         raise UsageError(f"expected --seed to lie in 0..{_SEEDS - 1}, got {parsed.seed}")
     if parsed.out is not None:
         make_folder(parsed.out)  # before the work, not after it
-    found = theory.measure(parsed.seed, parsed.spectrum)
-    report = theory.report(found)
+    findings = theory.measure(parsed.seed, parsed.spectrum)
+    report = theory.report(findings)
     page = None if parsed.out is None else rendering.write(report, parsed.out)
     if parsed.out is not None:
-        theory.write_claims(found, parsed.out / "claims.json")
+        theory.write_claims(findings, parsed.out / "claims.json")
     rendering.show(report)
     if page is not None:
         print(f"\npage: {page}")
-    wrong = theory.not_as_stated(found)
+    wrong = theory.not_as_stated(findings)
     if wrong:
-        raise RunError(f"{len(wrong)} of {len(found)} claims were not measured as stated: {', '.join(wrong)}")
-    print(f"\nall {len(found)} claims were measured as stated")
+        raise RunError(f"{len(wrong)} of {len(findings)} claims were not measured as stated: {', '.join(wrong)}")
+    print(f"\nall {len(findings)} claims were measured as stated")
 
 
 def _stability(parsed: argparse.Namespace) -> None:
@@ -423,11 +441,11 @@ def _stability(parsed: argparse.Namespace) -> None:
     from .experiments.theory import stability
 
     study = {"network": parsed.network, "units": parsed.units, "seeds": parsed.seeds}
-    given = [f"--{name}" for name, value in study.items() if value is not None]
-    if parsed.runs and given:
-        raise UsageError(f"{', '.join(given)}: of a study without runs; runs have their own")
+    set_options = [f"--{name}" for name, value in study.items() if value is not None]
+    if parsed.runs and set_options:
+        raise UsageError(f"{', '.join(set_options)} cannot be set for RUNS, which have their own")
     if parsed.data is not None and not parsed.runs:
-        raise UsageError("--data: of runs; without any, the digits are taken")
+        raise UsageError("--data needs RUNS; without these, scikit-learn's digits are the data")
     network, units, seeds = parsed.network or "LSTM", parsed.units or 400, parsed.seeds or [0, 1, 2]
     if network not in stability.NETWORKS:
         raise unknown("network", network, stability.NETWORKS)
@@ -441,8 +459,8 @@ def _stability(parsed: argparse.Namespace) -> None:
     if parsed.runs:
         numbers, report = _stability_of_runs(parsed.runs, parsed.data)
     else:
-        found = stability.measure(network, units, list(dict.fromkeys(seeds)))
-        numbers, report = found.numbers(), stability.report(found)
+        study_result = stability.measure(network, units, list(dict.fromkeys(seeds)))
+        numbers, report = study_result.numbers(), stability.report(study_result)
     rendering.show(report)
     if parsed.out is not None:
         page = rendering.write(report, parsed.out)
@@ -454,9 +472,9 @@ def _stability_of_runs(paths: list[Path], data: Path | None) -> tuple[dict[str, 
     from .experiments.command.report import find_runs
     from .experiments.theory import trained
 
-    experiment, found = find_runs(paths)
-    layers, notes = [], list(found.notes)
-    for run in found.runs:
+    experiment, (runs, notes) = find_runs(paths)
+    layers = []
+    for run in runs:
         of_run, of_notes = trained.measure(experiment, run, data)
         layers += of_run
         notes += of_notes

@@ -1,7 +1,7 @@
-"""What an engine is: the functions that it offers, and the one object that each of them is called with.
+"""What an engine is: the functions that it offers, and the object that each of them is called with.
 
-`functional` checks the arguments and makes these objects, `backends` finds the engine. The reference engine
-(`layernorm.reference`) has every function; it says beside each what it computes.
+`functional` checks the arguments and makes these objects. `backends` finds the engine. The reference engine
+(`layernorm.reference`) has every function, and its docstrings say what each computes.
 
 Letters in shapes: T time steps, B batch, I input size, H hidden size, P projected size (H without projections),
 G gates, M rows, N row length.
@@ -21,7 +21,7 @@ from .formula import GATES, Recurrence
 
 
 class NormArguments(NamedTuple):
-    """A norm op's input and how it is normalised.
+    """The arguments of a norm op: its input, and how it is normalised.
 
     Attributes:
         input: ``(*, *normalized_shape)``.
@@ -45,7 +45,7 @@ class NormArguments(NamedTuple):
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """M and N: how many rows there are, and how long one is."""
+        """M and N: the number of rows, and the length of a row."""
         shape = self.normalized_shape
         N = shape[0] if len(shape) == 1 else math.prod(shape)
         return (self.input.numel() // N if N else math.prod(self.input.shape[: self.input.dim() - len(shape)])), N
@@ -80,10 +80,10 @@ class RecurrentArguments(NamedTuple):
         input: ``(T, B, I)``.
         state: the initial state: ``h (B, P)``, in an LSTM also ``c (B, H)``.
         params: in the order of ``recurrence.parameter_names``.
-        lengths: ``(B,)`` integers in 0..T, or None: beyond its length a row's state stands still and its output is 0.
-        reset: ``(T, B)`` bool, or None: true cuts the row between t-1 and t; the step after the cut starts from zeros.
+        lengths: ``(B,)`` integers in 0..T, or None. Beyond its length a row keeps its state, and its output is 0.
+        reset: ``(T, B)`` bool, or None. True cuts the row between t-1 and t; the step after the cut starts from zeros.
         recurrence: the equations.
-        reverse: from the last step to the first, with ``lengths`` from each row's own end.
+        reverse: whether the steps go from the last to the first; with ``lengths``, from the end of each row.
     """
 
     input: Tensor
@@ -135,17 +135,17 @@ class RecurrentKind(NamedTuple):
 
 
 class PreparedLayer(Protocol):
-    """One layer for steps one by one: its weights are made ready once, and their gradients are found at the end."""
+    """One layer for steps one by one: its weights are prepared once, and their gradients are computed at the end."""
 
     def forward(self, input: Tensor, state: Sequence[Tensor], save: bool) -> tuple[list[Tensor], list[Tensor]]:
         """From (B, I) and the state before a step to the state after it, and with ``save`` what the backward needs."""
 
     def backward_pass(self) -> BackwardPass:
-        """A new way back through some of the steps."""
+        """Starts a new backward pass through some of the steps."""
 
 
 class BackwardPass(Protocol):
-    """The way back through steps, from the last one to the first."""
+    """A backward pass through steps, from the last one to the first."""
 
     def step(
         self,
@@ -154,11 +154,14 @@ class BackwardPass(Protocol):
         saved: Sequence[Tensor],
         grad_state: Sequence[Tensor | None],
     ) -> list[Tensor]:
-        """From the gradients of the state after a step, None for zeros, to those of its input and of the state before
-        it; the others are what its forward was given and what it saved."""
+        """From the gradients of the state after a step to those of the step's input and of the state before it.
+
+        ``input`` and ``state`` are those of the step's forward, ``saved`` is what it saved. A gradient that is None is
+        zero.
+        """
 
     def gradients(self) -> list[Tensor]:
-        """The gradients of the parameters, of all steps taken."""
+        """The gradients of the parameters, summed over all steps of this pass."""
 
 
 Run = Callable[..., "Sequence[Tensor] | None"]
@@ -166,10 +169,11 @@ Run = Callable[..., "Sequence[Tensor] | None"]
 
 
 class Engine(Protocol):
-    """A module with these functions. Those of ops that it never covers may be missing, and those that plan.
+    """A module with these functions. It may lack the functions of ops that it never covers, and those that plan.
 
     Functions that plan return None where they have no plan for calls of this kind: the arguments do not fit each other,
-    or have to be brought into another form first. A plan looks at the tensors itself; they need no other check.
+    or have to be brought into another form first. A plan looks at the tensors itself, so that they need no other check.
+
 
     Attributes:
         FORMULA_FIELDS: the fields of `Formula` that its kernels know. It never runs a formula that sets another one.
@@ -178,11 +182,16 @@ class Engine(Protocol):
     FORMULA_FIELDS: frozenset[str]
 
     def covers(self, op: str, device: str, dtype: torch.dtype, recurrence: Recurrence | None) -> bool:
-        """Whether it has a kernel for the op (``"normalize"``, ``"recurrent"``, ``"steps"``) on this kind of device in
-        this type; ``recurrence``: the equations of a recurrent op."""
+        """Whether the engine has a kernel for an op on this kind of device in this type.
+
+        ``op`` is ``"normalize"``, ``"recurrent"`` or ``"steps"``. ``recurrence`` has the equations of a recurrent op.
+        """
 
     def normalize_forward(self, a: NormArguments, residual: Tensor | None, save: bool) -> list[Tensor]:
-        """[y], with ``residual`` [y, input + residual], y of the sum; with ``save`` also `normalize_saved`'s."""
+        """[y]; with ``residual`` [y, input + residual], where y normalises the sum.
+
+        With ``save`` the list goes on with what the backward needs (`normalize_saved`).
+        """
 
     def normalize_saved(self, a: NormArguments) -> list[Tensor]:
         """Empty tensors with the shapes and types of what `normalize_forward` saves."""
@@ -196,11 +205,13 @@ class Engine(Protocol):
     def normalize_backward(
         self, a: NormArguments, saved: Sequence[Tensor], grad: Tensor, grad_total: Tensor | None
     ) -> list[Tensor]:
-        """The gradients of what was normalised, ``a.input``, of weight and of bias, of those that there are;
-        ``grad_total`` is what comes to ``a.input`` from elsewhere."""
+        """The gradients of ``a.input``, which was normalised, and of weight and bias where there are such.
+
+        ``grad_total`` is the gradient that reaches ``a.input`` by other ways, and is added.
+        """
 
     def recurrent_forward(self, a: RecurrentArguments, save: bool) -> list[Tensor]:
-        """[output (T, B, P), *final state], and with ``save`` what `recurrent_saved` tells."""
+        """[output (T, B, P), *final state], and with ``save`` what the backward needs (`recurrent_saved`)."""
 
     def recurrent_forward_plan(self, kind: RecurrentKind, save: bool) -> Run | None:
         """`recurrent_forward` of (input, *state, *params)."""
@@ -222,27 +233,33 @@ class Engine(Protocol):
         """[d input, *d initial state, *d params]; a gradient that is ``None`` is zero."""
 
     def prepare(self, params: Sequence[Tensor], recurrence: Recurrence) -> PreparedLayer:
-        """A layer for steps one by one."""
+        """Prepares a layer for steps one by one."""
 
 
 @functools.cache
 def term_indices(recurrence: Recurrence) -> tuple[tuple[int, ...], ...]:
-    """Which parameters are added up to each of the three weights W_ih, W_hh, W_hr and the eight `Recurrence.vectors`,
-    as indices into ``params``; empty: no such weight or vector."""
+    """For the weights W_ih, W_hh, W_hr and the eight `Recurrence.vectors`: of which parameters each is the sum.
+
+    The numbers are indices into ``params``. Where there are none, there is no such weight or vector.
+    """
     names = recurrence.parameter_names
     weights = [(name,) if name in names else () for name in ("weight_ih", "weight_hh", "weight_hr")]
     return tuple(tuple(names.index(name) for name in terms) for terms in (*weights, *recurrence.vectors))
 
 
-def vector_gradients(found: Iterable[Tensor | None], d_params: Sequence[Tensor], recurrence: Recurrence) -> None:
+def vector_gradients(d_vectors: Iterable[Tensor | None], d_params: Sequence[Tensor], recurrence: Recurrence) -> None:
     """Writes into ``d_params`` the gradients of the parameters that the eight vectors are sums of.
 
-    A parameter that stands in two vectors gets the gradients of both. ``found``: the gradients of the vectors, as long
-    as these or longer, or already in the place of one of their parameters; what is found of a vector that has no
-    parameter is not looked at.
+    A parameter that is a term of two vectors gets the sum of their gradients.
+
+    Args:
+        d_vectors: the gradients of the vectors. One may be longer than its vector, or be the tensor in ``d_params``
+            itself. That of a vector without parameters is not read.
+        d_params: in the order of ``recurrence.parameter_names``.
+        recurrence: the equations.
     """
     written: set[int] = set()
-    for d_vector, terms in zip(found, term_indices(recurrence)[3:], strict=True):
+    for d_vector, terms in zip(d_vectors, term_indices(recurrence)[3:], strict=True):
         for k in terms:
             assert d_vector is not None
             if d_vector is not d_params[k]:

@@ -1,8 +1,8 @@
 """Where the normalisations sit in one step of a recurrent network: data, no arithmetic.
 
-A `Formula` says it for any network, and `PRESETS` names those that have been published. A `Recurrence` adds what else a
-layer's equations need to be written down. What a formula means is derived there, once, for every engine: which
-parameters stand where (`Places`), which gates are normalised together (`spans`), names and shapes.
+A `Formula` says where they sit, for any network. `PRESETS` has the published formulas by name. A `Recurrence` is a
+formula with everything else that determines a layer's equations. It derives, once for every engine, which parameters
+stand where (`Places`), which gates are normalised together (`spans`), and the parameters' names and shapes.
 """
 
 from __future__ import annotations
@@ -30,32 +30,39 @@ CHOICES = {
 
 @dataclass(frozen=True, repr=False)
 class Formula:
-    r"""Where the normalisations of one step sit, as orthogonal fields.
+    r"""Where the normalisations of one step sit, in fields that are independent of each other.
 
-    With ``N(z)`` the normalisation of a vector (mean 0, deviation 1), ``x`` the input and ``h`` the previous output:
+    The defaults are the paper's LSTM. Below, ``N(z)`` is the normalisation of a vector (to mean 0 and deviation 1),
+    ``W`` is ``weight_ih``, ``U`` is ``weight_hh``, ``x`` the input and ``h`` the previous output. ``LN`` is ``N`` with
+    its gain and bias.
 
     Args:
-        gates: ``"split"``: ``N(W x) * gain_ih + N(U h) * gain_hh``; ``"sum"``: ``N(W x + U h) * gain``; ``None``: the
-            gates are not normalised and have torch's biases. In a GRU the candidate of ``"sum"`` is
-            ``tanh(N(W_n x + r * U_n h))``.
-        span: what one normalisation runs over: ``"joint"``, the units of all gates together (in a GRU r and z together,
-            n apart), ``"per_gate"``, each gate's H units, or ``"all"``, in a GRU r, z and n together (elsewhere
-            ``"joint"``); the candidate of a sum is then ``tanh(r * (N(W x + U h) * gain + bias)_n)``.
-        cell: LSTM only. ``"output"``: ``h = o * tanh(LN(c))`` and ``c`` is carried on as it is; ``"carry"``: ``LN(c)``
-            is also the next state; ``None``: ``c`` is not normalised.
-        bias_inside: ``False``: ``bias_ih`` and ``bias_hh`` are added after the normalisations; ``True``: to the summed
-            inputs before them, and the normalisations have biases of their own (``norm_bias_*``).
+        gates: how the summed inputs of the gates are normalised. ``"split"``: ``N(W x) * gain_ih + N(U h) * gain_hh``.
+            ``"sum"``: ``N(W x + U h) * gain``; in a GRU the candidate is then ``tanh(N(W_n x + r * U_n h))``. ``None``:
+            they are not normalised, and have torch's biases.
+        span: what one normalisation runs over. ``"joint"``: the units of all gates together, but in a GRU r and z
+            together and n by itself. ``"per_gate"``: each gate's H units. ``"all"``: in a GRU r, z and n together, in
+            other networks the same as ``"joint"``. In a GRU with ``gates="sum"`` and ``span="all"`` the candidate is
+            ``tanh(r * (N(W x + U h) * gain + bias)_n)``.
+        cell: LSTM only. ``"output"``: ``h = o * tanh(LN(c))``, and ``c`` itself is carried on to the next step.
+            ``"carry"``: ``LN(c)`` is carried on as well. ``None``: ``c`` is not normalised.
+        bias_inside: ``False``: ``bias_ih`` and ``bias_hh`` are added after the normalisations. ``True``: they are added
+            to the summed inputs before them, and the normalisations have biases of their own (``norm_bias_*``).
         gate_bias: whether the normalisations of the gates have additive biases.
         cell_bias: LSTM only. Whether the normalisation of the cell has an additive bias.
-        eps: keeps the denominator from zero.
-        eps_on: ``"variance"``: ``(z - mean) / sqrt(var + eps)``; ``"deviation"``: ``(z - mean) / (sqrt(var) + eps)``.
-        forget_bias: a constant added at run time to the summed input of the gate that keeps the old state: an LSTM's
-            f, a GRU's z.
-        biases: ``"both"``: ``bias_ih`` and ``bias_hh``; ``"input"``: only ``bias_ih``.
-        bias_again: whether ``bias_ih``, which is inside, is added once more after the normalisations.
+        eps: a number >= 0 that keeps the denominator from zero.
+        eps_on: what eps is added to. ``"variance"``: ``(z - mean) / sqrt(var + eps)``. ``"deviation"``:
+            ``(z - mean) / (sqrt(var) + eps)``.
+        forget_bias: a constant that is added at every step to the summed input of the gate that keeps the old state:
+            an LSTM's f, a GRU's z.
+        biases: ``"both"``: there are ``bias_ih`` and ``bias_hh``. ``"input"``: there is only ``bias_ih``.
+        bias_again: with ``bias_inside``, whether ``bias_ih`` is added once more after the normalisations.
 
     Raises:
-        ValueError: a field has a value that is not listed above, or ``bias_again`` comes without ``bias_inside``.
+        ValueError: a field has a value that is not listed above, ``eps`` is negative, ``forget_bias`` is not finite, or
+            ``bias_again`` comes without ``bias_inside``.
+
+    Source: the formulas of `PRESETS`, each published by the paper or library that is named there.
     """
 
     gates: Literal["split", "sum"] | None = "split"
@@ -82,9 +89,9 @@ class Formula:
             raise ValueError("Formula: bias_again=True needs bias_inside=True, got bias_inside=False")
 
     def __repr__(self) -> str:
-        """The fields that differ from the defaults, which are the paper's LSTM; as Python it gives an equal formula."""
-        told = [f"{field.name}={getattr(self, field.name)!r}" for field in fields(self) if field.name in self.changed]
-        return f"Formula({', '.join(told)})"
+        """Python code that makes an equal formula: the fields that are not at their defaults."""
+        names = [field.name for field in fields(self) if field.name in self.changed]
+        return f"Formula({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     @property
     def changed(self) -> frozenset[str]:
@@ -106,35 +113,35 @@ PRESETS: Mapping[str, Mapping[str, Formula]] = {
     },
     # Eqs. 29-31 (DRAW, section 6.4): only the cell on its way to h.
     "cell": {"LSTM": Formula(gates=None, cell="output")},
-    # The authors' own program (lnlstm_layer, lngru_layer): a bias inside LN(W x), in the LSTM added again outside.
+    # The authors' own program (lnlstm_layer, lngru_layer): a bias inside LN(W x), which the LSTM adds again outside.
     "kiros": {
         "LSTM": Formula(gates="split", cell="output", bias_inside=True, biases="input", bias_again=True),
         "GRU": Formula(gates="split", cell=None, bias_inside=True, biases="input"),
     },
-    # Haste's LayerNormLSTM: LN(W x) + LN(R h), gains only, + b: the biases of "split" added up are that b.
-    # Its LayerNormGRU: over all 3H, with a bias on either side, so that r multiplies LN(R h) + its bias.
+    # Haste's LayerNormLSTM is LN(W x) + LN(R h) + b, where LN has a gain only. The two biases of "split" add up to b.
+    # Haste's LayerNormGRU normalises all 3H units, with a bias on either side, so that r multiplies LN(R h) + its bias.
     "haste": {
         "LSTM": Formula(gates="split", cell="output"),
         "GRU": Formula(gates="split", span="all", cell=None),
     },
     # PyTorch's fastrnns benchmark (LayerNormLSTMCell), also in NVIDIA NeMo.
     "torchscript": {"LSTM": _TWO_AFFINE},
-    # TensorFlow Addons' LayerNormLSTMCell; its unit forget bias is an initial value of b, not a constant.
+    # TensorFlow Addons' LayerNormLSTMCell. Its unit forget bias is an initial value of b, not a constant.
     "keras": {"LSTM": replace(_TWO_AFFINE, eps=1e-3)},
     # tf.contrib.rnn.LayerNormBasicLSTMCell.
     "tf1": {"LSTM": Formula(gates="sum", span="per_gate", cell="carry", eps=1e-12, forget_bias=1.0)},
     # Sonnet's LSTM with use_layer_norm=True.
     "sonnet": {"LSTM": Formula(gates="sum", cell=None, forget_bias=1.0)},
-    # DreamerV2's GRUCell with norm=True: its update gate is 1 - z, so that update_bias=-1 is forget_bias=1.
+    # DreamerV2's GRUCell with norm=True. Its update gate is 1 - z, so that its update_bias=-1 is forget_bias=1 here.
     "dreamer": {
         "GRU": Formula("sum", "all", cell=None, bias_inside=True, biases="input", eps=1e-3, forget_bias=1.0),
     },
 }
-"""The published formulas by name, each with the networks that it is published for."""
+"""The published formulas by name, each for the networks that it was published for."""
 
 
 def unknown(what: str, given: object, known: list[str]) -> str:
-    """The message for a name that is not in a list: what was given, what there is, and the nearest."""
+    """The message for a name that is not in a list: the list, the name that was given, and the nearest known name."""
     near = difflib.get_close_matches(str(given).lower(), known, n=1, cutoff=0.5)
     return f"{what} must be one of {known}, got {given!r}" + (f"; did you mean {near[0]!r}?" if near else "")
 
@@ -144,7 +151,8 @@ def resolve(formula: str | Formula, network: Network, eps: float | None = None) 
 
     Raises:
         TypeError: ``formula`` is neither a name nor a `Formula`.
-        ValueError: no preset has that name, or it is not defined for this network, or it normalises nothing there.
+        ValueError: no preset has that name; or the preset is not defined for this network; or the formula normalises
+            nothing in it; or it has a ``forget_bias`` and the network is an RNN.
     """
     if isinstance(formula, str):
         if formula not in PRESETS:
@@ -160,15 +168,15 @@ def resolve(formula: str | Formula, network: Network, eps: float | None = None) 
     if network != "LSTM":
         formula = replace(formula, cell=None)
     if formula.gates is None and formula.cell is None:
-        raise ValueError(f"the formula normalises nothing in {network}; say norm=None for a plain network")
+        raise ValueError(f"the formula normalises nothing in {network}; pass norm=None for a plain network")
     return formula if eps is None else replace(formula, eps=float(eps))
 
 
 class Place(NamedTuple):
     """A place in one step where a normalisation may sit: ``y = N(z + inside) * gain + outside``.
 
-    The fields are names of parameters, `None` where there is no such term; ``outside`` is the sum of those that it
-    names. Without a gain nothing is normalised: ``y = z + inside + outside``.
+    The fields are names of parameters, or `None` where there is no such term. ``outside`` names several, whose sum is
+    added. Without a gain nothing is normalised: ``y = z + inside + outside``.
     """
 
     gain: str | None = None
@@ -189,10 +197,10 @@ class Places(NamedTuple):
 
 
 class VectorTerms(NamedTuple):
-    """`Places` as the kernels take them: eight vectors, and of which parameters each is the sum.
+    """`Places` as the kernels take them: for each of eight vectors, the names of the parameters that it is the sum of.
 
-    ``x`` is the side of ``W x``, ``h`` that of ``U h``. The one normalisation of a sum, ``both``, has its gain in
-    ``gain_x`` and its biases in ``outside_x`` and ``outside_h``.
+    ``x`` is the side of ``W x``, ``h`` that of ``U h``. Where the sum of both sides is normalised (``both``), its gain
+    is in ``gain_x`` and its biases are in ``outside_x`` and ``outside_h``.
     """
 
     gain_x: tuple[str, ...]
@@ -207,18 +215,18 @@ class VectorTerms(NamedTuple):
 
 @dataclass(frozen=True)
 class Recurrence:
-    """The equations of one layer in one direction: all that is not a tensor.
+    """The equations of one layer in one direction: everything that determines them and is not a tensor.
 
     Args:
         network: ``"RNN"``, ``"LSTM"`` or ``"GRU"``.
-        formula: where its normalisations sit; `PLAIN` for none.
-        norm: what a normalisation is: ``"layer"`` (mean and deviation over the units), ``"rms"`` (root of their mean
-            square) or ``"batch"`` (mean and deviation over the training cases).
+        formula: where the normalisations sit; `PLAIN` for none.
+        norm: what a normalisation is: ``"layer"`` (mean and deviation over the units), ``"rms"`` (root mean square over
+            the units) or ``"batch"`` (mean and deviation over the training cases).
         bias: whether there are additive biases at all.
-        projected: LSTM only: whether ``h`` is projected by ``weight_hr``.
-        nonlinearity: RNN only: ``"tanh"`` or ``"relu"``.
-        gate_clip: LSTM only: on the way back the derivatives by the gates' summed inputs, before sigmoid and tanh, are
-            cut to ``+-gate_clip``.
+        projected: LSTM only. Whether ``h`` is projected by ``weight_hr``.
+        nonlinearity: RNN only. ``"tanh"`` or ``"relu"``.
+        gate_clip: LSTM only. In the backward pass, the gradients with respect to the gates' summed inputs (before
+            sigmoid and tanh) are clipped to ``+-gate_clip``.
     """
 
     network: Network
@@ -253,9 +261,9 @@ class Recurrence:
 
     @property
     def places(self) -> Places:
-        """Which parameter stands where. A name that stands in two places is a term of both."""
+        """Which parameter stands where. A parameter that is named in two places is added in both."""
         f = self.formula
-        inside = f.gates is None or f.bias_inside  # where torch's own biases are
+        inside = f.gates is None or f.bias_inside  # whether torch's own biases are inside
         torchs = ("bias_ih", "bias_hh" if f.biases == "both" else None)
         x, h = torchs if self.bias and (inside or f.gate_bias) else (None, None)
         own = self.bias and f.bias_inside and f.gate_bias  # the normalisations have biases, too
@@ -287,7 +295,7 @@ class Recurrence:
 
     @property
     def added_biases(self) -> tuple[str, ...]:
-        """The biases that are added to the gates' summed inputs, and stand inside no normalisation."""
+        """The biases that are added to the gates' summed inputs and are inside no normalisation."""
         input, hidden, both, _ = self.places
         places = [both] if both.gain is not None else [input, hidden]
         inside = {place.inside for place in (input, hidden) if place.gain is not None or both.gain is not None}
@@ -296,18 +304,18 @@ class Recurrence:
 
     @property
     def spans(self) -> tuple[tuple[int, int], ...]:
-        """First and last gate, exclusive, of each group of gates that is normalised together."""
+        """The first gate and the end (exclusive) of each group of gates that is normalised together."""
         gates = GATES[self.network]
-        joint = 2 if self.network == "GRU" else gates  # a GRU's r and z together, n apart
+        joint = 2 if self.network == "GRU" else gates  # in a GRU r and z together, n by itself
         step = {"joint": joint, "per_gate": 1, "all": gates}[self.formula.span if self.formula.gates else "joint"]
         return tuple((first, min(first + step, gates)) for first in range(0, gates, step))
 
     @property
     def reset_multiplies(self) -> Literal["hidden", "product", "sum"] | None:
-        """What a GRU's r multiplies in its candidate; `None` in other networks.
+        """What a GRU's r multiplies in its candidate. `None` in other networks.
 
-        ``"hidden"``: the normalised side of U h. ``"product"``: U h, before the normalisation of the sum.
-        ``"sum"``: the normalised sum, where r, z and n are normalised together and r is not known before.
+        ``"hidden"``: the normalised side of U h. ``"product"``: U h, before the sum is normalised. ``"sum"``: the
+        normalised sum, because r, z and n are normalised together and r is not known before that.
         """
         if self.network != "GRU":
             return None
@@ -329,7 +337,7 @@ class Recurrence:
         return shapes | dict.fromkeys(_names(self.places.cell.gain, *self.places.cell.outside), (H,))
 
     def encode(self) -> str:
-        """As one string, the form in which an op's schema carries it; `decode` is the inverse."""
+        """This recurrence as a string, the form in which an op's schema carries it. `decode` is the inverse."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @staticmethod
@@ -340,5 +348,5 @@ class Recurrence:
 
 
 def _names(*names: str | None) -> tuple[str, ...]:
-    """Those that there are."""
+    """The names that are not None."""
     return tuple(name for name in names if name is not None)

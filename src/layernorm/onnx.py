@@ -3,8 +3,8 @@
     program = torch.onnx.export(model, args, dynamo=True, custom_translation_table=ln.onnx.translations())
 
 A norm op becomes ``LayerNormalization`` or ``RMSNormalization``. A recurrent layer in one direction becomes one
-``Scan``, whose body is one step; without normalisation it becomes ONNX's own ``RNN``, ``LSTM`` or ``GRU``. T and B are
-free where ``dynamic_shapes`` says so.
+``Scan``, whose body is one step. Without normalisation it becomes ONNX's own ``RNN``, ``LSTM`` or ``GRU``. T and B may
+be dynamic, by the ``dynamic_shapes`` of `torch.onnx.export`.
 
 This module needs the packages ``onnx`` and ``onnxscript`` (``pip install '.[onnx]'`` in layernorm's checkout).
 """
@@ -32,7 +32,10 @@ Values = list[ir.Value]
 
 
 def translations() -> dict[Any, Callable[..., Any]]:
-    """What `torch.onnx.export` takes as ``custom_translation_table``: each op, and the function that translates it.
+    """Returns the ``custom_translation_table`` for `torch.onnx.export`: each op with the function that translates it.
+
+    Raises:
+        ImportError: ``layernorm.onnx`` is imported where the packages onnx or onnxscript are missing.
 
     Example::
 
@@ -42,16 +45,15 @@ def translations() -> dict[Any, Callable[..., Any]]:
 
 
 class Nodes:
-    """Nodes of one ONNX graph in the making.
+    """The nodes of one ONNX graph while it is built.
 
-    ``n("Add", x, 1.0)`` appends a node and returns its output. A float is a constant of type ``dtype``, a list of
-    integers a vector of int64, and None an input that is left out.
+    ``n("Add", x, 1.0)`` appends a node and returns its output. A float becomes a constant of type ``dtype``, a list of
+    integers a vector of int64. None is an input that is left out.
 
     Args:
-        dtype: the type of its numbers.
+        dtype: the type of the graph's numbers.
         opset: the version of the operators.
-        around: of the body of a ``Scan``, the graph around it: there are the constants, and there no name may be the
-            same as here.
+        around: for the body of a ``Scan``, the graph around it. The constants go there, and no name may be in both.
     """
 
     def __init__(self, dtype: ir.DataType, opset: int, around: Nodes | None = None) -> None:
@@ -60,10 +62,10 @@ class Nodes:
         self.names = (f"one step/{k}" if around else None for k in itertools.count())
 
     def __call__(self, kind: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
-        given = [value if value is None else self._value(value) for value in inputs]
-        made = [ir.Value(name=next(self.names)) for _ in range(outputs)]
-        self.tape.op_multi_out(kind, given, attributes, outputs=made, version=self.opset)
-        return made[0] if outputs == 1 else made
+        values = [value if value is None else self._value(value) for value in inputs]
+        results = [ir.Value(name=next(self.names)) for _ in range(outputs)]
+        self.tape.op_multi_out(kind, values, attributes, outputs=results, version=self.opset)
+        return results[0] if outputs == 1 else results
 
     def _value(self, value: Any) -> ir.Value:
         if isinstance(value, ir.Value):
@@ -72,16 +74,16 @@ class Nodes:
         return self.constants("Constant", value=ir.tensor(array))
 
     def cast(self, value: ir.Value, dtype: ir.DataType | None = None) -> ir.Value:
-        """In ``dtype``, by default that of the numbers here."""
+        """The value in ``dtype``, by default the type of the graph's numbers."""
         dtype = dtype or self.dtype
         if value.dtype == dtype:
             return value
-        made = self("Cast", value, to=int(dtype))
-        made.dtype, made.shape = dtype, value.shape
-        return made
+        cast = self("Cast", value, to=int(dtype))
+        cast.dtype, cast.shape = dtype, value.shape
+        return cast
 
     def sum(self, *terms: ir.Value | None) -> Any:
-        """Of the terms that there are; None if there is none."""
+        """The sum of the terms that are not None; None if there is none."""
         present = [term for term in terms if term is not None]
         total = present[0] if present else None
         for term in present[1:]:
@@ -111,11 +113,13 @@ class Nodes:
         return self.sum(self("Mul", self("Div", u, deviation), gain), bias)
 
 
-def _nodes(*given: ir.Value | None) -> tuple[Nodes, list[ir.Node]]:
-    """Nodes for the op that torch translates now, in the widest type given and at least float32, and where torch takes
-    them from at the end."""
+def _nodes(*values: ir.Value | None) -> tuple[Nodes, list[ir.Node]]:
+    """New `Nodes` for the op that torch translates now, and the list that torch takes them from at the end.
+
+    Their type is the widest of the values' types, and at least float32.
+    """
     recorder: Any = onnxscript.evaluator.default()
-    types = [value.dtype for value in given if value is not None and value.dtype is not None]
+    types = [value.dtype for value in values if value is not None and value.dtype is not None]
     dtype = max([ir.DataType.FLOAT, *types], key=lambda dtype: dtype.bitwidth)
     return Nodes(dtype, recorder.opset.version), recorder.nodes
 
@@ -141,7 +145,8 @@ def _normalize(
 
 
 class Terms(NamedTuple):
-    """A `Place` for the units of one span: ``y = N(z + inside) * gain + outside``; without a gain, no N."""
+    """A `Place` for the units of one span: ``y = N(z + inside) * gain + outside``, without a gain ``z + inside +
+    outside``."""
 
     gain: ir.Value | None
     inside: ir.Value | None
@@ -156,11 +161,12 @@ def _units(p: Mapping[str, ir.Value]) -> int:
 class Layer:
     """The equations of one layer in one direction, as in `layernorm.reference`.
 
-    The summed inputs are lists of parts, one for each of ``recurrence.spans``. What needs no state is computed once,
-    in the graph around the ``Scan``; its body only refers to it.
+    The summed inputs are lists of parts, one for each of ``recurrence.spans``. What does not depend on the state is
+    computed once, in the graph around the ``Scan``, and the body refers to it.
 
     Args:
         n: the graph around the ``Scan``.
+        recurrence: the equations.
         params: in the order of ``recurrence.parameter_names``.
     """
 
@@ -189,7 +195,7 @@ class Layer:
         return [Terms(*(part(vector, k) for vector in sums)) for k in range(len(sizes))]
 
     def at(self, n: Nodes, terms: Terms, z: ir.Value) -> ir.Value:
-        """What a place makes of z."""
+        """``N(z + inside) * gain + outside`` at one place."""
         z = n.sum(z, terms.inside)
         if terms.gain is None:
             return n.sum(z, terms.outside)
@@ -201,12 +207,12 @@ class Layer:
         return [self.at(n, term, part) for term, part in zip(terms, parts, strict=True)]
 
     def gates(self, n: Nodes, parts: Values) -> Values:
-        """The gates' summed inputs: parts cut up into H units each."""
+        """The summed inputs of each gate: the parts, split into H units each."""
         sizes = zip(parts, self.sizes, strict=False)
         return [gate for part, size in sizes for gate in n.split(part, [self.H] * (size // self.H))]
 
     def step(self, n: Nodes, x: Values, state: Values) -> Values:
-        """The state after a step; ``x``: that step's input side."""
+        """The state after a step. ``x`` is the input side of that step."""
         hidden = self.side(n, self.hidden, state[0], "weight_hh")
         return {"RNN": self._rnn, "LSTM": self._lstm, "GRU": self._gru}[self.recurrence.network](n, x, hidden, state)
 
@@ -215,7 +221,7 @@ class Layer:
         return [self.at(n, both, n("Add", one, other)) for both, one, other in terms]
 
     def _forget(self, n: Nodes, a: ir.Value) -> ir.Value:
-        """The gate that keeps the old state."""
+        """The sigmoid of the gate that keeps the old state, with its constant bias."""
         bias = self.recurrence.formula.forget_bias
         return n("Sigmoid", n("Add", a, bias) if bias else a)
 
@@ -255,20 +261,20 @@ def _recurrent(
     equations = Recurrence.decode(recurrence)
     x, initial, weights = n.cast(input), [n.cast(s) for s in state], [n.cast(p) for p in params]
     if equations.formula == PLAIN and not equations.projected and reset is None:
-        found = _own(n, x, initial, weights, lengths, equations, reverse)
+        outputs = _own(n, x, initial, weights, lengths, equations, reverse)
     else:
-        found = _scan(n, x, initial, weights, lengths, reset, equations, reverse)
-    found = [value if n.dtype == input.dtype else n("Cast", value, to=int(input.dtype)) for value in found]
+        outputs = _scan(n, x, initial, weights, lengths, reset, equations, reverse)
+    outputs = [value if n.dtype == input.dtype else n("Cast", value, to=int(input.dtype)) for value in outputs]
     nodes.extend(n.tape.nodes)
-    return found
+    return outputs
 
 
 def _scan(
     n: Nodes, x: ir.Value, initial: Values, params: Values, lengths: Any, reset: Any, r: Recurrence, reverse: bool
 ) -> Values:
-    """[output, *final state]: the steps one by one, in the reverse direction from the last time to the first.
+    """[output, *final state] by a ``Scan`` over the steps, in the reverse direction from the last to the first.
 
-    With ``lengths`` a row that has ended, or in the reverse direction has not begun, stands still.
+    With ``lengths`` a row keeps its state after its end, and in the reverse direction before its start.
     """
     layer = Layer(n, r, params)
     from_input = layer.side(n, layer.input, x, "weight_ih")
@@ -282,7 +288,7 @@ def _scan(
     before = states if cut is None else [b("Where", bits[-1], 0.0, s) for s in states]
     after = layer.step(b, parts, before)
     if active is None:
-        output = b("Identity", after[0])  # no value may leave a body twice
+        output = b("Identity", after[0])  # a body may not return a value twice
     else:
         output = b("Where", bits[0], after[0], 0.0)
         after = [b("Where", bits[0], new, old) for new, old in zip(after, states, strict=True)]
@@ -306,16 +312,16 @@ def _step_input(name: str, dtype: ir.DataType) -> ir.Value:
 
 
 def _masks(n: Nodes, x: ir.Value, lengths: Any, reset: Any, reverse: bool) -> tuple[Any, Any]:
-    """Which rows take a step at each time (T, B, 1), and which start from zeros there; None: all, none."""
+    """Which rows take a step at each time (None: all), and which start from zeros there (None: no row); (T, B, 1)."""
     active, cut = None, reset if reset is None else n.cast(reset, ir.DataType.BOOL)
     if lengths is not None:
         T = n("Squeeze", n("Shape", x, start=0, end=1), [0])
         times = n("Range", n("Squeeze", [0], [0]), T, n("Squeeze", [1], [0]))
         active = n("Less", n("Unsqueeze", times, [1]), n.cast(lengths, ir.DataType.INT64))
         cut = None if cut is None else n("And", cut, active)
-    if cut is not None and reverse:  # a cut before time t is met after step t
-        later, none = n("Slice", cut, [1], [2**62], [0]), n("Slice", cut, [0], [1], [0])
-        cut = n("Concat", later, n("And", none, n("Not", none)), axis=0)
+    if cut is not None and reverse:  # the reverse direction meets a cut between t-1 and t after its step at t
+        later, first = n("Slice", cut, [1], [2**62], [0]), n("Slice", cut, [0], [1], [0])
+        cut = n("Concat", later, n("And", first, n("Not", first)), axis=0)
     return tuple(None if mask is None else n("Unsqueeze", mask, [-1]) for mask in (active, cut))  # type: ignore[return-value]
 
 
@@ -346,7 +352,7 @@ def _own(n: Nodes, x: ir.Value, initial: Values, params: Values, lengths: Any, r
     state = [n("Unsqueeze", s, [0]) for s in initial]
     output, *final = n(r.network, x, W, R, B, steps, *state, outputs=1 + len(state), **attributes)
     final = [n("Squeeze", s, [0]) for s in final]
-    if steps is not None:  # ONNX Runtime gives zeros for a row without a step
-        none = n("Unsqueeze", n("Equal", steps, n("Cast", [0], to=int(ir.DataType.INT32))), [-1])
-        final = [n("Where", none, before, after) for before, after in zip(initial, final, strict=True)]
+    if steps is not None:  # for a row without a step ONNX Runtime returns zeros, not the initial state
+        empty = n("Unsqueeze", n("Equal", steps, n("Cast", [0], to=int(ir.DataType.INT32))), [-1])
+        final = [n("Where", empty, before, after) for before, after in zip(initial, final, strict=True)]
     return [n("Squeeze", output, [1]), *final]

@@ -1,4 +1,4 @@
-"""How torch's operations run inside an op of ours: without what torch adds to a user's own."""
+"""How torch's operations run inside layernorm's ops: without autocast, and without view tracking."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ R = TypeVar("R")
 
 
 def below_autocast(function: Callable[P, R]) -> Callable[P, R]:
-    """Runs it without autocast, which would take the products inside for the user's own."""
+    """Makes a function run without autocast, which would otherwise cast the matrix products inside it."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -27,8 +27,11 @@ def below_autocast(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Runs it as torch runs its own kernels, also without the record of what is a view of what: an output that ends in
-    a reshape or a stack would count as a view, and autograd refuses to change one of several such outputs in place."""
+    """Makes a function run as torch runs its own kernels: without autocast, and without the tracking of views.
+
+    With it, an output that ends in a reshape or a stack would count as a view, and autograd refuses to change one of
+    several such outputs in place.
+    """
     function = below_autocast(function)
 
     @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""In what order the rows of a batch take their time steps: directions, lengths and resets; and the steps one by one."""
+"""In what order the rows of a batch take their time steps (directions, lengths, resets), and the loop over them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 class Schedule(NamedTuple):
-    """Which rows take a step at each time [T, B, 1], and which start from the zero state there; None: all, none."""
+    """Which rows take a step at each time, and which start from the zero state there."""
 
-    active: Tensor | None
-    cut: Tensor | None
+    active: Tensor | None  # [T, B, 1] bool; None: all rows
+    cut: Tensor | None  # [T, B, 1] bool; None: no row
 
 
 State = tuple[Tensor, ...]
@@ -24,10 +24,10 @@ class Between(NamedTuple):
     """What happens to the state of one layer and direction between its steps, beyond lengths and resets.
 
     Attributes:
-        restart: the state that a row starts from after a cut, like the initial one; None: zeros.
+        restart: the state that a row starts from after a cut, with the shapes of the initial one; None: zeros.
         dropout: [B, P], a factor of the h that W_hh reads, the same at every step; None: 1.
-        kept: zoneout, for each part of the state [T, B, size] or [T, 1, 1]: the share of the old state that stays; None
-            for a part without zoneout.
+        kept: zoneout: for each part of the state the share of the old state that is kept, [T, B, size] or [T, 1, 1];
+            None for a part without zoneout.
     """
 
     restart: Sequence[Tensor] | None = None
@@ -40,7 +40,7 @@ class Between(NamedTuple):
         return self.restart is not None or self.dropout is not None or any(k is not None for k in self.kept)
 
     def read(self, h: Tensor) -> Tensor:
-        """What W_hh reads of the h before a step."""
+        """The h before a step as W_hh reads it: with dropout."""
         return h if self.dropout is None else h * self.dropout.to(h.dtype)
 
 
@@ -48,8 +48,10 @@ NOTHING = Between()
 
 
 def turned(x: Tensor, lengths: Tensor | None, reverse: bool) -> Tensor:
-    """(T, B, ...) from the order of the input to that of the steps, and back again: in the reverse direction each row
-    the other way round, what lies beyond its length where it was."""
+    """Changes (T, B, ...) from the order of the input to the order of the steps, or back.
+
+    In the reverse direction this reverses each row up to its length; padding stays in place.
+    """
     if not reverse:
         return x
     if lengths is None:
@@ -60,9 +62,9 @@ def turned(x: Tensor, lengths: Tensor | None, reverse: bool) -> Tensor:
 
 
 def schedule(T: int, lengths: Tensor | None, reset: Tensor | None, reverse: bool) -> Schedule:
-    """`Schedule` in the order of the steps."""
+    """The `Schedule`, in the order of the steps."""
     active, cut = None, reset
-    if cut is not None and reverse:  # a cut before time t is met after step t
+    if cut is not None and reverse:  # the reverse direction meets a cut between t-1 and t after its step at t
         cut = torch.cat([torch.zeros_like(cut[:1]), turned(cut, lengths, reverse)[:-1]])
     if lengths is not None:
         active = torch.arange(T, device=lengths.device)[:, None] < lengths
@@ -71,9 +73,10 @@ def schedule(T: int, lengths: Tensor | None, reset: Tensor | None, reverse: bool
 
 
 def walk(step: Callable[[int, State], State], state: State, T: int, plan: Schedule, between: Between) -> list[State]:
-    """All T + 1 states, the initial one first, in the order of the steps.
+    """Takes T steps and returns all T + 1 states, the initial one first, in the order of the steps.
 
-    ``step``: from t and the state before the step to the state after it; dropout is its own affair.
+    ``step`` is a function from t and the state before the step to the state after it. It applies the dropout of
+    ``between`` itself.
     """
     zero = state[0].new_zeros(())
     restart = [zero] * len(state) if between.restart is None else [r.to(zero.dtype) for r in between.restart]
@@ -95,15 +98,17 @@ def walk(step: Callable[[int, State], State], state: State, T: int, plan: Schedu
 
 
 def zoned_out(kept: Tensor | None, old: Tensor, new: Tensor) -> Tensor:
-    """One part of the state after a step: the share ``kept`` of the old one, and the rest of the new one."""
+    """One part of the state after a step with zoneout: ``kept * old + (1 - kept) * new``; None: ``new``."""
     return new if kept is None else kept * old + (1 - kept) * new
 
 
 def sequence_of(states: Sequence[State], part: int, plan: Schedule, lengths: Tensor | None, reverse: bool) -> Tensor:
-    """One part of the states that `walk` has found, after each step, in the order of the input: [T, B, size]; 0 beyond
-    a row's length."""
-    found = [s[part] for s in states[1:]]
-    whole = torch.stack(found) if found else states[0][part].new_zeros(0, *states[0][part].shape)
+    """One part of the states that `walk` returns, after each step, in the order of the input: [T, B, size].
+
+    It is 0 beyond a row's length.
+    """
+    after = [s[part] for s in states[1:]]
+    sequence = torch.stack(after) if after else states[0][part].new_zeros(0, *states[0][part].shape)
     if plan.active is not None:
-        whole = torch.where(plan.active, whole, 0.0)
-    return turned(whole, lengths, reverse)
+        sequence = torch.where(plan.active, sequence, 0.0)
+    return turned(sequence, lengths, reverse)

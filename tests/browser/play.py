@@ -146,7 +146,7 @@ def test_a_text_is_written_and_bad_input_refused(pages, server):
     pages.sees('"Layer norm", bias 1, seed 0, ')
     for name, text, message in (
         ("text", "norm é", "text has the unknown character 'é'; printable ASCII is known"),
-        ("text", "", "text must say what to write, got nothing"),
+        ("text", "", "text must not be empty"),
         ("text", "ab" * 101, "text must have at most 200 characters, got 202"),
         ("text", "ok", None),
         ("seed", "x", "seed must be a whole number, got 'x'"),

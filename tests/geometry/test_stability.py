@@ -162,7 +162,7 @@ def test_dynamics_are_the_modules_own_steps():
 @pytest.mark.parametrize(
     ("module", "kind", "message"),
     [
-        (torch.nn.Linear(3, 4), TypeError, "expected module to be an RNN, LSTM, GRU or a cell of them, got Linear"),
+        (torch.nn.Linear(3, 4), TypeError, "expected module to be an RNN, LSTM, GRU or one of their cells, got Linear"),
         (ln.LSTM(3, 4, bidirectional=True), ValueError, "a bidirectional network has no step"),
         (ln.GRU(3, 4, norm="batch"), ValueError, "under batch norm a case's step depends on the other cases"),
         (ln.GRU(3, 4, num_layers=2, dropout=0.5), ValueError, r"call module.eval\(\) first"),

@@ -70,7 +70,7 @@ def test_a_network_writes_and_draws(runs):
 
 WRITE = {"text": "ab", "bias": "0", "prime": "", "seed": "0", "points": "0"}
 REFUSED = [
-    ({"text": " "}, "text must say what to write, got nothing"),
+    ({"text": " "}, "text must not be empty"),
     ({"text": "naïve"}, "text has the unknown character 'ï'; printable ASCII is known"),
     ({"text": "a" * 201}, "text must have at most 200 characters, got 201"),
     ({"seed": ""}, "seed must be a whole number, got ''"),
@@ -106,7 +106,11 @@ def test_what_cannot_be_served_is_one_line(runs, tmp_path, monkeypatch, capsys):
         for arguments, code, message in (
             (["--port", "0"], 2, "expected --port to lie in 1..65535, got 0"),
             (["--port", "65536"], 2, "expected --port to lie in 1..65535, got 65536"),
-            ([str(tmp_path / "digits-none-b4-s0")], 2, "digits has nothing to sample; there are: draw, handwriting"),
+            (
+                [str(tmp_path / "digits-none-b4-s0")],
+                2,
+                "digits has nothing to sample; experiments that have: draw, handwriting",
+            ),
             ([str(tmp_path / "empty")], 1, "there is no run in"),
             ([str(tmp_path / "nothing")], 1, "there is no run in"),
             (["--port", port], 1, f"cannot serve on 127.0.0.1:{port}: Address already in use; choose another --port"),

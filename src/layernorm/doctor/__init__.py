@@ -1,7 +1,8 @@
-"""`layernorm doctor`: what is installed here, and with ``--check`` whether every engine computes what it should.
+"""`layernorm doctor`: what is installed here, and with ``--check`` whether every engine computes correctly.
 
 - `installation`: versions, machine, engines, data sets.
-- `battery`: the problems; `comparison`: one of them by one engine, against float64; `timing`: against torch.
-- `isolation`: runs them in a process of its own, which may crash or hang.
-- `check`: all of that; `table`: what it prints.
+- `battery`: the problems that engines are compared on.
+- `comparison`: compares one engine with float64 on one problem. `timing`: compares its time with torch's.
+- `isolation`: runs a function in a process of its own, which may crash or hang.
+- `check`: runs all of these. `table`: the text that it prints.
 """

@@ -27,13 +27,13 @@ def _generator(seed: int = 0) -> torch.Generator:
 
 
 def rounded(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """In float64, to numbers that the type holds."""
+    """The tensor in float64, rounded to numbers that the type holds."""
     return tensor.float().to(dtype).double()
 
 
 @dataclass(frozen=True)
 class Norm:
-    """A norm op on ``M`` rows of ``N`` numbers; ``shifted``: the rows' mean is far larger than their deviation."""
+    """A norm op on ``M`` rows of ``N`` numbers. With ``shifted`` the rows' mean is far larger than their deviation."""
 
     op: str  # "layer_norm" or "rms_norm"
     M: int
@@ -43,44 +43,46 @@ class Norm:
 
     @property
     def short(self) -> str:
-        """What tells it from most of the op's other problems, in 20 letters."""
+        """A name of at most 20 letters, which differs from those of most of the op's other problems."""
         return self.label
 
     @property
     def label(self) -> str:
-        """What tells it from all of them."""
+        """A name that differs from those of all other problems of the op."""
         return f"{self.M} x {self.N}" + ", residual" * self.residual + ", large mean" * self.shifted
 
     @property
     def terms(self) -> int:
-        """In the longest sum, over a row or over the rows."""
+        """The number of terms in the longest sum, over a row or over the rows."""
         return max(self.M, self.N)
 
     def inputs(self, dtype: torch.dtype) -> Tensors:
-        """What the op is differentiated by: numbers of this type, in float64."""
+        """The tensors that the op takes and is differentiated by: numbers of this type, in float64."""
         g, names = _generator(), ["input", *["residual"] * self.residual]
-        # 10,000 deviations, or as many as leave a deviation 16 units of the type
+        # 10,000 deviations, or so many that a deviation is still 16 units of the type
         mean = min(1e4, 1 / (16 * torch.finfo(dtype).eps)) * self.shifted
-        found = {name: mean + torch.randn(self.M, self.N, dtype=torch.float64, generator=g) for name in names}
-        found["weight"] = torch.randn(self.N, dtype=torch.float64, generator=g)
+        drawn = {name: mean + torch.randn(self.M, self.N, dtype=torch.float64, generator=g) for name in names}
+        drawn["weight"] = torch.randn(self.N, dtype=torch.float64, generator=g)
         if self.op == "layer_norm":
-            found["bias"] = torch.randn(self.N, dtype=torch.float64, generator=g)
-        return {name: rounded(t, dtype) for name, t in found.items()}
+            drawn["bias"] = torch.randn(self.N, dtype=torch.float64, generator=g)
+        return {name: rounded(t, dtype) for name, t in drawn.items()}
 
     def moved(self, inputs: Tensors, relative: Callable[[Tensor], Tensor]) -> Tensors:
-        """The inputs, each number changed by ``relative`` as rounding changes it. Layer norm takes the distances from
-        the mean before it rounds, so that these are moved where the mean is large."""
-        found = {name: relative(t) for name, t in inputs.items()}
+        """The inputs, each number changed by ``relative`` as rounding changes it.
+
+        Layer norm takes the distances from the mean before it rounds. Where the mean is large, these are changed.
+        """
+        changed = {name: relative(t) for name, t in inputs.items()}
         if self.shifted and self.op == "layer_norm":
             mean = inputs["input"].mean(1, keepdim=True)
-            found["input"] = mean + relative(inputs["input"] - mean)
-        return found
+            changed["input"] = mean + relative(inputs["input"] - mean)
+        return changed
 
     def call(self, inputs: Tensors) -> Tensors:
         """The op's results by name."""
         op = getattr(functional, f"add_{self.op}" if self.residual else self.op)
-        found = op(normalized_shape=(self.N,), eps=1e-5, **inputs)
-        return dict(zip(("y", "total"), found, strict=True)) if self.residual else {"y": found}
+        results = op(normalized_shape=(self.N,), eps=1e-5, **inputs)
+        return dict(zip(("y", "total"), results, strict=True)) if self.residual else {"y": results}
 
 
 MODULES: Mapping[Network, Any] = {"RNN": nn.RNN, "LSTM": nn.LSTM, "GRU": nn.GRU}
@@ -88,9 +90,9 @@ MODULES: Mapping[Network, Any] = {"RNN": nn.RNN, "LSTM": nn.LSTM, "GRU": nn.GRU}
 
 @dataclass(frozen=True)
 class Recurrent:
-    """A network over ``T`` steps of ``B`` rows with ``I`` inputs and ``H`` units; ``masked``: with lengths and resets.
+    """A network over ``T`` steps of ``B`` rows with ``I`` inputs and ``H`` units.
 
-    Its methods are those of `Norm`.
+    With ``masked`` it has lengths and resets. Its methods are those of `Norm`.
     """
 
     network: Network
@@ -138,22 +140,24 @@ class Recurrent:
         def draw(*shape: int) -> Tensor:
             return torch.randn(shape, dtype=torch.float64, generator=g)
 
-        found = {"input": draw(self.T, self.B, self.I), "h": draw(self.B, self.proj_size or self.H)}
+        drawn = {"input": draw(self.T, self.B, self.I), "h": draw(self.B, self.proj_size or self.H)}
         if self.network == "LSTM":
-            found["c"] = draw(self.B, self.H)
+            drawn["c"] = draw(self.B, self.H)
         for name, shape in self._shapes().items():
-            found[name] = draw(*shape) / (shape[-1] ** 0.5 if len(shape) > 1 else 1)
+            drawn[name] = draw(*shape) / (shape[-1] ** 0.5 if len(shape) > 1 else 1)
         if self.nonlinearity == "relu" and torch.finfo(dtype).eps > 1e-4:
-            self._keep_from_the_corner(found)
-        return {name: rounded(t, dtype) for name, t in found.items()}
+            self._keep_from_zero(drawn)
+        return {name: rounded(t, dtype) for name, t in drawn.items()}
 
-    def _keep_from_the_corner(self, found: Tensors) -> None:
-        """Large biases decide the sign of every summed input: near 0 a rounding would decide between relu's two
-        derivatives, and an engine with the other one would be right, too."""
-        found["bias_ih"] = found["bias_hh"] = 3 * found["bias_ih"].sign()
-        found["weight_hh"] *= 0.1
-        if "gain" in found:
-            found["gain"] *= 0.5
+    def _keep_from_zero(self, drawn: Tensors) -> None:
+        """Gives large biases, which keep every summed input away from 0.
+
+        Near 0 a rounding would choose between the two derivatives of relu, and both would be correct.
+        """
+        drawn["bias_ih"] = drawn["bias_hh"] = 3 * drawn["bias_ih"].sign()
+        drawn["weight_hh"] *= 0.1
+        if "gain" in drawn:
+            drawn["gain"] *= 0.5
 
     def moved(self, inputs: Tensors, relative: Callable[[Tensor], Tensor]) -> Tensors:
         return {name: relative(t) for name, t in inputs.items()}
@@ -178,19 +182,20 @@ Problem = Norm | Recurrent
 
 
 def norms() -> list[Norm]:
-    """Odd and even rows, one row, many rows, rows that a GPU takes in chunks, large means."""
+    """Norm ops on odd and even lengths, one row, many rows, rows that a GPU takes in chunks, and large means."""
     sizes = [(7, 3), (300, 64), (5, 257), (1, 1000), (3, 20001)]
-    found = []
+    problems = []
     for op, (M, N), residual in itertools.product(("layer_norm", "rms_norm"), sizes, (False, True)):
-        found.append(Norm(op, M, N, residual))
+        problems.append(Norm(op, M, N, residual))
     return [
-        *found,
+        *problems,
         *(Norm(op, M, N, shifted=True) for op in ("layer_norm", "rms_norm") for M, N in ((5, 257), (4, 5000))),
     ]
 
 
 SMALL, ONE_STEP, LARGE = (5, 6, 7, 33), (1, 2, 20, 48), (10, 40, 40, 160)
-"""T, B, I, H: with units beyond a vector's or a block's end; as a cell is called; several blocks of rows and units."""
+"""T, B, I, H. Small: a number of units that does not fill a vector or a block. One step: as a cell is called. Large:
+several blocks of rows and units."""
 
 
 VARIANTS: Mapping[Network, list[dict[str, Any]]] = {
@@ -198,35 +203,37 @@ VARIANTS: Mapping[Network, list[dict[str, Any]]] = {
     "LSTM": [{"proj_size": 9}],
     "GRU": [],
 }
-"""Of each network, the other constructor arguments that it runs with."""
+"""For each network, the other constructor arguments that it is also run with."""
 
 
 def networks(turn: int = 0) -> list[Recurrent]:
-    """Every network and formula; directions and masks take turns, beginning with another one for each ``turn``."""
-    found: list[Recurrent] = []
+    """Every network and formula. Directions and masks take turns, from another start for each ``turn``."""
+    problems: list[Recurrent] = []
     for network in MODULES:
         formulas: list[tuple[str | None, str]] = [("layer", name) for name in PRESETS if network in PRESETS[name]]
         formulas += [("rms", "paper"), (None, "paper")]
         variants: list[dict[str, Any]] = [{}, *VARIANTS[network]]
         for (i, (norm, formula)), (j, variant) in itertools.product(enumerate(formulas), enumerate(variants)):
             k = i + 2 * j + turn
-            found.append(Recurrent(network, norm, formula, *SMALL, **variant, reverse=k % 2 > 0, masked=k % 4 > 1))
-        found += [Recurrent(network, "layer", "paper", *size) for size in (ONE_STEP, LARGE)]
-    return found
+            problems.append(Recurrent(network, norm, formula, *SMALL, **variant, reverse=k % 2 > 0, masked=k % 4 > 1))
+        problems += [Recurrent(network, "layer", "paper", *size) for size in (ONE_STEP, LARGE)]
+    return problems
 
 
 def battery() -> list[tuple[Problem, torch.dtype]]:
-    """Every problem in every type, but no large means in float64: a mean is held in float64, too, and so the distances
-    from it have as many digits less as it has more."""
-    found: list[tuple[Problem, torch.dtype]] = []
+    """Every problem in every type, except large means in float64.
+
+    The exact mean is in float64 as well, so that the distances from a large mean would lose digits in it, too.
+    """
+    problems: list[tuple[Problem, torch.dtype]] = []
     for turn, dtype in enumerate(TYPES):
-        found += [(norm, dtype) for norm in norms() if not (norm.shifted and dtype == torch.float64)]
-        found += [(network, dtype) for network in networks(turn)]
-    return found
+        problems += [(norm, dtype) for norm in norms() if not (norm.shifted and dtype == torch.float64)]
+        problems += [(network, dtype) for network in networks(turn)]
+    return problems
 
 
 def interpretable() -> list[tuple[Problem, torch.dtype]]:
-    """What Triton's interpreter, which is thousands of times slower, gets through in about a minute."""
+    """The problems that Triton's interpreter, which is thousands of times slower, computes in about a minute."""
 
     def small(problem: Problem, dtype: torch.dtype) -> bool:
         if isinstance(problem, Norm):

@@ -20,17 +20,17 @@ from .table import Outcome
 from .timing import relative_time
 
 SECONDS = 180.0
-"""What a case may take. A GPU's first ones compile a few kernels each, for up to some 20 s; a kernel that waits for
-another one that never runs takes for ever."""
+"""The most that a case may take. The first cases on a GPU compile a few kernels each, which takes up to about 20 s. A
+kernel that waits for another one that never runs would take for ever."""
 LINE_SECONDS = 10.0
-"""Between two lines of progress where there is no terminal."""
+"""The time between two lines of progress where there is no terminal."""
 
 
 def check() -> None:
-    """Prints what was compared, how far each engine is off, and what could not be checked.
+    """Compares every engine with float64, and prints how far each is off and what could not be checked.
 
     Raises:
-        RunError: an engine is wrong; its rows are named.
+        RunError: an engine is wrong. The message names its rows.
     """
     installation.write(installation.core())
     places = _places()
@@ -49,7 +49,7 @@ def check() -> None:
 
 
 INTERPRETED = ("triton", "cpu")
-"""Triton's interpreter, thousands of times slower: it gets a part of the problems."""
+"""Triton's interpreter, which is thousands of times slower and gets only a part of the problems."""
 
 
 def _place(case: Case) -> tuple[str, str]:
@@ -68,7 +68,7 @@ def _places() -> list[tuple[str, str]]:
 
 
 def _compared(cases: Sequence[Case], unchecked: list[str]) -> Iterator[Outcome]:
-    """Every case that its engine has a kernel for. After one that hung the engine is not asked for that op again."""
+    """Compares every case that its engine has a kernel for. After one that hung, that op is skipped for the engine."""
     without: Counter[Row] = Counter()
     skipped: Counter[tuple[str, str, str]] = Counter()  # by engine, device and op
     hung: set[tuple[str, str, str]] = set()
@@ -81,14 +81,14 @@ def _compared(cases: Sequence[Case], unchecked: list[str]) -> Iterator[Outcome]:
                 skipped[case.row[:3]] += 1
 
     with contextlib.closing(_Progress(len(cases), "cases")) as progress:
-        for case, found in isolated(compare, asked(), SECONDS):
+        for case, result in isolated(compare, asked(), SECONDS):
             progress.step(case.row)
-            if isinstance(found, Failure) and found.hung:
+            if isinstance(result, Failure) and result.hung:
                 hung.add(case.row[:3])
-            if found is None:
+            if result is None:
                 without[case.row] += 1
             else:
-                yield Outcome(case, found)
+                yield Outcome(case, result)
     unchecked += [f"{row}: no kernel for {count} cases" for row, count in without.items()]
     for (engine, device, op), count in skipped.items():
         unchecked.append(f"{op} by {engine} on {device}: {count} cases after one that gave no answer")
@@ -99,14 +99,14 @@ def _timed(rows: Iterable[Row], unchecked: list[str]) -> dict[Row, str]:
     rows = [row for row in rows if (row.engine, row.device) != INTERPRETED]
     times: dict[Row, str] = {}
     with contextlib.closing(_Progress(len(rows), "times")) as progress:
-        for row, found in isolated(relative_time, rows, SECONDS):
+        for row, time_or_failure in isolated(relative_time, rows, SECONDS):
             progress.step(row)
-            if isinstance(found, Failure):
-                unchecked.append(f"time of {row}: {found.message}")
-            elif found is None:
+            if isinstance(time_or_failure, Failure):
+                unchecked.append(f"time of {row}: {time_or_failure.message}")
+            elif time_or_failure is None:
                 unchecked.append(f"time of {row}: torch has no such op")
             else:
-                times[row] = f"{found:.2f}"
+                times[row] = f"{time_or_failure:.2f}"
     return times
 
 
@@ -127,7 +127,7 @@ def _conclude(outcomes: Sequence[Outcome], unchecked: Sequence[str]) -> None:
 
 
 class _Progress:
-    """On standard error how far the check is: one line that changes, where that is no terminal a line at intervals."""
+    """Shows the progress on standard error: on a terminal one line that changes, elsewhere a line at intervals."""
 
     def __init__(self, total: int, what: str) -> None:
         self.total, self.what, self.done = total, what, 0

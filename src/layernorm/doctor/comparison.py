@@ -1,4 +1,4 @@
-"""One problem by one engine, against the plain equations in float64, which autograd differentiates."""
+"""Compares one engine on one problem with the plain equations in float64, which autograd differentiates."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from .. import backends
 from .battery import Problem, Tensors, rounded
 
 TIMES = 6
-"""An engine rounds what the float64 equations do not: in an LSTM about 36 numbers a unit and step, of its products,
-statistics, gates and their gradients. Each changes the result by about one yardstick, 36 independent ones by 6."""
+"""How many yardsticks an engine may be off. In an LSTM it rounds about 36 numbers for each unit and step that the
+float64 equations do not round: products, statistics, gates and their gradients. Each rounding changes the result by
+about one yardstick, and 36 independent ones by 6."""
 
 DRAWS = 3
-"""How often the inputs are moved; the largest change counts."""
+"""How often the inputs are moved. The largest change counts."""
 
 
 class Row(NamedTuple):
-    """Of the table: an op in one type of number by one engine on one type of device."""
+    """A row of the table: an op in one type of number, by one engine on one type of device."""
 
     engine: str
     device: str
@@ -35,7 +36,7 @@ class Row(NamedTuple):
 
 
 def type_name(dtype: torch.dtype) -> str:
-    """As one speaks of it: ``float32``."""
+    """The type's name without torch: ``float32``."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -50,15 +51,15 @@ class Case:
 
     @property
     def row(self) -> Row:
-        """Where it counts."""
+        """The row of the table that this case belongs to."""
         return Row(self.engine, self.device, self.problem.op, self.dtype)
 
 
 class Deviation(NamedTuple):
-    """How far a result or a gradient lies from the exact one, and how far it may, in roundings.
+    """How far a result or a gradient is from the exact one, and how far it may be, in roundings.
 
-    A rounding is ``eps`` of the type times the largest magnitude in the exact tensor. The largest, since the numbers of
-    a tensor come out of the same sums: a small one has the absolute error of the large ones beside it.
+    A rounding is ``eps`` of the type times the largest magnitude in the exact tensor. It is the largest because the
+    numbers of a tensor come from the same sums: a small number has the absolute error of the large ones beside it.
     """
 
     name: str
@@ -68,12 +69,12 @@ class Deviation(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Of what is allowed; a NaN is infinitely far."""
+        """The deviation as a share of what is allowed. It is infinite for a NaN."""
         return self.roundings / self.allowed if self.roundings < float("inf") else float("inf")
 
 
 class Expectation(NamedTuple):
-    """A problem in one type: numbers, exact results and gradients, and the deviation that each may have."""
+    """A problem in one type: its numbers, the exact results and gradients, and how far each of these may deviate."""
 
     inputs: Tensors
     grads: Tensors
@@ -82,23 +83,25 @@ class Expectation(NamedTuple):
 
 
 def compare(case: Case) -> list[Deviation] | None:
-    """Every result, with and without gradients recorded, and every gradient; None: the engine has no kernel for it.
+    """The deviations of every result, with and without gradients recorded, and of every gradient.
+
+    None: the engine has no kernel for the case.
 
     Raises:
-        Exception: whatever the engine raises, or a result of another shape or type than the exact one's.
+        Exception: what the engine raises, or a result has another shape or type than the exact one.
     """
     expected = _expectation(case.problem, case.dtype)
     try:
-        found = _by_engine(case, expected)
+        computed = _by_engine(case, expected)
     except backends.NoKernelError:
         return None
     deviations = []
-    for label, tensor in found:
+    for label, tensor in computed:
         name = label.removeprefix("inference: ")
         exact = expected.exact[name]
         if (tensor.shape, tensor.dtype) != (exact.shape, case.dtype):
-            given = f"{tensor.dtype} {list(tensor.shape)}"
-            raise RuntimeError(f"{label}: expected {case.dtype} {list(exact.shape)}, got {given}")
+            kind = f"{tensor.dtype} {list(tensor.shape)}"
+            raise RuntimeError(f"{label}: expected {case.dtype} {list(exact.shape)}, got {kind}")
         roundings = _roundings(tensor.detach().cpu().double(), exact, case.dtype)
         deviations.append(Deviation(label, name.startswith("d "), roundings, expected.allowed[name]))
     return deviations
@@ -111,22 +114,22 @@ def _by_engine(case: Case, expected: Expectation) -> list[tuple[str, Tensor]]:
             inference = case.problem.call(leaves)
         results = case.problem.call(leaves)
         grads = [expected.grads[name].to(case.device, case.dtype) for name in results]
-        found = torch.autograd.grad(list(results.values()), list(leaves.values()), grads)
+        d_leaves = torch.autograd.grad(list(results.values()), list(leaves.values()), grads)
     return [
         *((f"inference: {name}", t) for name, t in inference.items()),
         *results.items(),
-        *((f"d {name}", t) for name, t in zip(leaves, found, strict=True)),
+        *((f"d {name}", t) for name, t in zip(leaves, d_leaves, strict=True)),
     ]
 
 
-def _roundings(found: Tensor, exact: Tensor, dtype: torch.dtype) -> float:
-    error, largest = (found - exact).abs().max().item(), exact.abs().max().item()
+def _roundings(computed: Tensor, exact: Tensor, dtype: torch.dtype) -> float:
+    error, largest = (computed - exact).abs().max().item(), exact.abs().max().item()
     return error / (torch.finfo(dtype).eps * largest) if error else 0.0
 
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Small operations on many threads wait for each other where the processor is busy."""
+    """Runs on one thread: on a busy processor, many threads of small operations wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -138,11 +141,11 @@ def _one_thread() -> Iterator[None]:
 @functools.lru_cache(1)  # cases come engine by engine for one problem
 @_one_thread()
 def _expectation(problem: Problem, dtype: torch.dtype) -> Expectation:
-    """What may deviate, for each tensor: `TIMES` the yardstick, and the rounding of the tensor itself.
+    """How far each tensor may deviate: `TIMES` the yardstick, and the rounding of the tensor itself.
 
     The yardstick is the larger of two changes, in roundings, which are about the same for every type:
-    - what moving every input and every gradient that arrives by up to half a unit in the last place changes;
-    - what computing the same equations in float32 changes. Where large terms cancel, it is the larger one.
+    - the change from moving every input and every arriving gradient by up to half a unit in the last place;
+    - the change from computing the same equations in float32. It is the larger one where large terms cancel.
 
     A sum of n terms in sequence makes an error of about sqrt(n) / 2 roundings more. The 16-bit types are summed in
     float32, whose roundings do not count there.
@@ -176,13 +179,14 @@ def _equations(
 ) -> tuple[Tensors, Tensors]:
     """Results and gradients of the plain equations, and the gradients that arrived at the results.
 
-    They are what runs inside a transform of `torch.func`. A function in place of ``grads`` makes these of the results.
+    Inside a transform of `torch.func` the plain equations compute every op. ``grads`` may be a function that makes the
+    arriving gradients from the results.
     """
 
     def results(*leaves: Tensor) -> Tensors:
         return problem.call(dict(zip(inputs, leaves, strict=True)))
 
-    found, vjp = torch.func.vjp(results, *inputs.values())  # type: ignore[misc]
+    exact, vjp = torch.func.vjp(results, *inputs.values())  # type: ignore[misc]
     if not isinstance(grads, dict):
-        grads = {name: grads(t) for name, t in found.items()}
-    return found | {f"d {name}": t for name, t in zip(inputs, vjp(grads), strict=True)}, grads
+        grads = {name: grads(t) for name, t in exact.items()}
+    return exact | {f"d {name}": t for name, t in zip(inputs, vjp(grads), strict=True)}, grads

@@ -19,21 +19,21 @@ VARIABLES = (
     "LAYERNORM_GPU", "LAYERNORM_ISA", "TRITON_INTERPRET", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
     "MKL_ENABLE_INSTRUCTIONS", "ATEN_CPU_CAPABILITY", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE",
 )  # fmt: skip
-"""Environment variables on which results or times depend."""
+"""Environment variables that change results or times."""
 
 ON = "on; layernorm doctor --check compares it with the float64 equations"
-OFF = 'off: it has never run on a GPU; LAYERNORM_GPU=1 or ln.backends.use("triton") turns it on'
+OFF = 'off, as it has never run on a GPU; LAYERNORM_GPU=1 or ln.backends.use("triton") turns it on'
 
 
 class Section(NamedTuple):
-    """A title, and lines of a name and a value."""
+    """A title, and lines that each have a name and a value."""
 
     title: str
     lines: list[tuple[str, str]]
 
 
 def show() -> None:
-    """Prints what is installed, found and missing here."""
+    """Prints what is installed here, what is found and what is missing."""
     optional = [(name, environment.version(name) or f"missing: {EXTRA}") for name in environment.PACKAGES]
     versions, *others = core()
     write([versions._replace(lines=versions.lines + optional), *others])
@@ -52,12 +52,12 @@ def write(sections: Iterable[Section]) -> None:
 
 
 def wrapped(text: str, indent: int) -> str:
-    """The text in lines of at most 80 columns, all but the first indented; names and paths stay whole."""
+    """The text in lines of at most 80 columns, all but the first indented. Names and paths are not split."""
     return textwrap.fill(text, 80, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
 def core() -> list[Section]:
-    """Versions, machine and engines: what the results of `--check` depend on."""
+    """Versions, machine and engines, on which the results of `--check` depend."""
     cuda = "none"
     if torch.cuda.is_available():
         major, minor = torch.cuda.get_device_capability()
@@ -82,7 +82,7 @@ def core() -> list[Section]:
 
 
 def engine(status: backends.Status) -> str:
-    """Whether an engine runs here, and on which instructions, or why not."""
+    """Whether an engine runs here and on which instructions, or why it does not."""
     if not status.available:
         return f"missing: {status.reason}"
     instructions = getattr(backends.engine(status.name), "ISA", None)
@@ -90,23 +90,23 @@ def engine(status: backends.Status) -> str:
 
 
 def on_cpu_and_gpu() -> list[tuple[str, str]]:
-    """What runs where, and whether the GPU engine runs by itself."""
+    """Which engine runs what on CPU and GPU, and whether the GPU engine is on."""
     always = [("batch norm", "reference"), ("derivatives", "second and higher ones, torch.func: reference")]
     try:
         on = backends.preferred("normalize", "cuda", torch.float32) == "triton"
         cuda = who_runs_what("cuda") if torch.cuda.is_available() else []
-    except (RuntimeError, ValueError) as error:  # it is asked for and cannot run
+    except (RuntimeError, ValueError) as error:  # the GPU engine is asked for and cannot run
         return [*who_runs_what("cpu"), *always, ("GPU engine", f"every op on a CUDA tensor fails: {error}")]
     return [*who_runs_what("cpu"), *cuda, *always, ("GPU engine", ON if on else OFF)]
 
 
 def who_runs_what(device: str) -> list[tuple[str, str]]:
-    """The engine of each op on one type of device, where it is not one for all types, by type."""
+    """The engine of each op on one type of device. Where it is not the same for all types, they are listed."""
     types = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
     lines = []
     for label, op in (("norms", "normalize"), ("recurrent", "recurrent")):
         engines = {str(dtype).removeprefix("torch."): backends.preferred(op, device, dtype) for dtype in types}
         by_engine = {name: [t for t, engine in engines.items() if engine == name] for name in engines.values()}
-        found = [f"{name} in {', '.join(of)}" if len(by_engine) > 1 else name for name, of in by_engine.items()]
-        lines.append((f"{device} {label}", "; ".join(found)))
+        texts = [f"{name} in {', '.join(of)}" if len(by_engine) > 1 else name for name, of in by_engine.items()]
+        lines.append((f"{device} {label}", "; ".join(texts)))
     return lines

@@ -1,4 +1,4 @@
-"""Runs a function in a process of its own, which may crash or hang: the next call gets a new one."""
+"""Runs a function in a process of its own. If it crashes or hangs, the next call gets a new process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Failure:
-    """What happened instead of a result; ``hung``: nothing, until the process was ended."""
+    """What happened instead of a result. ``hung``: there was no answer until the process was ended."""
 
     message: str
     hung: bool = False
@@ -25,13 +25,13 @@ class Failure:
 def isolated(
     function: Callable[[Item], Result], items: Iterable[Item], limit: float
 ) -> Iterator[tuple[Item, Result | Failure]]:
-    """``function(item)`` of each item, one after another.
+    """Computes ``function(item)`` for each item, one after another.
 
     Args:
-        function: of a module, so that a new process can import it; no copy of this process, whose threads and GPU
-            contexts would not survive in it.
-        items: taken one by one, each after the result of the one before.
-        limit: seconds that a call may take.
+        function: a function of a module, so that a new process can import it. The process is no fork of this one, whose
+            threads and GPU contexts would not survive in it.
+        items: are taken one by one, each after the result of the one before.
+        limit: the most seconds that a call may take.
     """
     child = None
     try:
@@ -58,7 +58,7 @@ class _Child:
     def ask(self, item: Any, limit: float) -> Any:
         try:
             if not self.ready:
-                self.ready = self.pipe.recv()  # starting takes seconds that are not the call's
+                self.ready = self.pipe.recv()  # starting takes seconds, which do not count for the call
             self.pipe.send(item)
             if self.pipe.poll(limit):
                 return self.pipe.recv()

@@ -1,4 +1,4 @@
-"""What `layernorm doctor --check` found, as text of 80 columns."""
+"""The results of `layernorm doctor --check` as text of 80 columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .timing import NETWORK, NORM
 
 @dataclass(frozen=True)
 class Outcome:
-    """One case, and how it ended: how far every tensor deviates, or what happened instead."""
+    """One case with its result: how far every tensor deviates, or what happened instead."""
 
     case: Case
     found: Sequence[Deviation] | Failure
@@ -24,7 +24,7 @@ class Outcome:
 
     @property
     def share(self) -> float:
-        """The largest share of what is allowed; infinite after a failure."""
+        """The largest deviation as a share of what is allowed. It is infinite after a failure."""
         return float("inf") if isinstance(self.found, Failure) else max(d.share for d in self.found)
 
 
@@ -53,9 +53,9 @@ def _row(row: Row, outcomes: Sequence[Outcome], times: Mapping[Row, str]) -> str
 
 
 def _largest(deviations: Iterable[Deviation]) -> str:
-    """Of roundings; a NaN is larger than any number."""
-    found = sorted(deviations, key=lambda d: (d.roundings != d.roundings, d.roundings))
-    return _figure(found[-1].roundings) if found else "-"
+    """The largest number of roundings, as text. A NaN is larger than any number."""
+    ordered = sorted(deviations, key=lambda d: (d.roundings != d.roundings, d.roundings))
+    return _figure(ordered[-1].roundings) if ordered else "-"
 
 
 def _figure(roundings: float) -> str:
@@ -63,7 +63,7 @@ def _figure(roundings: float) -> str:
 
 
 def wrong(outcomes: Iterable[Outcome]) -> list[str]:
-    """Every wrong case in full."""
+    """Every wrong case, with all its deviations that are not allowed."""
     text = []
     for outcome in outcomes:
         case = outcome.case
@@ -73,10 +73,10 @@ def wrong(outcomes: Iterable[Outcome]) -> list[str]:
         if isinstance(outcome.found, Failure):
             text.append(wrapped(f"    {outcome.found.message}", 6))
             continue
-        found = sorted((d for d in outcome.found if d.share > 1), key=lambda d: -d.share)
-        errors = [f"{d.name} {_figure(d.roundings)} (allowed {_figure(d.allowed)})" for d in found]
-        kept = ", ".join(error.replace(" ", "\xa0") for error in errors)  # lines end between them
-        text.append(wrapped(f"    roundings: {kept}", 6).replace("\xa0", " "))
+        too_far = sorted((d for d in outcome.found if d.share > 1), key=lambda d: -d.share)
+        errors = [f"{d.name} {_figure(d.roundings)} (allowed {_figure(d.allowed)})" for d in too_far]
+        unbroken = ", ".join(error.replace(" ", "\xa0") for error in errors)  # lines break only between two errors
+        text.append(wrapped(f"    roundings: {unbroken}", 6).replace("\xa0", " "))
     return text
 
 
@@ -87,9 +87,9 @@ def legend(devices: Iterable[str]) -> str:
         (T, B, H), (M, N) = NETWORK[device], NORM[device]
         sizes.append(f"{T} steps of {B} rows, {H} units, norms {M} x {N} on {device}")
     return wrapped(
-        "A rounding is the type's eps times the largest magnitude in the exact tensor. of bound: the error nearest to "
-        "what rounding explains, as a share of that; above 100 % it is wrong. In float64 the forward of reference is "
-        "the equations themselves. time: forward and backward, relative to torch's network without layer norm and to "
-        f"torch's norms ({'; '.join(sizes)}); it says little while other programs run.",
+        "A rounding is the type's eps times the largest magnitude in the exact tensor. of bound: the error that comes "
+        "nearest to what rounding explains, as a share of that. Above 100 % it is wrong. In float64 the forward of "
+        "reference is the equations themselves. time: forward and backward, relative to torch's network without layer "
+        f"norm and to torch's norms ({'; '.join(sizes)}). It means little while other programs run.",
         0,
     )

@@ -1,4 +1,4 @@
-"""How long an engine takes, forward and backward, relative to torch's own op or network without layer norm."""
+"""The time of an engine, forward and backward, relative to torch's own op or network without layer norm."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ NETWORK = {"cpu": (32, 16, 128), "cuda": (64, 64, 512)}
 NORM = {"cpu": (1024, 1024), "cuda": (16384, 1024)}
 """M, N."""
 ROUNDS, LEAST, ENOUGH = 5, 5e-3, 0.5
-"""Turns; seconds that one takes at least; seconds after which none begins."""
+"""The number of turns; the least seconds of a turn; the seconds after which no turn begins."""
 
 
 def relative_time(row: Row) -> float | None:
-    """The engine's time over torch's, minima over rounds in which both take turns; None: torch has no such op.
+    """The engine's time divided by torch's: minima over rounds in which both take turns.
 
-    Networks have the paper's formula and no projections. On a GPU both compute float32 in float32, not in TF32.
+    None: torch has no such op. Networks have the paper's formula and no projections. On a GPU both compute float32 in
+    float32, not in TF32.
     """
     torch.backends.cudnn.allow_tf32 = False
     ours, theirs = _norm(row) if row.op.endswith("_norm") else _network(row)

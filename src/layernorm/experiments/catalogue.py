@@ -1,4 +1,4 @@
-"""Which experiments there are, and what their trained networks can be asked. A new one is its folder and its line."""
+"""The experiments, and the commands that ask their trained networks something. A new one is a folder and a line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXPERIMENTS = {
     "skip-thoughts": "skip_thoughts.experiment",
     "convnets": "convnets.experiment",
 }
-"""The module of every experiment, in the order of showing; it holds the experiment as `EXPERIMENT`."""
+"""The module of every experiment, in the order in which they are shown. Its `EXPERIMENT` is the experiment."""
 
 
 TOOLS = {
@@ -27,14 +27,14 @@ TOOLS = {
     "evaluate": "skip_thoughts.evaluate",
     "answer": "reader.answer",
 }
-"""The module of every command that asks a trained network something, by the command's name; it holds it as `TOOL`."""
+"""The module of every command that asks a trained network something, by its name. Its `TOOL` is the command."""
 
 
 def find(name: str) -> Experiment:
     """The experiment of this name.
 
     Raises:
-        UsageError: there is none; the nearest name is suggested.
+        UsageError: there is none. The message suggests the nearest name.
     """
     if name not in EXPERIMENTS:
         raise unknown("experiment", name, EXPERIMENTS)

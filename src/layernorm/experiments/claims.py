@@ -1,7 +1,7 @@
-"""The paper's claims about its experiments, and what our own runs say of each: docs/claims.md.
+"""The paper's claims about its experiments, and what our own runs say about each: docs/claims.md.
 
-A claim is data: its text, where it stands, which metric of which experiment decides it. The verdict follows from the
-rule of `report.verdicts` and from summaries of runs (`report.summary`), and is never written down by hand.
+A claim is data: its text, where the paper makes it, and which metric of which experiment decides it. The verdict is
+computed from summaries of runs (`report.summary`) by the rule of `report.verdicts`. It is never written by hand.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from .runs.files import read_json
 from .runs.folder import Run
 
 SHARES = (0.5, 0.75, 0.9, 1.0)
-"""Of the way from the highest first value to the lowest that all runs reach: the goals of a claim about speed."""
+"""The goals of a claim about speed, as shares of the way from the highest first value to the lowest value that all
+runs reach."""
 
 
 @dataclass(frozen=True)
@@ -31,16 +32,17 @@ class Claim:
     """A claim of the paper that one norm is ahead of another.
 
     Attributes:
-        text: in words close to the paper's.
-        where: section, figure or table.
-        experiment: whose runs decide it.
-        metric: in the records; lower is better, unless it begins with "-".
-        ahead, behind: the norms.
-        how: "end", the last value; "best", the best value; "sooner", updates to the values that all reach.
-        chosen: the metric on validation by whose best value each norm's learning rate is chosen; None: `metric`.
+        text: the claim, in words close to the paper's.
+        where: the section, figure or table of the paper.
+        experiment: the experiment whose runs decide the claim.
+        metric: its name in the records. Lower values are better, unless the name begins with "-".
+        ahead, behind: the norm that the claim puts first, and the norm that it is compared with.
+        how: what is compared. "end" is the last value, "best" the best value, and "sooner" the number of updates to
+            the values that all runs reach.
+        chosen: the metric on validation data by which each norm's learning rate is chosen; with None, `metric`.
         only: options that the runs must have.
-        hours: an estimate of what the missing runs take on one core.
-        what: which runs these would be.
+        hours: an estimate of the hours that the missing runs take on one core.
+        what: the missing runs, in words.
     """
 
     text: str
@@ -87,8 +89,8 @@ CLAIMS = (
           "layer", "batch", "sooner", 0.3, f"{_RUNS} of 10 epochs", chosen="valid_error", only={"batch_size": 128}),
     Claim("At batch size 4 layer norm generalises better than batch norm.", "6.6, Figure 6", "mnist", "test_error",
           "layer", "batch", "end", 1.5, f"{_RUNS} of 10 epochs", chosen="valid_error", only={"batch_size": 4}),
-    Claim("At batch size 4 so it does with batch norm's exact statistics.", "6.6, Figure 6", "mnist",
-          "exact_test_error", "layer", "batch", "end", 1.5, f"{_RUNS} of 10 epochs", chosen="valid_error",
+    Claim("At batch size 4 layer norm generalises better than batch norm with its exact statistics.", "6.6, Figure 6",
+          "mnist", "exact_test_error", "layer", "batch", "end", 1.5, f"{_RUNS} of 10 epochs", chosen="valid_error",
           only={"batch_size": 4}),
     Claim("Layer norm speeds convolutional networks up over the baseline.", "6.7", "convnets", "train_nll", "layer",
           "none", "sooner", 0.4, f"{_RUNS} of 8 epochs of 10,000 images", chosen="valid_error"),
@@ -106,7 +108,7 @@ class Row:
     ran: str
     verdict: str
     effect: str
-    needed: str = ""  # what would decide it, if it is undecided
+    needed: str = ""  # the runs that would decide an undecided claim
 
 
 def decide(claim: Claim, runs: Sequence[Run]) -> Row:
@@ -130,18 +132,21 @@ def decide(claim: Claim, runs: Sequence[Run]) -> Row:
 
 
 def _has(run: Run, claim: Claim) -> bool:
-    """Whether a run's records have the metric: exact statistics are batch norm's alone, and others' own are exact."""
+    """Whether a run's records have the metric."""
     return bool(run.records) and _name(run, claim.metric) in run.records[0]
 
 
 def _name(run: Run, metric: str) -> str:
-    """The metric's name in a run's records."""
+    """The metric's name in a run's records.
+
+    Only batch norm has exact statistics beside its running averages. The other norms have one value, which is exact.
+    """
     name = metric.removeprefix("-")
     return name.removeprefix("exact_") if run.config["norm"] != "batch" else name
 
 
 def _values(run: Run, metric: str) -> list[float]:
-    """By record, lower being better."""
+    """The metric's value in each record, with the sign with which lower is better."""
     sign = -1 if metric.startswith("-") else 1
     return [sign * record[_name(run, metric)] for record in run.records]
 
@@ -159,7 +164,7 @@ def _length(groups: Sequence[Group]) -> str:
 
 
 def _compared(claim: Claim, groups: Sequence[Group]) -> tuple[list[list[float]], list[list[float]]]:
-    """What the rule compares: for each goal the values over seeds, the norm that is to be ahead first."""
+    """The values of `claim.ahead` and of `claim.behind` that the rule compares: for each goal the values over seeds."""
     if claim.how != "sooner":
         first, second = ([_ending(claim, run) for run in group] for group in groups)
         return [first], [second]
@@ -167,16 +172,16 @@ def _compared(claim: Claim, groups: Sequence[Group]) -> tuple[list[list[float]],
     lines = {id(run): _values(run, claim.metric) for run in runs}
     start = max(line[0] for line in lines.values())
     lowest = max(min(line) for line in lines.values())
-    goals = [lowest + (1 - share) * (start - lowest) for share in SHARES]  # the last is a value of a run, to the bit
-    found = []
+    goals = [lowest + (1 - share) * (start - lowest) for share in SHARES]  # the last one is exactly a run's own value
+    updates = []
     for group in groups:
         plain = [_plain(run, lines[id(run)]) for run in group]
-        found.append(reaching(goals, plain, "value", "update", interpolated=True))
-    return found[0], found[1]
+        updates.append(reaching(goals, plain, "value", "update", interpolated=True))
+    return updates[0], updates[1]
 
 
 def _plain(run: Run, line: Sequence[float]) -> Run:
-    """The run with one metric, lower being better, called `value`."""
+    """The run with a single metric, named `value`, of which lower is better."""
     records = [{"update": record["update"], "value": value} for record, value in zip(run.records, line, strict=True)]
     return Run(run.path, run.experiment, run.config, run.environment, records, run.done, run.result)
 
@@ -187,7 +192,7 @@ def _ending(claim: Claim, run: Run) -> float:
 
 
 def _effect(claim: Claim, groups: Sequence[Group]) -> str:
-    """The two norms' numbers, mean and range over seeds."""
+    """The two norms' values in words: mean and range over seeds."""
     sign = -1 if claim.metric.startswith("-") and claim.how != "sooner" else 1
     texts = []
     for norm, values in zip((claim.ahead, claim.behind), _compared(claim, groups), strict=True):
@@ -199,7 +204,7 @@ def _effect(claim: Claim, groups: Sequence[Group]) -> str:
 
 
 def _verdict(first: list[list[float]], second: list[list[float]]) -> str:
-    """By the rule; in part where only some of the goals are decided, and none against the claim."""
+    """The verdict by the rule: "holds in part" where some goals are decided for the claim and none against it."""
     ahead, behind, count = standing(first, second)
     if ahead == count:
         return "holds"
@@ -213,10 +218,13 @@ def _undecided(claim: Claim, ran: str, why: str) -> Row:
 
 
 def page(results: Path) -> str:
-    """docs/claims.md, from the summaries in a folder: `EXPERIMENT/summary.json`, and `theory/claims.json`.
+    """The text of docs/claims.md.
+
+    Args:
+        results: the folder with the summaries: `EXPERIMENT/summary.json` and `theory/claims.json`.
 
     Raises:
-        RunError: there is no such folder, or a summary cannot be read.
+        RunError: the folder does not exist, or a summary cannot be read.
     """
     if not results.is_dir():
         raise RunError(f"{results} is not a folder; give the folder of the summaries with --results")
@@ -250,16 +258,17 @@ def page(results: Path) -> str:
         ),
         "## Decided",
         _filled(
-            f"{RULE} *Holds in part*: at some of the goals, and at none against the claim. *Not seen*: no difference "
-            "larger than the spread over seeds, or a mixed one. *Refuted*: the other side is ahead by the same rule. "
-            f"How soon is counted in updates to {goals} of the way to the best value that all runs reach."
+            f"{RULE} *Holds in part*: the claim holds at some of the goals, and the opposite holds at none. "
+            "*Not seen*: the differences are not larger than the spread over seeds, or they point both ways. "
+            "*Refuted*: the other norm is ahead by the same rule. Speed is the number of updates to the goals, which "
+            f"are {goals} of the way to the best value that all runs reach."
         ),
         _table(ran, decided),
         "## Not decided yet",
         _filled(
-            "There is no summary of runs for these claims, or one with too few seeds or learning rates. Where there is "
-            "none, the figure shows earlier runs, which do not count here. The hours are estimates, on one core; "
-            "nothing else is missing."
+            "These claims have no summary of runs, or one with too few seeds or learning rates. Where there is no "
+            "summary, the figure shows earlier runs, which do not count here. The hours are estimates for one core. "
+            "Only these runs are missing."
         ),
         _table(open_ones, undecided),
         "## Section 5 and the appendix",
@@ -274,14 +283,14 @@ def _filled(text: str) -> str:
 
 
 def _counts(verdicts: Sequence[str], what: str) -> str:
-    """How many have which verdict, in a sentence."""
+    """A sentence with the number of claims of each verdict."""
     return (
         f"{len(verdicts)} {what}: {', '.join(f'{kind} {count}' for kind, count in sorted(Counter(verdicts).items()))}."
     )
 
 
 def _table(head: list[str], rows: Sequence[list[str]]) -> str:
-    """A table in Markdown; a sentence where it has no rows."""
+    """A table in Markdown, or the word "None." where there are no rows."""
     if not rows:
         return "None."
     lines = [head, ["---"] * len(head), *rows]
@@ -289,9 +298,9 @@ def _table(head: list[str], rows: Sequence[list[str]]) -> str:
 
 
 def _figures(results: Path, experiment: str) -> str:
-    """Where the report's first figure is, or what the experiment's page is."""
-    found = sorted((results / experiment).glob("*/figure*.png"))
-    found += sorted((results / experiment).glob("*/curves.png"))
-    if found:
-        return f"[figure](results/{found[0].relative_to(results).as_posix()})"
+    """A link to the report's first figure, or to the experiment's page where there is no figure."""
+    figures = sorted((results / experiment).glob("*/figure*.png"))
+    figures += sorted((results / experiment).glob("*/curves.png"))
+    if figures:
+        return f"[figure](results/{figures[0].relative_to(results).as_posix()})"
     return f"[page](results/{experiment}/README.md)" if (results / experiment / "README.md").exists() else "-"

@@ -1,4 +1,4 @@
-"""The ways in which a command ends badly: it failed (exit 1), it asks for what is not there (2), it was stopped."""
+"""The errors that a command can end with: it failed (exit code 1), wrong usage (2), or it was interrupted (130)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 
 class RunError(Exception):
-    """Something failed that the user can act on; the message is the one line that they see."""
+    """Something failed that the user can act on. The message is the one line that they see."""
 
 
 class LackingError(RunError):
-    """A file of a run lacks a value that is asked for; `path` is the file's."""
+    """A file of a run lacks a value that is asked for. `path` is that of the file."""
 
     def __init__(self, path: Path, what: str) -> None:
         super().__init__(what)
@@ -26,12 +26,12 @@ class UsageError(Exception):
 
 
 class Interrupted(Exception):  # noqa: N818 - not an error: the run is saved and goes on later
-    """The user or the system asked the run to stop; everything up to here is saved."""
+    """The user or the system asked the run to stop. Everything up to here is saved."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that failed beside others: its name, why in one line, and the traceback, empty if there is none."""
+    """One of several runs, which failed: its name, the reason in one line, and the traceback or an empty text."""
 
     name: str
     why: str
@@ -42,7 +42,7 @@ class Failures(RunError):  # noqa: N818 - several errors
     """Some runs failed.
 
     Attributes:
-        lines: one for each.
+        lines: one line for each.
     """
 
     def __init__(self, failures: Sequence[Failure]) -> None:
@@ -51,8 +51,10 @@ class Failures(RunError):  # noqa: N818 - several errors
 
 
 def printable(text: str) -> str:
-    """What a user has named, as one line that can be printed: characters that a terminal or a page would obey instead
-    of showing them, and bytes of a name that are no text, are written as escapes."""
+    """A text from a user, as one line that can be printed.
+
+    Control characters, which a terminal or a page would obey, and bytes of a name that are no text become escapes.
+    """
     return "".join(c.encode("unicode_escape").decode() if unicodedata.category(c) in _OBEYED else c for c in text)
 
 
@@ -61,7 +63,7 @@ _OBEYED = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
-    """The error for a name that is not among the known ones, with the nearest one suggested."""
+    """The error for a name that is not among the known ones. It suggests the nearest one."""
     known = list(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
@@ -69,12 +71,12 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
 
 
 def reason(error: OSError) -> str:
-    """What the system said, without the number and the path that `str(error)` adds."""
+    """The system's message, without the number and the path that `str(error)` adds."""
     return error.strerror or str(error)
 
 
 EXTRA = "pip install '.[experiments]' in layernorm's checkout"
-"""What installs the optional packages: the name on PyPI is not ours."""
+"""The command that installs the optional packages. It needs a checkout, as the name on PyPI is not ours."""
 
 
 def said(error: Exception) -> str:
@@ -90,5 +92,5 @@ def said(error: Exception) -> str:
 
 
 def described(error: OSError) -> str:
-    """One line for a file that could not be looked at, in the words of the other messages."""
+    """One line for a file that could not be read, in the words of the other messages."""
     return f"cannot read {error.filename}: {reason(error)}" if error.filename else reason(error)

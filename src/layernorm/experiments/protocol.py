@@ -33,39 +33,39 @@ def option(
     above: float | None = None,
     most: float | None = None,
 ) -> Any:
-    """A field of a configuration.
+    """A field of a configuration, which is an option on the command line.
 
     Args:
-        default: its value unless a preset or the user says otherwise.
-        doc: one line; it becomes the option's help.
-        several: the command line's name for the option if the name of every run tells its value. Such options take
-            several values on the command line, each of them making runs of its own, and so do all numbers; the name of
-            a run tells a number of which several values are given.
-        mark: what stands before the value in the name of a run's folder, `s` for `-s0`; a number's, unless given, is
+        default: its value, unless a preset or the user sets another.
+        doc: the option's help, in one line.
+        several: the option's name on the command line, for an option whose value is part of every run's name. It takes
+            several values, each of which makes runs of its own. Every number takes several values, too; it is part of
+            the runs' names only where several are given.
+        mark: the text before the value in the name of a run's folder, such as `s` in `-s0`. The default for a number is
             the option's name.
-        outermost: whether all runs with one of its values are made before those with the next, as all norms of one seed
-            are before the next seed starts. The first such field of a configuration changes last.
-        least, above, most: a number must be at least the first, greater than the second, at most the third.
+        outermost: whether all runs with one of its values are made before those with the next. For example, all norms
+            of one seed are run before the next seed. The first such field of a configuration changes last.
+        least, above, most: a number must be at least `least`, greater than `above`, and at most `most`.
     """
     about = {"doc": doc, "several": several, "mark": mark, "outermost": outermost}
     return field(default=default, metadata={**about, "least": least, "above": above, "most": most})
 
 
 def seed_option(doc: str) -> Any:
-    """The field `seed` of a configuration: given by `--seeds`, told by `-s0` in the name of a run's folder."""
+    """The field `seed` of a configuration: the option `--seeds`, and `-s0` in the name of a run's folder."""
     return option(0, doc, several="seeds", mark="s", outermost=True, least=0)
 
 
 def flag(item: dataclasses.Field) -> str:
-    """An option as one types it."""
+    """An option as it is typed on the command line."""
     return f"--{item.metadata['several'] or item.name.replace('_', '-')}"
 
 
 def check_ranges(values: Any) -> None:
-    """Compares the numbers in a dataclass of options with the ranges that `option` gave them.
+    """Checks that the numbers in a dataclass of options lie in the ranges that `option` gave them.
 
     Raises:
-        ValueError: one lies outside, or is no finite number; the message names the option.
+        ValueError: one lies outside, or is not finite. The message names the option.
     """
     for item in dataclasses.fields(values):
         value = getattr(values, item.name)
@@ -80,28 +80,28 @@ def check_ranges(values: Any) -> None:
 
 
 def check_most(values: Any, name: str, most: int, what: str) -> None:
-    """Compares an option with the number that there are of something in the data.
+    """Checks that an option is not larger than the number of ``what`` in the data.
 
     Raises:
-        ValueError: it is greater; the message names the option.
+        ValueError: it is larger. The message names the option.
     """
     item = next(item for item in dataclasses.fields(values) if item.name == name)
     value = getattr(values, name)
     if value > most:
-        raise ValueError(f"{flag(item)} must be at most {most}, all {what}, got {value}")
+        raise ValueError(f"{flag(item)} must be at most {most}, the number of {what}, got {value}")
 
 
 class Data(Protocol):
-    """A prepared data set, as far as the shared code looks at it."""
+    """What the shared code needs of a prepared data set."""
 
     @property
     def facts(self) -> dict[str, Any]:
-        """`name`, `fingerprint` (SHA-256 of the content), `original` (is it the paper's?) and what reports tell."""
+        """`name`, `fingerprint` (SHA-256 of the content), `original` (is it the paper's?) and facts for reports."""
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A named variant: a configuration, and the values over which `layernorm run` goes when it is given none."""
+    """A named variant: a configuration, and the values that `layernorm run` goes over unless it is given others."""
 
     summary: str
     config: Any
@@ -110,23 +110,25 @@ class Preset:
 
 @dataclass
 class Task:
-    """One run, ready to train: what the loop in `train/` needs and no more.
+    """One run, ready to train: exactly what the loop in `train/` needs.
 
     Attributes:
-        model: the network, on any device; the loop moves and wraps it.
+        model: the network, on any device. The loop moves and wraps it.
         optimizer: over the model's parameters.
         updates: the length of the run.
-        evaluate_every: updates between evaluations; the last update is evaluated in any case.
-        updates_per_epoch: to tell epochs.
-        loss: (the model as wrapped, update from 0) -> this process's part of the global batch's mean loss: the parts of
-            all processes add up to it.
-        evaluate: (the bare model, in evaluation mode) -> metrics; every process computes all of them by itself.
+        evaluate_every: updates between evaluations. There is always an evaluation after the last update.
+        updates_per_epoch: updates in one epoch.
+        loss: (the wrapped model, the update's number from 0) -> this process's part of the mean loss of the global
+            batch. The parts of all processes add up to it.
+        evaluate: (the bare model, in evaluation mode) -> metrics. Every process computes all of them by itself.
         seen: updates -> training cases seen.
-        shown: by metric, how the progress display shows it: `test error {:.2%}`. Where there is room for one, the last.
-        before_step: called with the bare model between the backward pass and the step: gradient clipping.
-        keep: the metric whose highest value's model is kept, the first of equals; None: the last model is.
-        test: (the bare model with the kept weights, in evaluation mode) -> metrics, and tensors that stay with the run,
-            such as one value a test case. Called once, at the end, unless the run has diverged.
+        shown: for each metric, how the progress display shows it: `test error {:.2%}`. Where there is room for one, it
+            shows the last.
+        before_step: called with the bare model between the backward pass and the step, for gradient clipping.
+        keep: the metric by whose highest value the model to keep is chosen, the first one among equals. None: the last
+            model is kept.
+        test: (the bare model with the kept weights, in evaluation mode) -> metrics, and tensors to save with the run,
+            such as one value for each test case. It is called once, at the end, unless the run has diverged.
     """
 
     model: nn.Module
@@ -147,8 +149,9 @@ class Drawn(NamedTuple):
     """What a trained network drew.
 
     Attributes:
-        pictures: in the order of showing; those with one name are one picture in several formats, the best first.
-        notes: what the user should know about them, such as that the network stopped early; often none.
+        pictures: in the order in which they are shown. Those with the same name are one picture in several formats, the
+            best one first.
+        notes: what the user should know about the pictures, such as that the network stopped early; often none.
     """
 
     pictures: Sequence[Picture]
@@ -160,9 +163,9 @@ class Sampler:
     """How an experiment's trained network is made to draw: `layernorm sample NAME RUN`, and in `layernorm play RUN`.
 
     Attributes:
-        options: a dataclass whose fields are made by `option`; ValueError from its construction is wrong usage.
-        draw: (the run, the options, where to look for data) -> pictures. It rebuilds the network from the run's
-            configuration and fills it by `runs.restore`.
+        options: a dataclass whose fields are made by `option`. A ValueError while it is constructed is wrong usage.
+        draw: (the run, the options, where to look for data) -> pictures. It builds the network by the run's
+            configuration and loads the weights by `runs.restore`.
         examples: command lines for the help.
     """
 
@@ -181,13 +184,13 @@ class SampleSettings:
 
 @dataclass(frozen=True)
 class Tool:
-    """What a trained network can be asked on the command line: `layernorm NAME RUN [TEXT ...] [OPTIONS]`.
+    """A command that asks a trained network something: `layernorm NAME RUN [TEXT ...] [OPTIONS]`.
 
     Attributes:
-        experiment: whose runs it takes.
+        experiment: the name of the experiment whose runs it takes.
         summary: one line for the help.
-        texts: what a text is, for the help; at least one is given. None: it takes none.
-        options: a dataclass whose fields are made by `option`; ValueError from its construction is wrong usage.
+        texts: what a text is, for the help. At least one must be given. None: it takes no texts.
+        options: a dataclass whose fields are made by `option`. A ValueError while it is constructed is wrong usage.
         ask: (the run, the texts, the options) -> lines to print.
         examples: command lines for the help.
     """
@@ -208,14 +211,14 @@ class Experiment:
         name: as in `layernorm run NAME`.
         summary: one line for the list of experiments.
         examples: command lines for the help.
-        presets: by name; the first is the default.
+        presets: by name. The first is the default.
         load: (configuration, folder given by --data) -> the data set.
-        check: (configuration, data set) -> nothing; ValueError, naming the option, if the two do not fit.
+        check: (configuration, data set) -> None. It raises ValueError, naming the option, if the two do not fit.
         task: (configuration, data set, accelerator) -> what to train.
         report: the runs -> figures, tables, findings, deviations.
-        threads: processor threads unless --threads says it; 0: torch's choice.
-        embedded: whether the data set is part of a package, so that there is no folder to give.
-        sampler: how its network draws; None if there is nothing to draw.
+        threads: processor threads unless --threads is given. 0: torch's choice.
+        embedded: whether the data set is part of a package, so that --data does not exist.
+        sampler: how its network draws. None: there is nothing to draw.
     """
 
     name: str
@@ -232,15 +235,17 @@ class Experiment:
 
     @property
     def default_preset(self) -> str:
-        """The preset of a bare `layernorm run NAME`."""
+        """The preset of `layernorm run NAME` without --preset."""
         return next(iter(self.presets))
 
     def run_name(self, config: Any, told: Collection[str] = ()) -> str:
-        """The folder name of one run: the experiment, and the values of the fields that all names tell and of others.
+        """The folder name of one run: the experiment and the values of some fields, the seed last.
+
+        The fields are those whose values are part of every name, and those in ``told``.
 
         Args:
-            config: of the run.
-            told: names of fields that this command gives several values; of the others, the seed stands last.
+            config: the run's configuration.
+            told: the names of fields that this command gives several values.
         """
         items = [item for item in dataclasses.fields(config) if item.metadata["several"] or item.name in told]
         items.sort(key=lambda item: item.name == "seed")
@@ -257,5 +262,5 @@ def _is_number(item: dataclasses.Field) -> bool:
 
 
 def _mark(item: dataclasses.Field) -> str:
-    """What stands before a field's value in the name of a run."""
+    """The text before a field's value in the name of a run."""
     return item.metadata["mark"] or ("" if item.metadata["several"] else flag(item).lstrip("-"))

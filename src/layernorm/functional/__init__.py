@@ -1,4 +1,4 @@
-"""The ops behind the modules: arguments checked, an engine chosen, the gradient bound."""
+"""The functions behind the modules: they check the arguments, choose an engine and bind the gradient."""
 
 from ..schedule import Between as Between
 from ..schedule import zoned_out as zoned_out

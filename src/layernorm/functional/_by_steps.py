@@ -1,7 +1,8 @@
-"""A whole sequence as steps one by one: for what happens to the state between steps, which no engine's loop has.
+"""A whole sequence, one step after the other in Python: for changes of the state between steps, which no engine makes.
 
-Each step runs on the engine that covers it, with the layer's weights prepared once (`Steps`); Python is between them.
-Dropout in a GRU is inside its step, as it also carries the h on that W_hh reads: only the plain equations have it.
+Each step runs on the engine that covers it, with the layer's weights prepared once (`Steps`). A GRU with recurrent
+dropout is different: W_hh reads h with dropout, but the step also carries h on without it. Only the plain equations
+have that.
 """
 
 from __future__ import annotations
@@ -32,19 +33,22 @@ def recurrent_by_steps(
     reset: Tensor | None = None,
     reverse: bool = False,
 ) -> tuple[Tensor, list[Tensor], Tensor]:
-    """`recurrent` with what ``between`` says; also the last part of the state after every step, (T, B, size), which in
-    an LSTM is c, with its gradients. ``encoded``: ``recurrence.encode()``."""
+    """`recurrent` with the changes of ``between``: output, final state and cells.
+
+    The cells are the last part of the state after every step, (T, B, size), with gradients. In an LSTM they are c.
+    ``encoded`` is ``recurrence.encode()``.
+    """
     input, state, params = cast_by_autocast(input, state, params)
     a = RecurrentArguments(input, state, params, lengths, reset, recurrence, reverse)
     check(a)
     check_lengths(lengths, input.shape[0])
     by_equations = between.dropout is not None and recurrence.network == "GRU"
-    output, *final, cells = reference.equations_between(a, between) if by_equations else _taken(a, encoded, between)
+    output, *final, cells = reference.equations_between(a, between) if by_equations else _by_steps(a, encoded, between)
     return output, final, cells
 
 
 @below_autocast
-def _taken(a: RecurrentArguments, encoded: str, between: Between) -> list[Tensor]:
+def _by_steps(a: RecurrentArguments, encoded: str, between: Between) -> list[Tensor]:
     """[output, *final state, cells], computed in float32 or wider and rounded at the end."""
     wide = torch.promote_types(a.input.dtype, torch.float32)
     T, plan = a.input.shape[0], schedule(a.input.shape[0], a.lengths, a.reset, a.reverse)
@@ -54,4 +58,4 @@ def _taken(a: RecurrentArguments, encoded: str, between: Between) -> list[Tensor
     initial = tuple(s.to(wide) for s in a.state)
     states = walk(lambda t, old: tuple(take(steps[t], old, between.dropout)), initial, T, plan, between)
     h, cells = (sequence_of(states, part, plan, a.lengths, a.reverse) for part in (0, -1))
-    return [found.to(a.input.dtype) for found in (h, *states[-1], cells)]
+    return [tensor.to(a.input.dtype) for tensor in (h, *states[-1], cells)]

@@ -1,4 +1,4 @@
-"""One layer's normalisations, looked at: what each of them is given."""
+"""`inspect`: what each normalisation of a layer is given."""
 
 from __future__ import annotations
 
@@ -22,6 +22,14 @@ def inspect(
     reset: Tensor | None = None,
     reverse: bool = False,
 ) -> Inspected:
-    """What the normalisations of one layer in one direction divide by their deviation; arguments as `recurrent`'s."""
-    before, given = ([t.detach() for t in tensors] for tensors in (state, params))
-    return reference.inspect(RecurrentArguments(input.detach(), before, given, lengths, reset, recurrence, reverse))
+    """The vectors that the normalisations of one layer in one direction divide by their deviation.
+
+    Args:
+        input, state, params, lengths, reset, reverse: as in `recurrent`.
+        recurrence: the equations.
+
+    Returns:
+        `Inspected`.
+    """
+    initial, weights = ([t.detach() for t in tensors] for tensors in (state, params))
+    return reference.inspect(RecurrentArguments(input.detach(), initial, weights, lengths, reset, recurrence, reverse))

@@ -1,4 +1,4 @@
-"""The op behind `rnn`, `lstm` and `gru`: its arguments checked, its gradient bound."""
+"""The op behind `rnn`, `lstm` and `gru`: the checks of its arguments, its kernel and its gradient."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from ._bind import Arguments, Op, Part, gradients_of_equations, of_all_cases, tr
 
 
 def check(a: RecurrentArguments) -> None:
-    """Everything about shapes, types and devices that an engine relies on.
+    """Checks everything about shapes, types and devices that an engine relies on.
 
     Raises:
-        RuntimeError: something does not fit; it is named, with what was given and what is expected.
+        RuntimeError: something does not fit. The message names it, with what was given and what is expected.
     """
     input, state, params = a.input, a.state, a.params
-    static = type(input) is Tensor and not torch.compiler.is_compiling()  # a symbolic size cannot be looked up
+    static = type(input) is Tensor and not torch.compiler.is_compiling()  # symbolic sizes are no keys for `_expected`
     plain = static and a.lengths is None and a.reset is None
     if plain and input.dim() == 3 and len(params) > 1 and params[1].dim() == 2:
         dtype = input.dtype
         if dtype.is_floating_point and input.is_cpu:
-            given = list(map(_KIND, (*state, *params)))
-            if given == _expected(a.recurrence, input.shape, params[1].shape, dtype):
+            kinds = list(map(_KIND, (*state, *params)))
+            if kinds == _expected(a.recurrence, input.shape, params[1].shape, dtype):
                 return
     _explain(a)
 
@@ -41,40 +41,42 @@ _KIND = operator.attrgetter("shape", "dtype", "is_cpu")
 def _expected(
     recurrence: Recurrence, input: torch.Size, weight_hh: torch.Size, dtype: torch.dtype
 ) -> list[tuple[tuple[int, ...], torch.dtype, bool]]:
-    """What `_KIND` must find of state and parameters."""
+    """What `_KIND` must be of state and parameters. Empty, which fits no call, where the sizes are wrong."""
     H, P = weight_hh[0] // GATES[recurrence.network], weight_hh[1]
     if H < 1 or P < 1 or (P != H and not recurrence.projected):
-        return []  # what nothing fits
+        return []
     state = tuple((input[1], size) for size in (P, H)[: len(recurrence.state_names)])
     shapes = (*state, *recurrence.parameter_shapes(input[2], H, P).values())
     return [(shape, dtype, True) for shape in shapes]
 
 
 def _explain(a: RecurrentArguments) -> None:
-    """`check` one by one, with the error for the first that does not fit."""
+    """`check`, one tensor after the other, with the error for the first that does not fit."""
     input, state, params, recurrence = a.input, a.state, a.params, a.recurrence
     op, names = recurrence.network.lower(), recurrence.parameter_names
     if len(params) != len(names) or len(state) != len(recurrence.state_names):
-        expected_names = f"parameters {list(names)} and state {list(recurrence.state_names)}"
-        raise RuntimeError(f"{op}: expected {expected_names}, got {len(params)} and {len(state)} tensors")
+        expected = f"parameters {list(names)} and state {list(recurrence.state_names)}"
+        got = f"{len(params)} parameters and {len(state)} state tensors"
+        raise RuntimeError(f"{op}: expected {expected}, got {got}")
     if input.dim() != 3 or params[0].dim() != 2 or params[1].dim() != 2:
-        got = [list(t.shape) for t in (input, params[0], params[1])]
-        raise RuntimeError(f"{op}: expected input [T, B, I], weight_ih and weight_hh with 2 dimensions, got {got}")
+        shapes = [list(t.shape) for t in (input, params[0], params[1])]
+        raise RuntimeError(f"{op}: expected input [T, B, I], weight_ih and weight_hh with 2 dimensions, got {shapes}")
     T, B, I, H, P = a.sizes  # noqa: E741
     if H < 1 or P < 1:
         raise RuntimeError(f"{op}: expected a hidden size of at least 1, got weight_hh {list(params[1].shape)}")
     if not recurrence.projected:
         P = H
-    expected: dict[str, tuple[int, ...]] = {
+    expected_shapes: dict[str, tuple[int, ...]] = {
         f"initial {name}": (B, size) for name, size in zip(recurrence.state_names, (P, H), strict=False)
     }
-    expected |= recurrence.parameter_shapes(I, H, P)
-    given = dict(zip(expected, (*state, *params), strict=True))
+    expected_shapes |= recurrence.parameter_shapes(I, H, P)
+    tensors = dict(zip(expected_shapes, (*state, *params), strict=True))
     if not input.dtype.is_floating_point:
         raise RuntimeError(f"{op}: expected input of a floating-point type, got {input.dtype}")
-    for name, tensor in given.items():
-        if tuple(tensor.shape) != expected[name]:
-            raise RuntimeError(f"{op}: expected {name} of shape {list(expected[name])}, got {list(tensor.shape)}")
+    for name, tensor in tensors.items():
+        shape = expected_shapes[name]
+        if tuple(tensor.shape) != shape:
+            raise RuntimeError(f"{op}: expected {name} of shape {list(shape)}, got {list(tensor.shape)}")
         if tensor.dtype != input.dtype:
             raise RuntimeError(f"{op}: expected {name} of type {input.dtype}, as input is, got {tensor.dtype}")
     masks = {"lengths": (a.lengths, (B,), False), "reset": (a.reset, (T, B), True)}
@@ -86,24 +88,24 @@ def _explain(a: RecurrentArguments) -> None:
         wrong = mask.dtype.is_floating_point or mask.dtype.is_complex or (mask.dtype == torch.bool) != is_bool
         if wrong:
             raise RuntimeError(f"{op}: expected {name} of {'bool' if is_bool else 'an integer type'}, got {mask.dtype}")
-        given[name] = mask
-    for name, tensor in given.items():
+        tensors[name] = mask
+    for name, tensor in tensors.items():
         if tensor.device != input.device:
             raise RuntimeError(f"{op}: expected {name} on {input.device}, where input is, got {tensor.device}")
 
 
 def check_lengths(lengths: Tensor | None, T: int) -> None:
-    """That they lie in 0..T.
+    """Checks that lengths lie in 0..T.
 
     Raises:
-        RuntimeError: one does not; in a compiled graph when it runs.
+        RuntimeError: one does not. In a compiled graph the error comes when the graph runs.
     """
     if lengths is None:
         return
     compiling = torch.compiler.is_compiling()
-    wide = (lengths if compiling else of_all_cases(lengths)).to(torch.int64)  # T may lie beyond the type's range
+    wide = (lengths if compiling else of_all_cases(lengths)).to(torch.int64)  # T may be too large for a narrow type
     fits = ((wide >= 0) & (wide <= T)).all()
-    if compiling:  # a graph cannot ask for a value, but can refuse one when it runs
+    if compiling:  # a compiled graph cannot branch on a value, but can raise an error when it runs
         torch._assert_async(fits, "lengths must lie in 0..T, the time steps of the input")
     elif not bool(fits):
         raise RuntimeError(f"lengths must lie in 0..{T}, the time steps of the input, got {wide.tolist()}")
@@ -118,7 +120,7 @@ def _arguments(
     recurrence: str,
     reverse: bool,
 ) -> RecurrentArguments:
-    """As the op's schema has them."""
+    """`RecurrentArguments` from the arguments of the op's schema."""
     return RecurrentArguments(input, state, params, lengths, reset, Recurrence.decode(recurrence), reverse)
 
 
@@ -149,22 +151,25 @@ def _backward_kernel(backend: str, given: Arguments) -> list[Tensor]:
     a, engine = _arguments(*arguments), backends.engine(backend)
     check(a)
     check_lengths(a.lengths, a.input.shape[0])
-    alike = engine.recurrent_saved(a)
-    given, expected = (len(saved), len(grad_state)), (len(alike), len(a.state))
-    if given != expected:
+    expected_saved = engine.recurrent_saved(a)
+    counts, expected = (len(saved), len(grad_state)), (len(expected_saved), len(a.state))
+    if counts != expected:
         op = a.recurrence.network.lower()
-        raise RuntimeError(f"{op}: expected {sum(expected) + 1} tensors after reset, got {sum(given) + 1}")
-    for tensor, like in zip(saved, alike, strict=True):
+        raise RuntimeError(
+            f"{op}: expected {expected[0]} saved tensors and {expected[1]} gradients of the final state, "
+            f"got {counts[0]} and {counts[1]}"
+        )
+    for tensor, like in zip(saved, expected_saved, strict=True):
         _check_alike(a, "saved", tensor, like.shape, like.dtype)
     _check_gradients(a, grad_output, grad_state)
     return engine.recurrent_backward(a, saved, grad_output, grad_state)
 
 
 def _check_gradients(a: RecurrentArguments, grad_output: Tensor | None, grad_state: list[Tensor | None]) -> None:
-    """That gradients are like the results whose gradients they are.
+    """Checks that each gradient has the shape, type and device of the result that it belongs to.
 
     Raises:
-        RuntimeError: one is not; it is named.
+        RuntimeError: one has not. The message names it.
     """
     T, B, _, _, P = a.sizes
     _check_alike(a, "grad_output", grad_output, (T, B, P), a.input.dtype)
@@ -186,7 +191,7 @@ def _check_alike(
 def _unchecked_backward(backend: str, given: Arguments) -> list[Tensor]:
     *arguments, saved, grad_output, grad_state = given
     a = _arguments(*arguments)
-    check(a)  # hooks on saved tensors can put others in their place
+    check(a)  # hooks on saved tensors can replace them
     _check_gradients(a, grad_output, grad_state)
     return backends.engine(backend).recurrent_backward(a, saved, grad_output, grad_state)
 
@@ -263,13 +268,13 @@ def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
         return reference.recurrent_equations(RecurrentArguments(*split, lengths, reset, recurrence, ctx.reverse))
 
     if torch.is_grad_enabled() or transforming():
-        found: list[Tensor | None] = [*gradients_of_equations(equations, inputs, grads)]
+        d_inputs: list[Tensor | None] = [*gradients_of_equations(equations, inputs, grads)]
     else:
         arguments = (inputs[0], inputs[1:n], inputs[n:], lengths, reset, ctx.recurrence, ctx.reverse)
         arriving = (grads[0], grads[1:n])
-        given = [*tensors, *[g for g in grads if g is not None]]
-        found = list(_RECURRENT_BACKWARD(given, ctx.backend, (*arguments, saved, *arriving)))
-    return found + [None for mask in (lengths, reset) if mask is not None]
+        tensors = [*tensors, *[g for g in grads if g is not None]]
+        d_inputs = list(_RECURRENT_BACKWARD(tensors, ctx.backend, (*arguments, saved, *arriving)))
+    return d_inputs + [None for mask in (lengths, reset) if mask is not None]
 
 
 _ARGUMENTS = (

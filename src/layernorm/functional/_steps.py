@@ -1,13 +1,13 @@
-"""One layer step by step, for networks that make a step's input of the output before it.
+"""One layer, one step a call, for networks whose output is part of their next input.
 
-The op for a whole sequence cannot run such a network, and called once a step it would pack all weights and add up all
+The op for a whole sequence cannot run such a network. Called once a step, it would pack all weights and add up all
 their gradients in every step. Here both happen once, around the steps:
 
     parameters -> _Share -> step -> step -> ... -> step
 
-`_Share` gives each step one tensor that stands for all parameters. A step's backward gives it no gradient, but leaves
-to the engine what the parameters' gradients are made of. Autograd runs the backward of `_Share` after those of all
-steps: there they are made.
+`_Share` gives each step one tensor that stands for all parameters. A step's backward returns no gradient for it, but
+hands the engine what the parameters' gradients are computed from. Autograd runs the backward of `_Share` after those of
+all steps, and it computes these gradients.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ Kinds = list[tuple[torch.Size, torch.dtype, torch.device]]
 
 
 class Steps:
-    """One layer in one direction, a step a call.
+    """One layer in one direction, one step a call.
 
-    The engine is chosen, and the weights are prepared, at the first step.
+    The first step chooses the engine and prepares the weights.
 
     Args:
         params: in the order of ``parameter_names``. They must not change while the steps are taken.
         recurrence: the equations.
-        encoded: ``recurrence.encode()``, which torch.compile could not find by itself.
-        watched: the tensors of which ``params`` were made, if they were.
+        encoded: ``recurrence.encode()``, which torch.compile cannot trace.
+        watched: the tensors that ``params`` were computed from, if they were. They must not change either.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class Steps:
         self.checked: Kinds = []
 
     def __call__(self, input: Tensor, state: Sequence[Tensor], dropout: Tensor | None = None) -> list[Tensor]:
-        """From (B, I) and the state before the step, h (B, P) and in an LSTM c (B, H), to the state after it.
+        """Takes a step, from (B, I) and the state before it, h (B, P) and in an LSTM c (B, H), to the state after it.
 
-        ``dropout`` (B, P): a factor of the h that W_hh reads. A GRU also carries h on, without the factor; no engine
-        has that step, so its plain equations take it.
+        ``dropout`` (B, P) is a factor of the h that W_hh reads. A GRU also carries h on, without the factor. No engine
+        has such a step, so the plain equations compute it.
 
         Raises:
             RuntimeError: a shape, type or device does not fit, or the parameters have been changed.
@@ -110,7 +110,8 @@ _ONCE = threading.Lock()  # several threads may take the first step
 
 
 class _Layer:
-    """The layer as its steps and their backwards need it; it does not know of `_Share`, whose node refers to it."""
+    """What the steps of a layer and their backwards share. The node of `_Share` refers to it, and it does not refer
+    back."""
 
     def __init__(self, params: list[Tensor], recurrence: Recurrence, watched: Sequence[Tensor]) -> None:
         self.params, self.recurrence = params, recurrence
@@ -120,7 +121,7 @@ class _Layer:
         self.versions = [t._version for t in self.watched]
 
     def check_versions(self) -> None:
-        """That no parameter has been changed in place, as far as torch counts changes.
+        """Checks that no parameter has been changed in place, as far as torch counts changes.
 
         Raises:
             RuntimeError: one has.
@@ -133,16 +134,16 @@ class _Layer:
 
 
 class _Collected:
-    """What the steps of one `_Share` leave for the parameters' gradients, by the backward that autograd runs."""
+    """The backward passes of the steps of one `_Share`, one for each backward that autograd runs."""
 
     def __init__(self, layer: _Layer) -> None:
         self.layer = layer
         self.passes: dict[int, BackwardPass] = {}
 
     def way_back(self, share: Any) -> BackwardPass:
-        """That of the backward that runs now; ``share``: the node of `_Share`."""
+        """The backward pass of the backward that runs now. ``share`` is the node of `_Share`."""
         assert self.layer.prepared is not None
-        if share is None or not torch._C._will_engine_execute_node(share):  # no parameter's gradient is asked for
+        if share is None or not torch._C._will_engine_execute_node(share):  # no parameter needs a gradient
             return self.layer.prepared.backward_pass()
         task = torch._C._current_graph_task_id()
         if task not in self.passes:
@@ -151,7 +152,8 @@ class _Collected:
 
 
 class _Share(torch.autograd.Function):
-    """A tensor that stands for all parameters, side by side, and holds no number; backward, their gradients."""
+    """Forward: one tensor that stands for all parameters, side by side, and holds no numbers. Backward: their
+    gradients."""
 
     @staticmethod
     def forward(ctx: Any, collected: _Collected, *params: Tensor) -> Tensor:
@@ -162,20 +164,20 @@ class _Share(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
         params = ctx.collected.layer.params
-        found = ctx.collected.passes.pop(torch._C._current_graph_task_id(), None)
-        kinds = []
-        if found is not None:
-            kinds.append(found.gradients())
-        if grad is not None:  # of the steps that were differentiated by plain equations
+        backward_pass = ctx.collected.passes.pop(torch._C._current_graph_task_id(), None)
+        sources = []
+        if backward_pass is not None:
+            sources.append(backward_pass.gradients())
+        if grad is not None:  # from the steps that were differentiated by plain equations
             parts = grad.split([p.numel() for p in params])
-            kinds.append([part.view_as(p) for part, p in zip(parts, params, strict=True)])
-        if not kinds:
+            sources.append([part.view_as(p) for part, p in zip(parts, params, strict=True)])
+        if not sources:
             return None, *(None for _ in params)
-        return None, *(sum(terms[1:], terms[0]) for terms in zip(*kinds, strict=True))
+        return None, *(sum(terms[1:], terms[0]) for terms in zip(*sources, strict=True))
 
 
 class _Step(torch.autograd.Function):
-    """One step: what stands for the parameters, the input and the state to the state after it."""
+    """One step, from the tensor that stands for the parameters, the input and the state to the state after it."""
 
     @staticmethod
     def forward(ctx: Any, collected: _Collected, shared: Tensor, input: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
@@ -192,23 +194,23 @@ class _Step(torch.autograd.Function):
         layer.check_versions()
         input, *rest = ctx.saved_tensors
         state, saved = rest[: n - 1], rest[n - 1 :]
-        if _kinds(input, *state) != ctx.kinds:  # a hook on saved tensors can do that
+        if _kinds(input, *state) != ctx.kinds:  # a hook on saved tensors can replace them
             raise RuntimeError(f"expected input and state of {ctx.kinds}, as saved, got {_kinds(input, *state)}")
         if torch.is_grad_enabled() or not plain([input, *state]):
             inputs = [input, *state, *layer.params]
-            found = gradients_of_equations(_equations(layer.recurrence, n), inputs, grads)
-            return None, torch.cat([g.flatten() for g in found[n:]]), *found[:n]
+            d_inputs = gradients_of_equations(_equations(layer.recurrence, n), inputs, grads)
+            return None, torch.cat([g.flatten() for g in d_inputs[n:]]), *d_inputs[:n]
         way_back = ctx.collected.way_back(ctx.next_functions[0][0])
         return None, None, *way_back.step(input, state, saved, grads)
 
 
 def _kinds(*tensors: Tensor) -> Kinds:
-    """What is checked of tensors: shape, type and device."""
+    """Shape, type and device of each tensor: what is checked."""
     return [(t.shape, t.dtype, t.device) for t in tensors]
 
 
 def _equations(recurrence: Recurrence, n: int) -> Callable[..., list[Tensor]]:
-    """A step as plain equations of its input and state, ``n`` tensors, and its parameters."""
+    """A step as a function, by plain equations, of its input and state (``n`` tensors) and its parameters."""
 
     def equations(*tensors: Tensor) -> list[Tensor]:
         split = (tensors[0].unsqueeze(0), tensors[1:n], tensors[n:])

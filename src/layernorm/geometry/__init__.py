@@ -1,4 +1,7 @@
-"""Section 5 of the paper and its appendix: invariances, Fisher matrices and the metric they make, in float64."""
+"""Section 5 of the paper and its appendix, measured in float64: invariances, Fisher matrices, curvature and gains.
+
+Also section 3.1's stability: Lyapunov exponents, and gradients against the number of steps that they go back.
+"""
 
 from ._claims import CLAIMS as CLAIMS
 from ._claims import SPECTRUM as SPECTRUM

@@ -1,4 +1,4 @@
-"""The claims of section 5 and of the appendix, each with what measures it: terminal, page and docs are renderings."""
+"""The claims of section 5 and the appendix, each with its measurement. The command and its page show these."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Claim:
 
     Args:
         name: one word.
-        where: section, table, equations.
-        functions: those of `layernorm.geometry` that it is measured with.
+        where: section, table, equations of the paper.
+        functions: the names of the functions of `layernorm.geometry` that it is measured with.
         statement: what is claimed.
-        holds: the verdict on the statement; `measure` tells whether the numbers are as it and the condition say.
-        condition: under which it holds, or why it does not.
+        holds: the verdict on the statement. ``measure`` tells whether the numbers agree with verdict and condition.
+        condition: the condition under which the statement holds, or why it does not.
         measure: ``(seed, data) -> Measured``.
     """
 
@@ -46,8 +46,8 @@ CLAIMS: tuple[Claim, ...] = (
         "quadratic", "section 5.2.1, eqs. 8 and 9", ("kl", "fisher"),
         "For a small step the KL divergence is ds^2, half the quadratic form of the Fisher matrix.",
         True,
-        "The error of KL is of third order, that of the ratio of first; a Gaussian model that is linear in its "
-        "parameters has none.",
+        "The error of ds^2 is of third order in the step's length, that of the ratio of KL to ds^2 of first order. A "
+        "Gaussian model that is linear in its parameters has no error.",
         _layer_claims.quadratic,
     ),
     Claim(
@@ -56,40 +56,38 @@ CLAIMS: tuple[Claim, ...] = (
         "The Fisher matrix is the score's second moment and the expected negative Hessian; the expected score is 0; "
         "closed forms give it for the GLM and for the normalised GLM.",
         True,
-        "The likelihood is that of an exponential family in its natural parameters. Under layer and RMS norm "
-        "the closed "
-        "form needs every d eta_i / d w_j, which eq. 13 leaves out: see the next claim.",
+        "The likelihood is that of an exponential family in its natural parameters. Under layer and RMS norm the "
+        "closed form needs every d eta_i / d w_j, which eq. 13 leaves out: see the next claim.",
         _layer_claims.three_ways,
     ),
     Claim(
         "blocks", "section 5.2.2, eqs. 13 and 14", ("fisher_normalized", "block_form_gap"),
         "The blocks of eq. 13 are the Fisher matrix of the normalised GLM under batch, weight and layer norm.",
         False,
-        "They are under batch norm, weight norm and none. Under layer and RMS norm mu and sigma are shared, so that "
-        "eta_i depends on every w_j; the H - 1 terms left out are of size 1/H beside one of size 1. In the Frobenius "
-        "norm that is about 1/sqrt(H) of the matrix; in the spectral norm it does not vanish, and the blocks give a "
-        "curvature along W and 1 gamma^T, of which layer norm's output sees nothing.",
+        "They are under batch norm, weight norm and none. Under layer and RMS norm all units share mu and sigma, so "
+        "that eta_i depends on every w_j. The H - 1 terms that are left out have the size 1/H, next to one of size 1. "
+        "In the Frobenius norm they are about 1/sqrt(H) of the matrix. In the spectral norm they do not vanish: the "
+        "blocks have a curvature along W and 1 gamma^T, which do not change layer norm's output.",
         _layer_claims.blocks,
     ),
     Claim(
         "curvature", "section 5.2.2, implicit learning rate reduction", ("curvature_ratio",),
         "When w_i grows to twice its length and the output stays, the curvature along w_i changes by a factor of 1/2.",
         False,
-        "F_ii falls to 1/4. The factor 1/2 is that of the cross blocks F_ij under batch and weight norm; in the "
-        "paper's GLM, whose outputs are independent, they are 0. In the direction of w_i itself the curvature is 0. "
-        "Under layer and RMS norm the output stays only where the whole matrix grows, and then every block falls to "
-        "1/4.",
+        "F_ii falls to 1/4. The factor 1/2 is that of the cross blocks F_ij under batch and weight norm. They are 0 "
+        "in the paper's GLM, whose outputs are independent. In the direction of w_i itself the curvature is 0. Under "
+        "layer and RMS norm the output stays only where the whole matrix grows, and then every block falls to 1/4.",
         _layer_claims.curvature,
     ),
     Claim(
         "training", "section 5.2.2, implicit learning rate reduction", ("step_angles",),
         "The norm of the weights controls their learning rate: the longer they are, the less a step turns them.",
         True,
-        "The step is gradient descent's. Under a norm its angle falls with the square of the norm, and every "
-        "step makes "
-        "the weights longer: each w_i under batch and weight norm, W as a whole under layer and RMS norm. Without "
-        "one the angle falls no faster than the norm grows. Under Adam, with which the paper trains, it falls as the "
-        "norm with every norm and without one: there the reduction is no work of the norm.",
+        "The step is one of gradient descent. Under batch, weight, layer and RMS norm its angle is inversely "
+        "proportional to the square of the weights' length, and every step makes the weights longer: each w_i under "
+        "batch and weight norm, W as a whole under layer and RMS norm. Without a norm the angle falls no faster than "
+        "the length grows. Under Adam, with which the paper trains, the angle is inversely proportional to the length "
+        "under every norm and without one, so that the reduction is not the norm's doing.",
         _network_claims.training,
     ),
     Claim(
@@ -97,28 +95,27 @@ CLAIMS: tuple[Claim, ...] = (
         "ds^2 along the gains does not depend on the scale of the inputs under batch and layer norm; along the same "
         "change of a standard GLM's weights it does.",
         True,
-        "The outputs are Gaussian, whose covariance does not depend on them. Under weight norm (eq. 34, "
-        "which is eq. 35 "
-        "term by term) ds^2 grows with the square of the inputs' scale as without a norm: its sigma does not see the "
-        "inputs. The paper's conclusion names batch and layer norm alone.",
+        "The outputs are Gaussian, and their covariance is the same for every case. Under weight norm ds^2 grows with "
+        "the square of the inputs' scale, as it does without a norm, because its sigma does not depend on the inputs "
+        "(eq. 34 is eq. 35 term by term). The paper's conclusion names batch and layer norm alone.",
         _layer_claims.gains,
     ),
     Claim(
         "prediction", "appendix, eq. 32", ("gain_metric",),
         "Under batch norm ds^2 along the gains is that of the outputs' covariance alone.",
         False,
-        "Eq. 32 leaves out (a_i - mu_i)(a_j - mu_j) / (sigma_i sigma_j). Its mean is 1 for i = j, so that the equation "
-        "is exact for independent outputs whose covariance is the same for every case, the Gaussian's; elsewhere "
-        "covariance and summed inputs go together, and it can be far off: 0 for a step that adds the same to every eta "
-        "of a categorical.",
+        "Eq. 32 leaves out the factor (a_i - mu_i)(a_j - mu_j) / (sigma_i sigma_j). Its mean is 1 for i = j, so that "
+        "the equation is exact for independent outputs whose covariance is the same for every case, as the Gaussian's "
+        "is. For other outputs the covariance varies with the summed inputs, and the equation can be far off: it "
+        "gives 0 for a step that adds the same number to every eta of a categorical.",
         _layer_claims.prediction,
     ),
     Claim(
         "deep", "section 5.2.2, block-diagonal approximation", ("neuron_blocks", "power_iteration"),
         "In a deep network the same analysis holds for each neuron's block of the Fisher matrix.",
         True,
-        "The blocks are exact for the whole network's output. Between them the matrix is not zero: leaving that out is "
-        "the approximation.",
+        "The blocks are exact for the output of the whole network. The matrix is not zero between the blocks. Leaving "
+        "that part out is the approximation.",
         _network_claims.deep,
     ),
 )  # fmt: skip
@@ -128,7 +125,8 @@ SPECTRUM = Claim(
     "The largest eigenvalue of each layer's Fisher matrix is found without the matrix in a network of 784-1000-1000-10 "
     "units.",
     True,
-    "Power iteration ends at a residual of 1e-4 of the eigenvalue; an eigenvalue lies within that.",
+    "Power iteration ends at a residual of 1e-4 of the eigenvalue. An eigenvalue of the matrix lies within the "
+    "residual.",
     _network_claims.spectrum,
 )  # fmt: skip
-"""Apart, as it takes seconds where the others take fractions of one."""
+"""Not one of `CLAIMS`, because it takes many seconds and each of these a fraction of one."""

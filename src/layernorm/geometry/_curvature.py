@@ -1,4 +1,4 @@
-"""Section 5.2.2 and the appendix: what the norm of the weights and the scale of the inputs do to the metric."""
+"""Section 5.2.2 and the appendix: how the metric depends on the norm of the weights and the scale of the inputs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from . import _checks
-from ._families import Family, found
+from ._families import Family, as_family
 from ._layers import responses
 from ._normalized import fisher_normalized, normalized_glm
 
 
 class CurvatureRatio(NamedTuple):
-    """Frobenius norms of a unit's Fisher blocks, after over before its weights grew."""
+    """The Frobenius norms of a unit's Fisher blocks after its weights have grown, divided by those before."""
 
-    diagonal: float  # of F_ii over w_i
-    cross: float | None  # of all F_ij over w_i, w_j with j != i; None where they are zero
+    diagonal: float  # of F_ii, the block of w_i
+    cross: float | None  # of all F_ij, the blocks of w_i and w_j with j != i; None where they are zero
     output_change: float  # relative change of eta: 0 up to rounding
 
 
@@ -34,29 +34,30 @@ def curvature_ratio(
     unit: int = 0,
     eps: float = 0.0,
 ) -> CurvatureRatio:
-    r"""What happens to the curvature along w_i when the weights grow and the output stays: implicit early stopping.
+    r"""How the curvature along w_i changes when the weights grow and the output stays: implicit early stopping.
 
     .. math:: \frac{\|F_{ij}(s\,w_i)\|}{\|F_{ij}(w_i)\|}, \qquad
               F_{ij} = E_x\left[\frac{\mathrm{Cov}[y_i, y_j|x]}{\phi^2} \frac{g_i g_j}{\sigma_i \sigma_j}
               \chi_i \chi_j^T\right]
 
-    A block shrinks by s for each sigma that grows. Under batch and weight norm w_i grows alone: 1/s^2 for the
-    diagonal block, 1/s for the cross blocks, which is the paper's "factor of 1/2" at s = 2. Under layer and RMS norm
-    the whole matrix grows, as a single row would change the output: 1/s^2 for all blocks (of the exact matrix).
+    A block shrinks by a factor of s for each sigma in it that grows. Under batch and weight norm w_i grows alone. The
+    diagonal block then shrinks to 1/s^2, and the cross blocks to 1/s, which is the paper's "factor of 1/2" at s = 2.
+    Under layer and RMS norm a single row would change the output, so that the whole matrix grows, and all blocks of the
+    exact Fisher matrix shrink to 1/s^2.
 
     Args:
         weight, bias, gain, inputs, family: as in `fisher_normalized`.
         norm: ``"batch"``, ``"weight"``, ``"layer"`` or ``"rms"``.
         scale: s > 0.
         unit: i.
-        eps: added to the variance; above 0 the ratios hold only as far as it is small beside the variance.
+        eps: added to the variance. Above 0 the ratios hold only as far as eps is small compared with the variance.
 
     Returns:
         `CurvatureRatio`.
 
     Raises:
-        ValueError: as in `fisher_normalized`; no norm, without which the output changes; no such unit; or its gain is
-            zero.
+        ValueError, TypeError: as in `fisher_normalized`.
+        ValueError: ``norm`` is None, under which the output changes; there is no such unit; or its gain is zero.
 
     Source: Ba, Kiros, Hinton 2016, section 5.2.2, "Implicit learning rate reduction through the growth of the weight".
     """
@@ -80,41 +81,42 @@ def curvature_ratio(
 
     before, after = blocks(W), blocks(grown)
     diagonal = _checks.ratio(after[0], before[0], f"the curvature of unit {unit}, with its gain,")
-    cross = after[1] / before[1] if before[1] > 1e-12 * before[0] else None  # less is rounding
+    cross = after[1] / before[1] if before[1] > 1e-12 * before[0] else None  # smaller numbers are rounding
     return CurvatureRatio(diagonal, cross, float((eta_grown - eta).norm() / eta.norm()))
 
 
 class StepAngles(NamedTuple):
-    """Gradient descent on a weight matrix, before each of its S steps."""
+    """S steps of gradient descent on a weight matrix."""
 
-    norms: Tensor  # (S, H), of the rows
-    angles: Tensor  # (S, H), between a row before and after the step, in radians
+    norms: Tensor  # (S, H), of the rows before each step
+    angles: Tensor  # (S, H), between a row before and after each step, in radians
 
 
 def step_angles(
     loss: Callable[[Tensor], Tensor], weight: Tensor, learning_rate: float, steps: int = 1, *, adam: bool = False
 ) -> StepAngles:
-    r"""How far gradient descent, or Adam, turns each unit's weights, step by step.
+    r"""The angle by which each step of gradient descent, or of Adam, turns each unit's weights.
 
     .. math:: \angle(w_i, w_i - \lambda \nabla_{w_i} L)
 
-    Where the loss does not depend on the norm of w_i, its gradient is orthogonal to w_i and shrinks as 1/\|w_i\|: each
-    step makes w_i longer, and the angle is proportional to 1/\|w_i\|^2. Adam divides by the gradient's size: its angle
-    is proportional to 1/\|w_i\| whatever the loss.
+    Where the loss does not depend on the norm of w_i, its gradient is orthogonal to w_i and shrinks as 1/\|w_i\|. Each
+    step then makes w_i longer, and the angle is proportional to 1/\|w_i\|^2. Adam divides by the gradient's size, so
+    that its angle is proportional to 1/\|w_i\| whatever the loss.
 
     Args:
-        loss: ``loss(weight (H, I)) -> ()``, under `torch.func`.
-        weight: ``(H, I)``, where to start.
+        loss: ``loss(weight (H, I)) -> ()``. It runs under `torch.func`.
+        weight: ``(H, I)``, the weights to start from.
         learning_rate: lambda > 0.
-        steps: how many.
-        adam: by Adam with torch's defaults in place of gradient descent.
+        steps: the number of steps.
+        adam: whether to use Adam, with torch's other defaults, instead of gradient descent.
 
     Returns:
         `StepAngles`.
 
     Raises:
-        ValueError: a shape does not fit, the learning rate or steps are not above 0, or a unit's weights are or become
+        ValueError: a shape does not fit; the learning rate or steps is not above 0; or a unit's weights are, or become,
             zero or not finite.
+        TypeError: an argument is not of the type above.
 
     Source: Ba, Kiros, Hinton 2016, section 5.2.2.
     """
@@ -130,7 +132,7 @@ def step_angles(
         after = trained.detach().clone()
         u, v = (t / t.norm(dim=1, keepdim=True) for t in (W, after))
         norms.append(W.norm(dim=1))
-        # Kahan's: an arc cosine has no digits for angles below 1e-8
+        # Kahan's formula: the arc cosine of a scalar product loses all digits of an angle below 1e-8
         angles.append(2 * torch.atan2((u - v).norm(dim=1), (u + v).norm(dim=1)))
         if not angles[-1].isfinite().all():
             unit = int((~angles[-1].isfinite()).nonzero()[0])
@@ -154,10 +156,12 @@ def gain_metric(
 
     .. math:: ds^2 = \tfrac{1}{2} \delta_g^T E_x\left[\frac{\mathrm{Cov}[y|x]}{\phi^2} \odot z z^T\right] \delta_g
 
-    Under a norm the step is one of the gains, and ``z_i = (a_i - mu_i) / sigma_i``. Without one it is the step
-    ``delta_i w_i / ||w_i||`` of a standard model whose weights are ``gain_i w_i``, and ``z_i`` is a_i over the norm of
-    its weights. Under batch, layer and RMS norm z does not depend on the inputs' scale; without a norm, and under
-    weight norm, whose sigma is that of the weights alone, it is proportional to it.
+    Under a norm the step changes the gains, and ``z_i = (a_i - mu_i) / sigma_i``. Without a norm the model is a
+    standard one whose weights are ``gain_i w_i``. The step changes them by ``delta_i w_i / ||w_i||``, and ``z_i`` is
+    the summed input divided by the norm of the weights.
+
+    Under batch, layer and RMS norm z does not depend on the scale of the inputs. Without a norm it is proportional to
+    that scale, and also under weight norm, whose sigma depends on the weights alone.
 
     Args:
         weight, bias, gain, inputs, family, norm: as in `fisher_normalized`.
@@ -176,7 +180,7 @@ def gain_metric(
     H = len(W)
     b, g, d = (_checks.tensor(n, t, H) for n, t in (("bias", bias), ("gain", gain), ("delta", delta)))
     _checks.norm_fits(norm, W, X)
-    family, eps = found(family), _checks.positive("eps", eps, zero=True)
+    family, eps = as_family(family), _checks.positive("eps", eps, zero=True)
     _checks.deviations(norm, W, X, eps)
     if norm is None:
         standard = g[:, None] * W
@@ -198,18 +202,19 @@ def gain_metric_by_scale(
     delta: Tensor,
     scales: Sequence[float] = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3),
 ) -> dict[str | None, Tensor]:
-    """`gain_metric` under every norm and none, at several scales of the inputs.
+    """`gain_metric` under every norm, and without one, at several scales of the inputs.
 
     Args:
-        weight, bias, gain, inputs, family, delta: as in `gain_metric`. Only the Gaussian's covariance does not depend
-            on the outputs: with another family a model without norm saturates, or overflows, which is an error.
-        scales: what the inputs are multiplied by, each > 0.
+        weight, bias, gain, inputs, family, delta: as in `gain_metric`. Take a Gaussian family, whose covariance does
+            not depend on the outputs. With another family a model without a norm saturates, or overflows, which is an
+            error.
+        scales: factors of the inputs, each > 0.
 
     Returns:
-        for each norm, ds^2 at the scales, ``(len(scales),)``.
+        for each norm ds^2 at the scales, ``(len(scales),)``.
 
     Raises:
-        ValueError, TypeError: as in `gain_metric`, there is no scale, or one is not above 0.
+        ValueError, TypeError: as in `gain_metric`; also if there is no scale, or one is not above 0.
 
     Source: Ba, Kiros, Hinton 2016, appendix, eqs. 32-35.
     """

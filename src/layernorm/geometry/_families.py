@@ -23,13 +23,13 @@ class Family:
               E[y] = \nabla A(\eta), \quad \mathrm{Cov}[y] = \phi \nabla^2 A(\eta)
 
     Args:
-        name: what it is called.
+        name: the family's name.
         log_partition: A, ``(*, H) -> (*)``.
-        mean: the transfer function, the gradient of A, ``(*, H) -> (*, H)``.
-        hessian: that of A, ``(*, H) -> (*, H, H)``.
+        mean: the gradient of A, which is the transfer function, ``(*, H) -> (*, H)``.
+        hessian: the Hessian of A, ``(*, H) -> (*, H, H)``.
         log_base: c, ``(y (*, H), phi) -> (*)``.
         sampler: ``(eta (*, H), phi, generator) -> y (*, H)``.
-        phi: the dispersion, 1 but for the Gaussian, whose variance it is.
+        phi: the dispersion. It is the variance of a Gaussian, and 1 for the other families.
 
     Source: Ba, Kiros, Hinton 2016, eqs. 10 and 11; McCullagh, Nelder, "Generalized Linear Models", 1989.
     """
@@ -47,11 +47,11 @@ class Family:
         return self.phi * self.hessian(eta)
 
     def log_likelihood(self, eta: Tensor, y: Tensor) -> Tensor:
-        """log p(y | eta), eq. 10, ``(*, H), (*, H) -> (*)``; a categorical y is one-hot."""
+        """log p(y | eta), eq. 10, ``(*, H), (*, H) -> (*)``. A categorical y is one-hot."""
         return ((eta * y).sum(-1) - self.log_partition(eta)) / self.phi + self.log_base(y, self.phi)
 
     def sample(self, eta: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """One y for each eta, ``(*, H) -> (*, H)``."""
+        """Draws one y for each eta, ``(*, H) -> (*, H)``."""
         return self.sampler(eta, self.phi, generator)
 
     def kl(self, eta: Tensor, other: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class Family:
 
         .. math:: \frac{A(\eta') - A(\eta) - \nabla A(\eta)^T (\eta' - \eta)}{\phi}
 
-        A difference of numbers of A's size: below about 1e-16 of that nothing is left of it.
+        It is a difference of numbers of the size of A. A divergence below about 1e-16 of that is lost to rounding.
         """
         linear = (self.mean(eta) * (other - eta)).sum(-1)
         return (self.log_partition(other) - self.log_partition(eta) - linear) / self.phi
@@ -85,7 +85,7 @@ def _zero(y: Tensor, phi: float) -> Tensor:
 
 
 def gaussian(variance: float = 1.0) -> Family:
-    """H independent Gaussians of mean eta (the identity transfer) and a common variance, which is phi.
+    """Makes the family of H independent Gaussians with mean eta and a common variance, which is phi.
 
     Args:
         variance: > 0.
@@ -94,7 +94,7 @@ def gaussian(variance: float = 1.0) -> Family:
         the family.
 
     Raises:
-        ValueError: the variance is not finite and above 0.
+        ValueError: the variance is not finite, or not above 0.
     """
     return Family(
         "gaussian",
@@ -113,7 +113,8 @@ FAMILIES: dict[str, Family] = {
         gaussian(),
         Family(
             "bernoulli",
-            log_partition=lambda eta: F.softplus(eta, threshold=50).sum(-1),  # the default rounds at 20
+            # softplus with its default threshold is the identity above 20, which is not exact enough in float64
+            log_partition=lambda eta: F.softplus(eta, threshold=50).sum(-1),
             mean=torch.sigmoid,
             hessian=lambda eta: torch.diag_embed(eta.sigmoid() * (-eta).sigmoid()),
             log_base=_zero,
@@ -139,8 +140,8 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def found(family: str | Family) -> Family:
-    """The family of that name, or the one given."""
+def as_family(family: str | Family) -> Family:
+    """The family itself, or the one of `FAMILIES` by its name."""
     if isinstance(family, Family):
         return family
     if not isinstance(family, str) or family not in FAMILIES:

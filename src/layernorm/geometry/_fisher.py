@@ -9,55 +9,60 @@ import torch
 from torch import Tensor
 
 from . import _checks
-from ._families import Family, found
+from ._families import Family, as_family
 
 Parameters = Mapping[str, Tensor]
 Model = Callable[[dict[str, Tensor], Tensor], Tensor]
-"""``model(parameters, inputs) -> eta (B, H)``, a family's natural parameters for each case; it may couple the cases, as
-batch norm does. Under `torch.func`, so without in-place writes."""
+"""``model(parameters, inputs) -> eta (B, H)``, a family's natural parameters for each case. It may couple the cases, as
+batch norm does. It runs under `torch.func`, so that it must not write in place."""
 
-_DRAWN_ENTRIES = 2**20  # of a matrix for each draw: 8 MiB, in a core's cache
+_DRAWN_ENTRIES = 2**20  # drawn at a time: 8 MiB in float64, which fits into a core's cache
 
 
 def kl(model: Model, parameters: Parameters, delta: Parameters, inputs: Tensor, family: str | Family) -> Tensor:
-    r"""The KL divergence between a model and the one a step away, eq. 8.
+    r"""The KL divergence between the outputs of a model before and after a step of its parameters, eq. 8.
 
     .. math:: D(\theta \,\|\, \theta + \delta) = E_x[\mathrm{KL}(P(y|x;\theta) \,\|\, P(y|x;\theta + \delta))]
 
     Args:
-        model: ``model(parameters, inputs) -> eta (B, H)``.
-        parameters: a dict of tensors; computed with in their own type, for which float64 is meant.
-        delta: the step, with the same keys and shapes.
-        inputs: what the model takes; the expectation is their mean.
+        model: ``model(parameters, inputs) -> eta (B, H)``, the natural parameters of the outputs of B cases.
+        parameters: a dict of tensors. The computation is in their type; take float64.
+        delta: the step, with the same keys, shapes and types.
+        inputs: the model's input. The expectation is the mean over its cases.
         family: a name of `FAMILIES`, or a `Family`.
 
     Returns:
-        a number; third order away from `quadratic_form`.
+        a number. It differs from `quadratic_form` by terms of third order in delta.
 
     Raises:
-        ValueError: no such family, delta does not fit parameters, eta is not a matrix or has no case, or the result is
-            not finite.
-        TypeError: parameters or delta is not a dict of floating-point tensors, of the same types.
+        ValueError: there is no such family; delta does not fit parameters; eta is not a matrix or is empty; or the
+            result is not finite.
+        TypeError: parameters or delta is not a dict of floating-point tensors, or their types differ.
 
     Source: Ba, Kiros, Hinton 2016, eq. 8.
     """
     _checks.alike("delta", delta, parameters)
     moved = {key: p + delta[key] for key, p in parameters.items()}
-    return _checks.computed(found(family).kl(_eta(model, parameters, inputs), _eta(model, moved, inputs)).mean())
+    return _checks.computed(as_family(family).kl(_eta(model, parameters, inputs), _eta(model, moved, inputs)).mean())
 
 
 def quadratic_form(
     model: Model, parameters: Parameters, delta: Parameters, inputs: Tensor, family: str | Family
 ) -> Tensor:
-    r"""ds^2 of a step, eq. 9, without a Fisher matrix.
+    r"""ds^2 of a step, eq. 9, computed without forming the Fisher matrix.
 
     .. math:: ds^2 = \tfrac{1}{2} \delta^T F(\theta) \delta
               = \tfrac{1}{2} E_x[(J\delta)^T \frac{\mathrm{Cov}[y|x]}{\phi^2} (J\delta)], \quad J = d\eta/d\theta
 
-    Arguments and errors as in `kl`. Source: Ba, Kiros, Hinton 2016, eq. 9.
+    Arguments and errors are those of `kl`.
+
+    Returns:
+        a number.
+
+    Source: Ba, Kiros, Hinton 2016, eq. 9.
     """
     _checks.alike("delta", delta, parameters)
-    family = found(family)
+    family = as_family(family)
     eta, change = torch.func.jvp(lambda p: _eta(model, p, inputs), (dict(parameters),), (dict(delta),))[:2]
     return _checks.computed(torch.einsum("bi,bij,bj->b", change, precision(family, eta), change).mean() / 2)
 
@@ -69,15 +74,16 @@ def fisher_vector_product(
 
     .. math:: F v = E_x[J^T \frac{\mathrm{Cov}[y|x]}{\phi^2} J v]
 
-    One forward-mode and one reverse-mode pass. Arguments and errors as in `kl`, with ``vector`` for ``delta``.
+    It takes one forward-mode and one reverse-mode pass. Arguments and errors are those of `kl`, with ``vector`` in the
+    place of ``delta``.
 
     Returns:
-        a dict like ``parameters``.
+        the product, a dict with the keys and shapes of ``parameters``.
 
     Source: eq. 9; Schraudolph, "Fast curvature matrix-vector products", 2002.
     """
     _checks.alike("vector", vector, parameters)
-    family = found(family)
+    family = as_family(family)
 
     def eta_of(p: Parameters) -> Tensor:
         return _eta(model, p, inputs)
@@ -90,22 +96,24 @@ def fisher_vector_product(
 
 
 def fisher(model: Model, parameters: Parameters, inputs: Tensor, family: str | Family) -> Tensor:
-    r"""The Fisher information matrix, eq. 9, from the Jacobian by autograd and the family's covariance in closed form.
+    r"""The Fisher information matrix, eq. 9, from autograd's Jacobian and the family's covariance in closed form.
 
     .. math:: F = E_{x,y}[\nabla \log p \; \nabla \log p^T] = E_x[J^T \frac{\mathrm{Cov}[y|x]}{\phi^2} J]
 
-    Arguments as in `kl`.
+    Args:
+        model, parameters, inputs, family: as in `kl`.
 
     Returns:
-        ``(P, P)``, parameters in the dict's order, each flattened.
+        ``(P, P)``, where P counts the numbers of all parameters, in the dict's order, each parameter flattened.
 
     Raises:
-        ValueError: as in `kl`, or the matrix is too large: `fisher_vector_product` never forms it.
+        ValueError: as in `kl`, or the matrix is too large. Then use `fisher_vector_product`, which never forms it.
+        TypeError: as in `kl`.
 
     Source: Ba, Kiros, Hinton 2016, eq. 9.
     """
     eta, J = jacobian_of(model, parameters, inputs)
-    return _checks.computed(torch.einsum("bip,bij,bjq->pq", J, precision(found(family), eta), J) / len(eta))
+    return _checks.computed(torch.einsum("bip,bij,bjq->pq", J, precision(as_family(family), eta), J) / len(eta))
 
 
 def fisher_hessian(model: Model, parameters: Parameters, inputs: Tensor, family: str | Family) -> Tensor:
@@ -113,10 +121,12 @@ def fisher_hessian(model: Model, parameters: Parameters, inputs: Tensor, family:
 
     .. math:: F = -E_{x,y}[\nabla^2 \log p(y \mid x; \theta)]
 
-    The log-likelihood is linear in y, so its Hessian's expectation is the Hessian at y = E[y|x]; both derivatives are
-    autograd's. Arguments, result and errors as in `fisher`. Source: Ba, Kiros, Hinton 2016, section 5.2.
+    The log-likelihood is linear in y, so that the expectation of its Hessian is the Hessian at y = E[y|x]. Both
+    derivatives are autograd's. Arguments, result and errors are those of `fisher`.
+
+    Source: Ba, Kiros, Hinton 2016, section 5.2.
     """
-    family = found(family)
+    family = as_family(family)
     _checks.tensors("parameters", parameters)
     eta = _eta(model, parameters, inputs)
     flat, unflatten = _flat(parameters)
@@ -130,12 +140,12 @@ def fisher_hessian(model: Model, parameters: Parameters, inputs: Tensor, family:
 
 
 class MonteCarlo(NamedTuple):
-    """Means over draws of y, with their standard errors (over the draws, given the inputs)."""
+    """Means over draws of y, with their standard errors over the draws for the given inputs."""
 
     fisher: Tensor  # (P, P)
-    fisher_error: Tensor
+    fisher_error: Tensor  # (P, P)
     score: Tensor  # (P,), 0 in expectation
-    score_error: Tensor
+    score_error: Tensor  # (P,)
 
 
 def fisher_monte_carlo(
@@ -152,19 +162,20 @@ def fisher_monte_carlo(
 
     Args:
         model, parameters, inputs, family: as in `kl`.
-        samples: S, the draws of y for every case, two or more.
-        generator: for the draws.
+        samples: S, the number of draws of y for each case, two or more.
+        generator: draws them.
 
     Returns:
         `MonteCarlo`: the means and their standard errors.
 
     Raises:
-        ValueError: as in `fisher`, or fewer than two samples.
+        ValueError: as in `fisher`, or there are fewer than two samples.
+        TypeError: as in `kl`, or samples is no int.
 
     Source: Ba, Kiros, Hinton 2016, eq. 9.
     """
     _checks.whole("samples", samples, 2)
-    family = found(family)
+    family = as_family(family)
     eta, J = (_checks.computed(part) for part in jacobian_of(model, parameters, inputs))
     P = J.shape[-1]
     sums = [J.new_zeros(n) for n in ((P, P), (P, P), (P,), (P,))]
@@ -201,7 +212,7 @@ def fisher_glm(weight: Tensor, bias: Tensor, inputs: Tensor, family: str | Famil
         ``(H (I+1), H (I+1))`` in float64, in the order vec([W, b]^T): w_1, b_1, w_2, b_2, ...
 
     Raises:
-        ValueError: a shape does not fit, no such family, or the matrix is too large.
+        ValueError: a shape does not fit, there is no such family, or the matrix is too large.
         TypeError: an argument is not a floating-point tensor.
 
     Source: Ba, Kiros, Hinton 2016, eq. 12.
@@ -211,7 +222,7 @@ def fisher_glm(weight: Tensor, bias: Tensor, inputs: Tensor, family: str | Famil
     H, P = len(W), W.numel() + len(b)
     _checks.small_enough(P, H * len(X), "fisher_vector_product")
     x1 = torch.cat([X, X.new_ones(len(X), 1)], 1)
-    per_case = precision(found(family), X @ W.T + b)
+    per_case = precision(as_family(family), X @ W.T + b)
     return _checks.computed(torch.einsum("bij,bk,bl->ikjl", per_case, x1, x1).reshape(P, P) / len(X))
 
 
@@ -239,7 +250,11 @@ def _flat(parameters: Parameters) -> tuple[Tensor, Callable[[Tensor], dict[str, 
 
 
 def jacobian_of(model: Model, parameters: Parameters, inputs: Tensor, square: bool = True) -> tuple[Tensor, Tensor]:
-    """eta (B, H) and its derivatives (B, H, P), once they and a square matrix of them are small enough."""
+    """eta (B, H) and its derivatives (B, H, P).
+
+    Raises:
+        ValueError: the derivatives, or with ``square`` a matrix (P, P), would be too large.
+    """
     _checks.tensors("parameters", parameters)
     eta = _eta(model, parameters, inputs).detach()
     flat, unflatten = _flat(parameters)

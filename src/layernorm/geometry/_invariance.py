@@ -1,4 +1,4 @@
-"""Table 1: under which changes of weights and data a normalised layer's output stays."""
+"""Table 1: the changes of weights and data to which a normalised layer's output is invariant."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ Change = Callable[[Tensor, Tensor, float, Tensor], tuple[Tensor, Tensor]]
 class Transform:
     """A change of a layer's weight (H, I) and inputs (B, I).
 
-    ``apply(weight, inputs, delta, shift)`` gives both after the change; ``delta`` is a number, ``shift`` is (I,).
+    Args:
+        name: as in Table 1.
+        equation: the change, as text.
+        apply: ``apply(weight, inputs, delta, shift) -> (weight, inputs)`` after the change, where ``delta`` is a number
+            and ``shift`` is ``(I,)``.
     """
 
     name: str
@@ -54,7 +58,7 @@ TRANSFORMS: dict[str, Transform] = {
 CASE_RECENTRING = Transform(
     "single case re-centring", "x_1' = x_1 + shift", lambda W, X, delta, shift: (W, _first_row(X, X[0] + shift))
 )
-"""Not in Table 1. No norm here is invariant to it: shift moves a_i by w_i^T shift, which differs by unit."""
+"""Not in Table 1. No norm here is invariant to it: it moves a_i by w_i^T shift, which differs from unit to unit."""
 
 PAPER: dict[str, tuple[bool, ...]] = {
     # in the order of TRANSFORMS
@@ -63,8 +67,8 @@ PAPER: dict[str, tuple[bool, ...]] = {
     "layer": (True, True, False, True, False, True),
 }
 
-# Rounding of float64 leaves about 1e-15 of an invariant output, 1e-14 where a re-centring cancels; a change that is
-# none of rounding is of the output's own size. What lies between is neither, and no verdict of the paper's.
+# Rounding in float64 moves an invariant output by about 1e-15 of its size, and by 1e-14 where a re-centring cancels. A
+# real change is of the output's own size. A change between the two limits is neither: it agrees with no verdict.
 INVARIANT_BELOW, CHANGED_ABOVE = 1e-9, 1e-3
 
 
@@ -85,26 +89,29 @@ def invariance(
 
     .. math:: \frac{\|y' - y\|}{\|y\|}, \qquad y_i = \frac{g_i}{\sigma_i} (a_i - \mu_i) + b_i, \quad a = W x
 
-    ``y'`` is computed with the statistics of the changed weights and data: batch norm's are those of the changed batch.
-    The norms over all cases and units. 0 up to rounding: invariant.
+    ``y'`` is computed with the statistics of the changed weights and data. Batch norm takes those of the changed batch.
+    The two norms run over all cases and units. A layer is invariant where the result is 0 up to rounding.
 
     Args:
         norm: ``"batch"``, ``"weight"``, ``"layer"``, ``"rms"`` or None.
         transform: a name of `TRANSFORMS`, or a `Transform`.
-        weight, inputs: ``(H, I)`` and ``(B, I)``; None for both: 6 units, 5 inputs, 8 cases of a fixed seed.
-        gain, bias: ``(H,)``; None: 1 and 0, or with the default weight the fixed seed's.
-        bias_inside: ``(H,)``, added to ``a`` before the norm; None: 0. With it layer, rms and weight norm lose the
-            invariances in which ``a`` is scaled and it is not; batch norm subtracts it with the mean and loses none.
-        delta: the scale, > 0: a negative one changes the sign of the output under every norm.
-        shift: ``(I,)``; None: 1, 2, ..., I.
-        eps: added to the variance. Above 0, re-scaling holds only as far as eps is small beside the variance.
+        weight, inputs: ``(H, I)`` and ``(B, I)``. None for both: 6 units, 5 inputs and 8 cases, drawn with a fixed
+            seed.
+        gain, bias: ``(H,)``. None: 1 and 0, or with the default weight numbers drawn with the fixed seed.
+        bias_inside: ``(H,)``, added to ``a`` before the norm. None: 0. With it layer, RMS and weight norm are no longer
+            invariant to changes that scale ``a`` without scaling the bias. Batch norm stays so, as it subtracts the
+            bias with the mean.
+        delta: the scale, > 0. A negative scale would change the sign of the output under every norm.
+        shift: ``(I,)``. None: 1, 2, ..., I.
+        eps: added to the variance. Above 0, invariance to re-scaling holds only as far as eps is small compared with
+            the variance.
 
     Returns:
         the relative change.
 
     Raises:
-        ValueError: no such norm or transform, a shape does not fit, a sigma is zero up to rounding with eps 0 (units,
-            or under batch norm cases, that are all alike), or the output is zero or not finite.
+        ValueError: there is no such norm or transform; a shape does not fit; the output is zero or not finite; or with
+            eps 0 a sigma is zero up to rounding, because all units, or under batch norm all cases, are alike.
         TypeError: an argument is not of the type above.
 
     Source: Ba, Kiros, Hinton 2016, section 5.1 and Table 1.
@@ -131,11 +138,11 @@ def invariance(
         return y
 
     y = output(W, X)
-    change = output(*_found(transform).apply(W, X, delta, shift)) - y
+    change = output(*_as_transform(transform).apply(W, X, delta, shift)) - y
     return _checks.ratio(float(change.norm()), float(y.norm()), "the output, of gain and bias,")
 
 
-def _found(transform: str | Transform) -> Transform:
+def _as_transform(transform: str | Transform) -> Transform:
     if isinstance(transform, Transform):
         return transform
     if not isinstance(transform, str) or transform not in TRANSFORMS:
@@ -145,7 +152,13 @@ def _found(transform: str | Transform) -> Transform:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One field of Table 1: what was measured, and what the paper says, None for a norm that it does not list."""
+    """One field of Table 1, measured.
+
+    Args:
+        norm, transform: the row and the column.
+        residual: the relative change of the output (`invariance`).
+        paper: the paper's verdict, whether the output is invariant. None for a norm that Table 1 does not list.
+    """
 
     norm: str | None
     transform: str
@@ -154,23 +167,25 @@ class Verdict:
 
     @property
     def invariant(self) -> bool:
+        """Whether the output was invariant up to rounding."""
         return self.residual < INVARIANT_BELOW
 
     @property
     def differs(self) -> bool:
+        """Whether the measurement does not confirm the paper's verdict."""
         if self.paper is None:
             return False
         return not (self.invariant if self.paper else self.residual > CHANGED_ABOVE)
 
 
 def invariance_table(eps: float = 0.0) -> list[Verdict]:
-    """Table 1, measured: batch, weight and layer norm with the paper's verdicts, then RMS norm and no norm.
+    """Measures Table 1: batch, weight and layer norm with the paper's verdicts, then RMS norm and no norm.
 
     Args:
-        eps: as in `invariance`; with the library's 1e-5 no re-scaling is exact, and the verdicts say so.
+        eps: as in `invariance`. With the library's 1e-5 no re-scaling is exact, and verdicts differ from the paper's.
 
     Returns:
-        30 verdicts, five norms with the six `TRANSFORMS` each.
+        30 verdicts: five norms with the six `TRANSFORMS` each.
 
     Raises:
         ValueError: eps is negative.
@@ -185,10 +200,10 @@ def invariance_table(eps: float = 0.0) -> list[Verdict]:
 
 
 def invariance_text(verdicts: list[Verdict]) -> str:
-    """The table as 80 columns of text: each norm's residuals, and beside them the verdicts measured and the paper's."""
-    said = {True: "invariant", False: "no", None: "-"}
+    """The table as text of 80 columns: each relative change, with the measured verdict and the paper's."""
+    words = {True: "invariant", False: "no", None: "-"}
     lines = [f"{'norm':8}{'transform':25}{'relative change':>16}  {'measured':11}{'paper'}"]
     for v in verdicts:
-        row = f"{v.norm or 'none':8}{v.transform:25}{v.residual:16.1e}  {said[v.invariant]:11}{said[v.paper]:9}"
+        row = f"{v.norm or 'none':8}{v.transform:25}{v.residual:16.1e}  {words[v.invariant]:11}{words[v.paper]:9}"
         lines.append(row.rstrip() + (" DIFFERS" if v.differs else ""))
     return "\n".join(lines)

@@ -16,9 +16,9 @@ from ._normalized import block_form_gap, fisher_normalized, normalized_glm
 
 
 def table_1(seed: int, data: Data) -> Measured:
-    """Table 1 as `layernorm invariance` has it: on a fixed layer."""
+    """Table 1 on a fixed layer, as `layernorm invariance` measures it."""
     verdicts = invariance_table()
-    said = {True: "invariant", False: "no", None: "-"}
+    words = {True: "invariant", False: "no", None: "-"}
     listed = [v for v in verdicts if v.paper is not None]
     right = sum(not v.differs for v in listed)
     shifted = invariance("layer", CASE_RECENTRING)
@@ -29,14 +29,15 @@ def table_1(seed: int, data: Data) -> Measured:
         f"moves layer norm's output by {shifted:.2g} of its size: no norm here is invariant to it",
         "Table 1: relative change of the output",
         {"norm": "", "change": "", "residual": ".0e", "measured": "", "paper": ""},
-        [(v.norm or "none", v.transform, v.residual, said[v.invariant], said[v.paper]) for v in verdicts],
+        [(v.norm or "none", v.transform, v.residual, words[v.invariant], words[v.paper]) for v in verdicts],
         [],
         f"Invariant: below {INVARIANT_BELOW:g}. RMS norm and none are not in the paper's table.",
     )
 
 
 def _layer(seed: int, units: int = 4) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """weight (H, 3), bias, gain (H,), inputs (6, 3); summed inputs of variance about one, which a Poisson can bear."""
+    """weight (H, 3), bias, gain (H,), inputs (6, 3). The summed inputs have a variance of about one, so that the rates
+    of Poisson outputs stay moderate."""
     W, X, gain, bias = standard_layer(units, inputs=3, cases=6, seed=seed)
     return W / 3**0.5, bias / 2, gain, X
 
@@ -59,7 +60,7 @@ def _theta(W: Tensor, bias: Tensor, gain: Tensor, norm: str | None) -> Tensor:
 
 
 def quadratic(seed: int, data: Data) -> Measured:
-    """KL over ds^2 in eight directions, at four lengths."""
+    """The ratio of KL to ds^2 for steps in eight directions, of four lengths."""
     W, bias, gain, X = _layer(seed)
     sizes, rows, series, orders = (1e-1, 1e-2, 1e-3, 1e-4), [], [], []
     lengths, g = torch.tensor(sizes, dtype=torch.float64), torch.Generator().manual_seed(seed)
@@ -75,7 +76,7 @@ def quadratic(seed: int, data: Data) -> Measured:
                 divergences = torch.stack([kl(model, {"theta": theta}, {"theta": s * d}, X, name) for s in sizes])
                 off += (divergences / (lengths.square() * ds2) - 1).square() / 8
             off = off.sqrt()
-            exact = bool(off[0] < ROUNDING)  # of the shorter steps rounding leaves less
+            exact = bool(off[0] < ROUNDING)  # the longest step: rounding is largest for the shorter ones
             order = float((off[-2] / off[-1]).log10())
             if not exact:
                 orders.append(order)
@@ -152,7 +153,7 @@ def _deviations(off: Tensor, error: Tensor) -> float:
 
 
 def blocks(seed: int, data: Data) -> Measured:
-    """The relative distance between eq. 13's blocks and the whole matrix, against the layer's width."""
+    """The relative distance between eq. 13's blocks and the exact matrix, against the layer's width."""
     widths, rows, series, spectral = (4, 16, 64), [], [], []
     for name in FAMILIES:
         for norm in NORMS:
@@ -174,7 +175,7 @@ def blocks(seed: int, data: Data) -> Measured:
     slopes, first = [row[5] for row in shared], [row[2] for row in shared]
     flat = _unseen(seed, widths[-1])
     return Measured(
-        all(isinstance(found, float) and GAP_SLOPE[0] < found < GAP_SLOPE[1] for found in slopes)
+        all(isinstance(exponent, float) and GAP_SLOPE[0] < exponent < GAP_SLOPE[1] for exponent in slopes)
         and all((row[-1] == "exact") != (row in shared) for row in rows)
         and min(spectral) > SPECTRAL_GAP
         and max(flat["exact"]) < ROUNDING < SPECTRAL_GAP / 100 < min(flat["blocks"]),
@@ -194,8 +195,10 @@ def blocks(seed: int, data: Data) -> Measured:
 
 
 def _unseen(seed: int, units: int) -> dict[str, list[float]]:
-    """v^T F v / ||v||^2 over the exact F's largest eigenvalue, along W and along 1 gamma^T, of which layer norm sees
-    nothing; by form of F."""
+    """v^T F v / ||v||^2 over the exact F's largest eigenvalue, for both forms of F.
+
+    The directions v are W and 1 gamma^T, which do not change layer norm's output.
+    """
     W, bias, gain, X = _layer(seed, units)
     gamma = torch.randn(W.shape[1], generator=torch.Generator().manual_seed(seed), dtype=W.dtype)
     along = [torch.cat([v, v.new_zeros(units, 2)], 1).flatten() for v in (W, gamma.expand_as(W))]
@@ -207,20 +210,20 @@ def _unseen(seed: int, units: int) -> dict[str, list[float]]:
 
 
 def curvature(seed: int, data: Data) -> Measured:
-    """The blocks of a unit against the norm of the weights: its own, or under layer and RMS norm the matrix's."""
+    """The Fisher blocks of a unit against the norm of its weights, under layer and RMS norm of the whole matrix."""
     W, bias, gain, X = _layer(seed)
     scales, series, right = (1.0, 2.0, 4.0, 8.0, 16.0), [], []
     rows: list[tuple[str | float, ...]] = []
     for norm in ("batch", "weight", "layer", "rms"):
-        found = [curvature_ratio(W, bias, gain, X, "categorical", norm, s) for s in scales]
-        diagonal, cross = ([getattr(ratio, which) for ratio in found] for which in ("diagonal", "cross"))
+        ratios = [curvature_ratio(W, bias, gain, X, "categorical", norm, s) for s in scales]
+        diagonal, cross = ([getattr(ratio, which) for ratio in ratios] for which in ("diagonal", "cross"))
         whole = norm in ("layer", "rms")
         own = fisher_normalized(W, bias, gain, X, "categorical", norm, form="exact")
         direction = torch.cat([W, torch.zeros(4, 2)], 1)
         direction[slice(None) if whole else slice(1, None)] *= 1.0 if whole else 0.0
         along = float((own @ direction.flatten()).norm() / (own.norm() * direction.norm()))
         slopes = slope(scales, diagonal), slope(scales, cross)
-        moved = max(ratio.output_change for ratio in found)
+        moved = max(ratio.output_change for ratio in ratios)
         right.append(
             abs(slopes[0] + 2) < ROUNDING
             and abs(slopes[1] + (2 if whole else 1)) < ROUNDING
@@ -257,23 +260,23 @@ EQUATIONS = {"batch": "32", "layer": "33", "rms": "-", "weight": "34", None: "35
 
 
 def gains(seed: int, data: Data) -> Measured:
-    """ds^2 along the gains, the inputs at seven scales."""
+    """ds^2 along the gains, at seven scales of the inputs."""
     W, bias, gain, X = _layer(seed)
-    found = gain_metric_by_scale(W, bias, gain, X, "gaussian", torch.ones(4), SCALES)
+    metrics = gain_metric_by_scale(W, bias, gain, X, "gaussian", torch.ones(4), SCALES)
     rows, series = [], []
     for norm, equation in EQUATIONS.items():
-        values = found[norm].tolist()
+        values = metrics[norm].tolist()
         grows = norm in ("weight", None)
         shown = [values[SCALES.index(scale)] for scale in (1e-3, 1.0, 1e3)]
         rows.append(("2" if grows else "0", norm or "none", equation, *shown, slope(SCALES, values)))
         series.append(Series("ds^2 along the gains", norm or "none", list(SCALES), values))
     slopes = {str(row[1]): float(row[-1]) for row in rows}
-    # eqs. 34 and 35 are one where the standard model has the gains of the normalised one in its weights
-    same = float((found["weight"] / found[None] - 1).abs().max())
+    # eqs. 34 and 35 are equal where the weights of the standard model contain the gains of the normalised one
+    same = float((metrics["weight"] / metrics[None] - 1).abs().max())
     return Measured(
         all(abs(float(row[-1]) - float(row[0])) < ROUNDING for row in rows) and same < ROUNDING,
         "ds^2 grows with the inputs' scale to the power: "
-        + ", ".join(f"{norm} {abs(found):.2f}" for norm, found in slopes.items())
+        + ", ".join(f"{norm} {abs(exponent):.2f}" for norm, exponent in slopes.items())
         + f"; weight norm's is the standard GLM's to {same:.0e}",
         "ds^2 along the gains against the scale of the inputs",
         {"stated": "", "norm": "", "eq.": "", "1e-3": ".3g", "1": ".3g", "1e3": ".3g", "exponent": ".4f"},
@@ -286,7 +289,7 @@ def gains(seed: int, data: Data) -> Measured:
 
 
 def prediction(seed: int, data: Data) -> Measured:
-    """Eq. 32 without the normalised summed inputs, over ds^2."""
+    """Eq. 32, which lacks the normalised summed inputs, over ds^2."""
     W, bias, gain, X = _layer(seed)
     delta = torch.ones(4, dtype=torch.float64)
     rows: list[tuple[str, str, float, float, float]] = []

@@ -14,7 +14,7 @@ from . import _checks
 def normalized(
     weight: Tensor, inputs: Tensor, norm: str | None, eps: float = 0.0, bias_inside: Tensor | None = None
 ) -> Tensor:
-    r"""A layer's normalised summed inputs, before gain and bias.
+    r"""Computes a layer's normalised summed inputs, before gain and bias.
 
     .. math:: \frac{a_i - \mu_i}{\sigma_i}, \qquad a_i = w_i^T x
 
@@ -32,17 +32,18 @@ def normalized(
         weight: ``(H, I)``, a row for each unit.
         inputs: ``(B, I)``, a row for each training case.
         norm: one of the above.
-        eps: 0 here, where the library has 1e-5 elsewhere: re-scalings are exact invariances without it only.
+        eps: 0 by default, not the library's 1e-5, because only without eps is the output exactly invariant to
+            re-scaling.
         bias_inside: ``(H,)``, added to a before it is normalised.
 
     Returns:
-        ``(B, H)``, differentiable, also under `torch.func`. Where a sigma is zero it is
-        not finite, or where it is zero up to rounding, as of equal cases, noise: the functions that take a layer refuse
-        such a one, those that take a model cannot see it.
+        ``(B, H)``, differentiable, also under `torch.func`. Where a sigma is zero, the result is not finite. Where it
+        is zero up to rounding, as under batch norm for equal cases, the result is noise. The functions that take a
+        layer's weight refuse such a layer; those that take a model cannot see it.
 
     Raises:
-        ValueError: there is no such norm, too few units or cases for its statistics, a shape does not fit, or eps is
-            negative.
+        ValueError: there is no such norm; there are too few units or cases for its statistics; a shape does not fit; or
+            eps is negative.
         TypeError: an argument is not a floating-point tensor.
 
     Source: Ba, Kiros, Hinton 2016, section 5.1.
@@ -54,7 +55,7 @@ def normalized(
     a = inputs @ weight.T
     if bias_inside is not None:
         a = a + _checks.shaped("bias_inside", bias_inside, H)
-    if norm == "layer":  # the library's own op: Table 1 is a statement on it
+    if norm == "layer":  # by the library's own op, so that Table 1 is measured on it
         return layer_norm(a, (a.shape[-1],), None, None, eps)
     if norm == "rms":
         return rms_norm(a, (a.shape[-1],), None, eps)
@@ -67,7 +68,7 @@ def normalized(
 
 
 class Responses(NamedTuple):
-    """What chi_i of eq. 14 is made of, by hand: the second way to the derivatives."""
+    """z, sigma and chi of eq. 14, from derivatives written by hand, beside those of autograd."""
 
     z: Tensor  # (B, H), (a - mu) / sigma
     sigma: Tensor  # (B, H)
@@ -90,7 +91,7 @@ def responses(W: Tensor, X: Tensor, norm: str | None, eps: float) -> Responses:
     elif norm == "batch":
         centre = X - X.mean(0)
         covariance = centre.T @ centre / B
-        sigma = ((centre @ W.T).square().mean(0) + eps).sqrt()  # w^T covariance w, with the digits that it loses
+        sigma = ((centre @ W.T).square().mean(0) + eps).sqrt()  # w^T covariance w would lose digits
         z = centre @ W.T / sigma
         chi = centre[:, None, :] - z[..., None] * (W @ covariance / sigma[:, None])
     elif norm == "weight":

@@ -1,4 +1,4 @@
-"""What a measurement of a claim gives, and the limits that separate a claim that holds from one that does not."""
+"""The result of measuring a claim, and the limits that separate a claim that holds from one that does not."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 ROUNDING = 1e-10  # float64, sums of a few hundred terms: seen below 1e-13
-SLOPE = 0.1  # of a fitted exponent, where higher orders and a finite layer bend the line: seen below 0.05
-GAP_SLOPE = (-0.7, -0.1)  # about -1/2; the largest of a Poisson's means outweighs the rest: seen at -0.18 in 24 seeds
-SPECTRAL_GAP = 0.1  # of the largest eigenvalue: what eq. 13 leaves out does not vanish, seen above 0.15
-DEVIATIONS = 6.0  # standard errors, the largest of 8,000 numbers of which some are skewed: seen below 5
-EIGENVALUE = 1e-6  # relative; a Rayleigh quotient's error is that of the vector squared
+SLOPE = 0.1  # error of a fitted exponent: higher orders and a finite layer bend the line. Seen below 0.05
+GAP_SLOPE = (-0.7, -0.1)  # about -1/2. The largest of a Poisson's means outweighs the rest: seen at -0.18 in 24 seeds
+SPECTRAL_GAP = 0.1  # relative to the largest eigenvalue: what eq. 13 leaves out does not vanish. Seen above 0.15
+DEVIATIONS = 6.0  # standard errors: the largest of 8,000 numbers, of which some are skewed. Seen below 5
+EIGENVALUE = 1e-6  # relative error of a Rayleigh quotient, which is the square of the vector's error
 
 
 class Data(NamedTuple):
-    """Real cases for what is trained."""
+    """Real training cases, for the claims about training."""
 
     images: Tensor  # (B, 64), 8 x 8 pixels between 0 and 1
     labels: Tensor  # (B,), 0 to 9
@@ -36,15 +36,15 @@ class Series:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a claim's measurement found.
+    """The result of measuring a claim.
 
     Args:
-        as_stated: whether it is what the claim's verdict and condition say.
-        found: that, in a sentence with its numbers.
-        title: the table's.
-        columns: its columns, each with the format of its numbers.
-        rows: texts and numbers.
-        series: the figure's lines, if there is one.
+        as_stated: whether the numbers are as the claim's verdict and condition say.
+        found: the result in a sentence, with its numbers.
+        title: the table's title.
+        columns: the table's columns, each with the format of its numbers.
+        rows: the table's rows of texts and numbers.
+        series: the lines of the figure; none where there is no figure.
         note: what a reader of the table must know.
     """
 

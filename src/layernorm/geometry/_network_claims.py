@@ -39,30 +39,32 @@ def training(seed: int, data: Data) -> Measured:
             return -FAMILIES["categorical"].log_likelihood(model({"weight": weight, **fixed}, X), y).mean()
 
         for start in STARTS:
-            found = step_angles(loss, start * W, LEARNING_RATE, STEPS)
-            angles, norms = found.angles.square().mean(1).sqrt(), found.norms.square().mean(1).sqrt()
+            descent = step_angles(loss, start * W, LEARNING_RATE, STEPS)
+            angles, norms = descent.angles.square().mean(1).sqrt(), descent.norms.square().mean(1).sqrt()
             first.append(float(angles[0]))
             by_adam.append(float(step_angles(loss, start * W, ADAM_RATE, adam=True).angles.square().mean().sqrt()))
-            lengths = found.norms if norm in ("batch", "weight") else norms
+            lengths = descent.norms if norm in ("batch", "weight") else norms
             always = bool((lengths.diff(dim=0) > 0).all())
             if norm:
                 grown.append(always)
             total = float(angles.sum())
             rows.append((f"{start:g}", norm or "none", first[-1], by_adam[-1], total, float(norms[-1] / norms[0]),
                          "every step" if always else "not always"))  # fmt: skip
-            if norm == "rms":  # its lines are layer norm's, but for details
+            if norm == "rms":  # its lines nearly coincide with layer norm's
                 continue
             for what, values in (("angle of a step, rad", angles), ("norm, over the first", norms / norms[0])):
                 series.append(Series(f"{norm or 'none'}: {what}", f"start {start:g}x", steps, values.tolist()))
         slopes[norm or "none"], adams[norm or "none"] = slope(STARTS, first), slope(STARTS, by_adam)
     rows.sort(key=lambda row: float(row[0]))
     normed = [slopes[norm] for norm in NORMS if norm]
-    said, of_adam = (", ".join(f"{norm} {value:.2f}" for norm, value in found.items()) for found in (slopes, adams))
+    of_descent, of_adam = (
+        ", ".join(f"{norm} {power:.2f}" for norm, power in powers.items()) for powers in (slopes, adams)
+    )
     return Measured(
-        all(abs(found + 2) < SLOPE for found in normed) and slopes["none"] > -1 - SLOPE and all(grown)
-        and all(abs(found + 1) < SLOPE for found in adams.values()),
-        f"the angle of the first step falls as the norm to the power: {said}; under every norm the weights grew with "
-        f"{'every' if all(grown) else 'not every'} step. Under Adam, with which the paper trains, the powers are: "
+        all(abs(power + 2) < SLOPE for power in normed) and slopes["none"] > -1 - SLOPE and all(grown)
+        and all(abs(power + 1) < SLOPE for power in adams.values()),
+        f"the angle of the first step falls as the norm to the power: {of_descent}; under every norm the weights grew "
+        f"with {'every' if all(grown) else 'not every'} step. Under Adam, with which the paper trains, the powers are: "
         f"{of_adam}",
         "Gradient descent from weights of several norms",
         {"start": "", "norm": "", "first angle": ".1e", "Adam's": ".1e", "sum of angles": ".1e", "growth": ".5f",
@@ -96,7 +98,7 @@ def deep(seed: int, data: Data) -> Measured:
             def product(v: dict[str, Tensor], model: Model = model, name: str = name) -> dict[str, Tensor]:
                 return fisher_vector_product(model, parameters, v, X, name)
 
-            found = power_iteration(product, parameters, generator=g)
+            top_pair = power_iteration(product, parameters, generator=g)
             parts = [block for key in shapes for block in neuron_blocks(model, parameters, X, name, key)]
             diagonal = torch.block_diag(*parts)
             keep = torch.block_diag(*(torch.ones_like(part) for part in parts))
@@ -104,7 +106,8 @@ def deep(seed: int, data: Data) -> Measured:
             left_out = float((dense - diagonal).norm() / dense.norm())
             apart.append(left_out)
             top = float(values[-1])
-            rows.append((name, norm or "none", top, abs(found.value / top - 1), found.iterations, off, left_out))
+            error = abs(top_pair.value / top - 1)
+            rows.append((name, norm or "none", top, error, top_pair.iterations, off, left_out))
     worst, block = (max(float(row[i]) for row in rows) for i in (3, 5))
     return Measured(
         worst < EIGENVALUE and block < ROUNDING,
@@ -150,9 +153,9 @@ def spectrum(seed: int, data: Data) -> Measured:
                 one = {key: W[key]}
                 return fisher_vector_product(lambda p, x: model({**rest, **p}, x), one, v, X, "categorical")
 
-            found = power_iteration(product, {key: W[key]}, tolerance=1e-4, generator=g)
+            top = power_iteration(product, {key: W[key]}, tolerance=1e-4, generator=g)
             rows.append((
-                key, norm or "none", f"{W[key].numel():,}", found.value, found.residual / found.value, found.iterations,
+                key, norm or "none", f"{W[key].numel():,}", top.value, top.residual / top.value, top.iterations,
                 time.perf_counter() - start,
             ))  # fmt: skip
     seconds = time.perf_counter() - began

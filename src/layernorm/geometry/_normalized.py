@@ -1,4 +1,4 @@
-"""The normalised generalised linear model and its Fisher matrix, eqs. 13 and 14: the paper's blocks, and exact."""
+"""The normalised generalised linear model and its Fisher matrix, eqs. 13 and 14: the paper's block form, and exact."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from . import _checks
-from ._families import Family, found
+from ._families import Family, as_family
 from ._fisher import Model, fisher
 from ._layers import normalized, responses
 
 
 def normalized_glm(norm: str | None, eps: float = 0.0) -> Model:
-    r"""The normalised generalised linear model as a function for `kl`, `fisher` and the others.
+    r"""Makes the normalised generalised linear model, as a function for `kl`, `fisher` and the others.
 
     .. math:: \eta_i = \frac{g_i}{\sigma_i} (a_i - \mu_i) + b_i, \qquad a_i = w_i^T x
 
@@ -21,11 +21,11 @@ def normalized_glm(norm: str | None, eps: float = 0.0) -> Model:
         eps: added to the variance.
 
     Returns:
-        ``model({"weight": (H, I), "bias": (H,), "gain": (H,)}, inputs (B, I)) -> eta (B, H)``; without ``"gain"`` it
-        is 1.
+        ``model({"weight": (H, I), "bias": (H,), "gain": (H,)}, inputs (B, I)) -> eta (B, H)``. Without ``"gain"`` in
+        the dict the gain is 1.
 
     Raises:
-        ValueError: no such norm, or a negative eps.
+        ValueError: there is no such norm, or eps is negative.
 
     Source: Ba, Kiros, Hinton 2016, eq. 13.
     """
@@ -59,8 +59,8 @@ def fisher_normalized(
         \chi_i = x - \frac{\partial \mu_i}{\partial w_i} - \frac{a_i - \mu_i}{\sigma_i}
         \frac{\partial \sigma_i}{\partial w_i}
 
-    In layer norm (and rms) mu and sigma are shared, so eta_i depends on every w_j. The paper's blocks keep
-    d eta_i / d w_i alone; the exact matrix has all of them. Under batch and weight norm the two are one.
+    Under layer and RMS norm all units share mu and sigma, so that eta_i depends on every w_j. The paper's blocks keep
+    only d eta_i / d w_i; the exact matrix has all derivatives. Under batch and weight norm the two matrices are equal.
 
     Args:
         weight: ``(H, I)``.
@@ -68,18 +68,18 @@ def fisher_normalized(
         inputs: ``(B, I)``.
         family: a name of `FAMILIES`, or a `Family`.
         norm: ``"batch"``, ``"weight"``, ``"layer"``, ``"rms"`` or None.
-        form: ``"blocks"``, the paper's in closed form, or ``"exact"``, by autograd.
+        form: ``"blocks"``, the paper's form, in closed form, or ``"exact"``, by autograd.
         eps: added to the variance.
 
     Returns:
         ``(H (I+2), H (I+2))`` in float64, in the order w_1, b_1, g_1, w_2, b_2, g_2, ...
 
     Raises:
-        ValueError: a shape does not fit, no such family, norm or form, the matrix is too large, or not finite, or a
-            sigma is zero up to rounding (units, or under batch norm cases, that are all alike) with eps 0.
+        ValueError: a shape does not fit; there is no such family, norm or form; the matrix is too large or not finite;
+            or with eps 0 a sigma is zero up to rounding, because all units, or under batch norm all cases, are alike.
         TypeError: an argument is not a floating-point tensor.
 
-    Source: Ba, Kiros, Hinton 2016, eqs. 13 and 14; one print of eq. 13 has mu_i in two places where mu_j is meant.
+    Source: Ba, Kiros, Hinton 2016, eqs. 13 and 14. One print of eq. 13 has mu_i in two places where mu_j is meant.
     """
     W, X = _checks.layer(weight, inputs)
     H, I = W.shape  # noqa: E741
@@ -89,7 +89,7 @@ def fisher_normalized(
     _checks.small_enough(H * (I + 2), H * len(X), "fisher_vector_product with normalized_glm")
     _checks.deviations(norm, W, X, eps)
     if form == "blocks":
-        return _checks.finite(_blocks(W, b, g, X, found(family), norm, eps), norm)
+        return _checks.finite(_blocks(W, b, g, X, as_family(family), norm, eps), norm)
     if form != "exact":
         raise ValueError(f"expected form to be 'blocks' or 'exact', got {form!r}")
     model = normalized_glm(norm, eps)
@@ -121,13 +121,22 @@ def block_form_gap(
     eps: float = 0.0,
     spectral: bool = False,
 ) -> float:
-    r"""How far the paper's block form is from the exact Fisher matrix.
+    r"""The relative distance between the paper's block form and the exact Fisher matrix.
 
     .. math:: \|F_{blocks} - F\| / \|F\|
 
-    Frobenius norms, or with ``spectral`` largest eigenvalues. 0 up to rounding under batch norm, weight norm and none;
-    under layer and RMS norm not. There the first falls as the layer grows wider, and the second does not. Arguments and
-    errors as in `fisher_normalized`.
+    It is 0 up to rounding under batch norm, weight norm and none, but not under layer and RMS norm. There the distance
+    in the Frobenius norm falls as the layer grows wider, and the distance in the spectral norm does not.
+
+    Args:
+        weight, bias, gain, inputs, family, norm, eps: as in `fisher_normalized`.
+        spectral: whether to take the spectral norm (the largest eigenvalue) instead of the Frobenius norm.
+
+    Returns:
+        the relative distance.
+
+    Raises:
+        ValueError, TypeError: as in `fisher_normalized`.
 
     Source: this library; Ba, Kiros, Hinton 2016, eq. 13.
     """

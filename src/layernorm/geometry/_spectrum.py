@@ -1,4 +1,4 @@
-"""Deep networks: the Fisher matrix's blocks for each neuron, and its largest eigenvalue without forming it."""
+"""Deep networks: the Fisher matrix's block for each neuron, and its largest eigenvalue without forming it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import _checks
-from ._families import Family, found
+from ._families import Family, as_family
 from ._fisher import Model, Parameters, jacobian_of, precision
 
 Product = Callable[[dict[str, Tensor]], dict[str, Tensor]]
@@ -22,15 +22,16 @@ def neuron_blocks(model: Model, parameters: Parameters, inputs: Tensor, family: 
               \frac{\partial \eta}{\partial w_i}\right]
 
     Args:
-        model, parameters, inputs, family: as in `kl`; of a `torch.nn.Module`, ``dict(module.named_parameters())`` and
-            ``lambda p, x: torch.func.functional_call(module, p, (x,))``.
-        name: the layer's weight in ``parameters``, ``(H, ...)``.
+        model, parameters, inputs, family: as in `kl`. For a `torch.nn.Module` they are
+            ``lambda p, x: torch.func.functional_call(module, p, (x,))`` and ``dict(module.named_parameters())``.
+        name: the name of the layer's weight in ``parameters``, ``(H, ...)``.
 
     Returns:
-        ``(H, N, N)``, N the weights of a neuron.
+        ``(H, N, N)``, where N is the number of weights of a neuron.
 
     Raises:
-        ValueError: no such parameter, or it has no dimension; or the blocks are too large.
+        ValueError: as in `kl`; there is no such parameter, or it has no dimension; or the blocks are too large.
+        TypeError: as in `kl`.
 
     Source: Ba, Kiros, Hinton 2016, section 5.2.2.
     """
@@ -45,14 +46,14 @@ def neuron_blocks(model: Model, parameters: Parameters, inputs: Tensor, family: 
     if H * N * N > _checks.MAX_ENTRIES:
         raise ValueError(f"{H} blocks of {N} by {N} exceed {_checks.MAX_ENTRIES} entries; use power_iteration")
     J = J.unflatten(-1, (H, N))
-    return _checks.computed(torch.einsum("bkhn,bkl,blhm->hnm", J, precision(found(family), eta), J) / len(eta))
+    return _checks.computed(torch.einsum("bkhn,bkl,blhm->hnm", J, precision(as_family(family), eta), J) / len(eta))
 
 
 class Eigenpair(NamedTuple):
-    """What power iteration found; an eigenvalue of the matrix lies within ``residual`` of ``value``."""
+    """The result of power iteration. An eigenvalue of the matrix lies within ``residual`` of ``value``."""
 
     value: float
-    vector: dict[str, Tensor]  # of norm 1
+    vector: dict[str, Tensor]  # v, of norm 1
     residual: float  # ||F v - value v||
     iterations: int
 
@@ -70,18 +71,20 @@ def power_iteration(
     .. math:: v \leftarrow F v / \|F v\|, \qquad value = v^T F v
 
     Args:
-        product: ``product(v) -> F v`` on dicts like ``parameters``, such as `fisher_vector_product` or a Hessian's.
-        parameters: a dict of tensors: keys, shapes and types of the vectors.
-        iterations: at most so many products. Whether they were enough is told by ``residual``.
-        tolerance: ends once ``residual <= tolerance * |value|``.
-        generator: for the vector to start from.
+        product: ``product(v) -> F v`` on dicts like ``parameters``, such as `fisher_vector_product` or the product with
+            a Hessian.
+        parameters: a dict of tensors. The vectors have its keys, shapes and types.
+        iterations: the largest number of products. ``residual`` tells whether they were enough.
+        tolerance: the iteration ends once ``residual <= tolerance * |value|``.
+        generator: draws the vector to start from.
 
     Returns:
         `Eigenpair`.
 
     Raises:
-        ValueError: iterations or tolerance is not above 0, the parameters are empty, or a product is not finite or has
+        ValueError: iterations or tolerance is not above 0; the parameters are empty; or a product is not finite or has
             other keys or shapes.
+        TypeError: an argument, or a product, is not of the type above.
 
     Source: von Mises, Pollaczek-Geiringer 1929.
     """

@@ -1,4 +1,4 @@
-"""Section 3.1's "more stable hidden-to-hidden dynamics", as numbers: Lyapunov exponents, and gradients against lag."""
+"""Section 3.1's "more stable hidden-to-hidden dynamics" in numbers: Lyapunov exponents, and gradients against lag."""
 
 from __future__ import annotations
 
@@ -15,47 +15,49 @@ Step = Callable[[Tensor, Tensor], Tensor]
 
 
 class Dynamics(NamedTuple):
-    """A recurrent module as `lyapunov` and `gradient_by_lag` take it."""
+    """A recurrent module in the form that `lyapunov` and `gradient_by_lag` take."""
 
     step: Step
-    state: Tensor  # (B, N), zeros
+    state: Tensor  # (B, N), zeros: the state to start from
 
 
 def dynamics(module: torch.nn.Module, cases: int) -> Dynamics:
-    r"""The step of a recurrent module on its whole state: h, and in an LSTM (h, c), of all layers together.
+    r"""Makes the step of a recurrent module on its whole state: h, in an LSTM h and c, of all layers together.
 
     .. math:: s_t = F(x_t, s_{t-1}), \qquad s = (h^1, ..., h^L, c^1, ..., c^L)
 
     With several layers F takes one step of each, the lowest first, so that the exponents are those of the whole stack.
 
     Args:
-        module: an `RNN`, `LSTM`, `GRU` or a cell of them, of layernorm or of torch, with any ``norm`` but ``"batch"``.
-        cases: B, how many training cases.
+        module: an `RNN`, `LSTM`, `GRU` or one of their cells, of layernorm or of torch, with any ``norm`` but
+            ``"batch"``.
+        cases: B, the number of training cases.
 
     Returns:
-        `Dynamics`, in the type and on the device of the module's parameters. ``module.double()`` gives more digits.
+        `Dynamics`, in the type and on the device of the module's parameters. Call ``module.double()`` first for more
+        digits.
 
     Raises:
         TypeError: the module is no such network.
-        ValueError: it is bidirectional, which has no step that goes on from a state; it has batch norm, which makes
-            every case depend on the others; or it would draw dropout or zoneout.
+        ValueError: the module is bidirectional, and has no step from state to state; it has batch norm, under which
+            every case depends on the others; or it would draw dropout or zoneout.
 
     Source: this library.
     """
     if not isinstance(module, torch.nn.Module) or not hasattr(module, "hidden_size"):
         raise TypeError(
-            f"expected module to be an RNN, LSTM, GRU or a cell of them, got {type(module).__name__}; of another "
-            "network give lyapunov its step"
+            f"expected module to be an RNN, LSTM, GRU or one of their cells, got {type(module).__name__}; for another "
+            "network, pass its own step to lyapunov"
         )
     _checks.whole("cases", cases, 1)
     network: Any = module
     if getattr(network, "bidirectional", False):
-        raise ValueError("a bidirectional network has no step from state to state; give one of its directions")
+        raise ValueError("a bidirectional network has no step from state to state; pass one of its directions")
     if getattr(network, "norm", None) == "batch":
-        raise ValueError("under batch norm a case's step depends on the other cases: there are no exponents of a case")
+        raise ValueError("under batch norm a case's step depends on the other cases, so that no case has exponents")
     drawn = [torch.tensor(getattr(network, name, 0.0)) for name in ("dropout", "recurrent_dropout", "zoneout")]
     if network.training and any(share.any() for share in drawn):
-        raise ValueError("dropout and zoneout make every step another one; call module.eval() first")
+        raise ValueError("with dropout or zoneout every step is a different function; call module.eval() first")
 
     def advanced(x: Tensor, hx: Any) -> Any:
         if not hasattr(network, "num_layers"):  # a cell
@@ -79,10 +81,10 @@ def dynamics(module: torch.nn.Module, cases: int) -> Dynamics:
 
 
 class Lyapunov(NamedTuple):
-    """Exponents in nats a step, the largest first: a small change grows as exp(exponent * steps)."""
+    """Exponents in nats per step, the largest first. A small change grows as exp(exponent * steps)."""
 
     exponents: Tensor  # (k,), the mean over the cases
-    cases: Tensor  # (B, k), of each case
+    cases: Tensor  # (B, k), those of each case
 
 
 def lyapunov(
@@ -95,30 +97,31 @@ def lyapunov(
     tangents: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Lyapunov:
-    r"""The k largest Lyapunov exponents a step of a recurrent network that is driven by given inputs.
+    r"""The k largest Lyapunov exponents, in nats per step, of a recurrent network that is driven by given inputs.
 
     .. math:: J_t Q_{t-1} = Q_t R_t, \qquad J_t = \frac{\partial s_t}{\partial s_{t-1}}, \qquad
               \lambda_i = \frac{1}{T - warmup} \sum_{t > warmup} \log |R_t|_{ii}
 
-    k tangent vectors are carried along the trajectory in forward mode and made orthonormal after every step; no
-    Jacobian is formed. Above 0 a small change of the state grows, below 0 it is forgotten. The inputs do not depend
-    on the state.
+    k tangent vectors are carried along the trajectory in forward mode and made orthonormal after every step. No
+    Jacobian is formed. With an exponent above 0 a small change of the state grows; with one below 0 it is forgotten.
+    The inputs do not depend on the state.
 
     Args:
-        step: one step of all cases, such as `dynamics` makes; ``step(input, state) -> state`` under `torch.func`.
-        state: ``(B, N)``, where the cases start; its type is what everything is computed in.
-        inputs: ``(T, B, ...)``, what drives each step.
-        k: how many exponents, 1 to N.
-        warmup: of the T steps, so many at the beginning only turn the tangents; they are not counted.
-        tangents: ``(B, N, k)``, where the tangents start; None: drawn.
-        generator: to draw them.
+        step: one step of all cases, such as `dynamics` makes: ``step(input, state) -> state``. It runs under
+            `torch.func`.
+        state: ``(B, N)``, the state to start from. The computation is in its type.
+        inputs: ``(T, B, ...)``, the input of each step.
+        k: the number of exponents, 1 to N.
+        warmup: the number of steps at the start that are not counted. They only turn the tangents.
+        tangents: ``(B, N, k)``, the tangents to start from. None: they are drawn at random.
+        generator: draws the tangents.
 
     Returns:
-        `Lyapunov`. An exponent is -infinity where the state forgets a direction wholly, as a dead ReLU does.
+        `Lyapunov`. An exponent is -infinity where the state forgets a direction completely, as a dead ReLU does.
 
     Raises:
-        ValueError: a shape does not fit, k or warmup is out of range, or the state does not stay finite.
-        TypeError: a state is not a floating-point tensor.
+        ValueError: a shape does not fit; k or warmup is out of range; or the state does not stay finite.
+        TypeError: state, inputs or tangents is no floating-point tensor, or k or warmup no int.
 
     Source: Benettin et al. 1980; Engelken, Wolf, Abbott 2023, "Lyapunov spectra of chaotic recurrent neural networks".
     """
@@ -140,7 +143,8 @@ def lyapunov(
             def along(v: Tensor, s: Tensor = state, F: Callable[[Tensor], Tensor] = moved) -> Any:
                 return torch.func.jvp(F, (s,), (v,))
 
-            # the state is the same for every tangent, which vmap's own annotation does not know
+            # The state is the same for every tangent. The annotation of vmap does not allow None for that, hence the
+            # cast.
             state, JQ = torch.func.vmap(along, in_dims=2, out_dims=cast(Any, (None, 2)))(Q)
             Q, R = torch.linalg.qr(_stays_finite(JQ, t))
             if t >= warmup:
@@ -157,20 +161,20 @@ def gradient_by_lag(
     cotangents: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    r"""How large a gradient is after it has gone back so many steps.
+    r"""The logarithm of a gradient's norm after it has gone back 0 to T steps.
 
     .. math:: \log \|v_{T-lag}\|, \qquad v_{t-1} = J_t^T v_t, \qquad v_T = \frac{\partial loss}{\partial s_T}
 
-    The logarithm, as over a hundred steps the norm itself may leave the range of floating-point numbers.
+    It is a logarithm because the norm itself may leave the range of floating-point numbers within a hundred steps.
 
     Args:
         step, state, inputs: as in `lyapunov`.
-        cotangents: ``(B, N)``, v_T, such as the gradient of a loss by the last state; None: directions drawn at random,
-            of norm 1, so that the result is that of the Jacobian product ``d s_T / d s_{T-lag}`` itself.
-        generator: to draw them.
+        cotangents: ``(B, N)``, v_T, such as the gradient of a loss with respect to the last state. None: directions of
+            norm 1 drawn at random. The result then measures the Jacobian product ``d s_T / d s_{T-lag}`` alone.
+        generator: draws the directions.
 
     Returns:
-        natural logarithms ``(T + 1, B)``, the lag 0 first.
+        natural logarithms ``(T + 1, B)``, lag 0 first.
 
     Raises:
         ValueError, TypeError: as in `lyapunov`.
@@ -196,7 +200,7 @@ def gradient_by_lag(
             (v,) = torch.autograd.grad(step(x, leaf), leaf, v)
         size = v.norm(dim=1)
         logs.append(logs[-1] + size.log())
-        v = torch.where(size[:, None] > 0, v / size[:, None], v)  # what has vanished stays 0
+        v = torch.where(size[:, None] > 0, v / size[:, None], v)  # a gradient that has vanished stays 0
     return torch.stack(logs)
 
 
@@ -209,7 +213,7 @@ def _steps(inputs: Tensor, B: int) -> int:
     return len(inputs)
 
 
-def _stays_finite(what: Tensor, t: int) -> Tensor:
-    if not what.isfinite().all():
+def _stays_finite(state: Tensor, t: int) -> Tensor:
+    if not state.isfinite().all():
         raise ValueError(f"expected the state to stay finite, got NaN or infinity at step {t}")
-    return what
+    return state

@@ -1,4 +1,4 @@
-"""Weights of other libraries' layer-normalised networks, as modules here and back."""
+"""Reads the weights of other libraries' layer-normalised networks into layernorm's modules, and writes them."""
 
 from ._state import from_state as from_state
 from ._state import shapes as shapes

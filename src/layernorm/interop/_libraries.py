@@ -1,4 +1,4 @@
-"""How other libraries lay out the weights of their layer-normalised networks: data, a row each.
+"""How other libraries lay out the weights of their layer-normalised networks: data, one row for each network.
 
 Reading and writing go through the same row.
 """
@@ -13,14 +13,14 @@ from torch import Tensor
 from ..formula import Network, unknown
 
 ORDER: Mapping[str, str] = {"LSTM": "ifgo", "GRU": "rzn"}
-"""Our gates, torch's."""
+"""The gates in layernorm's order, which is torch's."""
 
 ARGUMENTS: Mapping[str, tuple[str, int]] = {
     "eps": ("eps", 1),
     "forget_bias": ("forget_bias", 1),
     "update_bias": ("forget_bias", -1),
 }
-"""What a library's network may be made with: the field of our `Formula` that it sets, and its sign there."""
+"""Arguments that a library's network may have, each with the field of `Formula` that it sets and its sign there."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Entry:
     """What one array of a library holds.
 
     Args:
-        parts: our parameters, side by side. ``"a + b"`` is their sum: read, it goes into ``a``, and ``b`` becomes 0.
-            Where several arrays hold one parameter, it is their sum; written, it goes into the first that is not
-            optional.
+        parts: layernorm's parameters, side by side. ``"a + b"`` is a sum: when it is read, it goes into ``a``, and
+            ``b`` becomes 0. Where several arrays hold one parameter, the parameter is their sum. When it is written, it
+            goes into the first of these arrays that is not optional.
         gates: the gates whose units the array has; ``""`` for all.
-        optional: whether the array may be missing; it then stands for zeros.
-        negated: the gates whose units have the other sign there.
+        optional: whether the array may be missing. It is then zeros.
+        negated: the gates whose units have the opposite sign in the array.
     """
 
     parts: tuple[str, ...]
@@ -52,10 +52,10 @@ class Library:
 
     Args:
         preset, network: the preset's name and ``"LSTM"`` or ``"GRU"``.
-        order: its gates in its order by our letters (``g``, which TensorFlow calls ``j`` or ``c``, and ``n`` are the
-            candidates).
-        transposed: whether its weights are (in, G*H), not (G*H, in).
-        entries: its arrays by name.
+        order: the gates in the library's order, by torch's letters. ``g`` (in TensorFlow ``j`` or ``c``) and ``n`` are
+            the candidates.
+        transposed: whether the library's weights are (in, G*H), not (G*H, in).
+        entries: the library's arrays by name.
         free: which of `ARGUMENTS` the library has.
     """
 
@@ -67,23 +67,23 @@ class Library:
     free: tuple[str, ...] = ()
 
     def gates(self, entry: Entry) -> str:
-        """The gates of an array in its order; none where it belongs to the cell."""
+        """The gates of an array in the library's order; none where the array belongs to the cell."""
         return "" if entry.parts[0].endswith("_c") else entry.gates or self.order
 
     def shapes(self, I: int, H: int) -> dict[str, tuple[int, ...]]:  # noqa: E741
         """Names and shapes of the arrays of one layer and direction: input size I, H units."""
-        found: dict[str, tuple[int, ...]] = {}
+        shapes: dict[str, tuple[int, ...]] = {}
         for key, entry in self.entries.items():
             units = H if entry.parts[0].endswith("_c") else len(self.gates(entry)) * H
             if entry.weight:
                 size = sum({"weight_ih": I, "weight_hh": H}[part] for part in entry.parts)
-                found[key] = (size, units) if self.transposed else (units, size)
+                shapes[key] = (size, units) if self.transposed else (units, size)
             else:
-                found[key] = (units,) if len(entry.parts) == 1 else (len(entry.parts), units)
-        return found
+                shapes[key] = (units,) if len(entry.parts) == 1 else (len(entry.parts), units)
+        return shapes
 
     def blocks(self, key: str, array: Tensor) -> Iterator[tuple[str, slice, Tensor, int]]:
-        """An array as views of H units each, (H, in) or (H,), with the part, the rows and the sign that they are of."""
+        """An array in views of H units each, (H, in) or (H,): the part, its rows, the view of these, and its sign."""
         entry = self.entries[key]
         if entry.weight:
             matrix = array.T if self.transposed else array
@@ -107,7 +107,8 @@ def _entries(**parts: str) -> dict[str, Entry]:
 
 
 def _affine(separator: str, gain: str, bias: str, **norms: str) -> dict[str, Entry]:
-    """Normalisations by name, with the suffix of our parameters; gain and bias are what the library calls these."""
+    """The entries of normalisations. ``norms`` gives for each of the library's names the suffix of layernorm's
+    parameters; ``gain`` and ``bias`` are the library's words for these."""
     return {
         f"{norm}{separator}{theirs}": Entry((f"{ours}_{suffix}",))
         for norm, suffix in norms.items()
@@ -167,7 +168,7 @@ LIBRARIES = (
             "gamma": Entry(("gain_ih", "gain_hh")),
         },
     ),
-    # LayerNormLSTMCell of PyTorch's benchmarks/fastrnns and of NVIDIA NeMo; decompose_layernorm=True means eps=0.
+    # LayerNormLSTMCell of PyTorch's benchmarks/fastrnns and of NVIDIA NeMo. decompose_layernorm=True means eps=0.
     Library(
         *("torchscript", "LSTM", "ifgo"),
         transposed=False,
@@ -177,8 +178,8 @@ LIBRARIES = (
             **_affine(".", "weight", "bias", layernorm_i="ih", layernorm_h="hh", layernorm_c="c"),
         },
     ),
-    # tfa.rnn.LayerNormLSTMCell, by the names of its attributes; bias is missing under use_bias=False. It has three
-    # biases of which only the sum counts.
+    # tfa.rnn.LayerNormLSTMCell, by the names of its attributes. Under use_bias=False it has no bias. Only the sum of
+    # its three biases has an effect.
     Library(
         *("keras", "LSTM", "ifgo"),
         transposed=True,
@@ -214,8 +215,8 @@ LIBRARIES = (
         },
     ),
     # DreamerV2's GRUCell(norm=True), by the names of its Dense's and LayerNormalization's variables. Its update gate is
-    # sigmoid(a + update_bias), and z = 1 - update = sigmoid(-a - update_bias): z's gain and bias change sign; its
-    # weights do not, as they are normalised with those of the other gates.
+    # sigmoid(a + update_bias), and z = 1 - update = sigmoid(-a - update_bias): z's gain and bias change sign. Its
+    # weights do not, as its summed inputs are normalised together with those of the other gates.
     Library(
         *("dreamer", "GRU", "rnz"),
         transposed=True,
@@ -231,11 +232,11 @@ LIBRARIES = (
 
 
 ALIASES: Mapping[str, str] = {"nemo": "torchscript", "tfa": "keras"}
-"""Libraries that have another's preset."""
+"""Names of libraries that have the preset of another library."""
 
 
 def library(preset: object, network: str) -> Library:
-    """The row of a preset, or of an alias of it, and network.
+    """The row of a network of a preset or of one of its aliases.
 
     Raises:
         ValueError: there is none.
@@ -249,6 +250,6 @@ def library(preset: object, network: str) -> Library:
 
 
 def rows_of(preset: object) -> dict[str, Library]:
-    """The rows of a preset or alias by network."""
+    """The rows of a preset or alias, by network."""
     name = ALIASES.get(preset, preset) if isinstance(preset, str) else preset
     return {row.network: row for row in LIBRARIES if row.preset == name}

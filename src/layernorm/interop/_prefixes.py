@@ -1,4 +1,4 @@
-"""Under which prefixes a state has a library's arrays, and what is near where it has them nowhere."""
+"""Finds the prefixes under which a state has a library's arrays, and suggests names where it does not have them."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from typing import Any
 from ._libraries import Library, rows_of
 
 DIRECTIONS = (("backward", "forward"), ("bw", "fw"))
-"""What names the second direction, and the first one's word in its place."""
+"""Words for the second direction in a name, each with the first direction's word."""
 
 
 def without_index(state: Mapping[str, Any], formula: str) -> dict[str, Any]:
-    """The arrays by name, without the ``:0`` that TensorFlow puts behind its variables' names.
+    """The arrays by name, without the ``:0`` that TensorFlow puts after its variables' names.
 
     Raises:
         TypeError: a name is no string.
-        ValueError: two names are then the same.
+        ValueError: two names become the same.
     """
-    other = [key for key in state if not isinstance(key, str)]
-    if other:
-        raise TypeError(f"{formula}: expected the arrays' names to be strings, got {other[0]!r}")
-    found = {key.removesuffix(":0"): value for key, value in state.items()}
-    if len(found) < len(state):
+    no_strings = [key for key in state if not isinstance(key, str)]
+    if no_strings:
+        raise TypeError(f"{formula}: expected the arrays' names to be strings, got {no_strings[0]!r}")
+    arrays = {key.removesuffix(":0"): value for key, value in state.items()}
+    if len(arrays) < len(state):
         twice = next(key for key in state if f"{key}:0" in state)
         raise ValueError(f"{formula}: expected one array of a name, got {twice!r} and {twice + ':0'!r}")
-    return found
+    return arrays
 
 
 def complete(names: Iterable[str], row: Library) -> list[str]:
     """The prefixes under which all arrays of a library are, in the order of the numbers in them."""
-    there = set(names)
+    present = set(names)
     required = [key for key, entry in row.entries.items() if not entry.optional]
-    candidates = {name.removesuffix(required[0]) for name in there if name.endswith(required[0])}
-    return sorted((p for p in candidates if all(p + key in there for key in required)), key=_text_and_numbers)
+    candidates = {name.removesuffix(required[0]) for name in present if name.endswith(required[0])}
+    return sorted((p for p in candidates if all(p + key in present for key in required)), key=_text_and_numbers)
 
 
 def _text_and_numbers(prefix: str) -> tuple[str, list[int]]:
-    """What stands between its numbers, and these."""
+    """A prefix with # in place of each number, and the numbers."""
     return re.sub(r"\d+", "#", prefix), [int(number) for number in re.findall(r"\d+", prefix)]
 
 
 def layers_of(names: Iterable[str], row: Library, formula: str) -> list[tuple[str, ...]]:
-    """The prefix of each layer, or the pair for its two directions, as the names tell.
+    """The prefix of each layer, or the pair of prefixes for its two directions, as the names have them.
 
-    Layers are told by one number that counts them, directions by the words of `DIRECTIONS`. What differs otherwise may
-    be several networks, such as an encoder and a decoder.
+    Prefixes are layers of one network if they differ in a single number that counts up. They are its directions if they
+    differ in the words of `DIRECTIONS`. Other prefixes may be several networks, such as an encoder and a decoder.
 
     Raises:
         ValueError: there may be several networks.
@@ -65,31 +65,31 @@ def layers_of(names: Iterable[str], row: Library, formula: str) -> list[tuple[st
     counting = [set(column) for column in zip(*numbers, strict=False) if len(set(column)) > 1]
     one_counts = len(set(texts)) == 1 and len(counting) == 1 and max(counting[0]) - min(counting[0]) == len(pairs) - 1
     if len(pairs) > 1 and not one_counts:
-        raise ValueError(f"{formula}: its arrays are under each of {prefixes}; say with prefixes= which are the layers")
+        raise ValueError(f"{formula}: its arrays are under each of {prefixes}; pass the layers' as prefixes=")
     return pairs
 
 
 def _nearest(names: Iterable[str], row: Library) -> str:
-    """The prefix under which the most arrays are; "" where there are none."""
-    found: dict[str, int] = {"": 0}
+    """The prefix under which the most arrays are, "" where there are none."""
+    counts: dict[str, int] = {"": 0}
     for key in row.entries:
         for name in names:
             if name.endswith(key):
-                found[name.removesuffix(key)] = found.get(name.removesuffix(key), 0) + 1
-    return max(found, key=lambda prefix: (found[prefix], -len(prefix)))
+                counts[name.removesuffix(key)] = counts.get(name.removesuffix(key), 0) + 1
+    return max(counts, key=lambda prefix: (counts[prefix], -len(prefix)))
 
 
 def suggestions(names: Iterable[str], missing: list[str], unexpected: list[str], row: Library) -> str:
-    """What may be meant, to end an error with."""
+    """The end of an error: what the caller may have meant."""
     names = list(names)
-    found = [
+    texts = [
         f"did you mean {near[0]!r} as {name!r}"
         for name in missing
         if (near := difflib.get_close_matches(name, unexpected, n=1, cutoff=0.7))
     ]
     elsewhere = complete(names, row)
     if missing and elsewhere:
-        found = [f"they are under {elsewhere}"]
+        texts = [f"they are under {elsewhere}"]
     others = [other.network for other in rows_of(row.preset).values() if other is not row and complete(names, other)]
-    found += [f"they are those of a {network}: network={network!r}" for network in others if missing]
-    return "".join(f"; {text}" for text in found)
+    texts += [f"they are those of a {network}: network={network!r}" for network in others if missing]
+    return "".join(f"; {text}" for text in texts)

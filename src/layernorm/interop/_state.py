@@ -1,4 +1,4 @@
-"""`from_state`, `to_state`: weights of other libraries' layer-normalised networks, as modules or cells and back."""
+"""`from_state` and `to_state`: weights of other libraries' layer-normalised networks, read and written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Module = LSTM | GRU | LSTMCell | GRUCell
 MODULES: Mapping[str, type[LSTM] | type[GRU]] = {"LSTM": LSTM, "GRU": GRU}
 CELLS: Mapping[str, type[LSTMCell] | type[GRUCell]] = {"LSTM": LSTMCell, "GRU": GRUCell}
 CELL_SUFFIXES: list[tuple[str, ...]] = [("",)]
-"""`_suffixes` of a cell, whose parameters have none."""
+"""What `_suffixes` would be of a cell: its parameters' names have no suffix."""
 
 
 def from_state(
@@ -41,33 +41,34 @@ def from_state(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
 ) -> Module:
-    """An `LSTM`, `GRU` or cell of one that computes what another library's network computes with these weights.
+    """Makes an `LSTM`, `GRU` or cell that computes what another library's network computes with these weights.
 
     Args:
-        state: NumPy arrays or tensors by the library's names (`shapes`), each after a prefix, with or without
+        state: NumPy arrays or tensors by the library's names (`shapes`), each name after a prefix, and with or without
             TensorFlow's ``:0`` at its end.
         formula: the library's preset: ``"kiros"``, ``"haste"``, ``"torchscript"`` or ``"nemo"``, ``"keras"`` or
             ``"tfa"``, ``"tf1"``, ``"sonnet"`` or ``"dreamer"``.
-        prefixes: one for each layer, in a bidirectional network a pair; what stands under none of them is left alone.
-            ``None``: they are found. Several are layers if one number in them counts, and the two directions if they
-            differ in ``fw`` and ``bw`` or ``forward`` and ``backward``.
-        eps, forget_bias, update_bias: what the library's network was made with, where it has such an argument and the
-            bias is added at run time; ``None``: the library's default. An ``update_bias`` is the negative of a
-            `Formula`'s ``forget_bias``.
-        network: ``"LSTM"``, or with ``"kiros"``, ``"haste"`` and ``"dreamer"`` ``"GRU"``.
-        cell: whether to make an `LSTMCell` or `GRUCell`; of one layer and direction, without ``batch_first``.
+        prefixes: one for each layer, in a bidirectional network a pair for each. Arrays under other prefixes are not
+            read. ``None``: the prefixes are found in the names. Several are layers if they differ in one number that
+            counts up. Two are the directions of a layer if they differ in ``fw`` and ``bw``, or ``forward`` and
+            ``backward``.
+        eps, forget_bias, update_bias: the arguments that the library's network was made with, where it has them.
+            ``None``: the library's default. An ``update_bias`` is the negative of a `Formula`'s ``forget_bias``.
+        network: ``"LSTM"``. With ``"kiros"``, ``"haste"`` and ``"dreamer"`` also ``"GRU"``.
+        cell: whether to make an `LSTMCell` or `GRUCell`. It has one layer and direction and no ``batch_first``.
         batch_first: as in `LSTM`.
-        device, dtype: of the module; ``None``: as the arrays have them.
+        device, dtype: of the module. ``None``: those of the arrays.
 
     Returns:
-        The module; its sizes, layers and directions follow from the arrays and the prefixes.
+        the module. Its sizes, layers and directions follow from the arrays and the prefixes.
 
     Raises:
         TypeError: ``state`` is no mapping, an array is not of floating-point numbers, or another argument is not of the
             type above.
-        ValueError: no such library or network; an array is missing, unknown or of a wrong shape; ``eps``,
-            ``forget_bias`` or ``update_bias`` is not an argument of that library; a cell is to have several prefixes
-            or ``batch_first``; the arrays are under several prefixes whose order no number tells. The message names it.
+        ValueError: there is no such library or network; an array is missing, unknown or of a wrong shape; ``eps``,
+            ``forget_bias`` or ``update_bias`` is not an argument of that library; a cell is given several prefixes or
+            ``batch_first``; or the arrays are under several prefixes, and no number in them gives the layers' order.
+            The message names it.
 
     Example::
 
@@ -86,10 +87,10 @@ def from_state(
         )
     described = _described(formula, row, eps=eps, forget_bias=forget_bias, update_bias=update_bias)
     read = [[_read(state, prefix, formula, row) for prefix in pair] for pair in layers]
-    every = [array for pair in read for arrays in pair for array in arrays.values()]
+    tensors = [array for pair in read for arrays in pair for array in arrays.values()]
     like = {
-        "device": device or every[0].device,
-        "dtype": dtype or functools.reduce(torch.promote_types, [a.dtype for a in every]),
+        "device": device or tensors[0].device,
+        "dtype": dtype or functools.reduce(torch.promote_types, [t.dtype for t in tensors]),
     }
     I, H = _sizes(read[0][0], row, f"{formula}: {layers[0][0]}")  # noqa: E741
     ours: Arrays = {}
@@ -114,26 +115,27 @@ def from_state(
 
 
 def to_state(module: Module, formula: str | None = None, *, prefixes: Prefixes = "") -> Arrays:
-    """The weights of an `LSTM`, `GRU` or cell of one as another library's network has them: `from_state` backwards.
+    """Writes the weights of an `LSTM`, `GRU` or cell in another library's layout: the inverse of `from_state`.
 
     Args:
-        module: one whose formula is the library's.
-        formula: the library's preset; ``None``: the name that ``module`` was made with.
-        prefixes: as in `from_state`: one for each layer, in a bidirectional network a pair.
+        module: an `LSTM`, `GRU` or cell whose formula is the library's.
+        formula: the library's preset. ``None``: the name that ``module`` was made with.
+        prefixes: one for each layer, in a bidirectional network a pair for each.
 
     Returns:
-        Tensors by the library's names, copies, on the module's device and of its type. What an argument of the library
-        sets, ``eps``, ``forget_bias`` or ``update_bias``, is not among them: it is ``module.recurrence.formula``'s.
-        Several biases of which only the sum counts come back as their sum in one of them, and zeros.
+        tensors by the library's names. They are copies, on the module's device and of its type. ``eps``,
+        ``forget_bias`` and ``update_bias`` are not among them, as they are arguments of the library's network: take
+        them from ``module.recurrence.formula``. Where only the sum of several biases has an effect, one of them has the
+        sum and the others are zeros.
 
     Raises:
-        TypeError: ``module`` is no `LSTM` or `GRU` and no cell of one.
-        ValueError: no such library, or it has no such network; the module computes what that library cannot; the
-            prefixes are not one for each layer and direction. The message names it.
+        TypeError: ``module`` is no `LSTM`, `GRU` or cell of one.
+        ValueError: there is no such library, or it has no such network; the library's network cannot compute what the
+            module computes; or the prefixes are not one for each layer and direction. The message names it.
     """
     if not isinstance(module, Module):
-        given = f"{type(module).__module__}.{type(module).__name__}"
-        raise TypeError(f"to_state: module must be a layernorm.LSTM, GRU or a cell of one, got {given}")
+        kind = f"{type(module).__module__}.{type(module).__name__}"
+        raise TypeError(f"to_state: module must be a layernorm.LSTM, GRU or a cell of one, got {kind}")
     formula = module.formula if formula is None and isinstance(module.formula, str) else formula
     row, layers = library(formula, module.network), _layers(prefixes)
     assert formula is not None
@@ -154,15 +156,19 @@ def to_state(module: Module, formula: str | None = None, *, prefixes: Prefixes =
 
 
 def shapes(formula: str, input_size: int, hidden_size: int, network: Network = "LSTM") -> dict[str, tuple[int, ...]]:
-    """The names and shapes of a library's arrays for one layer and direction, in the library's order.
+    """Lists the names and shapes of a library's arrays for one layer and direction, in the library's order.
 
     Args:
         formula: the library's preset.
         input_size, hidden_size: I and H.
-        network: ``"LSTM"``, or with ``"kiros"``, ``"haste"`` and ``"dreamer"`` ``"GRU"``.
+        network: ``"LSTM"``. With ``"kiros"``, ``"haste"`` and ``"dreamer"`` also ``"GRU"``.
+
+    Returns:
+        the shapes by name.
 
     Raises:
-        ValueError: no such library or network, or a size is not one.
+        ValueError: there is no such library or network, ``input_size`` is no int of 0 or more, or ``hidden_size`` is no
+            int of 1 or more.
 
     Example::
 
@@ -178,8 +184,8 @@ def _layers(prefixes: Prefixes) -> list[tuple[str, ...]]:
     """The prefixes of each layer's directions."""
     if not isinstance(prefixes, Sequence):
         raise TypeError(f"expected prefixes to be a string or a list of strings, got {type(prefixes).__name__}")
-    given = [prefixes] if isinstance(prefixes, str) else list(prefixes)
-    layers = [(layer,) if isinstance(layer, str) else tuple(layer) for layer in given]
+    of_layers = [prefixes] if isinstance(prefixes, str) else list(prefixes)
+    layers = [(layer,) if isinstance(layer, str) else tuple(layer) for layer in of_layers]
     flat = [prefix for pair in layers for prefix in pair]
     if not layers or {len(pair) for pair in layers} not in ({1}, {2}) or len(set(flat)) < len(flat):
         raise ValueError(f"prefixes must be one for each layer, or a pair for each, all different, got {prefixes!r}")
@@ -187,15 +193,15 @@ def _layers(prefixes: Prefixes) -> list[tuple[str, ...]]:
 
 
 def _suffixes(number: int, directions: int) -> list[tuple[str, ...]]:
-    """What stands after our parameters' names, for each layer's directions."""
+    """The suffixes of the parameters' names, for each layer's directions."""
     return [tuple(f"_l{layer}{direction}" for direction in ("", "_reverse")[:directions]) for layer in range(number)]
 
 
-def _described(formula: str, row: Library, **given: float | None) -> Formula:
+def _described(formula: str, row: Library, **arguments: float | None) -> Formula:
     """The library's formula with the arguments that its network was made with."""
     preset = PRESETS[row.preset][row.network]
     fields: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in arguments.items():
         if value is None:
             continue
         field, sign = ARGUMENTS[name]
@@ -204,21 +210,21 @@ def _described(formula: str, row: Library, **given: float | None) -> Formula:
             raise ValueError(f"from_state: {formula!r} {row.network} has no {name}, always {fixed}; got {value!r}")
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise TypeError(f"from_state: expected {name} to be a number, got {type(value).__name__}")
-        fields[field] = sign * float(value) + 0.0  # never -0.0, which encodes as another text
+        fields[field] = sign * float(value) + 0.0  # never -0.0, whose text differs from 0.0's
     return replace(preset, **fields)
 
 
 def _read(state: Mapping[str, Any], prefix: str, formula: str, row: Library) -> Arrays:
     """The arrays under a prefix by their names, as tensors."""
-    given = {key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)}
-    missing = [prefix + key for key, entry in row.entries.items() if key not in given and not entry.optional]
-    unexpected = [prefix + key for key in given if key not in row.entries]
+    arrays = {key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)}
+    missing = [prefix + key for key, entry in row.entries.items() if key not in arrays and not entry.optional]
+    unexpected = [prefix + key for key in arrays if key not in row.entries]
     wrong = [f"missing {missing}"] * bool(missing) + [f"unexpected {unexpected}"] * bool(unexpected)
     if wrong:
         under = f" under {prefix!r}" if prefix else ""
         near = suggestions(state, missing, unexpected, row)
         raise ValueError(f"{formula}: expected {list(row.entries)}{under}; {', '.join(wrong)}{near}")
-    return {key: _tensor(given[key], f"{formula}: {prefix}{key}") for key in row.entries if key in given}
+    return {key: _tensor(arrays[key], f"{formula}: {prefix}{key}") for key in row.entries if key in arrays}
 
 
 def _tensor(value: Any, what: str) -> Tensor:
@@ -231,16 +237,16 @@ def _tensor(value: Any, what: str) -> Tensor:
             f"{what}: expected an array of floating-point numbers, got {type(value).__name__} of {array.dtype}"
         )
     try:
-        found = torch.as_tensor(array)
+        tensor = torch.as_tensor(array)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{what}: expected an array of a type that torch has, got {array.dtype}: {error}") from None
-    if found.layout != torch.strided:
-        raise TypeError(f"{what}: expected an array with its numbers in order, got a tensor of {found.layout}")
-    return found
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{what}: expected a dense array, got a tensor of {tensor.layout}")
+    return tensor
 
 
 def _sizes(arrays: Arrays, row: Library, what: str) -> tuple[int, int]:
-    """I and H, which the first array says: it always has `weight_ih`."""
+    """I and H, from the shape of the first array, which always holds ``weight_ih``."""
     key, entry = next(iter(row.entries.items()))
     shape, both = tuple(arrays[key].shape), len(entry.parts) > 1
     rows, units = (shape if row.transposed else shape[::-1]) if len(shape) == 2 else (0, 1)

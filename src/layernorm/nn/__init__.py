@@ -1,4 +1,4 @@
-"""Modules: torch's recurrent networks and normalisations, layer-normalised."""
+"""Modules: layer-normalised recurrent networks and feed-forward norms that take the place of torch's."""
 
 import warnings
 
@@ -21,5 +21,6 @@ from ._rnn import RNNCell as RNNCell
 from ._watched import Taken as Taken
 from ._watched import watched as watched
 
-# As torch does for its own modules: what torch.jit.trace warns of here are comparisons of sizes, for errors alone.
+# torch ignores these warnings for its own modules, too. torch.jit.trace warns here of comparisons of sizes, which only
+# decide whether an error is raised.
 warnings.filterwarnings("ignore", category=torch.jit.TracerWarning, module=__name__)

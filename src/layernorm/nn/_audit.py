@@ -1,4 +1,4 @@
-"""`audit`: what of a network starts badly, on a batch, in words."""
+"""`audit`: runs a network on a batch and reports, in words, what is badly scaled at its start."""
 
 from __future__ import annotations
 
@@ -18,31 +18,34 @@ from ._normalised import Normalised
 from ._watched import Taken, watched
 
 HALF = 0.5
-"""Of the vectors at one time step, the part that must be near sqrt(eps): fewer are cases, not the network's start."""
+"""The part of the vectors at one time step that must have a deviation of at most sqrt(eps). A smaller part comes from
+single cases, not from how the network starts."""
 
 DOMINANT = 10.0
-"""Between the deviations of two terms that share a norm: the smaller then has less than 1 % of the variance, and all
-that it tells changes the norm's output by less than a tenth."""
+"""The largest ratio between the deviations of two terms that share a norm. Above it the smaller term has less than 1 %
+of the variance, and changes the norm's output by less than a tenth."""
 
 SHARE = 0.9
-"""Of one input's or unit's part in the sum of squares under a norm: all the others together then leave it with a
-deviation of a third (sqrt(0.1)) of what the norm gives out. Up to ten units none can have more."""
+"""The largest share of one input or unit in the sum of squares under a norm. Above it all the others together have less
+than a third (sqrt(0.1)) of the norm's output. With ten units or fewer layer norm leaves no unit a larger share."""
 
 SIGNS = 2
-"""With fewer inputs W_ih x is one vector times a number, of which layer and RMS norm leave the sign."""
+"""With fewer inputs W_ih x is a fixed vector times a number, of which layer and RMS norm leave only the sign."""
 
 APART = 1000.0
-"""Between gradients of parameters of one kind, root mean square an element: a step size that suits the one is 1000
-times off for the other. Networks as torch draws them were seen up to 82 on the digits (batch norm, two layers)."""
+"""The largest ratio between gradients of parameters of one kind (root mean square over the elements). Above it a step
+size that suits the one is 1000 times off for the other. Networks as torch draws them were seen up to 82 on the digits
+(batch norm, two layers)."""
 
 _ROUNDING = 1e-5
-"""A bias's gradient beside the largest of its module: less is what rounding leaves where a norm takes the bias away."""
+"""A bias's or gain's gradient relative to the largest gradient in its module. What is smaller is taken for rounding: a
+bias before a norm has no effect, and the gradient 0."""
 
 
 class Finding(NamedTuple):
-    """Something that starts badly."""
+    """Something that is badly scaled at the start of training."""
 
-    module: str  # its name in the audited module, "" for that itself
+    module: str  # its name in the audited module, "" for the audited module itself
     what: str  # what was found, in words
     measured: float
     threshold: float
@@ -53,7 +56,7 @@ class Finding(NamedTuple):
 
 
 class Audit(list[Finding]):
-    """The findings of an audit; as text their words, empty where there are none."""
+    """The findings of an audit. As text it is what they say, and empty where there are none."""
 
     def __str__(self) -> str:
         return "\n".join(textwrap.fill(str(finding), 80, subsequent_indent="  ") for finding in self)
@@ -62,39 +65,40 @@ class Audit(list[Finding]):
 
 
 def audit(module: torch.nn.Module, *batch: Any, loss: Callable[[Any], Tensor] | None = None) -> Audit:
-    r"""What of a network starts badly: runs one batch forward and backward and says it in words, with the fix.
+    r"""Looks for what is badly scaled in a network at the start of training, and says how to fix it.
 
-    Four faults are looked for:
+    It runs one batch forward and backward and looks for four faults:
 
-    - **A vector without spread under a norm**: its deviation is at most :math:`\sqrt{\epsilon}` in half of the cases or
-      more, at some time step. The norm then divides by eps rather than by the deviation, so that its output is not
-      normalised, and its gradient is multiplied by up to :math:`1/\sqrt{\epsilon}`, 316 for 1e-5. Looked for under
-      layer, RMS, batch, group and instance norm, of torch and of layernorm, and in every place of a recurrent
-      formula; vectors that are 0 because the state before the first step or an input is 0 do not count, as no weight's
-      gradient passes them.
-    - **One term drowns the others under a norm that they share**: in a formula that normalises
-      :math:`W_{ih} x + W_{hh} h` as one, a deviation 10 times the other's, which leaves the smaller one less than 1 %
-      of the variance; or one input or unit with 0.9 of the sum of squares, which leaves all others together a third of
-      the deviation.
-    - **One input alone under a norm**: where :math:`W_{ih} x` is normalised by itself and x has one feature, the norm's
-      output is that of the input's sign, whatever its size.
-    - **Gradients orders apart**: between parameters of one kind (weights, biases or gains of one class of modules),
-      more than 1000 times, root mean square an element, which no one learning rate suits.
+    - **A vector without spread under a norm.** At some time step its deviation is at most :math:`\sqrt{\epsilon}` in
+      half of the cases or more. The norm then divides by eps rather than by the deviation. Its output is not
+      normalised, and its gradient is multiplied by up to :math:`1/\sqrt{\epsilon}`, which is 316 for 1e-5. This is
+      measured under the layer, RMS, batch, group and instance norms of torch and of layernorm, and in every place of a
+      recurrent formula. A vector that is 0 because an input, or the state before the first step, is 0 does not count,
+      as no weight's gradient passes through it.
+    - **One term drowns the others under a norm that they share.** In a formula that normalises the sum
+      :math:`W_{ih} x + W_{hh} h`, one of the two has more than 10 times the deviation of the other, which then has less
+      than 1 % of the variance. Or one input or unit has more than 0.9 of the sum of squares, so that all others
+      together have less than a third of the deviation.
+    - **One input alone under a norm.** Where :math:`W_{ih} x` is normalised by itself and x has one feature, the norm's
+      output depends only on the sign of the input, not on its size.
+    - **Gradients that differ by orders of magnitude.** Between parameters of one kind (weights, biases or gains of one
+      class of modules) they differ more than 1000 times, as root mean squares over the elements. No single learning
+      rate suits both.
 
-    A recurrent module's vectors are those without recurrent dropout, zoneout and ``reset_hx``.
+    A recurrent module is measured without recurrent dropout, zoneout and ``reset_hx``.
 
-    The module runs in the mode that it is in, training or evaluation. Its parameters, gradients, buffers, hooks, mode
-    and torch's random state are as before when it returns.
+    The module runs in the mode that it is in, training or evaluation. When `audit` returns, its parameters, gradients,
+    buffers, hooks and mode are as before, and so is torch's random state.
 
     Args:
-        module: any network; its parts are looked at as far as they are norms or layernorm's recurrent modules, also
-            such as are run by ``stepper()``.
-        batch: what it is called with, ``module(*batch)``.
-        loss: ``loss(output) -> ()``; None: the output's numbers, times directions drawn once, added up. A plain sum
-            would be blind, as the sum of a normalised vector does not change.
+        module: any network. Norms and layernorm's recurrent modules inside it are measured, also where they run by
+            ``stepper()``.
+        batch: the arguments to call it with, ``module(*batch)``.
+        loss: ``loss(output) -> ()``. ``None``: the sum of the output's numbers, each times a random number that is the
+            same in every call. A plain sum would not do, because the sum of a normalised vector is constant.
 
     Returns:
-        `Audit`, a list of `Finding` that prints as its words, and as nothing where there is nothing.
+        `Audit`, a list of `Finding`. It prints as their text, and as nothing where it is empty.
 
     Raises:
         TypeError: ``module`` is no module.
@@ -103,7 +107,7 @@ def audit(module: torch.nn.Module, *batch: Any, loss: Callable[[Any], Tensor] | 
 
         print(ln.audit(ln.LSTM(28, 128), torch.randn(50, 32, 28)))
 
-    Source: this library; what it looks for was found in experiments 6.4 and 6.5, and on series of one number.
+    Source: this library. The faults were met in the experiments of sections 6.4 and 6.5, and on one-feature series.
     """
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"audit: module must be a torch.nn.Module, got {type(module).__name__}")
@@ -117,17 +121,17 @@ def audit(module: torch.nn.Module, *batch: Any, loss: Callable[[Any], Tensor] | 
         grads: tuple[Tensor | None, ...] = ()
         if named and total.requires_grad:
             grads = torch.autograd.grad(total, [p for _, p in named], allow_unused=True)
-    found = Audit()
-    for taken in layers.values():
-        found += _of_layer(taken, spreads)
-    found[:0] = [finding for spread in spreads.values() for finding in spread.findings()]
-    pairs = zip(named, grads, strict=False)  # no gradients at all where nothing asks for one
-    found += _of_gradients(module, [(name, g.detach()) for (name, _), g in pairs if g is not None])
-    return found
+    findings = Audit()
+    for calls in layers.values():
+        findings += _of_layer(calls, spreads)
+    findings[:0] = [finding for spread in spreads.values() for finding in spread.findings()]
+    pairs = zip(named, grads, strict=False)  # ``grads`` is empty where no parameter asks for a gradient
+    findings += _of_gradients(module, [(name, g.detach()) for (name, _), g in pairs if g is not None])
+    return findings
 
 
 def _sum(output: Any) -> Tensor:
-    """Every number of the output times one drawn from N(0, 1), the same in every call, added up."""
+    """The sum of the output's numbers, each times a number drawn from N(0, 1) that is the same in every call."""
     g, total = torch.Generator().manual_seed(0), torch.zeros(())
     for leaf in tree_leaves(output):
         if isinstance(leaf, Tensor) and leaf.requires_grad:
@@ -154,7 +158,7 @@ def _unchanged(module: torch.nn.Module) -> Iterator[None]:
 
 
 class _Spread:
-    """The deviations under one norm, of all its calls one after another: step by step (R,)."""
+    """The deviations under one norm: for each step of all its calls one after another, those of R vectors (R,)."""
 
     def __init__(self, module: str, place: str, limit: float) -> None:
         self.module, self.place, self.limit = module, place, limit
@@ -171,8 +175,8 @@ class _Spread:
                 f"the deviation of {self.place}{where} is {deviation:.1e}, at most sqrt(eps) = {self.limit:.1e}: the "
                 f"norm's output is not normalised, and its gradient is multiplied by up to {_factor(self.limit)}",
                 deviation, self.limit,
-                "Give what is normalised a spread: larger weights or inputs before it, and where it is 0, biases other "
-                "than 0 (U(-0.05, 0.05), say); or a smaller eps.",
+                "Give what is normalised a larger deviation, by larger weights or inputs before it. Where it is 0, "
+                "start the biases other than 0, for example from U(-0.05, 0.05). Or take a smaller eps.",
             )  # fmt: skip
         if self.shares:
             share = torch.stack(self.shares).mean(0)
@@ -188,7 +192,7 @@ class _Spread:
 
 
 Spreads = dict[tuple[str, str, int], _Spread]
-"""By module and place; a GRU's r and z are apart from n, which the number of units tells."""
+"""By module, place and number of units, by which a GRU's r and z differ from n in the same place."""
 
 
 def _factor(limit: float) -> str:
@@ -197,7 +201,7 @@ def _factor(limit: float) -> str:
 
 @contextlib.contextmanager
 def _norms_watched(module: torch.nn.Module, spreads: Spreads) -> Iterator[None]:
-    """Notes the deviations that torch's norms, and layernorm's, divide by."""
+    """Inside the ``with``, notes the deviations that torch's and layernorm's feed-forward norms divide by."""
     handles = []
     for name, part in module.named_modules():
         for kind, rows_of in _ROWS.items():
@@ -212,7 +216,7 @@ def _norms_watched(module: torch.nn.Module, spreads: Spreads) -> Iterator[None]:
 
 
 class _Rows(NamedTuple):
-    """What a feed-forward norm is given: rows, each divided by its own deviation."""
+    """The input of a feed-forward norm as rows, each of which it divides by its own deviation."""
 
     z: Tensor  # (R, n), centred unless it is an RMS norm's
     share: bool  # whether the columns are units
@@ -221,8 +225,8 @@ class _Rows(NamedTuple):
 def _noted(name: str, rows_of: Callable[[Any, Tensor], _Rows], spreads: Spreads) -> Any:
     @torch.no_grad()
     def hook(part: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
-        total = sum(given[1:], given[0])  # with a residual, their sum
+        tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
+        total = sum(tensors[1:], tensors[0])  # with a residual, input + residual
         total = total.detach().to(torch.promote_types(total.dtype, torch.float32))
         if not total.numel():
             return
@@ -242,7 +246,7 @@ def _centred(z: Tensor) -> Tensor:
 
 
 def _population(part: Any, z: Tensor) -> _Rows:
-    """Batch norm: a row for each channel; in evaluation its deviation is the population's."""
+    """Batch norm: a row for each channel. In evaluation its deviation is that of the population."""
     if part.training or part.running_var is None:
         return _Rows(_centred(z.transpose(0, 1).flatten(1)), False)
     return _Rows(part.running_var.to(z).sqrt()[:, None], False)
@@ -255,56 +259,57 @@ _ROWS: dict[type[torch.nn.Module], Callable[[Any, Tensor], _Rows]] = {
     torch.nn.modules.instancenorm._InstanceNorm: lambda part, z: _Rows(_centred(z.flatten(2).flatten(0, 1)), False),
     torch.nn.modules.batchnorm._BatchNorm: _population,
 }
-"""How each norm lies over its input (..., n)."""
+"""For each norm, the function from its input to the rows that it normalises."""
 
 
 def _of_layer(calls: list[Taken], spreads: Spreads) -> list[Finding]:
-    """One layer of a recurrent module, in all its calls: notes its vectors, and says which terms drown others."""
+    """Notes the deviations in all calls of one recurrent layer, and returns which of its terms drown others."""
     first = calls[0]
     module, name, recurrence = first.module, first.name, first.module.recurrence
     formula = recurrence.formula
     if not recurrence.gain_names:
         return []
-    seen = [inspect(t.input, t.state, t.params, module.recurrence, t.lengths, t.reset, t.reverse) for t in calls]
+    inspected = [inspect(t.input, t.state, t.params, module.recurrence, t.lengths, t.reset, t.reverse) for t in calls]
     limit = math.sqrt(formula.eps) if formula.eps_on == "variance" else formula.eps
-    for one in seen:
-        for v in one.vectors:
+    for call in inspected:
+        for v in call.vectors:
             spread = spreads.setdefault((name, v.place, len(v.share)), _Spread(name, PLACES[v.place], limit))
             spread.steps += [d[counted] for d, counted in zip(v.deviation, v.counted, strict=True)]
             if v.share.numel():
                 spread.shares.append(v.share)
-    found = []
+    findings = []
     if formula.gates == "sum":
-        found += _of_sum(name, module, [(s.from_input, s.from_hidden) for s in seen if s.from_hidden is not None])
+        terms = [(call.from_input, call.from_hidden) for call in inspected if call.from_hidden is not None]
+        findings += _of_sum(name, module, terms)
     if formula.gates is not None:
-        parts = torch.stack([one.inputs for one in seen]).sum(0)
-        share, most = (parts / parts.sum().clamp_min(1e-30)).max(0)
-        if len(parts) > 1 and float(share) > SHARE:
-            found.append(Finding(
+        squares = torch.stack([call.inputs for call in inspected]).sum(0)
+        share, most = (squares / squares.sum().clamp_min(1e-30)).max(0)
+        if len(squares) > 1 and float(share) > SHARE:
+            findings.append(Finding(
                 name,
                 f"input {int(most)} has {float(share):.1%} of the square of W_ih x, which is normalised, and drowns "
-                f"the other {len(parts) - 1}",
+                f"the other {len(squares) - 1}",
                 float(share), SHARE,
-                "Bring the inputs to one scale, or feed it in by weights of its own.",
+                "Bring the inputs to one scale, or give this input a path of its own that is not normalised.",
             ))  # fmt: skip
-        alone = formula.gates == "split" and not (formula.bias_inside and recurrence.bias)
-        if alone and recurrence.norm != "batch" and len(parts) < SIGNS:
-            found.append(Finding(
+        by_itself = formula.gates == "split" and not (formula.bias_inside and recurrence.bias)
+        if by_itself and recurrence.norm != "batch" and len(squares) < SIGNS:
+            findings.append(Finding(
                 name,
-                "W_ih x of one input is normalised by itself: what is left of the input is its sign",
-                len(parts), SIGNS,
+                "W_ih x of one input is normalised by itself: all that is left of the input is its sign",
+                len(squares), SIGNS,
                 'Put an encoder of many units before it, or take a formula that normalises W_ih x + W_hh h '
                 '(formula="sonnet") or the cell alone (formula="cell").',
             ))  # fmt: skip
-    return found
+    return findings
 
 
 def _of_sum(name: str, module: Normalised, terms: list[tuple[Tensor, Tensor]]) -> list[Finding]:
-    """Whether one of W_ih x and W_hh h drowns the other, where they are normalised as one."""
+    """A finding if one of W_ih x and W_hh h drowns the other, where their sum is normalised."""
     sizes = []
     for which in (0, 1):
         z = torch.cat([pair[which].flatten(0, 1) for pair in terms]) if terms else torch.zeros(0, 1)
-        z = z[(z != 0).any(1)]  # steps whose state or input is 0 tell nothing
+        z = z[(z != 0).any(1)]  # without steps whose state or input is 0
         z = z - z.mean(1, keepdim=True) if module.recurrence.norm == "layer" else z
         sizes.append(float(z.square().mean().sqrt()) if len(z) else 0.0)
     small, large = sorted(sizes)
@@ -315,13 +320,13 @@ def _of_sum(name: str, module: Normalised, terms: list[tuple[Tensor, Tensor]]) -
         name,
         f"{names[0]} drowns {names[1]} under the norm that they share: deviations {large:.1e} and {small:.1e}",
         large / small, DOMINANT,
-        f"Scale the weights of {names[1]} up or those of {names[0]} down, or take a formula that normalises them apart "
-        '(gates="split").',
+        f"Scale the weights of {names[1]} up or those of {names[0]} down, or take a formula that normalises them "
+        'separately (gates="split").',
     )]  # fmt: skip
 
 
 def _of_gradients(module: torch.nn.Module, grads: list[tuple[str, Tensor]]) -> list[Finding]:
-    """Parameters of one kind whose gradients are orders apart."""
+    """Findings for the kinds of parameters whose gradients differ by orders of magnitude."""
     parts = dict(module.named_modules())
     sizes = {name: float(g.double().square().mean().sqrt().nan_to_num(nan=math.inf)) for name, g in grads if g.numel()}
     largest: dict[str, float] = defaultdict(float)
@@ -331,33 +336,33 @@ def _of_gradients(module: torch.nn.Module, grads: list[tuple[str, Tensor]]) -> l
     for name, g in grads:
         owner, role = _owner(name), _role(name)
         rounding = 0.0 if role == "weight" and g.dim() > 1 else _ROUNDING * largest[owner]
-        if sizes.get(name, 0.0) > rounding:  # 0: no path leads there
+        if sizes.get(name, 0.0) > rounding:  # a gradient of 0 means that the output does not depend on the parameter
             kinds[type(parts[owner]).__name__, role][name] = sizes[name]
-    found = []
+    findings = []
     for (kind, role), of_kind in kinds.items():
         small, large = min(of_kind, key=of_kind.__getitem__), max(of_kind, key=of_kind.__getitem__)
         low, high = of_kind[small], of_kind[large]
         ratio = high / low
-        if not ratio <= APART:  # also of NaN, which infinity over infinity is
-            found.append(Finding(
+        if not ratio <= APART:  # also where it is NaN, as infinity over infinity is
+            findings.append(Finding(
                 _owner(large),
-                f"the gradient of {large} is {ratio:.3g} times that of {small}, which is of its kind ({kind}, {role}): "
-                f"{high:.1e} and {low:.1e}, root mean square an element",
+                f"the gradient of {large} is {ratio:.3g} times that of {small}, which is of the same kind ({kind}, "
+                f"{role}): {high:.1e} and {low:.1e}, root mean squares over the elements",
                 ratio, APART,
                 "Scale the initial weights so that gradients keep their size from layer to layer, or put a norm or a "
-                "skip between them.",
+                "skip connection between them.",
             ))  # fmt: skip
-    return found
+    return findings
 
 
 def _owner(name: str) -> str:
-    """The module of a parameter; of a parametrized weight the module whose weight it is."""
+    """The name of a parameter's module. A parametrized weight belongs to the module whose weight it is."""
     return (
         name.partition("parametrizations.")[0].rstrip(".") if "parametrizations." in name else name.rpartition(".")[0]
     )
 
 
 def _role(name: str) -> str:
-    """weight, bias or gain; under weight norm ``original0`` is the gain."""
+    """A parameter's role: weight, bias or gain. Under weight norm ``original0`` is the gain."""
     leaf = name.rpartition(".")[2]
     return {"original0": "gain", "original1": "weight", "original": "weight"}.get(leaf) or leaf.split("_")[0]

@@ -54,19 +54,21 @@ class RecurrentCell(Normalised, Generic[Hx]):
     def forward(
         self, input: Tensor, hx: Hx | None = None, *, reset: Tensor | None = None, reset_hx: Hx | None = None
     ) -> Hx:
-        """The next state.
+        """Takes one step.
 
         Args:
             input: ``(B, I)`` or ``(I,)``.
-            hx: the state ``h`` ``(B, H)``, in an LSTM ``(h, c)``; without ``B`` if unbatched; ``None``: zeros.
-            reset: ``(B,)``, ``()`` if unbatched; bool, or 0 and 1: 1 starts a row's step from the zero state.
-            reset_hx: like ``hx``, also with 1 in place of B: what such a row starts from instead of zeros.
+            hx: the state before the step, ``h`` ``(B, H)``, in an LSTM ``(h, c)``. Unbatched: ``(H,)``. ``None``:
+                zeros.
+            reset: ``(B,)``, unbatched ``()``; bool, or 0 and 1. Where it is 1, the step starts from the zero state.
+            reset_hx: like ``hx``, or with 1 in place of B: the state to start from, where ``reset`` is 1, instead of
+                zeros.
 
         Returns:
-            the next state, like ``hx``.
+            the state after the step, like ``hx``.
 
         Raises:
-            RuntimeError, ValueError, TypeError: a shape, type or device does not fit; the message names it.
+            RuntimeError, ValueError, TypeError: a shape, type or device does not fit. The message names it.
         """
         if isinstance(input, Proxy):
             return recorded(self, input, hx, reset=reset, reset_hx=reset_hx)
@@ -79,12 +81,12 @@ class RecurrentCell(Normalised, Generic[Hx]):
         ) -> Hx: ...
 
     def stepper(self) -> CellStepper[Hx]:
-        """This cell with its weights prepared once, to be called step by step (`CellStepper`)."""
+        """Returns a `CellStepper`: this cell for many steps, with its weights prepared once."""
         self._check_hooks()
         return CellStepper(self, self._read(self._names))
 
     def _once(self, input: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
-        """One step by itself: (B, I) and the state before it to the state after it."""
+        """Takes one step by itself, from (B, I) and the state before it to the state after it."""
         return recurrent(input[None], state, self._read(self._names), self._encoded)[1]
 
     def _step(
@@ -96,7 +98,7 @@ class RecurrentCell(Normalised, Generic[Hx]):
         take: Callable[[Tensor, Sequence[Tensor]], list[Tensor]],
     ) -> Any:
         """`forward`, with the function that takes the step."""
-        name, given = type(self).__name__, self._state_from(hx)
+        name, state = type(self).__name__, self._state_from(hx)
         if not isinstance(input, Tensor):
             raise TypeError(f"{name}: expected input to be a Tensor, got {type(input).__name__}")
         if input.dim() not in (1, 2):
@@ -106,25 +108,25 @@ class RecurrentCell(Normalised, Generic[Hx]):
                 f"{name}: input has inconsistent input_size: got {input.shape[-1]}, expected {self.input_size}"
             )
         expected = (*input.shape[:-1], self.hidden_size)
-        if given is None:
-            given = tuple([input.new_zeros(expected) for _ in self._state_names])
+        if state is None:
+            state = tuple([input.new_zeros(expected) for _ in self._state_names])
         else:
-            for part_name, part in zip(self._state_names, given, strict=False):
+            for part_name, part in zip(self._state_names, state, strict=False):
                 if part.shape != expected:
-                    given_size = list(part.shape)
-                    raise RuntimeError(f"{name}: Expected hidden {part_name} of size {expected}, got {given_size}")
+                    size = list(part.shape)
+                    raise RuntimeError(f"{name}: Expected hidden {part_name} of size {expected}, got {size}")
         if reset is not None:
-            given = tuple(self._cut(given, reset, self._state_from(reset_hx, "reset_hx"), name))
+            state = tuple(self._cut(state, reset, self._state_from(reset_hx, "reset_hx"), name))
         elif reset_hx is not None:
             raise ValueError(f"{name}: reset_hx is where a row starts again; it needs reset, got None")
         if input.dim() == 2:
-            return self._hx_from(tuple(self._zoned_out(given, take(input, given))))
-        batch = tuple([part.unsqueeze(0) for part in given])
+            return self._hx_from(tuple(self._zoned_out(state, take(input, state))))
+        batch = tuple([part.unsqueeze(0) for part in state])
         final = self._zoned_out(batch, take(input.unsqueeze(0), batch))
         return self._hx_from(tuple([part.squeeze(0) for part in final]))
 
     def extra_repr(self) -> str:
-        """As torch's, and what torch's has not."""
+        """The text of torch's module, with the keywords that torch's does not have."""
         text = f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
         if self.recurrence.nonlinearity != "tanh":
             text += f", nonlinearity={self.recurrence.nonlinearity}"
@@ -132,11 +134,11 @@ class RecurrentCell(Normalised, Generic[Hx]):
 
 
 class CellStepper(Generic[Hx]):
-    """A cell with its weights prepared once and their gradients computed once, made by its ``stepper()``.
+    """A cell for many steps, made by its ``stepper()``: its weights are prepared once, their gradients computed once.
 
-    It is called as the cell is. Make a new one for every forward pass, under the same autocast as its steps. It refuses
-    to go on when the parameters have been changed, as far as torch counts changes: fused optimizers' and those of
-    ``.data`` are not seen.
+    It is called as the cell is. Make a new one for every forward pass, under the same autocast as its steps. It raises
+    an error when the parameters have been changed since it was made. It sees the changes that torch counts, which those
+    by fused optimizers and through ``.data`` are not.
 
     Example::
 
@@ -152,7 +154,7 @@ class CellStepper(Generic[Hx]):
     def __call__(
         self, input: Tensor, hx: Hx | None = None, *, reset: Tensor | None = None, reset_hx: Hx | None = None
     ) -> Hx:
-        """The next state: arguments, shapes and errors are the cell's.
+        """Takes one step. Arguments, shapes and errors are those of the cell.
 
         Raises:
             RuntimeError: also if the cell's parameters have been changed since the stepper was made.

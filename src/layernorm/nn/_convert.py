@@ -65,10 +65,12 @@ def convert(
 ) -> torch.nn.Module:
     """Swaps every `torch.nn.RNN`, `LSTM`, `GRU` and their cells inside a module for layernorm's, keeping the weights.
 
-    The parameters that both have are kept as the same objects, so that ties, optimisers and ``requires_grad`` stay
-    valid (weight norm's weights are computed: its directions are copies); the gains and the cell's bias are new, on the
-    same device and of the same type. Subclasses of torch's modules are left alone, with a warning: what they add could
-    not be kept.
+    Parameters that both have stay the same objects, so that ties, optimisers and ``requires_grad`` stay valid. Under
+    ``norm="weight"`` the weights are computed, and their directions are copies. The gains and the cell's bias are new,
+    on the same device and of the same type. Subclasses of torch's modules are left alone, with a warning, because what
+    they add could not be kept.
+
+    The function that the network computes changes, so that it has to be trained again.
 
     Args:
         module: changed in place, unless it is itself one of torch's recurrent modules.
@@ -78,11 +80,11 @@ def convert(
         The module, or the new one that takes its place.
 
     Raises:
-        TypeError: ``module`` is no module, or as the constructors do.
-        ValueError: as the constructors do, or a module has what could not be kept: hooks, weights that are computed
-            (weight norm and other parametrizations, pruning), anything that a new one of torch's has not (parameters,
-            buffers, submodules, a ``forward`` or another attribute of its own), or for weight norm a row of zeros. Then
-            nothing has been changed.
+        TypeError: ``module`` is no module, or a constructor raises it.
+        ValueError: a constructor raises it, or a module has something that could not be kept. This is a hook; a weight
+            that is computed (weight norm and other parametrizations, pruning); a parameter, buffer, submodule,
+            ``forward`` or other attribute that a new module of torch's class does not have; or, for weight norm, a row
+            of zeros. Nothing has been changed then.
 
     Example::
 
@@ -93,8 +95,8 @@ def convert(
     keywords: dict[str, Any] = {"norm": norm, "formula": formula, "eps": eps, "gain_init": gain_init}
     made = {id(old): _converted(old, keywords) for old in module.modules() if _kind(old) in _TABLE}
     if not made:
-        describe("LSTM", norm, formula, eps, bias=True)  # a wrong name is wrong without recurrent parts, too
-    _warn_of_rest(module, found=bool(made))
+        describe("LSTM", norm, formula, eps, bias=True)  # refuses a wrong name where nothing is converted, too
+    _warn_of_unconverted(module, converted=bool(made))
     if id(module) in made:
         return made[id(module)]
     for parent in list(module.modules()):
@@ -105,30 +107,33 @@ def convert(
 
 
 def _kind(module: torch.nn.Module) -> type[torch.nn.Module]:
-    """A module's class; torch gives a module whose weights are parametrized a class of its own."""
+    """A module's own class: torch gives a module whose weights are parametrized a new one."""
     return type_before_parametrizations(module)
 
 
-def _warn_of_rest(module: torch.nn.Module, found: bool) -> None:
-    """Says what a caller may have expected to be converted and was not."""
-    rest = [
+def _warn_of_unconverted(module: torch.nn.Module, converted: bool) -> None:
+    """Warns of what a caller may have expected to be converted and was not."""
+    subclasses = [
         f"{name or 'the module'} ({_kind(part).__name__})"
         for name, part in module.named_modules()
         if issubclass(_kind(part), tuple(_TABLE)) and _kind(part) not in _TABLE
     ]
-    nothing = [] if found else [f"no RNN, LSTM, GRU or cell of torch.nn in {type(module).__name__}"]
-    left = [f"left alone as subclasses of torch's modules: {', '.join(rest)}"] if rest else []
-    if nothing or left:
-        warnings.warn(f"convert: {'; '.join(nothing + left)}", stacklevel=3)
+    warned = [] if converted else [f"no RNN, LSTM, GRU or cell of torch.nn in {type(module).__name__}"]
+    if subclasses:
+        warned.append(f"left alone as subclasses of torch's modules: {', '.join(subclasses)}")
+    if warned:
+        warnings.warn(f"convert: {'; '.join(warned)}", stacklevel=3)
 
 
 def _beyond(old: torch.nn.Module, bare: torch.nn.Module) -> list[str]:
-    """The names of what a module has and a new one of its class has not, and the other way round: a weight that is no
-    parameter any more is computed."""
+    """The names of what a module has and a new one of its class does not have, and of parameters that it has lost.
+
+    A weight that is no parameter any more is computed.
+    """
     computed = [name for name in bare._parameters if name not in old._parameters]
     parts: tuple[tuple[Mapping[str, Any], Mapping[str, Any]], ...]
     parts = ((old._parameters, bare._parameters), (old._buffers, bare._buffers), (old._modules, bare._modules))
-    added = [name for mine, plain in parts for name in mine if name not in plain]
+    added = [name for of_old, of_bare in parts for name in of_old if name not in of_bare]
     hooks = [name.strip("_") for name, registered in vars(old).items() if name.endswith("_hooks") and registered]
     own = [name for name in vars(old) if name not in vars(bare)]
     return list(dict.fromkeys([*computed, *hooks, *added, *own]))
@@ -145,7 +150,8 @@ def _converted(old: torch.nn.Module, keywords: dict[str, Any]) -> torch.nn.Modul
     lost = _beyond(old, bare)
     if lost:
         raise ValueError(
-            f"convert: cannot keep {', '.join(lost)} of {kind.__name__}; convert first, then add what torch's has not"
+            f"convert: cannot keep {', '.join(lost)} of {kind.__name__}; convert first, then add what torch's module "
+            "does not have"
         )
     for name, parameter in old._parameters.items():
         if name in new._parameters:

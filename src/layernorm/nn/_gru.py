@@ -18,43 +18,50 @@ class GRU(Recurrent[Tensor]):
         n &= \tanh(\mathrm{LN}(W_n x_t) + r\, \mathrm{LN}(U_n h_{t-1})) \\
         h_t &= (1 - z)\, n + z\, h_{t-1}
 
-    Takes the place of `torch.nn.GRU`: the same arguments, inputs, outputs and state-dict keys, plus the gains, so that
-    a `torch.nn.GRU` state dict loads with ``strict=False``.
+    Takes the place of `torch.nn.GRU`: the same arguments, inputs, outputs and state-dict keys, plus the gains. A
+    `torch.nn.GRU` state dict loads with ``strict=False``.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype: as
             `torch.nn.GRU`.
-        norm: ``"layer"``; ``"rms"``, the root mean square instead of mean and deviation; ``"batch"``, over the training
-            cases at each time step (Cooijmans et al. 2016); ``"weight"``, of the weight matrices' rows (Salimans,
-            Kingma 2016); ``None``, torch's equations.
+        norm: what a normalisation is. ``"layer"``: mean and deviation over the units, as in the paper. ``"rms"``: the
+            root mean square over the units. ``"batch"``: mean and deviation over the training cases at each time step
+            (Cooijmans et al. 2016). ``"weight"``: the rows of the weight matrices are normalised instead of the summed
+            inputs (Salimans, Kingma 2016). ``None``: torch's equations, without normalisation.
         formula: where the normalisations sit: a preset's name (`layernorm.formula.PRESETS`) or a `layernorm.Formula`.
-        eps: overrides the formula's (1e-5 in ``"paper"``).
-        gain_init: the initial value of every gain; ``None``: 1, under batch norm 0.1, and under weight norm the norm of
-            the weight that torch draws.
-        max_steps, momentum, count_padding: of batch norm. In training it normalises by the batch's statistics, and the
-            population's, buffers ``running_mean_*`` and ``running_var_*`` with a row for each of ``max_steps`` time
-            steps, move towards them by ``momentum`` (by 1 over the number of batches while that is larger, and for
-            ``None`` always). In evaluation it normalises by these; steps beyond the last row trained use that. With
-            ``lengths``, rows that have ended count (input 0, state standing still) or not.
-        forget_bias: the initial value of the learnable bias of z, the gate that keeps the old state; ``None``: as the
-            other biases. Of the biases that are added to that gate the first has it (``bias_ih``, where that is added
-            after the normalisations or without one; otherwise ``norm_bias`` or ``norm_bias_ih``), the others are 0
-            there, so that their sum is exactly this. It is trained, as Keras's unit forget bias and Haste's
-            ``forget_bias``; a formula's ``forget_bias`` is a constant, added at every step beside it.
-        recurrent_dropout: a dropout of the h that ``W_hh`` reads, in training, with one mask for all time steps of a
-            sequence, as Keras has it (Gal, Ghahramani 2016).
-        zoneout: the probability that a unit keeps its old value in a step (Krueger et al. 2016), as Haste has it. In
-            training it is drawn for each unit, row and step; in evaluation the new state is the expectation,
+        eps: overrides the formula's ``eps``, which keeps the denominators from zero (1e-5 in ``"paper"``).
+        gain_init: the initial value of every gain. ``None``: 1; under batch norm 0.1 (Cooijmans et al.); under weight
+            norm the norm of each weight row as torch draws it.
+        max_steps: batch norm only: how many time steps have population statistics of their own, as rows of the buffers
+            ``running_mean_*`` and ``running_var_*``. In evaluation these are used instead of the batch's statistics.
+            Later steps use the last row that was trained.
+        momentum: batch norm only: each training batch moves the population statistics towards its own by this
+            fraction, or by 1 / (number of batches seen) while that is larger. ``None``: always by the latter.
+        count_padding: batch norm only: whether sequences that have ended (``lengths``) still count in the statistics,
+            with input 0 and their final state.
+        forget_bias: the initial value of the learnable bias of z, the gate that keeps the old state. ``None``: the
+            same as for the other biases. Where several biases are added to this gate, the first of them gets the value
+            and the others start at 0, so that their sum is exactly this. The first is ``bias_ih``, or ``norm_bias`` or
+            ``norm_bias_ih`` where ``bias_ih`` is inside a normalisation. The bias is trained, as Keras's unit forget
+            bias and Haste's ``forget_bias`` are. A formula's ``forget_bias`` is a constant that is added as well.
+        recurrent_dropout: the dropout probability, in training, of the h that ``W_hh`` reads. One mask is drawn for all
+            time steps of a sequence, as in Keras (Gal, Ghahramani 2016).
+        zoneout: the probability that a unit keeps its old value in a step (Krueger et al. 2016), as in Haste. In
+            training it is drawn for each unit, case and step. In evaluation the new state is the expectation,
             ``zoneout * old + (1 - zoneout) * new``.
-        variational: whether ``dropout``, between layers, has one mask for all time steps (Gal, Ghahramani 2016).
+        variational: whether ``dropout``, which acts between layers, has one mask for all time steps (Gal, Ghahramani
+            2016).
 
-    ``zoneout`` and ``reset_hx`` take the steps one by one, with Python between them: about twice the time of one call
-    for the whole sequence. ``recurrent_dropout`` in training is computed by plain equations, in about 6 times that time
-    (``benchmarks/between_steps.py``).
+    Raises:
+        ValueError, TypeError: an argument has no meaning for this network. The message names it.
 
-    Parameters of a layer and direction, suffix ``_l{k}`` or ``_l{k}_reverse``: ``weight_ih (3H, I)``, ``weight_hh
-    (3H, H)``, ``bias_ih``, ``bias_hh``, ``gain_ih``, ``gain_hh (3H)``. Gates are in torch's order r, z, n.
-    The biases belong to the normalisations and start at 0.
+    With ``zoneout`` or ``reset_hx``, Python runs the steps one by one. This takes about twice the time of one call for
+    the whole sequence. ``recurrent_dropout`` in training is computed by plain equations, in about 6 times the time of
+    one call (``benchmarks/between_steps.py``).
+
+    Parameters of a layer and direction in ``"paper"``, with the suffix ``_l{k}`` or ``_l{k}_reverse``:
+    ``weight_ih (3H, I)``, ``weight_hh (3H, H)``, ``bias_ih``, ``bias_hh``, ``gain_ih``, ``gain_hh (3H)``. Gates are in
+    torch's order r, z, n. The biases belong to the normalisations and start at 0.
 
     Example::
 
@@ -99,15 +106,20 @@ class GRU(Recurrent[Tensor]):
 
 
 class GRUCell(RecurrentCell[Tensor]):
-    r"""One step of `GRU`; takes the place of `torch.nn.GRUCell`: the same arguments, shapes and state-dict keys, plus
-    the gains.
+    r"""One step of `GRU`.
+
+    Takes the place of `torch.nn.GRUCell`: the same arguments, shapes and state-dict keys, plus the gains.
 
     Args:
         input_size, hidden_size, bias, device, dtype: as `torch.nn.GRUCell`.
-        norm, formula, eps, gain_init: without ``"batch"`` as in `GRU`.
-        forget_bias, zoneout: as in `GRU`. Recurrent dropout has one mask a sequence, of which a cell knows nothing.
+        norm, formula, eps, gain_init: as in `GRU`. ``norm="batch"`` is refused: a cell does not know the time step.
+        forget_bias, zoneout: as in `GRU`. There is no recurrent dropout: its mask belongs to a sequence, which a cell
+            does not know.
 
-    Shapes: input ``(B, I)`` or ``(I,)``; state and result ``(B, H)`` or ``(H,)``.
+    Shapes: the input is ``(B, I)`` or ``(I,)``. State and result are ``(B, H)`` or ``(H,)``.
+
+    Raises:
+        ValueError, TypeError: an argument has no meaning for this cell. The message names it.
     """
 
     network = "GRU"

@@ -1,4 +1,4 @@
-"""What torch's own modules do under `torch.fx` and `torch.jit.script`, for modules that run on layernorm's ops."""
+"""How modules that run on layernorm's ops behave under `torch.fx` and `torch.jit.script`: as torch's own do."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from torch.fx import Proxy
 
 
 def recorded(module: torch.nn.Module, input: Proxy, *args: Any, **kwargs: Any) -> Any:
-    """One call of the module in the graph that `torch.fx` makes; it does not look into torch's own modules either.
-    Keywords that are None or False are left out."""
+    """Records the module as one call in the graph that `torch.fx` makes, which does not look into torch's own modules
+    either. Keywords that are None or False are left out."""
     tracer: Any = input.tracer
-    said = {name: value for name, value in kwargs.items() if value is not None and value is not False}
-    return tracer.create_proxy("call_module", tracer.path_of_module(module), (input, *args), said)
+    keywords = {name: value for name, value in kwargs.items() if value is not None and value is not False}
+    return tracer.create_proxy("call_module", tracer.path_of_module(module), (input, *args), keywords)
 
 
 def not_scriptable(module: torch.nn.Module) -> NoReturn:
-    """What `torch.jit.script` calls before it compiles a module.
+    """Refuses `torch.jit.script`, which calls this before it compiles a module.
 
     Raises:
-        RuntimeError: always; it says what to do.
+        RuntimeError: always. The message says what to do instead.
     """
     name = type(module).__name__
     raise RuntimeError(

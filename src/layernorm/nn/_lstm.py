@@ -27,45 +27,52 @@ class LSTM(Recurrent[State]):
         c_t &= \sigma(f)\, c_{t-1} + \sigma(i) \tanh(g) \\
         h_t &= \sigma(o) \tanh(\mathrm{LN}(c_t; gain_c, bias_c))
 
-    Takes the place of `torch.nn.LSTM`: the same arguments, inputs, outputs and state-dict keys, plus the gains, so that
-    a `torch.nn.LSTM` state dict loads with ``strict=False``.
+    Takes the place of `torch.nn.LSTM`: the same arguments, inputs, outputs and state-dict keys, plus the gains. A
+    `torch.nn.LSTM` state dict loads with ``strict=False``.
 
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device, dtype:
             as `torch.nn.LSTM`.
-        norm: ``"layer"``; ``"rms"``, the root mean square instead of mean and deviation; ``"batch"``, over the training
-            cases at each time step (Cooijmans et al. 2016); ``"weight"``, of the weight matrices' rows (Salimans,
-            Kingma 2016); ``None``, torch's equations.
+        norm: what a normalisation is. ``"layer"``: mean and deviation over the units, as in the paper. ``"rms"``: the
+            root mean square over the units. ``"batch"``: mean and deviation over the training cases at each time step
+            (Cooijmans et al. 2016). ``"weight"``: the rows of the weight matrices are normalised instead of the summed
+            inputs (Salimans, Kingma 2016). ``None``: torch's equations, without normalisation.
         formula: where the normalisations sit: a preset's name (`layernorm.formula.PRESETS`) or a `layernorm.Formula`.
-        eps: overrides the formula's (1e-5 in ``"paper"``).
-        gain_init: the initial value of every gain; ``None``: 1, under batch norm 0.1, and under weight norm the norm of
-            the weight that torch draws.
-        max_steps, momentum, count_padding: of batch norm. In training it normalises by the batch's statistics, and the
-            population's, buffers ``running_mean_*`` and ``running_var_*`` with a row for each of ``max_steps`` time
-            steps, move towards them by ``momentum`` (by 1 over the number of batches while that is larger, and for
-            ``None`` always). In evaluation it normalises by these; steps beyond the last row trained use that. With
-            ``lengths``, rows that have ended count (input 0, state standing still) or not.
-        forget_bias: the initial value of the learnable bias of f, the gate that keeps the old state; ``None``: as the
-            other biases. Of the biases that are added to that gate the first has it (``bias_ih``, where that is added
-            after the normalisations or without one; otherwise ``norm_bias`` or ``norm_bias_ih``), the others are 0
-            there, so that their sum is exactly this. It is trained, as Keras's unit forget bias and Haste's
-            ``forget_bias``; a formula's ``forget_bias`` is a constant, added at every step beside it.
-        recurrent_dropout: a dropout of the h that ``W_hh`` reads, in training, with one mask for all time steps of a
-            sequence, as Keras has it (Gal, Ghahramani 2016).
-        zoneout: the probability that a unit keeps its old value in a step (Krueger et al. 2016): a number for h alone,
-            as Haste has it, or a pair for h and c. In training it is drawn for each unit, row and step; in evaluation
-            the new state is the expectation, ``zoneout * old + (1 - zoneout) * new``.
-        variational: whether ``dropout``, between layers, has one mask for all time steps (Gal, Ghahramani 2016).
-        gate_clip: on the way back the derivatives by the gates' summed inputs, before sigmoid and tanh, are cut to
-            ``+-gate_clip`` (Graves 2013, section 2.1); ``None``: they are not.
+        eps: overrides the formula's ``eps``, which keeps the denominators from zero (1e-5 in ``"paper"``).
+        gain_init: the initial value of every gain. ``None``: 1; under batch norm 0.1 (Cooijmans et al.); under weight
+            norm the norm of each weight row as torch draws it.
+        max_steps: batch norm only: how many time steps have population statistics of their own, as rows of the buffers
+            ``running_mean_*`` and ``running_var_*``. In evaluation these are used instead of the batch's statistics.
+            Later steps use the last row that was trained.
+        momentum: batch norm only: each training batch moves the population statistics towards its own by this
+            fraction, or by 1 / (number of batches seen) while that is larger. ``None``: always by the latter.
+        count_padding: batch norm only: whether sequences that have ended (``lengths``) still count in the statistics,
+            with input 0 and their final state.
+        forget_bias: the initial value of the learnable bias of f, the gate that keeps the old state. ``None``: the
+            same as for the other biases. Where several biases are added to this gate, the first of them gets the value
+            and the others start at 0, so that their sum is exactly this. The first is ``bias_ih``, or ``norm_bias`` or
+            ``norm_bias_ih`` where ``bias_ih`` is inside a normalisation. The bias is trained, as Keras's unit forget
+            bias and Haste's ``forget_bias`` are. A formula's ``forget_bias`` is a constant that is added as well.
+        recurrent_dropout: the dropout probability, in training, of the h that ``W_hh`` reads. One mask is drawn for all
+            time steps of a sequence, as in Keras (Gal, Ghahramani 2016).
+        zoneout: the probability that a unit keeps its old value in a step (Krueger et al. 2016). A number is for h
+            alone, as in Haste; a pair is for h and c. In training it is drawn for each unit, case and step. In
+            evaluation the new state is the expectation, ``zoneout * old + (1 - zoneout) * new``.
+        variational: whether ``dropout``, which acts between layers, has one mask for all time steps (Gal, Ghahramani
+            2016).
+        gate_clip: in the backward pass, the gradients with respect to the gates' summed inputs (before sigmoid and
+            tanh) are clipped to ``+-gate_clip`` (Graves 2013, section 2.1). ``None``: no clipping.
 
-    ``zoneout``, ``recurrent_dropout`` in training, ``return_cells`` and ``reset_hx`` take the steps one by one, with
-    Python between them: about twice the time of one call for the whole sequence (``benchmarks/between_steps.py``).
+    Raises:
+        ValueError, TypeError: an argument has no meaning for this network. The message names it.
 
-    Parameters of a layer and direction, suffix ``_l{k}`` or ``_l{k}_reverse``: ``weight_ih (4H, I)``, ``weight_hh
-    (4H, P)``, ``bias_ih``, ``bias_hh``, ``gain_ih``, ``gain_hh (4H)``, ``gain_c``, ``bias_c (H)``, and with projections
-    ``weight_hr (P, H)``. Gates are in torch's order i, f, g, o.
-    The biases belong to the normalisations and start at 0.
+    With ``zoneout``, ``recurrent_dropout`` in training, ``return_cells`` or ``reset_hx``, Python runs the steps one by
+    one. This takes about twice the time of one call for the whole sequence (``benchmarks/between_steps.py``).
+
+    Parameters of a layer and direction in ``"paper"``, with the suffix ``_l{k}`` or ``_l{k}_reverse``:
+    ``weight_ih (4H, I)``, ``weight_hh (4H, P)``, ``bias_ih``, ``bias_hh``, ``gain_ih``, ``gain_hh (4H)``, ``gain_c``,
+    ``bias_c (H)``, and with projections ``weight_hr (P, H)``. Gates are in torch's order i, f, g, o. The biases belong
+    to the normalisations and start at 0.
 
     Example::
 
@@ -169,31 +176,32 @@ class LSTM(Recurrent[State]):
         """Runs the sequence, as `RNN.forward` says.
 
         Args:
-            return_cells: whether to return the last layer's c after every step, too, ``(T, B, D * H)``, of ``input``'s
-                kind and order as the output is, with its gradients. It is the c that is carried on.
+            return_cells: whether to return also the last layer's c after every step, ``(T, B, D * H)``. It has the
+                kind and order of the output, and gradients. It is the c that is carried on to the next step.
 
         Returns:
-            output, ``(h, c)``, with ``return_cells`` a third part, the cells.
+            output, ``(h, c)``, and with ``return_cells`` the cells as a third part.
         """
         if isinstance(input, Proxy):
-            more = {
+            keywords = {
                 "lengths": lengths,
                 "reset": reset,
                 "reset_hx": reset_hx,
                 "return_cells": return_cells,
                 "mask": mask,
             }
-            return recorded(self, input, hx, **more)
+            return recorded(self, input, hx, **keywords)
         if mask is not None:
             lengths = self._lengths_of(mask, input, lengths)
         output, state = self._run(input, hx, lengths, reset, reset_hx, return_cells)
         if not return_cells:
             return output, self._hx_from(state)
-        whole = output.data if isinstance(output, PackedSequence) else output
+        output_and_cells = output.data if isinstance(output, PackedSequence) else output
         D = len(self._directions)
-        parts = whole.split([D * self._output_size, D * self.hidden_size], -1)
-        kinds = [PackedSequence(part, *output[1:]) if isinstance(output, PackedSequence) else part for part in parts]
-        return kinds[0], self._hx_from(state), kinds[1]
+        parts = output_and_cells.split([D * self._output_size, D * self.hidden_size], -1)
+        if isinstance(output, PackedSequence):
+            return PackedSequence(parts[0], *output[1:]), self._hx_from(state), PackedSequence(parts[1], *output[1:])
+        return parts[0], self._hx_from(state), parts[1]
 
     if TYPE_CHECKING:
 
@@ -245,15 +253,21 @@ class LSTM(Recurrent[State]):
 
 
 class LSTMCell(RecurrentCell[State]):
-    r"""One step of `LSTM`; takes the place of `torch.nn.LSTMCell`: the same arguments, shapes and state-dict keys, plus
-    the gains.
+    r"""One step of `LSTM`.
+
+    Takes the place of `torch.nn.LSTMCell`: the same arguments, shapes and state-dict keys, plus the gains.
 
     Args:
         input_size, hidden_size, bias, device, dtype: as `torch.nn.LSTMCell`.
-        norm, formula, eps, gain_init, gate_clip: without ``"batch"`` as in `LSTM`.
-        forget_bias, zoneout: as in `LSTM`. Recurrent dropout has one mask a sequence, of which a cell knows nothing.
+        norm, formula, eps, gain_init, gate_clip: as in `LSTM`. ``norm="batch"`` is refused: a cell does not
+            know the time step.
+        forget_bias, zoneout: as in `LSTM`. There is no recurrent dropout: its mask belongs to a sequence, which a cell
+            does not know.
 
-    Shapes: input ``(B, I)`` or ``(I,)``; state and result ``(B, H)`` or ``(H,)``, ``h`` and ``c``.
+    Shapes: the input is ``(B, I)`` or ``(I,)``. State and result are a pair ``(h, c)``, each ``(B, H)`` or ``(H,)``.
+
+    Raises:
+        ValueError, TypeError: an argument has no meaning for this cell. The message names it.
     """
 
     network = "LSTM"

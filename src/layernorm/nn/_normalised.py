@@ -17,7 +17,7 @@ State = tuple[Tensor, ...]
 Shapes = dict[str, tuple[int, ...]]
 
 _GAIN_INIT: Mapping[str | None, float | None] = {"batch": 0.1, "weight": None}
-"""Where it is not 1: Cooijmans et al., section 5, and under weight norm the norm of the weight itself."""
+"""The initial gain where it is not 1. Batch norm: Cooijmans et al., section 5. Weight norm: None, the weight's norm."""
 
 
 class Normalised(torch.nn.Module):
@@ -56,8 +56,8 @@ class Normalised(torch.nn.Module):
         if value is not None and not number:
             raise ValueError(f"forget_bias should be a finite number or None, got {value!r}")
         if value is not None and not self.recurrence.added_biases:
-            given = "the formula adds none after its normalisations" if self.recurrence.bias else "bias=False"
-            raise ValueError(f"forget_bias={value!r} needs a bias in the gates, got {given}")
+            why = "the formula adds none after its normalisations" if self.recurrence.bias else "bias=False"
+            raise ValueError(f"forget_bias={value!r} needs a bias in the gates, got {why}")
 
     def _state_from(self, hx: Any, what: str = "hx") -> State | None:
         """The parts of a user's ``hx``: a tensor, in an LSTM a pair."""
@@ -81,31 +81,38 @@ class Normalised(torch.nn.Module):
             self.register_parameter(name + suffix, parameter)
 
     def _read(self, names: Sequence[str]) -> list[Tensor]:
-        """The parameters of these names. A module's `__getattr__` is slow; but what parametrizations, pruning and
-        replicas put in a parameter's place is found only there."""
+        """The parameters of these names.
+
+        A module's `__getattr__` is slow, so it is the second choice. Only there is found what parametrizations, pruning
+        and replicas put in a parameter's place.
+        """
         own = self._parameters
         return [p if (p := own.get(name)) is not None else getattr(self, name) for name in names]
 
     def _leaves(self, suffix: str) -> list[Tensor]:
-        """The parameters themselves of one layer and direction, also those of which weight norm makes weights."""
+        """The leaf parameters of one layer and direction; under weight norm those that the weights are made of."""
         names = {name: name.split(".")[-2 if "." in name else -1] for name, _ in self.named_parameters()}
         return [p for name, p in self.named_parameters() if names[name].endswith(suffix)]
 
     def _check_hooks(self) -> None:
-        """That no hook would have to run before a step: a stepper calls none.
+        """Checks that no hook would have to run before or after a step, as a stepper calls none.
 
         Raises:
             ValueError: the module has hooks on its forward, as pruning adds.
         """
         if self._forward_pre_hooks or self._forward_hooks:
             name = type(self).__name__
-            raise ValueError(f"{name}.stepper: {name} has hooks on its forward (pruning has), which no step would run")
+            raise ValueError(f"{name}.stepper: {name} has hooks on its forward (pruning adds one), which no step runs")
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Weights as torch draws them, U(-1/sqrt(H), 1/sqrt(H)); gains ``gain_init``, biases 0; without norm and under
-        weight norm the biases as torch too. In a new module the draws do not depend on ``norm``: one seed gives the
-        same weights for all. With ``forget_bias`` the biases of the gate that keeps the old state add up to it."""
+        """Gives the parameters their initial values.
+
+        Weights are drawn as torch draws them, from U(-1/sqrt(H), 1/sqrt(H)). Gains are ``gain_init`` and biases 0.
+        Without a norm, and under weight norm, biases are drawn as torch draws them. With ``forget_bias`` the biases of
+        the gate that keeps the old state add up to it. In a new module the draws do not depend on ``norm``: one seed
+        gives the same weights under every norm.
+        """
         bound = 1 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0
         for name, parameter in self.named_parameters():
             if name.startswith(("weight", "bias_ih", "bias_hh")):
@@ -124,7 +131,7 @@ class Normalised(torch.nn.Module):
                     self.get_parameter(name + suffix)[gate] = 0.0 if k else self.forget_bias
 
     def _normalise_weights(self) -> None:
-        """Under weight norm, once they are drawn."""
+        """Under weight norm, makes the weights computed ones, once they are drawn."""
         if self.norm == "weight":
             for name in [f"weight_{side}{suffix}" for suffix in self._suffixes for side in ("ih", "hh")]:
                 torch.nn.utils.parametrizations.weight_norm(self, name)
@@ -132,24 +139,26 @@ class Normalised(torch.nn.Module):
 
     @property
     def _computed(self) -> list[str]:
-        """The weights that weight norm makes of a direction and a gain."""
-        made = self._modules.get("parametrizations") if self.norm == "weight" else None
-        return [] if made is None else list(cast(torch.nn.ModuleDict, made))
+        """The names of the weights that weight norm computes from a direction and a gain."""
+        parametrizations = self._modules.get("parametrizations") if self.norm == "weight" else None
+        return [] if parametrizations is None else list(cast(torch.nn.ModuleDict, parametrizations))
 
     def _set_gain(self, name: str) -> None:
         if self.gain_init is not None:
             torch.nn.init.constant_(self.get_parameter(f"parametrizations.{name}.original0"), self.gain_init)
 
     def _kept(self, like: Tensor, rows: Sequence[int]) -> tuple[Tensor | None, ...]:
-        """Zoneout's share of the old state for these rows, a part of the state each: drawn, 0 or 1, in training; its
-        expectation in evaluation; None without zoneout."""
+        """The share of the old state that zoneout keeps, for each part of the state.
+
+        In training it is drawn, 0 or 1. In evaluation it is the probability. It is None for a part without zoneout.
+        """
         dtype = torch.promote_types(like.dtype, torch.float32)
-        found: list[Tensor | None] = []
-        for share, size in zip(self._zoneouts, self._state_sizes, strict=True):
+        kept: list[Tensor | None] = []
+        for probability, size in zip(self._zoneouts, self._state_sizes, strict=True):
             shape = (*rows, size if self.training else 1)
-            part = like.new_full(shape, share, dtype=dtype)
-            found.append((part.bernoulli() if self.training else part) if share else None)
-        return tuple(found)
+            part = like.new_full(shape, probability, dtype=dtype)
+            kept.append((part.bernoulli() if self.training else part) if probability else None)
+        return tuple(kept)
 
     def _zoned_out(self, before: Sequence[Tensor], after: Sequence[Tensor]) -> list[Tensor]:
         """The state after one step, with zoneout."""
@@ -159,7 +168,7 @@ class Normalised(torch.nn.Module):
         return [zoned_out(k, old, new).to(new.dtype) for k, old, new in zip(kept, before, after, strict=True)]
 
     def _cut(self, state: Sequence[Tensor], reset: Any, restart: Sequence[Tensor] | None, who: str) -> list[Tensor]:
-        """A state with zeros, or what ``restart`` has, in the rows where ``reset`` is true."""
+        """The state with zeros, or the rows of ``restart``, where ``reset`` is true."""
         cut = as_cuts(reset, state[0].shape[:-1], who).unsqueeze(-1)
         if restart is None:
             return [torch.where(cut, 0.0, part) for part in state]
@@ -179,13 +188,14 @@ class Normalised(torch.nn.Module):
             text += f", formula={self.formula!r}"
             if not (isinstance(self.formula, Formula) and self.formula.eps == self.eps):
                 text += f", eps={self.eps}"
-        given = {
+        values_and_defaults = {
             "gate_clip": (self.recurrence.gate_clip, math.inf),
             "gain_init": (self.gain_init, _GAIN_INIT.get(self.norm, 1.0)),
             "forget_bias": (self.forget_bias, None),
             "zoneout": (self.zoneout, 0.0),
         }
-        return text + "".join(f", {name}={value}" for name, (value, default) in given.items() if value != default)
+        changed = {name: value for name, (value, default) in values_and_defaults.items() if value != default}
+        return text + "".join(f", {name}={value}" for name, value in changed.items())
 
     @property
     def _suffixes(self) -> list[str]:
@@ -208,12 +218,12 @@ def drop_mask(share: float, rows: Sequence[int], like: Tensor) -> Tensor:
 
 def _zoneouts(zoneout: Any, names: Sequence[str]) -> tuple[float, ...]:
     """The probability of each part of the state."""
-    given = zoneout if isinstance(zoneout, tuple | list) else (zoneout, *(0.0,) * (len(names) - 1))
-    numbers = [isinstance(p, int | float) and not isinstance(p, bool) and 0 <= p <= 1 for p in given]
-    if len(given) != len(names) or not all(numbers):
+    probabilities = zoneout if isinstance(zoneout, tuple | list) else (zoneout, *(0.0,) * (len(names) - 1))
+    in_range = [isinstance(p, int | float) and not isinstance(p, bool) and 0 <= p <= 1 for p in probabilities]
+    if len(probabilities) != len(names) or not all(in_range):
         pair = " or a pair of them for (h, c)" if len(names) > 1 else ""
         raise ValueError(f"zoneout should be a number in range [0, 1]{pair}, got {zoneout!r}")
-    return tuple(map(float, given))
+    return tuple(map(float, probabilities))
 
 
 def check_flags(**flags: bool) -> None:

@@ -1,4 +1,4 @@
-"""Feed-forward normalisations as modules: torch's own, with layernorm's ops inside."""
+"""Feed-forward normalisations as modules: subclasses of torch's own that run on layernorm's ops."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from ._leaving import not_scriptable, recorded
 
 
 class LayerNorm(torch.nn.LayerNorm):
-    r"""Layer normalisation over the last dimensions, eq. 3; `torch.nn.LayerNorm`'s constructor and state dict.
+    r"""Layer normalisation over the last dimensions, eq. 3.
 
     .. math:: y = \frac{x - \mathrm{mean}(x)}{\sqrt{\mathrm{var}(x) + \epsilon}} \cdot gain + bias
 
-    The gain is ``weight`` (initially 1) and the bias ``bias`` (0), both of shape ``normalized_shape``. Input and output
-    have shape ``(*, *normalized_shape)``. See `layernorm.functional.layer_norm` for types and errors.
+    Constructor and state dict are those of `torch.nn.LayerNorm`. The gain is ``weight`` (initially 1), the bias is
+    ``bias`` (initially 0), both of shape ``normalized_shape``. Input and output have shape ``(*, *normalized_shape)``.
+    See `layernorm.functional.layer_norm` for types and errors.
 
-    With a second argument ``residual``, like ``input``, the result is ``(y, input + residual)``, y of the sum: a
-    pre-norm network's ``y, x = norm(branch, x)`` reads and writes memory once.
+    Called with a second tensor ``residual``, of the input's shape, the module returns ``(y, input + residual)``, where
+    y normalises the sum. A pre-norm network's ``y, x = norm(branch, x)`` then reads and writes memory once.
+
+    Source: Ba, Kiros, Hinton, "Layer Normalization", 2016, arXiv:1607.06450, eq. 3.
     """
 
     __prepare_scriptable__ = not_scriptable
@@ -47,11 +50,14 @@ class LayerNorm(torch.nn.LayerNorm):
 
 
 class RMSNorm(torch.nn.RMSNorm):
-    r"""RMS normalisation over the last dimensions; `torch.nn.RMSNorm`'s constructor and state dict.
+    r"""RMS normalisation over the last dimensions.
 
     .. math:: y = \frac{x}{\sqrt{\mathrm{mean}(x^2) + \epsilon}} \cdot gain
 
-    See `layernorm.functional.rms_norm` for types and errors, `LayerNorm` for a second argument ``residual``.
+    Constructor and state dict are those of `torch.nn.RMSNorm`. See `layernorm.functional.rms_norm` for types and
+    errors, and `LayerNorm` for the second argument ``residual``.
+
+    Source: Zhang, Sennrich, "Root Mean Square Layer Normalization", 2019, arXiv:1910.07467.
     """
 
     __prepare_scriptable__ = not_scriptable
@@ -81,14 +87,14 @@ class BatchNorm(torch.nn.BatchNorm1d):
 
     .. math:: y = \frac{x - \mathrm{mean}_B(x)}{\sqrt{\mathrm{var}_B(x) + \epsilon}} \cdot gain + bias
 
-    `torch.nn.BatchNorm1d`'s constructor and state dict, and
+    Constructor and state dict are those of `torch.nn.BatchNorm1d`, with one more keyword.
 
     Args:
-        unbiased: in training normalise by the unbiased variance (divided by n - 1), as the paper does at batch size 4;
-            torch normalises by the biased one (n). The population variance is unbiased in both.
+        unbiased: whether training normalises by the unbiased variance (divided by n - 1), as the paper does at batch
+            size 4. torch normalises by the biased variance (divided by n). The population variance is unbiased in both.
 
     Raises:
-        ValueError: in training, when a unit has only one value.
+        ValueError: in training, when a unit has only one value. In any mode, when the input is not 2D or 3D.
 
     Source: Ioffe, Szegedy, "Batch Normalization", 2015, arXiv:1502.03167.
     """
@@ -117,7 +123,8 @@ class BatchNorm(torch.nn.BatchNorm1d):
         if not (self.unbiased and batch_statistics):
             return super().forward(input)
         self._check_input_dim(input)
-        # var * n/(n-1) + eps = (var + eps (n-1)/n) * n/(n-1), var the biased one: another eps and a smaller gain.
+        # With the biased variance var: var * n/(n-1) + eps = (var + eps (n-1)/n) * n/(n-1). So the unbiased variance is
+        # the biased one with another eps and a smaller gain.
         n = input.numel() // max(input.shape[1], 1)
         shrink = (n - 1) / max(n, 1)
         momentum = 0.0 if self.momentum is None else self.momentum

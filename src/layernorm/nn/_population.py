@@ -12,10 +12,10 @@ from ..functional import BatchMoments, Moments
 
 
 class Population:
-    """What one layer and direction knows of the population; the buffers are the module's.
+    """The population statistics of one layer and direction, in buffers of its module.
 
-    For each gain ``gain_X`` there are ``running_mean_X`` and ``running_var_X``, ``(max_steps, units)``, and for all of
-    them ``num_batches_tracked`` ``(max_steps,)``, each with the layer's suffix.
+    For each gain ``gain_X`` there are ``running_mean_X`` and ``running_var_X``, ``(max_steps, units)``. All gains share
+    ``num_batches_tracked`` ``(max_steps,)``. Each name ends in the layer's suffix.
 
     Args:
         module: where the buffers are.
@@ -27,7 +27,7 @@ class Population:
         self.module, self.gains, self.suffix = module, gains, suffix
 
     def register(self, shapes: Mapping[str, tuple[int, ...]], max_steps: int, device: Any, dtype: Any) -> None:
-        """Makes the buffers, with the gains' shapes."""
+        """Registers the buffers, one row of a gain's shape for each of ``max_steps`` time steps."""
         for gain in self.gains:
             for name in self._names(gain):
                 self.module.register_buffer(name, torch.empty(max_steps, *shapes[gain], device=device, dtype=dtype))
@@ -35,21 +35,24 @@ class Population:
         self.module.register_buffer(f"num_batches_tracked{self.suffix}", counts)
 
     def reset(self) -> None:
-        """Forgets everything: mean 0, variance 1."""
+        """Sets the statistics to mean 0 and variance 1, with no batch tracked."""
         self._tracked.zero_()
         for _, mean, var in self._buffers():
             mean.zero_()
             var.fill_(1.0)
 
     def at(self, T: int) -> dict[str, Moments]:
-        """For each gain mean and variance at T time steps, (T, n): the last row known stands for those after it."""
+        """For each gain, mean and variance at T time steps, (T, n). Steps after the last row trained use that row."""
         last = ((self._tracked > 0).sum() - 1).clamp_min(0)
         rows = torch.minimum(torch.arange(T, device=last.device), last)
         return {gain: (mean[rows], var[rows]) for gain, mean, var in self._buffers()}
 
     def update(self, batch: BatchMoments, momentum: float | None) -> None:
-        """Moves each row towards a batch's mean and unbiased variance: by ``momentum``, or 1 / the number of batches it
-        has seen while that is larger."""
+        """Moves each row towards a batch's mean and unbiased variance.
+
+        It moves by the fraction ``momentum``, or by 1 / (the number of batches that the row has seen) while that is
+        larger. A row for which the batch has fewer than two cases does not move.
+        """
         rows = min(len(batch.cases), len(self._tracked))
         if not rows:
             return

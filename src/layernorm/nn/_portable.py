@@ -1,7 +1,8 @@
 """`portable`: a copy of a model on plain PyTorch operations, for tools and processes that do not know layernorm's ops.
 
 The modules here are written for `torch.jit.script`: one set of equations for every network and formula, in terms of the
-eight vectors that `Recurrence.vectors` names. TorchScript reads annotations as types, so they are not put off here.
+eight vectors that `Recurrence.vectors` names. TorchScript reads annotations as types, so this file does without
+``from __future__ import annotations``.
 """
 
 import copy
@@ -24,22 +25,27 @@ from ._rnn import RNN, RNNCell
 
 
 def portable(model: torch.nn.Module) -> torch.nn.Module:
-    """A copy of a model in which layernorm's modules compute with plain PyTorch operations.
+    """Copies a model so that layernorm's modules compute with plain PyTorch operations.
 
-    `torch.jit.script` compiles it, and what is saved of that runs in processes without layernorm. The copies have the
-    arguments, shapes and state-dict keys of the originals; weights that weight norm computes become
-    parameters with their values. They compute in the type of their weights, step by step: they are slower, and in 16
-    bits less exact. They have no ``stepper``, ``reset_hx`` and ``return_cells``, take ``lengths`` as a tensor and no
-    `PackedSequence`. The norms are torch's own, which have no argument ``residual``.
+    `torch.jit.script` compiles the copy, and the saved result runs in processes without layernorm. The copied modules
+    have the arguments, shapes and state-dict keys of the originals. Weights that weight norm computes become parameters
+    with their values.
+
+    The copies compute step by step, in the type of their weights: they are slower, and in 16 bits less exact. They have
+    no ``stepper``, ``reset_hx`` and ``return_cells``. They take ``lengths`` as a tensor, and no `PackedSequence`. The
+    norms become torch's own, which have no argument ``residual``.
 
     Args:
-        model: is not changed.
+        model: any network. It is not changed.
+
+    Returns:
+        the copy.
 
     Raises:
         TypeError: ``model`` is no module, or has a module that is a subclass of one of layernorm's.
-        ValueError: a module has what has no form here: hooks on its forward, zoneout, batch norm in a recurrent
-            network, whose statistics are by time step; in training also recurrent or variational dropout, and
-            ``BatchNorm(unbiased=True)``.
+        ValueError: a module has something that has no plain form: hooks on its forward, zoneout, or batch norm in a
+            recurrent network, whose statistics differ by time step; in training also recurrent or variational dropout,
+            ``gate_clip``, and ``BatchNorm(unbiased=True)``.
 
     Example::
 
@@ -61,12 +67,12 @@ def portable(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def _kind(module: torch.nn.Module) -> type[torch.nn.Module]:
-    """A module's class; torch gives a module whose weights are parametrized a class of its own."""
+    """A module's own class: torch gives a module whose weights are parametrized a new one."""
     return torch.nn.utils.parametrize.type_before_parametrizations(module)
 
 
 def _check(name: str, module: torch.nn.Module) -> None:
-    """That a copy can be made of a module."""
+    """Raises an error where a module cannot be copied."""
     kind = _kind(module)
     if kind not in _TABLE:
         if issubclass(kind, tuple(_TABLE)):
@@ -75,7 +81,7 @@ def _check(name: str, module: torch.nn.Module) -> None:
             )
         return
     if isinstance(module, Normalised) and module.norm == "batch":
-        raise ValueError(f"portable: cannot copy {name}: batch norm in a {kind.__name__} has statistics by time step")
+        raise ValueError(f"portable: cannot copy {name}: batch norm in a {kind.__name__} has no plain form")
     if isinstance(module, BatchNorm) and module.unbiased and module.training:
         raise ValueError(
             f"portable: cannot copy {name}: unbiased=True has no plain form in training; call eval() first"
@@ -83,19 +89,20 @@ def _check(name: str, module: torch.nn.Module) -> None:
     if isinstance(module, Normalised) and any(module._zoneouts):
         raise ValueError(f"portable: cannot copy {name}: zoneout={module.zoneout} has no plain form")
     if isinstance(module, Normalised) and module.training and math.isfinite(module.recurrence.gate_clip):
-        found = f"gate_clip={module.recurrence.gate_clip}"
-        raise ValueError(f"portable: cannot copy {name}: {found} has no plain form in training; call eval() first")
+        clip = f"gate_clip={module.recurrence.gate_clip}"
+        raise ValueError(f"portable: cannot copy {name}: {clip} has no plain form in training; call eval() first")
     if isinstance(module, Recurrent) and module.training and (module.recurrent_dropout or module.variational):
         raise ValueError(
-            f"portable: cannot copy {name}: recurrent and variational dropout have no plain form; call eval()"
+            f"portable: cannot copy {name}: recurrent and variational dropout have no plain form in training; "
+            "call eval() first"
         )
     if module._forward_hooks or module._forward_pre_hooks:
-        found = f"{kind.__name__} has hooks on its forward (pruning has)"
-        raise ValueError(f"portable: cannot copy {name}: {found}; remove them first")
+        hooks = f"{kind.__name__} has hooks on its forward (pruning adds one)"
+        raise ValueError(f"portable: cannot copy {name}: {hooks}; remove them first")
 
 
 class Vectors(NamedTuple):
-    """What `VectorTerms` names, each the sum of its parameters, or None."""
+    """The eight vectors of `VectorTerms`, each the sum of its parameters, or None."""
 
     gain_x: Tensor | None
     gain_h: Tensor | None
@@ -140,7 +147,7 @@ class PortableLayers(torch.nn.Module):
         self.train(module.training)
 
     def __call__(self, input: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(input, Proxy):  # here, since TorchScript would compile it in `forward`
+        if isinstance(input, Proxy):  # not in `forward`, where TorchScript would compile it
             return recorded(self, input, *args, **kwargs)
         return super().__call__(input, *args, **kwargs)
 
@@ -148,25 +155,25 @@ class PortableLayers(torch.nn.Module):
         return self._described
 
     def __prepare_scriptable__(self) -> "PortableLayers":
-        """What `torch.jit.script` calls first: the list follows the parameters, which may have been exchanged."""
+        """Renews the list of parameters, which may have been replaced. `torch.jit.script` calls this first."""
         self._flat = [self.get_parameter(name) for name in self._names]
         return self
 
     def parameters_of(self, index: int) -> list[Tensor]:
-        """Those of one layer and direction."""
+        """The parameters of one layer and direction."""
         first = index * self._count
         if torch.jit.is_scripting():
             return self._flat[first : first + self._count]
         return [getattr(self, name) for name in self._names[first : first + self._count]]
 
     def vectors(self, p: list[Tensor]) -> Vectors:
-        found: list[Tensor | None] = []
+        sums: list[Tensor | None] = []
         for terms in self._terms:
             total: Tensor | None = None
             for k in terms:
                 total = p[k] if total is None else total + p[k]
-            found.append(total)
-        return Vectors(found[0], found[1], found[2], found[3], found[4], found[5], found[6], found[7])
+            sums.append(total)
+        return Vectors(sums[0], sums[1], sums[2], sums[3], sums[4], sums[5], sums[6], sums[7])
 
     def standardized(self, z: Tensor) -> Tensor:
         """N(z) over the last dimension."""
@@ -177,7 +184,7 @@ class PortableLayers(torch.nn.Module):
         return torch.rms_norm(z, shape, None, self._eps) if self._rms else torch.layer_norm(z, shape, eps=self._eps)
 
     def normalised(self, z: Tensor, gain: Tensor | None, first: int) -> Tensor:
-        """``N(z) * gain`` for the gates from ``first`` on, each span by itself; without a gain z."""
+        """``N(z) * gain`` for the gates from ``first`` on, each span by itself. Without a gain it is z."""
         if gain is None:
             return z
         H, n = self.hidden_size, z.shape[-1]
@@ -189,7 +196,10 @@ class PortableLayers(torch.nn.Module):
         return torch.cat(parts, -1) * gain[first * H : first * H + n]
 
     def side(self, z: Tensor, gain: Tensor | None, inside: Tensor | None, outside: Tensor | None) -> Tensor:
-        """One side of the summed inputs, from W x or U h; in a sum only what is inside the normalisation."""
+        """One side of the summed inputs, from W x or U h.
+
+        Where the sum of both sides is normalised, this is only what is inside that normalisation.
+        """
         if inside is not None:
             z = z + inside
         if self._sum:
@@ -279,13 +289,13 @@ class PortableNetwork(PortableLayers):
             outputs.append(output)
         if reverse:
             outputs.reverse()
-        none = state[0].unsqueeze(0)[:0]
-        return torch.stack(outputs) if T > 0 else none, state
+        no_steps = state[0].unsqueeze(0)[:0]
+        return torch.stack(outputs) if T > 0 else no_steps, state
 
     def run(
         self, input: Tensor, hx: list[Tensor], lengths: Tensor | None, reset: Tensor | None
     ) -> tuple[Tensor, list[Tensor]]:
-        """Any input that `Recurrent.forward` takes, and the state as a list of its parts; empty: zeros."""
+        """Runs a padded or unbatched input as `Recurrent.forward` does. ``hx``: the state's parts; empty: zeros."""
         batched = input.dim() == 3
         x = input if batched else input.unsqueeze(1)
         if batched and self.batch_first:
@@ -374,7 +384,7 @@ class PortableLSTMCell(PortableStep):
 
 
 _TABLE: dict[type[torch.nn.Module], Any] = {
-    # ours: the class of the copy; torch's own takes over the copied module's attributes
+    # layernorm's class: the class of its copy, which for a norm is torch's
     RNN: PortableRecurrent,
     GRU: PortableRecurrent,
     LSTM: PortableLSTM,
@@ -388,9 +398,9 @@ _TABLE: dict[type[torch.nn.Module], Any] = {
 
 
 def _made(module: torch.nn.Module) -> torch.nn.Module:
-    """The module that takes the place of one of layernorm's."""
+    """The plain module that takes the place of one of layernorm's."""
     kind = _TABLE[_kind(module)]
     if isinstance(module, Normalised):
         return kind(module)
-    module.__class__ = kind  # ours has torch's attributes, and another forward
+    module.__class__ = kind  # layernorm's norms have the attributes of torch's, and only another forward
     return module

@@ -1,4 +1,4 @@
-"""Which layers of recurrent networks run with what: every call noted, steps of steppers too."""
+"""Records what every layer of a recurrent network is called with, including the steps of steppers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ._recurrent import Recurrent
 
 
 class Taken(NamedTuple):
-    """One layer in one direction over a sequence, or over a single step."""
+    """What one layer in one direction was called with, for a sequence or for a single step."""
 
     name: str  # of the module and its layer: "encoder", with several layers "encoder, layer 1 reverse"
     module: Normalised
     input: Tensor  # (T, B, I)
-    state: Sequence[Tensor]  # before it: h (B, P), in an LSTM c (B, H)
+    state: Sequence[Tensor]  # before the call: h (B, P), in an LSTM also c (B, H)
     params: list[Tensor]  # in the order of `Recurrence.parameter_names`
     lengths: Tensor | None = None
     reset: Tensor | None = None
@@ -29,9 +29,13 @@ class Taken(NamedTuple):
 
 @contextlib.contextmanager
 def watched(module: torch.nn.Module, note: Callable[[Taken], None]) -> Iterator[None]:
-    """Notes what every layer of layernorm's recurrent modules inside a module is run with, while this holds.
+    """Inside the ``with``, calls ``note`` with what every layer of layernorm's recurrent modules is called with.
 
-    Not by torch's hooks, which a stepper refuses: the modules' own methods are covered by ones that note and go on.
+    A stepper refuses torch's hooks. Instead, the modules' own methods are covered by methods that call ``note`` first.
+
+    Args:
+        module: any network.
+        note: is called with a `Taken` before each call of a layer in one direction, and before each step of a stepper.
     """
     covered: list[Normalised] = []
     try:
@@ -47,7 +51,7 @@ def watched(module: torch.nn.Module, note: Callable[[Taken], None]) -> Iterator[
 
 
 def _covers(name: str, part: Recurrent | RecurrentCell, note: Callable[[Taken], None]) -> dict[str, Any]:
-    """The methods to put in place of a module's own."""
+    """The methods that take the place of a module's own."""
     if isinstance(part, RecurrentCell):
         return _of_cell(name, part, note)
     network, run_layer, stepper = part, part._run_layer, part.stepper
@@ -90,7 +94,7 @@ def _of_cell(name: str, cell: RecurrentCell, note: Callable[[Taken], None]) -> d
 
 
 def _noting(take: Callable[..., Any], say: Callable[[Tensor, Sequence[Tensor]], None]) -> Callable[..., Any]:
-    """The same function of an input and a state; they are noted first."""
+    """The same function of an input and a state, which ``say`` is called with first."""
 
     def covered(x: Tensor, state: Sequence[Tensor], *rest: Any) -> Any:
         say(x, state)

@@ -1,1 +1,1 @@
-"""Pages to play with, on this machine alone: Table 1 under one's hands, and trained networks that write and draw."""
+"""The pages of `layernorm play`, for this machine alone: Table 1 with sliders, and trained networks that draw."""

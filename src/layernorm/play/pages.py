@@ -93,7 +93,7 @@ def _table_1() -> None:
 
 
 def _verdict(outcome: Outcome) -> tuple[str, str]:
-    """What became of the output in words, and the words' class."""
+    """What happened to the output, in words, and the CSS class of these words."""
     verdict = outcome.verdict
     name = table_1.NORMS[verdict.norm]
     if not verdict.transform:
@@ -104,7 +104,7 @@ def _verdict(outcome: Outcome) -> tuple[str, str]:
 
 
 def _scatter(outcome: Outcome) -> dict[str, Any]:
-    """The output after the moves against that before them, for ECharts; case 1 and unit 1 stand out."""
+    """The output after the moves against the output before them, for ECharts. Case 1 and unit 1 stand out."""
     groups: dict[str, list[tuple[float, float]]] = {"others": [], "unit 1": [], "case 1": []}
     cases, units = outcome.before.shape
     for case in range(cases):
@@ -149,7 +149,7 @@ def _axis(end: float) -> dict[str, Any]:
 
 
 class _Drawing:
-    """The page of a trained network: a field for each option, a button, and what was drawn or refused."""
+    """The page of a trained network: a field for each option, a button, and what was drawn or why it was refused."""
 
     def __init__(self, network: Trained) -> None:
         self.network = network
@@ -170,7 +170,7 @@ class _Drawing:
         return field
 
     async def draw(self) -> None:
-        """Lets the network draw beside the server, and shows what came of it."""
+        """Lets the network draw in a thread beside the server, and shows the pictures or the error."""
         if not self.button.enabled:  # Enter in a field while it draws
             return
         texts = {name: field.value for name, field in self.fields.items()}
@@ -178,7 +178,7 @@ class _Drawing:
         self.button.disable()
         try:
             self._show(await asyncio.to_thread(self.network.draw, texts))
-        except Exception as error:  # whatever it is, the page must say so
+        except Exception as error:  # the page must show any error
             if not isinstance(error, (UsageError, RunError, OSError)):
                 logging.exception("drawing failed")
             self.drawn.clear()

@@ -41,7 +41,7 @@ def serve(paths: Sequence[Path], port: int) -> None:
     except OSError as error:
         why = os.strerror(error.errno or 0)
         raise RunError(f"cannot serve on {HOST}:{port}: {why}; choose another --port") from error
-    # a page of another site whose name was made to point to this machine is refused, too
+    # also refuses requests that reach this machine under another host's name (DNS rebinding)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
     app.on_startup(lambda: print(f"open http://{HOST}:{port} in a browser; Ctrl-C ends", flush=True))
     with contextlib.suppress(KeyboardInterrupt):

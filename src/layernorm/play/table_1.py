@@ -1,4 +1,4 @@
-"""Table 1 by hand: a small layer's weights and inputs are moved, and under each norm the output stays or changes."""
+"""Table 1 with sliders: a small layer's weights and inputs are moved; under each norm the output stays or changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from .. import geometry
 
 NORMS = {"batch": "batch norm", "weight": "weight norm", "layer": "layer norm", "rms": "RMS norm", None: "no norm"}
-"""The norms in the order of Table 1, and the two that it does not list."""
+"""The norms in the order of Table 1, then the two that it does not list."""
 
 MOVES = {item.name: item for item in (*geometry.TRANSFORMS.values(), geometry.CASE_RECENTRING)}
 """What can be moved, by name: the changes of Table 1, and the re-centring of a single case, which it does not list."""
@@ -22,7 +22,7 @@ _PAPER = {(verdict.norm, verdict.transform): verdict.paper for verdict in geomet
 
 
 class Outcome(NamedTuple):
-    """What moves do under one norm: how far the output went, and the output (B, H) before and after."""
+    """The effect of moves under one norm: the change of the output, and the output (B, H) before and after."""
 
     verdict: geometry.Verdict
     before: Tensor
@@ -30,12 +30,12 @@ class Outcome(NamedTuple):
 
 
 def shifts(name: str) -> bool:
-    """Whether a move adds a shift; the others multiply by delta."""
+    """Whether a move adds a shift. The other moves multiply by delta."""
     return "shift" in MOVES[name].equation
 
 
 def amount(name: str, position: float) -> str:
-    """Where a move stands, in words: delta, or the shift of the input that moves furthest."""
+    """The size of a move as text: delta, or the shift of the input that moves furthest."""
     return f"shift {position:+.1f}" if shifts(name) else f"delta {10**position:.2f}"
 
 
@@ -43,7 +43,7 @@ def outcomes(positions: Mapping[str, float], eps: float) -> list[Outcome]:
     """The output under each norm, with its own gain and bias, before and after some moves one after the other.
 
     Args:
-        positions: by the name of a move; 0 leaves everything as it is. A shift is so many times (0.2, 0.4, ..., 1), a
+        positions: a number for each move by name. 0 is no move. The shift is (0.2, 0.4, ..., 1) times this number; the
             delta is 10 to this power.
         eps: added to the variances.
     """
@@ -57,17 +57,18 @@ def outcomes(positions: Mapping[str, float], eps: float) -> list[Outcome]:
 
     together = geometry.Transform(", ".join(moved), "", apply)
     W, X = apply(_W, _X, 1.0, _DIRECTION)
-    found = []
+    by_norm = []
     for norm in NORMS:
         change = geometry.invariance(norm, together, _W, _X, gain=_GAIN, bias=_BIAS, shift=_DIRECTION, eps=eps)
         before, after = (geometry.normalized(*layer, norm, eps) * _GAIN + _BIAS for layer in ((_W, _X), (W, X)))
-        found.append(Outcome(geometry.Verdict(norm, together.name, change, _paper(norm, list(moved))), before, after))
-    return found
+        verdict = geometry.Verdict(norm, together.name, change, _paper(norm, list(moved)))
+        by_norm.append(Outcome(verdict, before, after))
+    return by_norm
 
 
 def _paper(norm: str | None, moved: list[str]) -> bool | None:
-    """What Table 1 says of some moves together: what stays under each of them stays under all."""
-    said = [_PAPER.get((norm, name)) for name in moved]
-    if len(said) == 1:
-        return said[0]
-    return True if said and all(said) else None
+    """Table 1's verdict on several moves together: an output that is invariant to each is invariant to all."""
+    verdicts = [_PAPER.get((norm, name)) for name in moved]
+    if len(verdicts) == 1:
+        return verdicts[0]
+    return True if verdicts and all(verdicts) else None

@@ -1,4 +1,4 @@
-"""A run whose trained network draws: what can be asked of it, and the answer."""
+"""A run whose trained network draws: its options, and its drawings."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _KINDS: dict[Any, tuple[str, type]] = {int: ("a whole number", int), float: ("a 
 
 @dataclass(frozen=True)
 class Trained:
-    """The network of one run, read anew from its newest checkpoint whenever it draws.
+    """The network of one run. Whenever it draws, it is read again from the run's newest checkpoint.
 
     Attributes:
         path: the run's folder.
-        experiment: the run's; its sampler draws.
+        experiment: the run's experiment, whose sampler draws.
     """
 
     path: Path
@@ -40,10 +40,10 @@ class Trained:
         """Lets the network draw.
 
         Args:
-            texts: by the name of an option, what was typed for it.
+            texts: the text that was typed for each option, by its name.
 
         Raises:
-            UsageError: an option cannot be that.
+            UsageError: a text is no value that the option can have.
             RunError: the run, or the data set that an option asks for, cannot be used.
         """
         sampler = sample.sampler(self.experiment)
@@ -65,14 +65,14 @@ def find(path: Path) -> Trained:
 
 
 def parsed(options: type, texts: Mapping[str, str]) -> Any:
-    """Options from what was typed for each.
+    """Reads options from the texts that were typed for them.
 
     Args:
-        options: a dataclass whose fields are made by `option`, of whole numbers, numbers and texts.
+        options: a dataclass whose fields are made by `option`: whole numbers, numbers and texts.
         texts: by the name of the field.
 
     Raises:
-        UsageError: a text is no such number, or the options refuse the value; the message begins with the field's name.
+        UsageError: a text is no such number, or the options refuse the value. The message begins with the field's name.
     """
     values = {}
     for name, hint in typing.get_type_hints(options).items():

@@ -90,7 +90,7 @@ def test_a_folder_of_data_is_an_option_where_there_is_one_to_give(name, capsys):
 
 @pytest.mark.parametrize("arguments", [["--data", "here"], ["--data=here"]])
 def test_a_folder_for_data_in_a_package_is_refused(arguments):
-    with pytest.raises(UsageError, match="digits has its data from a package, there is no folder to give"):
+    with pytest.raises(UsageError, match="digits does not take --data: its data come with a package"):
         parse(catalogue.find("digits"), arguments)
     assert str(parse(catalogue.find("mnist"), arguments).settings.data) == "here"
     assert parse(catalogue.find("digits"), []).settings.data is None

@@ -21,7 +21,7 @@ def digits(tmp_path_factory):
     ("arguments", "message"),
     [
         (["handwritten", "RUN"], "unknown experiment 'handwritten'; did you mean 'handwriting'?"),
-        (["digits", "RUN"], "digits has nothing to sample; there are: "),
+        (["digits", "RUN"], "digits has nothing to sample; experiments that have: "),
         (["--text", "a"], "the experiment's name comes before its options"),
         (["handwriting"], "a run's folder comes before the options: layernorm sample handwriting RUN [OPTIONS]"),
         (["handwriting", "--text", "a"], "a run's folder comes before the options"),

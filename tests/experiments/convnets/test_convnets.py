@@ -147,9 +147,9 @@ def test_two_processes_give_the_metrics_of_one(data, tmp_path):
 def test_wrong_files_and_sizes_are_one_line(data, tmp_path, capsys):
     command = [*SMALL, "--out", str(tmp_path / "out"), "--data"]
     assert cli.main([*command, str(data), "--train-cases", "26"]) == 2
-    assert "--train-cases must be at most 25, all training images, got 26" in one_line(capsys)
+    assert "--train-cases must be at most 25, the number of training images, got 26" in one_line(capsys)
     assert cli.main([*command, str(data), "--batch-size", "21"]) == 2
-    assert "--batch-size must be at most 20, all training images, got 21" in one_line(capsys)
+    assert "--batch-size must be at most 20, the number of training images, got 21" in one_line(capsys)
     assert cli.main([*command, str(data), "--held-out", "30"]) == 2
     assert "--held-out must lie in 1..29" in one_line(capsys)
     other = shutil.copytree(data, tmp_path / "data")

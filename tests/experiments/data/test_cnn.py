@@ -35,7 +35,7 @@ def test_lines_of_a_passage_are_sentences_and_windows_line_ends_are_read():
     [
         (b"", "is empty"),
         (b" \n\n ", "is empty"),
-        (text().encode()[:80], "has 4 parts apart by empty lines; expected 5: address, passage, question"),
+        (text().encode()[:80], "has 4 parts separated by empty lines; expected 5: address, passage, question"),
         (text().encode()[:-20], "expected @entityN:name in each line of its last part, got '@entit'"),
         (text().encode("utf-8") + b"@entity3:caf\xe9", "is not UTF-8 text (byte"),
         (text(question="who is it ?").encode(), "has no @placeholder in its question"),

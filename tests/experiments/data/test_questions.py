@@ -86,7 +86,7 @@ def test_wrong_folders_are_one_line(tmp_path, capsys):
     folder = write_questions(tmp_path / "data")
     (folder / "test" / "000.question").write_text("nothing")
     assert cli.main(["data", "prepare", "cnn", "--source", str(folder)]) == 1
-    assert "000.question has 1 parts apart by empty lines" in one_line(capsys)
+    assert "000.question has 1 parts separated by empty lines" in one_line(capsys)
     (folder / "validation").rename(folder / "else")
     assert cli.main(["data", "prepare", "cnn", "--source", str(folder)]) == 1
     assert "lacks validation (folders of .question files)" in one_line(capsys)

@@ -38,7 +38,7 @@ HEAD = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\
         (b"", "is no file of SICK: expected the columns pair_ID"),
         (b"1\ta dog\ta cat\t3.5\tNEUTRAL\n", "is no file of SICK"),
         (HEAD.encode(), "has no pairs"),
-        (f"{HEAD}1\ta dog\ta cat\t3.5\n".encode(), "line 2: expected 5 columns apart by tabs, got 4"),
+        (f"{HEAD}1\ta dog\ta cat\t3.5\n".encode(), "line 2: expected 5 columns separated by tabs, got 4"),
         (f"{HEAD}1\ta dog\ta cat\t5.5\tNEUTRAL\n".encode(), "line 2: expected a score from 1 to 5, got '5.5'"),
         (f"{HEAD}1\ta dog\ta cat\tnan\tNEUTRAL\n".encode(), "expected a score from 1 to 5, got 'nan'"),
         (f"{HEAD}1\ta dog\t \t3.5\tNEUTRAL\n".encode(), "line 2: a sentence is empty"),

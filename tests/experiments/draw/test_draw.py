@@ -154,7 +154,7 @@ def test_what_cannot_be_sampled_is_one_line(finished, tmp_path, capsys):
 def test_wrong_files_and_sizes_are_one_line(data, tmp_path, capsys):
     command = ["run", "draw", "--preset", "smoke", "--out", str(tmp_path / "out"), "--data"]
     assert cli.main([*command, str(data), "--batch-size", "191"]) == 2
-    assert "--batch-size must be at most 190, all training cases, got 191" in one_line(capsys)
+    assert "--batch-size must be at most 190, the number of training cases, got 191" in one_line(capsys)
     folder = shutil.copytree(data, tmp_path / "data")
     (folder / NAMES["test"]).write_bytes(b"0 1 0\n")
     assert cli.main([*command, str(folder)]) == 1

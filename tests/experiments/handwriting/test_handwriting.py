@@ -135,9 +135,9 @@ def test_sampling_writes_three_whole_files(trained, iam, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (["--text", ""], 2, "--text must say what to write, got nothing"),
-        (["--text", "  "], 2, "--text must say what to write, got nothing"),
-        ([], 2, "--text must say what to write, got nothing"),
+        (["--text", ""], 2, "--text must not be empty"),
+        (["--text", "  "], 2, "--text must not be empty"),
+        ([], 2, "--text must not be empty"),
         (["--text", "café"], 2, "--text has the unknown character 'é'; printable ASCII is known"),
         (["--text", "a\nb"], 2, "--text has the unknown character '\\n'"),
         (["--text", "ab" * 101], 2, "--text must have at most 200 characters, got 202"),
@@ -157,8 +157,8 @@ def test_what_cannot_be_written_is_one_line(options, code, message, trained, iam
 
 def test_impossible_configurations_are_refused(iam, capsys):
     for options, message in (
-        (["--batch-size", "7"], "--batch-size must be at most 6, all lines, got 7"),
-        (["--valid-lines", "3"], "--valid-lines must be at most 2, all lines, got 3"),
+        (["--batch-size", "7"], "--batch-size must be at most 6, the number of lines, got 7"),
+        (["--valid-lines", "3"], "--valid-lines must be at most 2, the number of lines, got 3"),
         (["--points", "0"], "--points must be at least 1, got 0"),
     ):
         assert cli.main([*SMOKE, "--data", str(iam), *options]) == 2

@@ -202,7 +202,7 @@ def test_a_batch_larger_than_the_training_set_is_one_line(data, tmp_path, capsys
         str(tmp_path / "o"),
     ]
     assert cli.main(command) == 2
-    assert "--batch-size must be at most 60, all training images, got 61" in one_line(capsys)
+    assert "--batch-size must be at most 60, the number of training images, got 61" in one_line(capsys)
     assert not (tmp_path / "o").exists()
 
 

@@ -126,7 +126,7 @@ def test_what_cannot_be_answered_is_one_line(run, place, foreign, tmp_path, caps
     empty = tmp_path / "empty"
     empty.mkdir()
     for arguments, code, message in [
-        ([str(foreign / "2.question")], 1, "the network tells 8 entities apart, and every question has more"),
+        ([str(foreign / "2.question")], 1, "the network distinguishes at most 8 entities, and every question has more"),
         ([str(empty)], 1, f"{empty} has no .question file"),
         ([str(tmp_path / "none.question")], 1, "cannot read"),
         ([str(foreign), "--show", "0", "--out", "x.png"], 2, "--show must be at least 1 with --out, got 0"),

@@ -258,8 +258,8 @@ def test_from_books_to_a_run(tmp_path, capsys):
 def test_wrong_options_are_one_line(place, tmp_path, capsys):
     command = ["run", "reader", *SMALL, "--data", str(place), "--out", str(tmp_path / "out")]
     for options, message in [
-        (["--batch-size", "41"], "--batch-size must be at most 40, all training questions, got 41"),
-        (["--evaluate-cases", "13"], "--evaluate-cases must be at most 12, all validation questions, got 13"),
+        (["--batch-size", "41"], "--batch-size must be at most 40, the number of training questions, got 41"),
+        (["--evaluate-cases", "13"], "--evaluate-cases must be at most 12, the number of validation questions, got 13"),
         (["--vocabulary", "10"], "--vocabulary must be at least 11, to hold all entities, got 10"),
         (["--vocabulary", "99"], "--vocabulary must be at most"),
         (["--dropout", "1"], "--dropout must be less than 1, got 1.0"),

@@ -1,1 +1,1 @@
-"""What `layernorm run` and `layernorm sample` do. May import every room."""
+"""The commands `layernorm run`, `report` and `sample`. May import every other folder of the experiments."""

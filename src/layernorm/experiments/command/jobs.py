@@ -1,7 +1,7 @@
 """`--jobs N`: the runs of a request on N worker processes, each with one thread.
 
-The parent hands out the runs one at a time and shows what each worker tells it over a pipe. The end of the pipe means
-stop: a worker saves its run and ends when its parent closes the pipe or dies.
+The parent hands out the runs one at a time. Each worker reports its progress over a pipe, and the parent shows it. The
+end of the pipe means stop: when the parent closes it or dies, a worker saves its run and ends.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from . import single
 from .options import Request
 
 GRACE = 10.0
-"""Seconds that a worker has for saving its run when its parent has died."""
+"""The seconds that a worker has for saving its run after its parent has died."""
 
 SECONDS = 0.1
-"""Between two messages of a worker about how far its run is."""
+"""The seconds between two messages of a worker about the progress of its run."""
 
 
 def make(experiment: Experiment, request: Request, runs: Mapping[int, Path]) -> list[Failure]:
     """Makes some of a request's runs on workers. A run that fails does not stop the others.
 
     Args:
-        runs: their folders, by the run's place in `request.configs`.
+        runs: the runs' folders, by the run's place in `request.configs`.
 
     Returns:
         the runs that failed.
@@ -62,7 +62,11 @@ def make(experiment: Experiment, request: Request, runs: Mapping[int, Path]) -> 
                 for pipe in wait([worker.pipe for worker in crew.workers]):
                     crew.hear(next(worker for worker in crew.workers if worker.pipe is pipe))
         except KeyboardInterrupt:
-            print("stopping: the workers save their runs (again: stop at once)", file=sys.stderr, flush=True)
+            print(
+                "stopping: the workers save their runs (press Ctrl-C again to stop at once)",
+                file=sys.stderr,
+                flush=True,
+            )
             crew.dismiss()
             raise Interrupted from None
         finally:
@@ -72,7 +76,7 @@ def make(experiment: Experiment, request: Request, runs: Mapping[int, Path]) -> 
 
 @dataclass
 class _Worker:
-    """A worker as its parent knows it; `run` is the place of the run that it makes."""
+    """A worker as its parent knows it. `run` is the place, in `request.configs`, of the run that it makes."""
 
     process: BaseProcess
     pipe: Connection
@@ -96,7 +100,7 @@ class _Crew:
         process = context.Process(target=_work, args=(self.experiment.name, self.request, self.runs, theirs))
         with _for_workers():
             process.start()
-        theirs.close()  # the worker's own is left, which closes when it ends
+        theirs.close()  # then only the worker holds its end, which closes when the worker ends
         self.workers.append(_Worker(process, ours, display))
 
     def hear(self, worker: _Worker) -> None:
@@ -119,14 +123,14 @@ class _Crew:
             worker.run = None
 
     def dismiss(self) -> None:
-        """Has the workers save their runs, and waits for that."""
+        """Makes the workers save their runs, and waits for them to end."""
         for worker in self.workers:
             worker.pipe.close()
         for worker in self.workers:
             worker.process.join()
 
     def kill(self) -> None:
-        """Ends workers that are still there; every file of a run is whole at any time."""
+        """Kills workers that are still there. This is safe, as every file of a run is complete at any time."""
         for worker in self.workers:
             worker.process.kill()
             worker.process.join()
@@ -159,7 +163,7 @@ class _Crew:
 
 
 class _Told(Progress):
-    """A worker's display: tells its parent, which may be gone."""
+    """A worker's display, which sends messages to its parent. The parent may have ended."""
 
     def __init__(self, pipe: Connection) -> None:
         self.pipe = pipe
@@ -167,7 +171,7 @@ class _Told(Progress):
 
     @property
     def stopping(self) -> bool:
-        return self.pipe.poll()  # while a run is made nothing arrives but the pipe's end
+        return self.pipe.poll()  # during a run the only thing that can arrive is the end of the pipe
 
     def update(self, state: State, task: Task | Course) -> None:
         if time.perf_counter() - self.spoke >= SECONDS:
@@ -181,7 +185,7 @@ class _Told(Progress):
 
 
 def _work(name: str, request: Request, runs: Mapping[int, Path], pipe: Connection) -> None:
-    """What a worker does: one run after another, until its parent closes the pipe."""
+    """The main function of a worker: makes one run after another, until its parent closes the pipe."""
     torch.set_num_threads(1)
     threading.Thread(target=_end_after_parent, daemon=True).start()
     experiment, told = find(name), _Told(pipe)
@@ -201,7 +205,7 @@ def _work(name: str, request: Request, runs: Mapping[int, Path], pipe: Connectio
 
 
 def _end_after_parent() -> None:
-    """Ends a worker whose parent has died, and which is not at a place where it notices that by itself."""
+    """Ends a worker whose parent has died, for where the worker would not notice that by itself."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -211,7 +215,7 @@ def _end_after_parent() -> None:
 
 @contextlib.contextmanager
 def _for_workers() -> Iterator[None]:
-    """What a process that is started inherits: one thread for every library, and that Ctrl-C is its parent's alone."""
+    """Sets what a new process inherits: one thread for every library, and that it ignores Ctrl-C."""
     name = "OMP_NUM_THREADS"
     threads, handler = os.environ.get(name), signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ[name] = "1"
@@ -226,7 +230,7 @@ def _for_workers() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stopped_by_sigterm() -> Iterator[None]:
-    """Has SIGTERM raise what Ctrl-C raises."""
+    """Makes SIGTERM raise what Ctrl-C raises."""
     handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

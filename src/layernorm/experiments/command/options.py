@@ -1,4 +1,4 @@
-"""An experiment's command line: its configuration's fields and what every experiment takes, read by tyro."""
+"""An experiment's command line, read by tyro: the fields of its configuration, and the settings of every experiment."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from ..protocol import Experiment, Sampler, SampleSettings, Tool, check_ranges, 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where and with what to run. Only `precision` is part of what a run is; the rest may change on resuming."""
+    """Where and with what to run. Of these only `precision` is part of a run's identity; a resumed run may change the
+    others."""
 
     data: Path | None = option(None, "folder with the data set's files (else $LAYERNORM_DATA/NAME, cache, download)")
     out: Path | None = option(None, "folder for runs and report (else runs/EXPERIMENT-PRESET-CHANGED_VALUES)")
-    restart: bool = option(False, "begin again: forget what these runs left in the folder")
+    restart: bool = option(False, "start the runs again, and delete what is left of them in the folder")
     threads: int = option(0, "processor threads (0: torch's choice)", least=0)
-    jobs: int = option(0, "runs at a time, each by a worker process of one thread (0: one by one, here)", least=0)
+    jobs: int = option(0, "runs at a time, each in a worker process of one thread (0: one run, no worker)", least=0)
     device: Literal["auto", "cpu", "cuda"] = option("auto", "where to compute; auto takes a GPU if there is one")
     precision: Literal["float32", "bfloat16"] = option("float32", "bfloat16: mixed precision by autocast")
     checkpoint_seconds: float = option(30.0, "seconds between checkpoints", least=0)
@@ -39,9 +40,9 @@ class Request:
     """What a command asks for: the runs in their order, and how to make them.
 
     Attributes:
-        preset: its name.
-        configs: of the runs.
-        told: the fields of a configuration of which several values are given: the names of the runs tell them.
+        preset: the preset's name.
+        configs: the configurations of the runs.
+        told: the fields that are given several values. They are part of the runs' names.
         settings: how to make the runs.
     """
 
@@ -60,7 +61,7 @@ def parse(experiment: Experiment, arguments: Sequence[str]) -> Request:
     import tyro
 
     if experiment.embedded and any(argument.partition("=")[0] == "--data" for argument in arguments):
-        raise UsageError(f"--data: {experiment.name} has its data from a package, there is no folder to give")
+        raise UsageError(f"{experiment.name} does not take --data: its data come with a package, no folder is needed")
     preset_name = _preset_name(experiment, arguments)
     preset = experiment.presets[preset_name]
     presets = "; ".join(f"{name}: {preset.summary}" for name, preset in experiment.presets.items())
@@ -91,7 +92,7 @@ def parse(experiment: Experiment, arguments: Sequence[str]) -> Request:
 
 
 def parse_sample(experiment: Experiment, sampler: Sampler, arguments: Sequence[str]) -> tuple[Any, SampleSettings]:
-    """Reads what follows the run's folder in `layernorm sample EXPERIMENT RUN`: the sampler's options and the settings.
+    """Reads the options of `layernorm sample EXPERIMENT RUN`: those of the sampler, and the settings.
 
     Raises:
         UsageError: a value does not fit. (tyro itself exits with 2 on malformed options.)
@@ -105,21 +106,21 @@ def parse_sample(experiment: Experiment, sampler: Sampler, arguments: Sequence[s
     parsed: Any = tyro.cli(
         options,
         prog=f"layernorm sample {experiment.name} RUN",
-        description=_head([f"Lets the network of a run of {experiment.name} draw."], sampler.examples),
+        description=_head([f"Lets the network of a run of {experiment.name} draw or write."], sampler.examples),
         args=list(arguments),
         config=(tyro.conf.FlagCreatePairsOff,),
     )
     try:
-        found = [
+        chosen = [
             kind(**{field.name: getattr(parsed, field.name) for field in dataclasses.fields(kind)}) for kind in kinds
         ]
     except ValueError as error:
         raise UsageError(str(error)) from error
-    return found[0], found[1]
+    return chosen[0], chosen[1]
 
 
 def parse_tool(name: str, tool: Tool, arguments: Sequence[str]) -> tuple[Path, tuple[str, ...], Any]:
-    """Reads what follows the name of a command of `Tool`: the run's folder, the texts and the options.
+    """Reads the arguments of a command of `Tool`: the run's folder, the texts and the options.
 
     Raises:
         UsageError: a value does not fit. (tyro itself exits with 2 on malformed options.)
@@ -146,10 +147,10 @@ def parse_tool(name: str, tool: Tool, arguments: Sequence[str]) -> tuple[Path, t
     if tool.texts and not parsed.texts:
         raise UsageError(f"give at least one {tool.texts}: {tool.examples[0]}")
     try:
-        found = tool.options(**{name: getattr(parsed, name) for name in _defaults(tool.options)})
+        chosen = tool.options(**{name: getattr(parsed, name) for name in _defaults(tool.options)})
     except ValueError as error:
         raise UsageError(str(error)) from error
-    return parsed.run, parsed.texts if tool.texts else (), found
+    return parsed.run, parsed.texts if tool.texts else (), chosen
 
 
 def _defaults(kind: Any) -> dict[str, Any]:
@@ -160,8 +161,8 @@ def _description(experiment: Experiment) -> str:
     """The head of an experiment's help."""
     paragraphs = [
         experiment.summary,
-        "Where options are given several values, one run is made for each combination, and its name tells them. "
-        "The same command resumes what was interrupted.",
+        "If options are given several values, there is one run for each combination, whose name has these values. "
+        "After an interruption the same command resumes the runs.",
     ]
     sweep = f"layernorm run {experiment.name} --learning-rate 5e-4 1e-3 2e-3 --jobs 2"
     return _head(paragraphs, [*experiment.examples, sweep])
@@ -169,13 +170,13 @@ def _description(experiment: Experiment) -> str:
 
 def _head(paragraphs: Sequence[str], examples: Sequence[str]) -> str:
     """Paragraphs and examples in 80 columns."""
-    # tyro joins lines, but for those that are indented
+    # tyro joins lines, except indented ones
     texts = [textwrap.fill(paragraph, 80, subsequent_indent="  ") for paragraph in paragraphs]
     return "\n\n".join([*texts, "\n".join(["Examples:", *(f"  {example}" for example in examples)])])
 
 
 def _fields(kind: type, defaults: dict[str, Any], several: Sequence[str] = ()) -> Iterator[tuple[str, Any, Any]]:
-    """A dataclass's fields as options; one that takes several values becomes a tuple."""
+    """A dataclass's fields as options. A field that takes several values becomes a tuple."""
     import tyro
 
     types = typing.get_type_hints(kind)
@@ -190,9 +191,10 @@ def _fields(kind: type, defaults: dict[str, Any], several: Sequence[str] = ()) -
 
 
 def _configs(kind: type, values: dict[str, Any]) -> Iterator[Any]:
-    """One configuration for each combination of the values, in the order of running.
+    """One configuration for each combination of the values, in the order in which they run.
 
-    A configuration may give an option that means nothing to it one value: combinations that are then equal are one.
+    A configuration may set an option that has no meaning for it to a fixed value. Combinations that are then equal make
+    one run.
     """
     several = swept(kind)
     for field in several:
@@ -212,7 +214,7 @@ def _configs(kind: type, values: dict[str, Any]) -> Iterator[Any]:
 
 
 def _preset_name(experiment: Experiment, arguments: Sequence[str]) -> str:
-    """The preset has to be known before the other options: it sets their defaults."""
+    """The preset's name, which is read before the other options because it sets their defaults."""
     name = experiment.default_preset
     for position, argument in enumerate(arguments):
         if argument == "--preset" and position + 1 < len(arguments):
@@ -225,7 +227,7 @@ def _preset_name(experiment: Experiment, arguments: Sequence[str]) -> str:
 
 
 def _suggest(options: type, arguments: Sequence[str]) -> None:
-    """Checks options with a fixed choice of values, to suggest the nearest one (tyro only lists them)."""
+    """Checks options with a fixed choice of values, and suggests the nearest value, which tyro does not."""
     choices: dict[str, tuple] = {}
     for name, hint in typing.get_type_hints(options).items():
         several = typing.get_origin(hint) is tuple

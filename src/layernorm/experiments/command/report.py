@@ -1,4 +1,4 @@
-"""What `layernorm report` reports on: the runs in some folders, each compared with what its experiment is."""
+"""`layernorm report`: finds the runs in some folders and has their experiment report on them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..runs.restore import configuration
 
 
 def make(paths: list[Path]) -> Report:
-    """The report on the runs in some folders. Its status says which runs were left out, and why.
+    """Makes the report on the runs in some folders. Its status says which runs were left out, and why.
 
     Raises:
         RunError: a folder is missing or has no run in it, or no run can be reported on.
@@ -24,7 +24,7 @@ def make(paths: list[Path]) -> Report:
     while runs:
         try:
             report = experiment.report(runs)
-            environment_lines(report)  # which the page asks of the runs, too
+            environment_lines(report)  # fails here where the page would fail
         except LackingError as error:
             lost = error.path.parent
             runs = [run for run in runs if run.path != lost]
@@ -36,7 +36,7 @@ def make(paths: list[Path]) -> Report:
 
 
 def find_runs(paths: list[Path]) -> tuple[Experiment, Found]:
-    """The runs in some folders, and their experiment.
+    """Finds the runs in some folders, and their experiment.
 
     Raises:
         RunError: a folder is missing or has no run in it, or no run can be reported on.
@@ -58,5 +58,5 @@ def find_runs(paths: list[Path]) -> tuple[Experiment, Found]:
         raise RunError("; ".join(notes))
     if len(runs) > 1:
         raise UsageError(f"these are runs of several experiments ({', '.join(sorted(runs))}); give those of one")
-    ((name, found),) = runs.items()
-    return find(name), Found(found, notes)
+    ((name, of_experiment),) = runs.items()
+    return find(name), Found(of_experiment, notes)

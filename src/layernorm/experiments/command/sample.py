@@ -1,4 +1,4 @@
-"""What `layernorm sample` does: a run's network, rebuilt from its configuration and newest checkpoint, draws."""
+"""`layernorm sample`: builds a run's network from its configuration and newest checkpoint, and lets it draw."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def sampler(experiment: Experiment) -> Sampler:
     """An experiment's sampler.
 
     Raises:
-        UsageError: it has none; the message says which have.
+        UsageError: it has none. The message names the experiments that have one.
     """
     if experiment.sampler is None:
         able = [name for name in EXPERIMENTS if find(name).sampler is not None]
-        raise UsageError(f"{experiment.name} has nothing to sample; there are: {', '.join(able) or 'none'}")
+        raise UsageError(f"{experiment.name} has nothing to sample; experiments that have: {', '.join(able) or 'none'}")
     return experiment.sampler
 
 
@@ -30,7 +30,7 @@ def find_run(experiment: Experiment, path: Path) -> Run:
     """The run in a folder.
 
     Raises:
-        RunError: it is no run's folder, holds a run of another experiment, or the run has no checkpoint yet.
+        RunError: the folder holds no run, or a run of another experiment, or the run has no checkpoint yet.
     """
     if not path.is_dir():
         raise RunError(f"{path} is not a folder; give the folder of one run")
@@ -49,7 +49,7 @@ def draw(experiment: Experiment, path: Path, options: Any, settings: SampleSetti
         lines to print: the notes, and the files written.
 
     Raises:
-        RunError, UsageError: as the message says.
+        RunError, UsageError: the run, an option or the data set cannot be used. The message says why.
     """
     run = find_run(experiment, path)
     out = make_folder(settings.out or path / "samples")

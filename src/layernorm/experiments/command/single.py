@@ -1,4 +1,4 @@
-"""One run of a request, from the first look at its folder to its result."""
+"""Makes one run of a request, from the checks of its folder to its result."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ if TYPE_CHECKING:
 
 
 def identity(experiment: Experiment, request: Request, config: Any) -> dict[str, Any]:
-    """What makes a run this run and no other, as its folder keeps it."""
+    """The values that tell a run from every other, as they are saved in its folder."""
     return {"experiment": experiment.name, **dataclasses.asdict(config), "precision": request.settings.precision}
 
 
 def make(
     experiment: Experiment, request: Request, config: Any, path: Path, accelerator: Accelerator, display: Progress
 ) -> str:
-    """Makes one run, or goes on with it, unless it is done.
+    """Makes one run, or resumes it, unless it is done.
 
     Returns:
-        a note on how it went.
+        a note on how it ended.
     """
     settings = request.settings
     folder = RunFolder(path, writes=accelerator.is_main_process)
     wanted = identity(experiment, request, config)
-    if not settings.restart and folder.finished(wanted):  # it may be in a place where nothing can be written
+    if not settings.restart and folder.finished(wanted):  # before anything is written: the folder may be read-only
         return done_before(path)
     with folder.open():
         if settings.restart and folder.writes:
             folder.clear()
-        accelerator.wait_for_everyone()  # nobody looks into the folder before the main process has cleared it
-        folder.check_config(wanted)  # again: since all were compared, another command may have been here
+        accelerator.wait_for_everyone()  # no process reads the folder before the main process has cleared it
+        folder.check_config(wanted)  # a second time: another command may have written here after the first check
         if folder.finished(wanted):
             return done_before(path)
         data = experiment.load(config, settings.data)
         folder.check_data(data.facts)
-        accelerator.wait_for_everyone()  # nor does the main process write before everyone has looked
+        accelerator.wait_for_everyone()  # the main process writes nothing before every process has read the folder
         task = experiment.task(config, data, accelerator)
         folder.start(wanted)
         torch.manual_seed(derive_seed(config.seed, NOISE, accelerator.process_index))

@@ -1,4 +1,4 @@
-"""What `layernorm run` does: every run of the request, here or on workers."""
+"""`layernorm run`: makes every run of a request, in this process or on workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .options import Request, Settings
 
 
 def out_folder(experiment: Experiment, request: Request) -> Path:
-    """Where the runs go unless --out says it: what makes them other runs than the preset's is in the folder's name."""
+    """The folder of the runs: --out, or else a name with every option that differs from the preset's."""
     if request.settings.out is not None:
         return request.settings.out
     preset, config = experiment.presets[request.preset].config, request.configs[0]
@@ -38,12 +38,12 @@ def run(experiment: Experiment, request: Request) -> list[Failure] | None:
     """Makes the runs that are not done yet.
 
     Returns:
-        the runs that failed on workers, or None in a process that is not the main one. A run that diverges is done, and
-        the next one begins: `check_outcome` says whether that was all.
+        the runs that failed on workers, or None in a process that is not the main one. A run that diverges counts as
+        done, and the next one begins. `check_outcome` raises an error if all runs diverged.
 
     Raises:
-        RunError, UsageError, Interrupted: as the message says; runs that are done stay done. Without workers a run that
-            fails is the last one.
+        RunError, UsageError, Interrupted: the message says why. Runs that are done stay done. Without workers the first
+            run that fails ends the command.
     """
     if request.settings.jobs and "LOCAL_RANK" in os.environ:
         raise UsageError("--jobs makes each run in one process, torchrun makes one run in several: use one of the two")
@@ -68,7 +68,7 @@ def _here(experiment: Experiment, request: Request, paths: Sequence[Path]) -> li
     settings = request.settings
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    # else accelerate warns, and chooses by itself
+    # without it accelerate warns, and chooses a number by itself
     os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
     accelerator = distributed.accelerator(settings.device, settings.precision)
     with progress(accelerator.is_main_process) as (display,):
@@ -79,11 +79,11 @@ def _here(experiment: Experiment, request: Request, paths: Sequence[Path]) -> li
 
 
 def check_outcome(experiment: Experiment, request: Request, failures: Sequence[Failure]) -> None:
-    """Looks at how the runs of a request ended. One that diverged is no failure where others are there to report.
+    """Checks how the runs of a request ended. A run that diverged is no failure if there are others to report on.
 
     Raises:
-        Failures: some failed.
-        RunError: all of them diverged; the message names the first and its update.
+        Failures: some runs failed.
+        RunError: all runs diverged. The message names the first one and its update.
     """
     if failures:
         raise Failures(failures)
@@ -102,15 +102,15 @@ def _paths(experiment: Experiment, request: Request) -> list[Path]:
 
 
 def _is_done(experiment: Experiment, request: Request, config: Any, path: Path) -> bool:
-    """Whether a run needs nothing more."""
+    """Whether a run is finished and is not to be restarted."""
     wanted = single.identity(experiment, request, config)
     return not request.settings.restart and RunFolder(path).finished(wanted)
 
 
 def _check(experiment: Experiment, request: Request, paths: Sequence[Path]) -> None:
-    """Compares every configuration with the data, then with what its folder holds, before anything is made.
+    """Compares every configuration with the data, then with its folder, before any run is made.
 
-    Finished runs need their data no more. For the others it is prepared here, once, before workers ask for it.
+    Finished runs do not need their data. For the others the data are prepared here, once, before workers ask for them.
     """
     for path, config in zip(paths, request.configs, strict=True):
         if not _is_done(experiment, request, config, path):

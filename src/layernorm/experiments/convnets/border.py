@@ -8,24 +8,24 @@ from torch import Tensor, nn
 from .network import Unit
 
 CHUNK = 200
-"""Images that are looked at together."""
+"""The number of images that are measured together."""
 
 SHOWN = ("share", "mean", "deviation")
-"""What is measured at each distance: the share of units turned on (above 0), their mean, their deviation."""
+"""The measures at each distance: the share of units that are on (above 0), their mean, their deviation."""
 
 
 def distances(height: int, width: int) -> Tensor:
-    """How many positions lie between each position `[H, W]` of a map and its nearest border, 0 at the border."""
+    """The distance of each position `[H, W]` of a map from its nearest border, 0 at the border."""
     down, across = torch.arange(height), torch.arange(width)
     down, across = torch.minimum(down, height - 1 - down), torch.minimum(across, width - 1 - across)
     return torch.minimum(down[:, None], across[None, :])
 
 
 class Statistics:
-    """What the units of one layer do, summed over images that come in parts.
+    """The measures of the units of one layer, summed over images that come in parts.
 
     Args:
-        shape: of the layer's maps, (C, H, W).
+        shape: the shape of the layer's maps, (C, H, W).
     """
 
     def __init__(self, shape: tuple[int, int, int]) -> None:
@@ -34,7 +34,7 @@ class Statistics:
         self.distance = distances(*shape[1:]).flatten()
 
     def add(self, maps: Tensor) -> None:
-        """Takes in activations `[B, C, H, W]`."""
+        """Adds activations `[B, C, H, W]`."""
         wide = maps.double()
         self.sums += torch.stack([(maps > 0).double().sum(0), wide.sum(0), wide.square().sum(0)]).cpu()
         self.images += len(maps)
@@ -56,8 +56,10 @@ class Statistics:
         return torch.stack([share, mean, (square - mean.square()).clamp_min(0).sqrt()])
 
     def explained(self) -> Tensor:
-        """How much of the variance over units of the share of images that turn a unit on lies between distances from
-        the border, and how much between channels, `[2]`; 0 where all units are alike.
+        """How much of a variance is between distances from the border, and how much between channels, `[2]`.
+
+        It is the variance, over units, of the share of images that turn a unit on. The result is 0 if all units are
+        alike.
         """
         share = self.sums[0].flatten(1) / self.images  # [C, H W]
         mean, total = share.mean(), share.var(correction=0)
@@ -72,11 +74,11 @@ class Statistics:
 
 
 def measure(model: nn.Sequential, images: Tensor) -> list[Statistics]:
-    """What the units of a network do, layer by layer.
+    """Measures the units of a network, layer by layer.
 
     Args:
         model: in evaluation mode.
-        images: `[M, 3, 32, 32]` as the network takes them.
+        images: `[M, 3, 32, 32]`, scaled as for the network.
     """
     found: dict[int, Statistics] = {}
     for maps in images.split(CHUNK):

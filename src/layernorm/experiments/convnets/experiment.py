@@ -24,21 +24,21 @@ CHUNK = 500
 """Images that are evaluated together."""
 
 BORDER_IMAGES = 2000
-"""The first so many test images are what units near the border are looked at with."""
+"""The number of test images, from the first on, on which units near the border are measured."""
 
 
 def check(config: Config, data: Images) -> None:
     """Compares a configuration with the number of training images.
 
     Raises:
-        ValueError: there are too few; the message names the option.
+        ValueError: there are too few. The message names the option.
     """
     check_most(config, "train_cases", len(data.train), "training images")
     check_most(config, "batch_size", config.train_cases or len(data.train), "training images")
 
 
 def task(config: Config, data: Images, accelerator: Accelerator) -> Task:
-    """One run: a network, Adam whose step size falls in the second half, and what a batch's loss is."""
+    """One run: a network, Adam with a step size that falls in the second half, and the loss of a batch."""
     device = accelerator.device
     train, valid, test = (cases.to(device) for cases in (data.train, data.valid, data.test))
     if config.train_cases:
@@ -92,12 +92,12 @@ def task(config: Config, data: Images, accelerator: Accelerator) -> Task:
 
 
 def learning_rate(first: float, update: int, updates: int) -> float:
-    """Adam's step size at an update: constant in the first half of the updates, then falling on a line towards 0."""
+    """Adam's step size at an update: constant in the first half of the updates, then falling linearly to 0."""
     return first * min(1.0, 2 * (updates - update) / updates)
 
 
 def scaled(images: Tensor) -> Tensor:
-    """Pixels of 0..255 as -1..1, float32 and channels last, which makes the convolutions faster on a CPU."""
+    """Pixels from 0..255 scaled to -1..1, in float32 and channels last, which makes convolutions faster on a CPU."""
     return images.to(torch.float32, memory_format=torch.channels_last).div_(127.5).sub_(1)
 
 
@@ -106,7 +106,7 @@ def measure(model: nn.Module, cases: Cases) -> tuple[float, Tensor]:
     nll, right = 0.0, []
     for start in range(0, len(cases), CHUNK):
         part = cases[start : start + CHUNK]
-        # float64: float32 log-softmax has no digits left for the small losses of a network that knows its images
+        # float64: a float32 log-softmax has no correct digits for the small losses of a network that fits its images
         scores = F.log_softmax(model(scaled(part.images)).double(), dim=1)
         nll += float(F.nll_loss(scores, part.labels, reduction="sum"))
         right.append(scores.argmax(1) == part.labels)

@@ -17,16 +17,16 @@ from ..protocol import check_ranges, option, seed_option
 from ..train.batches import INIT, derive_seed
 
 SLOPE = 0.1
-"""Of the leaky ReLU below 0."""
+"""The slope of the leaky ReLU below 0."""
 
 
 GROUPS = 8
-"""Of channels in group norm, where so many divide them."""
+"""The number of groups in group norm, if it divides the number of channels."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """Options of the experiment; the defaults are the protocol of Salimans and Kingma (2016)."""
+    """Options of the experiment. The defaults are the protocol of Salimans and Kingma (2016)."""
 
     norm: Literal["none", "layer", "layer-channels", "batch", "weight", "group"] = option(
         "layer",
@@ -37,15 +37,15 @@ class Config:
     learning_rate: float = option(
         3e-3, "Adam's step size in the first half", several="learning-rate", mark="lr", above=0
     )
-    seed: int = seed_option("of the initial weights, of the order of the images, of dropout and noise")
+    seed: int = seed_option("seeds of the initial weights, of the order of the images, of dropout and of the noise")
     batch_size: int = option(100, "images in a batch, over all processes together", least=1)
     epochs: int = option(200, "passes over the training images", least=1)
     width: int = option(96, "channels of the first three convolutions; the others have twice as many", least=1)
-    train_cases: int = option(0, "train on the first so many images only (0: all)", least=0)
-    held_out: int = option(5000, "images at the end of the training files kept for validation", least=1)
-    evaluate_cases: int = option(5000, "images of each part that the evaluation after an epoch looks at", least=1)
-    dropout: float = option(0.5, "share of the units that is dropped after each pooling", least=0)
-    noise: float = option(0.15, "deviation of the noise on the images in training", least=0)
+    train_cases: int = option(0, "number of images to train on, from the first on (0: all)", least=0)
+    held_out: int = option(5000, "images at the end of the training files that are kept for validation", least=1)
+    evaluate_cases: int = option(5000, "images of each part to evaluate on after an epoch", least=1)
+    dropout: float = option(0.5, "dropout probability after each pooling", least=0)
+    noise: float = option(0.15, "standard deviation of the noise on the images in training", least=0)
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -54,7 +54,7 @@ class Config:
 
 
 class ChannelNorm(LayerNorm):
-    """Layer norm over the channels at each position of `[B, C, H, W]`, with a gain and a bias a channel."""
+    """Layer norm over the channels at each position of `[B, C, H, W]`, with a gain and a bias for each channel."""
 
     def forward(self, input: Tensor) -> Tensor:  # type: ignore[override]
         """Normalises `[B, C, H, W]`."""
@@ -74,13 +74,13 @@ class Noise(nn.Module):
 
 
 NORMS: dict[str, Callable[[int], nn.Module]] = {
-    # one group of all channels: layer norm over (C, H, W), with a gain and a bias a channel as batch norm has
+    # one group of all channels: layer norm over (C, H, W), with a gain and a bias for each channel, as in batch norm
     "layer": lambda channels: nn.GroupNorm(1, channels),
     "layer-channels": ChannelNorm,
     "batch": nn.BatchNorm2d,
     "group": lambda channels: nn.GroupNorm(math.gcd(GROUPS, channels), channels),
 }
-"""The norms that stand between a convolution and its activation; each brings the bias that the convolution lacks."""
+"""The norms between a convolution and its activation. Each has a bias, and the convolution then has none."""
 
 
 class Unit(nn.Sequential):
@@ -89,15 +89,15 @@ class Unit(nn.Sequential):
     Args:
         norm: as in `Config`.
         inputs, outputs: channels.
-        size: of the kernel, along each side.
-        padding: zeros around the input.
+        size: the size of the kernel along each side.
+        padding: the number of zeros around the input.
     """
 
     def __init__(self, norm: str, inputs: int, outputs: int, size: int, padding: int) -> None:
         conv = nn.Conv2d(inputs, outputs, size, padding=padding)
         assert conv.bias is not None
         nn.init.zeros_(conv.bias)
-        if norm in NORMS:  # taken away only now: its making has used the generator, for every norm alike
+        if norm in NORMS:  # removed only now, so that the generator has drawn it under every norm
             conv.bias = None
         nn.init.kaiming_normal_(conv.weight, a=SLOPE)
         after = [NORMS[norm](outputs)] if norm in NORMS else []
@@ -107,8 +107,8 @@ class Unit(nn.Sequential):
 def build(config: Config) -> nn.Sequential:
     """The network: images `[B, 3, 32, 32]` to logits `[B, 10]`.
 
-    Every layer of units is a `Unit`. One seed gives the same convolutions whatever the norm, all biases begin at 0,
-    all gains at 1 (weight norm's at the length of its weights): every unit has one bias, in every network.
+    Every layer of units is a `Unit`. One seed gives the same convolutions whatever the norm. All biases begin at 0 and
+    all gains at 1, but weight norm's at the length of its weights. In every network each unit has one bias.
     """
     first, second = config.width, 2 * config.width
     with torch.random.fork_rng():

@@ -1,4 +1,4 @@
-"""What the runs of experiment 6.7 show: how fast each norm learns, its test error, and its units near the border."""
+"""The report of experiment 6.7: how fast each norm learns, its test error, and its units near the border."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ REPRODUCTION = {"none": "8.96", "batch": "8.25", "weight": "8.28", "layer": "10.
 """Test errors of a third party's ConvPool-CNN-C after 200 epochs, in percent."""
 
 GOALS = (2.0, 1.8, 1.6, 1.4, 1.2, 1.0, 0.8, 0.6, 0.4, 0.2, 0.1, 0.05, 0.02, 0.01)
-"""Training losses at which norms are compared, where all runs reach them."""
+"""The training losses at which norms are compared, if all runs reach them."""
 
 PROTOCOL = {"epochs": 200, "width": 96, "train_cases": 0, "batch_size": 100, "dropout": 0.5, "noise": 0.15}
-"""What the options are in the `paper` preset, 0 where it uses all there are."""
+"""The options of the `paper` preset; 0 means all there are."""
 
 SENSITIVITY = (
     rates.Measure("valid_error", "validation error", percent=True),
@@ -77,7 +77,7 @@ def report(runs: Sequence[Run]) -> Report:
 
 
 def _score(run: Run) -> float:
-    """What a learning rate is chosen by: the validation error after the last epoch."""
+    """The score by which a learning rate is chosen: the validation error after the last epoch."""
     return run.records[-1]["valid_error"]
 
 
@@ -86,7 +86,7 @@ def _train_loss(run: Run) -> float:
 
 
 def _test_error(run: Run) -> float:
-    """Over all test images if the run is finished, else as last evaluated."""
+    """The test error over all test images if the run is finished, otherwise that of the last evaluation."""
     return run.result["all_test_error"] if run.whole else run.records[-1]["test_error"]
 
 
@@ -200,7 +200,7 @@ def _interval(groups: Sequence[Group], tested: Mapping[Path, Tested]) -> str:
 
 
 def _whole(run: Run) -> float:
-    """How many times the work of a run the whole protocol's is: epochs, images, and channels in and out."""
+    """The work of the whole protocol as a multiple of a run's work: epochs, images, and channels in and out."""
     cases = run.records[-1]["examples"] / run.records[-1]["epoch"]
     wider = PROTOCOL["width"] / run.config["width"]
     return PROTOCOL["epochs"] / run.config["epochs"] * 45_000 / cases * wider**2

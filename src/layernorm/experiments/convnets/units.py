@@ -1,4 +1,4 @@
-"""What the report says about units near the border: section 6.7's reason for what it claims."""
+"""The part of the report about units near the border, which section 6.7 gives as the reason for its claim."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..report.page import STYLES, Curve, Figure, Panel, Table
 from ..runs.folder import Run
 
 LAYERS = range(1, 10)
-"""The convolutions, whose units are looked at."""
+"""The convolutions whose units are measured."""
 
 RARELY = 0.5
 """Units at the border are "rarely turned on" if they are on less than this times as often as those of the centre."""
@@ -71,7 +71,7 @@ def figures(block: Block, tested: Mapping[Path, Tested]) -> list[Figure]:
 
 
 def tables(block: Block, tested: Mapping[Path, Tested]) -> list[Table]:
-    """How often border units are on against the centre's, and what the variance between units comes from."""
+    """How often border units are on compared with the centre's, and where the variance between units comes from."""
     groups = _groups(block, tested)
     if not groups:
         return []
@@ -101,11 +101,11 @@ def tables(block: Block, tested: Mapping[Path, Tested]) -> list[Table]:
 
 
 def findings(block: Block, tested: Mapping[Path, Tested]) -> list[str]:
-    """For each norm whether units at the border are rarely turned on, in numbers."""
+    """For each norm, whether units at the border are rarely turned on, in numbers."""
     found = []
     ratio = _ratio(ON)
     for norm, runs in _groups(block, tested).items():
-        # of each layer the seed that speaks against the claim most
+        # for each layer, the seed that contradicts the claim most
         ratios = {layer: max(ratio(run, "end", layer) for run in runs) for layer in LAYERS}
         lowest = min(ratios, key=lambda layer: ratios[layer])
         most = max(LAYERS, key=lambda layer: _explained(runs, layer, DISTANCE))

@@ -1,4 +1,4 @@
-"""Binarised MNIST from its three .amat files: text, one row an image, 784 digits 0 or 1 apart by single spaces."""
+"""Binarised MNIST from its three .amat files, which are text: a row for each image, of 784 digits 0 or 1."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Binarized:
 
     Attributes:
         train, valid, test: uint8 `[M, 784]`, 0 or 1. The published test rows are in the order of classes.
-        facts: what records and reports tell about it.
+        facts: facts for records and reports.
     """
 
     train: Tensor
@@ -56,10 +56,10 @@ class Binarized:
 
 
 def load(data: Path | None) -> Binarized:
-    """The fixed binarisation of Larochelle and Murray (2011), or other files of its form.
+    """Loads the fixed binarisation of Larochelle and Murray (2011), or other files of its form.
 
     Args:
-        data: the folder with the three files; None: wherever they are found, else downloaded.
+        data: the folder with the three files. None: they are looked for, and downloaded if they are not found.
 
     Raises:
         RunError: the files are missing, damaged or of another kind.
@@ -72,15 +72,15 @@ def parse(content: bytes, path: Path) -> np.ndarray:
 
     Args:
         content: the file's bytes.
-        path: its name, for messages.
+        path: the file's name, for messages.
 
     Returns:
         uint8 `[M, 784]`, every value 0 or 1.
 
     Raises:
-        RunError: a row has not 784 values, or a value is neither 0 nor 1, or there is no row.
+        RunError: a row does not have 784 values, a value is neither 0 nor 1, or there is no row.
     """
-    width = 2 * PIXELS  # a digit and what follows it: a space, after the last a newline
+    width = 2 * PIXELS  # each digit is followed by a space, the last one by a newline
     rows, rest = divmod(len(content), width)
     whole = np.frombuffer(content, np.uint8, rows * width).reshape(rows, PIXELS, 2)
     after = np.full(PIXELS, ord(" "), np.uint8)
@@ -91,7 +91,7 @@ def parse(content: bytes, path: Path) -> np.ndarray:
         row = rows if good.all() else int(good.argmin())
         raise RunError(
             f"{path} is damaged or no file of binary images: row {row + 1} is not {PIXELS} values 0 or 1 "
-            "apart by single spaces and ended by a newline"
+            "separated by single spaces and ended by a newline"
         )
     return values
 
@@ -116,14 +116,15 @@ def _read(folder: Path) -> Binarized:
 
 
 def _cached(content: bytes, digest: str, path: Path) -> np.ndarray:
-    """The rows of a file, parsed once and then kept in the cache, eight values a byte, under the content's SHA-256."""
+    """The rows of a file. They are parsed once, and then kept in the cache under the content's SHA-256, eight values to
+    a byte."""
     place = source.cache() / f"{BINARIZED_MNIST.name}-packed" / f"{digest}{packed.ENDING}"
-    with contextlib.suppress(RunError):  # not there, damaged or of another file: made anew
+    with contextlib.suppress(RunError):  # if it is missing, damaged or of another file, it is made again
         kept = packed.unpack(read_bytes(place), place, BINARIZED_MNIST.name, {"rows": f"uint8 M {PIXELS // 8}"})
         if kept.about == digest:
             return np.unpackbits(kept.arrays["rows"], axis=1)
     values = parse(content, path)
-    with contextlib.suppress(RunError):  # a cache that cannot be written only costs the parsing next time
+    with contextlib.suppress(RunError):  # if the cache cannot be written, the file is parsed again next time
         make_folder(place.parent)
         write_atomic(place, packed.pack({"rows": np.packbits(values, axis=1)}, digest))
     return values

@@ -23,10 +23,10 @@ from .text import EOS, UNKNOWN, Sentences, Vocabulary
 SPLITS = ("train", "valid", "test")
 
 HELD_OUT = 0.05
-"""The least share of all sentences that validation and test have each."""
+"""The least share of all sentences in validation, and in test."""
 
 LONGEST = 29
-"""Words of the longest sentence in a triple, its end not counted."""
+"""The most words of a sentence in a triple, without its end."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class Books:
     """All sentences of some books.
 
     Attributes:
-        words: every word in small letters, from id 2 on: by their count in the training books, words of one count by
-            the alphabet.
+        words: every word in small letters, from id 2 on, ordered by the count in the training books, and words with the
+            same count by the alphabet.
         ids: int32 `[sum of lengths]`, each sentence's word ids followed by those of the next, without ends.
         ends: int64 `[S + 1]`: sentence s is `ids[ends[s]:ends[s + 1]]`.
         book: int64 `[S]`, the number of each sentence's book.
         split: int64 `[number of books]`, a place in `SPLITS`.
-        titles: of the books.
-        facts: what records and reports tell about them.
+        titles: the titles of the books.
+        facts: facts for records and reports.
     """
 
     words: list[str]
@@ -57,7 +57,7 @@ class Books:
         return {}
 
     def vocabulary(self, size: int) -> Vocabulary:
-        """The most frequent words: so many ids, the first two among them."""
+        """The most frequent words, with `size` ids in all, which include the first two."""
         return Vocabulary(self.words[: max(size - 2, 0)])
 
     def sentences(self, size: int) -> Sentences:
@@ -73,7 +73,7 @@ class Books:
         return self._limited[size]
 
     def triples(self, split: str) -> Tensor:
-        """The numbers of the sentences that can stand in the middle of three contiguous ones of one book, int64 `[M]`.
+        """The numbers of the sentences that are the middle of three contiguous sentences of a book, int64 `[M]`.
 
         All three have at most `LONGEST` words.
         """
@@ -82,18 +82,18 @@ class Books:
         return (whole & (self.split[self.book[1:-1]] == SPLITS.index(split))).nonzero().squeeze(1) + 1
 
     def text(self, sentence: int) -> str:
-        """A sentence's words, apart by spaces."""
+        """A sentence's words, separated by spaces."""
         ids = self.ids[self.ends[sentence] : self.ends[sentence + 1]].tolist()
         return " ".join(self.words[number - 2] for number in ids)
 
 
 def tokens(text: str) -> list[str]:
-    """The words of a text in small letters, as those of the books."""
+    """The words of a text in small letters, in the form of the books' words."""
     return [word.lower() for word in novels.words(text.translate(novels.PLAIN))]
 
 
 def load(data: Path | None) -> Books:
-    """The books in the folder given, or wherever they are found.
+    """Loads the books in the given folder, or wherever they are found.
 
     Raises:
         RunError: there is none, one cannot be read or is no UTF-8 text, or they have fewer than three authors.
@@ -108,14 +108,14 @@ def _read(folder: Path) -> Books:
 
 
 def _pack(folder: Path) -> bytes:
-    found = novels.read_folder(folder)
-    split = _by_author(found)
+    novels_read = novels.read_folder(folder)
+    split = _by_author(novels_read)
     numbers: dict[str, int] = {}
-    counts: list[Counter[int]] = [Counter() for _ in found]
+    counts: list[Counter[int]] = [Counter() for _ in novels_read]
     ids: list[np.ndarray] = []
     lengths: list[int] = []
     book: list[int] = []
-    for place, novel in enumerate(followed(found, f"reading {BOOKS.name}")):
+    for place, novel in enumerate(followed(novels_read, f"reading {BOOKS.name}")):
         for sentence in (item for paragraph in novel.paragraphs for item in novels.sentences(paragraph)):
             row = [numbers.setdefault(word.lower(), len(numbers)) for word in novels.words(sentence)]
             if row:
@@ -136,21 +136,21 @@ def _pack(folder: Path) -> bytes:
     }
     about = {
         "words": [words[number] for number in order],
-        "titles": [novel.title for novel in found],
-        "digests": [novel.digest for novel in found],
+        "titles": [novel.title for novel in novels_read],
+        "digests": [novel.digest for novel in novels_read],
     }
     return packed.pack(arrays, about)
 
 
-def _by_author(found: Sequence[novels.Novel]) -> list[int]:
-    """Each book's place in `SPLITS`. No author is in two of them; a book without an author has one of its own.
+def _by_author(novels_read: Sequence[novels.Novel]) -> list[int]:
+    """Each book's place in `SPLITS`. No author is in two splits. A book without an author has its own author.
 
     Authors are taken in the order of their names' SHA-256: into the test set until that has its share of the text, then
     into the validation set, and all others into the training set.
     """
-    authors = [novel.author or f"the author of {novel.title}" for novel in found]
+    authors = [novel.author or f"the author of {novel.title}" for novel in novels_read]
     sizes: Counter[str] = Counter()
-    for author, novel in zip(authors, found, strict=True):
+    for author, novel in zip(authors, novels_read, strict=True):
         sizes[author] += sum(map(len, novel.paragraphs))
     if len(sizes) < len(SPLITS):
         raise RunError(f"expected books of at least {len(SPLITS)} authors, one for each split, got {len(sizes)}")
@@ -165,7 +165,7 @@ def _by_author(found: Sequence[novels.Novel]) -> list[int]:
 
 
 _ARRAYS = {"ids": "int32 N", "lengths": "int64 S", "book": "int64 S", "split": "int64 B"}
-"""Of the packed file."""
+"""The arrays of the packed file."""
 
 
 def _unpacked(content: bytes, path: Path, folder: Path) -> Books:

@@ -1,4 +1,4 @@
-"""Which data sets there are, and where each is found here. A new one is its file and its name here."""
+"""The data sets, and where each is found on this machine. A new one is a file and a name here."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ EMBEDDED = {"digits": digits.SUMMARY}
 
 
 WIDTH = max(map(len, (*SOURCES, *EMBEDDED)))
-"""Of the longest name."""
+"""The length of the longest name."""
 
 
 def listing() -> list[str]:
-    """Lines of at most 80 columns: what each data set is, and where it is found here or why it is not."""
+    """Lines of at most 80 columns that say what each data set is, and where it is found here or why it is not."""
     lines = []
     for name, summary in EMBEDDED.items():
         lines += _wrapped(f"{name:<{WIDTH}} {summary}", " " * (WIDTH + 1))
@@ -47,12 +47,12 @@ def listing() -> list[str]:
 
 
 def _wrapped(text: str, indent: str) -> list[str]:
-    """Lines that keep paths and names whole, and leave room for an indent of two."""
+    """The text in lines with room for an indent of two. Paths and names are not split."""
     return textwrap.wrap(text, 78, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _state(source: Source) -> list[str]:
-    """Where a data set is found; or what fetches it, and what is wrong with every place that was looked at."""
+    """Where a data set is found, or else how to get it and what is wrong with every place that was searched."""
     try:
         reasons = []
         for folder in places(source, None):
@@ -73,7 +73,7 @@ def find(name: str) -> Source:
     """The data set of this name.
 
     Raises:
-        UsageError: there is none; the nearest name is suggested.
+        UsageError: there is none. The message suggests the nearest name.
     """
     if name not in SOURCES:
         raise unknown("data set", name, [*SOURCES, *EMBEDDED])

@@ -18,10 +18,10 @@ from . import packed, source
 from .mnist import Cases, Images
 
 CLASSES, SIDE = 10, 32
-"""Kinds of things, and pixels along one side of an image."""
+"""The number of classes, and of pixels along one side of an image."""
 
 ROW = 1 + 3 * SIDE * SIDE
-"""Bytes of a row: the label, then the red, the green and the blue pixels of an image, each row by row."""
+"""The bytes of a row: the label, then the red, the green and the blue pixels of an image, each row by row."""
 
 ARCHIVE, PACKED, FOLDER = "cifar-10-binary.tar.gz", f"cifar10{packed.ENDING}", "cifar-10-batches-bin"
 
@@ -32,10 +32,11 @@ FILES = (*TRAIN, "test_batch.bin")
 
 
 def load(data: Path | None, held_out: int) -> Images:
-    """CIFAR-10, or other files of its form.
+    """Loads CIFAR-10, or other files of its form.
 
     Args:
-        data: the folder with the archive or the six files; None: wherever they are found, else downloaded.
+        data: the folder with the archive or the six files. None: they are looked for, and downloaded if they are not
+            found.
         held_out: cases at the end of the training files that are kept for validation.
 
     Returns:
@@ -43,7 +44,7 @@ def load(data: Path | None, held_out: int) -> Images:
 
     Raises:
         RunError: the files are missing or damaged.
-        UsageError: no case would be held out, or none left.
+        UsageError: no case would be held out, or none would be left.
     """
     folder = source.locate(CIFAR10, data)
     train, test, facts = _read(folder)
@@ -57,10 +58,10 @@ def parse(content: bytes, path: Path) -> np.ndarray:
 
     Args:
         content: the file's bytes.
-        path: its name, for messages.
+        path: the file's name, for messages.
 
     Returns:
-        uint8 `[M, 3073]`, a row's label first.
+        uint8 `[M, 3073]`, the label first in each row.
 
     Raises:
         RunError: the file is empty, its last row is cut short, or a label is above 9.
@@ -90,7 +91,7 @@ def _read(folder: Path) -> tuple[Cases, Cases, dict[str, Any]]:
 
 
 def _contents(folder: Path) -> tuple[dict[Path, bytes], bool]:
-    """The six files' content, and whether it came out of the published archive (the files alone do not tell)."""
+    """The six files' content, and whether it is from the published archive, which the files themselves do not show."""
     path = source.packed_in(CIFAR10, folder)
     if path is not None:
         kept = packed.unpack(read_bytes(path), path, CIFAR10.name, {name: f"uint8 {name}" for name in FILES})
@@ -104,21 +105,21 @@ def _contents(folder: Path) -> tuple[dict[Path, bytes], bool]:
 
 
 def _members(archive: bytes, path: Path) -> dict[Path, bytes]:
-    """The six files in an archive; nothing is written, so that a member's name can do no harm."""
-    found: dict[Path, bytes] = {}
+    """The six files in an archive. Nothing is written to the disk, so that a member's name can do no harm."""
+    contents: dict[Path, bytes] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
             for member in tar:
                 name = member.name.removeprefix("./").removeprefix(f"{FOLDER}/")
                 file = tar.extractfile(member) if name in FILES and member.isreg() else None
-                if file is not None and member.size <= len(archive):  # a sparse one may be of any size
-                    found[path / name] = file.read()
+                if file is not None and member.size <= len(archive):  # a sparse member may claim any size
+                    contents[path / name] = file.read()
     except (tarfile.TarError, ValueError, EOFError, OverflowError) as error:
         raise RunError(f"{path} is damaged or no tar archive ({error})") from error
-    lacking = [name for name in FILES if path / name not in found]
+    lacking = [name for name in FILES if path / name not in contents]
     if lacking:
         raise RunError(f"{path} lacks {', '.join(lacking)}")
-    return found
+    return contents
 
 
 def _pack(folder: Path) -> bytes:

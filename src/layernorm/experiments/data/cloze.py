@@ -1,7 +1,7 @@
-"""Questions out of plain books, in the form of CNN's: a name is missing in a sentence, the sentences before it know it.
+"""Questions made from plain books, in the form of CNN's: a sentence with a missing name, which is in the passage.
 
-A question is a sentence of a book; its passage are the 20 sentences before it. The names in both become entities of the
-question, and one that the passage has too becomes the placeholder.
+A question is a sentence of a book, and its passage is the 20 sentences before it. The names in both become entities of
+the question. One that is also in the passage becomes the placeholder.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .cnn import PLACEHOLDER, cut, is_entity
 from .novels import Novel
 
 CONTEXT = 20
-"""Sentences of a passage."""
+"""The sentences of a passage."""
 
 MOST, LONGEST = 10, 120
-"""Names of a question and words of its cut passage, at most. CNN's have 7.8 and 110 in the mean."""
+"""The most names of a question, and words of its cut passage. CNN's have 7.8 and 110 in the mean."""
 
 HELD_OUT = 0.1
-"""Share of the books, at least, that validation and test have each."""
+"""The least share of the books in validation, and in test."""
 
 _NAME = re.compile(r"(?![IVXLC][ivxlc]*\b)[A-Z][a-z]+(?:-[A-Z][a-z]+)*")
 """A capitalised word that is no Roman number."""
@@ -40,7 +40,7 @@ _NO_NAMES = set(
 
 
 def make(folder: Path) -> Iterator[tuple[str, str]]:
-    """The questions of all books in a folder.
+    """Makes the questions of all books in a folder.
 
     Returns:
         for each question the path and the text of its `.question` file.
@@ -72,23 +72,23 @@ def splits(books: Sequence[Novel]) -> dict[str, str]:
         by_author.setdefault(book.author or f"unknown, {book.title}", []).append(book.title)
     if len(by_author) < 3:
         raise RunError(f"expected books of at least 3 authors, one for each split; got {len(by_author)}")
-    found: dict[str, str] = {}
+    by_title: dict[str, str] = {}
     counts: Counter[str] = Counter()
     for author in sorted(by_author, key=lambda name: hashlib.sha256(name.encode()).digest()):
         full = (split for split in ("test", "validation") if counts[split] < HELD_OUT * len(books))
         split = next(full, "training")
         counts[split] += len(by_author[author])
-        found |= dict.fromkeys(by_author[author], split)
-    return found
+        by_title |= dict.fromkeys(by_author[author], split)
+    return by_title
 
 
 def questions(book: Novel) -> Iterator[tuple[int, str]]:
     """The questions of a book: the number of the sentence, and the `.question` file's text.
 
-    A question is left out if its answer is lost when its passage is cut to four sentences, if no other entity stays,
-    or if it has more than `MOST` names or `LONGEST` words. Its names become different entities of `@entity0` to
-    `@entity9` at random, so that all of these are equally frequent.
-    Names are known from the whole book. One that the book has at the beginning of sentences alone stays a word.
+    A question is left out if its answer is lost when its passage is cut to four sentences, if no other entity remains,
+    or if it has more than `MOST` names or `LONGEST` words. Each name becomes another of the entities `@entity0` to
+    `@entity9`, chosen at random, so that all of these are equally frequent. Names are recognised from the whole book. A
+    name that the book has only at the beginning of sentences stays a word.
     """
     texts = [text for paragraph in book.paragraphs for text in novels.sentences(paragraph)]
     sentences = [[_plain(word) for word in novels.words(text)] for text in texts]
@@ -101,11 +101,11 @@ def questions(book: Novel) -> Iterator[tuple[int, str]]:
             continue
         chance = random.Random(f"{book.title} {number}")
         answer = chance.choice(candidates)
-        found = sorted(names & {word for sentence in (*context, asked) for word in sentence})
-        if len(found) > MOST:
+        present = sorted(names & {word for sentence in (*context, asked) for word in sentence})
+        if len(present) > MOST:
             continue
-        places = chance.sample(range(MOST), len(found))
-        entities = {name: f"@entity{place}" for name, place in zip(found, places, strict=True)}
+        places = chance.sample(range(MOST), len(present))
+        entities = {name: f"@entity{place}" for name, place in zip(present, places, strict=True)}
         passage = [[entities.get(word, word.lower()) for word in sentence] for sentence in context]
         question = [entities.get(word, word.lower()) for word in asked]
         hidden = [PLACEHOLDER if word == entities[answer] else word for word in question]
@@ -123,20 +123,20 @@ def questions(book: Novel) -> Iterator[tuple[int, str]]:
 
 
 def _plain(word: str) -> str:
-    """A word in capitals as at the beginning of a sentence: a name that someone shouts is the same name."""
+    """A word in capital letters with only the first one capital: a name that someone shouts is the same name."""
     return word.capitalize() if word.isupper() and len(word) > 1 else word
 
 
 def names_of(sentences: Sequence[Sequence[str]]) -> set[str]:
-    """The names in a book: capitalised words that stand inside a sentence, more often than the same word in small
-    letters stands anywhere."""
+    """The names in a book: words that are capitalised inside a sentence more often than they are in small letters
+    anywhere."""
     capitalised = Counter(word for sentence in sentences for word in _capitalised(sentence))
     small = Counter(word for sentence in sentences for word in sentence if word.islower())
     return {word for word, count in capitalised.items() if count > small[word.lower()]}
 
 
 def _capitalised(sentence: Sequence[str]) -> set[str]:
-    """Capitalised words that do not begin a sentence or what someone says: those after a word or a comma."""
+    """Capitalised words that begin neither a sentence nor direct speech: those after a word or a comma."""
     pairs = itertools.pairwise(sentence)
     inside = {word for before, word in pairs if before[0].isalnum() or before == ","}
     return {word for word in inside if _NAME.fullmatch(word) and word not in _NO_NAMES}

@@ -1,7 +1,7 @@
 """Questions about passages of text, in files as Hermann et al. (2015) made them of CNN's articles.
 
-A file has five parts apart by empty lines: the address, the passage, the question with `@placeholder` in the answer's
-place, the answer, and a line `@entityN:name` for every entity. Words are apart by spaces.
+A file has five parts separated by empty lines: the address, the passage, the question with `@placeholder` in place of
+the answer, the answer, and a line `@entityN:name` for every entity. Words are separated by spaces.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ..runs.files import decoded
 PLACEHOLDER = "@placeholder"
 
 KEPT = 4
-"""Sentences that a passage is cut to."""
+"""The number of sentences that a passage is cut to."""
 
 RULES = ("random entity", "most frequent entity", "most frequent, not in the question")
-"""Answers that need no reading, as `guesses` returns how often they are right."""
+"""Rules for answers that need no reading. `guesses` returns how often each is right."""
 
 _ENTITY = re.compile(r"@entity\d{1,4}")
 _PARTS = "address, passage, question, answer, entities"
@@ -30,13 +30,13 @@ _ENDS = {".", "!", "?"}
 
 @dataclass(frozen=True)
 class Question:
-    """One file.
+    """The question in one file.
 
     Attributes:
-        sentences: of the passage, each a list of words.
-        question: its words, `@placeholder` among them.
+        sentences: the sentences of the passage, each a list of words.
+        question: the words of the question, one of which is `@placeholder`.
         answer: an entity.
-        names: of the entities.
+        names: the names of the entities.
     """
 
     sentences: list[list[str]]
@@ -56,20 +56,20 @@ def is_entity(word: str) -> bool:
 
 
 def parse(content: bytes, path: Path) -> Question:
-    """A question from its file.
+    """Reads a question from its file.
 
-    A passage of one line is split into sentences after each full stop, exclamation or question mark; in one of several
-    lines each line is a sentence.
+    A passage of one line is split into sentences after each full stop, exclamation or question mark. In a passage of
+    several lines each line is a sentence.
 
     Raises:
-        RunError: the file is not of this form; the message names it and says what is wrong.
+        RunError: the file is not of this form. The message names it and says what is wrong.
     """
     text = decoded(content, path).replace("\r\n", "\n").strip("\n")
     if not text.strip():
         raise RunError(f"{path} is empty")
     parts = text.split("\n\n")
     if len(parts) != 5:
-        raise RunError(f"{path} has {len(parts)} parts apart by empty lines; expected 5: {_PARTS}")
+        raise RunError(f"{path} has {len(parts)} parts separated by empty lines; expected 5: {_PARTS}")
     names = _names(parts[4], path)
     sentences = [line.split() for line in parts[1].split("\n") if line.strip()]
     question, answer = parts[2].split(), parts[3].strip()
@@ -79,11 +79,11 @@ def parse(content: bytes, path: Path) -> Question:
         raise RunError(f"{path} has no {PLACEHOLDER} in its question")
     if answer not in names:
         raise RunError(f"{path}: the answer {answer[:60]!r} is not among its entities")
-    found = Question(sentences if len(sentences) > 1 else _split(sentences[0]), question, answer, names)
-    foreign = next((word for word in (*found.passage, *question) if is_entity(word) and word not in names), None)
+    parsed = Question(sentences if len(sentences) > 1 else _split(sentences[0]), question, answer, names)
+    foreign = next((word for word in (*parsed.passage, *question) if is_entity(word) and word not in names), None)
     if foreign is not None:
         raise RunError(f"{path}: {foreign} is in its text, but not among its entities")
-    return found
+    return parsed
 
 
 def _names(text: str, path: Path) -> dict[str, str]:
@@ -99,19 +99,19 @@ def _names(text: str, path: Path) -> dict[str, str]:
 
 def _split(words: Sequence[str]) -> list[list[str]]:
     """The sentences of a passage of one line."""
-    found: list[list[str]] = [[]]
+    sentences: list[list[str]] = [[]]
     for word in words:
-        found[-1].append(word)
+        sentences[-1].append(word)
         if word in _ENDS:
-            found.append([])
-    return [sentence for sentence in found if sentence]
+            sentences.append([])
+    return [sentence for sentence in sentences if sentence]
 
 
 def cut(sentences: Sequence[list[str]], question: Sequence[str]) -> list[list[str]]:
     """The `KEPT` sentences that share most words with the question, in the passage's order.
 
-    A shared word counts once a sentence, an entity twice; the placeholder and marks do not count. Of sentences that
-    share as many, the first are kept.
+    In each sentence a shared word counts once and a shared entity twice. The placeholder and punctuation marks do not
+    count. Of sentences with the same count, the first are kept.
     """
     counted = [word for word in question if word != PLACEHOLDER and any(map(str.isalnum, word))]
     asked = {word: 1 + is_entity(word) for word in counted}
@@ -121,12 +121,12 @@ def cut(sentences: Sequence[list[str]], question: Sequence[str]) -> list[list[st
 
 
 def guesses(item: Question) -> list[float]:
-    """How probably an answer by each of `RULES` is right; of equally frequent entities one is taken at random."""
+    """The probability that an answer by each of `RULES` is right. Of equally frequent entities one is drawn."""
     counts = Counter(filter(is_entity, item.passage))
     others = {word: count for word, count in counts.items() if word not in item.question}
-    found = []
+    probabilities = []
     for candidates in (dict.fromkeys(counts, 1), counts, others or counts):
         most = max(candidates.values(), default=0)
         best = [word for word, count in candidates.items() if count == most]
-        found.append(1 / len(best) if item.answer in best else 0.0)
-    return found
+        probabilities.append(1 / len(best) if item.answer in best else 0.0)
+    return probabilities

@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits, in the form of MNIST: part of a package, so that there is nothing to find."""
+"""scikit-learn's handwritten digits, in the form of MNIST. They are part of a package and need no folder."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SUMMARY = "1797 handwritten digits of 8 x 8 pixels; part of scikit-learn, nothin
 
 
 def load(held_out: int) -> Images:
-    """scikit-learn's handwritten digits: the last 400 of 1797 for testing, `held_out` before them for validation.
+    """Loads scikit-learn's handwritten digits: the last 400 of 1797 for testing, `held_out` before them for validation.
 
-    The order is the publisher's, in which a writer's digits follow one another: the test digits are mostly of writers
-    that the training set does not hold.
+    The order is the publisher's, in which a writer's digits follow one another. So most test digits are by writers who
+    are not in the training set.
     """
     from sklearn.datasets import load_digits
 

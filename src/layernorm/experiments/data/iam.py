@@ -23,27 +23,27 @@ from .progress import followed
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 ALPHABET = ("", " ", ".", ",", "'", *LETTERS)
-"""The 57 characters of the network's text; the first stands for every other one ("non-letter": digits, signs)."""
+"""The 57 characters of the network's text. The first stands for every character that is not in it (digits, signs)."""
 
 _FARTHEST = 1 << 30
-"""Coordinates of a point, at most: the difference of two has 32 bits, too."""
+"""The largest coordinate of a point, for which the difference of two points has 32 bits, too."""
 
 _CODES = {character: code for code, character in enumerate(ALPHABET) if character}
 
 _LISTS = ("trainset.txt", "testset_v.txt", "testset_f.txt", "testset_t.txt")
 VALID = 1
-"""The list of the lines that are held out, `testset_v.txt`: the others are trained on, as Graves did."""
+"""The list of the lines that are held out, `testset_v.txt`. The other lines are trained on, as by Graves."""
 
 _PUBLISHED = "258e5e72d21411493ff0958f3527c247b905ca2ea40c951a10aaed582ed7fad1"
-"""Fingerprint of the published lines: 10,740 and 1,438 for validation. Listed are 10,741; a08-551z-09 has no
-transcript."""
+"""The fingerprint of the published lines: 10,740 for training and 1,438 for validation. The lists have 10,741, but
+a08-551z-09 has no transcript."""
 
 _FORM = re.compile(r"[a-z]\d\d-\d{3}[a-z]?", re.ASCII)
 _NAME = re.compile(rf"({_FORM.pattern})-(\d{{1,9}})", re.ASCII)
 
 
 def encode(text: str) -> np.ndarray:
-    """A text as codes, uint8 `[U]`: places in `ALPHABET`, 0 for what is not in it."""
+    """A text as codes, uint8 `[U]`: the places of its characters in `ALPHABET`, 0 for those that are not in it."""
     return np.array([_CODES.get(character, 0) for character in text], np.uint8)
 
 
@@ -52,11 +52,11 @@ class Line:
     """One line of handwriting.
 
     Attributes:
-        name: of its file, `a01-000u-01`.
-        list: which of the four lists has its form: 1 is the validation's.
-        points: int32 `[N, 3]`: offset from the point before in x and in y (down), in the whiteboard's units, and
+        name: the name of its file, such as `a01-000u-01`.
+        list: the number of the list, of four, that has its form. 1 is the list for validation.
+        points: int32 `[N, 3]`: the offset from the previous point in x and in y (down), in the whiteboard's units, and
             whether a stroke ends here. The first point's offset is 0.
-        text: as transcribed.
+        text: the transcribed text.
     """
 
     name: str
@@ -67,13 +67,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Sequences:
-    """Lines as the network reads them, padded.
+    """Lines in the form that the network reads, padded.
 
     Attributes:
-        points: float32 `[M, P + 1, 3]`, offsets in training deviations; the first is where the pen starts.
-        lengths: int64 `[M]`: points to predict, those after the first.
+        points: float32 `[M, P + 1, 3]`, offsets in training deviations. The first point is where the pen starts.
+        lengths: int64 `[M]`: the number of points to predict, which are those after the first.
         text: uint8 `[M, U]`, codes.
-        characters: int64 `[M]`, of the text.
+        characters: int64 `[M]`, the number of characters in the text.
     """
 
     points: Tensor
@@ -97,9 +97,9 @@ class Handwriting:
     """The data set.
 
     Attributes:
-        lines: all of it.
-        mean, deviation: float64 `[2]`, of the offsets in x and y over the training lines' points after the first.
-        facts: what records and reports tell about it.
+        lines: all lines.
+        mean, deviation: float64 `[2]`, those of the offsets in x and y over the training lines' points after the first.
+        facts: facts for records and reports.
     """
 
     lines: Sequence[Line]
@@ -108,13 +108,13 @@ class Handwriting:
     facts: dict[str, Any]
 
     def normalised(self, line: Line) -> np.ndarray:
-        """A line's points, float32 `[N, 3]`, with offsets of mean 0 and deviation 1; the first stays at 0."""
+        """A line's points, float32 `[N, 3]`, with offsets of mean 0 and deviation 1. The first offset stays 0."""
         points = line.points.astype(np.float32)
         points[1:, :2] = (line.points[1:, :2] - self.mean) / self.deviation
         return points
 
     def sequences(self, valid: bool, points: int) -> Sequences:
-        """The training lines or those for validation, cut to so many points to predict."""
+        """The lines for training or validation, cut to a number of points to predict."""
         lines = [line for line in self.lines if (line.list == VALID) == valid]
         lengths = [min(len(line.points) - 1, points) for line in lines]
         width = max(len(line.text) for line in lines)
@@ -128,17 +128,18 @@ class Handwriting:
 
 
 FILLED, REMOVED = 200.0, 800.0
-"""Whiteboard units, of which a small letter is about 150 high. A step inside a stroke that is longer than the first
-lacks readings (99.9 % are below 104); one longer than the second, 20 deviations of an offset, is no pen's."""
+"""Lengths in whiteboard units, of which a small letter is about 150 high. If a step inside a stroke is longer than
+`FILLED`, readings are missing (99.9 % are below 104). A step longer than `REMOVED`, 20 deviations of an offset, was not
+made by a pen."""
 
 
 def clean(points: np.ndarray) -> np.ndarray:
     """A line's points, int32 `[N, 3]`, with missing readings filled in and over-long steps removed.
 
-    A step of more than `REMOVED` units is left out: what follows begins where the pen was. A step inside a stroke of
-    more than `FILLED` units becomes equal ones, as few as are not longer, rounded to whole units.
+    A step of more than `REMOVED` units is left out, and the next one begins where the pen was. A step of more than
+    `FILLED` units inside a stroke is divided into the fewest equal steps that are not longer, rounded to whole units.
 
-    Source: Graves 2013, section 4, which does the same without telling its numbers.
+    Source: Graves 2013, section 4, which does the same without giving its numbers.
     """
     length = np.hypot(*points[:, :2].T.astype(np.float64))
     kept = np.flatnonzero(length <= REMOVED)  # the first point among them, whose step is 0
@@ -154,14 +155,14 @@ def clean(points: np.ndarray) -> np.ndarray:
 
 
 def load(data: Path | None, cleaned: bool = True) -> Handwriting:
-    """IAM-OnDB, wherever it is found.
+    """Loads IAM-OnDB.
 
     Args:
-        data: the folder with the official directories or the packed file; None: wherever it is found.
-        cleaned: whether its lines are cleaned, by `clean`, or as published.
+        data: the folder with the official directories or the packed file. None: it is looked for.
+        cleaned: whether the lines are cleaned, by `clean`, or as published.
 
     Raises:
-        RunError: it is missing or damaged.
+        RunError: the data set is missing or damaged.
     """
     return _read(source.locate(IAM, data), cleaned)
 
@@ -197,7 +198,7 @@ def _read(folder: Path, cleaned: bool) -> Handwriting:
 
 
 def _changes(lines: Sequence[Line]) -> str:
-    """What `clean` does to some lines, in words."""
+    """The changes by `clean` to some lines, in words."""
     length = np.concatenate([np.hypot(*line.points[1:, :2].T.astype(np.float64)) for line in lines])
     inside = np.concatenate([line.points[:-1, 2] == 0 for line in lines])
     removed, filled = int((length > REMOVED).sum()), int((inside & (length > FILLED) & (length <= REMOVED)).sum())
@@ -303,16 +304,16 @@ def _entry(folder: Path, name: str) -> Path:
 
 
 def _lists(paths: Sequence[Path]) -> dict[str, int]:
-    """Which of the lists has a form."""
-    found: dict[str, int] = {}
+    """The number of the list that has each form."""
+    lists: dict[str, int] = {}
     for number, path in enumerate(paths):
         words = _text(path).split()
         foreign = [word for word in words if not _FORM.fullmatch(word)]
         if foreign or not words:
             what = f"{foreign[0]!r} is no form's name" if foreign else "it is empty"
             raise RunError(f"{path} is not one of the data set's lists: {what}")
-        found |= dict.fromkeys(words, number)
-    return found
+        lists |= dict.fromkeys(words, number)
+    return lists
 
 
 def _transcript(path: Path) -> list[str] | None:
@@ -360,17 +361,17 @@ def find_line(data: Handwriting, name: str) -> Line:
     """The line of this name.
 
     Raises:
-        RunError: the data set has none; the form of names is told.
+        RunError: there is none. The message has an example of a name.
     """
-    found = next((line for line in data.lines if line.name == name), None)
-    if found is None:
+    named = next((line for line in data.lines if line.name == name), None)
+    if named is None:
         example = data.lines[0].name
         raise RunError(f"the data set has no line {name!r}; lines are named like {example!r}")
-    return found
+    return named
 
 
 def _spellings(name: str) -> tuple[str, ...]:
-    """Where an entry lies: in the folder, or where the publisher's archives unpack it."""
+    """The places of an entry: in the folder itself, or where the publisher's archives unpack it."""
     return tuple(f"{place}{name}" for place in ("", "data/", "task1/", "original/", "lineStrokes-all/", "ascii-all/"))
 
 

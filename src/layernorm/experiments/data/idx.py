@@ -16,8 +16,8 @@ def read(path: Path, dimensions: int) -> tuple[np.ndarray, str]:
     """Reads an idx file of unsigned bytes.
 
     Args:
-        path: the file; gzipped if its name ends in .gz.
-        dimensions: how many the array must have.
+        path: the file. It is gzipped if its name ends in .gz.
+        dimensions: the number of dimensions that the array must have.
 
     Returns:
         the array, and the SHA-256 of the uncompressed content.
@@ -33,8 +33,8 @@ def read(path: Path, dimensions: int) -> tuple[np.ndarray, str]:
     content = read_content(path, lambda head: header + math.prod(shape(head)))
     if content[:4] != bytes((0, 0, 8, dimensions)) or len(content) < header:
         raise RunError(f"{path} is damaged or not an idx file of unsigned bytes with {dimensions} dimension(s)")
-    expected, found = math.prod(shape(content)), len(content) - header
-    if found != expected:
-        raise RunError(f"{path} is damaged: its header announces {expected} bytes of data, there are {found}")
+    expected, actual = math.prod(shape(content)), len(content) - header
+    if actual != expected:
+        raise RunError(f"{path} is damaged: its header announces {expected} bytes of data, there are {actual}")
     array = np.frombuffer(content, np.uint8, expected, header).reshape(shape(content))
     return array, hashlib.sha256(content).hexdigest()

@@ -42,7 +42,7 @@ class Cases:
     """Some labelled images.
 
     Attributes:
-        images: uint8 `[M, N]`, one row an image.
+        images: uint8 `[M, N]`, one row for each image.
         labels: int64 `[M]`.
     """
 
@@ -65,9 +65,9 @@ class Images:
     """A data set of labelled images, split.
 
     Attributes:
-        train, valid, test: the cases; `valid` is held out from the training set's end.
+        train, valid, test: the cases. `valid` is the held-out end of the training set.
         white: the pixel value that becomes 1.0.
-        facts: what records and reports tell about it.
+        facts: facts for records and reports.
     """
 
     train: Cases
@@ -78,15 +78,15 @@ class Images:
 
 
 def load(data: Path | None, held_out: int) -> Images:
-    """MNIST, or other idx files of its form.
+    """Loads MNIST, or other idx files of its form.
 
     Args:
-        data: the folder with the four files; None: wherever they are found, else downloaded.
+        data: the folder with the four files. None: they are looked for, and downloaded if they are not found.
         held_out: cases at the end of the training set that are kept for validation.
 
     Raises:
         RunError: the files are missing or damaged.
-        UsageError: no case would be held out, or none left.
+        UsageError: no case would be held out, or none would be left.
     """
     folder = source.locate(MNIST, data)
     train, test, facts = _read(folder)

@@ -13,10 +13,10 @@ from ..runs.files import decoded, read_content, shown
 PLAIN = str.maketrans(
     {"‘": "'", "’": "'", "`": "'", "´": "'", "“": '"', "”": '"', "‐": "-", "‑": "-", "…": "...", "\u00ad": None}
 )
-"""Signs that books print in several ways, as one."""
+"""Signs that books print in several ways, each with the one that replaces it."""
 
 _TITLES = "Mr|Mrs|Messrs|Dr|St|Rev|Hon|Capt|Col|Gen|Lieut|Esq|Prof|Sr|Jr|Mme|Mlle"
-"""Abbreviations whose point is part of the word and ends no sentence."""
+"""Abbreviations whose full stop is part of the word and does not end a sentence."""
 
 _END = re.compile(r"""(?<=[.!?"')\]])\s+(?=["'(\[]*[A-Z0-9])""")
 _NO_END = re.compile(rf"""(?:(?<![\w'])(?:{_TITLES}|[A-Z])\.|[^.!?"')\]]["')\]]*)\Z""")
@@ -33,7 +33,7 @@ _WORD = re.compile(
 _AUTHOR = re.compile(r"^Author:[ \t]*(\S.*)$", re.MULTILINE)
 
 _HEAD = 3000
-"""Characters at the start of a file in which a line `Author: NAME` is looked for."""
+"""The number of characters, at the start of a file, in which a line `Author: NAME` is looked for."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class Novel:
 
     Attributes:
         title: the file's name without its ending.
-        author: as a line `Author: NAME` at the start of the file names it, else what follows the last `_` of the title
-            (`ENG18480_Thackeray`); None if there is neither.
-        paragraphs: its text, with plain quotation marks and hyphens.
-        digest: SHA-256 of the file.
+        author: the name in a line `Author: NAME` at the start of the file, or else the part of the title after its last
+            `_` (`ENG18480_Thackeray`). None: there is neither.
+        paragraphs: the text, with plain quotation marks and hyphens.
+        digest: the SHA-256 of the file.
     """
 
     title: str
@@ -55,7 +55,7 @@ class Novel:
 
 
 def read_folder(folder: Path) -> list[Novel]:
-    """All books in a folder: its files `*.txt`, in the order of their names.
+    """Reads all books in a folder: its files `*.txt`, in the order of their names.
 
     Raises:
         RunError: there is none, or one cannot be read (`read`).
@@ -70,7 +70,7 @@ def read_folder(folder: Path) -> list[Novel]:
 
 
 def read(path: Path) -> Novel:
-    """A book from a file. Its paragraphs are apart by empty lines; where it has none, each line is a paragraph.
+    """Reads a book from a file. Paragraphs are separated by empty lines. If there are none, each line is a paragraph.
 
     Raises:
         RunError: the file cannot be read, is not UTF-8 or holds no text.
@@ -93,18 +93,18 @@ def read(path: Path) -> Novel:
 def sentences(paragraph: str) -> list[str]:
     """The sentences of a paragraph.
 
-    One ends at `.`, `!`, `?` or a closing quotation mark or bracket after one of them, where a capital letter or a
-    digit follows; not at an abbreviation (`Mr.`) or an initial.
+    A sentence ends at `.`, `!` or `?`, or at a closing quotation mark or bracket after one of them, if a capital letter
+    or a digit follows. It does not end at an abbreviation (`Mr.`) or an initial.
     """
-    found: list[str] = []
+    ended: list[str] = []
     for part in _END.split(paragraph):
-        if found and _NO_END.search(found[-1]):
-            found[-1] += f" {part}"
+        if ended and _NO_END.search(ended[-1]):
+            ended[-1] += f" {part}"
         else:
-            found.append(part)
-    return found
+            ended.append(part)
+    return ended
 
 
 def words(sentence: str) -> list[str]:
-    """The words and marks of a sentence, contractions apart as in the Penn Treebank: `do n't`, `it 's`."""
+    """The words and marks of a sentence. Contractions are split as in the Penn Treebank: `do n't`, `it 's`."""
     return _WORD.findall(sentence)

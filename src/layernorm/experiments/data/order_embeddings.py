@@ -1,7 +1,7 @@
 """Images as feature vectors with five captions each, in the layout of the order-embeddings code.
 
-`{train,val,test}.txt` hold five tokenised captions an image, one a line, in the order of the images;
-`images/10crop/{train,val,test}.npy` hold the images' features, float32 `[N, F]`.
+`{train,val,test}.txt` have five tokenised captions for each image, one in each line, in the order of the images.
+`images/10crop/{train,val,test}.npy` have the images' features, float32 `[N, F]`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from . import source
 from .text import EOS, Sentences, Vocabulary
 
 CAPTIONS = 5
-"""Captions an image."""
+"""The number of captions for each image."""
 
 DEV_CAPTIONS = 5000
-"""Captions of the validation set whose words the vocabulary has too."""
+"""The number of captions of the validation set whose words are in the vocabulary, too."""
 
 _SPLITS = ("train", "val", "test")
 
@@ -40,8 +40,8 @@ class Captioned:
 
     Attributes:
         features: float32 `[N, F]`.
-        captions: the `5 N` captions as text, five an image.
-        sentences: the same as ids, each with its end.
+        captions: the `5 N` captions as text, five for each image.
+        sentences: the captions as ids, each with its end.
     """
 
     features: Tensor
@@ -54,7 +54,7 @@ class Captioned:
 
 @dataclass(frozen=True)
 class ImagesAndCaptions:
-    """The three splits, their vocabulary, and what records and reports tell about them."""
+    """The three splits, their vocabulary, and facts for records and reports."""
 
     train: Captioned
     val: Captioned
@@ -64,7 +64,7 @@ class ImagesAndCaptions:
 
 
 def load(data: Path | None) -> ImagesAndCaptions:
-    """The data set from the folder given, or wherever it is found.
+    """Loads the data set from the given folder, or from wherever it is found.
 
     Raises:
         RunError: files are missing or damaged, or captions and images do not match in number.
@@ -83,10 +83,10 @@ def _read(folder: Path) -> ImagesAndCaptions:
     captions = {split: _captions(folder, split, digests) for split in _SPLITS}
     features = {split: _features(folder, split, digests) for split in _SPLITS}
     for split in _SPLITS:
-        found, images = len(captions[split]), len(features[split])
-        if found != CAPTIONS * images:
+        count, images = len(captions[split]), len(features[split])
+        if count != CAPTIONS * images:
             raise RunError(
-                f"{folder}: {split}.txt has {found} captions and {split}.npy {images} images; "
+                f"{folder}: {split}.txt has {count} captions and {split}.npy {images} images; "
                 f"expected {CAPTIONS} captions an image, {CAPTIONS * images}"
             )
         if features[split].shape[1] != features["train"].shape[1]:

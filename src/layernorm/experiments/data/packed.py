@@ -1,4 +1,4 @@
-"""The one form in which a data set is kept once its files are parsed: arrays and facts, with the SHA-256 of them."""
+"""The form in which a parsed data set is saved: arrays and facts, with their SHA-256."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ENDING = ".safetensors"
 
 @dataclass(frozen=True)
 class Packed:
-    """What a packed file holds.
+    """The content of a packed file.
 
     Attributes:
-        arrays: by name.
-        about: what is no array: anything that JSON can say.
-        digest: SHA-256 of both.
+        arrays: the arrays by name.
+        about: everything else, as JSON values.
+        digest: the SHA-256 of both.
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -41,7 +41,7 @@ def pack(arrays: Mapping[str, np.ndarray], about: Any) -> bytes:
 
 
 def is_whole(content: bytes) -> bool:
-    """Whether it is the content of a packed file that matches its SHA-256."""
+    """Whether this is the content of a packed file, and matches its SHA-256."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -53,16 +53,16 @@ def is_whole(content: bytes) -> bool:
 
 
 def unpack(content: bytes, path: Path, name: str, form: Mapping[str, str]) -> Packed:
-    """What a packed file holds, once its SHA-256 and its form are those expected.
+    """Reads the content of a packed file, and checks its SHA-256 and its form.
 
     Args:
         content: the file's bytes.
-        path: its name, for messages.
-        name: of the data set, for messages.
-        form: of every array the type and the shape, `"int32 N 3"`; a letter is the same size wherever it stands.
+        path: the file's name, for messages.
+        name: the name of the data set, for messages.
+        form: the type and the shape of every array, `"int32 N 3"`. A letter means the same size everywhere.
 
     Raises:
-        RunError: it is damaged, or packed in another way.
+        RunError: the file is damaged, or packed in another way.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load
@@ -86,18 +86,18 @@ def unpack(content: bytes, path: Path, name: str, form: Mapping[str, str]) -> Pa
     return Packed(arrays, about, given.hex())
 
 
-def _fits(found: Sequence[int], expected: Sequence[str], sizes: dict[str, int]) -> bool:
-    """Whether a shape is numbers and letters; a letter met first is noted with its size."""
-    if len(found) != len(expected):
+def _fits(shape: Sequence[int], expected: Sequence[str], sizes: dict[str, int]) -> bool:
+    """Whether a shape has the expected numbers and letters. The size of a letter is noted when it first comes."""
+    if len(shape) != len(expected):
         return False
     wanted = [
-        int(size) if size.isdecimal() else sizes.setdefault(size, n) for size, n in zip(expected, found, strict=True)
+        int(size) if size.isdecimal() else sizes.setdefault(size, n) for size, n in zip(expected, shape, strict=True)
     ]
-    return list(found) == wanted
+    return list(shape) == wanted
 
 
 def damaged(path: Path, name: str, why: str) -> RunError:
-    """The error for a packed file that cannot be used; it says what to do."""
+    """The error for a packed file that cannot be used. It says what to do."""
     return RunError(f"{path} is damaged ({why}); layernorm data prepare {name} --source DIR makes the cache's anew")
 
 

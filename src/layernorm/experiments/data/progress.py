@@ -1,4 +1,4 @@
-"""How far reading or downloading has come, on stderr."""
+"""Shows the progress of reading or downloading on standard error."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 QUIET = 2.0
-"""Seconds of reading before anything is said."""
+"""The seconds of reading before anything is shown."""
 
 
 class Progress:
     """On a terminal one line that changes, elsewhere a line for each quarter.
 
     Args:
-        doing: what is told, "reading iam-ondb".
-        quiet: seconds before anything is said.
+        doing: what is being done, such as "reading iam-ondb".
+        quiet: the seconds before anything is shown.
     """
 
     def __init__(self, doing: str, quiet: float = 0.0) -> None:
         self.doing, self.begins, self.shown = doing, time.monotonic() + quiet, -1
 
     def show(self, percent: int, more: str = "") -> None:
-        """Says how much is done, if that is news; ``more`` follows where each line stays."""
+        """Shows how much is done, if it has changed. ``more`` is added where lines are not overwritten."""
         if time.monotonic() < self.begins:
             return
         if sys.stderr.isatty():
@@ -43,7 +43,7 @@ class Progress:
 
 
 def followed(items: Sequence[Item], doing: str) -> Iterator[Item]:
-    """The items one by one; how many have been taken is told."""
+    """The items one by one, with a display of how many have been taken."""
     progress = Progress(doing, QUIET)
     try:
         for number, item in enumerate(items):

@@ -1,4 +1,4 @@
-"""Questions about passages as ids: read from `.question` files, and kept in one file with a fingerprint."""
+"""Questions about passages as ids, read from `.question` files and saved in one file with a fingerprint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .progress import followed
 from .text import UNKNOWN, Sentences, Vocabulary
 
 FIRST_ENTITY = UNKNOWN + 1
-"""The id of `@entity0`. The other entities, the placeholder and the words follow, these by how frequent they are."""
+"""The id of `@entity0`. The other entities, the placeholder and the words follow, the most frequent word first."""
 
 SPLITS = {"train": "training", "valid": "validation", "test": "test"}
 """The folder of each split."""
@@ -28,7 +28,7 @@ SPLITS = {"train": "training", "valid": "validation", "test": "test"}
 PACKED = f"questions{packed.ENDING}"
 
 _CNN = (380_298, 3_924, 3_198)
-"""Questions of the published splits of CNN."""
+"""The number of questions in each published split of CNN."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Split:
     """M questions as ids.
 
     Attributes:
-        passages, questions: their words.
+        passages, questions: the words of the passages and of the questions.
         answers: int64 `[M]`.
     """
 
@@ -55,13 +55,13 @@ class Split:
         return len(self.answers)
 
     def first(self, count: int) -> Split:
-        """The first so many questions; all if that is 0 or more than there are."""
+        """The first `count` questions, or all if `count` is 0 or larger than their number."""
         count = min(count, len(self)) or len(self)
         passages, questions = (Sentences(part.ids, part.ends[: count + 1]) for part in (self.passages, self.questions))
         return Split(passages, questions, self.answers[:count])
 
     def limited(self, vocabulary: int) -> Split:
-        """The same with `UNKNOWN` in place of all ids from a number on."""
+        """These questions with `UNKNOWN` in place of all ids from a number on."""
         passages, questions = (
             Sentences(torch.where(part.ids < vocabulary, part.ids, UNKNOWN), part.ends)
             for part in (self.passages, self.questions)
@@ -75,10 +75,10 @@ class Questions:
 
     Attributes:
         train, valid, test: the splits, their passages cut.
-        vocabulary: of the training split.
-        entities: how many of its first words are entities.
+        vocabulary: the words of the training split.
+        entities: the number of its first words that are entities.
         readable: for every validation question `passage` and `question` as lists of words, and `names` of entities.
-        facts: what records and reports tell about it.
+        facts: facts for records and reports.
     """
 
     train: Split
@@ -91,14 +91,14 @@ class Questions:
 
 
 def load(corpus: str, data: Path | None) -> Questions:
-    """The questions of a data set.
+    """Loads the questions of a data set.
 
     Args:
-        corpus: its name, of `CORPORA`.
-        data: the folder with its files or its packed file; None: wherever it is found.
+        corpus: the name of the data set, one of `CORPORA`.
+        data: the folder with its files or its packed file. None: it is looked for.
 
     Raises:
-        RunError: it is missing or damaged.
+        RunError: the data set is missing or damaged.
     """
     return _read(corpus, source.locate(CORPORA[corpus], data))
 
@@ -141,7 +141,7 @@ def _split(arrays: Mapping[str, np.ndarray], split: str) -> Split:
 
 
 def _fits(split: Split, entities: int, words: int) -> bool:
-    """Whether the sentences lie one after the other, their words in the vocabulary and the answers among entities."""
+    """Whether the sentences are contiguous, their words in the vocabulary and the answers entities."""
     for part in (split.passages, split.questions):
         whole = (
             len(part) == len(split) > 0
@@ -174,11 +174,11 @@ def _packed(corpus: str, folder: Path) -> bytes:
     vocabulary = Vocabulary(words)
     arrays: dict[str, np.ndarray] = {}
     for split, items in questions.items():
-        found = Split.of(items, vocabulary)
-        for kind, sentences in (("passages", found.passages), ("questions", found.questions)):
+        of_split = Split.of(items, vocabulary)
+        for kind, sentences in (("passages", of_split.passages), ("questions", of_split.questions)):
             arrays[f"{split}.{kind}"] = sentences.ids.numpy().astype(np.int32)
             arrays[f"{split}.{kind}.ends"] = sentences.ends.numpy()
-        arrays[f"{split}.answers"] = found.answers.numpy().astype(np.int32)
+        arrays[f"{split}.answers"] = of_split.answers.numpy().astype(np.int32)
     about = {
         "words": words,
         "entities": entities,
@@ -218,22 +218,22 @@ def read_folder(place: Path) -> list[Question]:
 
 
 def read_file(path: Path) -> Question:
-    """The question in a file; RunError as `cnn.parse` says."""
+    """Reads the question in a file. Errors are those of `cnn.parse`."""
     return parse(read_content(path), path)
 
 
 def shortened(item: Question) -> Question:
-    """The same with its passage cut."""
+    """The question with its passage cut."""
     return replace(item, sentences=cut(item.sentences, item.question))
 
 
 def lost(items: Sequence[Question]) -> int:
-    """How many questions have an answer that is not in their passage."""
+    """The number of questions whose answer is not in their passage."""
     return sum(item.answer not in item.passage for item in items)
 
 
 def guessed(items: Sequence[Question]) -> dict[str, float]:
-    """The share of questions that each of `RULES` answers rightly."""
+    """The share of questions that each of `RULES` answers correctly."""
     return dict(zip(RULES, np.mean([guesses(item) for item in items], axis=0).tolist(), strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Four sets of sentences in two classes: MR, CR, SUBJ and MPQA, one sentence a line in a file for each class."""
+"""Four sets of sentences in two classes: MR, CR, SUBJ and MPQA. Each class has a file with one sentence in a line."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Classified:
-    """The four sets by name, and what records and reports tell about them."""
+    """The four sets by name, and facts for records and reports."""
 
     sets: Mapping[str, Labelled]
     facts: dict[str, Any]
 
 
 def load(data: Path | None) -> Classified:
-    """The data sets from the folder given, or wherever they are found.
+    """Loads the data sets from the given folder, or from wherever they are found.
 
     Raises:
         RunError: files are missing or damaged.
@@ -63,7 +63,7 @@ def _read(folder: Path) -> Classified:
     facts = {
         "name": SENTENCES.name,
         "fingerprint": source.fingerprint(digests),
-        "sentences": {name: len(found) for name, found in sets.items()},
+        "sentences": {name: len(labelled) for name, labelled in sets.items()},
         "folder": shown(folder),
     }
     return Classified(sets, facts)
@@ -77,7 +77,7 @@ def _lines(folder: Path, name: str, digests: dict[str, str]) -> list[str]:
     digests[name] = hashlib.sha256(content).hexdigest()
     if b"\0" in content:
         raise RunError(f"{path} is no text: it holds a zero byte")
-    # at line feeds alone: Latin-1 has other signs that end a line for Python
+    # split only at line feeds: in Latin-1 there are other characters that end a line for Python
     lines = [line for line in content.decode("latin-1").split("\n") if line.strip()]  # CR as published has a blank one
     if not lines:
         raise RunError(f"{path} has no sentence")

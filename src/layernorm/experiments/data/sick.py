@@ -22,7 +22,7 @@ _FILES = {"train": "SICK_train.txt", "trial": "SICK_trial.txt", "test": "SICK_te
 _COLUMNS = ["pair_ID", "sentence_A", "sentence_B", "relatedness_score", "entailment_judgment"]
 
 _PUBLISHED = {"train": 4500, "trial": 500, "test": 4927}
-"""Pairs of each published file."""
+"""The number of pairs in each published file."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Sick:
-    """The three splits, and what records and reports tell about them."""
+    """The three splits, and facts for records and reports."""
 
     train: Pairs
     trial: Pairs
@@ -48,7 +48,7 @@ class Sick:
 
 
 def load(data: Path | None) -> Sick:
-    """The data set from the folder given, or wherever it is found.
+    """Loads the data set from the given folder, or from wherever it is found.
 
     Raises:
         RunError: files are missing or damaged.
@@ -66,7 +66,7 @@ def _read(folder: Path) -> Sick:
         content = read_content(path)
         digests[name] = hashlib.sha256(content).hexdigest()
         splits[split] = _pairs(content, path)
-    pairs = {split: len(found) for split, found in splits.items()}
+    pairs = {split: len(of_split) for split, of_split in splits.items()}
     facts = {
         "name": SICK.name,
         "fingerprint": source.fingerprint(digests),
@@ -91,7 +91,7 @@ def _pairs(content: bytes, path: Path) -> Pairs:
 def _row(line: str, where: str) -> tuple[str, str, float]:
     cells = line.split("\t")
     if len(cells) != len(_COLUMNS):
-        raise RunError(f"{where}: expected {len(_COLUMNS)} columns apart by tabs, got {len(cells)}")
+        raise RunError(f"{where}: expected {len(_COLUMNS)} columns separated by tabs, got {len(cells)}")
     _, first, second, text, _ = cells
     try:
         score = float(text)

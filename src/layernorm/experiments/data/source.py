@@ -1,6 +1,7 @@
-"""A data set of a few published files: where it is looked for, how it gets there, and how it is told apart.
+"""A data set of a few published files: where it is looked for, how it is put there, and how it is recognised.
 
-Each is one `Source`; its loader asks `locate` for the folder and reads the files. An embedded data set has no source.
+Each data set is one `Source`. Its loader asks `locate` for the folder and reads the files. An embedded data set has no
+source.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .packed import ENDING, is_whole
 from .progress import Progress, followed
 
 VARIABLE = "LAYERNORM_DATA"
-"""Environment variable: a folder with one folder a data set."""
+"""The environment variable that names a folder with one folder for each data set."""
 
 
 @dataclass(frozen=True)
@@ -31,19 +32,20 @@ class Source:
     """A published data set.
 
     Attributes:
-        name: of the data set and of its folder.
+        name: the name of the data set and of its folder.
         summary: one line for `layernorm data list`.
-        url: the address under which the files lie; None if they must be put in place by hand.
-        files: every file's name and SHA-256 as published; the name as used in messages. Without an address an entry may
-            be a folder or a pattern (`*.txt`), and has no SHA-256.
-        spellings: other names under which a file is found, by its name.
+        url: the address of the files. None: they must be put in place by hand.
+        files: every file's name, as used in messages, and its published SHA-256. Without an address an entry may be a
+            folder or a pattern (`*.txt`), and has no SHA-256.
+        spellings: (file's name) -> the other names under which it may be found.
         check: reads the data set in a folder, raises RunError if it is damaged, and returns facts to print.
-        form: what `files` are, in messages.
-        packed: the name of a file that stands for all of them; `prepare` makes it, so that they are parsed once.
+        form: what `files` are, for messages.
+        packed: the name of a file that contains all of them in parsed form. `prepare` makes it.
         pack: (folder with `files`) -> the content of `packed`.
-        terms: where to get what must be put in place by hand.
-        make: (folder of what the data set is made from) -> (path, text) of every file; None: its files are published.
-        made_from: what that folder holds, in messages.
+        terms: where to get the files that must be put in place by hand.
+        make: (folder with the data that the data set is made from) -> (path, text) of every file. None: its files are
+            published.
+        made_from: what that folder contains, for messages.
     """
 
     name: str
@@ -61,7 +63,7 @@ class Source:
 
 
 def cache() -> Path:
-    """The folder into which downloads go: the system's cache folder for `layernorm`."""
+    """The folder for downloads: the system's cache folder for `layernorm`."""
     import pooch
 
     return Path(pooch.os_cache("layernorm"))
@@ -76,7 +78,7 @@ def places(source: Source, data: Path | None) -> list[Path]:
 
 
 def find_file(source: Source, folder: Path, name: str) -> Path | None:
-    """A data set's file in a folder, under any of its spellings (which may lie in folders of it or be patterns)."""
+    """A data set's file in a folder, under any of its spellings, which may be paths or patterns."""
     try:
         names = set(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -84,8 +86,8 @@ def find_file(source: Source, folder: Path, name: str) -> Path | None:
     except OSError as error:
         raise RunError(f"cannot read {folder}: {reason(error)}") from error
     spellings = [other for other in source.spellings(name) if fnmatch.filter(names, other.partition("/")[0])]
-    found = (path for other in spellings for path in sorted(folder.glob(other)))
-    return next(found, None)
+    matches = (path for other in spellings for path in sorted(folder.glob(other)))
+    return next(matches, None)
 
 
 def missing(source: Source, folder: Path) -> list[str]:
@@ -94,10 +96,10 @@ def missing(source: Source, folder: Path) -> list[str]:
 
 
 def lack(source: Source, folder: Path) -> str | None:
-    """What a folder lacks of a data set, in words; None if it has all files, or the packed one.
+    """What a folder lacks of a data set, in words. None: it has all files, or the packed one.
 
     Raises:
-        RunError: it cannot be looked at.
+        RunError: the folder cannot be read.
     """
     if packed_in(source, folder) is not None:
         return None
@@ -116,32 +118,33 @@ def packed_in(source: Source, folder: Path) -> Path | None:
 
 
 def packed(source: Source, folder: Path) -> bytes:
-    """The packed form of a data set: read where the folder has it, else made from the files (slow), once, and then kept
-    in the cache (`kept_parse`).
+    """The packed form of a data set.
+
+    It is read from the folder, or else made from the files, which is slow, and then kept in the cache (`kept_parse`).
 
     Raises:
-        RunError: something cannot be read or is damaged.
+        RunError: a file cannot be read or is damaged.
     """
     path = packed_in(source, folder)
     if path is not None:
         return read_bytes(path)
     assert source.pack is not None
     place = kept_parse(source, folder)
-    with contextlib.suppress(RunError):  # not there, or damaged: made anew
+    with contextlib.suppress(RunError):  # if it is missing or damaged, it is made again
         content = read_bytes(place)
         if is_whole(content):
             return content
     content = source.pack(folder)
-    with contextlib.suppress(RunError):  # a cache that cannot be written only costs the parsing next time
+    with contextlib.suppress(RunError):  # if the cache cannot be written, the files are parsed again next time
         write_atomic(make_folder(place.parent) / place.name, content)
     return content
 
 
 def kept_parse(source: Source, folder: Path) -> Path:
-    """Where the packed form of a folder's files is kept in the cache: under the SHA-256 of them all.
+    """The place in the cache of the packed form of a folder's files, by the SHA-256 of them all.
 
-    The key is made of the files' names and contents, and of the files that parse them. Times and sizes would be quicker
-    to look at, but an archive unpacked over another can leave both as they were.
+    The key is computed from the files' names and contents, and from the source files that parse them. Times and sizes
+    would be quicker to compare, but an archive that is unpacked over another may leave both unchanged.
     """
     files = [file for path in _published(source, folder) for file in _files(path)]
     digests = {shown(path.relative_to(folder)): _digest(path) for path in followed(files, f"looking at {source.name}")}
@@ -156,22 +159,22 @@ def _published(source: Source, folder: Path) -> list[Path]:
 
 
 def _files(path: Path) -> list[Path]:
-    """The file itself, or all files in a folder; links to folders are followed, but never round in a circle."""
+    """The file itself, or all files in a folder. Links to folders are followed, but never in a circle."""
     if not path.is_dir():
         return [path]
-    found, seen = [], set()
+    paths, seen = [], set()
     for folder, inside, names in os.walk(path, followlinks=True):
         real = os.path.realpath(folder)
         if real in seen:
             inside.clear()
             continue
         seen.add(real)
-        found += [Path(folder) / name for name in names]
-    return sorted(found)
+        paths += [Path(folder) / name for name in names]
+    return sorted(paths)
 
 
 def _digest(path: Path) -> str:
-    """A file's SHA-256; none of one that cannot be read: whether that is an error, the parser says."""
+    """A file's SHA-256, or an empty text if it cannot be read. The parser decides whether that is an error."""
     try:
         return _sha256(read_bytes(path))
     except RunError:
@@ -179,29 +182,31 @@ def _digest(path: Path) -> str:
 
 
 def locate(source: Source, data: Path | None, option: str = "--data") -> Path:
-    """The folder with a data set's files: given, named by the environment, in the cache, or downloaded into it.
+    """The folder with a data set's files: the given one, the environment's, the cache, or the cache after a download.
 
     Args:
-        option: of the command, by which the user could give a folder.
+        source: the data set.
+        data: the given folder, if there is one.
+        option: the command's option by which the user could give a folder.
 
     Raises:
-        RunError: it is nowhere and cannot be downloaded; the message says what to put where.
+        RunError: the data set is not found and cannot be downloaded. The message says what to put where.
     """
     for folder in places(source, data):
         lacking = lack(source, folder)
         if lacking is None:
             return folder
         started = len(missing(source, folder)) < len(source.files) and folder != cache() / source.name
-        if started or data is not None:  # in the cache a download goes on
+        if started or data is not None:  # in the cache, a download is continued
             raise RunError(lacking)
     return download(source, option)
 
 
 def download(source: Source, option: str = "--data") -> Path:
-    """Downloads what the cache lacks of a data set.
+    """Downloads the files of a data set that the cache lacks.
 
-    A file takes its name once it is whole and has the published SHA-256. Those that are there already are checked
-    first: a data set is never put together from two.
+    A file gets its name when it is complete and has the published SHA-256. Files that are there already are checked
+    first, so that a data set never mixes two versions.
     """
     import pooch
 
@@ -216,19 +221,21 @@ def download(source: Source, option: str = "--data") -> Path:
                 write_atomic(new / name, _fetched(source, name, digest, folder, option))
                 _take_place(new / name, folder / name)
             elif digest not in (_sha256(read_bytes(path)), _sha256(read_content(path))):
-                raise RunError(f"{path} is not the published {name} (another SHA-256); remove it to download that")
+                raise RunError(
+                    f"{path} is not the published {name} (another SHA-256); remove it to download the published file"
+                )
     return folder
 
 
 def _fetched(source: Source, name: str, digest: str, folder: Path, option: str) -> bytes:
-    """A file as published, in memory: a download that is killed leaves nothing behind."""
+    """Downloads a file into memory, so that a download that is killed leaves nothing behind."""
     import pooch
     import requests
 
     address, content = f"{source.url}{name}", io.BytesIO()
     try:
         pooch.HTTPDownloader(progressbar=_Bar(name), timeout=30)(address, content, None)
-    except OSError as error:  # all of requests' are
+    except OSError as error:  # all errors of requests are OSErrors
         answer = error.response if isinstance(error, requests.HTTPError) else None
         why = f"the server answers {answer.status_code} {answer.reason}" if answer is not None else "no connection"
         raise RunError(f"cannot download {address} ({why}). {_by_hand(source, folder, option)}") from error
@@ -240,14 +247,14 @@ def _fetched(source: Source, name: str, digest: str, folder: Path, option: str) 
 def prepare(source: Source, origin: Path | None) -> tuple[Path, dict[str, Any]]:
     """Puts a data set into the cache, from a folder or by downloading it, and checks it.
 
-    Nothing in the folder is ever changed: everything is read, checked and written beside the cache's files before the
-    first of them is replaced. A folder whose files are the cache's own is what is there already.
+    Nothing in the folder is changed. Everything is read, checked and written next to the cache's files before the first
+    of these is replaced. If the folder's files are those of the cache, nothing is replaced.
 
     Returns:
         the folder, and the facts that the check returned.
 
     Raises:
-        RunError: the folder lacks files, they are damaged, or some of them lie in the cache.
+        RunError: the folder lacks files, they are damaged, or some of them are in the cache.
     """
     if origin is None:
         folder = locate(source, None, "--source")
@@ -274,36 +281,36 @@ def prepare(source: Source, origin: Path | None) -> tuple[Path, dict[str, Any]]:
         elif source.packed:
             write_atomic(new / source.packed, packed(source, origin))
             if packed_in(source, origin) is None:
-                kept_parse(source, origin).unlink(missing_ok=True)  # a second copy of it
+                kept_parse(source, origin).unlink(missing_ok=True)  # it would be a second copy
         else:
             for name in names:
                 write_atomic(make_folder((new / name).parent) / Path(name).name, read_bytes(origin / name))
             for other in (other for name in source.files for other in source.spellings(name)):
-                (folder / other).unlink(missing_ok=True)  # an older copy under it would be found first
+                (folder / other).unlink(missing_ok=True)  # an older copy under this name would be found first
         for name in reversed(names):
             _take_place(new / name, folder / name)
     return folder, facts
 
 
 def _places_of(path: Path, origin: Path) -> list[Path]:
-    """Where a path below a folder lies, and where it leads to, if it or a folder on the way is a link."""
+    """The places of a path below a folder: its own, and where it leads to if it or a folder on the way is a link."""
     return [Path(os.path.realpath(origin)) / path.relative_to(origin), Path(os.path.realpath(path))]
 
 
 MADE = "questions"
-"""The folder, in the cache's, of files that are made from others."""
+"""The folder, inside that of the cache, for files that are made from others."""
 
 
 def _used(source: Source, origin: Path) -> list[Path]:
-    """What `prepare` reads in a folder: the packed file, the published ones, or all that others can be made from."""
+    """The files that `prepare` reads in a folder: the packed file, the published ones, or those to make others from."""
     path = packed_in(source, origin)
-    found = [path] if path is not None else [find_file(source, origin, name) for name in source.files]
-    used = [path for path in found if path is not None]
-    return used if len(used) == len(found) else [origin, *origin.glob("*")]
+    files = [path] if path is not None else [find_file(source, origin, name) for name in source.files]
+    used = [path for path in files if path is not None]
+    return used if len(used) == len(files) else [origin, *origin.glob("*")]
 
 
 def _made(source: Source, texts: Iterable[tuple[str, str]], new: Path) -> dict[str, Any]:
-    """Writes the files of a data set that is made from others into a folder, and packs them; the facts about them."""
+    """Writes the files of a data set that is made from others into a folder, packs them, and returns their facts."""
     made = make_folder(new / MADE)
     try:
         for name, text in texts:
@@ -318,7 +325,7 @@ def _made(source: Source, texts: Iterable[tuple[str, str]], new: Path) -> dict[s
 
 @contextlib.contextmanager
 def _beside(source: Source, folder: Path) -> Iterator[Path]:
-    """A new folder in the cache's, for this process alone; what one that was killed has left goes."""
+    """A new folder inside that of the cache, for this process alone. Leftovers of killed processes are removed."""
     with locked(make_folder(cache() / f".{source.name}")):
         for leftover in folder.glob(".making.*"):
             shutil.rmtree(leftover, ignore_errors=True)

@@ -26,11 +26,11 @@ class Vocabulary:
 
     @classmethod
     def of(cls, sentences: Iterable[Sequence[str]], size: int | None = None) -> Vocabulary:
-        """The words of some sentences, the most frequent first and words of one count by the alphabet.
+        """The words of some sentences, the most frequent first, and words with the same count by the alphabet.
 
         Args:
             sentences: each a sequence of words.
-            size: keep so many ids at most, the first two among them; None: all words.
+            size: the largest number of ids, which includes the first two. None: all words are kept.
         """
         counts = Counter(word for sentence in sentences for word in sentence)
         words = sorted(counts, key=lambda word: (-counts[word], word))
@@ -62,7 +62,7 @@ class Sentences:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> Sentences:
-        """From a list of ids a sentence."""
+        """Makes the tensor from a list of ids for each sentence."""
         flat = torch.tensor([number for row in rows for number in row], dtype=torch.int64)
         lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
         return cls(flat, torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
@@ -72,11 +72,11 @@ class Sentences:
 
     @property
     def lengths(self) -> Tensor:
-        """int64 `[M]`."""
+        """The lengths of the sentences, int64 `[M]`."""
         return self.ends.diff()
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Some sentences side by side.
+        """Some sentences as a batch.
 
         Args:
             rows: int64 `[B]`.

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 CHUNK = 500
-"""Cases that are evaluated together; the evaluation's noise is drawn chunk by chunk."""
+"""The number of cases that are evaluated together. The evaluation's noise is drawn chunk by chunk."""
 
 
 def check(config: Config, data: Binarized) -> None:
     """Compares a configuration with the number of training cases.
 
     Raises:
-        ValueError: there are too few; the message names the option.
+        ValueError: there are too few. The message names the option.
     """
     check_most(config, "batch_size", len(data.train), "training cases")
 
@@ -69,7 +69,7 @@ def task(config: Config, data: Binarized, accelerator: Accelerator) -> Task:
 def measure(model: nn.Module, cases: Tensor, config: Config) -> dict[str, float]:
     """The bound and its parts in nats, means over all cases `[M, 784]`.
 
-    The noise follows from the configuration's seed alone: every evaluation, and every norm, has the same.
+    The noise depends on the configuration's seed alone, so that it is the same in every evaluation and for every norm.
     """
     generator = torch.Generator().manual_seed(derive_seed(config.seed, EVALUATION))
     kl = reconstruction = 0.0

@@ -35,32 +35,32 @@ from ..protocol import check_ranges, option, seed_option
 from ..train.batches import INIT, derive_seed
 
 BOUNDED = 20.0
-"""Logarithms of attention's numbers are cut to +-20, so that no exponential of them overflows."""
+"""The logarithms of the attention's parameters are clipped to +-20, so that no exponential overflows."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """Options of the experiment; the defaults are the paper's protocol."""
+    """Options of the experiment. The defaults are the paper's protocol."""
 
     norm: Literal["none", "layer", "rms", "weight"] = option(
         "layer",
-        "what is normalised in both LSTMs: nothing, the cell on its way to h (layer, rms), the weights",
+        "what is normalised in both LSTMs: nothing; the cell on its way to h (layer, rms); the weights (weight)",
         several="norm",
     )
-    seed: int = seed_option("of the initial weights, the order of the cases and the noise")
+    seed: int = seed_option("seeds of the initial weights, of the order of the training cases and of the noise")
     epochs: int = option(200, "passes over the training set", least=1)
     glimpses: int = option(64, "steps of reading and writing an image", least=1)
     hidden: int = option(256, "units in each LSTM", least=2)
     latent: int = option(100, "size of z at each glimpse", least=1)
-    read_size: int = option(2, "filters along a side of the grid that reads", least=2)
-    write_size: int = option(5, "filters along a side of the grid that writes", least=2)
+    read_size: int = option(2, "filters along each side of the grid that reads", least=2)
+    write_size: int = option(5, "filters along each side of the grid that writes", least=2)
     batch_size: int = option(128, "training cases in a batch, over all processes together", least=1)
     learning_rate: float = option(1e-3, "Adam's step size", mark="lr", above=0)
     deviation: float = option(
-        0.1, "standard deviation of the initial weights (0: torch's own, uniform by the number of inputs)", least=0
+        0.1, "standard deviation of the initial weights (0: torch's own uniform distribution)", least=0
     )
-    clip: float = option(10.0, "norm to which the whole gradient is cut", above=0)
-    evaluate_every: int = option(0, "updates between evaluations (0: an epoch)", least=0)
+    clip: float = option(10.0, "largest norm of the whole gradient", above=0)
+    evaluate_every: int = option(0, "updates between evaluations (0: one epoch)", least=0)
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -71,10 +71,10 @@ class Grids(NamedTuple):
 
     Attributes:
         filters: `[B, 2, R + N, A]`: along x, then along y, the rows of the reading filterbank, then of the writing one.
-            Each row sums to 1, also outside the image: there it is all on the nearest pixel, since the quotient above
-            is taken as a softmax, in which the exponentials cannot all underflow.
+            Each row sums to 1. The quotient above is computed as a softmax, in which the exponentials cannot all
+            underflow, so that a filter outside the image has all its weight on the nearest pixel.
         intensity: `[B, 2]`: gamma of the reading, 1 / gamma of the writing.
-        patch: `[B, N, N]`: what is written, rows along y.
+        patch: `[B, N, N]`: the patch to write, rows along y.
     """
 
     filters: Tensor
@@ -94,7 +94,7 @@ class Drawing(NamedTuple):
 
     Attributes:
         canvas: `[T, B, A, A]`: sigmoid(c_t), the probability that a pixel is 1.
-        window: `[T, B, 4]`: of the write grid: g_x, g_y in pixels from 1, its side (N - 1) d and s, in pixels.
+        window: `[T, B, 4]`: the write grid's g_x and g_y in pixels from 1, its side (N - 1) d and its s in pixels.
     """
 
     canvas: Tensor
@@ -104,8 +104,8 @@ class Drawing(NamedTuple):
 class Attention(nn.Module):
     """From h_dec to the grids of one glimpse.
 
-    One linear map gives all numbers of both grids. Its rows are repeated and scaled (`rows`) once a batch, so that a
-    glimpse takes one product, one exponential and one softmax for the four filterbanks.
+    One linear map gives all parameters of both grids. Its rows are repeated and scaled (`rows`) once for each batch, so
+    that a glimpse needs one product, one exponential and one softmax for the four filterbanks.
 
     Args:
         hidden: size of h_dec.
@@ -141,7 +141,7 @@ class Attention(nn.Module):
         self.register_buffer("pixels", torch.arange(1.0, side + 1), persistent=False)
 
     def rows(self) -> tuple[Tensor, Tensor]:
-        """The linear map's weight and bias, a row for each row of the filterbanks: as `forward` takes them."""
+        """The linear map's weight and bias with a row for each row of the filterbanks, in the form for `forward`."""
         weight = self.linear.weight.index_select(0, self.order) * self.scale.unsqueeze(1)
         return weight, torch.addcmul(self.shift, self.linear.bias.index_select(0, self.order), self.scale)
 
@@ -165,11 +165,12 @@ class Attention(nn.Module):
 
 
 def read(grids: Grids, count: int, x: Tensor, drawn: Tensor) -> Tensor:
-    """gamma [F_y x F_x^T, F_y x^ F_x^T] with x^ = x - drawn; as both are linear, the second is the first less drawn's.
+    """gamma [F_y x F_x^T, F_y x^ F_x^T] with x^ = x - drawn. Reading is linear, so the second is the first less that of
+    `drawn`.
 
     Args:
-        grids: of `Attention`, whose first `count` rows read.
-        x, drawn: `[B, A, A]`, rows along y; what is drawn so far is sigmoid(c).
+        grids: of `Attention`. Their first `count` rows read.
+        x, drawn: `[B, A, A]`, rows along y. `drawn` is sigmoid(c), the image as drawn so far.
 
     Returns:
         `[B, 2 count^2]`.
@@ -181,7 +182,7 @@ def read(grids: Grids, count: int, x: Tensor, drawn: Tensor) -> Tensor:
 
 
 def write(grids: Grids, count: int, canvas: Tensor) -> Tensor:
-    """The canvas `[B, A, A]` with the patch on it, c + 1/gamma F_y^T W F_x; the grids' last `count` rows write."""
+    """The canvas `[B, A, A]` after writing, c + 1/gamma F_y^T W F_x. The last `count` rows of the grids write."""
     along_x, along_y = grids.filters[:, 0, -count:], grids.filters[:, 1, -count:]
     columns = torch.bmm(grids.patch * grids.intensity[:, 1:, None], along_x)
     return torch.baddbmm(canvas, along_y.mT, columns)
@@ -191,7 +192,7 @@ class DRAW(nn.Module):
     """The network.
 
     Args:
-        norm: of the cells on their way to h (eqs. 29-31): "layer" or "rms"; of the weights: "weight"; or None.
+        norm: "layer" or "rms" for the cells on their way to h (eqs. 29-31), "weight" for the weights, or None.
         glimpses: T.
         hidden: units of each LSTM.
         latent: size of z.
@@ -247,7 +248,7 @@ class DRAW(nn.Module):
         return Drawing(torch.stack(canvases), torch.stack(windows))
 
     def _start(self, x: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Grids, tuple[Tensor, Tensor]]:
-        """The LSTMs' states, all zero, the grids that follow from them, and attention's rows."""
+        """The initial states of the LSTMs, which are zero, their grids, and the attention's rows."""
         zero = x.new_zeros(len(x), self.encoder.hidden_size)
         rows = self.attention.rows()
         return (zero, zero), (zero, zero), self.attention(zero, rows), rows
@@ -256,7 +257,7 @@ class DRAW(nn.Module):
 def kl(statistics: Tensor) -> Tensor:
     """sum_t KL(N(mu_t, sigma_t^2) || N(0, 1)) in nats `[B]`, for mu and log sigma side by side, `[T, B, 2 L]`."""
     mu, log_sigma = statistics.chunk(2, 2)
-    # a sum of terms that are all >= 0: expm1 keeps the digits of the small ones
+    # all terms of the sum are >= 0, and expm1 keeps the digits of the small ones
     return 0.5 * (mu.square() + torch.expm1(2 * log_sigma) - 2 * log_sigma).sum((0, 2))
 
 
@@ -266,7 +267,7 @@ def reconstruction(canvas: Tensor, x: Tensor) -> Tensor:
 
 
 def build(config: Config) -> DRAW:
-    """The network: weights N(0, deviation^2), with deviation 0 torch's own, biases 0.
+    """The network with initial weights N(0, deviation^2), or torch's own for a deviation of 0. The biases are 0.
 
     One seed gives the same weights whatever the norm.
     """

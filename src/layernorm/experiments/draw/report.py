@@ -1,4 +1,4 @@
-"""What the runs of experiment 6.4 show: Figure 4 again, its claim in numbers, samples, our departures."""
+"""The report of experiment 6.4: Figure 4 again, its claim in numbers, samples, and where we depart from the paper."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SENSITIVITY = rates.Measure("valid_bound", "validation bound, nats")
 
 
 def score(run: Run) -> float:
-    """What a run's learning rate is chosen by: the lowest bound on the validation images."""
+    """The score by which a learning rate is chosen: the lowest bound on the validation images."""
     return min(record.get("valid_bound", math.nan) for record in run.records)
 
 
@@ -165,7 +165,7 @@ def _ends(block: Block) -> list[str]:
 
 
 def _pictures(blocks: Sequence[Block]) -> tuple[list[Picture], list[str]]:
-    """Digits of one run for each norm, how some came about, and a line for each checkpoint that cannot be read."""
+    """Digits of one run for each norm, how some were drawn, and a line for each checkpoint that cannot be read."""
     groups = []
     for number, block in enumerate(blocks, 1):
         for norm, group in block.groups.items():
@@ -194,7 +194,7 @@ def _two_pictures(run: Run, names: tuple[str, str]) -> list[Picture]:
 
 
 def _start(runs: Sequence[Run]) -> str:
-    """What the initial weights were drawn from, in words."""
+    """The distribution of the initial weights, in words."""
     values = sorted({run.config["deviation"] for run in runs})
     return " or ".join(f"N(0, {value:g}^2)" if value else "torch's own distributions" for value in values)
 

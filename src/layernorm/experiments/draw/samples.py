@@ -1,4 +1,4 @@
-"""What a trained DRAW network draws: a sheet of digits, and the canvas over the glimpses with the write window."""
+"""Drawings of a trained DRAW network: a sheet of digits, and the canvas over the glimpses with the write window."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
 SCALE = 3
-"""Pixels on the screen for one of the image."""
+"""The number of screen pixels along a side of an image's pixel."""
 
 GAP = 2
-"""Screen pixels between two images, and around them all."""
+"""The number of screen pixels between two images, and around all images."""
 
 _PAPER, _WINDOW = 96, (228, 26, 28)  # the gaps' grey; the window's red
 
@@ -35,14 +35,14 @@ class Options:
     """Options of `layernorm sample draw`."""
 
     count: int = option(100, "digits to draw", least=1, most=1000)
-    seed: int = option(0, "of the noise from which they are drawn", least=0)
+    seed: int = option(0, "seed of the noise that they are drawn from", least=0)
 
     def __post_init__(self) -> None:
         check_ranges(self)
 
 
 def pictures(run: Run, options: Options, folder: Path | None) -> Drawn:
-    """How the first 25 digits came about as a GIF, and all of them as a PNG."""
+    """A GIF of how the first 25 digits are drawn, and a PNG of all digits."""
     drawing = draw(run, options.count, options.seed)
     first = Drawing(drawing.canvas[:, :25], drawing.window[:, :25])
     glimpses = f"The canvas over {len(drawing.canvas)} glimpses, then the finished digits."
@@ -57,10 +57,10 @@ def pictures(run: Run, options: Options, folder: Path | None) -> Drawn:
 
 
 def draw(run: Run, count: int, seed: int) -> Drawing:
-    """Digits from a run's newest checkpoint.
+    """Draws digits by a run's newest checkpoint.
 
     Raises:
-        RunError: there is none, it is damaged or does not fit.
+        RunError: there is no checkpoint, it is damaged, or it does not fit.
     """
     config = restore.configuration(Config, run)
     model, _ = restore.restore(build(config), run)
@@ -74,7 +74,7 @@ def sheet(drawing: Drawing, columns: int = 10) -> bytes:
 
 
 def strip(drawing: Drawing, moments: int = 8) -> bytes:
-    """The canvas at some of the glimpses, one row a digit, with the write window, as a PNG."""
+    """The canvas at some of the glimpses with the write window, a row for each digit, as a PNG."""
     steps = np.unique(np.linspace(0, len(drawing.canvas) - 1, moments).round().astype(int))
     frames = [_windowed(drawing, int(step)) for step in steps]
     count = drawing.canvas.shape[1]
@@ -82,7 +82,7 @@ def strip(drawing: Drawing, moments: int = 8) -> bytes:
 
 
 def animation(drawing: Drawing, columns: int = 5, seconds: float = 4.0) -> bytes:
-    """The canvas over the glimpses with the write window, as a GIF that runs for so long and rests at the end."""
+    """The canvas over the glimpses with the write window, as a GIF of `seconds` that pauses at the end."""
     from PIL import Image
 
     pages = [_tiled(_windowed(drawing, step), columns) for step in range(len(drawing.canvas))]
@@ -108,13 +108,13 @@ def _grey(canvas: torch.Tensor) -> list[Picture]:
 
 
 def _windowed(drawing: Drawing, step: int) -> list[Picture]:
-    """The canvases at a glimpse with the square that its grid spans, as wide in line as its filters are blunt."""
+    """The canvases at a glimpse with the square that its grid spans. The wider the filters, the thicker the line."""
     from PIL import ImageDraw
 
     images = _grey(drawing.canvas[step])
     for image, place in zip(images, drawing.window[step].tolist(), strict=True):
         x, y, side, deviation = place
-        # pixel 1 reaches from 0 to SCALE on the screen; beyond these bounds nothing is seen
+        # pixel 1 reaches from 0 to SCALE on the screen; nothing beyond these bounds is visible
         corners = [SCALE * (centre - 0.5 + sign * side / 2) for sign in (-1, 1) for centre in (x, y)]
         corners = [min(max(corner, -1e4), 1e4) for corner in corners]
         width = min(max(1, round(deviation)), 3 * SCALE)

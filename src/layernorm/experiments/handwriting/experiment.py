@@ -24,14 +24,14 @@ def check(config: Config, data: Handwriting) -> None:
     """Compares a configuration with the number of lines.
 
     Raises:
-        ValueError: there are too few; the message names the option.
+        ValueError: there are too few. The message names the option.
     """
     for name, kind in (("batch_size", "train"), ("valid_lines", "valid")):
         check_most(config, name, data.facts[kind], "lines")
 
 
 def task(config: Config, data: Handwriting, accelerator: Accelerator) -> Task:
-    """One run: the network, Adam, and what a batch's loss is."""
+    """One run: the network, Adam, and the loss of a batch."""
     device = accelerator.device
     train = data.sequences(valid=False, points=config.points)
     valid = data.sequences(valid=True, points=config.points)
@@ -42,7 +42,7 @@ def task(config: Config, data: Handwriting, accelerator: Accelerator) -> Task:
 
     def loss(model: nn.Module, update: int) -> Tensor:
         rows, size = order.share(update)
-        # every process has to have gradients, also one that gets none of a small batch's lines
+        # every process must have gradients, also one that gets no line of a small batch
         lines = train[rows] if len(rows) else train[:1]
         return nats(model, lines.to(device)).sum() * (len(rows) > 0) / size
 
@@ -65,12 +65,12 @@ def task(config: Config, data: Handwriting, accelerator: Accelerator) -> Task:
 
 
 def nats(model: nn.Module, lines: Sequences) -> Tensor:
-    """The negative log-likelihood of each line `(B,)`, in nats; of the padding nothing counts."""
+    """The negative log-likelihood of each line `(B,)`, in nats. The padding does not count."""
     T, U = int(lines.lengths.max()), int(lines.characters.max())
     points = lines.points[:, : T + 1].transpose(0, 1).contiguous()
     y = model(points[:-1], lines.text[:, :U], lines.characters)
     inside = torch.arange(T, device=points.device)[:, None] < lines.lengths
-    # where, not a product: what the network says beyond a line's end may be infinite
+    # where, not a product: the network's output after a line's end may be infinite
     return -torch.where(inside, log_density(y.float(), points[1:]), 0.0).sum(0)
 
 

@@ -10,13 +10,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 BOUNDED = 15.0
-"""What the network says of sigma and rho is cut to +-15: deviations from 3e-7 to 3e6, far from any pen's. Beyond about
-40 a square overflows in float32, and one such component makes every gradient NaN, however small its share."""
+"""The network's outputs for sigma and rho are clipped to +-15, which gives deviations from 3e-7 to 3e6, far from those
+of any pen. Beyond about 40 a square overflows in float32, and one such component makes every gradient NaN, no matter
+how small its share is."""
 
 
 class Mixture(NamedTuple):
-    """Parameters `(..., M)` as the network gives them, sigma and rho cut to `BOUNDED`, `end` `(...)`: pi by softmax,
-    sigma by exp, rho by tanh, the probability of a stroke's end by sigmoid(-end)."""
+    """Parameters `(..., M)` and `end` `(...)` as the network gives them, with sigma and rho clipped to `BOUNDED`.
+
+    pi is their softmax, sigma their exp, rho their tanh. The probability of a stroke's end is sigmoid(-end).
+    """
 
     end: Tensor
     pi: Tensor
@@ -41,11 +44,11 @@ def log_density(y: Tensor, point: Tensor) -> Tensor:
         \mathcal{N} = \frac{e^{-Z / 2(1 - \rho^2)}}{2 \pi \sigma_1 \sigma_2 \sqrt{1 - \rho^2}},\quad
         \frac{Z}{1 - \rho^2} = z_2^2 + \left(z_1 - \rho z_2\right)^2 \cosh^2 \hat\rho
 
-    with `z = (x - mu) / sigma`; the last form has no difference of large numbers.
+    with `z = (x - mu) / sigma`. The last form avoids a difference of large numbers.
 
     Args:
         y: `(..., 1 + 6 M)`.
-        point: `(..., 3)`: x, y and 1 where a stroke ends.
+        point: `(..., 3)`: x, y, and 1 if a stroke ends here.
 
     Returns:
         `(...)`.
@@ -68,7 +71,7 @@ def draw(y: Tensor, bias: float, generator: torch.Generator) -> Tensor:
 
     Args:
         y: `(1 + 6 M,)`.
-        bias: at least 0; the larger, the nearer to the most probable.
+        bias: at least 0. With a larger bias the point is nearer to the most probable one.
 
     Returns:
         `(3,)`.
@@ -76,7 +79,7 @@ def draw(y: Tensor, bias: float, generator: torch.Generator) -> Tensor:
     Source: Graves 2013, eqs. 61-62.
     """
     part = split(y)
-    # less the largest, in float64: no bias can make an infinity of it
+    # the largest is subtracted, in float64, so that no bias leads to infinity
     sharp = (part.pi - part.pi.max()).double() * (1 + bias)
     j = int(torch.multinomial(torch.softmax(sharp, -1).to(y.dtype), 1, generator=generator))
     z1, z2 = torch.randn(2, generator=generator, dtype=y.dtype)

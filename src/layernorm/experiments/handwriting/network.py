@@ -21,7 +21,7 @@ from ..train.batches import INIT, derive_seed
 from .window import read, window_step
 
 OUTPUT_LIMIT, LSTM_LIMIT = 100.0, 10.0
-"""Derivatives of a sequence's loss are cut to these: by the network's outputs, and inside each LSTM."""
+"""The limits for clipping the gradients of a sequence's loss: at the network's outputs, and inside each LSTM."""
 
 
 GAINED = ("layer", "rms")
@@ -30,37 +30,37 @@ GAINED = ("layer", "rms")
 
 @dataclass(frozen=True)
 class Config:
-    """Options of the experiment; the defaults are the paper's protocol."""
+    """Options of the experiment. The defaults are the paper's protocol."""
 
     norm: Literal["none", "layer", "rms", "weight"] = option(
         "layer",
-        "what is normalised in the LSTMs: nothing, summed inputs and cells (layer, rms), weights",
+        "what is normalised in the LSTMs: nothing; the summed inputs and the cells (layer, rms); the weights (weight)",
         several="norm",
     )
-    seed: int = seed_option("of the initial weights and of the order of the training lines")
-    updates: int = option(20000, "of the weights", least=1)
+    seed: int = seed_option("seeds of the initial weights and of the order of the training lines")
+    updates: int = option(20000, "updates of the weights", least=1)
     batch_size: int = option(8, "training lines in a batch, over all processes together", least=1)
-    points: int = option(500, "lines are cut to so many points", least=1)
-    units: int = option(400, "in each of the three LSTMs", least=1)
+    points: int = option(500, "points of a line; longer lines are cut", least=1)
+    units: int = option(400, "units in each of the three LSTMs", least=1)
     mixtures: int = option(20, "Gaussians in the density of the next point", least=1)
     learning_rate: float = option(1e-3, "Adam's step size", mark="lr", above=0)
     gain_init: float = option(1.0, "initial gains of layer and RMS norm", above=0)
     forget_bias: float = option(0.0, "added to the initial biases of the LSTMs' forget gates", least=0)
     clip: Literal["gates", "inputs"] = option(
-        "gates", "where the LSTMs' derivatives are cut: at their gates' summed inputs, as by Graves, or at their inputs"
+        "gates", "where the LSTMs' gradients are clipped: at the gates' summed inputs, as by Graves, or at the inputs"
     )
     lines: Literal["cleaned", "raw"] = option(
-        "cleaned", "lines with missing readings filled in and over-long steps removed, or as published"
+        "cleaned", "cleaned: missing readings are filled in and over-long steps removed; raw: lines as published"
     )
     evaluate_every: int = option(200, "updates between evaluations", least=1)
-    valid_lines: int = option(0, "evaluate on so many lines, spread over all 1438 (0: all)", least=0)
+    valid_lines: int = option(0, "lines to evaluate on, spread over all 1438 (0: all)", least=0)
 
     def __post_init__(self) -> None:
         check_ranges(self)
 
 
 class State(NamedTuple):
-    """Between two points: of the LSTMs h and c, of the window its place kappa `(B, K)` and reading w `(B, 57)`."""
+    """The state between two points: h and c of the LSTMs, the window's place kappa `(B, K)` and reading w `(B, 57)`."""
 
     first: tuple[Tensor, Tensor]
     second: tuple[Tensor, Tensor]
@@ -81,16 +81,17 @@ class Synthesis(nn.Module):
         \hat y_t = W [h^1_t, h^2_t, h^3_t] + b
 
     Args:
-        norm: of the LSTMs: `None`, "layer", "rms" or "weight"; as `layernorm.LSTM` with `formula="paper"`: one
-            normalisation over the 4H summed inputs from x, w and the layer below together, one over those from h.
+        norm: the norm of the LSTMs, `None`, "layer", "rms" or "weight", as in `layernorm.LSTM` with `formula="paper"`.
+            One normalisation is over the 4H summed inputs from x, w and the layer below together, one over those from
+            h.
         units: H.
         mixtures, components: M and K.
-        pace: characters that each window component moves at a point in the beginning.
-        alpha: of each window component in the beginning. With 0.06 the reading w is about as large as a point; with 1
-            one normalisation over both has little left of the point.
-        gain_init: of layer and RMS norm.
-        gate_clip, input_clip, output_clip: derivatives are cut to these: by the summed inputs of the LSTMs' gates, by
-            the LSTMs' inputs, and by the outputs.
+        pace: the number of characters by which each window component moves at a point before training.
+        alpha: the alpha of each window component before training. With 0.06 the reading w is about as large as a point.
+            With 1 the point would be small beside w in their common normalisation.
+        gain_init: the initial gain of layer and RMS norm.
+        gate_clip, input_clip, output_clip: the limits for clipping the gradients with respect to the summed inputs of
+            the LSTMs' gates, to the LSTMs' inputs, and to the outputs.
 
     Source: Graves, "Generating Sequences With Recurrent Neural Networks", 2013, arXiv:1308.0850, section 5.
     """
@@ -121,12 +122,12 @@ class Synthesis(nn.Module):
         nn.init.constant_(self.window.bias[2 * components :], math.log(pace))
 
     def forward(self, points: Tensor, text: Tensor, characters: Tensor) -> Tensor:
-        """What the network says of the point after each.
+        """The network's outputs for the point that follows each point.
 
         Args:
             points: `(T, B, 3)`.
             text: `(B, U)`, codes.
-            characters: `(B,)`, of each text; what follows them has no weight.
+            characters: `(B,)`, the number of characters of each text. Codes after them have no weight.
 
         Returns:
             `(T, B, 121)`, for `mixture.log_density`.
@@ -138,7 +139,7 @@ class Synthesis(nn.Module):
         return clipped(self.output(torch.cat([h1, h2, h3], 2)), self.output_clip)
 
     def lowest(self, points: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """The lowest LSTM and its window, a step a point: its input is what the window read at the point before.
+        """The lowest LSTM and its window, one step for each point. Its input has the window's previous reading.
 
         Args:
             points: `(T, B, 3)`.
@@ -162,7 +163,7 @@ class Synthesis(nn.Module):
         return torch.stack(h), torch.stack(readings)
 
     def start(self, batch: int) -> State:
-        """Before the first point: zeros."""
+        """The state before the first point: zeros."""
         like = self.output.bias
         h = like.new_zeros(batch, self.lstm1.hidden_size)
         long = h[None]
@@ -170,14 +171,14 @@ class Synthesis(nn.Module):
         return State((h, h), (long, long), (long, long), like.new_zeros(batch, self.components), reading)
 
     def step(self, point: Tensor, codes: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
-        """One point: the equations above as they stand, with the state carried by hand.
+        """One point, by the equations above, with the state as argument and result.
 
         Args:
             point: `(B, 3)`.
             codes: `(B, U, 57)`, `one_hot` of the text.
 
         Returns:
-            what the network says of the next point `(B, 121)`, `phi` `(B, U + 1)`, the new state.
+            the network's output for the next point `(B, 121)`, `phi` `(B, U + 1)`, and the new state.
         """
         first = self.lstm1(torch.cat([point, state.reading], 1), state.first)
         phi, reading, kappa = window_step(self.window(first[0]), state.kappa, codes)
@@ -194,18 +195,19 @@ def one_hot(text: Tensor, characters: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def clipped(tensor: Tensor, limit: float) -> Tensor:
-    """The same tensor; each element of its derivative is cut to +-limit on the way back."""
+    """The same tensor. In the backward pass each element of its gradient is clipped to +-limit."""
     if tensor.requires_grad and limit < math.inf:
         tensor.register_hook(lambda grad: grad.clamp(-limit, limit))
     return tensor
 
 
 def build(config: Config) -> Synthesis:
-    """The network. One seed gives the same weights and biases whatever the norm (but under weight norm, directions).
+    """The network. One seed gives the same weights and biases whatever the norm. Under weight norm the directions are
+    the same.
 
-    The LSTMs' biases start from U(-1/sqrt(H), 1/sqrt(H)), as torch draws them. With biases of 0 layer norm's first step
-    has nothing to normalise, since x, w, h and c are all 0: its deviation is then sqrt(eps), and so the first gradient
-    is thousands of times too large. Derivatives are cut for the mean loss over a batch of `batch_size` lines.
+    The LSTMs' biases start from U(-1/sqrt(H), 1/sqrt(H)), as torch draws them. At the first step x, w, h and c are all
+    0. With biases of 0 layer norm would divide by sqrt(eps) there, and the first gradient would be thousands of times
+    too large. The limits for gradients are for the mean loss over a batch of `batch_size` lines.
     """
     limit = LSTM_LIMIT / config.batch_size
     with torch.random.fork_rng():

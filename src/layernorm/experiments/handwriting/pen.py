@@ -1,4 +1,4 @@
-"""What a pen has drawn, as pictures: strokes as SVG, PNG, and an SVG in which the pen moves."""
+"""Pictures of what a pen has written: strokes as SVG, as PNG, and as an SVG in which the pen moves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 SECOND = 100.0
-"""Points that the moving pen makes in a second; the whiteboard recorded about as many."""
+"""The number of points that the moving pen makes in a second, which is about the rate of the whiteboard."""
 
 _MARGIN = 60.0  # whiteboard units around the strokes, of which a small letter is about 150 high
 _WIDTH = 12.0  # of the pen
@@ -21,10 +21,10 @@ def strokes(points: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> list
 
     Args:
         points: `(N, 3)`: offsets, and 1 where a stroke ends.
-        mean, deviation: `(2,)`, of the offsets in the whiteboard's units.
+        mean, deviation: `(2,)`, those of the offsets, in the whiteboard's units.
 
     Returns:
-        for each stroke the places of its points `(n, 2)`, x to the right and y down.
+        for each stroke the positions of its points `(n, 2)`, x to the right and y down.
     """
     places = np.cumsum(points[:, :2] * deviation + mean, axis=0)
     ends = np.flatnonzero(points[:, 2] > 0.5) + 1
@@ -54,7 +54,7 @@ def moving_svg(drawn: Sequence[np.ndarray], title: str) -> bytes:
 
 
 def scale(drawn: Sequence[np.ndarray]) -> float:
-    """Whiteboard units in an inch of a picture of the strokes: the same for all that are not too long for it."""
+    """The number of whiteboard units in an inch of a picture: the same for all texts that are not too long."""
     _, _, wide, high = _box(drawn)
     return max(_INCH, wide / _LONGEST, high / _LONGEST)
 
@@ -93,7 +93,7 @@ def _path(stroke: np.ndarray) -> str:
 
 
 def _box(drawn: Sequence[np.ndarray]) -> tuple[float, float, float, float]:
-    """Left, top, width and height of what holds the strokes, with a margin."""
+    """Left, top, width and height of a box around the strokes, with a margin."""
     places = np.concatenate([np.zeros((1, 2)), *drawn])
     low, high = places.min(0) - _MARGIN, places.max(0) + _MARGIN
     return float(low[0]), float(low[1]), float(high[0] - low[0]), float(high[1] - low[1])

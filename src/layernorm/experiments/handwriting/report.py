@@ -1,4 +1,4 @@
-"""What the runs of experiment 6.5 show: Figure 5 again, its claim in numbers, samples, and where we depart."""
+"""The report of experiment 6.5: Figure 5 again, its claim in numbers, samples, and where we depart from the paper."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CLAIM = (
 )
 
 SENTENCE = "layer normalization"
-"""What the report's samples say."""
+"""The text of the report's samples."""
 
 METRIC = "valid_nll"
 
@@ -40,7 +40,7 @@ SENSITIVITY = rates.Measure(METRIC, "validation NLL, nats in 500 points")
 
 
 def score(run: Run) -> float:
-    """What a run's learning rate is chosen by: the lowest NLL of the validation lines."""
+    """The score by which a learning rate is chosen: the lowest NLL of the validation lines."""
     return min(record[METRIC] for record in run.records)
 
 
@@ -124,7 +124,7 @@ def _rates(blocks: Sequence[Block]) -> list[Table]:
 
 
 def _findings(block: Block) -> list[str]:
-    """Whether layer norm is ahead: updates to NLLs that all runs reach, and the verdict if there are seeds enough."""
+    """Whether layer norm is ahead: updates to NLLs that all runs reach, and the verdict if there are enough seeds."""
     if not block.has("layer", "none"):
         return []
     layer, none = block.groups["layer"], block.groups["none"]
@@ -162,7 +162,7 @@ def _sizes(runs: Sequence[Run]) -> list[str]:
 
 
 class _Written(NamedTuple):
-    """What a network wrote, with the name of its picture and the text below it."""
+    """The writing of a network, with the name of its picture and the caption."""
 
     name: str
     caption: str
@@ -170,7 +170,7 @@ class _Written(NamedTuple):
 
 
 def _written(run: Run, norm: str) -> list[_Written]:
-    """What a run writes at bias 0 and 1."""
+    """The writing of a run's network at bias 0 and 1."""
     model, mean, deviation = samples.trained(run)
     update = run.records[-1]["update"] if run.records else 0
     found = []

@@ -20,18 +20,18 @@ from . import mixture, pen
 from .network import Config, Synthesis, build, one_hot
 
 LONGEST = 200
-"""Characters of a text: three of the lines that networks learn from. The time grows with the length."""
+"""The most characters of a text, about three training lines. The time grows with the length."""
 
 
 @dataclass(frozen=True)
 class Options:
     """What to write, and how."""
 
-    text: str = option("", "what to write; digits and signs but . , ' are one character to the network")
-    bias: float = option(0.0, "0: as people write; 1 and more: neater, nearer to the most probable", least=0)
-    prime: str = option("", "in the hand of this line of the data set, as a01-020x-01")
-    seed: int = option(0, "of what is drawn", least=0)
-    points: int = option(0, "stop after so many points (0: 100 and 40 a character)", least=0, most=10_000)
+    text: str = option("", "text to write; for the network all digits, and signs other than . , ', are one character")
+    bias: float = option(0.0, "0 writes as people do, 1 and more writes neater, nearer to the most probable", least=0)
+    prime: str = option("", "write in the hand of this line of the data set, such as a01-020x-01")
+    seed: int = option(0, "seed of the random draws", least=0)
+    points: int = option(0, "stop after this many points (0: 100, and 40 for each character)", least=0, most=10_000)
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -39,16 +39,16 @@ class Options:
 
 
 def check_text(text: str) -> None:
-    """Refuses what the network cannot be asked to write.
+    """Refuses a text that the network cannot write.
 
-    Printable ASCII is what the transcripts consist of: characters outside the network's alphabet, digits among them,
-    were its "non-letter" in training and are so here. Others it has never seen.
+    The transcripts consist of printable ASCII. Of these, characters that are not in the network's alphabet, such as
+    digits, were one "non-letter" in training, and are so here. The network has never seen other characters.
 
     Raises:
         ValueError: the text is empty, too long, or has a character that no transcript could have.
     """
     if not text.strip():
-        raise ValueError("--text must say what to write, got nothing")
+        raise ValueError("--text must not be empty")
     if len(text) > LONGEST:
         raise ValueError(f"--text must have at most {LONGEST} characters, got {len(text)}")
     for character in text:
@@ -60,19 +60,19 @@ def draw(run: Run, options: Options, folder: Path | None) -> Drawn:
     """A text as an SVG in which the pen moves, as an SVG that stands still, and as a PNG.
 
     Args:
-        run: the network's.
+        run: the run of the network.
         options: the text, and how to write it.
-        folder: where to look for the data set; it is read for `prime` alone.
+        folder: where to look for the data set, which is read only for `prime`.
 
     Raises:
-        RunError: the run or the data set (for `prime`) cannot be used; the message says why.
+        RunError: the run, or for `prime` the data set, cannot be used. The message says why.
     """
     model, mean, deviation = trained(run)
     prime = prime_text = None
     if options.prime:
         data = iam.load(folder, cleaned=run.config["lines"] == "cleaned")
         line = iam.find_line(data, options.prime)
-        # in the deviations that the network knows, whatever other lines this data set has
+        # scaled by the deviations of the network's training, even if this data set has others
         prime, prime_text = replace(data, mean=mean, deviation=deviation).normalised(line), line.text
     points, finished = write(model, options, prime, prime_text or "")
     notes = []
@@ -100,7 +100,7 @@ def trained(run: Run) -> tuple[Synthesis, np.ndarray, np.ndarray]:
     model, _ = restore.restore(network(run), run)
     facts = run.environment["data"]
     if "mean" not in facts or "deviation" not in facts:
-        raise RunError(f"{run.path} does not tell the offsets' mean and deviation (environment.json)")
+        raise RunError(f"{run.path} lacks the offsets' mean and deviation (environment.json)")
     return model, np.array(facts["mean"]), np.array(facts["deviation"])
 
 
@@ -118,15 +118,15 @@ def write(
     Args:
         model: in evaluation mode, on the CPU.
         options: the text, the bias, the seed, the largest number of points.
-        prime: points `(N, 3)`, normalised, that are taken for the network's own before it begins.
-        prime_text: what they say.
+        prime: points `(N, 3)`, normalised, that the network continues as if it had written them.
+        prime_text: the text of these points.
 
     Returns:
-        the points after the priming ones, normalised, `(n, 3)`, and whether the window came to the text's end:
-        phi(t, U + 1) was the largest.
+        the points after the priming ones, normalised, `(n, 3)`, and whether the window came to the text's end, where
+        phi(t, U + 1) is the largest.
 
     Raises:
-        RunError: what the network says is not finite.
+        RunError: the network's output is not finite.
     """
     whole = f"{prime_text} {options.text}" if prime is not None else options.text
     text = torch.from_numpy(iam.encode(whole))[None]
@@ -142,7 +142,7 @@ def write(
     written: list[np.ndarray] = []
     for _ in range(limit):
         y, phi, state = model.step(point, codes, state)
-        # past U + 1 in all components phi(t, U + 1) is the largest, though in float32 every phi may be 0
+        # if all components are past U + 1, phi(t, U + 1) is the largest, although in float32 every phi may be 0
         if int(phi.argmax()) == len(whole) or float(state.kappa.min()) > len(whole) + 1:
             return _rows(written), True
         if not y.isfinite().all():

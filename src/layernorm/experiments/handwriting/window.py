@@ -1,4 +1,4 @@
-"""The soft window on the text: a mixture of bells over the characters, whose reading the network is given.
+"""The soft window on the text: a mixture of bell curves over the characters. Its reading is an input of the network.
 
 Letters in shapes: B batch, U characters, K window components, A characters of the alphabet.
 """
@@ -15,12 +15,12 @@ def window_step(p: Tensor, kappa: Tensor, codes: Tensor) -> tuple[Tensor, Tensor
     """One step of the soft window.
 
     Args:
-        p: `(B, 3K)`, logarithms of alpha, beta and the way of kappa.
+        p: `(B, 3K)`, the logarithms of alpha, of beta and of the step of kappa.
         kappa: `(B, K)`, at the point before.
         codes: `(B, U, A)`.
 
     Returns:
-        phi `(B, U + 1)`, of the characters u = 1..U and of the place after the last; the reading w `(B, A)`; kappa.
+        phi `(B, U + 1)` of the characters u = 1..U and of the place after the last one; the reading w `(B, A)`; kappa.
     """
     alpha, beta, way = p.exp().chunk(3, 1)
     kappa = kappa + way
@@ -31,7 +31,7 @@ def window_step(p: Tensor, kappa: Tensor, codes: Tensor) -> tuple[Tensor, Tensor
 
 
 def read(p: Tensor, kappa: Tensor, codes: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """The reading and kappa of `window_step`, for training: autograd sees one operation, not a dozen small ones.
+    """The reading and kappa of `window_step` for training, as one operation of autograd instead of a dozen small ones.
 
     ``places``: u = 1..U.
     """

@@ -21,7 +21,7 @@ class Config(network.Config):
 
 
 def load(config: Config, data: Path | None) -> Images:
-    """The embedded digits, which lie in no folder."""
+    """The embedded digits, which need no folder."""
     return digits.load(config.held_out)
 
 
@@ -47,8 +47,8 @@ EXPERIMENT = Experiment(
     check=experiment.check,
     task=experiment.task,
     report=report.report,
-    # As fast as two on idle cores; and beside other work two threads that wait for each other cost a hundred times more
-    # (0.5 ms an update became 90 ms with two trainings on the same two cores).
+    # One thread is as fast as two on idle cores. On busy cores two threads that wait for each other are a hundred times
+    # slower (0.5 ms an update became 90 ms with two trainings on the same two cores).
     threads=1,
     embedded=True,
 )

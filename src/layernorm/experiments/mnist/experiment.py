@@ -27,7 +27,7 @@ def check(config: Config, data: Images) -> None:
     """Compares a configuration with the number of training cases.
 
     Raises:
-        ValueError: there are too few, or batch norm would meet a batch of one; the message names the option.
+        ValueError: there are too few cases, or batch norm would get a batch of one. The message names the option.
     """
     check_most(config, "train_cases", len(data.train), "training cases")
     cases = config.train_cases or len(data.train)
@@ -40,7 +40,7 @@ def check(config: Config, data: Images) -> None:
 
 
 def task(config: Config, data: Images, accelerator: Accelerator) -> Task:
-    """One run: a network, Adam, and what a batch's loss is."""
+    """One run: a network, Adam, and the loss of a batch."""
     device = accelerator.device
     train, valid, test = (cases.to(device) for cases in (data.train, data.valid, data.test))
     if config.train_cases:
@@ -70,7 +70,7 @@ def task(config: Config, data: Images, accelerator: Accelerator) -> Task:
 
     return Task(
         model=model,
-        # fused: one pass over the weights instead of a dozen; at batch size 4 the step would cost most of an update
+        # fused: one pass over the weights instead of a dozen, which would take most of an update at batch size 4
         optimizer=torch.optim.Adam(model.parameters(), lr=config.learning_rate, fused=True),
         updates=config.epochs * order.updates_per_epoch,
         evaluate_every=order.updates_per_epoch,
@@ -86,8 +86,7 @@ def task(config: Config, data: Images, accelerator: Accelerator) -> Task:
 def with_exact_statistics(model: nn.Sequential, train: Cases, white: float) -> nn.Sequential:
     """A copy whose batch norms have the mean and variance over all training cases, layer by layer.
 
-    The running averages that training leaves are over the last ten batches or so: with four cases in each they are
-    noise.
+    The running averages after training are over about the last ten batches. With four cases in each they are noise.
     """
     exact = copy.deepcopy(model)
     x = train.images.float().div_(white)
@@ -104,7 +103,7 @@ def measure(model: nn.Module, cases: Cases, white: float, chunk: int = 5000) -> 
     nll, wrong = 0.0, 0
     for start in range(0, len(cases), chunk):
         part = cases[start : start + chunk]
-        # float64: the training NLL of the figure goes down to 1e-7, where float32 log-softmax has no digits left
+        # float64: the training NLL in the figure goes down to 1e-7, where a float32 log-softmax has no correct digits
         scores = F.log_softmax(model(part.images.float().div_(white)).double(), dim=1)
         nll += float(F.nll_loss(scores, part.labels, reduction="sum"))
         wrong += int((scores.argmax(1) != part.labels).sum())

@@ -15,7 +15,7 @@ from ..train.batches import INIT, derive_seed
 
 @dataclass(frozen=True)
 class Config:
-    """Options of the experiment; the defaults are the paper's protocol."""
+    """Options of the experiment. The defaults are the paper's protocol."""
 
     norm: Literal["none", "layer", "batch"] = option(
         "layer", "what is normalised: nothing; the hidden layers (layer); all layers (batch)", several="norm"
@@ -28,13 +28,13 @@ class Config:
         outermost=True,
         least=1,
     )
-    seed: int = seed_option("of the initial weights and of the order of the training cases")
+    seed: int = seed_option("seeds of the initial weights and of the order of the training cases")
     epochs: int = option(60, "passes over the training set", least=1)
     hidden: int = option(1000, "units in each of the two hidden layers", least=1)
     learning_rate: float = option(1e-3, "Adam's step size", mark="lr", above=0)
-    held_out: int = option(5000, "cases at the end of the training set kept for validation", least=1)
-    train_cases: int = option(0, "train on the first so many cases only (0: all)", least=0)
-    unbiased_up_to: int = option(4, "batch norm divides by M - 1 at batch sizes up to this one", least=0)
+    held_out: int = option(5000, "cases at the end of the training set that are kept for validation", least=1)
+    train_cases: int = option(0, "number of cases to train on, from the first on (0: all)", least=0)
+    unbiased_up_to: int = option(4, "largest batch size M at which batch norm's variance divides by M - 1", least=0)
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -45,9 +45,9 @@ class Config:
 def build(config: Config, inputs: int) -> nn.Sequential:
     """The network: inputs - hidden - hidden - 10, ReLU. One seed gives the same linear weights whatever the norm.
 
-    The weights are He's (2015), normal with variance 2 / inputs, 1 / inputs for the logits; the biases are 0. The paper
-    states none. Torch's own weights are a third of these in variance: there the baseline's first gradient is 40 times
-    smaller than batch norm's, here the norms start within a factor of 3.
+    The weights are those of He (2015): normal with variance 2 / inputs, for the logits 1 / inputs. The biases are 0.
+    The paper does not give its initial weights. Torch's own weights have a third of this variance. With them the
+    baseline's first gradient is 40 times smaller than batch norm's; here they differ by a factor of 3 at most.
     """
     with torch.random.fork_rng():
         torch.manual_seed(derive_seed(config.seed, INIT))

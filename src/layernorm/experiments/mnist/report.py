@@ -1,4 +1,4 @@
-"""What the runs of experiment 6.6 show: Figure 6 again, its claim in numbers, and where we depart from the paper."""
+"""The report of experiment 6.6: Figure 6 again, its claim in numbers, and where we depart from the paper."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SENSITIVITY = rates.Measure("valid_error", "validation error", percent=True)
 
 
 def score(run: Run) -> float:
-    """What a run's learning rate is chosen by: the lowest validation error."""
+    """The score by which a learning rate is chosen: the lowest validation error."""
     return min(record["valid_error"] for record in run.records)
 
 
@@ -64,7 +64,7 @@ def report(runs: Sequence[Run]) -> Report:
 
 
 def _exact(runs: Sequence[Run]) -> list[Run]:
-    """The runs with batch norm once more, evaluated with exact statistics, as a norm of their own."""
+    """The runs with batch norm a second time, as a norm of their own, evaluated with exact statistics."""
     return [
         dataclasses.replace(
             run,
@@ -158,7 +158,7 @@ def _convergence(blocks: Sequence[Block]) -> list[str]:
 
 
 def _to_baseline(block: Block, rival: str) -> str:
-    """The epochs to the baseline's best test error, which may tell another story than the training NLL."""
+    """The epochs to the baseline's best test error, which may disagree with the training NLL."""
     if not block.has("none"):
         return ""
     goal = min(block.curve("none", "test_error").mean)
@@ -204,7 +204,7 @@ def _pairs(large: Group, small: Group) -> list[tuple[Run, Run]]:
 
 
 def _loss(changes: dict[str, list[float]], rival: str, compared: Sequence[Group], tried: int) -> str:
-    """Which of layer norm and its rival loses more, and the verdict on it; a fallen error is no loss."""
+    """Which of layer norm and its rival loses more, and the verdict on that. An error that falls is no loss."""
     means = {norm: statistics.fmean(values) for norm, values in changes.items()}
     if max(means.values()) <= 0:
         return "No method's error rises: no verdict"

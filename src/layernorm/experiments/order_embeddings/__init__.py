@@ -1,1 +1,1 @@
-"""Experiment 6.1."""
+"""Experiment 6.1: order embeddings of images and sentences."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 CHUNK = 500
-"""Sentences that are embedded together in an evaluation."""
+"""The number of sentences that are embedded together in an evaluation."""
 
 KEPT_BY = "valid_image_recall"
 """The metric of the kept model: the sum of R@1, R@5 and R@10 of the images found for a caption."""
@@ -32,7 +32,7 @@ def check(config: Config, data: ImagesAndCaptions) -> None:
     """Compares a configuration with the number of images.
 
     Raises:
-        ValueError: there are too few; the message names the option.
+        ValueError: there are too few. The message names the option.
     """
     check_most(config, "batch_size", len(data.train), "training images")
 
@@ -86,7 +86,7 @@ def task(config: Config, data: ImagesAndCaptions, accelerator: Accelerator) -> T
 
 
 class _Captions:
-    """Which of its captions stands for each image in an epoch, as a pure function of seed and epoch."""
+    """Which of its captions each image has in an epoch, as a pure function of seed and epoch."""
 
     def __init__(self, images: int, seed: int) -> None:
         self.images, self.seed = images, seed
@@ -101,7 +101,7 @@ class _Captions:
 
 
 def embed_sentences(model: Embedding, data: Captioned, start: int, stop: int) -> Tensor:
-    """The sentences of a range of captions, `[M, D]`. Sentences of like length are embedded together."""
+    """The embeddings of a range of captions, `[M, D]`. Sentences of similar length are embedded together."""
     device = model.image.weight.device
     rows = torch.arange(start, stop)[data.sentences.lengths[start:stop].argsort(stable=True)]
     found = torch.empty(stop - start, model.image.out_features, device=device)
@@ -112,7 +112,7 @@ def embed_sentences(model: Embedding, data: Captioned, start: int, stop: int) ->
 
 
 def fold_ranks(model: Embedding, data: Captioned, start: int, count: int, similarity: str) -> tuple[Tensor, Tensor]:
-    """`ranks` among so many images from one on, fewer where the data end."""
+    """`ranks` among `count` images from `start` on, or fewer at the end of the data."""
     stop = min(start + count, len(data))
     images = model.images(data.features[start:stop].to(model.image.weight.device))
     sentences = embed_sentences(model, data, CAPTIONS * start, CAPTIONS * stop)
@@ -122,7 +122,7 @@ def fold_ranks(model: Embedding, data: Captioned, start: int, count: int, simila
 def folds(model: Embedding, data: Captioned, size: int, similarity: str) -> tuple[dict[str, float], dict[str, Tensor]]:
     """The test: metrics averaged over contiguous folds, and the rank of every image and caption within its fold.
 
-    Images that fill no fold are left out; if there are fewer than one fold has, all are one fold.
+    Images that do not fill a fold are left out. If there are fewer than one fold needs, all images are one fold.
     """
     count = max(1, len(data) // size)
     both = [fold_ranks(model, data, number * size, size, similarity) for number in range(count)]

@@ -20,7 +20,7 @@ MARGINS = {"order": 0.05, "cosine": 0.2}
 
 @dataclass(frozen=True)
 class Config:
-    """Options of the experiment; the defaults are the paper's protocol."""
+    """Options of the experiment. The defaults are the paper's protocol."""
 
     similarity: Literal["order", "cosine"] = option(
         "order", "order: the order embedding; cosine: the symmetric baseline (Sym)", several="similarity"
@@ -28,20 +28,20 @@ class Config:
     norm: Literal["none", "layer", "rms", "weight", "batch"] = option(
         "layer", "what the GRU's summed inputs are normalised by", several="norm"
     )
-    learning_rate: float = option(1e-3, "the step size", several="learning-rate", mark="lr", above=0)
-    seed: int = seed_option("of the initial weights, of the order of the images and of the choice of captions")
+    learning_rate: float = option(1e-3, "step size", several="learning-rate", mark="lr", above=0)
+    seed: int = seed_option("seeds of the initial weights, of the order of the images and of the choice of captions")
     epochs: int = option(100, "passes over the training images, each with one of its captions", least=1)
     batch_size: int = option(128, "images in a batch, over all processes together", least=2)
     words: int = option(300, "size of a word's embedding", least=1)
     hidden: int = option(1024, "units of the GRU, and the size of the embedding of sentences and images", least=1)
-    margin: float = option(0.0, "of the loss (0: 0.05 for order, 0.2 for cosine)", least=0)
+    margin: float = option(0.0, "margin of the loss (0: 0.05 for order, 0.2 for cosine)", least=0)
     optimizer: Literal["legacy_adam", "adam"] = option(
-        "legacy_adam", "legacy_adam: the original code's, with practically no bias correction; adam: torch's"
+        "legacy_adam", "legacy_adam: the original code's Adam, with nearly no bias correction; adam: torch's"
     )
-    clip: float = option(2.0, "the norm to which the gradient of each parameter is cut", above=0)
+    clip: float = option(2.0, "largest norm of each parameter's gradient", above=0)
     evaluate_every: int = option(300, "updates between evaluations on the validation set", least=1)
-    valid_images: int = option(1000, "the first so many validation images are used", least=1)
-    fold: int = option(1000, "images of a test fold", least=1)
+    valid_images: int = option(1000, "number of validation images to use, from the first on", least=1)
+    fold: int = option(1000, "images in a test fold", least=1)
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -52,7 +52,7 @@ class Embedding(nn.Module):
 
     Args:
         vocabulary: number of word ids.
-        features: numbers that describe an image.
+        features: the number of features of an image.
         config: sizes, norm and similarity.
     """
 
@@ -69,12 +69,12 @@ class Embedding(nn.Module):
         return self.sentences(ids, lengths), self.images(features)
 
     def sentences(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """The GRU's last state, of length 1; for the order embedding without its signs. `[T, B]`, `[B]` -> `[B, D]`."""
+        """The GRU's last state, scaled to length 1: `[T, B]`, `[B]` -> `[B, D]`. The order embedding has no signs."""
         _, state = self.gru(self.words(ids), lengths=lengths)
         return self._point(state[0])
 
     def images(self, features: Tensor) -> Tensor:
-        """A linear map of the features, of length 1; for the order embedding without signs. `[V, F]` -> `[V, D]`."""
+        """A linear map of the features, scaled to length 1: `[V, F]` -> `[V, D]`. The order embedding has no signs."""
         return self._point(self.image(features))
 
     def _point(self, rows: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ class Embedding(nn.Module):
 
 
 def build(config: Config, vocabulary: int, features: int) -> Embedding:
-    """The network with its initial weights; one seed gives every norm the same."""
+    """The network with its initial weights. One seed gives every norm the same weights."""
     model = Embedding(vocabulary, features, config)
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(derive_seed(config.seed, INIT))

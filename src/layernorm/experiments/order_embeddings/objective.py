@@ -1,4 +1,4 @@
-"""The two losses of image-sentence ranking, and where the right item stands in a ranking."""
+"""The two losses of image-sentence ranking, and the rank of the right item."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 ELEMENTS = 2**17
-"""Elements of the differences that are held at a time: half a megabyte stays in a processor's cache."""
+"""The number of elements of the differences in memory at a time: half a megabyte stays in a processor's cache."""
 
 
 class _OrderPenalty(torch.autograd.Function):
-    """The penalties of all pairs, some rows at a time: the whole `[S, V, D]` would take most of an update's time."""
+    """The penalties of all pairs, some rows at a time. The whole `[S, V, D]` would take most of an update's time."""
 
     @staticmethod
     def forward(ctx: Any, sentences: Tensor, images: Tensor) -> Tensor:
         ctx.save_for_backward(sentences, images)
-        # made at once: small pieces kept between large ones that are freed would grow the heap by a large one each
+        # allocated at once: small pieces between large ones that are freed would let the heap grow
         penalty = sentences.new_empty(len(sentences), len(images))
         for rows, excess in _excess(sentences, images):
             torch.sum(excess.square_(), -1, out=penalty[rows])
@@ -47,15 +47,15 @@ def _excess(sentences: Tensor, images: Tensor) -> Any:
 
 
 def penalties(sentences: Tensor, images: Tensor, similarity: str) -> Tensor:
-    r"""How little each sentence fits each image; lower is better.
+    r"""The penalty of each sentence with each image. Lower means a better fit.
 
     .. math::
         E(s, v) &= \sum_d \max(0, s_d - v_d)^2 \quad\text{(order)} \\
         E(s, v) &= -s \cdot v \quad\text{(cosine)}
 
     Args:
-        sentences: `[S, D]`, of length 1 each.
-        images: `[V, D]`, of length 1 each.
+        sentences: `[S, D]`, each of length 1.
+        images: `[V, D]`, each of length 1.
         similarity: "order" or "cosine".
 
     Returns:
@@ -85,23 +85,23 @@ def ranking_loss(penalty: Tensor, margin: float) -> Tensor:
 
 
 def ranks(penalty: Tensor, captions: int) -> tuple[Tensor, Tensor]:
-    """Where the right item stands, from 0. A wrong item with the same penalty stands before it.
+    """The rank of the right item, from 0. A wrong item with the same penalty is ranked before it.
 
     Args:
-        penalty: `[captions * V, V]`; sentences `captions * i` and after belong to image i.
-        captions: of each image.
+        penalty: `[captions * V, V]`. The `captions` sentences from `captions * i` on belong to image i.
+        captions: the number of captions of each image.
 
     Returns:
-        `[V]`, for each image the best rank among its captions when captions are sought, and `[captions * V]`, for each
-        caption its image's rank when images are sought; both int64.
+        for each image the best rank of its captions among all captions, int64 `[V]`; and for each caption the rank of
+        its image among all images, int64 `[captions * V]`.
     """
     images = penalty.shape[1]
     own = torch.arange(images, device=penalty.device).repeat_interleave(captions)
     right = penalty.gather(1, own.unsqueeze(1))
-    image_rank = (penalty <= right).sum(1) - 1  # the right one itself counts
+    image_rank = (penalty <= right).sum(1) - 1  # the sum counts the right image itself
     best = right.view(images, captions).amin(1)
     before = penalty <= best
-    before[torch.arange(len(own), device=penalty.device), own] = False  # of its own captions only the best counts
+    before[torch.arange(len(own), device=penalty.device), own] = False  # an image's own captions do not count
     return before.sum(0), image_rank
 
 

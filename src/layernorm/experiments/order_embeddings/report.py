@@ -1,4 +1,4 @@
-"""What the runs of experiment 6.1 show: Figure 1 and Table 2 again, the claim in numbers, our departures."""
+"""The report of experiment 6.1: Figure 1 and Table 2 again, the claim in numbers, and our departures from the paper."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CLAIM = (
 )
 
 RECALL = "valid_image_recall"
-"""The sum of R@1, R@5 and R@10 of the images found for a caption: what models and learning rates are chosen by."""
+"""The sum of R@1, R@5 and R@10 of the images found for a caption, by which models and learning rates are chosen."""
 
 SENSITIVITY = rates.Measure(RECALL, "R@1 + R@5 + R@10 of the images found", rising=True)
 
@@ -49,14 +49,14 @@ PAPER = {
 """The paper's Table 2, on COCO."""
 
 SIDES = {"caption": "Captions found for an image", "image": "Images found for a caption"}
-"""The two directions, as metrics and tables name them."""
+"""The two directions, with their names in metrics and tables."""
 
 SHARES = (0.5, 0.75, 0.9, 1.0)
-"""Of the highest recall that all runs reach: the goals to which updates are counted."""
+"""Shares of the highest recall that all runs reach. The updates to these goals are counted."""
 
 
 def score(run: Run) -> float:
-    """What a run's learning rate is chosen by: minus the best validation recall."""
+    """The score by which a learning rate is chosen: minus the best validation recall."""
     return -max(_recall(run))
 
 
@@ -151,13 +151,13 @@ def _recall(run: Run) -> list[float]:
 
 
 def _best_at(run: Run) -> float:
-    """The update of the kept model: the first of the best evaluations."""
+    """The update of the kept model, which is that of the first best evaluation."""
     recall = _recall(run)
     return run.records[recall.index(max(recall))]["update"]
 
 
 def _compared(block: Block, tested: Mapping[Path, Tested]) -> list[str]:
-    """The paper's claims, and what would decide those that are open."""
+    """The verdicts on the paper's claims, and the runs that would decide the open ones."""
     if not block.has("layer", "none"):
         return []
     runs = [*block.groups["layer"], *block.groups["none"]]
@@ -168,7 +168,7 @@ def _compared(block: Block, tested: Mapping[Path, Tested]) -> list[str]:
 
 
 def _whole(run: Run) -> float:
-    """How many times the work of a run the whole protocol's is: epochs, and the products of the GRU."""
+    """The work of the whole protocol as a multiple of a run's work: epochs, and the products of the GRU."""
     config, protocol = run.config, Config()
     ours = config["hidden"] * (config["hidden"] + config["words"])
     return protocol.epochs / config["epochs"] * protocol.hidden * (protocol.hidden + protocol.words) / ours
@@ -216,7 +216,7 @@ def _higher(block: Block, tested: Mapping[Path, Tested]) -> tuple[list[str], dic
 
 
 def _over_images(groups: Sequence[Group], side: str, tested: Mapping[Path, Tested]) -> str:
-    """What other test images would change, as a sentence; nothing if a run's ranks cannot be read."""
+    """How much other test images would change, as a sentence; empty if a run's ranks cannot be read."""
     ranks = by_case(groups, tested, f"{side}_rank")
     if not ranks:
         return ""

@@ -24,20 +24,20 @@ from .network import Config, Embedding, build
 from .objective import penalties
 
 PICTURES = (".jpg", ".jpeg", ".png")
-"""Endings of the files that are taken for pictures."""
+"""The endings of picture files."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What `layernorm search` takes besides the run and the sentences."""
+    """The options of `layernorm search`."""
 
-    count: int = option(5, "images for each sentence", least=1)
+    count: int = option(5, "images to show for each sentence", least=1)
     captions: int = option(2, "captions to show for each image, at most 5", least=1)
     data: Path | None = option(None, "folder with the data set's files (else the one of the run's training)")
     images: Path | None = option(
-        None, "folder with the test images as pictures, whose sorted names are in the order of test.npy"
+        None, "folder with the test images as pictures; sorted by name they must be in the order of test.npy"
     )
-    out: Path | None = option(None, "with --images: the picture to write (else RUN/search.png)")
+    out: Path | None = option(None, "with --images: picture to write (else RUN/search.png)")
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -47,13 +47,13 @@ class Options:
 
 @dataclass(frozen=True)
 class Found:
-    """What was found for one sentence.
+    """The result for one sentence.
 
     Attributes:
-        sentence: as given.
+        sentence: the sentence as given.
         unknown: its words that are not in the vocabulary.
-        images: numbers of test images from 0, the best first.
-        penalties: of these images.
+        images: the numbers of test images, from 0, the best first.
+        penalties: the penalties of these images.
     """
 
     sentence: str
@@ -88,7 +88,7 @@ def search(model: Embedding, data: ImagesAndCaptions, sentences: Sequence[str], 
 
 
 def tokens(sentence: str) -> list[str]:
-    """A sentence's words in small letters, punctuation apart."""
+    """A sentence's words in small letters, with punctuation marks as words."""
     return re.findall(r"\w+(?:'\w+)?|[^\w\s]", sentence.lower())
 
 
@@ -96,7 +96,7 @@ def trained(run: Run, folder: Path | None) -> tuple[Embedding, ImagesAndCaptions
     """A run's kept network and the data that it was trained on.
 
     Raises:
-        RunError: something is missing or damaged, or the data are others.
+        RunError: a file is missing or damaged, or the data are not those of the training.
     """
     data = training_data(run, folder, order_embeddings.load)
     network = build(configuration(Config, run), len(data.vocabulary), data.test.features.shape[1])
@@ -104,7 +104,7 @@ def trained(run: Run, folder: Path | None) -> tuple[Embedding, ImagesAndCaptions
 
 
 def ask(run: Run, sentences: Sequence[str], options: Options) -> list[str]:
-    """The nearest images of each sentence as lines of at most 80 columns; with pictures, also a sheet of them."""
+    """The nearest images of each sentence, as lines of at most 80 columns. With pictures, it also writes a sheet."""
     model, data = trained(run, options.data)
     pictures = None if options.images is None else _pictures(options.images, len(data.test))
     found = search(model, data, sentences, options.count)
@@ -131,7 +131,7 @@ def _captions(data: ImagesAndCaptions, image: int) -> list[str]:
 
 
 def _pictures(folder: Path, count: int) -> list[Path]:
-    """The pictures in a folder, one a test image."""
+    """The pictures in a folder, one for each test image."""
     if not folder.is_dir():
         raise RunError(f"{folder} is not a folder; give the folder of the test images with --images")
     found = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)

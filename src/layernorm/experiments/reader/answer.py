@@ -27,10 +27,10 @@ from .network import Config, Reader, build
 
 @dataclass(frozen=True)
 class Options:
-    """What `layernorm answer` takes besides the run and the paths."""
+    """The options of `layernorm answer`."""
 
-    show: int = option(1, "questions to print with the network's guesses, the first ones", least=0)
-    out: Path | None = option(None, "a PNG to write: the first question, its passage shaded by the attention")
+    show: int = option(1, "number of questions to print with the network's guesses, from the first on", least=0)
+    out: Path | None = option(None, "PNG to write: the first question, its passage shaded by the attention")
     data: Path | None = option(None, "folder with the questions of the run's training (else where they were then)")
 
     def __post_init__(self) -> None:
@@ -43,7 +43,7 @@ def trained(run: Run, folder: Path | None) -> tuple[Reader, Config, Questions, i
     """A run's network, its configuration, the questions of its training, and the update of its weights.
 
     Raises:
-        RunError: something is missing or damaged, or the questions are others.
+        RunError: a file is missing or damaged, or the questions are not those of the training.
     """
     config = configuration(Config, run)
     data = training_data(run, folder, functools.partial(questions.load, config.corpus))
@@ -52,13 +52,13 @@ def trained(run: Run, folder: Path | None) -> tuple[Reader, Config, Questions, i
 
 
 def read(path: Path) -> list[Question]:
-    """The questions of a file, or of a folder of files, their passages cut as in training."""
+    """The questions of a file, or of a folder of files, with their passages cut as in training."""
     found = questions.read_folder(path) if path.is_dir() else [questions.read_file(path)]
     return [questions.shortened(item) for item in found]
 
 
 def renamed(item: Question) -> Question:
-    """The same with its entities numbered as they come, from 0 on. Training numbers them at random."""
+    """The question with its entities numbered from 0 in the order of the text. Training numbers them at random."""
     words = [*item.passage, *item.question, item.answer]
     found = dict.fromkeys(filter(is_entity, words))
     ids = {entity: f"@entity{number}" for number, entity in enumerate(found)}
@@ -76,12 +76,12 @@ def renamed(item: Question) -> Question:
 
 
 def ask(run: Run, paths: Sequence[str], options: Options) -> list[str]:
-    """The share of right answers beside those of rules that read nothing, and the first questions with the guesses."""
+    """The shares of right answers by the network and by rules that read nothing, and the first questions' guesses."""
     given = [renamed(item) for path in paths for item in read(Path(path))]
     model, config, data, update = trained(run, options.data)
     items = [item for item in given if len(item.names) <= data.entities]
     if not items:
-        raise RunError(f"the network tells {data.entities} entities apart, and every question has more")
+        raise RunError(f"the network distinguishes at most {data.entities} entities, and every question has more")
     vocabulary = Vocabulary(data.vocabulary.words[: model.words.num_embeddings - FIRST_ENTITY])
     split = Split.of(items, vocabulary)
     with torch.no_grad():

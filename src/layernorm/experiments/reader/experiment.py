@@ -27,7 +27,7 @@ KEPT_BY = "valid_accuracy"
 
 
 class Batch(NamedTuple):
-    """Questions side by side: what the network reads, and the answers `[B]`."""
+    """A batch of questions: the inputs of the network, and the answers `[B]`."""
 
     passage: Tensor
     lengths: Tensor
@@ -40,8 +40,9 @@ class Batch(NamedTuple):
         """Some questions of a split.
 
         Args:
+            split: the split.
             rows: int64 `[B]`.
-            ids: int64 `[V]`: the id in whose place each id stands; it renames passage, question and answer alike.
+            ids: int64 `[V]`: the new id for each id, in passage, question and answer. None: they stay as they are.
         """
         passage, lengths = split.passages.batch(rows)
         question, asked = split.questions.batch(rows)
@@ -51,12 +52,12 @@ class Batch(NamedTuple):
         return cls(passage, lengths, question, asked, answers)
 
     def to(self, device: torch.device) -> Batch:
-        """The same on a device."""
+        """The batch on a device."""
         return Batch(*(item.to(device) for item in self))
 
 
 def renaming(seed: int, update: int, entities: int, vocabulary: int) -> Tensor:
-    """The ids under which the words of a training batch stand: one permutation of all entities, the rest unchanged.
+    """The ids of the words of a training batch: a permutation of all entities, and the other words unchanged.
 
     Returns:
         int64 `[vocabulary]`.
@@ -71,7 +72,7 @@ def check(config: Config, data: Questions) -> None:
     """Compares a configuration with the questions and their words.
 
     Raises:
-        ValueError: they do not fit; the message names the option.
+        ValueError: they do not fit. The message names the option.
     """
     check_most(config, "batch_size", len(data.train), "training questions")
     check_most(config, "evaluate_cases", len(data.valid), "validation questions")
@@ -85,7 +86,7 @@ def task(config: Config, data: Questions, accelerator: Accelerator) -> Task:
     """One run: the network, its optimiser, and the loss of a batch whose entities are renamed.
 
     Raises:
-        RunError: several processes are to train with recurrent batch norm.
+        RunError: several processes train with recurrent batch norm.
     """
     device, processes = accelerator.device, accelerator.num_processes
     if processes > 1 and config.norm.startswith("batch"):
@@ -137,28 +138,28 @@ def task(config: Config, data: Questions, accelerator: Accelerator) -> Task:
 
 
 def answer_shares(answers: Tensor, entities: int, vocabulary: int) -> Tensor:
-    """How often each word is an answer: every word is counted once more than it is one, and entities are equal.
+    """How often each word is an answer. One is added to every count, and all entities get the same share.
 
     Returns:
-        `[vocabulary]`, of sum 1.
+        `[vocabulary]`, with the sum 1.
     """
     counts = 1.0 + torch.bincount(answers, minlength=vocabulary)
-    renamed = slice(FIRST_ENTITY, FIRST_ENTITY + entities)  # among one another in every training batch
+    renamed = slice(FIRST_ENTITY, FIRST_ENTITY + entities)  # every training batch permutes them
     counts[renamed] = counts[renamed].mean()
     return counts / counts.sum()
 
 
 def longest(split: Split) -> tuple[int, int]:
-    """Words of the longest passage and of the longest question."""
+    """The number of words of the longest passage and of the longest question."""
     return int(split.passages.lengths.max()), int(split.questions.lengths.max())
 
 
 class Answered(NamedTuple):
-    """What a network says to some questions.
+    """A network's answers to some questions.
 
     Attributes:
-        rows: int64 `[B]`, the questions' numbers.
-        answers: int64 `[B]`, the right ones.
+        rows: int64 `[B]`, the numbers of the questions.
+        answers: int64 `[B]`, the right answers.
         logits, attention: as `Reader` returns them.
     """
 
@@ -174,7 +175,7 @@ class Answered(NamedTuple):
 
 
 def answered(model: nn.Module, split: Split, config: Config) -> Iterator[Answered]:
-    """The answers to a split's questions, in mini-batches of like length and almost equal size."""
+    """The answers to a split's questions, in mini-batches of similar length and almost equal size."""
     assert isinstance(model, Reader)
     device = model.attention.device
     batches = -(-len(split) // config.batch_size)
@@ -185,7 +186,7 @@ def answered(model: nn.Module, split: Split, config: Config) -> Iterator[Answere
 
 
 def answer(model: nn.Module, split: Split, config: Config) -> tuple[Tensor, Tensor]:
-    """Whether each answer is right, bool `[M]`, and the right one's negative log-likelihood, float64 `[M]`."""
+    """Whether each answer is right, bool `[M]`, and the right answer's negative log-likelihood, float64 `[M]`."""
     right = torch.empty(len(split), dtype=torch.bool)
     nll = torch.empty(len(split), dtype=torch.float64)
     for part in answered(model, split, config):
@@ -196,7 +197,7 @@ def answer(model: nn.Module, split: Split, config: Config) -> tuple[Tensor, Tens
 
 @contextlib.contextmanager
 def batch_statistics(model: nn.Module) -> Iterator[None]:
-    """Lets batch norms in evaluation normalise by the batch at hand; what they know of the population stays."""
+    """Lets batch norms in evaluation normalise by the current batch. Their population statistics do not change."""
     norms = [
         item
         for item in model.modules()

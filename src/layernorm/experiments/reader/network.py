@@ -18,59 +18,63 @@ BATCH_GAIN = 0.1
 """The initial gain of batch norm (Cooijmans et al. 2016)."""
 
 PROJECTIONS = ("passage", "question", "context", "asked", "mean")
-"""The five linear maps that `batch-everywhere` normalises too: the attention's W_c h and W_q q, the output's U_1, U_2
-and U_3."""
+"""The five linear maps that `batch-everywhere` normalises, too: the attention's W_c h and W_q q, and the output's U_1,
+U_2 and U_3."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """Options of the experiment; the defaults are the paper's protocol."""
+    """Options of the experiment. The defaults are the paper's protocol."""
 
     norm: Literal["none", "layer", "batch", "batch-everywhere"] = option(
         "layer",
-        "what the LSTMs' summed inputs are normalised by; batch-everywhere: batch norm also in attention and output",
+        "norm of the LSTMs' summed inputs; batch-everywhere has batch norm also in the attention and the output",
         several="norm",
     )
     gain_init: float = option(
         1.0,
-        "layer norm's initial gains (the baseline has none and counts as 1, batch norm's are always 0.1)",
+        "initial gains of layer norm (batch norm's are always 0.1; the baseline has none and is named 1)",
         several="gain-init",
         mark="g",
         above=0,
     )
     learning_rate: float = option(8e-5, "Adam's step size", several="learning-rate", mark="lr", above=0)
-    seed: int = seed_option("of the initial weights, the order of the questions, the entities' ids and dropout")
-    corpus: Literal["cnn", "books-cloze"] = option("cnn", "the data set that is looked for")
-    updates: int = option(500_000, "the length of a run", least=1)
+    seed: int = seed_option(
+        "seeds of the initial weights, of the order of the questions, of the entities' ids and of dropout"
+    )
+    corpus: Literal["cnn", "books-cloze"] = option("cnn", "data set")
+    updates: int = option(500_000, "updates of the weights", least=1)
     batch_size: int = option(64, "questions in a batch, over all processes together", least=2)
     words: int = option(240, "size of a word's embedding", least=1)
     hidden: int = option(240, "units of each LSTM and of the attention", least=1)
-    vocabulary: int = option(0, "words to tell apart, the most frequent ones and all entities (0: all)", least=0)
+    vocabulary: int = option(0, "size of the vocabulary: the most frequent words and all entities (0: all)", least=0)
     initial: Literal["source", "torch"] = option(
-        "source", "initial matrices: the original code's, or uniform as torch's own; biases are 0 in both"
+        "source", "initial matrices: as in the original code, or uniform as in torch; biases are 0 in both"
     )
     forget_bias: float = option(0.0, "initial bias of the LSTMs' forget gates", least=0)
-    prior: bool = option(False, "start the answer's bias at the logarithm of how often each word is an answer")
+    prior: bool = option(
+        False, "with the prior, the answer's bias starts at the log frequency of each word as an answer; else at 0"
+    )
     dropout: float = option(0.5, "share of the embeddings and of the output's inputs that is dropped", least=0)
     clip: Literal["source", "norm10"] = option(
-        "source", "of the gradient g with norm n: to 10 g / sqrt(n) where n > 100, or to norm 10"
+        "source", "clipping of the gradient g of norm n: to 10 g / sqrt(n) where n > 100 (source), or to norm 10"
     )
     bn_eval: Literal["batch", "population"] = option(
-        "batch", "what batch norm evaluates by: the evaluated mini-batch's statistics, or the population's"
+        "batch", "statistics of batch norm in evaluation: those of the evaluated mini-batch, or the population's"
     )
     evaluate_every: int = option(1000, "updates between evaluations on the validation set", least=1)
-    evaluate_cases: int = option(0, "validation questions that are looked at (0: all)", least=0)
+    evaluate_cases: int = option(0, "validation questions to evaluate on (0: all)", least=0)
 
     def __post_init__(self) -> None:
         check_ranges(self)
         if self.dropout >= 1:
             raise ValueError(f"--dropout must be less than 1, got {self.dropout}")
-        if self.norm != "layer":  # one value, so that several gains do not make the same run several times
+        if self.norm != "layer":  # a fixed value, so that several gains do not make the same run several times
             object.__setattr__(self, "gain_init", 1.0 if self.norm == "none" else BATCH_GAIN)
 
 
 def masked_softmax(scores: Tensor, lengths: Tensor) -> Tensor:
-    r"""The softmax over time, of each column's first steps.
+    r"""The softmax over the first steps of each column.
 
     .. math:: a_t = e^{s_t} / \sum_{t' < length} e^{s_{t'}} \quad\text{for } t < length, \text{ else } 0
 
@@ -93,7 +97,7 @@ class Reader(nn.Module):
 
     Args:
         vocabulary: number of word ids.
-        steps: the longest passage and the longest question, of which recurrent batch norm keeps statistics a step.
+        steps: the lengths of the longest passage and question. Recurrent batch norm has statistics for each step.
         config: sizes, norm and dropout.
     """
 
@@ -108,7 +112,7 @@ class Reader(nn.Module):
             LSTM(config.words, H, norm=norm, gain_init=gain, max_steps=count, count_padding=norm == "batch")
             for count in steps
         )
-        self.starts = nn.Parameter(torch.empty(2, H))  # the initial h of both; c begins at 0
+        self.starts = nn.Parameter(torch.empty(2, H))  # the initial h of both LSTMs; c begins at 0
         self.maps = nn.ModuleDict({name: nn.Linear(H, H, bias=False) for name in PROJECTIONS})
         everywhere = PROJECTIONS if config.norm == "batch-everywhere" else ()
         self.norms = nn.ModuleDict({name: BatchNorm(H) for name in everywhere})
@@ -122,7 +126,7 @@ class Reader(nn.Module):
 
         Args:
             passage: int64 `[T, B]`, padded.
-            lengths: int64 `[B]`, of the passages.
+            lengths: int64 `[B]`, the lengths of the passages.
             question: int64 `[Q, B]`, padded.
             asked: int64 `[B]`, the lengths of the questions.
 
@@ -147,12 +151,12 @@ class Reader(nn.Module):
 
     def _scores(self, h: Tensor, q: Tensor, lengths: Tensor) -> Tensor:
         """w . m_t, `[T, B]`."""
-        if "passage" in self.norms:  # padding has no part in the statistics
+        if "passage" in self.norms:  # padding does not count in the statistics
             inside = torch.arange(len(h), device=h.device).unsqueeze(1) < lengths
             projected = h.new_zeros(h.shape).masked_scatter(inside.unsqueeze(2), self._mapped("passage", h[inside]))
         else:
             projected = self._mapped("passage", h)
-        # (B h) . (B q) = h . (B' B q): one product a question in place of one a word
+        # (B h) . (B q) = h . (B' B q): one product for each question instead of one for each word
         s = torch.einsum("tbh,bh->tb", h, self.similarity(q) @ self.similarity.weight)
         m = torch.tanh(projected + self.attention_bias + self._mapped("question", q) + s.unsqueeze(2))
         return m @ self.attention
@@ -164,17 +168,18 @@ class Reader(nn.Module):
 
 
 def answer_loss(logits: Tensor, answers: Tensor) -> Tensor:
-    """-log(p + 1e-8) of each answer, p its softmax over the whole vocabulary. `[B, V]`, `[B]` -> `[B]`."""
+    """-log(p + 1e-8) of each answer, where p is its softmax over the whole vocabulary. `[B, V]`, `[B]` -> `[B]`."""
     p = F.log_softmax(logits, dim=1).gather(1, answers.unsqueeze(1)).squeeze(1).exp()
     return -(p + 1e-8).log()
 
 
 @torch.no_grad()
 def clip(model: nn.Module, rule: str) -> None:
-    """Cuts the gradient g by its global norm n.
+    """Clips the gradient g by its global norm n.
 
     Args:
-        rule: "source": to 10 g / sqrt(n) where n > 100, as the original code does; "norm10": to norm 10.
+        model: the network.
+        rule: "source": to 10 g / sqrt(n) where n > 100, as in the original code. "norm10": to the norm 10.
     """
     gradients = [item.grad for item in model.parameters() if item.grad is not None]
     n = float(nn.utils.get_total_norm(gradients))
@@ -188,14 +193,17 @@ def clip(model: nn.Module, rule: str) -> None:
 
 
 def build(config: Config, vocabulary: int, steps: tuple[int, int], shares: Tensor | None = None) -> Reader:
-    """The network with its initial weights; one seed gives every norm the same.
+    """The network with its initial weights. One seed gives every norm the same weights.
 
-    `initial="source"`: square matrices are 0.05 times orthogonal, each gate's by itself; rectangular ones
-    U(+-sqrt(6 / (in + out + 1))), the states 0. `"torch"`: embeddings N(0, 1), matrices and states U(+-1/sqrt(H)).
-    In both w is U(+-1/sqrt(H)), and biases are 0 but for those of the forget gates.
+    `initial="source"`: square matrices are orthogonal times 0.05, for each gate by itself. Rectangular matrices are
+    U(+-sqrt(6 / (in + out + 1))), and the states are 0. `"torch"`: embeddings are N(0, 1), matrices and states
+    U(+-1/sqrt(H)). In both w is U(+-1/sqrt(H)), and biases are 0, except those of the forget gates.
 
     Args:
-        shares: `[V]`, how often each word is an answer; the answer's bias starts at their logarithm.
+        config: the options.
+        vocabulary: the number of word ids.
+        steps: the lengths of the longest passage and question.
+        shares: `[V]`, how often each word is an answer. The answer's bias starts at the logarithm of this.
     """
     draw = {"source": _draw_source, "torch": _draw_torch}[config.initial]
     with torch.random.fork_rng():

@@ -1,4 +1,4 @@
-"""One validation question as a person would read it: the passage shaded by attention, the answer, three guesses."""
+"""A page that shows one validation question: the passage shaded by the attention, the answer, three guesses."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from PIL.ImageFont import FreeTypeFont
 
 LENGTHS = (40, 90)
-"""Words of a passage that is good to show."""
+"""The numbers of words of a passage that is good to show."""
 
 GUESSES = 3
-"""Of the network, that are shown."""
+"""The number of the network's guesses that are shown."""
 
 WIDTH, MARGIN, SIZE, LINE = 1200, 30, 24, 40
-"""Of the picture, in pixels: its width, what is free at its edges, a letter's height and a line's."""
+"""The picture's sizes in pixels: its width, the margin, the height of a letter and of a line."""
 
 _INK, _SOFT, _SHADE, _PAPER = (26, 26, 26), (92, 92, 92), (255, 159, 64), (255, 255, 255)
 
 _CLOSE = {",", ".", "!", "?", ";", ":", ")", "n't", "'s", "'m", "'d", "'ll", "'re", "'ve"}
-"""What stands close to the word before it."""
+"""The marks that have no space before them."""
 
 
 def choose(split: Split) -> int:
@@ -46,10 +46,11 @@ def choose(split: Split) -> int:
 
 
 def kept(data: Questions, number: int, said: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
-    """What is kept of a validation question to show it without the data set.
+    """The data from which a validation question can be shown without the data set.
 
     Args:
-        number: of the question.
+        data: the questions.
+        number: the number of the question.
         said: its logits `[V]` and its attention `[T]`, padded.
 
     Returns:
@@ -61,17 +62,17 @@ def kept(data: Questions, number: int, said: tuple[Tensor, Tensor]) -> dict[str,
 
 
 def make(item: Mapping[str, Any], answer: str, vocabulary: Vocabulary, said: tuple[Tensor, Tensor]) -> dict[str, Any]:
-    """A page: a question, what the network attends to and what it guesses.
+    """Makes a page: a question, the network's attention and its guesses.
 
     Args:
         item: `passage` and `question`, lists of words, and `names` of the entities.
         answer: an entity.
-        vocabulary: of the network.
-        said: as `kept` takes it.
+        vocabulary: the network's vocabulary.
+        said: as in `kept`.
 
     Returns:
-        `passage`, `question` and `answer` with names in place of entities where no two have one name; `attention`, a
-        number for each word of the passage; `guesses`, words with their probabilities, the first one first.
+        `passage`, `question` and `answer`, with names instead of entities if no two entities have the same name;
+        `attention`, a number for each word of the passage; `guesses`, words with their probabilities, the best first.
     """
     names = item["names"] if len(set(item["names"].values())) == len(item["names"]) else {}
     words = [names.get(word, word) for word in item["passage"]]
@@ -91,15 +92,16 @@ def picture(run: Run, name: str, label: str) -> Picture:
     """The page of a finished run.
 
     Args:
-        name: of the file, without its ending.
-        label: what the network is, for the caption.
+        run: the run.
+        name: the name of the file, without its ending.
+        label: the name of the network, for the caption.
 
     Raises:
-        RunError: the run has none, or its file is damaged.
+        RunError: the run has no page, or its file is damaged.
     """
     tensors = run.tested()
     if "page" not in tensors:
-        raise RunError(f"the run in {run.path} has tested nothing yet")
+        raise RunError(f"the run in {run.path} has not been tested yet")
     page = json.loads(tensors["page"].numpy().tobytes())
     caption = (
         f"The {label} reads the first validation question of a middle length. The darker a word, the more attention "
@@ -116,7 +118,7 @@ def draw(page: dict[str, Any]) -> bytes:
 
     font = ImageFont.truetype(Path(get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", SIZE)
     height = 0
-    for _ in range(2):  # once to see how high it becomes
+    for _ in range(2):  # the first time only to find its height
         image = Image.new("RGB", (WIDTH, height + MARGIN), _PAPER)
         height = MARGIN
         for paragraph in _paragraphs(page):
@@ -127,7 +129,7 @@ def draw(page: dict[str, Any]) -> bytes:
 
 
 def _paragraphs(page: dict[str, Any]) -> list[list[tuple[str, float, bool]]]:
-    """The page's text: words, each with its shade from 0 to 1, and whether it is in soft ink."""
+    """The page's text: words, each with its shade from 0 to 1 and whether it is grey."""
     highest = max(page["attention"])
     passage = [(word, weight / highest, False) for word, weight in zip(page["passage"], page["attention"], strict=True)]
     question = [("____" if word == PLACEHOLDER else word, 0.0, False) for word in page["question"]]

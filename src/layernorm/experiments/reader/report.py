@@ -1,4 +1,4 @@
-"""What the runs of experiment 6.2 show: Figure 2 again, the claim in numbers, one question read, our departures."""
+"""The report of experiment 6.2: Figure 2 again, the claim in numbers, one question, our departures from the paper."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ CLAIM = (
 )
 
 PAPER = {"none": "50.3", "batch": "49.5", "batch-everywhere": "50.0"}
-"""The lowest validation errors behind the paper's Figure 2, in percent, on CNN's questions."""
+"""The lowest validation errors of the paper's Figure 2, in percent, on CNN's questions."""
 
 ERROR = "valid_error"
 
 SENSITIVITY = rates.Measure(ERROR, "validation error", percent=True)
 
 OTHERS = ("none", "batch", "batch-everywhere", "layer-gain")
-"""What layer norm is claimed to be ahead of."""
+"""The norms that layer norm is claimed to be ahead of."""
 
 SHARES = (0.5, 0.75, 1.0)
-"""Of the way from the highest first error down to the lowest that all reach: the goals to which updates are counted."""
+"""Shares of the way from the highest first error to the lowest that all reach. The updates to these are counted."""
 
 _RULES = [Style("#9a9a9a", dashes) for dashes in ((0, (1, 3)), (0, (4, 3)), (0, (9, 2)))]
 
 
 def score(run: Run) -> float:
-    """What a run's learning rate is chosen by: the lowest validation error."""
+    """The score by which a learning rate is chosen: the lowest validation error."""
     return min(record[ERROR] for record in run.records)
 
 
@@ -83,9 +83,9 @@ def report(runs: Sequence[Run]) -> Report:
 
 
 def _arms(runs: Sequence[Run]) -> list[Run]:
-    """The runs with layer norm from other gains than 1 as a norm of their own, `layer-gain`.
+    """The runs, with layer norm from other gains than 1 as a norm of its own, `layer-gain`.
 
-    It alone keeps the option: several other gains are variants of it and not of the rest.
+    Only that norm keeps the option `gain_init`, so that several other gains are variants of it and not of all norms.
     """
     found = []
     for run in runs:
@@ -104,7 +104,7 @@ def _best(group: Group) -> list[float]:
 
 
 def _best_at(run: Run) -> float:
-    """The update of the lowest validation error, the first of equals."""
+    """The update of the lowest validation error, or of the first of several equal ones."""
     errors = [record[ERROR] for record in run.records]
     return run.records[errors.index(min(errors))]["update"]
 
@@ -226,7 +226,7 @@ def _reading(block: Block) -> list[str]:
 
 
 def _compared(block: Block, other: str, tested: Mapping[Path, Tested]) -> list[str]:
-    """Whether layer norm learns sooner and ends lower than another norm, and what would decide that."""
+    """Whether layer norm learns sooner and ends lower than another norm, and the runs that would decide that."""
     groups = (block.groups["layer"], block.groups[other])
     every = [run for group in groups for run in group]
     lowest, highest = lowest_of_all(every, ERROR), min(run.records[0][ERROR] for run in every)
@@ -249,7 +249,7 @@ def _compared(block: Block, other: str, tested: Mapping[Path, Tested]) -> list[s
 
 
 def _unclear(block: Block, best: Sequence[Sequence[float]]) -> str | None:
-    """Why two norms with these lowest errors allow no verdict; None if they do."""
+    """The reason why two norms with these lowest errors allow no verdict; None if they do."""
     goal = 100 * min(_guessed(block).values(), default=1.0)
     if all(max(errors) >= goal for errors in best):
         return "nothing is claimed, as neither answers better than a rule that reads nothing"
@@ -257,7 +257,7 @@ def _unclear(block: Block, best: Sequence[Sequence[float]]) -> str | None:
 
 
 def _over_questions(groups: Sequence[Group], tested: Mapping[Path, Tested]) -> str:
-    """What other test questions would change, as a sentence; nothing if a run has no test that can be read."""
+    """How much other test questions would change, as a sentence; empty if a run has no test that can be read."""
     right = by_case(groups, tested, "right")
     if not right:
         return ""
@@ -267,7 +267,7 @@ def _over_questions(groups: Sequence[Group], tested: Mapping[Path, Tested]) -> s
 
 
 def _whole(run: Run) -> float:
-    """How many times the work of a run the whole protocol's is: updates, and the products of the LSTMs."""
+    """The work of the whole protocol as a multiple of a run's work: updates, and the products of the LSTMs."""
     config, protocol = run.config, Config()
     ours = config["updates"] * config["batch_size"] * config["hidden"] * (config["hidden"] + config["words"])
     theirs = protocol.updates * protocol.batch_size * protocol.hidden * (protocol.hidden + protocol.words)

@@ -23,16 +23,16 @@ class Difference:
 
 
 def paired(first: np.ndarray, second: np.ndarray, draws: int = DRAWS, seed: int = 0) -> Difference:
-    """The mean difference of two models over the same test cases, and the interval of 95 % over resampled cases.
+    """The mean difference of two models over the same test cases, and its 95 % interval over resampled cases.
 
     Cases are drawn with replacement, the same for both models (Koehn 2004, "Statistical significance tests for machine
-    translation evaluation", in the form for means). The interval says what other test cases would change. It says
-    nothing about other seeds: where several seeds' values are averaged first, it is of these seeds.
+    translation evaluation", in the form for means). The interval shows how much other test cases would change. It says
+    nothing about other seeds: if the values are means over several seeds, it holds for these seeds.
 
     Args:
-        first, second: `[M]`, one value a test case, in the same order.
-        draws: resamplings.
-        seed: of the resampling.
+        first, second: `[M]`, one value for each test case, in the same order.
+        draws: the number of resamplings.
+        seed: the seed of the resampling.
 
     Raises:
         ValueError: the two differ in shape, there are no cases, or a difference is not finite.

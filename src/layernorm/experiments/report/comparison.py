@@ -1,4 +1,4 @@
-"""What runs are compared by: norms in blocks, curves over seeds, and when one norm reaches another's best."""
+"""Compares runs: norms in blocks, curves over seeds, and when one norm reaches another's best."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ NORMS = {
     "weight": "weight norm",
     "group": "group norm",
 }
-"""The norms in the order of showing, with their names in figures and tables."""
+"""The norms in the order in which they are shown, with their names in figures and tables."""
 
 GAINED = ("layer", "rms")
-"""The norms whose initial gain `gain_init` is: the baseline has none, batch norm's is always the same."""
+"""The norms whose initial gain is `gain_init`. The baseline has no gain, and batch norm's is always the same."""
 
 Group = list[Run]
 """Runs that differ in the seed alone."""
 
 RATE = "learning_rate"
-"""The option of which each norm may be given its own best value."""
+"""The option for which each norm may take its own best value."""
 
 FIRST_GRADIENT = "first_gradient_norm"
-"""In a run's first record: the norm of update 0's gradient."""
+"""The name, in a run's first record, of the norm of update 0's gradient."""
 
 FAR_APART = 100
-"""Norms whose first gradients differ by such a factor do not start alike."""
+"""If the first gradients of two norms differ by this factor, the comparison is not fair."""
 
 Score = Callable[[Run], float]
-"""What a learning rate is chosen by: lower is better. It must not look at test cases."""
+"""The number by which a learning rate is chosen: lower is better. It must not depend on test cases."""
 
 Tested = Mapping[str, Tensor]
-"""What the test of one run left, by name."""
+"""The tensors that the test of one run saved, by name."""
 
 Key = TypeVar("Key")
 Made = TypeVar("Made")
@@ -59,14 +59,14 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Block:
-    """Runs that are compared with one another: alike but for norm and seed.
+    """Runs that are compared with one another. They differ in norm and seed alone.
 
     Attributes:
         label: the value of the option that blocks differ in, and the mark; may be empty.
-        mark: of the variant, `(a)`, `(b)` and so on; empty if there is one.
-        groups: runs that have records, by norm; if learning rates are compared, those at the norm's best one.
-        rates: if learning rates are compared, every norm's runs by learning rate, from low to high: those that have
-            records or diverged before the first.
+        mark: the mark of the variant, `(a)`, `(b)` and so on; empty if there is one variant.
+        groups: the runs that have records, by norm. If learning rates are compared, those at the norm's best one.
+        rates: if learning rates are compared, every norm's runs by learning rate, from low to high. They have records,
+            or diverged before the first one.
     """
 
     label: str
@@ -75,17 +75,17 @@ class Block:
     rates: dict[str, dict[float, Group]] = field(default_factory=dict)
 
     def has(self, *norms: str) -> bool:
-        """Whether it has runs of all these norms."""
+        """Whether the block has runs of all these norms."""
         return set(norms) <= set(self.groups)
 
     def name(self, norm: str) -> str:
-        """What figures, tables and findings call a norm: with its initial gain where that is not 1."""
+        """The name of a norm in figures, tables and findings, with its initial gain if that is not 1."""
         bare = norm.removesuffix("-gain")
         gain = self.all_runs(norm)[0].config.get("gain_init", 1.0) if bare in GAINED else 1.0
         return NORMS[norm] if gain == 1.0 else f"{NORMS[bare]} with gain {gain:g}"
 
     def curve(self, norm: str, metric: str, x: str = "epoch", geometric: bool = False) -> Curve:
-        """A norm's metric over seeds; `geometric` where it spans decades."""
+        """A norm's metric over seeds. `geometric`: by geometric means, for values that span decades."""
         return curve(self.groups[norm], metric, self.name(norm), STYLES[norm], x, geometric)
 
     def curves(self, metric: str, x: str = "epoch", geometric: bool = False) -> list[Curve]:
@@ -97,17 +97,19 @@ class Block:
         if "none" not in self.groups:
             return "-"
         best = min(self.curve("none", metric, geometric=geometric).mean)
-        found = first_reaching(points(self.curve(norm, metric, x, geometric)), best)
-        return "not reached" if found is None else f"{found:g}"
+        reached = first_reaching(points(self.curve(norm, metric, x, geometric)), best)
+        return "not reached" if reached is None else f"{reached:g}"
 
     def to_best(
         self, norm: str, metric: str, what: Literal["updates", "share", "time"] = "updates", rising: bool = False
     ) -> str:
-        """When the mean of a norm's runs is at the baseline's best, as text.
+        """When the mean of a norm's runs reaches the baseline's best, as text.
 
         Args:
-            what: the updates until then, their share of those that the baseline took, or the share of its time.
-            rising: higher values of the metric are better.
+            norm: the norm.
+            metric: the metric.
+            what: the updates until then, their share of the baseline's updates, or the share of its time.
+            rising: whether higher values of the metric are better.
         """
         if not self.has("none"):
             return "-"
@@ -123,7 +125,7 @@ class Block:
         return f"{own:.0f}" if what == "updates" else f"{own * pace / base:.2f}"
 
     def pace(self, norm: str) -> tuple[float, str]:
-        """Seconds an update, and as text how many times the baseline's that is; of the runs at all learning rates."""
+        """Seconds an update, and their ratio to the baseline's as text, from the runs at all learning rates."""
         seconds = seconds_per_update(self.all_runs(norm))
         return seconds, f"{seconds / seconds_per_update(self.all_runs('none')):.2f}" if self.has("none") else "-"
 
@@ -132,7 +134,7 @@ class Block:
         return [run for group in self.rates.get(norm, {}).values() for run in group] or self.groups[norm]
 
     def epochs(self, norm: str, form: str = "g") -> str:
-        """How many epochs a norm's runs have made, and of how many unless all have made them."""
+        """The number of epochs that a norm's runs have made, and "of" how many if they are not finished."""
         runs = self.groups[norm]
         made = f"{min(run.records[-1]['epoch'] for run in runs):{form}}"
         whole = all(run.done and run.diverged is None for run in runs)
@@ -155,16 +157,17 @@ def compare(
     """Sorts runs into blocks.
 
     Args:
-        by: an option besides norm and seed whose values are apart in tables and figures.
-        descending: the block with its largest value first.
-        choose: if given, runs at several learning rates are compared each norm at its own best one: the rate with the
-            lowest mean of this over the seeds that its rates have in common (see `best_rate`). Without it, runs at
-            different rates are different variants.
-        told: options that the norm's name tells: no status line says that runs differ in them.
+        runs: of one experiment.
+        by: an option besides norm and seed. Each of its values makes a block of its own.
+        descending: whether the block with the largest value is first.
+        choose: if given, each norm is compared at its own best learning rate: the one with the lowest mean of this
+            score over the seeds that its rates share (see `best_rate`). Without it, runs at different rates are
+            different variants.
+        told: options that are part of a norm's name. No status line says that runs differ in them.
 
     Returns:
-        the blocks that have records, and the status lines: what is unfinished, diverged or unequal, and what the marks
-        mean.
+        the blocks that have records, and the status lines: which runs are unfinished, diverged or unequal, and what the
+        marks mean.
     """
     row = ["norm", *([by] if by else []), *([RATE] if choose else [])]
     apart = variants(runs, row)
@@ -176,7 +179,7 @@ def compare(
             rates = {}
             if choose is not None:
                 rates = {norm: _by_rate(group) for norm, group in _by_norm(here).items()}
-                here = [run for found in rates.values() for run in found[best_rate(found, choose)]]
+                here = [run for by_rate in rates.values() for run in by_rate[best_rate(by_rate, choose)]]
             groups = _by_norm(run for run in here if run.records)
             blocks.append(Block(f"{value} {item.mark}".strip(), item.mark, groups, rates))
     status = [*incomplete(runs), *unequal(runs, apart=(*row, *told, "seed"))]
@@ -186,17 +189,17 @@ def compare(
 
 
 def first_gradients(runs: Iterable[Run]) -> list[float]:
-    """The gradient's norm at update 0, before anything is clipped, of the runs that tell it."""
+    """The gradient's norm at update 0, before clipping, of the runs that have recorded it."""
     return [run.records[0][FIRST_GRADIENT] for run in runs if run.records and FIRST_GRADIENT in run.records[0]]
 
 
 def unequal_starts(block: Block) -> list[str]:
-    """A line if the first gradients of two norms are far apart: that is a defect of the initial weights, not of a norm.
+    """A line if the first gradients of two norms differ a lot, which is a defect of the initial weights, not of a norm.
 
-    Each norm's is the median over its runs at all learning rates, which do not enter it.
+    Each norm's gradient is the median over its runs at all learning rates, on which it does not depend.
     """
-    found = {norm: first_gradients(block.all_runs(norm)) for norm in block.groups}
-    starts = {norm: statistics.median(values) for norm, values in found.items() if values}
+    gradients = {norm: first_gradients(block.all_runs(norm)) for norm in block.groups}
+    starts = {norm: statistics.median(values) for norm, values in gradients.items() if values}
     if not starts or max(starts.values()) < FAR_APART * min(starts.values()):
         return []
     told = ", ".join(f"{NORMS[norm]} {value:.3g}" for norm, value in starts.items())
@@ -208,28 +211,28 @@ def unequal_starts(block: Block) -> list[str]:
 
 
 def _by_norm(runs: Iterable[Run]) -> dict[str, Group]:
-    """The runs that have records or diverged before the first, by norm; a norm without such a run is left out."""
+    """The runs that have records or diverged before the first one, by norm. A norm without such a run is left out."""
     able = [run for run in runs if run.records or run.diverged is not None]
     for run in able:
-        if run.config["norm"] not in NORMS:  # it would be in no table
+        if run.config["norm"] not in NORMS:  # no table would have it
             raise RunError(f"{run.path} has the norm {run.config['norm']!r}, not one of {', '.join(NORMS)}")
     groups = {norm: [run for run in able if run.config["norm"] == norm] for norm in NORMS}
     return {norm: group for norm, group in groups.items() if group}
 
 
 def _by_rate(runs: Iterable[Run]) -> dict[float, Group]:
-    found: dict[float, Group] = {}
+    by_rate: dict[float, Group] = {}
     for run in sorted(runs, key=lambda run: run.config[RATE]):
-        found.setdefault(run.config[RATE], []).append(run)
-    return found
+        by_rate.setdefault(run.config[RATE], []).append(run)
+    return by_rate
 
 
 def compared(rates: Mapping[float, Group]) -> dict[float, Group]:
     """The runs by which the learning rates of a norm are compared, by rate: those with the seeds that the rates share.
 
-    The rates are those with the most seeds, but 3 of them at least: where 3 rates have 3 seeds, a fourth with one seed
-    is left out; where only one rate has 3, the first seed of each decides. In the middle of a sweep only the rates with
-    the fewest unfinished runs are compared. Where the rates share no seed, all their runs are.
+    The rates compared are those with the most seeds, but at least 3 rates. If 3 rates have 3 seeds, a fourth one with
+    one seed is left out. If only one rate has 3 seeds, the first seed of each rate decides. During a sweep only the
+    rates with the fewest unfinished runs are compared. If the rates share no seed, all their runs are compared.
     """
     unfinished = {rate: sum(not run.done for run in group) for rate, group in rates.items()}
     able = {rate: group for rate, group in rates.items() if unfinished[rate] == min(unfinished.values())}
@@ -243,8 +246,8 @@ def best_rate(rates: Mapping[float, Group], score: Score) -> float:
     """The learning rate with the lowest mean score over the seeds that are compared, among those with the fewest
     diverged runs."""
     lost = {rate: sum(run.diverged is not None for run in group) for rate, group in rates.items()}
-    found = compared({rate: group for rate, group in rates.items() if lost[rate] == min(lost.values())})
-    return min(found, key=lambda rate: mean_score(found[rate], score))
+    able = compared({rate: group for rate, group in rates.items() if lost[rate] == min(lost.values())})
+    return min(able, key=lambda rate: mean_score(able[rate], score))
 
 
 def mean_score(runs: Group, score: Score) -> float:
@@ -256,7 +259,7 @@ def mean_score(runs: Group, score: Score) -> float:
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """Of numbers that span decades; 0 if one of them is 0."""
+    """The geometric mean, for numbers that span decades. It is 0 if one of them is 0."""
     return statistics.geometric_mean(values) if min(values) > 0 else 0.0
 
 
@@ -266,9 +269,11 @@ def curve(
     """A metric over seeds, at the evaluations that all these runs have made.
 
     Args:
-        runs: alike but for the seed, each with a record at least.
-        x: against what, "epoch" or "update".
-        geometric: the line is the geometric mean.
+        runs: runs that differ in the seed alone, each with at least one record.
+        metric: the metric's name in the records.
+        label, style: of the curve.
+        x: "epoch" or "update".
+        geometric: whether the line is the geometric mean.
     """
     length = min(len(run.records) for run in runs)
     columns = [[run.records[position][metric] for run in runs] for position in range(length)]
@@ -291,7 +296,9 @@ def first_reaching(line: Iterable[tuple[float, float]], goal: float, interpolate
     """The first x at which points (x, value) are at or below a goal; None if they never are.
 
     Args:
-        interpolated: where the straight line from the point before comes down to the goal.
+        line: the points.
+        goal: the goal.
+        interpolated: whether to return the x where the straight line from the point before reaches the goal.
     """
     before: tuple[float, float] | None = None
     for x, value in line:
@@ -306,15 +313,20 @@ def first_reaching(line: Iterable[tuple[float, float]], goal: float, interpolate
 def reaching(
     goals: Iterable[float], runs: Sequence[Run], metric: str, x: str, interpolated: bool = False, rising: bool = False
 ) -> list[list[float]]:
-    """For each goal the x at which each run first reaches it, infinity where it never does.
+    """For each goal, the x at which each run first reaches it; infinity if it never does.
 
     Args:
-        rising: higher values of the metric are better.
+        goals: values of the metric.
+        runs: the runs.
+        metric: the metric's name in the records.
+        x: "epoch" or "update".
+        interpolated: as in `first_reaching`.
+        rising: whether higher values of the metric are better.
     """
     sign = -1 if rising else 1
     lines = [[(record[x], sign * record[metric]) for record in run.records] for run in runs]
-    found = [[first_reaching(line, sign * goal, interpolated) for line in lines] for goal in goals]
-    return [[math.inf if place is None else place for place in places] for places in found]
+    by_goal = [[first_reaching(line, sign * goal, interpolated) for line in lines] for goal in goals]
+    return [[math.inf if place is None else place for place in places] for places in by_goal]
 
 
 def lowest_of_all(runs: Iterable[Run], metric: str) -> float:
@@ -323,18 +335,19 @@ def lowest_of_all(runs: Iterable[Run], metric: str) -> float:
 
 
 def low_to_high(values: Sequence[float], form: str = "g") -> str:
-    """The lowest and the highest over seeds, or their one value."""
+    """The lowest and the highest value over seeds, or their one value if they are equal."""
     low, high = f"{min(values):{form}}", f"{max(values):{form}}"
     return low if low == high else f"{low}-{high}"
 
 
 def view(curves: Sequence[Curve], part: int, margin: float, floor: float = -math.inf) -> tuple[float, float]:
-    """Limits of an axis that show what follows the first part of the curves, where the differences are.
+    """Limits of an axis that show the curves after their first part, where the differences are.
 
     Args:
-        part: leave out the highest values of the first so-many-th of each curve.
-        margin: above and below where all values are one; else it is 8 % of the height.
-        floor: the lower limit is no lower.
+        curves: the curves.
+        part: the high values in the first 1 / part of each curve are left out.
+        margin: the space above and below if all values are equal. Otherwise it is 8 % of the height.
+        floor: the lower limit is at least this.
     """
     low = min(value for line in curves for value in line.low)
     high = max(value for line in curves for value in line.high[len(line.high) // part :])
@@ -345,12 +358,14 @@ def view(curves: Sequence[Curve], part: int, margin: float, floor: float = -math
 def speed(
     blocks: Sequence[Block], by: str, columns: Mapping[str, Callable[[Block, str], str]], digits: int, note: str
 ) -> Table:
-    """The time of an update for every norm, beside other columns.
+    """A table with the time of an update for every norm, and other columns.
 
     Args:
-        by: what blocks differ in, the first column's head.
+        blocks: as `compare` returns them.
+        by: what blocks differ in, the head of the first column.
         columns: by head, (block, norm) -> the cell.
-        digits: of the milliseconds, after the point.
+        digits: the digits of the milliseconds after the point.
+        note: the table's note.
     """
     rows = []
     for block in blocks:
@@ -364,56 +379,57 @@ def speed(
 def pictures(
     groups: Iterable[tuple[Key, Sequence[Run]]], make: Callable[[Run, Key], Iterable[Made]], failed: str
 ) -> tuple[list[Made], list[str]]:
-    """What the networks of some runs draw: of each group the first run that has a checkpoint and did not diverge.
+    """Lets networks draw: in each group that of the first run that has a checkpoint and did not diverge.
 
     Args:
-        groups: runs, and what `make` is to know of them.
-        make: (run, that) -> pictures, or what they are made from; RunError if it cannot.
-        failed: how the line about a run that cannot begins.
+        groups: pairs of a key and runs.
+        make: (run, key) -> pictures, or what they are made from. It raises RunError if it cannot.
+        failed: the beginning of the line about a run for which `make` fails.
 
     Returns:
         what was made, and the lines.
     """
-    found: list[Made] = []
+    results: list[Made] = []
     notes = []
     for key, runs in groups:
         able = [run for run in runs if (run.path / CHECKPOINT).exists() and run.diverged is None]
         for run in able[:1]:
             try:
-                found += make(run, key)
+                results += make(run, key)
             except RunError as error:
                 notes.append(f"{failed}: {error}")
-    return found, notes
+    return results, notes
 
 
 def read_tests(blocks: Iterable[Block]) -> tuple[dict[Path, Tested], list[str]]:
-    """What the tests of the runs left, by the runs' folders, and a line for each file that cannot be read."""
-    found: dict[Path, Tested] = {}
+    """The tensors that the runs' tests saved, by the runs' folders, and a line for each file that cannot be read."""
+    tested: dict[Path, Tested] = {}
     notes = []
     for run in (run for block in blocks for group in block.groups.values() for run in group):
         try:
-            found[run.path] = run.tested()
+            tested[run.path] = run.tested()
         except RunError as error:
             notes.append(f"No test: {error}")
-    return found, notes
+    return tested, notes
 
 
 def by_case(groups: Sequence[Group], tested: Mapping[Path, Tested], name: str) -> list[np.ndarray]:
-    """A tensor of the tests of some groups of runs, `[runs, M]` for each group, M being the test cases.
+    """A tensor of the tests of some groups of runs, `[runs, M]` for each group, where M is the number of test cases.
 
-    Nothing if a run has no such tensor, or if the runs were not tested on equally many cases.
+    Empty if a run has no such tensor, or if the runs were not tested on the same number of cases.
 
     Args:
+        groups: the groups of runs.
         tested: as `read_tests` returns it.
-        name: of the tensor.
+        name: the name of the tensor.
     """
-    found = [[tested.get(run.path, {}).get(name) for run in group] for group in groups]
-    shapes = {None if item is None else item.shape for column in found for item in column}
+    tensors = [[tested.get(run.path, {}).get(name) for run in group] for group in groups]
+    shapes = {None if item is None else item.shape for column in tensors for item in column}
     if None in shapes or len(shapes) > 1:
         return []
-    return [np.stack([item.numpy() for item in column if item is not None]) for column in found]
+    return [np.stack([item.numpy() for item in column if item is not None]) for column in tensors]
 
 
 def seconds_per_update(runs: Sequence[Run]) -> float:
-    """The lowest of the evaluations' medians: other work on the machine can only slow the rest."""
+    """The lowest of the evaluations' medians, as other work on the machine can only make the others slower."""
     return min(record["seconds_per_update"] for run in runs for record in run.records)

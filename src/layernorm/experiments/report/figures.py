@@ -1,4 +1,4 @@
-"""Figures: curves with bands in panels, in colours that colour-blind people tell apart, as PNG and SVG."""
+"""Figures: curves with bands in panels, in colours that colour-blind people can distinguish, as PNG and SVG."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 SHORT = 8
-"""Points of a curve up to which each is marked, or has its own tick."""
+"""A curve of at most this many points has each of them marked, or a tick for each."""
 
 _SETTINGS: Any = {
     "font.size": 10,
@@ -34,7 +34,7 @@ def draw(figure: Figure, kind: str, narrow: bool = False) -> bytes:
     Args:
         figure: what to draw.
         kind: "png" or "svg".
-        narrow: one panel below the other, for a phone.
+        narrow: whether the panels are in one column, for a phone.
     """
     import matplotlib
 
@@ -46,37 +46,37 @@ def draw(figure: Figure, kind: str, narrow: bool = False) -> bytes:
 
 
 def canvas(figure: Figure, narrow: bool = False) -> Canvas:
-    """The figure as matplotlib's, with its panels and their legend."""
+    """The figure as a figure of matplotlib, with its panels and their legend."""
     from matplotlib.figure import Figure as Canvas
 
     panels = [panel for row in figure.rows for panel in row]
     columns = 1 if narrow else max(len(row) for row in figure.rows)
     rows = len(panels) if narrow else len(figure.rows)
-    made = Canvas(figsize=(4.6 * columns, 3.0 * rows + 0.5))
-    made.set_layout_engine("constrained", wspace=0.06, hspace=0.06)
-    axes = made.subplots(rows, columns, squeeze=False)
+    whole = Canvas(figsize=(4.6 * columns, 3.0 * rows + 0.5))
+    whole.set_layout_engine("constrained", wspace=0.06, hspace=0.06)
+    axes = whole.subplots(rows, columns, squeeze=False)
     grid = [[panel] for panel in panels] if narrow else figure.rows
     for row, places in zip(grid, axes, strict=True):
         for panel, place in zip(row, places, strict=True):
             _draw_panel(place, panel)
     drawn = [place.get_legend_handles_labels() for row in axes for place in row]
-    found = {label: handle for handles, labels in drawn for handle, label in zip(handles, labels, strict=True)}
-    _legend(made, found, columns=min(len(found), 3 * columns))
-    return made
+    curves = {label: handle for handles, labels in drawn for handle, label in zip(handles, labels, strict=True)}
+    _legend(whole, curves, columns=min(len(curves), 3 * columns))
+    return whole
 
 
-def _legend(made: Canvas, found: dict[str, Artist], columns: int) -> None:
+def _legend(whole: Canvas, curves: dict[str, Artist], columns: int) -> None:
     """Names the curves above the panels, in as many columns as fit."""
     options: Any = {"loc": "outside upper center", "frameon": False, "handlelength": 2.6}
-    legend = made.legend(found.values(), found, ncols=columns, **options)
-    while columns > 1 and legend.get_window_extent().width > made.bbox.width:
+    legend = whole.legend(curves.values(), curves, ncols=columns, **options)
+    while columns > 1 and legend.get_window_extent().width > whole.bbox.width:
         legend.remove()
         columns -= 1
-        legend = made.legend(found.values(), found, ncols=columns, **options)
+        legend = whole.legend(curves.values(), curves, ncols=columns, **options)
 
 
 def _small(png: io.BytesIO) -> bytes:
-    """The picture in 64 colours, which is all that lines need: a third of the bytes."""
+    """The picture in 64 colours, which are enough for lines and take a third of the bytes."""
     from PIL import Image
 
     output = io.BytesIO()
@@ -90,12 +90,12 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     for curve in panel.curves:
         colour, dashes = curve.style
         axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
-        # the evaluations of a short run are seen, and a single one would be a line of no length
+        # the points of a short run are marked: a single one would be a line of no length
         marked = panel.dots or (curve.measured and len(curve.x) <= SHORT)
         marker = "o" if marked else None
         options: Any = {"color": colour, "linestyle": dashes, "linewidth": 1.6, "marker": marker, "markersize": 4}
         axes.plot(curve.x, curve.mean, label=curve.label, **options)
-        if len(curve.x) == 1:  # nor would its band have a width
+        if len(curve.x) == 1:  # its band would have no width
             axes.vlines(curve.x, curve.low, curve.high, color=colour, linewidth=1.6)
     axes.set_title(panel.title)
     axes.set_xlabel(panel.x_label)
@@ -136,7 +136,7 @@ def _mark_lost(axes: Axes, panel: Panel) -> None:
 
 
 def _percent(value: float, position: int | None = None) -> str:
-    """A tick between the decades of a logarithmic axis in percent, as `_plain`."""
+    """A tick of a logarithmic axis in percent, by the rule of `_plain`."""
     text = _plain(100 * value)
     return f"{text} %" if text else ""
 

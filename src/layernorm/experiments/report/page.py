@@ -1,4 +1,4 @@
-"""A report as data: an experiment says what it found, `figures.py` and `rendering.py` say how it looks."""
+"""A report as data. An experiment gives its content; `figures.py` and `rendering.py` decide how it looks."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ MARKS = {
     "I": "inferred: a decision of ours where the paper leaves it open",
     "stand-in": "used in place of what the paper used: compare the direction of results, not the numbers",
 }
-"""What the mark before a deviation means."""
+"""The meaning of the mark before a deviation."""
 
 
 class Style(NamedTuple):
-    """How a curve is drawn. `dashes` are matplotlib's: "solid", or the offset and the lengths of dashes and gaps."""
+    """How a curve is drawn. `dashes` is matplotlib's: "solid", or an offset and the lengths of dashes and gaps."""
 
     colour: str
     dashes: Any
 
 
 STYLES = {
-    # Okabe and Ito's palette and two darker colours; the dashes tell the lines apart without any colour
+    # Okabe and Ito's palette and two darker colours. By their dashes the lines differ without any colour, too.
     "none": Style("#000000", (0, (1, 1.2))),
     "layer": Style("#D55E00", "solid"),
     "layer-channels": Style("#E69F00", (0, (7, 1.4))),
@@ -43,9 +43,9 @@ STYLES = {
 
 @dataclass(frozen=True)
 class Curve:
-    """A line with a band: the mean, the lowest and the highest over seeds; and the places where a run diverged.
+    """A line with a band: the mean, the lowest and the highest over seeds. `lost`: the x at which a run diverged.
 
-    One that is not `measured` is a level to compare with: its points are not marked.
+    A curve that is not `measured` is a level to compare with. Its points are not marked.
     """
 
     label: str
@@ -66,9 +66,10 @@ def level(label: str, style: Style, ends: list[float], value: float) -> Curve:
 
 @dataclass(frozen=True)
 class Panel:
-    """One set of axes. `limits` cut the y axis; None leaves it to the data. `log`: of the y axis, `log_x` of the x.
+    """One set of axes.
 
-    `dots`: at each point of the curves.
+    `limits` are those of the y axis; None: they follow from the data. `log` makes the y axis logarithmic, `log_x` the x
+    axis. `dots` marks each point of the curves.
     """
 
     title: str
@@ -87,11 +88,11 @@ class Figure:
     """Rows of panels with one legend.
 
     Attributes:
-        name: of the file, without its ending.
-        about: what the panels show; the caption begins with it.
+        name: the file's name, without its ending.
+        about: what the panels show. The caption begins with it.
         rows: the panels.
-        mean: what the lines are where they have bands.
-        of: over what they are it.
+        mean: the name of what lines with bands show.
+        of: the name of what this is taken over.
     """
 
     name: str
@@ -102,7 +103,7 @@ class Figure:
 
     @property
     def caption(self) -> str:
-        """What the panels show, and what lines and bands are, if there is a band: from one seed there is none."""
+        """What the panels show, and what lines and bands are. From one seed there are no bands."""
         curves = [curve for row in self.rows for panel in row for curve in panel.curves]
         if all(curve.low == curve.high for curve in curves):
             return self.about
@@ -111,7 +112,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Picture:
-    """What a network drew: the content of a file `name.kind`, kind being "png", "svg" or "gif"."""
+    """What a network drew: the content of a file `name.kind`, where kind is "png", "svg" or "gif"."""
 
     name: str
     kind: str
@@ -121,7 +122,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Table:
-    """Texts in rows, and what a reader must know to read them."""
+    """A table of texts. The note says what a reader must know to read it."""
 
     title: str
     columns: list[str]
@@ -131,7 +132,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Deviation:
-    """A difference from the paper's protocol, or a choice where it states none; `mark` is one of `MARKS`."""
+    """A difference from the paper's protocol, or a choice where the paper states none. `mark` is one of `MARKS`."""
 
     mark: str
     text: str
@@ -139,17 +140,17 @@ class Deviation:
 
 @dataclass(frozen=True)
 class Report:
-    """All that is said about some runs of one experiment, or about what a command has measured on the spot.
+    """The content of a report on some runs of one experiment, or on what a command has just measured.
 
     Attributes:
         title: the heading.
-        claim: the paper's, in its words or close to them.
-        findings: what these runs show of it, one sentence each.
-        status: what is unfinished or unequal among the runs; empty when nothing is.
-        figures, tables, deviations: in the order of showing.
-        runs: that it is about.
+        claim: the paper's claim, in its words or close to them.
+        findings: what these runs show about the claim, one sentence each.
+        status: what is unfinished or unequal among the runs; empty if nothing is.
+        figures, tables, deviations: in the order in which they are shown.
+        runs: the runs that the report is about.
         start: without runs, `environment.describe` of the command that measured.
-        pictures: samples as PNG, shown after the figures, on one scale.
+        pictures: samples as PNG, which are shown after the figures, on one scale.
     """
 
     title: str
@@ -165,12 +166,12 @@ class Report:
 
     @property
     def starts(self) -> list[dict[str, Any]]:
-        """The environments of all starts of all commands behind it."""
+        """The environments of all starts of all commands that the report is based on."""
         return [start for run in self.runs for start in run.environment["starts"]] or [self.start]
 
 
 def environment_lines(report: Report) -> list[tuple[str, str]]:
-    """The environments behind a report as (what, value), where equal values appear once."""
+    """The environments that a report is based on, as (what, value), where equal values appear once."""
     lines = []
     for key, label in _SHOWN.items():
         values = list(dict.fromkeys(str(start[key]) for start in report.starts if start.get(key) is not None))
@@ -186,7 +187,7 @@ def environment_lines(report: Report) -> list[tuple[str, str]]:
 
 
 def commands(report: Report) -> list[str]:
-    """The command lines behind a report, each once."""
+    """The command lines that made the runs of a report, each once."""
     return list(dict.fromkeys(start["command"] for start in report.starts))
 
 

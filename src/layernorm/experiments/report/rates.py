@@ -1,4 +1,4 @@
-"""Learning rates: which one each norm was given, and how much its result depends on that."""
+"""Learning rates: which one is chosen for each norm, and how much a norm's result depends on the rate."""
 
 from __future__ import annotations
 
@@ -30,26 +30,27 @@ def fewest_of_all(blocks: Sequence[Block]) -> int:
 
 def swept(blocks: Sequence[Block]) -> bool:
     """Whether several learning rates are compared."""
-    return any(len({rate for found in block.rates.values() for rate in found}) > 1 for block in blocks)
+    return any(len({rate for by_rate in block.rates.values() for rate in by_rate}) > 1 for block in blocks)
 
 
 def table(blocks: Sequence[Block], by: str, score: Score, what: str, digits: int = 2, negated: bool = False) -> Table:
-    """A row for each norm and a column for each learning rate; the chosen rate's cell has a star.
+    """A table with a row for each norm and a column for each learning rate. The chosen rate's cell has a star.
 
     Args:
-        by: what blocks differ in, the first column's head.
+        blocks: as `compare` returns them.
+        by: what blocks differ in, the head of the first column.
         score: as given to `compare`.
         what: what the cells show, for the note.
-        digits: of the cells, after the point.
-        negated: the score is minus what the cells show.
+        digits: the cells' digits after the point.
+        negated: whether the score is minus the number that the cells show.
     """
-    rates = sorted({rate for block in blocks for found in block.rates.values() for rate in found})
+    rates = sorted({rate for block in blocks for by_rate in block.rates.values() for rate in by_rate})
     sign = -1 if negated else 1
     rows = []
     for block in blocks:
-        for norm, found in block.rates.items():
-            best = best_rate(found, score)
-            cells = [_cell(found.get(rate, []), score, sign, digits) for rate in rates]
+        for norm, by_rate in block.rates.items():
+            best = best_rate(by_rate, score)
+            cells = [_cell(by_rate.get(rate, []), score, sign, digits) for rate in rates]
             marked = [f"* {cell}" if rate == best else cell for rate, cell in zip(rates, cells, strict=True)]
             rows.append([block.label, block.name(norm), *marked])
     note = f"{what}, mean over seeds (lowest to highest), by learning rate. *: the norm's best rate, used above."
@@ -65,13 +66,13 @@ def _cell(runs: Group, score: Score, sign: int, digits: int) -> str:
 
 @dataclass(frozen=True)
 class Measure:
-    """What a sensitivity curve shows of a run.
+    """The metric that a sensitivity curve shows.
 
     Attributes:
-        metric: in the run's records.
-        label: of the axis.
-        rising: higher values are better.
-        percent: the axis is in percent.
+        metric: its name in the run's records.
+        label: the label of the axis.
+        rising: whether higher values are better.
+        percent: whether the axis is in percent.
     """
 
     metric: str
@@ -91,22 +92,23 @@ class Measure:
 def sensitivity(blocks: Sequence[Block], *measures: Measure, title: str = "{}") -> list[Figure]:
     """The standard figure of every experiment: best and last value of a run against the learning rate.
 
-    Finished runs are shown, a line for each norm. A run that diverged is a cross.
+    It shows finished runs, with a line for each norm. A run that diverged is a cross.
 
     Args:
-        blocks: as `compare` returns them if it is to choose learning rates; those with one rate are left out.
-        title: how the panels' titles tell a block by its label, as `{} glimpses`.
+        blocks: as `compare` returns them when it chooses learning rates. Blocks with one rate are left out.
+        measures: the metrics to show.
+        title: the form of the panels' titles, with the block's label in it, such as `{} glimpses`.
 
     Returns:
-        the figure; nothing if no block has two rates.
+        the figure; an empty list if no block has two rates.
     """
     rows = []
     for block in blocks:
         ended = {
-            norm: {rate: [run for run in runs if run.done] for rate, runs in found.items()}
-            for norm, found in block.rates.items()
+            norm: {rate: [run for run in runs if run.done] for rate, runs in by_rate.items()}
+            for norm, by_rate in block.rates.items()
         }
-        if len({rate for found in ended.values() for rate, runs in found.items() if runs}) > 1:
+        if len({rate for by_rate in ended.values() for rate, runs in by_rate.items() if runs}) > 1:
             head = title.format(block.label) if block.label else ""
             rows += [_row(block, ended, head, measure) for measure in measures]
     about = "Sensitivity to the learning rate: the best evaluation of each run, and its last one."
@@ -116,20 +118,22 @@ def sensitivity(blocks: Sequence[Block], *measures: Measure, title: str = "{}") 
 
 
 def _row(block: Block, ended: Mapping[str, dict[float, Group]], head: str, measure: Measure) -> list[Panel]:
-    """The panels of a measure. If its values are over a decade they are logarithmic: else the best could not be told.
+    """The panels of a measure. They are logarithmic if its values span more than a decade, so that the best are seen.
 
     Args:
+        block: the block.
         ended: the block's finished runs by norm and learning rate.
-        head: of the panels' titles, or nothing.
+        head: the beginning of the panels' titles; may be empty.
+        measure: the metric to show.
     """
     columns = {"best evaluation": measure.best, "at the end": measure.last}
-    runs = [run for found in ended.values() for group in found.values() for run in group if run.diverged is None]
+    runs = [run for by_rate in ended.values() for group in by_rate.values() for run in group if run.diverged is None]
     values = [value(run) for value in columns.values() for run in runs]
     log = bool(values) and 0 < 10 * min(values) < max(values)
     mean = statistics.geometric_mean if log else statistics.fmean
     panels = []
     for which, value in columns.items():
-        lines = [_curve(block, norm, found, value, mean) for norm, found in ended.items()]
+        lines = [_curve(block, norm, by_rate, value, mean) for norm, by_rate in ended.items()]
         curves = [line for line in lines if line.x or line.lost]
         about = f"{head}, {which}" if head else which
         options: Any = {"log": log, "log_x": True, "percent": measure.percent, "dots": True}
@@ -159,11 +163,11 @@ def _curve(
 
 def at_the_edge(block: Block) -> list[str]:
     """A line for the norms whose chosen learning rate is the lowest or highest tried: a better one may lie beyond."""
-    found = []
+    at_edge = []
     for norm, group in block.groups.items():
         rates, rate = list(block.rates[norm]), group[0].config[RATE]
         if len(rates) > 1 and rate in (rates[0], rates[-1]):
-            found.append(f"{block.name(norm)} {rate:g} ({'lowest' if rate == rates[0] else 'highest'})")
-    if not found:
+            at_edge.append(f"{block.name(norm)} {rate:g} ({'lowest' if rate == rates[0] else 'highest'})")
+    if not at_edge:
         return []
-    return [f"Best learning rates at the edge of those tried, beyond which a better one may lie: {', '.join(found)}."]
+    return [f"Best learning rates at the edge of those tried, beyond which a better one may lie: {', '.join(at_edge)}."]

@@ -1,4 +1,4 @@
-"""How a report looks: one self-contained HTML page, one Markdown file with its figures, tables on the terminal."""
+"""Writes a report as one self-contained HTML page and one Markdown file with figures, and prints its tables."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write(report: Report, folder: Path) -> Path:
 
 
 def markdown(report: Report) -> str:
-    """The report as Markdown; its figures lie beside it as PNG files."""
+    """The report as Markdown. Its figures are PNG files in the same folder."""
     escape = _escaped
     parts = [f"# {escape(report.title)}"]
     parts += [f"> **{escape(line)}**" for line in report.status]
@@ -58,7 +58,7 @@ def markdown(report: Report) -> str:
 
 
 def page_text(report: Report, vectors: Sequence[bytes]) -> str:
-    """The report as an HTML page that needs no other file; `vectors` are its figures as SVG."""
+    """The report as an HTML page that needs no other file. `vectors` are its figures as SVG."""
     escape = _html
     status = "".join(f'<p class="status">{escape(line)}</p>' for line in report.status)
     findings = "".join(f"<li>{escape(line)}</li>" for line in report.findings)

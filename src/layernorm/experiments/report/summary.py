@@ -1,7 +1,7 @@
-"""Some runs of one experiment as one small JSON file: what verdicts are computed from, long after the runs are gone.
+"""Some runs of one experiment as one small JSON file, from which verdicts can be computed after the runs are deleted.
 
-A summary holds runs as `Run` does, without checkpoints and tests, their records thinned. So whatever takes runs takes
-what is read from one.
+A summary has the fields of `Run`, without checkpoints and tests, and with only some of the records. Every function that
+takes runs also takes those that are read from a summary.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from ..runs.folder import Run
 from ..runs.schema import sealed
 
 RECORDS = 60
-"""At most about so many records of a run are kept: evenly spread, the first and the last among them."""
+"""About the largest number of a run's records that are kept. They are evenly spread, with the first and the last."""
 
 DIGITS = 6
-"""Numbers keep so many."""
+"""The significant digits of the numbers."""
 
 
 def write(path: Path, runs: Sequence[Run]) -> None:
     """Writes the summary of some runs: configurations, environments, seeds, thinned curves, results.
 
-    The commands are left out, since they name folders of the machine; the configurations say the same.
+    The commands are left out, since they name folders of the machine. The configurations have the same information.
 
     Raises:
         RunError: the file cannot be written.
     """
-    found = [
+    items = [
         {
             "name": run.path.name,
             "config": run.config,
@@ -42,17 +42,17 @@ def write(path: Path, runs: Sequence[Run]) -> None:
         }
         for run in sorted(runs, key=lambda run: run.path.name)
     ]
-    kept = sealed({"experiment": runs[0].experiment, "runs": found})
-    lines = ",\n".join(map(json.dumps, found))  # a line a run, so that a change is seen as one
+    kept = sealed({"experiment": runs[0].experiment, "runs": items})
+    lines = ",\n".join(map(json.dumps, items))  # one line for each run, so that a diff shows which run changed
     head, end = (f'"{name}": {json.dumps(kept[name])}' for name in ("experiment", "sha256"))
     write_atomic(path, f'{{{head}, "runs": [\n{lines}\n], {end}}}\n'.encode())
 
 
 def read(path: Path) -> list[Run]:
-    """The runs in a summary.
+    """Reads the runs in a summary.
 
     Raises:
-        RunError: the file cannot be read, or is not as it was written.
+        RunError: the file cannot be read, or was changed.
     """
     kept = read_json(path, "make it again with layernorm report RUNS --summary FILE")
     return [

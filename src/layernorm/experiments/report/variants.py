@@ -1,4 +1,4 @@
-"""How runs differ besides norm and seed: their ends, other options, other data, departures from the paper."""
+"""How runs differ besides norm and seed: unfinished runs, other options, other data, departures from the paper."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def incomplete(runs: Sequence[Run]) -> list[str]:
 
 
 def unequal(runs: Sequence[Run], apart: Sequence[str]) -> list[str]:
-    """Names the options, but for those in `apart`, in which the runs differ, and differing data sets."""
+    """Names the options, except those in `apart`, in which the runs differ, and says if their data sets differ."""
     notes = []
     names = dict.fromkeys(name for run in runs for name in run.config)
     for name in names:
@@ -37,23 +37,24 @@ def unequal(runs: Sequence[Run], apart: Sequence[str]) -> list[str]:
 
 
 def departures(runs: Sequence[Run], protocol: Mapping[str, Any]) -> list[Deviation]:
-    """Options in which runs differ from the paper's protocol, and mixed precision.
+    """The options in which runs differ from the paper's protocol, and mixed precision.
 
     Args:
-        protocol: the paper's values; the whole number 0 where it uses all there are.
+        runs: the runs.
+        protocol: the paper's values. The whole number 0 means that it uses all there are.
     """
-    found = []
+    deviations = []
     for name, value in protocol.items():
         others = sorted({run.config[name] for run in runs} - {value})
         if others:
             *first, last = map(_said, others)
             several = f"{', '.join(first)} or {last}" if first else last
             paper = "all" if value == 0 and type(value) is int else _said(value)
-            found.append(Deviation("I", f"{name} is {several}; the paper's protocol has {paper}."))
+            deviations.append(Deviation("I", f"{name} is {several}; the paper's protocol has {paper}."))
     precisions = sorted({str(run.config.get("precision")) for run in runs})
     if precisions != ["float32"]:
-        found.append(Deviation("I", f"Mixed precision: {', '.join(precisions)}."))
-    return found
+        deviations.append(Deviation("I", f"Mixed precision: {', '.join(precisions)}."))
+    return deviations
 
 
 def _said(value: Any) -> str:
@@ -65,12 +66,12 @@ def _said(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Variant:
-    """Runs of which no two in one row of a table differ in more than the seed.
+    """Runs of which those in one row of a table differ in the seed alone.
 
     Attributes:
-        mark: `(a)`, `(b)` and so on in the rows; empty if all runs are of one variant.
-        options: the options that set it apart, with their values.
-        runs: of this variant.
+        mark: `(a)`, `(b)` and so on in the rows; empty if there is one variant.
+        options: the options in which it differs from the other variants, with their values.
+        runs: the runs of this variant.
     """
 
     mark: str
@@ -82,7 +83,8 @@ def variants(runs: Sequence[Run], row: Sequence[str]) -> list[Variant]:
     """Splits runs so that no mean is taken over different configurations.
 
     Args:
-        row: the options that name a table's row; the runs in one should differ in their seed alone.
+        runs: the runs.
+        row: the options that name a table's row. The runs in one row should differ in the seed alone.
     """
     facts = [{**run.config, "data set": str(run.environment["data"].get("fingerprint"))[:12]} for run in runs]
     rows: dict[tuple, list[dict]] = {}

@@ -1,6 +1,6 @@
-"""Checkpoints: tensors and a JSON header in one safetensors file. Nothing is pickled: reading executes nothing.
+"""Checkpoints: tensors and a JSON header in one safetensors file. Nothing is pickled, so reading executes no code.
 
-The header keeps the digest of the tensors, and the file that of the header: whatever is read has been compared.
+The header holds the digest of the tensors, and the file holds that of the header. Everything read is compared.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class State:
     train_seconds: float = 0.0  # of these, in updates
     losses: int = 0  # updates in the running training loss
     first_gradient_norm: float = 0.0  # of update 0, before anything is clipped
-    kept_update: int = 0  # after which the kept model was evaluated; 0: none is kept yet
+    kept_update: int = 0  # the update after which the kept model was evaluated; 0: none is kept yet
     kept_score: float = 0.0  # its value of the metric that `Task.keep` names
-    diverged: int | None = None  # the update at whose evaluation the run was found to have diverged
+    diverged: int | None = None  # the update whose evaluation showed that the run had diverged
     metrics: dict[str, float] = field(default_factory=dict)  # of the last evaluation
 
 
 @dataclass
 class Header:
-    """What the checkpoint of a run keeps beside its tensors: counters, the optimiser's settings, processes."""
+    """The part of a run's checkpoint that is not tensors: counters, the optimiser's settings, number of processes."""
 
     state: State
     groups: list[dict[str, Any]]
@@ -50,12 +50,12 @@ class Header:
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
-    """Writes a checkpoint atomically: a failure leaves the previous one whole.
+    """Writes a checkpoint atomically: a failure leaves the previous one complete.
 
     Args:
-        path: where to.
-        tensors: what to keep, by name, on any device.
-        header: JSON values to keep beside them.
+        path: the file.
+        tensors: the tensors to save, by name, on any device.
+        header: the JSON values to save with them.
 
     Raises:
         RunError: the file cannot be written (the disk is full, the folder is gone).
@@ -72,7 +72,7 @@ def save(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -
 
 
 def load(path: Path) -> tuple[Tensors, dict[str, Any]]:
-    """Reads a checkpoint and checks that it is whole.
+    """Reads a checkpoint and checks that it is complete and unchanged.
 
     Returns:
         the tensors by name, on the CPU, and the header.
@@ -87,7 +87,7 @@ def load(path: Path) -> tuple[Tensors, dict[str, Any]]:
 
 
 def load_run(path: Path) -> tuple[Tensors, Header]:
-    """Reads the checkpoint of a run; as `load`, and the header has all that such a checkpoint keeps."""
+    """Reads the checkpoint of a run, as `load` does, and checks that the header has everything it should have."""
     tensors, header = load(path)
     try:
         return tensors, filled(Header, header)
@@ -96,7 +96,7 @@ def load_run(path: Path) -> tuple[Tensors, Header]:
 
 
 def state(path: Path) -> State | None:
-    """A checkpoint's counters, its tensors left unread; None if there is no readable checkpoint of a run."""
+    """Reads a checkpoint's counters without its tensors. None: there is no readable checkpoint of a run."""
     try:
         return filled(Header, _read(path, only_header=True)[1]["values"]).state
     except (RunError, ValueError):
@@ -104,7 +104,7 @@ def state(path: Path) -> State | None:
 
 
 def _read(path: Path, only_header: bool = False) -> tuple[Tensors, dict[str, Any]]:
-    """A file's tensors and its compared header: `values`, and `tensors`, their digest."""
+    """A file's tensors and its checked header, which has `values` and, as `tensors`, the digest of the tensors."""
     from safetensors import SafetensorError, safe_open
 
     tensors: Tensors = {}
@@ -125,21 +125,23 @@ def _read(path: Path, only_header: bool = False) -> tuple[Tensors, dict[str, Any
     return tensors, header
 
 
-def alike(what: str, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
-    """Compares tensors from a file with those whose places they are to take.
+def alike(what: str, expected: Mapping[str, Tensor], read: Mapping[str, Tensor]) -> None:
+    """Compares tensors that were read from a file with those that they will replace.
 
     Args:
-        what: they are, for the message.
+        what: a name for the tensors, for the message.
+        expected: the tensors to be replaced.
+        read: the tensors from the file.
 
     Raises:
         ValueError: a name, a shape or a type differs.
     """
-    for has, names in (("lacks", expected.keys() - found.keys()), ("has an unknown", found.keys() - expected.keys())):
+    for has, names in (("lacks", expected.keys() - read.keys()), ("has an unknown", read.keys() - expected.keys())):
         if names:
             raise ValueError(f"{what} {has} {min(names)}")
     for name, tensor in expected.items():
-        if (found[name].shape, found[name].dtype) != (tensor.shape, tensor.dtype):
-            raise ValueError(f"{what} has {name} as {_kind(found[name])}, not {_kind(tensor)}")
+        if (read[name].shape, read[name].dtype) != (tensor.shape, tensor.dtype):
+            raise ValueError(f"{what} has {name} as {_kind(read[name])}, not {_kind(tensor)}")
 
 
 def _kind(tensor: Tensor) -> str:
@@ -158,7 +160,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[Tensors, list[d
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], groups: list[dict]) -> None:
-    """Compares a state and settings with what an optimiser keeps for its parameters; ValueError if they differ."""
+    """Raises ValueError if a state and settings differ from those that an optimiser has for its parameters."""
     _, own = optimizer_tensors(optimizer)
     if len(groups) != len(own):
         raise ValueError(f"the optimiser has {len(groups)} groups of parameters, not {len(own)}")
@@ -179,9 +181,9 @@ def _types(value: Any) -> Any:
 
 
 def _after_a_step(optimizer: torch.optim.Optimizer) -> Tensors:
-    """What an optimiser keeps for its parameters after a step, as tensors of the same shapes and types on `meta`.
+    """The state that an optimiser has after a step, as tensors of the same shapes and types on the device `meta`.
 
-    It is found by a step of a copy, over parameters of one element each.
+    A copy of the optimiser takes one step over parameters of one element each, which shows its state's names and types.
     """
     probe = copy.copy(optimizer)
     probe.state = defaultdict(dict)
@@ -194,18 +196,18 @@ def _after_a_step(optimizer: torch.optim.Optimizer) -> Tensors:
         probe.param_groups.append({**group, "params": small})
         real += group["params"]
     probe.step()
-    found = {}
+    state = {}
     for key, tensor in optimizer_tensors(probe)[0].items():
         shape = real[int(key.split(".", 1)[0])].shape if tensor.dim() == 5 else tensor.shape
-        found[key] = torch.empty(shape, dtype=tensor.dtype, device="meta")
-    return found
+        state[key] = torch.empty(shape, dtype=tensor.dtype, device="meta")
+    return state
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], groups: list[dict]) -> None:
-    """Puts back what `optimizer_tensors` returned.
+    """Loads into an optimiser what `optimizer_tensors` returned.
 
     Raises:
-        ValueError: it is of another optimiser, or of other parameters; then nothing is put back.
+        ValueError: it is of another optimiser, or of other parameters. Nothing is loaded then.
     """
     _check_optimizer(optimizer, tensors, groups)
     state: dict[int, dict[str, Tensor]] = {}

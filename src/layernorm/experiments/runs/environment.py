@@ -1,4 +1,4 @@
-"""What a run was made with: versions, processor, threads, commit. `layernorm doctor` prints the same facts."""
+"""The environment of a run: versions, processor, threads, commit. `layernorm doctor` prints the same facts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("accelerate", "tyro", "rich", "matplotlib", "pillow", "pooch", "safetensors", "scikit-learn", "scipy")
-"""The optional packages, of the extra `experiments`."""
+"""The optional packages, which the extra `experiments` installs."""
 
 
 def version(package: str) -> str | None:
@@ -24,7 +24,7 @@ def version(package: str) -> str | None:
 
 
 def processor() -> str:
-    """The processor's name, as far as the system tells."""
+    """The processor's name, as far as the system gives it."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith(("model name", "Model\t")):
@@ -40,7 +40,7 @@ def cores() -> int:
 
 
 def commit() -> str | None:
-    """The git commit of the package's source tree, `+` appended where the package differs from it; None outside git."""
+    """The git commit of the package's source tree, with `+` if the package differs from it. None: it is not in git."""
     package = Path(__file__).resolve().parents[2]
 
     def git(*arguments: str) -> str:

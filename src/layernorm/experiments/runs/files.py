@@ -28,14 +28,14 @@ MOST = 1 << 30
 _CHUNK = 1 << 20
 
 ADVICE = "put a whole copy back, or begin that run again with --restart"
-"""What can be done about a damaged file of a run."""
+"""The advice in an error about a damaged file of a run."""
 
 _OURS = "layernorm-"
-"""Stands in the names of temporary files, after the name of the file that they are to become."""
+"""Part of the name of a temporary file, after the name of the file that it will become."""
 
 
 def make_folder(path: Path) -> Path:
-    """Creates a folder with its parents; an error says why it cannot be."""
+    """Creates a folder with its parents. The error says why it cannot be created."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -44,7 +44,7 @@ def make_folder(path: Path) -> Path:
 
 
 def write_atomic(path: Path, data: bytes | bytearray | memoryview) -> None:
-    """Replaces a file by new content so that a crash at any moment leaves the old file or the new one, whole.
+    """Replaces a file by new content so that a crash at any moment leaves either the old file or the new one.
 
     The content goes to a temporary file in the same folder, reaches the disk (fsync), and takes the name in one step.
     """
@@ -62,14 +62,15 @@ def write_atomic(path: Path, data: bytes | bytearray | memoryview) -> None:
     finally:
         if temporary is not None:
             with contextlib.suppress(OSError):
-                os.unlink(temporary)  # only where it did not take the name
+                os.unlink(temporary)  # it is still there only if it was not renamed
 
 
 def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
-    """Deletes the temporary files of writes that were killed half way. Only for the holder of the folder's lock.
+    """Deletes the temporary files of writes that were killed. Only the holder of the folder's lock may call it.
 
     Args:
-        names: of the files that were being written.
+        folder: the folder.
+        names: the names of the files that were being written.
     """
     for name in names:
         for path in folder.glob(f".{name}.{_OURS}*.tmp"):
@@ -78,7 +79,7 @@ def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
 
 
 def shown(path: Path | str) -> str:
-    """A path as text that can be written and printed: what is no UTF-8 in it as \\xNN."""
+    """A path as text that can be written and printed. Bytes that are not UTF-8 become \\xNN."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
@@ -86,13 +87,13 @@ def check_regular(path: Path) -> None:
     """Refuses a FIFO or a device, which may have no end.
 
     Raises:
-        RunError: it is one, or is not there.
+        RunError: the path is one, or does not exist.
     """
     try:
         kind = stat.S_IFMT(path.stat().st_mode)
     except OSError as error:
         raise RunError(f"cannot read {path}: {reason(error)}") from error
-    if kind not in (stat.S_IFREG, stat.S_IFDIR):  # of a folder the system says it
+    if kind not in (stat.S_IFREG, stat.S_IFDIR):  # reading a folder gives the system's own error
         raise RunError(f"cannot read {path}: it is no regular file")
 
 
@@ -114,10 +115,10 @@ def read_content(path: Path, most: Callable[[bytes], int] = lambda head: MOST) -
 
     Args:
         path: the file.
-        most: (the first bytes of the content) -> how many there may be, where the format tells; never above `MOST`.
+        most: (the first bytes of the content) -> the largest number of bytes by the format; it is limited to `MOST`.
 
     Raises:
-        RunError: it cannot be read, is no whole gzip file, or unfolds to more.
+        RunError: it cannot be read, is no whole gzip file, or is larger when uncompressed.
     """
     content = read_bytes(path)
     if path.suffix != ".gz":
@@ -133,7 +134,7 @@ def read_content(path: Path, most: Callable[[bytes], int] = lambda head: MOST) -
     except (OSError, EOFError, zlib.error) as error:
         raise RunError(f"{path} is damaged ({error})") from error
     if left < 0:
-        raise RunError(f"{path} is damaged: it unfolds to more than {limit} bytes")
+        raise RunError(f"{path} is damaged: uncompressed it has more than {limit} bytes")
     return b"".join(parts)
 
 
@@ -162,11 +163,11 @@ def parse_json(text: bytes, place: str, advice: str = ADVICE) -> dict[str, Any]:
     """The values of a JSON text that was written with their SHA-256.
 
     Args:
-        place: where it stands, for the message.
+        place: where the text is, for the message.
         advice: what can be done if it is damaged, for the message.
 
     Raises:
-        RunError: it is no JSON, or not as it was written.
+        RunError: it is no JSON, or has been changed.
     """
     try:
         values = json.loads(text)
@@ -179,13 +180,13 @@ def parse_json(text: bytes, place: str, advice: str = ADVICE) -> dict[str, Any]:
 
 
 def read_json(path: Path, advice: str = ADVICE) -> dict[str, Any]:
-    """What `write_json` wrote; an error names the file, and what can be done."""
+    """Reads what `write_json` wrote. An error names the file and what can be done."""
     return parse_json(read_bytes(path), str(path), advice)
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds a folder for this process; a second process is refused. The system drops the lock when the holder dies."""
+    """Locks a folder for this process, and refuses a second one. The lock ends when the process does."""
     path = folder / ".lock"
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)

@@ -1,11 +1,11 @@
-"""A run's folder: what it was asked for, what it was made with, its records, its checkpoint, its result.
+"""A run's folder: its configuration, environment, records, checkpoint and result.
 
 config.json             the experiment's name and the configuration
-environment.json        versions, processor, commit, data set fingerprint, command; one entry a start
-records.jsonl           one line an evaluation, with its SHA-256 as the other files have theirs
+environment.json        versions, processor, commit, data set fingerprint, command; one entry for each start
+records.jsonl           one line for each evaluation; like the other files it carries its SHA-256
 checkpoint.safetensors  the newest state
-test.safetensors        what the test of a finished run found of every case, if its experiment keeps that
-result.json             written last: the run is done; with `diverged` if it ended so
+test.safetensors        the results of a finished run's test for every case, if its experiment saves them
+result.json             is written last and shows that the run is done; it has `diverged` if the run diverged
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from .schema import Values, check_numbers, filled
 CONFIG, ENVIRONMENT, RECORDS = "config.json", "environment.json", "records.jsonl"
 CHECKPOINT, TEST, RESULT = "checkpoint.safetensors", "test.safetensors", "result.json"
 FILES = (RESULT, TEST, CHECKPOINT, RECORDS, ENVIRONMENT, CONFIG)
-"""The files that a run writes. The result comes first and the configuration last: in this order they are removed."""
+"""The files that a run writes, in the order in which they are removed: the result first, the configuration last."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """What environment.json holds: the facts of the data set, and one entry a start."""
+    """The content of environment.json: the facts of the data set, and one entry for each start."""
 
     data: dict[str, Any]
     starts: list[dict[str, Any]]
@@ -54,16 +54,16 @@ class Run:
 
     @property
     def diverged(self) -> int | None:
-        """The update at which the run was found to have diverged, which ended it; None if it did not."""
+        """The update whose evaluation showed that the run had diverged, which ended it. None: it did not diverge."""
         return self.result.get("diverged")
 
     @property
     def whole(self) -> bool:
-        """Whether it has made all its updates and was tested after them: it is done and did not diverge."""
+        """Whether it has made all its updates and was tested after them, that is, it is done and did not diverge."""
         return self.done and self.diverged is None
 
     def tested(self) -> dict[str, Tensor]:
-        """The tensors that the test at the run's end left, by name; empty if there are none.
+        """The tensors that the test at the run's end saved, by name; empty if there are none.
 
         Raises:
             RunError: the file is damaged.
@@ -73,7 +73,7 @@ class Run:
 
 
 class Found(NamedTuple):
-    """The runs in some folders, and a line for each that was left out."""
+    """The runs in some folders, and a line for each run that was left out."""
 
     runs: list[Run]
     notes: list[str]
@@ -83,8 +83,8 @@ class RunFolder:
     """A run's folder, opened for training.
 
     Args:
-        path: the folder; created if it is missing.
-        writes: whether this process writes (the main one does).
+        path: the folder. It is created if it is missing.
+        writes: whether this process writes, as the main process does.
     """
 
     def __init__(self, path: Path, writes: bool = True) -> None:
@@ -93,7 +93,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
-        """Holds the folder; another process that wants it is refused."""
+        """Locks the folder. Another process that wants it is refused."""
         if not self.writes:
             yield
             return
@@ -108,34 +108,34 @@ class RunFolder:
         return (self.path / RESULT).exists()
 
     def clear(self) -> None:
-        """Forgets the run: the files that this package wrote, and no others."""
-        for name in FILES:  # in this order a kill in between leaves a run that can still be told apart
+        """Removes the run: the files that this package wrote, and no others."""
+        for name in FILES:  # in this order, a kill in between leaves a folder with its configuration
             try:
                 (self.path / name).unlink(missing_ok=True)
             except OSError as error:
                 raise RunError(f"cannot remove {self.path / name}: {reason(error)}") from error
 
     def check_config(self, wanted: dict[str, Any]) -> None:
-        """Refuses a folder that holds a run of another configuration; the error says what differs."""
+        """Refuses a folder that holds a run of another configuration. The error says what differs."""
         if _config_exists(self.path):
             _refuse_other(self.path, read_json(self.path / CONFIG), wanted)
 
     def finished(self, wanted: dict[str, Any]) -> bool:
-        """Whether it holds a run of this very configuration that has reached its end."""
+        """Whether the folder holds a run of exactly this configuration that has reached its end."""
         return _config_exists(self.path) and self.done and read_json(self.path / CONFIG) == wanted
 
     def check_data(self, facts: dict[str, Any]) -> None:
-        """Refuses to go on with another data set than the run began with."""
+        """Refuses to resume with another data set than the run began with."""
         if (self.path / ENVIRONMENT).exists():
             _refuse_other(self.path, _environment(self.path).data, facts, only=("name", "fingerprint"))
 
     def start(self, config: dict[str, Any]) -> None:
-        """Notes what the run is."""
+        """Writes the configuration."""
         if self.writes:
             write_json(self.path / CONFIG, config)
 
     def started(self, environment: dict[str, Any], facts: dict[str, Any], update: int) -> None:
-        """Notes that training starts or goes on from an update, and with what."""
+        """Writes that training starts or resumes from an update, and in which environment."""
         if not self.writes:
             return
         starts = _environment(self.path).starts if update else []
@@ -144,7 +144,7 @@ class RunFolder:
         write_json(self.path / ENVIRONMENT, asdict(Environment(facts, [*starts, start])))
 
     def cut_back(self, update: int, count: int) -> None:
-        """Drops the records after the checkpoint's update, which are about to be made again.
+        """Drops the records after the checkpoint's update, which will be made again.
 
         Raises:
             RunError: records from before the checkpoint are missing.
@@ -161,7 +161,7 @@ class RunFolder:
             records.append(self.path / RECORDS, record)
 
     def keep_test(self, tensors: Mapping[str, Tensor]) -> None:
-        """Writes what the test at the run's end found of every case."""
+        """Writes the results of the test at the run's end for every case."""
         if self.writes and tensors:
             checkpoint.save(self.path / TEST, tensors, {})
 
@@ -190,34 +190,36 @@ def read(path: Path) -> Run:
 
 
 def find(paths: list[Path]) -> Found:
-    """The runs in some folders: each a run's folder or a folder of such folders.
+    """Finds the runs in some folders, each of which is a run's folder or a folder of such folders.
 
     Returns:
-        the runs that are whole, copies left out, and a line for each run that is not among them.
+        the undamaged runs without copies, and a line for each run that is not among them.
 
     Raises:
-        RunError: a folder is missing or has no run in it, or no run is whole.
+        RunError: a folder is missing or has no run in it, or every run is damaged.
     """
-    found: dict[Path, Run] = {}
+    by_folder: dict[Path, Run] = {}
     notes = []
     for path in paths:
         for folder in _folders(path):
             try:
-                found[folder.resolve()] = read(folder)
+                by_folder[folder.resolve()] = read(folder)
             except RunError as error:
                 notes.append(f"skipped: {error}")
-    if not found:
+    if not by_folder:
         raise RunError("; ".join(dict.fromkeys(notes)))
-    runs, copies = _without_copies(list(found.values()))
+    runs, copies = _without_copies(list(by_folder.values()))
     return Found(runs, [*dict.fromkeys(notes), *copies])
 
 
 def _folders(path: Path) -> list[Path]:
-    """The folder itself if it holds files of a run, else those in it that do, and those in its other folders: `runs`
-    holds a folder for each experiment, and that one for each run."""
+    """The folder itself if it holds files of a run, else the folders in it, and in its folders, that do.
+
+    Two levels are needed because `runs` holds a folder for each experiment, which holds one for each run.
+    """
     if not path.is_dir():
         raise RunError(f"{path} is not a folder; give run folders or a folder of them")
-    names = _names(path)  # an error here is the folder's own
+    names = _names(path)  # raises an error if this folder cannot be read
     if _begun(path):
         return [path]
     inside = [folder for name in names for folder in _one_level(path / name)]
@@ -243,7 +245,7 @@ def _begun(path: Path) -> bool:
     try:
         return bool(_made(path))
     except RunError:
-        return True  # and `read` says why it cannot be read
+        return True  # `read` will then say why it cannot be read
 
 
 def _made(path: Path) -> list[str]:
@@ -258,7 +260,7 @@ def _made(path: Path) -> list[str]:
 
 
 def _config_exists(path: Path) -> bool:
-    """Whether a folder has a configuration; without one there must be nothing that a run has made."""
+    """Whether a folder has a configuration. If it has none, it must not have other files of a run either."""
     made = _made(path)
     if made and CONFIG not in made:
         raise RunError(f"{path} has {' and '.join(made)} but no {CONFIG}; put it back or use --restart")
@@ -266,7 +268,7 @@ def _config_exists(path: Path) -> bool:
 
 
 def _environment(path: Path) -> Environment:
-    """What a run was made with; empty if it has not noted it yet."""
+    """The environment of a run; empty if it has not been written yet."""
     place = path / ENVIRONMENT
     if not place.exists():
         return Environment({}, [])
@@ -281,8 +283,12 @@ def _environment(path: Path) -> Environment:
 
 
 def _result_and_records(path: Path) -> tuple[dict[str, Any], list[records.Record]]:
-    """A run's result, empty if it is not done, and its records; an error if result or checkpoint tell of more."""
-    # these before the records, to which a run that is under way may be adding
+    """A run's result, empty if it is not done, and its records.
+
+    Raises:
+        RunError: the result or the checkpoint was written after more records than there are.
+    """
+    # these are read before the records, which a run in progress may be adding to
     state = checkpoint.state(path / CHECKPOINT)
     result = _result(path / RESULT) if (path / RESULT).exists() else {}
     lines = records.read(path / RECORDS)
@@ -311,7 +317,7 @@ def _records_missing(path: Path, kept: int, update: int, count: int) -> RunError
 
 
 def _without_copies(runs: list[Run]) -> Found:
-    """Keeps one of the runs that are alike in configuration, seed and data set: that with the most records."""
+    """Keeps one of the runs that have the same configuration, seed and data set: the one with the most records."""
     kept: dict[str, Run] = {}
     notes = []
     for run in runs:

@@ -1,4 +1,4 @@
-"""Records: one JSON line an evaluation with its SHA-256, appended and flushed, cut back on resuming."""
+"""Records: one JSON line for each evaluation, with its SHA-256. Resuming drops the lines after the checkpoint."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def append(path: Path, record: Record) -> None:
 
 
 def read(path: Path) -> list[Record]:
-    """All records. A half-written last line (a kill, a full disk) is left out.
+    """Reads all records. An incomplete last line (after a kill, or on a full disk) is left out.
 
     Raises:
-        RunError: a line is not as it was written, is no record, or does not come after the one before it.
+        RunError: a line was changed, is no record, or has no later update than the line before it.
     """
     if not path.exists():
         return []
     lines = read_bytes(path).split(b"\n")
     records: list[Record] = []
-    for number, line in enumerate(lines[:-1], 1):  # what follows the last newline is no whole line
+    for number, line in enumerate(lines[:-1], 1):  # the part after the last newline is no complete line
         where = f", line {number}"
         place = f"{path}{where}"
         record = Values(parse_json(line, place), path, where)
@@ -52,7 +52,7 @@ def read(path: Path) -> list[Record]:
 
 
 def cut_back(path: Path, update: int) -> list[Record]:
-    """Drops the records after an update (the checkpoint's, from which the run goes on) and returns the rest."""
+    """Drops the records after an update (the checkpoint's, from which the run resumes) and returns the others."""
     kept = [record for record in read(path) if record["update"] <= update]
     content = b"".join(map(_line, kept))
     if not path.exists() or path.read_bytes() != content:

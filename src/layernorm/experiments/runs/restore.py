@@ -1,4 +1,4 @@
-"""What a run has learned, back in memory: its configuration as a dataclass, its newest weights in a network."""
+"""Reads a run back into memory: its configuration as a dataclass, its newest weights in a network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def configuration(kind: type[Config], run: Run) -> Config:
-    """A run's configuration, as its folder keeps it.
+    """A run's configuration, as it is saved in its folder.
 
     Raises:
         RunError: an option is missing, unknown or has an impossible value.
@@ -32,21 +32,23 @@ def configuration(kind: type[Config], run: Run) -> Config:
 
 
 class HasFacts(Protocol):
-    """A data set with the facts that records and reports tell about it."""
+    """A data set with facts for records and reports."""
 
     @property
     def facts(self) -> dict[str, Any]: ...
 
 
 def training_data(run: Run, folder: Path | None, load: Callable[[Path | None], Data], part: str | None = None) -> Data:
-    """The data of a run's training: from the folder given, else from where they were then, else wherever they are.
+    """Loads the data of a run's training: from the given folder, else from where they were then, else from anywhere.
 
     Args:
+        run: the run.
+        folder: the given folder.
         load: (folder; None: wherever it is found) -> the data set.
-        part: the name of one of several data sets, which is also that of its folder in the one given.
+        part: the name of one of several data sets. It is also the name of its folder in the given one.
 
     Raises:
-        RunError: they are missing or damaged, or are others than the run's.
+        RunError: the data are missing or damaged, or are not those of the run.
     """
     known = run.environment["data"]
     place, fingerprint = known.get("folder"), known.get("fingerprint")
@@ -58,18 +60,18 @@ def training_data(run: Run, folder: Path | None, load: Callable[[Path | None], D
     data = load(folder)
     if data.facts["fingerprint"] != fingerprint:
         what, where = part or "data", data.facts.get("folder")
-        raise RunError(f"the {what} in {where} are not those of the run in {run.path}; give --data")
+        raise RunError(f"the {what} in {where} are not those of the run in {run.path}; give their folder with --data")
     return data
 
 
 def restore(model: Model, run: Run) -> tuple[Model, int]:
-    """Fills a network with a run's weights and puts it into evaluation mode.
+    """Loads a run's weights into a network and puts it into evaluation mode.
 
-    Where the run keeps the weights of its best evaluation it is these, else the newest checkpoint's. Of a run that
-    diverged, only kept weights are worth anything.
+    If the run keeps the weights of its best evaluation, these are loaded, otherwise those of the newest checkpoint. Of
+    a run that diverged, only kept weights can be used.
 
     Returns:
-        the network, and the update from which the weights are.
+        the network, and the update that the weights are from.
 
     Raises:
         RunError: there is no checkpoint, it is damaged, it does not fit the network, or the run diverged and kept none.

@@ -1,4 +1,4 @@
-"""What the values in a file must be, and the digest that tells whether they are as they were written."""
+"""Checks of the values in a file: their names and types, and the digest that shows whether they were changed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Made = TypeVar("Made")
 
 
 class Values(dict[str, Any]):
-    """Named values from a run's file, such as metrics. To ask for one that is not there is a `LackingError`.
+    """Named values from a run's file, such as metrics. Asking for one that is missing raises a `LackingError`.
 
     Args:
-        values: by name.
-        path: of the file.
-        where: in the file they stand, for the message.
+        values: the values by name.
+        path: the file.
+        where: the place in the file, for the message.
     """
 
     def __init__(self, values: Mapping[str, Any], path: Path, where: str = "") -> None:
@@ -44,10 +44,10 @@ def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unsealed(values: Any) -> dict[str, Any]:
-    """What `sealed` was given.
+    """The values that `sealed` was given.
 
     Raises:
-        ValueError: the digest is missing or of other values.
+        ValueError: the digest is missing, or does not match the values.
     """
     rest = {name: value for name, value in values.items() if name != "sha256"} if isinstance(values, dict) else {}
     if not isinstance(values, dict) or values.get("sha256") != digest(rest):
@@ -56,15 +56,15 @@ def unsealed(values: Any) -> dict[str, Any]:
 
 
 def filled(kind: type[Made], values: Any) -> Made:
-    """A dataclass with values from a file.
+    """Makes a dataclass from values of a file.
 
     Args:
-        kind: the dataclass; its fields may be dataclasses too.
-        values: by the name of the field.
+        kind: the dataclass. Its fields may be dataclasses, too.
+        values: the values by the names of the fields.
 
     Raises:
-        ValueError: a field is missing, unknown or of another type, or the dataclass refuses its value. The message goes
-            on after the name of the file.
+        ValueError: a field is missing, unknown or of another type, or the dataclass refuses its value. The message is
+            meant to follow the name of the file.
     """
     hints = typing.get_type_hints(kind)
     if not isinstance(values, dict):
@@ -87,7 +87,7 @@ def filled(kind: type[Made], values: Any) -> Made:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a JSON value is of a type, as an annotation writes it."""
+    """Whether a JSON value has the type of an annotation."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return True
@@ -103,13 +103,14 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def check_numbers(values: Mapping[str, Any], whole: Sequence[str]) -> None:
-    """Compares named numbers, such as metrics, with what they must be.
+    """Checks named numbers, such as metrics.
 
     Args:
-        whole: names that must be there, with whole numbers.
+        values: the numbers by name.
+        whole: the names that must be present, with whole numbers.
 
     Raises:
-        ValueError: one is missing or no such number. The message goes on after the name of the file.
+        ValueError: one is missing or is no such number. The message is meant to follow the name of the file.
     """
     for name in whole:
         if name not in values:

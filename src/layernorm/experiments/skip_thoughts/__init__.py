@@ -1,1 +1,1 @@
-"""Experiment 6.3."""
+"""Experiment 6.3: skip-thoughts, vectors of sentences."""

@@ -18,15 +18,15 @@ from .trained import trained, words
 
 @dataclass(frozen=True)
 class Options:
-    """What `layernorm encode` takes besides the run and the file."""
+    """The options of `layernorm encode`."""
 
-    out: Path = option(Path("vectors.npy"), "the file to write: float32 [sentences, units], each row of length 1")
-    end: bool = option(False, "encode the end of a sentence too, as for SICK")
-    data: Path | None = option(None, "folder with the folder `books` (else the one of the run's training)")
+    out: Path = option(Path("vectors.npy"), "file to write: float32 [sentences, units], each row of length 1")
+    end: bool = option(False, "encode the end of a sentence, too, as for SICK")
+    data: Path | None = option(None, "folder that has the folder `books` (else the one of the run's training)")
 
 
 def ask(run: Run, files: Sequence[str], options: Options) -> list[str]:
-    """Writes the vectors of a file's sentences, one a line."""
+    """Writes the vectors of a file's sentences. The file has one sentence in each line."""
     if len(files) > 1:
         raise UsageError(f"give one file of sentences, got {len(files)}: {', '.join(files)}")
     path = Path(files[0])

@@ -1,4 +1,4 @@
-"""Sentences as vectors: any words, those outside the vocabulary too, by a trained encoder or as a bag of embeddings."""
+"""Sentences as vectors, by a trained encoder or as a mean of embeddings. Words may be outside the vocabulary, too."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ..data.text import EOS, UNKNOWN, Sentences, Vocabulary
 from .network import SkipThoughts
 
 CHUNK = 512
-"""Sentences that are encoded together."""
+"""The number of sentences that are encoded together."""
 
 NGRAMS, SIZES, FEATURES = "char_wb", (2, 5), 2048
-"""A word's features: its character n-grams of these sizes, its ends marked, hashed into so many columns."""
+"""A word's features are its character n-grams of these sizes, with its ends marked, hashed into `FEATURES` columns."""
 
 PENALTY = 1.0
-"""Of the linear regression from a word's features to its embedding, since n-grams depend on one another."""
+"""The penalty of the linear regression from features to embeddings, which is needed as n-grams are correlated."""
 
 Words = Sequence[Sequence[str]]
 """Sentences as words in small letters."""
@@ -33,11 +33,11 @@ Encode = Callable[[Words, bool], Tensor]
 class Expansion:
     """Embeddings for words outside a vocabulary, by linear regression with intercept from a word's character n-grams.
 
-    The original regresses from word2vec vectors, which are a download of gigabytes. Character n-grams need none, and
-    every word has some. Words of the vocabulary keep their learned embeddings.
+    The original regresses from word2vec vectors, which are a download of gigabytes. Character n-grams need no download,
+    and every word has some. Words of the vocabulary keep their learned embeddings.
 
     Args:
-        vocabulary: its words are what the regression is fitted to.
+        vocabulary: the words that the regression is fitted to.
         table: their embeddings, `[V, D]`.
     """
 
@@ -45,7 +45,7 @@ class Expansion:
         features, targets = _features(vocabulary.words), table[UNKNOWN + 1 :].cpu().numpy()
         self._centre = np.asarray(features.mean(0)).ravel()
         self._intercept = targets.mean(0)
-        # the sparse product first: with dense features it would take most of an evaluation's time
+        # a sparse product: with dense features it would take most of an evaluation's time
         gram = (features.T @ features).toarray() - features.shape[0] * np.outer(self._centre, self._centre)
         gram[np.diag_indices_from(gram)] += PENALTY
         self._weight = np.linalg.solve(gram, features.T @ (targets - self._intercept))
@@ -68,7 +68,7 @@ class Encoder:
 
     Args:
         model: in evaluation mode.
-        vocabulary: of its ids.
+        vocabulary: the words of its ids.
     """
 
     def __init__(self, model: SkipThoughts, vocabulary: Vocabulary) -> None:
@@ -96,19 +96,19 @@ class Encoder:
         return self._by_length(sentences, end, mean, self.model.words.embedding_dim)
 
     def _by_length(self, sentences: Words, end: bool, encode: Callable[[Tensor, Tensor], Tensor], size: int) -> Tensor:
-        """Vectors of length 1 for sentences, those of like length together and equal ones once."""
+        """Vectors of length 1 for sentences. Those of similar length are encoded together, and equal ones once."""
         unique = list(dict.fromkeys(map(tuple, sentences)))
         place = {sentence: number for number, sentence in enumerate(unique)}
         ids, table = self._numbered(unique)
         rows = Sentences.of([[*row, EOS] for row in ids] if end else ids)
-        found = torch.empty(len(unique), size, device=table.device)
+        vectors = torch.empty(len(unique), size, device=table.device)
         for part in rows.lengths.argsort(stable=True).split(CHUNK):
             batch, lengths = (item.to(table.device) for item in rows.batch(part))
-            found[part] = F.normalize(encode(F.embedding(batch, table), lengths), dim=1)
-        return found[[place[tuple(sentence)] for sentence in sentences]].cpu()
+            vectors[part] = F.normalize(encode(F.embedding(batch, table), lengths), dim=1)
+        return vectors[[place[tuple(sentence)] for sentence in sentences]].cpu()
 
     def _numbered(self, sentences: Words) -> tuple[list[list[int]], Tensor]:
-        """Sentences as ids of a table: the network's, with a row for each word outside the vocabulary below."""
+        """Sentences as ids of a table: the network's embeddings, and below them a row for each word that they lack."""
         table = self.model.words.weight.detach()
         new = list(dict.fromkeys(word for row in sentences for word in row if word not in self.vocabulary))
         if not new:

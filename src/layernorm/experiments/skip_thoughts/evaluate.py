@@ -17,13 +17,17 @@ from .trained import trained
 
 @dataclass(frozen=True)
 class Options:
-    """What `layernorm evaluate` takes besides the run."""
+    """The options of `layernorm evaluate`."""
 
     row: Literal["trained", "untrained", "bag", "random_bag"] = option(
-        "trained", "what to evaluate: the encoder, the untrained one, the bag of its embeddings or of untrained ones"
+        "trained",
+        "what to evaluate: the trained encoder, the untrained encoder, the mean of the trained word embeddings (bag), "
+        "or the mean of untrained ones (random_bag)",
     )
-    fast_eval: bool = option(False, "classification tasks: choose C by 3 inner folds instead of 10")
-    data: Path | None = option(None, "folder with `books`, `sick` and `sentences` (else those of the run's training)")
+    fast_eval: bool = option(False, "in the classification tasks, choose C by 3 inner folds instead of 10")
+    data: Path | None = option(
+        None, "folder that has the folders `books`, `sick` and `sentences` (else those of the run's training)"
+    )
 
 
 def ask(run: Run, texts: Sequence[str], options: Options) -> list[str]:

@@ -1,4 +1,4 @@
-"""What sentence vectors are worth: relatedness of pairs on SICK, and classes by logistic regression."""
+"""Evaluation of sentence vectors: relatedness of pairs on SICK, and classification by logistic regression."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from ..data.sick import HIGHEST, LOWEST, Pairs, Sick
 from .encoder import Encode
 
 FOLDS, SHUFFLE = 10, 1234
-"""Folds of the cross-validation, and the seed by which the sentences are shuffled."""
+"""The number of folds of the cross-validation, and the seed by which the sentences are shuffled."""
 
 INNER, FAST_INNER = 10, 3
-"""Folds by which C is chosen within the training part of each fold."""
+"""The number of folds by which C is chosen within the training part of each fold."""
 
 PENALTIES = tuple(2.0**power for power in range(9))
-"""C, the inverse of the penalty, is one of these."""
+"""The values of C, the inverse of the penalty, to choose from."""
 
 BLOCK, BATCH = 100, 128
-"""On SICK: epochs between looks at the trial set, and pairs of a batch."""
+"""On SICK: the epochs between evaluations on the trial set, which are a block, and the pairs of a batch."""
 
 BLOCKS = 30
-"""At most so many blocks; on SICK itself the trial set's correlation falls after about 15."""
+"""The most blocks. On SICK itself the trial set's correlation falls after about 15."""
 
 
 def soft_labels(scores: np.ndarray) -> np.ndarray:
@@ -43,7 +43,7 @@ def soft_labels(scores: np.ndarray) -> np.ndarray:
         float32 `[M, 5]`.
     """
     low = np.floor(scores).astype(np.int64)
-    labels = np.zeros((len(scores), HIGHEST + 1), np.float32)  # a column more: of 5.0 nothing goes to class 6
+    labels = np.zeros((len(scores), HIGHEST + 1), np.float32)  # one column more: 5.0 adds 0 to class 6
     rows = np.arange(len(scores))
     labels[rows, low - LOWEST] = 1 - (scores - low)
     labels[rows, low - LOWEST + 1] += scores - low
@@ -51,12 +51,12 @@ def soft_labels(scores: np.ndarray) -> np.ndarray:
 
 
 def pair_features(first: Tensor, second: Tensor) -> Tensor:
-    """What the relatedness of two sentences is predicted from: |u - v| and u v, `[M, H]` each -> `[M, 2 H]`."""
+    """The features for the relatedness of two sentences: |u - v| and u v, `[M, H]` each -> `[M, 2 H]`."""
     return torch.cat([(first - second).abs(), first * second], dim=1)
 
 
 def measures(predicted: np.ndarray, scores: np.ndarray) -> dict[str, float]:
-    """Pearson's and Spearman's correlation and the mean squared error; a correlation with a constant is 0."""
+    """Pearson's and Spearman's correlation and the mean squared error. A correlation with a constant is 0."""
     from scipy import stats
 
     constant = predicted.std() == 0 or scores.std() == 0
@@ -70,8 +70,8 @@ def measures(predicted: np.ndarray, scores: np.ndarray) -> dict[str, float]:
 def relatedness(encode: Encode, data: Sick) -> tuple[dict[str, float], Tensor]:
     """SICK by softmax regression on `pair_features`: measures on the test pairs, and their squared errors `[M]`.
 
-    Adam on the soft labels, in the order of the file, until the trial set's Pearson correlation is no higher than after
-    the block before, and at most `BLOCKS` blocks; the model of the best block is used. A prediction is the expected
+    Adam trains on the soft labels, in the order of the file, until a block does not raise the trial set's Pearson
+    correlation, and for at most `BLOCKS` blocks. The model of the best block is used. A prediction is the expected
     class. Sentences end with the end sign.
 
     Source: the public code of Kiros et al., "Skip-Thought Vectors", 2015.
@@ -91,7 +91,7 @@ def relatedness(encode: Encode, data: Sick) -> tuple[dict[str, float], Tensor]:
 @torch.enable_grad()
 def _regression(train: Tensor, pairs: Pairs, trial: Tensor, trials: Pairs) -> nn.Linear:
     model = nn.Linear(train.shape[1], HIGHEST)
-    nn.init.zeros_(model.weight)  # the loss is convex: no seed is needed
+    nn.init.zeros_(model.weight)  # the loss is convex, so that no seed is needed
     nn.init.zeros_(model.bias)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     labels = torch.from_numpy(soft_labels(pairs.scores))
@@ -121,7 +121,7 @@ def _expected(model: nn.Linear, features: Tensor) -> np.ndarray:
 def classification(
     encode: Encode, sets: Mapping[str, Labelled], fast: bool
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """Accuracy in percent on each set by `cross_validated`, and whether each sentence was classified rightly."""
+    """Accuracy in percent on each set by `cross_validated`, and whether each sentence was classified correctly."""
     metrics, tensors = {}, {}
     for name, data in sets.items():
         vectors = encode([tokens(text) for text in data.texts], False)
@@ -139,7 +139,7 @@ def cross_validated(vectors: np.ndarray, classes: np.ndarray, fast: bool) -> np.
     Args:
         vectors: `[M, H]`.
         classes: `[M]`, 0 or 1.
-        fast: 3 inner folds in place of 10.
+        fast: whether there are 3 inner folds instead of 10.
     """
     from sklearn.model_selection import KFold
 
@@ -156,10 +156,10 @@ def cross_validated(vectors: np.ndarray, classes: np.ndarray, fast: bool) -> np.
 def _path(
     x: np.ndarray, y: np.ndarray, held: np.ndarray, wanted: np.ndarray, penalties: Sequence[float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """L2 logistic regression at each C, from weak to strong fits, each starting where the one before ended.
+    """L2 logistic regression at each C, from weak to strong fits. Each fit starts from the one before.
 
     Returns:
-        how many held-out cases each gets right, and which the last one does.
+        the number of held-out cases that each fit gets right, and which of them the last fit gets right.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -167,7 +167,7 @@ def _path(
     counts = []
     for model.C in penalties:
         with warnings.catch_warnings():
-            # status 2: the line search finds nothing lower, for the rounding of the loss; the fit is at its end
+            # status 2: the line search finds no lower loss because of rounding, so the fit is at its end
             warnings.filterwarnings("ignore", message=r"lbfgs failed to converge after \d+ iteration\(s\) \(status=2\)")
             model.fit(x, y)
         right = model.predict(held) == wanted

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 CHUNK = 128
-"""Triples that are evaluated together."""
+"""The number of triples that are evaluated together."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """The books, and what the encoder is evaluated on."""
+    """The books, and the data that the encoder is evaluated on."""
 
     books: Books
     sick: Sick
@@ -40,7 +40,7 @@ class Data:
 
     @functools.cached_property
     def facts(self) -> dict[str, Any]:
-        """Of all three data sets: their fingerprints make up one."""
+        """The facts of all three data sets, with one fingerprint made of theirs."""
         parts = {part.facts["name"]: part.facts for part in (self.books, self.sick, self.classified)}
         fingerprints = {name: facts["fingerprint"] for name, facts in parts.items()}
         return {
@@ -57,7 +57,7 @@ def load(config: Config | None, data: Path | None) -> Data:
     """The data sets, the same for every configuration.
 
     Args:
-        data: a folder with the folders `books`, `sick` and `sentences`; None: wherever they are found.
+        data: a folder with the folders `books`, `sick` and `sentences`. None: they are looked for.
     """
     parts = [None if data is None else data / name for name in ("books", "sick", "sentences")]
     return _load(*parts)
@@ -72,7 +72,7 @@ def check(config: Config, data: Data) -> None:
     """Compares a configuration with the number of triples and of words.
 
     Raises:
-        ValueError: there are too few; the message names the option.
+        ValueError: there are too few. The message names the option.
     """
     check_most(config, "batch_size", data.facts["triples"]["train"], "training triples")
     check_most(config, "vocabulary", len(data.books.words) + 2, "words of the books")
@@ -90,7 +90,7 @@ def task(config: Config, data: Data, accelerator: Accelerator) -> Task:
     kind = LegacyAdam if config.optimizer == "legacy_adam" else torch.optim.Adam
     optimizer = kind(model.parameters(), lr=config.learning_rate, fused=True)
     valid, held = (spread(data.books.triples(split), config.held_out_triples) for split in ("valid", "test"))
-    last: dict[int, Scores] = {}  # the last evaluation, by its update: the test at the end needs the same
+    last: dict[int, Scores] = {}  # the last evaluation, by its update; the test at the end uses it again
 
     def loss(model: nn.Module, update: int) -> Tensor:
         chosen, _ = order.share(update)
@@ -135,18 +135,18 @@ def task(config: Config, data: Data, accelerator: Accelerator) -> Task:
 
 
 def triple(rows: Sentences, middle: Tensor, device: torch.device) -> tuple[Tensor, tuple, tuple]:
-    """What the network takes: sentences of one length, and of each the next and the previous one."""
+    """The inputs of the network: sentences of one length, and for each of them the next and the previous one."""
     sentence, following, before = (tuple(item.to(device) for item in rows.batch(middle + step)) for step in (0, 1, -1))
     return sentence[0], following, before
 
 
 def spread(items: Tensor, count: int) -> Tensor:
-    """So many of some items, evenly spread; 0, or more than there are: all."""
+    """`count` of some items, evenly spread. For 0, or more than there are: all items."""
     return items[torch.linspace(0, len(items) - 1, count).long()] if 0 < count < len(items) else items
 
 
 def held_out(model: SkipThoughts, rows: Sentences, middle: Tensor) -> float:
-    """The decoders' mean negative log-likelihood of a word, an end being one, in nats."""
+    """The decoders' mean negative log-likelihood of a word, in nats. A sentence's end counts as a word."""
     device = model.words.weight.device
     total, words = 0.0, int((rows.lengths[middle - 1] + rows.lengths[middle + 1]).sum())
     lengths = rows.lengths[middle]
@@ -157,18 +157,18 @@ def held_out(model: SkipThoughts, rows: Sentences, middle: Tensor) -> float:
 
 
 Scores = tuple[dict[str, float], dict[str, Tensor]]
-"""Measures, and of every test case one value."""
+"""Measures, and tensors with one value for every test case."""
 
 
 def scores(encode: Encode, data: Data, fast: bool) -> Scores:
-    """The measures of SICK and of the classification tasks, and of every test case one value."""
+    """The measures of SICK and of the classification tasks, and tensors with one value for every test case."""
     metrics, errors = relatedness(encode, data.sick)
     found, right = classification(encode, data.classified.sets, fast)
     return metrics | found, {"sick": errors, **right}
 
 
 ROWS = ("trained", "untrained", "bag", "random_bag")
-"""What is evaluated: the encoder, the one that it started from, the mean of its embeddings and of those at first."""
+"""The encoders that are evaluated: the trained one, the initial one, and the means of their embeddings."""
 
 
 def encoders(model: SkipThoughts, config: Config, data: Data) -> dict[str, Encode]:

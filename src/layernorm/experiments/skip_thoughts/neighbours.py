@@ -16,11 +16,11 @@ from .trained import trained, words
 
 @dataclass(frozen=True)
 class Options:
-    """What `layernorm neighbours` takes besides the run and the sentences."""
+    """The options of `layernorm neighbours`."""
 
-    count: int = option(5, "nearest sentences for each", least=1)
-    among: int = option(20_000, "so many sentences of the training books, evenly spread (0: all)", least=0)
-    data: Path | None = option(None, "folder with the folder `books` (else the one of the run's training)")
+    count: int = option(5, "nearest sentences to print for each sentence", least=1)
+    among: int = option(20_000, "sentences of the training books to search, evenly spread (0: all)", least=0)
+    data: Path | None = option(None, "folder that has the folder `books` (else the one of the run's training)")
 
     def __post_init__(self) -> None:
         check_ranges(self)

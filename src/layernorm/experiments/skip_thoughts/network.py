@@ -17,27 +17,29 @@ from .objective import negative_log_likelihood
 
 @dataclass(frozen=True)
 class Config:
-    """Options of the experiment; the defaults are the paper's protocol."""
+    """Options of the experiment. The defaults are the paper's protocol."""
 
     norm: Literal["none", "layer", "rms", "weight"] = option(
         "layer", "what the summed inputs of encoder and decoders are normalised by", several="norm"
     )
-    learning_rate: float = option(2e-4, "the step size", several="learning-rate", mark="lr", above=0)
-    seed: int = seed_option("of the initial weights and of the order of the sentences")
-    updates: int = option(1_000_000, "length of the run", least=1)
+    learning_rate: float = option(2e-4, "step size", several="learning-rate", mark="lr", above=0)
+    seed: int = seed_option("seeds of the initial weights and of the order of the sentences")
+    updates: int = option(1_000_000, "updates of the weights", least=1)
     batch_size: int = option(64, "triples of sentences in a batch, over all processes together", least=1)
-    vocabulary: int = option(20_000, "words, with the sentence's end and the unknown word; the most frequent", least=3)
+    vocabulary: int = option(20_000, "most frequent words, with the sentence's end and the unknown word", least=3)
     words: int = option(620, "size of a word's embedding", least=1)
     hidden: int = option(2400, "units of the encoder and of each decoder", least=1)
     optimizer: Literal["legacy_adam", "adam"] = option(
-        "legacy_adam", "legacy_adam: the original code's, with practically no bias correction; adam: torch's"
+        "legacy_adam", "legacy_adam: the original code's Adam, with nearly no bias correction; adam: torch's"
     )
-    clip: float = option(5.0, "the norm to which the whole gradient is cut", above=0)
+    clip: float = option(5.0, "largest norm of the whole gradient", above=0)
     evaluate_every: int = option(50_000, "updates between evaluations", least=1)
     tasks_every: int = option(
-        1, "SICK and the classification tasks are part of every so many-th evaluation, and of the last", least=1
+        1, "SICK and the classification tasks run at each evaluation whose number it divides, and at the last", least=1
     )
-    fast_eval: bool = option(False, "classification tasks: choose C by 3 inner folds instead of 10")
+    fast_eval: bool = option(
+        False, "with fast evaluation, the classification tasks choose C by 3 inner folds; without it, by 10"
+    )
     held_out_triples: int = option(
         2000, "triples of the validation books, and of the test books, evenly spread (0: all)", least=0
     )
@@ -68,8 +70,8 @@ class SkipThoughts(nn.Module):
 
         Args:
             sentence: ids `[T, B]`, all of one length, each with its end.
-            following, before: of the next and the previous sentences the ids `[T', B]`, each with its end, padded, and
-                the lengths `[B]`.
+            following, before: the next and the previous sentences: their ids `[T', B]`, each with its end, padded, and
+                their lengths `[B]`.
         """
         _, state = self.encoder(self.words(sentence))
         parts = [
@@ -82,7 +84,7 @@ class SkipThoughts(nn.Module):
     def _decoded(self, decoder: GRU, state: Tensor, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """A decoder's states at the real words, `[N, H]`, and these words, `[N]`."""
         inputs = self.words(ids)
-        inputs = torch.cat([inputs.new_zeros(1, *inputs.shape[1:]), inputs])  # word t is predicted from those before
+        inputs = torch.cat([inputs.new_zeros(1, *inputs.shape[1:]), inputs])  # word t is predicted from earlier words
         inputs = inputs[: len(ids)]
         output, _ = decoder(inputs, state)
         real = torch.arange(len(ids), device=ids.device).unsqueeze(1) < lengths
@@ -95,9 +97,9 @@ class SkipThoughts(nn.Module):
 
 
 def build(config: Config, vocabulary: int) -> SkipThoughts:
-    """The network with its initial weights; one seed gives every norm the same.
+    """The network with its initial weights. One seed gives every norm the same weights.
 
-    Recurrent weights are orthogonal, a block for each gate, and all others uniform on (-0.1, 0.1); biases are 0.
+    Recurrent weights are orthogonal, with a block for each gate. All others are uniform on (-0.1, 0.1). Biases are 0.
     """
     model = SkipThoughts(vocabulary, config)
     with torch.no_grad(), torch.random.fork_rng():

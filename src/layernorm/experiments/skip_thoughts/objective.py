@@ -1,4 +1,4 @@
-"""The decoders' loss: the negative log-likelihood of words under one softmax, exact, some words at a time."""
+"""The decoders' loss: the exact negative log-likelihood of words under one softmax, computed some words at a time."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 ROWS = 256
-"""Words whose logits are held at a time: for 10,000 words of a vocabulary 10 MB, which a processor's cache holds."""
+"""The number of words whose logits are in memory at a time: 10 MB for a vocabulary of 10,000, which fit a cache."""
 
 
 class _NegativeLogLikelihood(torch.autograd.Function):
-    """Computes the gradients with the loss, while a part's probabilities are at hand.
+    """Computes the gradients together with the loss, while the probabilities of a part are in the cache.
 
-    With autograd all logits would go to memory and come back. An update's softmax layer takes 27 % less time so (2000
-    words of 10,000, 400 units, one core: 2.2 s against 3.1 s).
+    With autograd all logits would be written to memory and read again. This way an update's softmax layer takes 27 %
+    less time (2000 words of 10,000, 400 units, one core: 2.2 s instead of 3.1 s).
     """
 
     @staticmethod
@@ -48,11 +48,11 @@ def negative_log_likelihood(states: Tensor, weight: Tensor, bias: Tensor, target
 
     .. math:: -\sum_n \log \mathrm{softmax}(W s_n + b)_{y_n}
 
-    It is in float32 under mixed precision, too.
+    It is computed in float32, also under mixed precision.
 
     Args:
         states: `[N, H]`.
-        weight, bias: of the softmax layer, `[V, H]` and `[V]`.
+        weight, bias: those of the softmax layer, `[V, H]` and `[V]`.
         targets: int64 `[N]`, the words.
     """
     with torch.autocast(states.device.type, enabled=False):

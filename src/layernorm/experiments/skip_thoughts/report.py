@@ -1,4 +1,4 @@
-"""What the runs of experiment 6.3 show: Figure 3 and Table 3 again, the claim in numbers, our departures."""
+"""The report of experiment 6.3: Figure 3 and Table 3 again, the claim in numbers, and our departures from the paper."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PAPER = {
 SICK = {"sick_pearson": "SICK, Pearson's r", "sick_spearman": "SICK, Spearman's rho", "sick_mse": "SICK, MSE"}
 
 ROWS = {"trained": "", "untrained": ", untrained", "bag": ", bag", "random_bag": ", random bag"}
-"""What a finished run evaluates, and how a table's row says it after the norm's name."""
+"""The evaluations of a finished run, each with its text after the norm's name in a table's row."""
 
 NLL = "valid_nll"
 """The decoders' negative log-likelihood on the validation books, by which learning rates are chosen."""
@@ -58,12 +58,12 @@ NLL = "valid_nll"
 SENSITIVITY = rates.Measure(NLL, "validation NLL, nats a word")
 
 SHARES = (0.5, 0.75, 0.9, 1.0)
-"""Of the way from the first evaluation's highest NLL to the lowest that all runs reach: goals that updates are counted
-to."""
+"""Shares of the way from the first evaluation's highest NLL to the lowest that all runs reach. The updates to these are
+counted."""
 
 
 def score(run: Run) -> float:
-    """What a run's learning rate is chosen by."""
+    """The score by which a learning rate is chosen."""
     return run.records[-1][NLL]
 
 
@@ -114,7 +114,7 @@ def _figures(block: Block, number: int, count: int) -> list[Figure]:
 
 
 def _curves(block: Block, metric: str) -> list[Curve]:
-    """A metric of the tasks over seeds, at the evaluations at which they were done."""
+    """A metric of the tasks over seeds, at the evaluations that included the tasks."""
     found = []
     for norm, group in block.groups.items():
         able = [
@@ -172,7 +172,7 @@ def _classification(blocks: Sequence[Block]) -> Table:
 
 
 def _rows(blocks: Sequence[Block]) -> list[tuple[list[str], Group, str]]:
-    """The rows of both tables: first cells, the runs that are finished and tested, and which of `ROWS`."""
+    """The rows of both tables: the first cells, the runs that are finished and tested, and the row of `ROWS`."""
     found = []
     for row, text in ROWS.items():
         for block in blocks:
@@ -244,7 +244,7 @@ def _compared(block: Block, tested: Mapping[Path, Tested]) -> list[str]:
 
 
 def _whole(run: Run) -> float:
-    """How many times the work of a run the whole protocol's is: updates, and the products of softmax and GRUs."""
+    """The work of the whole protocol as a multiple of a run's work: updates, and the products of softmax and GRUs."""
 
     def work(of: Any) -> float:
         return of["updates"] * of["hidden"] * (of["vocabulary"] + 4.5 * (of["hidden"] + of["words"]))
@@ -273,7 +273,7 @@ def _sooner(block: Block, groups: Sequence[Group], unclear: str | None) -> tuple
 
 
 def _over_pairs(groups: Sequence[Group], tested: Mapping[Path, Tested]) -> str:
-    """What other test pairs would change, as a sentence; nothing if a run's errors cannot be read."""
+    """How much other test pairs would change, as a sentence; empty if a run's errors cannot be read."""
     errors = by_case(groups, tested, "sick")
     if not errors:
         return ""
@@ -283,7 +283,7 @@ def _over_pairs(groups: Sequence[Group], tested: Mapping[Path, Tested]) -> str:
 
 
 def _above_the_bag(block: Block) -> list[str]:
-    """How far SICK's correlation is above that of random embeddings: without that the rest says little."""
+    """How far SICK's correlation is above that of random embeddings. If it is not, the comparison means little."""
     found = []
     for norm, group in block.groups.items():
         done = _tested(group)

@@ -1,4 +1,4 @@
-"""A run's trained encoder, and the data that it was trained and evaluated on."""
+"""Loads a run's trained encoder, and the data that it was trained and evaluated on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def trained(run: Run, folder: Path | None) -> tuple[Encoder, Config, Books, int]
     """A run's encoder, its configuration, its books, and the update of its weights.
 
     Raises:
-        RunError: something is missing or damaged, or the books are others.
+        RunError: a file is missing or damaged, or the books are not those of the training.
     """
     found: Books = training_data(run, folder, books.load, "books")
     config = configuration(Config, run)
@@ -29,7 +29,7 @@ def words(texts: list[str], where: str) -> list[list[str]]:
     """The words of each text.
 
     Raises:
-        RunError: a text has none; the message begins with `where` and its number, from 1.
+        RunError: a text has no word. The message begins with `where` and the text's number, from 1.
     """
     found = [books.tokens(text) for text in texts]
     for number, row in enumerate(found, 1):

@@ -1,1 +1,1 @@
-"""Section 5 and the appendix: no runs, but a page of what `layernorm.geometry` measures."""
+"""Section 5 and the appendix: a page with the measurements of `layernorm.geometry`, without runs."""

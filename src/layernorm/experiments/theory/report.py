@@ -1,4 +1,4 @@
-"""Section 5 of the paper and its appendix as reports: every claim of `layernorm.geometry`, measured."""
+"""Section 5 of the paper and its appendix as a report: measurements of all claims of `layernorm.geometry`."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ CASES = 300  # of the digits, for the claims that need real data: a step of grad
 
 
 class Finding(NamedTuple):
-    """A claim and what was measured of it."""
+    """A claim and its measurement."""
 
     claim: geometry.Claim
     measured: geometry.Measured
 
 
 def measure(seed: int, spectrum: bool = False) -> list[Finding]:
-    """Measures every claim, on one thread, as for layers this small a second one only waits.
+    """Measures every claim. It uses one thread, as a second one would only wait for such small layers.
 
     Args:
-        seed: of layers, draws and starting weights.
-        spectrum: the eigenvalues of the large network too, on all threads.
+        seed: the seed of layers, draws and starting weights.
+        spectrum: whether to measure the eigenvalues of the large network, too, on all threads.
     """
     cases = digits.load(held_out=197).train[:CASES]
     data = geometry.Data(cases.images.flatten(1) / 16, cases.labels)
@@ -49,12 +49,12 @@ def measure(seed: int, spectrum: bool = False) -> list[Finding]:
 
 
 def not_as_stated(found: Sequence[Finding]) -> list[str]:
-    """The names of the claims whose numbers are not what the claim says of itself."""
+    """The names of the claims whose numbers do not agree with their verdicts and conditions."""
     return [claim.name for claim, measured in found if not measured.as_stated]
 
 
 def write_claims(found: Sequence[Finding], path: Path) -> None:
-    """Writes each claim with what was found of it, as JSON."""
+    """Writes each claim with its result, as JSON."""
     names = ("name", "where", "statement", "holds")
     claims = [
         {**{name: getattr(claim, name) for name in names}, "as_stated": measured.as_stated, "found": measured.found}
@@ -64,8 +64,7 @@ def write_claims(found: Sequence[Finding], path: Path) -> None:
 
 
 def report(found: Sequence[Finding]) -> Report:
-    """The claims as a report: first a table of them all, then for each a sentence, its table, and a figure where it has
-    one."""
+    """The claims as a report: first a table of all claims, then for each a sentence, its table and its figure."""
     return Report(
         title="The geometry of normalised models, measured",
         claim=ABOUT,
@@ -131,7 +130,7 @@ def _table(measured: geometry.Measured) -> Table:
 
 
 class _Axes(NamedTuple):
-    """How a claim's figure is drawn."""
+    """The axes of a claim's figure."""
 
     x_label: str
     y_label: str
@@ -189,7 +188,7 @@ def _figure(item: Finding) -> Figure:
     drawn = []
     for title, curves in panels.items():
         title, _, y_label = title.partition(": ")
-        log = axes.log and not y_label.startswith("norm")  # it hardly grows: a logarithm would show no more
+        log = axes.log and not y_label.startswith("norm")  # the norm hardly grows, so its axis is linear
         drawn.append(Panel(title, axes.x_label, y_label or axes.y_label, curves, log, axes.log_x))
     rows = [drawn[start : start + axes.columns] for start in range(0, len(drawn), axes.columns)]
     return Figure(item.claim.name, axes.caption, rows)

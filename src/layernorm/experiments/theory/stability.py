@@ -1,4 +1,4 @@
-"""`layernorm stability`: how stable the hidden dynamics are, under every norm, against scale of weights and gain."""
+"""`layernorm stability`: how stable the hidden dynamics are under every norm, by the scale of weights and the gain."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ CLAIM = (
 
 NORMS: tuple[str | None, ...] = (None, "layer", "rms", "weight")
 SCALES = (0.1, 1.0, 10.0, 30.0)
-"""What torch's initial weights are multiplied by, those of the input and the recurrent ones."""
+"""The factors of torch's initial weights, those of the input and the recurrent ones."""
 
 GAINS = (0.1, 0.3, 1.0)
 NETWORKS = ("LSTM", "GRU", "RNN")
 CASES, WARMUP, STEPS, EVERY = 4, 50, 100, 5
-"""Training cases; steps in which state and tangents forget where they started; steps measured, which are the largest
-lag; every so many lags are kept."""
+"""The number of training cases; of steps in which state and tangents forget where they started; of measured steps,
+which is the largest lag; and the distance between the lags that are kept."""
 
 PIXELS = 8
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A network at its start; without a norm there is no gain."""
+    """The setting of an untrained network. Without a norm there is no gain."""
 
     norm: str | None
     gain: float | None
@@ -48,7 +48,7 @@ SETTINGS = [Setting(norm, gain, scale) for norm in NORMS for gain in (GAINS if n
 
 
 class Found(NamedTuple):
-    """What one network did."""
+    """The measurements of one network."""
 
     exponent: float  # nats a step
     gradient: list[float]  # log10 of the gradient's norm over that at lag 0, at the lags 0, EVERY, ..., STEPS
@@ -65,11 +65,11 @@ class Study:
     found: dict[Setting, list[Found]]
 
     def exponents(self, setting: Setting) -> list[float]:
-        """Of every seed."""
+        """The exponents of a setting with every seed."""
         return [found.exponent for found in self.found[setting]]
 
     def decades(self, setting: Setting) -> list[float]:
-        """By how many powers of ten a gradient has grown at the largest lag, with every seed."""
+        """The powers of ten by which a gradient has grown at the largest lag, with every seed."""
         return [found.gradient[-1] for found in self.found[setting]]
 
     @property
@@ -78,7 +78,7 @@ class Study:
         return f"{self.network} of {self.units} units, seeds {', '.join(map(str, self.seeds))}"
 
     def numbers(self) -> dict[str, Any]:
-        """As JSON keeps them."""
+        """The study as JSON values."""
         rows = [
             {
                 **asdict(setting),
@@ -105,7 +105,7 @@ class Study:
 
 
 def measure(network: str, units: int, seeds: Sequence[int]) -> Study:
-    """Measures every setting with every seed; a progress bar on a terminal."""
+    """Measures every setting with every seed. On a terminal it shows a progress bar."""
     from rich.console import Console
     from rich.progress import track
 
@@ -122,15 +122,17 @@ def measure(network: str, units: int, seeds: Sequence[int]) -> Study:
 
 
 def stream(steps: int, cases: int) -> Tensor:
-    """scikit-learn's digits as pen strokes of no end: the rows of one digit after another's, (T, B, 8), float64, with
-    mean 0 and deviation 1 over all pixels."""
+    """scikit-learn's digits as a sequence: the rows of one digit after those of another, (T, B, 8), in float64.
+
+    The mean over all pixels is 0 and their deviation 1.
+    """
     images = digits.load(held_out=197).train.images.to(torch.float64)
     rows = ((images - images.mean()) / images.std()).reshape(-1, PIXELS)
     return rows[: steps * cases].reshape(cases, steps, PIXELS).transpose(0, 1)
 
 
 def build(network: str, units: int, setting: Setting, seed: int) -> torch.nn.Module:
-    """A network as torch draws it, with its weights scaled and biases 0: the norm is all that differs.
+    """A network with the weights that torch draws, scaled, and biases of 0, so that only the norms differ.
 
     Under weight norm the directions are scaled, and the gain is the length of each unit's weights.
     """
@@ -164,7 +166,7 @@ class _Step(torch.nn.Module):
 def _of_norm(
     network: str, units: int, norm: str | None, seeds: Sequence[int], inputs: Tensor
 ) -> list[tuple[Setting, list[Found]]]:
-    """Every setting of a norm with every seed, all networks side by side: each has cases of its own."""
+    """Every setting of a norm with every seed. All networks run side by side, each with its own cases."""
     settings = [setting for setting in SETTINGS if setting.norm == norm]
     networks = [_Step(build(network, units, setting, seed)) for setting in settings for seed in seeds]
     parameters, _ = torch.func.stack_module_state(networks)
@@ -231,7 +233,7 @@ def report(study: Study) -> Report:
 
 
 def findings(study: Study) -> list[str]:
-    """What was seen, in sentences with their numbers."""
+    """The findings in sentences, with their numbers."""
     moved = []
     for norm in NORMS:
         by_scale = [study.exponents(Setting(norm, 1.0 if norm else None, scale)) for scale in SCALES]
@@ -260,7 +262,7 @@ def findings(study: Study) -> list[str]:
 
 
 def spread(values: Sequence[float], form: str) -> str:
-    """Lowest to highest; one number where they are alike as they are shown."""
+    """The lowest and the highest value as text, or one number if they look the same."""
     low, high = f"{min(values):{form}}", f"{max(values):{form}}"
     return low if low == high else f"{low}..{high}"
 
@@ -282,7 +284,7 @@ def _order(own: Sequence[float], base: Sequence[float], less: str, more: str) ->
 
 
 def _table(title: str, cell: Callable[[Setting], str], note: str) -> Table:
-    """A row for each norm and gain, a column for each scale; rows with nothing in them are left out."""
+    """A table with a row for each norm and gain, and a column for each scale. Empty rows are left out."""
     rows: dict[tuple[str, str], list[str]] = {}
     for setting in SETTINGS:
         gain = "-" if setting.gain is None else f"{setting.gain:g}"
@@ -292,7 +294,8 @@ def _table(title: str, cell: Callable[[Setting], str], note: str) -> Table:
 
 
 def _figure(study: Study) -> Figure:
-    """Above, exponents against scale, a panel a gain; below, gradients against lag at gain 1, a panel a scale."""
+    """Above, exponents against scale, with a panel for each gain. Below, gradients against lag at gain 1, with a panel
+    for each scale."""
 
     def at(norm: str | None, gain: float, scale: float) -> Setting:
         return Setting(norm, gain if norm else None, scale)

@@ -1,4 +1,4 @@
-"""`layernorm stability RUNS`: the hidden dynamics of the recurrent layers of runs, at the start and as trained."""
+"""`layernorm stability RUNS`: the hidden dynamics of the recurrent layers of runs, untrained and as trained."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .stability import CASES, CLAIM, STEPS, WARMUP, spread
 
 
 class Layer(NamedTuple):
-    """A recurrent layer of a run, driven by the inputs that it had in the network, at one update."""
+    """A recurrent layer of a run at one update, driven by the inputs that it had in the network."""
 
     run: str
     norm: str
@@ -36,14 +36,19 @@ class Layer(NamedTuple):
 
 
 def measure(experiment: Experiment, run: Run, folder: Path | None) -> tuple[list[Layer], list[str]]:
-    """The layers of a run at its start and at its newest weights, and a line for each that could not be measured.
+    """Measures the layers of a run with its initial and its newest weights.
 
     Args:
-        experiment: the run's.
-        folder: of the data set; None: where it was found in training, else where it is looked for.
+        experiment: the run's experiment.
+        run: the run.
+        folder: the folder of the data set. None: that of the training, or else the data set is looked for.
+
+    Returns:
+        the layers, and a line for each layer that could not be measured.
 
     Raises:
-        RunError: there is no checkpoint, the data are others, or the network has no recurrent layer of layernorm's.
+        RunError: there is no checkpoint, the data are not those of the training, or the network has no recurrent layer
+            of layernorm.
     """
     config = configuration(type(experiment.presets[experiment.default_preset].config), run)
     data = training_data(run, folder, functools.partial(experiment.load, config))
@@ -57,7 +62,7 @@ def measure(experiment: Experiment, run: Run, folder: Path | None) -> tuple[list
 
 
 def _now(task: Task, run: Run, update: int) -> tuple[list[Layer], list[str]]:
-    """Every layer with the weights that the model has now, on the first batch of the training."""
+    """Measures every layer with the current weights, on the first batch of the training."""
     calls: dict[str, list[Taken]] = defaultdict(list)
     with (
         torch.no_grad(),
@@ -97,8 +102,11 @@ def _of_layer(calls: list[Taken]) -> tuple[list[float], list[float]]:
 
 
 def _driven(calls: list[Taken]) -> tuple[Taken, Tensor]:
-    """The layer and its inputs (T, B, I) in the order of its steps, of the B longest cases up to where the shortest
-    of these ends. Calls of one step each follow one another; of longer ones the longest is taken."""
+    """The layer and its inputs (T, B, I) in the order of its steps.
+
+    They are those of the B longest cases, up to the end of the shortest of these. Calls of one step are joined. Of
+    longer calls the longest is taken.
+    """
     longest = max(calls, key=lambda call: len(call.input))
     if len(longest.input) == 1:
         return longest, torch.cat([call.input[:, :CASES] for call in calls])
@@ -151,12 +159,12 @@ def report(layers: Sequence[Layer], notes: Sequence[str]) -> Report:
 
 
 def _means(layers: Sequence[Layer]) -> str:
-    """Of the cases, lowest to highest run."""
+    """The mean over the cases, from the lowest to the highest run."""
     return spread([sum(layer.exponents) / len(layer.exponents) for layer in layers], "+.3f")
 
 
 def _figure(by_norm: dict[tuple[str, str, bool], list[Layer]], steps: int) -> Figure:
-    """A column for each layer, at most four; above at the start, below as trained."""
+    """A figure with a column for each layer, at most four: above untrained, below as trained."""
     names = list(dict.fromkeys(name for name, _, _ in by_norm))[:4]
 
     def curve(norm: str, layers: list[Layer]) -> Curve:
@@ -181,5 +189,5 @@ def _figure(by_norm: dict[tuple[str, str, bool], list[Layer]], steps: int) -> Fi
 
 
 def numbers(layers: Sequence[Layer]) -> dict[str, Any]:
-    """As JSON keeps them."""
+    """The layers as JSON values."""
     return {"cases": CASES, "warmup": WARMUP, "steps": STEPS, "layers": [layer._asdict() for layer in layers]}

@@ -1,7 +1,7 @@
-"""Which training cases make up a batch, as a pure function of the seed and the update.
+"""Which training cases are in a batch, as a pure function of the seed and the update.
 
-Nothing here has state that matters: a run that resumes at update 1234 asks for batch 1234 and gets the one that an
-unbroken run would have had.
+No state needs to be saved: a run that resumes at update 1234 asks for batch 1234, and gets the batch that a run without
+an interruption would have got.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 INIT, ORDER, NOISE, EVALUATION = 1, 2, 3, 4
-"""What a run's seed is used for: initial weights, order of the cases, what is drawn during training (dropout, z) and
-what in every evaluation anew."""
+"""The uses of a run's seed: the initial weights, the order of the cases, the draws during training (dropout, z), and
+the draws that are the same in every evaluation."""
 
 
 def derive_seed(*words: int) -> int:
@@ -25,7 +25,7 @@ def derive_seed(*words: int) -> int:
 
 
 class Batches(ABC):
-    """Training cases in batches, cut anew in every epoch.
+    """Training cases in batches, which are different in every epoch.
 
     Args:
         cases: number of training cases.
@@ -35,7 +35,7 @@ class Batches(ABC):
     """
 
     updates_per_epoch: int
-    """Batches of an epoch: the same number, with as many cases in all, in every epoch."""
+    """The number of batches in an epoch. It is the same in every epoch, and so is the number of cases in them."""
 
     def __init__(self, cases: int, batch_size: int, seed: int, rank: int = 0, processes: int = 1) -> None:
         if not 1 <= batch_size <= cases:
@@ -48,7 +48,7 @@ class Batches(ABC):
 
     @abstractmethod
     def _made(self, generator: torch.Generator) -> Sequence[Tensor]:
-        """The batches of an epoch, each the indices of its cases (int64), by the epoch's own generator."""
+        """Draws the batches of an epoch by its own generator. A batch is the indices of its cases (int64)."""
 
     def share(self, update: int) -> tuple[Tensor, int]:
         """This process's cases of a batch.
@@ -65,7 +65,7 @@ class Batches(ABC):
         return batch[self.rank :: self.processes], len(batch)
 
     def seen(self, update: int) -> int:
-        """Training cases seen after so many updates."""
+        """The number of training cases seen after a number of updates."""
         epochs, position = divmod(update, self.updates_per_epoch)
         self._go_to(epochs)
         return epochs * self._seen[-1] + self._seen[position]
@@ -78,11 +78,11 @@ class Batches(ABC):
 
 
 class Shuffled(Batches):
-    """A fresh permutation of all cases, cut into batches; the last batch of an epoch may be smaller.
+    """A new permutation of all cases in every epoch, cut into batches. The last batch of an epoch may be smaller.
 
     Args:
-        cases, batch_size, seed, rank, processes: as `Batches` has them.
-        drop_last: an epoch leaves out the cases that fill no batch.
+        cases, batch_size, seed, rank, processes: as in `Batches`.
+        drop_last: whether an epoch leaves out the cases that do not fill a batch.
     """
 
     def __init__(
@@ -97,15 +97,16 @@ class Shuffled(Batches):
 
 
 class Bucketed(Batches):
-    """Sequences in batches of like length, so that little of a batch is padding.
+    """Sequences in batches of similar length, so that little of a batch is padding.
 
-    Every epoch a fresh permutation is cut into pools of some batches. Each pool is sorted by length and cut into
-    batches, and these come in a random order. Cases of the permutation's end that fill no batch are left out.
+    In every epoch a new permutation is cut into pools of several batches. Each pool is sorted by length and cut into
+    batches, and these come in a random order. Cases at the end of the permutation that do not fill a batch are left
+    out.
 
     Args:
-        lengths: int64 `[M]`, of the training cases.
-        batch_size, seed, rank, processes: as `Batches` has them.
-        pool: batches in a pool.
+        lengths: int64 `[M]`, the lengths of the training cases.
+        batch_size, seed, rank, processes: as in `Batches`.
+        pool: the number of batches in a pool.
     """
 
     def __init__(
@@ -123,13 +124,13 @@ class Bucketed(Batches):
 
 
 class OneLength(Batches):
-    """Sequences in batches of one length each: the lengths in a fresh order, one batch of each in turn.
+    """Sequences in batches of one length each. The lengths come in a new order every epoch, one batch of each in turn.
 
-    A length that has no case left is passed over until the epoch ends. The last batch of a length may be smaller.
+    A length that has no case left is skipped until the epoch ends. The last batch of a length may be smaller.
 
     Args:
-        lengths: int64 `[M]`, of the training cases.
-        batch_size, seed, rank, processes: as `Batches` has them.
+        lengths: int64 `[M]`, the lengths of the training cases.
+        batch_size, seed, rank, processes: as in `Batches`.
     """
 
     def __init__(self, lengths: Tensor, batch_size: int, seed: int, rank: int = 0, processes: int = 1) -> None:

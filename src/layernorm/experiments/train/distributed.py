@@ -1,4 +1,4 @@
-"""Several processes: what one needs so that they compute what one process would."""
+"""Training in several processes, with the results that one process would have."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def accelerator(device: str, precision: str) -> Accelerator:
         device: "auto" (a GPU if there is one), "cpu" or "cuda".
         precision: "float32" or "bfloat16" (autocast in the forward pass).
     """
-    # DDP imports it. Imported after the processes have connected, it keeps references to the connection, whose threads
-    # then outlive `destroy_process_group` and now and then abort the interpreter at its exit (torch 2.13).
+    # DDP imports torch._dynamo. If that happens after the processes have connected, it keeps references to the
+    # connection. Its threads then outlive `destroy_process_group`, and sometimes abort the interpreter at its exit
+    # (torch 2.13).
     import torch._dynamo
     from accelerate import Accelerator
 
@@ -38,7 +39,7 @@ def accelerator(device: str, precision: str) -> Accelerator:
 
 @contextlib.contextmanager
 def processes_ended() -> Iterator[None]:
-    """Closes the processes' connection at the end of the command, so that none is left waiting and no thread of it."""
+    """Closes the processes' connection at the end of the command, so that no process and no thread is left waiting."""
     try:
         yield
     finally:
@@ -61,15 +62,15 @@ class _Sum(torch.autograd.Function):
 
 
 def gathered(share: Tensor, size: int, rank: int, processes: int) -> Tensor:
-    """All processes' rows of a batch of which each has the share that `Shuffled` gives it; differentiable.
+    """Gathers the rows of a batch from all processes, differentiably. Each has the share that `Shuffled` gives it.
 
-    Every process may compute the whole batch's loss from them. It returns a `processes`-th of that loss, so that the
-    parts add up to it.
+    Every process may compute the whole batch's loss from them. It must return a `processes`-th of that loss, so that
+    the parts add up to it.
 
     Args:
         share: `[M_local, N]`, this process's rows.
-        size: rows of the whole batch.
-        rank, processes: as `Shuffled` has them.
+        size: the number of rows of the whole batch.
+        rank, processes: as in `Shuffled`.
 
     Returns:
         `[size, N]`.
@@ -83,8 +84,8 @@ def gathered(share: Tensor, size: int, rank: int, processes: int) -> Tensor:
 class GlobalBatchNorm(BatchNorm):
     """Batch normalisation with the statistics of the global batch, of which each process holds a part.
 
-    Moments are summed over the processes with a differentiable all-reduce, so that the shares may differ in size
-    (torch's SyncBatchNorm runs on GPUs only).
+    Moments are summed over the processes with a differentiable all-reduce, and the shares may differ in size. torch's
+    SyncBatchNorm runs on GPUs only.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -93,7 +94,7 @@ class GlobalBatchNorm(BatchNorm):
 
 
 class GlobalBatchNorm2d(nn.BatchNorm2d):
-    """The same for maps, which are normalised by the moments over the global batch's images and positions."""
+    """`GlobalBatchNorm` for maps, which are normalised over the global batch's images and their positions."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalises this process's maps `[M_local, C, H, W]`."""
@@ -101,7 +102,7 @@ class GlobalBatchNorm2d(nn.BatchNorm2d):
 
 
 def _by_global_batch(norm: BatchNorm | nn.BatchNorm2d, input: Tensor, unbiased: bool = False) -> Tensor:
-    """`[M_local, N, ...]` normalised over all dimensions but N and over all processes; the running averages move."""
+    """Normalises `[M_local, N, ...]` over all dimensions but N and all processes, and moves the running averages."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
     assert norm.num_batches_tracked is not None
@@ -123,7 +124,8 @@ def _by_global_batch(norm: BatchNorm | nn.BatchNorm2d, input: Tensor, unbiased: 
 
 
 def share_batch_norms(model: nn.Module) -> None:
-    """Replaces the batch norms inside a model, in place, by ones that see the global batch (before the optimiser)."""
+    """Replaces the batch norms inside a model, in place, by those of the global batch. Call it before the optimiser
+    is made."""
     for name, child in model.named_children():
         shared: nn.Module
         if isinstance(child, BatchNorm):

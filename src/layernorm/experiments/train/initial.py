@@ -1,4 +1,4 @@
-"""Initial weights that several experiments draw alike."""
+"""Initial weights that several experiments draw in the same way."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ _WEIGHTS = ("weight_ih_l0", "weight_hh_l0")
 
 @torch.no_grad()
 def draw_gru(gru: GRU) -> None:
-    """Weights of a GRU of one layer: of the inputs uniform on (-0.1, 0.1), of the states orthogonal a gate.
+    """Draws the weights of a GRU of one layer: those of the inputs uniform on (-0.1, 0.1), those of the states
+    orthogonal for each gate.
 
-    They come from torch's generator, the inputs' first; gains and biases stay as they are. Weight norm gets the
-    direction and the gain that make the same weights.
+    They are drawn by torch's generator, those of the inputs first. Gains and biases stay as they are. Weight norm gets
+    the direction and the gain of the same weights.
     """
     inputs, states = (torch.empty_like(getattr(gru, name)) for name in _WEIGHTS)
     inputs.uniform_(-0.1, 0.1)

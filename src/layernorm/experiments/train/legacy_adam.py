@@ -1,4 +1,4 @@
-"""Adam as the original code of 6.1 and 6.3 has it: its bias correction is practically absent."""
+"""Adam as in the original code of 6.1 and 6.3, which has nearly no bias correction."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class LegacyAdam(torch.optim.Adam):
         m_t &= 0.9\, m_{t-1} + 0.1\, g_t, \quad v_t = 0.999\, v_{t-1} + 0.001\, g_t^2 \\
         \theta_t &= \theta_{t-1} - \eta\, \frac{\sqrt{1 - 0.001^t}}{1 - 0.1^t}\, \frac{m_t}{\sqrt{v_t} + 10^{-8}}
 
-    The corrections take 0.1 and 0.001 to the power t where Adam takes 0.9 and 0.999. They are 1 after a few steps, so
-    that the first steps are 3 to 7 times as long as Adam's. t counts the calls of `step`: a parameter is to have a
-    gradient at all of them or at none.
+    The corrections have 0.1 and 0.001 to the power t where Adam has 0.9 and 0.999. They are 1 after a few steps, so
+    that the first steps are 3 to 7 times as long as Adam's. t counts the calls of `step`. A parameter must have a
+    gradient in all of them or in none.
 
     Args:
-        params: as `torch.optim.Adam`.
-        lr: the step size, the equation's eta.
-        fused: as `torch.optim.Adam`.
+        params: as in `torch.optim.Adam`.
+        lr: the step size, eta in the equation.
+        fused: as in `torch.optim.Adam`.
 
     Source: the public code of Vendrov et al., "Order-Embeddings of Images and Language", 2016.
     """
@@ -31,11 +31,11 @@ class LegacyAdam(torch.optim.Adam):
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, *, fused: bool | None = None) -> None:
         super().__init__(params, lr=lr, betas=(0.9, 0.999), eps=1e-8, fused=fused)
         for group in self.param_groups:
-            group["step_size"] = lr  # `lr` is set anew at every step
-            group["steps"] = 0  # counted here too: torch's own counts are tensors, which a GPU would be waited for
+            group["step_size"] = lr  # `step` sets `lr` every time
+            group["steps"] = 0  # counted here, too: torch's own counts are tensors, and reading them waits for the GPU
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step: torch's Adam with the step size and eps for which its own corrections cancel out."""
+        """Takes one step of torch's Adam, with the step size and eps for which its own corrections cancel out."""
         for group in self.param_groups:
             group["steps"] += 1
             count = group["steps"]

@@ -1,7 +1,8 @@
 """The training loop that all experiments share: updates, evaluations, checkpoints, resuming.
 
 Batches are pure functions of the update (`batches.py`), so the state of a run is the model, the optimiser, the random
-number generators and a few counters; all of them are in the checkpoint, and a run that resumes goes on bit for bit.
+number generators and a few counters. All of them are in the checkpoint, so that a resumed run has the same bits as one
+without an interruption.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from .progress import Progress
 
 BLOCK = 10
-"""Updates between looks at the clock: their time is measured together, so that a GPU is waited for only so often."""
+"""The number of updates whose time is measured together, so that the loop seldom waits for the GPU."""
 
 
 class Fit:
@@ -39,10 +40,10 @@ class Fit:
 
     Args:
         task: what to train.
-        folder: where the run is kept, already claimed.
+        folder: the run's folder, already locked.
         accelerator: the device and the processes.
-        facts: of the data set, for the environment's file.
-        checkpoint_seconds: between checkpoints; one is written at the end in any case.
+        facts: the facts of the data set, for the environment's file.
+        checkpoint_seconds: the seconds between checkpoints. There is always a checkpoint at the end.
     """
 
     def __init__(
@@ -50,8 +51,8 @@ class Fit:
     ) -> None:
         self.task, self.folder, self.accelerator = task, folder, accelerator
         self.facts, self.checkpoint_seconds = facts, checkpoint_seconds
-        # The optimiser stays bare: accelerate's wrapper only adds a gradient scaler (for float16, not offered here) and
-        # costs as much as an update of a small network.
+        # The optimiser is not wrapped: accelerate's wrapper only adds a gradient scaler (for float16, which is not
+        # offered here), and takes as much time as an update of a small network.
         self.model = accelerator.prepare_model(task.model)
         self.bare = accelerator.unwrap_model(self.model)
         self.state = State()
@@ -61,18 +62,18 @@ class Fit:
         self.kept: dict[str, Tensor] = {}  # the weights of the best evaluation, if the task keeps them
 
     def run(self, progress: Progress) -> dict[str, float]:
-        """Trains from the newest checkpoint, or the beginning, to the end, or until it has diverged.
+        """Trains from the newest checkpoint, or from the beginning, until the end or until the run has diverged.
 
-        A run has diverged when, at an evaluation, the training loss since the last one, the gradient's norm, a weight
-        or a metric is not finite. It is over then: its result says so, that evaluation makes no record, and nothing is
-        tested.
+        A run has diverged if, at an evaluation, the training loss since the last one, the gradient's norm, a weight or
+        a metric is not finite. It ends there: its result says so, that evaluation makes no record, and there is no
+        test.
 
         Returns:
             the last evaluation's metrics.
 
         Raises:
-            Interrupted: SIGINT or SIGTERM arrived; the state is saved, and if that was at the end the run is done.
-            RunError: something could not be written or read; the last checkpoint is whole.
+            Interrupted: SIGINT or SIGTERM arrived. The state is saved; if the run was at its end, it is done.
+            RunError: a file could not be written or read. The last checkpoint is complete.
         """
         self._restore()
         task, state = self.task, self.state
@@ -98,12 +99,12 @@ class Fit:
                 if stopping and not over:
                     raise Interrupted
         self._finish()
-        if stopping:  # no other run is to begin
+        if stopping:  # no other run must begin
             raise Interrupted
         return state.metrics
 
     def _block(self) -> None:
-        """Up to `BLOCK` updates, ending where an evaluation is due."""
+        """Makes up to `BLOCK` updates, and ends where an evaluation is due."""
         task, state = self.task, self.state
         model, optimizer, processes = self.model, task.optimizer, self.accelerator.num_processes
         to_evaluation = task.evaluate_every - state.update % task.evaluate_every
@@ -113,7 +114,7 @@ class Fit:
         for update in range(state.update, state.update + count):
             with self.accelerator.autocast():
                 loss = task.loss(model, update)
-            # DDP averages the processes' gradients; their parts of the mean loss must be added up
+            # DDP averages the gradients of the processes, but their parts of the mean loss must be added up
             (loss if processes == 1 else loss * processes).backward()
             if update == 0 or self._due(update + 1):
                 gradients = [item.grad for item in self.bare.parameters() if item.grad is not None]
@@ -134,7 +135,7 @@ class Fit:
         state.train_seconds += seconds
 
     def _due(self, update: int) -> bool:
-        """Whether there is an evaluation after so many updates."""
+        """Whether there is an evaluation after this number of updates."""
         return update % self.task.evaluate_every == 0 or update == self.task.updates
 
     def _evaluate(self) -> None:
@@ -142,7 +143,7 @@ class Fit:
         total = self.accelerator.reduce(self.loss_sum, "sum") if self.accelerator.num_processes > 1 else self.loss_sum
         running = float(total) / state.losses
         metrics = {"batch_loss": running, "gradient_norm": self.gradient_norm}
-        # the weights too: the last step may have spoilt them after a loss that was finite
+        # also checks the weights, which the last step may have made infinite after a finite loss
         whole = all(bool(item.isfinite().all()) for item in self.bare.parameters())
         if whole and _finite(metrics):
             self.bare.eval()
@@ -179,29 +180,29 @@ class Fit:
             self.kept = {name: tensor.detach().clone() for name, tensor in self.bare.state_dict().items()}
 
     def _finish(self) -> None:
-        """Marks the run as done, with what the test says unless it has diverged."""
+        """Marks the run as done, with the results of the test unless it has diverged."""
         state = self.state
-        found = self._test() if state.diverged is None else {"diverged": state.diverged}
+        ending = self._test() if state.diverged is None else {"diverged": state.diverged}
         done = {"update": state.update, "records": state.records, "seconds": state.seconds}
-        self.folder.finish({**done, **state.metrics, **found})
+        self.folder.finish({**done, **state.metrics, **ending})
 
     def _test(self) -> dict[str, float]:
         """Tests the kept model."""
         task = self.task
-        found: dict[str, float] = {}
+        results: dict[str, float] = {}
         if task.keep is not None:
-            found["kept_update"] = self.state.kept_update
+            results["kept_update"] = self.state.kept_update
             self.bare.load_state_dict(self.kept)
         if task.test is not None:
             self.bare.eval()
             with torch.no_grad():
                 metrics, tensors = task.test(self.bare)
-            found |= metrics
+            results |= metrics
             self.folder.keep_test(tensors)
-        return found
+        return results
 
     def _agree(self, stopping: bool, late: bool) -> tuple[bool, bool]:
-        """The main process's clock and signals decide for all: they must save and stop at the same update."""
+        """The clock and signals of the main process decide for all: they must save and stop at the same update."""
         if self.accelerator.num_processes == 1:
             return stopping, late
         word = torch.tensor([stopping, late], dtype=torch.int32, device=self.accelerator.device)
@@ -248,10 +249,10 @@ class Fit:
         self.folder.cut_back(self.state.update, self.state.records)
 
     def _check(self, tensors: dict[str, Tensor], header: Header) -> None:
-        """Compares a checkpoint, but for the optimiser, with what it is to be loaded into.
+        """Compares a checkpoint, except the optimiser, with the objects that it will be loaded into.
 
         Raises:
-            ValueError: a name, a shape or a type differs, or a generator does not take its state.
+            ValueError: a name, a shape or a type differs, or a generator does not accept its state.
         """
         model = self.bare.state_dict()
         alike("the model", model, checkpoint.under("model", tensors))
@@ -261,7 +262,7 @@ class Fit:
         states = checkpoint.under("generator", tensors)
         for name in sorted(states.keys() | {f"cpu.{rank}" for rank in range(header.processes)}):
             kind = name.split(".")[0]
-            if kind in ("cpu", self.accelerator.device.type):  # a run may go on without its GPU
+            if kind in ("cpu", self.accelerator.device.type):  # a run may resume without its GPU
                 try:
                     torch.Generator(kind).set_state(states[name])
                 except (KeyError, RuntimeError, TypeError) as error:
@@ -291,12 +292,12 @@ def _finite(metrics: dict[str, float]) -> bool:
 
 @contextlib.contextmanager
 def _stop_signals() -> Iterator[threading.Event]:
-    """Turns SIGINT and SIGTERM into an event that the loop looks at between updates; a second one acts at once.
+    """Turns SIGINT and SIGTERM into an event that the loop checks between updates. A second signal acts at once.
 
     A signal that this process ignores stays ignored.
     """
     stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():  # only it may set handlers
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield stop
         return
     previous: dict[signal.Signals, Any] = {}

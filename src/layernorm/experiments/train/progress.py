@@ -13,12 +13,12 @@ from ..protocol import Task
 from ..runs.checkpoint import State
 
 LINE_SECONDS = 10.0
-"""Between two plain lines about one run."""
+"""The seconds between two plain lines about one run."""
 
 
 @dataclass(frozen=True)
 class Course:
-    """Of a `Task` what a display needs, under the same names."""
+    """The part of a `Task` that a display needs, under the same names."""
 
     updates: int
     updates_per_epoch: int
@@ -26,24 +26,24 @@ class Course:
 
 
 class Progress:
-    """Where the loop reports to; this one is silent.
+    """The display that the loop reports to. This base class shows nothing.
 
-    A run is announced by `begin`, reported on by `update`, closed by `end`.
+    The loop calls `begin` at the start of a run, `update` during it and `end` after it.
     """
 
     @property
     def stopping(self) -> bool:
-        """Whether the run is to be saved and left, as after Ctrl-C."""
+        """Whether the run must be saved and interrupted, as after Ctrl-C."""
         return False
 
     def begin(self, number: int, runs: int, name: str) -> None:
-        """A run starts or goes on."""
+        """A run starts or resumes."""
 
     def update(self, state: State, task: Task | Course) -> None:
         """Some updates were made."""
 
     def end(self, note: str) -> None:
-        """The run is over: done, or found done."""
+        """The run is over: it has ended now, or was done before."""
 
 
 class Lines(Progress):
@@ -70,7 +70,7 @@ class Lines(Progress):
 
 
 class Bars(Progress):
-    """Bars on a terminal: the runs, which may be several displays' together, and the updates of this run."""
+    """Bars on a terminal: one for the runs, which several displays may share, and one for the updates of this run."""
 
     def __init__(self, display: Any, total: Any) -> None:
         self.display, self.total = display, total
@@ -100,11 +100,11 @@ class Bars(Progress):
 
 @contextlib.contextmanager
 def progress(main: bool = True, lines: int = 1) -> Iterator[Sequence[Progress]]:
-    """The progress displays that fit where standard error goes.
+    """The progress displays, by what standard error is: bars on a terminal, lines elsewhere.
 
     Args:
-        main: whether this is the main process, which alone shows something.
-        lines: displays, each for one run at a time.
+        main: whether this is the main process. Only the main process shows anything.
+        lines: the number of displays, each for one run at a time.
     """
     if not main:
         yield [Progress() for _ in range(lines)]
@@ -127,7 +127,7 @@ def progress(main: bool = True, lines: int = 1) -> Iterator[Sequence[Progress]]:
 
 
 class _Rate:
-    """Time left, from the pace since this start (a resumed run's early updates took no time now)."""
+    """The time left, from the pace since this start. The updates before a resumed run's start do not count."""
 
     def __init__(self) -> None:
         self.first: tuple[float, int] | None = None
@@ -145,20 +145,20 @@ class _Rate:
 
 
 def where(state: State, task: Task | Course) -> str:
-    """How far a run is: `epoch 3.2 of 10`, and within the first, `update 20 of 600`."""
+    """How far a run is: `epoch 3.2 of 10`, or `update 20 of 600` if the run is shorter than an epoch."""
     if task.updates < task.updates_per_epoch:
         return f"update {state.update} of {task.updates}"
     return f"epoch {state.update / task.updates_per_epoch:.1f} of {task.updates / task.updates_per_epoch:g}"
 
 
 def glance(shown: Mapping[str, str], metrics: Mapping[str, float], short: bool = False) -> str:
-    """The metrics that a task shows, each followed by a comma and a space; `short`: the last of them."""
+    """The metrics that a task shows, each followed by a comma and a space. `short`: only the last of them."""
     texts = [f"{label.format(metrics[name])}, " for name, label in shown.items() if name in metrics]
     return "".join(texts[-1:] if short else texts)
 
 
 def duration(seconds: float) -> str:
-    """A time span as one reads it: `8 s`, `3 min`, `1 h 20 min`."""
+    """A time span as text: `8 s`, `3 min`, `1 h 20 min`."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
