@@ -58,7 +58,7 @@ class Claim:
     only: dict[str, Any] = field(default_factory=dict)
 
 
-UNDECIDED = "undecided"
+UNDECIDED, WITHOUT = "undecided", "no runs in the summary"
 _RUNS = "10 runs, 3 seeds a side at the best of 3 rates,"
 _DRAW = "4 runs of 4 epochs of 8 glimpses, both norms at 2 more rates"
 
@@ -116,7 +116,7 @@ def decide(claim: Claim, runs: Sequence[Run]) -> Row:
     wanted = [run for run in runs if claim.only.items() <= run.config.items() and _has(run, claim)]
     blocks = [block for block in _blocks(claim, wanted) if block.has(claim.ahead, claim.behind)]
     if not blocks:
-        return _undecided(claim, "no summary", "-")
+        return _undecided(claim, WITHOUT if runs else "no summary", "-")
     block = max(blocks, key=lambda block: sum(map(len, block.groups.values())))
     groups = [block.groups[norm] for norm in (claim.ahead, claim.behind)]
     rates = fewest(block, claim.ahead, claim.behind)
@@ -236,7 +236,7 @@ def page(results: Path) -> str:
         row = decide(claim, summary.read(path) if path.exists() else [])
         verdicts.append(row.verdict)
         cells = [row.text, row.where, row.ran, row.needed or row.verdict, row.effect]
-        cells.append(_figures(results, claim.experiment))
+        cells.append("-" if row.ran == WITHOUT else _figures(results, claim.experiment))
         (undecided if row.verdict == UNDECIDED else decided).append(cells)
     statements, on_theory = [], []
     theory = results / "theory" / "claims.json"
