@@ -18,7 +18,7 @@ from .errors import RunError
 from .report import summary
 from .report.comparison import NORMS, Block, Group, compare, reaching
 from .report.rates import choosing_seeds, fewest
-from .report.verdicts import RULE, counted, standing, too_little
+from .report.verdicts import RATES, SEEDS, counted, standing, too_little
 from .runs.files import read_json
 from .runs.folder import Run
 
@@ -258,10 +258,13 @@ def page(results: Path) -> str:
         ),
         "## Decided",
         _filled(
-            f"{RULE} *Holds in part*: the claim holds at some of the goals, and the opposite holds at none. "
-            "*Not seen*: the differences are not larger than the spread over seeds, or they point both ways. "
-            "*Refuted*: the other norm is ahead by the same rule. Speed is the number of updates to the goals, which "
-            f"are {goals} of the way to the best value that all runs reach."
+            f"Each norm is trained at {RATES} learning rates or more. The best rate is chosen on validation, by the "
+            f"seeds that the rates share. Then {SEEDS} seeds a side are compared. A norm is ahead where its worst seed "
+            "beats the other's best. *Holds*: the claim's norm is ahead. *Refuted*: the other one is. Speed is "
+            f"compared at several goals: the updates to {goals} of the way to the best value that all runs reach. "
+            "There a claim *holds* or is *refuted* if one norm is ahead at all of them, and *holds in part* if the "
+            "claim's norm is ahead at some and the other at none. *Not seen*: none of these. The effect shown is that "
+            "of the last goal."
         ),
         _table(ran, decided),
         "## Not decided yet",
