@@ -174,7 +174,6 @@ class Engine(Protocol):
     Functions that plan return None where they have no plan for calls of this kind: the arguments do not fit each other,
     or have to be brought into another form first. A plan looks at the tensors itself, so that they need no other check.
 
-
     Attributes:
         FORMULA_FIELDS: the fields of `Formula` that its kernels know. It never runs a formula that sets another one.
     """

@@ -292,8 +292,8 @@ def _backward_kernel(backend: str, arguments: Arguments) -> list[Tensor]:
     _check(a, None)  # hooks on saved tensors can put others in their place
     expected = engine.normalize_saved(a)
     if [(t.shape, t.dtype, t.device) for t in saved] != [(t.shape, t.dtype, t.device) for t in expected]:
-        found = [f"{t.dtype} {list(t.shape)}" for t in saved]
-        raise RuntimeError(f"{a.norm}_norm: expected what the forward saved for {a.sizes[0]} rows, got {found}")
+        wanted, got = (", ".join(f"{t.dtype} {list(t.shape)}" for t in tensors) for tensors in (expected, saved))
+        raise RuntimeError(f"{a.norm}_norm: expected saved statistics {wanted}, got {got}")
     _check_gradients(a, grad, grad_total)
     return engine.normalize_backward(a, saved, grad, grad_total)
 
