@@ -1,5 +1,6 @@
 """Bad arguments: an error that names the argument, what was given and what is expected."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -76,11 +77,32 @@ ZEROS = torch.zeros(2, 5)
         (lambda: rms_norm([1.0], (1,)), TypeError, "rms_norm: expected input to be a Tensor, got list"),
         (lambda: layer_norm(X, (3,), 1.0), TypeError, "layer_norm: expected weight to be a Tensor, got float"),
         (lambda: layer_norm(X, 3), TypeError, "expected normalized_shape to be a tuple of ints, got int"),
+        (lambda: layer_norm(X, (np.float32(3),)), TypeError, "to be a tuple of ints, got one of float32"),
+        (lambda: layer_norm(X, [[3]]), TypeError, "to be a tuple of ints, got one of list"),
+        (lambda: layer_norm(X, (-1,), torch.ones(3)), RuntimeError, r"given normalized_shape=\[-1\], expected input"),
     ],
 )
 def test_message(call, error, message):
+    layer_norm(X, (3,))  # a size that is equal to one that is known by now is no better for it
     with pytest.raises(error, match=message):
         call()
+
+
+def test_a_size_may_be_anything_that_is_an_integer():
+    size = torch.tensor(3)
+    assert torch.equal(layer_norm(X, (size,)), layer_norm(X, (3,)))
+    assert torch.equal(layer_norm(X, [np.int64(2), 3]), layer_norm(X, (2, 3)))
+    with pytest.raises(RuntimeError, match=r"given normalized_shape=\[4\]"):
+        layer_norm(X, (size.fill_(4),))
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_a_list_that_is_changed_later_changes_no_gradient(create_graph):
+    x, sizes, dy = X.clone().requires_grad_(), [3], torch.randn_like(X)
+    expected = torch.autograd.grad(layer_norm(x, (3,)), x, dy)[0]
+    y = layer_norm(x, sizes)
+    sizes.insert(0, 2)
+    torch.testing.assert_close(torch.autograd.grad(y, x, dy, create_graph=create_graph)[0], expected)
 
 
 def test_the_same_under_torch_func():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -138,15 +139,15 @@ def _normalize(
     norm: str,
 ) -> Sequence[Tensor]:
     """[y], or with a residual [y, input + residual]."""
-    if type(normalized_shape) is not tuple and (
-        not isinstance(normalized_shape, Sequence) or isinstance(normalized_shape, str)
-    ):
-        given_type = type(normalized_shape).__name__
-        raise TypeError(f"{norm}_norm: expected normalized_shape to be a tuple of ints, got {given_type}")
+    if type(normalized_shape) is not tuple:
+        if not isinstance(normalized_shape, Sequence) or isinstance(normalized_shape, str):
+            given_type = type(normalized_shape).__name__
+            raise TypeError(f"{norm}_norm: expected normalized_shape to be a tuple of ints, got {given_type}")
+        normalized_shape = tuple(normalized_shape)  # the caller's own list may change before the backward
     for size in normalized_shape:
-        if isinstance(size, (float, str)):
-            given_type = type(size).__name__
-            raise TypeError(f"{norm}_norm: expected normalized_shape to be a tuple of ints, got one of {given_type}")
+        if type(size) is not int:
+            normalized_shape = tuple([_integer(size, norm) for size in normalized_shape])
+            break
     if eps is None:
         floating = isinstance(input, Tensor) and input.dtype.is_floating_point
         eps = torch.finfo(input.dtype).eps if floating else 0.0
@@ -164,6 +165,17 @@ def _normalize(
         if not isinstance(tensor, Tensor) and (tensor is not None or name == "input"):
             raise TypeError(f"{norm}_norm: expected {name} to be a Tensor, got {type(tensor).__name__}")
     return _NORMALIZE.elsewhere(arguments)
+
+
+def _integer(size: Any, norm: str) -> Any:
+    """A size as the integer that it is. A compiler's, which is known later, stays as it is."""
+    try:
+        return size if isinstance(size, torch.SymInt) else operator.index(size)
+    except TypeError:
+        given_type = type(size).__name__
+        raise TypeError(
+            f"{norm}_norm: expected normalized_shape to be a tuple of ints, got one of {given_type}"
+        ) from None
 
 
 def _check(a: NormArguments, residual: Tensor | None) -> None:

@@ -1,6 +1,7 @@
 """The CPU engine: C++ kernels for a whole sequence, for steps one by one, and for the norms, in one call each.
 
-The Python files load the library and hand it pointers; every argument has been checked by then (`functional`).
+The Python files load the library and hand it pointers. A call that has a plan is checked in C (`planned.cpp`), every
+other one before it comes here (`functional`).
 
 Letters in shapes: T time steps, B batch, I input size, H hidden size, P projected size (H without projections),
 G gates, M rows, N row length; Hp is H rounded up to 16, Z is G*Hp rounded up to 32.

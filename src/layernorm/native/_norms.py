@@ -70,6 +70,8 @@ def _kind(a: NormArguments, *more: Tensor | None) -> NormKind:
 def normalize_forward_plan(kind: NormKind, save: bool) -> Run | None:
     """Given x, gain, bias, residual, those that there are; made y, the sum if there is a residual, and with ``save``
     the statistics."""
+    if not _fits(kind):
+        return None
     (residual,) = kind.more
     given = {"x": Kind(*kind[:3]), **_parameters(kind, gain=kind.weight, bias=kind.bias)}
     made = {"y": in_order(*kind[:2])}
@@ -84,6 +86,8 @@ def normalize_forward_plan(kind: NormKind, save: bool) -> Run | None:
 def normalize_backward_plan(kind: NormKind) -> Run | None:
     """Given x, the statistics, the gradient of y, gain, and the gradient of the sum, those that there are; made the
     gradients of x, gain and bias."""
+    if not _fits(kind):
+        return None
     d_y, d_total = kind.more
     assert d_y is not None
     given = {"x": Kind(*kind[:3]), "statistics": _statistics(kind), "d_y": Kind(*kind[:2], d_y)}
@@ -92,6 +96,12 @@ def normalize_backward_plan(kind: NormKind) -> Run | None:
         given["d_total"] = Kind(*kind[:2], d_total)
     made = {"d_x": in_order(*kind[:2]), **_parameters(kind, d_gain=kind.weight, d_bias=kind.bias)}
     return _plan("norm_backward", kind, given, made)
+
+
+def _fits(kind: NormKind) -> bool:
+    """Whether the input ends with the sizes that are normalised over."""
+    dims = len(kind.normalized_shape)
+    return dims > 0 and kind.shape[-dims:] == kind.normalized_shape
 
 
 def _parameters(kind: NormKind, **types: torch.dtype | None) -> dict[str, Kind]:
@@ -109,10 +119,8 @@ def _statistics(kind: NormKind) -> Kind:
 
 
 def _plan(function: str, kind: NormKind, given: Mapping[str, Kind], made: Mapping[str, Kind]) -> Run | None:
-    """None: the tensors do not fit each other, or the kernels do not take such tensors as they lie."""
-    types, dims = {t for t in (kind.weight, kind.bias) if t is not None}, len(kind.normalized_shape)
-    if dims == 0 or kind.shape[-dims:] != kind.normalized_shape:
-        return None
+    """None: the kernels do not take such tensors as they lie."""
+    types = {t for t in (kind.weight, kind.bias) if t is not None}
     M, N = _rows(kind), math.prod(kind.normalized_shape)
     apart = [_apart(given.get(name), M, N) for name in ("x", "residual", "d_y", "d_total")]
     if None in apart or len(types) > 1 or not {kind.dtype, *types} <= TYPES.keys():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Sequence
 
@@ -35,7 +34,6 @@ def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
     return found
 
 
-@functools.lru_cache(4096)
 def recurrent_forward_plan(kind: RecurrentKind, save: bool) -> Run | None:
     """`recurrent_forward` of tensors that lie as the kernels want them. No plan: numbers have to be converted."""
     sizes, r = _sizes(kind), Recurrence.decode(kind.recurrence)
@@ -50,7 +48,6 @@ def recurrent_forward_plan(kind: RecurrentKind, save: bool) -> Run | None:
     return run
 
 
-@functools.lru_cache(4096)
 def recurrent_backward_plan(kind: RecurrentKind, arriving: tuple[bool, ...]) -> Run | None:
     """`recurrent_backward`, likewise."""
     sizes, r = _sizes(kind), Recurrence.decode(kind.recurrence)
@@ -109,13 +106,14 @@ def recurrent_backward(
     a: RecurrentArguments, saved: Sequence[Tensor], grad_output: Tensor | None, grad_state: Sequence[Tensor | None]
 ) -> list[Tensor]:
     """[d input, *d initial state, *d params]; a gradient that is ``None`` is zero."""
-    grads, dtype, wide = (grad_output, *grad_state), a.input.dtype, computed(a.input.dtype)
+    dtype, wide = a.input.dtype, computed(a.input.dtype)
+    grads = [ready_or_none(g, handed(dtype)) for g in (grad_output, *grad_state)]
     found = _backward(a, saved, grads)
     if found is None:
         T, B, _, H, P = a.sizes
         for block in saved:
             check_saved(block, T * B * sum(saved_sizes(a.recurrence, H, P, dtype)), wide)
-        found = _backward(_in_order(a), saved, [ready_or_none(g, handed(dtype)) for g in grads])
+        found = _backward(_in_order(a), saved, grads)
         assert found is not None
     if wide is dtype:
         return found
@@ -153,7 +151,7 @@ def _lies_well(x: Tensor) -> bool:
 
 
 def _forward(a: RecurrentArguments, save: bool) -> list[Tensor] | None:
-    """The same of tensors that lie as the kernels want them; None: they do not."""
+    """`recurrent_forward` of tensors that lie as the kernels want them; None: they do not."""
     x = a.input
     if not _lies_well(x):
         return None
@@ -166,8 +164,8 @@ def _forward(a: RecurrentArguments, save: bool) -> list[Tensor] | None:
 
 
 def _backward(a: RecurrentArguments, saved: Sequence[Tensor], grads: Sequence[Tensor | None]) -> list[Tensor] | None:
-    """The same of tensors that lie as the kernels want them, with the vectors' gradients in the type that is computed
-    in; None: they do not."""
+    """`recurrent_backward` of tensors that lie as the kernels want them; None: they do not. The vectors' gradients are in
+    the type that is computed in."""
     x = a.input
     if not _lies_well(x):
         return None

@@ -209,14 +209,6 @@ template <class T, class G, class F> INLINE void over_fours(i64 N, const G& two,
     for (; j + LANES<T> <= N; j += LANES<T>) f(j, LANES<T>);
     if (j < N) f(j, N - j);
 }
-template <class T, class F> INLINE void over_sums(i64 N, const F& f) {
-    i64 j = 0;
-    for (; j + 4 * LANES<T> <= N; j += 4 * LANES<T>)
-        for (int k = 0; k < 4; ++k) f(k, j + k * LANES<T>, LANES<T>);
-    for (; j + LANES<T> <= N; j += LANES<T>) f(0, j, LANES<T>);
-    if (j < N) f(1, j, N - j);
-}
-
 template <class A, class B> constexpr bool SAME = false;
 template <class A> constexpr bool SAME<A, A> = true;
 
