@@ -164,8 +164,8 @@ def _forward(a: RecurrentArguments, save: bool) -> list[Tensor] | None:
 
 
 def _backward(a: RecurrentArguments, saved: Sequence[Tensor], grads: Sequence[Tensor | None]) -> list[Tensor] | None:
-    """`recurrent_backward` of tensors that lie as the kernels want them; None: they do not. The vectors' gradients are in
-    the type that is computed in."""
+    """`recurrent_backward` of tensors that lie as the kernels want them; None: they do not. The vectors' gradients are
+    in the type that is computed in."""
     x = a.input
     if not _lies_well(x):
         return None
