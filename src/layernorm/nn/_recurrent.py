@@ -26,8 +26,13 @@ _TORCHS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
 
 
 class Cuts(NamedTuple):
-    """Where the sequences of a batch are cut, (T, B) bool, and the state ``(L * D, B, size)`` that they go on from
-    there, a part each; None: zeros."""
+    """Where the sequences of a batch are cut.
+
+    Attributes:
+        reset: (T, B) bool, true where a sequence is cut.
+        restart: the parts of the state, each ``(L * D, B, size)``, that a sequence starts from after a cut.
+            ``None``: zeros.
+    """
 
     reset: Tensor
     restart: State | None
@@ -180,17 +185,17 @@ class Recurrent(Normalised, Generic[Hx]):
 
         Args:
             input: ``(T, B, I)``, ``(B, T, I)`` with ``batch_first``, ``(T, I)`` unbatched, or a `PackedSequence`.
-            hx: the initial state ``h`` ``(L * D, B, P)``, in an LSTM ``(h, c)`` with ``c`` ``(L * D, B, H)``; without
-                ``B`` if unbatched; ``None``: zeros.
-            lengths: ``(B,)``, in 0..T, in any order: as packing would do, outputs beyond a length are 0, the final
-                state is the one at the length, and the reverse direction starts there.
-            reset: in the order of the input, ``(T, B)``, ``(B, T)`` with ``batch_first`` (of a `PackedSequence`, too),
-                ``(T,)`` unbatched; bool, or numbers that are 0 or 1. 1 cuts the sequence between t-1 and t, so that
-                step t starts from the zero state (in the reverse direction, step t-1).
-            reset_hx: the state to start from after a cut, instead of zeros: like ``hx``, also with 1 in place of B,
-                such as learned parameters ``(L * D, 1, P)``. Gradients flow into it.
-            mask: ``lengths`` in another form, as TorchRL has them: bool, ``(T, B)``, ``(B, T)`` with ``batch_first``,
-                true at each row's steps, which come first.
+            hx: the initial state: ``h`` ``(L * D, B, P)``, and in an LSTM ``(h, c)`` with ``c`` ``(L * D, B, H)``.
+                Without ``B`` if the input is unbatched. ``None``: zeros.
+            lengths: the length of each sequence, ``(B,)``, from 0 to T, in any order. Outputs beyond a length are 0.
+                The final state is the one at the length, and the reverse direction starts there. Packing does the same.
+            reset: where to cut the sequences, in the order of the input: ``(T, B)``; ``(B, T)`` with ``batch_first``,
+                of a `PackedSequence`, too; ``(T,)`` unbatched. It is bool, or holds 0 and 1. A 1 at step t cuts between
+                t-1 and t: step t starts from the zero state, and in the reverse direction step t-1 does.
+            reset_hx: the state to start from after a cut, instead of zeros. It has the shape of ``hx``, or 1 in place
+                of B, as learned parameters ``(L * D, 1, P)`` have. Gradients flow into it.
+            mask: ``lengths`` in the form that TorchRL has: bool, ``(T, B)``, or ``(B, T)`` with ``batch_first``. It is
+                true at the steps of each sequence, which come first.
 
         Returns:
             output, of ``input``'s kind, with ``D * P`` features, and the final state, like ``hx``; P is the projected
@@ -258,11 +263,11 @@ class Recurrent(Normalised, Generic[Hx]):
         return rows.sum(0)
 
     def stepper(self) -> Stepper[Hx]:
-        """This network one step a call, for a step's input that depends on the output before it (`Stepper`).
+        """Makes a `Stepper`, which runs this network one step a call: each input may depend on the output before it.
 
         Raises:
-            ValueError: the network is bidirectional, or has batch norm, whose statistics are of whole sequences, or has
-                hooks on its forward.
+            ValueError: the network is bidirectional; it has batch norm, which needs the statistics of whole sequences;
+                or it has hooks on its forward.
         """
         name = type(self).__name__
         if self.bidirectional:
@@ -275,8 +280,10 @@ class Recurrent(Normalised, Generic[Hx]):
     def _run(
         self, input: Any, hx: Any, lengths: Tensor | list[int] | None, reset: Any, reset_hx: Any, cells: bool = False
     ) -> tuple[Any, State]:
-        """Any input that torch's module takes, and the state as a tuple of its parts; with ``cells`` the output has the
-        D * H numbers of the last layer's c behind its own."""
+        """Runs any input that torch's module takes. The state is a tuple of its parts.
+
+        With ``cells`` the output has D * H more numbers behind its own, the last layer's c.
+        """
         name, state, restart = type(self).__name__, self._state_from(hx), self._state_from(reset_hx, "reset_hx")
         if restart is not None and reset is None:
             raise ValueError(f"{name}: reset_hx is where a sequence starts again after a cut; it needs reset, got None")
@@ -303,7 +310,7 @@ class Recurrent(Normalised, Generic[Hx]):
         return output.transpose(0, 1) if self.batch_first else output, state
 
     def _cuts(self, reset: Any, restart: State | None, x: Tensor) -> Cuts | None:
-        """What a user's ``reset`` and ``reset_hx`` mean for a padded batch (T, B, I)."""
+        """The cuts of a padded batch (T, B, I) from a user's ``reset`` and ``reset_hx``. None: there are none."""
         if reset is None:
             return None
         T, B = x.shape[:2]
@@ -433,7 +440,7 @@ class Recurrent(Normalised, Generic[Hx]):
         return hx
 
     def extra_repr(self) -> str:
-        """As torch's, and what torch's has not."""
+        """The arguments that torch shows, and those that torch's module does not have."""
         text = f"{self.input_size}, {self.hidden_size}"
         given = {
             "proj_size": (self.proj_size, 0),
@@ -454,8 +461,11 @@ class Recurrent(Normalised, Generic[Hx]):
 
 
 class _OnlyTorchs(list[list[str]]):
-    """`Recurrent._all_weights` of a network that has more: to be looped over, and not to be taken by layer as by code
-    that computes torch's equations from these weights, such as TorchRL's backends "scan" and "triton"."""
+    """`Recurrent._all_weights` of a network that has more parameters than torch's.
+
+    A loop over the names works. An index by layer raises an error: code that takes it, such as TorchRL's backends
+    "scan" and "triton", computes torch's equations from these weights alone.
+    """
 
     def __getitem__(self, layer: Any) -> NoReturn:
         raise TypeError(
@@ -471,8 +481,9 @@ class Stepper(Generic[Hx]):
     A loop over the module itself does both at every step. What the module draws once for all steps, ``variational`` and
     ``recurrent_dropout``, the stepper draws at its first step.
 
-    Make a new stepper for every forward pass, under the same autocast as its steps. It refuses to go on when the
-    parameters have been changed, as far as torch counts changes: fused optimizers' and those of ``.data`` are not seen.
+    Make a new stepper for every forward pass, under the same autocast as its steps. It raises an error when the
+    parameters have been changed since it was made. It sees the changes that torch counts, which those by fused
+    optimizers and through ``.data`` are not.
 
     Example::
 
@@ -502,9 +513,9 @@ class Stepper(Generic[Hx]):
 
         Args:
             input: ``(B, I)``.
-            state: what the last call returned, or `state` made; ``None``: zeros.
-            reset: ``(B,)``, bool or 0 and 1: 1 starts a row's step from the zero state.
-            reset_hx: like ``state``, also with 1 in place of B: what such a row starts from instead of zeros.
+            state: the state that the last call returned, or that `state` made from an ``hx``. ``None``: zeros.
+            reset: ``(B,)``, bool or 0 and 1. A 1 starts this row's step from the zero state.
+            reset_hx: the state that such a row starts from instead of zeros: like ``state``, or with 1 in place of B.
 
         Returns:
             output ``(B, P)`` of the last layer, and the state after the step.
@@ -556,7 +567,7 @@ class Stepper(Generic[Hx]):
         return x if mask is None else x * mask.to(x.dtype)
 
     def _check_state(self, state: Any, what: str) -> None:
-        """That it has the layers, with the parts of a state, of which `functional.Steps` checks shapes."""
+        """Checks that a state has this network's layers, each with its parts. `functional.Steps` checks the shapes."""
         parts, known = len(self.module._state_names), (list, tuple)
         layers = state if isinstance(state, known) else [None]
         for layer in layers:
