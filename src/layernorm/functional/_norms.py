@@ -23,18 +23,18 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    r"""Layer normalisation, eq. 3: each training case by its own mean and deviation.
+    r"""Normalises each training case by its own mean and deviation: layer normalisation, eq. 3.
 
     .. math:: y = \frac{x - \mathrm{mean}(x)}{\sqrt{\mathrm{var}(x) + \epsilon}} \cdot gain + bias
 
-    Statistics and the sums of the gain's and bias's gradients are kept in float32 or wider; a constant row gives
+    Statistics, and the sums that the gradients of gain and bias are, are kept in float32 or wider. A constant row gives
     exactly the bias.
 
     Args:
         input: ``(*, *normalized_shape)``, any floating type.
         normalized_shape: the last dimensions, over which mean and biased variance are taken.
-        weight: the gain, of shape ``normalized_shape``; of ``input``'s type or a wider one.
-        bias: likewise.
+        weight: the gain, of shape ``normalized_shape``, of ``input``'s type or a wider one. ``None``: 1.
+        bias: of the same shape and such a type. ``None``: 0.
         eps: added to the variance.
 
     Returns:
@@ -61,8 +61,8 @@ def rms_norm(
     Args:
         input: ``(*, *normalized_shape)``, any floating type.
         normalized_shape: the last dimensions, over which the mean square is taken.
-        weight: the gain, of shape ``normalized_shape``.
-        eps: added to the mean square; ``None``: ``torch.finfo(input.dtype).eps``, as `torch.nn.functional.rms_norm`.
+        weight: the gain, of shape ``normalized_shape``. ``None``: 1.
+        eps: added to the mean square. ``None``: ``torch.finfo(input.dtype).eps``, as `torch.nn.functional.rms_norm`.
 
     Returns:
         Tensor like ``input``.
@@ -96,7 +96,7 @@ def add_layer_norm(
         normalized_shape, weight, bias, eps: as in `layer_norm`.
 
     Returns:
-        ``(y, total)``, both like ``input``; the same numbers as ``layer_norm(input + residual, ...)`` gives.
+        ``(y, total)``, both like ``input``. ``y`` has the numbers that ``layer_norm(input + residual, ...)`` gives.
 
     Raises:
         RuntimeError, TypeError: as in `layer_norm`.

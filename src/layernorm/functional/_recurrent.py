@@ -31,10 +31,10 @@ def describe(
     nonlinearity: str = "tanh",
     gate_clip: float | None = None,
 ) -> Recurrence:
-    """The `Recurrence` that a constructor's arguments mean.
+    """The `Recurrence` that a constructor's arguments describe.
 
     Raises:
-        ValueError, TypeError: an argument has no meaning for this network; it is named.
+        ValueError, TypeError: an argument has no meaning for this network. The message names it.
     """
     if norm not in NORMS:
         names = [name for name in NORMS if name is not None]
@@ -88,11 +88,16 @@ def recurrent_over_cases(
     count_padding: bool = False,
     between: Between = NOTHING,
 ) -> tuple[Tensor, list[Tensor], Tensor, BatchMoments | None]:
-    """`recurrent` under batch norm, by plain equations: also the last part of the state after every step (T, B, size),
-    an LSTM's c, and what the batch tells about the population.
+    """`recurrent` under batch norm, by plain equations.
 
-    With ``population``, for each gain the mean and variance (T, n) to normalise by, no case depends on another.
-    ``count_padding``: whether a row that has ended counts, with the input 0 and its final state.
+    Args:
+        population: for each gain the mean and variance (T, n) to normalise by. ``None``: the batch's own.
+        count_padding: whether a row that has ended counts in the batch's statistics, with the input 0 and its final
+            state.
+
+    Returns:
+        output, final state, the last part of the state after every step (T, B, size), which is an LSTM's c, and the
+        batch's statistics, or ``None`` with ``population``.
 
     Raises:
         ValueError: fewer than two cases to take statistics over.
@@ -113,11 +118,11 @@ def recurrent_over_cases(
 
 
 def as_cuts(reset: Any, shape: Sequence[int], who: str, order: str = "") -> Tensor:
-    """A ``reset`` mask as bool; ``order`` says more about the shape, in its error.
+    """A ``reset`` mask as bool. ``order`` is added to the expected shape in the error.
 
     Raises:
         TypeError: it is no tensor.
-        RuntimeError: it has another shape, or holds other numbers than 0 and 1; in a compiled graph when it runs.
+        RuntimeError: it has another shape, or holds numbers other than 0 and 1. A compiled graph raises it when run.
     """
     if not isinstance(reset, Tensor):
         raise TypeError(f"{who}: expected reset to be a Tensor, got {type(reset).__name__}")
@@ -232,10 +237,10 @@ def rnn(
         formula: where the normalisations sit: a preset's name or a `Formula`.
         eps: overrides the formula's.
         nonlinearity: ``"tanh"`` or ``"relu"``.
-        lengths: ``(B,)`` integers in 0..T: outputs beyond are 0, the final state is the one at the length.
-        reset: ``(T, B)``, bool or 0 and 1: 1 cuts the sequence between t-1 and t; the step after the cut starts from
+        lengths: ``(B,)``, integers from 0 to T. Outputs beyond a length are 0, the final state is the one at the length.
+        reset: ``(T, B)``, bool or 0 and 1. A 1 cuts the sequence between t-1 and t. The step after the cut starts from
             zeros.
-        reverse: from the last step to the first; with ``lengths`` from each row's own end.
+        reverse: runs from the last step to the first, with ``lengths`` from each row's own end.
 
     Returns:
         output ``(T, B, H)``, final ``h`` ``(B, H)``.
