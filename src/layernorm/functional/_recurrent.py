@@ -237,7 +237,7 @@ def rnn(
         formula: where the normalisations sit: a preset's name or a `Formula`.
         eps: overrides the formula's.
         nonlinearity: ``"tanh"`` or ``"relu"``.
-        lengths: ``(B,)``, integers from 0 to T. Outputs beyond a length are 0, the final state is the one at the length.
+        lengths: ``(B,)``, integers from 0 to T. Outputs beyond a length are 0, the final state is the one there.
         reset: ``(T, B)``, bool or 0 and 1. A 1 cuts the sequence between t-1 and t. The step after the cut starts from
             zeros.
         reverse: runs from the last step to the first, with ``lengths`` from each row's own end.
