@@ -148,6 +148,18 @@ def test_the_readme_fits_two_screens():
     assert max(map(len, lines)) <= 120
 
 
+def test_the_readme_counts_the_verdicts_as_the_claims_do():
+    """`layernorm claims` writes the counts on its page (test_paper_claims.py); README has them in a sentence."""
+    page = " ".join((DOCS / "claims.md").read_text(encoding="utf-8").split())
+    verdicts = ("holds", "holds in part", "not seen", "refuted", "undecided")
+    pattern = r"(\d+) claims about experiments: " + ", ".join(rf"{verdict} (\d+)" for verdict in verdicts)
+    counts = re.search(pattern, page).groups()
+    sentence = (
+        "of {} about experiments {} hold, {} holds in part, {} are *not seen*, {} is refuted and {} are undecided"
+    )
+    assert sentence.format(*counts) in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+
+
 def test_the_api_pages_have_every_public_name():
     pages = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "api").glob("*.rst"))
     described = set(re.findall(r"auto(?:class|function):: (?:[\w.]+\.)?(\w+)", pages))

@@ -17,7 +17,7 @@ from layernorm.native import (
     recurrent_backward,
     recurrent_forward,
 )
-from layernorm.native._recurrent_plan import forward_plan
+from layernorm.native._recurrent_plan import Signature, forward_plan
 
 T, B, I, H = 3, 2, 4, 5  # noqa: E741
 
@@ -28,7 +28,9 @@ def planned():
     params = {name: p.detach() for name, p in cell.named_parameters()}
     x = torch.randn(T, B, I)
     strides = x.stride()
-    plan = forward_plan(cell.recurrence, (T, B, I, H, H), strides, torch.float32, False, False, False, 1, False)
+    plan = forward_plan(
+        Signature(cell.recurrence, (T, B, I, H, H), strides, torch.float32, False, False, False, 1), save=False
+    )
     in_order = [params[name] for name in ("weight_ih", "weight_hh", "gain", "bias_ih", "bias_hh")]
     return plan, [x, torch.randn(B, H), *in_order]
 

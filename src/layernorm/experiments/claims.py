@@ -287,9 +287,8 @@ def _filled(text: str) -> str:
 
 def _counts(verdicts: Sequence[str], what: str) -> str:
     """A sentence with the number of claims of each verdict."""
-    return (
-        f"{len(verdicts)} {what}: {', '.join(f'{kind} {count}' for kind, count in sorted(Counter(verdicts).items()))}."
-    )
+    counts = ", ".join(f"{kind} {count}" for kind, count in sorted(Counter(verdicts).items()))
+    return f"{len(verdicts)} {what}: {counts}."
 
 
 def _table(head: list[str], rows: Sequence[list[str]]) -> str:

@@ -11,7 +11,6 @@ from torch import Tensor
 from ..engine import RecurrentArguments, RecurrentKind, Run, vector_gradients
 from ..formula import GATES, Recurrence
 from ._layout import (
-    Sizes,
     check_saved,
     computed,
     handed,
@@ -21,7 +20,7 @@ from ._layout import (
     shares_vectors,
     vector_places,
 )
-from ._recurrent_plan import backward_plan, forward_plan, present_terms
+from ._recurrent_plan import Signature, backward_plan, forward_plan, present_terms
 
 
 def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
@@ -36,10 +35,10 @@ def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
 
 def recurrent_forward_plan(kind: RecurrentKind, save: bool) -> Run | None:
     """`recurrent_forward` of tensors that lie as the kernels want them. No plan: numbers have to be converted."""
-    sizes, r = _sizes(kind), Recurrence.decode(kind.recurrence)
-    if sizes is None:
+    signature = _of_kind(kind)
+    if signature is None:
         return None
-    plan = forward_plan(r, sizes, kind.strides, kind.dtype, kind.reverse, False, False, kind.threads, save)
+    plan, r = forward_plan(signature, save), signature.recurrence
 
     def run(*tensors: Tensor) -> Sequence[Tensor] | None:
         given = _added_up(tensors, kind, r)
@@ -50,10 +49,10 @@ def recurrent_forward_plan(kind: RecurrentKind, save: bool) -> Run | None:
 
 def recurrent_backward_plan(kind: RecurrentKind, arriving: tuple[bool, ...]) -> Run | None:
     """`recurrent_backward`, likewise."""
-    sizes, r = _sizes(kind), Recurrence.decode(kind.recurrence)
-    if sizes is None:
+    signature = _of_kind(kind)
+    if signature is None:
         return None
-    plan = backward_plan(r, sizes, kind.strides, kind.dtype, kind.reverse, False, False, kind.threads, arriving)
+    plan, r = backward_plan(signature, arriving), signature.recurrence
     n = 1 + kind.states + kind.params
 
     def run(*tensors: Tensor) -> Sequence[Tensor] | None:
@@ -64,8 +63,8 @@ def recurrent_backward_plan(kind: RecurrentKind, arriving: tuple[bool, ...]) -> 
     return run
 
 
-def _sizes(kind: RecurrentKind) -> Sizes | None:
-    """T, B, I, H, P; None: the tensors do not fit each other, or do not lie as the kernels want them."""
+def _of_kind(kind: RecurrentKind) -> Signature | None:
+    """None: the tensors do not fit each other, or do not lie as the kernels want them."""
     r, dims = Recurrence.decode(kind.recurrence), (len(kind.shape), len(kind.weight_hh))
     counts = (len(r.state_names), len(r.parameter_names))
     if dims != (3, 2) or counts != (kind.states, kind.params) or kind.dtype is not computed(kind.dtype):
@@ -73,7 +72,7 @@ def _sizes(kind: RecurrentKind) -> Sizes | None:
     (T, B, I), P, H = kind.shape, kind.weight_hh[1], kind.weight_hh[0] // GATES[r.network]  # noqa: E741
     if H < 1 or P < 1 or (P != H and not r.projected) or (kind.strides[2] != 1 and I > 1):
         return None
-    return T, B, I, H, P
+    return Signature(r, (T, B, I, H, P), kind.strides, kind.dtype, kind.reverse, False, False, kind.threads)
 
 
 def _added_up(tensors: Sequence[Tensor], kind: RecurrentKind, recurrence: Recurrence) -> list[Tensor] | None:
@@ -145,34 +144,31 @@ def _tensors(a: RecurrentArguments) -> list[Tensor]:
     return tensors + [mask for mask in (a.lengths, a.reset) if mask is not None]
 
 
-def _lies_well(x: Tensor) -> bool:
-    """Whether the kernels take this input as it is."""
-    return x.dtype is handed(x.dtype) and (x.stride(2) == 1 or x.shape[2] <= 1 or not x.numel())
+def _of_call(a: RecurrentArguments) -> Signature | None:
+    """None: the kernels do not take this input as it is."""
+    x = a.input
+    if x.dtype is not handed(x.dtype) or not (x.stride(2) == 1 or x.shape[2] <= 1 or not x.numel()):
+        return None
+    masks = (a.lengths is not None, a.reset is not None)
+    return Signature(a.recurrence, a.sizes, x.stride(), x.dtype, a.reverse, *masks, torch.get_num_threads())
 
 
 def _forward(a: RecurrentArguments, save: bool) -> list[Tensor] | None:
     """`recurrent_forward` of tensors that lie as the kernels want them; None: they do not."""
-    x = a.input
-    if not _lies_well(x):
+    signature = _of_call(a)
+    if signature is None:
         return None
-    plan = forward_plan(
-        a.recurrence, a.sizes, x.stride(), x.dtype, a.reverse, a.lengths is not None, a.reset is not None,
-        torch.get_num_threads(), save,
-    )  # fmt: skip
-    results = plan.run(*_tensors(a))
+    results = forward_plan(signature, save).run(*_tensors(a))
     return None if results is None else list(results)
 
 
 def _backward(a: RecurrentArguments, saved: Sequence[Tensor], grads: Sequence[Tensor | None]) -> list[Tensor] | None:
     """`recurrent_backward` of tensors that lie as the kernels want them; None: they do not. The vectors' gradients are
     in the type that is computed in."""
-    x = a.input
-    if not _lies_well(x):
+    signature = _of_call(a)
+    if signature is None:
         return None
-    plan = backward_plan(
-        a.recurrence, a.sizes, x.stride(), x.dtype, a.reverse, a.lengths is not None, a.reset is not None,
-        torch.get_num_threads(), tuple([g is not None for g in grads]),
-    )  # fmt: skip
+    plan = backward_plan(signature, tuple([g is not None for g in grads]))
     results = plan.run(*_tensors(a), *saved, *[g for g in grads if g is not None])
     return None if results is None else _gradients(results, 1 + len(a.state), len(a.differentiable), a.recurrence)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 
@@ -29,6 +30,30 @@ WORD = {name: RECURRENT.size // 8 - len(POINTERS) + i for i, name in enumerate(P
 """Where in `Recurrent` a field of pointers is, in words of 8 bytes: they are the last."""
 
 
+class Signature(NamedTuple):
+    """What a call of either direction depends on.
+
+    Attributes:
+        strides, dtype: of x; the latter is what the call is handed over in.
+        lengths, reset: whether there are such.
+        threads: of PyTorch's pool.
+    """
+
+    recurrence: Recurrence
+    sizes: Sizes
+    strides: Shape
+    dtype: torch.dtype
+    reverse: bool
+    lengths: bool
+    reset: bool
+    threads: int
+
+    def call(self) -> bytes:
+        """`Recurrent` without addresses."""
+        strides = Given(x_t=self.strides[0], x_b=self.strides[1])
+        return pack(self.sizes, self.recurrence, self.reverse, self.threads, strides)
+
+
 @functools.cache
 def present_terms(recurrence: Recurrence) -> tuple[tuple[int, ...], ...]:
     """`term_indices` without the weights and vectors that there are not."""
@@ -41,11 +66,9 @@ def _type(shape: Shape, dtype: torch.dtype) -> torch.dtype:
     return computed(dtype) if len(shape) == 1 else dtype
 
 
-def _given(
-    recurrence: Recurrence, sizes: Sizes, dtype: torch.dtype, strides: Shape, lengths: bool, reset: bool
-) -> dict[str, Kind]:
+def _given(signature: Signature) -> dict[str, Kind]:
     """What both directions are given, by the names of `Given`."""
-    T, B, I, H, P = sizes  # noqa: E741
+    recurrence, (T, B, I, H, P), strides, dtype, _, lengths, reset, _ = signature  # noqa: E741
     shapes = list(recurrence.parameter_shapes(I, H, P).values())
     found = {"x": (T, B, I), "h0": (B, P)}
     if recurrence.network == "LSTM":
@@ -73,26 +96,12 @@ def _saved(recurrence: Recurrence, H: int, P: int, dtype: torch.dtype) -> dict[s
     return dict(zip(Made._fields[3:], saved_sizes(recurrence, H, P, dtype), strict=True))
 
 
-def _strided(strides: Shape) -> Given:
-    return Given(x_t=strides[0], x_b=strides[1])
-
-
 @functools.lru_cache(4096)
-def forward_plan(
-    recurrence: Recurrence,
-    sizes: Sizes,
-    strides: Shape,
-    dtype: torch.dtype,
-    reverse: bool,
-    lengths: bool,
-    reset: bool,
-    threads: int,
-    save: bool,
-) -> Plan:
+def forward_plan(signature: Signature, save: bool) -> Plan:
     """Given ``[x, *state, *weights, *vectors, lengths, reset]``, those that there are; made ``[output, *final state]``
-    and with ``save`` what is saved. ``strides``: of x."""
-    T, B, _, H, P = sizes
-    given = _given(recurrence, sizes, dtype, strides, lengths, reset)
+    and with ``save`` what is saved."""
+    recurrence, (T, B, _, H, P), _, dtype, *_ = signature
+    given = _given(signature)
     results: list[Shape] = [(T, B, P), (B, P), (B, H)][: 1 + len(recurrence.state_names)]
     made = [in_order(dtype, shape) for shape in results]
     places = [(WORD[name], i, 0) for i, name in enumerate([*given, *Made._fields[: len(made)]])]
@@ -100,26 +109,15 @@ def forward_plan(
         saved = _saved(recurrence, H, P, dtype)
         places += _saved_places(saved, len(given) + len(made), T * B * computed(dtype).itemsize)
         made.append(in_order(computed(dtype), (T * B * sum(saved.values()),)))
-    call = pack(sizes, recurrence, reverse, threads, _strided(strides))
-    return Plan("recurrent_forward", dtype, call, list(given.values()), made, places)
+    return Plan("recurrent_forward", dtype, signature.call(), list(given.values()), made, places)
 
 
 @functools.lru_cache(4096)
-def backward_plan(
-    recurrence: Recurrence,
-    sizes: Sizes,
-    strides: Shape,
-    dtype: torch.dtype,
-    reverse: bool,
-    lengths: bool,
-    reset: bool,
-    threads: int,
-    arriving: tuple[bool, ...],
-) -> Plan:
+def backward_plan(signature: Signature, arriving: tuple[bool, ...]) -> Plan:
     """Given what the forward is given, what it saved, and those of the gradients of output, h and c that there are;
     made the gradients of x, state and parameters, and then those of `own_places`."""
-    T, B, I, H, P = sizes  # noqa: E741
-    given = _given(recurrence, sizes, dtype, strides, lengths, reset)
+    recurrence, (T, B, I, H, P), _, dtype, *_ = signature  # noqa: E741
+    given = _given(signature)
     places = [(WORD[name], i, 0) for i, name in enumerate(given)]
     saved = _saved(recurrence, H, P, dtype)
     places += _saved_places(saved, len(given), T * B * computed(dtype).itemsize)
@@ -144,6 +142,5 @@ def backward_plan(
             place = len(made) - 1 - len(state)
             made.append(of_params[terms[0]])
         places.append((WORD[name], first + place, 0))
-    call = pack(sizes, recurrence, reverse, threads, _strided(strides))
     results = [in_order(_type(shape, dtype), shape) for shape in made]
-    return Plan("recurrent_backward", dtype, call, kinds, results, places)
+    return Plan("recurrent_backward", dtype, signature.call(), kinds, results, places)
