@@ -18,10 +18,11 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
     T *dh, *dc;                  // [B][W], [B][Hp]: the gradient of the state
     X *dzx, *dzh, *dht, *m;      // [Q][Z], [Q][Z], [Q][W], [Q][Hp] (m is projected, dht the gradient of what it becomes)
     Panels<F> x_panels, h_panels, m_panels;  // of Q rows: x, h before the step, m
-    T *dw_ih, *dw_hh, *dw_hr;    // [G*Hp][columns in whole panels], [Pp][...]
+    T *dw_ih, *dw_hh, *dw_hr;    // [G*Hp][columns in whole panels], [P in whole tiles][...]; or the results themselves
     T* sums;                     // [groups][VECTORS][Z]
     double* totals;              // [VECTORS][Z]
     i64 low, steps;              // the block: times [low, low + steps)
+    bool first_block;            // its products are not added to what is there
 
     ParallelFor run = nullptr;
 
@@ -32,9 +33,6 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
     }
 
     i64 M() const { return n.projected ? round_up(Hp, PANEL<F>) : W; }  // a row of the gradient of o * tanh(c)
-    i64 IW() const { return round_up(I, PANEL<F>); }
-    i64 HW() const { return round_up(H, PANEL<F>); }
-    i64 PW() const { return round_up(P, PANEL<F>); }
 
     // Whether this call only gives the gradients of the summed inputs, from which a later product makes those of the
     // weights, of several calls at once.
@@ -54,11 +52,25 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
         if (S::direct()) return;
         S::lay_panels(c, x_panels, Q, I);
         S::lay_panels(c, h_panels, Q, P);
-        c.take(dw_ih, Z * IW());
-        c.take(dw_hh, Z * PW());
+        lay_gradient(c, dw_ih, n.d_w_ih, H == Hp, G * Hp, I);
+        lay_gradient(c, dw_hh, n.d_w_hh, H == Hp, G * Hp, P);
         c.take(m, n.projected ? Q * Hp : 0);
         S::lay_panels(c, m_panels, n.projected ? Q : 0, H);
-        c.take(dw_hr, n.projected ? W * HW() : 0);
+        if (n.projected) lay_gradient(c, dw_hr, n.d_w_hr, P % UNITS == 0, round_up(P, UNITS), H);
+    }
+    // Where the gradient of a weight is summed: in the result, if that has whole tiles.
+    void lay_gradient(Cursor& c, T*& dw, [[maybe_unused]] void* to, [[maybe_unused]] bool whole, i64 rows, i64 columns) {
+        if constexpr (SAME<E, T>)
+            if (whole && columns % PANEL<F> == 0) {
+                dw = result(to);
+                return;
+            }
+        c.take(dw, rows * round_up(columns, PANEL<F>));
+    }
+    // The sums of one row of a weight, brought to the result if they are not there.
+    void finish_gradient(E* to, const T* dw, i64 row, i64 padded, i64 columns) const {
+        if (static_cast<const void*>(to) != dw && columns)
+            convert(to + row * columns, dw + padded * round_up(columns, PANEL<F>), columns);
     }
     void lay_parameters(Cursor& c) {
         S::lay_vectors(c);
@@ -80,16 +92,13 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
                 [&](i64 from, i64 end) { S::pack(S::hr, given(n.w_hr), H, from, end, of_projection); });
     }
 
-    // Every sum is 0, and the state has the gradient that arrives.
+    // The vectors' sums are 0, and the state has the gradient that arrives.
     void start() {
         memset(sums, 0, groups * VECTORS * Z * sizeof(T));
         if (deferred()) {
             totals = static_cast<double*>(n.totals);
         } else {
             memset(totals, 0, VECTORS * Z * sizeof(double));
-            if (!S::direct()) memset(dw_ih, 0, Z * IW() * sizeof(T));
-            if (!S::direct()) memset(dw_hh, 0, Z * PW() * sizeof(T));
-            if (n.projected) memset(dw_hr, 0, W * HW() * sizeof(T));
         }
         memset(dh, 0, B * W * sizeof(T));
         memset(dc, 0, B * Hp * sizeof(T));
@@ -362,9 +371,10 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
             }
     }
     void add_products(const F* tiles, const Panels<F>& panels, T* dw, i64 u0, i64 u1) const {
+        const Tile<F> add = first_block ? tile<F, UNITS, 1, false> : tile<F, UNITS, 1, true>;
         for (i64 p = 0; p < panels.count(); ++p)
             for (i64 u = u0; u < u1; ++u)
-                tile<F, UNITS, 1, true>(tiles + (u - u0) * lines() * UNITS, 1, UNITS, panels.panel(p), lines(),
+                add(tiles + (u - u0) * lines() * UNITS, 1, UNITS, panels.panel(p), lines(),
                     dw + u * UNITS * panels.columns + p * PANEL<F>, panels.columns);
     }
 
@@ -375,12 +385,12 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
             if (S::direct()) return direct_units(from, end);
             for (i64 j = from; j < end; ++j) {
                 const i64 padded = j / H * Hp + j % H;
-                if (I) convert(result(n.d_w_ih) + j * I, dw_ih + padded * IW(), I);
-                convert(result(n.d_w_hh) + j * P, dw_hh + padded * PW(), P);
+                finish_gradient(result(n.d_w_ih), dw_ih, j, padded, I);
+                finish_gradient(result(n.d_w_hh), dw_hh, j, padded, P);
             }
         });
         if (n.projected)
-            for (i64 j = 0; j < P; ++j) convert(result(n.d_w_hr) + j * H, dw_hr + j * HW(), H);
+            for (i64 j = 0; j < P; ++j) finish_gradient(result(n.d_w_hr), dw_hr, j, j, H);
         finish_vectors();
     }
     void finish_state() const {
@@ -408,7 +418,9 @@ template <class T, class E> static int recurrent_backward(const Recurrent* call,
     pass.find_parameters(pass, run);
     pass.start();
     pass.columns = pass.few_rows(pass.groups) ? run : nullptr;
-    for (i64 done = 0; done < pass.T_; done += pass.block) {
+    i64 done = 0;
+    do {  // a sequence of no steps has one empty block, whose sums are 0
+        pass.first_block = done == 0;
         pass.steps = least(pass.block, pass.T_ - done);
         pass.low = call->reverse ? done : pass.T_ - done - pass.steps;
         share(pass.columns ? nullptr : run, pass.groups, [&](i64 g0, i64 g1) { pass.rows(g0, g1); });
@@ -421,8 +433,8 @@ template <class T, class E> static int recurrent_backward(const Recurrent* call,
             if (call->projected)
                 share(run, round_up(pass.P, UNITS) / UNITS, [&](i64 u0, i64 u1) { pass.projected_units(u0, u1); });
         }
-        if (pass.failed) break;
-    }
+        done += pass.block;
+    } while (done < pass.T_ && !pass.failed);
     pass.finish(run);
     of_call.release();
     return pass.failed;

@@ -7,7 +7,7 @@
 
 namespace LAYERNORM_ISA {
 
-constexpr i64 STEP_SHARED = 512 << 10;       // a product of few rows is shared out at every step if W_hh is larger
+constexpr i64 STEP_SHARED = 128 << 10;       // a product of few rows is shared out at every step if W_hh is larger
 constexpr i64 DENSE_SHARED = 64 << 10;       // a product of one row with a larger matrix is shared out
 constexpr int INSIDE_X = 2, INSIDE_H = 3, OUTSIDE_X = 4, OUTSIDE_H = 5, OF_GATES = 6;  // of the eight vectors
 constexpr i64 UNITS = REGISTERS == 32 ? 8 : 4;  // units of dz in one tile of dW: divides PAD
@@ -146,8 +146,12 @@ template <class T, class E> struct Sequence {
             const Y* here[DEPTH<F>];
             for (i64 i = 0; i < DEPTH<F>; ++i) here[i] = rows[i] ? rows[i] + first : nullptr;
             F* line = to.panel(q) + k * PANEL<F>;
-            join(line, here, count);
-            memset(static_cast<void*>(line + count), 0, (PANEL<F> - count) * sizeof(F));
+            if (count == PANEL<F>) {  // so many numbers are a few vectors
+                join(line, here, PANEL<F>);
+            } else {
+                join(line, here, count);
+                memset(static_cast<void*>(line + count), 0, (PANEL<F> - count) * sizeof(F));
+            }
         }
     }
     void lay_panels(Cursor& c, Panels<F>& panels, i64 K, i64 columns) {
