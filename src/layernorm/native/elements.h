@@ -72,7 +72,17 @@ template <int N> INLINE Words<N> rounded(Floats<N> f) {
     const Words<N> nan = same_bits<Words<N>>(f != f);
     return (nan & quiet) | (~nan & (w + up));
 }
-template <int N> INLINE Halves<N> narrow_of(Floats<N> f, BFloat16) { return halves<N>(rounded<N>(f) >> 16); }
+#if defined(__AVX512BF16__)
+// Whether the processor's own rounding to bfloat16 gives what `rounded` gives: it takes subnormal numbers for 0.
+INLINE bool no_subnormals(Floats<16> f) { return !_mm512_fpclass_ps_mask(same_bits<__m512>(f), 0x20); }
+#endif
+template <int N> INLINE Halves<N> narrow_of(Floats<N> f, BFloat16) {
+#if defined(__AVX512BF16__)
+    if constexpr (N == 16)
+        if (no_subnormals(f)) return same_bits<Halves<N>>(_mm512_cvtneps_pbh(same_bits<__m512>(f)));
+#endif
+    return halves<N>(rounded<N>(f) >> 16);
+}
 
 // With a hidden bit of their own subnormals become normal numbers, so that no setting of the processor flushes them.
 template <int N> INLINE Floats<N> wide_of(Halves<N> h, Float16) {
@@ -143,6 +153,11 @@ template <class T, class E> constexpr bool HALVES = false;
 template <> constexpr bool HALVES<float, BFloat16> = true;
 #endif
 
+#if defined(__AVX512BF16__)
+// Of 32 numbers, 16 and then 16, the places that take turns.
+constexpr FewOf<uint16_t, 32> EVEN_AND_ODD = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
+    8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+#endif
 template <class T, class E> INLINE void widen_two(const E* p, V<T>& a, V<T>& b) {
     if constexpr (HALVES<T, E>) {
         const Words<LANES<T>> w = few<uint32_t, LANES<T>>(p);
@@ -154,6 +169,14 @@ template <class T, class E> INLINE void widen_two(const E* p, V<T>& a, V<T>& b) 
 template <class T, class E> INLINE void narrow_two(E* p, V<T> a, V<T> b) {
     if constexpr (HALVES<T, E>) {
         constexpr int N = LANES<T>;
+#if defined(__AVX512BF16__)
+        if (no_subnormals(a) && no_subnormals(b)) {
+            const __m512i both = same_bits<__m512i>(_mm512_cvtne2ps_pbh(same_bits<__m512>(b), same_bits<__m512>(a)));
+            const __m512i w = _mm512_permutexvar_epi16(same_bits<__m512i>(EVEN_AND_ODD), both);
+            memcpy(p, &w, sizeof w);
+            return;
+        }
+#endif
         const Words<N> lower = rounded<N>(same_bits<Floats<N>>(a)) >> 16, upper = rounded<N>(same_bits<Floats<N>>(b));
         const Words<N> w = lower | (upper & 0xffff0000);
         memcpy(p, &w, sizeof w);
@@ -175,18 +198,49 @@ template <class T, class E> INLINE void in_twos([[maybe_unused]] V<T>& a, [[mayb
 #endif
 }
 
-// The first n of them; the lanes beyond are 0.
+// The first n of N elements to where there is room for N, zeros after them; and the first n of N to where there is room
+// for n. AVX-512 does it without a call of memcpy, across which no vector stays in a register.
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+template <int N, class E> INLINE void first_of(E* to, const E* from, i64 n) {
+    const uint64_t bytes = (uint64_t(1) << (n * sizeof(E))) - 1;
+    if constexpr (N * sizeof(E) == 64) {
+        _mm512_storeu_si512(to, _mm512_maskz_loadu_epi8(bytes, from));
+    } else if constexpr (N * sizeof(E) == 32) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_maskz_loadu_epi8(__mmask32(bytes), from));
+    } else {
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_maskz_loadu_epi8(__mmask16(bytes), from));
+    }
+}
+template <int N, class E> INLINE void no_more_of(E* to, const E* from, i64 n) {
+    const uint64_t bytes = (uint64_t(1) << (n * sizeof(E))) - 1;
+    if constexpr (N * sizeof(E) == 64) {
+        _mm512_mask_storeu_epi8(to, bytes, _mm512_loadu_si512(from));
+    } else if constexpr (N * sizeof(E) == 32) {
+        _mm256_mask_storeu_epi8(to, __mmask32(bytes), _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+    } else {
+        _mm_mask_storeu_epi8(to, __mmask16(bytes), _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    }
+}
+#else
+template <int N, class E> INLINE void first_of(E* to, const E* from, i64 n) {
+    memset(static_cast<void*>(to), 0, N * sizeof(E));
+    memcpy(to, from, n * sizeof(E));
+}
+template <int N, class E> INLINE void no_more_of(E* to, const E* from, i64 n) { memcpy(to, from, n * sizeof(E)); }
+#endif
+
+// The first n < LANES of them; the lanes beyond are 0.
 template <class T, class E> INLINE V<T> widen(const E* p, i64 n) {
     if (n == LANES<T>) return widen<T>(p);
-    E some[LANES<T>] = {};
-    memcpy(some, p, n * sizeof(E));
+    E some[LANES<T>];
+    first_of<LANES<T>>(some, p, n);
     return widen<T>(some);
 }
 template <class T, class E> INLINE void narrow(E* p, V<T> v, i64 n) {
     if (n == LANES<T>) return narrow<T>(p, v);
     E some[LANES<T>];
     narrow<T>(some, v);
-    memcpy(p, some, n * sizeof(E));
+    no_more_of<LANES<T>>(p, some, n);
 }
 
 // f(j, n) for each n <= LANES elements from j on, of N; and f(k, j, n) with k one of four sums that are under way.

@@ -17,10 +17,12 @@ template <class E> struct Computed { typedef float W; };
 template <> struct Computed<double> { typedef double W; };
 
 constexpr int TOGETHER = 4;                // rows at a time: they share the loads of the gain
+constexpr int BACKWARD_TOGETHER = 2;       // they share the sums that the gradients of gain and bias are
 constexpr i64 SHARED_ELEMENTS = 16 << 10;  // for less a thread does not pay
 constexpr i64 GROUP_ELEMENTS = 64 << 10;   // the gain's and bias's gradients are first summed within groups of rows
 constexpr i64 NORM_GROUPS = 32;
 constexpr i64 STREAMED_BYTES = 8 << 20;    // of a result; one as large is out of the caches when it is read
+constexpr i64 FINISHED_COLUMNS = 2048;     // of these gradients, that a thread is worth
 constexpr i64 PART_ROWS = 256;             // of so many rows the gain's gradient is summed in W, of all in float64
 // Elements of a row that are summed in A: 8 in each lane of four sums.
 template <class A> constexpr i64 ROW_BLOCK = sizeof(A) == 4 ? 32 * LANES<A> : i64(1) << 62;
@@ -36,33 +38,66 @@ template <class F> static int with_type(i64 type, const F& f) {
     return f(Float16{});
 }
 
-// The gain or the bias in T, whole vectors of it.
-template <class T> static void fetch(T* to, const void* from, i64 type, i64 N, T missing) {
+template <class T> constexpr i64 TYPE = 0;  // its number
+template <> constexpr i64 TYPE<double> = 1;
+
+// The gain or the bias in T: as it lies, if it is of that type, else converted to `place`, and 1 or 0 if there is none.
+template <class T> static const T* fetch(T* place, const void* from, i64 type, i64 N, T missing) {
+    if (from && type == TYPE<T>) return static_cast<const T*>(from);
     with_type(type, [&](auto kind) {
         using E = decltype(kind);
         over<T>(N, [&](i64 j, i64 n) {
-            store<T>(to + j, from ? widen<T>(static_cast<const E*>(from) + j, n) : all<T>(missing));
+            narrow<T>(place + j, from ? widen<T>(static_cast<const E*>(from) + j, n) : all<T>(missing), n);
         });
         return 0;
     });
+    return place;
 }
 
-// The two halves of a vector of float32 added up in float64.
+// The two halves of a vector of float32 added up in float64. Not through memory, where there are instructions for it: a
+// sum that is stored after its loop GCC keeps in memory in the loop.
 INLINE V<double> doubled(V<float> v) {
+#if defined(__AVX512F__)
+    const __m512 w = same_bits<__m512>(v);
+    return same_bits<V<double>>(_mm512_maskz_cvtps_pd(0xff, _mm512_castps512_ps256(w))) +
+        same_bits<V<double>>(_mm512_maskz_cvtps_pd(0xff, _mm512_maskz_extractf32x8_ps(0xff, w, 1)));
+#elif defined(__AVX__) && defined(__F16C__)
+    const __m256 w = same_bits<__m256>(v);
+    return same_bits<V<double>>(_mm256_cvtps_pd(_mm256_castps256_ps128(w))) +
+        same_bits<V<double>>(_mm256_cvtps_pd(_mm256_extractf128_ps(w, 1)));
+#else
     float lane[LANES<float>];
     memcpy(lane, &v, sizeof v);
     return widen<double>(lane) + widen<double>(lane + LANES<double>);
+#endif
 }
 INLINE V<double> doubled(V<double> v) { return v; }
+
+// Whether a result, M rows of N, goes past the caches: it is large, and its vectors lie at multiples of their size.
+template <class W, class E> static bool streams(const Norm& n, const void* result) {
+    const bool aligned = n.N % LANES<W> == 0 && reinterpret_cast<uintptr_t>(result) % VECTOR_BYTES == 0;
+    return aligned && sizeof(W) == sizeof(E) && n.M * n.N * i64(sizeof(E)) >= STREAMED_BYTES;
+}
+// n numbers of a row of such a result.
+template <bool STREAM, class A, class E> INLINE void put(E* to, V<A> v, i64 n) {
+    if constexpr (STREAM && sizeof(A) == sizeof(E)) stream<A>(to, v);
+    else narrow<A>(to, v, n);
+}
 
 template <class E> struct NormForward {
     using W = typename Computed<E>::W;
     const Norm& n;
-    W *gain, *bias;
+    W *own_gain, *own_bias;  // a thread's own: what another has just written comes slowly
+    const W *gain, *bias;
 
+    explicit NormForward(const Norm& n) : n(n) {}
     void lay(Cursor& c) {
-        c.take(gain, round_up(n.N, PAD));
-        c.take(bias, round_up(n.N, PAD));
+        c.take(own_gain, n.gain && n.parameter_type == TYPE<W> ? 0 : n.N);
+        c.take(own_bias, n.bias && n.parameter_type == TYPE<W> ? 0 : n.N);
+    }
+    void fetch_parameters() {
+        gain = fetch<W>(own_gain, n.gain, n.parameter_type, n.N, 1);
+        bias = fetch<W>(own_bias, n.bias, n.parameter_type, n.N, 0);
     }
 
     const E* row(const void* rows, i64 m, i64 apart) const { return static_cast<const E*>(rows) + m * apart; }
@@ -116,24 +151,29 @@ template <class E> struct NormForward {
     template <class A, int R, bool STREAM> bool rows(i64 m) const {
         const i64 N = n.N;
         const E* z[R];
-        A mean[R], low[R], r[R];
+        A mean[R], low[R], r[R], centre[R];
+        Moments rest[R];
         for (int i = 0; i < R; ++i) {
             z[i] = summands(m + i);
-            A centre = n.rms ? A(0) : A(head<A>(z[i]));
-            Moments rest = moments<A>(z[i], centre);
+            centre[i] = n.rms ? A(0) : A(head<A>(z[i]));
+        }
+        for (int i = 0; i < R; ++i) {
+            rest[i] = moments<A>(z[i], centre[i]);
             // with a centre that is off by a third of the deviation or more, squares are the distance's, which cancels
-            if (!n.rms && rest.mean * rest.mean > 0.1 * rest.square) {
-                centre = A(centre + rest.mean);
-                rest = moments<A>(z[i], centre);
+            if (!n.rms && rest[i].mean * rest[i].mean > 0.1 * rest[i].square) {
+                centre[i] = A(centre[i] + rest[i].mean);
+                rest[i] = moments<A>(z[i], centre[i]);
             }
-            const double exact = n.rms ? 0 : double(centre) + rest.mean;
-            const double square = n.rms ? rest.square : rest.square - rest.mean * rest.mean;
-            const double size = sqrt((square > 0 ? square : 0 * square) + n.eps);
+        }
+        for (int i = 0; i < R; ++i) {
+            const double exact = n.rms ? 0 : double(centre[i]) + rest[i].mean;
+            const double square = n.rms ? rest[i].square : rest[i].square - rest[i].mean * rest[i].mean;
+            const double size = sqrt((square > 0 ? square : 0 * square) + n.eps), reciprocal = 1 / size;
             if (!in_range<A>(size)) return false;
             mean[i] = A(exact), low[i] = A(exact - double(mean[i]));
-            r[i] = A(1 / size);
+            r[i] = A(reciprocal);
             if (n.mean) static_cast<double*>(n.mean)[m + i] = exact;
-            if (n.r) static_cast<double*>(n.r)[m + i] = 1 / size;
+            if (n.r) static_cast<double*>(n.r)[m + i] = reciprocal;
         }
         const W *gain = this->gain, *bias = this->bias;
         E* y = row(n.y, m);
@@ -147,11 +187,11 @@ template <class E> struct NormForward {
                 v = ((v - mean[i]) - low[i]) * r[i] * g + b;
                 w = ((w - mean[i]) - low[i]) * r[i] * h + c;
                 E* to = y + i * N + j;
-                if constexpr (STREAM && sizeof(A) == sizeof(E)) stream<A>(to, v), stream<A>(to + LANES<A>, w);
+                if constexpr (STREAM) put<STREAM, A>(to, v, LANES<A>), put<STREAM, A>(to + LANES<A>, w, LANES<A>);
                 else narrow_two<A>(to, v, w);
             }
         }, [&, gain, bias, y, N](i64 j, i64 count) {
-            const V<A> g = widen<A>(gain + j), b = widen<A>(bias + j);
+            const V<A> g = widen<A>(gain + j, count), b = widen<A>(bias + j, count);
             for (int i = 0; i < R; ++i) {
                 const V<A> d = (widen<A>(z[i] + j, count) - mean[i]) - low[i];
                 narrow<A>(y + i * N + j, d * r[i] * g + b, count);
@@ -174,28 +214,32 @@ template <class E> struct NormForward {
 template <class E> static int norm_forward(const Norm* call, ParallelFor run) {
     const Norm& n = *call;
     using W = typename Computed<E>::W;
-    NormForward<E> pass{n, nullptr, nullptr};
-    if (!of_call.arrange(pass)) return 1;
-    fetch<W>(pass.gain, n.gain, n.parameter_type, n.N, 1);
-    fetch<W>(pass.bias, n.bias, n.parameter_type, n.N, 0);
-    const bool aligned = n.N % LANES<W> == 0 && reinterpret_cast<uintptr_t>(n.y) % VECTOR_BYTES == 0;
-    const bool streams = aligned && sizeof(W) == sizeof(E) && n.M * n.N * i64(sizeof(E)) >= STREAMED_BYTES;
-    share(run, n.M, [&](i64 from, i64 end) { pass.all_rows(from, end, streams); }, SHARED_ELEMENTS / most(1, n.N) + 1);
-    of_call.release();
-    return 0;
+    const bool past = streams<W, E>(n, n.y);
+    Failure failed;
+    share(run, n.M, [&](i64 from, i64 end) {
+        NormForward<E> pass(n);
+        if (!of_part.arrange(pass)) return failed.set();
+        pass.fetch_parameters();
+        pass.all_rows(from, end, past);
+        of_part.release();
+    }, SHARED_ELEMENTS / most(1, n.N) + 1);
+    return failed;
 }
 
 template <class E> struct NormBackward {
     using W = typename Computed<E>::W;
     const Norm& n;
-    i64 groups, Np;  // Np: a row of sums
-    W *gain, *part;  // part [groups][2][Np]: d gain and d bias of up to PART_ROWS rows
-    double* sums;    // [groups][2][Np]: of all rows of the group
+    const i64 groups, Np;  // Np: a row of sums
+    W *own_gain, *part;    // part [groups][2][Np]: d gain and d bias of up to PART_ROWS rows
+    double* sums;          // [groups][2][Np]: of all rows of the group, if these are more
+    const W* gain;
 
+    NormBackward(const Norm& n, i64 groups) : n(n), groups(groups), Np(round_up(n.N, PAD)) {}
+    bool in_parts() const { return n.M > groups * PART_ROWS; }
     void lay(Cursor& c) {
-        c.take(gain, Np);
+        c.take(own_gain, n.gain && n.parameter_type == TYPE<W> ? 0 : n.N);
         c.take(part, groups * 2 * Np);
-        c.take(sums, groups * 2 * Np);
+        c.take(sums, in_parts() ? groups * 2 * Np : 0);
     }
 
     double r(i64 m) const { return static_cast<const double*>(n.r)[m]; }
@@ -211,7 +255,7 @@ template <class E> struct NormBackward {
     };
 
     // Rows m ... m + R - 1: dx = r * (d - mean(d) - z_hat * mean(d * z_hat)) with d = dy * gain, z_hat = (x - mean) * r.
-    template <class A, int R, bool SUMS> void rows(i64 m, W* d_gain, W* d_bias) const {
+    template <class A, int R, bool SUMS, bool STREAM> void rows(i64 m, W* d_gain, W* d_bias) const {
         const i64 N = n.N;
         const E *dy[R], *more[R];
         Centred<A> centred[R];
@@ -229,7 +273,7 @@ template <class E> struct NormBackward {
             over<A>(least(ROW_BLOCK<A>, N - from), [&, d_gain, d_bias, gain, from](i64 j, i64 count) {
                 j += from;
                 V<A> to_gain = {}, to_bias = {};
-                const V<A> f = widen<A>(gain + j);
+                const V<A> f = widen<A>(gain + j, count);
                 for (int i = 0; i < R; ++i) {
                     V<A> z = centred[i].at(j, count) * scale[i];
                     if (count < LANES<A>) z = first<A>(z, count);
@@ -254,50 +298,63 @@ template <class E> struct NormBackward {
         E* dx = static_cast<E*>(n.d_x) + m * N;
         const bool adds = n.d_total;
         over<A>(N, [&, dx, N, gain, adds](i64 j, i64 count) {
-            const V<A> f = widen<A>(gain + j);
+            const V<A> f = widen<A>(gain + j, count);
             for (int i = 0; i < R; ++i) {
                 V<A> d = widen<A>(dy[i] + j, count) * f;
                 keep<A>(d);  // rounded as it was when it was added up: for a row of one d - mean(d) is 0
                 V<A> v = scale[i] * ((d - a[i]) - centred[i].at(j, count) * c[i]);
                 if (adds) v += widen<A>(more[i] + j, count);
-                narrow<A>(dx + i * N + j, v, count);
+                put<STREAM, A>(dx + i * N + j, v, count);
             }
         });
     }
 
-    template <bool SUMS> void all_rows(i64 m, i64 end, W* d_gain, W* d_bias) const {
+    template <bool SUMS, bool STREAM> void all_rows(i64 m, i64 end, W* d_gain, W* d_bias) const {
         for (i64 count; m < end; m += count) {
-            count = end - m >= TOGETHER ? TOGETHER : 1;
+            count = end - m >= BACKWARD_TOGETHER ? BACKWARD_TOGETHER : 1;
             for (i64 i = m; i < m + count; ++i)
                 if (!in_range<W>(r(i))) count = 1;
-            if (count > 1) rows<W, TOGETHER, SUMS>(m, d_gain, d_bias);
-            else if (in_range<W>(r(m))) rows<W, 1, SUMS>(m, d_gain, d_bias);
-            else rows<double, 1, SUMS>(m, d_gain, d_bias);
+            if (count > 1) rows<W, BACKWARD_TOGETHER, SUMS, STREAM>(m, d_gain, d_bias);
+            else if (in_range<W>(r(m))) rows<W, 1, SUMS, STREAM>(m, d_gain, d_bias);
+            else rows<double, 1, SUMS, false>(m, d_gain, d_bias);
         }
+        if (STREAM) streamed();
+    }
+    template <bool SUMS> void all_rows(i64 m, i64 end, W* d_gain, W* d_bias) const {
+        if (streams<W, E>(n, n.d_x)) all_rows<SUMS, true>(m, end, d_gain, d_bias);
+        else all_rows<SUMS, false>(m, end, d_gain, d_bias);
     }
 
     void group(i64 g) const {
         const i64 from = g * n.M / groups, end = (g + 1) * n.M / groups;
         if (!n.d_gain && !n.d_bias) return all_rows<false>(from, end, nullptr, nullptr);
         W* few = part + g * 2 * Np;
-        double* all = sums + g * 2 * Np;
-        memset(all, 0, 2 * Np * sizeof(double));
-        for (i64 m = from; m < end; m += PART_ROWS) {
+        i64 m = from;
+        do {  // without rows the sums are 0
             memset(few, 0, 2 * Np * sizeof(W));
             all_rows<true>(m, least(m + PART_ROWS, end), few, few + Np);
-            over<double>(2 * Np, [=](i64 j, i64) { store<double>(all + j, load(all + j) + widen<double>(few + j)); });
-        }
+            if (in_parts()) add_part(few, sums + g * 2 * Np, m == from);
+            m += PART_ROWS;
+        } while (m < end);
+    }
+    void add_part(const W* few, double* all, bool first) const {
+        over<double>(2 * Np, [=](i64 j, i64) {
+            store<double>(all + j, widen<double>(few + j) + (first ? V<double>{} : load(all + j)));
+        });
     }
 
-    // The sum of all groups' sums, in their order.
-    void finish(void* to, i64 which) const {
+    // The sum of all groups' sums, in their order: columns [from, end).
+    void finish(void* to, i64 which, i64 from, i64 end) const {
         if (!to) return;
         with_type(n.parameter_type, [&](auto kind) {
             using P = decltype(kind);
-            over<double>(n.N, [&](i64 j, i64 count) {
+            over<double>(end - from, [&](i64 j, i64 count) {
                 V<double> total = {};
-                for (i64 g = 0; g < groups; ++g) total += load(sums + (2 * g + which) * Np + j);
-                narrow<double>(static_cast<P*>(to) + j, total, count);
+                for (i64 g = 0; g < groups; ++g) {
+                    const i64 at = (2 * g + which) * Np + from + j;
+                    total += in_parts() ? widen<double>(sums + at, count) : widen<double>(part + at, count);
+                }
+                narrow<double>(static_cast<P*>(to) + from + j, total, count);
             });
             return 0;
         });
@@ -306,15 +363,19 @@ template <class E> struct NormBackward {
 
 template <class E> static int norm_backward(const Norm* call, ParallelFor run) {
     const Norm& n = *call;
-    const i64 groups = most(1, least(least(n.M, NORM_GROUPS), n.M * n.N / GROUP_ELEMENTS));
-    NormBackward<E> pass{n, groups, round_up(n.N, PAD), nullptr, nullptr, nullptr};
+    i64 groups = 1;  // a power of two, which threads share evenly
+    while (2 * groups <= least(n.M, NORM_GROUPS) && groups * GROUP_ELEMENTS < n.M * n.N) groups *= 2;
+    using W = typename Computed<E>::W;
+    NormBackward<E> pass(n, groups);
     if (!of_call.arrange(pass)) return 1;
-    fetch(pass.gain, n.gain, n.parameter_type, n.N, typename Computed<E>::W(1));
+    pass.gain = fetch<W>(pass.own_gain, n.gain, n.parameter_type, n.N, 1);
     share(run, groups, [&](i64 from, i64 end) {
         for (; from < end; ++from) pass.group(from);
     });
-    pass.finish(n.d_gain, 0);
-    pass.finish(n.d_bias, 1);
+    share(groups > 1 ? run : nullptr, n.N, [&](i64 from, i64 end) {
+        pass.finish(n.d_gain, 0, from, end);
+        pass.finish(n.d_bias, 1, from, end);
+    }, FINISHED_COLUMNS);
     of_call.release();
     return 0;
 }
