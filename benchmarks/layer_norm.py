@@ -1,10 +1,13 @@
 """The layer norm op against torch's, forward and backward, by type and shape.
 
     python benchmarks/layer_norm.py --threads 1 2 --json layer_norm.json
+    python benchmarks/layer_norm.py --quick
+    python benchmarks/layer_norm.py --residual
 
 Both sides take turns in one process; printed are the minima over the rounds in microseconds, how many times as fast as
 `torch.nn.functional.layer_norm` ours is, and the time of `clone()`, which reads and writes the bytes of the forward.
-Before they are timed, both are compared with float64: the largest error, in units of the type's rounding.
+Rows come in three kinds: small calls, rows in the caches, rows out of them. Before they are timed, both are compared with
+float64: the largest error, in units of the type's rounding.
 
 With ``--device cuda`` the norm ops are measured on a GPU: see layer_norm_gpu.py.
 """
@@ -12,6 +15,7 @@ With ``--device cuda`` the norm ops are measured on a GPU: see layer_norm_gpu.py
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,41 +26,70 @@ import layer_norm_gpu
 import layernorm as ln
 import timing
 
-SHAPES = [(1, 64), (1, 1024), (32, 64), (32, 256), (32, 1024), (256, 768), (64, 4096), (2048, 1024), (8192, 4096)]
+LENGTHS = [64, 256, 768, 1024, 4096, 8192]
+SMALL = [(1, 64), (1, 1024), (32, 64), (32, 256), (32, 1024)]
+SHAPES = {
+    "small calls": SMALL,
+    "in the caches": [(2**18 // N, N) for N in LENGTHS],
+    "out of the caches": [(2**24 // N, N) for N in LENGTHS],
+}
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
-def errors(x: Tensor, gain: Tensor, bias: Tensor, d: Tensor) -> dict[str, tuple[float, float]]:
+Call = Callable[..., tuple[Tensor, ...]]
+"""From x, the residual, gain and bias to y, with a residual also to the sum."""
+
+
+def calls(N: int, residual: bool) -> dict[str, Call]:
+    """Both sides."""
+    if not residual:
+        return {
+            "torch": lambda x, _, *affine: (F.layer_norm(x, (N,), *affine),),
+            "layernorm": lambda x, _, *affine: (ln.functional.layer_norm(x, (N,), *affine),),
+        }
+
+    def plain(x: Tensor, added: Tensor, *affine: Tensor) -> tuple[Tensor, ...]:
+        total = x + added
+        return F.layer_norm(total, (N,), *affine), total
+
+    return {"torch": plain, "layernorm": lambda x, added, *affine: ln.functional.add_layer_norm(x, added, (N,), *affine)}
+
+
+def errors(given: list[Tensor], d: Tensor, residual: bool) -> dict[str, tuple[float, float]]:
     """Largest error of y and of dx, in roundings of the largest value, of torch and of ours."""
+    sides = calls(d.shape[1], residual)
 
-    def both(call: Any, *tensors: Tensor) -> list[Tensor]:
-        leaves = [t.detach().clone().requires_grad_() for t in tensors[:3]]
-        y = call(leaves[0], x.shape[-1:], leaves[1], leaves[2])
-        return [y.detach(), torch.autograd.grad(y, leaves[0], tensors[3])[0]]
+    def both(call: Call, *tensors: Tensor) -> list[Tensor]:
+        leaves = [t.detach().clone().requires_grad_() for t in tensors[:-1]]
+        y = call(*leaves)[0]
+        return [y.detach(), torch.autograd.grad(y, leaves[0], tensors[-1])[0]]
 
-    exact = both(F.layer_norm, *(t.double() for t in (x, gain, bias, d)))
+    exact = both(sides["torch"], *(t.double() for t in (*given, d)))
     found = {}
-    for name, call in (("torch", F.layer_norm), ("layernorm", ln.functional.layer_norm)):
+    for name, call in sides.items():
         roundings = []
-        for a, e in zip(both(call, x, gain, bias, d), exact, strict=True):
-            unit = torch.finfo(x.dtype).eps / 2 * float(e.abs().max())
+        for a, e in zip(both(call, *given, d), exact, strict=True):
+            unit = torch.finfo(d.dtype).eps / 2 * float(e.abs().max())
             roundings.append(float((a.double() - e).abs().max()) / unit)
         found[name] = (roundings[0], roundings[1])
     return found
 
 
-def measure(dtype: torch.dtype, shape: tuple[int, int], rounds: int) -> dict[str, Any]:
+def measure(dtype: torch.dtype, shape: tuple[int, int], residual: bool, rounds: int) -> dict[str, Any]:
     M, N = shape
-    x, d = (torch.randn(M, N) * 3 + 2).to(dtype), torch.randn(M, N).to(dtype)
-    gain, bias = torch.rand(N).to(dtype) + 0.5, torch.randn(N).to(dtype)
-    calls = {"torch": F.layer_norm, "layernorm": ln.functional.layer_norm}
-    found = {"errors": errors(x, gain, bias, d)} if M * N < 5_000_000 else {}
-    runs: dict[str, Any] = {name: lambda call=call: call(x, (N,), gain, bias) for name, call in calls.items()}
+    x, added, d = (torch.randn(M, N) * 3 + 2).to(dtype), torch.randn(M, N).to(dtype), torch.randn(M, N).to(dtype)
+    given = [x, added, torch.rand(N).to(dtype) + 0.5, torch.randn(N).to(dtype)]
+    found = {"errors": errors(given, d, residual)} if M * N < 5_000_000 else {}
+    sides = calls(N, residual)
+    runs: dict[str, Any] = {name: lambda call=call: call(*given) for name, call in sides.items()}
     found["forward"] = timing.minima({**runs, "clone": x.clone}, rounds)
-    leaves = [t.clone().requires_grad_() for t in (x, gain, bias)]
-    outputs = {name: call(leaves[0], (N,), *leaves[1:]) for name, call in calls.items()}
-    runs = {name: lambda y=y: torch.autograd.grad(y, leaves, d, retain_graph=True) for name, y in outputs.items()}
-    found["backward"] = timing.minima(runs, rounds)
+    leaves = [t.clone().requires_grad_() for t in given]
+    wanted = leaves if residual else [leaves[0], *leaves[2:]]
+
+    def training(call: Call) -> Callable[[], object]:
+        return lambda: torch.autograd.grad(call(*leaves), wanted, [d, d] if residual else [d])
+
+    found["training"] = timing.minima({name: training(call) for name, call in sides.items()}, rounds)
     return found
 
 
@@ -67,33 +100,40 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[timing.device_option()]
     )
     parser.add_argument("--threads", type=int, nargs="+", default=[1], help="processor threads, one table each")
-    parser.add_argument("--types", nargs="+", choices=list(TYPES), default=["float32", "bfloat16"])
+    parser.add_argument("--types", nargs="+", choices=list(TYPES), default=["float32", "bfloat16", "float16"])
+    parser.add_argument("--residual", action="store_true", help="the sum with a residual and its layer norm")
+    parser.add_argument("--quick", action="store_true", help="rows in the caches alone, 3 rounds")
     parser.add_argument("--rounds", type=int, default=9, help="turns of each side (default: 9)")
     parser.add_argument("--json", metavar="FILE", help="write the figures here too")
     options = parser.parse_args()
     torch.manual_seed(0)
     print(timing.environment())
+    rounds = 3 if options.quick else options.rounds
+    kinds = ["in the caches"] if options.quick else list(SHAPES)
     rows = []
     for threads in options.threads:
         torch.set_num_threads(threads)
         for name in options.types:
-            print(f"\n{name}, {threads} thread(s): microseconds (times as fast as torch); errors of y/dx in roundings")
-            print(
-                f"{'M, N':<12}{'clone':>10}{'forward: torch':>17}{'ours':>17}{'backward: torch':>17}{'ours':>17}",
-                end="",
-            )
-            print("   errors: torch, ours")
-            for shape in SHAPES:
-                found = measure(TYPES[name], shape, options.rounds)
-                line = f"{shape[0]}, {shape[1]}".ljust(12) + f"{found['forward']['clone'] * 1e6:10.1f}"
-                for mode in ("forward", "backward"):
-                    torchs, ours = found[mode]["torch"], found[mode]["layernorm"]
-                    cell = f"{ours * 1e6:.1f} ({torchs / ours:.2f}x)"
-                    line += f"{torchs * 1e6:17.1f}{cell:>17}"
-                if "errors" in found:
-                    line += "   " + ", ".join("{:.1f}/{:.1f}".format(*pair) for pair in found["errors"].values())
-                print(line, flush=True)
-                rows.append({"threads": threads, "type": name, "shape": shape, **found})
+            what = "residual sum and layer norm" if options.residual else "layer norm"
+            print(f"\n{what}, {name}, {threads} thread(s): microseconds (times as fast as torch); errors in roundings")
+            print("M, N              clone   forward: torch             ours", end="")
+            print("   with backward: torch             ours   errors of y/dx: torch, ours")
+            for kind in kinds:
+                print(kind)
+                for shape in SHAPES[kind]:
+                    found = measure(TYPES[name], shape, options.residual, rounds)
+                    line = f"{shape[0]}, {shape[1]}".ljust(14) + f"{found['forward']['clone'] * 1e6:9.1f}"
+                    for mode, width in (("forward", 17), ("training", 23)):
+                        torchs, ours = found[mode]["torch"], found[mode]["layernorm"]
+                        cell = f"{ours * 1e6:.1f} ({torchs / ours:.2f}x)"
+                        line += f"{torchs * 1e6:{width}.1f}{cell:>17}"
+                    if "errors" in found:
+                        line += "   " + ", ".join("{:.1f}/{:.1f}".format(*pair) for pair in found["errors"].values())
+                    print(line, flush=True)
+                    rows.append(
+                        {"threads": threads, "type": name, "residual": options.residual, "kind": kind, "shape": shape}
+                        | found
+                    )
     timing.save(options.json, rows)
     return 0
 

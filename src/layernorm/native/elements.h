@@ -200,34 +200,33 @@ template <class T, class E> INLINE void in_twos([[maybe_unused]] V<T>& a, [[mayb
 
 // The first n of N elements to where there is room for N, zeros after them; and the first n of N to where there is room
 // for n. AVX-512 does it without a call of memcpy, across which no vector stays in a register.
-#if defined(__AVX512BW__) && defined(__AVX512VL__)
 template <int N, class E> INLINE void first_of(E* to, const E* from, i64 n) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
     const uint64_t bytes = (uint64_t(1) << (n * sizeof(E))) - 1;
     if constexpr (N * sizeof(E) == 64) {
         _mm512_storeu_si512(to, _mm512_maskz_loadu_epi8(bytes, from));
+        return;
     } else if constexpr (N * sizeof(E) == 32) {
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_maskz_loadu_epi8(__mmask32(bytes), from));
-    } else {
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_maskz_loadu_epi8(__mmask16(bytes), from));
+        return;
     }
-}
-template <int N, class E> INLINE void no_more_of(E* to, const E* from, i64 n) {
-    const uint64_t bytes = (uint64_t(1) << (n * sizeof(E))) - 1;
-    if constexpr (N * sizeof(E) == 64) {
-        _mm512_mask_storeu_epi8(to, bytes, _mm512_loadu_si512(from));
-    } else if constexpr (N * sizeof(E) == 32) {
-        _mm256_mask_storeu_epi8(to, __mmask32(bytes), _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-    } else {
-        _mm_mask_storeu_epi8(to, __mmask16(bytes), _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-    }
-}
-#else
-template <int N, class E> INLINE void first_of(E* to, const E* from, i64 n) {
+#endif
     memset(static_cast<void*>(to), 0, N * sizeof(E));
     memcpy(to, from, n * sizeof(E));
 }
-template <int N, class E> INLINE void no_more_of(E* to, const E* from, i64 n) { memcpy(to, from, n * sizeof(E)); }
+template <int N, class E> INLINE void no_more_of(E* to, const E* from, i64 n) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    const uint64_t bytes = (uint64_t(1) << (n * sizeof(E))) - 1;
+    if constexpr (N * sizeof(E) == 64) {
+        _mm512_mask_storeu_epi8(to, bytes, _mm512_loadu_si512(from));
+        return;
+    } else if constexpr (N * sizeof(E) == 32) {
+        _mm256_mask_storeu_epi8(to, __mmask32(bytes), _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+        return;
+    }
 #endif
+    memcpy(to, from, n * sizeof(E));
+}
 
 // The first n < LANES of them; the lanes beyond are 0.
 template <class T, class E> INLINE V<T> widen(const E* p, i64 n) {
