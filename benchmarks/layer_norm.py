@@ -6,8 +6,8 @@
 
 Both sides take turns in one process; printed are the minima over the rounds in microseconds, how many times as fast as
 `torch.nn.functional.layer_norm` ours is, and the time of `clone()`, which reads and writes the bytes of the forward.
-Rows come in three kinds: small calls, rows in the caches, rows out of them. Before they are timed, both are compared with
-float64: the largest error, in units of the type's rounding.
+Rows come in three kinds: small calls, rows in the caches, rows out of them. Before they are timed, both are compared
+with float64: the largest error, in units of the type's rounding.
 
 With ``--device cuda`` the norm ops are measured on a GPU: see layer_norm_gpu.py.
 """
@@ -48,11 +48,14 @@ def calls(N: int, residual: bool) -> dict[str, Call]:
             "layernorm": lambda x, _, *affine: (ln.functional.layer_norm(x, (N,), *affine),),
         }
 
-    def plain(x: Tensor, added: Tensor, *affine: Tensor) -> tuple[Tensor, ...]:
+    def torchs(x: Tensor, added: Tensor, *affine: Tensor) -> tuple[Tensor, ...]:
         total = x + added
         return F.layer_norm(total, (N,), *affine), total
 
-    return {"torch": plain, "layernorm": lambda x, added, *affine: ln.functional.add_layer_norm(x, added, (N,), *affine)}
+    def ours(x: Tensor, added: Tensor, *affine: Tensor) -> tuple[Tensor, ...]:
+        return ln.functional.add_layer_norm(x, added, (N,), *affine)
+
+    return {"torch": torchs, "layernorm": ours}
 
 
 def errors(given: list[Tensor], d: Tensor, residual: bool) -> dict[str, tuple[float, float]]:

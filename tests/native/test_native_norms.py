@@ -1,6 +1,8 @@
 """The norm kernels of the CPU engine against the reference: every type, any shape, layout and parameter."""
 
+import ctypes
 import itertools
+import mmap
 
 import pytest
 import torch
@@ -76,19 +78,47 @@ def test_sizes_at_which_threads_and_groups_share_the_work():
                 close(a, b, torch.float32 if dtype.itemsize <= 4 else torch.float64)
 
 
-def test_a_result_that_goes_past_the_caches_has_the_bits_of_its_rows():
+def test_results_that_go_past_the_caches_have_the_bits_of_their_rows():
     """8 MB and more are written so, if each row fills whole vectors; one thread's part is read by another."""
-    x, _, _, _, weight, bias = problem(2100, 1024, torch.float32, torch.float32)
+    x, _, dy, _, weight, bias = problem(2100, 1024, torch.float32, torch.float32)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        y = ln.functional.layer_norm(x, (1024,), weight, bias)
+        found = output_and_gradient(x, weight, bias, dy)
     finally:
         torch.set_num_threads(before)
-    parts = [ln.functional.layer_norm(rows, (1024,), weight, bias) for rows in x.split(300)]
-    assert torch.equal(y, torch.cat(parts))
+    parts = [output_and_gradient(x, weight, bias, dy) for x, dy in zip(x.split(300), dy.split(300), strict=True)]
+    for whole, rows in zip(found, zip(*parts, strict=True), strict=True):
+        assert torch.equal(whole, torch.cat(rows))
     a = NormArguments(x, [1024], weight, bias, 1e-5, "layer")
-    close(y, reference.normalize_forward(a, None, False)[0], torch.float32)
+    y, *saved = reference.normalize_forward(a, None, True)
+    close(found[0], y, torch.float32)
+    close(found[1], reference.normalize_backward(a, saved, dy, None)[0], torch.float32)
+
+
+def output_and_gradient(x, weight, bias, dy):
+    x = x.clone().requires_grad_()
+    y = ln.functional.layer_norm(x, x.shape[1:], weight, bias)
+    return y.detach(), *torch.autograd.grad(y, x, dy)
+
+
+def test_parameters_are_not_read_beyond_their_end():
+    """A gain of the type that is computed in is read where it lies: here before memory that nobody may read."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    page = mmap.PAGESIZE
+    memory = mmap.mmap(-1, 2 * page)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    try:
+        assert libc.mprotect(ctypes.c_void_p(start + page), page, 0) == 0, ctypes.get_errno()
+        for N in (1, 7, 16, 37, 93):
+            gain = torch.frombuffer(memory, dtype=torch.float32, count=N, offset=page - 4 * N)
+            gain.fill_(2.0)
+            x, dy = torch.randn(5, N), torch.randn(5, N)
+            (y, dx), (once, dx_once) = (output_and_gradient(x, g, None, dy) for g in (gain, torch.ones(N)))
+            torch.testing.assert_close(y, 2 * once)
+            torch.testing.assert_close(dx, 2 * dx_once)
+    finally:
+        libc.mprotect(ctypes.c_void_p(start + page), page, mmap.PROT_READ | mmap.PROT_WRITE)
 
 
 def sharing(M, N, dtype):
