@@ -23,6 +23,10 @@ template <class F, int MR, int PANELS, bool ADD>
 static void tile(const F* a, i64 row, i64 column, const F* b, i64 K, SumOf<F>* c, i64 ldc) {
     using T = SumOf<F>;
     V<T> acc[MR][2 * PANELS] = {};
+#pragma GCC unroll 12
+    for (int r = 0; r < MR; ++r)  // C is far away, and is wanted when the sums are ready
+#pragma GCC unroll 8
+        for (int j = 0; j < 2 * PANELS; ++j) __builtin_prefetch(c + r * ldc + j * LANES<T>, 1);
     for (i64 k = 0; k < K; ++k) {
         V<F> right[2 * PANELS];
 #pragma GCC unroll 8
