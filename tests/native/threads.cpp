@@ -80,9 +80,9 @@ static double norm(int64_t M, int64_t N) {
     Norm n{};
     n.M = M, n.N = n.x_m = n.d_y_m = N, n.eps = 1e-5, n.x = x.data(), n.gain = n.bias = gain.data(), n.y = y.data();
     n.mean = mean.data(), n.r = r.data();
-    if (norm_forward(&n, on_threads)) abort();
+    if (norm_forward<float>(&n, on_threads)) abort();
     n.d_y = x.data(), n.d_x = dx.data(), n.d_gain = d_gain.data(), n.d_bias = d_bias.data();
-    if (norm_backward(&n, on_threads)) abort();
+    if (norm_backward<float>(&n, on_threads)) abort();
     double sum = 0;
     for (const Numbers* found : {&y, &dx, &d_gain, &d_bias})
         for (float number : *found) sum += number;

@@ -73,13 +73,15 @@ template <int N> INLINE Words<N> rounded(Floats<N> f) {
     return (nan & quiet) | (~nan & (w + up));
 }
 #if defined(__AVX512BF16__)
-// Whether the processor's own rounding to bfloat16 gives what `rounded` gives: it takes subnormal numbers for 0.
-INLINE bool no_subnormals(Floats<16> f) { return !_mm512_fpclass_ps_mask(same_bits<__m512>(f), 0x20); }
+// Whether no number is subnormal or 0: subnormal ones the processor's own rounding to bfloat16 takes for 0.
+INLINE bool all_normal(Floats<16> f) {
+    return !_mm512_testn_epi32_mask(same_bits<__m512i>(f), _mm512_set1_epi32(0x7f800000));
+}
 #endif
 template <int N> INLINE Halves<N> narrow_of(Floats<N> f, BFloat16) {
 #if defined(__AVX512BF16__)
     if constexpr (N == 16)
-        if (no_subnormals(f)) return same_bits<Halves<N>>(_mm512_cvtneps_pbh(same_bits<__m512>(f)));
+        if (all_normal(f)) return same_bits<Halves<N>>(_mm512_cvtneps_pbh(same_bits<__m512>(f)));
 #endif
     return halves<N>(rounded<N>(f) >> 16);
 }
@@ -170,7 +172,7 @@ template <class T, class E> INLINE void narrow_two(E* p, V<T> a, V<T> b) {
     if constexpr (HALVES<T, E>) {
         constexpr int N = LANES<T>;
 #if defined(__AVX512BF16__)
-        if (no_subnormals(a) && no_subnormals(b)) {
+        if (all_normal(a) && all_normal(b)) {
             const __m512i both = same_bits<__m512i>(_mm512_cvtne2ps_pbh(same_bits<__m512>(b), same_bits<__m512>(a)));
             const __m512i w = _mm512_permutexvar_epi16(same_bits<__m512i>(EVEN_AND_ODD), both);
             memcpy(p, &w, sizeof w);
@@ -200,14 +202,17 @@ template <class T, class E> INLINE void in_twos([[maybe_unused]] V<T>& a, [[mayb
 
 // The first n of N elements to where there is room for N, zeros after them; and the first n of N to where there is room
 // for n. AVX-512 does it without a call of memcpy, across which no vector stays in a register.
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+INLINE uint64_t first_bits(i64 n) { return (uint64_t(1) << n) - 1; }  // n < 64
+#endif
 template <int N, class E> INLINE void first_of(E* to, const E* from, i64 n) {
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
-    const uint64_t bytes = (uint64_t(1) << (n * sizeof(E))) - 1;
     if constexpr (N * sizeof(E) == 64) {
-        _mm512_storeu_si512(to, _mm512_maskz_loadu_epi8(bytes, from));
+        _mm512_storeu_si512(to, _mm512_maskz_loadu_epi8(first_bits(n * sizeof(E)), from));
         return;
     } else if constexpr (N * sizeof(E) == 32) {
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_maskz_loadu_epi8(__mmask32(bytes), from));
+        const __m256i some = _mm256_maskz_loadu_epi8(__mmask32(first_bits(n * sizeof(E))), from);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), some);
         return;
     }
 #endif
@@ -216,12 +221,12 @@ template <int N, class E> INLINE void first_of(E* to, const E* from, i64 n) {
 }
 template <int N, class E> INLINE void no_more_of(E* to, const E* from, i64 n) {
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
-    const uint64_t bytes = (uint64_t(1) << (n * sizeof(E))) - 1;
     if constexpr (N * sizeof(E) == 64) {
-        _mm512_mask_storeu_epi8(to, bytes, _mm512_loadu_si512(from));
+        _mm512_mask_storeu_epi8(to, first_bits(n * sizeof(E)), _mm512_loadu_si512(from));
         return;
     } else if constexpr (N * sizeof(E) == 32) {
-        _mm256_mask_storeu_epi8(to, __mmask32(bytes), _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+        const __m256i some = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+        _mm256_mask_storeu_epi8(to, __mmask32(first_bits(n * sizeof(E))), some);
         return;
     }
 #endif

@@ -24,8 +24,9 @@ constexpr i64 NORM_GROUPS = 32;
 constexpr i64 STREAMED_BYTES = 8 << 20;    // of a result; one as large is out of the caches when it is read
 constexpr i64 FINISHED_COLUMNS = 2048;     // of these gradients, that a thread is worth
 constexpr i64 PART_ROWS = 256;             // of so many rows the gain's gradient is summed in W, of all in float64
-// Elements of a row that are summed in A: 8 in each lane of four sums.
-template <class A> constexpr i64 ROW_BLOCK = sizeof(A) == 4 ? 32 * LANES<A> : i64(1) << 62;
+// Elements of a row that are summed in A: 16 in a lane, 4 in each lane of four sums. A lane with an outlier rounds what is
+// added to it to the outlier's units.
+template <class A> constexpr i64 ROW_BLOCK = sizeof(A) == 4 ? 16 * LANES<A> : i64(1) << 62;
 
 // Whether squares of numbers of this size can be added up in T.
 template <class T> INLINE bool in_range(double size) { return sizeof(T) == 8 || (size > 1e-15 && size < 1e15); }
@@ -60,8 +61,9 @@ INLINE V<double> doubled(V<float> v) {
 #if defined(__AVX512F__)
     const __m512 w = same_bits<__m512>(v);
     return same_bits<V<double>>(_mm512_maskz_cvtps_pd(0xff, _mm512_castps512_ps256(w))) +
-        same_bits<V<double>>(_mm512_maskz_cvtps_pd(0xff, _mm512_maskz_extractf32x8_ps(0xff, w, 1)));
-#elif defined(__AVX__) && defined(__F16C__)
+        same_bits<V<double>>(_mm512_maskz_cvtps_pd(0xff,
+            _mm256_castpd_ps(_mm512_maskz_extractf64x4_pd(0xf, _mm512_castps_pd(w), 1))));
+#elif defined(__F16C__)
     const __m256 w = same_bits<__m256>(v);
     return same_bits<V<double>>(_mm256_cvtps_pd(_mm256_castps256_ps128(w))) +
         same_bits<V<double>>(_mm256_cvtps_pd(_mm256_extractf128_ps(w, 1)));
