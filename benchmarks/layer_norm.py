@@ -3,6 +3,7 @@
     python benchmarks/layer_norm.py --threads 1 2 --json layer_norm.json
     python benchmarks/layer_norm.py --quick
     python benchmarks/layer_norm.py --residual
+    python benchmarks/layer_norm.py --small
 
 Both sides take turns in one process; printed are the minima over the rounds in microseconds, how many times as fast as
 `torch.nn.functional.layer_norm` ours is, and the time of `clone()`, which reads and writes the bytes of the forward.
@@ -96,6 +97,39 @@ def measure(dtype: torch.dtype, shape: tuple[int, int], residual: bool, rounds: 
     return found
 
 
+class Nothing(torch.autograd.Function):
+    """What an op with a gradient costs in Python alone: it saves three tensors and hands them on."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, gain, bias)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        _, gain, bias = ctx.saved_tensors
+        return grads[0], gain, bias
+
+
+def small(N: int, rounds: int) -> None:
+    """One row: a call without gradients, one that autograd records, and one with its backward."""
+    x, gain, bias, d = torch.randn(1, N), torch.ones(N), torch.zeros(N), torch.randn(1, N)
+    leaves = [t.clone().requires_grad_() for t in (x, gain, bias)]
+    calls: dict[str, Callable[..., Tensor]] = {
+        "torch.nn.functional.layer_norm": lambda x, *affine: F.layer_norm(x, (N,), *affine),
+        "layernorm.functional.layer_norm": lambda x, *affine: ln.functional.layer_norm(x, (N,), *affine),
+        "an autograd.Function that does nothing": Nothing.apply,
+    }
+    plain = timing.minima({name: lambda call=call: call(x, gain, bias) for name, call in calls.items()}, rounds)
+    recorded = timing.minima({name: lambda call=call: call(*leaves) for name, call in calls.items()}, rounds)
+    training = timing.minima(
+        {name: lambda call=call: torch.autograd.grad(call(*leaves), leaves, d) for name, call in calls.items()}, rounds
+    )
+    print(f"\n{f'one row of {N}, microseconds':<42}{'no gradient':>12}{'recorded':>10}{'with backward':>15}")
+    for name in calls:
+        print(f"{name:<42}{plain[name] * 1e6:12.1f}{recorded[name] * 1e6:10.1f}{training[name] * 1e6:15.1f}")
+
+
 def main() -> int:
     if timing.device() == "cuda":
         return layer_norm_gpu.main()
@@ -105,6 +139,9 @@ def main() -> int:
     parser.add_argument("--threads", type=int, nargs="+", default=[1], help="processor threads, one table each")
     parser.add_argument("--types", nargs="+", choices=list(TYPES), default=["float32", "bfloat16", "float16"])
     parser.add_argument("--residual", action="store_true", help="the sum with a residual and its layer norm")
+    parser.add_argument(
+        "--small", action="store_true", help="what a call of one row costs, in Python for the most part"
+    )
     parser.add_argument("--quick", action="store_true", help="rows in the caches alone, 3 rounds")
     parser.add_argument("--rounds", type=int, default=9, help="turns of each side (default: 9)")
     parser.add_argument("--json", metavar="FILE", help="write the figures here too")
@@ -112,6 +149,9 @@ def main() -> int:
     torch.manual_seed(0)
     print(timing.environment())
     rounds = 3 if options.quick else options.rounds
+    if options.small:
+        small(64, rounds)
+        return 0
     kinds = ["in the caches"] if options.quick else list(SHAPES)
     rows = []
     for threads in options.threads:
