@@ -4,7 +4,6 @@ for these. Where it has not, a library that takes a pair as two float32 products
 import ctypes
 import functools
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -17,11 +16,11 @@ import layernorm as ln
 from formula_space import every_formula
 from layernorm.engine import RecurrentArguments
 from layernorm.formula import PRESETS, Recurrence
+from support.compiler import COMPILER
 
 native = pytest.importorskip("layernorm.native", exc_type=ImportError)
 from layernorm.native import _layout, _library, _plan, _recurrent, _recurrent_plan, _steps  # noqa: E402
 
-COMPILER = next(filter(None, map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))), None)
 PAIRS = "pairs"
 NETWORKS = ["LSTM", "GRU", "RNN"]
 

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import ctypes
 import gc
 import os
 import resource
@@ -17,8 +18,10 @@ from hypothesis import strategies as st
 
 import layernorm as ln
 from layernorm.formula import PRESETS, Recurrence
+from support.compiler import COMPILER
 
 pytest.importorskip("layernorm.native", exc_type=ImportError)
+from layernorm.native import _library
 
 
 def train(module, x):
@@ -35,6 +38,37 @@ def test_ten_threads_call_one_module():
             found = pool.map(lambda x: [*train(module, x), norm(x[..., :1].expand(7, 5, 13))], inputs)
             for a, b in zip(alone, found, strict=True):
                 assert all(map(torch.equal, a, b))
+
+
+def test_without_threads_one_does_all():
+    module, norm = ln.LSTM(96, 128), ln.LayerNorm(512)
+    x, rows, threads = torch.randn(5, 32, 96), torch.randn(256, 512), torch.get_num_threads()
+    calls = []
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 3, ctypes.c_void_p, ctypes.c_void_p)
+    def refuse(*_):
+        calls.append(1)
+        return 1
+
+    name = _library.ISA.encode()
+    try:
+        torch.set_num_threads(2)
+        expected = [*train(module, x), norm(rows)]
+        _library.LIBRARY.layernorm_start(ctypes.cast(refuse, ctypes.c_void_p), name)
+        found = [*train(module, x), norm(rows)]
+    finally:
+        _library.LIBRARY.layernorm_start(ctypes.cast(_library.TORCH.torch_parallel_for, ctypes.c_void_p), name)
+        torch.set_num_threads(threads)
+    assert calls
+    assert all(map(torch.equal, expected, found))
+
+
+def test_the_program_for_the_thread_sanitizer_compiles():
+    """`make sanitize` runs it."""
+    if COMPILER is None:
+        pytest.skip("no C++ compiler")
+    program = Path(__file__).parent / "threads.cpp"
+    subprocess.run([COMPILER, "-std=c++17", "-fsyntax-only", "-Wno-psabi", str(program)], check=True)
 
 
 class _Outputs(torch.utils.data.Dataset):

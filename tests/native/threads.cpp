@@ -8,12 +8,13 @@
 #define LAYERNORM_ISA native
 #include "../../src/layernorm/native/kernels.cpp"
 
-static void on_threads(int64_t begin, int64_t end, int64_t grain, void (*body)(int64_t, int64_t, void*), void* context) {
+static int on_threads(int64_t begin, int64_t end, int64_t grain, void (*body)(int64_t, int64_t, void*), void* context) {
     const int64_t size = most(most(1, grain), (end - begin + 2) / 3);
     std::vector<std::thread> threads;
     for (int64_t from = begin; from < end; from += size)
         threads.emplace_back(body, from, least(end, from + size), context);
     for (std::thread& thread : threads) thread.join();
+    return 0;
 }
 
 using Numbers = std::vector<float>;

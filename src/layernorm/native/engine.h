@@ -91,7 +91,8 @@ struct Norm {
     void *d_x, *d_gain, *d_bias;  // [M][N], [N], [N]; the last two may be null
 };
 
-typedef void (*ParallelFor)(int64_t begin, int64_t end, int64_t grain, void (*body)(int64_t, int64_t, void *), void *);
+// 0, or not 0 after an error: threads cannot be had, and nothing has been done.
+typedef int (*ParallelFor)(int64_t begin, int64_t end, int64_t grain, void (*body)(int64_t, int64_t, void *), void *);
 
 struct Kernels {
     const char *name;

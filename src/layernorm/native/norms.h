@@ -42,18 +42,25 @@ template <class F> static int with_type(i64 type, const F& f) {
 template <class T> constexpr i64 TYPE = 0;  // its number
 template <> constexpr i64 TYPE<double> = 1;
 
-// The gain or the bias in T: as it lies, if it is of that type, else converted to `place`, and 1 or 0 if there is none.
-template <class T> static const T* fetch(T* place, const void* from, i64 type, i64 N, T missing) {
-    if (from && type == TYPE<T>) return static_cast<const T*>(from);
-    with_type(type, [&](auto kind) {
-        using E = decltype(kind);
-        over<T>(N, [&](i64 j, i64 n) {
-            narrow<T>(place + j, from ? widen<T>(static_cast<const E*>(from) + j, n) : all<T>(missing), n);
+// The gain or the bias, `from`, in T: where it lies, if it is there and of that type, else in `place`.
+template <class T> struct Parameter {
+    T* place;
+    const T* at;
+
+    static bool lies(const Norm& n, const void* from) { return from && n.parameter_type == TYPE<T>; }
+    void lay(Cursor& c, const Norm& n, const void* from) { c.take(place, lies(n, from) ? 0 : n.N); }
+    void fetch(const Norm& n, const void* from, T missing) {
+        at = lies(n, from) ? static_cast<const T*>(from) : place;
+        if (lies(n, from)) return;
+        with_type(n.parameter_type, [&](auto kind) {
+            using E = decltype(kind);
+            over<T>(n.N, [&](i64 j, i64 count) {
+                narrow<T>(place + j, from ? widen<T>(static_cast<const E*>(from) + j, count) : all<T>(missing), count);
+            });
+            return 0;
         });
-        return 0;
-    });
-    return place;
-}
+    }
+};
 
 // The two halves of a vector of float32 added up in float64. Not through memory, where there are instructions for it: a
 // sum that is stored after its loop GCC keeps in memory in the loop.
@@ -89,17 +96,13 @@ template <bool STREAM, class A, class E> INLINE void put(E* to, V<A> v, i64 n) {
 template <class E> struct NormForward {
     using W = typename Computed<E>::W;
     const Norm& n;
-    W *own_gain, *own_bias;  // a thread's own: what another has just written comes slowly
-    const W *gain, *bias;
+    const double each;  // 1 / N
+    Parameter<W> gain, bias;  // each thread fetches them: what another has just written comes slowly
 
-    explicit NormForward(const Norm& n) : n(n) {}
+    explicit NormForward(const Norm& n) : n(n), each(1.0 / n.N) {}
     void lay(Cursor& c) {
-        c.take(own_gain, n.gain && n.parameter_type == TYPE<W> ? 0 : n.N);
-        c.take(own_bias, n.bias && n.parameter_type == TYPE<W> ? 0 : n.N);
-    }
-    void fetch_parameters() {
-        gain = fetch<W>(own_gain, n.gain, n.parameter_type, n.N, 1);
-        bias = fetch<W>(own_bias, n.bias, n.parameter_type, n.N, 0);
+        gain.lay(c, n, n.gain);
+        bias.lay(c, n, n.bias);
     }
 
     const E* row(const void* rows, i64 m, i64 apart) const { return static_cast<const E*>(rows) + m * apart; }
@@ -138,7 +141,7 @@ template <class E> struct NormForward {
             all += doubled((s[0] + s[1]) + (s[2] + s[3]));
             squares += doubled((q[0] + q[1]) + (q[2] + q[3]));
         }
-        return {sum<double>(all) / n.N, sum<double>(squares) / n.N};
+        return {sum<double>(all) * each, sum<double>(squares) * each};
     }
 
     // The mean of the first elements, so many that no lane is left out. That of equal numbers is exact.
@@ -170,14 +173,14 @@ template <class E> struct NormForward {
         for (int i = 0; i < R; ++i) {
             const double exact = n.rms ? 0 : double(centre[i]) + rest[i].mean;
             const double square = n.rms ? rest[i].square : rest[i].square - rest[i].mean * rest[i].mean;
-            const double size = sqrt((square > 0 ? square : 0 * square) + n.eps), reciprocal = 1 / size;
+            const double size = sqrt((square > 0 ? square : 0 * square) + n.eps), scale = 1 / size;
             if (!in_range<A>(size)) return false;
-            mean[i] = A(exact), low[i] = A(exact - double(mean[i]));
-            r[i] = A(reciprocal);
+            mean[i] = A(exact), low[i] = A((exact - double(mean[i])) * scale);
+            r[i] = A(scale);
             if (n.mean) static_cast<double*>(n.mean)[m + i] = exact;
-            if (n.r) static_cast<double*>(n.r)[m + i] = reciprocal;
+            if (n.r) static_cast<double*>(n.r)[m + i] = scale;
         }
-        const W *gain = this->gain, *bias = this->bias;
+        const W *gain = this->gain.at, *bias = this->bias.at;
         E* y = row(n.y, m);
         over_twos<A>(N, [&, gain, bias, y, N](i64 j) {
             V<A> g = widen<A>(gain + j), h = widen<A>(gain + j + LANES<A>);
@@ -186,8 +189,8 @@ template <class E> struct NormForward {
             for (int i = 0; i < R; ++i) {
                 V<A> v, w;
                 widen_two<A>(z[i] + j, v, w);
-                v = ((v - mean[i]) - low[i]) * r[i] * g + b;
-                w = ((w - mean[i]) - low[i]) * r[i] * h + c;
+                v = ((v - mean[i]) * r[i] - low[i]) * g + b;
+                w = ((w - mean[i]) * r[i] - low[i]) * h + c;
                 E* to = y + i * N + j;
                 if constexpr (STREAM) put<STREAM, A>(to, v, LANES<A>), put<STREAM, A>(to + LANES<A>, w, LANES<A>);
                 else narrow_two<A>(to, v, w);
@@ -195,8 +198,8 @@ template <class E> struct NormForward {
         }, [&, gain, bias, y, N](i64 j, i64 count) {
             const V<A> g = widen<A>(gain + j, count), b = widen<A>(bias + j, count);
             for (int i = 0; i < R; ++i) {
-                const V<A> d = (widen<A>(z[i] + j, count) - mean[i]) - low[i];
-                narrow<A>(y + i * N + j, d * r[i] * g + b, count);
+                const V<A> z_hat = (widen<A>(z[i] + j, count) - mean[i]) * r[i] - low[i];
+                narrow<A>(y + i * N + j, z_hat * g + b, count);
             }
         });
         return true;
@@ -221,7 +224,8 @@ template <class E> static int norm_forward(const Norm* call, ParallelFor run) {
     share(run, n.M, [&](i64 from, i64 end) {
         NormForward<E> pass(n);
         if (!of_part.arrange(pass)) return failed.set();
-        pass.fetch_parameters();
+        pass.gain.fetch(n, n.gain, 1);
+        pass.bias.fetch(n, n.bias, 0);
         pass.all_rows(from, end, past);
         of_part.release();
     }, SHARED_ELEMENTS / most(1, n.N) + 1);
@@ -232,14 +236,15 @@ template <class E> struct NormBackward {
     using W = typename Computed<E>::W;
     const Norm& n;
     const i64 groups, Np;  // Np: a row of sums
-    W *own_gain, *part;    // part [groups][2][Np]: d gain and d bias of up to PART_ROWS rows
+    const double each;     // 1 / N
+    W* part;               // [groups][2][Np]: d gain and d bias of up to PART_ROWS rows
     double* sums;          // [groups][2][Np]: of all rows of the group, if these are more
-    const W* gain;
+    Parameter<W> gain;
 
-    NormBackward(const Norm& n, i64 groups) : n(n), groups(groups), Np(round_up(n.N, PAD)) {}
+    NormBackward(const Norm& n, i64 groups) : n(n), groups(groups), Np(round_up(n.N, PAD)), each(1.0 / n.N) {}
     bool in_parts() const { return n.M > groups * PART_ROWS; }
     void lay(Cursor& c) {
-        c.take(own_gain, n.gain && n.parameter_type == TYPE<W> ? 0 : n.N);
+        gain.lay(c, n, n.gain);
         c.take(part, groups * 2 * Np);
         c.take(sums, in_parts() ? groups * 2 * Np : 0);
     }
@@ -247,28 +252,26 @@ template <class E> struct NormBackward {
     double r(i64 m) const { return static_cast<const double*>(n.r)[m]; }
     double mean(i64 m) const { return n.rms ? 0 : static_cast<const double*>(n.mean)[m]; }
 
-    // x - mean
-    template <class A> struct Centred {
+    // z_hat = (x - mean) * r
+    template <class A> struct Unit {
         const E* x;
-        A mean, low;
-        Centred() = default;
-        Centred(const E* x, double exact) : x(x), mean(A(exact)), low(A(exact - double(mean))) {}
-        V<A> at(i64 j, i64 count) const { return (widen<A>(x + j, count) - mean) - low; }
+        A mean, r, low;  // low: what the mean lacks, times r
+        Unit() = default;
+        Unit(const E* x, double exact, double r) : x(x), mean(A(exact)), r(A(r)), low(A((exact - double(mean)) * r)) {}
+        V<A> at(i64 j, i64 count) const { return (widen<A>(x + j, count) - mean) * r - low; }
     };
 
     // Rows m ... m + R - 1: dx = r * (d - mean(d) - z_hat * mean(d * z_hat)) with d = dy * gain, z_hat = (x - mean) * r.
     template <class A, int R, bool SUMS, bool STREAM> void rows(i64 m, W* d_gain, W* d_bias) const {
         const i64 N = n.N;
         const E *dy[R], *more[R];
-        Centred<A> centred[R];
-        A scale[R];
+        Unit<A> z_hat[R];
         for (int i = 0; i < R; ++i) {
-            centred[i] = {static_cast<const E*>(n.x) + (m + i) * n.x_m, mean(m + i)};
-            scale[i] = A(r(m + i));
+            z_hat[i] = {static_cast<const E*>(n.x) + (m + i) * n.x_m, mean(m + i), r(m + i)};
             dy[i] = static_cast<const E*>(n.d_y) + (m + i) * n.d_y_m;
             more[i] = static_cast<const E*>(n.d_total) + (m + i) * n.d_total_m;
         }
-        const W* gain = this->gain;
+        const W* gain = this->gain.at;
         V<double> of_d[R] = {}, of_product[R] = {};
         for (i64 from = 0; from < N; from += ROW_BLOCK<A>) {
             V<A> block_d[R] = {}, block_product[R] = {};
@@ -277,7 +280,7 @@ template <class E> struct NormBackward {
                 V<A> to_gain = {}, to_bias = {};
                 const V<A> f = widen<A>(gain + j, count);
                 for (int i = 0; i < R; ++i) {
-                    V<A> z = centred[i].at(j, count) * scale[i];
+                    V<A> z = z_hat[i].at(j, count);
                     if (count < LANES<A>) z = first<A>(z, count);
                     const V<A> g = widen<A>(dy[i] + j, count), d = g * f;
                     to_gain += g * z;
@@ -294,8 +297,8 @@ template <class E> struct NormBackward {
         }
         A a[R], c[R];
         for (int i = 0; i < R; ++i) {
-            a[i] = n.rms ? A(0) : A(sum<double>(of_d[i]) / N);
-            c[i] = A(sum<double>(of_product[i]) / N * r(m + i));
+            a[i] = n.rms ? A(0) : A(sum<double>(of_d[i]) * each);
+            c[i] = A(sum<double>(of_product[i]) * each * r(m + i));
         }
         E* dx = static_cast<E*>(n.d_x) + m * N;
         const bool adds = n.d_total;
@@ -304,7 +307,9 @@ template <class E> struct NormBackward {
             for (int i = 0; i < R; ++i) {
                 V<A> d = widen<A>(dy[i] + j, count) * f;
                 keep<A>(d);  // rounded as it was when it was added up: for a row of one d - mean(d) is 0
-                V<A> v = scale[i] * ((d - a[i]) - centred[i].at(j, count) * c[i]);
+                V<A> along = z_hat[i].at(j, count) * c[i];
+                keep<A>(along);  // which of two products is rounded must not depend on how many rows are together
+                V<A> v = z_hat[i].r * (d - a[i]) - along;
                 if (adds) v += widen<A>(more[i] + j, count);
                 put<STREAM, A>(dx + i * N + j, v, count);
             }
@@ -367,10 +372,9 @@ template <class E> static int norm_backward(const Norm* call, ParallelFor run) {
     const Norm& n = *call;
     i64 groups = 1;  // a power of two, which threads share evenly
     while (2 * groups <= least(n.M, NORM_GROUPS) && groups * GROUP_ELEMENTS < n.M * n.N) groups *= 2;
-    using W = typename Computed<E>::W;
     NormBackward<E> pass(n, groups);
     if (!of_call.arrange(pass)) return 1;
-    pass.gain = fetch<W>(pass.own_gain, n.gain, n.parameter_type, n.N, 1);
+    pass.gain.fetch(n, n.gain, 1);
     share(run, groups, [&](i64 from, i64 end) {
         for (; from < end; ++from) pass.group(from);
     });

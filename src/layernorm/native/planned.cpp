@@ -97,13 +97,12 @@ Status run(const Plan &plan, const Handle *given, Handle *made) {
         if (!fits(given[i], *kind, at[i])) return UNFIT;
     for (int64_t i = 0; i < plan.made; ++i, kind = kind->next()) {
         void *data;
-        int64_t bytes = 0;
+        int64_t bytes;
         if (torch.empty(kind->dim, kind->sizes(), kind->strides(), int32_t(kind->dtype), 0, 0, &made[i])) {
             made[i] = nullptr;
             return NO_MEMORY;
         }
-        torch.data(made[i], &data);
-        torch.storage_size(made[i], &bytes);
+        if (torch.data(made[i], &data) || torch.storage_size(made[i], &bytes)) return NO_MEMORY;
         at[plan.given + i] = static_cast<char *>(data);
         in_large_pages(at[plan.given + i], bytes);
     }

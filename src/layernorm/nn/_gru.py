@@ -56,7 +56,7 @@ class GRU(Recurrent[Tensor]):
         ValueError, TypeError: an argument has no meaning for this network. The message names it.
 
     With ``zoneout`` or ``reset_hx``, Python runs the steps one by one. This takes about twice the time of one call for
-    the whole sequence. ``recurrent_dropout`` in training is computed by plain equations, in about 6 times the time of
+    the whole sequence. ``recurrent_dropout`` in training is computed by plain equations, in about 4 times the time of
     one call (``benchmarks/between_steps.py``).
 
     Parameters of a layer and direction in ``"paper"``, with the suffix ``_l{k}`` or ``_l{k}_reverse``:

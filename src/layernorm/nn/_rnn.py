@@ -49,9 +49,9 @@ class RNN(Recurrent[Tensor]):
     Raises:
         ValueError, TypeError: an argument has no meaning for this network. The message names it.
 
-    With ``zoneout``, ``recurrent_dropout`` in training or ``reset_hx``, Python runs the steps one by one. In training
-    this takes about 5 times the time of one call for the whole sequence, in inference about 20 times. Large networks
-    lose less (``benchmarks/between_steps.py``).
+    With ``zoneout``, ``recurrent_dropout`` in training or ``reset_hx``, Python runs the steps one by one. This
+    takes about 3 times the time of one call for the whole sequence. Large networks lose less
+    (``benchmarks/between_steps.py``).
 
     Parameters of a layer and direction in ``"paper"``, with the suffix ``_l{k}`` or ``_l{k}_reverse``:
     ``weight_ih (H, I)``, ``weight_hh (H, H)``, ``bias_ih``, ``bias_hh``, ``gain (H)``. The biases belong to the
