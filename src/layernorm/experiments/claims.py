@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from .errors import RunError
 from .report import summary
-from .report.comparison import NORMS, Block, Group, compare, reaching
+from .report.comparison import Block, Group, arms, compare, reaching
 from .report.rates import choosing_seeds, fewest
 from .report.verdicts import RATES, SEEDS, counted, standing, too_little
 from .runs.files import read_json
@@ -40,9 +40,10 @@ class Claim:
         how: what is compared. "end" is the last value, "best" the best value, and "sooner" the number of updates to
             the values that all runs reach.
         chosen: the metric on validation data by which each norm's learning rate is chosen; with None, `metric`.
-        only: options that the runs must have.
+        only: options that the runs must have, if their norm has them: the baseline has no gain.
         hours: an estimate of the hours that the missing runs take on one core.
         what: the missing runs, in words.
+        report: the folder of the report with the figure, among the results of the experiment.
     """
 
     text: str
@@ -56,6 +57,7 @@ class Claim:
     what: str
     chosen: str | None = None
     only: dict[str, Any] = field(default_factory=dict)
+    report: str = "laptop"
 
 
 UNDECIDED, WITHOUT = "undecided", "no runs in the summary"
@@ -84,14 +86,19 @@ CLAIMS = (
           "test_bound", "layer", "none", "end", 0.6, f"{_RUNS} of 4 epochs of 8 glimpses", chosen="valid_bound",
           only={"deviation": 0.1}),
     Claim("Handwriting synthesis converges much faster with layer norm (initial gain 0.3).", "6.5, Figure 5",
-          "handwriting", "valid_nll", "layer", "none", "sooner", 1, f"{_RUNS} of 600 updates", only={"gain_init": 0.3}),
+          "handwriting", "valid_nll", "layer-gain", "none", "sooner", 1, f"{_RUNS} of 600 updates",
+          only={"gain_init": 0.3}),
+    Claim("Handwriting synthesis converges much faster with layer norm (initial gain 1).", "6.5, Figure 5",
+          "handwriting", "valid_nll", "layer", "none", "sooner", 1, f"{_RUNS} of 600 updates"),
     Claim("Layer norm converges faster than batch norm at batch size 128.", "6.6, Figure 6", "mnist", "train_nll",
-          "layer", "batch", "sooner", 0.3, f"{_RUNS} of 10 epochs", chosen="valid_error", only={"batch_size": 128}),
+          "layer", "batch", "sooner", 0.3, f"{_RUNS} of 10 epochs", chosen="valid_error", only={"batch_size": 128},
+          report="batch-128"),
     Claim("At batch size 4 layer norm generalises better than batch norm.", "6.6, Figure 6", "mnist", "test_error",
-          "layer", "batch", "end", 1.5, f"{_RUNS} of 10 epochs", chosen="valid_error", only={"batch_size": 4}),
+          "layer", "batch", "end", 1.5, f"{_RUNS} of 10 epochs", chosen="valid_error", only={"batch_size": 4},
+          report="batch-4"),
     Claim("At batch size 4 layer norm generalises better than batch norm with its exact statistics.", "6.6, Figure 6",
           "mnist", "exact_test_error", "layer", "batch", "end", 1.5, f"{_RUNS} of 10 epochs", chosen="valid_error",
-          only={"batch_size": 4}),
+          only={"batch_size": 4}, report="batch-4"),
     Claim("Layer norm speeds convolutional networks up over the baseline.", "6.7", "convnets", "train_nll", "layer",
           "none", "sooner", 0.4, f"{_RUNS} of 8 epochs of 10,000 images", chosen="valid_error"),
     Claim("Batch norm outperforms layer norm in convolutional networks.", "6.7", "convnets", "test_error", "batch",
@@ -113,7 +120,7 @@ class Row:
 
 def decide(claim: Claim, runs: Sequence[Run]) -> Row:
     """The verdict on a claim from the runs of its experiment, and the effect with its range over seeds."""
-    wanted = [run for run in runs if claim.only.items() <= run.config.items() and _has(run, claim)]
+    wanted = [run for run in arms(runs) if _meets(run, claim.only) and _has(run, claim)]
     blocks = [block for block in _blocks(claim, wanted) if block.has(claim.ahead, claim.behind)]
     if not blocks:
         return _undecided(claim, WITHOUT if runs else "no summary", "-")
@@ -124,11 +131,16 @@ def decide(claim: Claim, runs: Sequence[Run]) -> Row:
         f"{counted(min(map(len, groups)), 'seed')} at the best of {counted(rates, 'rate')}, chosen by "
         f"{counted(choosing_seeds(block, claim.ahead, claim.behind), 'seed')}; {_length(groups)}"
     )
-    effect = _effect(claim, groups)
+    effect = _effect(claim, block)
     few = too_little(*groups, unit="evaluation", rates=rates)
     if few:
         return _undecided(claim, ran, f"{effect}; {few}")
     return Row(claim.text, claim.where, ran, _verdict(*_compared(claim, groups)), effect)
+
+
+def _meets(run: Run, options: dict[str, Any]) -> bool:
+    """Whether a run has these options; those that it has at all."""
+    return all(run.config.get(name, value) == value for name, value in options.items())
 
 
 def _has(run: Run, claim: Claim) -> bool:
@@ -191,14 +203,14 @@ def _ending(claim: Claim, run: Run) -> float:
     return line[-1] if claim.how == "end" else min(line)
 
 
-def _effect(claim: Claim, groups: Sequence[Group]) -> str:
+def _effect(claim: Claim, block: Block) -> str:
     """The two norms' values in words: mean and range over seeds."""
     sign = -1 if claim.metric.startswith("-") and claim.how != "sooner" else 1
-    texts = []
-    for norm, values in zip((claim.ahead, claim.behind), _compared(claim, groups), strict=True):
+    norms, texts = (claim.ahead, claim.behind), []
+    for norm, values in zip(norms, _compared(claim, [block.groups[norm] for norm in norms]), strict=True):
         last = sorted(sign * value for value in values[-1])
         middle = sum(last) / len(last)
-        texts.append(f"{NORMS[norm]} {middle:.4g} ({last[0]:.4g} to {last[-1]:.4g})")
+        texts.append(f"{block.name(norm)} {middle:.4g} ({last[0]:.4g} to {last[-1]:.4g})")
     what = "updates to the best value that all runs reach" if claim.how == "sooner" else claim.metric.removeprefix("-")
     return f"{what}: {', '.join(texts)}"
 
@@ -236,7 +248,7 @@ def page(results: Path) -> str:
         row = decide(claim, summary.read(path) if path.exists() else [])
         verdicts.append(row.verdict)
         cells = [row.text, row.where, row.ran, row.needed or row.verdict, row.effect]
-        cells.append("-" if row.ran == WITHOUT else _figures(results, claim.experiment))
+        cells.append("-" if row.ran == WITHOUT else _figure(results, claim))
         (undecided if row.verdict == UNDECIDED else decided).append(cells)
     statements, on_theory = [], []
     theory = results / "theory" / "claims.json"
@@ -249,7 +261,6 @@ def page(results: Path) -> str:
             statements.append([item["statement"], item["where"], verdict, item["found"], shown])
     goals = ", ".join(f"{share:.0%}" for share in SHARES)
     ran = ["claim", "in the paper", "what we ran", "verdict", "effect, mean (lowest to highest seed)", "figure"]
-    open_ones = [*ran[:3], "what would decide it", "what we have", "figure"]
     parts = [
         "# The paper's claims, decided by our own runs",
         _filled(
@@ -267,18 +278,25 @@ def page(results: Path) -> str:
             "of the last goal."
         ),
         _table(ran, decided),
-        "## Not decided yet",
-        _filled(
-            "These claims have no summary of runs, or one with too few seeds or learning rates. Where there is no "
-            "summary, the figure shows earlier runs, which do not count here. The hours are estimates for one core. "
-            "Only these runs are missing."
-        ),
-        _table(open_ones, undecided),
+        *_open(undecided),
         "## Section 5 and the appendix",
         "`layernorm geometry` computes these. *Refuted*: an exact computation contradicts the statement.",
         _table(["statement", "in the paper", "verdict", "what was found", "figure"], statements),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _open(undecided: Sequence[list[str]]) -> list[str]:
+    """The section of the claims that are not decided, if there are any."""
+    if not undecided:
+        return []
+    head = ["claim", "in the paper", "what we ran", "what would decide it", "what we have", "figure"]
+    why = _filled(
+        "These claims have no summary of runs, or one with too few seeds or learning rates. Where there is no "
+        "summary, the figure shows earlier runs, which do not count here. The hours are estimates for one core. "
+        "Only these runs are missing."
+    )
+    return ["## Not decided yet", why, _table(head, undecided)]
 
 
 def _filled(text: str) -> str:
@@ -299,10 +317,10 @@ def _table(head: list[str], rows: Sequence[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
-def _figures(results: Path, experiment: str) -> str:
+def _figure(results: Path, claim: Claim) -> str:
     """A link to the report's first figure, or to the experiment's page where there is no figure."""
-    figures = sorted((results / experiment).glob("*/figure*.png"))
-    figures += sorted((results / experiment).glob("*/curves.png"))
+    place = results / claim.experiment
+    figures = sorted((place / claim.report).glob("figure*.png")) + sorted((place / claim.report).glob("curves.png"))
     if figures:
         return f"[figure](results/{figures[0].relative_to(results).as_posix()})"
-    return f"[page](results/{experiment}/README.md)" if (results / experiment / "README.md").exists() else "-"
+    return f"[page](results/{claim.experiment}/README.md)" if (place / "README.md").exists() else "-"

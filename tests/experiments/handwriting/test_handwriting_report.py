@@ -29,9 +29,24 @@ def test_findings(tmp_path, seeds, verdict):
     assert updates.endswith(f": {verdict}.")
     assert ends.startswith("NLL after 300 updates: layer norm 30")
     assert ends.endswith(f": {verdict}.")
-    assert best.endswith("is reached by the mean of layer norm at update 200, by the baseline's at 300.")
+    assert best.endswith("at update 300; the mean of layer norm reaches it at 200.")
     assert rule == RULE_AT_ONE_RATE
     assert sizes.startswith("Parameters: ")
+
+
+def test_gains_are_compared_with_one_baseline_each(tmp_path):
+    """The baseline has no gain: its option does not count."""
+    for seed in range(3):
+        write_lines(tmp_path / "none", "none", seed, [900.0 + seed, 700.0 + seed, 500.0 + seed], gain_init=0.3)
+        write_lines(tmp_path / "one", "layer", seed, [650.0 + seed, 400.0 + seed, 300.0 + seed])
+        write_lines(tmp_path / "small", "layer", seed, [950.0 + seed, 800.0 + seed, 600.0 + seed], gain_init=0.3)
+    report = report_of(*(tmp_path / place for place in ("none", "one", "small")))
+    one, small = (text for text in report.findings if text.startswith("NLL after"))
+    assert "layer norm 301.0 (300.0-302.0), baseline 501.0 (500.0-502.0): as the paper claims" in one
+    assert "layer norm with gain 0.3 601.0 (600.0-602.0), baseline 501.0 (500.0-502.0): against" in small
+    assert "; the mean of layer norm with gain 0.3 does not reach it." in " ".join(report.findings)
+    assert [row[1] for row in report.tables[0].rows] == ["baseline", "layer norm", "layer norm with gain 0.3"]
+    assert not any("gain_init" in note for note in report.status)
 
 
 def test_the_sensitivity_is_shown_where_there_are_two_rates(tmp_path):

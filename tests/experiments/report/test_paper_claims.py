@@ -80,6 +80,27 @@ def test_too_few_seeds_or_rates_leave_it_undecided_with_its_hours(tmp_path, seed
     assert row.effect.endswith(f"; no verdict from {why}")
 
 
+def test_another_initial_gain_is_a_claim_of_its_own(tmp_path):
+    """The baseline has no gain: it counts for both."""
+    small = [
+        dataclasses.replace(run, config={**run.config, "gain_init": 0.3})
+        for run in write(tmp_path / "small", [0.5, 0.4, 0.2], [0.5, 0.2, 0.1])
+    ]
+    ones = [run for run in write(tmp_path / "one", [0.5, 0.1, 0.05], [0.5, 0.2, 0.1]) if run.config["norm"] == "layer"]
+    assert decide(SOONER, [*small, *ones]).verdict == "holds"
+    claim = dataclasses.replace(SOONER, ahead="layer-gain", only={"gain_init": 0.3})
+    row = decide(claim, [*small, *ones])
+    assert row.verdict == "refuted"
+    assert "layer norm with gain 0.3 " in row.effect
+    assert decide(dataclasses.replace(claim, only={"gain_init": 0.5}), [*small, *ones]).verdict == "undecided"
+
+
+def test_one_seed_made_twice_counts_once(tmp_path):
+    runs = write(tmp_path, [0.5, 0.2, 0.1], [0.5, 0.4, 0.2], seeds=2)
+    row = decide(SOONER, [*runs, *runs])
+    assert row.effect.endswith("; no verdict from 2 seeds")
+
+
 def test_without_runs_it_is_undecided():
     row = decide(SOONER, [])
     assert (row.verdict, row.needed) == ("undecided", "2 h: more")

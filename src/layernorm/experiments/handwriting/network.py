@@ -44,7 +44,7 @@ class Config:
     units: int = option(400, "units in each of the three LSTMs", least=1)
     mixtures: int = option(20, "Gaussians in the density of the next point", least=1)
     learning_rate: float = option(1e-3, "Adam's step size", mark="lr", above=0)
-    gain_init: float = option(1.0, "initial gains of layer and RMS norm", above=0)
+    gain_init: float = option(1.0, "initial gains of layer and RMS norm; the other norms are named 1", above=0)
     forget_bias: float = option(0.0, "added to the initial biases of the LSTMs' forget gates", least=0)
     clip: Literal["gates", "inputs"] = option(
         "gates", "where the LSTMs' gradients are clipped: at the gates' summed inputs, as by Graves, or at the inputs"
@@ -57,6 +57,8 @@ class Config:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.norm not in GAINED:  # a fixed value, so that several gains do not make the same run several times
+            object.__setattr__(self, "gain_init", 1.0)
 
 
 class State(NamedTuple):

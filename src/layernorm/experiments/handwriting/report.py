@@ -12,15 +12,17 @@ from ..report import rates
 from ..report.comparison import (
     NORMS,
     Block,
+    arms,
     compare,
     low_to_high,
     lowest_of_all,
+    named,
     pictures,
     reaching,
     view,
 )
 from ..report.page import Deviation, Figure, Panel, Picture, Report, Table
-from ..report.variants import departures
+from ..report.variants import departures, one_of
 from ..report.verdicts import rule, ruled, spread, verdict
 from ..runs.folder import Run
 from . import pen, samples
@@ -46,9 +48,11 @@ def score(run: Run) -> float:
 
 def report(runs: Sequence[Run]) -> Report:
     """The report on runs of `handwriting`, finished or not."""
-    blocks, status = compare(runs, choose=score)
-    by_norm = [(norm, [run for run in runs if run.config["norm"] == norm]) for norm in NORMS]
-    written, failed = pictures(by_norm, _written, "No sample")
+    blocks, status = compare(arms(runs), choose=score, told=("gain_init",))
+    by_arm = [
+        (norm, [run for run, arm in zip(runs, arms(runs), strict=True) if arm.config["norm"] == norm]) for norm in NORMS
+    ]
+    written, failed = pictures(by_arm, _written, "No sample")
     inch = max((pen.scale(item.strokes) for item in written), default=1.0)
     return Report(
         title="Handwriting synthesis, Figure 5",
@@ -97,7 +101,7 @@ def _table(blocks: Sequence[Block]) -> Table:
             rows.append(
                 [
                     f"{block.label} {updates}".strip(),
-                    NORMS[norm],
+                    block.name(norm),
                     spread(last, 1),
                     spread([min(record[METRIC] for record in run.records) for run in group], 1),
                     block.reached(norm, METRIC, x="update"),
@@ -124,27 +128,31 @@ def _rates(blocks: Sequence[Block]) -> list[Table]:
 
 
 def _findings(block: Block) -> list[str]:
-    """Whether layer norm is ahead: updates to NLLs that all runs reach, and the verdict if there are enough seeds."""
-    if not block.has("layer", "none"):
-        return []
-    layer, none = block.groups["layer"], block.groups["none"]
+    """Whether layer norm is ahead, from each of its initial gains."""
+    return [line for norm in ("layer", "layer-gain") if block.has(norm, "none") for line in _ahead(block, norm)]
+
+
+def _ahead(block: Block, norm: str) -> list[str]:
+    """Updates to NLLs that all runs of a norm and of the baseline reach, and the verdict if there are enough seeds."""
+    name, layer, none = block.name(norm), block.groups[norm], block.groups["none"]
     lowest = lowest_of_all((*layer, *none), METRIC)
     first = max(run.records[0][METRIC] for run in (*layer, *none))
     goals = [*(first + share * (lowest - first) for share in (0.5, 0.75, 0.9)), lowest]
     ours, theirs = (reaching(goals, group, METRIC, "update") for group in (layer, none))
-    update, ends = block.ends(METRIC, "layer", "none")
-    tried = rates.fewest(block, "layer", "none")
+    update, ends = block.ends(METRIC, norm, "none")
+    tried = rates.fewest(block, norm, "none")
     sooner = verdict(ours, theirs, layer, none, rates=tried, unit="evaluation")
     lower = verdict(ends[:1], ends[1:], layer, none, rates=tried, unit="evaluation")
     head = f"Rows {block.label}: updates" if block.label else "Updates"
-    reached = [block.reached(norm, METRIC, x="update") for norm in ("layer", "none")]
+    reached, own = (block.reached(name, METRIC, x="update") for name in (norm, "none"))
+    does = "does not reach it" if reached == "not reached" else f"reaches it at {reached}"
     return [
         f"{head} to a validation NLL of {' / '.join(f'{goal:.0f}' for goal in goals)} nats in 500 points (the last is "
-        f"the lowest that all reach; lowest to highest seed): layer norm {' / '.join(map(low_to_high, ours))}, "
+        f"the lowest that all reach; lowest to highest seed): {name} {' / '.join(map(low_to_high, ours))}, "
         f"baseline {' / '.join(map(low_to_high, theirs))}: {sooner}.",
-        f"NLL after {update} updates: layer norm {spread(ends[0], 1)}, baseline {spread(ends[1], 1)}: {lower}.",
-        f"The baseline's best, {min(block.curve('none', METRIC).mean):.1f}, is reached by the mean of layer norm at "
-        f"update {reached[0]}, by the baseline's at {reached[1]}.",
+        f"NLL after {update} updates: {name} {spread(ends[0], 1)}, baseline {spread(ends[1], 1)}: {lower}.",
+        f"The mean of the baseline is at its best, {min(block.curve('none', METRIC).mean):.1f}, at update {own}; the "
+        f"mean of {name} {does}.",
     ]
 
 
@@ -178,7 +186,7 @@ def _written(run: Run, norm: str) -> list[_Written]:
         points, finished = samples.write(model, samples.Options(text=SENTENCE, bias=bias))
         end = "stopped by itself" if finished else "cut off, its window had not read to the end"
         caption = (
-            f'"{SENTENCE}" written with {NORMS[norm]} after {update} updates, seed {run.config["seed"]}, bias {bias:g} '
+            f'"{SENTENCE}" written with {named(run)} after {update} updates, seed {run.config["seed"]}, bias {bias:g} '
             f"({len(points)} points, {end})."
         )
         found.append(_Written(f"sample-{norm}-bias{bias:g}", caption, pen.strokes(points, mean, deviation)))
@@ -186,9 +194,10 @@ def _written(run: Run, norm: str) -> list[_Written]:
 
 
 def _deviations(runs: Sequence[Run]) -> list[Deviation]:
-    config, data = runs[0].config, runs[0].environment["data"]
+    data = runs[0].environment["data"]
+    step_sizes = one_of(run.config["learning_rate"] for run in runs)
     found = [
-        Deviation("I", f"Adam with step size {config['learning_rate']:g}; the paper names Adam alone."),
+        Deviation("I", f"Adam with step size {step_sizes}; the paper names Adam alone."),
         Deviation("I", "57 characters: 52 letters, space, . , ' and one for all others, digits among them."),
         Deviation("I", "A line's first points are used, up to the cut; the first point is given, not predicted."),
         Deviation(

@@ -20,7 +20,7 @@ from ..report.comparison import (
     view,
 )
 from ..report.page import Deviation, Figure, Panel, Report, Table
-from ..report.variants import departures
+from ..report.variants import departures, one_of
 from ..report.verdicts import rule, ruled, spread, verdict
 from ..runs.folder import Run
 
@@ -225,9 +225,10 @@ def _list(texts: Iterable[str]) -> str:
 def _deviations(runs: Sequence[Run]) -> list[Deviation]:
     name, config, data = runs[0].experiment, runs[0].config, runs[0].environment["data"]
     sizes = {run.config["batch_size"] for run in runs}
+    step_sizes = one_of(run.config["learning_rate"] for run in runs)
     found = [
         Deviation("I", "ReLU in the hidden layers; the paper does not name the activation."),
-        Deviation("I", f"Adam, as in the paper, with step size {config['learning_rate']:g}, which it does not tell."),
+        Deviation("I", f"Adam, as in the paper, with step size {step_sizes}, which it does not tell."),
         Deviation("I", "Weights start as by He et al. (2015), biases at 0; one seed starts all norms alike."),
         Deviation(
             "I",

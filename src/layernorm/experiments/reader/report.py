@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from ..report.comparison import (
     Block,
     Group,
     Tested,
+    arms,
     by_case,
     compare,
     low_to_high,
@@ -62,7 +62,7 @@ def score(run: Run) -> float:
 
 def report(runs: Sequence[Run]) -> Report:
     """The report on runs of `reader`, finished or not."""
-    blocks, status = compare(_arms(runs), by="corpus", choose=score, told=("gain_init",))
+    blocks, status = compare(arms(runs), by="corpus", choose=score, told=("gain_init",))
     tested, damaged = read_tests(blocks)
     read = [_read(block) for block in blocks]
     findings = [text for block in blocks for text in (*_findings(block, tested), *rates.at_the_edge(block))]
@@ -80,22 +80,6 @@ def report(runs: Sequence[Run]) -> Report:
         runs=runs,
         pictures=[item for found, _ in read for item in found],
     )
-
-
-def _arms(runs: Sequence[Run]) -> list[Run]:
-    """The runs, with layer norm from other gains than 1 as a norm of its own, `layer-gain`.
-
-    Only that norm keeps the option `gain_init`, so that several other gains are variants of it and not of all norms.
-    """
-    found = []
-    for run in runs:
-        config = dict(run.config)
-        if config["norm"] == "layer" and config["gain_init"] != 1.0:
-            config["norm"] = "layer-gain"
-        else:
-            del config["gain_init"]
-        found.append(dataclasses.replace(run, config=config))
-    return found
 
 
 def _best(group: Group) -> list[float]:

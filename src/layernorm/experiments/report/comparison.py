@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -79,10 +80,8 @@ class Block:
         return set(norms) <= set(self.groups)
 
     def name(self, norm: str) -> str:
-        """The name of a norm in figures, tables and findings, with its initial gain if that is not 1."""
-        bare = norm.removesuffix("-gain")
-        gain = self.all_runs(norm)[0].config.get("gain_init", 1.0) if bare in GAINED else 1.0
-        return NORMS[norm] if gain == 1.0 else f"{NORMS[bare]} with gain {gain:g}"
+        """The name of a norm in figures, tables and findings."""
+        return named(self.all_runs(norm)[0])
 
     def curve(self, norm: str, metric: str, x: str = "epoch", geometric: bool = False) -> Curve:
         """A norm's metric over seeds. `geometric`: by geometric means, for values that span decades."""
@@ -188,6 +187,32 @@ def compare(
     return [block for block in blocks if block.groups], status
 
 
+def arms(runs: Sequence[Run]) -> list[Run]:
+    """The runs, with layer norm from other gains than 1 as a norm of its own, `layer-gain`.
+
+    A norm without this gain, or with the gain 1, does not keep the option `gain_init`, so that several other gains are
+    variants of layer norm and not of all norms.
+    """
+    found = []
+    for run in runs:
+        config = dict(run.config)
+        other = config["norm"] in GAINED and config.get("gain_init", 1.0) != 1.0
+        if not other:
+            config.pop("gain_init", None)
+        elif config["norm"] == "layer":
+            config["norm"] = "layer-gain"
+        found.append(dataclasses.replace(run, config=config))
+    return found
+
+
+def named(run: Run) -> str:
+    """The name of a run's norm in figures, tables and findings, with its initial gain if that is not 1."""
+    norm = run.config["norm"]
+    bare = norm.removesuffix("-gain")
+    gain = run.config.get("gain_init", 1.0) if bare in GAINED else 1.0
+    return NORMS[norm] if gain == 1.0 else f"{NORMS[bare]} with gain {gain:g}"
+
+
 def first_gradients(runs: Iterable[Run]) -> list[float]:
     """The gradient's norm at update 0, before clipping, of the runs that have recorded it."""
     return [run.records[0][FIRST_GRADIENT] for run in runs if run.records and FIRST_GRADIENT in run.records[0]]
@@ -202,7 +227,7 @@ def unequal_starts(block: Block) -> list[str]:
     starts = {norm: statistics.median(values) for norm, values in gradients.items() if values}
     if not starts or max(starts.values()) < FAR_APART * min(starts.values()):
         return []
-    told = ", ".join(f"{NORMS[norm]} {value:.3g}" for norm, value in starts.items())
+    told = ", ".join(f"{block.name(norm)} {value:.3g}" for norm, value in starts.items())
     rows = f"Rows {block.label}: the" if block.label else "The"
     return [
         f"{rows} gradient's norms at update 0 differ by {FAR_APART} times or more ({told}): the initial weights are "

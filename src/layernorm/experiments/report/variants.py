@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,16 +45,20 @@ def departures(runs: Sequence[Run], protocol: Mapping[str, Any]) -> list[Deviati
     """
     deviations = []
     for name, value in protocol.items():
-        others = sorted({run.config[name] for run in runs} - {value})
+        others = {run.config[name] for run in runs} - {value}
         if others:
-            *first, last = map(_said, others)
-            several = f"{', '.join(first)} or {last}" if first else last
             paper = "all" if value == 0 and type(value) is int else _said(value)
-            deviations.append(Deviation("I", f"{name} is {several}; the paper's protocol has {paper}."))
+            deviations.append(Deviation("I", f"{name} is {one_of(others)}; the paper's protocol has {paper}."))
     precisions = sorted({str(run.config.get("precision")) for run in runs})
     if precisions != ["float32"]:
         deviations.append(Deviation("I", f"Mixed precision: {', '.join(precisions)}."))
     return deviations
+
+
+def one_of(values: Iterable[Any]) -> str:
+    """Values of an option in a sentence, in order: "0.001, 0.002 or 0.004"."""
+    *first, last = map(_said, sorted(set(values)))
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def _said(value: Any) -> str:

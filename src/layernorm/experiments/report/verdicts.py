@@ -85,7 +85,7 @@ def too_little(*groups: Sequence[Run], unit: str = "epoch", rates: int | None = 
         unit: what a record is called.
         rates: the lowest number of learning rates that a norm was trained at; None: it does not matter.
     """
-    seeds = min(map(len, groups))
+    seeds = min(len({run.config["seed"] for run in group}) for group in groups)
     lacking = [counted(seeds, "seed")] if seeds < SEEDS else []
     if rates is not None and rates < RATES:
         lacking.append(counted(rates, "learning rate"))
