@@ -1,6 +1,6 @@
 """The gradient's norm at update 0 of every experiment's arms, in the laptop presets.
 
-    python benchmarks/first_gradients.py [--only NAME ...] [--preset laptop] [--json FILE]
+    python benchmarks/first_gradients.py [--only NAME ...] [--preset laptop] [--gain-init 0.5] [--json FILE]
 
 A network for each norm of the preset, from its first seed, and the first batch of its data, which are looked for as
 `layernorm run` looks for them: in $LAYERNORM_DATA/NAME, then in the cache. Printed are the norm of the whole gradient
@@ -23,10 +23,12 @@ from layernorm.experiments.train.batches import NOISE, derive_seed
 from timing import environment, save
 
 
-def first_gradients(experiment: Experiment, preset: str) -> dict[str, float]:
-    """By norm."""
+def first_gradients(experiment: Experiment, preset: str, gain_init: float | None) -> dict[str, float]:
+    """By norm; the initial gain is the preset's, if it is not given."""
     chosen = experiment.presets[preset]
     first = {name: values[0] for name, values in chosen.several.items()}
+    if gain_init is not None and hasattr(chosen.config, "gain_init"):
+        first["gain_init"] = gain_init
     found = {}
     for norm in chosen.several["norm"]:
         config = dataclasses.replace(chosen.config, **{**first, "norm": norm})
@@ -44,6 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="NAME", default=list(EXPERIMENTS), help="these experiments alone")
     parser.add_argument("--preset", default="laptop", help="(default: laptop)")
+    parser.add_argument("--gain-init", type=float, help="initial gain of layer norm (default: the preset's)")
     parser.add_argument("--json", metavar="FILE", help="write the figures here too")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -52,7 +55,7 @@ def main() -> None:
     rows = []
     for name in options.only:
         try:
-            found = first_gradients(find(name), options.preset)
+            found = first_gradients(find(name), options.preset, options.gain_init)
         except RunError as error:
             print(f"| {name} | no data: {str(error).splitlines()[0]} | - |", flush=True)
             continue

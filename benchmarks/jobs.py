@@ -1,6 +1,6 @@
 """How much sooner `layernorm run --jobs 2` finishes a sweep than `--jobs 1`, start-up and report included.
 
-    python benchmarks/jobs.py [--epochs 150] [--rounds 3] [--jobs 1 2]
+    python benchmarks/jobs.py [--epochs 500] [--rounds 3] [--jobs 1 2]
 
 A sweep on scikit-learn's digits: layer norm at four learning rates, two seeds, eight runs. Each round makes it with
 every number of workers in turn, in new folders; the minimum over the rounds is printed (goal: two workers on two cores
@@ -32,7 +32,7 @@ def seconds(epochs: int, jobs: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=150, help="of each run (default: 150)")
+    parser.add_argument("--epochs", type=int, default=500, help="of each run (default: 500)")
     parser.add_argument("--rounds", type=int, default=3, help="of which the fastest counts (default: 3)")
     parser.add_argument("--jobs", type=int, nargs="+", default=[1, 2], help="numbers of workers (default: 1 2)")
     options = parser.parse_args()
