@@ -327,6 +327,10 @@ def test_bad_input(call, error, message):
 
 def train_in_process(rank, folder):
     """Two processes, half a batch each, must get the gradients of one with the whole batch."""
+    # DDP imports it. Imported after the processes have connected, it keeps the connection's threads alive, and these
+    # sometimes abort the interpreter at its exit (torch 2.13).
+    import torch._dynamo
+
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     torch.manual_seed(0)
     module = torch.nn.parallel.DistributedDataParallel(ln.LSTM(3, 4, 2))
