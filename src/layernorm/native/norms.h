@@ -283,10 +283,10 @@ template <class E> struct NormBackward {
                     V<A> z = z_hat[i].at(j, count);
                     if (count < LANES<A>) z = first<A>(z, count);
                     const V<A> g = widen<A>(dy[i] + j, count), d = g * f;
-                    to_gain += g * z;
+                    to_gain = fused<A>(g, z, to_gain);
                     to_bias += g;
                     block_d[i] += d;
-                    block_product[i] += d * z;
+                    block_product[i] = fused<A>(d, z, block_product[i]);
                 }
                 if (SUMS) {
                     narrow<A>(d_gain + j, widen<A>(d_gain + j) + to_gain);

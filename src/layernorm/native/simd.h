@@ -116,6 +116,28 @@ template <class T> INLINE void keep(V<T>& v) {
 #endif
 }
 
+// a * b + c, rounded once if the instruction set can. Compilers make one instruction of the plain expression, too, but
+// not always: Clang only if nothing branches between the product and the sum.
+template <class T> INLINE V<T> fused(V<T> a, V<T> b, V<T> c) {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4)
+        return reinterpret_cast<V<T>>(_mm512_fmadd_ps(
+            reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), reinterpret_cast<__m512>(c)));
+    else
+        return reinterpret_cast<V<T>>(_mm512_fmadd_pd(
+            reinterpret_cast<__m512d>(a), reinterpret_cast<__m512d>(b), reinterpret_cast<__m512d>(c)));
+#elif defined(__FMA__)
+    if constexpr (sizeof(T) == 4)
+        return reinterpret_cast<V<T>>(_mm256_fmadd_ps(
+            reinterpret_cast<__m256>(a), reinterpret_cast<__m256>(b), reinterpret_cast<__m256>(c)));
+    else
+        return reinterpret_cast<V<T>>(_mm256_fmadd_pd(
+            reinterpret_cast<__m256d>(a), reinterpret_cast<__m256d>(b), reinterpret_cast<__m256d>(c)));
+#else
+    return a * b + c;
+#endif
+}
+
 // 1 / b and a / b for finite b >= 1. AVX-512's division takes 16 cycles; its estimate of 1/b, refined, 4.
 template <class T> INLINE V<T> reciprocal(V<T> b) {
 #if defined(__AVX512F__)
