@@ -75,7 +75,9 @@ def test_two_workers_give_what_one_process_gives(unbroken, tmp_path, capsys):
     ]
 
 
-@pytest.mark.parametrize("how", ["Ctrl-C", pytest.param("SIGTERM", marks=pytest.mark.long), "SIGKILL"])
+@pytest.mark.parametrize(
+    "how", ["SIGKILL", *(pytest.param(how, marks=pytest.mark.long) for how in ("Ctrl-C", "SIGTERM"))]
+)
 def test_an_ended_parent_leaves_no_worker_and_the_same_command_resumes(unbroken, how, tmp_path):
     paths = [tmp_path / name for name in RUNS]
     with started(tmp_path, "--jobs", "2") as command:

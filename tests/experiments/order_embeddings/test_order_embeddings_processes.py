@@ -16,6 +16,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "
 RUN = "order-embeddings-order-layer-lr0.001-s0"
 
 
+@pytest.mark.long  # train/test_distributed.py and convnets are in the short set
 def test_two_processes_give_the_same_metrics(tmp_path):
     data = write_captioned(tmp_path / "data", {"train": 30, "val": 12, "test": 10})
     # batches of 7: the processes' shares differ in size

@@ -24,6 +24,7 @@ SMALL = ["run", "reader", "--preset", "smoke", "--updates", "3", "--evaluate-eve
 SMALL += ["--dropout", "0", "--norm", "layer", "--gain-init", "1.0", "--batch-size", "5"]
 
 
+@pytest.mark.long  # train/test_distributed.py and convnets are in the short set
 def test_two_processes_give_the_same_metrics(tmp_path):
     command = [*SMALL, "--data", str(write_questions(tmp_path / "data")), "--out"]
     assert cli.main([*command, str(tmp_path / "one")]) == 0

@@ -22,6 +22,7 @@ sys.exit(cli.main(sys.argv[1:]))
 """
 
 
+@pytest.mark.long  # train/test_distributed.py and convnets are in the short set
 def test_two_processes_give_the_same_metrics(tmp_path):
     data = write_text(tmp_path / "data")
     script = tmp_path / "quick.py"
