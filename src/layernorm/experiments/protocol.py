@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from .report.page import Picture, Report
     from .runs.folder import Run
 
-GAINED = ("layer", "rms")
-"""The norms whose initial gain an option `gain_init` sets. Of the others the baseline has none, batch norm one of 1."""
-
 
 def option(
     default: Any,

@@ -16,12 +16,16 @@ from torch.nn import functional as F
 import layernorm as ln
 
 from ..data.iam import ALPHABET
-from ..protocol import GAINED, check_ranges, option, seed_option
+from ..protocol import check_ranges, option, seed_option
 from ..train.batches import INIT, derive_seed
 from .window import read, window_step
 
 OUTPUT_LIMIT, LSTM_LIMIT = 100.0, 10.0
 """The limits for clipping the gradients of a sequence's loss: at the network's outputs, and inside each LSTM."""
+
+
+GAINED = ("layer", "rms")
+"""The norms that have gains of their own."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ import numpy as np
 from torch import Tensor
 
 from ..errors import RunError
-from ..protocol import GAINED
 from ..runs.folder import CHECKPOINT, Run
 from .page import STYLES, Curve, Style, Table
 from .variants import incomplete, unequal, variants
@@ -33,6 +32,9 @@ NORMS = {
     "group": "group norm",
 }
 """The norms in the order in which they are shown, with their names in figures and tables."""
+
+GAINED = ("layer", "rms")
+"""The norms whose initial gain is `gain_init`. The baseline has no gain, and batch norm's is always the same."""
 
 Group = list[Run]
 """Runs that differ in the seed alone."""
