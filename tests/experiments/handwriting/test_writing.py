@@ -15,12 +15,13 @@ from layernorm.experiments.handwriting.network import Synthesis
 from layernorm.experiments.handwriting.samples import Options, write
 
 
-def test_writing_stops_when_the_window_has_read_the_text():
+def test_writing_stops_when_the_window_has_read_the_text_and_the_pen_is_lifted():
     torch.manual_seed(0)
     model = Synthesis(None, units=6, mixtures=2, pace=0.5).eval()  # half a character a point
     points, finished = write(model, Options(text="hello there"))
     assert finished
     assert 11 < len(points) < 60
+    assert points[-1, 2] == 1
     again, _ = write(model, Options(text="hello there"))
     assert np.array_equal(points, again), "one seed writes one thing"
     other, _ = write(model, Options(text="hello there", seed=1))

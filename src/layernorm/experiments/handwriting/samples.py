@@ -113,7 +113,9 @@ def network(run: Run) -> Synthesis:
 def write(
     model: Synthesis, options: Options, prime: np.ndarray | None = None, prime_text: str = ""
 ) -> tuple[np.ndarray, bool]:
-    """Lets the network write until its window has read the text.
+    """Lets the network write until its window has read the text and the pen is lifted.
+
+    Graves stops where the window has read the text. That cuts the last letter: the window is ahead of the pen.
 
     Args:
         model: in evaluation mode, on the CPU.
@@ -140,20 +142,18 @@ def write(
         point = torch.from_numpy(prime)[-1:]
     limit = options.points or 100 + 40 * len(options.text)
     written: list[np.ndarray] = []
+    read = False
     for _ in range(limit):
         y, phi, state = model.step(point, codes, state)
         # if all components are past U + 1, phi(t, U + 1) is the largest, although in float32 every phi may be 0
-        if int(phi.argmax()) == len(whole) or float(state.kappa.min()) > len(whole) + 1:
-            return _rows(written), True
+        read = read or int(phi.argmax()) == len(whole) or float(state.kappa.min()) > len(whole) + 1
+        if read and (not written or written[-1][2]):
+            break
         if not y.isfinite().all():
             raise RunError(f"the network's output is not finite after {len(written)} points: its training has diverged")
         point = mixture.draw(y[0], options.bias, generator)[None]
         written.append(point[0].numpy())
-    return _rows(written), False
-
-
-def _rows(points: list[np.ndarray]) -> np.ndarray:
-    return np.array(points, np.float64).reshape(len(points), 3)
+    return np.array(written, np.float64).reshape(len(written), 3), read
 
 
 SAMPLER = Sampler(
