@@ -56,6 +56,12 @@ def seed_option(doc: str) -> Any:
     return option(0, doc, several="seeds", mark="s", outermost=True, least=0)
 
 
+def decay_option(default: float = 0.0) -> Any:
+    """The field `decay` of a configuration, which `Task.decay` takes."""
+    doc = "share of the updates, at the end of the run, in which the step size falls linearly to 0"
+    return option(default, doc, least=0, most=1)
+
+
 def flag(item: dataclasses.Field) -> str:
     """An option as it is typed on the command line."""
     return f"--{item.metadata['several'] or item.name.replace('_', '-')}"
@@ -127,6 +133,7 @@ class Task:
         before_step: called with the bare model between the backward pass and the step, for gradient clipping.
         keep: the metric by whose highest value the model to keep is chosen, the first one among equals. None: the last
             model is kept.
+        decay: the share of the updates, at the end of the run, in which the step size falls linearly to 0.
         test: (the bare model with the kept weights, in evaluation mode) -> metrics, and tensors to save with the run,
             such as one value for each test case. It is called once, at the end, unless the run has diverged.
     """
@@ -142,6 +149,7 @@ class Task:
     shown: Mapping[str, str]
     before_step: Callable[[nn.Module], None] | None = None
     keep: str | None = None
+    decay: float = 0.0
     test: Callable[[nn.Module], tuple[dict[str, float], dict[str, Tensor]]] | None = None
 
 

@@ -38,22 +38,19 @@ def check(config: Config, data: Images) -> None:
 
 
 def task(config: Config, data: Images, accelerator: Accelerator) -> Task:
-    """One run: a network, Adam with a step size that falls in the second half, and the loss of a batch."""
+    """One run: a network, Adam, and the loss of a batch."""
     device = accelerator.device
     train, valid, test = (cases.to(device) for cases in (data.train, data.valid, data.test))
     if config.train_cases:
         train = train[: config.train_cases]
     order = Shuffled(len(train), config.batch_size, config.seed, accelerator.process_index, accelerator.num_processes)
-    updates = config.epochs * order.updates_per_epoch
     model = build(config)
     if accelerator.num_processes > 1:
         share_batch_norms(model)
-    optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate, fused=True)
     looked_at = {name: cases[: config.evaluate_cases] for name, cases in
                  (("train", train), ("valid", valid), ("test", test))}  # fmt: skip
 
     def loss(model: nn.Module, update: int) -> Tensor:
-        optimizer.param_groups[0]["lr"] = learning_rate(config.learning_rate, update, updates)
         rows, size = order.share(update)
         rows = rows.to(device)
         images = scaled(train.images.index_select(0, rows))
@@ -79,21 +76,17 @@ def task(config: Config, data: Images, accelerator: Accelerator) -> Task:
 
     return Task(
         model=model,
-        optimizer=optimizer,
-        updates=updates,
+        optimizer=torch.optim.Adam(model.parameters(), lr=config.learning_rate, fused=True),
+        updates=config.epochs * order.updates_per_epoch,
         evaluate_every=order.updates_per_epoch,
         updates_per_epoch=order.updates_per_epoch,
         loss=loss,
         evaluate=evaluate,
         seen=order.seen,
+        decay=config.decay,
         shown={"train_nll": "train NLL {:.2f}", "valid_error": "valid. error {:.1%}"},
         test=final,
     )
-
-
-def learning_rate(first: float, update: int, updates: int) -> float:
-    """Adam's step size at an update: constant in the first half of the updates, then falling linearly to 0."""
-    return first * min(1.0, 2 * (updates - update) / updates)
 
 
 def scaled(images: Tensor) -> Tensor:
@@ -143,7 +136,7 @@ EXPERIMENT = Experiment(
         "paper": Preset(
             "200 epochs of ConvPool-CNN-C, 45,000 images; all norms, three seeds and four learning rates",
             Config(),
-            {"norm": (*_FOUR, "layer-channels", "group"), "learning_rate": _RATES, "seed": (0, 1, 2)},
+            {"norm": (*_FOUR, "layer-shared", "layer-channels", "group"), "learning_rate": _RATES, "seed": (0, 1, 2)},
         ),
     },
     load=load,

@@ -13,7 +13,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from ... import LayerNorm
 from ..data.cifar10 import CLASSES
-from ..protocol import check_ranges, option, seed_option
+from ..protocol import check_ranges, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
 
 SLOPE = 0.1
@@ -28,15 +28,17 @@ GROUPS = 8
 class Config:
     """Options of the experiment. The defaults are the protocol of Salimans and Kingma (2016)."""
 
-    norm: Literal["none", "layer", "layer-channels", "batch", "weight", "group"] = option(
+    norm: Literal["none", "layer", "layer-shared", "layer-channels", "batch", "weight", "group"] = option(
         "layer",
-        "what is done to every convolution: nothing; layer norm over channels and positions (layer), or over the "
-        "channels at each position (layer-channels); batch, weight or group norm",
+        "what is done to every convolution: nothing; layer norm over channels and positions, with a gain and a bias "
+        "for each unit (layer) or for each channel (layer-shared), or over the channels at each position "
+        "(layer-channels); batch, weight or group norm",
         several="norm",
     )
     learning_rate: float = option(
-        3e-3, "Adam's step size in the first half", several="learning-rate", mark="lr", above=0
+        3e-3, "Adam's step size at the start", several="learning-rate", mark="lr", above=0
     )
+    decay: float = decay_option(0.5)
     seed: int = seed_option("seeds of the initial weights, of the order of the images, of dropout and of the noise")
     batch_size: int = option(100, "images in a batch, over all processes together", least=1)
     epochs: int = option(200, "passes over the training images", least=1)
@@ -73,14 +75,16 @@ class Noise(nn.Module):
         return input + self.deviation * torch.randn_like(input) if self.training and self.deviation else input
 
 
-NORMS: dict[str, Callable[[int], nn.Module]] = {
+NORMS: dict[str, Callable[[int, int], nn.Module]] = {
+    "layer": lambda channels, side: LayerNorm((channels, side, side)),
     # one group of all channels: layer norm over (C, H, W), with a gain and a bias for each channel, as in batch norm
-    "layer": lambda channels: nn.GroupNorm(1, channels),
-    "layer-channels": ChannelNorm,
-    "batch": nn.BatchNorm2d,
-    "group": lambda channels: nn.GroupNorm(math.gcd(GROUPS, channels), channels),
+    "layer-shared": lambda channels, side: nn.GroupNorm(1, channels),
+    "layer-channels": lambda channels, side: ChannelNorm(channels),
+    "batch": lambda channels, side: nn.BatchNorm2d(channels),
+    "group": lambda channels, side: nn.GroupNorm(math.gcd(GROUPS, channels), channels),
 }
-"""The norms between a convolution and its activation. Each has a bias, and the convolution then has none."""
+"""The norms between a convolution and its activation, by the number of channels and the side of their maps. Each has a
+bias, and the convolution then has none."""
 
 
 class Unit(nn.Sequential):
@@ -91,16 +95,17 @@ class Unit(nn.Sequential):
         inputs, outputs: channels.
         size: the size of the kernel along each side.
         padding: the number of zeros around the input.
+        side: the side of the output's maps.
     """
 
-    def __init__(self, norm: str, inputs: int, outputs: int, size: int, padding: int) -> None:
+    def __init__(self, norm: str, inputs: int, outputs: int, size: int, padding: int, side: int) -> None:
         conv = nn.Conv2d(inputs, outputs, size, padding=padding)
         assert conv.bias is not None
         nn.init.zeros_(conv.bias)
         if norm in NORMS:  # removed only now, so that the generator has drawn it under every norm
             conv.bias = None
         nn.init.kaiming_normal_(conv.weight, a=SLOPE)
-        after = [NORMS[norm](outputs)] if norm in NORMS else []
+        after = [NORMS[norm](outputs, side)] if norm in NORMS else []
         super().__init__(weight_norm(conv) if norm == "weight" else conv, *after, nn.LeakyReLU(SLOPE, inplace=True))
 
 
@@ -114,11 +119,12 @@ def build(config: Config) -> nn.Sequential:
     with torch.random.fork_rng():
         torch.manual_seed(derive_seed(config.seed, INIT))
         layers: list[nn.Module] = [Noise(config.noise)]
-        for inputs, outputs in ((3, first), (first, second)):
-            layers += [Unit(config.norm, channels, outputs, 3, padding=1) for channels in (inputs, outputs, outputs)]
+        for inputs, outputs, side in ((3, first, 32), (first, second, 16)):
+            into = (inputs, outputs, outputs)
+            layers += [Unit(config.norm, channels, outputs, 3, padding=1, side=side) for channels in into]
             layers += [nn.MaxPool2d(2), nn.Dropout(config.dropout)]
-        layers.append(Unit(config.norm, second, second, 3, padding=0))
-        layers += [Unit(config.norm, second, second, 1, padding=0) for _ in range(2)]
+        layers.append(Unit(config.norm, second, second, 3, padding=0, side=6))
+        layers += [Unit(config.norm, second, second, 1, padding=0, side=6) for _ in range(2)]
         last = nn.Linear(second, CLASSES)
         nn.init.kaiming_normal_(last.weight, nonlinearity="linear")
         nn.init.zeros_(last.bias)

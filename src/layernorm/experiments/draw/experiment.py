@@ -61,6 +61,7 @@ def task(config: Config, data: Binarized, accelerator: Accelerator) -> Task:
         loss=loss,
         evaluate=evaluate,
         seen=order.seen,
+        decay=config.decay,
         shown={"test_bound": "test bound {:.1f}"},
         before_step=clip,
     )

@@ -31,7 +31,7 @@ from torch.nn import functional as F
 
 from ... import LSTMCell
 from ..data.binarized_mnist import SIDE
-from ..protocol import check_ranges, option, seed_option
+from ..protocol import check_ranges, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
 
 BOUNDED = 20.0
@@ -56,8 +56,9 @@ class Config:
     write_size: int = option(5, "filters along each side of the grid that writes", least=2)
     batch_size: int = option(128, "training cases in a batch, over all processes together", least=1)
     learning_rate: float = option(1e-3, "Adam's step size", mark="lr", above=0)
+    decay: float = decay_option()
     deviation: float = option(
-        0.1, "standard deviation of the initial weights (0: torch's own uniform distribution)", least=0
+        0.0, "standard deviation of the initial weights (0: torch's own, uniform on +-1/sqrt(units))", least=0
     )
     clip: float = option(10.0, "largest norm of the whole gradient", above=0)
     evaluate_every: int = option(0, "updates between evaluations (0: one epoch)", least=0)

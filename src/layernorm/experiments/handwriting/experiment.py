@@ -60,6 +60,7 @@ def task(config: Config, data: Handwriting, accelerator: Accelerator) -> Task:
         loss=loss,
         evaluate=evaluate,
         seen=order.seen,
+        decay=config.decay,
         shown={"valid_nll": "valid NLL {:.1f}"},
     )
 

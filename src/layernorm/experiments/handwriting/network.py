@@ -16,7 +16,7 @@ from torch.nn import functional as F
 import layernorm as ln
 
 from ..data.iam import ALPHABET
-from ..protocol import check_ranges, option, seed_option
+from ..protocol import check_ranges, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
 from .window import read, window_step
 
@@ -44,6 +44,7 @@ class Config:
     units: int = option(400, "units in each of the three LSTMs", least=1)
     mixtures: int = option(20, "Gaussians in the density of the next point", least=1)
     learning_rate: float = option(1e-3, "Adam's step size", mark="lr", above=0)
+    decay: float = decay_option()
     gain_init: float = option(1.0, "initial gains of layer and RMS norm; the other norms are named 1", above=0)
     forget_bias: float = option(0.0, "added to the initial biases of the LSTMs' forget gates", least=0)
     clip: Literal["gates", "inputs"] = option(

@@ -17,7 +17,7 @@ from ..protocol import Experiment, Preset, Task, check_most
 from ..train.batches import Shuffled
 from ..train.distributed import share_batch_norms
 from . import report
-from .network import Config, build
+from .network import BATCH_NORMS, Config, build
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -32,7 +32,7 @@ def check(config: Config, data: Images) -> None:
     check_most(config, "train_cases", len(data.train), "training cases")
     cases = config.train_cases or len(data.train)
     check_most(config, "batch_size", cases, "training cases")
-    if config.norm == "batch" and cases % config.batch_size == 1:
+    if config.norm in BATCH_NORMS and cases % config.batch_size == 1:
         raise ValueError(
             f"--batch-size {config.batch_size} leaves a batch of one of the {cases} training cases; "
             "batch norm needs two in every batch"
@@ -61,7 +61,7 @@ def task(config: Config, data: Images, accelerator: Accelerator) -> Task:
         metrics = {}
         for name, cases in (("train", train), ("valid", valid), ("test", test)):
             metrics[f"{name}_nll"], metrics[f"{name}_error"] = measure(model, cases, white)
-        if config.norm == "batch":
+        if config.norm in BATCH_NORMS:
             assert isinstance(model, nn.Sequential)
             exact = with_exact_statistics(model, train, white)
             for name, cases in (("train", train), ("valid", valid), ("test", test)):
@@ -78,6 +78,7 @@ def task(config: Config, data: Images, accelerator: Accelerator) -> Task:
         loss=loss,
         evaluate=evaluate,
         seen=order.seen,
+        decay=config.decay,
         shown={"train_nll": "train NLL {:.2g}", "test_error": "test error {:.2%}", "valid_nll": "valid NLL {:.2g}"},
     )
 

@@ -9,16 +9,21 @@ import torch
 from torch import nn
 
 from ... import BatchNorm, LayerNorm
-from ..protocol import check_ranges, option, seed_option
+from ..protocol import check_ranges, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
+
+
+BATCH_NORMS = ("batch", "batch-hidden")
 
 
 @dataclass(frozen=True)
 class Config:
     """Options of the experiment. The defaults are the paper's protocol."""
 
-    norm: Literal["none", "layer", "batch"] = option(
-        "layer", "what is normalised: nothing; the hidden layers (layer); all layers (batch)", several="norm"
+    norm: Literal["none", "layer", "batch", "batch-hidden"] = option(
+        "layer",
+        "what is normalised: nothing; the hidden layers (layer, batch-hidden); all layers, the logits too (batch)",
+        several="norm",
     )
     batch_size: int = option(
         128,
@@ -30,6 +35,7 @@ class Config:
     )
     seed: int = seed_option("seeds of the initial weights and of the order of the training cases")
     epochs: int = option(60, "passes over the training set", least=1)
+    decay: float = decay_option()
     hidden: int = option(1000, "units in each of the two hidden layers", least=1)
     learning_rate: float = option(1e-3, "Adam's step size", mark="lr", above=0)
     held_out: int = option(5000, "cases at the end of the training set that are kept for validation", least=1)
@@ -38,7 +44,7 @@ class Config:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if self.norm == "batch" and self.batch_size == 1:
+        if self.norm in BATCH_NORMS and self.batch_size == 1:
             raise ValueError("--batch-size must be at least 2 for batch norm, got 1")
 
 
@@ -70,6 +76,6 @@ def _linear(inputs: int, units: int, nonlinearity: Literal["relu", "linear"]) ->
 def _norm(config: Config, units: int) -> list[nn.Module]:
     if config.norm == "layer":
         return [LayerNorm(units)]
-    if config.norm == "batch":
+    if config.norm in BATCH_NORMS:
         return [BatchNorm(units, unbiased=config.batch_size <= config.unbiased_up_to)]
     return []

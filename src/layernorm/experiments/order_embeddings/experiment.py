@@ -78,6 +78,7 @@ def task(config: Config, data: ImagesAndCaptions, accelerator: Accelerator) -> T
         loss=loss,
         evaluate=evaluate,
         seen=order.seen,
+        decay=config.decay,
         shown={"batch_loss": "loss {:.1f}", "valid_image_r10": "valid R@10 {:.1f}"},
         before_step=clip,
         keep=KEPT_BY,

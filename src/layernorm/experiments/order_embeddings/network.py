@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ... import GRU
-from ..protocol import check_ranges, option, seed_option
+from ..protocol import check_ranges, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
 from ..train.initial import draw_gru
 
@@ -32,6 +32,7 @@ class Config:
     seed: int = seed_option("seeds of the initial weights, of the order of the images and of the choice of captions")
     epochs: int = option(100, "passes over the training images, each with one of its captions", least=1)
     batch_size: int = option(128, "images in a batch, over all processes together", least=2)
+    decay: float = decay_option()
     words: int = option(300, "size of a word's embedding", least=1)
     hidden: int = option(1024, "units of the GRU, and the size of the embedding of sentences and images", least=1)
     margin: float = option(0.0, "margin of the loss (0: 0.05 for order, 0.2 for cosine)", least=0)

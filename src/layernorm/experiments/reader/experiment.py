@@ -130,6 +130,7 @@ def task(config: Config, data: Questions, accelerator: Accelerator) -> Task:
         loss=loss,
         evaluate=evaluate,
         seen=order.seen,
+        decay=config.decay,
         shown={"batch_loss": "loss {:.2f}", "valid_error": "valid. error {:.1%}"},
         before_step=lambda model: clip(model, config.clip),
         keep=KEPT_BY,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ... import LSTM, BatchNorm
-from ..protocol import check_ranges, option, seed_option
+from ..protocol import check_ranges, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
 
 BATCH_GAIN = 0.1
@@ -47,6 +47,7 @@ class Config:
     batch_size: int = option(64, "questions in a batch, over all processes together", least=2)
     words: int = option(240, "size of a word's embedding", least=1)
     hidden: int = option(240, "units of each LSTM and of the attention", least=1)
+    decay: float = decay_option()
     vocabulary: int = option(0, "size of the vocabulary: the most frequent words and all entities (0: all)", least=0)
     initial: Literal["source", "torch"] = option(
         "source", "initial matrices: as in the original code, or uniform as in torch; biases are 0 in both"

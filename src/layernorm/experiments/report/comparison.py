@@ -22,10 +22,12 @@ from .verdicts import RATES
 NORMS = {
     "none": "baseline",
     "layer": "layer norm",
+    "layer-shared": "layer norm, gain a channel",
     "layer-channels": "layer norm over channels",
     "layer-gain": "layer norm (other gain)",
     "batch": "batch norm",
     "batch-exact": "batch norm, exact statistics",
+    "batch-hidden": "batch norm, hidden layers",
     "batch-everywhere": "batch norm everywhere",
     "rms": "RMS norm",
     "weight": "weight norm",

@@ -100,7 +100,7 @@ def task(config: Config, data: Data, accelerator: Accelerator) -> Task:
         assert isinstance(model, SkipThoughts)
         update = int(optimizer.state[model.output.bias]["step"])
         metrics = {"valid_nll": held_out(model, rows, valid)}
-        if update % (config.tasks_every * config.evaluate_every) == 0 or update == config.updates:
+        if with_tasks(config, update):
             encoder = Encoder(model, data.books.vocabulary(config.vocabulary))
             last.clear()
             last[update] = scores(encoder.last_states, data, config.fast_eval)
@@ -109,12 +109,15 @@ def task(config: Config, data: Data, accelerator: Accelerator) -> Task:
 
     def test(model: nn.Module) -> tuple[dict[str, float], dict[str, Tensor]]:
         assert isinstance(model, SkipThoughts)
+        nll = {"test_nll": held_out(model, rows, held)}
+        if not config.tasks_every:
+            return nll, {}
         rest = encoders(model, config, data)
         encode = rest.pop("trained")
         trained, tensors = last.get(config.updates) or scores(encode, data, config.fast_eval)
         found = {"trained": trained} | {name: scores(item, data, config.fast_eval)[0] for name, item in rest.items()}
         metrics = {f"{row}_{name}": value for row, part in found.items() for name, value in part.items()}
-        return {"test_nll": held_out(model, rows, held), **metrics}, tensors
+        return {**nll, **metrics}, tensors
 
     def clip(model: nn.Module) -> None:
         nn.utils.clip_grad_norm_(model.parameters(), config.clip)
@@ -128,10 +131,17 @@ def task(config: Config, data: Data, accelerator: Accelerator) -> Task:
         loss=loss,
         evaluate=evaluate,
         seen=order.seen,
+        decay=config.decay,
         shown={"sick_pearson": "SICK r {:.3f}", "valid_nll": "valid. nats a word {:.2f}"},
         before_step=clip,
         test=test,
     )
+
+
+def with_tasks(config: Config, update: int) -> bool:
+    """Whether the evaluation after an update includes SICK and the classification tasks."""
+    every = config.tasks_every * config.evaluate_every
+    return every > 0 and (update % every == 0 or update == config.updates)
 
 
 def triple(rows: Sentences, middle: Tensor, device: torch.device) -> tuple[Tensor, tuple, tuple]:

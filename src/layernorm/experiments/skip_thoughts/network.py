@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ... import GRU
-from ..protocol import check_ranges, option, seed_option
+from ..protocol import check_ranges, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
 from ..train.initial import draw_gru
 from .objective import negative_log_likelihood
@@ -26,6 +26,7 @@ class Config:
     seed: int = seed_option("seeds of the initial weights and of the order of the sentences")
     updates: int = option(1_000_000, "updates of the weights", least=1)
     batch_size: int = option(64, "triples of sentences in a batch, over all processes together", least=1)
+    decay: float = decay_option()
     vocabulary: int = option(20_000, "most frequent words, with the sentence's end and the unknown word", least=3)
     words: int = option(620, "size of a word's embedding", least=1)
     hidden: int = option(2400, "units of the encoder and of each decoder", least=1)
@@ -35,7 +36,8 @@ class Config:
     clip: float = option(5.0, "largest norm of the whole gradient", above=0)
     evaluate_every: int = option(50_000, "updates between evaluations", least=1)
     tasks_every: int = option(
-        1, "SICK and the classification tasks run at each evaluation whose number it divides, and at the last", least=1
+        1, "SICK and the classification tasks run at each evaluation whose number it divides, and at the end (0: never)",
+        least=0,
     )
     fast_eval: bool = option(
         False, "with fast evaluation, the classification tasks choose C by 3 inner folds; without it, by 10"

@@ -128,7 +128,7 @@ def _curves(block: Block, metric: str) -> list[Curve]:
 
 def _evaluated(run: Run, record: Record) -> bool:
     every = run.config["tasks_every"] * run.config["evaluate_every"]
-    return record["update"] % every == 0 or record["update"] == run.config["updates"]
+    return every > 0 and (record["update"] % every == 0 or record["update"] == run.config["updates"])
 
 
 def _relatedness(blocks: Sequence[Block]) -> Table:
@@ -210,8 +210,8 @@ def _rates(blocks: Sequence[Block]) -> Table:
 
 
 def _tested(group: Group) -> Group:
-    """The runs that are finished and were tested."""
-    return [run for run in group if run.whole]
+    """The runs that are finished and were tested on the tasks."""
+    return [run for run in group if run.whole and run.config["tasks_every"]]
 
 
 def _compared(block: Block, tested: Mapping[Path, Tested]) -> list[str]:

@@ -31,15 +31,19 @@ class LegacyAdam(torch.optim.Adam):
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, *, fused: bool | None = None) -> None:
         super().__init__(params, lr=lr, betas=(0.9, 0.999), eps=1e-8, fused=fused)
         for group in self.param_groups:
-            group["step_size"] = lr  # `step` sets `lr` every time
             group["steps"] = 0  # counted here, too: torch's own counts are tensors, and reading them waits for the GPU
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Takes one step of torch's Adam, with the step size and eps for which its own corrections cancel out."""
+        rates = [group["lr"] for group in self.param_groups]
         for group in self.param_groups:
             group["steps"] += 1
             count = group["steps"]
             first, second = 1 - 0.9**count, math.sqrt(1 - 0.999**count)  # what torch divides by
-            group["lr"] = group["step_size"] * math.sqrt(1 - 0.001**count) / (1 - 0.1**count) * first / second
+            group["lr"] *= math.sqrt(1 - 0.001**count) / (1 - 0.1**count) * first / second
             group["eps"] = 1e-8 / second
-        return super().step(closure)
+        try:
+            return super().step(closure)
+        finally:
+            for group, rate in zip(self.param_groups, rates, strict=True):
+                group["lr"] = rate

@@ -59,6 +59,7 @@ class Fit:
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=accelerator.device)
         self.block_times: list[float] = []
         self.gradient_norm = 0.0  # of the last update before an evaluation, before anything is clipped
+        self.rates = [group["lr"] for group in task.optimizer.param_groups]
         self.kept: dict[str, Tensor] = {}  # the weights of the best evaluation, if the task keeps them
 
     def run(self, progress: Progress) -> dict[str, float]:
@@ -112,6 +113,9 @@ class Fit:
         model.train()
         start = time.perf_counter()
         for update in range(state.update, state.update + count):
+            factor = step_size_factor(task.decay, update, task.updates)
+            for group, rate in zip(task.optimizer.param_groups, self.rates, strict=True):
+                group["lr"] = rate * factor
             with self.accelerator.autocast():
                 loss = task.loss(model, update)
             # DDP averages the gradients of the processes, but their parts of the mean loss must be added up
@@ -284,6 +288,12 @@ class Fit:
         torch.set_rng_state(states[f"cpu.{rank}"])
         if self.accelerator.device.type == "cuda" and f"cuda.{rank}" in states:
             torch.cuda.set_rng_state(states[f"cuda.{rank}"], self.accelerator.device)
+
+
+def step_size_factor(decay: float, update: int, updates: int) -> float:
+    """The step size of an update, as a multiple of the first one: 1, then falling linearly to 0 in the end's share."""
+    falling = decay * updates
+    return min(1.0, (updates - update) / falling) if falling else 1.0
 
 
 def _finite(metrics: dict[str, float]) -> bool:
