@@ -51,7 +51,7 @@ SHARED = {
     "protocol": {"report", "runs"},  # their types
     "train": {"protocol", "runs", "errors"},
     "catalogue": {"protocol", "errors"},  # experiments are imported by name, when they are asked for
-    "claims": {"report", "runs", "errors"},  # it names experiments, as their summaries do
+    "claims": {"catalogue", "report", "runs", "errors"},
     "command": {"catalogue", "protocol", "train", "report", "data", "runs", "errors"},
 }
 OF_AN_EXPERIMENT = {"protocol", "train", "report", "data", "runs", "errors"}

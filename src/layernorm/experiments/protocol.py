@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
     from accelerate import Accelerator
 
+    from .report.judge import Claim
     from .report.page import Picture, Report
     from .runs.folder import Run
 
@@ -227,6 +228,7 @@ class Experiment:
         threads: processor threads unless --threads is given. 0: torch's choice.
         embedded: whether the data set is part of a package, so that --data does not exist.
         sampler: how its network draws. None: there is nothing to draw.
+        claims: what the judge decides from its runs.
     """
 
     name: str
@@ -240,6 +242,7 @@ class Experiment:
     threads: int = 0
     embedded: bool = False
     sampler: Sampler | None = None
+    claims: Sequence[Claim] = ()
 
     @property
     def default_preset(self) -> str:

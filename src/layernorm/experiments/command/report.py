@@ -7,6 +7,7 @@ from pathlib import Path
 from ..catalogue import find
 from ..errors import LackingError, RunError, UsageError
 from ..protocol import Experiment
+from ..report import judge
 from ..report.page import Report, environment_lines
 from ..runs import folder
 from ..runs.folder import Found, Run
@@ -24,6 +25,7 @@ def make(paths: list[Path]) -> Report:
     while runs:
         try:
             report = experiment.report(runs)
+            report.findings[:0] = judge.findings(experiment.claims, runs)
             environment_lines(report)  # fails here where the page would fail
         except LackingError as error:
             lost = error.path.parent

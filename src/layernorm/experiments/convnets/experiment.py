@@ -12,9 +12,10 @@ from torch.nn import functional as F
 from ..data import cifar10
 from ..data.mnist import Cases, Images
 from ..protocol import Experiment, Preset, Task, check_most
+from ..report.judge import PILOT
 from ..train.batches import Shuffled
 from ..train.distributed import share_batch_norms
-from . import border, report
+from . import border, claims, report
 from .network import Config, build
 
 if TYPE_CHECKING:
@@ -124,9 +125,13 @@ EXPERIMENT = Experiment(
     ),
     presets={
         "laptop": Preset(
-            "8 epochs of 10,000 images, 16 and 32 channels; three seeds and four learning rates",
-            Config(epochs=8, width=16, train_cases=10_000, held_out=5000, evaluate_cases=2000, dropout=0.0, noise=0.0),
-            {"norm": _FOUR, "learning_rate": _RATES, "seed": (0, 1, 2)},
+            "8 epochs of 10,000 images, 16 and 32 channels; two seeds and five learning rates",
+            claims.LAPTOP,
+            {
+                "norm": ("none", "layer", "layer-shared", "batch"),
+                "learning_rate": claims.MAIN.rates,
+                "seed": PILOT,
+            },
         ),
         "smoke": Preset(
             "2 epochs of 20 images, 4 and 8 channels",
@@ -143,4 +148,5 @@ EXPERIMENT = Experiment(
     check=check,
     task=task,
     report=report.report,
+    claims=claims.CLAIMS,
 )

@@ -7,25 +7,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..report import rates
-from ..report.bootstrap import paired
 from ..report.comparison import (
     NORMS,
     RATE,
     Block,
-    Group,
     Tested,
-    by_case,
     compare,
     low_to_high,
-    lowest_of_all,
-    reaching,
+    over_cases,
     read_tests,
     speed,
+    spread,
     view,
 )
 from ..report.page import Deviation, Figure, Panel, Report, Table
 from ..report.variants import departures
-from ..report.verdicts import order, ruled, spread, to_decide, too_little
 from ..runs.folder import Run
 from . import units
 
@@ -38,9 +34,6 @@ CLAIM = (
 REPRODUCTION = {"none": "8.96", "batch": "8.25", "weight": "8.28", "layer": "10.49"}
 """Test errors of a third party's ConvPool-CNN-C after 200 epochs, in percent."""
 
-GOALS = (2.0, 1.8, 1.6, 1.4, 1.2, 1.0, 0.8, 0.6, 0.4, 0.2, 0.1, 0.05, 0.02, 0.01)
-"""The training losses at which norms are compared, if all runs reach them."""
-
 PROTOCOL = {"epochs": 200, "width": 96, "train_cases": 0, "batch_size": 100, "dropout": 0.5, "noise": 0.15}
 """The options of the `paper` preset; 0 means all there are."""
 
@@ -49,20 +42,16 @@ SENSITIVITY = (
     rates.Measure("train_nll", "training loss, nats"),
 )
 
-PAIRS = (("layer", "none"), ("batch", "layer"))
-"""(the norm that the paper claims is ahead, the other)."""
-
 
 def report(runs: Sequence[Run]) -> Report:
     """The report on runs of `convnets`, finished or not."""
     blocks, status = compare(runs, by="width", choose=_score)
     tested, damaged = read_tests(blocks)
-    verdicts = [text for block in blocks for text in _verdicts(block, tested)]
     about_units = [text for block in blocks for text in units.findings(block, tested)]
     return Report(
         title="Convolutional networks on CIFAR-10",
         claim=CLAIM,
-        findings=[*ruled(verdicts), *about_units],
+        findings=[*(text for block in blocks for text in _over_images(block, tested)), *about_units],
         status=[*status, *damaged, *(line for block in blocks for line in rates.at_the_edge(block))],
         figures=[*_figures(blocks), *(figure for block in blocks for figure in units.figures(block, tested))],
         tables=[
@@ -158,52 +147,13 @@ def _rates(blocks: Sequence[Block]) -> list[Table]:
     return [rates.table(blocks, "width", lambda run: 100 * _score(run), "Validation error after the last epoch, %")]
 
 
-def _verdicts(block: Block, tested: Mapping[Path, Tested]) -> list[str]:
+def _over_images(block: Block, tested: Mapping[Path, Tested]) -> list[str]:
+    what = "Test error in percentage points"
     return [
-        text for ahead, other in PAIRS if block.has(ahead, other) for text in _compared(block, ahead, other, tested)
+        text
+        for norms in (("layer", "none"), ("layer", "batch"))
+        for text in over_cases(block, norms, tested, "correct", lambda right: 100 * (1 - right.mean(0)), what)
     ]
-
-
-def _compared(block: Block, ahead: str, other: str, tested: Mapping[Path, Tested]) -> list[str]:
-    """Which of two norms learns faster and which has the lower test error, if the paper claims that the first has."""
-    groups = (block.groups[ahead], block.groups[other])
-    none = too_little(*groups, rates=rates.fewest(block, ahead, other))
-    every = [run for group in groups for run in group]
-    lowest = lowest_of_all(every, "train_nll")
-    highest = min(run.records[0]["train_nll"] for run in every)
-    goals = [*(goal for goal in GOALS if lowest < goal <= highest), lowest]
-    times = [reaching(goals, group, "train_nll", "update", interpolated=True) for group in groups]
-    learning = none or order(*times)
-    taken = [" / ".join(low_to_high(values, ".0f") for values in column) for column in times]
-    errors = [[100 * _test_error(run) for run in group] for group in groups]
-    ends = none or order(errors[:1], errors[1:])
-    names = NORMS[ahead], NORMS[other]
-    found = [
-        f"Width {block.label}, updates to a training loss of {' / '.join(f'{goal:.3g}' for goal in goals)} nats (the "
-        f"last is the lowest that all reach; lowest to highest seed): {names[0]} {taken[0]}, {names[1]} {taken[1]}: "
-        f"{learning}.",
-        f"Width {block.label}, test error: {names[0]} {spread(errors[0])} %, {names[1]} {spread(errors[1])} %: {ends}."
-        f"{_interval(groups, tested)}",
-    ]
-    verdicts = {"the speed": learning, "the test error": ends}
-    return [*found, *to_decide(" and ".join(names), verdicts, every, none, _whole(every[0]))]
-
-
-def _interval(groups: Sequence[Group], tested: Mapping[Path, Tested]) -> str:
-    """The paired bootstrap over test images of the difference in test error, as a sentence; empty without tests."""
-    correct = by_case(groups, tested, "correct")
-    if not correct:
-        return ""
-    first, second = (100 * (1 - item.mean(0)) for item in correct)
-    change = paired(first, second).text()
-    return f" Difference, over resampled test images, of these seeds: {change} percentage points."
-
-
-def _whole(run: Run) -> float:
-    """The work of the whole protocol as a multiple of a run's work: epochs, images, and channels in and out."""
-    cases = run.records[-1]["examples"] / run.records[-1]["epoch"]
-    wider = PROTOCOL["width"] / run.config["width"]
-    return PROTOCOL["epochs"] / run.config["epochs"] * 45_000 / cases * wider**2
 
 
 def _deviations(runs: Sequence[Run]) -> list[Deviation]:

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from ..data import binarized_mnist
 from ..data.binarized_mnist import Binarized
 from ..protocol import Experiment, Preset, Task, check_most
+from ..report.judge import PILOT
 from ..train.batches import EVALUATION, Shuffled, derive_seed
-from . import report, samples
+from . import claims, report, samples
 from .network import Config, build
 
 if TYPE_CHECKING:
@@ -100,9 +101,9 @@ EXPERIMENT = Experiment(
     ),
     presets={
         "laptop": Preset(
-            "8 epochs of 8 glimpses, read through a 5 x 5 grid; three seeds",
-            Config(epochs=8, glimpses=8, read_size=5, evaluate_every=184),
-            {"norm": _NORMS, "seed": (0, 1, 2)},
+            "2 epochs of 8 glimpses, read through a 5 x 5 grid; two seeds and four learning rates",
+            claims.laptop(),
+            {"norm": _NORMS, "learning_rate": claims.TRIALS[0.0].rates, "seed": PILOT},
         ),
         "smoke": Preset(
             "1 epoch of 2 glimpses, 16 hidden units",
@@ -117,5 +118,6 @@ EXPERIMENT = Experiment(
     check=check,
     task=task,
     report=report.report,
+    claims=claims.CLAIMS,
     sampler=samples.SAMPLER,
 )

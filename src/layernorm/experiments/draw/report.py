@@ -7,20 +7,9 @@ import statistics
 from collections.abc import Sequence
 
 from ..report import rates
-from ..report.comparison import (
-    NORMS,
-    Block,
-    compare,
-    low_to_high,
-    lowest_of_all,
-    pictures,
-    reaching,
-    speed,
-    view,
-)
+from ..report.comparison import NORMS, Block, compare, pictures, speed, spread, view
 from ..report.page import Deviation, Figure, Panel, Picture, Report, Style, Table, level
 from ..report.variants import departures
-from ..report.verdicts import rule, ruled, spread, verdict
 from ..runs.folder import Run
 from . import samples
 from .network import Config, Drawing
@@ -53,10 +42,7 @@ def report(runs: Sequence[Run]) -> Report:
     return Report(
         title="DRAW on binarised MNIST, Figure 4",
         claim=CLAIM,
-        findings=ruled(
-            [text for block in blocks for text in (*_convergence(block), *_ends(block), *rates.at_the_edge(block))],
-            rule(rates.fewest_of_all(blocks)),
-        ),
+        findings=[line for block in blocks for line in rates.at_the_edge(block)],
         status=[*status, *notes],
         figures=[*([_figure(blocks)] if blocks else []), *rates.sensitivity(blocks, SENSITIVITY, title="{} glimpses")],
         tables=[_results(blocks), _speed(blocks), *_rates(blocks)],
@@ -130,38 +116,6 @@ def _rates(blocks: Sequence[Block]) -> list[Table]:
     if not rates.swept(blocks):
         return []
     return [rates.table(blocks, "glimpses", score, "The lowest bound on the validation images, nats")]
-
-
-def _convergence(block: Block) -> list[str]:
-    """Whether LN learns faster: updates to bounds that all runs reach after their first evaluation."""
-    if not block.has("layer", "none"):
-        return []
-    layer, base = block.groups["layer"], block.groups["none"]
-    lowest = lowest_of_all((*layer, *base), "test_bound")
-    highest = min(run.records[0]["test_bound"] for run in (*layer, *base))
-    goals = [goal for goal in (160.0, 140.0, 120.0, 110.0, 100.0, 95.0, 90.0, 85.0) if lowest < goal <= highest]
-    goals.append(lowest)
-    ours, theirs = (reaching(goals, group, "test_bound", "update", interpolated=True) for group in (layer, base))
-    said = verdict(ours, theirs, layer, base, rates=rates.fewest(block, "layer", "none"), unit="evaluation")
-    texts = [" / ".join(low_to_high(values, ".0f") for values in times) for times in (ours, theirs)]
-    return [
-        f"{block.label} glimpses, updates to a test bound of {' / '.join(f'{goal:.4g}' for goal in goals)} nats (the "
-        f"last is the lowest that all reach; lowest to highest seed): layer norm {texts[0]}, "
-        f"baseline {texts[1]}: {said}."
-    ]
-
-
-def _ends(block: Block) -> list[str]:
-    """The bounds at the last evaluation that all runs have made."""
-    if not block.has("layer", "none"):
-        return []
-    update, (ours, theirs) = block.ends("test_bound", "layer", "none")
-    groups, tried = (block.groups["layer"], block.groups["none"]), rates.fewest(block, "layer", "none")
-    said = verdict([ours], [theirs], *groups, rates=tried, unit="evaluation")
-    return [
-        f"{block.label} glimpses, test bound after {update} updates: layer norm {spread(ours)}, baseline "
-        f"{spread(theirs)} nats: {said}."
-    ]
 
 
 def _pictures(blocks: Sequence[Block]) -> tuple[list[Picture], list[str]]:

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from ..data import iam
 from ..data.iam import Handwriting, Sequences
 from ..protocol import Experiment, Preset, Task, check_most
+from ..report.judge import PILOT
 from ..train.batches import Shuffled
-from . import report, samples
+from . import claims, report, samples
 from .mixture import log_density
 from .network import Config, build
 
@@ -92,9 +93,9 @@ EXPERIMENT = Experiment(
     ),
     presets={
         "laptop": Preset(
-            "600 updates on lines of 200 points, 64 lines to evaluate on, three seeds",
-            Config(updates=600, points=200, evaluate_every=20, valid_lines=64, gain_init=0.3),
-            {"norm": _NORMS, "seed": (0, 1, 2)},
+            "600 updates on lines of 200 points, 64 lines to evaluate on; two seeds and four learning rates",
+            claims.LAPTOP,
+            {"norm": _NORMS, "learning_rate": claims.TRIAL.rates, "seed": PILOT},
         ),
         "smoke": Preset(
             "4 updates on lines of 40 points, 16 units",
@@ -111,6 +112,7 @@ EXPERIMENT = Experiment(
     check=check,
     task=task,
     report=report.report,
+    claims=claims.CLAIMS,
     # Two threads wait for each other between the small operations of 500 steps.
     threads=1,
     sampler=samples.SAMPLER,

@@ -9,21 +9,9 @@ import numpy as np
 
 from ..errors import RunError
 from ..report import rates
-from ..report.comparison import (
-    NORMS,
-    Block,
-    arms,
-    compare,
-    low_to_high,
-    lowest_of_all,
-    named,
-    pictures,
-    reaching,
-    view,
-)
+from ..report.comparison import NORMS, Block, arms, compare, named, pictures, spread, view
 from ..report.page import Deviation, Figure, Panel, Picture, Report, Table
 from ..report.variants import departures, one_of
-from ..report.verdicts import rule, ruled, spread, verdict
 from ..runs.folder import Run
 from . import pen, samples
 
@@ -57,13 +45,7 @@ def report(runs: Sequence[Run]) -> Report:
     return Report(
         title="Handwriting synthesis, Figure 5",
         claim=CLAIM,
-        findings=[
-            *ruled(
-                [line for block in blocks for line in (*_findings(block), *rates.at_the_edge(block))],
-                rule(rates.fewest_of_all(blocks)),
-            ),
-            *_sizes(runs),
-        ],
+        findings=[*(line for block in blocks for line in rates.at_the_edge(block)), *_sizes(runs)],
         status=[*status, *failed],
         figures=[*([_figure(blocks)] if blocks else []), *rates.sensitivity(blocks, SENSITIVITY)],
         tables=[_table(blocks), *_rates(blocks)],
@@ -125,35 +107,6 @@ def _rates(blocks: Sequence[Block]) -> list[Table]:
     if not rates.swept(blocks):
         return []
     return [rates.table(blocks, "rows", score, "The lowest NLL of the validation lines, nats in 500 points", digits=1)]
-
-
-def _findings(block: Block) -> list[str]:
-    """Whether layer norm is ahead, from each of its initial gains."""
-    return [line for norm in ("layer", "layer-gain") if block.has(norm, "none") for line in _ahead(block, norm)]
-
-
-def _ahead(block: Block, norm: str) -> list[str]:
-    """Updates to NLLs that all runs of a norm and of the baseline reach, and the verdict if there are enough seeds."""
-    name, layer, none = block.name(norm), block.groups[norm], block.groups["none"]
-    lowest = lowest_of_all((*layer, *none), METRIC)
-    first = max(run.records[0][METRIC] for run in (*layer, *none))
-    goals = [*(first + share * (lowest - first) for share in (0.5, 0.75, 0.9)), lowest]
-    ours, theirs = (reaching(goals, group, METRIC, "update") for group in (layer, none))
-    update, ends = block.ends(METRIC, norm, "none")
-    tried = rates.fewest(block, norm, "none")
-    sooner = verdict(ours, theirs, layer, none, rates=tried, unit="evaluation")
-    lower = verdict(ends[:1], ends[1:], layer, none, rates=tried, unit="evaluation")
-    head = f"Rows {block.label}: updates" if block.label else "Updates"
-    reached, own = (block.reached(name, METRIC, x="update") for name in (norm, "none"))
-    does = "does not reach it" if reached == "not reached" else f"reaches it at {reached}"
-    return [
-        f"{head} to a validation NLL of {' / '.join(f'{goal:.0f}' for goal in goals)} nats in 500 points (the last is "
-        f"the lowest that all reach; lowest to highest seed): {name} {' / '.join(map(low_to_high, ours))}, "
-        f"baseline {' / '.join(map(low_to_high, theirs))}: {sooner}.",
-        f"NLL after {update} updates: {name} {spread(ends[0], 1)}, baseline {spread(ends[1], 1)}: {lower}.",
-        f"The mean of the baseline is at its best, {min(block.curve('none', METRIC).mean):.1f}, at update {own}; the "
-        f"mean of {name} {does}.",
-    ]
 
 
 def _sizes(runs: Sequence[Run]) -> list[str]:

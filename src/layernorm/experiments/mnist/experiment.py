@@ -14,9 +14,10 @@ from ... import BatchNorm
 from ..data import mnist
 from ..data.mnist import Cases, Images
 from ..protocol import Experiment, Preset, Task, check_most
+from ..report.judge import PILOT
 from ..train.batches import Shuffled
 from ..train.distributed import share_batch_norms
-from . import report
+from . import claims, report
 from .network import BATCH_NORMS, Config, build
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ def load(config: Config, data: Path | None) -> Images:
 
 
 _NORMS, _SIZES = ("none", "layer", "batch"), (128, 4)
+BATCHED = (*_NORMS, "batch-hidden")
 
 EXPERIMENT = Experiment(
     name="mnist",
@@ -128,7 +130,9 @@ EXPERIMENT = Experiment(
     ),
     presets={
         "laptop": Preset(
-            "10 epochs, three seeds", Config(epochs=10), {"norm": _NORMS, "batch_size": _SIZES, "seed": (0, 1, 2)}
+            "5 epochs, batch norm on all layers or on the hidden ones; two seeds and four learning rates",
+            claims.LAPTOP,
+            {"norm": BATCHED, "batch_size": (128,), "learning_rate": claims.LARGE.rates, "seed": PILOT},
         ),
         "smoke": Preset(
             "2 epochs on 2,000 cases, 100 hidden units",
@@ -145,4 +149,5 @@ EXPERIMENT = Experiment(
     check=check,
     task=task,
     report=report.report,
+    claims=claims.CLAIMS,
 )

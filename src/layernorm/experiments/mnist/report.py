@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ..report import rates
-from ..report.comparison import (
-    NORMS,
-    Block,
-    Group,
-    compare,
-    geometric_mean,
-    low_to_high,
-    lowest_of_all,
-    reaching,
-    speed,
-    view,
-)
+from ..report.comparison import NORMS, Block, compare, geometric_mean, speed, spread, view
 from ..report.page import Deviation, Figure, Panel, Report, Table
 from ..report.variants import departures, one_of
-from ..report.verdicts import rule, ruled, spread, verdict
 from ..runs.folder import Run
 
 EXACT = "exact_test_error"
 """In the records of batch norm: with the exact statistics of the training set."""
-
-RIVALS = ("batch", "batch-exact")
-"""What layer norm is claimed to be ahead of, by how it is evaluated."""
 
 CLAIM = (
     "Layer normalization is robust to the batch size and converges faster than batch normalization applied to all "
@@ -51,7 +35,7 @@ def report(runs: Sequence[Run]) -> Report:
     return Report(
         title="Permutation-invariant MNIST, Figure 6" if name == "mnist" else "Figure 6 on scikit-learn's digits",
         claim=CLAIM,
-        findings=ruled([*_convergence(blocks), *_robustness(blocks)], rule(rates.fewest_of_all(blocks))),
+        findings=[line for block in blocks for line in rates.at_the_edge(block)],
         status=status,
         figures=[
             *([_figure(blocks)] if blocks else []),
@@ -136,90 +120,6 @@ def _rates(blocks: Sequence[Block]) -> list[Table]:
         return []
     what = "The lowest validation error, %"
     return [rates.table(blocks, "batch", lambda run: 100 * score(run), what)]
-
-
-def _convergence(blocks: Sequence[Block]) -> list[str]:
-    """Whether LN trains faster than BN: epochs to every power of ten, and to the lowest NLL, that all runs reach."""
-    findings = []
-    for block, rival in ((block, rival) for block in blocks for rival in RIVALS):
-        if not block.has("layer", rival):
-            continue
-        layer, batch = block.groups["layer"], block.groups[rival]
-        lowest = lowest_of_all((*layer, *batch), "train_nll")
-        goals = [10.0**power for power in range(-1, -8, -1) if 10.0**power > lowest] + [lowest]
-        first, second = (reaching(goals, group, "train_nll", "epoch") for group in (layer, batch))
-        said = verdict(first, second, layer, batch, rates=rates.fewest(block, "layer", rival), unit="epoch")
-        findings.append(
-            f"Batch size {block.label}, epochs to a training NLL of {_list(f'{goal:.2g}' for goal in goals)} (the last "
-            f"is the lowest that all reach; lowest to highest seed): layer norm {_list(map(low_to_high, first))}, "
-            f"{NORMS[rival]} {_list(map(low_to_high, second))}: {said}.{_to_baseline(block, rival)}"
-        )
-    return findings
-
-
-def _to_baseline(block: Block, rival: str) -> str:
-    """The epochs to the baseline's best test error, which may disagree with the training NLL."""
-    if not block.has("none"):
-        return ""
-    goal = min(block.curve("none", "test_error").mean)
-    reached = [f"{NORMS[norm]} {block.reached(norm, 'test_error')}" for norm in ("layer", rival)]
-    return f" Epochs to the baseline's best test error, {100 * goal:.2f} %: {', '.join(reached)}."
-
-
-def _robustness(blocks: Sequence[Block]) -> list[str]:
-    """How the test error changes from the largest batch size to the smallest, in each variant."""
-    findings = []
-    for mark in dict.fromkeys(block.mark for block in blocks):
-        alike = [block for block in blocks if block.mark == mark]
-        if len(alike) > 1:
-            findings += [line for rival in RIVALS for line in _change(alike[0], alike[-1], rival)]
-    return findings
-
-
-def _change(large: Block, small: Block, rival: str) -> list[str]:
-    """How the test error changes between two batch sizes: over the seeds, and at the last epoch, that both have."""
-    pairs = {norm: _pairs(large.groups.get(norm, []), small.groups.get(norm, [])) for norm in ("none", "layer", rival)}
-    pairs = {norm: both for norm, both in pairs.items() if both}
-    if not {"layer", rival} <= set(pairs):
-        return []
-    epochs = min(len(run.records) for both in pairs.values() for pair in both for run in pair)
-    changes, texts = {}, []
-    for norm, both in pairs.items():
-        ends = [[run.records[epochs - 1]["test_error"] for run in pair] for pair in both]
-        before, after = (100 * statistics.fmean(column) for column in zip(*ends, strict=True))
-        changes[norm] = [end - start for start, end in ends]
-        texts.append(f"{NORMS[norm]} {before:.2f} % to {after:.2f} %")
-    compared = [[pair[side] for pair in pairs[norm]] for norm in ("layer", rival) for side in (0, 1)]
-    tried = min(rates.fewest(block, "layer", rival) for block in (large, small))
-    return [
-        f"From batch size {large.label} to {small.label} the test error at epoch {epochs} goes: "
-        f"{', '.join(texts)}. {_loss(changes, rival, compared, tried)}."
-    ]
-
-
-def _pairs(large: Group, small: Group) -> list[tuple[Run, Run]]:
-    """Runs with the same seed, as one seed starts them alike."""
-    by_seed = {run.config["seed"]: run for run in small}
-    return [(run, by_seed[run.config["seed"]]) for run in large if run.config["seed"] in by_seed]
-
-
-def _loss(changes: dict[str, list[float]], rival: str, compared: Sequence[Group], tried: int) -> str:
-    """Which of layer norm and its rival loses more, and the verdict on that. An error that falls is no loss."""
-    means = {norm: statistics.fmean(values) for norm, values in changes.items()}
-    if max(means.values()) <= 0:
-        return "No method's error rises: no verdict"
-    if max(means["layer"], means[rival]) <= 0:
-        return f"Neither layer norm's error nor that of {NORMS[rival]} rises: no verdict"
-    less, more = sorted(("layer", rival), key=lambda norm: means[norm])
-    said = verdict([changes["layer"]], [changes[rival]], *compared, rates=tried, unit="epoch")
-    if means[less] <= 0:
-        return f"Only {NORMS[more]} loses, {NORMS[less]} does not: {said}"
-    words = "as much as" if means[less] == means[more] else "less than"
-    return f"{NORMS[less].capitalize()} loses {words} {NORMS[more]}: {said}"
-
-
-def _list(texts: Iterable[str]) -> str:
-    return " / ".join(texts)
 
 
 def _deviations(runs: Sequence[Run]) -> list[Deviation]:

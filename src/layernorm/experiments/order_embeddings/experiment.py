@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from ..data import order_embeddings
 from ..data.order_embeddings import CAPTIONS, Captioned, ImagesAndCaptions
 from ..protocol import Experiment, Preset, Task, check_most
+from ..report.judge import PILOT
 from ..train.batches import ORDER, Shuffled, derive_seed
 from ..train.distributed import gathered
 from ..train.legacy_adam import LegacyAdam
-from . import report
+from . import claims, report
 from .network import MARGINS, Config, Embedding, build
 from .objective import penalties, ranking_loss, ranks, recalls
 
@@ -150,9 +151,9 @@ EXPERIMENT = Experiment(
     ),
     presets={
         "laptop": Preset(
-            "25 epochs with 256 units; three seeds at four learning rates",
-            Config(epochs=25, words=128, hidden=256, evaluate_every=25),
-            {"similarity": ("order",), "norm": _NORMS, "learning_rate": (1e-3, 2e-3, 4e-3, 8e-3), "seed": (0, 1, 2)},
+            "25 epochs with 256 units; two seeds and four learning rates",
+            claims.LAPTOP,
+            {"similarity": ("order",), "norm": _NORMS, "learning_rate": claims.TRIAL.rates, "seed": PILOT},
         ),
         "smoke": Preset(
             "1 epoch with 16 units",
@@ -169,4 +170,5 @@ EXPERIMENT = Experiment(
     check=check,
     task=task,
     report=report.report,
+    claims=claims.CLAIMS,
 )

@@ -10,23 +10,21 @@ import numpy as np
 
 from ..data.order_embeddings import CAPTIONS
 from ..report import rates
-from ..report.bootstrap import paired
 from ..report.comparison import (
     NORMS,
     RATE,
     Block,
     Group,
     Tested,
-    by_case,
     compare,
     low_to_high,
-    reaching,
+    over_cases,
     read_tests,
     speed,
+    spread,
 )
 from ..report.page import Deviation, Figure, Panel, Report, Table
 from ..report.variants import departures
-from ..report.verdicts import order, ruled, spread, to_decide, too_little
 from ..runs.folder import Run
 from .network import MARGINS, Config
 
@@ -51,9 +49,6 @@ PAPER = {
 SIDES = {"caption": "Captions found for an image", "image": "Images found for a caption"}
 """The two directions, with their names in metrics and tables."""
 
-SHARES = (0.5, 0.75, 0.9, 1.0)
-"""Shares of the highest recall that all runs reach. The updates to these goals are counted."""
-
 
 def score(run: Run) -> float:
     """The score by which a learning rate is chosen: minus the best validation recall."""
@@ -64,11 +59,10 @@ def report(runs: Sequence[Run]) -> Report:
     """The report on runs of `order-embeddings`, finished or not."""
     blocks, status = compare(runs, by="similarity", descending=True, choose=score)
     tested, damaged = read_tests(blocks)
-    findings = [text for block in blocks for text in (*_compared(block, tested), *rates.at_the_edge(block))]
     return Report(
         title="Order embeddings, Table 2 and Figure 1",
         claim=CLAIM,
-        findings=ruled(findings),
+        findings=[text for block in blocks for text in (*_over_images(block, tested), *rates.at_the_edge(block))],
         status=[*status, *damaged],
         figures=_figures(blocks),
         tables=[*(_table(blocks, side) for side in SIDES), _speed(blocks), _rates(blocks)],
@@ -156,73 +150,23 @@ def _best_at(run: Run) -> float:
     return run.records[recall.index(max(recall))]["update"]
 
 
-def _compared(block: Block, tested: Mapping[Path, Tested]) -> list[str]:
-    """The verdicts on the paper's claims, and the runs that would decide the open ones."""
-    if not block.has("layer", "none"):
-        return []
-    runs = [*block.groups["layer"], *block.groups["none"]]
-    too_few = too_little(block.groups["layer"], block.groups["none"], rates=rates.fewest(block, "layer", "none"))
-    (sooner, speed), (higher, recall) = _sooner(block), _higher(block, tested)
-    verdicts = {"the speed": speed, **recall}
-    return [*sooner, *higher, *to_decide("layer norm and baseline", verdicts, runs, too_few, _whole(runs[0]))]
-
-
-def _whole(run: Run) -> float:
-    """The work of the whole protocol as a multiple of a run's work: epochs, and the products of the GRU."""
-    config, protocol = run.config, Config()
-    ours = config["hidden"] * (config["hidden"] + config["words"])
-    return protocol.epochs / config["epochs"] * protocol.hidden * (protocol.hidden + protocol.words) / ours
-
-
-def _sooner(block: Block) -> tuple[list[str], str]:
-    """Whether LN learns sooner: updates to recalls that all runs reach, and to the best model; and the verdict."""
-    groups = [block.groups[norm] for norm in ("layer", "none")]
-    unclear = too_little(*groups, unit="evaluation", rates=rates.fewest(block, "layer", "none"))
-    highest = min(max(_recall(run)) for group in groups for run in group)
-    goals = [share * highest for share in SHARES]
-    times = [reaching(goals, group, RECALL, "update", interpolated=True, rising=True) for group in groups]
-    texts = [" / ".join(low_to_high(values, ".0f") for values in side) for side in times]
-    best = [[_best_at(run) for run in group] for group in groups]
-    share = block.to_best("layer", RECALL, "time", rising=True)
-    at = ", ".join(f"{NORMS[norm]} {block.groups[norm][0].config[RATE]:g}" for norm in ("layer", "none"))
-    verdict = unclear or order(*times)
-    return [
-        f"{block.label.capitalize()}, each at its best learning rate ({at}). Updates to a validation recall of "
-        f"{' / '.join(f'{goal:.0f}' for goal in goals)} (the last is the highest that all reach; lowest to highest "
-        f"seed): layer norm {texts[0]}, baseline {texts[1]}: {verdict}.",
-        f"Update of the best validation model: layer norm {low_to_high(best[0], '.0f')}, baseline "
-        f"{low_to_high(best[1], '.0f')}: {unclear or order(best[:1], best[1:])}. Layer norm's mean recall is at the "
-        f"baseline's best in this share of the baseline's time: {share} (the paper: 0.60).",
-    ], verdict
-
-
-def _higher(block: Block, tested: Mapping[Path, Tested]) -> tuple[list[str], dict[str, str]]:
-    """Whether LN retrieves better: the kept models on the test images, over seeds and over images; and the verdicts."""
-    groups = [_tested(block.groups[norm]) for norm in ("layer", "none")]
-    if not all(groups):
-        return [], {}
-    unclear = too_little(*groups, unit="evaluation", rates=rates.fewest(block, "layer", "none"))
-    found, verdicts = [], {}
+def _over_images(block: Block, tested: Mapping[Path, Tested]) -> list[str]:
+    """How much other test images would change the difference, in both directions."""
+    found = []
     for side, text in SIDES.items():
-        sums = [[_sum(run, side) for run in group] for group in groups]
-        verdict = unclear or order([[-value for value in sums[0]]], [[-value for value in sums[1]]])
-        verdicts[f"the recall of {side}s"] = verdict
-        found.append(
-            f"{block.label.capitalize()}, {text.lower()}, R@1 + R@5 + R@10 of the kept models on the test images: "
-            f"layer norm {spread(sums[0], 1)}, baseline {spread(sums[1], 1)}: {verdict}."
-            f"{_over_images(groups, side, tested)}"
-        )
-    return found, verdicts
+
+        def value(rank: np.ndarray, side: str = side) -> np.ndarray:
+            return _by_image(rank, side)
+
+        what = f"{text}, R@1 + R@5 + R@10"
+        found += over_cases(block, ("layer", "none"), tested, f"{side}_rank", value, what, 1)
+    return found
 
 
-def _over_images(groups: Sequence[Group], side: str, tested: Mapping[Path, Tested]) -> str:
-    """How much other test images would change, as a sentence; empty if a run's ranks cannot be read."""
-    ranks = by_case(groups, tested, f"{side}_rank")
-    if not ranks:
-        return ""
-    first, second = (_by_image(rank, side) for rank in ranks)
-    change = paired(first, second).text(1)
-    return f" Over other test images the difference of the means is {change} by a paired bootstrap over images."
+def _by_image(rank: np.ndarray, side: str) -> np.ndarray:
+    """R@1 + R@5 + R@10 of each test image, mean over runs; of its captions where images are found."""
+    recall = 100.0 * np.sum([rank < count for count in (1, 5, 10)], axis=0).mean(0)
+    return recall.reshape(-1, CAPTIONS).mean(1) if side == "image" else recall
 
 
 def _tested(group: Group) -> Group:
@@ -232,12 +176,6 @@ def _tested(group: Group) -> Group:
 
 def _sum(run: Run, side: str) -> float:
     return sum(run.result[f"test_{side}_r{count}"] for count in (1, 5, 10))
-
-
-def _by_image(rank: np.ndarray, side: str) -> np.ndarray:
-    """R@1 + R@5 + R@10 of each test image, mean over runs; of its captions where images are found."""
-    recall = 100.0 * np.sum([rank < count for count in (1, 5, 10)], axis=0).mean(0)
-    return recall.reshape(-1, CAPTIONS).mean(1) if side == "image" else recall
 
 
 def _deviations(runs: Sequence[Run]) -> list[Deviation]:

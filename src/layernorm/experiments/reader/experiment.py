@@ -15,8 +15,9 @@ from ..data import questions
 from ..data.questions import FIRST_ENTITY, Questions, Split
 from ..errors import RunError
 from ..protocol import Experiment, Preset, Task, check_most
+from ..report.judge import PILOT
 from ..train.batches import ORDER, Bucketed, derive_seed
-from . import page, report
+from . import claims, page, report
 from .network import Config, Reader, answer_loss, build, clip
 
 if TYPE_CHECKING:
@@ -234,12 +235,9 @@ EXPERIMENT = Experiment(
     ),
     presets={
         "laptop": Preset(
-            "5000 updates with 64 units on questions from books; all variants, three seeds, three learning rates",
-            Config(
-                corpus="books-cloze", updates=5000, batch_size=32, words=64, hidden=64, vocabulary=5000,
-                initial="torch", forget_bias=2.0, prior=True, dropout=0.0, evaluate_every=250,
-            ),
-            {"norm": _NORMS, "gain_init": (1.0, 0.1), "learning_rate": (1e-3, 2e-3, 4e-3), "seed": (0, 1, 2)},
+            "5000 updates with 64 units on questions from books; two seeds and four learning rates",
+            claims.laptop(),
+            {"norm": ("none", "layer"), "gain_init": (1.0,), "learning_rate": claims.MAIN.rates, "seed": PILOT},
         ),
         "smoke": Preset(
             "20 updates with 8 units",
@@ -256,4 +254,5 @@ EXPERIMENT = Experiment(
     check=check,
     task=task,
     report=report.report,
+    claims=claims.CLAIMS,
 )  # fmt: skip

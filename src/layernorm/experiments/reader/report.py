@@ -8,7 +8,6 @@ from pathlib import Path
 from ..data import cloze
 from ..data.cnn import RULES
 from ..report import rates
-from ..report.bootstrap import paired
 from ..report.comparison import (
     NORMS,
     RATE,
@@ -16,19 +15,17 @@ from ..report.comparison import (
     Group,
     Tested,
     arms,
-    by_case,
     compare,
     low_to_high,
-    lowest_of_all,
+    over_cases,
     pictures,
-    reaching,
     read_tests,
     speed,
+    spread,
     view,
 )
 from ..report.page import Deviation, Figure, Panel, Picture, Report, Style, Table, level
 from ..report.variants import departures
-from ..report.verdicts import order, ruled, spread, to_decide, too_little
 from ..runs.folder import Run
 from . import page
 from .network import Config
@@ -46,12 +43,6 @@ ERROR = "valid_error"
 
 SENSITIVITY = rates.Measure(ERROR, "validation error", percent=True)
 
-OTHERS = ("none", "batch", "batch-everywhere", "layer-gain")
-"""The norms that layer norm is claimed to be ahead of."""
-
-SHARES = (0.5, 0.75, 1.0)
-"""Shares of the way from the highest first error to the lowest that all reach. The updates to these are counted."""
-
 _RULES = [Style("#9a9a9a", dashes) for dashes in ((0, (1, 3)), (0, (4, 3)), (0, (9, 2)))]
 
 
@@ -65,11 +56,15 @@ def report(runs: Sequence[Run]) -> Report:
     blocks, status = compare(arms(runs), by="corpus", choose=score, told=("gain_init",))
     tested, damaged = read_tests(blocks)
     read = [_read(block) for block in blocks]
-    findings = [text for block in blocks for text in (*_findings(block, tested), *rates.at_the_edge(block))]
+    findings = [
+        text
+        for block in blocks
+        for text in (*_reading(block), *_over_questions(block, tested), *rates.at_the_edge(block))
+    ]
     return Report(
         title="The attentive reader, Figure 2",
         claim=CLAIM,
-        findings=ruled(findings),
+        findings=findings,
         status=[*status, *damaged, *(note for _, notes in read for note in notes)],
         figures=[
             *(_figure(block, f"-{number}" if len(blocks) > 1 else "") for number, block in enumerate(blocks, 1)),
@@ -186,11 +181,6 @@ def _rates(blocks: Sequence[Block]) -> Table:
     return rates.table(blocks, "corpus", lambda run: 100 * score(run), "The lowest validation error, %", digits=1)
 
 
-def _findings(block: Block, tested: Mapping[Path, Tested]) -> list[str]:
-    others = [norm for norm in OTHERS if block.has("layer", norm)]
-    return [*_reading(block), *(text for other in others for text in _compared(block, other, tested))]
-
-
 def _reading(block: Block) -> list[str]:
     """Which norms answer better than the best rule that reads nothing."""
     guessed = _guessed(block)
@@ -209,53 +199,9 @@ def _reading(block: Block) -> list[str]:
     return [f"{block.label.capitalize()}: better than {goal_text}: {'; '.join(parts)}."]
 
 
-def _compared(block: Block, other: str, tested: Mapping[Path, Tested]) -> list[str]:
-    """Whether layer norm learns sooner and ends lower than another norm, and the runs that would decide that."""
-    groups = (block.groups["layer"], block.groups[other])
-    every = [run for group in groups for run in group]
-    lowest, highest = lowest_of_all(every, ERROR), min(run.records[0][ERROR] for run in every)
-    goals = [highest + share * (lowest - highest) for share in SHARES]
-    times = [reaching(goals, group, ERROR, "update", interpolated=True) for group in groups]
-    taken = [" / ".join(low_to_high(values, ".0f") for values in side) for side in times]
-    best = [_best(group) for group in groups]
-    names = NORMS["layer"], block.name(other)
-    few = too_little(*groups, unit="evaluation", rates=rates.fewest(block, "layer", other))
-    unclear = few or _unclear(block, best)
-    ends, sooner = unclear or order(best[:1], best[1:]), unclear or order(*times)
-    verdicts = {"the speed": sooner, "the lowest error": ends}
-    return [
-        f"{block.label.capitalize()}, lowest validation error: {names[0]} {spread(best[0], 1)} %, {names[1]} "
-        f"{spread(best[1], 1)} %: {ends}.{_over_questions(groups, tested)}",
-        f"Updates to a validation error of {' / '.join(f'{100 * goal:.1f}' for goal in goals)} % (the last is the "
-        f"lowest that all reach; lowest to highest seed): {names[0]} {taken[0]}, {names[1]} {taken[1]}: {sooner}.",
-        *to_decide(" and ".join(names), verdicts, every, few, _whole(every[0])),
-    ]
-
-
-def _unclear(block: Block, best: Sequence[Sequence[float]]) -> str | None:
-    """The reason why two norms with these lowest errors allow no verdict; None if they do."""
-    goal = 100 * min(_guessed(block).values(), default=1.0)
-    if all(max(errors) >= goal for errors in best):
-        return "nothing is claimed, as neither answers better than a rule that reads nothing"
-    return None
-
-
-def _over_questions(groups: Sequence[Group], tested: Mapping[Path, Tested]) -> str:
-    """How much other test questions would change, as a sentence; empty if a run has no test that can be read."""
-    right = by_case(groups, tested, "right")
-    if not right:
-        return ""
-    first, second = (100 * (1 - item.mean(0)) for item in right)
-    change = paired(first, second).text(1)
-    return f" Over other test questions the difference of the test errors is {change} points."
-
-
-def _whole(run: Run) -> float:
-    """The work of the whole protocol as a multiple of a run's work: updates, and the products of the LSTMs."""
-    config, protocol = run.config, Config()
-    ours = config["updates"] * config["batch_size"] * config["hidden"] * (config["hidden"] + config["words"])
-    theirs = protocol.updates * protocol.batch_size * protocol.hidden * (protocol.hidden + protocol.words)
-    return theirs / ours
+def _over_questions(block: Block, tested: Mapping[Path, Tested]) -> list[str]:
+    what = "Test error in percentage points"
+    return over_cases(block, ("layer", "none"), tested, "right", lambda right: 100 * (1 - right.mean(0)), what, 1)
 
 
 def _deviations(runs: Sequence[Run]) -> list[Deviation]:

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ..errors import RunError
 from ..runs.folder import CHECKPOINT, Run
+from .bootstrap import paired
 from .page import STYLES, Curve, Style, Table
 from .variants import incomplete, unequal, variants
-from .verdicts import RATES
 
 NORMS = {
     "none": "baseline",
@@ -43,6 +43,9 @@ Group = list[Run]
 
 RATE = "learning_rate"
 """The option for which each norm may take its own best value."""
+
+RATES = 3
+"""The least number of learning rates among which one is chosen, where there are as many."""
 
 FIRST_GRADIENT = "first_gradient_norm"
 """The name, in a run's first record, of the norm of update 0's gradient."""
@@ -257,9 +260,10 @@ def _by_rate(runs: Iterable[Run]) -> dict[float, Group]:
 def compared(rates: Mapping[float, Group]) -> dict[float, Group]:
     """The runs by which the learning rates of a norm are compared, by rate: those with the seeds that the rates share.
 
-    The rates compared are those with the most seeds, but at least 3 rates. If 3 rates have 3 seeds, a fourth one with
-    one seed is left out. If only one rate has 3 seeds, the first seed of each rate decides. During a sweep only the
-    rates with the fewest unfinished runs are compared. If the rates share no seed, all their runs are compared.
+    The rates compared are those with the most seeds, but at least `RATES` of them. If 3 rates have 3 seeds, a fourth
+    one with one seed is left out. If only one rate has 3 seeds, the first seed of each rate decides. During a sweep
+    only the rates with the fewest unfinished runs are compared. If the rates share no seed, all their runs are
+    compared.
     """
     unfinished = {rate: sum(not run.done for run in group) for rate, group in rates.items()}
     able = {rate: group for rate, group in rates.items() if unfinished[rate] == min(unfinished.values())}
@@ -359,6 +363,44 @@ def reaching(
 def lowest_of_all(runs: Iterable[Run], metric: str) -> float:
     """The lowest value of a metric that all runs reach."""
     return max(min(record[metric] for record in run.records) for run in runs)
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """The mean over seeds and, from two seeds on, the lowest and the highest value."""
+    mean, low, high = (f"{value:.{digits}f}" for value in (statistics.fmean(values), min(values), max(values)))
+    return mean if len(values) == 1 else f"{mean} ({low}{' to ' if min(values) < 0 else '-'}{high})"
+
+
+def over_cases(
+    block: Block,
+    norms: tuple[str, str],
+    tested: Mapping[Path, Tested],
+    name: str,
+    value: Callable[[np.ndarray], np.ndarray],
+    what: str,
+    digits: int = 2,
+) -> list[str]:
+    """A line about how much other test cases would change the difference of two norms, by a paired bootstrap.
+
+    Args:
+        block: the block.
+        norms: the two norms. Without runs of one of them, or without its tests, there is no line.
+        tested, name: as in `by_case`.
+        value: `[runs, M]` -> the values of the test cases.
+        what: the mean of these values, in words.
+        digits: the digits after the point.
+    """
+    if not block.has(*norms):
+        return []
+    tensors = by_case([block.groups[norm] for norm in norms], tested, name)
+    if not tensors:
+        return []
+    first, second = map(value, tensors)
+    names = [block.name(norm) for norm in norms]
+    return [
+        f"{what}, {names[0]} minus {names[1]}, over other test cases with the networks of these seeds: "
+        f"{paired(first, second).text(digits)}."
+    ]
 
 
 def low_to_high(values: Sequence[float], form: str = "g") -> str:

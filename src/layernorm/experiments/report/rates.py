@@ -8,24 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..runs.folder import Run
-from .comparison import RATE, Block, Group, Score, best_rate, compared
+from .comparison import RATE, Block, Group, Score, best_rate, spread
 from .page import STYLES, Curve, Figure, Panel, Table
-from .verdicts import spread
-
-
-def fewest(block: Block, *norms: str) -> int:
-    """The lowest number of learning rates that one of these norms' best was chosen from."""
-    return min(len(compared(block.rates[norm])) for norm in norms)
-
-
-def choosing_seeds(block: Block, *norms: str) -> int:
-    """The lowest number of seeds at each of the learning rates that one of these norms' best was chosen from."""
-    return min(len(group) for norm in norms for group in compared(block.rates[norm]).values())
-
-
-def fewest_of_all(blocks: Sequence[Block]) -> int:
-    """The lowest number of learning rates that a norm's best was chosen from."""
-    return min((fewest(block, *block.groups) for block in blocks), default=0)
 
 
 def swept(blocks: Sequence[Block]) -> bool:

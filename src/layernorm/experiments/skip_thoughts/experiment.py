@@ -16,9 +16,10 @@ from ..data.sentences import Classified
 from ..data.sick import Sick
 from ..data.text import Sentences
 from ..protocol import Experiment, Preset, Task, check_most
+from ..report.judge import PILOT
 from ..train.batches import OneLength
 from ..train.legacy_adam import LegacyAdam
-from . import report
+from . import claims, report
 from .encoder import Encode, Encoder
 from .evaluation import classification, relatedness
 from .network import Config, SkipThoughts, build
@@ -201,12 +202,9 @@ EXPERIMENT = Experiment(
     ),
     presets={
         "laptop": Preset(
-            "1500 updates with 400 units and 5,000 words; three seeds and three learning rates",
-            Config(
-                updates=1500, vocabulary=5_000, words=200, hidden=400, evaluate_every=100, tasks_every=5,
-                fast_eval=True, held_out_triples=1000,
-            ),
-            {"norm": _NORMS, "learning_rate": (5e-4, 1e-3, 2e-3), "seed": (0, 1, 2)},
+            "800 updates with 400 units and 5,000 words, without the tasks; two seeds and four learning rates",
+            claims.LAPTOP,
+            {"norm": _NORMS, "learning_rate": claims.TRIAL.rates, "seed": PILOT},
         ),
         "smoke": Preset(
             "20 updates with 8 units and 30 words",
@@ -226,4 +224,5 @@ EXPERIMENT = Experiment(
     check=check,
     task=task,
     report=report.report,
+    claims=claims.CLAIMS,
 )  # fmt: skip

@@ -4,30 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ..data.sentences import FILES
 from ..report import rates
-from ..report.bootstrap import paired
-from ..report.comparison import (
-    NORMS,
-    RATE,
-    Block,
-    Group,
-    Tested,
-    by_case,
-    compare,
-    curve,
-    low_to_high,
-    reaching,
-    read_tests,
-    speed,
-)
+from ..report.comparison import NORMS, RATE, Block, Group, Tested, compare, curve, over_cases, read_tests, speed, spread
 from ..report.page import STYLES, Curve, Deviation, Figure, Panel, Report, Table
 from ..report.variants import departures
-from ..report.verdicts import order, ruled, spread, to_decide, too_little
 from ..runs.folder import Run
 from ..runs.records import Record
 from .evaluation import BLOCK, BLOCKS
@@ -57,10 +41,6 @@ NLL = "valid_nll"
 
 SENSITIVITY = rates.Measure(NLL, "validation NLL, nats a word")
 
-SHARES = (0.5, 0.75, 0.9, 1.0)
-"""Shares of the way from the first evaluation's highest NLL to the lowest that all runs reach. The updates to these are
-counted."""
-
 
 def score(run: Run) -> float:
     """The score by which a learning rate is chosen."""
@@ -74,12 +54,12 @@ def report(runs: Sequence[Run]) -> Report:
     findings = [
         text
         for block in blocks
-        for text in (*_compared(block, tested), *_above_the_bag(block), *rates.at_the_edge(block))
+        for text in (*_over_pairs(block, tested), *_above_the_bag(block), *rates.at_the_edge(block))
     ]
     return Report(
         title="Skip-thoughts, Table 3 and Figure 3",
         claim=CLAIM,
-        findings=ruled(findings),
+        findings=findings,
         status=[*status, *damaged],
         figures=[
             *(figure for number, block in enumerate(blocks, 1) for figure in _figures(block, number, len(blocks))),
@@ -214,72 +194,8 @@ def _tested(group: Group) -> Group:
     return [run for run in group if run.whole and run.config["tasks_every"]]
 
 
-def _compared(block: Block, tested: Mapping[Path, Tested]) -> list[str]:
-    """Whether layer norm learns faster, and whether it ends better, by each measure."""
-    if not block.has("layer", "none"):
-        return []
-    groups = [block.groups[norm] for norm in ("layer", "none")]
-    runs = [run for group in groups for run in group]
-    unclear = too_little(*groups, unit="evaluation", rates=rates.fewest(block, "layer", "none"))
-    sooner, speed = _sooner(block, groups, unclear)
-    verdicts = {"the speed": speed}
-    found = [sooner]
-    done = [_tested(group) for group in groups]
-
-    def ends(about: str, what: str, values: Callable[[Run], float], digits: int, falling: bool = False) -> str:
-        sides = [[values(run) for run in group] for group in done]
-        lower = sides if falling else [[-value for value in side] for side in sides]
-        verdicts[about] = unclear or order(lower[:1], lower[1:])
-        texts = [spread(side, digits) for side in sides]
-        return f"{what}: layer norm {texts[0]}, baseline {texts[1]}: {verdicts[about]}."
-
-    if all(done):
-        nll = "Test books, nats a word after the last update"
-        found.append(ends("the test NLL", nll, lambda run: run.result["test_nll"], 3, falling=True))
-        pearson = ends("SICK", "SICK, Pearson's r", lambda run: run.result["trained_sick_pearson"], 3)
-        found.append(pearson + _over_pairs(done, tested))
-        what = "MR, CR, SUBJ and MPQA, mean accuracy in percent"
-        found.append(ends("the classification", what, _mean_accuracy, 1))
-    return [*found, *to_decide("layer norm and baseline", verdicts, runs, unclear, _whole(runs[0]))]
-
-
-def _whole(run: Run) -> float:
-    """The work of the whole protocol as a multiple of a run's work: updates, and the products of softmax and GRUs."""
-
-    def work(of: Any) -> float:
-        return of["updates"] * of["hidden"] * (of["vocabulary"] + 4.5 * (of["hidden"] + of["words"]))
-
-    return work(vars(Config())) / work(run.config)
-
-
-def _sooner(block: Block, groups: Sequence[Group], unclear: str | None) -> tuple[str, str]:
-    """Updates to validation NLLs that all runs reach, and the verdict."""
-    every = [run for group in groups for run in group]
-    start = max(run.records[0][NLL] for run in every)
-    lowest = max(min(record[NLL] for record in run.records) for run in every)
-    goals = [start - share * (start - lowest) for share in SHARES]
-    times = [reaching(goals, group, NLL, "update", interpolated=True) for group in groups]
-    texts = [" / ".join(low_to_high(values, ".0f") for values in side) for side in times]
-    at = ", ".join(f"{NORMS[norm]} {block.groups[norm][0].config[RATE]:g}" for norm in ("layer", "none"))
-    verdict = unclear or order(*times)
-    text = (
-        f"Each at its best learning rate ({at}). Updates to a validation NLL of "
-        f"{' / '.join(f'{goal:.2f}' for goal in goals)} nats a word (the last is the lowest that all reach; lowest to "
-        f"highest seed): layer norm {texts[0]}, baseline {texts[1]}: {verdict}. Layer norm's mean is "
-        f"at the baseline's best in this share of the baseline's time: {block.to_best('layer', NLL, 'time')}; an "
-        f"update takes {block.pace('layer')[1]} times the baseline's time."
-    )
-    return text, verdict
-
-
-def _over_pairs(groups: Sequence[Group], tested: Mapping[Path, Tested]) -> str:
-    """How much other test pairs would change, as a sentence; empty if a run's errors cannot be read."""
-    errors = by_case(groups, tested, "sick")
-    if not errors:
-        return ""
-    first, second = (item.mean(0) for item in errors)
-    change = paired(first, second).text(3)
-    return f" Over other test pairs the difference of the MSE is {change} by a paired bootstrap over pairs."
+def _over_pairs(block: Block, tested: Mapping[Path, Tested]) -> list[str]:
+    return over_cases(block, ("layer", "none"), tested, "sick", lambda errors: errors.mean(0), "MSE on SICK", 3)
 
 
 def _above_the_bag(block: Block) -> list[str]:
