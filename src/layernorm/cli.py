@@ -136,7 +136,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Writes the report on runs, finished or not: a page with tables and figures.",
         epilog="examples:\n  layernorm report runs/digits\n  layernorm report runs/a/mnist-layer-* --out report\n",
     )  # fmt: skip
-    report.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="folders of runs, or folders of these")
+    report.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUNS", help="folders of runs, folders of these, summaries"
+    )
     report.add_argument("--out", type=Path, metavar="DIR", help="folder for the report (default: RUNS/report)")
     report.add_argument(
         "--summary", type=Path, metavar="FILE",
@@ -341,17 +343,18 @@ def _ask(name: str, words: list[str]) -> None:
 
 def _report(parsed: argparse.Namespace) -> None:
     for path in parsed.runs:
-        if not path.is_dir():
+        if not path.is_dir() and not (path.suffix == ".json" and path.is_file()):
             from .experiments.errors import RunError
 
-            raise RunError(f"{path} is not a folder; give run folders or a folder of them")
+            raise RunError(f"{path} is not a folder; give run folders, a folder of them, or a summary (*.json)")
     if parsed.summary is not None:
         from .experiments.command.report import find_runs
         from .experiments.report import summary
 
         summary.write(parsed.summary, find_runs(parsed.runs)[1].runs)
     first = parsed.runs[0]
-    _write_report(parsed.runs, parsed.out or (first if len(parsed.runs) == 1 else first.parent) / "report")
+    alone = len(parsed.runs) == 1 and first.is_dir()
+    _write_report(parsed.runs, parsed.out or (first if alone else first.parent) / "report")
 
 
 def _write_report(paths: list[Path], folder: Path) -> None:

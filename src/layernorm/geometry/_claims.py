@@ -81,7 +81,8 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "training", "section 5.2.2, implicit learning rate reduction", ("step_angles",),
-        "The norm of the weights controls their learning rate: the longer they are, the less a step turns them.",
+        "Under gradient descent the norm of the weights controls their learning rate: the longer they are, the less a "
+        "step turns them.",
         True,
         "The step is one of gradient descent. Under batch, weight, layer and RMS norm its angle is inversely "
         "proportional to the square of the weights' length, and every step makes the weights longer: each w_i under "

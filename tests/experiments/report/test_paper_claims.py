@@ -1,121 +1,60 @@
-"""docs/claims.md: verdicts by the rule, from summaries alone, and the committed page made again to the byte."""
+"""docs/claims.md and the reports: made again from the committed summaries, and the claims as data."""
 
-import dataclasses
+import itertools
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from layernorm import cli
-from layernorm.experiments import claims
-from layernorm.experiments.catalogue import EXPERIMENTS
-from layernorm.experiments.claims import CLAIMS, Claim, decide
+from layernorm.experiments import catalogue, claims
 from layernorm.experiments.errors import RunError
-from layernorm.experiments.report import summary
+from layernorm.experiments.report import judge, summary
+from layernorm.experiments.report.judge import FACTOR, FRESH, PILOT, decide
 from layernorm.experiments.runs.folder import find
 from support.command import one_line
 from support.runs import write_digits
 
 ROOT = Path(__file__).parents[3]
-RATES = (0.001, 0.002, 0.004)
-SOONER = Claim("It is sooner.", "7", "digits", "test_error", "layer", "none", "sooner", 2.0, "more", "valid_error")
+RESULTS = ROOT / "docs" / "results"
+CLAIMS = [(name, claim) for name in catalogue.EXPERIMENTS for claim in catalogue.find(name).claims]
 
 
-def write(place, layer, none, seeds=3, rates=RATES):
-    """Runs whose best rate is the second; the curves are lists of test errors."""
-    for norm, curve in (("layer", layer), ("none", none)):
-        for number, rate in enumerate(rates):
-            for seed in range(seeds):
-                errors = [error + 0.001 * seed + 0.2 * abs(number - 1) for error in curve]
-                write_digits(place / f"{rate}", norm, 128, seed, errors, learning_rate=rate)
-    return find([place / f"{rate}" for rate in rates]).runs
-
-
-@pytest.mark.parametrize(
-    ("layer", "none", "how", "verdict"),
-    [
-        ([0.5, 0.2, 0.1], [0.5, 0.4, 0.2], "sooner", "holds"),
-        ([0.5, 0.4, 0.2], [0.5, 0.2, 0.1], "sooner", "refuted"),
-        ([0.5, 0.2, 0.1], [0.5, 0.2, 0.1], "sooner", "not seen"),
-        ([0.5, 0.3, 0.2, 0.1], [0.5, 0.4, 0.2, 0.1], "sooner", "holds in part"),
-        ([0.5, 0.2, 0.1], [0.5, 0.4, 0.2], "end", "holds"),
-        ([0.5, 0.1, 0.3], [0.5, 0.4, 0.2], "best", "holds"),
-        ([0.5, 0.1, 0.3], [0.5, 0.4, 0.2], "end", "refuted"),
-    ],
-)
-def test_the_verdict_follows_from_the_runs(tmp_path, layer, none, how, verdict):
-    row = decide(dataclasses.replace(SOONER, how=how), write(tmp_path, layer, none))
-    assert row.verdict == verdict
-    assert row.ran == f"3 seeds at the best of 3 rates, chosen by 3 seeds; {10 * len(layer)} updates"
-
-
-def test_one_seed_at_each_rate_may_choose_where_more_are_run(tmp_path):
-    runs = write(tmp_path, [0.5, 0.2, 0.1], [0.5, 0.4, 0.2])
-    few = [run for run in runs if run.config["seed"] == 0 or run.config["learning_rate"] == 0.002]
-    row = decide(SOONER, few)
-    assert (row.verdict, row.ran) == ("holds", "3 seeds at the best of 3 rates, chosen by one seed; 30 updates")
-
-
-def test_every_run_reaches_the_best_value_that_all_reach(tmp_path):
-    """Also the worst one, whose best is 0.028: `0.302 + (0.028 - 0.302)` is less than that."""
-    row = decide(SOONER, write(tmp_path, [0.3, 0.01], [0.3, 0.026]))
-    assert row.verdict == "holds"
-    assert "inf" not in row.effect
-
-
-def test_higher_may_be_better(tmp_path):
-    runs = write(tmp_path, [0.5, 0.4], [0.5, 0.2])
-    claim = dataclasses.replace(SOONER, metric="-test_error", how="end")
-    assert decide(claim, runs).verdict == "holds"
-    assert decide(claim, runs).effect == "test_error: layer norm 0.401 (0.4 to 0.402), baseline 0.201 (0.2 to 0.202)"
-
-
-@pytest.mark.parametrize(
-    ("seeds", "rates", "why"),
-    [(2, RATES, "2 seeds"), (3, RATES[:2], "2 learning rates"), (1, RATES[:1], "one seed and one learning rate")],
-)
-def test_too_few_seeds_or_rates_leave_it_undecided_with_its_hours(tmp_path, seeds, rates, why):
-    row = decide(SOONER, write(tmp_path, [0.5, 0.1], [0.5, 0.2], seeds, rates))
-    assert (row.verdict, row.needed) == ("undecided", "2 h: more")
-    assert row.effect.endswith(f"; no verdict from {why}")
-
-
-def test_another_initial_gain_is_a_claim_of_its_own(tmp_path):
-    """The baseline has no gain: it counts for both."""
-    small = [
-        dataclasses.replace(run, config={**run.config, "gain_init": 0.3})
-        for run in write(tmp_path / "small", [0.5, 0.4, 0.2], [0.5, 0.2, 0.1])
-    ]
-    ones = [run for run in write(tmp_path / "one", [0.5, 0.1, 0.05], [0.5, 0.2, 0.1]) if run.config["norm"] == "layer"]
-    assert decide(SOONER, [*small, *ones]).verdict == "holds"
-    claim = dataclasses.replace(SOONER, ahead="layer-gain", only={"gain_init": 0.3})
-    row = decide(claim, [*small, *ones])
-    assert row.verdict == "refuted"
-    assert "layer norm with gain 0.3 " in row.effect
-    assert decide(dataclasses.replace(claim, only={"gain_init": 0.5}), [*small, *ones]).verdict == "undecided"
-
-
-def test_one_seed_made_twice_counts_once(tmp_path):
-    runs = write(tmp_path, [0.5, 0.2, 0.1], [0.5, 0.4, 0.2], seeds=2)
-    row = decide(SOONER, [*runs, *runs])
-    assert row.effect.endswith("; no verdict from 2 seeds")
-
-
-def test_without_runs_it_is_undecided():
-    row = decide(SOONER, [])
-    assert (row.verdict, row.needed) == ("undecided", "2 h: more")
+def write(place):
+    """Runs of `digits` at two rates, with seeds of a pilot and others."""
+    for rate, norm, seed in itertools.product((0.001, 0.002), ("layer", "none"), (*PILOT, *FRESH[:2])):
+        errors = [0.5, 0.2 + 0.001 * seed + (norm == "none") * 0.1 + rate, 0.1]
+        write_digits(place / f"{rate}", norm, 128, seed, errors, learning_rate=rate)
+    return find([place / "0.001", place / "0.002"]).runs
 
 
 def test_a_summary_decides_as_the_runs_do_and_is_refused_when_changed(tmp_path):
-    runs = write(tmp_path / "runs", [0.5, 0.2, 0.1], [0.5, 0.4, 0.2])
+    runs = write(tmp_path / "runs")
     path = tmp_path / "summary.json"
     summary.write(path, runs)
-    assert decide(SOONER, summary.read(path)) == decide(SOONER, runs)
+    options = {"batch_size": 128}
+    trial = judge.Trial(options, (0.001, 0.002), updates=30, paper=300, hours=1.0)
+    claim = judge.Claim("It.", "7", judge.Arm("layer"), judge.Arm("none"), judge.Value("test_error", "error"), trial)
+    from_runs, from_summary = decide([claim], runs), decide([claim], summary.read(path))
+    assert from_runs == from_summary
+    assert from_runs[0].seconds
     summary.write(tmp_path / "again.json", summary.read(path))
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
-    path.write_text(path.read_text().replace('"seed": 2', '"seed": 3', 1))
+    path.write_text(path.read_text().replace('"seed": 1,', '"seed": 3,', 1))
     with pytest.raises(RunError, match=r"does not match its SHA-256.*make it again with layernorm report"):
         summary.read(path)
+
+
+def test_a_summary_names_no_folder_of_the_machine(tmp_path):
+    write_digits(tmp_path / "runs", "layer", 128, 0, [0.5, 0.4])
+    (run,) = find([tmp_path / "runs"]).runs
+    run.environment["data"]["folder"] = "/home/somebody/data"
+    run.environment["starts"][-1]["command"] = "layernorm run digits --out '/home/a b' --epochs 3 --data=/home/c"
+    summary.write(tmp_path / "summary.json", [run])
+    assert "/home" not in (tmp_path / "summary.json").read_text()
+    (kept,) = summary.read(tmp_path / "summary.json")
+    assert kept.environment["starts"][-1]["command"] == "layernorm run digits --epochs 3"
 
 
 def test_long_curves_are_thinned_to_their_ends(tmp_path):
@@ -126,27 +65,69 @@ def test_long_curves_are_thinned_to_their_ends(tmp_path):
     assert [run.records[place]["update"] for place in (0, -1)] == [10, 2500]
 
 
-def test_the_command_writes_both(tmp_path, capsys):
-    write(tmp_path / "runs", [0.5, 0.2, 0.1], [0.5, 0.4, 0.2])
-    folders = [str(tmp_path / "runs" / f"{rate}") for rate in RATES]
+def test_the_commands_write_summary_report_and_page(tmp_path, capsys):
+    write(tmp_path / "runs")
+    folders = [str(tmp_path / "runs" / rate) for rate in ("0.001", "0.002")]
     assert cli.main(["report", *folders, "--summary", str(tmp_path / "summary.json")]) == 0
     assert json.loads((tmp_path / "summary.json").read_text())["experiment"] == "digits"
+    assert cli.main(["report", str(tmp_path / "summary.json"), "--out", str(tmp_path / "again")]) == 0
+    by_runs = (tmp_path / "runs" / "report" / "report.md").read_text()
+    again = (tmp_path / "again" / "report.md").read_text()
+    assert by_runs.split("## Environment")[0] == again.split("## Environment")[0]
     assert cli.main(["claims", "--results", str(tmp_path), "--out", str(tmp_path / "claims.md")]) == 0
     page = (tmp_path / "claims.md").read_text()
+    count = len(
+        [claim for name, claim in CLAIMS if name != "digits" and claim.where != "ours" and not claim.trial.about]
+    )
     assert page.startswith("# The paper's claims")
-    assert f"{len(CLAIMS)} claims about experiments: undecided {len(CLAIMS)}." in page
-    assert all(page.index("## Not decided yet") < page.index(claim.text) for claim in CLAIMS)
+    assert f"{count} claims about experiments: ahead 0, behind 0, equal 0, undecided {count}." in page
 
 
 def test_a_folder_that_is_not_there_is_one_line(tmp_path, capsys):
     assert cli.main(["claims", "--results", str(tmp_path / "none")]) == 1
     assert f"{tmp_path / 'none'} is not a folder" in one_line(capsys)
+    assert cli.main(["report", str(tmp_path / "none.json")]) == 1
+    assert "is not a folder; give run folders, a folder of them, or a summary (*.json)" in one_line(capsys)
 
 
 def test_the_committed_page_is_made_again_to_the_byte():
-    assert claims.page(ROOT / "docs" / "results").encode() == (ROOT / "docs" / "claims.md").read_bytes()
+    assert claims.page(RESULTS).encode() == (ROOT / "docs" / "claims.md").read_bytes()
 
 
-def test_claims_are_about_experiments_that_there_are():
-    assert {claim.experiment for claim in CLAIMS} <= set(EXPERIMENTS)
-    assert len({claim.text for claim in CLAIMS}) == len(CLAIMS)
+def test_the_committed_reports_print_the_verdicts_of_the_page():
+    """Each verdict in a report is the judge's on the committed summary; the page has the same one."""
+    page, seen = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8"), 0
+    for name, rulings in claims.rulings(RESULTS).items():
+        said = {}
+        for ruling in rulings:
+            about = ruling.claim.trial.about
+            said.setdefault(ruling.claim.text, set()).add(ruling.verdict)
+            cell = ruling.claim.text + (f" *With {about}.*" if about else "")
+            assert f"| {cell} | " in page
+        for report in (RESULTS / name).glob("*/report.md"):
+            for text, verdict in re.findall(r"^- (.*?\.) Verdict: (\w+)\.", report.read_text(encoding="utf-8"), re.M):
+                assert verdict in said[text], (report, text)
+                seen += 1
+    assert seen or all(
+        ruling.verdict == judge.UNDECIDED for items in claims.rulings(RESULTS).values() for ruling in items
+    )
+
+
+@pytest.mark.parametrize(("name", "claim"), CLAIMS)
+def test_a_claim_fits_its_experiment(name, claim):
+    """Its arms are norms of the experiment, its trial has all other options, its grid goes in factors of 2."""
+    config = type(catalogue.find(name).presets["smoke"].config)
+    for arm in claim.arms:
+        made = config(**{**claim.trial.options, **arm.options, "norm": arm.norm})  # refuses what it does not know
+        fields = set(vars(made)) - {"norm", "learning_rate", "seed"}
+        assert fields - set(claim.trial.options) <= {"gain_init"}
+        grid = claim.trial.grid(arm)
+        assert len(grid) == len(claim.trial.rates) >= 4
+        assert all(high / low == pytest.approx(FACTOR) for low, high in itertools.pairwise(grid))
+    assert claim.trial.updates < claim.trial.paper
+    assert claim.trial.command.startswith("layernorm run ")
+
+
+def test_no_two_claims_have_one_name():
+    names = [(name, claim.text, claim.trial.about) for name, claim in CLAIMS]
+    assert len(set(names)) == len(names)

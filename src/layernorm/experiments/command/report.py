@@ -7,15 +7,18 @@ from pathlib import Path
 from ..catalogue import find
 from ..errors import LackingError, RunError, UsageError
 from ..protocol import Experiment
-from ..report import judge
+from ..report import judge, summary
 from ..report.page import Report, environment_lines
 from ..runs import folder
 from ..runs.folder import Found, Run
 from ..runs.restore import configuration
 
+SUMMARY = ".json"
+"""The ending of a summary's name."""
+
 
 def make(paths: list[Path]) -> Report:
-    """Makes the report on the runs in some folders. Its status says which runs were left out, and why.
+    """Makes the report on the runs in some folders and summaries. Its status says which runs were left out, and why.
 
     Raises:
         RunError: a folder is missing or has no run in it, or no run can be reported on.
@@ -38,13 +41,15 @@ def make(paths: list[Path]) -> Report:
 
 
 def find_runs(paths: list[Path]) -> tuple[Experiment, Found]:
-    """Finds the runs in some folders, and their experiment.
+    """Finds the runs in some folders and summaries (`*.json`), and their experiment.
 
     Raises:
         RunError: a folder is missing or has no run in it, or no run can be reported on.
         UsageError: they are runs of several experiments.
     """
-    whole, notes = folder.find(paths)
+    folders = [path for path in paths if path.suffix != SUMMARY]
+    whole, notes = folder.find(folders) if folders else Found([], [])
+    whole = [*whole, *(run for path in paths if path.suffix == SUMMARY for run in summary.read(path))]
     runs: dict[str, list[Run]] = {}
     for run in whole:
         try:

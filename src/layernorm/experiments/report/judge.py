@@ -357,7 +357,8 @@ class Ruling:
             text = _grid(grids[0]) if grids[0] == grids[1] else self.named([_grid(grid) for grid in grids])
             return f"{seeds} at each rate: {text}; {share}"
         chosen = self.named([f"{rate:g}" if rate else "-" for rate in self.rates])
-        return f"{seeds}, rates {chosen}, each the best of {len(grids[0])}; {share}"
+        whole = not any(seed in PILOT for *_, seed in self.missing)
+        return f"{seeds}, rates {chosen}{f', each the best of {len(grids[0])}' if whole else ''}; {share}"
 
     @property
     def hours_of_a_run(self) -> float:

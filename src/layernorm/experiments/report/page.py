@@ -189,8 +189,8 @@ def environment_lines(report: Report) -> list[tuple[str, str]]:
 
 
 def commands(report: Report) -> list[str]:
-    """The command lines that made the runs of a report, each once."""
-    return list(dict.fromkeys(start["command"] for start in report.starts))
+    """The command lines that made the runs of a report, each once. Early summaries have none."""
+    return list(dict.fromkeys(start["command"] for start in report.starts if "command" in start))
 
 
 _SHOWN: dict[str, Any] = {

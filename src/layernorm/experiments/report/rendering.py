@@ -51,7 +51,7 @@ def markdown(report: Report) -> str:
         numbered = "\n".join(f"{n}. [{item.mark}] {escape(item.text)}" for n, item in enumerate(report.deviations, 1))
         parts += ["## Deviations and decisions", numbered, _marks(report)]
     lines = [f"    {printable(line)}" for line in commands(report)]  # indented: no line can end the block
-    parts += ["## Commands", "\n".join(lines)]
+    parts += ["## Commands", "\n".join(lines)] if lines else []
     parts += ["## Environment", _bullets(f"{what}: {value}" for what, value in environment_lines(report))]
     parts += [_written(report)]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -7,6 +7,7 @@ takes runs also takes those that are read from a summary.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from ..runs.schema import sealed
 RECORDS = 60
 """About the largest number of a run's records that are kept. They are evenly spread, with the first and the last."""
 
+FOLDERS = ("--out", "--data")
+"""The options of commands that name folders of the machine."""
+
 DIGITS = 6
 """The significant digits of the numbers."""
 
@@ -25,7 +29,7 @@ DIGITS = 6
 def write(path: Path, runs: Sequence[Run]) -> None:
     """Writes the summary of some runs: configurations, environments, seeds, thinned curves, results.
 
-    The commands are left out, since they name folders of the machine. The configurations have the same information.
+    Folders of the machine are left out: of the data's facts, and of the commands.
 
     Raises:
         RunError: the file cannot be written.
@@ -34,8 +38,8 @@ def write(path: Path, runs: Sequence[Run]) -> None:
         {
             "name": run.path.name,
             "config": run.config,
-            "data": {name: run.environment["data"].get(name) for name in ("name", "fingerprint", "original")},
-            "start": {name: value for name, value in run.environment["starts"][-1].items() if name != "command"},
+            "data": {name: value for name, value in run.environment["data"].items() if not name.startswith("folder")},
+            "start": _elsewhere(run.environment["starts"][-1]),
             "done": run.done,
             "result": _rounded(run.result),
             "records": [_rounded(record) for record in _thinned(run.records)],
@@ -67,6 +71,20 @@ def read(path: Path) -> list[Run]:
         )
         for item in kept["runs"]
     ]
+
+
+def _elsewhere(start: dict[str, Any]) -> dict[str, Any]:
+    """A start whose command names no folder of this machine."""
+    if "command" not in start:
+        return start
+    words = iter(shlex.split(start["command"]))
+    kept: list[str] = []
+    for word in words:
+        if word in FOLDERS:
+            next(words, None)
+        elif not word.startswith(tuple(f"{option}=" for option in FOLDERS)):
+            kept.append(word)
+    return {**start, "command": shlex.join(kept)}
 
 
 def _thinned(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
