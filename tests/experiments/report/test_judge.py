@@ -39,7 +39,7 @@ SPREAD = (0.0, 0.01, -0.01, 0.02, -0.02)
 
 def run(norm, rate, seed, *losses, diverged=None, **options):
     """A finished run with these losses after 10, 20, ... updates."""
-    config = {"norm": norm, "learning_rate": rate, "seed": seed, "units": 3, **options}
+    config = {"norm": norm, "learning_rate": rate, "seed": seed, "units": 3, "precision": "float32", **options}
     records = [{"update": 10 * place, "loss": loss, "seconds": 36.0} for place, loss in enumerate(losses, 1)]
     result = {"update": 10 * len(losses), **({"diverged": diverged} if diverged else {})}
     return Run(Path(f"{norm}-{rate}-{seed}"), "toy", config, {"data": {}, "starts": []}, records, True, result)
@@ -159,8 +159,17 @@ def test_a_goal_that_is_not_fixed_decides_nothing():
     assert ruling.pairs == {}
 
 
+def test_runs_on_another_data_set_decide_nothing():
+    runs = trial(0.1, 0.3)
+    runs[-1] = dataclasses.replace(runs[-1], environment={"data": {"fingerprint": "another"}, "starts": []})
+    for claim in (LOSS, GRID):
+        (ruling,) = decide([claim], runs)
+        assert ruling.lacking[0] == "one data set: the runs were made on 2"
+
+
 def test_runs_of_other_options_and_unfinished_runs_do_not_count():
     others = [run("layer", 0.002, seed, 1.0, 0.6, -5.0, units=4) for seed in FRESH]
+    others += [run("layer", 0.002, seed, 1.0, 0.6, -5.0, precision="bf16") for seed in FRESH]
     open_runs = [dataclasses.replace(run("layer", 0.002, 15, 1.0), done=False), run("none", 0.002, 15, 1.0, 0.6, 0.3)]
     assert decide([LOSS], [*trial(0.1, 0.3), *others, *open_runs]) == decide([LOSS], trial(0.1, 0.3))
 

@@ -32,6 +32,6 @@ CLAIMS = (
     Claim(
         "Over all learning rates convolutional networks are better with layer norm than without.", "ours", _LAYER,
         _NONE, Robustness("valid_error", "mean over the rates of the lowest validation error, %", scale=100, digits=1,
-                          margin=1.0), MAIN, "laptop/learning-rates.png",
+                          margin=1.0), MAIN, "laptop/sensitivity.png",
     ),
 )  # fmt: skip

@@ -107,11 +107,11 @@ class Trial:
         return self.others.get(arm.norm, self.rates)
 
     def runs(self, arm: Arm, runs: Iterable[Run]) -> dict[tuple[float, int], Run]:
-        """The finished runs of an arm, by learning rate and seed."""
+        """The finished runs of an arm in float32, by learning rate and seed."""
         return {
             (run.config[RATE], run.config["seed"]): run
             for run in runs
-            if run.done and arm.has(run) and _has(run, self.options)
+            if run.done and arm.has(run) and _has(run, {"precision": "float32", **self.options})
         }
 
 
@@ -441,7 +441,7 @@ def _at_best_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:
     measure, trial = claim.measure, claim.trial
     open_goal = measure.open()
     of_arms = [trial.runs(arm, runs) for arm in claim.arms]
-    lacking = [open_goal] if open_goal else []
+    lacking = [*_one_data_set(of_arms), *([open_goal] if open_goal else [])]
     rates: list[float | None] = []
     missing: set[tuple[str, str, int]] = set()
     for arm, by_rate_and_seed in zip(claim.arms, of_arms, strict=True):
@@ -516,10 +516,10 @@ def _over_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:
     for seed in both:
         first, second = (area(arm, of_arm, seed) for arm, of_arm in zip(claim.arms, of_arms, strict=True))
         pairs[seed] = (first, second)
-    lacking: tuple[str, ...] = ()
+    lacking = _one_data_set(of_arms)
     missing: frozenset[tuple[str, str, int]] = frozenset()
     if len(pairs) < SEEDS:
-        lacking = (f"{SEEDS - len(pairs)} of {SEEDS} seeds with all rates",)
+        lacking += (f"{SEEDS - len(pairs)} of {SEEDS} seeds with all rates",)
         begun = sorted({seed for of_arm in of_arms for _, seed in of_arm} | {*PILOT, *FRESH}, key=lambda seed: (
             -sum((rate, seed) in of_arm for arm, of_arm in zip(claim.arms, of_arms, strict=True)
                  for rate in trial.grid(arm)), seed))  # fmt: skip
@@ -552,6 +552,12 @@ def _with_level(ruling: Ruling, family: Sequence[Ruling]) -> Ruling:
 def shared(config: Any, *apart: str) -> dict[str, Any]:
     """The options of a configuration, for `Trial.options`, without norm, learning rate, seed and those in `apart`."""
     return {name: value for name, value in vars(config).items() if name not in ("norm", RATE, "seed", *apart)}
+
+
+def _one_data_set(of_arms: Sequence[Mapping[tuple[float, int], Run]]) -> tuple[str, ...]:
+    """What is lacking where runs were made on several data sets."""
+    count = len({run.environment["data"].get("fingerprint") for of_arm in of_arms for run in of_arm.values()})
+    return (f"one data set: the runs were made on {count}",) if count > 1 else ()
 
 
 def _has(run: Run, options: Mapping[str, Any]) -> bool:
