@@ -25,7 +25,7 @@ def test_all_norms_of_one_seed_come_before_the_next_and_all_seeds_before_the_nex
 
 @pytest.mark.parametrize("name", ["draw", "handwriting"])
 def test_without_batch_sizes_seeds_are_outermost(name):
-    asked = ["--norm", "none", "layer", "--seeds", "0", "3"]
+    asked = ["--norm", "none", "layer", "--seeds", "0", "3", "--learning-rate", "0.001"]
     assert names(name, *asked) == [f"{name}-{norm}-s{seed}" for seed in (0, 3) for norm in ("none", "layer")]
 
 
@@ -70,6 +70,17 @@ def test_a_number_without_a_value_or_one_out_of_range_among_several_is_refused()
         parse(digits, ["--hidden"])
     with pytest.raises(UsageError, match="--learning-rate must be a finite number, greater than 0, got"):
         parse(digits, ["--learning-rate", "0.1", "0"])
+
+
+@pytest.mark.parametrize("name", catalogue.EXPERIMENTS)
+def test_every_experiment_has_a_decay_which_is_a_share(name):
+    experiment = catalogue.find(name)
+    config = experiment.presets[experiment.default_preset].config
+    assert config.decay == (0.5 if name == "convnets" else 0.0)
+    assert {item.decay for item in parse(experiment, ["--decay", "0", "1"]).configs} == {0.0, 1.0}
+    for value, message in (("-0.1", "a finite number, at least 0, got -0.1"), ("1.1", "at most 1, got 1.1")):
+        with pytest.raises(UsageError, match=f"--decay must be {message}"):
+            parse(experiment, ["--decay", value])
 
 
 def test_flags_and_choices_keep_one_value(capsys):

@@ -60,7 +60,14 @@ def test_a_run_without_or_with_a_damaged_checkpoint_is_refused(digits, tmp_path,
     checkpoint = run / "checkpoint.safetensors"
     whole = checkpoint.read_bytes()
     handwriting = {"experiment": "handwriting", "norm": "none", "seed": 0, "updates": 1, "batch_size": 4, "points": 5}
-    handwriting |= {"units": 4, "mixtures": 2, "learning_rate": 0.1, "evaluate_every": 1, "valid_lines": 0}
+    handwriting |= {
+        "units": 4,
+        "mixtures": 2,
+        "learning_rate": 0.1,
+        "decay": 0.0,
+        "evaluate_every": 1,
+        "valid_lines": 0,
+    }
     handwriting |= {"gain_init": 1.0, "forget_bias": 0.0, "clip": "gates", "lines": "cleaned"}
     (run / "records.jsonl").unlink()
     (run / "result.json").unlink()

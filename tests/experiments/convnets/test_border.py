@@ -19,7 +19,7 @@ def test_distances():
 def counting():
     """A convolution that counts the pixels under its kernel, all 1, less 20: inside 27 - 20 = 7, so on; at an edge
     18 - 20, in a corner 12 - 20, which the leaky ReLU makes -0.2 and -0.8."""
-    unit = Unit("none", 3, 1, 3, padding=1)
+    unit = Unit("none", 3, 1, 3, padding=1, side=8)
     with torch.no_grad():
         unit[0].weight.fill_(1.0)
         unit[0].bias.fill_(-20.0)

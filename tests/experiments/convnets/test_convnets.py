@@ -12,11 +12,12 @@ import torch
 from torch import nn
 
 from layernorm import cli
-from layernorm.experiments.convnets import experiment
+from layernorm.experiments.convnets import claims, experiment
 from layernorm.experiments.convnets.experiment import EXPERIMENT, scaled
 from layernorm.experiments.convnets.network import Config
 from layernorm.experiments.data import cifar10
 from layernorm.experiments.data.mnist import Cases
+from layernorm.experiments.report.judge import PILOT
 from layernorm.experiments.runs import folder
 from layernorm.experiments.train import distributed
 from support.cifar_files import write_cifar
@@ -61,7 +62,8 @@ def test_a_run_records_every_part_and_keeps_its_test(finished):
     # weight norm starts as the same function; its weights g v / |v| are rounded, which can switch a unit or two
     torch.testing.assert_close(start[0]["start.9.profile"], start[1]["start.9.profile"], rtol=1e-2, atol=1e-2)
     page = (finished / "report" / "index.html").read_text()
-    assert "no verdict from one seed and one learning rate" in page
+    for other in ("baseline", "batch norm"):
+        assert f"Test error in percentage points, layer norm minus {other}, over other test cases" in page
     assert {path.name for path in (finished / "report").glob("*.png")} == {
         "curves.png", "border-4.png", "distances-4.png"
     }  # fmt: skip
@@ -92,12 +94,8 @@ def test_the_loss_is_the_mean_over_the_batch_and_evaluation_is_of_the_first_imag
     first = nn.functional.cross_entropy(logits[:10], images.train.labels[:10])
     assert metrics["train_nll"] == pytest.approx(float(first), rel=1e-5)
     assert metrics["train_error"] == float((logits[:10].argmax(1) != images.train.labels[:10]).double().mean())
-    assert task.updates == 2
-    rates = []
-    for update in range(2):
-        task.loss(task.model, update)
-        rates.append(task.optimizer.param_groups[0]["lr"])
-    assert rates == [3e-3, 3e-3]
+    assert (task.updates, task.decay) == (2, 0.5)
+    assert [group["lr"] for group in task.optimizer.param_groups] == [3e-3]
 
 
 def test_small_losses_keep_their_digits():
@@ -167,8 +165,13 @@ def test_presets():
     config = paper.config
     assert (config.epochs, config.batch_size, config.width, config.learning_rate) == (200, 100, 96, 3e-3)
     assert (config.dropout, config.noise, config.train_cases) == (0.5, 0.15, 0)
+    assert config.decay == 0.5
+    assert len(paper.several["seed"]) == 3
+    assert len(paper.several["learning_rate"]) >= 3
+    assert {"none", "layer", "layer-shared", "batch", "weight"} <= set(paper.several["norm"])
     assert EXPERIMENT.default_preset == "laptop"
-    for preset in (paper, laptop):
-        assert len(preset.several["seed"]) == 3
-        assert len(preset.several["learning_rate"]) >= 3
-        assert {"none", "layer", "batch", "weight"} <= set(preset.several["norm"])
+    assert laptop.several["seed"] == PILOT
+    for trial in (claims.MAIN, claims.SHARED):
+        assert laptop.several["learning_rate"] == trial.rates
+        assert {name: getattr(laptop.config, name) for name in trial.options} == trial.options
+    assert {arm.norm for claim in claims.CLAIMS for arm in claim.arms} == set(laptop.several["norm"])

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from layernorm.experiments.convnets.experiment import EXPERIMENT, learning_rate, scaled
+from layernorm.experiments.convnets.experiment import EXPERIMENT, scaled
 from layernorm.experiments.convnets.network import Config, Unit, build
 
-ALL = ("none", "layer", "layer-channels", "batch", "weight", "group")
+ALL = ("none", "layer", "layer-shared", "layer-channels", "batch", "weight", "group")
 
 
 def convolutions(model):
@@ -35,6 +35,8 @@ def test_shapes_and_number_of_parameters_at_the_full_width():
             sides.append(tuple(maps.shape[1:]))
     assert sides == [(96, 32, 32)] * 3 + [(192, 16, 16)] * 3 + [(192, 6, 6)] * 3
     assert maps.shape == (1, 10)
+    normed = build(Config(**{**vars(config), "norm": "layer"}))
+    assert [tuple(unit[1].weight.shape) for unit in normed if isinstance(unit, Unit)] == sides, "a gain for each unit"
 
 
 @pytest.mark.parametrize(
@@ -43,17 +45,19 @@ def test_shapes_and_number_of_parameters_at_the_full_width():
         ("none", ["0.bias", "0.weight"]),
         ("weight", ["0.bias", "0.parametrizations.weight.original0", "0.parametrizations.weight.original1"]),
         ("layer", ["0.weight", "1.bias", "1.weight"]),
+        ("layer-shared", ["0.weight", "1.bias", "1.weight"]),
         ("layer-channels", ["0.weight", "1.bias", "1.weight"]),
         ("batch", ["0.weight", "1.bias", "1.weight"]),
         ("group", ["0.weight", "1.bias", "1.weight"]),
     ],
 )
 def test_the_parameters_of_each_norm(norm, names):
-    """Every channel has one bias, the convolution's or the norm's, and one gain if its norm has gains."""
-    unit = Unit(norm, 3, 8, 3, padding=1)
+    """Every channel has one bias, the convolution's or the norm's, and one gain if its norm has gains. With layer norm
+    every unit has its own."""
+    unit = Unit(norm, 3, 8, 3, padding=1, side=6)
     assert sorted(name for name, _ in unit.named_parameters()) == names
     sizes = {name: p.numel() for name, p in unit.named_parameters() if p.numel() != 8 * 27}
-    assert set(sizes.values()) == {8}
+    assert set(sizes.values()) == {8 * 6 * 6 if norm == "layer" else 8}
     last = [name for name, _ in build(Config(norm=norm, width=4)).named_parameters()][-2:]
     assert last == ["16.weight", "16.bias"]
 
@@ -75,7 +79,7 @@ def test_one_seed_gives_every_norm_the_same_weights_and_leaves_the_generator_alo
     assert torch.equal(torch.get_rng_state(), state)
 
 
-OVER = {"layer": (1, 2, 3), "layer-channels": (1,), "batch": (0, 2, 3)}
+OVER = {"layer": (1, 2, 3), "layer-shared": (1, 2, 3), "layer-channels": (1,), "batch": (0, 2, 3)}
 """The dimensions of `[B, C, H, W]` that each norm takes its moments over."""
 
 
@@ -83,12 +87,13 @@ OVER = {"layer": (1, 2, 3), "layer-channels": (1,), "batch": (0, 2, 3)}
 def test_a_unit_is_its_equations(norm):
     """In float64 loops of plain operations; the gains and biases are no longer what they start as."""
     torch.manual_seed(0)
-    unit = Unit(norm, 3, 64, 3, padding=1)
+    unit = Unit(norm, 3, 64, 3, padding=1, side=6)
     with torch.no_grad():
         for p in unit.parameters():
-            if p.numel() == 64:
+            if p.shape in ((64,), (64, 6, 6), (64, 1, 1, 1)):
                 p.copy_(torch.rand_like(p) + 0.5)
-    images = torch.randn(4, 3, 6, 5)
+    wide = 6 if norm == "layer" else 5  # only where every unit has its own gain, the size of the maps is given
+    images = torch.randn(4, 3, 6, wide)
     parameters = {name: p.detach().double() for name, p in unit.named_parameters()}
     weight = parameters.get("0.weight")
     if norm == "weight":
@@ -104,15 +109,33 @@ def test_a_unit_is_its_equations(norm):
         mean, var = groups.mean((2, 3, 4)), groups.var((2, 3, 4), correction=0)
         mean, var = (moment.repeat_interleave(8, 1)[:, :, None, None] for moment in (mean, var))
     if norm not in ("none", "weight"):
-        a = (a - mean) / (var + 1e-5).sqrt() * parameters["1.weight"][:, None, None] + parameters["1.bias"][
-            :, None, None
-        ]
+        # [C, H, W] of layer norm, [C] of the others
+        gain, bias = (parameters[f"1.{name}"].view(64, *((6, 6) if norm == "layer" else (1, 1)))
+                      for name in ("weight", "bias"))  # fmt: skip
+        a = (a - mean) / (var + 1e-5).sqrt() * gain + bias
     else:
         a = a + parameters["0.bias"][:, None, None]
     expected = torch.where(a > 0, a, 0.1 * a)
-    # sums of 27 products and moments of up to 1920 values in float32
+    # sums of 27 products and moments of up to 2304 values in float32
     torch.testing.assert_close(unit(images).double(), expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(unit(images.to(memory_format=torch.channels_last)), unit(images), rtol=1e-4, atol=1e-5)
+
+
+def test_layer_shared_is_group_norm_of_one_group():
+    """With every unit's gain and bias those of its channel, layer norm with its own for each unit is the same."""
+    torch.manual_seed(0)
+    shared, own = (Unit(norm, 3, 8, 3, padding=1, side=6) for norm in ("layer-shared", "layer"))
+    gain, bias = torch.rand(8) + 0.5, torch.randn(8)
+    with torch.no_grad():
+        shared[1].weight.copy_(gain)
+        shared[1].bias.copy_(bias)
+        own[1].weight.copy_(gain[:, None, None])
+        own[1].bias.copy_(bias[:, None, None])
+    summed = torch.randn(4, 8, 6, 6)
+    expected = nn.functional.group_norm(summed, 1, gain, bias)
+    assert torch.equal(shared[1](summed), expected)
+    # other orders of the sums over 288 values in float32
+    torch.testing.assert_close(own[1](summed), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_noise_and_dropout_are_in_training_only():
@@ -128,13 +151,6 @@ def test_noise_and_dropout_are_in_training_only():
     assert float(noisy.std()) == pytest.approx(0.5, abs=0.004)
 
 
-def test_the_step_size_is_constant_then_falls_on_a_line():
-    rates = [learning_rate(0.3, update, 10) for update in range(10)]
-    assert rates == pytest.approx([0.3] * 6 + [0.24, 0.18, 0.12, 0.06], rel=1e-12)
-    assert [learning_rate(1.0, update, 3) for update in range(3)] == pytest.approx([1, 1, 2 / 3])
-    assert learning_rate(1.0, 0, 1) == 1.0
-
-
 def test_pixels_become_minus_one_to_one():
     pixels = torch.tensor([0, 255, 51], dtype=torch.uint8).view(1, 3, 1, 1)
     assert scaled(pixels).flatten().tolist() == pytest.approx([-1, 1, -0.6])
@@ -148,6 +164,7 @@ def test_pixels_become_minus_one_to_one():
         ({"noise": -0.1}, "--noise must be a finite number, at least 0, got -0.1"),
         ({"learning_rate": math.inf}, "--learning-rate must be a finite number, greater than 0, got inf"),
         ({"held_out": 0}, "--held-out must be at least 1, got 0"),
+        ({"decay": 1.5}, "--decay must be at most 1, got 1.5"),
     ],
 )
 def test_impossible_options_are_refused(options, message):

@@ -248,7 +248,7 @@ def test_one_seed_gives_every_norm_the_same_weights():
     state = torch.get_rng_state()
     weights = {}
     for norm in ("none", "layer", "rms"):
-        model = build(Config(norm=norm, seed=3, glimpses=2, hidden=64))
+        model = build(Config(norm=norm, seed=3, glimpses=2, hidden=64, deviation=0.1))
         weights[norm] = torch.cat([p.flatten() for name, p in model.named_parameters() if ".weight" in name])
         others = {name: p for name, p in model.named_parameters() if ".weight" not in name}
         assert all(p.eq(1.0 if ".gain" in name else 0.0).all() for name, p in others.items())
@@ -259,8 +259,8 @@ def test_one_seed_gives_every_norm_the_same_weights():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_deviation_0_keeps_torchs_weights_and_biases_of_0_for_every_norm():
-    models = {norm: build(Config(norm=norm, deviation=0.0, glimpses=2, hidden=64)) for norm in ("none", "layer")}
+def test_the_default_keeps_torchs_weights_and_biases_of_0_for_every_norm():
+    models = {norm: build(Config(norm=norm, glimpses=2, hidden=64)) for norm in ("none", "layer")}
     for name, parameter in models["none"].named_parameters():
         assert torch.equal(parameter, models["layer"].get_parameter(name)), name
         if "bias" in name:

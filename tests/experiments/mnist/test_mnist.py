@@ -28,37 +28,43 @@ def test_the_protocol_of_the_paper():
     assert shapes == [(1000, 784), (1000, 1000), (10, 1000)]
 
 
-def test_layer_norm_leaves_the_logits_alone_and_batch_norm_does_not():
+def test_batch_norm_alone_normalises_the_logits():
     hidden = ["Linear", "{}", "ReLU"] * 2
-    for norm, name, last in (("layer", "LayerNorm", []), ("batch", "BatchNorm", ["BatchNorm"])):
+    for norm, name, last in (
+        ("layer", "LayerNorm", []),
+        ("batch", "BatchNorm", ["BatchNorm"]),
+        ("batch-hidden", "BatchNorm", []),
+    ):
         model = build(Config(norm=norm, hidden=8), inputs=5)
         assert kinds(model) == [kind.format(name) for kind in hidden] + ["Linear", *last]
     assert kinds(build(Config(norm="none", hidden=8), inputs=5)) == [k for k in hidden if k != "{}"] + ["Linear"]
 
 
+@pytest.mark.parametrize("norm", ["batch", "batch-hidden"])
 @pytest.mark.parametrize(("size", "unbiased"), [(4, True), (5, False), (128, False)])
-def test_batch_norm_is_unbiased_at_small_batches(size, unbiased):
-    model = build(Config(norm="batch", batch_size=size, hidden=8), inputs=5)
+def test_batch_norm_is_unbiased_at_small_batches(norm, size, unbiased):
+    model = build(Config(norm=norm, batch_size=size, hidden=8), inputs=5)
     assert {layer.unbiased for layer in model if isinstance(layer, ln.BatchNorm)} == {unbiased}
 
 
 def test_one_seed_gives_every_norm_the_same_weights_and_leaves_the_generator_alone():
     state = torch.get_rng_state()
     weights = {}
-    for norm in ("none", "layer", "batch"):
+    for norm in ("none", "layer", "batch", "batch-hidden"):
         model = build(Config(norm=norm, seed=3, hidden=8), inputs=5)
         weights[norm] = torch.cat([p.flatten() for m in model if isinstance(m, nn.Linear) for p in m.parameters()])
-    assert torch.equal(weights["none"], weights["layer"])
-    assert torch.equal(weights["none"], weights["batch"])
+    for norm in ("layer", "batch", "batch-hidden"):
+        assert torch.equal(weights["none"], weights[norm])
     other = build(Config(norm="none", seed=4, hidden=8), inputs=5)
     assert not torch.equal(other[0].weight.flatten(), weights["none"][:40])
     assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_the_loss_is_the_mean_over_the_batch_and_evaluation_over_all_cases():
-    config = digits.Config(norm="none", batch_size=1200, hidden=16)
+    config = digits.Config(norm="none", batch_size=1200, hidden=16, decay=0.25)
     data = load_digits(197)
     task = experiment.task(config, data, distributed.accelerator("cpu", "float32"))
+    assert task.decay == 0.25
     with torch.no_grad():
         scores = torch.log_softmax(task.model(data.train.images.float() / 16).double(), 1)
     nll = float(nn.functional.nll_loss(scores, data.train.labels))
@@ -111,6 +117,7 @@ def test_chunks_do_not_change_the_measure():
         ({"learning_rate": math.inf}, "--learning-rate"),
         ({"unbiased_up_to": -3}, "--unbiased-up-to must be at least 0, got -3"),
         ({"norm": "batch", "batch_size": 1}, "--batch-size must be at least 2 for batch norm"),
+        ({"norm": "batch-hidden", "batch_size": 1}, "--batch-size must be at least 2 for batch norm"),
     ],
 )
 def test_impossible_options_are_refused(options, message):
@@ -120,16 +127,18 @@ def test_impossible_options_are_refused(options, message):
 
 def test_a_last_batch_of_one_case_is_refused_for_batch_norm_only():
     data = load_digits(197)
-    with pytest.raises(ValueError, match="--batch-size 11 leaves a batch of one of the 1200 training cases"):
-        experiment.check(digits.Config(norm="batch", batch_size=11), data)
+    for norm in ("batch", "batch-hidden"):
+        with pytest.raises(ValueError, match="--batch-size 11 leaves a batch of one of the 1200 training cases"):
+            experiment.check(digits.Config(norm=norm, batch_size=11), data)
     experiment.check(digits.Config(norm="layer", batch_size=11), data)
 
 
+@pytest.mark.parametrize("norm", ["batch", "batch-hidden"])
 @pytest.mark.parametrize("batch_size", [4, 128])
-def test_batch_norm_is_evaluated_with_exact_statistics_too(batch_size):
+def test_batch_norm_is_evaluated_with_exact_statistics_too(norm, batch_size):
     """As in training mode with the whole training set as one batch; and the running averages stay as they are."""
     data = load_digits(197)
-    config = digits.Config(norm="batch", batch_size=batch_size, hidden=16)
+    config = digits.Config(norm=norm, batch_size=batch_size, hidden=16)
     task = experiment.task(config, data, distributed.accelerator("cpu", "float32"))
     before = {name: value.clone() for name, value in task.model.state_dict().items()}
     with torch.no_grad():
@@ -137,6 +146,8 @@ def test_batch_norm_is_evaluated_with_exact_statistics_too(batch_size):
         whole = build(dataclasses.replace(config, unbiased_up_to=10**6), inputs=64).train()
         scores = torch.log_softmax(whole(data.train.images.float() / 16).double(), 1)
     nll = float(nn.functional.nll_loss(scores, data.train.labels))
+    plain = {f"{split}_{what}" for split in ("train", "valid", "test") for what in ("nll", "error")}
+    assert metrics.keys() == plain | {f"exact_{name}" for name in plain}
     assert metrics["exact_train_nll"] == pytest.approx(nll, rel=1e-5)
     assert metrics["exact_test_error"] != metrics["test_error"]
     assert all(torch.equal(before[name], value) for name, value in task.model.state_dict().items())

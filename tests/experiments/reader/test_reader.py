@@ -80,7 +80,8 @@ def test_every_variant_is_run_once_in_one_command(finished):
 
 def test_entities_are_renamed_in_passage_question_and_answer_together(data):
     """The loss of an update is that of a batch renamed by hand; with one of the three left out it is another."""
-    task = task_of(data, dropout=0.0)
+    task = task_of(data, dropout=0.0, decay=0.25)
+    assert task.decay == 0.25
     update = 3
     ids = experiment.renaming(0, update, data.entities, len(data.vocabulary))
     rows, _ = experiment.Bucketed(data.train.passages.lengths, 4, 0).share(update)
@@ -236,7 +237,7 @@ def test_the_report_of_a_sweep(finished, capsys):
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines()[:-1])) <= 80  # the last is the page's path
     text = (finished / "report" / "report.md").read_text()
-    for part in ("no verdict from one seed and one learning rate", "50.3", "batch norm everywhere", "[stand-in]"):
+    for part in ("layer norm minus baseline, over other test cases", "50.3", "batch norm everywhere", "[stand-in]"):
         assert part in text, part
     assert {path.name for path in (finished / "report").glob("*.png")} == {
         "figure2.png", "question-books-cloze-none.png", "question-books-cloze-layer.png",

@@ -11,9 +11,11 @@ from layernorm.experiments.report.comparison import (
     compare,
     first_reaching,
     low_to_high,
+    over_cases,
     pictures,
     reaching,
     read_tests,
+    spread,
     view,
 )
 from layernorm.experiments.report.page import STYLES, Curve, Picture
@@ -46,6 +48,13 @@ def test_a_run_that_never_reaches_a_goal_does_so_at_infinity(tmp_path):
 )
 def test_the_lowest_and_the_highest_over_seeds(values, form, text):
     assert low_to_high(values, form) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "text"), [([1.5], "1.50"), ([1, 2, 6], "3.00 (1.00-6.00)"), ([-2, 1], "-0.50 (-2.00 to 1.00)")]
+)
+def test_the_mean_with_its_range(values, text):
+    assert spread(values) == text
 
 
 @pytest.mark.parametrize(("layer", "warned"), [((200.0, 90.0, 99.0), False), ((1.0, 100.0, 100.0), True)])
@@ -124,6 +133,34 @@ def test_tests_are_read_and_stacked_by_group(tmp_path):
     assert [note.startswith("No test: ") and "test.safetensors is damaged" in note for note in notes] == [True]
     path.unlink()
     assert by_case(groups, read_tests(blocks)[0], "right") == []
+
+
+def test_a_difference_over_other_test_cases(tmp_path):
+    """Of 4 cases layer norm's seeds answer 3, 2 and 3, the baseline's one each: its errors are fewer, so that the
+    difference is below 0 where layer norm is named first, and above 0 where it is named last."""
+    for norm, rights in (("none", ((0, 0, 0, 1), (0, 0, 0, 1))), ("layer", ((1, 1, 0, 1), (1, 0, 0, 1), (1, 1, 0, 1)))):
+        for seed, right in enumerate(rights):
+            write_digits(tmp_path, norm, 128, seed, [0.3, 0.2])
+            values = torch.tensor(right, dtype=torch.uint8)
+            checkpoint.save(tmp_path / f"digits-{norm}-b128-s{seed}" / TEST, {"right": values}, {})
+    (block,), _ = compare(find([tmp_path]).runs)
+
+    def lines(*norms, name="right", digits=1):
+        tested, _ = read_tests([block])
+        return over_cases(block, norms, tested, name, lambda right: 100 * (1 - right.mean(0)), "Error", digits)
+
+    # the four cases' differences of the means over seeds are -100, -66.7, 0 and 0
+    (line,) = lines("layer", "none")
+    assert line.startswith(
+        "Error, layer norm minus baseline, over other test cases with the networks of these seeds: -41.7 (95 %: -"
+    )
+    (other,) = lines("none", "layer", digits=0)
+    assert "Error, baseline minus layer norm, " in other
+    assert ": 42 (95 %: " in other
+    assert lines("layer", "batch") == [], "no runs of batch norm"
+    assert lines("layer", "none", name="other") == [], "no such test"
+    (tmp_path / "digits-layer-b128-s2" / TEST).unlink()
+    assert lines("layer", "none") == [], "one run has no test"
 
 
 def test_departures_from_a_protocol_are_told_as_one_writes_them(tmp_path):

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from layernorm.experiments.report import figures, rates
-from layernorm.experiments.report.comparison import NORMS, compare, speed
+from layernorm.experiments.report.comparison import NORMS, compare, compared, speed
 from layernorm.experiments.report.page import STYLES, Curve, Figure, Panel
 from layernorm.experiments.runs.folder import find
 from support.runs import write_digits
@@ -36,6 +36,11 @@ def accuracy(run):
 
 def blocks(place, by=score):
     return compare(find(sorted(place.iterdir())).runs, choose=by)
+
+
+def compared_seeds(block, norm):
+    """The seeds by which a norm's learning rates are compared, by rate."""
+    return {rate: [run.config["seed"] for run in group] for rate, group in compared(block.rates[norm]).items()}
 
 
 @pytest.fixture
@@ -86,8 +91,8 @@ def test_a_rate_with_more_unfinished_runs_is_not_chosen(tmp_path):
     write(tmp_path, "layer", {0.001: [0.4, 0.4], 0.01: [0.3, 0.3], 0.1: [0.2, 0.2]})
     (block,), status = blocks(tmp_path)
     assert block.groups["none"][0].config["learning_rate"] == 0.01
-    assert rates.fewest(block, "none", "layer") == 2, "a verdict has to wait for the third"
-    assert rates.fewest(block, "layer") == 3
+    assert compared_seeds(block, "none") == {0.001: [0, 1], 0.01: [0, 1]}
+    assert compared_seeds(block, "layer") == {0.001: [0, 1], 0.01: [0, 1], 0.1: [0, 1]}
     assert status == ["Unfinished: 1 of 12 runs (digits-none-b128-s1). Curves end where the shortest seed ends."]
 
 
@@ -96,15 +101,16 @@ def test_rates_are_compared_by_the_seeds_that_all_of_them_have(tmp_path):
     write(tmp_path, "layer", {0.001: [0.1], 0.01: [0.2, 0.3, 0.3], 0.1: [0.5]})
     (block,), _ = blocks(tmp_path)
     assert [run.config["learning_rate"] for run in block.groups["none"]] == [0.01] * 3, "by seed 0 alone"
-    assert [run.config["learning_rate"] for run in block.groups["layer"]] == [0.001], "a verdict has to wait for seeds"
-    assert (rates.fewest(block, "none", "layer"), rates.choosing_seeds(block, "none", "layer")) == (3, 1)
+    assert [run.config["learning_rate"] for run in block.groups["layer"]] == [0.001]
+    for norm in ("none", "layer"):
+        assert compared_seeds(block, norm) == {0.001: [0], 0.01: [0], 0.1: [0]}
 
 
 def test_a_fourth_rate_with_fewer_seeds_is_left_out(tmp_path):
     write(tmp_path, "none", {0.001: [0.3, 0.3], 0.01: [0.4, 0.1], 0.1: [0.5, 0.5], 1: [0.2]})
     (block,), _ = blocks(tmp_path)
     assert [run.config["learning_rate"] for run in block.groups["none"]] == [0.01] * 2
-    assert (rates.fewest(block, "none"), rates.choosing_seeds(block, "none")) == (3, 2)
+    assert compared_seeds(block, "none") == {0.001: [0, 1], 0.01: [0, 1], 0.1: [0, 1]}
 
 
 def test_rates_without_a_common_seed_are_compared_by_all(tmp_path):
@@ -118,7 +124,7 @@ def test_while_no_run_is_finished_all_rates_are_compared(tmp_path):
     write(tmp_path, "layer", {0.001: [None], 0.01: [None], 0.1: [None]})
     (block,), _ = blocks(tmp_path)
     assert block.groups["layer"][0].config["learning_rate"] == 0.001
-    assert rates.fewest(block, "layer") == 3
+    assert compared_seeds(block, "layer") == {0.001: [0], 0.01: [0], 0.1: [0]}
 
 
 def test_the_table(sweep):
@@ -300,7 +306,6 @@ def test_a_rate_at_which_a_run_diverged_is_not_chosen(partly_lost):
         "Diverged: 4 of 12 runs (digits-layer-b128-s1 at update 10, digits-layer-b128-s0 at update 20, "
         "digits-layer-b128-s1 at update 10, digits-none-b128-s1 at update 20). Curves end where the shortest seed ends."
     ]
-    assert rates.fewest(block, "none", "layer") == 3, "a rate that is too high has been tried"
     assert rates.at_the_edge(block)[0].endswith(": layer norm 0.001 (lowest).")
 
 

@@ -19,7 +19,7 @@ def folder(tmp_path):
 
 def test_the_files(folder, tmp_path):
     out = tmp_path / "report"
-    page = rendering.write(report_of(folder), out)
+    page = rendering.write(replace(report_of(folder), findings=["Layer norm is ahead."]), out)
     assert (out / "figure6.png").read_bytes().startswith(b"\x89PNG")
     assert (out / "figure6.svg").read_bytes().startswith(b"<?xml")
     text = page.read_text()
@@ -28,7 +28,7 @@ def test_the_files(folder, tmp_path):
     assert "url(" not in text
     assert "A &lt;fast&gt; one" in text
     markdown = (out / "report.md").read_text()
-    for part in ("7.50 (7.00-8.00)", "layernorm run digits", "as the paper claims", "[stand-in]", "2.13.0"):
+    for part in ("7.50 (7.00-8.00)", "layernorm run digits", "Layer norm is ahead.", "[stand-in]", "2.13.0"):
         assert part in text
         assert part in markdown
     assert "](figure6.png)" in markdown

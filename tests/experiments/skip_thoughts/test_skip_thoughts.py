@@ -22,6 +22,8 @@ SMALL = ["--preset", "smoke", "--updates", "10", "--evaluate-every", "4", "--tas
 
 RUN = "skip-thoughts-layer-lr0.002-s0"
 
+TASKS = {"sick_pearson", "sick_spearman", "sick_mse", "sick_trial_pearson", "mr", "cr", "subj", "mpqa"}
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
@@ -49,14 +51,13 @@ def _no_expansion(monkeypatch):
 
 
 def test_a_run_is_evaluated_as_it_trains_and_tested_at_the_end(finished):
-    tasks = {"sick_pearson", "sick_spearman", "sick_mse", "mr", "cr", "subj", "mpqa"}
     for path in sorted(finished.glob("skip-*")):
         run = folder.read(path)
         assert [record["update"] for record in run.records] == [4, 8, 10]
-        assert [tasks <= record.keys() for record in run.records] == [False, True, True]
-        assert not tasks & run.records[0].keys()
+        assert [record.keys() >= TASKS for record in run.records] == [False, True, True]
+        assert not TASKS & run.records[0].keys()
         assert run.records[0]["first_gradient_norm"] > 0
-        for name in tasks:
+        for name in TASKS:
             assert run.result[f"trained_{name}"] == run.records[-1][name]
             assert {f"{row}_{name}" for row in experiment.ROWS} <= run.result.keys()
         assert run.result["test_nll"] > 0
@@ -75,8 +76,28 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(finished, data, tmp_path):
     assert outcome(tmp_path / RUN) == outcome(finished / RUN)
 
 
+def test_without_its_tasks_a_run_records_the_books_alone(finished, data, tmp_path, monkeypatch):
+    """It trains as the run with them does, and the tasks are not computed at all."""
+    monkeypatch.setattr(experiment, "scores", lambda *_: pytest.fail("the tasks were computed"))
+    command = ["run", "skip-thoughts", *SMALL, "--tasks-every", "0", "--data", str(data), "--out", str(tmp_path)]
+    assert cli.main([*command, "--norm", "none", "layer"]) == 0
+    for norm in ("none", "layer"):
+        run, whole = (folder.read(place / f"skip-thoughts-{norm}-lr0.002-s0") for place in (tmp_path, finished))
+        assert [record.keys() for record in run.records] == [record.keys() - TASKS for record in whole.records]
+        assert [record["valid_nll"] for record in run.records] == [record["valid_nll"] for record in whole.records]
+        assert run.result["test_nll"] == whole.result["test_nll"]
+        of_tasks = TASKS | {f"{row}_{name}" for row in experiment.ROWS for name in TASKS}
+        assert run.result.keys() == whole.result.keys() - of_tasks
+        assert not run.tested()
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert "Table 3: SICK" in text
+    assert not any(f"| 8 | {norm} |" in text.split("## Speed")[0] for norm in ("baseline", "layer norm"))
+    assert "over other test cases" not in text
+    assert (tmp_path / "report" / "nll.png").exists()
+
+
 def test_batches_are_of_one_length_and_of_training_books_alone(data):
-    config = Config(vocabulary=40, words=6, hidden=8, batch_size=8, updates=60)
+    config = Config(vocabulary=40, words=6, hidden=8, batch_size=8, updates=60, decay=0.25)
     found = experiment.load(config, data)
     seen = []
 
@@ -87,6 +108,7 @@ def test_batches_are_of_one_length_and_of_training_books_alone(data):
 
     accelerator = types.SimpleNamespace(device=torch.device("cpu"), process_index=0, num_processes=1)
     task = experiment.task(config, found, accelerator)
+    assert task.decay == 0.25
     for update in range(task.updates_per_epoch):
         task.loss(Recording(), update)
     rows = found.books.sentences(40)
@@ -221,7 +243,7 @@ def test_the_report_of_the_runs(finished, capsys):
     assert max(map(len, said.splitlines()[:-1])) <= 80  # the last is the page's path
     assert "\u2026" not in said, "a cell that does not fit"
     text = (finished / "report" / "report.md").read_text()
-    for part in ("no verdict from one seed and one learning rate", ".858", "[stand-in]", "hashed character n-grams"):
+    for part in ("layer norm minus baseline, over other test cases", ".858", "[stand-in]", "hashed character n-grams"):
         assert part in text, part
     assert {path.name for path in (finished / "report").glob("*.png")} == {"figure3.png", "nll.png"}
 

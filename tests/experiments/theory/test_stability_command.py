@@ -148,6 +148,8 @@ def runs(tmp_path_factory):
         "--norm",
         "none",
         "layer",
+        "--learning-rate",
+        "0.001",
     ]
     assert cli.main([*command, "--seeds", "0", "--out", str(place / "out")]) == 0
     return place / "out"

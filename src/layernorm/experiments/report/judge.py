@@ -352,13 +352,12 @@ class Ruling:
             return "no runs"
         share = f"{trial.updates} updates ({100 * trial.updates / trial.paper:.2g} % of the paper's)"
         seeds = counted(len(self.pairs), "seed")
-        grids = [trial.grid(arm) for arm in self.claim.arms]
+        count = len(trial.rates)
         if self.claim.over_rates:
-            text = _grid(grids[0]) if grids[0] == grids[1] else self.named([_grid(grid) for grid in grids])
-            return f"{seeds} at each rate: {text}; {share}"
+            return f"{seeds} at each of {count} rates, {trial.rates[0]:g} to {trial.rates[-1]:g}; {share}"
         chosen = self.named([f"{rate:g}" if rate else "-" for rate in self.rates])
         whole = not any(seed in PILOT for *_, seed in self.missing)
-        return f"{seeds}, rates {chosen}{f', each the best of {len(grids[0])}' if whole else ''}; {share}"
+        return f"{seeds}, rates {chosen}{f', each the best of {count}' if whole else ''}; {share}"
 
     @property
     def hours_of_a_run(self) -> float:
@@ -490,47 +489,40 @@ def _at_best_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:
 
 
 def _over_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:
-    """The pairs of a claim about the whole grid."""
-    measure, trial = claim.measure, claim.trial
-    of_arms = [trial.runs(arm, runs) for arm in claim.arms]
-    every = [run for of_arm in of_arms for run in of_arm.values() if run.records]
-    seeds = [
-        {seed for _, seed in of_arm if all((rate, seed) in of_arm for rate in trial.grid(arm))}
-        for arm, of_arm in zip(claim.arms, of_arms, strict=True)
-    ]
-    both = sorted(seeds[0] & seeds[1])
-    firsts = [
-        measure.values(run, arm.prefix + measure.metric)[0] for arm in claim.arms for run in every if arm.has(run)
-    ]
+    """The pairs of a claim about the whole grid, which is the same for both arms."""
+    measure, rates = claim.measure, claim.trial.rates
+    assert isinstance(measure, Robustness)
+    of_arms = [claim.trial.runs(arm, runs) for arm in claim.arms]
+    every = [(arm, run) for arm, of_arm in zip(claim.arms, of_arms, strict=True) for run in of_arm.values()]
+    begun = [(arm, run) for arm, run in every if run.records]
+    worst = max(
+        (measure.scale * measure.values(run, arm.prefix + measure.metric)[0] for arm, run in begun), default=math.inf
+    )
 
     def area(arm: Arm, of_arm: Mapping[tuple[float, int], Run], seed: int) -> float:
         name = arm.prefix + measure.metric
-        worst = measure.scale * max(firsts) if isinstance(measure, Value) else math.nan
-        heights = []
-        for rate in trial.grid(arm):
-            run = of_arm[rate, seed]
-            heights.append(worst if run.diverged is not None else measure.value(run, name))
+        line = [of_arm[rate, seed] for rate in rates]
+        heights = [worst if run.diverged is not None else measure.value(run, name) for run in line]
         return statistics.fmean((left + right) / 2 for left, right in itertools.pairwise(heights))
 
-    pairs = {}
-    for seed in both:
+    made = {
+        seed: sum((rate, seed) in of_arm for of_arm in of_arms for rate in rates)
+        for seed in {*PILOT, *FRESH, *(run.config["seed"] for _, run in every)}
+    }
+    pairs: dict[int, tuple[float, float]] = {}
+    for seed in sorted(seed for seed, count in made.items() if count == len(rates) * len(of_arms)):
         first, second = (area(arm, of_arm, seed) for arm, of_arm in zip(claim.arms, of_arms, strict=True))
         pairs[seed] = (first, second)
     lacking = _one_data_set(of_arms)
-    missing: frozenset[tuple[str, str, int]] = frozenset()
+    missing: set[tuple[str, str, int]] = set()
     if len(pairs) < SEEDS:
         lacking += (f"{SEEDS - len(pairs)} of {SEEDS} seeds with all rates",)
-        begun = sorted({seed for of_arm in of_arms for _, seed in of_arm} | {*PILOT, *FRESH}, key=lambda seed: (
-            -sum((rate, seed) in of_arm for arm, of_arm in zip(claim.arms, of_arms, strict=True)
-                 for rate in trial.grid(arm)), seed))  # fmt: skip
-        missing = frozenset(
-            (arm.name, f"{rate:g}", seed)
-            for arm, of_arm in zip(claim.arms, of_arms, strict=True)
-            for rate in trial.grid(arm)
-            for seed in begun[:SEEDS]
-            if (rate, seed) not in of_arm
-        )
-    return Ruling(claim, (None, None), pairs, (0, 0), lacking, missing, _seconds(every))
+        nearest = sorted(made, key=lambda seed: (-made[seed], seed))[:SEEDS]
+        for arm, of_arm in zip(claim.arms, of_arms, strict=True):
+            missing |= {(arm.name, f"{rate:g}", seed) for rate in rates for seed in nearest
+                        if (rate, seed) not in of_arm}  # fmt: skip
+    seconds = _seconds([run for _, run in begun])
+    return Ruling(claim, (None, None), pairs, (0, 0), lacking, frozenset(missing), seconds)
 
 
 def _with_level(ruling: Ruling, family: Sequence[Ruling]) -> Ruling:
@@ -589,10 +581,6 @@ def _quantile(level: float, count: int) -> float:
 def _half_width(differences: Sequence[float], level: float) -> float:
     count = len(differences)
     return _quantile(level, count) * statistics.stdev(differences) / math.sqrt(count)
-
-
-def _grid(rates: Sequence[float]) -> str:
-    return f"{rates[0]:g} to {rates[-1]:g}, {len(rates)} rates"
 
 
 def counted(count: int, noun: str) -> str:
