@@ -157,8 +157,8 @@ def _rule() -> list[str]:
         f"{PILOT[0]} and {PILOT[1]}. Its best rate in the claim's own measure, on validation data, must lie inside the "
         "grid. The pilot's seeds are then left out.",
         "**Goals** of claims about speed are fixed after the pilot and before the runs that are compared.",
-        f"**Runs.** At least {SEEDS} other seeds. One seed gives both norms the same initial weights and the same "
-        "batches, so that seeds are pairs.",
+        f"**Runs.** At least {SEEDS} other seeds, in float32, on one data set. One seed gives both norms the same "
+        "initial weights and the same batches, so that seeds are pairs.",
         "**Effect.** The mean difference over the pairs, with the 95 % interval of Student's t. Of updates, the mean "
         "logarithm of the ratio. A run that does not reach a goal counts with its last update.",
         "**Verdict**, of the norm that the claim puts first. *Equal*: the interval lies inside the margin, which is 10 "

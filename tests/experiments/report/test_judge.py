@@ -167,6 +167,16 @@ def test_runs_on_another_data_set_decide_nothing():
         assert ruling.lacking[0] == "one data set: the runs were made on 2"
 
 
+def test_two_runs_of_one_rate_and_seed_decide_nothing():
+    runs = [*trial(0.1, 0.3), run("none", 0.002, 10, 1.0, 0.6, 5.0, gain_init=0.3)]
+    for claim in (LOSS, GRID):
+        (ruling,) = decide([claim], runs)
+        assert ruling.verdict == UNDECIDED
+        assert (
+            ruling.lacking[0] == "one run of baseline at 0.002 with seed 10: there are none-0.002-10 and none-0.002-10"
+        )
+
+
 def test_runs_of_other_options_and_unfinished_runs_do_not_count():
     others = [run("layer", 0.002, seed, 1.0, 0.6, -5.0, units=4) for seed in FRESH]
     others += [run("layer", 0.002, seed, 1.0, 0.6, -5.0, precision="bf16") for seed in FRESH]

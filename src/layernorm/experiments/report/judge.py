@@ -106,13 +106,10 @@ class Trial:
         """The learning rates of an arm."""
         return self.others.get(arm.norm, self.rates)
 
-    def runs(self, arm: Arm, runs: Iterable[Run]) -> dict[tuple[float, int], Run]:
-        """The finished runs of an arm in float32, by learning rate and seed."""
-        return {
-            (run.config[RATE], run.config["seed"]): run
-            for run in runs
-            if run.done and arm.has(run) and _has(run, {"precision": "float32", **self.options})
-        }
+    def runs(self, arm: Arm, runs: Iterable[Run]) -> list[Run]:
+        """The finished runs of an arm, in float32."""
+        wanted = {"precision": "float32", **self.options}
+        return [run for run in runs if run.done and arm.has(run) and _has(run, wanted)]
 
 
 @dataclass(frozen=True)
@@ -439,8 +436,8 @@ def _at_best_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:
     """The pairs of a claim about each arm's best rate."""
     measure, trial = claim.measure, claim.trial
     open_goal = measure.open()
-    of_arms = [trial.runs(arm, runs) for arm in claim.arms]
-    lacking = [*_one_data_set(of_arms), *([open_goal] if open_goal else [])]
+    of_arms, faults = _by_rate_and_seed(claim, runs)
+    lacking = [*faults, *([open_goal] if open_goal else [])]
     rates: list[float | None] = []
     missing: set[tuple[str, str, int]] = set()
     for arm, by_rate_and_seed in zip(claim.arms, of_arms, strict=True):
@@ -492,9 +489,9 @@ def _over_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:
     """The pairs of a claim about the whole grid, which is the same for both arms."""
     measure, rates = claim.measure, claim.trial.rates
     assert isinstance(measure, Robustness)
-    of_arms = [claim.trial.runs(arm, runs) for arm in claim.arms]
+    of_arms, lacking = _by_rate_and_seed(claim, runs)
     every = [(arm, run) for arm, of_arm in zip(claim.arms, of_arms, strict=True) for run in of_arm.values()]
-    begun = [(arm, run) for arm, run in every if run.records]
+    begun = [(arm, run) for arm, run in every if run.records and run.config[RATE] in rates]
     worst = max(
         (measure.scale * measure.values(run, arm.prefix + measure.metric)[0] for arm, run in begun), default=math.inf
     )
@@ -513,16 +510,15 @@ def _over_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:
     for seed in sorted(seed for seed, count in made.items() if count == len(rates) * len(of_arms)):
         first, second = (area(arm, of_arm, seed) for arm, of_arm in zip(claim.arms, of_arms, strict=True))
         pairs[seed] = (first, second)
-    lacking = _one_data_set(of_arms)
     missing: set[tuple[str, str, int]] = set()
     if len(pairs) < SEEDS:
-        lacking += (f"{SEEDS - len(pairs)} of {SEEDS} seeds with all rates",)
+        lacking.append(f"{SEEDS - len(pairs)} of {SEEDS} seeds with all rates")
         nearest = sorted(made, key=lambda seed: (-made[seed], seed))[:SEEDS]
         for arm, of_arm in zip(claim.arms, of_arms, strict=True):
             missing |= {(arm.name, f"{rate:g}", seed) for rate in rates for seed in nearest
                         if (rate, seed) not in of_arm}  # fmt: skip
     seconds = _seconds([run for _, run in begun])
-    return Ruling(claim, (None, None), pairs, (0, 0), lacking, frozenset(missing), seconds)
+    return Ruling(claim, (None, None), pairs, (0, 0), tuple(lacking), frozenset(missing), seconds)
 
 
 def _with_level(ruling: Ruling, family: Sequence[Ruling]) -> Ruling:
@@ -546,10 +542,23 @@ def shared(config: Any, *apart: str) -> dict[str, Any]:
     return {name: value for name, value in vars(config).items() if name not in ("norm", RATE, "seed", *apart)}
 
 
-def _one_data_set(of_arms: Sequence[Mapping[tuple[float, int], Run]]) -> tuple[str, ...]:
-    """What is lacking where runs were made on several data sets."""
+def _by_rate_and_seed(claim: Claim, runs: Sequence[Run]) -> tuple[list[dict[tuple[float, int], Run]], list[str]]:
+    """Each arm's runs by learning rate and seed, and what is lacking because runs do not fit together."""
+    of_arms: list[dict[tuple[float, int], Run]] = []
+    lacking = []
+    for arm in claim.arms:
+        by_place: dict[tuple[float, int], Run] = {}
+        for run in claim.trial.runs(arm, runs):
+            place = (run.config[RATE], run.config["seed"])
+            if place in by_place:
+                names = f"{by_place[place].path.name} and {run.path.name}"
+                lacking.append(f"one run of {arm.name} at {place[0]:g} with seed {place[1]}: there are {names}")
+            by_place[place] = run
+        of_arms.append(by_place)
     count = len({run.environment["data"].get("fingerprint") for of_arm in of_arms for run in of_arm.values()})
-    return (f"one data set: the runs were made on {count}",) if count > 1 else ()
+    if count > 1:
+        lacking.append(f"one data set: the runs were made on {count}")
+    return of_arms, lacking
 
 
 def _has(run: Run, options: Mapping[str, Any]) -> bool:
