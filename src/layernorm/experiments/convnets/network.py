@@ -35,9 +35,7 @@ class Config:
         "(layer-channels); batch, weight or group norm",
         several="norm",
     )
-    learning_rate: float = option(
-        3e-3, "Adam's step size at the start", several="learning-rate", mark="lr", above=0
-    )
+    learning_rate: float = option(3e-3, "Adam's step size at the start", several="learning-rate", mark="lr", above=0)
     decay: float = decay_option(0.5)
     seed: int = seed_option("seeds of the initial weights, of the order of the images, of dropout and of the noise")
     batch_size: int = option(100, "images in a batch, over all processes together", least=1)

@@ -12,7 +12,6 @@ from ... import BatchNorm, LayerNorm
 from ..protocol import check_ranges, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
 
-
 BATCH_NORMS = ("batch", "batch-hidden")
 
 

@@ -36,7 +36,8 @@ class Config:
     clip: float = option(5.0, "largest norm of the whole gradient", above=0)
     evaluate_every: int = option(50_000, "updates between evaluations", least=1)
     tasks_every: int = option(
-        1, "SICK and the classification tasks run at each evaluation whose number it divides, and at the end (0: never)",
+        1,
+        "SICK and the classification tasks run at each evaluation whose number it divides, and at the end (0: never)",
         least=0,
     )
     fast_eval: bool = option(
