@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SETS ?= avx512bf16 avx512 avx2 baseline   # instruction sets that `make sanitize` goes through
 
-.PHONY: help docs test test-all torture lint types types-as-editors-see-them play-test demo sanitize sanitize-gpu setup clean always
+.PHONY: help docs test test-all torture lint types types-as-editors-see-them play-test demo sanitize setup clean always
 help:
 	@echo "make test   lint, types and the tests"
 	@echo "make test-all  the same in one process on all cores, with the tests that take long and find little"
@@ -15,7 +15,6 @@ help:
 	@echo "make play-test  the pages of 'layernorm play' in a headless Chromium"
 	@echo "make docs   the site, in build/docs; warnings are errors"
 	@echo "make sanitize  the C++ kernels under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer (GCC)"
-	@echo "make sanitize-gpu  the Triton kernels under compute-sanitizer, with the Python that has CUDA's PyTorch: PYTHON=..."
 	@echo "make clean  removes the virtual environment, caches and build folders (never runs/)"
 
 setup: $(VENV)/.ready
@@ -83,13 +82,6 @@ sanitize:
 	  LAYERNORM_ISA=$$isa OMP_NUM_THREADS=2 ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
 	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 	  build/sanitize/bin/python -m pytest -q -p no:cacheprovider -m 'not long' tests/native tests/nn/test_stepper.py || exit 1; done
-
-# Every kernel once or a few times; without PyTorch's allocator, so that memory ends where a tensor does.
-sanitize-gpu:
-	for tool in memcheck racecheck; do \
-	  PYTHONPATH=src PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $$tool --error-exitcode 1 \
-	  $(PYTHON) -m pytest -q -p no:cacheprovider --device cuda tests/gpu/test_norm_kernels.py \
-	  tests/gpu/test_recurrent_kernels.py -k 'more_dimensions or chunks or one_launch or 16_bits' || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis src/*.egg-info

@@ -9,8 +9,6 @@ Both sides take turns in one process; printed are the minima over the rounds in 
 `torch.nn.functional.layer_norm` ours is, and the time of `clone()`, which reads and writes the bytes of the forward.
 Rows come in three kinds: small calls, rows in the caches, rows out of them. Before they are timed, both are compared
 with float64: the largest error, in units of the type's rounding.
-
-With ``--device cuda`` the norm ops are measured on a GPU: see layer_norm_gpu.py.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-import layer_norm_gpu
 import layernorm as ln
 import timing
 
@@ -140,11 +137,7 @@ def keep_results() -> None:
 
 
 def main() -> int:
-    if timing.device() == "cuda":
-        return layer_norm_gpu.main()
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[timing.device_option()]
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, nargs="+", default=[1], help="processor threads, one table each")
     parser.add_argument("--types", nargs="+", choices=list(TYPES), default=["float32", "bfloat16", "float16"])
     parser.add_argument("--residual", action="store_true", help="the sum with a residual and its layer norm")

@@ -14,7 +14,7 @@ TIMES, UNITS = 4.0, 8
 
 def moved(t, dtype, generator):
     """In float64, every number by up to half a unit in the last place of its type."""
-    t = t.cpu().double()
+    t = t.double()
     return t * (1 + (torch.rand(t.shape, dtype=t.dtype, generator=generator) - 0.5) * torch.finfo(dtype).eps)
 
 
@@ -25,7 +25,7 @@ def assert_near(name, found, exact, rounded, *near):
     assert found.shape == exact.shape, name
     assert found.dtype == rounded.dtype, name
     if found.numel():
-        error = float((found.cpu().double() - exact).abs().max())
+        error = float((found.double() - exact).abs().max())
         unit = max(float((t.double() - exact).abs().max()) for t in (rounded, *near))
         allowed = TIMES * unit + UNITS * torch.finfo(found.dtype).eps * max(float(exact.abs().max()), 1.0)
         assert error <= allowed, (name, error, allowed)
@@ -46,10 +46,10 @@ def assert_as_near_as_the_reference(results, *inputs, draws=1):
 
 
 def _changed(one, change):
-    """A copy on the CPU with other numbers."""
+    """A copy with other numbers."""
     if isinstance(one, torch.Tensor):
-        return change(one.detach().cpu()).requires_grad_()
-    one = copy.deepcopy(one).cpu()
+        return change(one.detach()).requires_grad_()
+    one = copy.deepcopy(one)
     for p in one.parameters():
         p.data = change(p.detach())
     return one

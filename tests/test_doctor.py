@@ -11,6 +11,7 @@ import torch
 
 import layernorm as ln
 from layernorm import cli
+from layernorm.backends import Entry
 from layernorm.doctor import battery, check, comparison, installation, isolation, table, timing
 from layernorm.doctor.battery import Norm, Recurrent
 from layernorm.doctor.comparison import Case, compare
@@ -40,7 +41,6 @@ def tiny(monkeypatch):
     """`--check` of a few problems in this process, without times."""
     monkeypatch.setattr(check, "isolated", here)
     monkeypatch.setattr(check, "battery", lambda: TINY)
-    monkeypatch.setattr(check, "interpretable", lambda: TINY)
     monkeypatch.setattr(check, "relative_time", lambda row: 1.25)
     for choice in (ln.backends._first, _norms._planned, _recurrent_op._planned):
         choice.cache_clear()
@@ -67,40 +67,15 @@ def test_versions_backends_and_data(capsys, monkeypatch):
 def test_what_runs_where(monkeypatch):
     """An engine that has only some types is named with them."""
     kinds = {torch.float64: "reference"}
-    monkeypatch.setattr("layernorm.backends.preferred", lambda op, device, dtype: kinds.get(dtype, "triton"))
-    lines = dict(installation.who_runs_what("cuda"))
-    assert lines["cuda recurrent"] == "triton in float32, bfloat16, float16; reference in float64"
-    assert dict(installation.on_cpu_and_gpu())["batch norm"] == "reference"
-    assert dict(installation.on_cpu_and_gpu())["GPU engine"].startswith("on;")
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        ("", "off, as it has never run on a GPU; LAYERNORM_GPU=1 or ln.backends.use"),
-        ("1", "every op on a CUDA tensor fails: backend 'triton', which LAYERNORM_GPU=1 asks for, is not available"),
-        ("yes", "every op on a CUDA tensor fails: the environment variable LAYERNORM_GPU must be 1"),
-    ],
-)
-def test_whether_the_gpu_engine_is_on(value, said, monkeypatch):
-    missing = ln.backends.Status("triton", False, "no GPU")
-    status = ln.backends._status
-    monkeypatch.setattr(ln.backends, "_status", lambda name: missing if name == "triton" else status(name))
-    monkeypatch.setenv("LAYERNORM_GPU", value)
-    ln.backends._first.cache_clear()
-    ln.backends.switched_on.cache_clear()
-    try:
-        lines = dict(installation.on_cpu_and_gpu())
-    finally:
-        ln.backends._first.cache_clear()
-        ln.backends.switched_on.cache_clear()
-    assert lines["GPU engine"].startswith(said)
-    assert lines["cpu norms"]
+    monkeypatch.setattr("layernorm.backends.preferred", lambda op, device, dtype: kinds.get(dtype, "native"))
+    lines = dict(installation.what_runs_where())
+    assert lines["cpu recurrent"] == "native in float32, bfloat16, float16; reference in float64"
+    assert lines["batch norm"] == "reference"
 
 
 def test_both_run_without_the_optional_packages():
     code = (
-        f"import sys; sys.modules |= dict.fromkeys({[*PACKAGES, 'PIL', 'sklearn', 'triton']})\n"
+        f"import sys; sys.modules |= dict.fromkeys({[*PACKAGES, 'PIL', 'sklearn']})\n"
         "from layernorm import cli\n"
         "from layernorm.doctor import battery, check\n"
         "check.battery = lambda: [(battery.Norm('rms_norm', 3, 4), battery.TYPES[1])]\n"
@@ -111,7 +86,6 @@ def test_both_run_without_the_optional_packages():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert "cases are right" in done.stdout
-    assert "triton is not installed" in " ".join(done.stdout.split())
 
 
 # --- The check ---
@@ -128,8 +102,16 @@ def test_engines_that_are_right(tiny, capsys):
         assert f"LSTM       {table.type_name(dtype)}" in text
     assert " 1.25  paper" in text
     assert max(map(len, text.splitlines())) <= 80
-    if not torch.cuda.is_available() and "triton" not in ln.backends.available():
-        assert "not checked:\n  triton: " in text
+    assert "not checked: nothing" in text
+
+
+def test_a_missing_engine_is_not_checked(tiny, capsys, monkeypatch):
+    engines = {"elsewhere": Entry("no_such_engine", "cpu"), "reference": Entry("layernorm.reference", None)}
+    monkeypatch.setattr(ln.backends, "ENGINES", engines)
+    assert cli.main(["doctor", "--check"]) == 0
+    text = capsys.readouterr().out
+    assert "all 8 cases are right" in text
+    assert "not checked:\n  elsewhere: this version of layernorm does not contain it" in text
 
 
 def swapped(d):
@@ -269,7 +251,6 @@ def test_the_battery_has_every_network_formula_and_type():
         for network in battery.MODULES:
             kinds = {(p.reverse, p.masked) for p in problems if p.op == network}
             assert len(kinds) == 4
-    assert set(battery.interpretable()) < set(found)
 
 
 def test_relative_times(monkeypatch):

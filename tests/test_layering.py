@@ -25,7 +25,6 @@ BELOW = {
     "schedule": set(),
     "reference": {"engine", "formula", "plain", "schedule"},
     "native": {"engine", "formula"},
-    "gpu": {"engine", "formula", "plain", "schedule"},
     "backends": {"engine", "formula"},  # engines are imported by name, when they are used
     # reference: its equations are the second derivative
     "functional": {"backends", "reference", "engine", "formula", "plain", "schedule"},
@@ -67,7 +66,6 @@ OPTIONAL = {
     "safetensors",
     "sklearn",
     "scipy",
-    "triton",
     "jax",
     "onnx",
     "onnx_ir",

@@ -6,8 +6,7 @@ ImportError, and the message says why. A new engine is one more row of `ENGINES`
     with ln.backends.use("reference"):
         output, hx = lstm(input)
 
-The GPU engine has never run on a GPU. Until it has, CUDA tensors are computed by the reference equations. The GPU
-engine runs only inside ``use("triton")``, or where the environment variable LAYERNORM_GPU is 1.
+No engine here is for GPUs: CUDA tensors are computed by the reference equations.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import contextvars
 import functools
 import importlib
 import importlib.util
-import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -35,20 +33,16 @@ class Entry(NamedTuple):
     Attributes:
         module: the module's name. It is imported when an op first tries the engine.
         device: where no engine is asked for, an op tries this one for tensors on this type of device; None: on every
-            type.
-        switch: the environment variable that must be 1 for that. The engine then counts as asked for, and the op fails
-            where it cannot run. An engine without a switch is passed over where it cannot run.
+            type. It is passed over where it cannot run.
     """
 
     module: str
     device: str | None
-    switch: str | None = None
 
 
 ENGINES = {
     # in order of preference
     "native": Entry("layernorm.native", "cpu"),
-    "triton": Entry("layernorm.gpu", "cuda", switch="LAYERNORM_GPU"),
     "reference": Entry("layernorm.reference", None),
 }
 
@@ -102,7 +96,7 @@ def use(name: str) -> Iterator[None]:
     What `torch.compile` has compiled takes the engine that was asked for last in any thread.
 
     Args:
-        name: ``"native"``, ``"triton"`` or ``"reference"``.
+        name: ``"native"`` or ``"reference"``.
 
     Raises:
         ValueError: there is no engine of that name.
@@ -111,7 +105,9 @@ def use(name: str) -> Iterator[None]:
     """
     if name not in ENGINES:
         raise ValueError(unknown("backend", name, list(ENGINES)))
-    _required(name)
+    engine = _status(name)
+    if not engine.available:
+        raise RuntimeError(f"backend {name!r} is not available: {engine.reason}; available: {available()}")
     before = _asked_for.get()
     _asked_for.set(name)
     _in_use.append(name)
@@ -120,30 +116,6 @@ def use(name: str) -> Iterator[None]:
     finally:
         _in_use.remove(name)
         _asked_for.set(before)
-
-
-def _required(name: str, by: str = "") -> None:
-    """Raises RuntimeError where an engine that was asked for cannot run."""
-    engine = _status(name)
-    if not engine.available:
-        raise RuntimeError(f"backend {name!r}{by} is not available: {engine.reason}; available: {available()}")
-
-
-@functools.cache
-def switched_on(name: str) -> bool:
-    """Whether an op tries this engine without being asked to: its switch is 1, or it has none.
-
-    The environment variable is read once.
-
-    Raises:
-        ValueError: the variable has a value other than 1, 0 or empty.
-    """
-    switch = ENGINES[name].switch
-    value = os.environ.get(switch, "") if switch else "1"
-    if value not in ("", "0", "1"):
-        expected = f"1 ({name} runs on {ENGINES[name].device} tensors), or 0 or empty (it runs only inside use)"
-        raise ValueError(f"the environment variable {switch} must be {expected}, got {value!r}")
-    return value == "1"
 
 
 def covers(name: str, op: str, device: str, dtype: torch.dtype, recurrence: str | None = None) -> bool:
@@ -198,9 +170,7 @@ def _say_missing(name: str) -> None:
 def _by_itself(device: str) -> Iterator[str]:
     """The engines to try, in order of preference. Those after the one chosen are never imported."""
     for name, engine in ENGINES.items():
-        if engine.device in (device, None) and switched_on(name):
-            if engine.switch:
-                _required(name, f", which {engine.switch}=1 asks for,")
+        if engine.device in (device, None):
             if _status(name).available:
                 yield name
             else:

@@ -224,7 +224,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser(
         "doctor", help="show what is installed here, or check what every engine computes", formatter_class=layout,
         description="Prints the versions, engines and data sets found here, and why one is missing.",
-        epilog="examples:\n  layernorm doctor\n  layernorm doctor --check               run this first with a GPU\n"
+        epilog="examples:\n  layernorm doctor\n  layernorm doctor --check\n"
         "  layernorm doctor --check > check.txt   the output, to send us\n",
     )  # fmt: skip
     doctor.add_argument(

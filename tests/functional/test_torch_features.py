@@ -15,7 +15,6 @@ CASES = [(network, formula) for formula, of in PRESETS.items() for network in of
 CASES += [("RNN", ln.Formula("split", cell=None)), ("GRU", ln.Formula("sum", cell=None, bias_inside=True))]
 CASES += [("LSTM", ln.Formula("sum", "per_gate", "carry", bias_inside=True, eps=0.1, eps_on="deviation"))]
 I, H, T, B = 2, 3, 3, 2  # noqa: E741
-ON_THE_CPU = [name for name in ln.backends.available() if name != "triton"]
 
 
 def parameters(network, formula, norm="layer", dtype=torch.float64):
@@ -81,7 +80,7 @@ def test_third_derivative():
     torch.testing.assert_close(nth(lambda x: ln.functional.layer_norm(x, (4,)), 3), nth(plain, 3), rtol=1e-9, atol=0)
 
 
-@pytest.mark.parametrize("backend", ON_THE_CPU)
+@pytest.mark.parametrize("backend", ln.backends.available())
 @pytest.mark.parametrize("network", list(NETWORKS))
 def test_opcheck_recurrent(network, backend):
     p = parameters(network, "paper")
@@ -104,7 +103,7 @@ def test_opcheck_recurrent(network, backend):
         torch.library.opcheck(torch.ops.layernorm.recurrent_backward.default, args)
 
 
-@pytest.mark.parametrize("backend", ON_THE_CPU)
+@pytest.mark.parametrize("backend", ln.backends.available())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_opcheck_normalize(dtype, backend):
     x, residual = (torch.randn(4, 2, 3, dtype=dtype, requires_grad=True) for _ in range(2))

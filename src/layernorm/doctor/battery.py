@@ -182,7 +182,7 @@ Problem = Norm | Recurrent
 
 
 def norms() -> list[Norm]:
-    """Norm ops on odd and even lengths, one row, many rows, rows that a GPU takes in chunks, and large means."""
+    """Norm ops on odd and even lengths, one row, many rows, long rows, and large means."""
     sizes = [(7, 3), (300, 64), (5, 257), (1, 1000), (3, 20001)]
     problems = []
     for op, (M, N), residual in itertools.product(("layer_norm", "rms_norm"), sizes, (False, True)):
@@ -230,16 +230,3 @@ def battery() -> list[tuple[Problem, torch.dtype]]:
         problems += [(norm, dtype) for norm in norms() if not (norm.shifted and dtype == torch.float64)]
         problems += [(network, dtype) for network in networks(turn)]
     return problems
-
-
-def interpretable() -> list[tuple[Problem, torch.dtype]]:
-    """The problems that Triton's interpreter, which is thousands of times slower, computes in about a minute."""
-
-    def small(problem: Problem, dtype: torch.dtype) -> bool:
-        if isinstance(problem, Norm):
-            return problem.M * problem.N <= 2000
-        return problem.T * problem.H <= 200 and (
-            dtype == torch.float32 or (problem.norm, problem.formula) == ("layer", "paper")
-        )
-
-    return [(problem, dtype) for problem, dtype in battery() if small(problem, dtype)]

@@ -6,22 +6,21 @@ import contextlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 
 from .. import backends
 from ..experiments.errors import RunError
 from . import installation, table
-from .battery import battery, interpretable
+from .battery import battery
 from .comparison import Case, Row, compare
 from .isolation import Failure, isolated
 from .table import Outcome
 from .timing import relative_time
 
 SECONDS = 180.0
-"""The most that a case may take. The first cases on a GPU compile a few kernels each, which takes up to about 20 s. A
-kernel that waits for another one that never runs would take for ever."""
+"""The most that a case may take. A kernel that waits for ever gives no answer."""
 LINE_SECONDS = 10.0
 """The time between two lines of progress where there is no terminal."""
 
@@ -36,24 +35,12 @@ def check() -> None:
     places = _places()
     unchecked = [f"{item.name}: {item.reason}" for item in backends.status() if not item.available]
     cases = [Case(*place, *problem) for problem in battery() for place in places]
-    if INTERPRETED in places:
-        part = interpretable()
-        cases = [case for case in cases if _place(case) != INTERPRETED or (case.problem, case.dtype) in part]
-        unchecked.append(f"{' on '.join(INTERPRETED)}, Triton's interpreter: large problems, most 16-bit ones, times")
     outcomes = list(_compared(cases, unchecked))
     times = _timed(dict.fromkeys(outcome.case.row for outcome in outcomes), unchecked)
     for line in table.lines(outcomes, times):
         print(line)
     print("\n" + table.legend({device for _, device in places}))
     _conclude(outcomes, unchecked)
-
-
-INTERPRETED = ("triton", "cpu")
-"""Triton's interpreter, which is thousands of times slower and gets only a part of the problems."""
-
-
-def _place(case: Case) -> tuple[str, str]:
-    return case.engine, case.device
 
 
 def _places() -> list[tuple[str, str]]:
@@ -94,9 +81,8 @@ def _compared(cases: Sequence[Case], unchecked: list[str]) -> Iterator[Outcome]:
         unchecked.append(f"{op} by {engine} on {device}: {count} cases after one that gave no answer")
 
 
-def _timed(rows: Iterable[Row], unchecked: list[str]) -> dict[Row, str]:
+def _timed(rows: Collection[Row], unchecked: list[str]) -> dict[Row, str]:
     """Each row's time relative to torch's, as text."""
-    rows = [row for row in rows if (row.engine, row.device) != INTERPRETED]
     times: dict[Row, str] = {}
     with contextlib.closing(_Progress(len(rows), "times")) as progress:
         for row, time_or_failure in isolated(relative_time, rows, SECONDS):

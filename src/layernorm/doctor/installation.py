@@ -16,13 +16,10 @@ from ..experiments.errors import EXTRA, printable
 from ..experiments.runs import environment
 
 VARIABLES = (
-    "LAYERNORM_GPU", "LAYERNORM_ISA", "TRITON_INTERPRET", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
-    "MKL_ENABLE_INSTRUCTIONS", "ATEN_CPU_CAPABILITY", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE",
+    "LAYERNORM_ISA", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_ENABLE_INSTRUCTIONS", "ATEN_CPU_CAPABILITY",
+    "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE",
 )  # fmt: skip
 """Environment variables that change results or times."""
-
-ON = "on; layernorm doctor --check compares it with the float64 equations"
-OFF = 'off, as it has never run on a GPU; LAYERNORM_GPU=1 or ln.backends.use("triton") turns it on'
 
 
 class Section(NamedTuple):
@@ -37,7 +34,7 @@ def show() -> None:
     optional = [(name, environment.version(name) or f"missing: {EXTRA}") for name in environment.PACKAGES]
     versions, *others = core()
     write([versions._replace(lines=versions.lines + optional), *others])
-    write([Section("what runs where", on_cpu_and_gpu())])
+    write([Section("what runs where", what_runs_where())])
     print("data sets")
     for line in catalogue.listing():
         print(printable(f"  {line}"))
@@ -89,15 +86,11 @@ def engine(status: backends.Status) -> str:
     return f"available, {instructions}" if instructions else "available"
 
 
-def on_cpu_and_gpu() -> list[tuple[str, str]]:
-    """Which engine runs what on CPU and GPU, and whether the GPU engine is on."""
-    always = [("batch norm", "reference"), ("derivatives", "second and higher ones, torch.func: reference")]
-    try:
-        on = backends.preferred("normalize", "cuda", torch.float32) == "triton"
-        cuda = who_runs_what("cuda") if torch.cuda.is_available() else []
-    except (RuntimeError, ValueError) as error:  # the GPU engine is asked for and cannot run
-        return [*who_runs_what("cpu"), *always, ("GPU engine", f"every op on a CUDA tensor fails: {error}")]
-    return [*who_runs_what("cpu"), *cuda, *always, ("GPU engine", ON if on else OFF)]
+def what_runs_where() -> list[tuple[str, str]]:
+    """Which engine runs what on the CPU, and on a GPU if there is one."""
+    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    lines = [line for device in devices for line in who_runs_what(device)]
+    return [*lines, ("batch norm", "reference"), ("derivatives", "second and higher ones, torch.func: reference")]
 
 
 def who_runs_what(device: str) -> list[tuple[str, str]]:
