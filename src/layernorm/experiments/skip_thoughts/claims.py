@@ -20,12 +20,15 @@ TRIAL = Trial(
     command="layernorm run skip-thoughts",
 )
 
+GOAL = 3.85
+"""Fixed on 2026-11-23 before the trial: the baseline's best in the pilot is 3.83 with both seeds, at 0.001."""
+
 _NLL = "validation NLL, nats a word"
 
 CLAIMS = (
     Claim(
         "Skip-thoughts with layer norm train faster.", "6.3, Figure 3", Arm("layer"), Arm("none"),
-        Sooner("valid_nll", "a validation NLL (nats a word)"), TRIAL, "laptop/nll.png",
+        Sooner("valid_nll", "a validation NLL (nats a word)", goal=GOAL), TRIAL, "laptop/nll.png",
     ),
     Claim(
         "Over all learning rates skip-thoughts are better with layer norm.", "ours", Arm("layer"), Arm("none"),
