@@ -154,7 +154,7 @@ def _unique(items: Iterable) -> list:
 def _rule() -> list[str]:
     points = [
         f"**Pilot.** Each norm is trained at the same number of learning rates, in factors of 2, with the seeds "
-        f"{PILOT[0]} and {PILOT[1]}. Its best rate in the claim's own measure, on validation data, must lie inside the "
+        f"{PILOT[0]} and {PILOT[1]}. Its best rate in the claim's own measure, never on test data, must lie inside the "
         "grid. The pilot's seeds are then left out.",
         "**Goals** of claims about speed are fixed after the pilot and before the runs that are compared.",
         f"**Runs.** At least {SEEDS} other seeds, in float32, on one data set. One seed gives both norms the same "

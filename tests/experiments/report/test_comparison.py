@@ -1,7 +1,5 @@
 """The sums behind several reports, on numbers that one can add up by hand."""
 
-import math
-
 import pytest
 import torch
 
@@ -13,7 +11,6 @@ from layernorm.experiments.report.comparison import (
     low_to_high,
     over_cases,
     pictures,
-    reaching,
     read_tests,
     spread,
     view,
@@ -34,13 +31,6 @@ LINE = [(10, 8.0), (20, 6.0), (40, 2.0), (50, 3.0)]
 def test_a_goal_is_reached_at_a_point_or_on_the_way_to_it(goal, plain, interpolated):
     assert first_reaching(LINE, goal) == plain
     assert first_reaching(LINE, goal, interpolated=True) == interpolated
-
-
-def test_a_run_that_never_reaches_a_goal_does_so_at_infinity(tmp_path):
-    write_digits(tmp_path, "layer", 128, 0, [0.3, 0.2])
-    write_digits(tmp_path, "layer", 128, 1, [0.3, 0.1])
-    runs = sorted(find([tmp_path]).runs, key=lambda run: run.config["seed"])
-    assert reaching([0.3, 0.1], runs, "test_error", "epoch") == [[1.0, 1.0], [math.inf, 2.0]]
 
 
 @pytest.mark.parametrize(

@@ -272,6 +272,16 @@ def test_a_run_that_diverged_has_the_worst_start_in_the_area():
     assert ruling.pairs[4] == pytest.approx((0.2, 0.4))
 
 
+def test_runs_that_diverge_at_once_decide_nothing():
+    runs = [dataclasses.replace(item, records=[], result={"diverged": 10}) for item in trial(0.1, 0.3)]
+    runs += [dataclasses.replace(run(norm, rate, 10), result={"diverged": 10}) for norm in ("layer", "none") for rate in
+             (0.001, 0.004)]  # fmt: skip
+    first, over_rates = decide([LOSS, GRID], runs)
+    assert first.lacking[0].startswith("a pilot in which the rates of layer norm differ: all diverged")
+    assert over_rates.lacking[0] == "a run that did not diverge at once"
+    assert over_rates.pairs == {}
+
+
 def test_exact_statistics_are_an_arm_of_their_own():
     claim = dataclasses.replace(LOSS, behind=Arm("batch", prefix="exact_"))
     runs = [

@@ -9,6 +9,7 @@ import pytest
 
 from layernorm import cli
 from layernorm.experiments import catalogue, claims
+from layernorm.experiments.command.options import parse
 from layernorm.experiments.errors import RunError
 from layernorm.experiments.report import judge, summary
 from layernorm.experiments.report.judge import FACTOR, FRESH, PILOT, decide
@@ -125,7 +126,17 @@ def test_a_claim_fits_its_experiment(name, claim):
         assert len(grid) == len(claim.trial.rates) >= 4
         assert all(high / low == pytest.approx(FACTOR) for low, high in itertools.pairwise(grid))
     assert claim.trial.updates < claim.trial.paper
-    assert claim.trial.command.startswith("layernorm run ")
+    program, command, run, *words = claim.trial.command.split()
+    assert (program, command, run) == ("layernorm", "run", name)
+    configs = parse(catalogue.find(name), words).configs
+    made = {
+        (config.norm, config.learning_rate, config.seed, getattr(config, "gain_init", 1.0))
+        for config in configs
+        if all(getattr(config, option) == value for option, value in claim.trial.options.items())
+    }
+    for arm in claim.arms:
+        gain = arm.options.get("gain_init", 1.0)
+        assert {(arm.norm, rate, seed, gain) for rate in claim.trial.grid(arm) for seed in PILOT} <= made
 
 
 def test_no_two_claims_have_one_name():

@@ -172,8 +172,8 @@ def _deviations(runs: Sequence[Run]) -> list[Deviation]:
         ),
         Deviation(
             "I",
-            "Layer norm over channels and positions has a gain and a bias a channel, as batch norm has, not one a "
-            "unit: the layer stays a convolution, and no norm has more parameters than another.",
+            "Layer norm over channels and positions has a gain and a bias for each unit, as in the paper, and so more "
+            "parameters than batch norm. In the rows `gain a channel` it has one for each channel, as batch norm has.",
         ),
         Deviation(
             "I",

@@ -15,7 +15,7 @@ TRIAL = Trial(
     (1e-3, 2e-3, 4e-3, 8e-3), updates=5000, paper=20_000, hours=1.0,
     command="layernorm run handwriting --points 500 --updates 5000 --evaluate-every 100",
 )  # fmt: skip
-GAIN = dataclasses.replace(TRIAL, about="initial gain 0.3")
+GAIN = dataclasses.replace(TRIAL, command=f"{TRIAL.command} --gain-init 0.3", about="initial gain 0.3")
 
 _SPEED = Sooner("valid_nll", "a validation NLL (nats in 500 points)", goal=-700)
 _TEXT, _FIGURE = "Handwriting synthesis converges much faster with layer norm.", "laptop/figure5.png"

@@ -58,7 +58,8 @@ SMALL = Trial(
     updates=41_250,
     paper=825_000,
     hours=0.15,
-    command="layernorm run mnist --batch-size 4 --epochs 3",
+    command="layernorm run mnist --batch-size 4 --epochs 3 --norm none layer batch "
+    "--learning-rate 1.25e-4 2.5e-4 5e-4 1e-3",
 )
 
 CLAIMS = claims_of(LARGE, SMALL, nll=None, error=None)

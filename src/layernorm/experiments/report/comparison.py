@@ -144,12 +144,6 @@ class Block:
         whole = all(run.done and run.diverged is None for run in runs)
         return made if whole else f"{made} of {runs[0].config['epochs']}"
 
-    def ends(self, metric: str, *norms: str) -> tuple[int, list[list[float]]]:
-        """The update of the last evaluation that all runs of some norms have made, and each norm's values there."""
-        count = min(len(run.records) for norm in norms for run in self.groups[norm])
-        values = [[run.records[count - 1][metric] for run in self.groups[norm]] for norm in norms]
-        return self.groups[norms[0]][0].records[count - 1]["update"], values
-
 
 def compare(
     runs: Sequence[Run],
@@ -339,30 +333,6 @@ def first_reaching(line: Iterable[tuple[float, float]], goal: float, interpolate
             return x - (x - before[0]) * (goal - value) / (before[1] - value)
         before = (x, value)
     return None
-
-
-def reaching(
-    goals: Iterable[float], runs: Sequence[Run], metric: str, x: str, interpolated: bool = False, rising: bool = False
-) -> list[list[float]]:
-    """For each goal, the x at which each run first reaches it; infinity if it never does.
-
-    Args:
-        goals: values of the metric.
-        runs: the runs.
-        metric: the metric's name in the records.
-        x: "epoch" or "update".
-        interpolated: as in `first_reaching`.
-        rising: whether higher values of the metric are better.
-    """
-    sign = -1 if rising else 1
-    lines = [[(record[x], sign * record[metric]) for record in run.records] for run in runs]
-    by_goal = [[first_reaching(line, sign * goal, interpolated) for line in lines] for goal in goals]
-    return [[math.inf if place is None else place for place in places] for places in by_goal]
-
-
-def lowest_of_all(runs: Iterable[Run], metric: str) -> float:
-    """The lowest value of a metric that all runs reach."""
-    return max(min(record[metric] for record in run.records) for run in runs)
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:

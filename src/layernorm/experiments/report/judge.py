@@ -4,7 +4,7 @@ An experiment gives the judge its claims as data (`Claim`): two arms, what is me
 which is planned before it is run. The rule:
 
 1. A pilot. Each arm is trained at the same number of learning rates, in factors of 2, with the seeds `PILOT`. Its
-   rate is the best of them in the claim's own measure, on validation data. It must lie inside the grid.
+   rate is the best of them in the claim's own measure, never on test data. It must lie inside the grid.
 2. The trial. Each arm is trained at its rate with `SEEDS` seeds or more that the pilot did not have. One seed gives
    both arms the same initial weights and the same batches, so that seeds are pairs.
 3. The effect is the mean over pairs of the difference of the two values, or of the logarithm of their ratio, with the
@@ -452,6 +452,10 @@ def _at_best_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:
             rates.append(_only({rate for rate, seed in by_rate_and_seed if seed not in PILOT}))
             continue
         scores = {rate: statistics.fmean(_score(measure, arm, run) for run in both) for rate, both in pilot.items()}
+        if len(set(scores.values())) == 1:
+            lacking.append(f"a pilot in which the rates of {arm.name} differ: all diverged, or none came to the goal")
+            rates.append(None)
+            continue
         best = min(scores, key=lambda rate: scores[rate])
         rates.append(best)
         if best in (grid[0], grid[-1]):
@@ -492,9 +496,10 @@ def _over_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:
     of_arms, lacking = _by_rate_and_seed(claim, runs)
     every = [(arm, run) for arm, of_arm in zip(claim.arms, of_arms, strict=True) for run in of_arm.values()]
     begun = [(arm, run) for arm, run in every if run.records and run.config[RATE] in rates]
-    worst = max(
-        (measure.scale * measure.values(run, arm.prefix + measure.metric)[0] for arm, run in begun), default=math.inf
-    )
+    firsts = [measure.scale * measure.values(run, arm.prefix + measure.metric)[0] for arm, run in begun]
+    if every and not firsts:
+        lacking.append("a run that did not diverge at once")
+    worst = max(firsts, default=math.inf)
 
     def area(arm: Arm, of_arm: Mapping[tuple[float, int], Run], seed: int) -> float:
         name = arm.prefix + measure.metric
@@ -507,7 +512,7 @@ def _over_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:
         for seed in {*PILOT, *FRESH, *(run.config["seed"] for _, run in every)}
     }
     pairs: dict[int, tuple[float, float]] = {}
-    for seed in sorted(seed for seed, count in made.items() if count == len(rates) * len(of_arms)):
+    for seed in sorted(seed for seed, count in made.items() if firsts and count == len(rates) * len(of_arms)):
         first, second = (area(arm, of_arm, seed) for arm, of_arm in zip(claim.arms, of_arms, strict=True))
         pairs[seed] = (first, second)
     missing: set[tuple[str, str, int]] = set()
@@ -577,7 +582,8 @@ def _only(values: set[float]) -> float | None:
 
 
 def _seconds(runs: Sequence[Run]) -> float | None:
-    return statistics.median(run.records[-1]["seconds"] for run in runs if run.records) if runs else None
+    seconds = [run.records[-1]["seconds"] for run in runs if run.records]
+    return statistics.median(seconds) if seconds else None
 
 
 def _quantile(level: float, count: int) -> float:

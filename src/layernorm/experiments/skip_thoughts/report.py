@@ -65,7 +65,11 @@ def report(runs: Sequence[Run]) -> Report:
             *(figure for number, block in enumerate(blocks, 1) for figure in _figures(block, number, len(blocks))),
             *rates.sensitivity(blocks, SENSITIVITY, title="{} units"),
         ],
-        tables=[_relatedness(blocks), _classification(blocks), _speed(blocks), _rates(blocks)],
+        tables=[
+            *([_relatedness(blocks), _classification(blocks)] if _rows(blocks) else []),
+            _speed(blocks),
+            _rates(blocks),
+        ],
         deviations=_deviations(runs),
         runs=runs,
     )
@@ -73,6 +77,13 @@ def report(runs: Sequence[Run]) -> Report:
 
 def _figures(block: Block, number: int, count: int) -> list[Figure]:
     name = "" if count == 1 else f"-{number}"
+    learning = [Panel("held-out books", "update", "nats a word", block.curves(NLL, x="update"))]
+    about = (
+        "The decoders' negative log-likelihood of a word in the validation books, each norm at its best learning rate."
+    )
+    books = Figure(f"nll{name}", about, [learning])
+    if not _curves(block, "sick_pearson"):
+        return [books]
     panels = [
         Panel(text, "update", text.partition(", ")[2], _curves(block, metric))
         for metric, text in SICK.items()
@@ -83,14 +94,7 @@ def _figures(block: Block, number: int, count: int) -> list[Figure]:
         f"{block.label} units: the encoder on SICK and on four classification tasks in training, each norm at its best "
         "learning rate."
     )
-    learning = [Panel("held-out books", "update", "nats a word", block.curves(NLL, x="update"))]
-    about = (
-        "The decoders' negative log-likelihood of a word in the validation books, each norm at its best learning rate."
-    )
-    return [
-        Figure(f"figure3{name}", caption, [panels[:3], panels[3:]]),
-        Figure(f"nll{name}", about, [learning]),
-    ]
+    return [Figure(f"figure3{name}", caption, [panels[:3], panels[3:]]), books]
 
 
 def _curves(block: Block, metric: str) -> list[Curve]:
