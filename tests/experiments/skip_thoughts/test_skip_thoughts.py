@@ -90,10 +90,9 @@ def test_without_its_tasks_a_run_records_the_books_alone(finished, data, tmp_pat
         assert run.result.keys() == whole.result.keys() - of_tasks
         assert not run.tested()
     text = (tmp_path / "report" / "report.md").read_text()
-    assert "Table 3: SICK" in text
-    assert not any(f"| 8 | {norm} |" in text.split("## Speed")[0] for norm in ("baseline", "layer norm"))
+    assert "## Table 3" not in text
     assert "over other test cases" not in text
-    assert (tmp_path / "report" / "nll.png").exists()
+    assert {path.name for path in (tmp_path / "report").glob("*.png")} == {"nll.png"}
 
 
 def test_batches_are_of_one_length_and_of_training_books_alone(data):
