@@ -50,7 +50,12 @@ LAPTOP = Config(epochs=5)
 """The options of the laptop preset and of the trial at batch size 128."""
 
 LARGE = Trial(
-    shared(LAPTOP), (2.5e-4, 5e-4, 1e-3, 2e-3), updates=2150, paper=25_800, hours=0.02, command="layernorm run mnist"
+    shared(LAPTOP),
+    (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3),
+    updates=2150,
+    paper=25_800,
+    hours=0.02,
+    command="layernorm run mnist",
 )
 SMALL = Trial(
     shared(Config(epochs=3, batch_size=4)),
@@ -62,4 +67,6 @@ SMALL = Trial(
     "--learning-rate 1.25e-4 2.5e-4 5e-4 1e-3",
 )
 
-CLAIMS = claims_of(LARGE, SMALL, nll=None, error=None)
+CLAIMS = claims_of(LARGE, SMALL, nll=0.03, error=0.018)
+"""The goals were fixed on 2026-11-23, after the pilot's first seed and before the trial. 0.03 nats: what batch norm on
+all layers reaches in the last of its five epochs. 1.8 %: where the network without a norm ends."""
