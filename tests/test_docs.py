@@ -148,16 +148,21 @@ def test_the_readme_fits_two_screens():
     assert max(map(len, lines)) <= 120
 
 
-def test_the_readme_counts_the_verdicts_as_the_claims_do():
-    """`layernorm claims` writes the counts on its page (test_paper_claims.py); README has them in a sentence."""
+def test_the_readme_says_what_the_claims_say():
+    """`layernorm claims` writes the counts and effects on its page (test_paper_claims.py); README repeats some."""
     page = " ".join((DOCS / "claims.md").read_text(encoding="utf-8").split())
-    verdicts = ("holds", "holds in part", "not seen", "refuted")
-    pattern = r"(\d+) claims about experiments: " + ", ".join(rf"{verdict} (\d+)" for verdict in verdicts) + r"\."
-    found = re.search(pattern, page)
-    assert found, "README's sentence has no undecided claims"
-    counts = found.groups()
-    sentence = "of {} about experiments {} hold, {} holds in part, {} are *not seen* and {} is refuted"
-    assert sentence.format(*counts) in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    pattern = r"(\d+) claims about experiments: ahead (\d+), behind (\d+), equal (\d+), undecided (\d+)\."
+    counts = re.search(pattern, page).groups()
+    sentence = (
+        "of {} about experiments the norm that the claim puts first is *ahead* in {}, *behind* in {} and *equal* "
+        "in {}; {} are *undecided*"
+    )
+    assert sentence.format(*counts) in readme
+    said = re.findall(r"([\d.]+) times as fast \(([\d.]+) to ([\d.]+)\)", readme)
+    assert said
+    for times, low, high in said:
+        assert f"{times} times as fast ({low} to {high})" in page
 
 
 def test_the_api_pages_have_every_public_name():

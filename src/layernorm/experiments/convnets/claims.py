@@ -19,7 +19,7 @@ MAIN = Trial(
 SHARED = dataclasses.replace(MAIN, about="layer norm with a gain and a bias for each channel")
 
 _NONE, _LAYER, _SHARED, _BATCH = Arm("none"), Arm("layer"), Arm("layer-shared"), Arm("batch")
-_SPEED = Sooner("train_nll", "a training NLL (nats)")
+_SPEED = Sooner("train_nll", "a training NLL", unit=" nats")
 _ERROR = Value("test_error", "test error, %", chosen="valid_error", scale=100, digits=1, margin=1.0)
 _FASTER = "Layer norm speeds convolutional networks up over the baseline."
 _BETTER = "Batch norm outperforms layer norm in convolutional networks."

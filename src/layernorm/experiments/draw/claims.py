@@ -26,7 +26,7 @@ GOALS: dict[float, float | None] = {0.0: None, 0.03: None, 0.1: None}
 
 def _claims(deviation: float, trial: Trial) -> tuple[Claim, Claim]:
     layer, none = Arm("layer"), Arm("none")
-    speed = Sooner("valid_bound", "a validation bound (nats)", goal=GOALS[deviation])
+    speed = Sooner("valid_bound", "a validation bound", goal=GOALS[deviation], unit=" nats")
     bound = Value("test_bound", "test bound, nats", chosen="valid_bound", margin=1.0)
     return (
         Claim("DRAW converges faster with layer norm (in the paper almost twice as fast).", "6.4, Figure 4", layer,

@@ -17,7 +17,7 @@ TRIAL = Trial(
 )  # fmt: skip
 GAIN = dataclasses.replace(TRIAL, command=f"{TRIAL.command} --gain-init 0.3", about="initial gain 0.3")
 
-_SPEED = Sooner("valid_nll", "a validation NLL (nats in 500 points)", goal=-700)
+_SPEED = Sooner("valid_nll", "a validation NLL", goal=-700, unit=" nats in 500 points")
 _TEXT, _FIGURE = "Handwriting synthesis converges much faster with layer norm.", "laptop/figure5.png"
 _NONE, _LAYER, _GAIN = Arm("none"), Arm("layer", {"gain_init": 1.0}), Arm("layer", {"gain_init": 0.3})
 

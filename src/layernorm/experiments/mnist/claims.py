@@ -19,9 +19,9 @@ def claims_of(large: Trial, small: Trial, nll: float | None, error: float | None
         large, small: the trials at batch size 128 and 4.
         nll, error: the goals of the training NLL and of the validation error at batch size 128.
     """
-    curves, both = "batch-128/figure6.png", "batch-4/figure6.png"
-    training = Sooner("train_nll", "a training NLL (nats)", goal=nll)
-    validation = Sooner("valid_error", "a validation error", goal=error)
+    curves, both = "batch-128/figure6.png", "early/figure6.png"
+    training = Sooner("train_nll", "a training NLL", goal=nll, unit=" nats")
+    validation = Sooner("valid_error", "a validation error", goal=error, unit=" %", scale=100)
     test = Value("test_error", "test error, %", chosen="valid_error", scale=100, margin=0.1)
     faster = "Layer norm converges faster than batch norm {} at batch size 128, in {}."
     better = "At batch size 4 layer norm generalises better than {}."
@@ -51,7 +51,7 @@ LAPTOP = Config(epochs=5)
 
 LARGE = Trial(
     shared(LAPTOP),
-    (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3),
+    (1.25e-4, 2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3),
     updates=2150,
     paper=25_800,
     hours=0.02,

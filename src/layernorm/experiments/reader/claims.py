@@ -36,7 +36,7 @@ LAYER, NONE = Arm("layer", {"gain_init": 1.0}), Arm("none")
 
 
 def _claims(initial: str, trial: Trial) -> tuple[Claim, Claim]:
-    speed = Sooner("valid_error", "a validation error", goal=GOALS[initial])
+    speed = Sooner("valid_error", "a validation error", goal=GOALS[initial], unit=" %", scale=100)
     lowest = Value("valid_error", "lowest validation error, %", best=True, scale=100, margin=1.0)
     text, where, figure = "With layer norm the attentive reader {}.", "6.2, Figure 2", "laptop/figure2.png"
     return (

@@ -160,9 +160,12 @@ class Sooner(Measure):
 
     Attributes:
         goal: a value of the metric, fixed before the trial. None: not fixed yet.
+        unit, scale: the unit in which the goal is shown, with the space before it, and what the goal is multiplied by.
     """
 
     goal: float | None = None
+    unit: str = ""
+    scale: float = 1.0
 
     def value(self, run: Run, metric: str) -> float:
         reached = self._reached(run, metric)
@@ -180,11 +183,12 @@ class Sooner(Measure):
         return first_reaching(line, -self.goal if self.rising else self.goal, interpolated=True)
 
     def said(self, ruling: Ruling) -> str:
+        assert self.goal is not None
         means = [math.exp(mean) for mean in ruling.means]
         times, low, high = (math.exp(value) for value in (ruling.effect, *ruling.interval))
         text = (
-            f"updates to {self.name} of {self.goal:g}: {ruling.named([f'{mean:.0f}' for mean in means])}; "
-            f"{times:.2f} times as fast ({low:.2f} to {high:.2f})"
+            f"updates to {self.name} of {self.scale * self.goal:g}{self.unit}: "
+            f"{ruling.named([f'{mean:.0f}' for mean in means])}; {times:.2f} times as fast ({low:.2f} to {high:.2f})"
         )
         if any(ruling.short):
             text += f"; never reached it, so that the number is a bound: {ruling.named(ruling.short)} runs"

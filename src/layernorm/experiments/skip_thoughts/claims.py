@@ -28,7 +28,7 @@ _NLL = "validation NLL, nats a word"
 CLAIMS = (
     Claim(
         "Skip-thoughts with layer norm train faster.", "6.3, Figure 3", Arm("layer"), Arm("none"),
-        Sooner("valid_nll", "a validation NLL (nats a word)", goal=GOAL), TRIAL, "laptop/nll.png",
+        Sooner("valid_nll", "a validation NLL", goal=GOAL, unit=" nats a word"), TRIAL, "laptop/nll.png",
     ),
     Claim(
         "Over all learning rates skip-thoughts are better with layer norm.", "ours", Arm("layer"), Arm("none"),
