@@ -51,7 +51,7 @@ LAPTOP = Config(epochs=5)
 
 LARGE = Trial(
     shared(LAPTOP),
-    (1.25e-4, 2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3),
+    (6.25e-5, 1.25e-4, 2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2),
     updates=2150,
     paper=25_800,
     hours=0.02,

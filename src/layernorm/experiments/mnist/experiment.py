@@ -130,7 +130,7 @@ EXPERIMENT = Experiment(
     ),
     presets={
         "laptop": Preset(
-            "5 epochs, batch norm on all layers or on the hidden ones; two seeds and seven learning rates",
+            "5 epochs, batch norm on all layers or on the hidden ones; two seeds and nine learning rates",
             claims.LAPTOP,
             {"norm": BATCHED, "batch_size": (128,), "learning_rate": claims.LARGE.rates, "seed": PILOT},
         ),
