@@ -100,7 +100,7 @@ def value(measure: Any, arm: Any, run: Run, metric: str) -> tuple[float, bool]:
 
 def chosen_rate(measure: Any, arm: Any, trial: Any, runs: Runs) -> float:
     """The rate that is best in the pilot."""
-    rates = trial.others.get(arm.norm, trial.rates)
+    rates = trial.rates
     if missing := sum((rate, seed) not in runs for rate in rates for seed in PILOT):
         raise LackError(f"{missing} pilot runs of {arm.name} are missing")
     metric = measure.chosen or measure.metric

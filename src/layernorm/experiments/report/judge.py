@@ -84,10 +84,9 @@ class Trial:
 
     Attributes:
         options: the options that its runs share.
-        rates: the learning rates of the grid, from low to high, in factors of 2.
+        rates: the learning rates of the grid, the same for all arms, from low to high, in factors of 2.
         updates, paper: the updates of a run, and of the paper's runs.
         hours: an estimate of the hours that a run takes on one core, until there are runs.
-        others: the grids of arms whose rates lie elsewhere, by norm. They have as many rates.
         command: the command of its pilot; with other seeds and rates, that of its runs.
         about: the choice by which this trial differs from the main one, for a table of sensitivity; empty for the main
             one.
@@ -98,13 +97,8 @@ class Trial:
     updates: int
     paper: int
     hours: float
-    others: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     command: str = ""
     about: str = ""
-
-    def grid(self, arm: Arm) -> tuple[float, ...]:
-        """The learning rates of an arm."""
-        return self.others.get(arm.norm, self.rates)
 
     def runs(self, arm: Arm, runs: Iterable[Run]) -> list[Run]:
         """The finished runs of an arm, in float32."""
@@ -445,7 +439,7 @@ def _at_best_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:
     rates: list[float | None] = []
     missing: set[tuple[str, str, int]] = set()
     for arm, by_rate_and_seed in zip(claim.arms, of_arms, strict=True):
-        grid = trial.grid(arm)
+        grid = trial.rates
         pilot = {rate: [by_rate_and_seed.get((rate, seed)) for seed in PILOT] for rate in grid}
         absent = {(arm.name, f"{rate:g}", seed) for rate in grid for seed in PILOT
                   if (rate, seed) not in by_rate_and_seed}  # fmt: skip
