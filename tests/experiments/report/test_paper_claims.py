@@ -91,6 +91,11 @@ def test_a_folder_that_is_not_there_is_one_line(tmp_path, capsys):
     assert "is not a folder; give run folders, a folder of them, or a summary (*.json)" in one_line(capsys)
 
 
+def test_another_json_file_is_no_summary(capsys):
+    assert cli.main(["report", str(RESULTS / "theory" / "claims.json")]) == 1
+    assert "claims.json is no summary of runs" in one_line(capsys)
+
+
 def test_the_committed_page_is_made_again_to_the_byte():
     assert claims.page(RESULTS).encode() == (ROOT / "docs" / "claims.md").read_bytes()
 

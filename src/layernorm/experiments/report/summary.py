@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..errors import RunError
 from ..runs.files import read_json, write_atomic
 from ..runs.folder import Run
 from ..runs.schema import sealed
@@ -56,9 +57,11 @@ def read(path: Path) -> list[Run]:
     """Reads the runs in a summary.
 
     Raises:
-        RunError: the file cannot be read, or was changed.
+        RunError: the file cannot be read, was changed, or is no summary.
     """
     kept = read_json(path, "make it again with layernorm report RUNS --summary FILE")
+    if not {"experiment", "runs"} <= kept.keys():
+        raise RunError(f"{path} is no summary of runs; layernorm report RUNS --summary FILE writes one")
     return [
         Run(
             path=path.parent / item["name"],
