@@ -1,6 +1,7 @@
 """The modules as a user meets them: shapes, options, printing, copying, saving, several processes, bad input."""
 
 import copy
+import gc
 import pickle
 
 import pytest
@@ -332,6 +333,14 @@ def train_in_process(rank, folder):
     import torch._dynamo
 
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    share_of_a_batch_against_the_whole(rank)
+    # Were the module alive until after `destroy_process_group`, its reducer would drop the last reference to the group
+    # while it holds the GIL, and wait for a thread of gloo that may be waiting for the GIL (torch 2.13).
+    gc.collect()
+    torch.distributed.destroy_process_group()
+
+
+def share_of_a_batch_against_the_whole(rank):
     torch.manual_seed(0)
     module = torch.nn.parallel.DistributedDataParallel(ln.LSTM(3, 4, 2))
     x = torch.randn(5, 4, 3)
@@ -341,7 +350,6 @@ def train_in_process(rank, folder):
     module.module(x)[0].square().mean().backward()
     for a, p in zip(grads, module.module.parameters(), strict=True):
         torch.testing.assert_close(a, p.grad)
-    torch.distributed.destroy_process_group()
 
 
 def test_distributed_data_parallel(tmp_path):
