@@ -58,12 +58,12 @@ LARGE = Trial(
     command="layernorm run mnist",
 )
 SMALL = Trial(
-    shared(Config(epochs=3, batch_size=4)),
+    shared(Config(epochs=1, batch_size=4)),
     (1.25e-4, 2.5e-4, 5e-4, 1e-3),
-    updates=41_250,
+    updates=13_750,
     paper=825_000,
-    hours=0.15,
-    command="layernorm run mnist --batch-size 4 --epochs 3 --norm none layer batch "
+    hours=0.05,
+    command="layernorm run mnist --batch-size 4 --epochs 1 --norm none layer batch "
     "--learning-rate 1.25e-4 2.5e-4 5e-4 1e-3",
 )
 
