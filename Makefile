@@ -18,7 +18,7 @@ help:
 	@echo "make clean  removes the virtual environment, caches and build folders (never runs/)"
 
 setup: $(VENV)/.ready
-$(VENV)/.ready: pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/layernorm/native/*.cpp src/layernorm/native/*.h) $(VENV)/.files
+$(VENV)/.ready: pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/layernorm/engines/native/*.cpp src/layernorm/engines/native/*.h) $(VENV)/.files
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[experiments,onnx,play,test]'
 	@touch $@

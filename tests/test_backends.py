@@ -9,11 +9,11 @@ import torch
 
 import layernorm as ln
 from layernorm.backends import Entry
-from layernorm.engine import RecurrentArguments
+from layernorm.engines.protocol import RecurrentArguments
 from layernorm.formula import Recurrence
 from layernorm.functional import _norms, _recurrent_op
 
-REFERENCE = Entry("layernorm.reference", None)
+REFERENCE = Entry("layernorm.engines.reference", None)
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ def test_an_unknown_engine_suggests_the_nearest():
 
 def test_use_holds_inside_and_ends_outside(monkeypatch):
     """A made-up engine is called inside ``use`` and nowhere else, forward and backward."""
-    from layernorm import reference
+    from layernorm.engines import reference
 
     calls = []
 
@@ -121,12 +121,12 @@ def test_a_folder_or_a_module_that_fails_is_passed_over(monkeypatch, tmp_path):
 def test_compile_keeps_the_choice_between_engines(monkeypatch, tmp_path):
     """In one graph although the choice looks at modules, and made again when ``use`` asks for another engine."""
     source = """
-from layernorm.reference import *
+from layernorm.engines.reference import *
 calls = []
 def covers(op, device, dtype, recurrence):
     return (op, device) == ("recurrent", "cpu")
 def recurrent_forward(*args):
-    from layernorm import reference
+    from layernorm.engines import reference
     calls.append(args[0].input.shape)
     return reference.recurrent_forward(*args)
 """

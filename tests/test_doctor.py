@@ -106,7 +106,7 @@ def test_engines_that_are_right(tiny, capsys):
 
 
 def test_a_missing_engine_is_not_checked(tiny, capsys, monkeypatch):
-    engines = {"elsewhere": Entry("no_such_engine", "cpu"), "reference": Entry("layernorm.reference", None)}
+    engines = {"elsewhere": Entry("no_such_engine", "cpu"), "reference": Entry("layernorm.engines.reference", None)}
     monkeypatch.setattr(ln.backends, "ENGINES", engines)
     assert cli.main(["doctor", "--check"]) == 0
     text = capsys.readouterr().out

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import layernorm as ln
-from layernorm.engine import Engine, RecurrentArguments
+from layernorm.engines.protocol import Engine, RecurrentArguments
 from layernorm.formula import Formula, Recurrence
 
 ENGINES = [name for name in ln.backends.ENGINES if name in ln.backends.available()]
@@ -53,7 +53,7 @@ def test_an_engine_has_the_functions_of_the_protocol(name):
 
 def test_the_native_engine_tells_what_it_saves_as_it_saves_it():
     """The sizes come from the library: those announced are those returned, for each way a gradient can go."""
-    pytest.importorskip("layernorm.native", exc_type=ImportError)
+    pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
     native = ln.backends.engine("native")
     for network in ("RNN", "LSTM", "GRU"):
         for gates, span in (("split", "joint"), ("sum", "joint"), ("sum", "all"), (None, "joint")):

@@ -1,6 +1,7 @@
-"""Imports go one way: cli -> experiments -> nn, geometry -> functional -> backends -> engines -> engine -> formula.
+"""Imports go one way: cli -> experiments -> audit, nn, geometry -> functional -> backends -> engines -> formula.
 
-Inside experiments/: command -> an experiment -> train, report, data, runs; no experiment imports another.
+Inside experiments/: command -> an experiment -> train, report, data, runs; no experiment imports another. Inside
+engines/: an engine -> protocol, dispatch, schedule; no engine imports another.
 """
 
 import ast
@@ -20,24 +21,20 @@ BELOW = {
     # room: the rooms that it may import
     "_command": set(),
     "formula": set(),
-    "engine": {"formula"},  # what an engine is: its functions, and what they are called with
-    "plain": set(),
-    "schedule": set(),
-    "reference": {"engine", "formula", "plain", "schedule"},
-    "native": {"engine", "formula"},
-    "backends": {"engine", "formula"},  # engines are imported by name, when they are used
-    # reference: its equations are the second derivative
-    "functional": {"backends", "reference", "engine", "formula", "plain", "schedule"},
+    "engines": {"formula"},
+    "backends": {"engines", "formula"},  # engines are imported by name, when they are used
+    "functional": {"backends", "engines", "formula"},  # the reference's equations are the second derivative
     "geometry": {"functional", "formula"},
     "nn": {"functional", "formula"},
     "interop": {"nn", "formula"},
-    "onnx": {"formula"},  # what an op means in ONNX; imported when it is asked for
-    "experiments": {"nn", "geometry", "functional", "backends", "formula"},
+    "audit": {"nn", "engines", "formula"},
+    "export": {"nn", "formula"},
+    "experiments": {"audit", "nn", "geometry", "functional", "backends", "formula"},
     "doctor": {"experiments", "nn", "functional", "backends", "formula"},
     "play": {"experiments", "geometry"},
     "cli": {"experiments", "geometry", "doctor", "play"},
     "__main__": {"cli"},
-    "__init__": {"_command", "backends", "functional", "geometry", "nn", "interop", "onnx", "formula"},
+    "__init__": {"_command", "backends", "functional", "geometry", "nn", "audit", "export", "interop", "formula"},
 }
 
 SHARED = {
@@ -52,6 +49,15 @@ SHARED = {
     "catalogue": {"protocol", "errors"},  # experiments are imported by name, when they are asked for
     "claims": {"catalogue", "report", "runs", "errors"},
     "command": {"catalogue", "protocol", "train", "report", "data", "runs", "errors"},
+}
+ENGINES = {
+    # room of engines/: the rooms of engines/ that it may import
+    "__init__": set(),
+    "protocol": set(),  # what an engine is: its functions, and what they are called with
+    "dispatch": set(),
+    "schedule": set(),
+    "reference": {"protocol", "dispatch", "schedule"},
+    "native": {"protocol"},
 }
 OF_AN_EXPERIMENT = {"protocol", "train", "report", "data", "runs", "errors"}
 """What the folder of an experiment may import; every folder that is not in `SHARED` is one."""
@@ -73,7 +79,7 @@ OPTIONAL = {
     "onnxruntime",
     "nicegui",
 }
-CORE = ["__init__", "formula", "backends", "reference", "functional", "nn", "interop", "geometry"]
+CORE = ["__init__", "formula", "backends", "engines", "functional", "nn", "audit", "interop", "geometry"]
 
 
 def room_of(path: Path) -> str:
@@ -100,15 +106,16 @@ def imported_rooms(path: Path) -> set[str]:
     return {p[1] for p in parts if len(p) > 1} & (set(BELOW) - {"__init__"})
 
 
-def experiment_room(path: Path) -> str:
-    return path.relative_to(ROOT / "experiments").parts[0].removesuffix(".py")
+def inner_room(path: Path) -> str:
+    return path.relative_to(ROOT / room_of(path)).parts[0].removesuffix(".py")
 
 
 def wrong_rooms(path: Path) -> set[str]:
-    """The rooms of experiments/ from which a file there imports what it may not."""
+    """The rooms of experiments/ or engines/ from which a file there imports what it may not."""
     parts = [name.split(".") for name in imports(path)]
-    room, found = experiment_room(path), {p[2] for p in parts if p[1:2] == ["experiments"] and len(p) > 2}
-    return found - {room} - SHARED.get(room, OF_AN_EXPERIMENT)
+    outer, room = room_of(path), inner_room(path)
+    below = ENGINES[room] if outer == "engines" else SHARED.get(room, OF_AN_EXPERIMENT)
+    return {p[2] for p in parts if p[1:2] == [outer] and len(p) > 2} - {room} - below
 
 
 def circle() -> list[str]:
@@ -148,11 +155,14 @@ def test_the_rule_is_without_cycles():
 
 
 IN_EXPERIMENTS = [path for path in FILES if room_of(path) == "experiments"]
-FOLDERS = {experiment_room(path) for path in IN_EXPERIMENTS} - set(SHARED)
+FOLDERS = {inner_room(path) for path in IN_EXPERIMENTS} - set(SHARED)
 
 
-@pytest.mark.parametrize("path", IN_EXPERIMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_inside_experiments_go_down(path):
+IN_ENGINES = [path for path in FILES if room_of(path) == "engines"]
+
+
+@pytest.mark.parametrize("path", [*IN_EXPERIMENTS, *IN_ENGINES], ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_inside_experiments_and_engines_go_down(path):
     assert not wrong_rooms(path)
 
 
@@ -167,7 +177,7 @@ def test_every_experiment_is_a_folder_and_a_row():
 @pytest.mark.parametrize("room", ["protocol", "command", "train", "report", "runs"])
 def test_shared_code_names_no_experiment(room):
     for path in IN_EXPERIMENTS:
-        if experiment_room(path) == room:
+        if inner_room(path) == room:
             tree = ast.parse(path.read_text(encoding="utf-8"))
             texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
             assert not texts & set(EXPERIMENTS), path
@@ -210,6 +220,9 @@ INSIDE_A_FUNCTION = "def f():\n    {}\n"
         ("experiments__data__idx", "from ..protocol import option", {"protocol"}),
         ("experiments__command__sweep", "from ..mnist import digits", {"mnist"}),
         ("experiments__runs__files", "from layernorm.experiments.report import page", {"report"}),
+        ("engines__native___steps", "from ..reference import prepare", {"reference"}),
+        ("engines__protocol", "from . import native", {"native"}),
+        ("engines__reference___lstm", "from ..schedule import walk", set()),
     ],
 )
 def test_the_check_sees_a_wrong_import_inside_experiments(tree, file, line, wrong, form):

@@ -115,7 +115,7 @@ def test_batch_norm_in_training_is_refused():
 def test_without_the_packages_the_message_says_what_to_install(monkeypatch):
     import sys
 
-    for name in ("layernorm.onnx", "onnx_ir"):
+    for name in ("layernorm.export.onnx", "onnx_ir"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "onnx_ir", None)
     with pytest.raises(ImportError, match=re.escape("pip install '.[onnx]' in layernorm's checkout")):

@@ -11,6 +11,8 @@ from . import backends as backends
 from . import functional as functional
 from . import interop as interop
 from . import nn as nn
+from .audit import audit as audit
+from .export import portable as portable
 from .formula import Formula as Formula
 from .nn import GRU as GRU
 from .nn import LSTM as LSTM
@@ -21,13 +23,11 @@ from .nn import LayerNorm as LayerNorm
 from .nn import LSTMCell as LSTMCell
 from .nn import RMSNorm as RMSNorm
 from .nn import RNNCell as RNNCell
-from .nn import audit as audit
 from .nn import convert as convert
-from .nn import portable as portable
 
 if TYPE_CHECKING:
     from . import geometry as geometry
-    from . import onnx as onnx
+    from .export import onnx as onnx
 
 __version__ = "0.1.0"
 
@@ -43,8 +43,9 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:  # to a type checker this function would mean that every name exists
 
     def __getattr__(name: str) -> object:
-        if name in ("geometry", "onnx"):  # imported at their first use, as few programs use them
+        lazy = {"geometry": ".geometry", "onnx": ".export.onnx"}  # few programs use them
+        if name in lazy:
             from importlib import import_module
 
-            return import_module(f".{name}", __name__)
+            return import_module(lazy[name], __name__)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
 """Which engines exist here, and the choice between them.
 
-An engine is a module with the functions of `layernorm.engine.Engine`. Where it cannot run, importing it raises
-ImportError, and the message says why. A new engine is one more row of `ENGINES`.
+An engine is a module with the functions of `layernorm.engines.protocol.Engine`. Where it cannot run, importing it
+raises ImportError, and the message says why. A new engine is one more row of `ENGINES`.
 
     with ln.backends.use("reference"):
         output, hx = lstm(input)
@@ -23,7 +23,7 @@ from typing import NamedTuple, cast
 
 import torch
 
-from .engine import Engine
+from .engines.protocol import Engine
 from .formula import Recurrence, unknown
 
 
@@ -42,8 +42,8 @@ class Entry(NamedTuple):
 
 ENGINES = {
     # in order of preference
-    "native": Entry("layernorm.native", "cpu"),
-    "reference": Entry("layernorm.reference", None),
+    "native": Entry("layernorm.engines.native", "cpu"),
+    "reference": Entry("layernorm.engines.reference", None),
 }
 
 _asked_for: contextvars.ContextVar[str | None] = contextvars.ContextVar("layernorm_backend", default=None)

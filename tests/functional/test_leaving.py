@@ -35,7 +35,7 @@ def only_the_reference(monkeypatch):
             cache.cache_clear()
 
     def lose_the_others():
-        monkeypatch.setattr(ln.backends, "ENGINES", {"reference": Entry("layernorm.reference", None)})
+        monkeypatch.setattr(ln.backends, "ENGINES", {"reference": Entry("layernorm.engines.reference", None)})
         forget()
         engine = ln.backends.engine("reference")
         for name in ("recurrent_forward", "normalize_forward"):

@@ -7,7 +7,7 @@ import pytest
 
 def start(name):
     """Has the library use an instruction set; an ImportError where there is no library, or the processor lacks it."""
-    from layernorm.native import _library
+    from layernorm.engines.native import _library
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAYERNORM_ISA", name)

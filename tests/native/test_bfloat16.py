@@ -14,12 +14,12 @@ from test_native_recurrent import both_ways, setting
 import conftest
 import layernorm as ln
 from formula_space import every_formula
-from layernorm.engine import RecurrentArguments
+from layernorm.engines.protocol import RecurrentArguments
 from layernorm.formula import PRESETS, Recurrence
 from support.compiler import COMPILER
 
-native = pytest.importorskip("layernorm.native", exc_type=ImportError)
-from layernorm.native import _layout, _library, _plan, _recurrent, _recurrent_plan, _steps  # noqa: E402
+native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
+from layernorm.engines.native import _layout, _library, _plan, _recurrent, _recurrent_plan, _steps  # noqa: E402
 
 PAIRS = "pairs"
 NETWORKS = ["LSTM", "GRU", "RNN"]
@@ -30,7 +30,7 @@ def library_of_pairs(tmp_path_factory):
     if COMPILER is None:
         pytest.skip("no C++ compiler")
     built = tmp_path_factory.mktemp("native") / "layernorm_native.so"
-    folder = Path(__file__).parents[2] / "src" / "layernorm" / "native"  # an installed package has no sources
+    folder = Path(__file__).parents[2] / "src" / "layernorm" / "engines" / "native"  # an installed package has no sources
     sources = [folder / name for name in ("library.cpp", "kernels.cpp")]
     defined = ["LAYERNORM_PAIRS", "LAYERNORM_ISA=baseline", "LAYERNORM_TABLES=LAYERNORM_TABLE(baseline)"]
     options = ["-std=gnu++17", "-O1", "-fPIC", "-shared", "-w", *(f"-D{name}" for name in defined)]

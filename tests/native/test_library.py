@@ -20,8 +20,8 @@ import layernorm as ln
 from layernorm.formula import PRESETS, Recurrence
 from support.compiler import COMPILER
 
-pytest.importorskip("layernorm.native", exc_type=ImportError)
-from layernorm.native import _library
+pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
+from layernorm.engines.native import _library
 
 
 def train(module, x):
@@ -351,7 +351,7 @@ def test_an_instruction_set_that_does_not_exist_is_named():
     environment = {**os.environ, "LAYERNORM_ISA": "altivec"}
     script = (
         "import layernorm as ln; print(ln.backends.status()[0])\n"
-        "try: import layernorm.native\n"
+        "try: import layernorm.engines.native\n"
         "except ImportError as error: print('again:', error)"
     )
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=100)

@@ -5,7 +5,7 @@ import torch
 
 import layernorm as ln
 
-pytest.importorskip("layernorm.native", exc_type=ImportError)
+pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 
 T, B, I, H = 4, 3, 5, 6  # noqa: E741
 

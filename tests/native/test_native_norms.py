@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import layernorm as ln
-from layernorm import reference
-from layernorm.engine import NormArguments
+from layernorm.engines import reference
+from layernorm.engines.protocol import NormArguments
 
-native = pytest.importorskip("layernorm.native", exc_type=ImportError)
+native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 pytestmark = pytest.mark.usefixtures("instruction_set")
 
 FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]

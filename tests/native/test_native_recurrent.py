@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 import layernorm as ln
 from formula_space import every_formula
-from layernorm import reference
-from layernorm.engine import RecurrentArguments
+from layernorm.engines import reference
+from layernorm.engines.protocol import RecurrentArguments
 from layernorm.formula import PLAIN, PRESETS, Recurrence
 
-native = pytest.importorskip("layernorm.native", exc_type=ImportError)
+native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 pytestmark = pytest.mark.usefixtures("instruction_set")
 
 # Sums in another order: float64, relative to 1 + the largest value.

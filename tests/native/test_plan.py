@@ -5,19 +5,19 @@ import concurrent.futures
 import pytest
 import torch
 
-pytest.importorskip("layernorm.native", exc_type=ImportError)
+pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 
 import layernorm as ln
-from layernorm.engine import NormKind, RecurrentArguments
-from layernorm.functional import _norms, _recurrent_op
-from layernorm.native import (
+from layernorm.engines.native import (
     _library,
     normalize_backward_plan,
     normalize_forward_plan,
     recurrent_backward,
     recurrent_forward,
 )
-from layernorm.native._recurrent_plan import Signature, forward_plan
+from layernorm.engines.native._recurrent_plan import Signature, forward_plan
+from layernorm.engines.protocol import NormKind, RecurrentArguments
+from layernorm.functional import _norms, _recurrent_op
 
 T, B, I, H = 3, 2, 4, 5  # noqa: E741
 

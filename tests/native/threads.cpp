@@ -6,7 +6,7 @@
 #include <vector>
 
 #define LAYERNORM_ISA native
-#include "../../src/layernorm/native/kernels.cpp"
+#include "../../src/layernorm/engines/native/kernels.cpp"
 
 static int on_threads(int64_t begin, int64_t end, int64_t grain, void (*body)(int64_t, int64_t, void*), void* context) {
     const int64_t size = most(most(1, grain), (end - begin + 2) / 3);

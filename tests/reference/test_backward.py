@@ -5,8 +5,8 @@ import itertools
 import pytest
 import torch
 
-from layernorm import reference
-from layernorm.engine import NormArguments, RecurrentArguments
+from layernorm.engines import reference
+from layernorm.engines.protocol import NormArguments, RecurrentArguments
 from layernorm.formula import PLAIN, Formula, Recurrence
 
 FORMULAS = [
@@ -87,7 +87,7 @@ def test_derivatives_that_are_cut_at_the_gates(formula):
 
 def test_the_check_sees_a_wrong_gradient(monkeypatch):
     """One sign turned in the normalisation's backward fails the comparison."""
-    from layernorm.reference import _sites
+    from layernorm.engines.reference import _sites
 
     right = _sites.standardize_backward
     monkeypatch.setattr(_sites, "standardize_backward", lambda *a, **k: -right(*a, **k))

@@ -1,11 +1,8 @@
 """The functions behind the modules: they check the arguments, choose an engine and bind the gradient."""
 
-from ..schedule import Between as Between
-from ..schedule import zoned_out as zoned_out
+from ..engines.schedule import Between as Between
+from ..engines.schedule import zoned_out as zoned_out
 from ._by_steps import recurrent_by_steps as recurrent_by_steps
-from ._inspect import PLACES as PLACES
-from ._inspect import Inspected as Inspected
-from ._inspect import inspect as inspect
 from ._norms import add_layer_norm as add_layer_norm
 from ._norms import add_rms_norm as add_rms_norm
 from ._norms import layer_norm as layer_norm

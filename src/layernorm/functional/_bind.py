@@ -28,7 +28,7 @@ from torch.autograd import forward_ad, profiler
 from torch.compiler import is_compiling
 
 from .. import backends
-from ..engine import Run
+from ..engines.protocol import Run
 
 Arguments = tuple[Any, ...]
 """An op's, in the order of its schema but for the engine's name."""

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .. import reference
-from ..engine import RecurrentArguments
+from ..engines import reference
+from ..engines.dispatch import below_autocast
+from ..engines.protocol import RecurrentArguments
+from ..engines.schedule import Between, schedule, sequence_of, turned, walk
 from ..formula import Recurrence
-from ..plain import below_autocast
-from ..schedule import Between, schedule, sequence_of, turned, walk
 from ._recurrent import cast_by_autocast
 from ._recurrent_op import check, check_lengths
 from ._steps import Steps

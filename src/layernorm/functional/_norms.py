@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from .. import backends, reference
-from ..engine import NormArguments, NormKind, Run
+from .. import backends
+from ..engines import reference
+from ..engines.protocol import NormArguments, NormKind, Run
 from ._bind import Arguments, Op, Part, gradients_of_equations, plain, transforming
 
 

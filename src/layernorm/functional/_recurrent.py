@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import reference
-from ..engine import RecurrentArguments
+from ..engines import reference
+from ..engines.protocol import RecurrentArguments
+from ..engines.reference import BatchMoments as BatchMoments
+from ..engines.reference import Moments as Moments
+from ..engines.schedule import NOTHING, Between
 from ..formula import GATES, PLAIN, Formula, Recurrence, resolve, unknown
-from ..reference import BatchMoments as BatchMoments
-from ..reference import Moments as Moments
-from ..schedule import NOTHING, Between
 from ._bind import autocast_type, of_all_cases, plain
 from ._recurrent_op import RECURRENT, check, check_lengths
 

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import backends, reference
-from ..engine import RecurrentArguments, RecurrentKind, Run
+from .. import backends
+from ..engines import reference
+from ..engines.protocol import RecurrentArguments, RecurrentKind, Run
 from ..formula import GATES, Recurrence
 from ._bind import Arguments, Op, Part, gradients_of_equations, of_all_cases, transforming
 

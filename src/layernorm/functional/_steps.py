@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 from torch.autograd import profiler
 
-from .. import backends, reference
-from ..engine import BackwardPass, PreparedLayer, RecurrentArguments
+from .. import backends
+from ..engines import reference
+from ..engines.protocol import BackwardPass, PreparedLayer, RecurrentArguments
 from ..formula import Recurrence
 from ._bind import event, gradients_of_equations, plain
 from ._recurrent import cast_by_autocast, recurrent

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ... import functional, geometry
-from ...nn import Taken, watched
+from ...audit import Taken, watched
 from ..errors import RunError
 from ..protocol import Experiment, Task
 from ..report.page import STYLES, Curve, Figure, Panel, Report, Table

@@ -9,12 +9,9 @@ G gates, M rows, N row length.
 
 import torch
 
-from ..formula import Recurrence
+from ...formula import Recurrence
 from ._cases import BatchMoments as BatchMoments
 from ._cases import Moments as Moments
-from ._inspected import PLACES as PLACES  # `audit` alone looks at a layer's normalisations
-from ._inspected import Inspected as Inspected
-from ._inspected import inspect as inspect
 from ._norms import normalize_backward, normalize_equations, normalize_forward, normalize_saved
 from ._recurrent import equations_between as equations_between
 from ._recurrent import recurrent_backward, recurrent_equations, recurrent_forward, recurrent_saved

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ._cell import RecurrentCell
-from ._normalised import Normalised
-from ._recurrent import Recurrent
+from ..nn._cell import RecurrentCell
+from ..nn._normalised import Normalised
+from ..nn._recurrent import Recurrent
 
 
 class Taken(NamedTuple):

@@ -14,14 +14,14 @@ from torch import Tensor
 from torch.fx import Proxy
 
 from ..formula import GATES
-from ._cell import RecurrentCell
-from ._gru import GRU, GRUCell
-from ._leaving import recorded
-from ._lstm import LSTM, LSTMCell
-from ._normalised import Normalised
-from ._norms import BatchNorm, LayerNorm, RMSNorm
-from ._recurrent import Recurrent
-from ._rnn import RNN, RNNCell
+from ..nn._cell import RecurrentCell
+from ..nn._gru import GRU, GRUCell
+from ..nn._leaving import recorded
+from ..nn._lstm import LSTM, LSTMCell
+from ..nn._normalised import Normalised
+from ..nn._norms import BatchNorm, LayerNorm, RMSNorm
+from ..nn._recurrent import Recurrent
+from ..nn._rnn import RNN, RNNCell
 
 
 def portable(model: torch.nn.Module) -> torch.nn.Module:

@@ -1,4 +1,4 @@
-"""What the normalisations of one layer are given: for `layernorm.audit`, not for training."""
+"""What the normalisations of one layer are given, by the plain equations."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..engine import RecurrentArguments
-from ._recurrent import in_order, named, network_of, recurrent_forward, recurrent_over_cases
-from ._sites import Saved
+from ..engines.protocol import RecurrentArguments
+from ..engines.reference._recurrent import in_order, named, network_of, recurrent_forward, recurrent_over_cases
+from ..engines.reference._sites import Saved
 
 PLACES = {"input": "W_ih x", "hidden": "W_hh h", "both": "W_ih x + W_hh h", "cell": "c"}
 _OF_GAIN = {"gain_ih": "input", "gain_hh": "hidden", "gain": "both", "gain_c": "cell"}
@@ -35,7 +35,7 @@ class Inspected(NamedTuple):
 
 @torch.no_grad()
 def inspect(a: RecurrentArguments) -> Inspected:
-    """The vectors that the normalisations of a layer divide by their deviation, on a sequence."""
+    """Finds the vectors that the normalisations of a layer divide by their deviation, on a sequence."""
     x, plan = in_order(a)
     p = named(a.params, a.recurrence, x.dtype)
     T, B = x.shape[:2]

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..formula import Recurrence
-from ..plain import kernel
+from ...formula import Recurrence
+from ..dispatch import kernel
 from ._recurrent import named, network_of
 from ._rnn import State
 from ._sites import Parameters

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from ..formula import Recurrence
+from ...formula import Recurrence
 from ._layout import TYPES
 from ._library import ISA as ISA
 from ._norms import normalize_backward as normalize_backward

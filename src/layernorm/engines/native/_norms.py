@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..engine import NormArguments, NormKind, Run
+from ..protocol import NormArguments, NormKind, Run
 from ._layout import NORM, TYPES, ready, ready_or_none
 from ._plan import Kind, Plan, in_order
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..engine import RecurrentArguments, RecurrentKind, Run, vector_gradients
-from ..formula import GATES, Recurrence
+from ...formula import GATES, Recurrence
+from ..protocol import RecurrentArguments, RecurrentKind, Run, vector_gradients
 from ._layout import (
     check_saved,
     computed,

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..engine import term_indices
-from ..formula import GATES, Recurrence
+from ...formula import GATES, Recurrence
+from ..protocol import term_indices
 from ._library import LIBRARY
 
 RECURRENT = struct.Struct("=16q3d49q")

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import torch
 
-from ..engine import term_indices
-from ..formula import Recurrence
+from ...formula import Recurrence
+from ..protocol import term_indices
 from ._layout import (
     RECURRENT,
     WEIGHTS,

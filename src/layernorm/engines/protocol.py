@@ -1,7 +1,7 @@
 """What an engine is: the functions that it offers, and the object that each of them is called with.
 
 `functional` checks the arguments and makes these objects. `backends` finds the engine. The reference engine
-(`layernorm.reference`) has every function, and its docstrings say what each computes.
+(`layernorm.engines.reference`) has every function, and its docstrings say what each computes.
 
 Letters in shapes: T time steps, B batch, I input size, H hidden size, P projected size (H without projections),
 G gates, M rows, N row length.
@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from .formula import GATES, Recurrence
+from ..formula import GATES, Recurrence
 
 
 class NormArguments(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..formula import Recurrence
+from ...formula import Recurrence
 from ._cases import Cases
 from ._rnn import State, at, outer, products
 from ._sites import Parameters, Saved, Site, block

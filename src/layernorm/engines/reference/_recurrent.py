@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..engine import RecurrentArguments
-from ..formula import Recurrence
-from ..plain import below_autocast, kernel
+from ...formula import Recurrence
+from ..dispatch import below_autocast, kernel
+from ..protocol import RecurrentArguments
 from ..schedule import NOTHING, Between, Schedule, schedule, sequence_of, turned, walk
 from ._cases import BatchMoments, Cases, Moments
 from ._gru import GRU

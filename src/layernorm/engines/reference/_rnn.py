@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ..formula import Recurrence
+from ...formula import Recurrence
 from ..schedule import State as State
 from ._cases import Cases
 from ._sites import Parameters, Saved, block

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..formula import Recurrence
+from ...formula import Recurrence
 from ._norms import reciprocal_deviation
 
 Moments = tuple[Tensor, Tensor]

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..engine import term_indices, vector_gradients
-from ..formula import GATES, Recurrence
+from ...formula import GATES, Recurrence
+from ..protocol import term_indices, vector_gradients
 from ._layout import (
     AT_ONCE,
     NO_GRADIENTS,

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..engine import NormArguments
-from ..plain import below_autocast, kernel
+from ..dispatch import below_autocast, kernel
+from ..protocol import NormArguments
 
 
 def centre(z: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 
-from .formula import GATES, PLAIN, Formula, Place, Recurrence
+from ..formula import GATES, PLAIN, Formula, Place, Recurrence
 
 try:
     import onnx_ir as ir
@@ -35,7 +35,7 @@ def translations() -> dict[Any, Callable[..., Any]]:
     """Returns the ``custom_translation_table`` for `torch.onnx.export`: each op with the function that translates it.
 
     Raises:
-        ImportError: ``layernorm.onnx`` is imported where the packages onnx or onnxscript are missing.
+        ImportError: ``layernorm.export.onnx`` is imported where the packages onnx or onnxscript are missing.
 
     Example::
 
@@ -159,7 +159,7 @@ def _units(p: Mapping[str, ir.Value]) -> int:
 
 
 class Layer:
-    """The equations of one layer in one direction, as in `layernorm.reference`.
+    """The equations of one layer in one direction, as in `layernorm.engines.reference`.
 
     The summed inputs are lists of parts, one for each of ``recurrence.spans``. What does not depend on the state is
     computed once, in the graph around the ``Scan``, and the body refers to it.

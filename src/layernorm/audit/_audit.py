@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from ..functional import PLACES, inspect
-from ._normalised import Normalised
+from ..engines.protocol import RecurrentArguments
+from ..nn._normalised import Normalised
+from ._inspected import PLACES, Inspected, inspect
 from ._watched import Taken, watched
 
 HALF = 0.5
@@ -269,7 +270,7 @@ def _of_layer(calls: list[Taken], spreads: Spreads) -> list[Finding]:
     formula = recurrence.formula
     if not recurrence.gain_names:
         return []
-    inspected = [inspect(t.input, t.state, t.params, module.recurrence, t.lengths, t.reset, t.reverse) for t in calls]
+    inspected = [_inspected(t) for t in calls]
     limit = math.sqrt(formula.eps) if formula.eps_on == "variance" else formula.eps
     for call in inspected:
         for v in call.vectors:
@@ -302,6 +303,12 @@ def _of_layer(calls: list[Taken], spreads: Spreads) -> list[Finding]:
                 '(formula="sonnet") or the cell alone (formula="cell").',
             ))  # fmt: skip
     return findings
+
+
+def _inspected(t: Taken) -> Inspected:
+    state, params = ([tensor.detach() for tensor in tensors] for tensors in (t.state, t.params))
+    recurrence = t.module.recurrence
+    return inspect(RecurrentArguments(t.input.detach(), state, params, t.lengths, t.reset, recurrence, t.reverse))
 
 
 def _of_sum(name: str, module: Normalised, terms: list[tuple[Tensor, Tensor]]) -> list[Finding]:

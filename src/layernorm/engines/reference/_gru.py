@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..formula import Recurrence
+from ...formula import Recurrence
 from ._cases import Cases
 from ._rnn import State, at, products
 from ._sites import Parameters, Saved, block

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ..formula import GATES, Place, Recurrence
+from ...formula import GATES, Place, Recurrence
 from ._cases import ALL, Cases
 from ._norms import standardize, standardize_backward
 

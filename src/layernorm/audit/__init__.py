@@ -1,0 +1,7 @@
+"""What is badly scaled in a network at the start of training, measured on a batch."""
+
+from ._audit import Audit as Audit
+from ._audit import Finding as Finding
+from ._audit import audit as audit
+from ._watched import Taken as Taken
+from ._watched import watched as watched
