@@ -30,7 +30,8 @@ def library_of_pairs(tmp_path_factory):
     if COMPILER is None:
         pytest.skip("no C++ compiler")
     built = tmp_path_factory.mktemp("native") / "layernorm_native.so"
-    folder = Path(__file__).parents[2] / "src" / "layernorm" / "engines" / "native"  # an installed package has no sources
+    # an installed package has no sources
+    folder = Path(__file__).parents[2] / "src" / "layernorm" / "engines" / "native"
     sources = [folder / name for name in ("library.cpp", "kernels.cpp")]
     defined = ["LAYERNORM_PAIRS", "LAYERNORM_ISA=baseline", "LAYERNORM_TABLES=LAYERNORM_TABLE(baseline)"]
     options = ["-std=gnu++17", "-O1", "-fPIC", "-shared", "-w", *(f"-D{name}" for name in defined)]

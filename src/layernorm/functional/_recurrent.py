@@ -87,7 +87,7 @@ def recurrent_over_cases(
     population: Mapping[str, Moments] | None = None,
     count_padding: bool = False,
     between: Between = NOTHING,
-) -> tuple[Tensor, list[Tensor], Tensor, BatchMoments | None]:
+) -> tuple[Tensor, list[Tensor], BatchMoments | None]:
     """`recurrent` under batch norm, by plain equations.
 
     Args:
@@ -96,8 +96,7 @@ def recurrent_over_cases(
             state.
 
     Returns:
-        output, final state, the last part of the state after every step (T, B, size), which is an LSTM's c, and the
-        batch's statistics, or ``None`` with ``population``.
+        output, final state, and the batch's statistics, or ``None`` with ``population``.
 
     Raises:
         ValueError: fewer than two cases to take statistics over.
@@ -113,8 +112,8 @@ def recurrent_over_cases(
             torch._assert_async(counted >= 2, expected)
         elif (cases := input.shape[1] if counted is None else int(counted)) < 2:
             raise ValueError(f"{expected}, got {cases}")
-    (output, *final, cells), batch = reference.recurrent_over_cases(a, population, count_padding, between)
-    return output, final, cells, batch
+    (output, *final), batch = reference.recurrent_over_cases(a, population, count_padding, between)
+    return output, final, batch
 
 
 def as_cuts(reset: Any, shape: Sequence[int], who: str, order: str = "") -> Tensor:
