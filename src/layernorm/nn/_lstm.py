@@ -67,7 +67,7 @@ class LSTM(Recurrent[State]):
         ValueError, TypeError: an argument has no meaning for this network. The message names it.
 
     With ``zoneout``, ``recurrent_dropout`` in training, ``return_cells`` or ``reset_hx``, Python runs the steps one by
-    one. This takes about twice the time of one call for the whole sequence (``benchmarks/between_steps.py``).
+    one. This takes about twice the time of one call for the whole sequence (``benchmarks/steps.py between``).
 
     Parameters of a layer and direction in ``"paper"``, with the suffix ``_l{k}`` or ``_l{k}_reverse``:
     ``weight_ih (4H, I)``, ``weight_hh (4H, P)``, ``bias_ih``, ``bias_hh``, ``gain_ih``, ``gain_hh (4H)``, ``gain_c``,
