@@ -57,7 +57,7 @@ class LSTM(Recurrent[State]):
         ValueError, TypeError: an argument has no meaning for this network. The message names it.
 
     With ``zoneout``, ``recurrent_dropout`` in training or ``reset_hx``, Python runs the steps one by one. This takes
-    about twice the time of one call for the whole sequence (``benchmarks/between_steps.py``). For c after every step,
+    about twice the time of one call for the whole sequence (``benchmarks/steps.py between``). For c after every step,
     take the steps yourself, by ``stepper()``, which costs the same.
 
     Parameters of a layer and direction in ``"paper"``, with the suffix ``_l{k}`` or ``_l{k}_reverse``:
