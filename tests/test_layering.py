@@ -63,6 +63,7 @@ OPTIONAL = {
     "matplotlib",
     "PIL",
     "pooch",
+    "filelock",
     "safetensors",
     "sklearn",
     "scipy",
