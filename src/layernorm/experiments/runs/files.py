@@ -185,26 +185,20 @@ def locked(folder: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     path = folder / ".lock"
+    if os.path.lexists(path) and (not stat.S_ISREG(path.lstat().st_mode) or path.lstat().st_nlink > 1):
+        # this process's number would be written into somebody's file, or into a FIFO
+        raise RunError(f"cannot write in {folder}: {path.name} is a link or no regular file")
     try:
-        held = FileLock(path, blocking=False, on_acquired=_sign).acquire()
+        held = FileLock(path, blocking=False, fallback_to_soft=False).acquire()
     except Timeout as error:
         holder = path.read_bytes()[:20].decode(errors="replace").strip() or "unknown"
         raise RunError(f"{folder} is in use by another process ({holder})") from error
     except OSError as error:
-        why = "it is a link" if path.is_symlink() else reason(error)
-        raise RunError(f"cannot write in {folder}: {path.name}: {why}") from error
+        raise RunError(f"cannot write in {folder}: {reason(error)}") from error
     with held:
+        with contextlib.suppress(OSError):  # a full disk must not stop a resume that has nothing to write yet
+            path.write_text(str(os.getpid()))
         yield
-
-
-def _sign(handle: int) -> None:
-    """Writes the number of this process into a locked file."""
-    status = os.fstat(handle)
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:  # a FIFO, a hard link to somebody's file
-        raise OSError("it is not a file of its own")
-    with contextlib.suppress(OSError):  # a full disk must not stop a resume that has nothing to write yet
-        os.ftruncate(handle, 0)
-        os.write(handle, str(os.getpid()).encode())
 
 
 def _umask() -> int:
