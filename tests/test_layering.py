@@ -69,6 +69,7 @@ OPTIONAL = {
     "matplotlib",
     "PIL",
     "pooch",
+    "filelock",
     "safetensors",
     "sklearn",
     "scipy",
