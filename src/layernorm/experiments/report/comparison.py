@@ -15,34 +15,15 @@ from torch import Tensor
 
 from ..errors import RunError
 from ..runs.folder import CHECKPOINT, Run
+from .arms import GAINED as GAINED
+from .arms import NORMS as NORMS
+from .arms import RATE as RATE
 from .bootstrap import paired
 from .page import STYLES, Curve, Style, Table
 from .variants import incomplete, unequal, variants
 
-NORMS = {
-    "none": "baseline",
-    "layer": "layer norm",
-    "layer-shared": "layer norm, gain a channel",
-    "layer-channels": "layer norm over channels",
-    "layer-gain": "layer norm (other gain)",
-    "batch": "batch norm",
-    "batch-exact": "batch norm, exact statistics",
-    "batch-hidden": "batch norm, hidden layers",
-    "batch-everywhere": "batch norm everywhere",
-    "rms": "RMS norm",
-    "weight": "weight norm",
-    "group": "group norm",
-}
-"""The norms in the order in which they are shown, with their names in figures and tables."""
-
-GAINED = ("layer", "rms")
-"""The norms whose initial gain is `gain_init`. The baseline has no gain, and batch norm's is always the same."""
-
 Group = list[Run]
 """Runs that differ in the seed alone."""
-
-RATE = "learning_rate"
-"""The option for which each norm may take its own best value."""
 
 RATES = 3
 """The least number of learning rates among which one is chosen, where there are as many."""
