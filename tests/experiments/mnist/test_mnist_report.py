@@ -2,6 +2,7 @@
 
 import pytest
 
+from layernorm.experiments.command.report import make
 from layernorm.experiments.report import rendering
 from layernorm.experiments.report.page import STYLES
 from support.runs import report_of, write_digits, write_sweep
@@ -105,6 +106,16 @@ def test_deviations_carry_marks(folder):
     text = " ".join(item.text for item in deviations)
     assert "1797 digits" in text
     assert "epochs is 4; the paper's protocol has 60" in text
+
+
+def test_digits_say_nothing_of_the_papers_claims(folder, tmp_path):
+    """Their data are not the paper's."""
+    report = make([folder])
+    assert (report.claim, report.findings) == ("", [])
+    page = rendering.write(report, tmp_path / "report")
+    for text in (page.read_text(), (tmp_path / "report" / "report.md").read_text()):
+        assert "claim" not in text
+        assert "These runs." not in text
 
 
 def test_the_sensitivity_is_shown_where_there_are_two_rates(folder):

@@ -146,7 +146,7 @@ class Report:
 
     Attributes:
         title: the heading.
-        claim: the paper's claim, in its words or close to them.
+        claim: the paper's claim, in its words or close to them; empty if the data are not of its kind.
         findings: what these runs show about the claim, one sentence each.
         status: what is unfinished or unequal among the runs; empty if nothing is.
         figures, tables, deviations: in the order in which they are shown.

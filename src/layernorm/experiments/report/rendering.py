@@ -40,7 +40,8 @@ def markdown(report: Report) -> str:
     escape = _escaped
     parts = [f"# {escape(report.title)}"]
     parts += [f"> **{escape(line)}**" for line in report.status]
-    parts += [f"**The paper's claim.** {escape(report.claim)}", f"**{_measured(report)}.**", _bullets(report.findings)]
+    parts += [f"**The paper's claim.** {escape(report.claim)}"] if report.claim else []
+    parts += [f"**{_measured(report)}.**", _bullets(report.findings)] if report.findings else []
     files = [(figure.caption, f"{figure.name}.png") for figure in report.figures]
     files += [(picture.caption, f"{picture.name}.{picture.kind}") for picture in report.pictures]
     for caption, name in files:
@@ -61,7 +62,9 @@ def page_text(report: Report, vectors: Sequence[bytes]) -> str:
     """The report as an HTML page that needs no other file. `vectors` are its figures as SVG."""
     escape = _html
     status = "".join(f'<p class="status">{escape(line)}</p>' for line in report.status)
+    claim = f"<p><b>The paper's claim.</b> {escape(report.claim)}</p>" if report.claim else ""
     findings = "".join(f"<li>{escape(line)}</li>" for line in report.findings)
+    findings = f"<p><b>{_measured(report)}.</b></p><ul>{findings}</ul>" if findings else ""
     widest = max((_width(picture) for picture in report.pictures), default=0)
     samples = [_picture(picture, widest) for picture in report.pictures]
     pictures = "".join([*map(_figure, report.figures, vectors), *samples])
@@ -78,8 +81,7 @@ def page_text(report: Report, vectors: Sequence[bytes]) -> str:
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(report.title)}</title><style>{_CSS}</style></head><body><main>
 <h1>{escape(report.title)}</h1>{status}
-<p><b>The paper's claim.</b> {escape(report.claim)}</p>
-<p><b>{_measured(report)}.</b></p><ul>{findings}</ul>
+{claim}{findings}
 {pictures}{tables}
 {deviations}
 <h2>Commands</h2><pre>{lines}</pre>
