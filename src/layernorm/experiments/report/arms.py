@@ -13,9 +13,7 @@ NORMS = {
     "layer": "layer norm",
     "layer-shared": "layer norm, gain a channel",
     "layer-channels": "layer norm over channels",
-    "layer-gain": "layer norm (other gain)",
     "batch": "batch norm",
-    "batch-exact": "batch norm, exact statistics",
     "batch-hidden": "batch norm, hidden layers",
     "batch-everywhere": "batch norm everywhere",
     "rms": "RMS norm",
@@ -46,14 +44,20 @@ class Arm:
     prefix: str = ""
 
     @property
+    def gain(self) -> float:
+        """The initial gain; 1 for a norm that has none."""
+        return self.options.get("gain_init", 1.0) if self.norm in GAINED else 1.0
+
+    @property
     def name(self) -> str:
         """Its name in figures, tables and sentences."""
-        gain = self.options.get("gain_init", 1.0) if self.norm in GAINED else 1.0
-        return (
-            NORMS[self.norm]
-            + (f" with gain {gain:g}" if gain != 1.0 else "")
-            + ", exact statistics" * bool(self.prefix)
-        )
+        gain = f" with gain {self.gain:g}" if self.gain != 1.0 else ""
+        return NORMS[self.norm] + gain + ", exact statistics" * bool(self.prefix)
+
+    @property
+    def key(self) -> str:
+        """Its name in the names of files and in `STYLES`, such as `layer-gain`, whatever the other gain is."""
+        return self.norm + "-gain" * (self.gain != 1.0) + "-exact" * bool(self.prefix)
 
     def has(self, run: Run) -> bool:
         """Whether a run is of this arm."""

@@ -45,11 +45,12 @@ def markdown(report: Report) -> str:
     files = [(figure.caption, f"{figure.name}.png") for figure in report.figures]
     files += [(picture.caption, f"{picture.name}.{picture.kind}") for picture in report.pictures]
     for caption, name in files:
-        parts += [f"![{escape(caption)}]({name})", f"*{escape(caption)}*"]
+        parts += [f"![{escape(_first(caption))}]({name})", f"*{escape(caption)}*"]
     for table in report.tables:
         parts += [f"## {escape(table.title)}", _markdown_table(table), escape(table.note)]
     if report.deviations:
-        numbered = "\n".join(f"{n}. [{item.mark}] {escape(item.text)}" for n, item in enumerate(report.deviations, 1))
+        lines = [f"[{item.mark}] {escape(f'{item.name}: {item.text}')}" for item in report.deviations]
+        numbered = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, 1))
         parts += ["## Deviations and decisions", numbered, _marks(report)]
     lines = [f"    {printable(line)}" for line in commands(report)]  # indented: no line can end the block
     parts += ["## Commands", "\n".join(lines)] if lines else []
@@ -69,7 +70,9 @@ def page_text(report: Report, vectors: Sequence[bytes]) -> str:
     samples = [_picture(picture, widest) for picture in report.pictures]
     pictures = "".join([*map(_figure, report.figures, vectors), *samples])
     tables = "".join(map(_html_table, report.tables))
-    deviations = "".join(f"<li><b>[{escape(d.mark)}]</b> {escape(d.text)}</li>" for d in report.deviations)
+    deviations = "".join(
+        f"<li><b>[{escape(item.mark)}]</b> {escape(f'{item.name}: {item.text}')}</li>" for item in report.deviations
+    )
     if deviations:
         marks = f'<p class="note">{escape(_marks(report))}</p>'
         deviations = f"<h2>Deviations and decisions</h2><ol>{deviations}</ol>{marks}"
@@ -135,11 +138,16 @@ _SIGNS = re.compile(r"[\\`*\[\]<>|~]|(?<!\w)_|_(?!\w)|&(?=#?\w+;)|^[#+-]")
 
 def _figure(figure: Figure, vector: bytes) -> str:
     wide, narrow = address("svg", vector), address("svg", figures.draw(figure, "svg", narrow=True))
-    caption = _html(figure.caption)
     return (
         f'<figure><picture><source media="(max-width: 640px)" srcset="{narrow}">'
-        f'<img src="{wide}" alt="{caption}"></picture><figcaption>{caption}</figcaption></figure>'
+        f'<img src="{wide}" alt="{_html(_first(figure.caption))}"></picture>'
+        f"<figcaption>{_html(figure.caption)}</figcaption></figure>"
     )
+
+
+def _first(caption: str) -> str:
+    """A caption's first sentence, to be read where a picture cannot be seen."""
+    return caption.split(". ", 1)[0].rstrip(".") + "."
 
 
 def _picture(picture: Picture, widest: int) -> str:

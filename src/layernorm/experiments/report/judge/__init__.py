@@ -18,8 +18,7 @@ Robustness to the rate needs no pilot: it is measured over the whole grid, and e
     measure.py   what is compared
     claim.py     a claim, and the trial that decides it
     ruling.py    what the pairs of a trial say: effect, interval, verdict
-    decide.py    from runs to rulings: pilots, pairs, what is missing
-    findings.py  the lines in a report
+    decide.py    from runs to rulings: pilots, pairs, what is missing; the lines in a report
 """
 
 from ..arms import Arm as Arm
@@ -30,10 +29,10 @@ from .claim import SEEDS as SEEDS
 from .claim import Claim as Claim
 from .claim import Trial as Trial
 from .claim import shared as shared
+from .decide import RULE as RULE
 from .decide import counts as counts
 from .decide import decide as decide
-from .findings import RULE as RULE
-from .findings import findings as findings
+from .decide import findings as findings
 from .measure import Robustness as Robustness
 from .measure import Sooner as Sooner
 from .measure import Value as Value

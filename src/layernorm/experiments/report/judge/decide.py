@@ -1,4 +1,4 @@
-"""From runs to rulings: the pilot of each arm, the pairs of a trial, and the runs that are missing."""
+"""From runs to rulings, and to the lines of a report: pilots, pairs, and the runs that are missing."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...runs.folder import Run
 from ..arms import RATE, Arm
 from .claim import FACTOR, FRESH, PILOT, SEEDS, Claim
 from .measure import Measure, Robustness
-from .ruling import LEVEL, VERDICTS, Ruling
+from .ruling import LEVEL, VERDICTS, Ruling, capital, counted
+
+RULE = (
+    f"The rule: each arm at its best learning rate of a pilot with other seeds, {SEEDS} paired seeds or more, the mean "
+    "difference with its 95 % interval. Equal: the interval is inside the margin. Ahead, behind: the difference is not "
+    "0 at the level of 5 %, by Holm's procedure over the claims of a trial. docs/claims.md has all claims."
+)
+"""The sentence below verdicts."""
 
 Places = Mapping[tuple[float, int], Run]
 """An arm's runs by learning rate and seed."""
@@ -36,6 +42,30 @@ def counts(rulings: Iterable[Ruling]) -> dict[str, int]:
     return {verdict: verdicts.count(verdict) for verdict in VERDICTS}
 
 
+def findings(claims: Sequence[Claim], runs: Sequence[Run]) -> list[str]:
+    """What a report prints: a line for each claim that has two pairs of runs or more, and the rule below them.
+
+    One more line counts the other claims that have runs of both arms.
+    """
+    known = [ruling for ruling in decide(claims, runs)
+             if all(ruling.claim.trial.runs(arm, runs) for arm in ruling.claim.arms)]  # fmt: skip
+    lines = [
+        f"{ruling.claim.text} Verdict: {ruling.verdict}. {capital(ruling.ran)}. {capital(ruling.found)}."
+        for ruling in known
+        if len(ruling.pairs) > 1
+    ]
+    others = len(known) - len(lines)
+    if lines:
+        lines.append(RULE)
+    if others:
+        are, their = ("is", "its") if others == 1 else ("are", "their")
+        lines.append(
+            f"{capital(counted(others, 'claim'))} {are} undecided, as these runs are not {their} trial; `layernorm "
+            "claims` says what is missing."
+        )
+    return lines
+
+
 def best_rate(claim: Claim, arm: Arm, runs: Sequence[Run]) -> float | None:
     """The learning rate that the pilot of the claim's trial chose for an arm, in the claim's measure.
 
@@ -51,15 +81,10 @@ def best_rate(claim: Claim, arm: Arm, runs: Sequence[Run]) -> float | None:
     return pilot.rate if pilot.chosen else None
 
 
-@dataclass(frozen=True)
-class _Pilot:
-    """What an arm's pilot says.
+class _Pilot(NamedTuple):
+    """An arm's rate, whether its pilot chose it, what a verdict lacks in words, and the runs that must be made.
 
-    Attributes:
-        rate: the arm's best rate. Without a whole pilot: the one rate of its other runs, or None.
-        chosen: whether the pilot chose the rate.
-        lacking: what a verdict lacks, in words.
-        missing: the runs that must be made.
+    Without a whole pilot the rate is the only one of the arm's other runs, or None.
     """
 
     rate: float | None
@@ -94,38 +119,38 @@ def _score(measure: Measure, arm: Arm, run: Run) -> float:
     return measure.value(run, arm.prefix + (measure.chosen or measure.metric))
 
 
-class _Pairs(NamedTuple):
-    """The pairs of a claim: by seed the two arms' values, how many of each arm's are bounds, and what is lacking."""
-
-    values: dict[int, tuple[float, float]]
-    short: tuple[int, int]
-    lacking: list[str]
-
-
 def _at_best_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:
     """The ruling on a claim about each arm's best rate."""
     measure = claim.measure
     of_arms, faults = _of_arms(claim, runs)
     pilots = [_pilot(claim, arm, places) for arm, places in zip(claim.arms, of_arms, strict=True)]
     first, second = (pilot.rate for pilot in pilots)
-    pairs = _Pairs({}, (0, 0), [])
-    if not measure.open() and first is not None and second is not None:
-        pairs = _pairs(claim, of_arms, (first, second))
-    lacking = [*faults, *filter(None, [measure.open()])]
-    lacking += [*(text for pilot in pilots for text in pilot.lacking), *pairs.lacking]
+    lacking = [*faults, *filter(None, [measure.open()]), *(text for pilot in pilots for text in pilot.lacking)]
     missing = {run for pilot in pilots for run in pilot.missing}
-    if len(pairs.values) < SEEDS:
-        lacking.append(f"{SEEDS - len(pairs.values)} of {SEEDS} paired seeds")
-        fresh = [seed for seed in FRESH if seed not in pairs.values][: SEEDS - len(pairs.values)]
+    pairs: dict[int, tuple[float, float]] = {}
+    short = (0, 0)
+    if not measure.open() and first is not None and second is not None:
+        pairs, short, lost = _pairs(claim, of_arms, (first, second))
+        lacking += lost
+    if len(pairs) < SEEDS:
+        lacking.append(f"{SEEDS - len(pairs)} of {SEEDS} paired seeds")
+        fresh = [seed for seed in FRESH if seed not in pairs][: SEEDS - len(pairs)]
         for arm, rate in zip(claim.arms, (first, second), strict=True):
             missing |= {(arm.name, f"best in {measure.name}" if rate is None else f"{rate:g}", seed) for seed in fresh}
     seconds = _seconds(run for places in of_arms for run in places.values())
-    return Ruling(claim, (first, second), pairs.values, pairs.short, tuple(lacking), frozenset(missing), seconds)
+    return Ruling(claim, (first, second), pairs, short, tuple(lacking), frozenset(missing), seconds)
 
 
-def _pairs(claim: Claim, of_arms: Sequence[Places], rates: tuple[float, float]) -> _Pairs:
-    """The values of the seeds that both arms have at their rates, without those of the pilot."""
-    measure, values, lacking = claim.measure, {}, []
+def _pairs(
+    claim: Claim, of_arms: Sequence[Places], rates: tuple[float, float]
+) -> tuple[dict[int, tuple[float, float]], tuple[int, int], list[str]]:
+    """The values of both arms for each seed that they share at their rates, without the pilot's seeds.
+
+    Returns:
+        the values, how many of each arm's are bounds, and what is lacking.
+    """
+    measure, lacking = claim.measure, []
+    pairs: dict[int, tuple[float, float]] = {}
     short = [0, 0]
     names = [arm.prefix + measure.metric for arm in claim.arms]
     chosen = [
@@ -138,9 +163,9 @@ def _pairs(claim: Claim, of_arms: Sequence[Places], rates: tuple[float, float]) 
         if lost:
             lacking.append(f"a value of seed {seed}: {' and '.join(lost)} diverged")
             continue
-        values[seed] = (measure.value(both[0], names[0]), measure.value(both[1], names[1]))
+        pairs[seed] = (measure.value(both[0], names[0]), measure.value(both[1], names[1]))
         short = [count + measure.short(run, name) for count, run, name in zip(short, both, names, strict=True)]
-    return _Pairs(values, (short[0], short[1]), lacking)
+    return pairs, (short[0], short[1]), lacking
 
 
 def _over_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:

@@ -1,28 +1,13 @@
-"""What the judge compares: a number of each run, of which lower is better, and the sentence about two arms' numbers."""
+"""What the judge compares: a number of each run, of which lower is better, and how it is said."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from ...runs.folder import Run
-
-
-class Compared(Protocol):
-    """What a measure's sentence says of two arms; `Ruling` has it."""
-
-    @property
-    def short(self) -> tuple[int, int]: ...
-    @property
-    def means(self) -> tuple[float, float]: ...
-    @property
-    def effect(self) -> float: ...
-    @property
-    def interval(self) -> tuple[float, float]: ...
-    def named(self, texts: Sequence[Any]) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -48,8 +33,17 @@ class Measure(ABC):
         """The number that is compared, of which lower is better."""
 
     @abstractmethod
-    def said(self, found: Compared) -> str:
-        """The two arms' values and the effect with its interval, as a sentence."""
+    def shown(self, mean: float) -> str:
+        """The mean of an arm's numbers, as text."""
+
+    @abstractmethod
+    def compared(self, effect: float, low: float, high: float) -> str:
+        """An effect with its interval, as text."""
+
+    @property
+    def about(self) -> str:
+        """What is compared, in words."""
+        return self.name
 
     def values(self, run: Run, metric: str) -> list[float]:
         """The metric at each evaluation, with the sign with which lower is better."""
@@ -90,22 +84,21 @@ class Sooner(Measure):
     def open(self) -> str:
         return "a goal, which the pilot gives" if self.goal is None else ""
 
+    @property
+    def about(self) -> str:
+        goal = "" if self.goal is None else f" of {self.scale * self.goal:g}{self.unit}"
+        return f"updates to {self.name}{goal}"
+
+    def shown(self, mean: float) -> str:
+        return f"{math.exp(mean):.0f}"
+
+    def compared(self, effect: float, low: float, high: float) -> str:
+        return f"{math.exp(effect):.2f} times as fast ({math.exp(low):.2f} to {math.exp(high):.2f})"
+
     def _reached(self, run: Run, metric: str) -> float | None:
         assert self.goal is not None
         line = zip((record["update"] for record in run.records), self.values(run, metric), strict=True)
         return first_reaching(line, -self.goal if self.rising else self.goal)
-
-    def said(self, found: Compared) -> str:
-        assert self.goal is not None
-        means = [math.exp(mean) for mean in found.means]
-        times, low, high = (math.exp(value) for value in (found.effect, *found.interval))
-        text = (
-            f"updates to {self.name} of {self.scale * self.goal:g}{self.unit}: "
-            f"{found.named([f'{mean:.0f}' for mean in means])}; {times:.2f} times as fast ({low:.2f} to {high:.2f})"
-        )
-        if any(found.short):
-            text += f"; never reached it, so that the number is a bound: {found.named(found.short)} runs"
-        return text
 
 
 @dataclass(frozen=True)
@@ -126,15 +119,12 @@ class Value(Measure):
         line = self.values(run, metric)
         return self.scale * (min(line) if self.best else line[-1])
 
-    def said(self, found: Compared) -> str:
-        sign = -1 if self.rising else 1
-        means = [f"{sign * mean:.{self.digits}f}" for mean in found.means]
-        low, high = found.interval
-        better = "higher" if self.rising else "lower"
-        return (
-            f"{self.name}: {found.named(means)}; {better} by {found.effect:.{self.digits}f} "
-            f"({low:.{self.digits}f} to {high:.{self.digits}f})"
-        )
+    def shown(self, mean: float) -> str:
+        return f"{-mean if self.rising else mean:.{self.digits}f}"
+
+    def compared(self, effect: float, low: float, high: float) -> str:
+        better, digits = "higher" if self.rising else "lower", self.digits
+        return f"{better} by {effect:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
 @dataclass(frozen=True)

@@ -91,9 +91,15 @@ class Ruling:
     @property
     def found(self) -> str:
         """The values and the effect as a sentence; what is lacking if there is no pair of runs."""
-        said = self.claim.measure.said(self) if len(self.pairs) > 1 else ""
-        lacking = f"lacking: {', '.join(self.lacking)}" if self.lacking else ""
-        return "; ".join(filter(None, (said, lacking)))
+        measure, parts = self.claim.measure, []
+        if len(self.pairs) > 1:
+            means = self.named([measure.shown(mean) for mean in self.means])
+            parts += [f"{measure.about}: {means}", measure.compared(self.effect, *self.interval)]
+            if any(self.short):
+                parts.append(f"never reached it, so that the number is a bound: {self.named(self.short)} runs")
+        if self.lacking:
+            parts.append(f"lacking: {', '.join(self.lacking)}")
+        return "; ".join(parts)
 
     @property
     def ran(self) -> str:
