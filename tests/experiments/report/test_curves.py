@@ -54,8 +54,8 @@ def test_panels_show_what_decides_their_claims():
     assert [curve.mean for curve in speed.curves] == [pytest.approx([0.4, 0.4, 0.4])] * 3
     assert loss.curves[0].x == [10, 20, 30]
     assert figure.about == (
-        "Loss. Learning rates, loss: baseline 0.002, layer norm 0.002 (the pilot's best); weight norm 0.002 (the "
-        "pilot's best, with the pilot's runs). Learning rates, speed: baseline 0.001, layer norm 0.001 (the pilot's "
+        "Loss. Learning rates (loss): baseline 0.002, layer norm 0.002 (the pilot's best); weight norm 0.002 (the "
+        "pilot's best, with the pilot's runs). Learning rates (speed): baseline 0.001, layer norm 0.001 (the pilot's "
         "best); weight norm 0.001 (the pilot's best, with the pilot's runs)."
     )
 

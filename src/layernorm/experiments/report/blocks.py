@@ -12,8 +12,7 @@ from ..errors import RunError
 from ..runs.folder import Run
 from .arms import GAINED, NORMS, RATE, Arm, has
 from .deviations import said
-from .judge import PILOT, Claim
-from .judge.decide import best_rate
+from .judge import PILOT, Claim, best_rate
 from .page import STYLES, Style
 
 Group = list[Run]

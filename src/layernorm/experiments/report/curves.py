@@ -85,8 +85,8 @@ def _rates(block: Block, shown: Sequence[tuple[str, Choice]]) -> list[str]:
         texts.setdefault(text, []).append(label)
     found = []
     for text, labels in texts.items():
-        parts = [block.title, " and ".join(dict.fromkeys(labels)) if len(texts) > 1 else ""]
-        found.append(f"{', '.join(['Learning rates', *filter(None, parts)])}: {text}.")
+        where = "; ".join(filter(None, [block.title, " and ".join(dict.fromkeys(labels)) if len(texts) > 1 else ""]))
+        found.append(f"Learning rates{f' ({where})' if where else ''}: {text}.")
     return found
 
 

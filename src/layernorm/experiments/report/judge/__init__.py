@@ -14,11 +14,6 @@ which is planned before it is run. The rule:
    is *undecided*.
 
 Robustness to the rate needs no pilot: it is measured over the whole grid, and every seed that has all rates counts.
-
-    measure.py   what is compared
-    claim.py     a claim, and the trial that decides it
-    ruling.py    what the pairs of a trial say: effect, interval, verdict
-    decide.py    from runs to rulings: pilots, pairs, what is missing; the lines in a report
 """
 
 from ..arms import Arm as Arm
@@ -30,6 +25,7 @@ from .claim import Claim as Claim
 from .claim import Trial as Trial
 from .claim import shared as shared
 from .decide import RULE as RULE
+from .decide import best_rate as best_rate
 from .decide import counts as counts
 from .decide import decide as decide
 from .decide import findings as findings
