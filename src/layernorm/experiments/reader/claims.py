@@ -30,7 +30,7 @@ MAIN = _trial("source", "")
 TORCH = _trial("torch", "torch's initial weights")
 
 GOALS: dict[str, float | None] = {"source": 0.54, "torch": None}
-"""The validation errors to which the updates are counted: what each run at its norm's best rate in the pilot comes to."""
+"""The validation errors to which updates are counted: each pilot run at its norm's best rate reaches it."""
 
 LAYER, NONE = Arm("layer", {"gain_init": 1.0}), Arm("none")
 
