@@ -81,7 +81,7 @@ def engines(network: str, type_: str, kind: str) -> list[dict[str, Any]]:
     with Calls() as calls:
         inference(sides["torch"], x)()
     torchs = "cuDNN" if "aten::_cudnn_rnn" in calls.names else "torch's own cells, not on cuDNN"
-    ours = ln.backends.choose("recurrent", numbers(x), sides["layer norm"].recurrence.encode())
+    ours = ln.backends.choose("recurrent", numbers(x), sides["layer norm"].recurrence).name
     return [{"network": network, "type": type_, "kind": kind, "torch runs on": torchs, "layer norm runs on": ours}]
 
 
