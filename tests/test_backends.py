@@ -18,7 +18,7 @@ REFERENCE = Entry("layernorm.engines.reference", None)
 @pytest.fixture(autouse=True)
 def forget_choices():
     """What was chosen among other engines."""
-    caches = (ln.backends.first, ln.backends.engine)
+    caches = (ln.backends.first_that_covers, ln.backends.engine)
     for cache in caches:
         cache.cache_clear()
     yield

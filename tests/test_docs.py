@@ -221,8 +221,11 @@ def called_in_order(stops, package):
             if code.co_filename == str(package / file) and code.co_name == name.rpartition(".")[2]:
                 passed.append(left.pop(0))
 
+    from layernorm.engines.native import _recurrent_plan
+
     lstm, x = ln.LSTM(28, 16), torch.randn(5, 3, 28)
-    ln.backends.first.cache_clear()  # the first call of its kind
+    ln.backends.first_that_covers.cache_clear()  # the first call of its kind
+    _recurrent_plan.forward_plan.cache_clear()
     before = sys.getprofile()
     sys.setprofile(note)
     try:

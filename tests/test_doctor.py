@@ -41,9 +41,9 @@ def tiny(monkeypatch):
     monkeypatch.setattr(check, "isolated", here)
     monkeypatch.setattr(check, "battery", lambda: TINY)
     monkeypatch.setattr(check, "relative_time", lambda row: 1.25)
-    ln.backends.first.cache_clear()
+    ln.backends.first_that_covers.cache_clear()
     yield
-    ln.backends.first.cache_clear()
+    ln.backends.first_that_covers.cache_clear()
 
 
 # --- What is installed ---

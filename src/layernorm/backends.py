@@ -138,16 +138,23 @@ def choose(op: str, tensor: torch.Tensor, recurrence: Recurrence | None = None, 
     The reference engine covers every call.
     """
     device = "cpu" if tensor.is_cpu else tensor.device.type  # `is_cpu` takes a tenth of the time of `device.type`
-    return first(op, device, tensor.dtype, backend or asked_for(), recurrence)
+    return first_that_covers(op, device, tensor.dtype, backend or asked_for(), recurrence)
 
 
 def preferred(op: str, device: str, dtype: torch.dtype) -> str:
     """The engine that `choose` takes for tensors of this kind where none is asked for."""
-    return first(op, device, dtype, None, None).name
+    return first_that_covers(op, device, dtype, None, None).name
 
 
 @functools.lru_cache(4096)
-def first(op: str, device: str, dtype: torch.dtype, asked_for: str | None, recurrence: Recurrence | None) -> Choice:
+def first_that_covers(
+    op: str, device: str, dtype: torch.dtype, asked_for: str | None, recurrence: Recurrence | None
+) -> Choice:
+    """`choose` by what it depends on.
+
+    Raises:
+        NoKernelError: the engine that was asked for has no kernel for this.
+    """
     for name in (asked_for,) if asked_for else _by_itself(device):
         if covers(name, op, device, dtype, recurrence):
             return Choice(name, engine(name))

@@ -55,7 +55,7 @@ class Op(abc.ABC):
     def __init__(self) -> None:
         self._forward, self._backward = f"{self.name}_forward", f"{self.name}_backward"
         forward, backward = f"{self.arguments}{self.forward}", f"{self.arguments}{self.backward}"
-        self._recorded = _defined(
+        self._saving = _defined(
             self._forward,
             f"({forward}str backend)",
             lambda *flat: self._ask(flat[-1], self._forward, (*self.gathered(flat[:-1]), True)),
@@ -100,16 +100,16 @@ class Op(abc.ABC):
         """From the context and the results' gradients to those of the tensors among the arguments, in order."""
 
     def __call__(
-        self, tensors: Sequence[Tensor], args: Arguments, recurrence: Recurrence | None = None, recorded: bool = False
+        self, tensors: Sequence[Tensor], args: Arguments, recurrence: Recurrence | None = None, profiled: bool = False
     ) -> Sequence[Tensor]:
         """The results, where nothing but autograd needs to know of the call (`plain`); ``tensors`` are those among
-        ``args``, in order."""
-        if profiler._is_profiler_enabled and not recorded:
+        ``args``, in order. ``profiled``: a profiler has its row of the call."""
+        if profiler._is_profiler_enabled and not profiled:
             with event(self.name, tensors):
                 return self(tensors, args, recurrence, True)
         x = tensors[0]  # `backends.choose` without its frame
         device = "cpu" if x.is_cpu else x.device.type
-        backend, engine = backends.first(self.name, device, x.dtype, backends.asked_for(), recurrence)
+        backend, engine = backends.first_that_covers(self.name, device, x.dtype, backends.asked_for(), recurrence)
         run = getattr(engine, self._forward)
         if is_grad_enabled() and any_requires_grad(tensors):
             return _record(self, run, backend, args, *tensors)
@@ -137,7 +137,7 @@ class Op(abc.ABC):
         if is_grad_enabled() and any_requires_grad(tensors):
             args = self.gathered(flat)
             backend = self._choose(args, given[-1])
-            run = lambda *_: self._recorded(*flat, backend)  # noqa: E731
+            run = lambda *_: self._saving(*flat, backend)  # noqa: E731
             return list(_Recorded.apply(self, run, backend, args, *tensors))
         with torch._C._AutoDispatchBelowAutograd():
             return self._dispatched(*given)

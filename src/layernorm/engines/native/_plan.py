@@ -58,11 +58,18 @@ class Plan:
         call: `Recurrent` or `Norm` without its tensors, and what is known by them.
         given: the tensors that come.
         made: the results.
+        terms: of a recurrent call: of which parameters each weight and vector given is the sum, a first one and others.
     """
 
     def __init__(
-        self, function: str, call: ctypes.Structure, given: Sequence[TensorSpec], made: Sequence[TensorSpec]
+        self,
+        function: str,
+        call: ctypes.Structure,
+        given: Sequence[TensorSpec],
+        made: Sequence[TensorSpec],
+        terms: Sequence[tuple[int, tuple[int, ...]]] = (),
     ) -> None:
+        self.terms = terms
         assert len(given) + len(made) <= MOST
         address = ctypes.cast(getattr(LIBRARY, f"layernorm_{function}"), ctypes.c_void_p).value
         head = (address, isinstance(call, Recurrent), len(given), len(made), ctypes.sizeof(call))

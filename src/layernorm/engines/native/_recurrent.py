@@ -12,7 +12,8 @@ from ..checks import check_recurrent, check_recurrent_gradients
 from ..protocol import RecurrentArguments, vector_gradients
 from ._layout import computed, handed
 from ._memory import ready, ready_or_none
-from ._recurrent_plan import RecurrentPlan, backward_plan, forward_plan, saved_block, shares_vectors, vector_places
+from ._plan import Plan
+from ._recurrent_plan import backward_plan, forward_plan, saved_block, shares_vectors, vector_places
 
 
 def recurrent_forward(a: RecurrentArguments, save: bool) -> Sequence[Tensor]:
@@ -68,7 +69,7 @@ def _in_order(a: RecurrentArguments) -> RecurrentArguments:
 
 
 def _planned(
-    plan_of: Callable[..., RecurrentPlan | None], how: object, a: RecurrentArguments, more: Sequence[Tensor] = ()
+    plan_of: Callable[..., Plan | None], how: object, a: RecurrentArguments, more: Sequence[Tensor] = ()
 ) -> Sequence[Tensor] | None:
     """The results of a plan for tensors that lie as the kernels want them. None: they do not, or do not fit each other.
 

@@ -16,25 +16,6 @@ from ._library import LIBRARY
 from ._plan import CALL, OTHER, SAVED, STEPS, UNITS, B, H, I, P, Plan, T, TensorSpec
 
 
-class RecurrentPlan(Plan):
-    """A plan of one direction.
-
-    Attributes:
-        terms: of which parameters each weight and vector that there is is the sum: the first, and the others.
-    """
-
-    def __init__(
-        self,
-        function: str,
-        recurrence: Recurrence,
-        reverse: bool,
-        given: Sequence[TensorSpec],
-        made: Sequence[TensorSpec],
-    ) -> None:
-        super().__init__(function, recurrent_call(recurrence, reverse), given, made)
-        self.terms = [(terms[0], terms[1:]) for terms in term_indices(recurrence) if terms]
-
-
 @functools.cache
 def saved_block(recurrence: Recurrence, H: int, P: int, dtype: torch.dtype) -> tuple[dict[str, int], int]:
     """What the forward saves, one part behind the other: where in the block each part begins, by the fields of
@@ -50,7 +31,7 @@ def saved_block(recurrence: Recurrence, H: int, P: int, dtype: torch.dtype) -> t
 @functools.lru_cache(4096)
 def forward_plan(
     save: bool, recurrence: Recurrence, reverse: bool, states: int, params: int, lengths: bool, reset: bool
-) -> RecurrentPlan | None:
+) -> Plan | None:
     """Given ``[x, *state, *weights, *vectors, lengths, reset]``, those that there are; made ``[output, *final state]``
     and with ``save`` what is saved. None: there are not as many tensors.
 
@@ -63,7 +44,7 @@ def forward_plan(
         return None
     made = [TensorSpec("output", (T, B, _size_of_h(recurrence)), CALL), *_state(recurrence, "h_n", "c_n")]
     given = _given(recurrence, lengths, reset)
-    return RecurrentPlan("recurrent_forward", recurrence, reverse, given, [*made, _SAVED] if save else made)
+    return _plan("recurrent_forward", recurrence, reverse, given, [*made, _SAVED] if save else made)
 
 
 @functools.lru_cache(4096)
@@ -75,7 +56,7 @@ def backward_plan(
     params: int,
     lengths: bool,
     reset: bool,
-) -> RecurrentPlan | None:
+) -> Plan | None:
     """Given what the forward is given, what it saved, and those of the gradients of output, h and c that there are
     (``arriving``); made the gradients of x, state and parameters, and then those of `own_places`."""
     if not _fits(recurrence, states, params) or len(arriving) != 1 + states:
@@ -96,10 +77,17 @@ def backward_plan(
             else:
                 d_params[own] = d
     made = [TensorSpec("d_x", (T, B, I), CALL), *_state(recurrence, "d_h0", "d_c0"), *d_params]
-    return RecurrentPlan("recurrent_backward", recurrence, reverse, given, made)
+    return _plan("recurrent_backward", recurrence, reverse, given, made)
 
 
 _SAVED = TensorSpec("saved_x", (SAVED,), OTHER)
+
+
+def _plan(
+    function: str, recurrence: Recurrence, reverse: bool, given: Sequence[TensorSpec], made: Sequence[TensorSpec]
+) -> Plan:
+    terms = [(k[0], k[1:]) for k in term_indices(recurrence) if k]
+    return Plan(function, recurrent_call(recurrence, reverse), given, made, terms)
 
 
 def _fits(recurrence: Recurrence, states: int, params: int) -> bool:
