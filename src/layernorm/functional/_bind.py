@@ -204,7 +204,7 @@ class _Recorded(torch.autograd.Function):
 _record = super(torch.autograd.Function, _Recorded).apply
 
 
-_PLAIN = (Tensor, torch.nn.Parameter)
+_PLAIN = frozenset((Tensor, torch.nn.Parameter))
 
 
 def plain(tensors: Sequence[Tensor]) -> bool:
