@@ -1,9 +1,9 @@
 """The layer norm op against torch's, forward and backward, by type and shape.
 
     python benchmarks/layer_norm.py --threads 1 2 --json layer_norm.json
-    python benchmarks/layer_norm.py --quick
-    python benchmarks/layer_norm.py --residual
+    python benchmarks/layer_norm.py --threads 1 2 --residual --types float32 bfloat16
     python benchmarks/layer_norm.py --small
+    python benchmarks/layer_norm.py --quick
 
 Both sides take turns in one process; printed are the minima over the rounds in microseconds, how many times as fast as
 `torch.nn.functional.layer_norm` ours is, and the time of `clone()`, which reads and writes the bytes of the forward.
@@ -13,7 +13,6 @@ with float64: the largest error, in units of the type's rounding.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 from collections.abc import Callable
 from typing import Any
@@ -95,7 +94,7 @@ def measure(dtype: torch.dtype, shape: tuple[int, int], residual: bool, rounds: 
 
 
 class Nothing(torch.autograd.Function):
-    """What an op with a gradient costs in Python alone: it saves three tensors and hands them on."""
+    """An op with a gradient that costs Python's part alone: it saves three tensors and hands them on."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
@@ -128,61 +127,66 @@ def small(N: int, rounds: int) -> None:
 
 
 def keep_results() -> None:
-    """Has glibc keep freed memory of up to 32 MB, its own limit. Else it gives some of it back to the kernel, depending
-    on where it lies, and fresh pages make up to half of a call in the caches, on either side by chance."""
+    """Has glibc keep freed memory of up to 32 MB, its own limit.
+
+    Else it gives some of it back to the kernel, depending on where it lies. Fresh pages then make up to half of a call
+    in the caches, on either side by chance.
+    """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not in other C libraries
     if mallopt is not None:
         mallopt(-1, 256 << 20)  # M_TRIM_THRESHOLD
         mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, nargs="+", default=[1], help="processor threads, one table each")
-    parser.add_argument("--types", nargs="+", choices=list(TYPES), default=["float32", "bfloat16", "float16"])
-    parser.add_argument("--residual", action="store_true", help="the sum with a residual and its layer norm")
+def title(name: str, threads: int, residual: bool) -> None:
+    what = "residual sum and layer norm" if residual else "layer norm"
+    print(f"\n{what}, {name}, {threads} thread(s): microseconds (times as fast as torch); errors in roundings")
+    print("M, N              clone   forward: torch             ours", end="")
+    print("   with backward: torch             ours   errors of y/dx: torch, ours")
+
+
+def line(shape: tuple[int, int], found: dict[str, Any]) -> str:
+    text = f"{shape[0]}, {shape[1]}".ljust(14) + f"{found['forward']['clone'] * 1e6:9.1f}"
+    for mode, width in (("forward", 17), ("training", 23)):
+        torchs, ours = found[mode]["torch"], found[mode]["layernorm"]
+        cell = f"{ours * 1e6:.1f} ({torchs / ours:.2f}x)"
+        text += f"{torchs * 1e6:{width}.1f}{cell:>17}"
+    if "errors" in found:
+        text += "   " + ", ".join("{:.1f}/{:.1f}".format(*pair) for pair in found["errors"].values())
+    return text
+
+
+def main() -> None:
+    parser = timing.parser(__doc__)
     parser.add_argument(
-        "--small", action="store_true", help="what a call of one row costs, in Python for the most part"
+        "--types",
+        nargs="+",
+        choices=list(TYPES),
+        default=["float32", "bfloat16", "float16"],
+        help="one table each (default: all but float64)",
     )
+    parser.add_argument("--residual", action="store_true", help="the sum with a residual and its layer norm")
+    parser.add_argument("--small", action="store_true", help="what a call of one row costs, most of it in Python")
     parser.add_argument("--quick", action="store_true", help="rows in the caches alone, 3 rounds")
-    parser.add_argument("--rounds", type=int, default=9, help="turns of each side (default: 9)")
-    parser.add_argument("--json", metavar="FILE", help="write the figures here too")
     options = parser.parse_args()
-    torch.manual_seed(0)
     keep_results()
-    print(timing.environment())
-    rounds = 3 if options.quick else options.rounds
-    if options.small:
-        small(64, rounds)
-        return 0
-    kinds = ["in the caches"] if options.quick else list(SHAPES)
-    rows = []
-    for threads in options.threads:
-        torch.set_num_threads(threads)
+    rounds, kinds = (3, ["in the caches"]) if options.quick else (options.rounds, list(SHAPES))
+    rows: list[dict[str, Any]] = []
+    for threads in timing.tables(options):
+        if options.small:
+            small(64, rounds)
+            continue
         for name in options.types:
-            what = "residual sum and layer norm" if options.residual else "layer norm"
-            print(f"\n{what}, {name}, {threads} thread(s): microseconds (times as fast as torch); errors in roundings")
-            print("M, N              clone   forward: torch             ours", end="")
-            print("   with backward: torch             ours   errors of y/dx: torch, ours")
+            title(name, threads, options.residual)
             for kind in kinds:
                 print(kind)
                 for shape in SHAPES[kind]:
                     found = measure(TYPES[name], shape, options.residual, rounds)
-                    line = f"{shape[0]}, {shape[1]}".ljust(14) + f"{found['forward']['clone'] * 1e6:9.1f}"
-                    for mode, width in (("forward", 17), ("training", 23)):
-                        torchs, ours = found[mode]["torch"], found[mode]["layernorm"]
-                        cell = f"{ours * 1e6:.1f} ({torchs / ours:.2f}x)"
-                        line += f"{torchs * 1e6:{width}.1f}{cell:>17}"
-                    if "errors" in found:
-                        line += "   " + ", ".join("{:.1f}/{:.1f}".format(*pair) for pair in found["errors"].values())
-                    print(line, flush=True)
-                    rows.append(
-                        {"threads": threads, "type": name, "residual": options.residual, "kind": kind, "shape": shape}
-                        | found
-                    )
+                    print(line(shape, found), flush=True)
+                    about = {"threads": threads, "type": name, "residual": options.residual}
+                    rows.append({**about, "kind": kind, "shape": shape, **found})
     timing.save(options.json, rows)
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -2,9 +2,10 @@
 
     python benchmarks/recurrent.py --threads 1 2 --json recurrent.json --chart recurrent.png
     python benchmarks/recurrent.py --networks LSTM --peers loop compile --rounds 5
-    python benchmarks/recurrent.py --type bfloat16 --peers
+    python benchmarks/recurrent.py --networks LSTM --type bfloat16 --peers
     python benchmarks/recurrent.py --peers batch --shapes 0 4 7 --clock processor
     python benchmarks/recurrent.py --memory
+    python benchmarks/recurrent.py --device cuda
 
 All sides take turns in one process; printed are the minima over the rounds in milliseconds and their ratios to
 `torch.nn`'s network, inference (one call without gradients) and training (forward and backward to the input and all
@@ -15,7 +16,8 @@ parameters). Before it is timed, every layer-normalised side is compared with th
 Peers: `loop`, a Python loop over torch's layer_norm; `compile`, the same with torch.compile over the step; `batch`, our
 network with batch norm (inference in evaluation mode); `jax`, its lax.scan, where it is installed.
 
-With ``--device cuda`` the networks are measured on a GPU, against cuDNN's: see recurrent_gpu.py.
+With ``--device cuda`` everything lies on the GPU, and torch's networks are cuDNN's. A time begins and ends when the GPU
+has nothing left to do, so that launches count.
 """
 
 from __future__ import annotations
@@ -33,12 +35,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import layernorm as ln
-import recurrent_gpu
 import timing
-from networks import GATES, Loop, compare, inference, training
 
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+TIMES = 4.0  # an error may be so many times that of a Python loop over the equations in the same type
 GRID = [  # T, B, I, H
     (50, 32, 256, 256), (100, 8, 384, 384), (30, 128, 512, 512), (200, 1, 256, 256), (64, 128, 256, 256),
     (30, 64, 640, 1024), (64, 256, 128, 128), (500, 8, 403, 400), (37, 5, 93, 300), (1, 1, 64, 64), (16, 4, 17, 33),
@@ -46,6 +49,95 @@ GRID = [  # T, B, I, H
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 PEERS = ["loop", "compile", "batch", "jax"]
 DEEP = [(50, 32, 256, 256), (37, 5, 93, 300)]  # two layers, bidirectional
+LARGE = (64, 128, 256, 256)  # whose memory is measured
+
+
+class Loop(nn.Module):
+    """The paper's equations as most people write them: a Python loop, `F.layer_norm` in it."""
+
+    def __init__(self, network: str, module: Any, compiled: bool = False) -> None:
+        super().__init__()
+        self.network, self.module = network, module
+        step = getattr(self, network.lower())
+        self.step = torch.compile(step, dynamic=False) if compiled else step
+
+    def norm(self, z: Tensor, gain: str, bias: str) -> Tensor:
+        p = self.module
+        return F.layer_norm(z, z.shape[-1:], getattr(p, gain), getattr(p, bias), 1e-5)
+
+    def lstm(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        z = self.norm(x, "gain_ih_l0", "bias_ih_l0")
+        z = z + self.norm(h @ self.module.weight_hh_l0.T, "gain_hh_l0", "bias_hh_l0")
+        i, f, g, o = z.chunk(4, -1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        return o.sigmoid() * self.norm(c, "gain_c_l0", "bias_c_l0").tanh(), c
+
+    def gru(self, x: Tensor, h: Tensor) -> tuple[Tensor]:
+        p, H, u = self.module, h.shape[-1], h @ self.module.weight_hh_l0.T
+        parts = []
+        for z, side in ((x, "ih"), (u, "hh")):
+            gain, bias = getattr(p, f"gain_{side}_l0"), getattr(p, f"bias_{side}_l0")
+            for a, b in ((0, 2 * H), (2 * H, 3 * H)):
+                parts.append(F.layer_norm(z[:, a:b], (b - a,), gain[a:b], bias[a:b], 1e-5))
+        r, z = (parts[0] + parts[2]).sigmoid().chunk(2, -1)
+        n = (parts[1] + r * parts[3]).tanh()
+        return (n + z * (h - n),)
+
+    def rnn(self, x: Tensor, h: Tensor) -> tuple[Tensor]:
+        p = self.module
+        z = F.layer_norm(x + h @ p.weight_hh_l0.T, h.shape[-1:], p.gain_l0, p.bias_ih_l0 + p.bias_hh_l0, 1e-5)
+        return (z.tanh(),)
+
+    def forward(self, input: Tensor) -> tuple[Tensor, None]:
+        zx = input @ self.module.weight_ih_l0.T
+        state = (zx.new_zeros(input.shape[1], self.module.hidden_size),) * (2 if self.network == "LSTM" else 1)
+        output = []
+        for x in zx.unbind():
+            state = self.step(x, *state)
+            output.append(state[0])
+        return torch.stack(output), None
+
+
+def compare(network: str, sides: dict[str, Any], x: Tensor) -> None:
+    """Compares every layer-normalised side with the equations in float64, over the first 20 steps.
+
+    Few steps, because a layer-normalised LSTM spreads a rounding error further at every step. The measure is the error
+    of the Python loop in the type of ``x``.
+    """
+    x, module = x[:20], sides["layer norm"]
+    with torch.no_grad(), ln.backends.use("reference"):
+        exact = module.double()(x.double())[0]
+        rounded = Loop(network, module.to(x.dtype))(x)[0]
+    unit = max(float((rounded - exact).abs().max()), 1e-6)
+    for name, side in sides.items():
+        if name == "torch":
+            continue
+        with torch.no_grad():
+            error = float((torch.as_tensor(side(x)[0]) - exact).abs().max())
+        if not error < TIMES * unit:
+            raise SystemExit(f"{network} {name}: error {error:.1e}, that of a loop in {x.dtype} is {unit:.1e}")
+
+
+def inference(side: Any, x: Tensor) -> Callable[[], Any]:
+    """Returns one call without gradients, as a function."""
+
+    def run() -> Any:
+        with torch.no_grad():
+            return side(x)
+
+    return run
+
+
+def training(side: Any, x: Tensor, d: Tensor) -> Callable[[], Any]:
+    """Returns forward and backward to the input and all parameters, as a function."""
+    given = x.clone().requires_grad_()
+
+    def run() -> None:
+        torch.autograd.backward(side(given)[0], d)
+        for t in (given, *side.parameters()):
+            t.grad = None
+
+    return run
 
 
 def scan(module: Any) -> Callable[[Tensor], Any]:
@@ -153,7 +245,6 @@ def others(networks: list[str], dtype: torch.dtype, rounds: int) -> list[tuple[s
 def table(
     threads: int, networks: list[str], dtype: torch.dtype, peers: list[str], shapes: Sequence[int], rounds: int
 ) -> list[dict[str, Any]]:
-    torch.set_num_threads(threads)
     wide = [] if dtype is torch.float32 else ["float32"]
     names = [*wide, *(n for n in PEERS if n in peers), "floor"]
     rows = []
@@ -234,57 +325,49 @@ def memory(network: str, side: str, shape: tuple[int, ...]) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 
 
+def memory_table(networks: Sequence[str]) -> None:
+    """Prints the memory peak of training, each side in a process of its own."""
+    for network in networks:
+        found = {}
+        for side in ("torch", "layer norm"):
+            command = [sys.executable, __file__, "--peak", network, side]
+            found[side] = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        ratio = found["layer norm"] / found["torch"]
+        print(f"{network} training {LARGE}: {found['torch']} KiB, layer norm {found['layer norm']} KiB ({ratio:.2f})")
+
+
 def main() -> int:
-    if timing.device() == "cuda":
-        return recurrent_gpu.main()
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[timing.device_option()]
-    )
-    parser.add_argument("--threads", type=int, nargs="+", default=[1], help="processor threads, one table each")
-    parser.add_argument("--networks", nargs="+", choices=list(GATES), default=list(GATES))
+    parser = timing.parser(__doc__)
+    parser.add_argument("--networks", nargs="+", choices=list(GATES), default=list(GATES), help="(default: all)")
     parser.add_argument("--type", choices=list(TYPES), default="float32", help="of every number (default: float32)")
-    parser.add_argument("--peers", nargs="*", choices=PEERS, default=["loop"])
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=["loop"], help="further sides (default: loop)")
     parser.add_argument("--shapes", type=int, nargs="+", default=range(len(GRID)), help="places in the grid, from 0 on")
-    parser.add_argument("--rounds", type=int, default=9, help="turns of each side (default: 9)")
-    parser.add_argument(
-        "--clock", choices=list(timing.CLOCKS), default="wall", help="processor: on a busy machine, with one thread"
-    )
-    parser.add_argument("--json", metavar="FILE", help="write the figures here too")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where to compute (default: cpu)")
     parser.add_argument("--chart", metavar="FILE", help="draw the ratios here (PNG or SVG)")
     parser.add_argument("--redraw", metavar="FILE", help="draw the chart from figures that --json wrote")
-    parser.add_argument("--memory", action="store_true", help="measure the memory peak of training instead of time")
+    parser.add_argument("--memory", action="store_true", help="measure the memory peak of training on the CPU, no time")
     parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    torch.manual_seed(0)
-    shape = (64, 128, 256, 256)
     if options.peak:
-        print(memory(*options.peak, shape))
+        print(memory(*options.peak, LARGE))
         return 0
     if options.memory:
-        for network in options.networks:
-            found = {}
-            for side in ("torch", "layer norm"):
-                command = [sys.executable, __file__, "--peak", network, side]
-                found[side] = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-            ratio = found["layer norm"] / found["torch"]
-            print(
-                f"{network} training {shape}: {found['torch']} KiB, layer norm {found['layer norm']} KiB ({ratio:.2f})"
-            )
+        memory_table(options.networks)
+        return 0
+    if options.redraw:
+        chart(options.chart or "recurrent.png", json.loads(Path(options.redraw).read_text())["rows"])
         return 0
     if "jax" in options.peers and importlib.util.find_spec("jax") is None:
         print("jax is not installed, and left out")
         options.peers.remove("jax")
-    if options.redraw:
-        rows = json.loads(Path(options.redraw).read_text())["rows"]
-        chart(options.chart or "recurrent.png", rows)
-        return 0
-    timing.clock = timing.CLOCKS[options.clock]
-    print(timing.environment())
-    rows = [
-        row
-        for threads in options.threads
-        for row in table(threads, options.networks, TYPES[options.type], options.peers, options.shapes, options.rounds)
-    ]
+    if options.device == "cuda":
+        if not torch.cuda.is_available():
+            parser.error(f"--device cuda: PyTorch {torch.__version__} finds no GPU")
+        torch.set_default_device("cuda")
+        options.clock = "gpu"
+    rows = []
+    for threads in timing.tables(options):
+        rows += table(threads, options.networks, TYPES[options.type], options.peers, options.shapes, options.rounds)
     timing.save(options.json, rows)
     if options.chart:
         chart(options.chart, rows)

@@ -1,4 +1,4 @@
-"""What the benchmarks share: turns, minima, tables."""
+"""What the benchmarks share: their common options, turns and minima, and the file of figures."""
 
 from __future__ import annotations
 
@@ -7,18 +7,54 @@ import json
 import math
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
+
+def gpu_time() -> float:
+    """Returns the time at which the GPU has done all that it was given."""
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+CLOCKS = {"wall": time.perf_counter, "processor": time.process_time, "gpu": gpu_time}
 clock = CLOCKS["wall"]
-"""What is measured. On a machine that others use, too, with one thread: the processor's time of this process."""
+"""The clock that is read. On a machine that others use too, with one thread: the processor's time of this process."""
 
 
-def _seconds(run: Callable[[], Any], repeats: int) -> float:
+def parser(doc: str | None, rounds: int = 9) -> argparse.ArgumentParser:
+    """Makes a parser with the options that the benchmarks have in common."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument(
+        "--threads", type=int, nargs="+", default=[1], help="processor threads, one table each (default: 1)"
+    )
+    made.add_argument("--rounds", type=int, default=rounds, help=f"turns of each side (default: {rounds})")
+    made.add_argument(
+        "--clock",
+        choices=["wall", "processor"],
+        default="wall",
+        help="processor: on a busy machine, with one thread (default: wall)",
+    )
+    made.add_argument("--json", metavar="FILE", help="write the figures here too")
+    return made
+
+
+def tables(options: argparse.Namespace) -> Iterator[int]:
+    """Prints what the figures depend on. Then yields the numbers of threads in turn, each of them set."""
+    global clock
+    clock = CLOCKS[options.clock]
+    torch.manual_seed(0)
+    print(environment())
+    for threads in options.threads:
+        torch.set_num_threads(threads)
+        yield threads
+
+
+def seconds(run: Callable[[], Any], repeats: int) -> float:
+    """Returns the seconds of one call, as the mean of several."""
     start = clock()
     for _ in range(repeats):
         run()
@@ -26,16 +62,19 @@ def _seconds(run: Callable[[], Any], repeats: int) -> float:
 
 
 def minima(runs: Mapping[str, Callable[[], Any]], rounds: int, least: float = 2e-3) -> dict[str, float]:
-    """Seconds a call of each, the minimum over rounds in which all take turns; short calls repeated to ``least`` s."""
+    """Returns the seconds of one call of each: the minimum over rounds in which all take turns.
+
+    A turn of a short call has as many calls as take ``least`` seconds.
+    """
     repeats = {}
     for name, run in runs.items():
         run()
         run()
-        repeats[name] = max(1, int(least / max(_seconds(run, 1), 1e-7)))
+        repeats[name] = max(1, int(least / max(seconds(run, 1), 1e-7)))
     best = dict.fromkeys(runs, math.inf)
     for _ in range(rounds):
         for name, run in runs.items():
-            best[name] = min(best[name], _seconds(run, repeats[name]))
+            best[name] = min(best[name], seconds(run, repeats[name]))
     return best
 
 
@@ -44,28 +83,19 @@ def geometric_mean(ratios: Sequence[float]) -> float:
 
 
 def environment() -> dict[str, str]:
-    """What the figures depend on."""
+    """Returns what the figures depend on."""
     import layernorm as ln
 
     found = {"torch": torch.__version__, "python": platform.python_version(), "machine": platform.machine()}
     if "native" in ln.backends.available():
         found["instructions"] = ln.backends.engine("native").ISA
+    if clock is gpu_time:
+        found["GPU"] = torch.cuda.get_device_name()
     return found
 
 
 def save(path: str | None, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes the figures, if a path is given."""
     if path:
         Path(path).write_text(json.dumps({"environment": environment(), "rows": list(rows)}, indent=1) + "\n")
         print(f"wrote {path}")
-
-
-def device_option() -> argparse.ArgumentParser:
-    """``--device``, for scripts that measure other things on a GPU, with other options: a parent of both parsers."""
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="see also: --device cuda --help")
-    return parser
-
-
-def device() -> str:
-    """What ``--device`` says on the command line."""
-    return device_option().parse_known_args()[0].device

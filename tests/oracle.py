@@ -364,15 +364,14 @@ def run_between(
     restart: Sequence[Array],
     dropout: Array,
     kept: Sequence[Array],
-) -> tuple[Array, tuple[Array, ...], Array]:
-    """`run` with what happens between steps: output, final state, and the last part of the state after each step.
+) -> tuple[Array, tuple[Array, ...]]:
+    """Computes `run` with what happens between steps: output and final state.
 
     A cut row starts from ``restart[part][b]``. ``dropout[b]`` is a factor of the h that W_hh reads: of W_hh's columns.
     After the k-th step that is taken, the share ``kept[part][k, b]`` is the old state's (zoneout).
     """
     T, B = x.shape[:2]
     output = np.zeros((T, B, state[0].shape[1]))
-    cells = np.zeros((T, B, state[-1].shape[1]))
     final = [np.array(part) for part in state]
     for b in range(B):
         length = T if lengths is None else int(lengths[b])
@@ -387,10 +386,10 @@ def run_between(
             row = [
                 share[k, b] * old + (1 - share[k, b]) * part[0] for share, old, part in zip(kept, row, new, strict=True)
             ]
-            output[t, b], cells[t, b] = row[0], row[-1]
+            output[t, b] = row[0]
         for part, value in zip(final, row, strict=True):
             part[b] = value
-    return output, tuple(final), cells
+    return output, tuple(final)
 
 
 def stack(

@@ -141,6 +141,35 @@ def test_every_command_exists(page, capsys):
             pytest.fail(f"{program}: no command that this test knows")
 
 
+def benchmark_commands() -> dict[str, list[list[str]]]:
+    """By script, the arguments that pages, docstrings and its own examples give it. The log is not read: it is old."""
+    lines = []
+    for page in [page for page in PAGES if DOCS / "log" not in page.parents]:
+        code = [token.content for token in tokens(page) if token.type in ("code_inline", "fence")]
+        lines += [line for text in code for line in text.splitlines()]
+    for file in [*(ROOT / "src").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]:
+        lines += re.findall(r"(?:``|^ {4}python )(benchmarks/.*?)(?:``|$)", text_of(file), re.MULTILINE)
+    found: dict[str, list[list[str]]] = {}
+    for line in lines:
+        if named := re.match(r"(?:python )?(benchmarks/\w+\.py)(.*)", line):
+            found.setdefault(named[1], []).append(shlex.split(named[2]))
+    return found
+
+
+@pytest.mark.parametrize("script", sorted(benchmark_commands()))
+def test_every_benchmark_that_is_named_exists_with_its_options(script, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    monkeypatch.setattr(sys, "argv", [script, "--help"])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+    assert left.value.code == 0
+    text = capsys.readouterr().out
+    assert f"python {script}" in text, "no example"
+    for arguments in benchmark_commands()[script]:
+        words = [argument for argument in arguments if argument.startswith("--")] + arguments[:1]
+        assert [word for word in words if word not in text] == [], arguments
+
+
 def test_the_readme_fits_two_screens():
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 100

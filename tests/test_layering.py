@@ -70,6 +70,7 @@ OPTIONAL = {
     "matplotlib",
     "PIL",
     "pooch",
+    "filelock",
     "safetensors",
     "sklearn",
     "scipy",

@@ -90,7 +90,7 @@ def test_what_goes_step_by_step_has_the_steps_of_the_export_and_any_batch():
     class Model(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.zoneout, self.batch = ln.LSTM(5, 8, zoneout=0.2), ln.GRU(5, 8, norm="batch", max_steps=2)
+            self.zoneout, self.batch = ln.LSTM(5, 8, zoneout=0.2), ln.GRU(5, 8, norm=ln.BatchNormOverTime(max_steps=2))
 
         def forward(self, x):
             return self.zoneout(x)[0], self.batch(x)[0]

@@ -18,6 +18,7 @@ from .nn import GRU as GRU
 from .nn import LSTM as LSTM
 from .nn import RNN as RNN
 from .nn import BatchNorm as BatchNorm
+from .nn import BatchNormOverTime as BatchNormOverTime
 from .nn import GRUCell as GRUCell
 from .nn import LayerNorm as LayerNorm
 from .nn import LSTMCell as LSTMCell

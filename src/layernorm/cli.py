@@ -129,8 +129,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands.add_parser("run", help="run an experiment, or resume it, and report on it", add_help=False)
     commands.add_parser("sample", help="let the network of a run draw or write", add_help=False)
-    for name in catalogue.TOOLS:
-        commands.add_parser(name, help=catalogue.tool(name).summary, add_help=False)
+    for name, (_, summary) in catalogue.TOOLS.items():
+        commands.add_parser(name, help=summary, add_help=False)
     report = commands.add_parser(
         "report", help="write the report on runs, finished or not", formatter_class=layout,
         description="Writes the report on runs, finished or not: a page with tables and figures.",

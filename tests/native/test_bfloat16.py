@@ -30,7 +30,7 @@ def library_of_pairs(tmp_path_factory):
     if COMPILER is None:
         pytest.skip("no C++ compiler")
     built = tmp_path_factory.mktemp("native") / "layernorm_native.so"
-    # An installed package has no sources.
+    # an installed package has no sources
     folder = Path(__file__).parents[2] / "src" / "layernorm" / "engines" / "native"
     sources = [folder / name for name in ("library.cpp", "kernels.cpp")]
     defined = ["LAYERNORM_PAIRS", "LAYERNORM_ISA=baseline", "LAYERNORM_TABLES=LAYERNORM_TABLE(baseline)"]

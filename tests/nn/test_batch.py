@@ -1,6 +1,7 @@
 """Recurrent batch normalisation (`norm="batch"`) against `oracle_batch`; values, gradients, population, evaluation."""
 
 import copy
+import dataclasses
 import pickle
 
 import numpy as np
@@ -50,11 +51,14 @@ def tensor(a, grad=False):
     return torch.tensor(np.asarray(a), requires_grad=grad)
 
 
+SETTINGS = [field.name for field in dataclasses.fields(ln.BatchNormOverTime)]
+
+
 def made(network, formula="paper", *, seed=0, layers=1, bidirectional=False, **more):
     """A module in float64 with random parameters, in training mode."""
-    sizes = (I, H, layers)
+    norm = ln.BatchNormOverTime(**{name: more.pop(name) for name in SETTINGS if name in more})
     module = MODULE[network](
-        *sizes, norm="batch", formula=formula, bidirectional=bidirectional, dtype=torch.float64, **more
+        I, H, layers, norm=norm, formula=formula, bidirectional=bidirectional, dtype=torch.float64, **more
     )
     rng = np.random.default_rng(seed)
     with torch.no_grad():
@@ -86,7 +90,7 @@ def expected(module, x, state, lengths=None):
     network = next(name for name in NETWORKS if isinstance(module, MODULE[name]))
     output, final, learnt = oracle_batch.stack(
         network, x, state, parameters, f, lengths=lengths, populations=None if module.training else populations,
-        count_padding=module.count_padding, nonlinearity=module.recurrence.nonlinearity,
+        count_padding=module.over_time.count_padding, nonlinearity=module.recurrence.nonlinearity,
     )  # fmt: skip
     return [output, *final], learnt
 
@@ -123,7 +127,7 @@ def trains(module, x, state, lengths=None):
     _, after = split(module, {k: v.numpy() for k, v in module.state_dict().items()})
     for layer, directions in enumerate(before):
         for d, population in enumerate(directions):
-            now = oracle_batch.learn(population, learnt[layer][d], module.momentum)
+            now = oracle_batch.learn(population, learnt[layer][d], module.over_time.momentum)
             assert now.keys() == after[layer][d].keys()
             close([after[layer][d][k] for k in now], list(now.values()))
 
@@ -402,7 +406,7 @@ def test_rows_do_not_depend_on_each_other_in_evaluation_and_do_in_training(netwo
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_names_shapes_and_initial_values(network):
-    module = MODULE[network](I, H, 2, bidirectional=True, norm="batch", max_steps=7)
+    module = MODULE[network](I, H, 2, bidirectional=True, norm=ln.BatchNormOverTime(max_steps=7))
     buffers, units = dict(module.named_buffers()), {"RNN": 1, "LSTM": 4, "GRU": 3}[network] * H
     sites = {"RNN": {"": units}, "LSTM": {"_ih": units, "_hh": units, "_c": H}, "GRU": {"_ih": units, "_hh": units}}
     for suffix in ("l0", "l0_reverse", "l1", "l1_reverse"):
@@ -476,9 +480,30 @@ def test_training_one_row_is_an_error(network):
 def test_errors(network):
     with pytest.raises(ValueError, match="batch"):
         getattr(ln, f"{network}Cell")(I, H, norm="batch")
-    for max_steps in (0, -1):
-        with pytest.raises(ValueError, match="max_steps"):
-            MODULE[network](I, H, norm="batch", max_steps=max_steps)
+    with pytest.raises(ValueError, match="batch"):
+        getattr(ln, f"{network}Cell")(I, H, norm=ln.BatchNormOverTime())
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "error"),
+    [
+        ("max_steps", 0, ValueError),
+        ("max_steps", -1, ValueError),
+        ("max_steps", 2.0, TypeError),
+        ("momentum", 1.5, ValueError),
+        ("momentum", "0.1", ValueError),
+        ("count_padding", 1, TypeError),
+    ],
+)
+def test_settings_that_have_no_meaning(setting, value, error):
+    with pytest.raises(error, match=setting):
+        ln.BatchNormOverTime(**{setting: value})
+
+
+def test_settings_are_shown():
+    assert repr(ln.GRU(3, 4, norm="batch")) == "GRU(3, 4, norm='batch', formula='paper', eps=1e-05)"
+    shown = repr(ln.GRU(3, 4, norm=ln.BatchNormOverTime(max_steps=7)))
+    assert "norm=BatchNormOverTime(max_steps=7, momentum=0.1, count_padding=False)" in shown
 
 
 def test_compiles_with_lengths_and_refuses_them_when_run():

@@ -1,4 +1,4 @@
-"""Zoneout, recurrent and variational dropout, restarts from a learned state, the cells of every step.
+"""Zoneout, recurrent and variational dropout, restarts from a learned state.
 
 The equations in float64 are `oracle.run_between`; gradients are compared with its derivatives along random directions,
 one an array, so that neither check goes through torch's arithmetic or autograd.
@@ -69,11 +69,11 @@ def test_everything_between_steps_is_the_slow_loop(network, name, norm, P, rever
     recurrence = Recurrence(network, f, norm or "layer", projected=P > 0)
     between = Between(leaves[1 + n : 1 + 2 * n], tensor(dropout), tuple(map(tensor, kept)))
     with ln.backends.use(engine):
-        output, final, cells = recurrent_by_steps(
+        output, final = recurrent_by_steps(
             leaves[0], leaves[1 : 1 + n], leaves[1 + 2 * n :], recurrence, recurrence.encode(), between,
             torch.tensor(lengths), tensor(reset), reverse,
         )  # fmt: skip
-        results = [output, *final, cells]
+        results = [output, *final]
         weights = [rng.normal(0, 1, r.shape) for r in results]
         gradients = torch.autograd.grad(
             sum((r * tensor(w)).sum() for r, w in zip(results, weights, strict=True)), leaves
@@ -82,8 +82,8 @@ def test_everything_between_steps_is_the_slow_loop(network, name, norm, P, rever
     def computed(arrays):
         parameters = dict(zip(p, arrays[1 + 2 * n :], strict=True))
         given = (network, arrays[0], arrays[1 : 1 + n], parameters, f, norm)
-        output, final, cells = oracle.run_between(*given, restart=arrays[1 + n : 1 + 2 * n], **more)
-        return [output, *final, cells]
+        output, final = oracle.run_between(*given, restart=arrays[1 + n : 1 + 2 * n], **more)
+        return [output, *final]
 
     def value(arrays):
         return sum((r * w).sum() for r, w in zip(computed(arrays), weights, strict=True))
@@ -152,7 +152,7 @@ def test_a_modules_zoneout_and_recurrent_dropout(network, training, monkeypatch)
     zeros = [np.zeros((rows, H))] * len(shares)
     f, cut = module.recurrence.formula, np.zeros((time, rows), bool)
     more = {"lengths": None, "reset": cut, "reverse": False, "restart": zeros, "dropout": dropout, "kept": kept}
-    expected, last, _ = oracle.run_between(network, x.numpy(), zeros, arrays_of(module, 0), f, "layer", **more)
+    expected, last = oracle.run_between(network, x.numpy(), zeros, arrays_of(module, 0), f, "layer", **more)
     close(output.detach(), expected)
     for got, part in zip(flat(final), last, strict=True):
         close(got[0].detach(), part)
@@ -297,42 +297,6 @@ def test_drop_connect_is_a_parametrization(network):
     assert not torch.equal(output, module(x)[0])
 
 
-# --- Cells of every step ---
-
-
-@pytest.mark.parametrize("formula", ["paper", "tf1"])
-def test_the_cells_are_each_prefixs_final_c(formula):
-    module, x = module_of("LSTM", formula=formula), torch.randn(T, B, I, dtype=torch.float64)
-    _, _, cells = module(x, return_cells=True)
-    for t in range(T):
-        close(cells[t].detach(), module(x[: t + 1])[1][1][-1].detach())
-
-
-@pytest.mark.parametrize("norm", ["layer", None, "batch"])
-def test_cells_are_the_c_of_every_step(norm):
-    module = module_of("LSTM", 2, True, norm=norm, proj_size=2).eval()
-    x, lengths = torch.randn(T, B, I, dtype=torch.float64), [4, 1, 2]
-    output, (h, c), cells = module(x, lengths=lengths, return_cells=True)
-    expected = module(x, lengths=lengths)
-    close(output.detach(), expected[0].detach())
-    close(torch.cat([h, c], -1).detach(), torch.cat(expected[1], -1).detach())
-    assert output.shape == (T, B, 4)
-    assert cells.shape == (T, B, 2 * H)
-    for b, length in enumerate(lengths):
-        assert not cells[length:, b].any()
-        assert torch.equal(cells[length - 1, b, :H], c[2, b]), "forwards, of the last layer"
-        assert torch.equal(cells[0, b, H:], c[3, b]), "backwards"
-    packed = pack_padded_sequence(x, torch.tensor(lengths), enforce_sorted=False)
-    packed_output, _, packed_cells = module(packed, return_cells=True)
-    assert torch.equal(pad_packed_sequence(packed_output)[0], output)
-    assert torch.equal(pad_packed_sequence(packed_cells)[0], cells)
-    module.batch_first = True
-    found = module(x.transpose(0, 1), lengths=lengths, return_cells=True)
-    assert torch.equal(found[2], cells.transpose(0, 1))
-    unbatched = module(x[:, 0], return_cells=True)
-    close(unbatched[2].detach(), cells[:, 0].detach())
-
-
 # --- reset ---
 
 
@@ -390,7 +354,7 @@ def test_a_reset_without_a_batch(batch_first):
 def test_a_restart_is_a_new_sequence_with_that_initial_state(network, norm):
     """One learned state for all rows, with its gradient; batch norm by its population, which counts steps from the
     row's beginning, and has one row here."""
-    module = module_of(network, norm=norm, **({"max_steps": 1} if norm == "batch" else {})).eval()
+    module = module_of(network, norm=ln.BatchNormOverTime(max_steps=1) if norm == "batch" else norm).eval()
     x = torch.randn(T, B, I, dtype=torch.float64, requires_grad=True)
     start = [torch.randn(2, 1, H, dtype=torch.float64, requires_grad=True) for _ in module._state_names]
     hx, whole = (tuple(part) if len(part) == 2 else part[0] for part in (start, [s.expand(-1, B, -1) for s in start]))
@@ -465,18 +429,18 @@ def test_compiles_and_refuses_wrong_masks_when_run():
     compiled = torch.compile(module, fullgraph=True, backend="eager")
     x, reset = torch.randn(2, B, I, dtype=torch.float64), torch.tensor([[0, 0, 0], [1, 0, 1]])
     start = tuple(torch.randn(1, 1, H, dtype=torch.float64) for _ in "hc")
-    expected = module(x, reset=reset, reset_hx=start, return_cells=True)
-    found = compiled(x, reset=reset, reset_hx=start, return_cells=True)
+    expected = module(x, reset=reset, reset_hx=start)
+    found = compiled(x, reset=reset, reset_hx=start)
     close(found[0].detach(), expected[0].detach())
-    close(found[2].detach(), expected[2].detach())
     with pytest.raises(RuntimeError, match="LSTM: expected reset to be bool"):
-        compiled(x, reset=reset * 2, reset_hx=start, return_cells=True)
+        compiled(x, reset=reset * 2, reset_hx=start)
 
 
 def test_16_bits_are_computed_in_float32():
     """The state is rounded at the end, not at every step: as the sequence in one call."""
     module, x = ln.LSTM(I, 64, dtype=torch.bfloat16), torch.randn(30, B, I, dtype=torch.bfloat16)
-    output, _, _ = module(x, return_cells=True)
+    nowhere, zeros = torch.zeros(30, B, dtype=torch.bool), torch.zeros(1, B, 64, dtype=torch.bfloat16)
+    output, _ = module(x, reset=nowhere, reset_hx=(zeros, zeros))  # runs step by step
     wide = ln.LSTM(I, 64)
     wide.load_state_dict(module.state_dict())
     exact = wide(x.float())[0]

@@ -102,13 +102,13 @@ def zoned_out(kept: Tensor | None, old: Tensor, new: Tensor) -> Tensor:
     return new if kept is None else kept * old + (1 - kept) * new
 
 
-def sequence_of(states: Sequence[State], part: int, plan: Schedule, lengths: Tensor | None, reverse: bool) -> Tensor:
-    """One part of the states that `walk` returns, after each step, in the order of the input: [T, B, size].
+def sequence_of(states: Sequence[State], plan: Schedule, lengths: Tensor | None, reverse: bool) -> Tensor:
+    """Stacks h after each step, of the states that `walk` returns, in the order of the input: [T, B, P].
 
     It is 0 beyond a row's length.
     """
-    after = [s[part] for s in states[1:]]
-    sequence = torch.stack(after) if after else states[0][part].new_zeros(0, *states[0][part].shape)
+    after = [h for h, *_ in states[1:]]
+    sequence = torch.stack(after) if after else states[0][0].new_zeros(0, *states[0][0].shape)
     if plan.active is not None:
         sequence = torch.where(plan.active, sequence, 0.0)
     return turned(sequence, lengths, reverse)

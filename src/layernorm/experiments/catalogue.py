@@ -21,13 +21,13 @@ EXPERIMENTS = {
 
 
 TOOLS = {
-    "search": "order_embeddings.search",
-    "encode": "skip_thoughts.encode",
-    "neighbours": "skip_thoughts.neighbours",
-    "evaluate": "skip_thoughts.evaluate",
-    "answer": "reader.answer",
+    "search": ("order_embeddings.search", "find test images for a sentence with a run of order-embeddings"),
+    "encode": ("skip_thoughts.encode", "turn a file of sentences into vectors with a run of skip-thoughts"),
+    "neighbours": ("skip_thoughts.neighbours", "print the nearest sentences of the books with a run of skip-thoughts"),
+    "evaluate": ("skip_thoughts.evaluate", "evaluate a run of skip-thoughts on SICK, MR, CR, SUBJ and MPQA"),
+    "answer": ("reader.answer", "let a run of reader answer questions from .question files"),
 }
-"""The module of every command that asks a trained network something, by its name. Its `TOOL` is the command."""
+"""Every command that asks a trained network something: its module, whose `TOOL` it is, and a line for the help."""
 
 
 def find(name: str) -> Experiment:
@@ -43,4 +43,4 @@ def find(name: str) -> Experiment:
 
 def tool(name: str) -> Tool:
     """The command of this name, one of `TOOLS`."""
-    return importlib.import_module(f".{TOOLS[name]}", __package__).TOOL
+    return importlib.import_module(f".{TOOLS[name][0]}", __package__).TOOL

@@ -197,7 +197,6 @@ class Tool:
 
     Attributes:
         experiment: the name of the experiment whose runs it takes.
-        summary: one line for the help.
         texts: what a text is, for the help. At least one must be given. None: it takes no texts.
         options: a dataclass whose fields are made by `option`. A ValueError while it is constructed is wrong usage.
         ask: (the run, the texts, the options) -> lines to print.
@@ -205,7 +204,6 @@ class Tool:
     """
 
     experiment: str
-    summary: str
     texts: str | None
     options: type
     ask: Callable[[Run, Sequence[str], Any], Sequence[str]]

@@ -32,8 +32,8 @@ def portable(model: torch.nn.Module) -> torch.nn.Module:
     with their values.
 
     The copies compute step by step, in the type of their weights: they are slower, and in 16 bits less exact. They have
-    no ``stepper``, ``reset_hx`` and ``return_cells``. They take ``lengths`` as a tensor, and no `PackedSequence`. The
-    norms become torch's own, which have no argument ``residual``.
+    no ``stepper`` and ``reset_hx``. They take ``lengths`` as a tensor, and no `PackedSequence`. The norms become
+    torch's own, which have no argument ``residual``.
 
     Args:
         model: any network. It is not changed.

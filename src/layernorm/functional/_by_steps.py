@@ -32,23 +32,22 @@ def recurrent_by_steps(
     lengths: Tensor | None = None,
     reset: Tensor | None = None,
     reverse: bool = False,
-) -> tuple[Tensor, list[Tensor], Tensor]:
-    """`recurrent` with the changes of ``between``: output, final state and cells.
+) -> tuple[Tensor, list[Tensor]]:
+    """Computes `recurrent` with the changes of ``between``: output and final state.
 
-    The cells are the last part of the state after every step, (T, B, size), with gradients. In an LSTM they are c.
     ``encoded`` is ``recurrence.encode()``.
     """
     input, state, params = cast_by_autocast(input, state, params)
     a = RecurrentArguments(input, state, params, lengths, reset, recurrence, reverse)
     check_recurrent(a)
     by_equations = between.dropout is not None and recurrence.network == "GRU"
-    output, *final, cells = reference.equations_between(a, between) if by_equations else _by_steps(a, encoded, between)
-    return output, final, cells
+    output, *final = reference.equations_between(a, between) if by_equations else _by_steps(a, encoded, between)
+    return output, final
 
 
 @below_autocast
 def _by_steps(a: RecurrentArguments, encoded: str, between: Between) -> list[Tensor]:
-    """[output, *final state, cells], computed in float32 or wider and rounded at the end."""
+    """Returns [output, *final state], computed in float32 or wider and rounded at the end."""
     wide = torch.promote_types(a.input.dtype, torch.float32)
     T, plan = a.input.shape[0], schedule(a.input.shape[0], a.lengths, a.reset, a.reverse)
     x = turned(a.input.to(wide), a.lengths, a.reverse)
@@ -56,5 +55,5 @@ def _by_steps(a: RecurrentArguments, encoded: str, between: Between) -> list[Ten
     take = Steps([p.to(wide) for p in a.params], a.recurrence, encoded)
     initial = tuple(s.to(wide) for s in a.state)
     states = walk(lambda t, old: tuple(take(steps[t], old, between.dropout)), initial, T, plan, between)
-    h, cells = (sequence_of(states, part, plan, a.lengths, a.reverse) for part in (0, -1))
-    return [tensor.to(a.input.dtype) for tensor in (h, *states[-1], cells)]
+    output = sequence_of(states, plan, a.lengths, a.reverse)
+    return [tensor.to(a.input.dtype) for tensor in (output, *states[-1])]

@@ -95,7 +95,7 @@ def recurrent_over_cases(
     population: Mapping[str, Moments] | None = None,
     count_padding: bool = False,
     between: Between = NOTHING,
-) -> tuple[Tensor, list[Tensor], Tensor, BatchMoments | None]:
+) -> tuple[Tensor, list[Tensor], BatchMoments | None]:
     """`recurrent` under batch norm, by plain equations.
 
     Args:
@@ -104,16 +104,15 @@ def recurrent_over_cases(
             state.
 
     Returns:
-        output, final state, the last part of the state after every step (T, B, size), which is an LSTM's c, and the
-        batch's statistics, or ``None`` with ``population``.
+        output, final state, and the batch's statistics, or ``None`` with ``population``.
 
     Raises:
         ValueError: fewer than two cases to take statistics over.
     """
     input, state, params = cast_by_autocast(input, state, params)
     a = RecurrentArguments(input, state, params, lengths, reset, equations, reverse)
-    (output, *final, cells), batch = reference.recurrent_over_cases(a, population, count_padding, between)
-    return output, final, cells, batch
+    (output, *final), batch = reference.recurrent_over_cases(a, population, count_padding, between)
+    return output, final, batch
 
 
 def as_cuts(reset: Any, shape: Sequence[int], who: str, order: str = "") -> Tensor:

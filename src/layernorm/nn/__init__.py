@@ -12,6 +12,8 @@ from ._lstm import LSTMCell as LSTMCell
 from ._norms import BatchNorm as BatchNorm
 from ._norms import LayerNorm as LayerNorm
 from ._norms import RMSNorm as RMSNorm
+from ._population import BatchNormOverTime as BatchNormOverTime
+from ._population import Norm as Norm
 from ._rnn import RNN as RNN
 from ._rnn import RNNCell as RNNCell
 

@@ -12,6 +12,7 @@ from ..formula import Formula
 from ..functional import Steps, recurrent
 from ._leaving import recorded
 from ._normalised import Normalised, check_flags, check_sizes
+from ._population import BatchNormOverTime
 
 Hx = TypeVar("Hx")
 """The type of a cell's state: `Tensor`, in an LSTM ``tuple[Tensor, Tensor]``."""
@@ -38,7 +39,7 @@ class RecurrentCell(Normalised, Generic[Hx]):
         gate_clip: float | None = None,
     ) -> None:
         super().__init__()
-        if norm == "batch":
+        if norm == "batch" or isinstance(norm, BatchNormOverTime):
             raise ValueError(
                 f"{self.network}Cell: batch norm needs to know the time step, use layernorm.{self.network}"
             )
@@ -130,7 +131,7 @@ class RecurrentCell(Normalised, Generic[Hx]):
         text = f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
         if self.recurrence.nonlinearity != "tanh":
             text += f", nonlinearity={self.recurrence.nonlinearity}"
-        return text + self._described()
+        return text + self._described(self.norm)
 
 
 class CellStepper(Generic[Hx]):

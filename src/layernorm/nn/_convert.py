@@ -14,6 +14,7 @@ from ..functional import describe
 from ._gru import GRU, GRUCell
 from ._lstm import LSTM, LSTMCell
 from ._normalised import Normalised
+from ._population import BatchNormOverTime, Norm
 from ._rnn import RNN, RNNCell
 
 if TYPE_CHECKING:
@@ -42,22 +43,22 @@ Other = TypeVar("Other", bound=torch.nn.Module)
 
 
 @overload
-def convert(module: torch.nn.RNN, norm: str | None = "layer", **options: Unpack[Options]) -> RNN: ...
+def convert(module: torch.nn.RNN, norm: Norm = "layer", **options: Unpack[Options]) -> RNN: ...
 @overload
-def convert(module: torch.nn.LSTM, norm: str | None = "layer", **options: Unpack[Options]) -> LSTM: ...
+def convert(module: torch.nn.LSTM, norm: Norm = "layer", **options: Unpack[Options]) -> LSTM: ...
 @overload
-def convert(module: torch.nn.GRU, norm: str | None = "layer", **options: Unpack[Options]) -> GRU: ...
+def convert(module: torch.nn.GRU, norm: Norm = "layer", **options: Unpack[Options]) -> GRU: ...
 @overload
-def convert(module: torch.nn.RNNCell, norm: str | None = "layer", **options: Unpack[Options]) -> RNNCell: ...
+def convert(module: torch.nn.RNNCell, norm: Norm = "layer", **options: Unpack[Options]) -> RNNCell: ...
 @overload
-def convert(module: torch.nn.LSTMCell, norm: str | None = "layer", **options: Unpack[Options]) -> LSTMCell: ...
+def convert(module: torch.nn.LSTMCell, norm: Norm = "layer", **options: Unpack[Options]) -> LSTMCell: ...
 @overload
-def convert(module: torch.nn.GRUCell, norm: str | None = "layer", **options: Unpack[Options]) -> GRUCell: ...
+def convert(module: torch.nn.GRUCell, norm: Norm = "layer", **options: Unpack[Options]) -> GRUCell: ...
 @overload
-def convert(module: Other, norm: str | None = "layer", **options: Unpack[Options]) -> Other: ...
+def convert(module: Other, norm: Norm = "layer", **options: Unpack[Options]) -> Other: ...
 def convert(
     module: torch.nn.Module,
-    norm: str | None = "layer",
+    norm: Norm = "layer",
     *,
     formula: str | Formula = "paper",
     eps: float | None = None,
@@ -95,7 +96,9 @@ def convert(
     keywords: dict[str, Any] = {"norm": norm, "formula": formula, "eps": eps, "gain_init": gain_init}
     made = {id(old): _converted(old, keywords) for old in module.modules() if _kind(old) in _TABLE}
     if not made:
-        describe("LSTM", norm, formula, eps, bias=True)  # refuses a wrong name where nothing is converted, too
+        describe(
+            "LSTM", "batch" if isinstance(norm, BatchNormOverTime) else norm, formula, eps, bias=True
+        )  # refuses a wrong name where nothing is converted, too
     _warn_of_unconverted(module, converted=bool(made))
     if id(module) in made:
         return made[id(module)]

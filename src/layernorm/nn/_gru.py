@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..formula import Formula
 from ._cell import RecurrentCell
+from ._population import Norm
 from ._recurrent import Recurrent
 
 
@@ -26,19 +27,13 @@ class GRU(Recurrent[Tensor]):
             `torch.nn.GRU`.
         norm: what a normalisation is. ``"layer"``: mean and deviation over the units, as in the paper. ``"rms"``: the
             root mean square over the units. ``"batch"``: mean and deviation over the training cases at each time step
-            (Cooijmans et al. 2016). ``"weight"``: the rows of the weight matrices are normalised instead of the summed
-            inputs (Salimans, Kingma 2016). ``None``: torch's equations, without normalisation.
+            (Cooijmans et al. 2016), with the settings of a `BatchNormOverTime` in place of the name. ``"weight"``: the
+            rows of the weight matrices are normalised instead of the summed inputs (Salimans, Kingma 2016). ``None``:
+            torch's equations, without normalisation.
         formula: where the normalisations sit: a preset's name (`layernorm.formula.PRESETS`) or a `layernorm.Formula`.
         eps: overrides the formula's ``eps``, which keeps the denominators from zero (1e-5 in ``"paper"``).
         gain_init: the initial value of every gain. ``None``: 1; under batch norm 0.1 (Cooijmans et al.); under weight
             norm the norm of each weight row as torch draws it.
-        max_steps: batch norm only: how many time steps have population statistics of their own, as rows of the buffers
-            ``running_mean_*`` and ``running_var_*``. In evaluation these are used instead of the batch's statistics.
-            Later steps use the last row that was trained.
-        momentum: batch norm only: each training batch moves the population statistics towards its own by this
-            fraction, or by 1 / (number of batches seen) while that is larger. ``None``: always by the latter.
-        count_padding: batch norm only: whether sequences that have ended (``lengths``) still count in the statistics,
-            with input 0 and their final state.
         forget_bias: the initial value of the learnable bias of z, the gate that keeps the old state. ``None``: the
             same as for the other biases. Where several biases are added to this gate, the first of them gets the value
             and the others start at 0, so that their sum is exactly this. The first is ``bias_ih``, or ``norm_bias`` or
@@ -57,7 +52,7 @@ class GRU(Recurrent[Tensor]):
 
     With ``zoneout`` or ``reset_hx``, Python runs the steps one by one. This takes about twice the time of one call for
     the whole sequence. ``recurrent_dropout`` in training is computed by plain equations, in about 4 times the time of
-    one call (``benchmarks/between_steps.py``).
+    one call (``benchmarks/steps.py between``).
 
     Parameters of a layer and direction in ``"paper"``, with the suffix ``_l{k}`` or ``_l{k}_reverse``:
     ``weight_ih (3H, I)``, ``weight_hh (3H, H)``, ``bias_ih``, ``bias_hh``, ``gain_ih``, ``gain_hh (3H)``. Gates are in
@@ -85,13 +80,10 @@ class GRU(Recurrent[Tensor]):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        norm: str | None = "layer",
+        norm: Norm = "layer",
         formula: str | Formula = "paper",
         eps: float | None = None,
         gain_init: float | None = None,
-        max_steps: int = 100,
-        momentum: float | None = 0.1,
-        count_padding: bool = False,
         forget_bias: float | None = None,
         recurrent_dropout: float = 0.0,
         zoneout: float = 0.0,
@@ -100,7 +92,7 @@ class GRU(Recurrent[Tensor]):
         super().__init__(
             input_size, hidden_size, num_layers=num_layers, bias=bias, batch_first=batch_first, dropout=dropout,
             bidirectional=bidirectional, device=device, dtype=dtype, norm=norm, formula=formula, eps=eps,
-            gain_init=gain_init, max_steps=max_steps, momentum=momentum, count_padding=count_padding,
+            gain_init=gain_init,
             recurrent_dropout=recurrent_dropout, zoneout=zoneout, variational=variational, forget_bias=forget_bias,
         )  # fmt: skip
 

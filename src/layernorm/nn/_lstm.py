@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, overload
-
 import torch
 from torch import Tensor
-from torch.fx import Proxy
-from torch.nn.utils.rnn import PackedSequence
 
 from ..formula import Formula
 from ._cell import RecurrentCell
-from ._leaving import recorded
+from ._population import Norm
 from ._recurrent import Recurrent
 
 State = tuple[Tensor, Tensor]
@@ -35,19 +31,13 @@ class LSTM(Recurrent[State]):
             as `torch.nn.LSTM`.
         norm: what a normalisation is. ``"layer"``: mean and deviation over the units, as in the paper. ``"rms"``: the
             root mean square over the units. ``"batch"``: mean and deviation over the training cases at each time step
-            (Cooijmans et al. 2016). ``"weight"``: the rows of the weight matrices are normalised instead of the summed
-            inputs (Salimans, Kingma 2016). ``None``: torch's equations, without normalisation.
+            (Cooijmans et al. 2016), with the settings of a `BatchNormOverTime` in place of the name. ``"weight"``: the
+            rows of the weight matrices are normalised instead of the summed inputs (Salimans, Kingma 2016). ``None``:
+            torch's equations, without normalisation.
         formula: where the normalisations sit: a preset's name (`layernorm.formula.PRESETS`) or a `layernorm.Formula`.
         eps: overrides the formula's ``eps``, which keeps the denominators from zero (1e-5 in ``"paper"``).
         gain_init: the initial value of every gain. ``None``: 1; under batch norm 0.1 (Cooijmans et al.); under weight
             norm the norm of each weight row as torch draws it.
-        max_steps: batch norm only: how many time steps have population statistics of their own, as rows of the buffers
-            ``running_mean_*`` and ``running_var_*``. In evaluation these are used instead of the batch's statistics.
-            Later steps use the last row that was trained.
-        momentum: batch norm only: each training batch moves the population statistics towards its own by this
-            fraction, or by 1 / (number of batches seen) while that is larger. ``None``: always by the latter.
-        count_padding: batch norm only: whether sequences that have ended (``lengths``) still count in the statistics,
-            with input 0 and their final state.
         forget_bias: the initial value of the learnable bias of f, the gate that keeps the old state. ``None``: the
             same as for the other biases. Where several biases are added to this gate, the first of them gets the value
             and the others start at 0, so that their sum is exactly this. The first is ``bias_ih``, or ``norm_bias`` or
@@ -66,8 +56,9 @@ class LSTM(Recurrent[State]):
     Raises:
         ValueError, TypeError: an argument has no meaning for this network. The message names it.
 
-    With ``zoneout``, ``recurrent_dropout`` in training, ``return_cells`` or ``reset_hx``, Python runs the steps one by
-    one. This takes about twice the time of one call for the whole sequence (``benchmarks/between_steps.py``).
+    With ``zoneout``, ``recurrent_dropout`` in training or ``reset_hx``, Python runs the steps one by one. This takes
+    about twice the time of one call for the whole sequence (``benchmarks/steps.py between``). For c after every step,
+    take the steps yourself, by ``stepper()``, which costs the same.
 
     Parameters of a layer and direction in ``"paper"``, with the suffix ``_l{k}`` or ``_l{k}_reverse``:
     ``weight_ih (4H, I)``, ``weight_hh (4H, P)``, ``bias_ih``, ``bias_hh``, ``gain_ih``, ``gain_hh (4H)``, ``gain_c``,
@@ -97,13 +88,10 @@ class LSTM(Recurrent[State]):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        norm: str | None = "layer",
+        norm: Norm = "layer",
         formula: str | Formula = "paper",
         eps: float | None = None,
         gain_init: float | None = None,
-        max_steps: int = 100,
-        momentum: float | None = 0.1,
-        count_padding: bool = False,
         forget_bias: float | None = None,
         recurrent_dropout: float = 0.0,
         zoneout: float | tuple[float, float] = 0.0,
@@ -113,143 +101,10 @@ class LSTM(Recurrent[State]):
         super().__init__(
             input_size, hidden_size, num_layers=num_layers, bias=bias, batch_first=batch_first, dropout=dropout,
             bidirectional=bidirectional, proj_size=proj_size, device=device, dtype=dtype, norm=norm, formula=formula,
-            eps=eps, gain_init=gain_init, max_steps=max_steps, momentum=momentum, count_padding=count_padding,
+            eps=eps, gain_init=gain_init,
             recurrent_dropout=recurrent_dropout, zoneout=zoneout, variational=variational, forget_bias=forget_bias,
             gate_clip=gate_clip,
         )  # fmt: skip
-
-    @overload
-    def forward(
-        self,
-        input: Tensor,
-        hx: State | None = None,
-        *,
-        lengths: Tensor | list[int] | None = None,
-        reset: Tensor | None = None,
-        reset_hx: State | None = None,
-        mask: Tensor | None = None,
-        return_cells: Literal[False] = False,
-    ) -> tuple[Tensor, State]: ...
-    @overload
-    def forward(
-        self,
-        input: PackedSequence,
-        hx: State | None = None,
-        *,
-        reset: Tensor | None = None,
-        reset_hx: State | None = None,
-        return_cells: Literal[False] = False,
-    ) -> tuple[PackedSequence, State]: ...
-    @overload
-    def forward(
-        self,
-        input: Tensor,
-        hx: State | None = None,
-        *,
-        lengths: Tensor | list[int] | None = None,
-        reset: Tensor | None = None,
-        reset_hx: State | None = None,
-        mask: Tensor | None = None,
-        return_cells: Literal[True],
-    ) -> tuple[Tensor, State, Tensor]: ...
-    @overload
-    def forward(
-        self,
-        input: PackedSequence,
-        hx: State | None = None,
-        *,
-        reset: Tensor | None = None,
-        reset_hx: State | None = None,
-        return_cells: Literal[True],
-    ) -> tuple[PackedSequence, State, PackedSequence]: ...
-    def forward(
-        self,
-        input: Tensor | PackedSequence,
-        hx: State | None = None,
-        *,
-        lengths: Tensor | list[int] | None = None,
-        reset: Tensor | None = None,
-        reset_hx: State | None = None,
-        mask: Tensor | None = None,
-        return_cells: bool = False,
-    ) -> Any:
-        """Runs the sequence, as `RNN.forward` says.
-
-        Args:
-            return_cells: whether to return also the last layer's c after every step, ``(T, B, D * H)``. It has the
-                kind and order of the output, and gradients. It is the c that is carried on to the next step.
-
-        Returns:
-            output, ``(h, c)``, and with ``return_cells`` the cells as a third part.
-        """
-        if isinstance(input, Proxy):
-            keywords = {
-                "lengths": lengths,
-                "reset": reset,
-                "reset_hx": reset_hx,
-                "return_cells": return_cells,
-                "mask": mask,
-            }
-            return recorded(self, input, hx, **keywords)
-        if mask is not None:
-            lengths = self._lengths_of(mask, input, lengths)
-        output, state = self._run(input, hx, lengths, reset, reset_hx, return_cells)
-        if not return_cells:
-            return output, self._hx_from(state)
-        output_and_cells = output.data if isinstance(output, PackedSequence) else output
-        D = len(self._directions)
-        parts = output_and_cells.split([D * self._output_size, D * self.hidden_size], -1)
-        if isinstance(output, PackedSequence):
-            return PackedSequence(parts[0], *output[1:]), self._hx_from(state), PackedSequence(parts[1], *output[1:])
-        return parts[0], self._hx_from(state), parts[1]
-
-    if TYPE_CHECKING:
-
-        @overload
-        def __call__(
-            self,
-            input: Tensor,
-            hx: State | None = None,
-            *,
-            lengths: Tensor | list[int] | None = None,
-            reset: Tensor | None = None,
-            reset_hx: State | None = None,
-            mask: Tensor | None = None,
-            return_cells: Literal[False] = False,
-        ) -> tuple[Tensor, State]: ...
-        @overload
-        def __call__(
-            self,
-            input: PackedSequence,
-            hx: State | None = None,
-            *,
-            reset: Tensor | None = None,
-            reset_hx: State | None = None,
-            return_cells: Literal[False] = False,
-        ) -> tuple[PackedSequence, State]: ...
-        @overload
-        def __call__(
-            self,
-            input: Tensor,
-            hx: State | None = None,
-            *,
-            lengths: Tensor | list[int] | None = None,
-            reset: Tensor | None = None,
-            reset_hx: State | None = None,
-            mask: Tensor | None = None,
-            return_cells: Literal[True],
-        ) -> tuple[Tensor, State, Tensor]: ...
-        @overload
-        def __call__(
-            self,
-            input: PackedSequence,
-            hx: State | None = None,
-            *,
-            reset: Tensor | None = None,
-            reset_hx: State | None = None,
-            return_cells: Literal[True],
-        ) -> tuple[PackedSequence, State, PackedSequence]: ...
-        def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
 class LSTMCell(RecurrentCell[State]):

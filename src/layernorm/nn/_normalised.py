@@ -181,9 +181,9 @@ class Normalised(torch.nn.Module):
                 )
         return [torch.where(cut, new.to(old.dtype), old) for new, old in zip(restart, state, strict=True)]
 
-    def _described(self) -> str:
+    def _described(self, norm: object) -> str:
         """The keywords that torch's module does not have, for `extra_repr`."""
-        text = f", norm={self.norm!r}"
+        text = f", norm={norm!r}"
         if self.recurrence.formula != PLAIN:
             text += f", formula={self.formula!r}"
             if not (isinstance(self.formula, Formula) and self.formula.eps == self.eps):

@@ -3,12 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..functional import BatchMoments, Moments
+from ._normalised import check_flags, check_share
+
+
+@dataclass(frozen=True)
+class BatchNormOverTime:
+    """Batch norm in a recurrent network, for its argument ``norm``, with statistics for each time step.
+
+    ``norm="batch"`` is ``norm=BatchNormOverTime()``.
+
+    Attributes:
+        max_steps: how many time steps have population statistics of their own, as rows of the buffers
+            ``running_mean_*`` and ``running_var_*``. In evaluation these are used instead of the batch's statistics.
+            Later steps use the last row that was trained.
+        momentum: each training batch moves the population statistics towards its own by this fraction, or by
+            1 / (number of batches seen) while that is larger. ``None``: always by the latter.
+        count_padding: whether sequences that have ended (``lengths``) still count in the statistics, with input 0 and
+            their final state.
+
+    Raises:
+        TypeError, ValueError: a value is of another type, or out of its range.
+
+    Source: Cooijmans et al., "Recurrent Batch Normalization", 2016, arXiv:1603.09025.
+    """
+
+    max_steps: int = 100
+    momentum: float | None = 0.1
+    count_padding: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_steps, int) or isinstance(self.max_steps, bool):
+            raise TypeError(f"max_steps should be of type int, got: {type(self.max_steps).__name__}")
+        if self.max_steps < 1:
+            raise ValueError(f"max_steps must be greater than zero, got {self.max_steps}")
+        if self.momentum is not None:
+            check_share("momentum", self.momentum)
+        check_flags(count_padding=self.count_padding)
+
+
+Norm = str | BatchNormOverTime | None
+"""The argument ``norm`` of a network."""
 
 
 class Population:

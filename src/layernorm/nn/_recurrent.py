@@ -14,7 +14,7 @@ from ..formula import PLAIN, Formula
 from ..functional import Between, Steps, as_cuts, recurrent, recurrent_by_steps, recurrent_over_cases
 from ._leaving import recorded
 from ._normalised import Normalised, State, check_flags, check_share, check_sizes, drop_mask
-from ._population import Population
+from ._population import BatchNormOverTime, Norm, Population
 
 LayerStates = list[list[Tensor]]
 """For each layer h ``(B, P)``, in an LSTM also c ``(B, H)``."""
@@ -55,13 +55,10 @@ class Recurrent(Normalised, Generic[Hx]):
         nonlinearity: str = "tanh",
         device: Any,
         dtype: Any,
-        norm: str | None,
+        norm: Norm,
         formula: str | Formula,
         eps: float | None,
         gain_init: float | None,
-        max_steps: int,
-        momentum: float | None,
-        count_padding: bool,
         recurrent_dropout: float,
         zoneout: float | tuple[float, float],
         variational: bool,
@@ -69,8 +66,7 @@ class Recurrent(Normalised, Generic[Hx]):
         gate_clip: float | None = None,
     ) -> None:
         super().__init__()
-        check_flags(bias=bias, batch_first=batch_first, bidirectional=bidirectional, count_padding=count_padding)
-        check_flags(variational=variational)
+        check_flags(bias=bias, batch_first=batch_first, bidirectional=bidirectional, variational=variational)
         check_sizes(input_size, hidden_size, num_layers, dropout, proj_size)
         if dropout > 0 and num_layers == 1:
             warnings.warn(
@@ -83,8 +79,11 @@ class Recurrent(Normalised, Generic[Hx]):
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
         self.bidirectional, self.proj_size = bidirectional, proj_size
-        _check_population(max_steps, momentum)
-        self.max_steps, self.momentum, self.count_padding = max_steps, momentum, count_padding
+        self.over_time: BatchNormOverTime | None = None
+        if norm == "batch":
+            norm = BatchNormOverTime()
+        if isinstance(norm, BatchNormOverTime):
+            self.over_time, norm = norm, "batch"
         equations = {"bias": bias, "projected": proj_size > 0, "nonlinearity": nonlinearity, "gate_clip": gate_clip}
         self._describe(norm, formula, eps, gain_init, forget_bias, zoneout, **equations)
         for layer in range(num_layers):
@@ -93,8 +92,8 @@ class Recurrent(Normalised, Generic[Hx]):
             for direction in self._directions:
                 suffix = f"_l{layer}{direction}"
                 self._register(shapes, suffix, device, dtype)
-                if norm == "batch":
-                    self._population(suffix).register(shapes, max_steps, device, dtype)
+                if self.over_time is not None:
+                    self._population(suffix).register(shapes, self.over_time.max_steps, device, dtype)
         self.reset_parameters()
         self._normalise_weights()
 
@@ -278,17 +277,14 @@ class Recurrent(Normalised, Generic[Hx]):
         return Stepper(self)
 
     def _run(
-        self, input: Any, hx: Any, lengths: Tensor | list[int] | None, reset: Any, reset_hx: Any, cells: bool = False
+        self, input: Any, hx: Any, lengths: Tensor | list[int] | None, reset: Any, reset_hx: Any
     ) -> tuple[Any, State]:
-        """Runs any input that torch's module takes. The state is a tuple of its parts.
-
-        With ``cells`` the output has D * H more numbers behind its own, the last layer's c.
-        """
+        """Runs any input that torch's module takes. The state is a tuple of its parts."""
         name, state, restart = type(self).__name__, self._state_from(hx), self._state_from(reset_hx, "reset_hx")
         if restart is not None and reset is None:
             raise ValueError(f"{name}: reset_hx is where a sequence starts again after a cut; it needs reset, got None")
         if isinstance(input, PackedSequence):
-            return self._run_packed(input, state, lengths, reset, restart, cells)
+            return self._run_packed(input, state, lengths, reset, restart)
         if not isinstance(input, Tensor):
             raise TypeError(f"{name}: expected input to be a Tensor or PackedSequence, got {type(input).__name__}")
         if input.dim() not in (2, 3):
@@ -300,13 +296,13 @@ class Recurrent(Normalised, Generic[Hx]):
         if input.dim() == 2:
             if lengths is not None:
                 raise ValueError(f"{name}: lengths needs a batch, got unbatched input {list(input.shape)}")
-            return self._run_unbatched(input, state, reset, restart, cells)
+            return self._run_unbatched(input, state, reset, restart)
         x = input.transpose(0, 1) if self.batch_first else input
         cuts = self._cuts(reset, restart, x)
         if lengths is not None and not isinstance(lengths, Tensor):
             lengths = torch.tensor(lengths, device=x.device)
             lengths = lengths if lengths.numel() else lengths.long()
-        output, state = self._run_padded(x, state, lengths, cuts, cells)
+        output, state = self._run_padded(x, state, lengths, cuts)
         return output.transpose(0, 1) if self.batch_first else output, state
 
     def _cuts(self, reset: Any, restart: State | None, x: Tensor) -> Cuts | None:
@@ -325,18 +321,18 @@ class Recurrent(Normalised, Generic[Hx]):
         return Cuts(cut.transpose(0, 1) if self.batch_first else cut, expanded)
 
     def _run_unbatched(
-        self, input: Tensor, hx: State | None, reset: Any, restart: State | None, cells: bool
+        self, input: Tensor, hx: State | None, reset: Any, restart: State | None
     ) -> tuple[Tensor, State]:
         hx = None if hx is None else tuple(part.unsqueeze(1) for part in hx)
         x = input.unsqueeze(1)
         if reset is not None:
             reset = as_cuts(reset, input.shape[:1], type(self).__name__).unsqueeze(0 if self.batch_first else 1)
             restart = None if restart is None else tuple(part.unsqueeze(1) for part in restart)
-        output, state = self._run_padded(x, hx, None, self._cuts(reset, restart, x), cells)
+        output, state = self._run_padded(x, hx, None, self._cuts(reset, restart, x))
         return output.squeeze(1), tuple(part.squeeze(1) for part in state)
 
     def _run_packed(
-        self, input: PackedSequence, hx: State | None, lengths: Any, reset: Any, restart: State | None, cells: bool
+        self, input: PackedSequence, hx: State | None, lengths: Any, reset: Any, restart: State | None
     ) -> tuple[PackedSequence, State]:
         if lengths is not None:
             raise ValueError(f"{type(self).__name__}: a PackedSequence has its own lengths; lengths must be None")
@@ -348,16 +344,16 @@ class Recurrent(Normalised, Generic[Hx]):
             if cuts is not None:
                 restart = cuts.restart and tuple(s.index_select(1, order) for s in cuts.restart)
                 cuts = Cuts(cuts.reset.index_select(1, order), restart)
-        output, state = self._run_padded(padded, hx, lengths.to(data.device), cuts, cells)
+        output, state = self._run_padded(padded, hx, lengths.to(data.device), cuts)
         if back is not None:
             state = tuple(s.index_select(1, back) for s in state)
         packed = pack_padded_sequence(output, lengths)
         return PackedSequence(packed.data, sizes, order, back), state
 
     def _run_padded(
-        self, x: Tensor, hx: State | None, lengths: Tensor | None, cuts: Cuts | None, cells: bool
+        self, x: Tensor, hx: State | None, lengths: Tensor | None, cuts: Cuts | None
     ) -> tuple[Tensor, State]:
-        """(T, B, I) -> (T, B, D * P), with ``cells`` (T, B, D * P + D * H), each part of the state (L * D, B, size)."""
+        """(T, B, I) -> (T, B, D * P), each part of the state (L * D, B, size)."""
         if x.shape[-1] != self.input_size:
             raise RuntimeError(
                 f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got {x.shape[-1]}"
@@ -366,19 +362,17 @@ class Recurrent(Normalised, Generic[Hx]):
         finals: list[list[Tensor]] = []
         for layer in range(self.num_layers):
             outputs: list[Tensor] = []
-            behind: list[Tensor] = []
-            last = layer == self.num_layers - 1
             for direction in self._directions:
                 state = [s[len(finals)] for s in hx]
                 reset = None if cuts is None else cuts.reset
                 restart = None if cuts is None or cuts.restart is None else [s[len(finals)] for s in cuts.restart]
                 between, suffix = self._between(x, restart), f"_l{layer}{direction}"
-                found = self._run_layer(x, state, suffix, lengths, reset, bool(direction), between, cells and last)
-                outputs.append(found[0])
-                finals.append(found[1])
-                behind += found[2:]
-            x = torch.cat([*outputs, *behind], -1) if len(outputs + behind) > 1 else outputs[0]
-            x = x if last else self._dropped(x)
+                output, final = self._run_layer(x, state, suffix, lengths, reset, bool(direction), between)
+                outputs.append(output)
+                finals.append(final)
+            x = torch.cat(outputs, -1) if len(outputs) > 1 else outputs[0]
+            if layer < self.num_layers - 1:
+                x = self._dropped(x)
         return x, tuple(torch.stack(part) for part in zip(*finals, strict=True))
 
     def _dropped(self, x: Tensor) -> Tensor:
@@ -406,28 +400,28 @@ class Recurrent(Normalised, Generic[Hx]):
         reset: Tensor | None,
         reverse: bool,
         between: Between,
-        cells: bool,
-    ) -> tuple[Any, ...]:
-        """One layer in one direction: output, final state, with ``cells`` also c after every step."""
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Runs one layer in one direction: output, final state."""
         params = self._parameters_of(suffix)
         if self.norm != "batch":
-            if not between.anything and not cells:
+            if not between.anything:
                 return recurrent(x, state, params, self._encoded, lengths, reset, reverse)
             arguments = (self.recurrence, self._encoded, between, lengths, reset, reverse)
-            return recurrent_by_steps(x, state, params, *arguments)[: 2 + cells]
+            return recurrent_by_steps(x, state, params, *arguments)
         if self.training and torch.compiler.is_exporting():
             name = type(self).__name__
             raise RuntimeError(
                 f"{name}: batch norm in training changes its statistics, which no exported graph does; "
                 "call eval() on the module first"
             )
+        assert self.over_time is not None
         known = self._population(suffix)
         population = None if self.training else known.at(len(x))
-        cases = (lengths, reset, reverse, population, self.count_padding, between)
-        *found, batch = recurrent_over_cases(x, state, params, self.recurrence, *cases)
+        cases = (lengths, reset, reverse, population, self.over_time.count_padding, between)
+        output, final, batch = recurrent_over_cases(x, state, params, self.recurrence, *cases)
         if batch is not None:
-            known.update(batch, self.momentum)
-        return tuple(found[: 2 + cells])
+            known.update(batch, self.over_time.momentum)
+        return output, final
 
     def _initial(self, x: Tensor, hx: State | None) -> State:
         rows = self.num_layers * len(self._directions)
@@ -450,14 +444,11 @@ class Recurrent(Normalised, Generic[Hx]):
             "dropout": (self.dropout, 0.0),
             "bidirectional": (self.bidirectional, False),
             "nonlinearity": (self.recurrence.nonlinearity, "tanh"),
-            "max_steps": (self.max_steps, 100),
-            "momentum": (self.momentum, 0.1),
-            "count_padding": (self.count_padding, False),
             "recurrent_dropout": (self.recurrent_dropout, 0.0),
             "variational": (self.variational, False),
         }
         text += "".join(f", {name}={value!r}" for name, (value, default) in given.items() if value != default)
-        return text + self._described()
+        return text + self._described(self.norm if self.over_time in (None, BatchNormOverTime()) else self.over_time)
 
 
 class _OnlyTorchs(list[list[str]]):
@@ -591,13 +582,3 @@ class Stepper(Generic[Hx]):
     def hx(self, state: LayerStates) -> Hx:
         """A state as the module takes and returns it."""
         return self.module._hx_from(tuple(torch.stack(part) for part in zip(*state, strict=True)))
-
-
-def _check_population(max_steps: int, momentum: float | None) -> None:
-    if not isinstance(max_steps, int) or isinstance(max_steps, bool):
-        raise TypeError(f"max_steps should be of type int, got: {type(max_steps).__name__}")
-    if max_steps < 1:
-        raise ValueError(f"max_steps must be greater than zero, got {max_steps}")
-    number = isinstance(momentum, (int, float)) and not isinstance(momentum, bool)
-    if momentum is not None and not (number and 0 <= momentum <= 1):
-        raise ValueError(f"momentum should be a number in range [0, 1] or None, got {momentum!r}")

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..formula import Formula
 from ._cell import RecurrentCell
+from ._population import Norm
 from ._recurrent import Recurrent
 
 
@@ -25,19 +26,13 @@ class RNN(Recurrent[Tensor]):
             as `torch.nn.RNN`.
         norm: what a normalisation is. ``"layer"``: mean and deviation over the units, as in the paper. ``"rms"``: the
             root mean square over the units. ``"batch"``: mean and deviation over the training cases at each time step
-            (Cooijmans et al. 2016). ``"weight"``: the rows of the weight matrices are normalised instead of the summed
-            inputs (Salimans, Kingma 2016). ``None``: torch's equations, without normalisation.
+            (Cooijmans et al. 2016), with the settings of a `BatchNormOverTime` in place of the name. ``"weight"``: the
+            rows of the weight matrices are normalised instead of the summed inputs (Salimans, Kingma 2016). ``None``:
+            torch's equations, without normalisation.
         formula: where the normalisations sit: a preset's name (`layernorm.formula.PRESETS`) or a `layernorm.Formula`.
         eps: overrides the formula's ``eps``, which keeps the denominators from zero (1e-5 in ``"paper"``).
         gain_init: the initial value of every gain. ``None``: 1; under batch norm 0.1 (Cooijmans et al.); under weight
             norm the norm of each weight row as torch draws it.
-        max_steps: batch norm only: how many time steps have population statistics of their own, as rows of the buffers
-            ``running_mean_*`` and ``running_var_*``. In evaluation these are used instead of the batch's statistics.
-            Later steps use the last row that was trained.
-        momentum: batch norm only: each training batch moves the population statistics towards its own by this
-            fraction, or by 1 / (number of batches seen) while that is larger. ``None``: always by the latter.
-        count_padding: batch norm only: whether sequences that have ended (``lengths``) still count in the statistics,
-            with input 0 and their final state.
         recurrent_dropout: the dropout probability, in training, of the h that ``W_hh`` reads. One mask is drawn for all
             time steps of a sequence, as in Keras (Gal, Ghahramani 2016).
         zoneout: the probability that a unit keeps its old value in a step (Krueger et al. 2016), as in Haste. In
@@ -51,7 +46,7 @@ class RNN(Recurrent[Tensor]):
 
     With ``zoneout``, ``recurrent_dropout`` in training or ``reset_hx``, Python runs the steps one by one. This
     takes about 3 times the time of one call for the whole sequence. Large networks lose less
-    (``benchmarks/between_steps.py``).
+    (``benchmarks/steps.py between``).
 
     Parameters of a layer and direction in ``"paper"``, with the suffix ``_l{k}`` or ``_l{k}_reverse``:
     ``weight_ih (H, I)``, ``weight_hh (H, H)``, ``bias_ih``, ``bias_hh``, ``gain (H)``. The biases belong to the
@@ -80,13 +75,10 @@ class RNN(Recurrent[Tensor]):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        norm: str | None = "layer",
+        norm: Norm = "layer",
         formula: str | Formula = "paper",
         eps: float | None = None,
         gain_init: float | None = None,
-        max_steps: int = 100,
-        momentum: float | None = 0.1,
-        count_padding: bool = False,
         recurrent_dropout: float = 0.0,
         zoneout: float = 0.0,
         variational: bool = False,
@@ -94,8 +86,7 @@ class RNN(Recurrent[Tensor]):
         super().__init__(
             input_size, hidden_size, num_layers=num_layers, bias=bias, batch_first=batch_first, dropout=dropout,
             bidirectional=bidirectional, nonlinearity=nonlinearity, device=device, dtype=dtype, norm=norm,
-            formula=formula, eps=eps, gain_init=gain_init, max_steps=max_steps, momentum=momentum,
-            count_padding=count_padding,
+            formula=formula, eps=eps, gain_init=gain_init,
             recurrent_dropout=recurrent_dropout, zoneout=zoneout, variational=variational,
         )  # fmt: skip
         self.nonlinearity = nonlinearity

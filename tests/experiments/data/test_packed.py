@@ -3,6 +3,8 @@
 import contextlib
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 from layernorm.experiments.data import binarized_mnist, books, cifar10, iam, packed, questions, source
+from layernorm.experiments.data.catalogue import SOURCES
 from layernorm.experiments.errors import RunError
 from support.binarized_files import write_binarized
 from support.book_files import write_text
@@ -84,6 +87,50 @@ def test_a_folder_is_parsed_once_and_again_when_a_byte_changes(name, tmp_path, m
     assert len(calls) == 2
 
 
+EDITS = {
+    # data set: modules whose edit changes how its files are read, and modules that its reader does not import
+    "iam-ondb": (["iam", "packed", "source", "progress"], ["books", "text", "mnist", "catalogue"]),
+    "books": (["books", "novels", "text", "packed"], ["iam", "cnn", "questions", "catalogue"]),
+    "cnn": (["questions", "cloze", "novels", "cnn", "text"], ["books", "iam", "sick"]),
+    "cifar10": (["cifar10", "mnist", "idx"], ["binarized_mnist", "digits", "text"]),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edit_of_a_module_discards_the_data_that_it_has_read_and_no_others(name, tmp_path):
+    write, data, _ = FORMS[name]
+    folder = write(tmp_path / "files")
+    before = source.kept_parse(data, folder)
+    for discards in (True, False):
+        for module in EDITS[name][not discards]:
+            with pytest.MonkeyPatch.context() as patch:
+                edit(module, patch)
+                assert (source.kept_parse(data, folder) != before) is discards, module
+    assert source.kept_parse(data, folder) == before
+
+
+def edit(module, patch):
+    """Gives the file of a module another SHA-256, as an edit would."""
+    digest_of = source._digest
+    patch.setattr(source, "_digest", lambda path: "new" if path.name == f"{module}.py" else digest_of(path))
+
+
+def test_parsers_are_the_modules_that_python_loads_for_a_reader():
+    """Each reader is imported anew, without the other modules of its folder."""
+    modules = {data.check.__module__ for data in SOURCES.values()}
+    code = "import importlib, sys, torch, numpy\nfor reader in sys.argv[1:]:\n"
+    code += "    for name in [name for name in sys.modules if name.startswith('layernorm.experiments.data')]:\n"
+    code += "        del sys.modules[name]\n"
+    code += "    importlib.import_module(reader)\n"
+    code += "    print(reader, *(name for name in sys.modules if name.startswith('layernorm.experiments.data.')))"
+    command = [sys.executable, "-c", code, *sorted(modules)]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    loaded = {reader: {name.rpartition(".")[2] for name in names} for reader, *names in map(str.split, lines)}
+    for data in SOURCES.values():
+        found = {name.removeprefix("parser ").removesuffix(".py") for name in source.parsers(data)}
+        assert found == loaded[data.check.__module__], data.name
+
+
 def test_a_damaged_or_forbidden_cache_costs_a_parse_and_no_more(tmp_path):
     write, data, _ = FORMS["iam-ondb"]
     folder = write(tmp_path / "files")
@@ -121,7 +168,7 @@ def test_preparing_leaves_no_second_copy(tmp_path):
     assert not list((source.cache() / "parsed").rglob("*.safetensors"))
 
 
-def test_the_parsed_rows_of_binarised_mnist_are_those_of_the_text(tmp_path):
+def test_the_parsed_rows_of_binarised_mnist_are_those_of_the_text(tmp_path, monkeypatch):
     folder = write_binarized(tmp_path / "data")
     first = binarized_mnist.load(folder)
     assert first.facts["fingerprint"] == "5ab0bbf0023f12c3b3ad8faca41f9ff1d5d9dc2c5b67691d215e101f11500b67"
@@ -137,6 +184,11 @@ def test_the_parsed_rows_of_binarised_mnist_are_those_of_the_text(tmp_path):
     again = binarized_mnist.load(folder)
     assert all(torch.equal(getattr(again, split), getattr(first, split)) for split in ("train", "valid", "test"))
     assert [place.read_bytes() for place in places] == whole
+    for module, kept in (("iam", True), ("binarized_mnist", False)):
+        edit(module, monkeypatch)
+        fresh()
+        assert torch.equal(binarized_mnist.load(folder).train, first.train)
+        assert (sorted((source.cache() / "binarized-mnist-packed").iterdir()) == places) is kept
 
 
 def with_lengths(arrays, change):

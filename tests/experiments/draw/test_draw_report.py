@@ -31,27 +31,36 @@ def six(tmp_path):
 
 
 def test_tables(six):
-    results, speed = report_of(six).tables
-    assert results.rows[0] == ["16", "baseline", "104.50 (104.00-105.00)", "26.12", "78.38", "3", "4"]
-    assert results.rows[1] == ["16", "layer norm", "96.50 (96.00-97.00)", "24.12", "72.38", "3", "4"]
-    assert results.rows[2][:3] == ["64, paper", "baseline", "82.36"]
-    assert speed.rows[0] == ["16", "baseline", "400", "1.00", "200", "1.00"]
-    # from 120.5 at 200 to 100.5 at 300: 104.5 is 80 % of the way
-    assert speed.rows[1] == ["16", "layer norm", "280", "0.70", "200", "1.00"]
+    results, times = report_of(six).tables
+    assert results.rows[0] == ["ours", "baseline", "0.001", "104.50 (104.00-105.00)", "26.12", "78.38", "3", "400"]
+    assert results.rows[1] == ["ours", "layer norm", "0.001", "96.50 (96.00-97.00)", "24.12", "72.38", "3", "400"]
+    assert results.rows[2] == ["paper", "baseline", "-", "82.36", "-", "-", "-", "-"]
+    assert times.rows == [["", "baseline", "200", "1.00"], ["", "layer norm", "200", "1.00"]]
+
+
+def test_the_figure(six):
+    (figure,) = report_of(six).figures
+    panels = [panel for row in figure.rows for panel in row]
+    assert [panel.y_label for panel in panels] == [
+        "validation bound, nats", "test bound, nats", "KL part, nats", "reconstruction part, nats"
+    ]  # fmt: skip
+    assert [curve.label for curve in panels[1].curves[2:]] == ["baseline, in the paper", "layer norm, in the paper"]
+    assert [curve.mean for curve in panels[1].curves[2:]] == [[82.36] * 2, [82.09] * 2]
+    assert panels[2].curves[1].mean == pytest.approx([47.625, 30.125, 25.125, 24.125])
+    assert "Learning rates: baseline 0.001, layer norm 0.001 (the only one tried)." in figure.caption
 
 
 def test_the_sensitivity_is_shown_where_there_are_two_rates(six, tmp_path):
     report = report_of(six)
     assert ([figure.name for figure in report.figures], report.findings) == (["figure4"], [])
-    write_draw(six / "faster", "layer", 0, [150.0, 90.0, 95.0], learning_rate=0.01)
+    write_draw(six / "faster", "layer", 0, [150.0, 90.0, 92.0, 95.0], learning_rate=0.01)
     report = report_of(six, six / "faster")
     *_, sensitivity = report.figures
     best, last = (panel.curves[1] for panel in sensitivity.rows[0])
     assert (best.x, best.mean) == ([0.001, 0.01], [96.5, 90.0])
     assert last.mean == [96.5, 95.0]
-    assert sensitivity.rows[0][0].title == "16 glimpses, best evaluation"
-    (edge,) = report.findings
-    assert edge.endswith(": layer norm 0.01 (highest).")
+    assert sensitivity.rows[0][0].title == "best evaluation"
+    assert report.findings == []
 
 
 def test_the_terminal_and_the_files(six, tmp_path, capsys):
@@ -60,7 +69,7 @@ def test_the_terminal_and_the_files(six, tmp_path, capsys):
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
     rendering.write(report, tmp_path / "report")
     text = (tmp_path / "report" / "report.md").read_text()
-    for part in ("82.09", "glimpses is 16; the paper's protocol has 64.", "[S]", "figure4.png", "epochs is 4"):
+    for part in ("82.09", "glimpses: 16; the paper's protocol has 64.", "[S]", "figure4.png", "epochs: 4"):
         assert part in text
     assert "[stand-in]" not in text
 

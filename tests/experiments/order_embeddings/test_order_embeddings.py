@@ -89,7 +89,7 @@ def test_the_report_of_a_sweep(finished, data, capsys):
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines()[:-1])) <= 80  # the last is the page's path
     text = (finished / "report" / "report.md").read_text()
-    for part in ("layer norm minus baseline, over other test cases", "48.5", "[stand-in]", "60 training images with 6"):
+    for part in ("Learning rates: ", "48.5", "[stand-in]", "60 training images with 6"):
         assert part in text, part
     assert {path.name for path in (finished / "report").glob("*.png")} == {"figure1.png", "sensitivity.png"}
 

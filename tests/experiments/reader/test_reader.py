@@ -237,12 +237,12 @@ def test_the_report_of_a_sweep(finished, capsys):
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines()[:-1])) <= 80  # the last is the page's path
     text = (finished / "report" / "report.md").read_text()
-    for part in ("layer norm minus baseline, over other test cases", "50.3", "batch norm everywhere", "[stand-in]"):
+    for part in ("Learning rates: ", "50.3", "batch norm everywhere", "[stand-in]"):
         assert part in text, part
     assert {path.name for path in (finished / "report").glob("*.png")} == {
-        "figure2.png", "question-books-cloze-none.png", "question-books-cloze-layer.png",
+        "figure2.png", "question-none.png", "question-layer.png",
     }  # fmt: skip
-    assert "question-books-cloze-layer" in text
+    assert "question-layer" in text
     assert "data:image/png" in (finished / "report" / "index.html").read_text()
 
 

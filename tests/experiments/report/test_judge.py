@@ -334,3 +334,16 @@ def test_a_report_prints_the_verdicts_on_its_runs():
     )
     assert lines[1] == judge.RULE
     assert judge.findings([LOSS], []) == []
+
+
+def test_claims_that_these_runs_are_no_trial_of_are_one_sentence():
+    lines = judge.findings([LOSS, SPEED, GRID], trial(0.1, 0.3, pilots=False)[:2])
+    assert lines == [
+        "3 claims are undecided, as these runs are not their trial; `layernorm claims` says what is missing."
+    ]
+    without_goal = dataclasses.replace(
+        SPEED, measure=Sooner("loss", "a loss"), trial=dataclasses.replace(TRIAL, about="x")
+    )
+    decided, rule, other = judge.findings([LOSS, without_goal], trial(0.1, 0.3))
+    assert (decided.startswith("It ends lower. Verdict: ahead. "), rule) == (True, judge.RULE)
+    assert other.startswith("One claim is undecided, as these runs are not its trial; ")

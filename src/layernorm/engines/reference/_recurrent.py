@@ -58,7 +58,7 @@ def _run(
     from_input = network.input_side(x).unbind()  # the gradient of `[t]` would be as long as all steps, at each of them
     initial = tuple(s.to(x.dtype) for s in a.state)
     states = walk(lambda t, old: network.step(t, from_input[t], old, between.read(old[0])), initial, T, plan, between)
-    return sequence_of(states, 0, plan, a.lengths, a.reverse).to(a.input.dtype), states, plan
+    return sequence_of(states, plan, a.lengths, a.reverse).to(a.input.dtype), states, plan
 
 
 def _zero_where(cut: Tensor | None, t: int, state: State) -> State:
@@ -68,20 +68,14 @@ def _zero_where(cut: Tensor | None, t: int, state: State) -> State:
 @below_autocast
 def recurrent_equations(a: RecurrentArguments) -> list[Tensor]:
     """[output (T, B, P), *final state], differentiable to any order."""
-    output, states, _ = _run(a)
-    return [output, *(s.to(a.input.dtype) for s in states[-1])]
+    return equations_between(a, NOTHING)
 
 
 @below_autocast
-def equations_between(a: RecurrentArguments, between: Between) -> list[Tensor]:
-    """`recurrent_equations` with what happens between steps, and the last part of the state after every step (T, B,
-    size), an LSTM's c."""
-    return _with_cells(a, *_run(a, None, between))
-
-
-def _with_cells(a: RecurrentArguments, output: Tensor, states: list[State], plan: Schedule) -> list[Tensor]:
-    cells = sequence_of(states, -1, plan, a.lengths, a.reverse)
-    return [output, *(s.to(a.input.dtype) for s in (*states[-1], cells))]
+def equations_between(a: RecurrentArguments, between: Between, cases: Cases | None = None) -> list[Tensor]:
+    """Computes `recurrent_equations` with what happens between steps."""
+    output, states, _ = _run(a, cases, between)
+    return [output, *(s.to(a.input.dtype) for s in states[-1])]
 
 
 @below_autocast
@@ -114,8 +108,7 @@ def recurrent_over_cases(
     if counted is not None and count_padding:  # beyond the longest row there is no step
         counted = counted.any(1, keepdim=True).expand_as(counted)
     cases = Cases(a.recurrence, counted, (T, B), population)
-    found = _with_cells(a, *_run(a, cases, between))
-    return found, cases.batch_moments() if population is None else None
+    return equations_between(a, between, cases), cases.batch_moments() if population is None else None
 
 
 def _check_cases(counted: int | Tensor) -> None:

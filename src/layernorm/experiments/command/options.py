@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from ..catalogue import TOOLS
 from ..errors import UsageError, unknown
 from ..protocol import Experiment, Sampler, SampleSettings, Tool, check_ranges, flag, option, swept
 
@@ -133,6 +134,7 @@ def parse_tool(name: str, tool: Tool, arguments: Sequence[str]) -> tuple[Path, t
     texts = Annotated[
         tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar=f"{tool.texts} ...", help="at least one")
     ]
+    summary = TOOLS[name][1]
     positional: list[Any] = [("run", run), ("texts", texts)] if tool.texts else [("run", run)]
     fields = [*positional, *_fields(tool.options, _defaults(tool.options))]
     options = dataclasses.make_dataclass("Options", fields)
@@ -140,7 +142,7 @@ def parse_tool(name: str, tool: Tool, arguments: Sequence[str]) -> tuple[Path, t
     parsed: Any = tyro.cli(
         options,
         prog=f"layernorm {name}",
-        description=_head([f"{tool.summary[0].upper()}{tool.summary[1:]}."], tool.examples),
+        description=_head([f"{summary[0].upper()}{summary[1:]}."], tool.examples),
         args=list(arguments),
         config=(tyro.conf.FlagCreatePairsOff,),
     )

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from typing import NamedTuple
 
-from ..report.comparison import NORMS, Block, Tested
+from torch import Tensor
+
+from ..errors import RunError
+from ..report.arms import Arm
+from ..report.blocks import Block, Metric, heading
+from ..report.curves import banded
+from ..report.judge import capital
 from ..report.page import STYLES, Curve, Figure, Panel, Table
-from ..runs.folder import Run
 
 LAYERS = range(1, 10)
 """The convolutions whose units are measured."""
@@ -22,15 +27,48 @@ DISTANCE, CHANNEL = 0, 1
 """The rows and columns of the tensors that `border.Statistics` gives."""
 
 
-def figures(block: Block, tested: Mapping[Path, Tested]) -> list[Figure]:
+Tested = Mapping[str, Tensor]
+"""The tensors that the test of one run saved, by name."""
+
+Groups = Mapping[Arm, Sequence[Tested]]
+"""The tests of each arm's runs; an arm without one is left out."""
+
+
+class Units(NamedTuple):
+    """What a report says of units near the border, and a line for each test that cannot be read."""
+
+    findings: list[str]
+    figures: list[Figure]
+    tables: list[Table]
+    damaged: list[str]
+
+
+def measured(blocks: Sequence[Block], metric: Metric) -> Units:
+    """What the tests of the runs say that the panels of a metric show."""
+    parts = Units([], [], [], [])
+    for block in blocks:
+        groups: dict[Arm, list[Tested]] = {}
+        for arm, run in ((arm, run) for arm, shown in block.shown(metric).items() for run in shown.runs):
+            try:
+                test = run.tested()
+            except RunError as error:
+                parts.damaged.append(f"No test: {error}")
+                continue
+            if test:
+                groups.setdefault(arm, []).append(test)
+        if groups:
+            parts.findings.extend(_findings(block, groups))
+            parts.figures.extend(_figures(block, groups))
+            parts.tables.extend(_tables(block, groups))
+    return parts
+
+
+def _figures(block: Block, groups: Groups) -> list[Figure]:
     """The border against the centre in every layer, and units by their distance from the border."""
-    groups = _groups(block, tested)
-    if not groups:
-        return []
     rows = []
     for when, title in (("end", "trained"), ("start", "at the start")):
         on, mean, deviation = (_by_layer(groups, when, value) for value in (_ratio(ON), _shift, _ratio(DEVIATION)))
-        title = f"{title}, width {block.label}"
+        title = ", ".join(filter(None, [title, block.title]))
         rows.append(
             [
                 Panel(title, "convolution", "share on, border / centre", on, limits=_from_0(on)),
@@ -52,7 +90,7 @@ def figures(block: Block, tested: Mapping[Path, Tested]) -> list[Figure]:
         ]
         for first in (0, 3, 6)
     ]
-    place = f"-{block.label.replace(' ', '-')}"
+    place = f"-{block.label.replace(', ', '-')}" if block.label else ""
     return [
         Figure(
             f"border{place}",
@@ -70,18 +108,15 @@ def figures(block: Block, tested: Mapping[Path, Tested]) -> list[Figure]:
     ]
 
 
-def tables(block: Block, tested: Mapping[Path, Tested]) -> list[Table]:
+def _tables(block: Block, groups: Groups) -> list[Table]:
     """How often border units are on compared with the centre's, and where the variance between units comes from."""
-    groups = _groups(block, tested)
-    if not groups:
-        return []
     ratio, on, between = _ratio(ON), [], []
-    for norm, runs in groups.items():
+    for arm, runs in groups.items():
         values = [statistics.fmean(ratio(run, "end", layer) for run in runs) for layer in LAYERS]
-        on.append([block.label, NORMS[norm], *(f"{value:.2f}" for value in values)])
+        on.append([block.label, arm.name, *(f"{value:.2f}" for value in values)])
         parts = [[100 * _explained(runs, layer, part) for part in (DISTANCE, CHANNEL)] for layer in LAYERS]
-        between.append([block.label, NORMS[norm], *(f"{distance:.0f} / {channel:.0f}" for distance, channel in parts)])
-    columns = ["width", "norm", *map(str, LAYERS)]
+        between.append([block.label, arm.name, *(f"{distance:.0f} / {channel:.0f}" for distance, channel in parts)])
+    columns = [heading([block]), "norm", *map(str, LAYERS)]
     return [
         Table(
             "Units at the border",
@@ -100,11 +135,11 @@ def tables(block: Block, tested: Mapping[Path, Tested]) -> list[Table]:
     ]
 
 
-def findings(block: Block, tested: Mapping[Path, Tested]) -> list[str]:
+def _findings(block: Block, groups: Groups) -> list[str]:
     """For each norm, whether units at the border are rarely turned on, in numbers."""
     found = []
     ratio = _ratio(ON)
-    for norm, runs in _groups(block, tested).items():
+    for arm, runs in groups.items():
         # for each layer, the seed that contradicts the claim most
         ratios = {layer: max(ratio(run, "end", layer) for run in runs) for layer in LAYERS}
         lowest = min(ratios, key=lambda layer: ratios[layer])
@@ -113,8 +148,9 @@ def findings(block: Block, tested: Mapping[Path, Tested]) -> list[str]:
         fewer = sum(value < 1 for value in ratios.values())
         deviations = [statistics.fmean(_ratio(DEVIATION)(run, "end", layer) for run in runs) for layer in LAYERS]
         seen = "Rarely turned on" if ratios[lowest] < RARELY else "Not rarely turned on"
+        about = capital(", ".join(filter(None, [block.title, arm.name])))
         found.append(
-            f"Width {block.label}, {NORMS[norm]}: units at the border are on less often than the centre's in {fewer} "
+            f"{about}: units at the border are on less often than the centre's in {fewer} "
             f"of {len(LAYERS)} convolutions in every seed, at the least {ratios[lowest]:.2f} times as often "
             f"(convolution {lowest}, highest seed). {seen}, if rarely means less than {RARELY:g} times as often. Their "
             f"deviation is {min(deviations):.2f} to {max(deviations):.2f} times the centre's. Distance from the border "
@@ -122,16 +158,6 @@ def findings(block: Block, tested: Mapping[Path, Tested]) -> list[str]:
             f"they are on (convolution {most}; channels explain {100 * shares[CHANNEL]:.0f} % there)."
         )
     return found
-
-
-def _groups(block: Block, tested: Mapping[Path, Tested]) -> dict[str, list[Tested]]:
-    """The tests of each norm's finished runs; a norm without one is left out."""
-    found = {norm: _of(group, tested) for norm, group in block.groups.items()}
-    return {norm: runs for norm, runs in found.items() if runs}
-
-
-def _of(group: Sequence[Run], tested: Mapping[Path, Tested]) -> list[Tested]:
-    return [tested[run.path] for run in group if tested.get(run.path)]
 
 
 def _from_0(curves: Sequence[Curve]) -> tuple[float, float]:
@@ -161,21 +187,16 @@ def _explained(runs: Sequence[Tested], layer: int, part: int) -> float:
     return statistics.fmean(float(run[f"end.{layer}.explained"][part]) for run in runs)
 
 
-def _by_layer(groups: Mapping[str, Sequence[Tested]], when: str, value: Value) -> list[Curve]:
+def _by_layer(groups: Groups, when: str, value: Value) -> list[Curve]:
     return [
-        _curve(norm, list(LAYERS), [[value(run, when, layer) for run in runs] for layer in LAYERS])
-        for norm, runs in groups.items()
+        banded(arm.name, STYLES[arm.key], LAYERS, [[value(run, when, layer) for run in runs] for layer in LAYERS])
+        for arm, runs in groups.items()
     ]
 
 
-def _by_distance(groups: Mapping[str, Sequence[Tested]], layer: int) -> list[Curve]:
+def _by_distance(groups: Groups, layer: int) -> list[Curve]:
     curves = []
-    for norm, runs in groups.items():
+    for arm, runs in groups.items():
         columns = [[float(value) for value in run[f"end.{layer}.profile"][ON]] for run in runs]
-        curves.append(_curve(norm, list(range(len(columns[0]))), list(zip(*columns, strict=True))))
+        curves.append(banded(arm.name, STYLES[arm.key], range(len(columns[0])), list(zip(*columns, strict=True))))
     return curves
-
-
-def _curve(norm: str, x: Sequence[float], columns: Sequence[Sequence[float]]) -> Curve:
-    mean = [statistics.fmean(column) for column in columns]
-    return Curve(NORMS[norm], STYLES[norm], list(x), mean, list(map(min, columns)), list(map(max, columns)))

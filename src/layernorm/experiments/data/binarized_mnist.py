@@ -116,9 +116,10 @@ def _read(folder: Path) -> Binarized:
 
 
 def _cached(content: bytes, digest: str, path: Path) -> np.ndarray:
-    """The rows of a file. They are parsed once, and then kept in the cache under the content's SHA-256, eight values to
-    a byte."""
-    place = source.cache() / f"{BINARIZED_MNIST.name}-packed" / f"{digest}{packed.ENDING}"
+    """The rows of a file. They are parsed once, and then kept in the cache, eight values to a byte. The key is the
+    content's SHA-256, with those of the modules that parse it."""
+    key = source.fingerprint({"content": digest} | source.parsers(BINARIZED_MNIST))
+    place = source.cache() / f"{BINARIZED_MNIST.name}-packed" / f"{key}{packed.ENDING}"
     with contextlib.suppress(RunError):  # if it is missing, damaged or of another file, it is made again
         kept = packed.unpack(read_bytes(place), place, BINARIZED_MNIST.name, {"rows": f"uint8 M {PIXELS // 8}"})
         if kept.about == digest:

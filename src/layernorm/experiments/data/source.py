@@ -6,9 +6,11 @@ source.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import fnmatch
 import hashlib
+import inspect
 import io
 import os
 import shutil
@@ -143,13 +145,32 @@ def packed(source: Source, folder: Path) -> bytes:
 def kept_parse(source: Source, folder: Path) -> Path:
     """The place in the cache of the packed form of a folder's files, by the SHA-256 of them all.
 
-    The key is computed from the files' names and contents, and from the source files that parse them. Times and sizes
-    would be quicker to compare, but an archive that is unpacked over another may leave both unchanged.
+    The key is computed from the files' names and contents, and from the modules that parse them. Times and sizes would
+    be quicker to compare, but an archive that is unpacked over another may leave both unchanged.
     """
     files = [file for path in _published(source, folder) for file in _files(path)]
     digests = {shown(path.relative_to(folder)): _digest(path) for path in followed(files, f"looking at {source.name}")}
-    parsers = {f"parser {path.name}": _digest(path) for path in sorted(Path(__file__).parent.glob("*.py"))}
-    return cache() / "parsed" / source.name / f"{fingerprint(digests | parsers)}{ENDING}"
+    return cache() / "parsed" / source.name / f"{fingerprint(digests | parsers(source))}{ENDING}"
+
+
+def parsers(source: Source) -> dict[str, str]:
+    """The SHA-256 of the module that reads a data set, and of each module in this folder that it needs, by their names.
+
+    A changed module may parse the same files into something else.
+    """
+    paths, new = set(), {Path(inspect.getfile(source.check))}
+    while new:
+        paths |= new
+        new = {imported for path in new for imported in _imported(path)} - paths
+    return {f"parser {path.name}": _digest(path) for path in paths}
+
+
+def _imported(path: Path) -> Iterator[Path]:
+    """The modules in the folder of a module that it imports: `from . import a, b` or `from .a import f`."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            for name in [node.module] if node.module else [alias.name for alias in node.names]:
+                yield path.with_name(f"{name}.py")
 
 
 def _published(source: Source, folder: Path) -> list[Path]:

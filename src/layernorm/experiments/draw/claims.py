@@ -12,7 +12,7 @@ def laptop(deviation: float = 0.0) -> Config:
 
 
 def _trial(deviation: float, about: str) -> Trial:
-    rates = (1e-3, 2e-3, 4e-3, 8e-3)
+    rates = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
     command = "layernorm run draw" + (f" --deviation {deviation:g}" if deviation else "")
     return Trial(shared(laptop(deviation)), rates, updates=782, paper=78_200, hours=0.04, command=command, about=about)
 
@@ -20,8 +20,9 @@ def _trial(deviation: float, about: str) -> Trial:
 TRIALS = {0.0: _trial(0.0, ""), **{value: _trial(value, f"weights from N(0, {value:g}^2)") for value in (0.03, 0.1)}}
 """By the deviation of the initial weights. 0: torch's own, U(+-1/sqrt(units)), like those of the authors' code."""
 
-GOALS: dict[float, float | None] = {0.0: None, 0.03: None, 0.1: None}
-"""The bounds on the validation images, in nats, to which the updates are counted."""
+GOALS: dict[float, float | None] = {0.0: 178.0, 0.03: None, 0.1: None}
+"""The bounds on the validation images, in nats, to which the updates are counted. 178 was fixed on 2026-11-23, after
+the pilot and before the trial: the baseline at its best rate ends lower with both seeds."""
 
 
 def _claims(deviation: float, trial: Trial) -> tuple[Claim, Claim]:

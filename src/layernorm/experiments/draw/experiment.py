@@ -101,7 +101,7 @@ EXPERIMENT = Experiment(
     ),
     presets={
         "laptop": Preset(
-            "2 epochs of 8 glimpses, read through a 5 x 5 grid; two seeds and four learning rates",
+            "2 epochs of 8 glimpses, read through a 5 x 5 grid; two seeds and five learning rates",
             claims.laptop(),
             {"norm": _NORMS, "learning_rate": claims.TRIALS[0.0].rates, "seed": PILOT},
         ),

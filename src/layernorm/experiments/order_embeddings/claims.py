@@ -17,6 +17,10 @@ TRIAL = Trial(
     command="layernorm run order-embeddings",
 )
 
+GOAL = 98.0
+"""The sum of recalls to which the updates are counted. Fixed on 2026-11-23, after the pilot and before the trial: the
+baseline at its best rate passes it with both seeds."""
+
 _RECALL, _WHAT = "valid_image_recall", "R@1 + R@5 + R@10 of the images found for a caption, at most 300"
 _LAYER, _NONE = Arm("layer"), Arm("none")
 
@@ -25,7 +29,8 @@ CLAIMS = (
           Value(_RECALL, f"best validation recall, {_WHAT}", rising=True, best=True, digits=1, margin=2.0), TRIAL,
           "laptop/figure1.png"),
     Claim("Layer norm's order embeddings train faster (in the paper in 60 % of the time).", "6.1, Figure 1", _LAYER,
-          _NONE, Sooner(_RECALL, "a validation recall (sum of R@K)", rising=True), TRIAL, "laptop/figure1.png"),
+          _NONE, Sooner(_RECALL, "a validation recall (sum of R@K)", goal=GOAL, rising=True), TRIAL,
+          "laptop/figure1.png"),
     Claim("Over all learning rates order embeddings are better with layer norm.", "ours", _LAYER, _NONE,
           Robustness(_RECALL, f"mean over the rates of the best validation recall, {_WHAT}", rising=True, digits=1,
                      margin=2.0), TRIAL, "laptop/sensitivity.png"),

@@ -170,7 +170,6 @@ def _sheet(found: Sequence[Found], pictures: Sequence[Path], data: ImagesAndCapt
 
 TOOL = Tool(
     experiment="order-embeddings",
-    summary="find test images for a sentence with a run of order-embeddings",
     texts="SENTENCE",
     options=Options,
     ask=ask,

@@ -130,7 +130,6 @@ def _lines(item: dict[str, Any]) -> list[str]:
 
 TOOL = Tool(
     experiment="reader",
-    summary="let a run of reader answer questions from .question files",
     texts="PATH",
     options=Options,
     ask=ask,

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ... import LSTM, BatchNorm
+from ... import LSTM, BatchNorm, BatchNormOverTime
+from ...nn import Norm
 from ..protocol import check_ranges, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
 
@@ -105,14 +106,13 @@ class Reader(nn.Module):
     def __init__(self, vocabulary: int, steps: tuple[int, int], config: Config) -> None:
         super().__init__()
         H = config.hidden
-        norm = {"none": None, "layer": "layer"}.get(config.norm, "batch")
-        gain = None if norm is None else config.gain_init
+        norms: list[Norm] = [BatchNormOverTime(max_steps=count, count_padding=True) for count in steps]
+        if config.norm in ("none", "layer"):
+            norms = ["layer" if config.norm == "layer" else None] * len(steps)
+        gain = None if config.norm == "none" else config.gain_init
         self.dropout = config.dropout
         self.words = nn.Embedding(vocabulary, config.words)
-        self.passage_lstm, self.question_lstm = (
-            LSTM(config.words, H, norm=norm, gain_init=gain, max_steps=count, count_padding=norm == "batch")
-            for count in steps
-        )
+        self.passage_lstm, self.question_lstm = (LSTM(config.words, H, norm=norm, gain_init=gain) for norm in norms)
         self.starts = nn.Parameter(torch.empty(2, H))  # the initial h of both LSTMs; c begins at 0
         self.maps = nn.ModuleDict({name: nn.Linear(H, H, bias=False) for name in PROJECTIONS})
         everywhere = PROJECTIONS if config.norm == "batch-everywhere" else ()

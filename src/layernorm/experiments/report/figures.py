@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from .page import Figure, Panel
@@ -57,8 +58,11 @@ def canvas(figure: Figure, narrow: bool = False) -> Canvas:
     axes = whole.subplots(rows, columns, squeeze=False)
     grid = [[panel] for panel in panels] if narrow else figure.rows
     for row, places in zip(grid, axes, strict=True):
-        for panel, place in zip(row, places, strict=True):
-            _draw_panel(place, panel)
+        for panel, place in itertools.zip_longest(row, places):
+            if panel is None:  # a row with fewer panels than another
+                place.set_axis_off()
+            else:
+                _draw_panel(place, panel)
     drawn = [place.get_legend_handles_labels() for row in axes for place in row]
     curves = {label: handle for handles, labels in drawn for handle, label in zip(handles, labels, strict=True)}
     _legend(whole, curves, columns=min(len(curves), 3 * columns))
@@ -105,9 +109,11 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.set_xscale("log")
         axes.grid(visible=True, axis="x", which="both")
         axes.xaxis.set_major_formatter(FuncFormatter(_plain))
-        if len(points) <= SHORT:  # learning rates, or a short run
-            axes.set_xticks(points, [f"{point:g}" for point in points])
-        crowded = points[-1] >= 1000 * points[0] or len(points) <= SHORT
+        few = len(points) <= SHORT or panel.dots  # learning rates, or a short run
+        if few:
+            step = -(-len(points) // SHORT)  # of more, not all labels have room
+            axes.set_xticks(points, ["" if place % step else f"{point:g}" for place, point in enumerate(points)])
+        crowded = points[-1] >= 1000 * points[0] or few
         axes.xaxis.set_minor_formatter(NullFormatter() if crowded else FuncFormatter(_plain))
     else:
         axes.set_xlim(left=0)

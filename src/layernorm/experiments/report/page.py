@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ class Style(NamedTuple):
 
 
 STYLES = {
-    # Okabe and Ito's palette and two darker colours. By their dashes the lines differ without any colour, too.
+    # Okabe and Ito's palette and some darker colours. By their dashes the lines differ without any colour, too.
     "none": Style("#000000", (0, (1, 1.2))),
     "layer": Style("#D55E00", "solid"),
     "layer-channels": Style("#E69F00", (0, (7, 1.4))),
@@ -35,12 +35,17 @@ STYLES = {
     "batch": Style("#0072B2", (0, (5, 1.6))),
     "batch-exact": Style("#56B4E9", (0, (5, 1.2, 1, 1.2, 1, 1.2))),
     "batch-hidden": Style("#0099AA", (0, (6, 1, 1, 1))),
+    "batch-hidden-exact": Style("#66C2C2", (0, (3, 1.2, 1, 1.2))),
     "batch-everywhere": Style("#332288", (0, (8, 1.5, 2, 1.5))),
     "weight": Style("#009E73", (0, (5, 1.4, 1, 1.4))),
     "rms": Style("#CC79A7", (0, (2.4, 1))),
+    "rms-gain": Style("#882255", (0, (2, 1, 4, 1))),
     "group": Style("#B3A100", (0, (3, 1, 1, 1, 1, 1))),
 }
-"""The style of each norm's curve, the same in every figure."""
+"""The style of each arm's curve by `Arm.key`, the same in every figure."""
+
+GREYS = [Style("#9a9a9a", dashes) for dashes in ((0, (1, 3)), (0, (4, 3)), (0, (9, 2)))]
+"""The styles of levels that curves are compared with."""
 
 
 @dataclass(frozen=True)
@@ -134,10 +139,21 @@ class Table:
 
 @dataclass(frozen=True)
 class Deviation:
-    """A difference from the paper's protocol, or a choice where the paper states none. `mark` is one of `MARKS`."""
+    """A difference from the paper's protocol, or a choice where the paper states none.
 
+    Attributes:
+        name: what it is about, in a word or two.
+        mark: one of `MARKS`.
+        text: the difference. `{learning_rate}` stands for the runs' values of an option, `{data_images_train}` for a
+            fact of the data set.
+        where: the options of the runs that differ so, each with its values. A stand-in differs only where the data are
+            not the paper's.
+    """
+
+    name: str
     mark: str
     text: str
+    where: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -146,7 +162,7 @@ class Report:
 
     Attributes:
         title: the heading.
-        claim: the paper's claim, in its words or close to them.
+        claim: the paper's claim, in its words or close to them; empty if the data are not of its kind.
         findings: what these runs show about the claim, one sentence each.
         status: what is unfinished or unequal among the runs; empty if nothing is.
         figures, tables, deviations: in the order in which they are shown.

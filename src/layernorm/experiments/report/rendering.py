@@ -40,15 +40,17 @@ def markdown(report: Report) -> str:
     escape = _escaped
     parts = [f"# {escape(report.title)}"]
     parts += [f"> **{escape(line)}**" for line in report.status]
-    parts += [f"**The paper's claim.** {escape(report.claim)}", f"**{_measured(report)}.**", _bullets(report.findings)]
+    parts += [f"**The paper's claim.** {escape(report.claim)}"] if report.claim else []
+    parts += [f"**{_measured(report)}.**", _bullets(report.findings)] if report.findings else []
     files = [(figure.caption, f"{figure.name}.png") for figure in report.figures]
     files += [(picture.caption, f"{picture.name}.{picture.kind}") for picture in report.pictures]
     for caption, name in files:
-        parts += [f"![{escape(caption)}]({name})", f"*{escape(caption)}*"]
+        parts += [f"![{escape(_first(caption))}]({name})", f"*{escape(caption)}*"]
     for table in report.tables:
         parts += [f"## {escape(table.title)}", _markdown_table(table), escape(table.note)]
     if report.deviations:
-        numbered = "\n".join(f"{n}. [{item.mark}] {escape(item.text)}" for n, item in enumerate(report.deviations, 1))
+        lines = [f"[{item.mark}] {escape(f'{item.name}: {item.text}')}" for item in report.deviations]
+        numbered = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, 1))
         parts += ["## Deviations and decisions", numbered, _marks(report)]
     lines = [f"    {printable(line)}" for line in commands(report)]  # indented: no line can end the block
     parts += ["## Commands", "\n".join(lines)] if lines else []
@@ -61,12 +63,16 @@ def page_text(report: Report, vectors: Sequence[bytes]) -> str:
     """The report as an HTML page that needs no other file. `vectors` are its figures as SVG."""
     escape = _html
     status = "".join(f'<p class="status">{escape(line)}</p>' for line in report.status)
+    claim = f"<p><b>The paper's claim.</b> {escape(report.claim)}</p>" if report.claim else ""
     findings = "".join(f"<li>{escape(line)}</li>" for line in report.findings)
+    findings = f"<p><b>{_measured(report)}.</b></p><ul>{findings}</ul>" if findings else ""
     widest = max((_width(picture) for picture in report.pictures), default=0)
     samples = [_picture(picture, widest) for picture in report.pictures]
     pictures = "".join([*map(_figure, report.figures, vectors), *samples])
     tables = "".join(map(_html_table, report.tables))
-    deviations = "".join(f"<li><b>[{escape(d.mark)}]</b> {escape(d.text)}</li>" for d in report.deviations)
+    deviations = "".join(
+        f"<li><b>[{escape(item.mark)}]</b> {escape(f'{item.name}: {item.text}')}</li>" for item in report.deviations
+    )
     if deviations:
         marks = f'<p class="note">{escape(_marks(report))}</p>'
         deviations = f"<h2>Deviations and decisions</h2><ol>{deviations}</ol>{marks}"
@@ -78,8 +84,7 @@ def page_text(report: Report, vectors: Sequence[bytes]) -> str:
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(report.title)}</title><style>{_CSS}</style></head><body><main>
 <h1>{escape(report.title)}</h1>{status}
-<p><b>The paper's claim.</b> {escape(report.claim)}</p>
-<p><b>{_measured(report)}.</b></p><ul>{findings}</ul>
+{claim}{findings}
 {pictures}{tables}
 {deviations}
 <h2>Commands</h2><pre>{lines}</pre>
@@ -133,11 +138,16 @@ _SIGNS = re.compile(r"[\\`*\[\]<>|~]|(?<!\w)_|_(?!\w)|&(?=#?\w+;)|^[#+-]")
 
 def _figure(figure: Figure, vector: bytes) -> str:
     wide, narrow = address("svg", vector), address("svg", figures.draw(figure, "svg", narrow=True))
-    caption = _html(figure.caption)
     return (
         f'<figure><picture><source media="(max-width: 640px)" srcset="{narrow}">'
-        f'<img src="{wide}" alt="{caption}"></picture><figcaption>{caption}</figcaption></figure>'
+        f'<img src="{wide}" alt="{_html(_first(figure.caption))}"></picture>'
+        f"<figcaption>{_html(figure.caption)}</figcaption></figure>"
     )
+
+
+def _first(caption: str) -> str:
+    """A caption's first sentence, to be read where a picture cannot be seen."""
+    return caption.split(". ", 1)[0].rstrip(".") + "."
 
 
 def _picture(picture: Picture, widest: int) -> str:

@@ -11,7 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("accelerate", "tyro", "rich", "matplotlib", "pillow", "pooch", "safetensors", "scikit-learn", "scipy")
+PACKAGES = (
+    "accelerate", "tyro", "rich", "matplotlib", "pillow", "pooch", "filelock", "safetensors", "scikit-learn", "scipy",
+)  # fmt: skip
 """The optional packages, which the extra `experiments` installs."""
 
 

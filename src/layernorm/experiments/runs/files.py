@@ -17,11 +17,6 @@ from typing import Any
 from ..errors import RunError, reason
 from .schema import sealed, unsealed
 
-try:
-    import fcntl
-except ImportError:  # Windows has no flock: there, keeping two processes apart is left to the user
-    fcntl = None  # type: ignore[assignment]
-
 MOST = 1 << 30
 """Bytes that a compressed file may unfold to: several times the largest file of any data set here."""
 
@@ -187,28 +182,23 @@ def read_json(path: Path, advice: str = ADVICE) -> dict[str, Any]:
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Locks a folder for this process, and refuses a second one. The lock ends when the process does."""
+    from filelock import FileLock, Timeout
+
     path = folder / ".lock"
+    if os.path.lexists(path) and (not stat.S_ISREG(path.lstat().st_mode) or path.lstat().st_nlink > 1):
+        # this process's number would be written into somebody's file, or into a FIFO
+        raise RunError(f"cannot write in {folder}: {path.name} is a link or no regular file")
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        held = FileLock(path, blocking=False, fallback_to_soft=False).acquire()
+    except Timeout as error:
+        holder = path.read_bytes()[:20].decode(errors="replace").strip() or "unknown"
+        raise RunError(f"{folder} is in use by another process ({holder})") from error
     except OSError as error:
-        why = f"{path.name} is a link" if path.is_symlink() else reason(error)
-        raise RunError(f"cannot write in {folder}: {why}") from error
-    try:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:  # a FIFO, a hard link to somebody's file
-            raise RunError(f"cannot write in {folder}: {path.name} is not a file of its own")
-        if fcntl is not None:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                holder = os.read(handle, 20).decode(errors="replace").strip() or "unknown"
-                raise RunError(f"{folder} is in use by another process ({holder})") from error
+        raise RunError(f"cannot write in {folder}: {reason(error)}") from error
+    with held:
         with contextlib.suppress(OSError):  # a full disk must not stop a resume that has nothing to write yet
-            os.ftruncate(handle, 0)
-            os.write(handle, str(os.getpid()).encode())
+            path.write_text(str(os.getpid()))
         yield
-    finally:
-        os.close(handle)
 
 
 def _umask() -> int:

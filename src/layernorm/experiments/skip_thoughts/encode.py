@@ -48,7 +48,6 @@ def ask(run: Run, files: Sequence[str], options: Options) -> list[str]:
 
 TOOL = Tool(
     experiment="skip-thoughts",
-    summary="turn a file of sentences into vectors with a run of skip-thoughts",
     texts="FILE",
     options=Options,
     ask=ask,

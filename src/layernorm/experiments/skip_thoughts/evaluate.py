@@ -48,7 +48,6 @@ def ask(run: Run, texts: Sequence[str], options: Options) -> list[str]:
 
 TOOL = Tool(
     experiment="skip-thoughts",
-    summary="evaluate a run of skip-thoughts on SICK, MR, CR, SUBJ and MPQA",
     texts=None,
     options=Options,
     ask=ask,

@@ -47,7 +47,6 @@ def ask(run: Run, sentences: Sequence[str], options: Options) -> list[str]:
 
 TOOL = Tool(
     experiment="skip-thoughts",
-    summary="print the nearest sentences of the books with a run of skip-thoughts",
     texts="SENTENCE",
     options=Options,
     ask=ask,

@@ -1,0 +1,69 @@
+"""The sides of a comparison: their names in figures, tables and sentences, and which runs are theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..runs.folder import Run
+
+NORMS = {
+    "none": "baseline",
+    "layer": "layer norm",
+    "layer-shared": "layer norm, gain a channel",
+    "layer-channels": "layer norm over channels",
+    "batch": "batch norm",
+    "batch-hidden": "batch norm, hidden layers",
+    "batch-everywhere": "batch norm everywhere",
+    "rms": "RMS norm",
+    "weight": "weight norm",
+    "group": "group norm",
+}
+"""The norms in the order in which they are shown, with their names in figures and tables."""
+
+GAINED = ("layer", "rms")
+"""The norms whose initial gain is `gain_init`. The baseline has no gain, and batch norm's is always the same."""
+
+RATE = "learning_rate"
+"""The option for which each arm may take its own best value."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One side of a comparison.
+
+    Attributes:
+        norm: the norm of its runs.
+        options: other options of its runs by which it differs from the other arm.
+        prefix: what stands before the metrics' names in its records: batch norm's exact statistics are `exact_`.
+    """
+
+    norm: str
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    prefix: str = ""
+
+    @property
+    def gain(self) -> float:
+        """The initial gain; 1 for a norm that has none."""
+        return self.options.get("gain_init", 1.0) if self.norm in GAINED else 1.0
+
+    @property
+    def name(self) -> str:
+        """Its name in figures, tables and sentences."""
+        gain = f" with gain {self.gain:g}" if self.gain != 1.0 else ""
+        return NORMS[self.norm] + gain + ", exact statistics" * bool(self.prefix)
+
+    @property
+    def key(self) -> str:
+        """Its name in the names of files and in `STYLES`, such as `layer-gain`, whatever the other gain is."""
+        return self.norm + "-gain" * (self.gain != 1.0) + "-exact" * bool(self.prefix)
+
+    def has(self, run: Run) -> bool:
+        """Whether a run is of this arm."""
+        return run.config["norm"] == self.norm and has(run, self.options)
+
+
+def has(run: Run, options: Mapping[str, Any]) -> bool:
+    """Whether a run has these options."""
+    return all(run.config.get(name) == value for name, value in options.items())

@@ -1,0 +1,150 @@
+"""The tables of every experiment: its results, all learning rates, the time of an update."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..runs.folder import Run
+from .blocks import Block, Group, Metric, heading
+from .curves import geometric_mean
+from .page import Table
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """The mean over seeds and, from two seeds on, the lowest and the highest value."""
+    mean, low, high = (f"{value:.{digits}f}" for value in (statistics.fmean(values), min(values), max(values)))
+    return mean if len(values) == 1 else f"{mean} ({low}{' to ' if min(values) < 0 else '-'}{high})"
+
+
+def mean(values: Sequence[float], digits: int = 2) -> str:
+    """The mean over seeds."""
+    return f"{statistics.fmean(values):.{digits}f}"
+
+
+def geometric(values: Sequence[float], digits: int = 1) -> str:
+    """The geometric mean over seeds, as 1.2e-03."""
+    return f"{geometric_mean(values):.{digits}e}"
+
+
+def low_to_high(values: Sequence[float], digits: int = 2) -> str:
+    """The lowest and the highest value over seeds, or their one value if they are equal."""
+    low, high = f"{min(values):.{digits}g}", f"{max(values):.{digits}g}"
+    return low if low == high else f"{low}-{high}"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of results.
+
+    Attributes:
+        head: its head.
+        metric: the metric's name.
+        of: the evaluation that counts: the last, the first, the one with the lowest value; or the test at the end of a
+            finished run, where the metric is in its result.
+        scale: what values are multiplied by, such as 100 for percent.
+        digits: the digits of the numbers.
+        text: (the values of all seeds, digits) -> the cell.
+    """
+
+    head: str
+    metric: str
+    of: Literal["last", "first", "lowest", "test"] = "last"
+    scale: float = 1.0
+    digits: int = 2
+    text: Callable[[Sequence[float], int], str] = spread
+
+    def cell(self, runs: Group, prefix: str = "") -> str:
+        """The cell of some runs; a dash if none has the value."""
+        able = [run for run in runs if run.whole or self.of != "test"]
+        values = [self.scale * self._value(run, prefix + self.metric) for run in able]
+        return self.text(values, self.digits) if values else "-"
+
+    def _value(self, run: Run, name: str) -> float:
+        if self.of == "test":
+            return run.result[name]
+        if self.of == "lowest":
+            return min(record[name] for record in run.records)
+        return run.records[-1 if self.of == "last" else 0][name]
+
+
+Paper = Sequence[tuple[str, str, Mapping[str, str]]]
+"""Rows to compare with: their label, the name of the norm or model, and cells by the heads of the columns."""
+
+
+def results(
+    blocks: Sequence[Block],
+    metrics: Sequence[Metric],
+    columns: Sequence[Column],
+    note: str,
+    paper: Paper = (),
+    title: str = "Results",
+) -> Table:
+    """A table with a row for each arm at each learning rate that the figure shows it at.
+
+    Args:
+        blocks: as `compare` returns them.
+        metrics: those of the figure.
+        columns: the columns.
+        note: what a reader must know of the columns.
+        paper: rows to compare with.
+        title: the table's.
+    """
+    heads = [heading(blocks), "norm", "rate", *(column.head for column in columns), "seeds", "updates"]
+    rows = []
+    for block in blocks:
+        choices = [choice for metric in metrics for choice in block.choices(metric).values()]
+        for arm in block.arms:
+            shown = [choice[arm] for choice in choices if arm in choice]
+            for item in sorted({item.rate: item for item in reversed(shown)}.values()):
+                first = [block.label or "ours" * bool(paper), arm.name, f"{item.rate:g}"]
+                last = [str(len(item.runs)), str(min(run.records[-1]["update"] for run in item.runs))]
+                rows.append([*first, *(column.cell(item.runs, arm.prefix) for column in columns), *last])
+    rows += [[label, name, *(cells.get(head, "-") for head in heads[2:])] for label, name, cells in paper]
+    note += " Mean over seeds (lowest to highest), at the learning rates of the figure."
+    return Table(title, heads, rows, note)
+
+
+def learning_rates(blocks: Sequence[Block], metric: Metric, digits: int = 2) -> list[Table]:
+    """A table with a row for each arm and a column for each learning rate: the best value of a metric.
+
+    There is none if there is one rate.
+    """
+    rates = sorted({rate for block in blocks for by_rate in block.arms.values() for rate in by_rate})
+    scale = 100 if metric.percent else 1
+
+    def cell(runs: Group, prefix: str) -> str:
+        lost = sum(run.diverged is not None for run in runs)
+        if lost:
+            return "diverged" if lost == len(runs) else f"{lost} of {len(runs)} diverged"
+        return spread([scale * metric.best(run, prefix + metric.name) for run in runs], digits) if runs else "-"
+
+    rows = [
+        [block.label, arm.name, *(cell(by_rate.get(rate, []), arm.prefix) for rate in rates)]
+        for block in blocks
+        for arm, by_rate in block.arms.items()
+    ]
+    what = f"{metric.label}{', %' if metric.percent else ''}"
+    note = f"The best evaluation of each run: {what}. Mean over seeds (lowest to highest)."
+    table = Table("Learning rates", [heading(blocks), "norm", *(f"{rate:g}" for rate in rates)], rows, note)
+    return [table] if len(rates) > 1 else []
+
+
+def update_times(blocks: Sequence[Block]) -> Table:
+    """A table with the time of an update for each arm, from the runs at all learning rates."""
+    rows = []
+    for block in blocks:
+        arms = [arm for arm in block.arms if not arm.prefix and any(run.records for run in block.runs(arm))]
+        seconds = {arm: min(record["seconds_per_update"] for run in block.runs(arm) for record in run.records)
+                   for arm in arms}  # fmt: skip
+        base = next((value for arm, value in seconds.items() if arm.norm == "none"), None)
+        for arm, value in seconds.items():
+            text, ratio = f"{1000 * value:.{int(value < 0.1)}f}", f"{value / base:.2f}" if base else "-"
+            rows.append([block.label, arm.name, text, ratio])
+    note = (
+        "Milliseconds: the median between two evaluations, of the fastest such stretch, since other work on the "
+        "machine slows the rest."
+    )
+    return Table("Time of an update", [heading(blocks), "norm", "ms", "x baseline"], rows, note)
