@@ -216,6 +216,19 @@ def test_a_plan_that_a_call_does_not_fit_gives_nothing_of_its_own(change):
     torch.testing.assert_close(ln.functional.layer_norm(change(x), (4,), strided), expected)
 
 
+@pytest.mark.parametrize("normalized", [1, 70])
+def test_a_norm_of_many_dimensions(normalized):
+    """More than 64, in the rows or before them."""
+    x = torch.randn(2, *[1] * 70, 3, requires_grad=True)
+    shape = x.shape[-normalized:]
+    weight, bias = (torch.randn(shape, requires_grad=True) for _ in range(2))
+    dy, found = torch.randn(x.shape), []
+    for layer_norm in (ln.functional.layer_norm, torch.nn.functional.layer_norm):
+        y = layer_norm(x, shape, weight, bias)
+        found.append([t.flatten() for t in (y, *torch.autograd.grad(y, [x, weight, bias], dy))])
+    torch.testing.assert_close(*found)
+
+
 def test_a_planned_call_is_checked_in_c_alone(monkeypatch):
     module, x = ln.LayerNorm(4), torch.randn(2, 4, requires_grad=True)
     for name in ("check_norm", "check_norm_gradients"):

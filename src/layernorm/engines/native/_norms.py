@@ -20,11 +20,19 @@ Shape = tuple[int, ...]
 
 def normalize_forward(a: NormArguments, residual: Tensor | None, save: bool) -> Sequence[Tensor]:
     """[y], with ``residual`` [y, input + residual], and with ``save`` `normalize_saved`'s."""
-    found = _forward(a, residual, save)
+    x, normalized_shape, weight, bias, eps, norm = a
+    plan = forward_plan(save, normalized_shape, eps, norm, weight is not None, bias is not None, residual is not None)
+    given = [x]  # then those that there are
+    if weight is not None:
+        given.append(weight)
+    if bias is not None:
+        given.append(bias)
+    if residual is not None:
+        given.append(residual)
+    found = None if plan is None else plan.run(given)
     if found is None:
-        check_norm(a, residual)
-        found = _forward(_in_order(a), ready_or_none(residual, a.input.dtype), save)
-        assert found is not None
+        check_norm(a, residual)  # what passes it fits the plan, once it is in order
+        return normalize_forward(_in_order(a), ready_or_none(residual, x.dtype), save)
     return found
 
 
@@ -38,14 +46,22 @@ def normalize_backward(
     a: NormArguments, saved: Sequence[Tensor], grad: Tensor, grad_total: Tensor | None
 ) -> Sequence[Tensor]:
     """The gradients of what was normalised, of weight and of bias, of those that there are."""
-    found = _backward(a, saved, grad, grad_total)
+    x, normalized_shape, weight, bias, eps, norm = a
+    plan = backward_plan(normalized_shape, eps, norm, weight is not None, bias is not None, grad_total is not None)
+    given = [x, *saved, grad]
+    if weight is not None:
+        given.append(weight)
+    if bias is not None:
+        given.append(bias)
+    if grad_total is not None:
+        given.append(grad_total)
+    found = None if plan is None or len(saved) != 1 else plan.run(given)
     if found is None:
         check_norm(a, None)
         check_norm_gradients(a, saved, normalize_saved(a), grad, grad_total)
-        dtype, statistics = a.input.dtype, [ready(saved[0], torch.float64)]
-        found = _backward(_in_order(a), statistics, ready(grad, dtype), ready_or_none(grad_total, dtype))
-        assert found is not None
-        found = [d.to(t.dtype) for d, t in zip(found, a.differentiable, strict=True)]
+        statistics, total = [ready(saved[0], torch.float64)], ready_or_none(grad_total, x.dtype)
+        found = normalize_backward(_in_order(a), statistics, ready(grad, x.dtype), total)
+        return [d.to(t.dtype) for d, t in zip(found, a.differentiable, strict=True)]
     return found
 
 
@@ -55,40 +71,6 @@ def _in_order(a: NormArguments) -> NormArguments:
     dtype = types.pop() if len(types) == 1 and types <= TYPES.keys() else torch.float64
     x = ready(a.input, a.input.dtype)
     return a._replace(input=x, weight=ready_or_none(a.weight, dtype), bias=ready_or_none(a.bias, dtype))
-
-
-def _forward(a: NormArguments, residual: Tensor | None, save: bool) -> Sequence[Tensor] | None:
-    """`normalize_forward` of tensors that lie as the kernels want them. None: they do not, or do not fit each other."""
-    x, normalized_shape, weight, bias, eps, norm = a
-    plan = forward_plan(save, normalized_shape, eps, norm, weight is not None, bias is not None, residual is not None)
-    if plan is None:
-        return None
-    given = [x]
-    if weight is not None:
-        given.append(weight)
-    if bias is not None:
-        given.append(bias)
-    if residual is not None:
-        given.append(residual)
-    return plan.run(given)
-
-
-def _backward(
-    a: NormArguments, saved: Sequence[Tensor], grad: Tensor, grad_total: Tensor | None
-) -> Sequence[Tensor] | None:
-    """`normalize_backward`, likewise."""
-    x, normalized_shape, weight, bias, eps, norm = a
-    plan = backward_plan(normalized_shape, eps, norm, weight is not None, bias is not None, grad_total is not None)
-    if plan is None or len(saved) != 1:
-        return None
-    given = [x, *saved, grad]
-    if weight is not None:
-        given.append(weight)
-    if bias is not None:
-        given.append(bias)
-    if grad_total is not None:
-        given.append(grad_total)
-    return plan.run(given)
 
 
 @functools.lru_cache(4096)

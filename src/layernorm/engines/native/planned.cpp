@@ -37,7 +37,7 @@ struct Torch {
 int32_t dtypes[4];  // PyTorch's numbers of float32, float64, bfloat16, float16
 
 static_assert(sizeof(Norm) <= sizeof(Recurrent), "room for a call of either");
-constexpr int64_t MOST = 64;  // a plan has no more tensors, given and made, and a tensor no more dimensions
+constexpr int64_t MOST = 64;  // a plan has no more tensors, given and made
 constexpr int64_t OPEN = -1;
 enum Status { DONE = 0, NO_MEMORY = 1, UNFIT = 2 };
 
@@ -77,6 +77,8 @@ int number(int64_t dtype) {
         if (dtypes[i] == dtype) return i;
     return -1;
 }
+
+constexpr int64_t FEW = 1 << 18;  // fewer numbers fill no large page
 
 // Asks for a large result in pages of 2 MB, as far as it has whole ones: what is saved for the backward is fresh memory in
 // every call, and each of its 4 KB pages costs a fault.
@@ -140,13 +142,14 @@ private:
         if (spec.layout == ROWS) {
             if (!rows) rows = found, rows_dim = dim;
             leading = dim - spec.dim;
-            if (leading < 0 || dim != rows_dim || memcmp(found, rows, leading * sizeof *rows)) return false;
+            if (leading < 0 || dim != rows_dim) return false;
         } else if (dim != spec.dim) {
             return false;
         }
-        for (int64_t i = 0; i < spec.dim; ++i)
-            if (!is(found[leading + i], spec.sizes()[i], sizes)) return false;
-        for (int64_t i = 0; i < dim; ++i) count = product(count, found[i]);
+        for (int64_t i = 0; i < dim; ++i) {
+            if (i < leading ? found[i] != rows[i] : !is(found[i], spec.sizes()[i - leading], sizes)) return false;
+            count = product(count, found[i]);
+        }
         if (torch.data(tensor, &data) || torch.storage_size(tensor, &bytes)) return false;
         set(spec.field, data);
         if (spec.layout == STEPS) {
@@ -197,10 +200,11 @@ private:
     }
 
     bool make(const TensorSpec &spec, Handle *to) {
-        int64_t dim = spec.dim, found[MOST], strides[MOST], next = 1, bytes;
+        const int64_t dim = spec.layout == ROWS ? rows_dim : spec.dim;  // as many as a user likes
+        auto *found = static_cast<int64_t *>(__builtin_alloca(2 * dim * sizeof(int64_t))), *strides = found + dim;
+        int64_t next = 1, bytes;
         void *data;
         if (spec.layout == ROWS) {
-            dim = rows_dim;
             memcpy(found, rows, dim * sizeof *rows);
         } else {
             for (int64_t i = 0; i < dim; ++i) {
@@ -217,8 +221,8 @@ private:
             *to = nullptr;
             return false;
         }
-        if (torch.data(*to, &data) || torch.storage_size(*to, &bytes)) return false;
-        in_large_pages(static_cast<char *>(data), bytes);
+        if (torch.data(*to, &data)) return false;
+        if (next >= FEW && !torch.storage_size(*to, &bytes)) in_large_pages(static_cast<char *>(data), bytes);
         set(spec.field, data);
         return true;
     }
