@@ -77,7 +77,9 @@ class LSTM:
         """[B, 4H], [B, 4H], (h [B, P], c [B, H]) -> (h [B, P], c [B, H])."""
         c = state[1]
         a = self.gates.both(from_input + self.gates.hidden(zh, t), t)
-        i, f, g, o = self.activate(a if self.gate_clip == math.inf else _Clipped.apply(a, self.gate_clip))
+        if self.gate_clip != math.inf and torch.is_grad_enabled():
+            a = _Clipped.apply(a, self.gate_clip)
+        i, f, g, o = self.activate(a)
         c = f * c + i * g
         normalised = self.cell(c, t)
         h = o * torch.tanh(normalised)
