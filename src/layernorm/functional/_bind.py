@@ -31,7 +31,7 @@ from .. import backends
 from ..formula import Recurrence
 
 Arguments = tuple[Any, ...]
-"""An op's as an engine takes them: `NormArguments` or `RecurrentArguments`, and what else its function is given."""
+"""An op's arguments as an engine takes them: `NormArguments` or `RecurrentArguments`, and what else it is given."""
 
 
 class Op(abc.ABC):
@@ -77,11 +77,11 @@ class Op(abc.ABC):
 
     @abc.abstractmethod
     def gathered(self, flat: Arguments) -> Arguments:
-        """An engine's arguments from those of a schema."""
+        """Returns an engine's arguments, from those of a schema."""
 
     @abc.abstractmethod
     def flat(self, args: Arguments) -> Arguments:
-        """The arguments of a schema from an engine's."""
+        """Returns the arguments of a schema, from an engine's: the reverse of `gathered`."""
 
     @abc.abstractmethod
     def fake(self, *args: Any) -> list[Tensor]:
@@ -93,11 +93,11 @@ class Op(abc.ABC):
 
     @abc.abstractmethod
     def save(self, ctx: Any, args: Arguments, found: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Puts what the backward needs into a context; of the results with what is saved, the results."""
+        """Puts what the backward needs into a context, and returns the results without what is saved."""
 
     @abc.abstractmethod
     def gradients(self, ctx: Any, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        """From the context and the results' gradients to those of the tensors among the arguments, in order."""
+        """Computes the gradients of the tensors among the arguments, in order, from those of the results."""
 
     def __call__(
         self, tensors: Sequence[Tensor], args: Arguments, recurrence: Recurrence | None = None, profiled: bool = False
@@ -152,13 +152,13 @@ class Op(abc.ABC):
         return getattr(backends.engine(backend), function)(*args)
 
     def _fake(self, backend: str | None, args: Arguments) -> list[Tensor]:
-        """With what this engine saves; None: nothing is saved."""
+        """Returns `fake` with what this engine saves. None: nothing is saved."""
         results = self.fake(*args)
         return results if backend is None else [*results, *self._ask(backend, f"{self.name}_saved", args[:1])]
 
 
 def _defined(name: str, schema: str, kernel: Callable[..., Sequence[Tensor]], fake: Callable[..., list[Tensor]]) -> Any:
-    """The op of this name as torch calls it."""
+    """Defines an op of torch's, and returns it."""
     torch.library.define(f"layernorm::{name}", f"{schema} -> Tensor[]")
     torch.library.impl(f"layernorm::{name}", "CompositeExplicitAutograd")(kernel)
     torch.library.register_fake(f"layernorm::{name}")(fake)
@@ -166,7 +166,7 @@ def _defined(name: str, schema: str, kernel: Callable[..., Sequence[Tensor]], fa
 
 
 def empty_like(tensor: Tensor) -> Tensor:
-    """In order in memory."""
+    """Returns an empty tensor of the same shape and type, in order in memory."""
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 

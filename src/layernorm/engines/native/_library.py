@@ -88,7 +88,7 @@ def _torch() -> ctypes.CDLL:
 
 
 def _bind(library: ctypes.CDLL) -> ctypes.c_void_p:
-    """Hands the library PyTorch's C functions. What ops of ``layernorm_native`` are registered with."""
+    """Hands the library PyTorch's C functions. Returns what ops of ``layernorm_native`` are registered with."""
     missing = [name for name in SHIMS if not hasattr(TORCH, name)]
     if missing:
         raise ImportError(f"the CPU engine needs PyTorch 2.10 or later: this one has no {missing[0]}")
@@ -108,8 +108,8 @@ def number(dtype: torch.dtype) -> int:
 
 
 def call_op(given: int, made: int) -> Callable[..., Any]:
-    """The op of PyTorch's that runs a plan with so many tensors: see planned.cpp. ``(int plan, *tensors given)`` to the
-    tensors made, or None in their places."""
+    """Returns the op of PyTorch's that runs a plan with so many tensors: see planned.cpp. It takes
+    ``(int plan, *tensors given)``, and returns the tensors made, or None in their places."""
     with _LOCK:
         return _call_op(given, made)
 

@@ -43,7 +43,7 @@ class TensorSpec(NamedTuple):
     element: int = 0
 
     def packed(self, call: type[ctypes.Structure]) -> bytes:
-        """As bytes; ``call``: the structure that has its fields."""
+        """Packs it into bytes. ``call`` is the structure that has its fields."""
         dtype = self.dtype if isinstance(self.dtype, int) else number(self.dtype)
         field = place(call, self.name) + self.element * ctypes.sizeof(POINTER) if self.name else -1
         strides = place(call, self.strides) if self.strides else -1

@@ -79,6 +79,11 @@ class Prepared:
         return call
 
     def run(self, function: Callable[[Recurrent, int], int], call: Recurrent) -> None:
+        """Computes a step.
+
+        Raises:
+            MemoryError: there is not enough of it.
+        """
         if function(call, TYPES[self.dtype]):
             raise MemoryError(f"layernorm: not enough memory for a call with input {[call.B, self.I]}")
 
