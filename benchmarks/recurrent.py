@@ -4,6 +4,7 @@
     python benchmarks/recurrent.py --networks LSTM --peers loop compile --rounds 5
     python benchmarks/recurrent.py --networks LSTM --type bfloat16 --peers
     python benchmarks/recurrent.py --peers batch --shapes 0 4 7 --clock processor
+    python benchmarks/recurrent.py --networks LSTM --peers --size 48 30 250 260 --engines reference compiled/4 compiled
     python benchmarks/recurrent.py --memory
     python benchmarks/recurrent.py --device cuda
 
@@ -15,6 +16,9 @@ parameters). Before it is timed, every layer-normalised side is compared with th
 `floor` is the time of the matrix products alone, by torch.mm on the same shapes: W_ih x as one product, W_hh h as T.
 Peers: `loop`, a Python loop over torch's layer_norm; `compile`, the same with torch.compile over the step; `batch`, our
 network with batch norm (inference in evaluation mode); `jax`, its lax.scan, where it is installed.
+
+``--engines`` also runs our network on other engines; `compiled/4` is the compiled engine with chunks of 4 steps. The
+seconds that their first call of each mode takes, compiling, are printed before the table.
 
 With ``--device cuda`` everything lies on the GPU, and torch's networks are cuDNN's. A time begins and ends when the GPU
 has nothing left to do, so that launches count.
@@ -50,6 +54,7 @@ TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 PEERS = ["loop", "compile", "batch", "jax"]
 DEEP = [(50, 32, 256, 256), (37, 5, 93, 300)]  # two layers, bidirectional
 LARGE = (64, 128, 256, 256)  # whose memory is measured
+CHUNK = 8  # of the compiled engine
 
 
 class Loop(nn.Module):
@@ -96,6 +101,22 @@ class Loop(nn.Module):
             state = self.step(x, *state)
             output.append(state[0])
         return torch.stack(output), None
+
+
+class On:
+    """A network of ours on an engine: ``reference``, or ``compiled/4`` with chunks of 4 steps."""
+
+    def __init__(self, engine: str, module: Any) -> None:
+        self.engine, _, self.chunk = engine.partition("/")
+        self.module, self.parameters = module, module.parameters
+
+    def __call__(self, x: Tensor) -> Any:
+        if self.engine == "compiled":
+            from layernorm.engines.compiled import _compile
+
+            _compile.CHUNK = int(self.chunk or CHUNK)
+        with ln.backends.use(self.engine):
+            return self.module(x)
 
 
 def compare(network: str, sides: dict[str, Any], x: Tensor) -> None:
@@ -187,7 +208,7 @@ def floor(network: str, shape: tuple[int, ...], dtype: torch.dtype, times: int) 
 
 
 def measure(
-    network: str, shape: tuple[int, ...], dtype: torch.dtype, peers: list[str], rounds: int
+    network: str, shape: tuple[int, ...], dtype: torch.dtype, peers: list[str], engines: list[str], rounds: int
 ) -> dict[str, dict[str, float]]:
     """Seconds by mode and side for one layer in one direction."""
     T, B, inputs, H = shape
@@ -199,6 +220,10 @@ def measure(
     if "compile" in peers:
         torch._dynamo.reset()
         sides["compile"] = Loop(network, sides["layer norm"], compiled=True)
+    for engine in engines:
+        sides[engine] = On(engine, sides["layer norm"])
+        first = [timing.seconds(run, 1) for run in (inference(sides[engine], x), training(sides[engine], x, d))]
+        print(f"first calls of {engine}: {first[0]:.1f} s, {first[1]:.1f} s", flush=True)
     compare(network, sides, x)
     runs = {name: inference(side, x) for name, side in sides.items()}
     train = {name: training(side, x, d) for name, side in sides.items()}
@@ -243,10 +268,16 @@ def others(networks: list[str], dtype: torch.dtype, rounds: int) -> list[tuple[s
 
 
 def table(
-    threads: int, networks: list[str], dtype: torch.dtype, peers: list[str], shapes: Sequence[int], rounds: int
+    threads: int,
+    networks: list[str],
+    dtype: torch.dtype,
+    peers: list[str],
+    engines: list[str],
+    shapes: Sequence[tuple[int, ...]],
+    rounds: int,
 ) -> list[dict[str, Any]]:
     wide = [] if dtype is torch.float32 else ["float32"]
-    names = [*wide, *(n for n in PEERS if n in peers), "floor"]
+    names = [*wide, *(n for n in PEERS if n in peers), *engines, "floor"]
     rows = []
     for network in networks:
         print(
@@ -255,8 +286,8 @@ def table(
         header = f"{'T, B, I, H':<20}{'mode':<11}{'torch':>9}{'layer norm':>17}"
         print(header + "".join(f"{name:>17}" for name in names), flush=True)
         ratios: dict[str, list[float]] = {"inference": [], "training": []}
-        for shape in (GRID[k] for k in shapes):
-            for mode, found in measure(network, shape, dtype, peers, rounds).items():
+        for shape in shapes:
+            for mode, found in measure(network, shape, dtype, peers, engines, rounds).items():
                 base = found["torch"]
                 line = f"{', '.join(map(str, shape)):<20}{mode:<11}{base * 1e3:9.3f}"
                 for name in ("layer norm", *names):
@@ -267,6 +298,8 @@ def table(
                 rows.append({"threads": threads, "network": network, "shape": shape, "mode": mode, "seconds": found})
         for mode, values in ratios.items():
             print(f"geometric mean, {mode}: {timing.geometric_mean(values):.2f}, largest {max(values):.2f}")
+    if engines:
+        return rows
     print(f"\nother calls, {threads} thread(s)")
     for what, found in others(networks, dtype, rounds):
         ratio = found["layer norm"] / found["torch"]
@@ -342,6 +375,8 @@ def main() -> int:
     parser.add_argument("--type", choices=list(TYPES), default="float32", help="of every number (default: float32)")
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=["loop"], help="further sides (default: loop)")
     parser.add_argument("--shapes", type=int, nargs="+", default=range(len(GRID)), help="places in the grid, from 0 on")
+    parser.add_argument("--size", type=int, nargs=4, help="T, B, I, H instead of the grid")
+    parser.add_argument("--engines", nargs="+", default=[], help="other engines, `compiled/N` with chunks of N steps")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where to compute (default: cpu)")
     parser.add_argument("--chart", metavar="FILE", help="draw the ratios here (PNG or SVG)")
     parser.add_argument("--redraw", metavar="FILE", help="draw the chart from figures that --json wrote")
@@ -365,9 +400,11 @@ def main() -> int:
             parser.error(f"--device cuda: PyTorch {torch.__version__} finds no GPU")
         torch.set_default_device("cuda")
         options.clock = "gpu"
+    shapes = [tuple(options.size)] if options.size else [GRID[k] for k in options.shapes]
+    sides = TYPES[options.type], options.peers, options.engines
     rows = []
     for threads in timing.tables(options):
-        rows += table(threads, options.networks, TYPES[options.type], options.peers, options.shapes, options.rounds)
+        rows += table(threads, options.networks, *sides, shapes, options.rounds)
     timing.save(options.json, rows)
     if options.chart:
         chart(options.chart, rows)

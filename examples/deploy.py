@@ -2,7 +2,7 @@
 
     python examples/deploy.py
 
-- `torch.export`: the program is loaded in a new process where layernorm has no compiled engine.
+- `torch.export`: the program is loaded in a new process where layernorm has no CPU engine.
 - ONNX: the model is run by ONNX Runtime.
 - TorchScript of `ln.portable`: the model is loaded in a new process where layernorm cannot be imported.
 
@@ -122,7 +122,7 @@ import sys, torch
 folder, how = sys.argv[1:]
 if how == "pt2":
     import layernorm
-    assert layernorm.backends.available() == ["reference"], layernorm.backends.available()
+    assert "native" not in layernorm.backends.available()
 else:
     sys.modules["layernorm"] = None
     assert not hasattr(torch.ops.layernorm, "recurrent")
@@ -135,7 +135,7 @@ for name, inputs in torch.load(f"{folder}/inputs.pt").items():
 
 
 def elsewhere(folder: Path, how: str) -> None:
-    """Runs all saved models of one kind in a new process, without the compiled engine."""
+    """Runs all saved models of one kind in a new process, without the CPU engine."""
     environment = {**os.environ, "LAYERNORM_ISA": "none"}
     subprocess.run([sys.executable, "-c", ELSEWHERE, folder, how], env=environment, check=True)
 

@@ -1,5 +1,7 @@
 """The choice of the engine."""
 
+import os
+import subprocess
 import sys
 import threading
 import warnings
@@ -45,6 +47,40 @@ def test_a_missing_engine_is_an_error_and_says_why():
 def test_an_unknown_engine_suggests_the_nearest():
     with pytest.raises(ValueError, match="did you mean 'reference'"), ln.backends.use("referense"):
         pass
+
+
+def of_process(name, code):
+    """What a program prints where LAYERNORM_ENGINE asks for this engine, or its last line of error."""
+    run = subprocess.run(
+        [sys.executable, "-c", f"import torch, layernorm as ln\nx = torch.ones(2, 3)\n{code}"],
+        capture_output=True, text=True, env={**os.environ, "LAYERNORM_ENGINE": name},
+    )  # fmt: skip
+    return run.stdout.strip() or run.stderr.strip().splitlines()[-1]
+
+
+def test_an_engine_for_the_whole_process():
+    choose = "print(ln.backends.choose('normalize', x).name)"
+    threaded = f"import threading\nt = threading.Thread(target=lambda: {choose})\nt.start()\nt.join()"
+    assert of_process("reference", f"{choose}\n{threaded}") == "reference\nreference"
+    use = f"with ln.backends.use('reference'): {choose}"
+    assert of_process("no-such-engine", use) == "reference"
+
+
+def test_an_engine_for_the_whole_process_that_there_is_not():
+    call = "ln.functional.layer_norm(x, [3])"
+    names = list(ln.backends.ENGINES)
+    assert of_process("referense", call) == (
+        f"ValueError: LAYERNORM_ENGINE must be one of {names}, got 'referense'; did you mean 'reference'?"
+    )
+    missing = "ln.backends.ENGINES['reference'] = ln.backends.Entry('no_such_module', None)\n"
+    assert of_process("reference", missing + call).startswith(
+        "RuntimeError: backend 'reference' is not available: this version of layernorm does not contain it; available: "
+    )
+
+
+def test_an_engine_that_must_be_asked_for_is_never_chosen_by_itself(monkeypatch):
+    monkeypatch.setattr(ln.backends, "ENGINES", {"second": Entry("x", None, by_itself=False), "reference": REFERENCE})
+    assert ln.backends.choose("normalize", torch.zeros(1)).name == "reference"
 
 
 def test_use_holds_inside_and_ends_outside(monkeypatch):

@@ -20,6 +20,7 @@ from layernorm.experiments.runs.environment import PACKAGES
 from layernorm.formula import PRESETS
 
 native = pytest.mark.skipif("native" not in ln.backends.available(), reason="breaks the CPU engine")
+CASES = 8 * len(ln.backends.available())
 LSTM = Recurrent("LSTM", "layer", "paper", *battery.SMALL, reverse=True, masked=True)
 NORM = Norm("layer_norm", 5, 20, residual=True)
 TINY = [(problem, dtype) for dtype in battery.TYPES for problem in (NORM, LSTM)]
@@ -40,6 +41,7 @@ def tiny(monkeypatch):
     """`--check` of a few problems in this process, without times."""
     monkeypatch.setattr(check, "isolated", here)
     monkeypatch.setattr(check, "battery", lambda: TINY)
+    monkeypatch.setattr(check, "few", lambda: TINY)
     monkeypatch.setattr(check, "relative_time", lambda row: 1.25)
     ln.backends.first_that_covers.cache_clear()
     yield
@@ -71,11 +73,13 @@ def test_what_runs_where(monkeypatch):
 
 
 def test_both_run_without_the_optional_packages():
+    optional = {*PACKAGES, "PIL", "sklearn"} - {"filelock"}  # torch's compiler cannot do without filelock
     code = (
-        f"import sys; sys.modules |= dict.fromkeys({[*PACKAGES, 'PIL', 'sklearn']})\n"
+        f"import sys; sys.modules |= dict.fromkeys({optional})\n"
         "from layernorm import cli\n"
         "from layernorm.doctor import battery, check\n"
         "check.battery = lambda: [(battery.Norm('rms_norm', 3, 4), battery.TYPES[1])]\n"
+        "check.few = lambda: []\n"
         "check.relative_time = lambda row: 1.0\n"
         "check.isolated = lambda function, items, limit: ((item, function(item)) for item in items)\n"
         "sys.exit(cli.main(['doctor']) or cli.main(['doctor', '--check']))"
@@ -92,9 +96,9 @@ def test_both_run_without_the_optional_packages():
 def test_engines_that_are_right(tiny, capsys):
     assert cli.main(["doctor", "--check"]) == 0
     text = capsys.readouterr().out
-    assert "all 16 cases are right" in text
-    assert "native on cpu" in text
-    assert "reference on cpu" in text
+    assert f"all {CASES} cases are right" in text
+    for name in ln.backends.available():
+        assert f"{name} on cpu" in text
     for dtype in battery.TYPES:
         assert f"LSTM       {table.type_name(dtype)}" in text
     assert " 1.25  paper" in text
@@ -151,6 +155,35 @@ def test_a_kernel_that_is_wrong(how, tiny, capsys, monkeypatch):
     assert max(map(len, text.splitlines())) <= 80
 
 
+@pytest.mark.skipif("compiled" not in ln.backends.available(), reason="breaks the compiled engine")
+def test_a_compiler_that_is_wrong(tiny, capsys, monkeypatch):
+    """In what it makes of the steps back, with one sign turned."""
+
+    def compiled(function):
+        def run(*tensors):
+            state, share = function(*tensors)
+            return state, share._replace(dzx=-share.dzx)
+
+        return run if function.__name__.startswith("backward_steps") else function
+
+    monkeypatch.setattr("layernorm.engines.compiled._compile.through_compiler", compiled)
+    assert cli.main(["doctor", "--check"]) == 1
+    text, error = capsys.readouterr()
+    for dtype in battery.TYPES:
+        assert f"LSTM in {table.type_name(dtype)} by compiled on cpu" in error
+    assert "reference on cpu" not in error
+    assert "roundings: d input" in text
+
+
+def test_an_engine_that_compiles_has_fewer_problems():
+    few = battery.few()
+    assert len(set(few)) == len(few)
+    assert len(few) < len(battery.battery()) / 10
+    for dtype in battery.TYPES:
+        ops = {problem.op for problem, other in few if other == dtype}
+        assert ops == {"layer_norm", "rms_norm", *battery.MODULES}
+
+
 @native
 def test_a_wrong_forward_an_exception_and_a_wrong_shape(tiny, capsys, monkeypatch):
     engine = ln.backends.engine("native")
@@ -167,7 +200,7 @@ def test_a_wrong_forward_an_exception_and_a_wrong_shape(tiny, capsys, monkeypatc
     monkeypatch.setattr(engine, "normalize_forward", broken)
     assert cli.main(["doctor", "--check"]) == 1
     text, error = capsys.readouterr()
-    assert "3 of 16 cases are wrong" in error
+    assert f"3 of {CASES} cases are wrong" in error
     text = " ".join(text.split())
     assert "roundings: inference: y " in text
     assert "RuntimeError: out of registers" in text
@@ -191,9 +224,9 @@ def test_what_has_no_kernel_is_not_counted(tiny, capsys, monkeypatch):
     monkeypatch.setattr(engine, "covers", lambda op, d, dtype, r: dtype != torch.bfloat16 and covers(op, d, dtype, r))
     assert cli.main(["doctor", "--check"]) == 0
     text = capsys.readouterr().out
-    assert "all 14 cases are right" in text
+    assert f"all {CASES - 2} cases are right" in text
     assert "LSTM in bfloat16 by native on cpu: no kernel for 1 cases" in text
-    assert text.count("LSTM       bfloat16") == 1  # the reference's
+    assert text.count("LSTM       bfloat16") == len(ln.backends.available()) - 1
 
 
 def test_after_a_case_that_hangs_its_op_is_not_asked_again(tiny, capsys, monkeypatch):

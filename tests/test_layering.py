@@ -59,6 +59,7 @@ ENGINES = {
     "schedule": set(),
     "reference": {"protocol", "checks", "dispatch", "schedule"},
     "native": {"protocol", "checks"},
+    "compiled": {"reference", "protocol", "checks", "dispatch", "schedule"},  # compiles the reference's equations
 }
 OF_AN_EXPERIMENT = {"protocol", "train", "report", "data", "runs", "errors"}
 """What the folder of an experiment may import; every folder that is not in `SHARED` is one."""

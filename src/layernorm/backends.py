@@ -6,7 +6,7 @@ raises ImportError, and the message says why. A new engine is one more row of `E
     with ln.backends.use("reference"):
         output, hx = lstm(input)
 
-No engine here is for GPUs: CUDA tensors are computed by the reference equations.
+The environment variable LAYERNORM_ENGINE asks for an engine in the whole process.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import contextvars
 import functools
 import importlib
 import importlib.util
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -34,21 +35,25 @@ class Entry(NamedTuple):
         module: the module's name. It is imported when an op first tries the engine.
         device: where no engine is asked for, an op tries this one for tensors on this type of device; None: on every
             type. It is passed over where it cannot run.
+        by_itself: whether an op tries this one where no engine is asked for.
     """
 
     module: str
     device: str | None
+    by_itself: bool = True
 
 
 ENGINES = {
     # in order of preference
     "native": Entry("layernorm.engines.native", "cpu"),
     "reference": Entry("layernorm.engines.reference", None),
+    "compiled": Entry("layernorm.engines.compiled", None, by_itself=False),
 }
 
-_asked_for: contextvars.ContextVar[str | None] = contextvars.ContextVar("layernorm_backend", default=None)
+_of_process = os.environ.get("LAYERNORM_ENGINE") or None
+_asked_for: contextvars.ContextVar[str | None] = contextvars.ContextVar("layernorm_backend", default=_of_process)
 asked_for = _asked_for.get
-"""The engine asked for with `use` in this thread, or None."""
+"""The engine asked for with `use` in this thread, or with LAYERNORM_ENGINE, or None."""
 # The engines that `use` asks for in any thread. torch.compile cannot read a context variable, but it notices a change
 # of this list, and compiles again.
 _in_use: list[str] = []
@@ -103,18 +108,14 @@ def use(name: str) -> Iterator[None]:
     What `torch.compile` has compiled takes the engine that was asked for last in any thread.
 
     Args:
-        name: ``"native"`` or ``"reference"``.
+        name: ``"native"``, ``"reference"`` or ``"compiled"``.
 
     Raises:
         ValueError: there is no engine of that name.
         RuntimeError: the engine does not run here. Inside the ``with``, an op for which the engine has no kernel raises
             `NoKernelError`.
     """
-    if name not in ENGINES:
-        raise ValueError(unknown("backend", name, list(ENGINES)))
-    engine = _status(name)
-    if not engine.available:
-        raise RuntimeError(f"backend {name!r} is not available: {engine.reason}; available: {available()}")
+    engine(name)
     before = _asked_for.get()
     _asked_for.set(name)
     _in_use.append(name)
@@ -182,7 +183,7 @@ def _say_missing(name: str) -> None:
 def _by_itself(device: str) -> Iterator[str]:
     """The engines to try, in order of preference. Those after the one chosen are never imported."""
     for name, engine in ENGINES.items():
-        if engine.device in (device, None):
+        if engine.by_itself and engine.device in (device, None):
             if _status(name).available:
                 yield name
             else:
@@ -191,5 +192,13 @@ def _by_itself(device: str) -> Iterator[str]:
 
 @functools.cache
 def engine(name: str) -> Engine:
-    """The module of an engine."""
+    """The module of an engine.
+
+    Raises:
+        ValueError, RuntimeError: as `use`.
+    """
+    if name not in ENGINES:
+        raise ValueError(unknown("LAYERNORM_ENGINE" if name == _of_process else "backend", name, list(ENGINES)))
+    if not _status(name).available:
+        raise RuntimeError(f"backend {name!r} is not available: {_status(name).reason}; available: {available()}")
     return cast(Engine, importlib.import_module(ENGINES[name].module))

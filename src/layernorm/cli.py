@@ -230,7 +230,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument(
         "--check", action="store_true",
         help="compare the results and gradients of every engine that runs here with the equations in float64, and "
-        "its time with torch's. Takes about a minute. Exits with 1 if an engine is wrong",
+        "its time with torch's. Takes some minutes. Exits with 1 if an engine is wrong",
     )  # fmt: skip
     return parser
 

@@ -336,7 +336,7 @@ sys.path.insert(0, sys.argv[1])
 sys.meta_path = [f for f in sys.meta_path if "editable" not in type(f).__module__ + repr(f).lower()]
 import torch, layernorm as ln
 assert ln.__file__.startswith(sys.argv[1]), ln.__file__
-assert ln.backends.available() == ["reference"], ln.backends.status()
+assert "native" not in ln.backends.available(), ln.backends.status()
 assert "C++17 compiler" in ln.backends.status()[0].reason
 output, _ = ln.LSTM(3, 4)(torch.randn(5, 2, 3))
 ln.LayerNorm(4)(output).sum().backward()

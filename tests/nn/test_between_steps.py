@@ -22,7 +22,7 @@ from layernorm.nn import _recurrent
 T, B, I, H = 4, 3, 2, 3  # noqa: E741
 VALUE = 1e-12  # float64's 1.1e-16, times a step's sums and the normalisations' conditioning
 GRADIENT = 1e-8  # the stencil's error: h^4 / 30 of the fifth derivative, 1.5 * 1.1e-16 / h of the value, h = 3e-5
-ENGINES = [name for name in ("native", "reference") if name in ln.backends.available()]
+ENGINES = [name for name in ln.backends.ENGINES if name in ln.backends.available()]
 NETWORKS = ["RNN", "LSTM", "GRU"]
 SETTINGS = [(network, name, "layer", 0) for name in PRESETS for network in PRESETS[name]]
 SETTINGS += [(network, None, None, 0) for network in NETWORKS] + [("LSTM", "paper", "rms", 2)]

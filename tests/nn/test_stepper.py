@@ -15,7 +15,7 @@ import layernorm as ln
 from layernorm.formula import PRESETS, Formula
 
 T, B, I, H = 5, 3, 4, 6  # noqa: E741
-ENGINES = [name for name in ("native", "reference") if name in ln.backends.available()]
+ENGINES = [name for name in ln.backends.ENGINES if name in ln.backends.available()]
 PUBLISHED = [(network, name) for name, row in PRESETS.items() for network in row]
 TYPICAL = [("RNN", {}), ("LSTM", {"proj_size": 3}), ("LSTM", {"num_layers": 2}), ("GRU", {"bias": False})]
 # float64: the same equations, sums in another order

@@ -8,7 +8,14 @@ import torch
 from torch import Tensor
 
 from ..engines.protocol import RecurrentArguments
-from ..engines.reference._recurrent import in_order, named, network_of, recurrent_forward, recurrent_over_cases
+from ..engines.reference._recurrent import (
+    in_order,
+    named,
+    network_of,
+    recurrent_forward,
+    recurrent_over_cases,
+    started,
+)
 from ..engines.reference._sites import Saved
 
 PLACES = {"input": "W_ih x", "hidden": "W_hh h", "both": "W_ih x + W_hh h", "cell": "c"}
@@ -44,13 +51,12 @@ def inspect(a: RecurrentArguments) -> Inspected:
     from_input = x @ p["weight_ih"].T
     if a.recurrence.norm == "batch":
         return Inspected(_of_cases(a, x), from_input, None, per_input)
-    before = recurrent_forward(a, True)[1 + len(a.state) :]
-    if plan.cut is not None:
-        before = [torch.where(plan.cut, 0.0, s) for s in before]
+    before = started(recurrent_forward(a, True)[1 + len(a.state) :], plan)
+    from_hidden = before[0] @ p["weight_hh"].T
     nothing = {"input": (x == 0).all(-1), "hidden": (before[0] == 0).all(-1)}
     nothing["both"] = nothing["input"] & nothing["hidden"]
     vectors = []
-    for place, saved in _saved(network_of(p, a.recurrence).activations(x, tuple(before))):
+    for place, saved in _saved(network_of(p, a.recurrence).activations(from_input, from_hidden, before)):
         z_hat, r = saved
         one = 1 / r.squeeze(-1)  # (T, B, groups)
         eps = a.recurrence.formula.eps
@@ -59,7 +65,7 @@ def inspect(a: RecurrentArguments) -> Inspected:
         squares = z_hat.square().sum((0, 1))  # (groups, n)
         share = (squares / squares.sum(-1, keepdim=True).clamp_min(1e-30)).amax(0)
         vectors.append(Vectors(place, deviation.flatten(1), counted.repeat_interleave(z_hat.shape[2], 1), share))
-    return Inspected(vectors, from_input, before[0] @ p["weight_hh"].T, per_input)
+    return Inspected(vectors, from_input, from_hidden, per_input)
 
 
 def _saved(activations: Any) -> list[tuple[str, tuple[Tensor, Tensor]]]:

@@ -193,9 +193,9 @@ def norms() -> list[Norm]:
     ]
 
 
-SMALL, ONE_STEP, LARGE = (5, 6, 7, 33), (1, 2, 20, 48), (10, 40, 40, 160)
+SMALL, ONE_STEP, LARGE, LONG = (5, 6, 7, 33), (1, 2, 20, 48), (10, 40, 40, 160), (32, 16, 128, 128)
 """T, B, I, H. Small: a number of units that does not fill a vector or a block. One step: as a cell is called. Large:
-several blocks of rows and units."""
+several blocks of rows and units. Long: as networks are timed on a CPU, so that what is compiled serves for both."""
 
 
 VARIANTS: Mapping[Network, list[dict[str, Any]]] = {
@@ -218,6 +218,20 @@ def networks(turn: int = 0) -> list[Recurrent]:
             problems.append(Recurrent(network, norm, formula, *SMALL, **variant, reverse=k % 2 > 0, masked=k % 4 > 1))
         problems += [Recurrent(network, "layer", "paper", *size) for size in (ONE_STEP, LARGE)]
     return problems
+
+
+def few() -> list[tuple[Problem, torch.dtype]]:
+    """Problems for an engine that compiles, which takes it seconds for each kind.
+
+    In the small ones a network goes step by step, in the long ones by many steps at once.
+    """
+    problems: list[tuple[Problem, torch.dtype]] = []
+    for dtype in TYPES:
+        problems += [(Norm("layer_norm", 300, 64, residual=True), dtype), (Norm("rms_norm", 5, 257), dtype)]
+        for network in MODULES:
+            more: dict[str, Any] = {"proj_size": 9 if network == "LSTM" else 0, "reverse": True, "masked": True}
+            problems.append((Recurrent(network, "layer", "paper", *SMALL, **more), dtype))
+    return problems + [(Recurrent(network, "layer", "paper", *LONG), torch.float32) for network in MODULES]
 
 
 def battery() -> list[tuple[Problem, torch.dtype]]:

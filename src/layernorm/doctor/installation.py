@@ -16,8 +16,8 @@ from ..experiments.errors import EXTRA, printable
 from ..experiments.runs import environment
 
 VARIABLES = (
-    "LAYERNORM_ISA", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_ENABLE_INSTRUCTIONS", "ATEN_CPU_CAPABILITY",
-    "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE",
+    "LAYERNORM_ENGINE", "LAYERNORM_ISA", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_ENABLE_INSTRUCTIONS",
+    "ATEN_CPU_CAPABILITY", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE", "CXX",
 )  # fmt: skip
 """Environment variables that change results or times."""
 
@@ -87,7 +87,7 @@ def engine(status: backends.Status) -> str:
 
 
 def what_runs_where() -> list[tuple[str, str]]:
-    """Which engine runs what on the CPU, and on a GPU if there is one."""
+    """Which engine runs what on the CPU, and on a GPU if there is one, where a program asks for none."""
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     lines = [line for device in devices for line in who_runs_what(device)]
     return [*lines, ("batch norm", "reference"), ("derivatives", "second and higher ones, torch.func: reference")]

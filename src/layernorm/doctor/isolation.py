@@ -13,6 +13,9 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+ENDING = 5.0
+"""The most seconds that a process may take to end by itself."""
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -65,10 +68,13 @@ class _Child:
         except (EOFError, OSError):
             self.process.join()
             return Failure(f"the process {_ending(self.process.exitcode)}")
+        self.process.kill()
         self.end()
         return Failure(f"no answer within {limit:.0f} s", hung=True)
 
     def end(self) -> None:
+        self.pipe.close()  # at which the process ends by itself, and torch's compiler tidies up
+        self.process.join(ENDING)
         self.process.kill()
         self.process.join()
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...formula import Recurrence
 from ._cases import Cases
-from ._rnn import State, at, products
+from ._rnn import Factors, State, at
 from ._sites import Parameters, Saved, block
 
 
@@ -42,8 +42,8 @@ class GRU:
         self.candidate = block(p, recurrence, cases, 2, 3)
         self.forget_bias = recurrence.formula.forget_bias
 
-    def input_side(self, x: Tensor) -> Tensor:
-        rz, n = (x @ self.p["weight_ih"].T).split(self.sizes, -1)
+    def input_side(self, zx: Tensor) -> Tensor:
+        rz, n = zx.split(self.sizes, -1)
         return torch.cat([self.rz.input(rz), self.candidate.input(n)], -1)
 
     def activate(self, a_rz: Tensor) -> tuple[Tensor, Tensor]:
@@ -51,18 +51,17 @@ class GRU:
         r, z = a_rz.chunk(2, -1)
         return torch.sigmoid(r), torch.sigmoid(z + self.forget_bias)
 
-    def step(self, t: int, from_input: Tensor, state: State, read: Tensor) -> State:
-        """[B, 3H], (h [B, H],) -> (h [B, H],)."""
+    def step(self, t: int, from_input: Tensor, zh: Tensor, state: State) -> State:
+        """[B, 3H], [B, 3H], (h [B, H],) -> (h [B, H],)."""
         h = state[0]
         x_rz, x_n = from_input.split(self.sizes, -1)
-        h_rz, h_n = (read @ self.p["weight_hh"].T).split(self.sizes, -1)
+        h_rz, h_n = zh.split(self.sizes, -1)
         r, z = self.activate(self.rz.both(x_rz + self.rz.hidden(h_rz, t), t))
         n = torch.tanh(self.candidate.both(x_n + r * self.candidate.hidden(h_n, t), t))
         return ((1 - z) * n + z * h,)
 
-    def activations(self, x: Tensor, before: State) -> Activations:
-        zx_rz, zx_n = (x @ self.p["weight_ih"].T).split(self.sizes, -1)
-        zh_rz, zh_n = (before[0] @ self.p["weight_hh"].T).split(self.sizes, -1)
+    def activations(self, zx: Tensor, zh: Tensor, before: State) -> Activations:
+        (zx_rz, zx_n), (zh_rz, zh_n) = zx.split(self.sizes, -1), zh.split(self.sizes, -1)
         x_rz, rz_input = self.rz.input.forward(zx_rz)
         h_rz, rz_hidden = self.rz.hidden.forward(zh_rz)
         a_rz, rz_both = self.rz.both.forward(x_rz + h_rz)
@@ -90,9 +89,12 @@ class GRU:
         dzx_rz = self.rz.input.backward(dsum_rz, s.rz_saved[0])
         return torch.cat([dzx_rz, self.candidate.input.backward(dsum_n, s.n_saved[0])], -1)
 
-    def gradients(self, x: Tensor, before: State, s: Activations, steps: tuple[Tensor, ...], dzx: Tensor) -> Parameters:
+    def factors(self, h: Tensor, s: Activations, steps: tuple[Tensor, ...]) -> Factors:
+        return {"weight_hh": (steps[4], h)}
+
+    def vector_gradients(self, s: Activations, steps: tuple[Tensor, ...], dzx: Tensor) -> Parameters:
         da_rz, dsum_rz, da_n, dsum_n, dzh = steps
         (dzx_rz, dzx_n), (dzh_rz, dzh_n) = dzx.split(self.sizes, -1), dzh.split(self.sizes, -1)
         of_rz = self.rz.parameter_gradients((dsum_rz, dsum_rz, da_rz), (dzx_rz, dzh_rz, dsum_rz), s.rz_saved)
         of_n = self.candidate.parameter_gradients((dsum_n, dsum_n * s.r, da_n), (dzx_n, dzh_n, dsum_n), s.n_saved)
-        return products(dzx, dzh, x, before[0]) | {name: torch.cat([of_rz[name], of_n[name]]) for name in of_rz}
+        return {name: torch.cat([of_rz[name], of_n[name]]) for name in of_rz}

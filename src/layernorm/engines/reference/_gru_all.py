@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...formula import Recurrence
 from ._cases import Cases
-from ._rnn import State, at, products
+from ._rnn import Factors, State, at
 from ._sites import Parameters, Saved, block
 
 
@@ -41,8 +41,8 @@ class GRUOverAll:
         self.forget_bias = recurrence.formula.forget_bias
         self.H = p["weight_hh"].shape[0] // 3
 
-    def input_side(self, x: Tensor) -> Tensor:
-        return self.gates.input(x @ self.p["weight_ih"].T)
+    def input_side(self, zx: Tensor) -> Tensor:
+        return self.gates.input(zx)
 
     def activate(self, a: Tensor, from_input: Tensor, from_hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """r, z, n and what r multiplies: from [..., 3H] to four times [..., H]."""
@@ -53,16 +53,16 @@ class GRUOverAll:
         x_n, h_n = from_input[..., 2 * self.H :], from_hidden[..., 2 * self.H :]
         return r, z, torch.tanh(x_n + r * h_n), h_n
 
-    def step(self, t: int, from_input: Tensor, state: State, read: Tensor) -> State:
-        """[B, 3H], (h [B, H],) -> (h [B, H],)."""
+    def step(self, t: int, from_input: Tensor, zh: Tensor, state: State) -> State:
+        """[B, 3H], [B, 3H], (h [B, H],) -> (h [B, H],)."""
         h = state[0]
-        from_hidden = self.gates.hidden(read @ self.p["weight_hh"].T, t)
+        from_hidden = self.gates.hidden(zh, t)
         _, z, n, _ = self.activate(self.gates.both(from_input + from_hidden, t), from_input, from_hidden)
         return ((1 - z) * n + z * h,)
 
-    def activations(self, x: Tensor, before: State) -> Activations:
-        from_input, input = self.gates.input.forward(x @ self.p["weight_ih"].T)
-        from_hidden, hidden = self.gates.hidden.forward(before[0] @ self.p["weight_hh"].T)
+    def activations(self, zx: Tensor, zh: Tensor, before: State) -> Activations:
+        from_input, input = self.gates.input.forward(zx)
+        from_hidden, hidden = self.gates.hidden.forward(zh)
         a, both = self.gates.both.forward(from_input + from_hidden)
         return Activations(*self.activate(a, from_input, from_hidden), input, hidden, both)
 
@@ -80,8 +80,10 @@ class GRUOverAll:
     def input_backward(self, s: Activations, steps: tuple[Tensor, ...]) -> Tensor:
         return self.gates.input.backward(steps[1], s.input)
 
-    def gradients(self, x: Tensor, before: State, s: Activations, steps: tuple[Tensor, ...], dzx: Tensor) -> Parameters:
+    def factors(self, h: Tensor, s: Activations, steps: tuple[Tensor, ...]) -> Factors:
+        return {"weight_hh": (steps[3], h)}
+
+    def vector_gradients(self, s: Activations, steps: tuple[Tensor, ...], dzx: Tensor) -> Parameters:
         da, d_input, d_hidden, dzh = steps
         saved = (s.input, s.hidden, s.both)
-        of_gates = self.gates.parameter_gradients((d_input, d_hidden, da), (dzx, dzh, d_hidden), saved)
-        return products(dzx, dzh, x, before[0]) | of_gates
+        return self.gates.parameter_gradients((d_input, d_hidden, da), (dzx, dzh, d_hidden), saved)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...formula import Recurrence
 from ._cases import Cases
-from ._rnn import State, at, outer, products
+from ._rnn import Factors, State, at
 from ._sites import Parameters, Saved, Site, block
 
 
@@ -65,19 +65,21 @@ class LSTM:
         self.forget_bias = recurrence.formula.forget_bias
         self.gate_clip = recurrence.gate_clip
 
-    def input_side(self, x: Tensor) -> Tensor:
-        return self.gates.input(x @ self.p["weight_ih"].T)
+    def input_side(self, zx: Tensor) -> Tensor:
+        return self.gates.input(zx)
 
     def activate(self, a: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The gates i, f, g, o from their summed inputs: [..., 4H] -> four times [..., H]."""
         i, f, g, o = a.chunk(4, -1)
         return torch.sigmoid(i), torch.sigmoid(f + self.forget_bias), torch.tanh(g), torch.sigmoid(o)
 
-    def step(self, t: int, from_input: Tensor, state: State, read: Tensor) -> State:
-        """[B, 4H], (h [B, P], c [B, H]) -> (h [B, P], c [B, H])."""
+    def step(self, t: int, from_input: Tensor, zh: Tensor, state: State) -> State:
+        """[B, 4H], [B, 4H], (h [B, P], c [B, H]) -> (h [B, P], c [B, H])."""
         c = state[1]
-        a = self.gates.both(from_input + self.gates.hidden(read @ self.p["weight_hh"].T, t), t)
-        i, f, g, o = self.activate(a if self.gate_clip == math.inf else _Clipped.apply(a, self.gate_clip))
+        a = self.gates.both(from_input + self.gates.hidden(zh, t), t)
+        if self.gate_clip != math.inf and torch.is_grad_enabled():
+            a = _Clipped.apply(a, self.gate_clip)
+        i, f, g, o = self.activate(a)
         c = f * c + i * g
         normalised = self.cell(c, t)
         h = o * torch.tanh(normalised)
@@ -85,9 +87,9 @@ class LSTM:
             h = h @ self.p["weight_hr"].T
         return h, normalised if self.carry else c
 
-    def activations(self, x: Tensor, before: State) -> Activations:
-        from_input, input = self.gates.input.forward(x @ self.p["weight_ih"].T)
-        from_hidden, hidden = self.gates.hidden.forward(before[0] @ self.p["weight_hh"].T)
+    def activations(self, zx: Tensor, zh: Tensor, before: State) -> Activations:
+        from_input, input = self.gates.input.forward(zx)
+        from_hidden, hidden = self.gates.hidden.forward(zh)
         a, both = self.gates.both.forward(from_input + from_hidden)
         i, f, g, o = self.activate(a)
         normalised, cell = self.cell.forward(f * before[1] + i * g)
@@ -112,12 +114,14 @@ class LSTM:
     def input_backward(self, s: Activations, steps: tuple[Tensor, ...]) -> Tensor:
         return self.gates.input.backward(steps[1], s.input)
 
-    def gradients(self, x: Tensor, before: State, s: Activations, steps: tuple[Tensor, ...], dzx: Tensor) -> Parameters:
-        da, dsum, dzh, dn, dh = steps
-        saved = (s.input, s.hidden, s.both)
-        grads = products(dzx, dzh, x, before[0])
-        grads |= self.gates.parameter_gradients((dsum, dsum, da), (dzx, dzh, dsum), saved)
-        grads |= self.cell.parameter_gradients(dn, dn, s.cell)
+    def factors(self, h: Tensor, s: Activations, steps: tuple[Tensor, ...]) -> Factors:
+        _, _, dzh, _, dh = steps
+        factors = {"weight_hh": (dzh, h)}
         if "weight_hr" in self.p:
-            grads["weight_hr"] = outer(dh, s.o * s.tanh_c)
-        return grads
+            factors["weight_hr"] = (dh, s.o * s.tanh_c)
+        return factors
+
+    def vector_gradients(self, s: Activations, steps: tuple[Tensor, ...], dzx: Tensor) -> Parameters:
+        da, dsum, dzh, dn, _ = steps
+        of_gates = self.gates.parameter_gradients((dsum, dsum, da), (dzx, dzh, dsum), (s.input, s.hidden, s.both))
+        return of_gates | self.cell.parameter_gradients(dn, dn, s.cell)

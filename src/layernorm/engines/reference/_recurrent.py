@@ -8,6 +8,7 @@ last, each row by itself, so that its first step is the row's own last. What ``l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +22,11 @@ from ._cases import BatchMoments, Cases, Moments
 from ._gru import GRU
 from ._gru_all import GRUOverAll
 from ._lstm import LSTM
-from ._rnn import RNN, Network, State
+from ._rnn import RNN, Factors, Network, State
 from ._sites import Parameters
+
+EVERY = Schedule(None, None)
+"""Every row takes every step."""
 
 NETWORKS: dict[str, type[Network]] = {"RNN": RNN, "LSTM": LSTM, "GRU": GRU}
 
@@ -52,17 +56,16 @@ def _run(
     a: RecurrentArguments, cases: Cases | None = None, between: Between = NOTHING
 ) -> tuple[Tensor, list[State], Schedule]:
     """The output [T, B, P], and all T + 1 states, the initial one first, in the order of the steps, and that order."""
-    T = a.input.shape[0]
     x, plan = in_order(a)
-    network = network_of(named(a.params, a.recurrence, x.dtype), a.recurrence, cases)
-    from_input = network.input_side(x).unbind()  # the gradient of `[t]` would be as long as all steps, at each of them
-    initial = tuple(s.to(x.dtype) for s in a.state)
-    states = walk(lambda t, old: network.step(t, from_input[t], old, between.read(old[0])), initial, T, plan, between)
+    p = named(a.params, a.recurrence, x.dtype)
+    network = network_of(p, a.recurrence, cases)
+    from_input = network.input_side(x @ p["weight_ih"].T).unbind()  # `[t]` would have a gradient as long as all steps
+
+    def step(t: int, old: State) -> State:
+        return network.step(t, from_input[t], between.read(old[0]) @ p["weight_hh"].T, old)
+
+    states = walk(step, tuple(s.to(x.dtype) for s in a.state), len(x), plan, between)
     return sequence_of(states, plan, a.lengths, a.reverse).to(a.input.dtype), states, plan
-
-
-def _zero_where(cut: Tensor | None, t: int, state: State) -> State:
-    return state if cut is None else tuple(torch.where(cut[t], 0.0, s) for s in state)
 
 
 @below_autocast
@@ -83,8 +86,9 @@ def step_equations(a: RecurrentArguments, read: Tensor) -> list[Tensor]:
     """The state after one step, T = 1, whose W_hh reads ``read`` (B, P) instead of h; differentiable to any order."""
     p = named(a.params, a.recurrence, a.input.dtype)
     network, wide = network_of(p, a.recurrence), p["weight_ih"].dtype
-    state = tuple(s.to(wide) for s in a.state)
-    return [s.to(a.input.dtype) for s in network.step(0, network.input_side(a.input[0].to(wide)), state, read.to(wide))]
+    from_input = network.input_side(a.input[0].to(wide) @ p["weight_ih"].T)
+    after = network.step(0, from_input, read.to(wide) @ p["weight_hh"].T, tuple(s.to(wide) for s in a.state))
+    return [s.to(a.input.dtype) for s in after]
 
 
 @below_autocast
@@ -149,33 +153,102 @@ def recurrent_backward(
     """
     check_recurrent(a)
     check_recurrent_gradients(a, saved, recurrent_saved(a), grad_output, grad_state)
-    grad_output = saved[0].new_zeros(saved[0].shape) if grad_output is None else grad_output
-    final = [torch.zeros_like(s) if g is None else g for s, g in zip(a.state, grad_state, strict=True)]
-    T = a.input.shape[0]
+    if not len(saved[0]):
+        final = [torch.zeros_like(s) if g is None else g.clone() for s, g in zip(a.state, grad_state, strict=True)]
+        return [torch.zeros_like(a.input), *final, *(torch.zeros_like(q) for q in a.params)]
     x, plan = in_order(a)
     p = named(a.params, a.recurrence, x.dtype)
+    before = started(saved, plan)
+    zx, zh = x @ p["weight_ih"].T, before[0] @ p["weight_hh"].T
     network = network_of(p, a.recurrence)
-    before = tuple(saved if plan.cut is None else (torch.where(plan.cut, 0.0, s) for s in saved))
-    activations = network.activations(x, before)
-    dy = turned(grad_output, a.lengths, a.reverse).to(x.dtype)
-    d: State = tuple(g.to(x.dtype) for g in final)
+    d, share = backward_steps(network, zx, zh, before, *arriving(a, grad_output, grad_state), plan)
+    return leaving(a, x, plan, p["weight_ih"], d, [share])
+
+
+def started(before: Sequence[Tensor], plan: Schedule) -> State:
+    """The states that the steps start from, [T, B, size]: those before each step, and zeros after a cut."""
+    return tuple(before if plan.cut is None else (torch.where(plan.cut, 0.0, s) for s in before))
+
+
+def arriving(
+    a: RecurrentArguments, grad_output: Tensor | None, grad_state: Sequence[Tensor | None]
+) -> tuple[Tensor, State]:
+    """The gradients of the results in float32 or wider: of the output in the order of the steps, and of the state."""
+    wide = torch.promote_types(a.input.dtype, torch.float32)
+    T, B, _, _, P = a.sizes
+    dy = a.input.new_zeros(T, B, P) if grad_output is None else turned(grad_output, a.lengths, a.reverse)
+    d = (torch.zeros_like(s) if g is None else g for s, g in zip(a.state, grad_state, strict=True))
+    return dy.to(wide), tuple(g.to(wide) for g in d)
+
+
+def leaving(
+    a: RecurrentArguments, x: Tensor, plan: Schedule, weight_ih: Tensor, d: State, shares: Sequence[Share]
+) -> list[Tensor]:
+    """[d input, *d initial state, *d params], from the gradient of the initial state and the shares of all steps."""
+    dx = joined([share.dzx for share in shares]) @ weight_ih
+    dx = dx if plan.active is None else torch.where(plan.active, dx, 0.0)
+    grads = parameter_gradients(x, shares)
+    found = [turned(dx, a.lengths, a.reverse), *d, *(grads[name] for name in a.recurrence.parameter_names)]
+    return [g.to(t.dtype) for g, t in zip(found, a.differentiable, strict=True)]
+
+
+def forward_steps(
+    network: Network, zx: Sequence[Tensor], state: State, plan: Schedule = EVERY
+) -> tuple[list[State], list[Tensor]]:
+    """Takes steps from W_ih x of each, [B, G*H]. Returns the state after each, and W_hh h of each, [B, G*H]."""
+    zh: list[Tensor] = []
+
+    def step(t: int, old: State) -> State:
+        zh.append(old[0] @ network.p["weight_hh"].T)
+        return network.step(t, network.input_side(zx[t]), zh[t], old)
+
+    return walk(step, state, len(zx), plan, NOTHING)[1:], zh
+
+
+class Share(NamedTuple):
+    """What some steps contribute to the gradients of the input and of the parameters."""
+
+    dzx: Tensor  # [T, B, G*H], the gradient of W_ih x
+    factors: Factors  # of the gradients of the other weights
+    vectors: Parameters  # the gradients of gains and biases
+
+
+def backward_steps(
+    network: Network, zx: Tensor, zh: Tensor, before: State, dy: Tensor, d: State, plan: Schedule = EVERY
+) -> tuple[State, Share]:
+    """Takes steps back, by hand, from the gradients of their output [T, B, P] and of the state after the last one.
+
+    ``before`` has the states that the steps start from. Returns the gradient of the state before the first step.
+    """
+    activations = network.activations(zx, zh, before)
     steps: list[tuple[Tensor, ...]] = []
-    for t in reversed(range(T)):
+    for t in reversed(range(len(dy))):
         after = (d[0] + dy[t], *d[1:])
         if plan.active is not None:
             after = tuple(torch.where(plan.active[t], s, 0.0) for s in after)
         previous, kept = network.step_backward(t, after, before, activations)
         steps.append(kept)
-        previous = _zero_where(plan.cut, t, previous)
+        if plan.cut is not None:
+            previous = tuple(torch.where(plan.cut[t], 0.0, s) for s in previous)
         if plan.active is not None:
             previous = tuple(torch.where(plan.active[t], new, old) for new, old in zip(previous, d, strict=True))
         d = previous
-    if not steps:
-        return [torch.zeros_like(a.input), *(g.clone() for g in final), *(torch.zeros_like(q) for q in a.params)]
     all_steps = tuple(torch.stack(k[::-1]) for k in zip(*steps, strict=True))
     dzx = network.input_backward(activations, all_steps)
-    grads = network.gradients(x, before, activations, all_steps, dzx)
-    dx = dzx @ p["weight_ih"]
-    dx = dx if plan.active is None else torch.where(plan.active, dx, 0.0)
-    found = [turned(dx, a.lengths, a.reverse), *d, *(grads[name] for name in a.recurrence.parameter_names)]
-    return [g.to(t.dtype) for g, t in zip(found, a.differentiable, strict=True)]
+    vectors = network.vector_gradients(activations, all_steps, dzx)
+    return d, Share(dzx, network.factors(before[0], activations, all_steps), vectors)
+
+
+def parameter_gradients(x: Tensor, shares: Sequence[Share]) -> Parameters:
+    """The gradients of the parameters by name; those of the weights are single products over all steps."""
+    factors = {"weight_ih": (joined([share.dzx for share in shares]), x)}
+    for name in shares[0].factors:
+        d, z = zip(*(share.factors[name] for share in shares), strict=True)
+        factors[name] = joined(d), joined(z)
+    vectors = {name: joined([share.vectors[name][None] for share in shares]).sum(0) for name in shares[0].vectors}
+    return {name: d.flatten(0, 1).T @ z.flatten(0, 1) for name, (d, z) in factors.items()} | vectors
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """The parts one behind the other along the first dimension."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))

@@ -12,29 +12,37 @@ from ..schedule import State as State
 from ._cases import Cases
 from ._sites import Parameters, Saved, block
 
+Factors = dict[str, tuple[Tensor, Tensor]]
+"""For each weight d [T, B, m] and z [T, B, n]. Its gradient is the sum over time and batch of d z^T."""
+
 
 class Network(Protocol):
     """One layer in one direction: its equations with its parameters, and their backward by hand."""
 
+    p: Parameters
+
     def __init__(self, p: Parameters, recurrence: Recurrence, cases: Cases | None = None) -> None: ...
 
-    def input_side(self, x: Tensor) -> Tensor:
-        """The part of the summed inputs that does not wait for the state: [T, B, I] -> [T, B, G*H]."""
+    def input_side(self, zx: Tensor) -> Tensor:
+        """The part of the summed inputs that does not wait for the state, from W_ih x: [T, B, G*H] -> [T, B, G*H]."""
 
-    def step(self, t: int, from_input: Tensor, state: State, read: Tensor) -> State:
-        """The state after step t; ``from_input`` is that step's, ``read`` the h that W_hh reads."""
+    def step(self, t: int, from_input: Tensor, zh: Tensor, state: State) -> State:
+        """The state after step t; ``from_input`` is that step's, ``zh`` is W_hh h."""
 
-    def activations(self, x: Tensor, before: State) -> Any:
-        """What the forward computed, every step at once: the states before each step are known by now."""
+    def activations(self, zx: Tensor, zh: Tensor, before: State) -> Any:
+        """What the forward computed, every step at once: W_ih x, W_hh h and the states before each step are known."""
 
     def step_backward(self, t: int, d: State, before: State, s: Any) -> tuple[State, tuple[Tensor, ...]]:
-        """The gradient of the state before step t from that of the state after it, and what `gradients` needs."""
+        """The gradient of the state before step t from that of the state after it, and what the others need."""
 
     def input_backward(self, s: Any, steps: tuple[Tensor, ...]) -> Tensor:
         """The gradient of W_ih x, every step at once."""
 
-    def gradients(self, x: Tensor, before: State, s: Any, steps: tuple[Tensor, ...], dzx: Tensor) -> Parameters:
-        """The gradients of the parameters, as single products and sums over all steps."""
+    def factors(self, h: Tensor, s: Any, steps: tuple[Tensor, ...]) -> Factors:
+        """The factors of the weights' gradients, but for W_ih's, which are dzx and x; ``h``: before each step."""
+
+    def vector_gradients(self, s: Any, steps: tuple[Tensor, ...], dzx: Tensor) -> Parameters:
+        """The gradients of gains and biases, each a sum over all steps."""
 
 
 class Activations(NamedTuple):
@@ -53,17 +61,17 @@ class RNN:
         self.p, self.gates = p, block(p, recurrence, cases)
         self.relu = recurrence.nonlinearity == "relu"
 
-    def input_side(self, x: Tensor) -> Tensor:
-        return self.gates.input(x @ self.p["weight_ih"].T)
+    def input_side(self, zx: Tensor) -> Tensor:
+        return self.gates.input(zx)
 
-    def step(self, t: int, from_input: Tensor, state: State, read: Tensor) -> State:
-        """[B, H], (h [B, H],) -> (h [B, H],)."""
-        a = self.gates.both(from_input + self.gates.hidden(read @ self.p["weight_hh"].T, t), t)
+    def step(self, t: int, from_input: Tensor, zh: Tensor, state: State) -> State:
+        """[B, H], [B, H], (h [B, H],) -> (h [B, H],)."""
+        a = self.gates.both(from_input + self.gates.hidden(zh, t), t)
         return (torch.relu(a) if self.relu else torch.tanh(a),)
 
-    def activations(self, x: Tensor, before: State) -> Activations:
-        from_input, input = self.gates.input.forward(x @ self.p["weight_ih"].T)
-        from_hidden, hidden = self.gates.hidden.forward(before[0] @ self.p["weight_hh"].T)
+    def activations(self, zx: Tensor, zh: Tensor, before: State) -> Activations:
+        from_input, input = self.gates.input.forward(zx)
+        from_hidden, hidden = self.gates.hidden.forward(zh)
         a, both = self.gates.both.forward(from_input + from_hidden)
         return Activations(torch.relu(a) if self.relu else torch.tanh(a), input, hidden, both)
 
@@ -77,23 +85,14 @@ class RNN:
     def input_backward(self, s: Activations, steps: tuple[Tensor, ...]) -> Tensor:
         return self.gates.input.backward(steps[1], s.input)
 
-    def gradients(self, x: Tensor, before: State, s: Activations, steps: tuple[Tensor, ...], dzx: Tensor) -> Parameters:
+    def factors(self, h: Tensor, s: Activations, steps: tuple[Tensor, ...]) -> Factors:
+        return {"weight_hh": (steps[2], h)}
+
+    def vector_gradients(self, s: Activations, steps: tuple[Tensor, ...], dzx: Tensor) -> Parameters:
         da, dsum, dzh = steps
-        saved = (s.input, s.hidden, s.both)
-        of_gates = self.gates.parameter_gradients((dsum, dsum, da), (dzx, dzh, dsum), saved)
-        return products(dzx, dzh, x, before[0]) | of_gates
+        return self.gates.parameter_gradients((dsum, dsum, da), (dzx, dzh, dsum), (s.input, s.hidden, s.both))
 
 
 def at(saved: Saved, t: int) -> Saved:
     """What a site saved at step t."""
     return None if saved is None else (saved[0][t], saved[1][t])
-
-
-def outer(d: Tensor, z: Tensor) -> Tensor:
-    """sum over time and batch of d z^T: [T, B, m], [T, B, n] -> [m, n]."""
-    return d.flatten(0, 1).T @ z.flatten(0, 1)
-
-
-def products(dzx: Tensor, dzh: Tensor, x: Tensor, h: Tensor) -> Parameters:
-    """The gradients of the weights in W_ih x and W_hh h."""
-    return {"weight_ih": outer(dzx, x), "weight_hh": outer(dzh, h)}

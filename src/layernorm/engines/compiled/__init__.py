@@ -1,0 +1,45 @@
+"""The compiled engine: the reference's equations and their backward by hand, some steps at a time, by `torch.compile`.
+
+It runs where torch's compiler, Inductor, does: on GPUs, and on CPUs for its tests. It is never chosen by itself: the
+first call of every kind takes seconds, and on no GPU has it been measured.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import sys
+
+import torch
+
+from ...formula import Recurrence
+from ..reference import FORMULA_FIELDS as FORMULA_FIELDS
+from ._norms import normalize_backward as normalize_backward
+from ._norms import normalize_forward as normalize_forward
+from ._norms import normalize_saved as normalize_saved
+from ._recurrent import prepare as prepare
+from ._recurrent import recurrent_backward as recurrent_backward
+from ._recurrent import recurrent_forward as recurrent_forward
+from ._recurrent import recurrent_saved as recurrent_saved
+
+COMPILER = os.environ.get("CXX", {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++"))
+if shutil.which(COMPILER) is None:
+    raise ImportError(
+        f"torch.compile needs a C++ compiler, and there is no {COMPILER!r}; install one, or name one in the "
+        "environment variable CXX"
+    )
+
+
+@functools.cache
+def compiles_for(device: str) -> bool:
+    """Whether Inductor makes code for a type of device."""
+    from torch._inductor.codegen import common
+
+    common.init_backend_registration()
+    return common.get_scheduling_for_device(device) is not None
+
+
+def covers(op: str, device: str, dtype: torch.dtype, recurrence: Recurrence | None) -> bool:
+    """Every op where Inductor makes code."""
+    return dtype.is_floating_point and compiles_for(device)

@@ -1,0 +1,70 @@
+"""What is handed to the compiler, and how often: every kind of call once, for all numbers of rows."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Hashable
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+CHUNK = 8
+"""How many steps are compiled together."""
+
+_NUMBER = itertools.count()
+
+
+def chunks(T: int) -> list[slice]:
+    """Cuts T steps into chunks, and what is left into single steps, so that no T is compiled anew."""
+    whole = T - T % CHUNK
+    return [slice(t, t + CHUNK) for t in range(0, whole, CHUNK)] + [slice(t, t + 1) for t in range(whole, T)]
+
+
+def through_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, compiled in its first call. Where torch cannot compile it as a whole or once more, it raises."""
+    return torch.compile(function, fullgraph=True, dynamic=False)
+
+
+@functools.cache
+def compiled(function: Callable[..., Any], fixed: Hashable, *kind: Hashable) -> Callable[..., Any]:
+    """``function(fixed, parameters, *tensors)``, compiled for calls of one kind.
+
+    A kind has every size but the number of rows, and whether that is 1, for which torch compiles by itself. Rows are
+    the last dimension but one of every tensor, and of a vector the only one.
+
+    torch counts how often it has compiled a function by the function's code, and refuses after 8 times. So every kind
+    has code of its own. It runs under the same switches always, because for others torch compiles anew: gradients,
+    inference mode and torch's own compiled code set them in different ways.
+    """
+
+    def call(*given: Any) -> Any:
+        return function(fixed, *given)
+
+    code = call.__code__.replace(co_name=f"{function.__name__}_{next(_NUMBER)}")
+    run = through_compiler(FunctionType(code, globals(), code.co_name, None, call.__closure__))
+    first = True
+
+    def below_autograd(parameters: Any, *tensors: Any) -> Any:
+        nonlocal first
+        if first:
+            tensors = tree_map_only(Tensor, _of_any_rows, tensors)
+        with torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
+            results = run(parameters, *tensors)
+        first = False
+        return results
+
+    return below_autograd
+
+
+def _of_any_rows(tensor: Tensor) -> Tensor:
+    """A copy that tells torch that the number of rows varies.
+
+    It is a copy because torch would compile steps in the middle of a sequence for places in memory other than 0 alone.
+    """
+    copy = tensor.clone()
+    torch._dynamo.maybe_mark_dynamic(copy, max(copy.dim() - 2, 0))
+    return copy

@@ -1,0 +1,290 @@
+"""The compiled engine against the reference: first without a compiler, then a few cases through it."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from torch._dynamo.exc import FailOnRecompileLimitHit
+from torch._dynamo.testing import CompileCounter
+from torch._inductor.utils import run_and_get_code
+
+import layernorm as ln
+from formula_space import every_formula
+from layernorm.engines import reference
+from layernorm.engines.protocol import NormArguments, RecurrentArguments
+from layernorm.formula import PRESETS, Recurrence
+
+compiled = pytest.importorskip("layernorm.engines.compiled", exc_type=ImportError)
+_compile = sys.modules["layernorm.engines.compiled._compile"]
+
+CLOSE = 1e-12  # float64's 1.1e-16, times a step's sums and the normalisations' conditioning; 1e-14 is typical
+NETWORKS = ["LSTM", "GRU", "RNN"]
+# T, B, I, H, P. Chunks of 2 and a step that is left over; one chunk; one step; no step; no row; no input.
+SHAPES = [(5, 3, 4, 6, 3), (2, 4, 3, 5, 5), (1, 3, 2, 1, 1), (0, 2, 3, 4, 2), (3, 0, 2, 5, 2), (3, 7, 0, 3, 2)]
+
+
+def drawn(recurrence, T, B, I, H, P, reverse, lengths, reset):  # noqa: E741
+    """Arguments in float64, and gradients of their results."""
+    g = torch.Generator().manual_seed(0)
+
+    def draw(*shape):
+        return torch.randn(*shape, dtype=torch.float64, generator=g)
+
+    P = P if recurrence.projected else H
+    state = [draw(B, size) for size in ((P, H) if recurrence.network == "LSTM" else (H,))]
+    params = [draw(*s) / (s[-1] ** 0.5 if len(s) > 1 else 1) for s in recurrence.parameter_shapes(I, H, P).values()]
+    masks = (
+        torch.randint(0, T + 1, (B,), generator=g) if lengths else None,
+        torch.rand(T, B, generator=g) < 0.3 if reset else None,
+    )
+    a = RecurrentArguments(draw(T, B, I), state, params, *masks, recurrence, reverse)
+    return a, [draw(T, B, P), *(draw(*s.shape) for s in state)]
+
+
+def close(got, expected):
+    assert len(got) == len(expected)
+    for a, b in zip(got, expected, strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        if a.numel():
+            assert (a - b).abs().max() <= CLOSE * (1 + b.abs().max())
+
+
+def both_ways(engine, a, grads):
+    """Results and gradients of the op, and the results of a call that saves nothing."""
+    n = 1 + len(a.state)
+    found = engine.recurrent_forward(a, True)
+    back = engine.recurrent_backward(a, found[n:], grads[0], grads[1:])
+    return [*found[:n], *back, *engine.recurrent_forward(a, False)]
+
+
+def trained(module, x, engine="compiled"):
+    """The output of a module, and the gradients of a function of it by input and parameters."""
+    x = x.clone().requires_grad_()
+    with ln.backends.use(engine):
+        output, _ = module(x)
+    return [output.detach(), *torch.autograd.grad((output * output.detach().cos()).sum(), [x, *module.parameters()])]
+
+
+# --- The whole space, without a compiler ---
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_every_formula(network):
+    for recurrence, kind in every_formula(network, SHAPES):
+        a, grads = drawn(recurrence, *kind)
+        close(both_ways(compiled, a, grads), both_ways(reference, a, grads))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_the_norms(norm, dtype):
+    for shape, n, affine, residual in (((4, 2, 3), 2, True, True), ((5, 7), 1, False, False), ((0, 3), 1, True, True)):
+        x, y, total, *vectors = (torch.randn(s, dtype=dtype) for s in (shape, shape, shape, *[shape[-n:]] * 2))
+        weight, bias = vectors if affine else (None, None)
+        a = NormArguments(x, shape[-n:], weight, bias if norm == "layer" else None, 1e-5, norm)
+        found = []
+        for engine in (reference, compiled):
+            results = engine.normalize_forward(a, y if residual else None, True)
+            saved = results[2 if residual else 1 :]
+            back = engine.normalize_backward(a, saved, total, x if residual else None)
+            found.append([*results, *back, *engine.normalize_forward(a, None, False)])
+        close(found[1], found[0])
+
+
+CHANGED = {
+    "zoneout": (ln.LSTM, {"zoneout": 0.5}, "prepare"),
+    "dropout of an LSTM": (ln.LSTM, {"recurrent_dropout": 0.5, "proj_size": 2}, "prepare"),
+    "dropout of a GRU": (ln.GRU, {"recurrent_dropout": 0.5}, None),  # the reference's, as on every engine
+    "batch norm": (ln.RNN, {"norm": ln.BatchNormOverTime(5)}, None),
+}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_what_happens_between_steps_and_batch_norm(what, monkeypatch):
+    network, more, function = CHANGED[what]
+    calls, true = [], compiled.prepare
+    monkeypatch.setattr(compiled, "prepare", lambda *given: calls.append("prepare") or true(*given))
+    found, x = [], torch.randn(5, 3, 3)
+    module = network(3, 4, **more)
+    for engine in ("reference", "compiled"):
+        torch.manual_seed(1)
+        found.append(trained(module, x, engine))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-5)
+    assert set(calls) == ({function} if function else set())
+
+
+def test_derivatives_that_the_reference_computes():
+    """Second ones, and those of `torch.func`."""
+    module, x = ln.GRU(3, 4).double(), torch.randn(5, 2, 3, dtype=torch.float64)
+
+    def output(x):
+        return torch.func.functional_call(module, {}, (x,))[0]
+
+    def twice(x):
+        x = x.clone().requires_grad_()
+        (d,) = torch.autograd.grad(output(x).sin().sum(), x, create_graph=True)
+        return torch.autograd.grad(d.square().sum(), x)[0]
+
+    for derivative in (twice, lambda x: torch.func.jvp(output, (x,), (x,))[1], torch.func.jacrev(output)):
+        with ln.backends.use("compiled"):
+            found = derivative(x)
+        torch.testing.assert_close(found, derivative(x))
+
+
+# --- What is compiled, and how often ---
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """How many graphs are made since the last time that it was asked."""
+    counter = CompileCounter()
+    options = {"backend": counter, "fullgraph": True, "dynamic": False}
+    monkeypatch.setattr(_compile, "through_compiler", lambda function: torch.compile(function, **options))
+    torch._dynamo.reset()
+
+    def graphs():
+        found, counter.frame_count = counter.frame_count, 0
+        return found
+
+    return graphs
+
+
+@pytest.mark.compiles
+def test_each_kind_of_call_is_compiled_once(counted):
+    module = ln.LSTM(3, 4)
+    trained(module, torch.randn(4, 5, 3))
+    assert counted() == 2  # a chunk forward, and one back
+    trained(module, torch.randn(5, 5, 3))
+    assert counted() == 2  # the step that is left over
+    for T in range(1, 5):
+        for B in range(2, 7):
+            x = torch.randn(T, B, 3)
+            torch.testing.assert_close(trained(module, x), trained(module, x, "reference"), rtol=1e-4, atol=1e-5)
+    assert counted() == 0
+    trained(ln.LSTM(7, 4, bidirectional=True), torch.randn(4, 5, 7))  # only W_ih is of another size
+    trained(module.bfloat16(), torch.randn(4, 5, 3).bfloat16())  # in float32
+    module.float()
+    with ln.backends.use("compiled"):
+        for mode in (torch.no_grad, torch.inference_mode):
+            with mode():
+                module(torch.randn(4, 5, 3))
+        module.requires_grad_(False)(torch.randn(4, 5, 3))
+    with torch.autocast("cpu", torch.bfloat16):
+        trained(module.requires_grad_(True), torch.randn(4, 5, 3))
+    assert counted() == 0
+    trained(module, torch.randn(2, 1, 3))
+    assert counted() == 2  # one row
+
+
+@pytest.mark.compiles
+def test_many_layers_are_all_compiled(counted):
+    """Each has code of its own: torch would give up the ninth time that it compiles the same code."""
+    for size in range(1, 11):
+        with ln.backends.use("compiled"), torch.no_grad():
+            ln.RNN(2, size)(torch.randn(2, 3, 2))
+    assert counted() == 10
+
+
+@pytest.mark.compiles
+def test_where_torch_would_compile_no_more_there_is_an_error(counted):
+    """Not steps that silently run uncompiled."""
+    module, x = ln.RNN(2, 3), torch.randn(2, 3, 2)
+    with torch._dynamo.config.patch(recompile_limit=1), ln.backends.use("compiled"), torch.no_grad():
+        module(x)
+        threads = torch.get_num_threads()
+        torch.use_deterministic_algorithms(True)
+        try:
+            with pytest.raises(FailOnRecompileLimitHit):
+                module(x)
+        finally:
+            torch.use_deterministic_algorithms(False)
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.compiles
+def test_inside_a_compiled_model_and_in_several_threads(counted):
+    module, x = ln.GRU(3, 4), torch.randn(5, 2, 3)
+    expected = trained(module, x)
+    assert counted() == 4
+    for a, b in zip(trained(torch.compile(module, backend="aot_eager", fullgraph=True), x), expected, strict=True):
+        torch.testing.assert_close(a, b)
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(trained(module, x))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3
+    assert all(torch.equal(a, b) for other in found for a, b in zip(other, expected, strict=True))
+    assert counted() == 0
+
+
+# --- Through Inductor ---
+
+
+def counts(code):
+    """How many kernels are compiled, how often they are called, and how many products are computed."""
+    call = code[code.index("def call(") :]
+    called = re.findall(r"^ +cpp_fused\w*\(", call, re.MULTILINE)
+    return len(set(called)), len(called), len(re.findall(r"extern_kernels\.\w*mm\(", call))
+
+
+@pytest.mark.compiles
+def test_an_lstm_trains_and_its_kernels_are_few():
+    """A step forward is one product and one kernel, the same for every step; a step back as well, each its own."""
+    lstm, x = ln.LSTM(3, 17), torch.randn(4, 3, 3)
+    expected = trained(lstm, x, "reference")
+    found, (forward, backward) = run_and_get_code(trained, lstm, x)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert counts(forward) == (1, 2, 2)
+    assert counts(backward) == (3, 3, 2)  # the first also has what precedes the steps, the last what follows them
+    x = torch.randn(2, 9, 3)
+    torch.testing.assert_close(trained(lstm, x), trained(lstm, x, "reference"), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.compiles
+def test_a_projected_lstm_with_lengths_and_resets():
+    recurrence = Recurrence("LSTM", PRESETS["paper"]["LSTM"], projected=True, gate_clip=0.1)
+    a, grads = drawn(recurrence, 2, 3, 4, 6, 5, True, True, True)
+    close(both_ways(compiled, a, grads), both_ways(reference, a, grads))
+
+
+@pytest.mark.compiles
+def test_a_norm():
+    x, weight, bias = (torch.randn(s, requires_grad=True) for s in ((3, 5, 7), (7,), (7,)))
+    found = []
+    for name in ("reference", "compiled"):
+        with ln.backends.use(name):
+            y, total = ln.functional.add_layer_norm(x, x.detach(), (7,), weight, bias)
+        found.append([y, total, *torch.autograd.grad((y * total).sum(), [x, weight, bias])])
+    torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.long
+@pytest.mark.compiles
+@pytest.mark.parametrize(("name", "network"), [(name, network) for name in PRESETS for network in PRESETS[name]])
+def test_every_preset(name, network):
+    for masked in (False, True):
+        a, grads = drawn(Recurrence(network, PRESETS[name][network]), 3, 4, 5, 6, 6, masked, masked, masked)
+        close(both_ways(compiled, a, grads), both_ways(reference, a, grads))
+
+
+# --- Where it does not run ---
+
+
+def test_without_a_compiler_it_says_why():
+    code = "import layernorm as ln; print(ln.backends.status()[-1])"
+    environment = {**os.environ, "CXX": "no-such-c++"}
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert "name='compiled', available=False, reason=\"torch.compile needs a C++ compiler" in out.stdout
+    assert "no-such-c++" in out.stdout
+
+
+def test_it_covers_what_inductor_has():
+    for device, there in (("cpu", True), ("cuda", True), ("meta", False)):
+        assert compiled.covers("recurrent", device, torch.float32, None) is there
+    assert not compiled.covers("recurrent", "cpu", torch.int64, None)
