@@ -136,7 +136,7 @@ def cached(seed):
 
 
 def _facts(source, folder):
-    return {name: value for name, value in source.check(folder).items() if name != "folder"}
+    return {name: value for name, value in source.read(folder).facts.items() if name != "folder"}
 
 
 def _linked(source, path):

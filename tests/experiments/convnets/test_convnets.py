@@ -29,7 +29,7 @@ SMALL = ["run", "convnets", "--preset", "smoke", "--threads", "1"]
 
 @pytest.fixture(autouse=True)
 def _no_other_data(tmp_path, monkeypatch):
-    cifar10._read.cache_clear()
+    cifar10.read_cifar10.cache_clear()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("LAYERNORM_DATA", raising=False)
 
@@ -80,7 +80,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(finished, data, tmp_path):
 
 
 def test_the_loss_is_the_mean_over_the_batch_and_evaluation_is_of_the_first_images(data):
-    images = cifar10.load(data, held_out=5)
+    images = cifar10.CIFAR10.load(data).holding_out(5)
     config = Config(norm="none", width=4, batch_size=25, epochs=2, held_out=5, evaluate_cases=10, dropout=0, noise=0)
     task = experiment.task(config, images, distributed.accelerator("cpu", "float32"))
     task.model.eval()

@@ -11,8 +11,7 @@ from support.question_files import NAMES, write_books
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    questions._read.cache_clear()
-    questions._packed.cache_clear()
+    questions.read_questions.cache_clear()
 
 
 def book(title="B", author=None, lines=()):
@@ -68,11 +67,11 @@ def test_prepared_from_books_it_is_found_by_runs(tmp_path, capsys):
     said = capsys.readouterr().out
     assert f"ready in {source.cache() / 'books-cloze'}" in said
     assert not leftover.exists()
-    data = questions.load("books-cloze", None)
+    data = questions.CORPORA["books-cloze"].load(None)
     names = {path.stem.rpartition("_")[2] for path in (source.cache() / "books-cloze").rglob("*.question")}
     assert {name.rpartition("-")[0] for name in names} == {"Ash", "Birch", "Cedar", "Dill"}
     # the folder of files, read as CNN's are, is the same data set
-    again = questions.load("cnn", source.cache() / "books-cloze" / "questions")
+    again = questions.CORPORA["cnn"].load(source.cache() / "books-cloze" / "questions")
     assert again.facts["fingerprint"] == data.facts["fingerprint"]
     assert cli.main(["data", "prepare", "books-cloze", "--source", str(folder)]) == 0  # in place of the older ones
     assert {path.name for path in (source.cache() / "books-cloze").iterdir()} == {"questions", questions.PACKED}
@@ -81,15 +80,15 @@ def test_prepared_from_books_it_is_found_by_runs(tmp_path, capsys):
 def test_wrong_books_are_one_line_and_leave_what_was_there(tmp_path, capsys):
     folder = write_books(tmp_path / "books")
     assert cli.main(["data", "prepare", "books-cloze", "--source", str(folder)]) == 0
-    before = questions.load("books-cloze", None).facts["fingerprint"]
+    before = questions.CORPORA["books-cloze"].load(None).facts["fingerprint"]
     capsys.readouterr()
     (folder / "B0_Ash.txt").write_bytes(b"caf\xe9")
     assert cli.main(["data", "prepare", "books-cloze", "--source", str(folder)]) == 1
     assert "B0_Ash.txt is not UTF-8 text" in one_line(capsys)
     assert cli.main(["data", "prepare", "books-cloze", "--source", str(tmp_path)]) == 1
     assert "has no book" in one_line(capsys)
-    questions._read.cache_clear()
-    assert questions.load("books-cloze", None).facts["fingerprint"] == before
+    questions.read_questions.cache_clear()
+    assert questions.CORPORA["books-cloze"].load(None).facts["fingerprint"] == before
     with pytest.raises(RunError, match=r"at least 3 authors.* got 2"):
         list(cloze.make(write_books(tmp_path / "few", authors=("Ash", "Birch"))))
     with pytest.raises(RunError, match="give no question for training"):

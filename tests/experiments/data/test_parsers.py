@@ -24,7 +24,7 @@ from support.question_files import write_books
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    for cached in (books._read, questions._read, questions._packed, order_embeddings._read):
+    for cached in (books.read_books, questions.read_questions, order_embeddings.read_order_embeddings):
         cached.cache_clear()
 
 
@@ -84,7 +84,7 @@ def test_a_sparse_file_in_an_archive_is_no_file(tmp_path):
             member.pax_headers = {"GNU.sparse.size": str(1 << 40), "GNU.sparse.map": "0,0"}
             tar.addfile(member, io.BytesIO())
     with pytest.raises(RunError, match=r"lacks data_batch_1\.bin"):
-        cifar10.load(tmp_path / "data", 1)
+        cifar10.CIFAR10.load(tmp_path / "data").holding_out(1)
 
 
 @pytest.mark.parametrize("shape", [(1 << 60, 1 << 3), (1 << 40, 64), (1 << 70, 4)])
@@ -94,7 +94,7 @@ def test_features_of_an_impossible_size_are_refused(shape, tmp_path):
     header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
     path.write_bytes(b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header.encode() + bytes(16))
     with pytest.raises(RunError, match=r"val\.npy is damaged or not an \.npy file of numbers"):
-        order_embeddings.load(folder)
+        order_embeddings.ORDER_EMBEDDINGS.load(folder)
 
 
 def read_strokes(path):
@@ -127,12 +127,12 @@ ODD = os.fsdecode(b"caf\xe9")
 def test_folders_and_books_may_have_names_that_are_no_utf_8(tmp_path, capsys, monkeypatch):
     folder = write_text(tmp_path / ODD) / "books"
     (folder / "A1_Brown.txt").rename(folder / f"{ODD}_{ODD}.txt")
-    found = books.load(folder)
+    found = books.BOOKS.load(folder)
     assert r"caf\xe9_caf\xe9" in found.titles
     assert found.facts["folder"].encode().endswith(rb"caf\xe9/books")
     _, facts = source.prepare(books.BOOKS, folder)
-    books._read.cache_clear()
-    assert books.load(None).facts["fingerprint"] == facts["fingerprint"] == found.facts["fingerprint"]
+    books.read_books.cache_clear()
+    assert books.BOOKS.load(None).facts["fingerprint"] == facts["fingerprint"] == found.facts["fingerprint"]
     asked = write_books(tmp_path / ODD / "asked")
     (asked / "B0_Ash.txt").rename(asked / f"B0_{ODD}.txt")
     assert cli.main(["data", "prepare", "books-cloze", "--source", str(asked)]) == 0
@@ -143,6 +143,8 @@ def test_folders_and_books_may_have_names_that_are_no_utf_8(tmp_path, capsys, mo
     assert r"caf\xe9/books" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("write", "load"), [(write_iam, iam.load), (write_cifar, lambda f: cifar10.load(f, 1))])
+@pytest.mark.parametrize(
+    ("write", "load"), [(write_iam, iam.IAM.load), (write_cifar, lambda f: cifar10.CIFAR10.load(f).holding_out(1))]
+)
 def test_every_loader_tells_its_folder_in_utf_8(write, load, tmp_path):
     assert load(write(tmp_path / ODD)).facts["folder"].encode().endswith(rb"caf\xe9")

@@ -17,7 +17,7 @@ from support.question_files import write_books
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    for cached in (questions._read, questions._packed, order_embeddings._read):
+    for cached in (questions.read_questions, order_embeddings.read_order_embeddings):
         cached.cache_clear()
 
 
@@ -31,12 +31,12 @@ def prepare_leaves(data, origin):
     """Prepares twice, as two commands; the source is what it was, and the cache holds it."""
     before = contents(origin)
     for _ in range(2):
-        for module in (mnist, iam, cifar10, binarized_mnist):
-            module._read.cache_clear()
+        for read in (mnist.read_mnist, iam.read_iam, cifar10.read_cifar10, binarized_mnist.read_binarized_mnist):
+            read.cache_clear()
         folder, facts = source.prepare(data, origin)
         assert contents(origin) == before
     assert folder == source.cache() / data.name
-    assert data.check(folder)["fingerprint"] == facts["fingerprint"]
+    assert data.read(folder).facts["fingerprint"] == facts["fingerprint"]
 
 
 def cached():
@@ -167,10 +167,10 @@ def test_killed_at_any_file_operation_it_loses_nothing(operation, tmp_path, monk
         else:
             assert operation >= count
     assert contents(origin) == before
-    mnist._read.cache_clear()
+    mnist.read_mnist.cache_clear()
     assert source.prepare(mnist.MNIST, origin)[1]["train"] == 50
-    mnist._read.cache_clear()
-    assert len(mnist.load(None, 1).train) == 49
+    mnist.read_mnist.cache_clear()
+    assert len(mnist.MNIST.load(None).holding_out(1).train) == 49
     assert {path.name for path in cached().iterdir()} == set(NAMES)
 
 

@@ -33,15 +33,14 @@ def place(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch, tmp_path):
-    questions._read.cache_clear()
-    questions._packed.cache_clear()
+    questions.read_questions.cache_clear()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("LAYERNORM_DATA", raising=False)
 
 
 @pytest.fixture
 def data(place):
-    return questions.load("books-cloze", place)
+    return questions.CORPORA["books-cloze"].load(place)
 
 
 @pytest.fixture(scope="module")

@@ -109,7 +109,7 @@ def measure(model: nn.Module, cases: Cases) -> tuple[float, Tensor]:
 
 def load(config: Config, data: Path | None) -> Images:
     """The data set of a configuration."""
-    return cifar10.load(data, config.held_out)
+    return cifar10.CIFAR10.load(data).holding_out(config.held_out)
 
 
 _FOUR = ("none", "layer", "batch", "weight")

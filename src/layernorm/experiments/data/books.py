@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from ..errors import RunError
-from ..runs.files import shown
 from . import novels, packed, source
 from .progress import followed
 from .text import EOS, UNKNOWN, Sentences, Vocabulary
@@ -92,22 +91,12 @@ def tokens(text: str) -> list[str]:
     return [word.lower() for word in novels.words(text.translate(novels.PLAIN))]
 
 
-def load(data: Path | None) -> Books:
-    """Loads the books in the given folder, or wherever they are found.
+def pack_books(folder: Path) -> bytes:
+    """Parses the books in a folder.
 
     Raises:
         RunError: there is none, one cannot be read or is no UTF-8 text, or they have fewer than three authors.
     """
-    return _read(source.locate(BOOKS, data))
-
-
-@functools.lru_cache(maxsize=1)  # one command asks for every run
-def _read(folder: Path) -> Books:
-    path = source.packed_in(BOOKS, folder)
-    return _unpacked(source.packed(BOOKS, folder), path or folder, folder)
-
-
-def _pack(folder: Path) -> bytes:
     novels_read = novels.read_folder(folder)
     split = _by_author(novels_read)
     numbers: dict[str, int] = {}
@@ -168,8 +157,11 @@ _ARRAYS = {"ids": "int32 N", "lengths": "int64 S", "book": "int64 S", "split": "
 """The arrays of the packed file."""
 
 
-def _unpacked(content: bytes, path: Path, folder: Path) -> Books:
-    kept = packed.unpack(content, path, BOOKS.name, _ARRAYS)
+@functools.lru_cache(maxsize=1)
+def read_books(folder: Path) -> Books:
+    """Reads the books in a folder, or their packed form."""
+    path = source.packed_in(BOOKS, folder) or folder
+    kept = packed.unpack(source.packed(BOOKS, folder), path, BOOKS.name, _ARRAYS)
     words, titles, digests = (kept.about[name] for name in ("words", "titles", "digests"))
     ids, lengths, book, split = (torch.from_numpy(kept.arrays[name].copy()) for name in _ARRAYS)
     fits = len(titles) == len(digests) == len(split) and int(lengths.sum()) == len(ids)
@@ -177,30 +169,25 @@ def _unpacked(content: bytes, path: Path, folder: Path) -> Books:
     if not (fits and all(bool(((low <= part) & (part < high)).all()) for part, low, high in inside)):
         raise packed.damaged(path, BOOKS.name, "its arrays do not fit together")
     ends = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-    facts = {
-        "name": BOOKS.name,
-        "fingerprint": source.fingerprint(dict(zip(titles, digests, strict=True))),
-        "books": {name: int((split == number).sum()) for number, name in enumerate(SPLITS)},
-        "sentences": {name: int((split[book] == number).sum()) for number, name in enumerate(SPLITS)},
-        "words": len(ids),
-        "folder": shown(folder),
-    }
+    facts = source.facts_of(
+        BOOKS,
+        folder,
+        source.fingerprint(dict(zip(titles, digests, strict=True))),
+        books={name: int((split == number).sum()) for number, name in enumerate(SPLITS)},
+        sentences={name: int((split[book] == number).sum()) for number, name in enumerate(SPLITS)},
+        words=len(ids),
+    )
     return Books(words, ids, ends, book, split, titles, facts)
-
-
-def _check(folder: Path) -> dict[str, Any]:
-    return _read(folder).facts
 
 
 BOOKS = source.Source(
     name="books",
     summary="plain books, any files *.txt, in place of BookCorpus",
-    url=None,
     files={"*.txt": ""},
+    read=read_books,
     spellings=lambda name: (name,),
-    check=_check,
     form="UTF-8, named TITLE_AUTHOR.txt",
     packed=f"books{packed.ENDING}",
-    pack=_pack,
+    pack=pack_books,
     terms="the 99 English novels of ELTeC are at https://github.com/COST-ELTeC/ELTeC-eng, and any other books will do",
 )

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import io
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from ..errors import RunError, UsageError
-from ..runs.files import read_bytes, read_content, shown
+from ..errors import RunError
+from ..runs.files import read_bytes, read_content
 from . import packed, source
 from .mnist import Cases, Images
 
@@ -29,28 +27,6 @@ _SHA256 = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"  # 
 
 TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 FILES = (*TRAIN, "test_batch.bin")
-
-
-def load(data: Path | None, held_out: int) -> Images:
-    """Loads CIFAR-10, or other files of its form.
-
-    Args:
-        data: the folder with the archive or the six files. None: they are looked for, and downloaded if they are not
-            found.
-        held_out: cases at the end of the training files that are kept for validation.
-
-    Returns:
-        the data set, its images uint8 `[M, 3, 32, 32]`.
-
-    Raises:
-        RunError: the files are missing or damaged.
-        UsageError: no case would be held out, or none would be left.
-    """
-    folder = source.locate(CIFAR10, data)
-    train, test, facts = _read(folder)
-    if not 0 < held_out < len(train):
-        raise UsageError(f"--held-out must lie in 1..{len(train) - 1} for the data in {folder}, got {held_out}")
-    return Images(train[: len(train) - held_out], train[len(train) - held_out :], test, 255, facts)
 
 
 def parse(content: bytes, path: Path) -> np.ndarray:
@@ -76,18 +52,15 @@ def parse(content: bytes, path: Path) -> np.ndarray:
     return rows
 
 
-@functools.lru_cache(maxsize=1)  # one command asks for every run
-def _read(folder: Path) -> tuple[Cases, Cases, dict[str, Any]]:
-    """The training cases, the test cases and the facts of the files in a folder."""
+@functools.lru_cache(maxsize=1)
+def read_cifar10(folder: Path) -> Images:
+    """Reads the archive, the six files or the packed file in a folder. The images are uint8 `[M, 3, 32, 32]`."""
     contents, original = _contents(folder)
     rows = {path.name: parse(content, path) for path, content in contents.items()}
-    facts = {
-        "name": CIFAR10.name,
-        "fingerprint": source.fingerprint({path.name: _sha256(content) for path, content in contents.items()}),
-        "original": original,
-        "folder": shown(folder),
-    }
-    return _cases([rows[name] for name in TRAIN]), _cases([rows[FILES[-1]]]), facts
+    train, test = _cases([rows[name] for name in TRAIN]), _cases([rows[FILES[-1]]])
+    digest = source.fingerprint({path.name: source.sha256(content) for path, content in contents.items()})
+    facts = source.facts_of(CIFAR10, folder, digest, original=original, train=len(train), test=len(test))
+    return Images(train, train[:0], test, 255, facts)
 
 
 def _contents(folder: Path) -> tuple[dict[Path, bytes], bool]:
@@ -96,12 +69,10 @@ def _contents(folder: Path) -> tuple[dict[Path, bytes], bool]:
     if path is not None:
         kept = packed.unpack(read_bytes(path), path, CIFAR10.name, {name: f"uint8 {name}" for name in FILES})
         return {path / name: kept.arrays[name].tobytes() for name in FILES}, kept.about["original"]
-    path = source.find_file(CIFAR10, folder, ARCHIVE)
-    if path is None:
-        raise RunError(f"{folder} lacks {ARCHIVE}")
+    path = source.required_file(CIFAR10, folder, ARCHIVE)
     if path.name != ARCHIVE:
         return {path.parent / name: read_content(path.parent / name) for name in FILES}, False
-    return _members(read_content(path), path), _sha256(read_bytes(path)) == _SHA256
+    return _members(read_content(path), path), source.sha256(read_bytes(path)) == _SHA256
 
 
 def _members(archive: bytes, path: Path) -> dict[Path, bytes]:
@@ -122,7 +93,8 @@ def _members(archive: bytes, path: Path) -> dict[Path, bytes]:
     return contents
 
 
-def _pack(folder: Path) -> bytes:
+def pack_cifar10(folder: Path) -> bytes:
+    """Parses the archive or the six files in a folder."""
     contents, original = _contents(folder)
     arrays = {path.name: np.frombuffer(content, np.uint8) for path, content in contents.items()}
     return packed.pack(arrays, {"original": original})
@@ -134,24 +106,15 @@ def _cases(parts: list[np.ndarray]) -> Cases:
     return Cases(images, torch.from_numpy(rows[:, 0].astype(np.int64)))
 
 
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _check(folder: Path) -> dict[str, Any]:
-    train, test, facts = _read(folder)
-    return {"train": len(train), "test": len(test), **facts}
-
-
 CIFAR10 = source.Source(
     name="cifar10",
     summary="60,000 pictures of 32 x 32 pixels in 10 classes (170 MB)",
-    url="https://www.cs.toronto.edu/~kriz/",
     files={ARCHIVE: _SHA256},
+    read=read_cifar10,
+    url="https://www.cs.toronto.edu/~kriz/",
     # the archive, or what it holds, with its folder or without
     spellings=lambda name: (f"{FOLDER}/{TRAIN[0]}", TRAIN[0], name),
-    check=_check,
     form="or its six .bin files",
     packed=PACKED,
-    pack=_pack,
+    pack=pack_cifar10,
 )

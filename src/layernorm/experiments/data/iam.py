@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import RunError
-from ..runs.files import read_bytes, shown
+from ..runs.files import read_bytes
 from . import packed, source
 from .progress import followed
 
@@ -154,21 +154,14 @@ def clean(points: np.ndarray) -> np.ndarray:
     return np.concatenate([whole, (ends[step] * last)[:, None]], 1).astype(np.int32)
 
 
-def load(data: Path | None, cleaned: bool = True) -> Handwriting:
-    """Loads IAM-OnDB.
-
-    Args:
-        data: the folder with the official directories or the packed file. None: it is looked for.
-        cleaned: whether the lines are cleaned, by `clean`, or as published.
-
-    Raises:
-        RunError: the data set is missing or damaged.
-    """
-    return _read(source.locate(IAM, data), cleaned)
+def load_iam(data: Path | None, cleaned: bool) -> Handwriting:
+    """Loads IAM-OnDB as `Source.load` does, with lines that are cleaned (`clean`) or as published."""
+    return read_iam(source.locate(IAM, data), cleaned)
 
 
-@functools.lru_cache(maxsize=1)  # one command asks for every run
-def _read(folder: Path, cleaned: bool) -> Handwriting:
+@functools.lru_cache(maxsize=1)
+def read_iam(folder: Path, cleaned: bool = True) -> Handwriting:
+    """Reads the official directories or the packed file in a folder."""
     published, dropped = _unpacked(source.packed(IAM, folder), source.packed_in(IAM, folder) or folder)
     fingerprint = _fingerprint(published)
     lines = [replace(line, points=clean(line.points)) for line in published] if cleaned else published
@@ -180,20 +173,19 @@ def _read(folder: Path, cleaned: bool) -> Handwriting:
     mean, deviation = offsets.mean(0), offsets.std(0)
     if not (deviation > 0).all():
         raise RunError(f"{folder}: the pen does not move in x or in y, so that there is no deviation to divide by")
-    counts = (len(train), len(lines) - len(train))
-    facts = {
-        "name": IAM.name,
-        "fingerprint": fingerprint,
-        "original": fingerprint == _PUBLISHED,
-        "folder": shown(folder),
-        "train": counts[0],
-        "valid": counts[1],
-        "points": sum(len(line.points) for line in lines),
-        "mean": mean.tolist(),
-        "deviation": deviation.tolist(),
-        "dropped": dropped,
-        "cleaned": _changes(published) if cleaned else "no",
-    }
+    facts = source.facts_of(
+        IAM,
+        folder,
+        fingerprint,
+        original=fingerprint == _PUBLISHED,
+        train=len(train),
+        valid=len(lines) - len(train),
+        points=sum(len(line.points) for line in lines),
+        mean=mean.tolist(),
+        deviation=deviation.tolist(),
+        dropped=dropped,
+        cleaned=_changes(published) if cleaned else "no",
+    )
     return Handwriting(lines, mean, deviation, facts)
 
 
@@ -221,8 +213,8 @@ def _fingerprint(lines: Sequence[Line]) -> str:
 _ARRAYS = {"lists": "uint8 L", "lengths": "int64 L", "points": "int32 N 3"}
 
 
-@functools.lru_cache(maxsize=1)  # it is checked, then written
-def _pack(folder: Path) -> bytes:
+def pack_iam(folder: Path) -> bytes:
+    """Parses the official directories in a folder."""
     lines, dropped = _parse(folder)
     if not lines:
         raise RunError(f"{folder} has no line that can be used: {_counted(dropped)}")
@@ -265,7 +257,7 @@ def _counted(dropped: Counter[str]) -> str:
 
 def _parse(folder: Path) -> tuple[list[Line], Counter[str]]:
     """Every usable line, by name, and how many were dropped for which reason."""
-    strokes, ascii_, *lists = (_entry(folder, name) for name in IAM.files)
+    strokes, ascii_, *lists = (source.required_file(IAM, folder, name) for name in IAM.files)
     list_of = _lists(lists)
     lines: list[Line] = []
     dropped: Counter[str] = Counter()
@@ -294,13 +286,6 @@ def _parse(folder: Path) -> tuple[list[Line], Counter[str]]:
             else:
                 lines.append(Line(path.stem, list_of[form], points, transcript[number - 1]))
     return sorted(lines, key=lambda line: line.name), dropped
-
-
-def _entry(folder: Path, name: str) -> Path:
-    path = source.find_file(IAM, folder, name)
-    if path is None:
-        raise RunError(f"{folder} lacks {name}")
-    return path
 
 
 def _lists(paths: Sequence[Path]) -> dict[str, int]:
@@ -375,19 +360,14 @@ def _spellings(name: str) -> tuple[str, ...]:
     return tuple(f"{place}{name}" for place in ("", "data/", "task1/", "original/", "lineStrokes-all/", "ascii-all/"))
 
 
-def _check(folder: Path) -> dict[str, Any]:
-    return _read(folder, True).facts
-
-
 IAM = source.Source(
     name="iam-ondb",
     summary="12,179 lines of online handwriting with their texts",
-    url=None,
     files=dict.fromkeys(("lineStrokes", "ascii", *_LISTS), ""),
+    read=read_iam,
     spellings=_spellings,
-    check=_check,
     form="the publisher's folders and lists",
     packed=f"iam-ondb{packed.ENDING}",
-    pack=_pack,
+    pack=pack_iam,
     terms="IAM-OnDB asks for a registration at https://fki.tic.heia-fr.ch/databases/iam-on-line-handwriting-database",
 )

@@ -40,16 +40,25 @@ def pack(arrays: Mapping[str, np.ndarray], about: Any) -> bytes:
     return save({**held, "sha256": np.frombuffer(_digest(held), np.uint8)})
 
 
-def is_whole(content: bytes) -> bool:
-    """Whether this is the content of a packed file, and matches its SHA-256."""
+def opened(content: bytes) -> Packed:
+    """Reads the content of a packed file, and checks its SHA-256.
+
+    Raises:
+        ValueError: it is no packed file, or was changed.
+    """
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
     try:
         arrays = load(content)
-    except SafetensorError:
-        return False
-    return "sha256" in arrays and arrays.pop("sha256").tobytes() == _digest(arrays)
+        given = arrays.pop("sha256").tobytes()
+        whole = given == _digest(arrays)
+        about = json.loads(arrays.pop("about").tobytes()) if whole else None
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"it is no packed file: {error}") from error
+    if not whole:
+        raise ValueError("its content does not match its SHA-256")
+    return Packed(arrays, about, given.hex())
 
 
 def unpack(content: bytes, path: Path, name: str, form: Mapping[str, str]) -> Packed:
@@ -64,26 +73,18 @@ def unpack(content: bytes, path: Path, name: str, form: Mapping[str, str]) -> Pa
     Raises:
         RunError: the file is damaged, or packed in another way.
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
     try:
-        arrays = load(content)
-        given = arrays.pop("sha256").tobytes()
-        whole = given == _digest(arrays)
-        about = json.loads(arrays.pop("about").tobytes()) if whole else None
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise damaged(path, name, f"it is no packed file: {error}") from error
-    if not whole:
-        raise damaged(path, name, "its content does not match its SHA-256")
+        kept = opened(content)
+    except ValueError as error:
+        raise damaged(path, name, str(error)) from error
     sizes: dict[str, int] = {}
     for key, expected in form.items():
         kind, *shape = expected.split()
-        array = arrays.get(key)
+        array = kept.arrays.get(key)
         if array is None or array.dtype != kind or not _fits(array.shape, shape, sizes):
             got = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
             raise damaged(path, name, f"expected {key} to be {kind} [{', '.join(shape)}], got {got}")
-    return Packed(arrays, about, given.hex())
+    return kept
 
 
 def _fits(shape: Sequence[int], expected: Sequence[str], sizes: dict[str, int]) -> bool:

@@ -90,21 +90,9 @@ class Questions:
     facts: dict[str, Any]
 
 
-def load(corpus: str, data: Path | None) -> Questions:
-    """Loads the questions of a data set.
-
-    Args:
-        corpus: the name of the data set, one of `CORPORA`.
-        data: the folder with its files or its packed file. None: it is looked for.
-
-    Raises:
-        RunError: the data set is missing or damaged.
-    """
-    return _read(corpus, source.locate(CORPORA[corpus], data))
-
-
-@functools.lru_cache(maxsize=1)  # one command asks for every run
-def _read(corpus: str, folder: Path) -> Questions:
+@functools.lru_cache(maxsize=1)
+def read_questions(corpus: str, folder: Path) -> Questions:
+    """Reads the questions of a data set, one of `CORPORA`, from their files in a folder or from the packed file."""
     path = source.packed_in(CORPORA[corpus], folder) or folder
     kept = packed.unpack(source.packed(CORPORA[corpus], folder), path, corpus, _ARRAYS)
     about = kept.about
@@ -112,23 +100,20 @@ def _read(corpus: str, folder: Path) -> Questions:
     if not all(_fits(split, about["entities"], len(about["words"]) + FIRST_ENTITY) for split in splits.values()):
         raise packed.damaged(path, corpus, "its arrays do not fit together")
     counts = {split: len(item) for split, item in splits.items()}
-    facts = {
-        "name": corpus,
-        "fingerprint": kept.digest,
+    more = {
         "original": tuple(counts.values()) == _CNN,
         "questions": counts,
         "words": len(about["words"]),
         "entities": about["entities"],
         "answer lost by the cut": about["lost"],
         "guesses": about["guesses"],
-        "folder": shown(folder),
     }
     return Questions(
         **splits,
         vocabulary=Vocabulary(about["words"]),
         entities=about["entities"],
         readable=about["readable"],
-        facts=facts,
+        facts=source.facts_of(CORPORA[corpus], folder, kept.digest, **more),
     )
 
 
@@ -166,9 +151,10 @@ _ARRAYS = {
 }  # fmt: skip
 
 
-@functools.lru_cache(maxsize=1)  # it is checked, then written
-def _packed(corpus: str, folder: Path) -> bytes:
-    whole = {split: _questions(CORPORA[corpus], folder, name) for split, name in SPLITS.items()}
+def pack_questions(corpus: str, folder: Path) -> bytes:
+    """Parses the files of the questions in a folder."""
+    places = {split: source.required_file(CORPORA[corpus], folder, name) for split, name in SPLITS.items()}
+    whole = {split: read_folder(place) for split, place in places.items()}
     questions = {split: [shortened(item) for item in items] for split, items in whole.items()}
     entities, words = _words(questions)
     vocabulary = Vocabulary(words)
@@ -192,14 +178,6 @@ def _packed(corpus: str, folder: Path) -> bytes:
 
 
 # The files.
-
-
-def _questions(corpus: source.Source, folder: Path, split: str) -> list[Question]:
-    """All questions of a split, in the order of the files' names."""
-    place = source.find_file(corpus, folder, split)
-    if place is None:
-        raise RunError(f"{folder} lacks {split}")
-    return read_folder(place)
 
 
 def read_folder(place: Path) -> list[Question]:
@@ -247,17 +225,16 @@ def _words(questions: Mapping[str, Sequence[Question]]) -> tuple[int, list[str]]
     return entities, [*first, *(word for word in counted.words if word not in special)]
 
 
-def _corpus(name: str, summary: str, **more: Any) -> source.Source:
+def _corpus(name: str, summary: str, **more: Any) -> source.Source[Questions]:
     return source.Source(
         name=name,
         summary=summary,
-        url=None,
         files=dict.fromkeys(SPLITS.values(), ""),
+        read=lambda folder: read_questions(name, folder),
         spellings=lambda folder: (folder, f"questions/{folder}", f"{name}/questions/{folder}"),
-        check=lambda folder: _read(name, folder).facts,
         form="folders of .question files",
         packed=PACKED,
-        pack=functools.partial(_packed, name),
+        pack=functools.partial(pack_questions, name),
         **more,
     )
 

@@ -1,7 +1,6 @@
 """A data set of a few published files: where it is looked for, how it is put there, and how it is recognised.
 
-Each data set is one `Source`. Its loader asks `locate` for the folder and reads the files. An embedded data set has no
-source.
+Each data set is one `Source`: `load` finds its folder and reads the files. An embedded data set has no source.
 """
 
 from __future__ import annotations
@@ -18,29 +17,46 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from ..errors import RunError, reason
 from ..runs.files import locked, make_folder, read_bytes, read_content, shown, write_atomic
-from .packed import ENDING, is_whole
+from .packed import ENDING, opened
 from .progress import Progress, followed
+
+
+class HasFacts(Protocol):
+    """A data set as its reader returns it."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts for records and reports, `name`, `fingerprint` and `folder` among them (`PublishedFiles.facts`)."""
+
+
+Dataset = TypeVar("Dataset", bound=HasFacts)
 
 VARIABLE = "LAYERNORM_DATA"
 """The environment variable that names a folder with one folder for each data set."""
 
 
+def plain_or_gzipped(name: str) -> tuple[str, ...]:
+    """The names of a file that may be compressed."""
+    return name, f"{name}.gz"
+
+
 @dataclass(frozen=True)
-class Source:
+class Source(Generic[Dataset]):
     """A published data set.
 
     Attributes:
         name: the name of the data set and of its folder.
         summary: one line for `layernorm data list`.
-        url: the address of the files. None: they must be put in place by hand.
         files: every file's name, as used in messages, and its published SHA-256. Without an address an entry may be a
             folder or a pattern (`*.txt`), and has no SHA-256.
-        spellings: (file's name) -> the other names under which it may be found.
-        check: reads the data set in a folder, raises RunError if it is damaged, and returns facts to print.
+        read: reads the data set in a folder, and raises RunError if it is damaged. `load` calls it for every run of a
+            command, so it remembers the last folder.
+        url: the address of the files. None: they must be put in place by hand.
+        spellings: (file's name) -> the names under which it may be found.
         form: what `files` are, for messages.
         packed: the name of a file that contains all of them in parsed form. `prepare` makes it.
         pack: (folder with `files`) -> the content of `packed`.
@@ -52,16 +68,24 @@ class Source:
 
     name: str
     summary: str
-    url: str | None
     files: Mapping[str, str]
-    spellings: Callable[[str], tuple[str, ...]]
-    check: Callable[[Path], dict[str, Any]]
+    read: Callable[[Path], Dataset]
+    url: str | None = None
+    spellings: Callable[[str], tuple[str, ...]] = plain_or_gzipped
     form: str = "plain or gzipped"
     packed: str | None = None
     pack: Callable[[Path], bytes] | None = None
     terms: str = ""
     make: Callable[[Path], Iterable[tuple[str, str]]] | None = None
     made_from: str = ""
+
+    def load(self, data: Path | None) -> Dataset:
+        """Reads the data set from the given folder. None: it is looked for, and downloaded if it is not found.
+
+        Raises:
+            RunError: files are missing or damaged.
+        """
+        return self.read(locate(self, data))
 
 
 def cache() -> Path:
@@ -90,6 +114,42 @@ def find_file(source: Source, folder: Path, name: str) -> Path | None:
     spellings = [other for other in source.spellings(name) if fnmatch.filter(names, other.partition("/")[0])]
     matches = (path for other in spellings for path in sorted(folder.glob(other)))
     return next(matches, None)
+
+
+def required_file(source: Source, folder: Path, name: str) -> Path:
+    """A data set's file in a folder, as `find_file` finds it.
+
+    Raises:
+        RunError: the folder lacks it, or cannot be read.
+    """
+    path = find_file(source, folder, name)
+    if path is None:
+        raise RunError(f"{folder} lacks {name}")
+    return path
+
+
+class PublishedFiles:
+    """Reads the files of a data set in a folder, and notes the SHA-256 of each uncompressed content in `digests`."""
+
+    def __init__(self, source: Source, folder: Path) -> None:
+        self.source, self.folder = source, folder
+        self.digests: dict[str, str] = {}
+
+    def content(self, name: str) -> tuple[bytes, Path]:
+        """Reads a file, and returns its uncompressed content and its path."""
+        path = required_file(self.source, self.folder, name)
+        content = read_content(path)
+        self.digests[name] = sha256(content)
+        return content, path
+
+    def facts(self, **more: Any) -> dict[str, Any]:
+        """The facts of a data set that was read from these files."""
+        return facts_of(self.source, self.folder, fingerprint(self.digests), **more)
+
+
+def facts_of(source: Source, folder: Path, fingerprint: str, **more: Any) -> dict[str, Any]:
+    """The facts of a data set for records and reports: those of every data set, and ``more``."""
+    return {"name": source.name, "fingerprint": fingerprint, **more, "folder": shown(folder)}
 
 
 def missing(source: Source, folder: Path) -> list[str]:
@@ -132,10 +192,10 @@ def packed(source: Source, folder: Path) -> bytes:
         return read_bytes(path)
     assert source.pack is not None
     place = kept_parse(source, folder)
-    with contextlib.suppress(RunError):  # if it is missing or damaged, it is made again
+    with contextlib.suppress(RunError, ValueError):  # if it is missing or damaged, it is made again
         content = read_bytes(place)
-        if is_whole(content):
-            return content
+        opened(content)
+        return content
     content = source.pack(folder)
     with contextlib.suppress(RunError):  # if the cache cannot be written, the files are parsed again next time
         write_atomic(make_folder(place.parent) / place.name, content)
@@ -158,7 +218,7 @@ def parsers(source: Source) -> dict[str, str]:
 
     A changed module may parse the same files into something else.
     """
-    paths, new = set(), {Path(inspect.getfile(source.check))}
+    paths, new = set(), {Path(inspect.getfile(inspect.unwrap(source.read)))}
     while new:
         paths |= new
         new = {imported for path in new for imported in _imported(path)} - paths
@@ -197,7 +257,7 @@ def _files(path: Path) -> list[Path]:
 def _digest(path: Path) -> str:
     """A file's SHA-256, or an empty text if it cannot be read. The parser decides whether that is an error."""
     try:
-        return _sha256(read_bytes(path))
+        return sha256(read_bytes(path))
     except RunError:
         return ""
 
@@ -241,7 +301,7 @@ def download(source: Source, option: str = "--data") -> Path:
             if path is None:
                 write_atomic(new / name, _fetched(source, name, digest, folder, option))
                 _take_place(new / name, folder / name)
-            elif digest not in (_sha256(read_bytes(path)), _sha256(read_content(path))):
+            elif digest not in (sha256(read_bytes(path)), sha256(read_content(path))):
                 raise RunError(
                     f"{path} is not the published {name} (another SHA-256); remove it to download the published file"
                 )
@@ -260,7 +320,7 @@ def _fetched(source: Source, name: str, digest: str, folder: Path, option: str) 
         answer = error.response if isinstance(error, requests.HTTPError) else None
         why = f"the server answers {answer.status_code} {answer.reason}" if answer is not None else "no connection"
         raise RunError(f"cannot download {address} ({why}). {_by_hand(source, folder, option)}") from error
-    if _sha256(content.getvalue()) != digest:
+    if sha256(content.getvalue()) != digest:
         raise RunError(f"{address} has a wrong checksum; it was not kept. Try again later")
     return content.getvalue()
 
@@ -272,14 +332,14 @@ def prepare(source: Source, origin: Path | None) -> tuple[Path, dict[str, Any]]:
     of these is replaced. If the folder's files are those of the cache, nothing is replaced.
 
     Returns:
-        the folder, and the facts that the check returned.
+        the folder, and the facts of the data set.
 
     Raises:
         RunError: the folder lacks files, they are damaged, or some of them are in the cache.
     """
     if origin is None:
         folder = locate(source, None, "--source")
-        return folder, source.check(folder)
+        return folder, source.read(folder).facts
     folder = cache() / source.name
     lacking = lack(source, origin)
     if lacking is not None and source.make is None:
@@ -288,10 +348,10 @@ def prepare(source: Source, origin: Path | None) -> tuple[Path, dict[str, Any]]:
     ends = Path(os.path.realpath(folder))
     inside = [path for path in used if any(place.is_relative_to(ends) for place in _places_of(path, origin))]
     if inside and lacking is None and len(inside) == len(used) and lack(source, folder) is None:
-        return folder, source.check(folder)
+        return folder, source.read(folder).facts
     if inside:
         raise RunError(f"{inside[0]} lies in the cache itself, in {folder}: expected a folder with files of its own")
-    facts = source.check(origin) if lacking is None else {}
+    facts = source.read(origin).facts if lacking is None else {}
     names = [source.packed] if source.packed else [str(path.relative_to(origin)) for path in used]
     with _beside(source, make_folder(folder)) as new:
         if source.make is not None and lacking is not None:
@@ -339,7 +399,7 @@ def _made(source: Source, texts: Iterable[tuple[str, str]], new: Path) -> dict[s
             (made / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise RunError(f"cannot write in {made}: {reason(error)}") from error
-    facts = source.check(made)
+    facts = source.read(made).facts
     write_atomic(new / str(source.packed), packed(source, made))
     return facts
 
@@ -368,7 +428,8 @@ def _take_place(path: Path, place: Path) -> None:
         raise RunError(f"cannot write {place}: {reason(error)}") from error
 
 
-def _sha256(content: bytes) -> str:
+def sha256(content: bytes) -> str:
+    """The SHA-256 of a file's content, in hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
 
 

@@ -86,7 +86,7 @@ def measure(model: nn.Module, cases: Tensor, config: Config) -> dict[str, float]
 
 def load(config: Config, data: Path | None) -> Binarized:
     """The data set, the same for every configuration."""
-    return binarized_mnist.load(data)
+    return binarized_mnist.BINARIZED_MNIST.load(data)
 
 
 _NORMS = ("none", "layer")

@@ -78,7 +78,7 @@ def nats(model: nn.Module, lines: Sequences) -> Tensor:
 
 def load(config: Config, data: Path | None) -> Handwriting:
     """The data set of a configuration."""
-    return iam.load(data, cleaned=config.lines == "cleaned")
+    return iam.load_iam(data, cleaned=config.lines == "cleaned")
 
 
 _NORMS = ("none", "layer")

@@ -70,7 +70,7 @@ def draw(run: Run, options: Options, folder: Path | None) -> Drawn:
     model, mean, deviation = trained(run)
     prime = prime_text = None
     if options.prime:
-        data = iam.load(folder, cleaned=run.config["lines"] == "cleaned")
+        data = iam.load_iam(folder, cleaned=run.config["lines"] == "cleaned")
         line = iam.find_line(data, options.prime)
         # scaled by the deviations of the network's training, even if this data set has others
         prime, prime_text = replace(data, mean=mean, deviation=deviation).normalised(line), line.text

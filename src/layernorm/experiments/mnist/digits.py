@@ -22,7 +22,7 @@ class Config(network.Config):
 
 def load(config: Config, data: Path | None) -> Images:
     """The embedded digits, which need no folder."""
-    return digits.load(config.held_out)
+    return digits.load_digits().holding_out(config.held_out)
 
 
 _NORMS, _SIZES = ("none", "layer", "batch"), (128, 4)

@@ -114,7 +114,7 @@ def measure(model: nn.Module, cases: Cases, white: float, chunk: int = 5000) -> 
 
 def load(config: Config, data: Path | None) -> Images:
     """The data set of a configuration."""
-    return mnist.load(data, config.held_out)
+    return mnist.MNIST.load(data).holding_out(config.held_out)
 
 
 _NORMS, _SIZES = ("none", "layer", "batch"), (128, 4)

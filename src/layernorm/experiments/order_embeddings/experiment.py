@@ -136,7 +136,7 @@ def folds(model: Embedding, data: Captioned, size: int, similarity: str) -> tupl
 
 def load(config: Config, data: Path | None) -> ImagesAndCaptions:
     """The data set, the same for every configuration."""
-    return order_embeddings.load(data)
+    return order_embeddings.ORDER_EMBEDDINGS.load(data)
 
 
 _NORMS = ("none", "layer")

@@ -98,7 +98,7 @@ def trained(run: Run, folder: Path | None) -> tuple[Embedding, ImagesAndCaptions
     Raises:
         RunError: a file is missing or damaged, or the data are not those of the training.
     """
-    data = training_data(run, folder, order_embeddings.load)
+    data = training_data(run, folder, order_embeddings.ORDER_EMBEDDINGS.load)
     network = build(configuration(Config, run), len(data.vocabulary), data.test.features.shape[1])
     return restore(network, run)[0], data
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -46,7 +45,7 @@ def trained(run: Run, folder: Path | None) -> tuple[Reader, Config, Questions, i
         RunError: a file is missing or damaged, or the questions are not those of the training.
     """
     config = configuration(Config, run)
-    data = training_data(run, folder, functools.partial(questions.load, config.corpus))
+    data = training_data(run, folder, questions.CORPORA[config.corpus].load)
     model, update = restore(build(config, config.vocabulary or len(data.vocabulary), longest(data.train)), run)
     return model, config, data, update
 

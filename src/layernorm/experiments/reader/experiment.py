@@ -219,7 +219,7 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
 
 def load(config: Config, data: Path | None) -> Questions:
     """The data set of a configuration."""
-    return questions.load(config.corpus, data)
+    return questions.CORPORA[config.corpus].load(data)
 
 
 _NORMS = ("none", "layer", "batch", "batch-everywhere")

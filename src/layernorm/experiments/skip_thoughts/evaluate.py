@@ -35,8 +35,8 @@ def ask(run: Run, texts: Sequence[str], options: Options) -> list[str]:
     encoder, config, books, update = trained(run, options.data)
     data = Data(
         books,
-        training_data(run, options.data, sick.load, "sick"),
-        training_data(run, options.data, sentences.load, "sentences"),
+        training_data(run, options.data, sick.SICK.load, "sick"),
+        training_data(run, options.data, sentences.SENTENCES.load, "sentences"),
     )
     encode = encoders(encoder.model, config, data)[options.row]
     found, _ = scores(encode, data, options.fast_eval)

@@ -66,7 +66,7 @@ def load(config: Config | None, data: Path | None) -> Data:
 
 @functools.lru_cache(maxsize=1)  # one command asks for every run
 def _load(first: Path | None, second: Path | None, third: Path | None) -> Data:
-    return Data(books.load(first), sick.load(second), sentences.load(third))
+    return Data(books.BOOKS.load(first), sick.SICK.load(second), sentences.SENTENCES.load(third))
 
 
 def check(config: Config, data: Data) -> None:

@@ -19,7 +19,7 @@ def trained(run: Run, folder: Path | None) -> tuple[Encoder, Config, Books, int]
     Raises:
         RunError: a file is missing or damaged, or the books are not those of the training.
     """
-    found: Books = training_data(run, folder, books.load, "books")
+    found: Books = training_data(run, folder, books.BOOKS.load, "books")
     config = configuration(Config, run)
     model, update = restore(build(config, config.vocabulary), run)
     return Encoder(model, found.vocabulary(config.vocabulary)), config, found, update

@@ -37,7 +37,7 @@ def measure(seed: int, spectrum: bool = False) -> list[Finding]:
         seed: the seed of layers, draws and starting weights.
         spectrum: whether to measure the eigenvalues of the large network, too, on all threads.
     """
-    cases = digits.load(held_out=197).train[:CASES]
+    cases = digits.load_digits().train[:CASES]
     data = geometry.Data(cases.images.flatten(1) / 16, cases.labels)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -126,7 +126,7 @@ def stream(steps: int, cases: int) -> Tensor:
 
     The mean over all pixels is 0 and their deviation 1.
     """
-    images = digits.load(held_out=197).train.images.to(torch.float64)
+    images = digits.load_digits().train[:1200].images.to(torch.float64)
     rows = ((images - images.mean()) / images.std()).reshape(-1, PIXELS)
     return rows[: steps * cases].reshape(cases, steps, PIXELS).transpose(0, 1)
 
