@@ -51,8 +51,8 @@ def _handwriting(folder: Path) -> Callable[[], object]:
         name = f"{chr(97 + number // 1000)}{number // 10 % 100:02}-{number % 1000:03}-{1 + number // 1000:02}"
         lines.append(iam.Line(name, number % 4, points, "A MOVE to stop Mr. Gaitskell's"))
     iam._parse = lambda folder: (lines, Counter())  # type: ignore[assignment]
-    (folder / str(iam.IAM.packed)).write_bytes(iam._pack(folder))
-    read = iam._read.__wrapped__
+    (folder / str(iam.IAM.packed)).write_bytes(iam.pack_iam(folder))
+    read = iam.read_iam.__wrapped__
     as_published = [False] * (read.__code__.co_argcount - 1)  # `cleaned`, where this version cleans lines
     return lambda: read(folder, *as_published)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .experiments.protocol import Experiment
     from .experiments.report.page import Report
 
 _ABOUT = "Runs the experiments of the paper Layer Normalization and reports on them."
@@ -249,21 +250,24 @@ def _data_sets() -> str:
     return "\n".join(lines)
 
 
-def _run(words: list[str]) -> None:
+def _chosen(usage: str, words: list[str], print_help: Callable[[], None]) -> Experiment:
+    """The experiment that the first word names. Without a word, or asked for help, it prints this and ends."""
     from .experiments import catalogue
+    from .experiments.errors import UsageError
+
+    if not words or words[0] in ("-h", "--help"):
+        print_help()
+        raise SystemExit(0 if words else 2)
+    if words[0].startswith("-"):
+        raise UsageError(f"the experiment's name comes before its options: layernorm {usage} {words[0]} ...")
+    return catalogue.find(words[0])
+
+
+def _run(words: list[str]) -> None:
     from .experiments.command import options, sweep
     from .experiments.train.distributed import processes_ended
 
-    if not words or words[0] in ("-h", "--help"):
-        _print_experiments()
-        if not words:
-            raise SystemExit(2)
-        return
-    if words[0].startswith("-"):
-        from .experiments.errors import UsageError
-
-        raise UsageError(f"the experiment's name comes before its options: layernorm run NAME {words[0]} ...")
-    chosen = catalogue.find(words[0])
+    chosen = _chosen("run NAME", words, _print_experiments)
     request = options.parse(chosen, words[1:])
     with processes_ended():
         failures = sweep.run(chosen, request)
@@ -293,18 +297,10 @@ def _print_experiments() -> None:
 
 
 def _sample(words: list[str]) -> None:
-    from .experiments import catalogue
     from .experiments.command import options, sample
     from .experiments.errors import UsageError, printable
 
-    if not words or words[0] in ("-h", "--help"):
-        _print_samplers()
-        if not words:
-            raise SystemExit(2)
-        return
-    if words[0].startswith("-"):
-        raise UsageError(f"the experiment's name comes before its options: layernorm sample NAME RUN {words[0]} ...")
-    chosen = catalogue.find(words[0])
+    chosen = _chosen("sample NAME RUN", words, _print_samplers)
     sampler = sample.sampler(chosen)
     asks_help = any(word in ("-h", "--help") for word in words[1:])
     if not asks_help and (len(words) < 2 or words[1].startswith("-")):
@@ -413,14 +409,21 @@ def _invariance(parsed: argparse.Namespace) -> None:
         raise RunError(end)
 
 
+def _check_seeds(option: str, seeds: Sequence[int]) -> None:
+    from .experiments.errors import UsageError
+
+    for seed in seeds:
+        if not 0 <= seed < _SEEDS:
+            raise UsageError(f"expected {option} to lie in 0..{_SEEDS - 1}, got {seed}")
+
+
 def _geometry(parsed: argparse.Namespace) -> None:
-    from .experiments.errors import RunError, UsageError
+    from .experiments.errors import RunError
     from .experiments.report import rendering
     from .experiments.runs.files import make_folder
     from .experiments.theory import report as theory
 
-    if not 0 <= parsed.seed < _SEEDS:
-        raise UsageError(f"expected --seed to lie in 0..{_SEEDS - 1}, got {parsed.seed}")
+    _check_seeds("--seed", [parsed.seed])
     if parsed.out is not None:
         make_folder(parsed.out)  # before the work, not after it
     findings = theory.measure(parsed.seed, parsed.spectrum)
@@ -454,9 +457,7 @@ def _stability(parsed: argparse.Namespace) -> None:
         raise unknown("network", network, stability.NETWORKS)
     if parsed.units is not None and not 1 <= parsed.units <= 4096:
         raise UsageError(f"expected --units to lie in 1..4096, got {parsed.units}")
-    for seed in seeds:
-        if not 0 <= seed < _SEEDS:
-            raise UsageError(f"expected --seeds to lie in 0..{_SEEDS - 1}, got {seed}")
+    _check_seeds("--seeds", seeds)
     if parsed.out is not None:
         make_folder(parsed.out)  # before the work, not after it
     if parsed.runs:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -33,6 +33,7 @@ def option(
     least: float | None = None,
     above: float | None = None,
     most: float | None = None,
+    below: float | None = None,
 ) -> Any:
     """A field of a configuration, which is an option on the command line.
 
@@ -46,10 +47,12 @@ def option(
             the option's name.
         outermost: whether all runs with one of its values are made before those with the next. For example, all norms
             of one seed are run before the next seed. The first such field of a configuration changes last.
-        least, above, most: a number must be at least `least`, greater than `above`, and at most `most`.
+        least, above, most, below: a number must be at least `least`, greater than `above`, at most `most`, and less
+            than `below`. `CheckedOptions` checks it.
     """
     about = {"doc": doc, "several": several, "mark": mark, "outermost": outermost}
-    return field(default=default, metadata={**about, "least": least, "above": above, "most": most})
+    limits = {"least": least, "above": above, "most": most, "below": below}
+    return field(default=default, metadata={**about, **limits})
 
 
 def seed_option(doc: str) -> Any:
@@ -68,22 +71,27 @@ def flag(item: dataclasses.Field) -> str:
     return f"--{item.metadata['several'] or item.name.replace('_', '-')}"
 
 
-def check_ranges(values: Any) -> None:
-    """Checks that the numbers in a dataclass of options lie in the ranges that `option` gave them.
+@dataclass(frozen=True)
+class CheckedOptions:
+    """Options, made by `option`, whose numbers are checked.
 
     Raises:
-        ValueError: one lies outside, or is not finite. The message names the option.
+        ValueError: a number lies outside its range, or is not finite. The message names the option.
     """
-    for item in dataclasses.fields(values):
-        value = getattr(values, item.name)
-        least, above, most = (item.metadata[name] for name in ("least", "above", "most"))
-        kind = "a finite number, " if isinstance(value, float) else ""
-        if least is not None and not least <= value < math.inf:
-            raise ValueError(f"{flag(item)} must be {kind}at least {least}, got {value}")
-        if above is not None and not above < value < math.inf:
-            raise ValueError(f"{flag(item)} must be {kind}greater than {above}, got {value}")
-        if most is not None and value > most:
-            raise ValueError(f"{flag(item)} must be at most {most}, got {value}")
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            least, above, most, below = (item.metadata[name] for name in ("least", "above", "most", "below"))
+            kind = "a finite number, " if isinstance(value, float) else ""
+            if least is not None and not least <= value < math.inf:
+                raise ValueError(f"{flag(item)} must be {kind}at least {least}, got {value}")
+            if above is not None and not above < value < math.inf:
+                raise ValueError(f"{flag(item)} must be {kind}greater than {above}, got {value}")
+            if most is not None and value > most:
+                raise ValueError(f"{flag(item)} must be at most {most}, got {value}")
+            if below is not None and value >= below:
+                raise ValueError(f"{flag(item)} must be less than {below}, got {value}")
 
 
 def check_most(values: Any, name: str, most: int, what: str) -> None:
@@ -96,14 +104,6 @@ def check_most(values: Any, name: str, most: int, what: str) -> None:
     value = getattr(values, name)
     if value > most:
         raise ValueError(f"{flag(item)} must be at most {most}, the number of {what}, got {value}")
-
-
-class Data(Protocol):
-    """What the shared code needs of a prepared data set."""
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """`name`, `fingerprint` (SHA-256 of the content), `original` (is it the paper's?) and facts for reports."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class Experiment:
         examples: command lines for the help.
         presets: by name. The first is the default.
         load: (configuration, folder given by --data) -> the data set.
-        check: (configuration, data set) -> None. It raises ValueError, naming the option, if the two do not fit.
+        check: (configuration, data set) -> None. It raises ValueError, naming the option, if they do not fit together.
         task: (configuration, data set, accelerator) -> what to train.
         report: the runs -> figures, tables, findings, deviations.
         threads: processor threads unless --threads is given. 0: torch's choice.

@@ -82,7 +82,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(finished, data, tmp_path):
 def test_the_loss_is_the_mean_over_the_batch_and_evaluation_is_of_the_first_images(data):
     images = cifar10.CIFAR10.load(data).holding_out(5)
     config = Config(norm="none", width=4, batch_size=25, epochs=2, held_out=5, evaluate_cases=10, dropout=0, noise=0)
-    task = experiment.task(config, images, distributed.accelerator("cpu", "float32"))
+    task = experiment.convnets_task(config, images, distributed.accelerator("cpu", "float32"))
     task.model.eval()
     with torch.no_grad():
         logits = task.model(scaled(images.train.images)).double()

@@ -80,7 +80,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(finished, data, tmp_path, 
 def test_the_loss_is_the_mean_bound_and_evaluation_takes_all_cases(data):
     images = binarized_mnist.BINARIZED_MNIST.load(data)
     config = Config(glimpses=2, hidden=8, latent=4, batch_size=190, decay=0.25)
-    task = experiment.task(config, images, distributed.accelerator("cpu", "float32"))
+    task = experiment.draw_task(config, images, distributed.accelerator("cpu", "float32"))
     assert task.decay == 0.25
     torch.manual_seed(5)
     with torch.no_grad():
@@ -106,7 +106,7 @@ def test_the_loss_is_the_mean_bound_and_evaluation_takes_all_cases(data):
 def test_gradients_are_cut_to_the_norm(data):
     images = binarized_mnist.BINARIZED_MNIST.load(data)
     config = Config(glimpses=2, hidden=8, clip=0.5, batch_size=20)
-    task = experiment.task(config, images, distributed.accelerator("cpu", "float32"))
+    task = experiment.draw_task(config, images, distributed.accelerator("cpu", "float32"))
     task.loss(task.model, 0).backward()
     task.before_step(task.model)
     norm = torch.cat([p.grad.flatten() for p in task.model.parameters()]).norm().item()

@@ -78,7 +78,7 @@ def test_a_process_without_a_line_of_the_last_batch_adds_nothing(iam):
     for rank in (0, 1):
         accelerator = SimpleNamespace(device=torch.device("cpu"), process_index=rank, num_processes=2)
         config = Config(units=4, mixtures=1, points=9, batch_size=5, decay=0.25)
-        task = experiment.task(config, lines, accelerator)
+        task = experiment.handwriting_task(config, lines, accelerator)
         assert task.decay == 0.25
         loss = task.loss(task.model, 1)
         loss.backward()

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import layernorm as ln
-from layernorm.experiments.data.digits import load as load_digits
+from layernorm.experiments.data.digits import load_digits
 from layernorm.experiments.data.mnist import Cases
 from layernorm.experiments.mnist import digits, experiment
 from layernorm.experiments.mnist.network import Config, build
@@ -62,8 +62,8 @@ def test_one_seed_gives_every_norm_the_same_weights_and_leaves_the_generator_alo
 
 def test_the_loss_is_the_mean_over_the_batch_and_evaluation_over_all_cases():
     config = digits.Config(norm="none", batch_size=1200, hidden=16, decay=0.25)
-    data = load_digits(197)
-    task = experiment.task(config, data, distributed.accelerator("cpu", "float32"))
+    data = load_digits().holding_out(197)
+    task = experiment.mnist_task(config, data, distributed.accelerator("cpu", "float32"))
     assert task.decay == 0.25
     with torch.no_grad():
         scores = torch.log_softmax(task.model(data.train.images.float() / 16).double(), 1)
@@ -79,7 +79,9 @@ def test_the_loss_is_the_mean_over_the_batch_and_evaluation_over_all_cases():
 
 
 def test_the_progress_line():
-    task = experiment.task(digits.Config(hidden=16), load_digits(197), distributed.accelerator("cpu", "float32"))
+    task = experiment.mnist_task(
+        digits.Config(hidden=16), load_digits().holding_out(197), distributed.accelerator("cpu", "float32")
+    )
     metrics = {"train_nll": 1.234e-4, "test_error": 0.03, "valid_nll": 0.0567}
     assert glance(task.shown, metrics) == "train NLL 0.00012, test error 3.00%, valid NLL 0.057, "
     assert glance(task.shown, metrics, short=True) == "valid NLL 0.057, "
@@ -99,7 +101,7 @@ def test_small_losses_keep_their_digits():
 
 
 def test_chunks_do_not_change_the_measure():
-    data, model = load_digits(197), build(Config(norm="layer", hidden=8), inputs=64)
+    data, model = load_digits().holding_out(197), build(Config(norm="layer", hidden=8), inputs=64)
     with torch.no_grad():
         whole = experiment.measure(model, data.test, 16.0)
         parts = experiment.measure(model, data.test, 16.0, chunk=33)
@@ -126,20 +128,20 @@ def test_impossible_options_are_refused(options, message):
 
 
 def test_a_last_batch_of_one_case_is_refused_for_batch_norm_only():
-    data = load_digits(197)
+    data = load_digits().holding_out(197)
     for norm in ("batch", "batch-hidden"):
         with pytest.raises(ValueError, match="--batch-size 11 leaves a batch of one of the 1200 training cases"):
-            experiment.check(digits.Config(norm=norm, batch_size=11), data)
-    experiment.check(digits.Config(norm="layer", batch_size=11), data)
+            experiment.check_mnist(digits.Config(norm=norm, batch_size=11), data)
+    experiment.check_mnist(digits.Config(norm="layer", batch_size=11), data)
 
 
 @pytest.mark.parametrize("norm", ["batch", "batch-hidden"])
 @pytest.mark.parametrize("batch_size", [4, 128])
 def test_batch_norm_is_evaluated_with_exact_statistics_too(norm, batch_size):
     """As in training mode with the whole training set as one batch; and the running averages stay as they are."""
-    data = load_digits(197)
+    data = load_digits().holding_out(197)
     config = digits.Config(norm=norm, batch_size=batch_size, hidden=16)
-    task = experiment.task(config, data, distributed.accelerator("cpu", "float32"))
+    task = experiment.mnist_task(config, data, distributed.accelerator("cpu", "float32"))
     before = {name: value.clone() for name, value in task.model.state_dict().items()}
     with torch.no_grad():
         metrics = task.evaluate(task.model.eval())

@@ -118,7 +118,7 @@ def test_folds_are_contiguous_and_averaged(data):
 
 
 def test_each_parameters_gradient_is_cut_by_itself(data):
-    task = experiment.task(config(clip=0.01), data, distributed.accelerator("cpu", "float32"))
+    task = experiment.order_embeddings_task(config(clip=0.01), data, distributed.accelerator("cpu", "float32"))
     task.loss(task.model, 0).backward()
     before = {name: item.grad.clone() for name, item in task.model.named_parameters()}
     task.before_step(task.model)
@@ -133,7 +133,7 @@ def test_each_parameters_gradient_is_cut_by_itself(data):
 
 
 def test_the_loss_is_summed_over_the_batchs_pairs(data):
-    task = experiment.task(config(), data, distributed.accelerator("cpu", "float32"))
+    task = experiment.order_embeddings_task(config(), data, distributed.accelerator("cpu", "float32"))
     assert task.updates_per_epoch == 15  # 60 images, 4 a batch
     model, chosen = task.model, experiment._Captions(60, seed=0)
     order = torch.randperm(60, generator=torch.Generator().manual_seed(experiment.derive_seed(0, experiment.ORDER, 1)))

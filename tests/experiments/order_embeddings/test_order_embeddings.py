@@ -170,7 +170,7 @@ def test_wrong_searches_are_one_line(finished, data, tmp_path, capsys):
 def test_every_norm_and_similarity_learns(data, norm, similarity):
     config = Config(similarity=similarity, norm=norm, learning_rate=1e-2, optimizer="adam", words=8, hidden=16)
     config = dataclasses.replace(config, batch_size=16, decay=0.25)
-    task = experiment.task(
+    task = experiment.order_embeddings_task(
         config, order_embeddings.ORDER_EMBEDDINGS.load(data), distributed.accelerator("cpu", "float32")
     )
     assert task.decay == 0.25

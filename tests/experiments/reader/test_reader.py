@@ -56,7 +56,7 @@ def config(**changes):
 
 def task_of(data, **changes):
     torch.manual_seed(0)
-    return experiment.task(config(**changes), data, distributed.accelerator("cpu", "float32"))
+    return experiment.reader_task(config(**changes), data, distributed.accelerator("cpu", "float32"))
 
 
 def test_every_variant_is_run_once_in_one_command(finished):

@@ -50,4 +50,4 @@ def test_recurrent_batch_norm_is_refused(tmp_path):
     data = questions.CORPORA["cnn"].load(write_questions(tmp_path))
     two = SimpleNamespace(device=torch.device("cpu"), num_processes=2, process_index=0)
     with pytest.raises(RunError, match=r"--norm batch needs the whole batch in one process, .* got 2 processes"):
-        experiment.task(Config(norm="batch", batch_size=4), data, two)
+        experiment.reader_task(Config(norm="batch", batch_size=4), data, two)

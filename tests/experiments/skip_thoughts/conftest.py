@@ -11,7 +11,7 @@ def _quick(monkeypatch, tmp_path):
     """Fewer folds, values of C, blocks and features."""
     for read in (books.read_books, sick.read_sick, sentences.read_sentences):
         read.cache_clear()
-    experiment._load.cache_clear()
+    experiment.load_text.cache_clear()
     monkeypatch.setattr(evaluation, "PENALTIES", (1.0,))
     monkeypatch.setattr(evaluation, "FOLDS", 2)
     monkeypatch.setattr(evaluation, "BLOCKS", 1)

@@ -96,7 +96,7 @@ def test_without_its_tasks_a_run_records_the_books_alone(finished, data, tmp_pat
 
 def test_batches_are_of_one_length_and_of_training_books_alone(data):
     config = Config(vocabulary=40, words=6, hidden=8, batch_size=8, updates=60, decay=0.25)
-    found = experiment.load(config, data)
+    found = experiment.load_text(data)
     seen = []
 
     class Recording(torch.nn.Module):
@@ -105,7 +105,7 @@ def test_batches_are_of_one_length_and_of_training_books_alone(data):
             return torch.zeros(())
 
     accelerator = types.SimpleNamespace(device=torch.device("cpu"), process_index=0, num_processes=1)
-    task = experiment.task(config, found, accelerator)
+    task = experiment.skip_thoughts_task(config, found, accelerator)
     assert task.decay == 0.25
     for update in range(task.updates_per_epoch):
         task.loss(Recording(), update)
@@ -127,7 +127,7 @@ def test_batches_are_of_one_length_and_of_training_books_alone(data):
 
 def test_the_held_out_loss_is_that_of_its_triples(data):
     config = Config(vocabulary=40, words=6, hidden=8)
-    found = experiment.load(config, data)
+    found = experiment.load_text(data)
     model, rows = experiment.build(config, 40), found.books.sentences(40)
     middle = found.books.triples("valid")[:9]
     with torch.no_grad():
@@ -250,8 +250,8 @@ def test_the_report_of_the_runs(finished, capsys):
 def test_every_norm_learns(data, norm):
     config = Config(norm=norm, learning_rate=1e-2, vocabulary=40, words=6, hidden=8, batch_size=8, updates=60)
     accelerator = types.SimpleNamespace(device=torch.device("cpu"), process_index=0, num_processes=1)
-    task = experiment.task(config, experiment.load(config, data), accelerator)
-    rows, middle = (item := experiment.load(config, data).books).sentences(40), item.triples("valid")
+    task = experiment.skip_thoughts_task(config, experiment.load_text(data), accelerator)
+    rows, middle = (item := experiment.load_text(data).books).sentences(40), item.triples("valid")
     with torch.no_grad():
         before = experiment.held_out(task.model, rows, middle)
     for update in range(40):

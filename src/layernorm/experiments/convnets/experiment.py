@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..data import cifar10
+from ..data.cifar10 import CIFAR10
 from ..data.mnist import Cases, Images
 from ..protocol import Experiment, Preset, Task, check_most
 from ..report.judge import PILOT
@@ -28,17 +27,13 @@ BORDER_IMAGES = 2000
 """The number of test images, from the first on, on which units near the border are measured."""
 
 
-def check(config: Config, data: Images) -> None:
-    """Compares a configuration with the number of training images.
-
-    Raises:
-        ValueError: there are too few. The message names the option.
-    """
+def check_convnets(config: Config, data: Images) -> None:
+    """Checks that there are enough training images."""
     check_most(config, "train_cases", len(data.train), "training images")
     check_most(config, "batch_size", config.train_cases or len(data.train), "training images")
 
 
-def task(config: Config, data: Images, accelerator: Accelerator) -> Task:
+def convnets_task(config: Config, data: Images, accelerator: Accelerator) -> Task:
     """One run: a network, Adam, and the loss of a batch."""
     device = accelerator.device
     train, valid, test = (cases.to(device) for cases in (data.train, data.valid, data.test))
@@ -107,11 +102,6 @@ def measure(model: nn.Module, cases: Cases) -> tuple[float, Tensor]:
     return nll / len(cases), torch.cat(right)
 
 
-def load(config: Config, data: Path | None) -> Images:
-    """The data set of a configuration."""
-    return cifar10.CIFAR10.load(data).holding_out(config.held_out)
-
-
 _FOUR = ("none", "layer", "batch", "weight")
 _RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 
@@ -144,9 +134,9 @@ EXPERIMENT = Experiment(
             {"norm": (*_FOUR, "layer-shared", "layer-channels", "group"), "learning_rate": _RATES, "seed": (0, 1, 2)},
         ),
     },
-    load=load,
-    check=check,
-    task=task,
-    report=report.report,
+    load=lambda config, data: CIFAR10.load(data).holding_out(config.held_out),
+    check=check_convnets,
+    task=convnets_task,
+    report=report.report_convnets,
     claims=claims.CLAIMS,
 )

@@ -13,7 +13,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from ... import LayerNorm
 from ..data.cifar10 import CLASSES
-from ..protocol import check_ranges, decay_option, option, seed_option
+from ..protocol import CheckedOptions, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
 
 SLOPE = 0.1
@@ -25,7 +25,7 @@ GROUPS = 8
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(CheckedOptions):
     """Options of the experiment. The defaults are the protocol of Salimans and Kingma (2016)."""
 
     norm: Literal["none", "layer", "layer-shared", "layer-channels", "batch", "weight", "group"] = option(
@@ -44,13 +44,8 @@ class Config:
     train_cases: int = option(0, "number of images to train on, from the first on (0: all)", least=0)
     held_out: int = option(5000, "images at the end of the training files that are kept for validation", least=1)
     evaluate_cases: int = option(5000, "images of each part to evaluate on after an epoch", least=1)
-    dropout: float = option(0.5, "dropout probability after each pooling", least=0)
+    dropout: float = option(0.5, "dropout probability after each pooling", least=0, below=1)
     noise: float = option(0.15, "standard deviation of the noise on the images in training", least=0)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
-        if self.dropout >= 1:
-            raise ValueError(f"--dropout must be less than 1, got {self.dropout}")
 
 
 class ChannelNorm(LayerNorm):

@@ -38,7 +38,7 @@ COLUMNS = (
 )
 
 
-def report(runs: Sequence[Run]) -> Report:
+def report_convnets(runs: Sequence[Run]) -> Report:
     """The report on runs of `convnets`, finished or not."""
     blocks, status = compare(runs, CLAIMS)
     border = units.measured(blocks, ERROR)

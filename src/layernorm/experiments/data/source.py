@@ -17,21 +17,13 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ..errors import RunError, reason
 from ..runs.files import locked, make_folder, read_bytes, read_content, shown, write_atomic
+from ..runs.restore import HasFacts
 from .packed import ENDING, opened
 from .progress import Progress, followed
-
-
-class HasFacts(Protocol):
-    """A data set as its reader returns it."""
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The facts for records and reports, `name`, `fingerprint` and `folder` among them (`PublishedFiles.facts`)."""
-
 
 Dataset = TypeVar("Dataset", bound=HasFacts)
 

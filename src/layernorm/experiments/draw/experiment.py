@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from ..data import binarized_mnist
-from ..data.binarized_mnist import Binarized
+from ..data.binarized_mnist import BINARIZED_MNIST, Binarized
 from ..protocol import Experiment, Preset, Task, check_most
 from ..report.judge import PILOT
 from ..train.batches import EVALUATION, Shuffled, derive_seed
@@ -23,16 +21,12 @@ CHUNK = 500
 """The number of cases that are evaluated together. The evaluation's noise is drawn chunk by chunk."""
 
 
-def check(config: Config, data: Binarized) -> None:
-    """Compares a configuration with the number of training cases.
-
-    Raises:
-        ValueError: there are too few. The message names the option.
-    """
+def check_draw(config: Config, data: Binarized) -> None:
+    """Checks that there are enough training images for a batch."""
     check_most(config, "batch_size", len(data.train), "training cases")
 
 
-def task(config: Config, data: Binarized, accelerator: Accelerator) -> Task:
+def draw_task(config: Config, data: Binarized, accelerator: Accelerator) -> Task:
     """One run: the network, Adam, and the bound as the loss."""
     device = accelerator.device
     train, valid, test = (part.to(device) for part in (data.train, data.valid, data.test))
@@ -84,11 +78,6 @@ def measure(model: nn.Module, cases: Tensor, config: Config) -> dict[str, float]
     return {"bound": (kl + reconstruction) / count, "kl": kl / count, "reconstruction": reconstruction / count}
 
 
-def load(config: Config, data: Path | None) -> Binarized:
-    """The data set, the same for every configuration."""
-    return binarized_mnist.BINARIZED_MNIST.load(data)
-
-
 _NORMS = ("none", "layer")
 
 EXPERIMENT = Experiment(
@@ -114,10 +103,10 @@ EXPERIMENT = Experiment(
             "the paper's protocol: 64 glimpses, 200 epochs; three seeds", Config(), {"norm": _NORMS, "seed": (0, 1, 2)}
         ),
     },
-    load=load,
-    check=check,
-    task=task,
-    report=report.report,
+    load=lambda config, data: BINARIZED_MNIST.load(data),
+    check=check_draw,
+    task=draw_task,
+    report=report.report_draw,
     claims=claims.CLAIMS,
     sampler=samples.SAMPLER,
 )

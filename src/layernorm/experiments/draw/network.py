@@ -31,7 +31,7 @@ from torch.nn import functional as F
 
 from ... import LSTMCell
 from ..data.binarized_mnist import SIDE
-from ..protocol import check_ranges, decay_option, option, seed_option
+from ..protocol import CheckedOptions, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
 
 BOUNDED = 20.0
@@ -39,7 +39,7 @@ BOUNDED = 20.0
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(CheckedOptions):
     """Options of the experiment. The defaults are the paper's protocol."""
 
     norm: Literal["none", "layer", "rms", "weight"] = option(
@@ -62,9 +62,6 @@ class Config:
     )
     clip: float = option(10.0, "largest norm of the whole gradient", above=0)
     evaluate_every: int = option(0, "updates between evaluations (0: one epoch)", least=0)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
 
 class Grids(NamedTuple):

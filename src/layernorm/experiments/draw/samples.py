@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ..protocol import Drawn, Sampler, check_ranges, option
+from ..protocol import CheckedOptions, Drawn, Sampler, option
 from ..report import page
 from ..runs import restore
 from ..runs.folder import Run
@@ -31,14 +31,11 @@ _PAPER, _WINDOW = 96, (228, 26, 28)  # the gaps' grey; the window's red
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(CheckedOptions):
     """Options of `layernorm sample draw`."""
 
     count: int = option(100, "digits to draw", least=1, most=1000)
     seed: int = option(0, "seed of the noise that they are drawn from", least=0)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
 
 def pictures(run: Run, options: Options, folder: Path | None) -> Drawn:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from ..data import iam
-from ..data.iam import Handwriting, Sequences
+from ..data.iam import Handwriting, Sequences, load_iam
 from ..protocol import Experiment, Preset, Task, check_most
 from ..report.judge import PILOT
 from ..train.batches import Shuffled
@@ -21,17 +19,13 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 
-def check(config: Config, data: Handwriting) -> None:
-    """Compares a configuration with the number of lines.
-
-    Raises:
-        ValueError: there are too few. The message names the option.
-    """
+def check_handwriting(config: Config, data: Handwriting) -> None:
+    """Checks that there are enough lines for a batch, and for the evaluation."""
     for name, kind in (("batch_size", "train"), ("valid_lines", "valid")):
         check_most(config, name, data.facts[kind], "lines")
 
 
-def task(config: Config, data: Handwriting, accelerator: Accelerator) -> Task:
+def handwriting_task(config: Config, data: Handwriting, accelerator: Accelerator) -> Task:
     """One run: the network, Adam, and the loss of a batch."""
     device = accelerator.device
     train = data.sequences(valid=False, points=config.points)
@@ -76,11 +70,6 @@ def nats(model: nn.Module, lines: Sequences) -> Tensor:
     return -torch.where(inside, log_density(y.float(), points[1:]), 0.0).sum(0)
 
 
-def load(config: Config, data: Path | None) -> Handwriting:
-    """The data set of a configuration."""
-    return iam.load_iam(data, cleaned=config.lines == "cleaned")
-
-
 _NORMS = ("none", "layer")
 
 EXPERIMENT = Experiment(
@@ -108,10 +97,10 @@ EXPERIMENT = Experiment(
             {"norm": _NORMS, "seed": (0, 1, 2)},
         ),
     },
-    load=load,
-    check=check,
-    task=task,
-    report=report.report,
+    load=lambda config, data: load_iam(data, cleaned=config.lines == "cleaned"),
+    check=check_handwriting,
+    task=handwriting_task,
+    report=report.report_handwriting,
     claims=claims.CLAIMS,
     # Two threads wait for each other between the small operations of 500 steps.
     threads=1,

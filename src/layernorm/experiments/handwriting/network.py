@@ -16,7 +16,7 @@ from torch.nn import functional as F
 import layernorm as ln
 
 from ..data.iam import ALPHABET
-from ..protocol import check_ranges, decay_option, option, seed_option
+from ..protocol import CheckedOptions, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
 from .window import read, window_step
 
@@ -29,7 +29,7 @@ GAINED = ("layer", "rms")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(CheckedOptions):
     """Options of the experiment. The defaults are the paper's protocol."""
 
     norm: Literal["none", "layer", "rms", "weight"] = option(
@@ -57,7 +57,7 @@ class Config:
     valid_lines: int = option(0, "lines to evaluate on, spread over all 1438 (0: all)", least=0)
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
         if self.norm not in GAINED:  # a fixed value, so that several gains do not make the same run several times
             object.__setattr__(self, "gain_init", 1.0)
 

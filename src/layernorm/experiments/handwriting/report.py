@@ -35,7 +35,7 @@ METRICS = (dataclasses.replace(NLL, log_x=True), NLL)
 COLUMNS = (Column("NLL", NLL.name, digits=1), Column("lowest NLL", NLL.name, "lowest", digits=1))
 
 
-def report(runs: Sequence[Run]) -> Report:
+def report_handwriting(runs: Sequence[Run]) -> Report:
     """The report on runs of `handwriting`, finished or not."""
     blocks, status = compare(runs, CLAIMS)
     written, failed = pictures(blocks, NLL, _write, "No sample")

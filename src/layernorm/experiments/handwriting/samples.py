@@ -11,7 +11,7 @@ import torch
 
 from ..data import iam
 from ..errors import RunError
-from ..protocol import Drawn, Sampler, check_ranges, option
+from ..protocol import CheckedOptions, Drawn, Sampler, option
 from ..report.page import Picture
 from ..runs import restore
 from ..runs.folder import Run
@@ -24,7 +24,7 @@ LONGEST = 200
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(CheckedOptions):
     """What to write, and how."""
 
     text: str = option("", "text to write; for the network all digits, and signs other than . , ', are one character")
@@ -34,7 +34,7 @@ class Options:
     points: int = option(0, "stop after this many points (0: 100, and 40 for each character)", least=0, most=10_000)
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
         check_text(self.text)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ... import BatchNorm
-from ..data import mnist
-from ..data.mnist import Cases, Images
+from ..data.mnist import MNIST, Cases, Images
 from ..protocol import Experiment, Preset, Task, check_most
 from ..report.judge import PILOT
 from ..train.batches import Shuffled
@@ -24,12 +22,8 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 
-def check(config: Config, data: Images) -> None:
-    """Compares a configuration with the number of training cases.
-
-    Raises:
-        ValueError: there are too few cases, or batch norm would get a batch of one. The message names the option.
-    """
+def check_mnist(config: Config, data: Images) -> None:
+    """Checks that there are enough training cases, and that batch norm gets no batch of one."""
     check_most(config, "train_cases", len(data.train), "training cases")
     cases = config.train_cases or len(data.train)
     check_most(config, "batch_size", cases, "training cases")
@@ -40,7 +34,7 @@ def check(config: Config, data: Images) -> None:
         )
 
 
-def task(config: Config, data: Images, accelerator: Accelerator) -> Task:
+def mnist_task(config: Config, data: Images, accelerator: Accelerator) -> Task:
     """One run: a network, Adam, and the loss of a batch."""
     device = accelerator.device
     train, valid, test = (cases.to(device) for cases in (data.train, data.valid, data.test))
@@ -112,11 +106,6 @@ def measure(model: nn.Module, cases: Cases, white: float, chunk: int = 5000) -> 
     return nll / len(cases), wrong / len(cases)
 
 
-def load(config: Config, data: Path | None) -> Images:
-    """The data set of a configuration."""
-    return mnist.MNIST.load(data).holding_out(config.held_out)
-
-
 _NORMS, _SIZES = ("none", "layer", "batch"), (128, 4)
 BATCHED = (*_NORMS, "batch-hidden")
 
@@ -145,9 +134,9 @@ EXPERIMENT = Experiment(
             {"norm": _NORMS, "batch_size": _SIZES, "seed": (0, 1, 2)},
         ),
     },
-    load=load,
-    check=check,
-    task=task,
-    report=report.report,
+    load=lambda config, data: MNIST.load(data).holding_out(config.held_out),
+    check=check_mnist,
+    task=mnist_task,
+    report=report.report_mnist,
     claims=claims.CLAIMS,
 )

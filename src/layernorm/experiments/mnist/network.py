@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from ... import BatchNorm, LayerNorm
-from ..protocol import check_ranges, decay_option, option, seed_option
+from ..protocol import CheckedOptions, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
 
 BATCH_NORMS = ("batch", "batch-hidden")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(CheckedOptions):
     """Options of the experiment. The defaults are the paper's protocol."""
 
     norm: Literal["none", "layer", "batch", "batch-hidden"] = option(
@@ -42,7 +42,7 @@ class Config:
     unbiased_up_to: int = option(4, "largest batch size M at which batch norm's variance divides by M - 1", least=0)
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
         if self.norm in BATCH_NORMS and self.batch_size == 1:
             raise ValueError("--batch-size must be at least 2 for batch norm, got 1")
 

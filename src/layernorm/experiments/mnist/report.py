@@ -37,7 +37,7 @@ NOTE = (
 )
 
 
-def report(runs: Sequence[Run]) -> Report:
+def report_mnist(runs: Sequence[Run]) -> Report:
     """The report on runs of `mnist`, finished or not."""
     return _report("Permutation-invariant MNIST, Figure 6", CLAIM, CLAIMS, MNIST, (), runs)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from ..data import order_embeddings
-from ..data.order_embeddings import CAPTIONS, Captioned, ImagesAndCaptions
+from ..data.order_embeddings import CAPTIONS, ORDER_EMBEDDINGS, Captioned, ImagesAndCaptions
 from ..protocol import Experiment, Preset, Task, check_most
 from ..report.judge import PILOT
 from ..train.batches import ORDER, Shuffled, derive_seed
@@ -29,16 +27,12 @@ KEPT_BY = "valid_image_recall"
 """The metric of the kept model: the sum of R@1, R@5 and R@10 of the images found for a caption."""
 
 
-def check(config: Config, data: ImagesAndCaptions) -> None:
-    """Compares a configuration with the number of images.
-
-    Raises:
-        ValueError: there are too few. The message names the option.
-    """
+def check_order_embeddings(config: Config, data: ImagesAndCaptions) -> None:
+    """Checks that there are enough training images for a batch."""
     check_most(config, "batch_size", len(data.train), "training images")
 
 
-def task(config: Config, data: ImagesAndCaptions, accelerator: Accelerator) -> Task:
+def order_embeddings_task(config: Config, data: ImagesAndCaptions, accelerator: Accelerator) -> Task:
     """One run: the network, its optimiser, and the ranking loss."""
     device, rank, processes = accelerator.device, accelerator.process_index, accelerator.num_processes
     train = data.train
@@ -134,11 +128,6 @@ def folds(model: Embedding, data: Captioned, size: int, similarity: str) -> tupl
     return {"test_folds": count, **means}, {"caption_rank": captions, "image_rank": images}
 
 
-def load(config: Config, data: Path | None) -> ImagesAndCaptions:
-    """The data set, the same for every configuration."""
-    return order_embeddings.ORDER_EMBEDDINGS.load(data)
-
-
 _NORMS = ("none", "layer")
 
 EXPERIMENT = Experiment(
@@ -166,9 +155,9 @@ EXPERIMENT = Experiment(
             {"similarity": ("order",), "norm": _NORMS, "learning_rate": (1e-3,), "seed": (0, 1, 2)},
         ),
     },
-    load=load,
-    check=check,
-    task=task,
-    report=report.report,
+    load=lambda config, data: ORDER_EMBEDDINGS.load(data),
+    check=check_order_embeddings,
+    task=order_embeddings_task,
+    report=report.report_order_embeddings,
     claims=claims.CLAIMS,
 )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ... import GRU
-from ..protocol import check_ranges, decay_option, option, seed_option
+from ..protocol import CheckedOptions, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
 from ..train.initial import draw_gru
 
@@ -19,7 +19,7 @@ MARGINS = {"order": 0.05, "cosine": 0.2}
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(CheckedOptions):
     """Options of the experiment. The defaults are the paper's protocol."""
 
     similarity: Literal["order", "cosine"] = option(
@@ -43,9 +43,6 @@ class Config:
     evaluate_every: int = option(300, "updates between evaluations on the validation set", least=1)
     valid_images: int = option(1000, "number of validation images to use, from the first on", least=1)
     fold: int = option(1000, "images in a test fold", least=1)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
 
 class Embedding(nn.Module):

@@ -40,7 +40,7 @@ METRICS = (
 )
 
 
-def report(runs: Sequence[Run]) -> Report:
+def report_order_embeddings(runs: Sequence[Run]) -> Report:
     """The report on runs of `order-embeddings`, finished or not."""
     blocks, status = compare(runs, CLAIMS)
     about = (

@@ -16,7 +16,7 @@ from ..data import order_embeddings
 from ..data.order_embeddings import CAPTIONS, ImagesAndCaptions
 from ..data.text import EOS, Sentences
 from ..errors import RunError, printable
-from ..protocol import Tool, check_ranges, option
+from ..protocol import CheckedOptions, Tool, option
 from ..runs.files import write_atomic
 from ..runs.folder import Run
 from ..runs.restore import configuration, restore, training_data
@@ -28,21 +28,16 @@ PICTURES = (".jpg", ".jpeg", ".png")
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(CheckedOptions):
     """The options of `layernorm search`."""
 
     count: int = option(5, "images to show for each sentence", least=1)
-    captions: int = option(2, "captions to show for each image, at most 5", least=1)
+    captions: int = option(2, "captions to show for each image, at most 5", least=1, most=CAPTIONS)
     data: Path | None = option(None, "folder with the data set's files (else the one of the run's training)")
     images: Path | None = option(
         None, "folder with the test images as pictures; sorted by name they must be in the order of test.npy"
     )
     out: Path | None = option(None, "with --images: picture to write (else RUN/search.png)")
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
-        if self.captions > CAPTIONS:
-            raise ValueError(f"--captions must be at most {CAPTIONS}, got {self.captions}")
 
 
 @dataclass(frozen=True)

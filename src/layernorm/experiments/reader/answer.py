@@ -15,7 +15,7 @@ from ..data.cnn import PLACEHOLDER, Question, is_entity
 from ..data.questions import FIRST_ENTITY, Questions, Split
 from ..data.text import Vocabulary
 from ..errors import RunError
-from ..protocol import Tool, check_ranges, option
+from ..protocol import CheckedOptions, Tool, option
 from ..runs.files import write_atomic
 from ..runs.folder import Run
 from ..runs.restore import configuration, restore, training_data
@@ -25,7 +25,7 @@ from .network import Config, Reader, build
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(CheckedOptions):
     """The options of `layernorm answer`."""
 
     show: int = option(1, "number of questions to print with the network's guesses, from the first on", least=0)
@@ -33,7 +33,7 @@ class Options:
     data: Path | None = option(None, "folder with the questions of the run's training (else where they were then)")
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
         if self.out is not None and not self.show:
             raise ValueError("--show must be at least 1 with --out, got 0")
 

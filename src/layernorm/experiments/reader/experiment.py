@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ... import LSTM, BatchNorm
-from ..data import questions
-from ..data.questions import FIRST_ENTITY, Questions, Split
+from ..data.questions import CORPORA, FIRST_ENTITY, Questions, Split
 from ..errors import RunError
 from ..protocol import Experiment, Preset, Task, check_most
 from ..report.judge import PILOT
@@ -69,12 +67,8 @@ def renaming(seed: int, update: int, entities: int, vocabulary: int) -> Tensor:
     return ids
 
 
-def check(config: Config, data: Questions) -> None:
-    """Compares a configuration with the questions and their words.
-
-    Raises:
-        ValueError: they do not fit. The message names the option.
-    """
+def check_reader(config: Config, data: Questions) -> None:
+    """Checks that there are enough questions and words, and that the vocabulary holds all entities."""
     check_most(config, "batch_size", len(data.train), "training questions")
     check_most(config, "evaluate_cases", len(data.valid), "validation questions")
     check_most(config, "vocabulary", len(data.vocabulary), "words")
@@ -83,7 +77,7 @@ def check(config: Config, data: Questions) -> None:
         raise ValueError(f"--vocabulary must be at least {least}, to hold all entities, got {config.vocabulary}")
 
 
-def task(config: Config, data: Questions, accelerator: Accelerator) -> Task:
+def reader_task(config: Config, data: Questions, accelerator: Accelerator) -> Task:
     """One run: the network, its optimiser, and the loss of a batch whose entities are renamed.
 
     Raises:
@@ -217,11 +211,6 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
             buffer.copy_(value)
 
 
-def load(config: Config, data: Path | None) -> Questions:
-    """The data set of a configuration."""
-    return questions.CORPORA[config.corpus].load(data)
-
-
 _NORMS = ("none", "layer", "batch", "batch-everywhere")
 
 EXPERIMENT = Experiment(
@@ -250,9 +239,9 @@ EXPERIMENT = Experiment(
             {"norm": _NORMS, "gain_init": (1.0, 0.1), "learning_rate": (8e-5,), "seed": (0, 1, 2)},
         ),
     },
-    load=load,
-    check=check,
-    task=task,
-    report=report.report,
+    load=lambda config, data: CORPORA[config.corpus].load(data),
+    check=check_reader,
+    task=reader_task,
+    report=report.report_reader,
     claims=claims.CLAIMS,
 )  # fmt: skip

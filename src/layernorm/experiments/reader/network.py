@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ... import LSTM, BatchNorm, BatchNormOverTime
 from ...nn import Norm
-from ..protocol import check_ranges, decay_option, option, seed_option
+from ..protocol import CheckedOptions, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
 
 BATCH_GAIN = 0.1
@@ -24,7 +24,7 @@ U_2 and U_3."""
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(CheckedOptions):
     """Options of the experiment. The defaults are the paper's protocol."""
 
     norm: Literal["none", "layer", "batch", "batch-everywhere"] = option(
@@ -57,7 +57,7 @@ class Config:
     prior: bool = option(
         False, "with the prior, the answer's bias starts at the log frequency of each word as an answer; else at 0"
     )
-    dropout: float = option(0.5, "share of the embeddings and of the output's inputs that is dropped", least=0)
+    dropout: float = option(0.5, "share of the embeddings and of the output's inputs that is dropped", least=0, below=1)
     clip: Literal["source", "norm10"] = option(
         "source", "clipping of the gradient g of norm n: to 10 g / sqrt(n) where n > 100 (source), or to norm 10"
     )
@@ -68,9 +68,7 @@ class Config:
     evaluate_cases: int = option(0, "validation questions to evaluate on (0: all)", least=0)
 
     def __post_init__(self) -> None:
-        check_ranges(self)
-        if self.dropout >= 1:
-            raise ValueError(f"--dropout must be less than 1, got {self.dropout}")
+        super().__post_init__()
         if self.norm != "layer":  # a fixed value, so that several gains do not make the same run several times
             object.__setattr__(self, "gain_init", 1.0 if self.norm == "none" else BATCH_GAIN)
 

@@ -39,7 +39,7 @@ COLUMNS = (
 )
 
 
-def report(runs: Sequence[Run]) -> Report:
+def report_reader(runs: Sequence[Run]) -> Report:
     """The report on runs of `reader`, finished or not."""
     blocks, status = compare(runs, CLAIMS)
     given = runs[0].environment["data"].get("guesses", {})

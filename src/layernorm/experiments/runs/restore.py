@@ -32,10 +32,11 @@ def configuration(kind: type[Config], run: Run) -> Config:
 
 
 class HasFacts(Protocol):
-    """A data set with facts for records and reports."""
+    """A data set."""
 
     @property
-    def facts(self) -> dict[str, Any]: ...
+    def facts(self) -> dict[str, Any]:
+        """`name`, `fingerprint` (SHA-256 of the content), `original` (is it the paper's?) and facts for reports."""
 
 
 def training_data(run: Run, folder: Path | None, load: Callable[[Path | None], Data], part: str | None = None) -> Data:

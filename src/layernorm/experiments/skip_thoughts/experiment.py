@@ -54,32 +54,21 @@ class Data:
         }
 
 
-def load(config: Config | None, data: Path | None) -> Data:
-    """The data sets, the same for every configuration.
-
-    Args:
-        data: a folder with the folders `books`, `sick` and `sentences`. None: they are looked for.
-    """
-    parts = [None if data is None else data / name for name in ("books", "sick", "sentences")]
-    return _load(*parts)
-
-
 @functools.lru_cache(maxsize=1)  # one command asks for every run
-def _load(first: Path | None, second: Path | None, third: Path | None) -> Data:
+def load_text(data: Path | None) -> Data:
+    """Loads the three data sets from the folders `books`, `sick` and `sentences` in a folder. None: they are looked
+    for."""
+    first, second, third = (None if data is None else data / name for name in ("books", "sick", "sentences"))
     return Data(books.BOOKS.load(first), sick.SICK.load(second), sentences.SENTENCES.load(third))
 
 
-def check(config: Config, data: Data) -> None:
-    """Compares a configuration with the number of triples and of words.
-
-    Raises:
-        ValueError: there are too few. The message names the option.
-    """
+def check_skip_thoughts(config: Config, data: Data) -> None:
+    """Checks that there are enough triples for a batch, and enough words for the vocabulary."""
     check_most(config, "batch_size", data.facts["triples"]["train"], "training triples")
     check_most(config, "vocabulary", len(data.books.words) + 2, "words of the books")
 
 
-def task(config: Config, data: Data, accelerator: Accelerator) -> Task:
+def skip_thoughts_task(config: Config, data: Data, accelerator: Accelerator) -> Task:
     """One run: the network, its optimiser and the decoders' loss."""
     device = accelerator.device
     rows = data.books.sentences(config.vocabulary)
@@ -220,9 +209,9 @@ EXPERIMENT = Experiment(
             {"norm": _NORMS, "learning_rate": (2e-4,), "seed": (0, 1, 2)},
         ),
     },
-    load=load,
-    check=check,
-    task=task,
-    report=report.report,
+    load=lambda config, data: load_text(data),
+    check=check_skip_thoughts,
+    task=skip_thoughts_task,
+    report=report.report_skip_thoughts,
     claims=claims.CLAIMS,
 )  # fmt: skip

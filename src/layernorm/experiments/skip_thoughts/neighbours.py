@@ -8,22 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..data.books import LONGEST
-from ..protocol import Tool, check_ranges, option
+from ..protocol import CheckedOptions, Tool, option
 from ..runs.folder import Run
 from .experiment import spread
 from .trained import trained, words
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(CheckedOptions):
     """The options of `layernorm neighbours`."""
 
     count: int = option(5, "nearest sentences to print for each sentence", least=1)
     among: int = option(20_000, "sentences of the training books to search, evenly spread (0: all)", least=0)
     data: Path | None = option(None, "folder that has the folder `books` (else the one of the run's training)")
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
 
 def ask(run: Run, sentences: Sequence[str], options: Options) -> list[str]:

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from ... import GRU
-from ..protocol import check_ranges, decay_option, option, seed_option
+from ..protocol import CheckedOptions, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
 from ..train.initial import draw_gru
 from .objective import negative_log_likelihood
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(CheckedOptions):
     """Options of the experiment. The defaults are the paper's protocol."""
 
     norm: Literal["none", "layer", "rms", "weight"] = option(
@@ -46,9 +46,6 @@ class Config:
     held_out_triples: int = option(
         2000, "triples of the validation books, and of the test books, evenly spread (0: all)", least=0
     )
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
 
 class SkipThoughts(nn.Module):

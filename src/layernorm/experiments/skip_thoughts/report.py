@@ -39,7 +39,7 @@ FIGURE3 = tuple(Metric(name, label, chosen=NLL.name, sparse=True) for name, labe
 COLUMNS = (Column("NLL", NLL.name, digits=3), Column("test NLL", "test_nll", "test", digits=3))
 
 
-def report(runs: Sequence[Run]) -> Report:
+def report_skip_thoughts(runs: Sequence[Run]) -> Report:
     """The report on runs of `skip-thoughts`, finished or not."""
     blocks, status = compare(runs, CLAIMS)
     tasks = "The encoder on SICK and on four classification tasks in training."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ... import geometry, nn
 from ..data import digits
+from ..report.curves import banded
 from ..report.page import STYLES, Curve, Figure, Panel, Report, Table
 from ..runs import environment
 
@@ -91,17 +92,6 @@ class Study:
             "network": self.network, "units": self.units, "seeds": self.seeds, "cases": CASES, "warmup": WARMUP,
             "steps": self.steps, "every": EVERY, "rows": rows,
         }  # fmt: skip
-
-    @classmethod
-    def read(cls, numbers: Mapping[str, Any]) -> Study:
-        """The study that `numbers` wrote."""
-        found = {
-            Setting(row["norm"], row["gain"], row["scale"]): [
-                Found(*of_seed) for of_seed in zip(row["exponents"], row["gradients"], strict=True)
-            ]
-            for row in numbers["rows"]
-        }
-        return cls(numbers["network"], numbers["units"], numbers["seeds"], numbers["steps"], found)
 
 
 def measure(network: str, units: int, seeds: Sequence[int]) -> Study:
@@ -302,10 +292,13 @@ def _figure(study: Study) -> Figure:
 
     def lag_curve(norm: str | None, scale: float) -> Curve:
         lines = [found.gradient for found in study.found[at(norm, 1.0, scale)]]
-        return _curve(norm, range(0, study.steps + 1, EVERY), list(zip(*lines, strict=True)))
+        return banded(
+            norm or "none", STYLES[norm or "none"], range(0, study.steps + 1, EVERY), list(zip(*lines, strict=True))
+        )
 
     def scale_curve(norm: str | None, gain: float) -> Curve:
-        return _curve(norm, SCALES, [study.exponents(at(norm, gain, scale)) for scale in SCALES])
+        columns = [study.exponents(at(norm, gain, scale)) for scale in SCALES]
+        return banded(norm or "none", STYLES[norm or "none"], SCALES, columns)
 
     above = [
         Panel(f"gain {gain:g}", "weights, times torch's", "Lyapunov exponent a step",
@@ -323,10 +316,3 @@ def _figure(study: Study) -> Figure:
         "every panel. Below, a gradient's norm against the lag."
     )
     return Figure("stability", caption, [above, below])
-
-
-def _curve(norm: str | None, x: Iterable[float], values: Sequence[Sequence[float]]) -> Curve:
-    """The mean over seeds, with their lowest and highest."""
-    label = norm or "none"
-    mean = [sum(v) / len(v) for v in values]
-    return Curve(label, STYLES[label], list(x), mean, [min(v) for v in values], [max(v) for v in values])

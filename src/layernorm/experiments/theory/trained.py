@@ -16,6 +16,7 @@ from ... import functional, geometry
 from ...audit import Taken, watched
 from ..errors import RunError
 from ..protocol import Experiment, Task
+from ..report.curves import banded
 from ..report.page import STYLES, Curve, Figure, Panel, Report, Table
 from ..runs import environment
 from ..runs.folder import Run
@@ -169,11 +170,7 @@ def _figure(by_norm: dict[tuple[str, str, bool], list[Layer]], steps: int) -> Fi
 
     def curve(norm: str, layers: list[Layer]) -> Curve:
         values = list(zip(*(layer.gradients[: steps + 1] for layer in layers), strict=True))
-        mean = [sum(v) / len(v) for v in values]
-        style = STYLES.get(norm, STYLES["none"])
-        return Curve(
-            norm, style, [float(x) for x in range(steps + 1)], mean, list(map(min, values)), list(map(max, values))
-        )
+        return banded(norm, STYLES.get(norm, STYLES["none"]), range(steps + 1), values)
 
     rows = [
         [
