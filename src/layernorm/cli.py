@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _guarded(words: list[str], debug: bool) -> int:
     """Runs a command. Every error becomes an exit code and one line, or one line for each failed run."""
-    from .experiments.errors import Failures, Interrupted, UsageError, said
+    from .experiments.errors import Failures, Interrupted, UsageError, error_line
 
     try:
         _dispatch(words)
@@ -77,7 +77,7 @@ def _guarded(words: list[str], debug: bool) -> int:
     except Exception as error:
         if debug:
             raise
-        for line in error.lines if isinstance(error, Failures) else [said(error)]:
+        for line in error.lines if isinstance(error, Failures) else [error_line(error)]:
             _say(line)
         return 2 if isinstance(error, UsageError) else 1
 
@@ -260,7 +260,7 @@ def _chosen(usage: str, words: list[str], print_help: Callable[[], None]) -> Exp
         raise SystemExit(0 if words else 2)
     if words[0].startswith("-"):
         raise UsageError(f"the experiment's name comes before its options: layernorm {usage} {words[0]} ...")
-    return catalogue.find(words[0])
+    return catalogue.find_experiment(words[0])
 
 
 def _run(words: list[str]) -> None:
@@ -268,9 +268,9 @@ def _run(words: list[str]) -> None:
     from .experiments.train.distributed import processes_ended
 
     chosen = _chosen("run NAME", words, _print_experiments)
-    request = options.parse(chosen, words[1:])
+    request = options.parse_run(chosen, words[1:])
     with processes_ended():
-        failures = sweep.run(chosen, request)
+        failures = sweep.make_runs(chosen, request)
     if failures is None:  # another process is the main one
         return
     if len(failures) < len(request.configs):
@@ -284,7 +284,7 @@ def _print_experiments() -> None:
 
     print("usage: layernorm run EXPERIMENT [OPTIONS]\n")
     print("Runs an experiment, or resumes it, and writes its report.\n\nexperiments:")
-    experiments = [catalogue.find(name) for name in catalogue.EXPERIMENTS]
+    experiments = [catalogue.find_experiment(name) for name in catalogue.EXPERIMENTS]
     width = max(len(item.name) for item in experiments)
     for item in experiments:
         print(_wrapped(f"  {item.name:<{width}} {item.summary}", " " * (width + 3)))
@@ -301,12 +301,12 @@ def _sample(words: list[str]) -> None:
     from .experiments.errors import UsageError, printable
 
     chosen = _chosen("sample NAME RUN", words, _print_samplers)
-    sampler = sample.sampler(chosen)
+    sampler = sample.find_sampler(chosen)
     asks_help = any(word in ("-h", "--help") for word in words[1:])
     if not asks_help and (len(words) < 2 or words[1].startswith("-")):
         raise UsageError(f"a run's folder comes before the options: layernorm sample {chosen.name} RUN [OPTIONS]")
     drawing, settings = options.parse_sample(chosen, sampler, ["--help"] if asks_help else words[2:])
-    for line in sample.draw(chosen, Path(words[1]), drawing, settings):
+    for line in sample.write_drawings(chosen, Path(words[1]), drawing, settings):
         print(printable(line))
 
 
@@ -316,7 +316,7 @@ def _print_samplers() -> None:
     print("usage: layernorm sample EXPERIMENT RUN [OPTIONS]\n")
     print("Lets the network of a run draw or write, from the run's newest checkpoint.\n\nexamples:")
     for name in catalogue.EXPERIMENTS:
-        sampler = catalogue.find(name).sampler
+        sampler = catalogue.find_experiment(name).sampler
         if sampler is not None:
             print("\n".join(f"  {example}" for example in sampler.examples))
     print("\nlayernorm sample EXPERIMENT --help lists the options.")
@@ -327,13 +327,13 @@ def _ask(name: str, words: list[str]) -> None:
     from .experiments.command import options, sample
     from .experiments.errors import printable
 
-    tool = catalogue.tool(name)
+    tool = catalogue.find_tool(name)
     if not words:
         with contextlib.suppress(SystemExit):
             options.parse_tool(name, tool, ["--help"])
         raise SystemExit(2)
     path, texts, chosen = options.parse_tool(name, tool, words)
-    for line in tool.ask(sample.find_run(catalogue.find(tool.experiment), path), texts, chosen):
+    for line in tool.ask(sample.read_run_of(catalogue.find_experiment(tool.experiment), path), texts, chosen):
         print(printable(line))
 
 
@@ -344,10 +344,10 @@ def _report(parsed: argparse.Namespace) -> None:
 
             raise RunError(f"{path} is not a folder; give run folders, a folder of them, or a summary (*.json)")
     if parsed.summary is not None:
-        from .experiments.command.report import find_runs
+        from .experiments.command.report import runs_of_one_experiment
         from .experiments.report import summary
 
-        summary.write(parsed.summary, find_runs(parsed.runs)[1].runs)
+        summary.write_summary(parsed.summary, runs_of_one_experiment(parsed.runs)[1].runs)
     first = parsed.runs[0]
     alone = len(parsed.runs) == 1 and first.is_dir()
     _write_report(parsed.runs, parsed.out or (first if alone else first.parent) / "report")
@@ -355,13 +355,13 @@ def _report(parsed: argparse.Namespace) -> None:
 
 def _write_report(paths: list[Path], folder: Path) -> None:
     """Writes the report on the runs under some folders, and prints its tables and where it is."""
-    from .experiments.command.report import make
+    from .experiments.command.report import make_report
     from .experiments.errors import printable
     from .experiments.report import rendering
 
-    report = make(paths)
-    page = rendering.write(report, folder)
-    rendering.show(report)
+    report = make_report(paths)
+    page = rendering.write_report(report, folder)
+    rendering.print_report(report)
     print(f"\nreport: {printable(str(page))}")
 
 
@@ -376,7 +376,7 @@ def _data(parsed: argparse.Namespace) -> None:
     if parsed.name in catalogue.EMBEDDED:
         print(f"{parsed.name}: {catalogue.EMBEDDED[parsed.name]}")
         return
-    folder, facts = source.prepare(catalogue.find(parsed.name), parsed.source)
+    folder, facts = source.prepare(catalogue.find_source(parsed.name), parsed.source)
     print(printable(f"{parsed.name}: ready in {folder}"))
     for name, value in facts.items():
         if name not in ("name", "folder"):
@@ -404,7 +404,8 @@ def _invariance(parsed: argparse.Namespace) -> None:
         from .experiments.report import rendering
         from .experiments.theory import report as theory
 
-        print(f"page: {rendering.write(theory.invariance(verdicts, f'With eps {parsed.eps:g}: {end}.'), parsed.out)}")
+        report = theory.report_invariance(verdicts, f"With eps {parsed.eps:g}: {end}.")
+        print(f"page: {rendering.write_report(report, parsed.out)}")
     if differ:
         raise RunError(end)
 
@@ -426,12 +427,12 @@ def _geometry(parsed: argparse.Namespace) -> None:
     _check_seeds("--seed", [parsed.seed])
     if parsed.out is not None:
         make_folder(parsed.out)  # before the work, not after it
-    findings = theory.measure(parsed.seed, parsed.spectrum)
-    report = theory.report(findings)
-    page = None if parsed.out is None else rendering.write(report, parsed.out)
+    findings = theory.measure_claims(parsed.seed, parsed.spectrum)
+    report = theory.report_claims(findings)
+    page = None if parsed.out is None else rendering.write_report(report, parsed.out)
     if parsed.out is not None:
         theory.write_claims(findings, parsed.out / "claims.json")
-    rendering.show(report)
+    rendering.print_report(report)
     if page is not None:
         print(f"\npage: {page}")
     wrong = theory.not_as_stated(findings)
@@ -463,26 +464,26 @@ def _stability(parsed: argparse.Namespace) -> None:
     if parsed.runs:
         numbers, report = _stability_of_runs(parsed.runs, parsed.data)
     else:
-        study_result = stability.measure(network, units, list(dict.fromkeys(seeds)))
-        numbers, report = study_result.numbers(), stability.report(study_result)
-    rendering.show(report)
+        study_result = stability.measure_settings(network, units, list(dict.fromkeys(seeds)))
+        numbers, report = study_result.numbers(), stability.report_study(study_result)
+    rendering.print_report(report)
     if parsed.out is not None:
-        page = rendering.write(report, parsed.out)
+        page = rendering.write_report(report, parsed.out)
         write_json(parsed.out / "stability.json", numbers)
         print(f"\npage: {printable(str(page))}")
 
 
 def _stability_of_runs(paths: list[Path], data: Path | None) -> tuple[dict[str, Any], Report]:
-    from .experiments.command.report import find_runs
+    from .experiments.command.report import runs_of_one_experiment
     from .experiments.theory import trained
 
-    experiment, (runs, notes) = find_runs(paths)
+    experiment, (runs, notes) = runs_of_one_experiment(paths)
     layers = []
     for run in runs:
-        of_run, of_notes = trained.measure(experiment, run, data)
+        of_run, of_notes = trained.measure_run(experiment, run, data)
         layers += of_run
         notes += of_notes
-    return trained.numbers(layers), trained.report(layers, notes)
+    return trained.layers_as_json(layers), trained.report_layers(layers, notes)
 
 
 def _play(parsed: argparse.Namespace) -> None:
@@ -495,7 +496,7 @@ def _claims(parsed: argparse.Namespace) -> None:
     from .experiments import claims
     from .experiments.runs.files import write_atomic
 
-    text = claims.page(parsed.results)
+    text = claims.claims_page(parsed.results)
     if parsed.out is None:
         print(text, end="")
     else:

@@ -56,18 +56,18 @@ def option(
 
 
 def seed_option(doc: str) -> Any:
-    """The field `seed` of a configuration: the option `--seeds`, and `-s0` in the name of a run's folder."""
+    """Makes the field `seed` of a configuration: the option `--seeds`, and `-s0` in the name of a run's folder."""
     return option(0, doc, several="seeds", mark="s", outermost=True, least=0)
 
 
 def decay_option(default: float = 0.0) -> Any:
-    """The field `decay` of a configuration, which `Task.decay` takes."""
+    """Makes the field `decay` of a configuration, which `Task.decay` takes."""
     doc = "share of the updates, at the end of the run, in which the step size falls linearly to 0"
     return option(default, doc, least=0, most=1)
 
 
 def flag(item: dataclasses.Field) -> str:
-    """An option as it is typed on the command line."""
+    """Writes an option as it is typed on the command line."""
     return f"--{item.metadata['several'] or item.name.replace('_', '-')}"
 
 
@@ -95,11 +95,7 @@ class CheckedOptions:
 
 
 def check_most(values: Any, name: str, most: int, what: str) -> None:
-    """Checks that an option is not larger than the number of ``what`` in the data.
-
-    Raises:
-        ValueError: it is larger. The message names the option.
-    """
+    """Raises a ValueError that names the option if it is larger than the number of ``what`` in the data."""
     item = next(item for item in dataclasses.fields(values) if item.name == name)
     value = getattr(values, name)
     if value > most:
@@ -155,13 +151,8 @@ class Task:
 
 
 class Drawn(NamedTuple):
-    """What a trained network drew.
-
-    Attributes:
-        pictures: in the order in which they are shown. Those with the same name are one picture in several formats, the
-            best one first.
-        notes: what the user should know about the pictures, such as that the network stopped early; often none.
-    """
+    """What a trained network drew: pictures in the order in which they are shown, those with the same name being one
+    picture in several formats, the best first; and notes for the user, such as that the network stopped early."""
 
     pictures: Sequence[Picture]
     notes: Sequence[str] = ()
@@ -244,25 +235,19 @@ class Experiment:
 
     @property
     def default_preset(self) -> str:
-        """The preset of `layernorm run NAME` without --preset."""
+        """Names the preset of `layernorm run NAME` without --preset."""
         return next(iter(self.presets))
 
-    def run_name(self, config: Any, told: Collection[str] = ()) -> str:
-        """The folder name of one run: the experiment and the values of some fields, the seed last.
-
-        The fields are those whose values are part of every name, and those in ``told``.
-
-        Args:
-            config: the run's configuration.
-            told: the names of fields that this command gives several values.
-        """
-        items = [item for item in dataclasses.fields(config) if item.metadata["several"] or item.name in told]
+    def run_name(self, config: Any, swept_options: Collection[str] = ()) -> str:
+        """Names the folder of a run: the experiment and the values of the fields that are in every name, or to which
+        this command gives several values; the seed last."""
+        items = [item for item in dataclasses.fields(config) if item.metadata["several"] or item.name in swept_options]
         items.sort(key=lambda item: item.name == "seed")
         return "-".join([self.name, *(f"{_mark(item)}{getattr(config, item.name)}" for item in items)])
 
 
 def swept(config: type) -> list[dataclasses.Field]:
-    """The fields of a configuration that take several values on the command line."""
+    """Lists the fields of a configuration that take several values on the command line."""
     return [item for item in dataclasses.fields(config) if item.metadata["several"] or _is_number(item)]
 
 
@@ -271,5 +256,5 @@ def _is_number(item: dataclasses.Field) -> bool:
 
 
 def _mark(item: dataclasses.Field) -> str:
-    """The text before a field's value in the name of a run."""
+    """Returns the text before a field's value in the name of a run."""
     return item.metadata["mark"] or ("" if item.metadata["several"] else flag(item).lstrip("-"))

@@ -98,7 +98,7 @@ def power_iteration(
         Fv = product(v)
         _checks.alike("product(v)", Fv, parameters)
         value = sum(float((Fv[key] * v[key]).sum()) for key in v)
-        residual = _norm({key: Fv[key] - value * v[key] for key in v})
+        residual = _length({key: Fv[key] - value * v[key] for key in v})
         if not residual < float("inf"):
             raise ValueError("expected product(v) to be finite, got NaN or infinity in it")
         if residual <= tolerance * abs(value) or count == iterations:
@@ -107,10 +107,10 @@ def power_iteration(
     return Eigenpair(value, v, residual, count)
 
 
-def _norm(v: Parameters) -> float:
+def _length(v: Parameters) -> float:
     return sum(float(t.square().sum()) for t in v.values()) ** 0.5
 
 
 def _unit(v: Parameters) -> dict[str, Tensor]:
-    norm = _norm(v)
+    norm = _length(v)
     return {key: t / norm for key, t in v.items()}

@@ -236,11 +236,7 @@ ALIASES: Mapping[str, str] = {"nemo": "torchscript", "tfa": "keras"}
 
 
 def library(preset: object, network: str) -> Library:
-    """The row of a network of a preset or of one of its aliases.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Finds the row of a network of a preset or of one of its aliases. The ValueError for none says which there are."""
     rows = rows_of(preset)
     if not rows:
         raise ValueError(unknown("formula", preset, sorted({row.preset for row in LIBRARIES} | set(ALIASES))))

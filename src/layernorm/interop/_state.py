@@ -86,7 +86,7 @@ def from_state(
             f"from_state: a cell has one prefix and no batch_first, got prefixes={prefixes or layers!r}, {batch_first=}"
         )
     described = _described(formula, row, eps=eps, forget_bias=forget_bias, update_bias=update_bias)
-    read = [[_read(state, prefix, formula, row) for prefix in pair] for pair in layers]
+    read = [[_read_arrays(state, prefix, formula, row) for prefix in pair] for pair in layers]
     tensors = [array for pair in read for arrays in pair for array in arrays.values()]
     like = {
         "device": device or tensors[0].device,
@@ -214,7 +214,7 @@ def _described(formula: str, row: Library, **arguments: float | None) -> Formula
     return replace(preset, **fields)
 
 
-def _read(state: Mapping[str, Any], prefix: str, formula: str, row: Library) -> Arrays:
+def _read_arrays(state: Mapping[str, Any], prefix: str, formula: str, row: Library) -> Arrays:
     """The arrays under a prefix by their names, as tensors."""
     arrays = {key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)}
     missing = [prefix + key for key, entry in row.entries.items() if key not in arrays and not entry.optional]

@@ -10,7 +10,7 @@ from typing import Any
 
 from nicegui import ui
 
-from ..experiments.errors import RunError, UsageError, said
+from ..experiments.errors import RunError, UsageError, error_line
 from ..experiments.protocol import Drawn
 from ..experiments.report.page import Picture
 from ..experiments.report.rendering import address
@@ -82,7 +82,7 @@ def _table_1() -> None:
         for name, position in positions.items():
             amounts[name].text = table_1.amount(name, position)
         for outcome, chart, label in zip(table_1.outcomes(positions, eps.value), charts, verdicts, strict=True):
-            label.text, kind = _verdict(outcome)
+            label.text, kind = _verdict_line(outcome)
             label.classes(replace=kind)
             chart.options.update(_scatter(outcome))
             chart.update()
@@ -92,7 +92,7 @@ def _table_1() -> None:
     show()
 
 
-def _verdict(outcome: Outcome) -> tuple[str, str]:
+def _verdict_line(outcome: Outcome) -> tuple[str, str]:
     """What happened to the output, in words, and the CSS class of these words."""
     verdict = outcome.verdict
     name = table_1.NORMS[verdict.norm]
@@ -182,7 +182,7 @@ class _Drawing:
             if not isinstance(error, (UsageError, RunError, OSError)):
                 logging.exception("drawing failed")
             self.drawn.clear()
-            self.refusal.text = said(error)
+            self.refusal.text = error_line(error)
         self.button.enable()
         self.busy.visible = False
 

@@ -27,7 +27,7 @@ def serve(paths: Sequence[Path], port: int) -> None:
     """
     if not 1 <= port <= 65535:
         raise UsageError(f"expected --port to lie in 1..65535, got {port}")
-    networks = [trained.find(path) for path in paths]
+    networks = [trained.find_trained(path) for path in paths]
     try:
         from nicegui import app, ui
         from starlette.middleware.trustedhost import TrustedHostMiddleware

@@ -83,7 +83,7 @@ def test_a_folder_is_packed_once_and_a_damaged_pack_is_made_anew(folder, monkeyp
     place = source.kept_parse(books.BOOKS, folder)
     books.read_books.cache_clear()
     with monkeypatch.context() as patch:
-        patch.setattr(novels, "read_folder", None)
+        patch.setattr(novels, "read_novels", None)
         assert books.BOOKS.load(folder).ids.tolist() == first.ids.tolist()
     place.write_bytes(place.read_bytes()[:-100])
     books.read_books.cache_clear()

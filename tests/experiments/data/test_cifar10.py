@@ -93,7 +93,7 @@ def test_a_download_with_another_checksum_is_not_kept(published):
     published.write_bytes(published.read_bytes() + b"x")
     with pytest.raises(RunError, match=r"cifar-10-binary\.tar\.gz has a wrong checksum; it was not kept"):
         cifar10.CIFAR10.load(None).holding_out(1)
-    assert not list((source.cache() / "cifar10").iterdir())
+    assert not list((source.cache_folder() / "cifar10").iterdir())
 
 
 def with_label(content, row, label):

@@ -137,7 +137,7 @@ def test_dropped_lines_are_counted_by_reason(folder, capsys):
 def test_prepared_data_are_found_without_the_directories(folder, capsys):
     before = iam.IAM.load(folder)
     assert prepare(folder, capsys)[0] == 0
-    packed = source.cache() / "iam-ondb" / "iam-ondb.safetensors"
+    packed = source.cache_folder() / "iam-ondb" / "iam-ondb.safetensors"
     after = iam.IAM.load(None)
     assert after.facts["fingerprint"] == before.facts["fingerprint"]
     assert [line.text for line in after.lines] == [line.text for line in before.lines]

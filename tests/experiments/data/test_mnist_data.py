@@ -21,7 +21,7 @@ def test_every_spelling_gives_the_same_data(tmp_path, spelling):
 
 def test_split_and_form(tmp_path):
     folder = write_mnist(tmp_path)
-    raw, _ = idx.read(folder / NAMES[0], 3)
+    raw, _ = idx.read_idx(folder / NAMES[0], 3)
     data = mnist.MNIST.load(folder).holding_out(8)
     assert (len(data.train), len(data.valid), len(data.test)) == (22, 8, 10)
     assert data.train.images.numpy().tolist() == raw[:22].reshape(22, -1).tolist()
@@ -90,7 +90,7 @@ def test_a_folder_that_lacks_a_file_is_named_with_the_file(tmp_path):
 
 
 def test_the_given_folder_comes_before_the_environments_before_the_cache(tmp_path, monkeypatch):
-    write_mnist(source.cache() / "mnist", train=21)
+    write_mnist(source.cache_folder() / "mnist", train=21)
     assert len(mnist.MNIST.load(None).holding_out(1).train) == 20
     write_mnist(tmp_path / "data" / "mnist", train=22)
     monkeypatch.setenv("LAYERNORM_DATA", str(tmp_path / "data"))
@@ -103,11 +103,11 @@ def test_preparing_from_a_folder_checks_before_it_copies(tmp_path):
     damaged(folder, NAMES[0], lambda content: content[:-1])
     with pytest.raises(RunError, match="is damaged"):
         source.prepare(mnist.MNIST, folder)
-    assert not (source.cache() / "mnist").exists()
+    assert not (source.cache_folder() / "mnist").exists()
 
 
 def test_preparing_replaces_an_older_copy_of_any_spelling(tmp_path):
-    write_mnist(source.cache() / "mnist", train=40, spell=SPELLINGS["gzipped"])
+    write_mnist(source.cache_folder() / "mnist", train=40, spell=SPELLINGS["gzipped"])
     _, facts = source.prepare(mnist.MNIST, write_mnist(tmp_path / "source", train=50))
     mnist.read_mnist.cache_clear()
     assert facts["train"] == 50
@@ -116,7 +116,7 @@ def test_preparing_replaces_an_older_copy_of_any_spelling(tmp_path):
 
 def test_unknown_data_sets_suggest_the_nearest():
     with pytest.raises(UsageError, match="did you mean 'mnist'"):
-        catalogue.find("minst")
+        catalogue.find_source("minst")
 
 
 def test_digits_are_split_without_overlap():

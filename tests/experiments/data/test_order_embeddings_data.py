@@ -146,7 +146,7 @@ def test_prepare_keeps_the_layout(folder, tmp_path, capsys):
     text.unlink()
     assert cli.main(["data", "prepare", "order-embeddings", "--source", str(folder)]) == 0
     assert "words: 20" in capsys.readouterr().out
-    place = source.cache() / "order-embeddings"
+    place = source.cache_folder() / "order-embeddings"
     found = {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()}
     assert found == {
         "train.txt.gz", "val.txt", "test.txt", *(f"images/10crop/{name}.npy" for name in ("train", "val", "test"))

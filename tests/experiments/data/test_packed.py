@@ -74,8 +74,8 @@ def test_a_folder_is_parsed_once_and_again_when_a_byte_changes(name, tmp_path, m
     folder = write(tmp_path / "files")
     calls = []
     counted = replace(data, pack=lambda folder: calls.append(folder) or data.pack(folder))
-    first = source.packed(counted, folder)
-    assert source.packed(counted, folder) == first
+    first = source.packed_form(counted, folder)
+    assert source.packed_form(counted, folder) == first
     assert source.kept_parse(data, folder).read_bytes() == first
     assert len(calls) == 1
     assert data.read(folder).facts["fingerprint"] == fingerprint, "as `data prepare` has it"
@@ -86,7 +86,7 @@ def test_a_folder_is_parsed_once_and_again_when_a_byte_changes(name, tmp_path, m
     os.utime(changed, ns=(times.st_atime_ns, times.st_mtime_ns))  # its size and time stay
     fresh()
     with contextlib.suppress(RunError):  # the changed file may be refused, as it would be without a cache
-        assert source.packed(counted, folder) != first
+        assert source.packed_form(counted, folder) != first
     assert len(calls) == 2
 
 
@@ -138,15 +138,15 @@ def test_parsers_are_the_modules_that_python_loads_for_a_reader():
 def test_a_damaged_or_forbidden_cache_costs_a_parse_and_no_more(tmp_path):
     write, data, _ = FORMS["iam-ondb"]
     folder = write(tmp_path / "files")
-    first = source.packed(data, folder)
+    first = source.packed_form(data, folder)
     place = source.kept_parse(data, folder)
     for damage in (first[:-5], b"", b"x" * 100):
         place.write_bytes(damage)
-        assert source.packed(data, folder) == first == place.read_bytes()
+        assert source.packed_form(data, folder) == first == place.read_bytes()
     place.unlink()
     place.parent.rmdir()
     place.parent.write_text("no folder")
-    assert source.packed(data, folder) == first
+    assert source.packed_form(data, folder) == first
 
 
 def test_a_folder_of_links_is_looked_at_whole_and_never_for_ever(tmp_path):
@@ -169,7 +169,7 @@ def test_preparing_leaves_no_second_copy(tmp_path):
     write, data, _ = FORMS["iam-ondb"]
     folder = write(tmp_path / "files")
     source.prepare(data, folder)
-    assert not list((source.cache() / "parsed").rglob("*.safetensors"))
+    assert not list((source.cache_folder() / "parsed").rglob("*.safetensors"))
 
 
 def with_lengths(arrays, change):
@@ -195,12 +195,12 @@ def with_lengths(arrays, change):
 )
 def test_a_packed_file_of_a_right_digest_and_a_wrong_form_is_refused(change, message, tmp_path):
     content = iam.pack_iam(write_iam(tmp_path / "files"))
-    kept = packed.unpack(content, tmp_path, "iam-ondb", iam._ARRAYS)
+    kept = packed.read_packed(content, tmp_path, "iam-ondb", iam._ARRAYS)
     arrays = {name: array.copy() for name, array in kept.arrays.items()}
     about = json.loads(json.dumps(kept.about))
     change(arrays, about)
     (tmp_path / "packed").mkdir()
-    (tmp_path / "packed" / "iam-ondb.safetensors").write_bytes(packed.pack(arrays, about))
+    (tmp_path / "packed" / "iam-ondb.safetensors").write_bytes(packed.packed_content(arrays, about))
     with pytest.raises(RunError, match=message):
         iam.IAM.load(tmp_path / "packed")
 

@@ -44,7 +44,7 @@ def test_a_gzip_unfolds_to_no_more_than_its_header_announces(tmp_path):
     tracemalloc.start()
     try:
         with pytest.raises(RunError, match=r"images\.gz is damaged: uncompressed it has more than 1584 bytes"):
-            idx.read(path, 3)
+            idx.read_idx(path, 3)
         assert tracemalloc.get_traced_memory()[1] < 30 << 20
     finally:
         tracemalloc.stop()
@@ -64,7 +64,7 @@ def test_sizes_of_idx_are_counted_beyond_64_bits(tmp_path):
     path = tmp_path / "images"
     path.write_bytes(bytes((0, 0, 8, 3)) + np.array([1 << 31, 1 << 31, 4], ">u4").tobytes())
     with pytest.raises(RunError, match=rf"its header announces {1 << 64} bytes of data, there are 0"):
-        idx.read(path, 3)
+        idx.read_idx(path, 3)
 
 
 @pytest.mark.parametrize("places", [(2**63 - 1, -(2**63)), (2**31 + 5, 2**31 + 6), (-(2**40), -(2**40))])
@@ -101,7 +101,9 @@ def read_strokes(path):
     return iam.read_strokes(path.rename(path.with_suffix(".xml")))
 
 
-@pytest.mark.parametrize("read", [files.read_content, novels.read, lambda path: idx.read(path, 3), read_strokes])
+@pytest.mark.parametrize(
+    "read", [files.read_content, novels.read_novel, lambda path: idx.read_idx(path, 3), read_strokes]
+)
 def test_fifos_and_devices_are_refused(read, tmp_path):
     (tmp_path / "device").symlink_to("/dev/null")
     with pytest.raises(RunError, match=r"cannot read .*: it is no regular file"):
@@ -136,7 +138,7 @@ def test_folders_and_books_may_have_names_that_are_no_utf_8(tmp_path, capsys, mo
     asked = write_books(tmp_path / ODD / "asked")
     (asked / "B0_Ash.txt").rename(asked / f"B0_{ODD}.txt")
     assert cli.main(["data", "prepare", "books-cloze", "--source", str(asked)]) == 0
-    assert any("caf" in name for name, _ in cloze.make(asked))
+    assert any("caf" in name for name, _ in cloze.make_questions(asked))
     monkeypatch.setenv("LAYERNORM_DATA", str(tmp_path / ODD))
     capsys.readouterr()
     assert cli.main(["data", "list"]) == 0

@@ -35,12 +35,12 @@ def prepare_leaves(data, origin):
             read.cache_clear()
         folder, facts = source.prepare(data, origin)
         assert contents(origin) == before
-    assert folder == source.cache() / data.name
+    assert folder == source.cache_folder() / data.name
     assert data.read(folder).facts["fingerprint"] == facts["fingerprint"]
 
 
 def cached():
-    return source.cache() / "mnist"
+    return source.cache_folder() / "mnist"
 
 
 def itself(tmp_path):
@@ -55,7 +55,7 @@ def link_to_the_cache(tmp_path):
 
 def cache_is_a_link(tmp_path):
     folder = write_mnist(tmp_path / "elsewhere")
-    source.cache().mkdir(parents=True)
+    source.cache_folder().mkdir(parents=True)
     cached().symlink_to(folder)
     return folder
 
@@ -101,7 +101,7 @@ def test_an_odd_source_keeps_its_files(odd, tmp_path):
     ],
 )
 def test_the_cache_as_source_is_already_there(data, write, tmp_path):
-    prepare_leaves(data, write(source.cache() / data.name))
+    prepare_leaves(data, write(source.cache_folder() / data.name))
 
 
 def test_a_cache_of_links_as_source_is_already_there(tmp_path):
@@ -128,7 +128,7 @@ def test_links_to_some_of_the_caches_files_are_refused(tmp_path):
 
 
 def test_books_that_lie_where_questions_are_made_are_kept(tmp_path):
-    origin = write_books(source.cache() / "books-cloze" / source.MADE)
+    origin = write_books(source.cache_folder() / "books-cloze" / source.MADE)
     before = contents(origin)
     with pytest.raises(RunError, match="lies in the cache itself"):
         source.prepare(questions.BOOKS_CLOZE, origin)

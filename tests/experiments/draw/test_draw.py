@@ -12,7 +12,7 @@ from PIL import Image
 from layernorm import cli
 from layernorm.experiments.data import binarized_mnist
 from layernorm.experiments.draw import experiment, samples
-from layernorm.experiments.draw.network import Config, build
+from layernorm.experiments.draw.network import Config, build_draw
 from layernorm.experiments.errors import RunError
 from layernorm.experiments.runs import folder
 from layernorm.experiments.train import distributed
@@ -52,7 +52,7 @@ def finished(tmp_path_factory, data, cache):
 
 def test_a_run_records_the_bound_and_its_parts(finished):
     for norm in ("none", "layer"):
-        run = folder.read(finished / f"draw-{norm}-s0")
+        run = folder.read_run(finished / f"draw-{norm}-s0")
         assert run.done
         assert [record["update"] for record in run.records] == [4, 8, 10]
         for record in run.records:
@@ -70,7 +70,7 @@ def test_a_run_records_the_bound_and_its_parts(finished):
 
 def test_an_interrupted_run_goes_on_and_ends_the_same(finished, data, tmp_path, capsys):
     command = ["run", "draw", *SMALL, "--norm", "layer", "--data", str(data), "--out", str(tmp_path)]
-    interrupted(command, experiment, "measure", call=3)  # two an evaluation
+    interrupted(command, experiment, "measure_bound", call=3)  # two an evaluation
     assert "the same command resumes" in capsys.readouterr().err
     starts = json.loads((tmp_path / "draw-layer-s0" / "environment.json").read_text())["starts"]
     assert [start["update"] for start in starts] == [0, 4]
@@ -168,8 +168,8 @@ def test_wrong_files_and_sizes_are_one_line(data, tmp_path, capsys):
 
 
 def test_samples_need_a_network_that_fits(finished):
-    run = folder.read(finished / "draw-layer-s0")
+    run = folder.read_run(finished / "draw-layer-s0")
     run.config["hidden"] = 17
     with pytest.raises(RunError, match="does not fit this model"):
-        samples.draw(run, 2, 0)
-    assert build(Config(hidden=16)).latent == 100
+        samples.draw_digits(run, 2, 0)
+    assert build_draw(Config(hidden=16)).latent == 100

@@ -11,7 +11,7 @@ import layernorm as ln
 from layernorm.experiments.data.digits import load_digits
 from layernorm.experiments.data.mnist import Cases
 from layernorm.experiments.mnist import digits, experiment
-from layernorm.experiments.mnist.network import Config, build
+from layernorm.experiments.mnist.network import Config, build_mlp
 from layernorm.experiments.train import distributed
 from layernorm.experiments.train.progress import glance
 
@@ -23,7 +23,7 @@ def kinds(model):
 def test_the_protocol_of_the_paper():
     config = experiment.EXPERIMENT.presets["paper"].config
     assert (config.hidden, config.epochs, config.held_out, config.learning_rate) == (1000, 60, 5000, 1e-3)
-    model = build(config, inputs=784)
+    model = build_mlp(config, inputs=784)
     shapes = [tuple(layer.weight.shape) for layer in model if isinstance(layer, nn.Linear)]
     assert shapes == [(1000, 784), (1000, 1000), (10, 1000)]
 
@@ -35,15 +35,15 @@ def test_batch_norm_alone_normalises_the_logits():
         ("batch", "BatchNorm", ["BatchNorm"]),
         ("batch-hidden", "BatchNorm", []),
     ):
-        model = build(Config(norm=norm, hidden=8), inputs=5)
+        model = build_mlp(Config(norm=norm, hidden=8), inputs=5)
         assert kinds(model) == [kind.format(name) for kind in hidden] + ["Linear", *last]
-    assert kinds(build(Config(norm="none", hidden=8), inputs=5)) == [k for k in hidden if k != "{}"] + ["Linear"]
+    assert kinds(build_mlp(Config(norm="none", hidden=8), inputs=5)) == [k for k in hidden if k != "{}"] + ["Linear"]
 
 
 @pytest.mark.parametrize("norm", ["batch", "batch-hidden"])
 @pytest.mark.parametrize(("size", "unbiased"), [(4, True), (5, False), (128, False)])
 def test_batch_norm_is_unbiased_at_small_batches(norm, size, unbiased):
-    model = build(Config(norm=norm, batch_size=size, hidden=8), inputs=5)
+    model = build_mlp(Config(norm=norm, batch_size=size, hidden=8), inputs=5)
     assert {layer.unbiased for layer in model if isinstance(layer, ln.BatchNorm)} == {unbiased}
 
 
@@ -51,11 +51,11 @@ def test_one_seed_gives_every_norm_the_same_weights_and_leaves_the_generator_alo
     state = torch.get_rng_state()
     weights = {}
     for norm in ("none", "layer", "batch", "batch-hidden"):
-        model = build(Config(norm=norm, seed=3, hidden=8), inputs=5)
+        model = build_mlp(Config(norm=norm, seed=3, hidden=8), inputs=5)
         weights[norm] = torch.cat([p.flatten() for m in model if isinstance(m, nn.Linear) for p in m.parameters()])
     for norm in ("layer", "batch", "batch-hidden"):
         assert torch.equal(weights["none"], weights[norm])
-    other = build(Config(norm="none", seed=4, hidden=8), inputs=5)
+    other = build_mlp(Config(norm="none", seed=4, hidden=8), inputs=5)
     assert not torch.equal(other[0].weight.flatten(), weights["none"][:40])
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -95,16 +95,16 @@ def test_small_losses_keep_their_digits():
             return 20 * nn.functional.one_hot(torch.zeros(len(images), dtype=torch.int64), 10).float()
 
     cases = Cases(torch.zeros(3, 4, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64))
-    nll, error = experiment.measure(Certain(), cases, white=255.0)
+    nll, error = experiment.nll_and_error(Certain(), cases, white=255.0)
     assert math.isclose(nll, math.log1p(9 * math.exp(-20)), rel_tol=1e-6)
     assert error == 0
 
 
 def test_chunks_do_not_change_the_measure():
-    data, model = load_digits().holding_out(197), build(Config(norm="layer", hidden=8), inputs=64)
+    data, model = load_digits().holding_out(197), build_mlp(Config(norm="layer", hidden=8), inputs=64)
     with torch.no_grad():
-        whole = experiment.measure(model, data.test, 16.0)
-        parts = experiment.measure(model, data.test, 16.0, chunk=33)
+        whole = experiment.nll_and_error(model, data.test, 16.0)
+        parts = experiment.nll_and_error(model, data.test, 16.0, chunk=33)
     assert parts[0] == pytest.approx(whole[0], rel=1e-6)
     assert parts[1] == whole[1]
 
@@ -145,7 +145,7 @@ def test_batch_norm_is_evaluated_with_exact_statistics_too(norm, batch_size):
     before = {name: value.clone() for name, value in task.model.state_dict().items()}
     with torch.no_grad():
         metrics = task.evaluate(task.model.eval())
-        whole = build(dataclasses.replace(config, unbiased_up_to=10**6), inputs=64).train()
+        whole = build_mlp(dataclasses.replace(config, unbiased_up_to=10**6), inputs=64).train()
         scores = torch.log_softmax(whole(data.train.images.float() / 16).double(), 1)
     nll = float(nn.functional.nll_loss(scores, data.train.labels))
     plain = {f"{split}_{what}" for split in ("train", "valid", "test") for what in ("nll", "error")}

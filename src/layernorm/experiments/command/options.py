@@ -45,22 +45,18 @@ class Request:
     Attributes:
         preset: the preset's name.
         configs: the configurations of the runs.
-        told: the fields that are given several values. They are part of the runs' names.
+        swept_options: the fields that are given several values. They are part of the runs' names.
         settings: how to make the runs.
     """
 
     preset: str
     configs: list[Any]
-    told: tuple[str, ...]
+    swept_options: tuple[str, ...]
     settings: Settings
 
 
-def parse(experiment: Experiment, arguments: Sequence[str]) -> Request:
-    """Reads the options of `layernorm run EXPERIMENT`.
-
-    Raises:
-        UsageError: a name is unknown or a value does not fit. (tyro itself exits with 2 on malformed options.)
-    """
+def parse_run(experiment: Experiment, arguments: Sequence[str]) -> Request:
+    """Reads the options of `layernorm run EXPERIMENT`. (tyro itself exits with 2 on malformed options.)"""
     import tyro
 
     if experiment.embedded and any(argument.partition("=")[0] == "--data" for argument in arguments):
@@ -79,16 +75,12 @@ def parse(experiment: Experiment, arguments: Sequence[str]) -> Request:
     fields = [preset_field, *config_fields, *setting_fields]
     values = _typed(f"run {experiment.name}", _description(experiment), fields, arguments)
     settings = _checked(Settings, values)
-    told = tuple(name for name in several if len(set(values[name])) > 1)
-    return Request(preset_name, list(_configs(type(preset.config), values)), told, settings)
+    swept_options = tuple(name for name in several if len(set(values[name])) > 1)
+    return Request(preset_name, list(_configs(type(preset.config), values)), swept_options, settings)
 
 
 def parse_sample(experiment: Experiment, sampler: Sampler, arguments: Sequence[str]) -> tuple[Any, SampleSettings]:
-    """Reads the options of `layernorm sample EXPERIMENT RUN`: those of the sampler, and the settings.
-
-    Raises:
-        UsageError: a value does not fit. (tyro itself exits with 2 on malformed options.)
-    """
+    """Reads the options of `layernorm sample EXPERIMENT RUN`: those of the sampler, and the settings."""
     fields = [field for kind in (sampler.options, SampleSettings) for field in _fields(kind, _defaults(kind))]
     head = _head([f"Lets the network of a run of {experiment.name} draw or write."], sampler.examples)
     values = _typed(f"sample {experiment.name} RUN", head, fields, arguments)
@@ -96,11 +88,7 @@ def parse_sample(experiment: Experiment, sampler: Sampler, arguments: Sequence[s
 
 
 def parse_tool(name: str, tool: Tool, arguments: Sequence[str]) -> tuple[Path, tuple[str, ...], Any]:
-    """Reads the arguments of a command of `Tool`: the run's folder, the texts and the options.
-
-    Raises:
-        UsageError: a value does not fit. (tyro itself exits with 2 on malformed options.)
-    """
+    """Reads the arguments of a command of `Tool`: the run's folder, the texts and the options."""
     import tyro
 
     run = Annotated[
@@ -144,7 +132,7 @@ def _defaults(kind: Any) -> dict[str, Any]:
 
 
 def _description(experiment: Experiment) -> str:
-    """The head of an experiment's help."""
+    """Writes the head of an experiment's help."""
     paragraphs = [
         experiment.summary,
         "If options are given several values, there is one run for each combination, whose name has these values. "
@@ -155,14 +143,14 @@ def _description(experiment: Experiment) -> str:
 
 
 def _head(paragraphs: Sequence[str], examples: Sequence[str]) -> str:
-    """Paragraphs and examples in 80 columns."""
+    """Joins paragraphs and examples in 80 columns."""
     # tyro joins lines, except indented ones
     texts = [textwrap.fill(paragraph, 80, subsequent_indent="  ") for paragraph in paragraphs]
     return "\n\n".join([*texts, "\n".join(["Examples:", *(f"  {example}" for example in examples)])])
 
 
 def _fields(kind: type, defaults: dict[str, Any], several: Sequence[str] = ()) -> Iterator[tuple[str, Any, Any]]:
-    """A dataclass's fields as options. A field that takes several values becomes a tuple."""
+    """Makes options of a dataclass's fields. A field that takes several values becomes a tuple."""
     import tyro
 
     types = typing.get_type_hints(kind)
@@ -177,11 +165,8 @@ def _fields(kind: type, defaults: dict[str, Any], several: Sequence[str] = ()) -
 
 
 def _configs(kind: type, values: Mapping[str, Any]) -> Iterator[Any]:
-    """One configuration for each combination of the values, in the order in which they run.
-
-    A configuration may set an option that has no meaning for it to a fixed value. Combinations that are then equal make
-    one run.
-    """
+    """Makes one configuration for each combination of the values, in the order in which they run. Configurations may
+    set an option without a meaning for them to a fixed value; equal ones make one run."""
     several = swept(kind)
     for field in several:
         if not values[field.name]:

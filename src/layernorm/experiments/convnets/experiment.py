@@ -15,7 +15,7 @@ from ..report.judge import PILOT
 from ..train.batches import Shuffled
 from ..train.distributed import share_batch_norms
 from . import border, claims, report
-from .network import Config, build
+from .network import Config, build_convnet
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -40,7 +40,7 @@ def convnets_task(config: Config, data: Images, accelerator: Accelerator) -> Tas
     if config.train_cases:
         train = train[: config.train_cases]
     order = Shuffled(len(train), config.batch_size, config.seed, accelerator.process_index, accelerator.num_processes)
-    model = build(config)
+    model = build_convnet(config)
     if accelerator.num_processes > 1:
         share_batch_norms(model)
     looked_at = {name: cases[: config.evaluate_cases] for name, cases in
@@ -55,17 +55,17 @@ def convnets_task(config: Config, data: Images, accelerator: Accelerator) -> Tas
     def evaluate(model: nn.Module) -> dict[str, float]:
         metrics = {}
         for name, cases in looked_at.items():
-            metrics[f"{name}_nll"], correct = measure(model, cases)
+            metrics[f"{name}_nll"], correct = nll_and_answers(model, cases)
             metrics[f"{name}_error"] = 1 - float(correct.double().mean())
         return metrics
 
     def final(model: nn.Module) -> tuple[dict[str, float], dict[str, Tensor]]:
         assert isinstance(model, nn.Sequential)
-        nll, correct = measure(model, test)
+        nll, correct = nll_and_answers(model, test)
         tensors = {"correct": correct.to(torch.uint8)}
         images = scaled(test.images[:BORDER_IMAGES])
-        for when, network in (("start", build(config).to(device).eval()), ("end", model)):
-            for number, layer in enumerate(border.measure(network, images), 1):
+        for when, network in (("start", build_convnet(config).to(device).eval()), ("end", model)):
+            for number, layer in enumerate(border.measure_units(network, images), 1):
                 for name in ("profile", "contrast", "explained"):
                     tensors[f"{when}.{number}.{name}"] = getattr(layer, name)()
         return {"all_test_nll": nll, "all_test_error": 1 - float(correct.double().mean())}, tensors
@@ -90,7 +90,7 @@ def scaled(images: Tensor) -> Tensor:
     return images.to(torch.float32, memory_format=torch.channels_last).div_(127.5).sub_(1)
 
 
-def measure(model: nn.Module, cases: Cases) -> tuple[float, Tensor]:
+def nll_and_answers(model: nn.Module, cases: Cases) -> tuple[float, Tensor]:
     """The mean negative log-likelihood in nats, and whether each answer is right, bool `[M]`."""
     nll, right = 0.0, []
     for start in range(0, len(cases), CHUNK):

@@ -81,15 +81,8 @@ bias, and the convolution then has none."""
 
 
 class Unit(nn.Sequential):
-    """A convolution, its norm if there is one, and the leaky ReLU: a layer of hidden units.
-
-    Args:
-        norm: as in `Config`.
-        inputs, outputs: channels.
-        size: the size of the kernel along each side.
-        padding: the number of zeros around the input.
-        side: the side of the output's maps.
-    """
+    """A convolution with its norm, one of `NORMS`, and the leaky ReLU: a layer of hidden units whose maps have `side`
+    positions along a side."""
 
     def __init__(self, norm: str, inputs: int, outputs: int, size: int, padding: int, side: int) -> None:
         conv = nn.Conv2d(inputs, outputs, size, padding=padding)
@@ -102,7 +95,7 @@ class Unit(nn.Sequential):
         super().__init__(weight_norm(conv) if norm == "weight" else conv, *after, nn.LeakyReLU(SLOPE, inplace=True))
 
 
-def build(config: Config) -> nn.Sequential:
+def build_convnet(config: Config) -> nn.Sequential:
     """The network: images `[B, 3, 32, 32]` to logits `[B, 10]`.
 
     Every layer of units is a `Unit`. One seed gives the same convolutions whatever the norm. All biases begin at 0 and

@@ -39,12 +39,8 @@ _FILES = {  # split: (file, its SHA-256 at that address as TensorFlow Datasets r
 
 @dataclass(frozen=True)
 class Binarized:
-    """Binary images, split as published.
-
-    Attributes:
-        train, valid, test: uint8 `[M, 784]`, 0 or 1. The published test rows are in the order of classes.
-        facts: facts for records and reports.
-    """
+    """Binary images, split as published: each split uint8 `[M, 784]`, 0 or 1. The published test rows are in the order
+    of classes."""
 
     train: Tensor
     valid: Tensor
@@ -52,19 +48,8 @@ class Binarized:
     facts: dict[str, Any]
 
 
-def parse(content: bytes, path: Path) -> np.ndarray:
-    """The rows of an .amat file.
-
-    Args:
-        content: the file's bytes.
-        path: the file's name, for messages.
-
-    Returns:
-        uint8 `[M, 784]`, every value 0 or 1.
-
-    Raises:
-        RunError: a row does not have 784 values, a value is neither 0 nor 1, or there is no row.
-    """
+def parse_amat(content: bytes, path: Path) -> np.ndarray:
+    """Reads the rows of an .amat file, uint8 `[M, 784]`. The error for anything else names the row."""
     width = 2 * PIXELS  # each digit is followed by a space, the last one by a newline
     rows, rest = divmod(len(content), width)
     whole = np.frombuffer(content, np.uint8, rows * width).reshape(rows, PIXELS, 2)
@@ -84,8 +69,8 @@ def parse(content: bytes, path: Path) -> np.ndarray:
 def pack_binarized_mnist(folder: Path) -> bytes:
     """Parses the three files in a folder. Eight values are packed into a byte."""
     files = source.PublishedFiles(BINARIZED_MNIST, folder)
-    rows = {split: np.packbits(parse(*files.content(name)), axis=1) for split, (name, _) in _FILES.items()}
-    return packed.pack(rows, files.digests)
+    rows = {split: np.packbits(parse_amat(*files.content(name)), axis=1) for split, (name, _) in _FILES.items()}
+    return packed.packed_content(rows, files.digests)
 
 
 @functools.lru_cache(maxsize=1)
@@ -93,7 +78,7 @@ def read_binarized_mnist(folder: Path) -> Binarized:
     """Reads the fixed binarisation of Larochelle and Murray (2011), or other files of its form, or the packed file."""
     path = source.packed_in(BINARIZED_MNIST, folder) or folder
     form = {split: f"uint8 {split} {PIXELS // 8}" for split in _FILES}
-    kept = packed.unpack(source.packed(BINARIZED_MNIST, folder), path, BINARIZED_MNIST.name, form)
+    kept = packed.read_packed(source.packed_form(BINARIZED_MNIST, folder), path, BINARIZED_MNIST.name, form)
     images = {split: torch.from_numpy(np.unpackbits(kept.arrays[split], axis=1)) for split in _FILES}
     facts = source.facts_of(
         BINARIZED_MNIST,

@@ -29,19 +29,9 @@ TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 FILES = (*TRAIN, "test_batch.bin")
 
 
-def parse(content: bytes, path: Path) -> np.ndarray:
-    """The rows of a file.
-
-    Args:
-        content: the file's bytes.
-        path: the file's name, for messages.
-
-    Returns:
-        uint8 `[M, 3073]`, the label first in each row.
-
-    Raises:
-        RunError: the file is empty, its last row is cut short, or a label is above 9.
-    """
+def parse_rows(content: bytes, path: Path) -> np.ndarray:
+    """Reads the rows of a file, uint8 `[M, 3073]`, the label first in each. An empty or truncated file and a label
+    above 9 are errors."""
     if not content or len(content) % ROW:
         raise RunError(f"{path} has {len(content)} bytes; a file of CIFAR-10 has {ROW} for each image, at least one")
     rows = np.frombuffer(content, np.uint8).reshape(-1, ROW)
@@ -56,7 +46,7 @@ def parse(content: bytes, path: Path) -> np.ndarray:
 def read_cifar10(folder: Path) -> Images:
     """Reads the archive, the six files or the packed file in a folder. The images are uint8 `[M, 3, 32, 32]`."""
     contents, original = _contents(folder)
-    rows = {path.name: parse(content, path) for path, content in contents.items()}
+    rows = {path.name: parse_rows(content, path) for path, content in contents.items()}
     train, test = _cases([rows[name] for name in TRAIN]), _cases([rows[FILES[-1]]])
     digest = source.fingerprint({path.name: source.sha256(content) for path, content in contents.items()})
     facts = source.facts_of(CIFAR10, folder, digest, original=original, train=len(train), test=len(test))
@@ -67,7 +57,7 @@ def _contents(folder: Path) -> tuple[dict[Path, bytes], bool]:
     """The six files' content, and whether it is from the published archive, which the files themselves do not show."""
     path = source.packed_in(CIFAR10, folder)
     if path is not None:
-        kept = packed.unpack(read_bytes(path), path, CIFAR10.name, {name: f"uint8 {name}" for name in FILES})
+        kept = packed.read_packed(read_bytes(path), path, CIFAR10.name, {name: f"uint8 {name}" for name in FILES})
         return {path / name: kept.arrays[name].tobytes() for name in FILES}, kept.about["original"]
     path = source.required_file(CIFAR10, folder, ARCHIVE)
     if path.name != ARCHIVE:
@@ -97,7 +87,7 @@ def pack_cifar10(folder: Path) -> bytes:
     """Parses the archive or the six files in a folder."""
     contents, original = _contents(folder)
     arrays = {path.name: np.frombuffer(content, np.uint8) for path, content in contents.items()}
-    return packed.pack(arrays, {"original": original})
+    return packed.packed_content(arrays, {"original": original})
 
 
 def _cases(parts: list[np.ndarray]) -> Cases:

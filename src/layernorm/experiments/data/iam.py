@@ -43,7 +43,7 @@ _NAME = re.compile(rf"({_FORM.pattern})-(\d{{1,9}})", re.ASCII)
 
 
 def encode(text: str) -> np.ndarray:
-    """A text as codes, uint8 `[U]`: the places of its characters in `ALPHABET`, 0 for those that are not in it."""
+    """Encodes a text as uint8 `[U]`: the places of its characters in `ALPHABET`, 0 for those that are not in it."""
     return np.array([_CODES.get(character, 0) for character in text], np.uint8)
 
 
@@ -108,13 +108,13 @@ class Handwriting:
     facts: dict[str, Any]
 
     def normalised(self, line: Line) -> np.ndarray:
-        """A line's points, float32 `[N, 3]`, with offsets of mean 0 and deviation 1. The first offset stays 0."""
+        """Scales a line's points to offsets of mean 0 and deviation 1, float32 `[N, 3]`. The first offset stays 0."""
         points = line.points.astype(np.float32)
         points[1:, :2] = (line.points[1:, :2] - self.mean) / self.deviation
         return points
 
     def sequences(self, valid: bool, points: int) -> Sequences:
-        """The lines for training or validation, cut to a number of points to predict."""
+        """Pads the lines for training or validation, cut to a number of points to predict."""
         lines = [line for line in self.lines if (line.list == VALID) == valid]
         lengths = [min(len(line.points) - 1, points) for line in lines]
         width = max(len(line.text) for line in lines)
@@ -162,7 +162,7 @@ def load_iam(data: Path | None, cleaned: bool) -> Handwriting:
 @functools.lru_cache(maxsize=1)
 def read_iam(folder: Path, cleaned: bool = True) -> Handwriting:
     """Reads the official directories or the packed file in a folder."""
-    published, dropped = _unpacked(source.packed(IAM, folder), source.packed_in(IAM, folder) or folder)
+    published, dropped = _unpacked(source.packed_form(IAM, folder), source.packed_in(IAM, folder) or folder)
     fingerprint = _fingerprint(published)
     lines = [replace(line, points=clean(line.points)) for line in published] if cleaned else published
     lines = [line for line in lines if len(line.points) > 1]
@@ -190,7 +190,7 @@ def read_iam(folder: Path, cleaned: bool = True) -> Handwriting:
 
 
 def _changes(lines: Sequence[Line]) -> str:
-    """The changes by `clean` to some lines, in words."""
+    """Counts the changes by `clean` to some lines, in words."""
     length = np.concatenate([np.hypot(*line.points[1:, :2].T.astype(np.float64)) for line in lines])
     inside = np.concatenate([line.points[:-1, 2] == 0 for line in lines])
     removed, filled = int((length > REMOVED).sum()), int((inside & (length > FILLED) & (length <= REMOVED)).sum())
@@ -228,11 +228,11 @@ def pack_iam(folder: Path) -> bytes:
         "texts": [line.text for line in lines],
         "dropped": _counted(dropped),
     }
-    return packed.pack(arrays, about)
+    return packed.packed_content(arrays, about)
 
 
 def _unpacked(content: bytes, path: Path) -> tuple[list[Line], str]:
-    kept = packed.unpack(content, path, IAM.name, _ARRAYS)
+    kept = packed.read_packed(content, path, IAM.name, _ARRAYS)
     lists, lengths, points = (kept.arrays[name] for name in _ARRAYS)
     names, texts = kept.about["names"], kept.about["texts"]
     if not (
@@ -256,7 +256,7 @@ def _counted(dropped: Counter[str]) -> str:
 
 
 def _parse(folder: Path) -> tuple[list[Line], Counter[str]]:
-    """Every usable line, by name, and how many were dropped for which reason."""
+    """Reads every usable line, by name, and counts how many were dropped for which reason."""
     strokes, ascii_, *lists = (source.required_file(IAM, folder, name) for name in IAM.files)
     list_of = _lists(lists)
     lines: list[Line] = []
@@ -289,7 +289,7 @@ def _parse(folder: Path) -> tuple[list[Line], Counter[str]]:
 
 
 def _lists(paths: Sequence[Path]) -> dict[str, int]:
-    """The number of the list that has each form."""
+    """Reads the number of the list that has each form."""
     lists: dict[str, int] = {}
     for number, path in enumerate(paths):
         words = _text(path).split()
@@ -302,7 +302,7 @@ def _lists(paths: Sequence[Path]) -> dict[str, int]:
 
 
 def _transcript(path: Path) -> list[str] | None:
-    """The lines of a form's corrected transcript ("CSR:"), in order; None if there is none."""
+    """Reads the lines of a form's corrected transcript ("CSR:"), in order; None if there is none."""
     if not path.is_file():
         return None
     _, mark, text = _text(path).partition("CSR:")
@@ -310,14 +310,7 @@ def _transcript(path: Path) -> list[str] | None:
 
 
 def read_strokes(path: Path) -> np.ndarray:
-    """Reads one line's strokes, `WhiteboardCaptureSession` with or without times.
-
-    Returns:
-        points, int32 `[N, 3]`, as in `Line`.
-
-    Raises:
-        RunError: the file cannot be read, or is truncated or of another kind.
-    """
+    """Reads one line's strokes, `WhiteboardCaptureSession` with or without times, as `Line.points`."""
     content = read_bytes(path)
     try:
         root = ElementTree.fromstring(content)
@@ -343,11 +336,7 @@ def _text(path: Path) -> str:
 
 
 def find_line(data: Handwriting, name: str) -> Line:
-    """The line of this name.
-
-    Raises:
-        RunError: there is none. The message has an example of a name.
-    """
+    """Finds the line of this name. The error for an unknown one has an example of a name."""
     named = next((line for line in data.lines if line.name == name), None)
     if named is None:
         example = data.lines[0].name
@@ -356,7 +345,7 @@ def find_line(data: Handwriting, name: str) -> Line:
 
 
 def _spellings(name: str) -> tuple[str, ...]:
-    """The places of an entry: in the folder itself, or where the publisher's archives unpack it."""
+    """Lists the places of an entry: in the folder itself, or where the publisher's archives unpack it."""
     return tuple(f"{place}{name}" for place in ("", "data/", "task1/", "original/", "lineStrokes-all/", "ascii-all/"))
 
 

@@ -76,11 +76,8 @@ class Images:
     facts: dict[str, Any]
 
     def holding_out(self, count: int) -> Images:
-        """The data set with so many cases at the end of the training set kept for validation.
-
-        Raises:
-            UsageError: no case would be held out, or none would be left.
-        """
+        """Keeps so many cases at the end of the training set for validation. Of these and of the rest, none may be
+        empty."""
         rest = len(self.train) - count
         if not 0 < rest < len(self.train):
             where = f"for the data in {self.facts['folder']}"
@@ -93,7 +90,9 @@ def read_mnist(folder: Path) -> Images:
     """Reads the four files in a folder."""
     files, arrays = source.PublishedFiles(MNIST, folder), []
     for name in _FILES:
-        array, files.digests[name] = idx.read(source.required_file(MNIST, folder, name), 3 if "images" in name else 1)
+        array, files.digests[name] = idx.read_idx(
+            source.required_file(MNIST, folder, name), 3 if "images" in name else 1
+        )
         arrays.append(array)
     train, test = _cases(folder, *arrays[:2]), _cases(folder, *arrays[2:])
     original = all(files.digests[name] == content for name, (_, content) in _FILES.items())

@@ -62,18 +62,14 @@ class ImagesAndCaptions:
     facts: dict[str, Any]
 
 
-def words(text: str) -> list[str]:
-    """The words of a tokenised caption."""
+def caption_words(text: str) -> list[str]:
+    """Splits a tokenised caption into words."""
     return text.split()
 
 
 @functools.lru_cache(maxsize=1)
 def read_order_embeddings(folder: Path) -> ImagesAndCaptions:
-    """Reads the files in a folder.
-
-    Raises:
-        RunError: files are missing or damaged, or captions and images do not match in number.
-    """
+    """Reads the files in a folder. Captions and images must match in number."""
     files = source.PublishedFiles(ORDER_EMBEDDINGS, folder)
     captions = {split: _captions(*files.content(f"{split}.txt")) for split in _SPLITS}
     features = {split: _features(*files.content(f"images/10crop/{split}.npy")) for split in _SPLITS}
@@ -88,7 +84,7 @@ def read_order_embeddings(folder: Path) -> ImagesAndCaptions:
             widths = [features[name].shape[1] for name in ("train", split)]
             raise RunError(f"{folder}: an image has {widths[0]} features in train.npy and {widths[1]} in {split}.npy")
     known = [*captions["train"], *captions["val"][:DEV_CAPTIONS]]
-    vocabulary = Vocabulary.of(map(words, known))
+    vocabulary = Vocabulary.of(map(caption_words, known))
     splits = {split: _captioned(features[split], captions[split], vocabulary) for split in _SPLITS}
     images, width = features["train"].shape
     facts = files.facts(
@@ -101,7 +97,7 @@ def read_order_embeddings(folder: Path) -> ImagesAndCaptions:
 
 
 def _captioned(features: np.ndarray, captions: list[str], vocabulary: Vocabulary) -> Captioned:
-    rows = [[*vocabulary.ids(words(caption)), EOS] for caption in captions]
+    rows = [[*vocabulary.ids(caption_words(caption)), EOS] for caption in captions]
     return Captioned(torch.from_numpy(features), captions, Sentences.of(rows))
 
 

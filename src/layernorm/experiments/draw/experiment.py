@@ -12,7 +12,7 @@ from ..protocol import Experiment, Preset, Task, check_most
 from ..report.judge import PILOT
 from ..train.batches import EVALUATION, Shuffled, derive_seed
 from . import claims, report, samples
-from .network import Config, build
+from .network import Config, build_draw
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -31,7 +31,7 @@ def draw_task(config: Config, data: Binarized, accelerator: Accelerator) -> Task
     device = accelerator.device
     train, valid, test = (part.to(device) for part in (data.train, data.valid, data.test))
     order = Shuffled(len(train), config.batch_size, config.seed, accelerator.process_index, accelerator.num_processes)
-    model = build(config)
+    model = build_draw(config)
 
     def loss(model: nn.Module, update: int) -> Tensor:
         rows, size = order.share(update)
@@ -41,8 +41,8 @@ def draw_task(config: Config, data: Binarized, accelerator: Accelerator) -> Task
         return (parts.kl.sum() + parts.reconstruction.sum()) / size
 
     def evaluate(model: nn.Module) -> dict[str, float]:
-        tested = {f"test_{name}": value for name, value in measure(model, test, config).items()}
-        return {"valid_bound": measure(model, valid, config)["bound"], **tested}
+        tested = {f"test_{name}": value for name, value in measure_bound(model, test, config).items()}
+        return {"valid_bound": measure_bound(model, valid, config)["bound"], **tested}
 
     def clip(model: nn.Module) -> None:
         nn.utils.clip_grad_norm_(model.parameters(), config.clip)
@@ -62,7 +62,7 @@ def draw_task(config: Config, data: Binarized, accelerator: Accelerator) -> Task
     )
 
 
-def measure(model: nn.Module, cases: Tensor, config: Config) -> dict[str, float]:
+def measure_bound(model: nn.Module, cases: Tensor, config: Config) -> dict[str, float]:
     """The bound and its parts in nats, means over all cases `[M, 784]`.
 
     The noise depends on the configuration's seed alone, so that it is the same in every evaluation and for every norm.

@@ -88,12 +88,8 @@ class Parts(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """How some images were drawn.
-
-    Attributes:
-        canvas: `[T, B, A, A]`: sigmoid(c_t), the probability that a pixel is 1.
-        window: `[T, B, 4]`: the write grid's g_x and g_y in pixels from 1, its side (N - 1) d and its s in pixels.
-    """
+    """How some images were drawn: `canvas` `[T, B, A, A]`, sigmoid(c_t), the probability that a pixel is 1; `window`
+    `[T, B, 4]`, the write grid's g_x and g_y in pixels from 1, its side (N - 1) d and its s in pixels."""
 
     canvas: Tensor
     window: Tensor
@@ -162,7 +158,7 @@ class Attention(nn.Module):
         return torch.stack([half * (gx + 1), half * (gy + 1), (self.side - 1) * log_d.exp(), log_s2.mul(0.5).exp()], -1)
 
 
-def read(grids: Grids, count: int, x: Tensor, drawn: Tensor) -> Tensor:
+def read_glimpse(grids: Grids, count: int, x: Tensor, drawn: Tensor) -> Tensor:
     """gamma [F_y x F_x^T, F_y x^ F_x^T] with x^ = x - drawn. Reading is linear, so the second is the first less that of
     `drawn`.
 
@@ -179,7 +175,7 @@ def read(grids: Grids, count: int, x: Tensor, drawn: Tensor) -> Tensor:
     return torch.cat([seen, seen - covered], 1)
 
 
-def write(grids: Grids, count: int, canvas: Tensor) -> Tensor:
+def write_patch(grids: Grids, count: int, canvas: Tensor) -> Tensor:
     """The canvas `[B, A, A]` after writing, c + 1/gamma F_y^T W F_x. The last `count` rows of the grids write."""
     along_x, along_y = grids.filters[:, 0, -count:], grids.filters[:, 1, -count:]
     columns = torch.bmm(grids.patch * grids.intensity[:, 1:, None], along_x)
@@ -222,13 +218,13 @@ class DRAW(nn.Module):
         encode, decode = self.encoder.stepper(), self.decoder.stepper()
         statistics = []
         for step in noise.unbind():
-            glimpse = read(grids, self.read_size, x, canvas.sigmoid())
+            glimpse = read_glimpse(grids, self.read_size, x, canvas.sigmoid())
             encoder = encode(torch.cat([glimpse, decoder[0]], 1), encoder)
             statistics.append(self.posterior(encoder[0]))
             mu, log_sigma = statistics[-1].chunk(2, 1)
             decoder = decode(torch.addcmul(mu, log_sigma.exp(), step), decoder)
             grids = self.attention(decoder[0], rows)
-            canvas = write(grids, self.write_size, canvas)
+            canvas = write_patch(grids, self.write_size, canvas)
         return Parts(kl(torch.stack(statistics)), reconstruction(canvas, x))
 
     @torch.no_grad()
@@ -240,7 +236,7 @@ class DRAW(nn.Module):
         canvases, windows = [], []
         for step in noise.unbind():
             decoder = decode(step, decoder)
-            canvas = write(self.attention(decoder[0], rows), self.write_size, canvas)
+            canvas = write_patch(self.attention(decoder[0], rows), self.write_size, canvas)
             canvases.append(canvas.sigmoid())
             windows.append(self.attention.window(decoder[0]))
         return Drawing(torch.stack(canvases), torch.stack(windows))
@@ -264,7 +260,7 @@ def reconstruction(canvas: Tensor, x: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(canvas, x, reduction="none").sum((1, 2))
 
 
-def build(config: Config) -> DRAW:
+def build_draw(config: Config) -> DRAW:
     """The network with initial weights N(0, deviation^2), or torch's own for a deviation of 0. The biases are 0.
 
     One seed gives the same weights whatever the norm.

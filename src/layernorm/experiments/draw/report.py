@@ -75,7 +75,7 @@ def report_draw(runs: Sequence[Run]) -> Report:
 
 def _draw(run: Run, arm: Arm, name: str) -> list[Picture]:
     """Digits of a run, and how some of them came about."""
-    drawing = samples.draw(run, 50, seed=0)
+    drawing = samples.draw_digits(run, 50, seed=0)
     about = (
         f"{arm.name.capitalize()}, {run.config['glimpses']} glimpses, seed {run.config['seed']}, after "
         f"{run.records[-1]['update']} updates"

@@ -16,7 +16,7 @@ from ..report import page
 from ..runs import restore
 from ..runs.folder import Run
 from ..train.batches import derive_seed
-from .network import Config, Drawing, build
+from .network import Config, Drawing, build_draw
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -38,9 +38,9 @@ class Options(CheckedOptions):
     seed: int = option(0, "seed of the noise that they are drawn from", least=0)
 
 
-def pictures(run: Run, options: Options, folder: Path | None) -> Drawn:
-    """A GIF of how the first 25 digits are drawn, and a PNG of all digits."""
-    drawing = draw(run, options.count, options.seed)
+def digit_pictures(run: Run, options: Options, folder: Path | None) -> Drawn:
+    """Draws a GIF of how the first 25 digits come about, and a PNG of all digits."""
+    drawing = draw_digits(run, options.count, options.seed)
     first = Drawing(drawing.canvas[:, :25], drawing.window[:, :25])
     glimpses = f"The canvas over {len(drawing.canvas)} glimpses, then the finished digits."
     return Drawn(
@@ -53,14 +53,10 @@ def pictures(run: Run, options: Options, folder: Path | None) -> Drawn:
     )
 
 
-def draw(run: Run, count: int, seed: int) -> Drawing:
-    """Draws digits by a run's newest checkpoint.
-
-    Raises:
-        RunError: there is no checkpoint, it is damaged, or it does not fit.
-    """
+def draw_digits(run: Run, count: int, seed: int) -> Drawing:
+    """Draws digits by a run's newest checkpoint."""
     config = restore.configuration(Config, run)
-    model, _ = restore.restore(build(config), run)
+    model, _ = restore.restore_model(build_draw(config), run)
     generator = torch.Generator().manual_seed(derive_seed(seed))
     return model.draw(torch.randn(config.glimpses, count, config.latent, generator=generator))
 
@@ -142,7 +138,7 @@ def _png(image: Picture) -> bytes:
 
 SAMPLER = Sampler(
     options=Options,
-    draw=pictures,
+    draw=digit_pictures,
     examples=(
         "layernorm sample draw runs/draw/draw-layer-s0",
         "layernorm sample draw runs/draw/draw-layer-s0 --count 25 --seed 7 --out digits",

@@ -13,7 +13,7 @@ from ..report.judge import PILOT
 from ..train.batches import Shuffled
 from . import claims, report, samples
 from .mixture import log_density
-from .network import Config, build
+from .network import Config, build_synthesis
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -33,7 +33,7 @@ def handwriting_task(config: Config, data: Handwriting, accelerator: Accelerator
     if config.valid_lines:
         valid = valid[torch.arange(config.valid_lines) * len(valid) // config.valid_lines]
     order = Shuffled(len(train), config.batch_size, config.seed, accelerator.process_index, accelerator.num_processes)
-    model = build(config)
+    model = build_synthesis(config)
 
     def loss(model: nn.Module, update: int) -> Tensor:
         rows, size = order.share(update)

@@ -66,7 +66,7 @@ def log_density(y: Tensor, point: Tensor) -> Tensor:
     return mixed - F.softplus((2 * point[..., 2] - 1) * part.end)
 
 
-def draw(y: Tensor, bias: float, generator: torch.Generator) -> Tensor:
+def draw_point(y: Tensor, bias: float, generator: torch.Generator) -> Tensor:
     r"""Draws the next point, Graves' biased sampling: `sigma = exp(s - bias)`, `pi` the softmax of `p (1 + bias)`.
 
     Args:

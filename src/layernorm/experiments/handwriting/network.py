@@ -18,7 +18,7 @@ import layernorm as ln
 from ..data.iam import ALPHABET
 from ..protocol import CheckedOptions, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
-from .window import read, window_step
+from .window import read_window, window_step
 
 OUTPUT_LIMIT, LSTM_LIMIT = 100.0, 10.0
 """The limits for clipping the gradients of a sequence's loss: at the network's outputs, and inside each LSTM."""
@@ -160,7 +160,7 @@ class Synthesis(nn.Module):
             step = self.lstm1.stepper()
             for point in points.unbind():
                 hx = step(clipped(torch.cat([point, reading], 1), self.input_clip), hx)
-                reading, kappa = read(self.window(hx[0]), kappa, codes, places)
+                reading, kappa = read_window(self.window(hx[0]), kappa, codes, places)
                 h.append(hx[0])
                 readings.append(reading)
         return torch.stack(h), torch.stack(readings)
@@ -204,7 +204,7 @@ def clipped(tensor: Tensor, limit: float) -> Tensor:
     return tensor
 
 
-def build(config: Config) -> Synthesis:
+def build_synthesis(config: Config) -> Synthesis:
     """The network. One seed gives the same weights and biases whatever the norm. Under weight norm the directions are
     the same.
 

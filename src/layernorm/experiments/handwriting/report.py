@@ -80,10 +80,10 @@ class _Written(NamedTuple):
 
 def _write(run: Run, arm: Arm, name: str) -> list[_Written]:
     """The writing of a run's network at bias 0 and 1."""
-    model, mean, deviation = samples.trained(run)
+    model, mean, deviation = samples.trained_synthesis(run)
     found = []
     for bias in (0.0, 1.0):
-        points, finished = samples.write(model, samples.Options(text=SENTENCE, bias=bias))
+        points, finished = samples.write_text(model, samples.Options(text=SENTENCE, bias=bias))
         end = "stopped by itself" if finished else "cut off, its window had not read to the end"
         caption = (
             f'"{SENTENCE}" written with {arm.name} after {run.records[-1]["update"]} updates, seed '

@@ -17,7 +17,7 @@ from ..runs import restore
 from ..runs.folder import Run
 from ..train.batches import NOISE, derive_seed
 from . import mixture, pen
-from .network import Config, Synthesis, build, one_hot
+from .network import Config, Synthesis, build_synthesis, one_hot
 
 LONGEST = 200
 """The most characters of a text, about three training lines. The time grows with the length."""
@@ -39,14 +39,8 @@ class Options(CheckedOptions):
 
 
 def check_text(text: str) -> None:
-    """Refuses a text that the network cannot write.
-
-    The transcripts consist of printable ASCII. Of these, characters that are not in the network's alphabet, such as
-    digits, were one "non-letter" in training, and are so here. The network has never seen other characters.
-
-    Raises:
-        ValueError: the text is empty, too long, or has a character that no transcript could have.
-    """
+    """Refuses a text that is empty, too long, or not printable ASCII, of which the transcripts consist. Characters
+    outside the network's alphabet, such as digits, were one "non-letter" in training, and are so here."""
     if not text.strip():
         raise ValueError("--text must not be empty")
     if len(text) > LONGEST:
@@ -56,7 +50,7 @@ def check_text(text: str) -> None:
             raise ValueError(f"--text has the unknown character {character!r}; printable ASCII is known")
 
 
-def draw(run: Run, options: Options, folder: Path | None) -> Drawn:
+def draw_text(run: Run, options: Options, folder: Path | None) -> Drawn:
     """A text as an SVG in which the pen moves, as an SVG that stands still, and as a PNG.
 
     Args:
@@ -67,14 +61,14 @@ def draw(run: Run, options: Options, folder: Path | None) -> Drawn:
     Raises:
         RunError: the run, or for `prime` the data set, cannot be used. The message says why.
     """
-    model, mean, deviation = trained(run)
+    model, mean, deviation = trained_synthesis(run)
     prime = prime_text = None
     if options.prime:
         data = iam.load_iam(folder, cleaned=run.config["lines"] == "cleaned")
         line = iam.find_line(data, options.prime)
         # scaled by the deviations of the network's training, even if this data set has others
         prime, prime_text = replace(data, mean=mean, deviation=deviation).normalised(line), line.text
-    points, finished = write(model, options, prime, prime_text or "")
+    points, finished = write_text(model, options, prime, prime_text or "")
     notes = []
     if not len(points):
         notes.append("nothing is written: the window was at the text's end before the first point")
@@ -95,9 +89,10 @@ def draw(run: Run, options: Options, folder: Path | None) -> Drawn:
     )
 
 
-def trained(run: Run) -> tuple[Synthesis, np.ndarray, np.ndarray]:
-    """A run's network with its newest weights, and the mean and deviation of the offsets that it was trained on."""
-    model, _ = restore.restore(network(run), run)
+def trained_synthesis(run: Run) -> tuple[Synthesis, np.ndarray, np.ndarray]:
+    """Restores a run's network with its newest weights, and the mean and deviation of the offsets that it was trained
+    on."""
+    model, _ = restore.restore_model(network(run), run)
     facts = run.environment["data"]
     if "mean" not in facts or "deviation" not in facts:
         raise RunError(f"{run.path} lacks the offsets' mean and deviation (environment.json)")
@@ -105,12 +100,12 @@ def trained(run: Run) -> tuple[Synthesis, np.ndarray, np.ndarray]:
 
 
 def network(run: Run) -> Synthesis:
-    """A run's network as it was before the first update."""
-    return build(restore.configuration(Config, run))
+    """Builds a run's network as it was before the first update."""
+    return build_synthesis(restore.configuration(Config, run))
 
 
 @torch.no_grad()
-def write(
+def write_text(
     model: Synthesis, options: Options, prime: np.ndarray | None = None, prime_text: str = ""
 ) -> tuple[np.ndarray, bool]:
     """Lets the network write until its window has read the text and the pen is lifted.
@@ -151,14 +146,14 @@ def write(
             break
         if not y.isfinite().all():
             raise RunError(f"the network's output is not finite after {len(written)} points: its training has diverged")
-        point = mixture.draw(y[0], options.bias, generator)[None]
+        point = mixture.draw_point(y[0], options.bias, generator)[None]
         written.append(point[0].numpy())
     return np.array(written, np.float64).reshape(len(written), 3), read
 
 
 SAMPLER = Sampler(
     options=Options,
-    draw=draw,
+    draw=draw_text,
     examples=(
         "layernorm sample handwriting RUN --text 'Layer normalization'",
         "layernorm sample handwriting RUN --text 'more of the same' --bias 1",

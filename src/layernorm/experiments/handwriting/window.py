@@ -30,11 +30,9 @@ def window_step(p: Tensor, kappa: Tensor, codes: Tensor) -> tuple[Tensor, Tensor
     return phi, torch.einsum("bu,bua->ba", phi[:, :-1], codes), kappa
 
 
-def read(p: Tensor, kappa: Tensor, codes: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """The reading and kappa of `window_step` for training, as one operation of autograd instead of a dozen small ones.
-
-    ``places``: u = 1..U.
-    """
+def read_window(p: Tensor, kappa: Tensor, codes: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """Computes the reading and kappa of `window_step` for training, as one operation of autograd instead of a dozen
+    small ones. ``places``: u = 1..U."""
     reading, kappa = _Window.apply(p, kappa, codes, places)
     return reading, kappa
 

@@ -16,7 +16,7 @@ from ..report.judge import PILOT
 from ..train.batches import Shuffled
 from ..train.distributed import share_batch_norms
 from . import claims, report
-from .network import BATCH_NORMS, Config, build
+from .network import BATCH_NORMS, Config, build_mlp
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -41,7 +41,7 @@ def mnist_task(config: Config, data: Images, accelerator: Accelerator) -> Task:
     if config.train_cases:
         train = train[: config.train_cases]
     order = Shuffled(len(train), config.batch_size, config.seed, accelerator.process_index, accelerator.num_processes)
-    model = build(config, inputs=train.images.shape[1])
+    model = build_mlp(config, inputs=train.images.shape[1])
     if accelerator.num_processes > 1:
         share_batch_norms(model)
     white = float(data.white)
@@ -55,12 +55,12 @@ def mnist_task(config: Config, data: Images, accelerator: Accelerator) -> Task:
     def evaluate(model: nn.Module) -> dict[str, float]:
         metrics = {}
         for name, cases in (("train", train), ("valid", valid), ("test", test)):
-            metrics[f"{name}_nll"], metrics[f"{name}_error"] = measure(model, cases, white)
+            metrics[f"{name}_nll"], metrics[f"{name}_error"] = nll_and_error(model, cases, white)
         if config.norm in BATCH_NORMS:
             assert isinstance(model, nn.Sequential)
             exact = with_exact_statistics(model, train, white)
             for name, cases in (("train", train), ("valid", valid), ("test", test)):
-                metrics[f"exact_{name}_nll"], metrics[f"exact_{name}_error"] = measure(exact, cases, white)
+                metrics[f"exact_{name}_nll"], metrics[f"exact_{name}_error"] = nll_and_error(exact, cases, white)
         return metrics
 
     return Task(
@@ -94,7 +94,7 @@ def with_exact_statistics(model: nn.Sequential, train: Cases, white: float) -> n
     return exact
 
 
-def measure(model: nn.Module, cases: Cases, white: float, chunk: int = 5000) -> tuple[float, float]:
+def nll_and_error(model: nn.Module, cases: Cases, white: float, chunk: int = 5000) -> tuple[float, float]:
     """The mean negative log-likelihood in nats and the share of wrong answers over some cases."""
     nll, wrong = 0.0, 0
     for start in range(0, len(cases), chunk):

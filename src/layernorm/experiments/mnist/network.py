@@ -47,7 +47,7 @@ class Config(CheckedOptions):
             raise ValueError("--batch-size must be at least 2 for batch norm, got 1")
 
 
-def build(config: Config, inputs: int) -> nn.Sequential:
+def build_mlp(config: Config, inputs: int) -> nn.Sequential:
     """The network: inputs - hidden - hidden - 10, ReLU. One seed gives the same linear weights whatever the norm.
 
     The weights are those of He (2015): normal with variance 2 / inputs, for the logits 1 / inputs. The biases are 0.
@@ -58,10 +58,10 @@ def build(config: Config, inputs: int) -> nn.Sequential:
         torch.manual_seed(derive_seed(config.seed, INIT))
         layers: list[nn.Module] = []
         for width, wide in ((inputs, config.hidden), (config.hidden, config.hidden)):
-            layers += [_linear(width, wide, "relu"), *_norm(config, wide), nn.ReLU()]
+            layers += [_linear(width, wide, "relu"), *_norm_layers(config, wide), nn.ReLU()]
         layers.append(_linear(config.hidden, 10, "linear"))
         if config.norm == "batch":  # "BN on all layers", the logits' too; layer norm leaves those alone
-            layers += _norm(config, 10)
+            layers += _norm_layers(config, 10)
     return nn.Sequential(*layers)
 
 
@@ -72,7 +72,7 @@ def _linear(inputs: int, units: int, nonlinearity: Literal["relu", "linear"]) ->
     return layer
 
 
-def _norm(config: Config, units: int) -> list[nn.Module]:
+def _norm_layers(config: Config, units: int) -> list[nn.Module]:
     if config.norm == "layer":
         return [LayerNorm(units)]
     if config.norm in BATCH_NORMS:

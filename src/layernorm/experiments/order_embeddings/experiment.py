@@ -14,7 +14,7 @@ from ..train.batches import ORDER, Shuffled, derive_seed
 from ..train.distributed import gathered
 from ..train.legacy_adam import LegacyAdam
 from . import claims, report
-from .network import MARGINS, Config, Embedding, build
+from .network import MARGINS, Config, Embedding, build_embedding
 from .objective import penalties, ranking_loss, ranks, recalls
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def order_embeddings_task(config: Config, data: ImagesAndCaptions, accelerator: 
     order = Shuffled(len(train), config.batch_size, config.seed, rank, processes, drop_last=True)
     chosen = _Captions(len(train), config.seed)
     margin = config.margin or MARGINS[config.similarity]
-    model = build(config, len(data.vocabulary), features.shape[1])
+    model = build_embedding(config, len(data.vocabulary), features.shape[1])
 
     def loss(model: nn.Module, update: int) -> Tensor:
         rows, size = order.share(update)

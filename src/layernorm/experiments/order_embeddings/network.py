@@ -80,7 +80,7 @@ class Embedding(nn.Module):
         return rows.abs() if self.absolute else rows
 
 
-def build(config: Config, vocabulary: int, features: int) -> Embedding:
+def build_embedding(config: Config, vocabulary: int, features: int) -> Embedding:
     """The network with its initial weights. One seed gives every norm the same weights."""
     model = Embedding(vocabulary, features, config)
     with torch.no_grad(), torch.random.fork_rng():

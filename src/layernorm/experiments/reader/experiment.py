@@ -16,7 +16,7 @@ from ..protocol import Experiment, Preset, Task, check_most
 from ..report.judge import PILOT
 from ..train.batches import ORDER, Bucketed, derive_seed
 from . import claims, page, report
-from .network import Config, Reader, answer_loss, build, clip
+from .network import Config, Reader, answer_loss, build_reader, clip
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -36,13 +36,8 @@ class Batch(NamedTuple):
 
     @classmethod
     def of(cls, split: Split, rows: Tensor, ids: Tensor | None = None) -> Batch:
-        """Some questions of a split.
-
-        Args:
-            split: the split.
-            rows: int64 `[B]`.
-            ids: int64 `[V]`: the new id for each id, in passage, question and answer. None: they stay as they are.
-        """
+        """Makes a batch of the questions `rows` of a split. `ids`, int64 `[V]`: the new id for each id, in passage,
+        question and answer. None: they stay as they are."""
         passage, lengths = split.passages.batch(rows)
         question, asked = split.questions.batch(rows)
         answers = split.answers[rows]
@@ -51,16 +46,13 @@ class Batch(NamedTuple):
         return cls(passage, lengths, question, asked, answers)
 
     def to(self, device: torch.device) -> Batch:
-        """The batch on a device."""
+        """Moves the batch to a device."""
         return Batch(*(item.to(device) for item in self))
 
 
 def renaming(seed: int, update: int, entities: int, vocabulary: int) -> Tensor:
-    """The ids of the words of a training batch: a permutation of all entities, and the other words unchanged.
-
-    Returns:
-        int64 `[vocabulary]`.
-    """
+    """Draws the ids of the words of a training batch, int64 `[vocabulary]`: all entities are permuted, and the other
+    words stay."""
     generator = torch.Generator().manual_seed(derive_seed(seed, ORDER, update, FIRST_ENTITY))
     ids = torch.arange(vocabulary)
     ids[FIRST_ENTITY : FIRST_ENTITY + entities] = FIRST_ENTITY + torch.randperm(entities, generator=generator)
@@ -93,7 +85,7 @@ def reader_task(config: Config, data: Questions, accelerator: Accelerator) -> Ta
     looked_at = valid.first(config.evaluate_cases)
     order = Bucketed(train.passages.lengths, config.batch_size, config.seed, accelerator.process_index, processes)
     shares = answer_shares(train.answers, data.entities, vocabulary) if config.prior else None
-    model = build(config, vocabulary, longest(data.train), shares)
+    model = build_reader(config, vocabulary, longest(data.train), shares)
 
     def loss(model: nn.Module, update: int) -> Tensor:
         rows, size = order.share(update)
@@ -134,11 +126,8 @@ def reader_task(config: Config, data: Questions, accelerator: Accelerator) -> Ta
 
 
 def answer_shares(answers: Tensor, entities: int, vocabulary: int) -> Tensor:
-    """How often each word is an answer. One is added to every count, and all entities get the same share.
-
-    Returns:
-        `[vocabulary]`, with the sum 1.
-    """
+    """Computes how often each word is an answer, `[vocabulary]`, with the sum 1. One is added to every count, and all
+    entities get the same share."""
     counts = 1.0 + torch.bincount(answers, minlength=vocabulary)
     renamed = slice(FIRST_ENTITY, FIRST_ENTITY + entities)  # every training batch permutes them
     counts[renamed] = counts[renamed].mean()
@@ -146,7 +135,7 @@ def answer_shares(answers: Tensor, entities: int, vocabulary: int) -> Tensor:
 
 
 def longest(split: Split) -> tuple[int, int]:
-    """The number of words of the longest passage and of the longest question."""
+    """Counts the words of the longest passage and of the longest question."""
     return int(split.passages.lengths.max()), int(split.questions.lengths.max())
 
 
@@ -171,7 +160,7 @@ class Answered(NamedTuple):
 
 
 def answered(model: nn.Module, split: Split, config: Config) -> Iterator[Answered]:
-    """The answers to a split's questions, in mini-batches of similar length and almost equal size."""
+    """Answers a split's questions, in mini-batches of similar length and almost equal size."""
     assert isinstance(model, Reader)
     device = model.attention.device
     batches = -(-len(split) // config.batch_size)
@@ -182,7 +171,7 @@ def answered(model: nn.Module, split: Split, config: Config) -> Iterator[Answere
 
 
 def answer(model: nn.Module, split: Split, config: Config) -> tuple[Tensor, Tensor]:
-    """Whether each answer is right, bool `[M]`, and the right answer's negative log-likelihood, float64 `[M]`."""
+    """Tells whether each answer is right, bool `[M]`, and the right one's negative log-likelihood, float64 `[M]`."""
     right = torch.empty(len(split), dtype=torch.bool)
     nll = torch.empty(len(split), dtype=torch.float64)
     for part in answered(model, split, config):

@@ -191,7 +191,7 @@ def clip(model: nn.Module, rule: str) -> None:
         torch._foreach_mul_(gradients, factor)
 
 
-def build(config: Config, vocabulary: int, steps: tuple[int, int], shares: Tensor | None = None) -> Reader:
+def build_reader(config: Config, vocabulary: int, steps: tuple[int, int], shares: Tensor | None = None) -> Reader:
     """The network with its initial weights. One seed gives every norm the same weights.
 
     `initial="source"`: square matrices are orthogonal times 0.05, for each gate by itself. Rectangular matrices are

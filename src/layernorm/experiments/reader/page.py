@@ -39,29 +39,23 @@ _CLOSE = {",", ".", "!", "?", ";", ":", ")", "n't", "'s", "'m", "'d", "'ll", "'r
 
 
 def choose(split: Split) -> int:
-    """The question to show: the first whose passage has a length of `LENGTHS`, else the first of all."""
+    """Chooses the question to show: the first whose passage has a length of `LENGTHS`, else the first of all."""
     lengths = split.passages.lengths
     good = ((lengths >= LENGTHS[0]) & (lengths <= LENGTHS[1])).nonzero()
     return int(good[0]) if len(good) else 0
 
 
 def kept(data: Questions, number: int, said: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
-    """The data from which a validation question can be shown without the data set.
-
-    Args:
-        data: the questions.
-        number: the number of the question.
-        said: its logits `[V]` and its attention `[T]`, padded.
-
-    Returns:
-        `page`, uint8: a JSON text.
-    """
+    """Makes the tensor `page`, uint8, a JSON text from which a validation question can be shown without the data set.
+    `said` are its logits `[V]` and its attention `[T]`, padded."""
     answer = data.vocabulary.words[int(data.valid.answers[number]) - FIRST_ENTITY]
-    text = json.dumps(make(data.readable[number], answer, data.vocabulary, said))
+    text = json.dumps(make_page(data.readable[number], answer, data.vocabulary, said))
     return {"page": torch.from_numpy(np.frombuffer(text.encode(), np.uint8).copy())}
 
 
-def make(item: Mapping[str, Any], answer: str, vocabulary: Vocabulary, said: tuple[Tensor, Tensor]) -> dict[str, Any]:
+def make_page(
+    item: Mapping[str, Any], answer: str, vocabulary: Vocabulary, said: tuple[Tensor, Tensor]
+) -> dict[str, Any]:
     """Makes a page: a question, the network's attention and its guesses.
 
     Args:
@@ -89,16 +83,7 @@ def make(item: Mapping[str, Any], answer: str, vocabulary: Vocabulary, said: tup
 
 
 def picture(run: Run, name: str, label: str) -> Picture:
-    """The page of a finished run.
-
-    Args:
-        run: the run.
-        name: the name of the file, without its ending.
-        label: the name of the network, for the caption.
-
-    Raises:
-        RunError: the run has no page, or its file is damaged.
-    """
+    """Draws the page of a finished run, with the name of the file and that of the network for the caption."""
     tensors = run.tested()
     if "page" not in tensors:
         raise RunError(f"the run in {run.path} has not been tested yet")
@@ -108,11 +93,11 @@ def picture(run: Run, name: str, label: str) -> Picture:
         "it has; names are put back in place of the entities. Below it the answer, and the network's first guesses "
         "with their probabilities."
     )
-    return Picture(name, "png", caption, draw(page))
+    return Picture(name, "png", caption, draw_page(page))
 
 
-def draw(page: dict[str, Any]) -> bytes:
-    """A page as PNG."""
+def draw_page(page: dict[str, Any]) -> bytes:
+    """Draws a page as PNG."""
     from matplotlib import get_data_path
     from PIL import Image, ImageDraw, ImageFont
 
@@ -129,7 +114,7 @@ def draw(page: dict[str, Any]) -> bytes:
 
 
 def _paragraphs(page: dict[str, Any]) -> list[list[tuple[str, float, bool]]]:
-    """The page's text: words, each with its shade from 0 to 1 and whether it is grey."""
+    """Splits the page's text into words, each with its shade from 0 to 1 and whether it is grey."""
     highest = max(page["attention"])
     passage = [(word, weight / highest, False) for word, weight in zip(page["passage"], page["attention"], strict=True)]
     question = [("____" if word == PLACEHOLDER else word, 0.0, False) for word in page["question"]]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..errors import RunError
 from ..runs.folder import Run
 from .arms import GAINED, NORMS, RATE, Arm, has
-from .deviations import said
+from .deviations import option_text
 from .judge import PILOT, Claim, best_rate
 from .page import STYLES, Style
 
@@ -140,7 +140,7 @@ class Block:
 
 
 def heading(blocks: Sequence[Block]) -> str:
-    """The head of a table's first column, which has the blocks' labels: the options in which they differ."""
+    """Makes the head of a table's first column, which has the blocks' labels: the options in which they differ."""
     return ", ".join(blocks[0].options) if blocks else ""
 
 
@@ -170,14 +170,14 @@ def compare(
     blocks = []
     for values in sorted(groups, key=lambda values: [(type(value).__name__, value or 0) for value in values])[::-1]:
         own = [claim for claim in claims if any(has(run, claim.trial.options) for run in groups[values])]
-        options = dict(zip(names, map(said, values), strict=True))
-        blocks.append(Block(options, _arms(groups[values], prefixes), own))
+        options = dict(zip(names, map(option_text, values), strict=True))
+        blocks.append(Block(options, _runs_by_arm(groups[values], prefixes), own))
     status = [*_incomplete(runs), *(line for block in blocks for line in _unequal_starts(block))]
     return [block for block in blocks if any(run.records for arm in block.arms for run in block.runs(arm))], status
 
 
 def best_tried(by_rate: Mapping[float, Group], metric: Metric, prefix: str = "") -> float:
-    """The learning rate with the best mean of a metric, among those with the most finished runs."""
+    """Finds the learning rate with the best mean of a metric, among those with the most finished runs."""
     name = prefix + (metric.chosen or metric.name)
 
     def rank(rate: float) -> tuple[float, ...]:
@@ -189,8 +189,8 @@ def best_tried(by_rate: Mapping[float, Group], metric: Metric, prefix: str = "")
     return min(by_rate, key=rank)
 
 
-def _arms(runs: Iterable[Run], prefixes: Collection[str]) -> dict[Arm, dict[float, Group]]:
-    """The runs that have records or diverged before the first one, by arm and learning rate."""
+def _runs_by_arm(runs: Iterable[Run], prefixes: Collection[str]) -> dict[Arm, dict[float, Group]]:
+    """Sorts the runs that have records or diverged before the first one, by arm and learning rate."""
     found: dict[Arm, dict[float, Group]] = {}
     for run in sorted(runs, key=lambda run: run.config[RATE]):
         if not run.records and run.diverged is None:
@@ -209,7 +209,7 @@ def _arms(runs: Iterable[Run], prefixes: Collection[str]) -> dict[Arm, dict[floa
 
 
 def _incomplete(runs: Sequence[Run]) -> list[str]:
-    """Which of some runs are unfinished, and which diverged."""
+    """Says which of some runs are unfinished, and which diverged."""
     notes = []
     open_runs = [run.path.name for run in runs if not run.done]
     if open_runs:
@@ -222,10 +222,8 @@ def _incomplete(runs: Sequence[Run]) -> list[str]:
 
 
 def _unequal_starts(block: Block) -> list[str]:
-    """A line if the first gradients of two arms differ a lot, which is a defect of the initial weights, not of a norm.
-
-    Each arm's gradient is the median over its runs at all learning rates, on which it does not depend.
-    """
+    """Warns if the first gradients of two arms differ a lot, which is a defect of the initial weights, not of a norm.
+    Each arm's is the median over its runs at all learning rates, on which it does not depend."""
     starts = {}
     for arm in block.arms:
         records = [run.records[0] for run in block.runs(arm) if run.records]
@@ -234,9 +232,9 @@ def _unequal_starts(block: Block) -> list[str]:
             starts[arm] = statistics.median(gradients)
     if not starts or max(starts.values()) < FAR_APART * min(starts.values()):
         return []
-    told = ", ".join(f"{arm.name} {value:.3g}" for arm, value in starts.items())
+    gradients_text = ", ".join(f"{arm.name} {value:.3g}" for arm, value in starts.items())
     where = f"With {block.title} the" if block.title else "The"
     return [
-        f"{where} gradient's norms at update 0 differ by {FAR_APART} times or more ({told}): the initial weights are "
-        "not fair to all norms."
+        f"{where} gradient's norms at update 0 differ by {FAR_APART} times or more ({gradients_text}): the initial "
+        "weights are not fair to all norms."
     ]

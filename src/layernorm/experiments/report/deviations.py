@@ -36,7 +36,7 @@ def deviations(
         if others and option.name not in ("norm", "seed", *apart):
             zero = re.search(r"\(0: ((?:[^()]|\([^()]*\))*)\)", option.metadata["doc"])
             words = {0: zero[1]} if zero else {}
-            text = f"{one_of(others, words)}; the paper's protocol has {said(paper, words)}."
+            text = f"{one_of(others, words)}; the paper's protocol has {option_text(paper, words)}."
             found.append(Deviation(option.name, "I", text))
     if values["precision"] != "float32":
         found.append(Deviation("precision", "I", f"{values['precision']}."))
@@ -45,7 +45,7 @@ def deviations(
 
 def one_of(values: Iterable[Any], words: Mapping[Any, str] | None = None) -> str:
     """Values of an option in a sentence, in order: "0.001, 0.002 or 0.004"."""
-    *first, last = (said(value, words) for value in sorted(set(values)))
+    *first, last = (option_text(value, words) for value in sorted(set(values)))
     return f"{', '.join(first)} or {last}" if first else last
 
 
@@ -53,7 +53,7 @@ def _holds(item: Deviation, run: Run) -> bool:
     return all(run.config.get(name) in values for name, values in item.where.items())
 
 
-def said(value: Any, words: Mapping[Any, str] | None = None) -> str:
+def option_text(value: Any, words: Mapping[Any, str] | None = None) -> str:
     """An option's value in a sentence: 2e-05, adam, on."""
     if isinstance(value, bool):
         return "on" if value else "off"

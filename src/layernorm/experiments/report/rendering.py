@@ -16,16 +16,16 @@ from . import figures
 from .page import MARKS, Figure, Picture, Report, Table, commands, environment_lines
 
 
-def write(report: Report, folder: Path) -> Path:
+def write_report(report: Report, folder: Path) -> Path:
     """Writes `index.html`, `report.md`, every figure as PNG and SVG, and every picture.
 
     Returns:
         the page's path.
     """
     make_folder(folder)
-    vectors = [figures.draw(figure, "svg") for figure in report.figures]
+    vectors = [figures.draw_figure(figure, "svg") for figure in report.figures]
     for figure, vector in zip(report.figures, vectors, strict=True):
-        write_atomic(folder / f"{figure.name}.png", figures.draw(figure, "png"))
+        write_atomic(folder / f"{figure.name}.png", figures.draw_figure(figure, "png"))
         write_atomic(folder / f"{figure.name}.svg", vector)
     for picture in report.pictures:
         write_atomic(folder / f"{picture.name}.{picture.kind}", picture.content)
@@ -68,7 +68,7 @@ def page_text(report: Report, vectors: Sequence[bytes]) -> str:
     findings = f"<p><b>{_measured(report)}.</b></p><ul>{findings}</ul>" if findings else ""
     widest = max((_width(picture) for picture in report.pictures), default=0)
     samples = [_picture(picture, widest) for picture in report.pictures]
-    pictures = "".join([*map(_figure, report.figures, vectors), *samples])
+    pictures = "".join([*map(_figure_html, report.figures, vectors), *samples])
     tables = "".join(map(_html_table, report.tables))
     deviations = "".join(
         f"<li><b>[{escape(item.mark)}]</b> {escape(f'{item.name}: {item.text}')}</li>" for item in report.deviations
@@ -94,7 +94,7 @@ def page_text(report: Report, vectors: Sequence[bytes]) -> str:
 """
 
 
-def show(report: Report) -> None:
+def print_report(report: Report) -> None:
     """Prints the tables with their notes, and the findings, in at most 80 columns."""
     from rich.console import Console
     from rich.padding import Padding
@@ -136,8 +136,8 @@ _SIGNS = re.compile(r"[\\`*\[\]<>|~]|(?<!\w)_|_(?!\w)|&(?=#?\w+;)|^[#+-]")
 """Of Markdown; an underscore within a word is none."""
 
 
-def _figure(figure: Figure, vector: bytes) -> str:
-    wide, narrow = address("svg", vector), address("svg", figures.draw(figure, "svg", narrow=True))
+def _figure_html(figure: Figure, vector: bytes) -> str:
+    wide, narrow = address("svg", vector), address("svg", figures.draw_figure(figure, "svg", narrow=True))
     return (
         f'<figure><picture><source media="(max-width: 640px)" srcset="{narrow}">'
         f'<img src="{wide}" alt="{_html(_first(figure.caption))}"></picture>'

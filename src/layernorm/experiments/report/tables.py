@@ -13,7 +13,7 @@ from .curves import geometric_mean
 from .page import Table
 
 
-def spread(values: Sequence[float], digits: int = 2) -> str:
+def mean_and_range(values: Sequence[float], digits: int = 2) -> str:
     """The mean over seeds and, from two seeds on, the lowest and the highest value."""
     mean, low, high = (f"{value:.{digits}f}" for value in (statistics.fmean(values), min(values), max(values)))
     return mean if len(values) == 1 else f"{mean} ({low}{' to ' if min(values) < 0 else '-'}{high})"
@@ -54,7 +54,7 @@ class Column:
     of: Literal["last", "first", "lowest", "test"] = "last"
     scale: float = 1.0
     digits: int = 2
-    text: Callable[[Sequence[float], int], str] = spread
+    text: Callable[[Sequence[float], int], str] = mean_and_range
 
     def cell(self, runs: Group, prefix: str = "") -> str:
         """The cell of some runs; a dash if none has the value."""
@@ -119,7 +119,7 @@ def learning_rates(blocks: Sequence[Block], metric: Metric, digits: int = 2) -> 
         lost = sum(run.diverged is not None for run in runs)
         if lost:
             return "diverged" if lost == len(runs) else f"{lost} of {len(runs)} diverged"
-        return spread([scale * metric.best(run, prefix + metric.name) for run in runs], digits) if runs else "-"
+        return mean_and_range([scale * metric.best(run, prefix + metric.name) for run in runs], digits) if runs else "-"
 
     rows = [
         [block.label, arm.name, *(cell(by_rate.get(rate, []), arm.prefix) for rate in rates)]

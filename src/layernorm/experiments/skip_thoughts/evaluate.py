@@ -12,7 +12,7 @@ from ..protocol import Tool, option
 from ..runs.folder import Run
 from ..runs.restore import training_data
 from .experiment import Data, encoders, scores
-from .trained import trained
+from .trained import trained_encoder
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Options:
     )
 
 
-def ask(run: Run, texts: Sequence[str], options: Options) -> list[str]:
-    """The measures of SICK and the accuracies on the classification tasks."""
-    encoder, config, books, update = trained(run, options.data)
+def evaluation_lines(run: Run, texts: Sequence[str], options: Options) -> list[str]:
+    """Lists the measures of SICK and the accuracies on the classification tasks."""
+    encoder, config, books, update = trained_encoder(run, options.data)
     data = Data(
         books,
         training_data(run, options.data, sick.SICK.load, "sick"),
@@ -50,6 +50,6 @@ TOOL = Tool(
     experiment="skip-thoughts",
     texts=None,
     options=Options,
-    ask=ask,
+    ask=evaluation_lines,
     examples=("layernorm evaluate RUN --fast-eval", "layernorm evaluate RUN --row bag"),
 )

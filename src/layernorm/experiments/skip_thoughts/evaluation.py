@@ -156,11 +156,8 @@ def cross_validated(vectors: np.ndarray, classes: np.ndarray, fast: bool) -> np.
 def _path(
     x: np.ndarray, y: np.ndarray, held: np.ndarray, wanted: np.ndarray, penalties: Sequence[float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """L2 logistic regression at each C, from weak to strong fits. Each fit starts from the one before.
-
-    Returns:
-        the number of held-out cases that each fit gets right, and which of them the last fit gets right.
-    """
+    """Fits L2 logistic regression at each C, from weak to strong fits, each starting from the one before. Returns the
+    number of held-out cases that each fit gets right, and which of them the last fit gets right."""
     from sklearn.linear_model import LogisticRegression
 
     model = LogisticRegression(warm_start=True, max_iter=1000, tol=1e-5)

@@ -22,7 +22,7 @@ from ..train.legacy_adam import LegacyAdam
 from . import claims, report
 from .encoder import Encode, Encoder
 from .evaluation import classification, relatedness
-from .network import Config, SkipThoughts, build
+from .network import Config, SkipThoughts, build_skip_thoughts
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -76,10 +76,10 @@ def skip_thoughts_task(config: Config, data: Data, accelerator: Accelerator) -> 
     order = OneLength(
         rows.lengths[middle], config.batch_size, config.seed, accelerator.process_index, accelerator.num_processes
     )
-    model = build(config, config.vocabulary)
+    model = build_skip_thoughts(config, config.vocabulary)
     kind = LegacyAdam if config.optimizer == "legacy_adam" else torch.optim.Adam
     optimizer = kind(model.parameters(), lr=config.learning_rate, fused=True)
-    valid, held = (spread(data.books.triples(split), config.held_out_triples) for split in ("valid", "test"))
+    valid, held = (evenly_spread(data.books.triples(split), config.held_out_triples) for split in ("valid", "test"))
     last: dict[int, Scores] = {}  # the last evaluation, by its update; the test at the end uses it again
 
     def loss(model: nn.Module, update: int) -> Tensor:
@@ -140,7 +140,7 @@ def triple(rows: Sentences, middle: Tensor, device: torch.device) -> tuple[Tenso
     return sentence[0], following, before
 
 
-def spread(items: Tensor, count: int) -> Tensor:
+def evenly_spread(items: Tensor, count: int) -> Tensor:
     """`count` of some items, evenly spread. For 0, or more than there are: all items."""
     return items[torch.linspace(0, len(items) - 1, count).long()] if 0 < count < len(items) else items
 
@@ -175,7 +175,7 @@ def encoders(model: SkipThoughts, config: Config, data: Data) -> dict[str, Encod
     """The four of `ROWS`."""
     vocabulary = data.books.vocabulary(config.vocabulary)
     trained = Encoder(model, vocabulary)
-    start = Encoder(build(config, config.vocabulary).to(model.words.weight.device).eval(), vocabulary)
+    start = Encoder(build_skip_thoughts(config, config.vocabulary).to(model.words.weight.device).eval(), vocabulary)
     return dict(zip(ROWS, (trained.last_states, start.last_states, trained.bags, start.bags), strict=True))
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from ..data.books import LONGEST
 from ..protocol import CheckedOptions, Tool, option
 from ..runs.folder import Run
-from .experiment import spread
-from .trained import trained, words
+from .experiment import evenly_spread
+from .trained import sentence_words, trained_encoder
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Options(CheckedOptions):
     data: Path | None = option(None, "folder that has the folder `books` (else the one of the run's training)")
 
 
-def ask(run: Run, sentences: Sequence[str], options: Options) -> list[str]:
-    """The nearest sentences by the cosine, as lines of at most 80 columns."""
-    rows = words(list(sentences), "sentence")
-    encoder, _, books, _ = trained(run, options.data)
+def neighbour_lines(run: Run, sentences: Sequence[str], options: Options) -> list[str]:
+    """Lists the nearest sentences by the cosine, in lines of at most 80 columns."""
+    rows = sentence_words(list(sentences), "sentence")
+    encoder, _, books, _ = trained_encoder(run, options.data)
     lengths = books.ends.diff()
     numbers = ((books.split[books.book] == 0) & (lengths <= LONGEST)).nonzero().squeeze(1)
-    numbers = spread(numbers, options.among)
+    numbers = evenly_spread(numbers, options.among)
     texts = list(dict.fromkeys(books.text(number) for number in numbers.tolist()))
     near = encoder.last_states(rows, False) @ encoder.last_states([text.split() for text in texts], False).T
     found = near.topk(min(options.count, len(texts)))
@@ -46,6 +46,6 @@ TOOL = Tool(
     experiment="skip-thoughts",
     texts="SENTENCE",
     options=Options,
-    ask=ask,
+    ask=neighbour_lines,
     examples=('layernorm neighbours RUN "he opened the door" --count 3',),
 )

@@ -96,7 +96,7 @@ class SkipThoughts(nn.Module):
         return state[0]
 
 
-def build(config: Config, vocabulary: int) -> SkipThoughts:
+def build_skip_thoughts(config: Config, vocabulary: int) -> SkipThoughts:
     """The network with its initial weights. One seed gives every norm the same weights.
 
     Recurrent weights are orthogonal, with a block for each gate. All others are uniform on (-0.1, 0.1). Biases are 0.

@@ -30,7 +30,7 @@ class Finding(NamedTuple):
     measured: geometry.Measured
 
 
-def measure(seed: int, spectrum: bool = False) -> list[Finding]:
+def measure_claims(seed: int, spectrum: bool = False) -> list[Finding]:
     """Measures every claim. It uses one thread, as a second one would only wait for such small layers.
 
     Args:
@@ -63,21 +63,21 @@ def write_claims(found: Sequence[Finding], path: Path) -> None:
     write_json(path, {"claims": claims})
 
 
-def report(found: Sequence[Finding]) -> Report:
+def report_claims(found: Sequence[Finding]) -> Report:
     """The claims as a report: first a table of all claims, then for each a sentence, its table and its figure."""
     return Report(
         title="The geometry of normalised models, measured",
         claim=ABOUT,
         findings=[_sentence(number, item) for number, item in enumerate(found, 1)],
         status=[f"Not measured as stated: {', '.join(names)}." for names in [not_as_stated(found)] if names],
-        figures=[_figure(item) for item in found if item.measured.series],
-        tables=[_verdicts(found), *(_table(item.measured) for item in found)],
+        figures=[_claim_figure(item) for item in found if item.measured.series],
+        tables=[_verdicts(found), *(_measured_table(item.measured) for item in found)],
         deviations=[],
         start=environment.describe(),
     )
 
 
-def invariance(verdicts: Sequence[geometry.Verdict], sentence: str) -> Report:
+def report_invariance(verdicts: Sequence[geometry.Verdict], sentence: str) -> Report:
     """Table 1 alone, for some eps."""
     said = {True: "invariant", False: "no", None: "-"}
     rows = [
@@ -96,7 +96,7 @@ def invariance(verdicts: Sequence[geometry.Verdict], sentence: str) -> Report:
     )
 
 
-def _verdict(item: Finding) -> str:
+def _claim_verdict(item: Finding) -> str:
     if not item.measured.as_stated:
         return "NOT MEASURED AS STATED"
     return "holds" if item.claim.holds else "does not hold"
@@ -104,7 +104,7 @@ def _verdict(item: Finding) -> str:
 
 def _verdicts(found: Sequence[Finding]) -> Table:
     rows = [
-        [_verdict(item), f"{number}. {item.claim.name.capitalize()} ({item.claim.where}): {item.measured.found}"]
+        [_claim_verdict(item), f"{number}. {item.claim.name.capitalize()} ({item.claim.where}): {item.measured.found}"]
         for number, item in enumerate(found, 1)
     ]
     return Table("The claims of section 5 and the appendix", ["verdict", "claim, and what was measured"], rows)
@@ -113,12 +113,12 @@ def _verdicts(found: Sequence[Finding]) -> Table:
 def _sentence(number: int, item: Finding) -> str:
     claim, measured = item
     return (
-        f"{number}. {claim.name.capitalize()} ({claim.where}): {_verdict(item)}. Claim: {claim.statement} Measured "
-        f"with {', '.join(claim.functions)}: {measured.found}. Condition: {claim.condition}"
+        f"{number}. {claim.name.capitalize()} ({claim.where}): {_claim_verdict(item)}. Claim: {claim.statement} "
+        f"Measured with {', '.join(claim.functions)}: {measured.found}. Condition: {claim.condition}"
     )
 
 
-def _table(measured: geometry.Measured) -> Table:
+def _measured_table(measured: geometry.Measured) -> Table:
     rows = [
         [
             cell if isinstance(cell, str) else f"{cell:{form}}"
@@ -179,7 +179,7 @@ _STYLES = {
 """By a line's label: a norm, or the norm of the weights at the start over that of the first."""
 
 
-def _figure(item: Finding) -> Figure:
+def _claim_figure(item: Finding) -> Figure:
     """The claim's lines by panel, in rows."""
     axes = _AXES[item.claim.name]
     panels: dict[str, list[Curve]] = {}

@@ -129,11 +129,8 @@ class Value(Measure):
 
 @dataclass(frozen=True)
 class Robustness(Value):
-    """The area under the best value against the logarithm of the learning rate, as a mean over the grid.
-
-    The area is that of the trapezoids between neighbouring rates, divided by the grid's width. A run that diverged
-    counts with the worst first evaluation of all runs.
-    """
+    """The area of the trapezoids under the best value against the logarithm of the learning rate, divided by the grid's
+    width. A run that diverged counts with the worst first evaluation of all runs."""
 
     best: bool = True
 

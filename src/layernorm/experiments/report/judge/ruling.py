@@ -123,10 +123,8 @@ class Ruling:
 
     @property
     def hours_of_more_seeds(self) -> float:
-        """The hours of the seeds that would decide a claim that lacks nothing and is undecided all the same.
-
-        It is infinity if 100 seeds would not.
-        """
+        """Estimates the hours of the seeds that would decide a claim that lacks nothing and is undecided all the same;
+        infinity if 100 seeds would not."""
         if self.lacking or self.verdict != UNDECIDED:
             return 0.0
         rates = len(self.claim.trial.rates) if self.claim.over_rates else 1
@@ -148,13 +146,8 @@ class Ruling:
 
 
 def chance(effect: float, seeds: int = SEEDS, level: float = LEVEL) -> float:
-    """The chance that a difference is called *ahead*, with no margin.
-
-    Args:
-        effect: the true difference in standard deviations of a pair's difference.
-        seeds: the number of pairs.
-        level: the two-sided level of the test.
-    """
+    """Computes the chance that a difference is called *ahead*, with no margin, at a two-sided level. `effect`: the true
+    difference in standard deviations of a pair's difference."""
     from scipy import stats
 
     return float(stats.nct.sf(_quantile(level, seeds), seeds - 1, effect * math.sqrt(seeds)))
