@@ -28,13 +28,13 @@ def rulings(results: Path) -> dict[str, list[Ruling]]:
     """Rules on every claim, by experiment, from the summaries `EXPERIMENT/summary.json` in a folder."""
     if not results.is_dir():
         raise RunError(f"{results} is not a folder; give the folder of the summaries with --results")
-    found = {}
+    by_experiment = {}
     for name in EXPERIMENTS:
         path = results / name / "summary.json"
-        found[name] = decide(
+        by_experiment[name] = decide(
             catalogue.find_experiment(name).claims, summary.read_summary(path) if path.exists() else []
         )
-    return found
+    return by_experiment
 
 
 def claims_page(results: Path) -> str:
@@ -92,7 +92,7 @@ def _claims_table(results: Path, by_experiment: Mapping[str, Sequence[Ruling]]) 
             figure = f"{name}/{claim.figure}"
             link = f"[figure](results/{figure})" if (results / figure).exists() else f"[page](results/{name}/README.md)"
             text = claim.text + (f" *With {claim.trial.about}.*" if claim.trial.about else "")
-            rows.append([text, claim.where, _verdict_cell(item), item.found, item.ran, link])
+            rows.append([text, claim.where, _verdict_cell(item), item.effect_text, item.ran, link])
     return _markdown_rows(["claim", "in the paper", "verdict", "effect (95 % interval)", "what we ran", "figure"], rows)
 
 
@@ -132,11 +132,11 @@ def _open(items: Sequence[Ruling]) -> list[str]:
 
 
 def _unique(items: Iterable) -> list:
-    found: list = []
+    items_once: list = []
     for item in items:
-        if item not in found:
-            found.append(item)
-    return found
+        if item not in items_once:
+            items_once.append(item)
+    return items_once
 
 
 def _rule() -> list[str]:
@@ -168,22 +168,22 @@ def _statements(results: Path) -> tuple[list[list[str]], dict[str, int]]:
     """The rows of the statements about theory, and how often there is each verdict."""
     theory = results / "theory" / "claims.json"
     rows: list[list[str]] = []
-    found: dict[str, int] = {}
+    verdicts: dict[str, int] = {}
     if not theory.exists():
-        return rows, found
+        return rows, verdicts
     for item in read_json(theory, "make it again with layernorm geometry --out FOLDER")["claims"]:
         figure = f"theory/{item['name']}.png"
         shown = f"[figure](results/{figure})" if (results / figure).exists() else "-"
         verdict = ("holds" if item["holds"] else "refuted") if item["as_stated"] else UNDECIDED
-        found[verdict] = found.get(verdict, 0) + 1
+        verdicts[verdict] = verdicts.get(verdict, 0) + 1
         rows.append([item["statement"], item["where"], verdict, item["found"], shown])
-    return rows, found
+    return rows, verdicts
 
 
-def _counts(found: Mapping[str, int], what: str) -> str:
+def _counts(by_verdict: Mapping[str, int], what: str) -> str:
     """A sentence with the number of claims of each verdict."""
-    each = ", ".join(f"{verdict} {count}" for verdict, count in found.items())
-    return f"{sum(found.values())} {what}: {each}."
+    each = ", ".join(f"{verdict} {count}" for verdict, count in by_verdict.items())
+    return f"{sum(by_verdict.values())} {what}: {each}."
 
 
 def _filled(text: str) -> str:

@@ -40,7 +40,7 @@ def test_networks_side_by_side_are_each_of_them_alone(study):
         g = torch.Generator().manual_seed(0)
         start, back = (torch.randn(2, 6, generator=g, dtype=torch.float64) for _ in range(2))
         exponent = geometry.lyapunov(step, state, inputs, warmup=4, tangents=start[:, :, None]).exponents
-        found = study.found[setting][1]
+        found = study.measured[setting][1]
         assert found.exponent == pytest.approx(float(exponent), abs=1e-12)
         _, h = module(inputs[:4])
         logs = geometry.gradient_by_lag(step, h[0].detach(), inputs[4:], cotangents=back)

@@ -70,11 +70,11 @@ class Statistics:
 
 def measure_units(model: nn.Sequential, images: Tensor) -> list[Statistics]:
     """Measures the units of a network in evaluation mode, layer by layer, on scaled images `[M, 3, 32, 32]`."""
-    found: dict[int, Statistics] = {}
+    statistics: dict[int, Statistics] = {}
     for maps in images.split(CHUNK):
         for number, layer in enumerate(model):
             maps = layer(maps)
             if isinstance(layer, Unit):
                 shape = maps.shape[1], maps.shape[2], maps.shape[3]
-                found.setdefault(number, Statistics(shape)).add(maps)
-    return list(found.values())
+                statistics.setdefault(number, Statistics(shape)).add(maps)
+    return list(statistics.values())

@@ -137,7 +137,7 @@ def _tables(block: Block, groups: Groups) -> list[Table]:
 
 def _findings(block: Block, groups: Groups) -> list[str]:
     """For each norm, whether units at the border are rarely turned on, in numbers."""
-    found = []
+    findings = []
     ratio = _ratio(ON)
     for arm, runs in groups.items():
         # for each layer, the seed that contradicts the claim most
@@ -149,7 +149,7 @@ def _findings(block: Block, groups: Groups) -> list[str]:
         deviations = [statistics.fmean(_ratio(DEVIATION)(run, "end", layer) for run in runs) for layer in LAYERS]
         seen = "Rarely turned on" if ratios[lowest] < RARELY else "Not rarely turned on"
         about = capital(", ".join(filter(None, [block.title, arm.name])))
-        found.append(
+        findings.append(
             f"{about}: units at the border are on less often than the centre's in {fewer} "
             f"of {len(LAYERS)} convolutions in every seed, at the least {ratios[lowest]:.2f} times as often "
             f"(convolution {lowest}, highest seed). {seen}, if rarely means less than {RARELY:g} times as often. Their "
@@ -157,7 +157,7 @@ def _findings(block: Block, groups: Groups) -> list[str]:
             f"explains at most {100 * shares[DISTANCE]:.0f} % of the variance between units of a layer in how often "
             f"they are on (convolution {most}; channels explain {100 * shares[CHANNEL]:.0f} % there)."
         )
-    return found
+    return findings
 
 
 def _from_0(curves: Sequence[Curve]) -> tuple[float, float]:

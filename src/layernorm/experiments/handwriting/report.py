@@ -81,7 +81,7 @@ class _Written(NamedTuple):
 def _write(run: Run, arm: Arm, name: str) -> list[_Written]:
     """The writing of a run's network at bias 0 and 1."""
     model, mean, deviation = samples.trained_synthesis(run)
-    found = []
+    writings = []
     for bias in (0.0, 1.0):
         points, finished = samples.write_text(model, samples.Options(text=SENTENCE, bias=bias))
         end = "stopped by itself" if finished else "cut off, its window had not read to the end"
@@ -89,5 +89,5 @@ def _write(run: Run, arm: Arm, name: str) -> list[_Written]:
             f'"{SENTENCE}" written with {arm.name} after {run.records[-1]["update"]} updates, seed '
             f"{run.config['seed']}, bias {bias:g} ({len(points)} points, {end})."
         )
-        found.append(_Written(f"sample-{name}-bias{bias:g}", caption, pen.strokes(points, mean, deviation)))
-    return found
+        writings.append(_Written(f"sample-{name}-bias{bias:g}", caption, pen.strokes(points, mean, deviation)))
+    return writings

@@ -100,11 +100,11 @@ def embed_sentences(model: Embedding, data: Captioned, start: int, stop: int) ->
     """The embeddings of a range of captions, `[M, D]`. Sentences of similar length are embedded together."""
     device = model.image.weight.device
     rows = torch.arange(start, stop)[data.sentences.lengths[start:stop].argsort(stable=True)]
-    found = torch.empty(stop - start, model.image.out_features, device=device)
+    embeddings = torch.empty(stop - start, model.image.out_features, device=device)
     for part in rows.split(CHUNK):
         ids, lengths = data.sentences.batch(part)
-        found[part - start] = model.sentences(ids.to(device), lengths.to(device))
-    return found
+        embeddings[part - start] = model.sentences(ids.to(device), lengths.to(device))
+    return embeddings
 
 
 def fold_ranks(model: Embedding, data: Captioned, start: int, count: int, similarity: str) -> tuple[Tensor, Tensor]:

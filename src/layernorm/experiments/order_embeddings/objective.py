@@ -107,7 +107,7 @@ def ranks(penalty: Tensor, captions: int) -> tuple[Tensor, Tensor]:
 
 def recalls(rank: Tensor, prefix: str) -> dict[str, float]:
     """R@1, R@5 and R@10 in percent, mean and median rank from 1, as metrics named `prefix_r1` and so on."""
-    found = {f"{prefix}_r{count}": 100.0 * float((rank < count).double().mean()) for count in (1, 5, 10)}
-    found[f"{prefix}_mean_rank"] = float(rank.double().mean()) + 1
-    found[f"{prefix}_median_rank"] = float(rank.double().quantile(0.5).floor()) + 1
-    return found
+    metrics = {f"{prefix}_r{count}": 100.0 * float((rank < count).double().mean()) for count in (1, 5, 10)}
+    metrics[f"{prefix}_mean_rank"] = float(rank.double().mean()) + 1
+    metrics[f"{prefix}_median_rank"] = float(rank.double().quantile(0.5).floor()) + 1
+    return metrics

@@ -88,19 +88,19 @@ def search_lines(run: Run, sentences: Sequence[str], options: Options) -> list[s
     """Lists the nearest images of each sentence, in at most 80 columns. With pictures, it also writes a sheet."""
     model, data = trained_embedding(run, options.data)
     pictures = None if options.images is None else _pictures(options.images, len(data.test))
-    found = search(model, data, sentences, options.count)
-    lines = [line for item in found for line in _lines_of_search(item, data, options.captions)]
+    results = search(model, data, sentences, options.count)
+    lines = [line for item in results for line in _lines_of_search(item, data, options.captions)]
     if pictures is not None:
         place = options.out or run.path / "search.png"
-        write_atomic(place, _sheet(found, pictures, data))
+        write_atomic(place, _sheet(results, pictures, data))
         lines.append(f"wrote {place}")
     return lines
 
 
-def _lines_of_search(found: FoundImages, data: ImagesAndCaptions, captions: int) -> list[str]:
-    unknown = f" (not in the vocabulary: {', '.join(found.unknown)})" if found.unknown else ""
-    lines = textwrap.wrap(f"{found.sentence}{unknown}", 80)
-    for place, (image, penalty) in enumerate(zip(found.images, found.penalties, strict=True), 1):
+def _lines_of_search(result: FoundImages, data: ImagesAndCaptions, captions: int) -> list[str]:
+    unknown = f" (not in the vocabulary: {', '.join(result.unknown)})" if result.unknown else ""
+    lines = textwrap.wrap(f"{result.sentence}{unknown}", 80)
+    for place, (image, penalty) in enumerate(zip(result.images, result.penalties, strict=True), 1):
         lines.append(f"{place:4}. image {image + 1}, penalty {penalty:.4f}")
         for caption in _captions(data, image)[:captions]:
             lines += textwrap.wrap(caption, 80, initial_indent=" " * 6, subsequent_indent=" " * 8)
@@ -115,25 +115,25 @@ def _pictures(folder: Path, count: int) -> list[Path]:
     """Lists the pictures in a folder, one for each test image."""
     if not folder.is_dir():
         raise RunError(f"{folder} is not a folder; give the folder of the test images with --images")
-    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
-    if len(found) != count:
+    pictures = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
+    if len(pictures) != count:
         raise RunError(
-            f"{folder} has {len(found)} pictures ({', '.join(PICTURES)}); expected {count}, one a test image"
+            f"{folder} has {len(pictures)} pictures ({', '.join(PICTURES)}); expected {count}, one a test image"
         )
-    return found
+    return pictures
 
 
-def _sheet(found: Sequence[FoundImages], pictures: Sequence[Path], data: ImagesAndCaptions) -> bytes:
+def _sheet(results: Sequence[FoundImages], pictures: Sequence[Path], data: ImagesAndCaptions) -> bytes:
     """Draws a row of pictures for each sentence, as PNG."""
     import numpy as np
     from matplotlib.figure import Figure
     from PIL import Image, UnidentifiedImageError
 
     as_it_is: Any = {"fontsize": 6, "parse_math": False}  # a sentence may have dollars
-    columns = max(len(item.images) for item in found)
-    canvas = Figure(figsize=(2.4 * columns, 2.6 * len(found)), layout="constrained")
-    axes = canvas.subplots(len(found), columns, squeeze=False)
-    for row, item in zip(axes, found, strict=True):
+    columns = max(len(item.images) for item in results)
+    canvas = Figure(figsize=(2.4 * columns, 2.6 * len(results)), layout="constrained")
+    axes = canvas.subplots(len(results), columns, squeeze=False)
+    for row, item in zip(axes, results, strict=True):
         for place, image in zip(row, item.images, strict=True):
             try:
                 with Image.open(pictures[image]) as picture:

@@ -50,15 +50,15 @@ def trained_reader(run: Run, folder: Path | None) -> tuple[Reader, Config, Quest
 
 def read_shortened(path: Path) -> list[Question]:
     """Reads the questions of a file, or of a folder of files, with their passages cut as in training."""
-    found = questions.read_question_folder(path) if path.is_dir() else [questions.read_question_file(path)]
-    return [questions.shortened(item) for item in found]
+    items = questions.read_question_folder(path) if path.is_dir() else [questions.read_question_file(path)]
+    return [questions.shortened(item) for item in items]
 
 
 def renamed(item: Question) -> Question:
     """Numbers the entities of a question from 0 in the order of the text. Training numbers them at random."""
     words = [*item.passage, *item.question, item.answer]
-    found = dict.fromkeys(filter(is_entity, words))
-    ids = {entity: f"@entity{number}" for number, entity in enumerate(found)}
+    entities = dict.fromkeys(filter(is_entity, words))
+    ids = {entity: f"@entity{number}" for number, entity in enumerate(entities)}
 
     def named(words: Sequence[str]) -> list[str]:
         return [ids.get(word, word) for word in words]
@@ -68,7 +68,7 @@ def renamed(item: Question) -> Question:
         sentences=[named(words) for words in item.sentences],
         question=named(item.question),
         answer=ids[item.answer],
-        names={ids[entity]: item.names[entity] for entity in found},
+        names={ids[entity]: item.names[entity] for entity in entities},
     )
 
 

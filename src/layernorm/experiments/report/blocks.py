@@ -114,14 +114,14 @@ class Block:
         exact = [claim for claim in about if claim.measure.metric == metric.name]
         like = [claim for claim in about if claim.measure.chosen == metric.chosen]
         like = like or [claim for claim in about if claim.measure.metric == metric.chosen]
-        found: dict[str, Choice] = {}
+        choices: dict[str, Choice] = {}
         decided: Sequence[Claim | None] = exact or like[:1] or [None]
         for claim in decided:
             choice = {arm: self._shown(arm, metric, claim) for arm in self.arms}
             choice = {arm: shown for arm, shown in choice.items() if shown.runs}
-            if choice not in found.values():
-                found[claim.measure.about if claim else ""] = choice
-        return found
+            if choice not in choices.values():
+                choices[claim.measure.about if claim else ""] = choice
+        return choices
 
     def shown(self, metric: Metric) -> Choice:
         """What the first panel of a metric shows."""
@@ -191,7 +191,7 @@ def best_tried(by_rate: Mapping[float, Group], metric: Metric, prefix: str = "")
 
 def _runs_by_arm(runs: Iterable[Run], prefixes: Collection[str]) -> dict[Arm, dict[float, Group]]:
     """Sorts the runs that have records or diverged before the first one, by arm and learning rate."""
-    found: dict[Arm, dict[float, Group]] = {}
+    by_arm: dict[Arm, dict[float, Group]] = {}
     for run in sorted(runs, key=lambda run: run.config[RATE]):
         if not run.records and run.diverged is None:
             continue
@@ -202,9 +202,9 @@ def _runs_by_arm(runs: Iterable[Run], prefixes: Collection[str]) -> dict[Arm, di
         for prefix in ("", *prefixes):
             if not prefix or (run.records and any(name.startswith(prefix) for name in run.records[0])):
                 arm = Arm(norm, {"gain_init": gain} if gain != 1.0 else {}, prefix)
-                found.setdefault(arm, {}).setdefault(run.config[RATE], []).append(run)
+                by_arm.setdefault(arm, {}).setdefault(run.config[RATE], []).append(run)
     order = list(NORMS)
-    return dict(sorted(found.items(), key=lambda item: (order.index(item[0].norm), item[0].gain != 1.0,
+    return dict(sorted(by_arm.items(), key=lambda item: (order.index(item[0].norm), item[0].gain != 1.0,
                                                         item[0].gain, item[0].prefix)))  # fmt: skip
 
 

@@ -83,11 +83,11 @@ def _rates(block: Block, shown: Sequence[tuple[str, Choice]]) -> list[str]:
             by_how.setdefault(item.how, []).append(f"{arm.name} {item.rate:g}")
         text = "; ".join(f"{', '.join(arms)} ({how})" for how, arms in by_how.items())
         texts.setdefault(text, []).append(label)
-    found = []
+    sentences = []
     for text, labels in texts.items():
         where = "; ".join(filter(None, [block.title, " and ".join(dict.fromkeys(labels)) if len(texts) > 1 else ""]))
-        found.append(f"Learning rates{f' ({where})' if where else ''}: {text}.")
-    return found
+        sentences.append(f"Learning rates{f' ({where})' if where else ''}: {text}.")
+    return sentences
 
 
 def banded(

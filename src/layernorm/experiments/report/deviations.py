@@ -25,7 +25,7 @@ def deviations(
     data = runs[0].environment["data"]
     values = _Values({name: one_of(run.config.get(name) for run in runs) for name in runs[0].config})
     values |= _flat("data", data)
-    found = [
+    results = [
         dataclasses.replace(item, text=item.text.format_map(values))
         for item in named
         if any(_holds(item, run) for run in runs) and not (item.mark == "stand-in" and data.get("original"))
@@ -37,10 +37,10 @@ def deviations(
             zero = re.search(r"\(0: ((?:[^()]|\([^()]*\))*)\)", option.metadata["doc"])
             words = {0: zero[1]} if zero else {}
             text = f"{one_of(others, words)}; the paper's protocol has {option_text(paper, words)}."
-            found.append(Deviation(option.name, "I", text))
+            results.append(Deviation(option.name, "I", text))
     if values["precision"] != "float32":
-        found.append(Deviation("precision", "I", f"{values['precision']}."))
-    return found
+        results.append(Deviation("precision", "I", f"{values['precision']}."))
+    return results
 
 
 def one_of(values: Iterable[Any], words: Mapping[Any, str] | None = None) -> str:

@@ -39,11 +39,11 @@ def evaluation_lines(run: Run, texts: Sequence[str], options: Options) -> list[s
         training_data(run, options.data, sentences.SENTENCES.load, "sentences"),
     )
     encode = encoders(encoder.model, config, data)[options.row]
-    found, _ = scores(encode, data, options.fast_eval)
+    metrics, _ = scores(encode, data, options.fast_eval)
     folds = "3 inner folds (--fast-eval)" if options.fast_eval else "10 inner folds"
     lines = [f"{options.row.replace('_', ' ')}, {config.norm}, update {update}; C by {folds}"]
-    lines += [f"  SICK {name:<13} {found[f'sick_{name}']:.3f}" for name in ("pearson", "spearman", "mse")]
-    return lines + [f"  {name.upper():<18} {found[name]:.1f} %" for name in sentences.FILES]
+    lines += [f"  SICK {name:<13} {metrics[f'sick_{name}']:.3f}" for name in ("pearson", "spearman", "mse")]
+    return lines + [f"  {name.upper():<18} {metrics[name]:.1f} %" for name in sentences.FILES]
 
 
 TOOL = Tool(

@@ -82,10 +82,10 @@ def relatedness(encode: Encode, data: Sick) -> tuple[dict[str, float], Tensor]:
     train, trial, test = (pair_features(*parts[2 * number : 2 * number + 2]) for number in range(3))
     model = _regression(train, data.train, trial, data.trial)
     predicted = _expected(model, test)
-    found = measures(predicted, data.test.scores)
+    metrics = measures(predicted, data.test.scores)
     trials = measures(_expected(model, trial), data.trial.scores)["pearson"]
     errors = torch.from_numpy(np.square(predicted - data.test.scores)).float()
-    return {**{f"sick_{name}": value for name, value in found.items()}, "sick_trial_pearson": trials}, errors
+    return {**{f"sick_{name}": value for name, value in metrics.items()}, "sick_trial_pearson": trials}, errors
 
 
 @torch.enable_grad()

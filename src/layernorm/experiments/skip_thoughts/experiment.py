@@ -105,8 +105,8 @@ def skip_thoughts_task(config: Config, data: Data, accelerator: Accelerator) -> 
         rest = encoders(model, config, data)
         encode = rest.pop("trained")
         trained, tensors = last.get(config.updates) or scores(encode, data, config.fast_eval)
-        found = {"trained": trained} | {name: scores(item, data, config.fast_eval)[0] for name, item in rest.items()}
-        metrics = {f"{row}_{name}": value for row, part in found.items() for name, value in part.items()}
+        by_row = {"trained": trained} | {name: scores(item, data, config.fast_eval)[0] for name, item in rest.items()}
+        metrics = {f"{row}_{name}": value for row, part in by_row.items() for name, value in part.items()}
         return {**nll, **metrics}, tensors
 
     def clip(model: nn.Module) -> None:
@@ -163,8 +163,8 @@ Scores = tuple[dict[str, float], dict[str, Tensor]]
 def scores(encode: Encode, data: Data, fast: bool) -> Scores:
     """The measures of SICK and of the classification tasks, and tensors with one value for every test case."""
     metrics, errors = relatedness(encode, data.sick)
-    found, right = classification(encode, data.classified.sets, fast)
-    return metrics | found, {"sick": errors, **right}
+    accuracies, right = classification(encode, data.classified.sets, fast)
+    return metrics | accuracies, {"sick": errors, **right}
 
 
 ROWS = ("trained", "untrained", "bag", "random_bag")

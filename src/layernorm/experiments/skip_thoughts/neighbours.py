@@ -32,9 +32,9 @@ def neighbour_lines(run: Run, sentences: Sequence[str], options: Options) -> lis
     numbers = evenly_spread(numbers, options.among)
     texts = list(dict.fromkeys(books.text(number) for number in numbers.tolist()))
     near = encoder.last_states(rows, False) @ encoder.last_states([text.split() for text in texts], False).T
-    found = near.topk(min(options.count, len(texts)))
+    nearest = near.topk(min(options.count, len(texts)))
     lines = []
-    for sentence, places, cosines in zip(sentences, found.indices.tolist(), found.values.tolist(), strict=True):
+    for sentence, places, cosines in zip(sentences, nearest.indices.tolist(), nearest.values.tolist(), strict=True):
         lines += textwrap.wrap(sentence, 80)
         for place, cosine in zip(places, cosines, strict=True):
             lines += textwrap.wrap(texts[place], 80, initial_indent=f"{cosine:7.3f}  ", subsequent_indent=" " * 9)

@@ -72,14 +72,14 @@ def report_skip_thoughts(runs: Sequence[Run]) -> Report:
 
 def _tested(blocks: Sequence[Block]) -> list[tuple[list[str], Group, str]]:
     """The rows of Table 3: their first cells, the runs that were tested on the tasks, and the evaluation."""
-    found = []
+    rows = []
     for evaluation, text in EVALUATIONS.items():
         for block in blocks:
             for arm, shown in block.shown(NLL).items():
                 runs = [run for run in shown.runs if run.whole and run.config["tasks_every"]]
                 if runs:
-                    found.append(([block.label or "ours", f"{arm.name}{text}"], runs, evaluation))
-    return found
+                    rows.append(([block.label or "ours", f"{arm.name}{text}"], runs, evaluation))
+    return rows
 
 
 def _relatedness(blocks: Sequence[Block], tested: Sequence[tuple[list[str], Group, str]]) -> Table:

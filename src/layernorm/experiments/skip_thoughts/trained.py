@@ -15,16 +15,16 @@ from .network import Config, build_skip_thoughts
 
 def trained_encoder(run: Run, folder: Path | None) -> tuple[Encoder, Config, Books, int]:
     """Restores a run's encoder, with its configuration, its books, and the update of its weights."""
-    found: Books = training_data(run, folder, books.BOOKS.load, "books")
+    data: Books = training_data(run, folder, books.BOOKS.load, "books")
     config = configuration(Config, run)
     model, update = restore_model(build_skip_thoughts(config, config.vocabulary), run)
-    return Encoder(model, found.vocabulary(config.vocabulary)), config, found, update
+    return Encoder(model, data.vocabulary(config.vocabulary)), config, data, update
 
 
 def sentence_words(texts: list[str], where: str) -> list[list[str]]:
     """Splits sentences into words. Each must have one; `what` names them in the error."""
-    found = [books.tokens(text) for text in texts]
-    for number, row in enumerate(found, 1):
+    rows = [books.tokens(text) for text in texts]
+    for number, row in enumerate(rows, 1):
         if not row:
             raise RunError(f"{where} {number} has no word in it: {texts[number - 1]!r}")
-    return found
+    return rows

@@ -42,36 +42,36 @@ def measure_claims(seed: int, spectrum: bool = False) -> list[Finding]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        found = [Finding(claim, claim.measure(seed, data)) for claim in geometry.CLAIMS]
+        findings = [Finding(claim, claim.measure(seed, data)) for claim in geometry.CLAIMS]
     finally:
         torch.set_num_threads(threads)
-    return found + ([Finding(geometry.SPECTRUM, geometry.SPECTRUM.measure(seed, data))] if spectrum else [])
+    return findings + ([Finding(geometry.SPECTRUM, geometry.SPECTRUM.measure(seed, data))] if spectrum else [])
 
 
-def not_as_stated(found: Sequence[Finding]) -> list[str]:
+def not_as_stated(findings: Sequence[Finding]) -> list[str]:
     """The names of the claims whose numbers do not agree with their verdicts and conditions."""
-    return [claim.name for claim, measured in found if not measured.as_stated]
+    return [claim.name for claim, measured in findings if not measured.as_stated]
 
 
-def write_claims(found: Sequence[Finding], path: Path) -> None:
+def write_claims(findings: Sequence[Finding], path: Path) -> None:
     """Writes each claim with its result, as JSON."""
     names = ("name", "where", "statement", "holds")
     claims = [
         {**{name: getattr(claim, name) for name in names}, "as_stated": measured.as_stated, "found": measured.found}
-        for claim, measured in found
+        for claim, measured in findings
     ]
     write_json(path, {"claims": claims})
 
 
-def report_claims(found: Sequence[Finding]) -> Report:
+def report_claims(findings: Sequence[Finding]) -> Report:
     """The claims as a report: first a table of all claims, then for each a sentence, its table and its figure."""
     return Report(
         title="The geometry of normalised models, measured",
         claim=ABOUT,
-        findings=[_sentence(number, item) for number, item in enumerate(found, 1)],
-        status=[f"Not measured as stated: {', '.join(names)}." for names in [not_as_stated(found)] if names],
-        figures=[_claim_figure(item) for item in found if item.measured.series],
-        tables=[_verdicts(found), *(_measured_table(item.measured) for item in found)],
+        findings=[_sentence(number, item) for number, item in enumerate(findings, 1)],
+        status=[f"Not measured as stated: {', '.join(names)}." for names in [not_as_stated(findings)] if names],
+        figures=[_claim_figure(item) for item in findings if item.measured.series],
+        tables=[_verdicts(findings), *(_measured_table(item.measured) for item in findings)],
         deviations=[],
         start=environment.describe(),
     )
@@ -102,10 +102,10 @@ def _claim_verdict(item: Finding) -> str:
     return "holds" if item.claim.holds else "does not hold"
 
 
-def _verdicts(found: Sequence[Finding]) -> Table:
+def _verdicts(findings: Sequence[Finding]) -> Table:
     rows = [
         [_claim_verdict(item), f"{number}. {item.claim.name.capitalize()} ({item.claim.where}): {item.measured.found}"]
-        for number, item in enumerate(found, 1)
+        for number, item in enumerate(findings, 1)
     ]
     return Table("The claims of section 5 and the appendix", ["verdict", "claim, and what was measured"], rows)
 

@@ -63,15 +63,15 @@ class Study:
     units: int
     seeds: list[int]
     steps: int  # measured, the largest lag
-    found: dict[Setting, list[Stability]]
+    measured: dict[Setting, list[Stability]]
 
     def exponents(self, setting: Setting) -> list[float]:
         """The exponents of a setting with every seed."""
-        return [found.exponent for found in self.found[setting]]
+        return [item.exponent for item in self.measured[setting]]
 
     def decades(self, setting: Setting) -> list[float]:
         """The powers of ten by which a gradient has grown at the largest lag, with every seed."""
-        return [found.gradient[-1] for found in self.found[setting]]
+        return [item.gradient[-1] for item in self.measured[setting]]
 
     @property
     def about(self) -> str:
@@ -83,10 +83,10 @@ class Study:
         rows = [
             {
                 **asdict(setting),
-                "exponents": [round(f.exponent, 6) for f in found],
-                "gradients": [[round(g, 4) for g in f.gradient] for f in found],
+                "exponents": [round(f.exponent, 6) for f in of_seeds],
+                "gradients": [[round(g, 4) for g in f.gradient] for f in of_seeds],
             }
-            for setting, found in self.found.items()
+            for setting, of_seeds in self.measured.items()
         ]
         return {
             "network": self.network, "units": self.units, "seeds": self.seeds, "cases": CASES, "warmup": WARMUP,
@@ -105,10 +105,10 @@ def measure_settings(network: str, units: int, seeds: Sequence[int]) -> Study:
     try:
         console, hidden = Console(stderr=True), not sys.stderr.isatty()
         norms = track(NORMS, "measuring", transient=True, console=console, disable=hidden)
-        found = {setting: found for norm in norms for setting, found in _of_norm(network, units, norm, seeds, inputs)}
+        measured = dict(item for norm in norms for item in _of_norm(network, units, norm, seeds, inputs))
     finally:
         torch.set_num_threads(threads)
-    return Study(network, units, list(seeds), STEPS, found)
+    return Study(network, units, list(seeds), STEPS, measured)
 
 
 def stream(steps: int, cases: int) -> Tensor:
@@ -179,8 +179,8 @@ def _of_norm(
     # (S * B, n) -> (S, n): the mean over the cases, of a gradient's norm the geometric one
     exponents, logs = (values.unflatten(0, (S, B)).mean(1) for values in (exponents, logs))
     logs = (logs - logs[:, :1])[:, ::EVERY]
-    found = [Stability(*numbers) for numbers in zip(exponents[:, 0].tolist(), logs.tolist(), strict=True)]
-    return [(setting, found[n * len(seeds) : (n + 1) * len(seeds)]) for n, setting in enumerate(settings)]
+    measured = [Stability(*numbers) for numbers in zip(exponents[:, 0].tolist(), logs.tolist(), strict=True)]
+    return [(setting, measured[n * len(seeds) : (n + 1) * len(seeds)]) for n, setting in enumerate(settings)]
 
 
 def report_study(study: Study) -> Report:
@@ -293,7 +293,7 @@ def _study_figure(study: Study) -> Figure:
         return Setting(norm, gain if norm else None, scale)
 
     def lag_curve(norm: str | None, scale: float) -> Curve:
-        lines = [found.gradient for found in study.found[at(norm, 1.0, scale)]]
+        lines = [item.gradient for item in study.measured[at(norm, 1.0, scale)]]
         return banded(
             norm or "none", STYLES[norm or "none"], range(0, study.steps + 1, EVERY), list(zip(*lines, strict=True))
         )

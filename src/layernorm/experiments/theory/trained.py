@@ -54,12 +54,12 @@ def measure_run(experiment: Experiment, run: Run, folder: Path | None) -> tuple[
     config = configuration(type(experiment.presets[experiment.default_preset].config), run)
     data = training_data(run, folder, functools.partial(experiment.load, config))
     task = experiment.task(config, data, distributed.accelerator("cpu", "float32"))
-    found, notes = _measure_layers(task, run, 0)
+    layers, notes = _measure_layers(task, run, 0)
     _, update = restore_model(task.model, run)
     later, _ = _measure_layers(task, run, update)
-    if not found:
+    if not layers:
         raise RunError(f"the network of {run.path} has no recurrent layer to measure{': ' if notes else ''}{notes}")
-    return found + later, [f"{run.path.name}: {note}" for note in notes]
+    return layers + later, [f"{run.path.name}: {note}" for note in notes]
 
 
 def _measure_layers(task: Task, run: Run, update: int) -> tuple[list[Layer], list[str]]:
@@ -72,14 +72,14 @@ def _measure_layers(task: Task, run: Run, update: int) -> tuple[list[Layer], lis
     ):
         torch.manual_seed(0)
         task.loss(task.model, 0)
-    found, notes = [], []
+    layers, notes = [], []
     for name, of_layer in calls.items():
         if of_layer[0].module.norm == "batch":
             notes.append(f"{name} has batch norm, under which a case has no dynamics of its own")
             continue
         exponents, gradients = _of_layer(of_layer)
-        found.append(Layer(run.path.name, str(run.config.get("norm", "none")), name, update, exponents, gradients))
-    return found, notes
+        layers.append(Layer(run.path.name, str(run.config.get("norm", "none")), name, update, exponents, gradients))
+    return layers, notes
 
 
 def _of_layer(calls: list[Taken]) -> tuple[list[float], list[float]]:

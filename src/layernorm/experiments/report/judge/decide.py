@@ -50,7 +50,7 @@ def findings(claims: Sequence[Claim], runs: Sequence[Run]) -> list[str]:
     known = [ruling for ruling in decide(claims, runs)
              if all(ruling.claim.trial.runs(arm, runs) for arm in ruling.claim.arms)]  # fmt: skip
     lines = [
-        f"{ruling.claim.text} Verdict: {ruling.verdict}. {capital(ruling.ran)}. {capital(ruling.found)}."
+        f"{ruling.claim.text} Verdict: {ruling.verdict}. {capital(ruling.ran)}. {capital(ruling.effect_text)}."
         for ruling in known
         if len(ruling.pairs) > 1
     ]

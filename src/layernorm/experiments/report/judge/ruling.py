@@ -89,7 +89,7 @@ class Ruling:
         return UNDECIDED
 
     @property
-    def found(self) -> str:
+    def effect_text(self) -> str:
         """The values and the effect as a sentence; what is lacking if there is no pair of runs."""
         measure, parts = self.claim.measure, []
         if len(self.pairs) > 1:
