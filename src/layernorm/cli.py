@@ -92,7 +92,7 @@ def _say(message: str) -> None:
 
 
 def _wrapped(text: str, indent: str, width: int = _WIDTH) -> str:
-    """The text in lines of at most ``width`` columns. Names and paths are not split; later lines are indented."""
+    """Wraps the text in lines of at most ``width`` columns. Names and paths are not split; later lines are indented."""
     return textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
@@ -237,7 +237,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _data_sets() -> str:
-    """The data sets and the files that each needs, for the help."""
+    """Lists the data sets and the files that each needs, for the help."""
     from .experiments.data import catalogue
 
     lines, width = ["data sets:"], catalogue.WIDTH
@@ -251,7 +251,7 @@ def _data_sets() -> str:
 
 
 def _chosen(usage: str, words: list[str], print_help: Callable[[], None]) -> Experiment:
-    """The experiment that the first word names. Without a word, or asked for help, it prints this and ends."""
+    """Finds the experiment that the first word names. Without a word, or asked for help, it prints this and ends."""
     from .experiments import catalogue
     from .experiments.errors import UsageError
 

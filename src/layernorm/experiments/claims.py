@@ -97,13 +97,13 @@ def _claims_table(results: Path, by_experiment: Mapping[str, Sequence[Ruling]]) 
 
 
 def _verdict_cell(ruling: Ruling) -> str:
-    """The verdict with the norm that it is about."""
+    """Writes the verdict with the norm that it is about."""
     verdict = ruling.verdict
     return f"**{verdict}**" if verdict in (UNDECIDED, "equal") else f"{ruling.claim.ahead.name} **{verdict}**"
 
 
 def _open(items: Sequence[Ruling]) -> list[str]:
-    """The section of what would decide the undecided claims, if there are any; a row for each trial."""
+    """Writes the section of what would decide the undecided claims, if there are any; a row for each trial."""
     undecided = [item for item in items if item.verdict == UNDECIDED]
     if not undecided:
         return []
@@ -165,7 +165,7 @@ def _rule() -> list[str]:
 
 
 def _statements(results: Path) -> tuple[list[list[str]], dict[str, int]]:
-    """The rows of the statements about theory, and how often there is each verdict."""
+    """Makes the rows of the statements about theory, and how often there is each verdict."""
     theory = results / "theory" / "claims.json"
     rows: list[list[str]] = []
     verdicts: dict[str, int] = {}
@@ -181,7 +181,7 @@ def _statements(results: Path) -> tuple[list[list[str]], dict[str, int]]:
 
 
 def _counts(by_verdict: Mapping[str, int], what: str) -> str:
-    """A sentence with the number of claims of each verdict."""
+    """Writes a sentence with the number of claims of each verdict."""
     each = ", ".join(f"{verdict} {count}" for verdict, count in by_verdict.items())
     return f"{sum(by_verdict.values())} {what}: {each}."
 
@@ -191,7 +191,7 @@ def _filled(text: str) -> str:
 
 
 def _markdown_rows(head: list[str], rows: Sequence[list[str]]) -> str:
-    """A table in Markdown, or the word "None." where there are no rows."""
+    """Writes a table in Markdown, or the word "None." where there are no rows."""
     if not rows:
         return "None."
     lines = [head, ["---"] * len(head), *([capital(cell) for cell in row] for row in rows)]

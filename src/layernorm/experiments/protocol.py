@@ -35,7 +35,7 @@ def option(
     most: float | None = None,
     below: float | None = None,
 ) -> Any:
-    """A field of a configuration, which is an option on the command line.
+    """Makes a field of a configuration, which is an option on the command line.
 
     Args:
         default: its value, unless a preset or the user sets another.

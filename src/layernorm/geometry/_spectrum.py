@@ -16,7 +16,7 @@ Product = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
 
 def neuron_blocks(model: Model, parameters: Parameters, inputs: Tensor, family: str | Family, name: str) -> Tensor:
-    r"""The diagonal blocks of a layer's Fisher matrix, one for the incoming weights of each neuron.
+    r"""Computes the diagonal blocks of a layer's Fisher matrix, one for the incoming weights of each neuron.
 
     .. math:: F_{ii} = E_x\left[\frac{\partial \eta}{\partial w_i}^T \frac{\mathrm{Cov}[y|x]}{\phi^2}
               \frac{\partial \eta}{\partial w_i}\right]
@@ -66,7 +66,7 @@ def power_iteration(
     tolerance: float = 1e-8,
     generator: torch.Generator | None = None,
 ) -> Eigenpair:
-    r"""The eigenvalue of largest magnitude of a symmetric matrix that is known by its products with vectors.
+    r"""Finds the eigenvalue of largest magnitude of a symmetric matrix that is known by its products with vectors.
 
     .. math:: v \leftarrow F v / \|F v\|, \qquad value = v^T F v
 

@@ -35,12 +35,12 @@ def complete(names: Iterable[str], row: Library) -> list[str]:
 
 
 def _text_and_numbers(prefix: str) -> tuple[str, list[int]]:
-    """A prefix with # in place of each number, and the numbers."""
+    """Splits a prefix: it with # in place of each number, and the numbers."""
     return re.sub(r"\d+", "#", prefix), [int(number) for number in re.findall(r"\d+", prefix)]
 
 
 def layers_of(names: Iterable[str], row: Library, formula: str) -> list[tuple[str, ...]]:
-    """The prefix of each layer, or the pair of prefixes for its two directions, as the names have them.
+    """Finds the prefix of each layer, or the pair of prefixes for its two directions, as the names have them.
 
     Prefixes are layers of one network if they differ in a single number that counts up. They are its directions if they
     differ in the words of `DIRECTIONS`. Other prefixes may be several networks, such as an encoder and a decoder.

@@ -37,7 +37,7 @@ _GREY = "#8a8a8a"  # of axes and lines: seen on white and on black
 
 
 def root(networks: Sequence[Trained]) -> None:
-    """All pages, as tabs."""
+    """Shows all pages, as tabs."""
     ui.add_css(_CSS)
     with ui.tabs().props("align=left outside-arrows mobile-arrows no-caps").classes("w-full") as tabs:
         first = ui.tab("Table 1")
@@ -93,7 +93,7 @@ def _table_1() -> None:
 
 
 def _verdict_line(outcome: Outcome) -> tuple[str, str]:
-    """What happened to the output, in words, and the CSS class of these words."""
+    """Says what happened to the output, in words, and the CSS class of these words."""
     verdict = outcome.verdict
     name = table_1.NORMS[verdict.norm]
     if not verdict.transform:
@@ -104,7 +104,7 @@ def _verdict_line(outcome: Outcome) -> tuple[str, str]:
 
 
 def _scatter(outcome: Outcome) -> dict[str, Any]:
-    """The output after the moves against the output before them, for ECharts. Case 1 and unit 1 stand out."""
+    """Draws the output after the moves against the output before them, for ECharts. Case 1 and unit 1 stand out."""
     groups: dict[str, list[tuple[float, float]]] = {"others": [], "unit 1": [], "case 1": []}
     cases, units = outcome.before.shape
     for case in range(cases):

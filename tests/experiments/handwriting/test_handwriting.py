@@ -10,7 +10,7 @@ import torch
 
 import layernorm as ln
 from layernorm import cli
-from layernorm.experiments.data.iam import Sequences, find_line, load
+from layernorm.experiments.data.iam import IAM, Sequences, find_line
 from layernorm.experiments.errors import Interrupted
 from layernorm.experiments.handwriting import experiment, samples
 from layernorm.experiments.handwriting.experiment import nats
@@ -73,7 +73,7 @@ def test_padding_never_counts(norm):
 
 def test_a_process_without_a_line_of_the_last_batch_adds_nothing(iam):
     """6 lines in batches of 5: the second of two processes gets none of the last line, and must have gradients."""
-    lines = load(iam)
+    lines = IAM.load(iam)
     shares = []
     for rank in (0, 1):
         accelerator = SimpleNamespace(device=torch.device("cpu"), process_index=rank, num_processes=2)
@@ -180,6 +180,6 @@ def test_the_priming_line_is_scaled_as_the_run_was(trained, iam, tmp_path, monke
     )
     command = ["sample", "handwriting", str(run), "--text", "a", "--prime", "a01-000u-02", "--data", str(iam)]
     assert cli.main([*command, "--out", str(tmp_path / "out")]) == 0
-    line = find_line(load(iam), "a01-000u-02")
+    line = find_line(IAM.load(iam), "a01-000u-02")
     expected = (line.points[1:, :2] - np.array([1.0, 2.0])) / np.array([3.0, 4.0])
     np.testing.assert_allclose(given[0][1:, :2], expected, rtol=1e-6)

@@ -185,7 +185,7 @@ class _ReportingProgress(Progress):
 
 
 def _work(name: str, request: Request, runs: Mapping[int, Path], pipe: Connection) -> None:
-    """The main function of a worker: makes one run after another, until its parent closes the pipe."""
+    """Runs a worker: makes one run after another, until its parent closes the pipe."""
     torch.set_num_threads(1)
     threading.Thread(target=_end_after_parent, daemon=True).start()
     experiment, display = find_experiment(name), _ReportingProgress(pipe)

@@ -185,7 +185,7 @@ def _configs(kind: type, values: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _preset_name(experiment: Experiment, arguments: Sequence[str]) -> str:
-    """The preset's name, which is read before the other options because it sets their defaults."""
+    """Reads the preset's name, before the other options because it sets their defaults."""
     name = experiment.default_preset
     for position, argument in enumerate(arguments):
         if argument == "--preset" and position + 1 < len(arguments):

@@ -34,7 +34,7 @@ def check_convnets(config: Config, data: Images) -> None:
 
 
 def convnets_task(config: Config, data: Images, accelerator: Accelerator) -> Task:
-    """One run: a network, Adam, and the loss of a batch."""
+    """Makes one run: a network, Adam, and the loss of a batch."""
     device = accelerator.device
     train, valid, test = (cases.to(device) for cases in (data.train, data.valid, data.test))
     if config.train_cases:
@@ -91,7 +91,7 @@ def scaled(images: Tensor) -> Tensor:
 
 
 def nll_and_answers(model: nn.Module, cases: Cases) -> tuple[float, Tensor]:
-    """The mean negative log-likelihood in nats, and whether each answer is right, bool `[M]`."""
+    """Computes the mean negative log-likelihood in nats, and whether each answer is right, bool `[M]`."""
     nll, right = 0.0, []
     for start in range(0, len(cases), CHUNK):
         part = cases[start : start + CHUNK]

@@ -64,7 +64,7 @@ class Noise(nn.Module):
         self.deviation = deviation
 
     def forward(self, input: Tensor) -> Tensor:
-        """The input, with noise in training."""
+        """Returns the input, with noise in training."""
         return input + self.deviation * torch.randn_like(input) if self.training and self.deviation else input
 
 
@@ -96,7 +96,7 @@ class Unit(nn.Sequential):
 
 
 def build_convnet(config: Config) -> nn.Sequential:
-    """The network: images `[B, 3, 32, 32]` to logits `[B, 10]`.
+    """Builds the network: images `[B, 3, 32, 32]` to logits `[B, 10]`.
 
     Every layer of units is a `Unit`. One seed gives the same convolutions whatever the norm. All biases begin at 0 and
     all gains at 1, but weight norm's at the length of its weights. In every network each unit has one bias.

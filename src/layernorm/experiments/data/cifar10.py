@@ -54,7 +54,8 @@ def read_cifar10(folder: Path) -> Images:
 
 
 def _contents(folder: Path) -> tuple[dict[Path, bytes], bool]:
-    """The six files' content, and whether it is from the published archive, which the files themselves do not show."""
+    """Reads the six files' content, and whether it is from the published archive, which the files themselves do not
+    show."""
     path = source.packed_in(CIFAR10, folder)
     if path is not None:
         kept = packed.read_packed(read_bytes(path), path, CIFAR10.name, {name: f"uint8 {name}" for name in FILES})
@@ -66,7 +67,7 @@ def _contents(folder: Path) -> tuple[dict[Path, bytes], bool]:
 
 
 def _members(archive: bytes, path: Path) -> dict[Path, bytes]:
-    """The six files in an archive. Nothing is written to the disk, so that a member's name can do no harm."""
+    """Reads the six files in an archive. Nothing is written to the disk, so that a member's name can do no harm."""
     contents: dict[Path, bytes] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:

@@ -73,7 +73,7 @@ def splits(books: Sequence[Novel]) -> dict[str, str]:
 
 
 def questions(book: Novel) -> Iterator[tuple[int, str]]:
-    """The questions of a book: the number of the sentence, and the `.question` file's text.
+    """Makes the questions of a book: yields the number of the sentence, and the `.question` file's text.
 
     A question is left out if its answer is lost when its passage is cut to four sentences, if no other entity remains,
     or if it has more than `MOST` names or `LONGEST` words. Each name becomes another of the entities `@entity0` to

@@ -88,7 +88,7 @@ class Sequences:
         return Sequences(self.points[rows], self.lengths[rows], self.text[rows], self.characters[rows])
 
     def to(self, device: torch.device) -> Sequences:
-        """The same lines on a device."""
+        """Returns the same lines on a device."""
         return Sequences(*(getattr(self, name).to(device) for name in ("points", "lengths", "text", "characters")))
 
 
@@ -134,7 +134,7 @@ made by a pen."""
 
 
 def clean(points: np.ndarray) -> np.ndarray:
-    """A line's points, int32 `[N, 3]`, with missing readings filled in and over-long steps removed.
+    """Fills in missing readings and removes over-long steps: a line's points, int32 `[N, 3]`.
 
     A step of more than `REMOVED` units is left out, and the next one begins where the pen was. A step of more than
     `FILLED` units inside a stroke is divided into the fewest equal steps that are not longer, rounded to whole units.

@@ -55,7 +55,7 @@ class Cases:
         return Cases(self.images[rows], self.labels[rows])
 
     def to(self, device: torch.device) -> Cases:
-        """The same cases on a device."""
+        """Returns the same cases on a device."""
         return Cases(self.images.to(device), self.labels.to(device))
 
 

@@ -43,7 +43,7 @@ class PercentDone:
 
 
 def followed(items: Sequence[Item], doing: str) -> Iterator[Item]:
-    """The items one by one, with a display of how many have been taken."""
+    """Yields the items one by one, with a display of how many have been taken."""
     progress = PercentDone(doing, QUIET)
     try:
         for number, item in enumerate(items):

@@ -32,7 +32,7 @@ VARIABLE = "LAYERNORM_DATA"
 
 
 def plain_or_gzipped(name: str) -> tuple[str, ...]:
-    """The names of a file that may be compressed."""
+    """Lists the names of a file that may be compressed."""
     return name, f"{name}.gz"
 
 

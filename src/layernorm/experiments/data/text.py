@@ -33,7 +33,7 @@ class Vocabulary:
         return cls(words if size is None else words[: max(size - 2, 0)])
 
     def __len__(self) -> int:
-        """The number of ids."""
+        """Counts the number of ids."""
         return len(self.words) + 2
 
     def __contains__(self, word: str) -> bool:

@@ -7,7 +7,7 @@ from .network import Config
 
 
 def laptop(deviation: float = 0.0) -> Config:
-    """The options of the laptop preset and of the trials."""
+    """Makes the options of the laptop preset and of the trials."""
     return Config(epochs=2, glimpses=8, read_size=5, evaluate_every=92, deviation=deviation)
 
 

@@ -27,7 +27,7 @@ def check_draw(config: Config, data: Binarized) -> None:
 
 
 def draw_task(config: Config, data: Binarized, accelerator: Accelerator) -> Task:
-    """One run: the network, Adam, and the bound as the loss."""
+    """Makes one run: the network, Adam, and the bound as the loss."""
     device = accelerator.device
     train, valid, test = (part.to(device) for part in (data.train, data.valid, data.test))
     order = Shuffled(len(train), config.batch_size, config.seed, accelerator.process_index, accelerator.num_processes)
@@ -63,7 +63,7 @@ def draw_task(config: Config, data: Binarized, accelerator: Accelerator) -> Task
 
 
 def measure_bound(model: nn.Module, cases: Tensor, config: Config) -> dict[str, float]:
-    """The bound and its parts in nats, means over all cases `[M, 784]`.
+    """Computes the bound and its parts in nats, means over all cases `[M, 784]`.
 
     The noise depends on the configuration's seed alone, so that it is the same in every evaluation and for every norm.
     """

@@ -46,7 +46,7 @@ COLUMNS = (
 
 
 def report_draw(runs: Sequence[Run]) -> Report:
-    """The report on runs of `draw`, finished or not."""
+    """Writes the report on runs of `draw`, finished or not."""
     blocks, status = compare(runs, CLAIMS)
     drawn, notes = pictures(blocks, TEST, _draw, "no samples")
     about = (

@@ -62,12 +62,12 @@ def draw_digits(run: Run, count: int, seed: int) -> Drawing:
 
 
 def sheet(drawing: Drawing, columns: int = 10) -> bytes:
-    """The finished digits, each pixel as bright as it is probable, as a PNG."""
+    """Draws the finished digits, each pixel as bright as it is probable, as a PNG."""
     return _png(_tiled(_grey(drawing.canvas[-1]), columns))
 
 
 def strip(drawing: Drawing, moments: int = 8) -> bytes:
-    """The canvas at some of the glimpses with the write window, a row for each digit, as a PNG."""
+    """Draws the canvas at some of the glimpses with the write window, a row for each digit, as a PNG."""
     steps = np.unique(np.linspace(0, len(drawing.canvas) - 1, moments).round().astype(int))
     frames = [_windowed(drawing, int(step)) for step in steps]
     count = drawing.canvas.shape[1]
@@ -75,7 +75,7 @@ def strip(drawing: Drawing, moments: int = 8) -> bytes:
 
 
 def animation(drawing: Drawing, columns: int = 5, seconds: float = 4.0) -> bytes:
-    """The canvas over the glimpses with the write window, as a GIF of `seconds` that pauses at the end."""
+    """Draws the canvas over the glimpses with the write window, as a GIF of `seconds` that pauses at the end."""
     from PIL import Image
 
     pages = [_tiled(_windowed(drawing, step), columns) for step in range(len(drawing.canvas))]
@@ -101,7 +101,8 @@ def _grey(canvas: torch.Tensor) -> list[Picture]:
 
 
 def _windowed(drawing: Drawing, step: int) -> list[Picture]:
-    """The canvases at a glimpse with the square that its grid spans. The wider the filters, the thicker the line."""
+    """Draws the canvases at a glimpse with the square that its grid spans. The wider the filters, the thicker the
+    line."""
     from PIL import ImageDraw
 
     images = _grey(drawing.canvas[step])

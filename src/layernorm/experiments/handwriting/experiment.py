@@ -26,7 +26,7 @@ def check_handwriting(config: Config, data: Handwriting) -> None:
 
 
 def handwriting_task(config: Config, data: Handwriting, accelerator: Accelerator) -> Task:
-    """One run: the network, Adam, and the loss of a batch."""
+    """Makes one run: the network, Adam, and the loss of a batch."""
     device = accelerator.device
     train = data.sequences(valid=False, points=config.points)
     valid = data.sequences(valid=True, points=config.points)
@@ -61,7 +61,7 @@ def handwriting_task(config: Config, data: Handwriting, accelerator: Accelerator
 
 
 def nats(model: nn.Module, lines: Sequences) -> Tensor:
-    """The negative log-likelihood of each line `(B,)`, in nats. The padding does not count."""
+    """Computes the negative log-likelihood of each line `(B,)`, in nats. The padding does not count."""
     T, U = int(lines.lengths.max()), int(lines.characters.max())
     points = lines.points[:, : T + 1].transpose(0, 1).contiguous()
     y = model(points[:-1], lines.text[:, :U], lines.characters)

@@ -31,13 +31,13 @@ class Mixture(NamedTuple):
 
 
 def split(y: Tensor) -> Mixture:
-    """The parameters in the network's output `(..., 1 + 6 M)`."""
+    """Splits the parameters in the network's output `(..., 1 + 6 M)`."""
     pi, mu1, mu2, *others = y[..., 1:].chunk(6, -1)
     return Mixture(y[..., 0], pi, mu1, mu2, *(part.clamp(-BOUNDED, BOUNDED) for part in others))
 
 
 def log_density(y: Tensor, point: Tensor) -> Tensor:
-    r"""The logarithm of the density of points, in nats.
+    r"""Computes the logarithm of the density of points, in nats.
 
     .. math::
         \log \sum_j \pi^j \mathcal{N}(x_1, x_2 | \mu^j, \sigma^j, \rho^j) + \log \Pr(x_3),\qquad

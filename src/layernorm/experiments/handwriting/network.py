@@ -125,7 +125,7 @@ class Synthesis(nn.Module):
         nn.init.constant_(self.window.bias[2 * components :], math.log(pace))
 
     def forward(self, points: Tensor, text: Tensor, characters: Tensor) -> Tensor:
-        """The network's outputs for the point that follows each point.
+        """Computes the network's outputs for the point that follows each point.
 
         Args:
             points: `(T, B, 3)`.
@@ -142,7 +142,7 @@ class Synthesis(nn.Module):
         return clipped(self.output(torch.cat([h1, h2, h3], 2)), self.output_clip)
 
     def lowest(self, points: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """The lowest LSTM and its window, one step for each point. Its input has the window's previous reading.
+        """Runs the lowest LSTM and its window, one step for each point. Its input has the window's previous reading.
 
         Args:
             points: `(T, B, 3)`.
@@ -166,7 +166,7 @@ class Synthesis(nn.Module):
         return torch.stack(h), torch.stack(readings)
 
     def start(self, batch: int) -> State:
-        """The state before the first point: zeros."""
+        """Computes the state before the first point: zeros."""
         like = self.output.bias
         h = like.new_zeros(batch, self.lstm1.hidden_size)
         long = h[None]
@@ -174,7 +174,7 @@ class Synthesis(nn.Module):
         return State((h, h), (long, long), (long, long), like.new_zeros(batch, self.components), reading)
 
     def step(self, point: Tensor, codes: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
-        """One point, by the equations above, with the state as argument and result.
+        """Computes one point, by the equations above, with the state as argument and result.
 
         Args:
             point: `(B, 3)`.
@@ -198,15 +198,15 @@ def one_hot(text: Tensor, characters: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def clipped(tensor: Tensor, limit: float) -> Tensor:
-    """The same tensor. In the backward pass each element of its gradient is clipped to +-limit."""
+    """Returns the same tensor, each element of whose gradient is clipped in the backward pass to +-limit."""
     if tensor.requires_grad and limit < math.inf:
         tensor.register_hook(lambda grad: grad.clamp(-limit, limit))
     return tensor
 
 
 def build_synthesis(config: Config) -> Synthesis:
-    """The network. One seed gives the same weights and biases whatever the norm. Under weight norm the directions are
-    the same.
+    """Builds the network. One seed gives the same weights and biases whatever the norm. Under weight norm the
+    directions are the same.
 
     The LSTMs' biases start from U(-1/sqrt(H), 1/sqrt(H)), as torch draws them. At the first step x, w, h and c are all
     0. With biases of 0 layer norm would divide by sqrt(eps) there, and the first gradient would be thousands of times

@@ -36,7 +36,7 @@ COLUMNS = (Column("NLL", NLL.name, digits=1), Column("lowest NLL", NLL.name, "lo
 
 
 def report_handwriting(runs: Sequence[Run]) -> Report:
-    """The report on runs of `handwriting`, finished or not."""
+    """Writes the report on runs of `handwriting`, finished or not."""
     blocks, status = compare(runs, CLAIMS)
     written, failed = pictures(blocks, NLL, _write, "No sample")
     inch = max((pen.scale(item.strokes) for item in written), default=1.0)
@@ -59,7 +59,7 @@ def report_handwriting(runs: Sequence[Run]) -> Report:
 
 
 def _sizes(blocks: Sequence[Block]) -> list[str]:
-    """The networks' numbers of parameters."""
+    """Counts the networks' numbers of parameters."""
     counts = {}
     for arm, run in ((arm, block.runs(arm)[0]) for block in blocks for arm in block.arms):
         try:
@@ -79,7 +79,7 @@ class _Written(NamedTuple):
 
 
 def _write(run: Run, arm: Arm, name: str) -> list[_Written]:
-    """The writing of a run's network at bias 0 and 1."""
+    """Lets a run's network write, at bias 0 and 1."""
     model, mean, deviation = samples.trained_synthesis(run)
     writings = []
     for bias in (0.0, 1.0):

@@ -51,7 +51,7 @@ def check_text(text: str) -> None:
 
 
 def draw_text(run: Run, options: Options, folder: Path | None) -> Drawn:
-    """A text as an SVG in which the pen moves, as an SVG that stands still, and as a PNG.
+    """Draws a text as an SVG in which the pen moves, as an SVG that stands still, and as a PNG.
 
     Args:
         run: the run of the network.

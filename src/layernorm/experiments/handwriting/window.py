@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def window_step(p: Tensor, kappa: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """One step of the soft window.
+    """Computes one step of the soft window.
 
     Args:
         p: `(B, 3K)`, the logarithms of alpha, of beta and of the step of kappa.

@@ -35,7 +35,7 @@ def check_mnist(config: Config, data: Images) -> None:
 
 
 def mnist_task(config: Config, data: Images, accelerator: Accelerator) -> Task:
-    """One run: a network, Adam, and the loss of a batch."""
+    """Makes one run: a network, Adam, and the loss of a batch."""
     device = accelerator.device
     train, valid, test = (cases.to(device) for cases in (data.train, data.valid, data.test))
     if config.train_cases:
@@ -80,7 +80,7 @@ def mnist_task(config: Config, data: Images, accelerator: Accelerator) -> Task:
 
 @torch.no_grad()
 def with_exact_statistics(model: nn.Sequential, train: Cases, white: float) -> nn.Sequential:
-    """A copy whose batch norms have the mean and variance over all training cases, layer by layer.
+    """Makes a copy whose batch norms have the mean and variance over all training cases, layer by layer.
 
     The running averages after training are over about the last ten batches. With four cases in each they are noise.
     """
@@ -95,7 +95,7 @@ def with_exact_statistics(model: nn.Sequential, train: Cases, white: float) -> n
 
 
 def nll_and_error(model: nn.Module, cases: Cases, white: float, chunk: int = 5000) -> tuple[float, float]:
-    """The mean negative log-likelihood in nats and the share of wrong answers over some cases."""
+    """Computes the mean negative log-likelihood in nats and the share of wrong answers over some cases."""
     nll, wrong = 0.0, 0
     for start in range(0, len(cases), chunk):
         part = cases[start : start + chunk]

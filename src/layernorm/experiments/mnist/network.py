@@ -48,7 +48,8 @@ class Config(CheckedOptions):
 
 
 def build_mlp(config: Config, inputs: int) -> nn.Sequential:
-    """The network: inputs - hidden - hidden - 10, ReLU. One seed gives the same linear weights whatever the norm.
+    """Builds the network: inputs - hidden - hidden - 10, ReLU. One seed gives the same linear weights whatever the
+    norm.
 
     The weights are those of He (2015): normal with variance 2 / inputs, for the logits 1 / inputs. The biases are 0.
     The paper does not give its initial weights. Torch's own weights have a third of this variance. With them the

@@ -33,7 +33,7 @@ def check_order_embeddings(config: Config, data: ImagesAndCaptions) -> None:
 
 
 def order_embeddings_task(config: Config, data: ImagesAndCaptions, accelerator: Accelerator) -> Task:
-    """One run: the network, its optimiser, and the ranking loss."""
+    """Makes one run: the network, its optimiser, and the ranking loss."""
     device, rank, processes = accelerator.device, accelerator.process_index, accelerator.num_processes
     train = data.train
     features = train.features.to(device)
@@ -89,7 +89,7 @@ class _Captions:
         self._epoch, self._choice = -1, torch.empty(0, dtype=torch.int64)
 
     def of(self, rows: Tensor, epoch: int) -> Tensor:
-        """The captions' numbers for some images: int64 `[B]` -> int64 `[B]`."""
+        """Returns the captions' numbers for some images: int64 `[B]` -> int64 `[B]`."""
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(derive_seed(self.seed, ORDER, epoch, CAPTIONS))
             self._epoch, self._choice = epoch, torch.randint(CAPTIONS, (self.images,), generator=generator)
@@ -97,7 +97,7 @@ class _Captions:
 
 
 def embed_sentences(model: Embedding, data: Captioned, start: int, stop: int) -> Tensor:
-    """The embeddings of a range of captions, `[M, D]`. Sentences of similar length are embedded together."""
+    """Computes the embeddings of a range of captions, `[M, D]`. Sentences of similar length are embedded together."""
     device = model.image.weight.device
     rows = torch.arange(start, stop)[data.sentences.lengths[start:stop].argsort(stable=True)]
     embeddings = torch.empty(stop - start, model.image.out_features, device=device)
@@ -108,7 +108,7 @@ def embed_sentences(model: Embedding, data: Captioned, start: int, stop: int) ->
 
 
 def fold_ranks(model: Embedding, data: Captioned, start: int, count: int, similarity: str) -> tuple[Tensor, Tensor]:
-    """`ranks` among `count` images from `start` on, or fewer at the end of the data."""
+    """Computes `ranks` among `count` images from `start` on, or fewer at the end of the data."""
     stop = min(start + count, len(data))
     images = model.images(data.features[start:stop].to(model.image.weight.device))
     sentences = embed_sentences(model, data, CAPTIONS * start, CAPTIONS * stop)
@@ -116,7 +116,7 @@ def fold_ranks(model: Embedding, data: Captioned, start: int, count: int, simila
 
 
 def folds(model: Embedding, data: Captioned, size: int, similarity: str) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """The test: metrics averaged over contiguous folds, and the rank of every image and caption within its fold.
+    """Returns metrics averaged over contiguous folds, and the rank of every image and caption within its fold.
 
     Images that do not fill a fold are left out. If there are fewer than one fold needs, all images are one fold.
     """

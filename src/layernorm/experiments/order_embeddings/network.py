@@ -63,16 +63,17 @@ class Embedding(nn.Module):
         self.absolute = config.similarity == "order"
 
     def forward(self, ids: Tensor, lengths: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        """`[T, B]`, `[B]` and `[V, F]` -> sentences `[B, D]` and images `[V, D]`."""
+        """Embeds `[T, B]`, `[B]` and `[V, F]` -> sentences `[B, D]` and images `[V, D]`."""
         return self.sentences(ids, lengths), self.images(features)
 
     def sentences(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """The GRU's last state, scaled to length 1: `[T, B]`, `[B]` -> `[B, D]`. The order embedding has no signs."""
+        """Computes the GRU's last state, scaled to length 1: `[T, B]`, `[B]` -> `[B, D]`. The order embedding has no
+        signs."""
         _, state = self.gru(self.words(ids), lengths=lengths)
         return self._point(state[0])
 
     def images(self, features: Tensor) -> Tensor:
-        """A linear map of the features, scaled to length 1: `[V, F]` -> `[V, D]`. The order embedding has no signs."""
+        """Maps the features linearly, and scales to length 1: `[V, F]` -> `[V, D]`. The order embedding has no signs."""
         return self._point(self.image(features))
 
     def _point(self, rows: Tensor) -> Tensor:
@@ -81,7 +82,7 @@ class Embedding(nn.Module):
 
 
 def build_embedding(config: Config, vocabulary: int, features: int) -> Embedding:
-    """The network with its initial weights. One seed gives every norm the same weights."""
+    """Builds the network with its initial weights. One seed gives every norm the same weights."""
     model = Embedding(vocabulary, features, config)
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(derive_seed(config.seed, INIT))

@@ -41,7 +41,7 @@ METRICS = (
 
 
 def report_order_embeddings(runs: Sequence[Run]) -> Report:
-    """The report on runs of `order-embeddings`, finished or not."""
+    """Writes the report on runs of `order-embeddings`, finished or not."""
     blocks, status = compare(runs, CLAIMS)
     about = (
         "How often the right image is among the first 1, 5 and 10 on validation, as in the paper's Figure 1, and the "
@@ -64,7 +64,7 @@ def report_order_embeddings(runs: Sequence[Run]) -> Report:
 
 
 def _recalls(blocks: Sequence[Block], side: str) -> Table:
-    """The paper's Table 2 in one direction."""
+    """Makes the paper's Table 2 in one direction."""
     names = {"R@1": "r1", "R@5": "r5", "R@10": "r10", "mean r": "mean_rank"}
     columns = [
         Column(head, f"test_{side}_{name}", "test", digits=1, text=mean_and_range if head == "R@10" else mean)

@@ -70,7 +70,7 @@ def check_reader(config: Config, data: Questions) -> None:
 
 
 def reader_task(config: Config, data: Questions, accelerator: Accelerator) -> Task:
-    """One run: the network, its optimiser, and the loss of a batch whose entities are renamed.
+    """Makes one run: the network, its optimiser, and the loss of a batch whose entities are renamed.
 
     Raises:
         RunError: several processes train with recurrent batch norm.
@@ -154,7 +154,7 @@ class Answered(NamedTuple):
     attention: Tensor
 
     def of(self, number: int) -> tuple[Tensor, Tensor]:
-        """The logits `[V]` and the attention `[T]` of one question."""
+        """Returns the logits `[V]` and the attention `[T]` of one question."""
         place = int((self.rows == number).nonzero())
         return self.logits[place], self.attention[:, place]
 

@@ -74,7 +74,7 @@ class Config(CheckedOptions):
 
 
 def masked_softmax(scores: Tensor, lengths: Tensor) -> Tensor:
-    r"""The softmax over the first steps of each column.
+    r"""Computes the softmax over the first steps of each column.
 
     .. math:: a_t = e^{s_t} / \sum_{t' < length} e^{s_{t'}} \quad\text{for } t < length, \text{ else } 0
 
@@ -142,14 +142,14 @@ class Reader(nn.Module):
         return self.answer(F.dropout(g, self.dropout, self.training)), attention
 
     def _states(self, lstm: LSTM, which: int, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """The states of an LSTM at every step, and each sequence's last."""
+        """Computes the states of an LSTM at every step, and each sequence's last."""
         embedded = F.dropout(self.words(ids), self.dropout, self.training)
         start = self.starts[which].expand(1, ids.shape[1], -1).contiguous()
         states, (last, _) = lstm(embedded, (start, torch.zeros_like(start)), lengths=lengths)
         return states, last[0]
 
     def _scores(self, h: Tensor, q: Tensor, lengths: Tensor) -> Tensor:
-        """w . m_t, `[T, B]`."""
+        """Computes w . m_t, `[T, B]`."""
         if "passage" in self.norms:  # padding does not count in the statistics
             inside = torch.arange(len(h), device=h.device).unsqueeze(1) < lengths
             projected = h.new_zeros(h.shape).masked_scatter(inside.unsqueeze(2), self._mapped("passage", h[inside]))
@@ -161,13 +161,14 @@ class Reader(nn.Module):
         return m @ self.attention
 
     def _mapped(self, name: str, rows: Tensor) -> Tensor:
-        """One of the five linear maps, normalised under `batch-everywhere`."""
+        """Applies one of the five linear maps, normalised under `batch-everywhere`."""
         mapped = self.maps[name](rows)
         return self.norms[name](mapped) if name in self.norms else mapped
 
 
 def answer_loss(logits: Tensor, answers: Tensor) -> Tensor:
-    """-log(p + 1e-8) of each answer, where p is its softmax over the whole vocabulary. `[B, V]`, `[B]` -> `[B]`."""
+    """Computes -log(p + 1e-8) of each answer, where p is its softmax over the whole vocabulary. `[B, V]`, `[B]` ->
+    `[B]`."""
     p = F.log_softmax(logits, dim=1).gather(1, answers.unsqueeze(1)).squeeze(1).exp()
     return -(p + 1e-8).log()
 
@@ -192,7 +193,7 @@ def clip(model: nn.Module, rule: str) -> None:
 
 
 def build_reader(config: Config, vocabulary: int, steps: tuple[int, int], shares: Tensor | None = None) -> Reader:
-    """The network with its initial weights. One seed gives every norm the same weights.
+    """Builds the network with its initial weights. One seed gives every norm the same weights.
 
     `initial="source"`: square matrices are orthogonal times 0.05, for each gate by itself. Rectangular matrices are
     U(+-sqrt(6 / (in + out + 1))), and the states are 0. `"torch"`: embeddings are N(0, 1), matrices and states

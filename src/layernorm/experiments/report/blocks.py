@@ -51,7 +51,7 @@ class Metric:
     levels: Mapping[str, float] = field(default_factory=dict)
 
     def best(self, run: Run, name: str) -> float:
-        """The best value, among a run's evaluations, of a metric that is better in the same direction."""
+        """Finds the best value, among a run's evaluations, of a metric that is better in the same direction."""
         return (max if self.rising else min)(record[name] for record in run.records)
 
 
@@ -92,17 +92,17 @@ class Block:
         return ", ".join(f"{name} {value}" for name, value in self.options.items())
 
     def runs(self, arm: Arm) -> Group:
-        """An arm's runs at all learning rates."""
+        """Returns an arm's runs at all learning rates."""
         return [run for group in self.arms[arm].values() for run in group]
 
     def style(self, arm: Arm) -> Style:
-        """The style of an arm's curves. Arms that differ in the gain alone differ in their dashes."""
+        """Returns the style of an arm's curves. Arms that differ in the gain alone differ in their dashes."""
         colour, dashes = STYLES[arm.key]
         place = [item for item in self.arms if item.key == arm.key].index(arm)
         return Style(colour, (0, (*dashes[1], *[1] * 2 * place)) if place else dashes)
 
     def choices(self, metric: Metric) -> dict[str, Choice]:
-        """What a panel of a metric shows: each arm at the best learning rate of the pilot.
+        """Chooses what a panel of a metric shows: each arm at the best learning rate of the pilot.
 
         The pilot is judged in the measure of the claim about this metric. Without such a claim, or a whole pilot, an
         arm is shown at the rate of `best_tried`.
@@ -124,7 +124,7 @@ class Block:
         return choices
 
     def shown(self, metric: Metric) -> Choice:
-        """What the first panel of a metric shows."""
+        """Returns what the first panel of a metric shows."""
         return next(iter(self.choices(metric).values()))
 
     def _shown(self, arm: Arm, metric: Metric, claim: Claim | None) -> Shown:

@@ -17,7 +17,7 @@ GEOMETRIC = "mean, on a logarithmic axis the geometric mean,"
 
 
 def curves(name: str, about: str, blocks: Sequence[Block], metrics: Sequence[Metric], x: str = "epoch") -> list[Figure]:
-    """A figure with rows of panels for each block, one panel for each metric.
+    """Makes a figure with rows of panels for each block, one panel for each metric.
 
     A panel shows each arm at the learning rate of `Block.choices`, and the caption says which. If claims about a metric
     have chosen different rates, it has a panel for each of them.

@@ -14,7 +14,7 @@ from .page import Deviation
 def deviations(
     runs: Sequence[Run], named: Sequence[Deviation], protocol: Any, apart: Collection[str] = ()
 ) -> list[Deviation]:
-    """The deviations of some runs, with their numbers filled in.
+    """Lists the deviations of some runs, with their numbers filled in.
 
     Args:
         runs: of one experiment.
@@ -54,7 +54,7 @@ def _holds(item: Deviation, run: Run) -> bool:
 
 
 def option_text(value: Any, words: Mapping[Any, str] | None = None) -> str:
-    """An option's value in a sentence: 2e-05, adam, on."""
+    """Writes an option's value in a sentence: 2e-05, adam, on."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if words and value in words:
@@ -70,7 +70,7 @@ class _Values(dict[str, str]):
 
 
 def _flat(name: str, value: Any) -> dict[str, str]:
-    """The facts of a data set by the names of fields, with commas between thousands."""
+    """Names the facts of a data set by the names of fields, with commas between thousands."""
     if isinstance(value, Mapping):
         return {key: text for part, item in value.items() for key, text in _flat(f"{name}_{part}", item).items()}
     return {name: f"{value:,}" if isinstance(value, int) else str(value)}

@@ -74,7 +74,7 @@ def _legend(whole: Canvas, curves: dict[str, Artist], columns: int) -> None:
 
 
 def _small(png: io.BytesIO) -> bytes:
-    """The picture in 64 colours, which are enough for lines and take a third of the bytes."""
+    """Reduces the picture to 64 colours, which are enough for lines and take a third of the bytes."""
     from PIL import Image
 
     output = io.BytesIO()
@@ -136,11 +136,11 @@ def _mark_lost(axes: Axes, panel: Panel) -> None:
 
 
 def _percent_tick(value: float, position: int | None = None) -> str:
-    """A tick of a logarithmic axis in percent, by the rule of `_plain`."""
+    """Writes a tick of a logarithmic axis in percent, by the rule of `_plain_tick`."""
     text = _plain_tick(100 * value)
     return f"{text} %" if text else ""
 
 
 def _plain_tick(value: float, position: int | None = None) -> str:
-    """A tick of a logarithmic axis as a plain number, at 1, 2 and 5 of each decade."""
+    """Writes a tick of a logarithmic axis as a plain number, at 1, 2 and 5 of each decade."""
     return f"{value:,g}" if f"{value:e}"[0] in "125" else ""

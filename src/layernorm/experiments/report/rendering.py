@@ -36,7 +36,7 @@ def write_report(report: Report, folder: Path) -> Path:
 
 
 def markdown(report: Report) -> str:
-    """The report as Markdown. Its figures are PNG files in the same folder."""
+    """Writes the report as Markdown. Its figures are PNG files in the same folder."""
     escape = _escaped
     parts = [f"# {escape(report.title)}"]
     parts += [f"> **{escape(line)}**" for line in report.status]
@@ -60,7 +60,7 @@ def markdown(report: Report) -> str:
 
 
 def page_text(report: Report, vectors: Sequence[bytes]) -> str:
-    """The report as an HTML page that needs no other file. `vectors` are its figures as SVG."""
+    """Writes the report as an HTML page that needs no other file. `vectors` are its figures as SVG."""
     escape = _html
     status = "".join(f'<p class="status">{escape(line)}</p>' for line in report.status)
     claim = f"<p><b>The paper's claim.</b> {escape(report.claim)}</p>" if report.claim else ""
@@ -123,12 +123,12 @@ def print_report(report: Report) -> None:
 
 
 def _html(text: str) -> str:
-    """A text on a page, as it is."""
+    """Escapes a text on a page, as it is."""
     return html.escape(printable(text))
 
 
 def _escaped(text: str) -> str:
-    """A text in Markdown, as it is: nothing in it is a sign of Markdown's."""
+    """Escapes a text in Markdown, as it is: nothing in it is a sign of Markdown's."""
     return _SIGNS.sub(r"\\\g<0>", printable(text))
 
 
@@ -146,12 +146,12 @@ def _figure_html(figure: Figure, vector: bytes) -> str:
 
 
 def _first(caption: str) -> str:
-    """A caption's first sentence, to be read where a picture cannot be seen."""
+    """Cuts a caption to its first sentence, to be read where a picture cannot be seen."""
     return caption.split(". ", 1)[0].rstrip(".") + "."
 
 
 def _picture(picture: Picture, widest: int) -> str:
-    """A picture in its own size, and where the widest does not fit, smaller by as much as that: all share one scale."""
+    """Writes a picture in its own size, or smaller where the widest does not fit: all share one scale."""
     caption, width = _html(picture.caption), _width(picture)
     style = f"width:min({width}px,calc({width / widest:.4f}*(100% - .8rem)))"
     source = address(picture.kind, picture.content)
@@ -162,7 +162,7 @@ def _picture(picture: Picture, widest: int) -> str:
 
 
 def _width(picture: Picture) -> int:
-    """In pixels."""
+    """Returns the width of a picture in pixels."""
     from PIL import Image
 
     with Image.open(io.BytesIO(picture.content)) as image:
@@ -170,7 +170,7 @@ def _width(picture: Picture) -> int:
 
 
 def address(kind: str, content: bytes) -> str:
-    """A picture as an address that needs no other file."""
+    """Encodes a picture as an address that needs no other file."""
     media = {"svg": "image/svg+xml", "png": "image/png", "gif": "image/gif"}[kind]
     return f"data:{media};base64,{base64.b64encode(content).decode()}"
 

@@ -89,7 +89,8 @@ def read_state(path: Path) -> State | None:
 
 
 def _read_checkpoint(path: Path, only_header: bool = False) -> tuple[Tensors, dict[str, Any]]:
-    """A file's tensors and its checked header, which has `values` and, as `tensors`, the digest of the tensors."""
+    """Reads a file's tensors and its checked header, which has `values` and, as `tensors`, the digest of the
+    tensors."""
     from safetensors import SafetensorError, safe_open
 
     tensors: Tensors = {}
@@ -191,12 +192,12 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Te
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
-    """The same tensors under `prefix/name`."""
+    """Returns the same tensors under `prefix/name`."""
     return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
-    """The tensors under `prefix/`, without the prefix."""
+    """Returns the tensors under `prefix/`, without the prefix."""
     return {name[len(prefix) + 1 :]: t for name, t in tensors.items() if name.startswith(f"{prefix}/")}
 
 

@@ -42,7 +42,8 @@ def cores() -> int:
 
 
 def commit() -> str | None:
-    """The git commit of the package's source tree, with `+` if the package differs from it. None: it is not in git."""
+    """Looks up the git commit of the package's source tree, with `+` if the package differs from it. None: it is not in
+    git."""
     package = Path(__file__).resolve().parents[2]
 
     def git(*arguments: str) -> str:

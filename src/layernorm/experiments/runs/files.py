@@ -94,7 +94,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_content(path: Path, most: Callable[[bytes], int] = lambda head: MOST) -> bytes:
-    """A regular file's bytes, uncompressed if its name ends in .gz.
+    """Reads a regular file's bytes, uncompressed if its name ends in .gz.
 
     Args:
         path: the file.

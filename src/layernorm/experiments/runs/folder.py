@@ -117,7 +117,7 @@ class RunFolder:
             _refuse_other(self.path, read_json(self.path / CONFIG), wanted)
 
     def finished(self, wanted: dict[str, Any]) -> bool:
-        """Whether the folder holds a run of exactly this configuration that has reached its end."""
+        """Tells whether the folder holds a run of exactly this configuration that has reached its end."""
         return _config_exists(self.path) and self.done and read_json(self.path / CONFIG) == wanted
 
     def check_data(self, facts: dict[str, Any]) -> None:

@@ -51,7 +51,7 @@ def soft_labels(scores: np.ndarray) -> np.ndarray:
 
 
 def pair_features(first: Tensor, second: Tensor) -> Tensor:
-    """The features for the relatedness of two sentences: |u - v| and u v, `[M, H]` each -> `[M, 2 H]`."""
+    """Computes the features for the relatedness of two sentences: |u - v| and u v, `[M, H]` each -> `[M, 2 H]`."""
     return torch.cat([(first - second).abs(), first * second], dim=1)
 
 
@@ -68,7 +68,8 @@ def measures(predicted: np.ndarray, scores: np.ndarray) -> dict[str, float]:
 
 
 def relatedness(encode: Encode, data: Sick) -> tuple[dict[str, float], Tensor]:
-    """SICK by softmax regression on `pair_features`: measures on the test pairs, and their squared errors `[M]`.
+    """Evaluates SICK by softmax regression on `pair_features`: measures on the test pairs, and their squared errors
+    `[M]`.
 
     Adam trains on the soft labels, in the order of the file, until a block does not raise the trial set's Pearson
     correlation, and for at most `BLOCKS` blocks. The model of the best block is used. A prediction is the expected
@@ -113,7 +114,7 @@ def _regression(train: Tensor, pairs: Pairs, trial: Tensor, trials: Pairs) -> nn
 
 @torch.no_grad()
 def _expected(model: nn.Linear, features: Tensor) -> np.ndarray:
-    """The expected class of each pair, float64 `[M]`."""
+    """Computes the expected class of each pair, float64 `[M]`."""
     classes = torch.arange(LOWEST, HIGHEST + 1, dtype=torch.float64)
     return (model(features).double().softmax(1) @ classes).numpy()
 
@@ -121,7 +122,8 @@ def _expected(model: nn.Linear, features: Tensor) -> np.ndarray:
 def classification(
     encode: Encode, sets: Mapping[str, Labelled], fast: bool
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """Accuracy in percent on each set by `cross_validated`, and whether each sentence was classified correctly."""
+    """Computes the accuracy in percent on each set by `cross_validated`, and whether each sentence was classified
+    correctly."""
     metrics, tensors = {}, {}
     for name, data in sets.items():
         vectors = encode([tokens(text) for text in data.texts], False)
@@ -132,7 +134,7 @@ def classification(
 
 
 def cross_validated(vectors: np.ndarray, classes: np.ndarray, fast: bool) -> np.ndarray:
-    """Whether logistic regression gives each sentence its class in a ten-fold cross-validation, bool `[M]`.
+    """Tells whether logistic regression gives each sentence its class in a ten-fold cross-validation, bool `[M]`.
 
     Within each fold's training part an inner cross-validation chooses C.
 

@@ -69,7 +69,7 @@ def check_skip_thoughts(config: Config, data: Data) -> None:
 
 
 def skip_thoughts_task(config: Config, data: Data, accelerator: Accelerator) -> Task:
-    """One run: the network, its optimiser and the decoders' loss."""
+    """Makes one run: the network, its optimiser and the decoders' loss."""
     device = accelerator.device
     rows = data.books.sentences(config.vocabulary)
     middle = data.books.triples("train")
@@ -129,24 +129,24 @@ def skip_thoughts_task(config: Config, data: Data, accelerator: Accelerator) -> 
 
 
 def with_tasks(config: Config, update: int) -> bool:
-    """Whether the evaluation after an update includes SICK and the classification tasks."""
+    """Tells whether the evaluation after an update includes SICK and the classification tasks."""
     every = config.tasks_every * config.evaluate_every
     return every > 0 and (update % every == 0 or update == config.updates)
 
 
 def triple(rows: Sentences, middle: Tensor, device: torch.device) -> tuple[Tensor, tuple, tuple]:
-    """The inputs of the network: sentences of one length, and for each of them the next and the previous one."""
+    """Makes the inputs of the network: sentences of one length, and for each of them the next and the previous one."""
     sentence, following, before = (tuple(item.to(device) for item in rows.batch(middle + step)) for step in (0, 1, -1))
     return sentence[0], following, before
 
 
 def evenly_spread(items: Tensor, count: int) -> Tensor:
-    """`count` of some items, evenly spread. For 0, or more than there are: all items."""
+    """Takes `count` of some items, evenly spread. For 0, or more than there are: all items."""
     return items[torch.linspace(0, len(items) - 1, count).long()] if 0 < count < len(items) else items
 
 
 def held_out(model: SkipThoughts, rows: Sentences, middle: Tensor) -> float:
-    """The decoders' mean negative log-likelihood of a word, in nats. A sentence's end counts as a word."""
+    """Computes the decoders' mean negative log-likelihood of a word, in nats. A sentence's end counts as a word."""
     device = model.words.weight.device
     total, words = 0.0, int((rows.lengths[middle - 1] + rows.lengths[middle + 1]).sum())
     lengths = rows.lengths[middle]
@@ -161,7 +161,7 @@ Scores = tuple[dict[str, float], dict[str, Tensor]]
 
 
 def scores(encode: Encode, data: Data, fast: bool) -> Scores:
-    """The measures of SICK and of the classification tasks, and tensors with one value for every test case."""
+    """Computes the measures of SICK and of the classification tasks, and tensors with one value for every test case."""
     metrics, errors = relatedness(encode, data.sick)
     accuracies, right = classification(encode, data.classified.sets, fast)
     return metrics | accuracies, {"sick": errors, **right}
@@ -172,7 +172,7 @@ ROWS = ("trained", "untrained", "bag", "random_bag")
 
 
 def encoders(model: SkipThoughts, config: Config, data: Data) -> dict[str, Encode]:
-    """The four of `ROWS`."""
+    """Makes the four of `ROWS`."""
     vocabulary = data.books.vocabulary(config.vocabulary)
     trained = Encoder(model, vocabulary)
     start = Encoder(build_skip_thoughts(config, config.vocabulary).to(model.words.weight.device).eval(), vocabulary)

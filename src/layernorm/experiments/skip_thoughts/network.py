@@ -66,7 +66,7 @@ class SkipThoughts(nn.Module):
         self.output = nn.Linear(config.hidden, vocabulary)
 
     def forward(self, sentence: Tensor, following: tuple[Tensor, Tensor], before: tuple[Tensor, Tensor]) -> Tensor:
-        """The negative log-likelihood of both neighbours' words, summed over words and sentences, in nats.
+        """Computes the negative log-likelihood of both neighbours' words, summed over words and sentences, in nats.
 
         Args:
             sentence: ids `[T, B]`, all of one length, each with its end.
@@ -82,7 +82,7 @@ class SkipThoughts(nn.Module):
         return negative_log_likelihood(states, self.output.weight, self.output.bias, targets)
 
     def _decoded(self, decoder: GRU, state: Tensor, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """A decoder's states at the real words, `[N, H]`, and these words, `[N]`."""
+        """Returns a decoder's states at the real words, `[N, H]`, and these words, `[N]`."""
         inputs = self.words(ids)
         inputs = torch.cat([inputs.new_zeros(1, *inputs.shape[1:]), inputs])  # word t is predicted from earlier words
         inputs = inputs[: len(ids)]
@@ -91,13 +91,13 @@ class SkipThoughts(nn.Module):
         return output[real], ids[real]
 
     def encode(self, inputs: Tensor, lengths: Tensor) -> Tensor:
-        """The encoder's last states for embedded words: `[T, B, D]`, `[B]` -> `[B, H]`."""
+        """Computes the encoder's last states for embedded words: `[T, B, D]`, `[B]` -> `[B, H]`."""
         _, state = self.encoder(inputs, lengths=lengths)
         return state[0]
 
 
 def build_skip_thoughts(config: Config, vocabulary: int) -> SkipThoughts:
-    """The network with its initial weights. One seed gives every norm the same weights.
+    """Builds the network with its initial weights. One seed gives every norm the same weights.
 
     Recurrent weights are orthogonal, with a block for each gate. All others are uniform on (-0.1, 0.1). Biases are 0.
     """

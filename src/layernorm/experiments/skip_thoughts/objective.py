@@ -44,7 +44,7 @@ class _NegativeLogLikelihood(torch.autograd.Function):
 
 
 def negative_log_likelihood(states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-    r"""The negative log-likelihood of words, summed, in nats.
+    r"""Computes the negative log-likelihood of words, summed, in nats.
 
     .. math:: -\sum_n \log \mathrm{softmax}(W s_n + b)_{y_n}
 

@@ -40,7 +40,7 @@ COLUMNS = (Column("NLL", NLL.name, digits=3), Column("test NLL", "test_nll", "te
 
 
 def report_skip_thoughts(runs: Sequence[Run]) -> Report:
-    """The report on runs of `skip-thoughts`, finished or not."""
+    """Writes the report on runs of `skip-thoughts`, finished or not."""
     blocks, status = compare(runs, CLAIMS)
     tasks = "The encoder on SICK and on four classification tasks in training."
     books = "The decoders' negative log-likelihood of a word in the validation books."
@@ -71,7 +71,7 @@ def report_skip_thoughts(runs: Sequence[Run]) -> Report:
 
 
 def _tested(blocks: Sequence[Block]) -> list[tuple[list[str], Group, str]]:
-    """The rows of Table 3: their first cells, the runs that were tested on the tasks, and the evaluation."""
+    """Returns the rows of Table 3: their first cells, the runs that were tested on the tasks, and the evaluation."""
     rows = []
     for evaluation, text in EVALUATIONS.items():
         for block in blocks:

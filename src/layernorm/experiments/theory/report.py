@@ -49,7 +49,7 @@ def measure_claims(seed: int, spectrum: bool = False) -> list[Finding]:
 
 
 def not_as_stated(findings: Sequence[Finding]) -> list[str]:
-    """The names of the claims whose numbers do not agree with their verdicts and conditions."""
+    """Returns the names of the claims whose numbers do not agree with their verdicts and conditions."""
     return [claim.name for claim, measured in findings if not measured.as_stated]
 
 
@@ -64,7 +64,7 @@ def write_claims(findings: Sequence[Finding], path: Path) -> None:
 
 
 def report_claims(findings: Sequence[Finding]) -> Report:
-    """The claims as a report: first a table of all claims, then for each a sentence, its table and its figure."""
+    """Reports the claims: first a table of all claims, then for each a sentence, its table and its figure."""
     return Report(
         title="The geometry of normalised models, measured",
         claim=ABOUT,
@@ -78,7 +78,7 @@ def report_claims(findings: Sequence[Finding]) -> Report:
 
 
 def report_invariance(verdicts: Sequence[geometry.Verdict], sentence: str) -> Report:
-    """Table 1 alone, for some eps."""
+    """Reports Table 1 alone, for some eps."""
     said = {True: "invariant", False: "no", None: "-"}
     rows = [
         [v.norm or "none", v.transform, f"{v.residual:.1e}", said[v.invariant], said[v.paper] + " DIFFERS" * v.differs]
@@ -180,7 +180,7 @@ _STYLES = {
 
 
 def _claim_figure(item: Finding) -> Figure:
-    """The claim's lines by panel, in rows."""
+    """Draws the claim's lines by panel, in rows."""
     axes = _AXES[item.claim.name]
     panels: dict[str, list[Curve]] = {}
     for line in item.measured.series:

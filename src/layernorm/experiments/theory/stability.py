@@ -66,11 +66,11 @@ class Study:
     measured: dict[Setting, list[Stability]]
 
     def exponents(self, setting: Setting) -> list[float]:
-        """The exponents of a setting with every seed."""
+        """Returns the exponents of a setting with every seed."""
         return [item.exponent for item in self.measured[setting]]
 
     def decades(self, setting: Setting) -> list[float]:
-        """The powers of ten by which a gradient has grown at the largest lag, with every seed."""
+        """Returns the powers of ten by which a gradient has grown at the largest lag, with every seed."""
         return [item.gradient[-1] for item in self.measured[setting]]
 
     @property
@@ -79,7 +79,7 @@ class Study:
         return f"{self.network} of {self.units} units, seeds {', '.join(map(str, self.seeds))}"
 
     def numbers(self) -> dict[str, Any]:
-        """The study as JSON values."""
+        """Returns the study as JSON values."""
         rows = [
             {
                 **asdict(setting),
@@ -120,7 +120,7 @@ def stream(steps: int, cases: int) -> Tensor:
 
 
 def build_recurrent(network: str, units: int, setting: Setting, seed: int) -> torch.nn.Module:
-    """A network with the weights that torch draws, scaled, and biases of 0, so that only the norms differ.
+    """Builds a network with the weights that torch draws, scaled, and biases of 0, so that only the norms differ.
 
     Under weight norm the directions are scaled, and the gain is the length of each unit's weights.
     """
@@ -154,7 +154,7 @@ class _Step(torch.nn.Module):
 def _of_norm(
     network: str, units: int, norm: str | None, seeds: Sequence[int], inputs: Tensor
 ) -> list[tuple[Setting, list[Stability]]]:
-    """Every setting of a norm with every seed. All networks run side by side, each with its own cases."""
+    """Measures every setting of a norm with every seed. All networks run side by side, each with its own cases."""
     settings = [setting for setting in SETTINGS if setting.norm == norm]
     networks = [_Step(build_recurrent(network, units, setting, seed)) for setting in settings for seed in seeds]
     parameters, _ = torch.func.stack_module_state(networks)
@@ -184,7 +184,7 @@ def _of_norm(
 
 
 def report_study(study: Study) -> Report:
-    """Tables, sentences and figure of a study."""
+    """Makes tables, sentences and figure of a study."""
 
     def decades(setting: Setting) -> str:
         return lowest_to_highest(study.decades(setting), "+.1f")
@@ -221,7 +221,7 @@ def report_study(study: Study) -> Report:
 
 
 def findings(study: Study) -> list[str]:
-    """The findings in sentences, with their numbers."""
+    """Writes the findings in sentences, with their numbers."""
     moved = []
     for norm in NORMS:
         by_scale = [study.exponents(Setting(norm, 1.0 if norm else None, scale)) for scale in SCALES]
@@ -254,13 +254,13 @@ def findings(study: Study) -> list[str]:
 
 
 def lowest_to_highest(values: Sequence[float], form: str) -> str:
-    """The lowest and the highest value as text, or one number if they look the same."""
+    """Writes the lowest and the highest value as text, or one number if they look the same."""
     low, high = f"{min(values):{form}}", f"{max(values):{form}}"
     return low if low == high else f"{low}..{high}"
 
 
 def _beside(study: Study, setting: Setting) -> str:
-    """Where a setting's exponents lie beside those without a norm at the same scale; without a norm, nothing."""
+    """Says where a setting's exponents lie beside those without a norm at the same scale; without a norm, nothing."""
     if setting.norm is None:
         return ""
     own, base = study.exponents(setting), study.exponents(Setting(None, None, setting.scale))
@@ -276,7 +276,7 @@ def _order(own: Sequence[float], base: Sequence[float], less: str, more: str) ->
 
 
 def _table_by_scale(title: str, cell: Callable[[Setting], str], note: str) -> Table:
-    """A table with a row for each norm and gain, and a column for each scale. Empty rows are left out."""
+    """Makes a table with a row for each norm and gain, and a column for each scale. Empty rows are left out."""
     rows: dict[tuple[str, str], list[str]] = {}
     for setting in SETTINGS:
         gain = "-" if setting.gain is None else f"{setting.gain:g}"
@@ -286,8 +286,8 @@ def _table_by_scale(title: str, cell: Callable[[Setting], str], note: str) -> Ta
 
 
 def _study_figure(study: Study) -> Figure:
-    """Above, exponents against scale, with a panel for each gain. Below, gradients against lag at gain 1, with a panel
-    for each scale."""
+    """Draws above the exponents against scale, with a panel for each gain. Below, gradients against lag at gain 1, with
+    a panel for each scale."""
 
     def at(norm: str | None, gain: float, scale: float) -> Setting:
         return Setting(norm, gain if norm else None, scale)

@@ -117,7 +117,7 @@ def _driven(calls: list[Taken]) -> tuple[Taken, Tensor]:
 
 
 def report_layers(layers: Sequence[Layer], notes: Sequence[str]) -> Report:
-    """A table of every run's layers, and the gradients against lag."""
+    """Makes a table of every run's layers, and the gradients against lag."""
     steps = min(len(layer.gradients) for layer in layers) - 1
     rows = [
         [
@@ -164,12 +164,12 @@ def report_layers(layers: Sequence[Layer], notes: Sequence[str]) -> Report:
 
 
 def _means(layers: Sequence[Layer]) -> str:
-    """The mean over the cases, from the lowest to the highest run."""
+    """Returns the mean over the cases, from the lowest to the highest run."""
     return lowest_to_highest([sum(layer.exponents) / len(layer.exponents) for layer in layers], "+.3f")
 
 
 def _layers_figure(by_norm: dict[tuple[str, str, bool], list[Layer]], steps: int) -> Figure:
-    """A figure with a column for each layer, at most four: above untrained, below as trained."""
+    """Makes a figure with a column for each layer, at most four: above untrained, below as trained."""
     names = list(dict.fromkeys(name for name, _, _ in by_norm))[:4]
 
     def curve(norm: str, layers: list[Layer]) -> Curve:
@@ -190,5 +190,5 @@ def _layers_figure(by_norm: dict[tuple[str, str, bool], list[Layer]], steps: int
 
 
 def layers_as_json(layers: Sequence[Layer]) -> dict[str, Any]:
-    """The layers as JSON values."""
+    """Returns the layers as JSON values."""
     return {"cases": CASES, "warmup": WARMUP, "steps": STEPS, "layers": [layer._asdict() for layer in layers]}

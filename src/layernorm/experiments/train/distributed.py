@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def accelerator(device: str, precision: str) -> Accelerator:
-    """The device and the processes of this command.
+    """Chooses the device and the processes of this command.
 
     Args:
         device: "auto" (a GPU if there is one), "cpu" or "cuda".

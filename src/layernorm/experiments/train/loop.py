@@ -139,7 +139,7 @@ class Fit:
         state.train_seconds += seconds
 
     def _due(self, update: int) -> bool:
-        """Whether there is an evaluation after this number of updates."""
+        """Tells whether there is an evaluation after this number of updates."""
         return update % self.task.evaluate_every == 0 or update == self.task.updates
 
     def _evaluate(self) -> None:
@@ -206,7 +206,8 @@ class Fit:
         return results
 
     def _agree(self, stopping: bool, late: bool) -> tuple[bool, bool]:
-        """The clock and signals of the main process decide for all: they must save and stop at the same update."""
+        """Lets the clock and signals of the main process decide for all, which must save and stop at the same
+        update."""
         if self.accelerator.num_processes == 1:
             return stopping, late
         word = torch.tensor([stopping, late], dtype=torch.int32, device=self.accelerator.device)
@@ -270,7 +271,7 @@ class Fit:
                     raise ValueError(f"no state of the generator {name}") from error
 
     def _generators(self) -> dict[str, Tensor]:
-        """The states of all processes' random number generators (dropout), by name and rank."""
+        """Returns the states of all processes' random number generators (dropout), by name and rank."""
         own = {"cpu": torch.get_rng_state()}
         if self.accelerator.device.type == "cuda":
             own["cuda"] = torch.cuda.get_rng_state(self.accelerator.device)
@@ -288,7 +289,8 @@ class Fit:
 
 
 def step_size_factor(decay: float, update: int, updates: int) -> float:
-    """The step size of an update, as a multiple of the first one: 1, then falling linearly to 0 in the end's share."""
+    """Returns the step size of an update, as a multiple of the first one: 1, then falling linearly to 0 in the end's
+    share."""
     falling = decay * updates
     return min(1.0, (updates - update) / falling) if falling else 1.0
 

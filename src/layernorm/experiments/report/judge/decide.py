@@ -43,7 +43,7 @@ def counts(rulings: Iterable[Ruling]) -> dict[str, int]:
 
 
 def findings(claims: Sequence[Claim], runs: Sequence[Run]) -> list[str]:
-    """What a report prints: a line for each claim that has two pairs of runs or more, and the rule below them.
+    """Writes what a report prints: a line for each claim that has two pairs of runs or more, and the rule below them.
 
     One more line counts the other claims that have runs of both arms.
     """
@@ -187,7 +187,8 @@ def _over_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:
 
 
 def _area(claim: Claim, arm: Arm, places: Places, seed: int, worst: float) -> float:
-    """The mean height of the trapezoids between an arm's values at neighbouring rates. A diverged run's is `worst`."""
+    """Computes the mean height of the trapezoids between an arm's values at neighbouring rates. A diverged run's is
+    `worst`."""
     name = arm.prefix + claim.measure.metric
     line = [places[rate, seed] for rate in claim.trial.rates]
     heights = [worst if run.diverged is not None else claim.measure.value(run, name) for run in line]
@@ -195,8 +196,8 @@ def _area(claim: Claim, arm: Arm, places: Places, seed: int, worst: float) -> fl
 
 
 def _with_level(ruling: Ruling, family: Sequence[Ruling]) -> Ruling:
-    """The ruling with the level of Holm's procedure over its family: the k-th lowest of n chances is compared with
-    5 % / (n - k + 1), until one is above it."""
+    """Returns the ruling with the level of Holm's procedure over its family: the k-th lowest of n chances is compared
+    with 5 % / (n - k + 1), until one is above it."""
     ordered = sorted(family, key=lambda item: item.p)
     level = 0.0
     for place, item in enumerate(ordered):

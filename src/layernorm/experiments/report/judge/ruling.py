@@ -131,11 +131,11 @@ class Ruling:
         return 2 * rates * (self._enough() - len(self.pairs)) * self.hours_of_a_run
 
     def named(self, texts: Sequence[Any]) -> str:
-        """Two texts, each after the name of its arm."""
+        """Writes two texts, each after the name of its arm."""
         return ", ".join(f"{arm.name} {text}" for arm, text in zip(self.claim.arms, texts, strict=True))
 
     def _enough(self) -> float:
-        """The number of seeds that would decide if effect and deviation stayed as they are."""
+        """Computes the number of seeds that would decide if effect and deviation stayed as they are."""
         deviation, margin = statistics.stdev(self.differences), self.claim.measure.margin
         for count in range(len(self.pairs), 101):
             seen = abs(self.effect) > _quantile(self.level or LEVEL, count) * deviation / math.sqrt(count)
@@ -154,7 +154,7 @@ def chance(effect: float, seeds: int = SEEDS, level: float = LEVEL) -> float:
 
 
 def _quantile(level: float, count: int) -> float:
-    """The quantile of Student's t for a two-sided level and a number of pairs."""
+    """Computes the quantile of Student's t for a two-sided level and a number of pairs."""
     from scipy import stats
 
     return float(stats.t.isf(level / 2, count - 1))
@@ -166,10 +166,10 @@ def _half_width(differences: Sequence[float], level: float) -> float:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number with its noun."""
+    """Writes a number with its noun."""
     return f"one {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def capital(text: str) -> str:
-    """The text with a capital letter at its beginning."""
+    """Writes the text with a capital letter at its beginning."""
     return text[:1].upper() + text[1:]
