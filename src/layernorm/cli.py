@@ -43,14 +43,8 @@ _SEEDS = 2**31  # more than anyone needs, and a generator takes four times each
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command `layernorm`.
-
-    Args:
-        arguments: the command line without the program's name. None: that of the process.
-
-    Returns:
-        the exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
-    """
+    """Runs the command `layernorm` with these arguments, or with those of the process. Returns the exit code: 0 done, 1
+    failed, 2 wrong usage, 130 interrupted."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--traceback" in words
     words = [word for word in words if word != "--traceback"]

@@ -41,13 +41,8 @@ SECONDS = 0.1
 
 
 def make_on_workers(experiment: Experiment, request: Request, runs: Mapping[int, Path]) -> list[Failure]:
-    """Makes some of a request's runs on workers. A run that fails does not stop the others.
-
-    Args:
-        runs: the runs' folders, by the run's place in `request.configs`.
-
-    Returns:
-        the runs that failed.
+    """Makes some of a request's runs, whose folders are given by the run's place in `request.configs`, on workers. A
+    run that fails does not stop the others. Returns those that failed.
 
     Raises:
         Interrupted: SIGINT or SIGTERM arrived, and the workers have saved their runs.

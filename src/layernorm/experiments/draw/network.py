@@ -160,16 +160,9 @@ class Attention(nn.Module):
 
 
 def read_glimpse(grids: Grids, count: int, x: Tensor, drawn: Tensor) -> Tensor:
-    """Reads a glimpse: gamma [F_y x F_x^T, F_y x^ F_x^T] with x^ = x - drawn. Reading is linear, so the second is the
-    first less that of `drawn`.
-
-    Args:
-        grids: of `Attention`. Their first `count` rows read.
-        x, drawn: `[B, A, A]`, rows along y. `drawn` is sigmoid(c), the image as drawn so far.
-
-    Returns:
-        `[B, 2 count^2]`.
-    """
+    """Reads a glimpse `[B, 2 count^2]`: gamma [F_y x F_x^T, F_y x^ F_x^T] with x^ = x - drawn, both `[B, A, A]`, rows
+    along y. The first `count` rows of the grids read. Reading is linear, so the second is the first less that of
+    `drawn`."""
     along_x, along_y = grids.filters[:, 0, :count], grids.filters[:, 1, :count]
     lines = torch.cat([torch.bmm(along_y, x), torch.bmm(along_y, drawn)], 1)
     seen, covered = (torch.bmm(lines, along_x.mT).flatten(1) * grids.intensity[:, :1]).chunk(2, 1)

@@ -67,14 +67,8 @@ def log_density(y: Tensor, point: Tensor) -> Tensor:
 
 
 def draw_point(y: Tensor, bias: float, generator: torch.Generator) -> Tensor:
-    r"""Draws the next point, Graves' biased sampling: `sigma = exp(s - bias)`, `pi` the softmax of `p (1 + bias)`.
-
-    Args:
-        y: `(1 + 6 M,)`.
-        bias: at least 0. With a larger bias the point is nearer to the most probable one.
-
-    Returns:
-        `(3,)`.
+    """Draws the next point `(3,)`, by the output `(1 + 6 M,)`. With a larger bias, at least 0, it is nearer to the most
+    probable one: `sigma = exp(s - bias)`, `pi` is the softmax of `p (1 + bias)`.
 
     Source: Graves 2013, eqs. 61-62.
     """

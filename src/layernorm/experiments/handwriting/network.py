@@ -125,15 +125,8 @@ class Synthesis(nn.Module):
         nn.init.constant_(self.window.bias[2 * components :], math.log(pace))
 
     def forward(self, points: Tensor, text: Tensor, characters: Tensor) -> Tensor:
-        """Computes the network's outputs for the point that follows each point.
-
-        Args:
-            points: `(T, B, 3)`.
-            text: `(B, U)`, codes.
-            characters: `(B,)`, the number of characters of each text. Codes after them have no weight.
-
-        Returns:
-            `(T, B, 121)`, for `mixture.log_density`.
+        """Computes the outputs `(T, B, 121)`, for `mixture.log_density`, for the point that follows each of the points
+        `(T, B, 3)`, by the codes of the text `(B, U)`. Codes after the `characters` `(B,)` of each text have no weight.
         """
         codes = one_hot(text, characters, points.dtype)
         h1, reading = self.lowest(points, codes)
@@ -142,15 +135,8 @@ class Synthesis(nn.Module):
         return clipped(self.output(torch.cat([h1, h2, h3], 2)), self.output_clip)
 
     def lowest(self, points: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """Runs the lowest LSTM and its window, one step for each point. Its input has the window's previous reading.
-
-        Args:
-            points: `(T, B, 3)`.
-            codes: `(B, U, 57)`, `one_hot` of the text.
-
-        Returns:
-            h `(T, B, H)` and the reading w `(T, B, 57)`.
-        """
+        """Runs the lowest LSTM and its window, whose previous reading is in its input, over points `(T, B, 3)` and the
+        codes `(B, U, 57)` of `one_hot`. Returns h `(T, B, H)` and the reading w `(T, B, 57)`."""
         hx = None
         places = torch.arange(1, codes.shape[1] + 1, dtype=points.dtype, device=points.device)
         reading = points.new_zeros(points.shape[1], codes.shape[2])
@@ -174,15 +160,8 @@ class Synthesis(nn.Module):
         return State((h, h), (long, long), (long, long), like.new_zeros(batch, self.components), reading)
 
     def step(self, point: Tensor, codes: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
-        """Computes one point, by the equations above, with the state as argument and result.
-
-        Args:
-            point: `(B, 3)`.
-            codes: `(B, U, 57)`, `one_hot` of the text.
-
-        Returns:
-            the network's output for the next point `(B, 121)`, `phi` `(B, U + 1)`, and the new state.
-        """
+        """Computes one point `(B, 3)` by the equations above, with the codes `(B, U, 57)` of `one_hot`. Returns the
+        output for the next point `(B, 121)`, `phi` `(B, U + 1)`, and the new state."""
         first = self.lstm1(torch.cat([point, state.reading], 1), state.first)
         phi, reading, kappa = window_step(self.window(first[0]), state.kappa, codes)
         h2, second = self.lstm2(torch.cat([point, reading, first[0]], 1)[None], state.second)

@@ -51,16 +51,8 @@ def check_text(text: str) -> None:
 
 
 def draw_text(run: Run, options: Options, folder: Path | None) -> Drawn:
-    """Draws a text as an SVG in which the pen moves, as an SVG that stands still, and as a PNG.
-
-    Args:
-        run: the run of the network.
-        options: the text, and how to write it.
-        folder: where to look for the data set, which is read only for `prime`.
-
-    Raises:
-        RunError: the run, or for `prime` the data set, cannot be used. The message says why.
-    """
+    """Draws a text as an SVG in which the pen moves, as an SVG that stands still, and as a PNG. The data set is looked
+    for, in the folder, only for `prime`."""
     model, mean, deviation = trained_synthesis(run)
     prime = prime_text = None
     if options.prime:
@@ -110,20 +102,10 @@ def write_text(
 ) -> tuple[np.ndarray, bool]:
     """Lets the network write until its window has read the text and the pen is lifted.
 
-    Graves stops where the window has read the text. That cuts the last letter: the window is ahead of the pen.
-
-    Args:
-        model: in evaluation mode, on the CPU.
-        options: the text, the bias, the seed, the largest number of points.
-        prime: points `(N, 3)`, normalised, that the network continues as if it had written them.
-        prime_text: the text of these points.
-
-    Returns:
-        the points after the priming ones, normalised, `(n, 3)`, and whether the window came to the text's end, where
-        phi(t, U + 1) is the largest.
-
-    Raises:
-        RunError: the network's output is not finite.
+    Graves stops where the window has read the text. That cuts the last letter: the window is ahead of the pen. The
+    network, in evaluation mode and on the CPU, continues the normalised points `prime` `(N, 3)`, of the text
+    `prime_text`, as if it had written them. Returns the points after these, `(n, 3)`, and whether the window came to
+    the text's end, where phi(t, U + 1) is the largest.
     """
     whole = f"{prime_text} {options.text}" if prime is not None else options.text
     text = torch.from_numpy(iam.encode(whole))[None]

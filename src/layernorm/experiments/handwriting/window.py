@@ -12,16 +12,9 @@ from torch import Tensor
 
 
 def window_step(p: Tensor, kappa: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Computes one step of the soft window.
-
-    Args:
-        p: `(B, 3K)`, the logarithms of alpha, of beta and of the step of kappa.
-        kappa: `(B, K)`, at the point before.
-        codes: `(B, U, A)`.
-
-    Returns:
-        phi `(B, U + 1)` of the characters u = 1..U and of the place after the last one; the reading w `(B, A)`; kappa.
-    """
+    """Computes one step of the soft window from p `(B, 3K)`, the logarithms of alpha, of beta and of the step of kappa,
+    from kappa `(B, K)` at the point before, and from codes `(B, U, A)`. Returns phi `(B, U + 1)` of the characters u =
+    1..U and of the place after the last one, the reading w `(B, A)`, and kappa."""
     alpha, beta, way = p.exp().chunk(3, 1)
     kappa = kappa + way
     u = torch.arange(1, codes.shape[1] + 2, dtype=p.dtype, device=p.device)

@@ -73,7 +73,7 @@ class Embedding(nn.Module):
         return self._point(state[0])
 
     def images(self, features: Tensor) -> Tensor:
-        """Maps the features linearly, and scales to length 1: `[V, F]` -> `[V, D]`. The order embedding has no signs."""
+        """Maps features to points, scaled to length 1: `[V, F]` -> `[V, D]`. The order embedding has no signs."""
         return self._point(self.image(features))
 
     def _point(self, rows: Tensor) -> Tensor:

@@ -86,16 +86,10 @@ def ranking_loss(penalty: Tensor, margin: float) -> Tensor:
 
 
 def ranks(penalty: Tensor, captions: int) -> tuple[Tensor, Tensor]:
-    """Computes the rank of the right item, from 0. A wrong item with the same penalty is ranked before it.
-
-    Args:
-        penalty: `[captions * V, V]`. The `captions` sentences from `captions * i` on belong to image i.
-        captions: the number of captions of each image.
-
-    Returns:
-        for each image the best rank of its captions among all captions, int64 `[V]`; and for each caption the rank of
-        its image among all images, int64 `[captions * V]`.
-    """
+    """Ranks the right items, from 0, by the penalties `[captions * V, V]`, in which the sentences from `captions * i`
+    on belong to image i. A wrong item with the same penalty is ranked before it. Returns for each image the best rank
+    of its captions among all captions, int64 `[V]`; and for each caption the rank of its image among all images, int64
+    `[captions * V]`."""
     images = penalty.shape[1]
     own = torch.arange(images, device=penalty.device).repeat_interleave(captions)
     right = penalty.gather(1, own.unsqueeze(1))

@@ -121,17 +121,8 @@ class Reader(nn.Module):
         self.answer = nn.Linear(H, vocabulary)
 
     def forward(self, passage: Tensor, lengths: Tensor, question: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
-        """Answers questions.
-
-        Args:
-            passage: int64 `[T, B]`, padded.
-            lengths: int64 `[B]`, the lengths of the passages.
-            question: int64 `[Q, B]`, padded.
-            asked: int64 `[B]`, the lengths of the questions.
-
-        Returns:
-            logits `[B, V]` and attention `[T, B]`.
-        """
+        """Answers questions `[Q, B]` about passages `[T, B]`, both padded ids, `asked` and `lengths` `[B]` being their
+        lengths. Returns logits `[B, V]` and attention `[T, B]`."""
         h, _ = self._states(self.passage_lstm, 0, passage, lengths)  # [T, B, H], 0 beyond a length
         _, q = self._states(self.question_lstm, 1, question, asked)  # [B, H]
         attention = masked_softmax(self._scores(h, q, lengths), lengths)
@@ -175,12 +166,8 @@ def answer_loss(logits: Tensor, answers: Tensor) -> Tensor:
 
 @torch.no_grad()
 def clip(model: nn.Module, rule: str) -> None:
-    """Clips the gradient g by its global norm n.
-
-    Args:
-        model: the network.
-        rule: "source": to 10 g / sqrt(n) where n > 100, as in the original code. "norm10": to the norm 10.
-    """
+    """Clips the gradient g by its global norm n: by the rule "source" to 10 g / sqrt(n) where n > 100, as in the
+    original code, by "norm10" to the norm 10."""
     gradients = [item.grad for item in model.parameters() if item.grad is not None]
     n = float(nn.utils.get_total_norm(gradients))
     factor = 1.0

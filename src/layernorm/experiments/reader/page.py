@@ -56,18 +56,9 @@ def kept(data: Questions, number: int, said: tuple[Tensor, Tensor]) -> dict[str,
 def make_page(
     item: Mapping[str, Any], answer: str, vocabulary: Vocabulary, said: tuple[Tensor, Tensor]
 ) -> dict[str, Any]:
-    """Makes a page: a question, the network's attention and its guesses.
-
-    Args:
-        item: `passage` and `question`, lists of words, and `names` of the entities.
-        answer: an entity.
-        vocabulary: the network's vocabulary.
-        said: as in `kept`.
-
-    Returns:
-        `passage`, `question` and `answer`, with names instead of entities if no two entities have the same name;
-        `attention`, a number for each word of the passage; `guesses`, words with their probabilities, the best first.
-    """
+    """Makes a page: the words of the passage and the question, and the answer, with names instead of entities if no two
+    of these have the same name; a number of attention for each word of the passage; guesses with their probabilities,
+    the best first. `item` is one of `Questions.readable`, and `said` as in `kept`."""
     names = item["names"] if len(set(item["names"].values())) == len(item["names"]) else {}
     words = [names.get(word, word) for word in item["passage"]]
     best = said[0].double().softmax(0).topk(min(GUESSES, len(said[0])))

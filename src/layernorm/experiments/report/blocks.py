@@ -147,16 +147,11 @@ def heading(blocks: Sequence[Block]) -> str:
 def compare(
     runs: Sequence[Run], claims: Sequence[Claim] = (), prefixes: Collection[str] = ()
 ) -> tuple[list[Block], list[str]]:
-    """Sorts runs into blocks. No mean is taken over different configurations, and none compared.
+    """Sorts the runs of an experiment into blocks. No mean is taken over different configurations, and none compared.
+    Metrics with the `prefixes`, such as `exact_`, make an arm of its own.
 
-    Args:
-        runs: of one experiment.
-        claims: the experiment's.
-        prefixes: those of the metrics' names that make an arm of its own, such as `exact_`.
-
-    Returns:
-        the blocks that have records, the one with the largest value first, and the status lines: which runs are
-        unfinished, diverged, or start unequally.
+    Returns the blocks that have records, the one with the largest value first, and the status lines: which runs are
+    unfinished, diverged, or start unequally.
     """
     facts = [{**run.config, "data set": str(run.environment["data"].get("fingerprint"))[:12]} for run in runs]
     names = [

@@ -17,19 +17,11 @@ GEOMETRIC = "mean, on a logarithmic axis the geometric mean,"
 
 
 def curves(name: str, about: str, blocks: Sequence[Block], metrics: Sequence[Metric], x: str = "epoch") -> list[Figure]:
-    """Makes a figure with rows of panels for each block, one panel for each metric.
+    """Makes a figure with rows of panels for each block, one panel for each metric, against "epoch" or "update"; no
+    figure if there is nothing to show.
 
-    A panel shows each arm at the learning rate of `Block.choices`, and the caption says which. If claims about a metric
-    have chosen different rates, it has a panel for each of them.
-
-    Args:
-        name: of the figure's file.
-        about: what the panels show; the caption begins with it.
-        blocks, metrics: to show.
-        x: "epoch" or "update".
-
-    Returns:
-        the figure; an empty list if there is nothing to show.
+    A panel shows each arm at the learning rate of `Block.choices`, and the caption, which begins with `about`, says
+    which. If claims about a metric have chosen different rates, it has a panel for each of them.
     """
     rows: list[list[Panel]] = []
     rates: list[str] = []

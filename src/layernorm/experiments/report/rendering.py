@@ -17,11 +17,7 @@ from .page import MARKS, Figure, Picture, Report, Table, commands, environment_l
 
 
 def write_report(report: Report, folder: Path) -> Path:
-    """Writes `index.html`, `report.md`, every figure as PNG and SVG, and every picture.
-
-    Returns:
-        the page's path.
-    """
+    """Writes `index.html`, whose path is returned, `report.md`, every figure as PNG and SVG, and every picture."""
     make_folder(folder)
     vectors = [figures.draw_figure(figure, "svg") for figure in report.figures]
     for figure, vector in zip(report.figures, vectors, strict=True):

@@ -28,13 +28,8 @@ DIGITS = 6
 
 
 def write_summary(path: Path, runs: Sequence[Run]) -> None:
-    """Writes the summary of some runs: configurations, environments, seeds, thinned curves, results.
-
-    Folders of the machine are left out: of the data's facts, and of the commands.
-
-    Raises:
-        RunError: the file cannot be written.
-    """
+    """Writes the summary of some runs: configurations, environments, seeds, thinned curves, results. Folders of the
+    machine are left out of the data's facts and of the commands."""
     items = [
         {
             "name": run.path.name,

@@ -82,16 +82,8 @@ def results(
     paper: Paper = (),
     title: str = "Results",
 ) -> Table:
-    """Makes a table with a row for each arm at each learning rate that the figure shows it at.
-
-    Args:
-        blocks: as `compare` returns them.
-        metrics: those of the figure.
-        columns: the columns.
-        note: what a reader must know of the columns.
-        paper: rows to compare with.
-        title: the table's.
-    """
+    """Makes a table with a row for each arm at each learning rate that the figure of the metrics shows it at, and the
+    rows of the paper. The note says what a reader must know of the columns."""
     heads = [heading(blocks), "norm", "rate", *(column.head for column in columns), "seeds", "updates"]
     rows = []
     for block in blocks:
@@ -108,10 +100,8 @@ def results(
 
 
 def learning_rates(blocks: Sequence[Block], metric: Metric, digits: int = 2) -> list[Table]:
-    """Makes a table with a row for each arm and a column for each learning rate: the best value of a metric.
-
-    There is none if there is one rate.
-    """
+    """Makes a table with a row for each arm and a column for each learning rate, the best value of a metric; none if
+    there is one rate."""
     rates = sorted({rate for block in blocks for by_rate in block.arms.values() for rate in by_rate})
     scale = 100 if metric.percent else 1
 

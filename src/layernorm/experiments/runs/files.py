@@ -94,15 +94,8 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_content(path: Path, most: Callable[[bytes], int] = lambda head: MOST) -> bytes:
-    """Reads a regular file's bytes, uncompressed if its name ends in .gz.
-
-    Args:
-        path: the file.
-        most: (the first bytes of the content) -> the largest number of bytes by the format; it is limited to `MOST`.
-
-    Raises:
-        RunError: it cannot be read, is no whole gzip file, or is larger when uncompressed.
-    """
+    """Reads a regular file's bytes, uncompressed if its name ends in .gz. `most`: (the first bytes of the content) ->
+    the largest number of bytes by the format; it is limited to `MOST`."""
     content = read_bytes(path)
     if path.suffix != ".gz":
         return content

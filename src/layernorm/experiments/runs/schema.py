@@ -47,16 +47,9 @@ def unsealed(values: Any) -> dict[str, Any]:
 
 
 def filled(kind: type[Made], values: Any) -> Made:
-    """Makes a dataclass from values of a file.
-
-    Args:
-        kind: the dataclass. Its fields may be dataclasses, too.
-        values: the values by the names of the fields.
-
-    Raises:
-        ValueError: a field is missing, unknown or of another type, or the dataclass refuses its value. The message is
-            meant to follow the name of the file.
-    """
+    """Makes a dataclass, whose fields may be dataclasses, too, from values of a file by the names of the fields. A
+    ValueError, whose message is meant to follow the name of the file, says which is missing, unknown or of another
+    type, or is refused."""
     hints = typing.get_type_hints(kind)
     if not isinstance(values, dict):
         raise ValueError(f"has {values!r} where it should have {', '.join(hints)}")

@@ -32,16 +32,8 @@ BLOCKS = 30
 
 
 def soft_labels(scores: np.ndarray) -> np.ndarray:
-    """Scores as distributions over the five classes: each is split between the two whole numbers next to it.
-
-    4.2 is 0.8 of class 4 and 0.2 of class 5 (Tai, Socher, Manning 2015).
-
-    Args:
-        scores: float `[M]`, from 1 to 5.
-
-    Returns:
-        float32 `[M, 5]`.
-    """
+    """Turns scores `[M]` into distributions over the five classes, float32 `[M, 5]`: each is split between the two
+    whole numbers next to it. 4.2 is 0.8 of class 4 and 0.2 of class 5 (Tai, Socher, Manning 2015)."""
     low = np.floor(scores).astype(np.int64)
     labels = np.zeros((len(scores), HIGHEST + 1), np.float32)  # one column more: 5.0 adds 0 to class 6
     rows = np.arange(len(scores))
@@ -134,15 +126,8 @@ def classification(
 
 
 def cross_validated(vectors: np.ndarray, classes: np.ndarray, fast: bool) -> np.ndarray:
-    """Tells whether logistic regression gives each sentence its class in a ten-fold cross-validation, bool `[M]`.
-
-    Within each fold's training part an inner cross-validation chooses C.
-
-    Args:
-        vectors: `[M, H]`.
-        classes: `[M]`, 0 or 1.
-        fast: whether there are 3 inner folds instead of 10.
-    """
+    """Tells whether logistic regression on vectors `[M, H]` gives each sentence its class, 0 or 1, in a ten-fold cross-
+    validation, bool `[M]`. Within each fold's training part an inner one of 10 folds, or `fast` of 3, chooses C."""
     from sklearn.model_selection import KFold
 
     right = np.zeros(len(classes), bool)

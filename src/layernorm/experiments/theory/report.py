@@ -31,12 +31,8 @@ class Finding(NamedTuple):
 
 
 def measure_claims(seed: int, spectrum: bool = False) -> list[Finding]:
-    """Measures every claim. It uses one thread, as a second one would only wait for such small layers.
-
-    Args:
-        seed: the seed of layers, draws and starting weights.
-        spectrum: whether to measure the eigenvalues of the large network, too, on all threads.
-    """
+    """Measures every claim, with one thread, as a second one would only wait for such small layers, and the spectrum of
+    the large network on all threads."""
     cases = digits.load_digits().train[:CASES]
     data = geometry.Data(cases.images.flatten(1) / 16, cases.labels)
     threads = torch.get_num_threads()

@@ -37,20 +37,8 @@ class Layer(NamedTuple):
 
 
 def measure_run(experiment: Experiment, run: Run, folder: Path | None) -> tuple[list[Layer], list[str]]:
-    """Measures the layers of a run with its initial and its newest weights.
-
-    Args:
-        experiment: the run's experiment.
-        run: the run.
-        folder: the folder of the data set. None: that of the training, or else the data set is looked for.
-
-    Returns:
-        the layers, and a line for each layer that could not be measured.
-
-    Raises:
-        RunError: there is no checkpoint, the data are not those of the training, or the network has no recurrent layer
-            of layernorm.
-    """
+    """Measures the recurrent layers of a run with its initial and its newest weights. Its data are looked for in the
+    folder, else where they were in training. Returns also a line for each layer that could not be measured."""
     config = configuration(type(experiment.presets[experiment.default_preset].config), run)
     data = training_data(run, folder, functools.partial(experiment.load, config))
     task = experiment.task(config, data, distributed.accelerator("cpu", "float32"))

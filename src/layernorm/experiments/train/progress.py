@@ -100,12 +100,8 @@ class Bars(Progress):
 
 @contextlib.contextmanager
 def progress(main: bool = True, lines: int = 1) -> Iterator[Sequence[Progress]]:
-    """Makes the progress displays, by what standard error is: bars on a terminal, lines elsewhere.
-
-    Args:
-        main: whether this is the main process. Only the main process shows anything.
-        lines: the number of displays, each for one run at a time.
-    """
+    """Makes displays, each for one run at a time, by what standard error is: bars on a terminal, lines elsewhere.
+    Processes that are not the main one show nothing."""
     if not main:
         yield [Progress() for _ in range(lines)]
         return
