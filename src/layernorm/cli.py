@@ -370,7 +370,7 @@ def _data(parsed: argparse.Namespace) -> None:
     if parsed.name in catalogue.EMBEDDED:
         print(f"{parsed.name}: {catalogue.EMBEDDED[parsed.name]}")
         return
-    folder, facts = source.prepare(catalogue.find_source(parsed.name), parsed.source)
+    folder, facts = source.prepare_source(catalogue.find_source(parsed.name), parsed.source)
     print(printable(f"{parsed.name}: ready in {folder}"))
     for name, value in facts.items():
         if name not in ("name", "folder"):

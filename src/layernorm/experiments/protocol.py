@@ -248,11 +248,9 @@ class Experiment:
 
 def swept(config: type) -> list[dataclasses.Field]:
     """Lists the fields of a configuration that take several values on the command line."""
-    return [item for item in dataclasses.fields(config) if item.metadata["several"] or _is_number(item)]
-
-
-def _is_number(item: dataclasses.Field) -> bool:
-    return type(item.default) in (int, float)
+    return [
+        item for item in dataclasses.fields(config) if item.metadata["several"] or type(item.default) in (int, float)
+    ]
 
 
 def _mark(item: dataclasses.Field) -> str:

@@ -84,7 +84,7 @@ def test_missing_files_and_damaged_gzip_are_named(tmp_path):
 
 
 def test_prepare_checks_and_tells(tmp_path):
-    folder, facts = source.prepare(images.BINARIZED_MNIST, write_binarized(tmp_path / "data"))
+    folder, facts = source.prepare_source(images.BINARIZED_MNIST, write_binarized(tmp_path / "data"))
     assert (facts["train"], facts["valid"], facts["test"]) == (12, 5, 7)
     assert [path.name for path in folder.iterdir()] == ["binarized-mnist.safetensors"]
     images.read_binarized_mnist.cache_clear()

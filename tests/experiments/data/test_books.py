@@ -96,7 +96,7 @@ def test_a_folder_is_packed_once_and_a_damaged_pack_is_made_anew(folder, monkeyp
 
 def test_prepared_books_are_found(folder, monkeypatch):
     first = books.BOOKS.load(folder)
-    place, facts = source.prepare(books.BOOKS, folder)
+    place, facts = source.prepare_source(books.BOOKS, folder)
     books.read_books.cache_clear()
     monkeypatch.delenv("LAYERNORM_DATA", raising=False)
     assert books.BOOKS.load(None).facts["fingerprint"] == first.facts["fingerprint"] == facts["fingerprint"]

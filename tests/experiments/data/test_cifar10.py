@@ -42,7 +42,7 @@ def test_every_form_is_the_same_data(tmp_path):
     forms[2].mkdir()
     archive_of(flat, forms[2] / cifar10.ARCHIVE)
     for origin in forms[1:]:
-        prepared, facts = source.prepare(cifar10.CIFAR10, origin)
+        prepared, facts = source.prepare_source(cifar10.CIFAR10, origin)
         assert (facts["train"], facts["test"]) == (30, 20)
         assert {path.name for path in prepared.iterdir()} == {cifar10.PACKED}
         forms.append(prepared)

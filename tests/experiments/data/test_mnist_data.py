@@ -102,13 +102,13 @@ def test_preparing_from_a_folder_checks_before_it_copies(tmp_path):
     folder = write_mnist(tmp_path / "source")
     damaged(folder, NAMES[0], lambda content: content[:-1])
     with pytest.raises(RunError, match="is damaged"):
-        source.prepare(mnist.MNIST, folder)
+        source.prepare_source(mnist.MNIST, folder)
     assert not (source.cache_folder() / "mnist").exists()
 
 
 def test_preparing_replaces_an_older_copy_of_any_spelling(tmp_path):
     write_mnist(source.cache_folder() / "mnist", train=40, spell=SPELLINGS["gzipped"])
-    _, facts = source.prepare(mnist.MNIST, write_mnist(tmp_path / "source", train=50))
+    _, facts = source.prepare_source(mnist.MNIST, write_mnist(tmp_path / "source", train=50))
     mnist.read_mnist.cache_clear()
     assert facts["train"] == 50
     assert len(mnist.MNIST.load(None).holding_out(1).train) == 49

@@ -51,7 +51,7 @@ def fresh():
 @pytest.mark.parametrize("name", FORMS)
 def test_a_packed_file_has_the_files_fingerprint_and_no_other_byte(name, tmp_path):
     write, data, fingerprint = FORMS[name]
-    folder, facts = source.prepare(data, write(tmp_path / "files"))
+    folder, facts = source.prepare_source(data, write(tmp_path / "files"))
     fresh()
     assert data.read(folder).facts["fingerprint"] == facts["fingerprint"] == fingerprint
     path = source.packed_in(data, folder)
@@ -168,7 +168,7 @@ def test_a_folder_of_links_is_looked_at_whole_and_never_for_ever(tmp_path):
 def test_preparing_leaves_no_second_copy(tmp_path):
     write, data, _ = FORMS["iam-ondb"]
     folder = write(tmp_path / "files")
-    source.prepare(data, folder)
+    source.prepare_source(data, folder)
     assert not list((source.cache_folder() / "parsed").rglob("*.safetensors"))
 
 

@@ -132,7 +132,7 @@ def test_folders_and_books_may_have_names_that_are_no_utf_8(tmp_path, capsys, mo
     found = books.BOOKS.load(folder)
     assert r"caf\xe9_caf\xe9" in found.titles
     assert found.facts["folder"].encode().endswith(rb"caf\xe9/books")
-    _, facts = source.prepare(books.BOOKS, folder)
+    _, facts = source.prepare_source(books.BOOKS, folder)
     books.read_books.cache_clear()
     assert books.BOOKS.load(None).facts["fingerprint"] == facts["fingerprint"] == found.facts["fingerprint"]
     asked = write_books(tmp_path / ODD / "asked")

@@ -33,7 +33,7 @@ def prepare_leaves(data, origin):
     for _ in range(2):
         for read in (mnist.read_mnist, iam.read_iam, cifar10.read_cifar10, binarized_mnist.read_binarized_mnist):
             read.cache_clear()
-        folder, facts = source.prepare(data, origin)
+        folder, facts = source.prepare_source(data, origin)
         assert contents(origin) == before
     assert folder == source.cache_folder() / data.name
     assert data.read(folder).facts["fingerprint"] == facts["fingerprint"]
@@ -123,7 +123,7 @@ def test_links_to_some_of_the_caches_files_are_refused(tmp_path):
     with pytest.raises(
         RunError, match=r"lies in the cache itself, in .*mnist: expected a folder with files of its own$"
     ):
-        source.prepare(mnist.MNIST, origin)
+        source.prepare_source(mnist.MNIST, origin)
     assert contents(origin) == before
 
 
@@ -131,7 +131,7 @@ def test_books_that_lie_where_questions_are_made_are_kept(tmp_path):
     origin = write_books(source.cache_folder() / "books-cloze" / source.MADE)
     before = contents(origin)
     with pytest.raises(RunError, match="lies in the cache itself"):
-        source.prepare(questions.BOOKS_CLOZE, origin)
+        source.prepare_source(questions.BOOKS_CLOZE, origin)
     assert contents(origin) == before
 
 
@@ -161,14 +161,14 @@ def test_killed_at_any_file_operation_it_loses_nothing(operation, tmp_path, monk
             patch.setattr(module, name, before_operation(name, getattr(module, name)))
         patch.setattr(shutil, "rmtree", before_operation("rmtree", shutil.rmtree))
         try:
-            source.prepare(mnist.MNIST, origin)
+            source.prepare_source(mnist.MNIST, origin)
         except Killed:
             pass
         else:
             assert operation >= count
     assert contents(origin) == before
     mnist.read_mnist.cache_clear()
-    assert source.prepare(mnist.MNIST, origin)[1]["train"] == 50
+    assert source.prepare_source(mnist.MNIST, origin)[1]["train"] == 50
     mnist.read_mnist.cache_clear()
     assert len(mnist.MNIST.load(None).holding_out(1).train) == 49
     assert {path.name for path in cached().iterdir()} == set(NAMES)
@@ -178,4 +178,4 @@ def test_two_commands_at_once_are_kept_apart(tmp_path):
     folder = write_mnist(tmp_path / "source")
     held = source._beside(mnist.MNIST, source.make_folder(cached()))
     with held, pytest.raises(RunError, match="in use by another process"):
-        source.prepare(mnist.MNIST, folder)
+        source.prepare_source(mnist.MNIST, folder)

@@ -47,7 +47,7 @@ def test_every_split_holds_its_own_questions_and_no_others(tmp_path):
 def test_the_packed_file_stands_for_the_folders(tmp_path, monkeypatch):
     folder = write_questions(tmp_path / "data")
     first = questions.CORPORA["cnn"].load(folder)
-    place, facts = source.prepare(questions.CNN, folder)
+    place, facts = source.prepare_source(questions.CNN, folder)
     assert [path.name for path in place.iterdir()] == [questions.PACKED]
     second = questions.CORPORA["cnn"].load(None)
     assert second.facts["fingerprint"] == first.facts["fingerprint"] == facts["fingerprint"]
@@ -57,7 +57,7 @@ def test_the_packed_file_stands_for_the_folders(tmp_path, monkeypatch):
 
 
 def test_a_damaged_packed_file_is_named(tmp_path):
-    place, _ = source.prepare(questions.CNN, write_questions(tmp_path / "data"))
+    place, _ = source.prepare_source(questions.CNN, write_questions(tmp_path / "data"))
     content = bytearray((place / questions.PACKED).read_bytes())
     content[-3] ^= 1
     for damaged, message in ((content, "does not match its SHA-256"), (content[:-5], "damaged"), (b"", "damaged")):

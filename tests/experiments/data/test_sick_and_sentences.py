@@ -74,7 +74,7 @@ def test_a_wrong_file_of_sentences_is_one_line(folder, content, message):
 def test_they_are_prepared(folder, tmp_path, monkeypatch, data):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("LAYERNORM_DATA", raising=False)
-    _, facts = source.prepare(data, folder / data.name)
+    _, facts = source.prepare_source(data, folder / data.name)
     data.read.cache_clear()
     assert data.load(None).facts["fingerprint"] == facts["fingerprint"]
     next((folder / data.name).iterdir()).unlink()

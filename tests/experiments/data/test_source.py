@@ -77,7 +77,7 @@ def test_offline_says_what_to_put_where(source):
     assert "--data" in message
     assert "$LAYERNORM_DATA" in message
     with pytest.raises(RunError, match="give it with --source"):
-        sources.prepare(nowhere, None)
+        sources.prepare_source(nowhere, None)
 
 
 def test_a_missing_page_is_an_error_that_says_so(source):

@@ -290,7 +290,7 @@ def _fetched(source: Source, name: str, digest: str, folder: Path, option: str) 
     return content.getvalue()
 
 
-def prepare(source: Source, origin: Path | None) -> tuple[Path, dict[str, Any]]:
+def prepare_source(source: Source, origin: Path | None) -> tuple[Path, dict[str, Any]]:
     """Puts a data set into the cache, from a folder or by downloading it, and checks it.
 
     Nothing in the folder is changed. Everything is read, checked and written next to the cache's files before the first

@@ -31,14 +31,14 @@ _PAPER, _WINDOW = 96, (228, 26, 28)  # the gaps' grey; the window's red
 
 
 @dataclass(frozen=True)
-class Options(CheckedOptions):
+class DigitOptions(CheckedOptions):
     """Options of `layernorm sample draw`."""
 
     count: int = option(100, "digits to draw", least=1, most=1000)
     seed: int = option(0, "seed of the noise that they are drawn from", least=0)
 
 
-def digit_pictures(run: Run, options: Options, folder: Path | None) -> Drawn:
+def digit_pictures(run: Run, options: DigitOptions, folder: Path | None) -> Drawn:
     """Draws a GIF of how the first 25 digits come about, and a PNG of all digits."""
     drawing = draw_digits(run, options.count, options.seed)
     first = Drawing(drawing.canvas[:, :25], drawing.window[:, :25])
@@ -138,7 +138,7 @@ def _png(image: Picture) -> bytes:
 
 
 SAMPLER = Sampler(
-    options=Options,
+    options=DigitOptions,
     draw=digit_pictures,
     examples=(
         "layernorm sample draw runs/draw/draw-layer-s0",

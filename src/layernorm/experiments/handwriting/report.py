@@ -83,7 +83,7 @@ def _write(run: Run, arm: Arm, name: str) -> list[_Written]:
     model, mean, deviation = samples.trained_synthesis(run)
     writings = []
     for bias in (0.0, 1.0):
-        points, finished = samples.write_text(model, samples.Options(text=SENTENCE, bias=bias))
+        points, finished = samples.write_text(model, samples.TextOptions(text=SENTENCE, bias=bias))
         end = "stopped by itself" if finished else "cut off, its window had not read to the end"
         caption = (
             f'"{SENTENCE}" written with {arm.name} after {run.records[-1]["update"]} updates, seed '

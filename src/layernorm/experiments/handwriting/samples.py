@@ -24,7 +24,7 @@ LONGEST = 200
 
 
 @dataclass(frozen=True)
-class Options(CheckedOptions):
+class TextOptions(CheckedOptions):
     """What to write, and how."""
 
     text: str = option("", "text to write; for the network all digits, and signs other than . , ', are one character")
@@ -50,7 +50,7 @@ def check_text(text: str) -> None:
             raise ValueError(f"--text has the unknown character {character!r}; printable ASCII is known")
 
 
-def draw_text(run: Run, options: Options, folder: Path | None) -> Drawn:
+def draw_text(run: Run, options: TextOptions, folder: Path | None) -> Drawn:
     """Draws a text as an SVG in which the pen moves, as an SVG that stands still, and as a PNG. The data set is looked
     for, in the folder, only for `prime`."""
     model, mean, deviation = trained_synthesis(run)
@@ -98,7 +98,7 @@ def network(run: Run) -> Synthesis:
 
 @torch.no_grad()
 def write_text(
-    model: Synthesis, options: Options, prime: np.ndarray | None = None, prime_text: str = ""
+    model: Synthesis, options: TextOptions, prime: np.ndarray | None = None, prime_text: str = ""
 ) -> tuple[np.ndarray, bool]:
     """Lets the network write until its window has read the text and the pen is lifted.
 
@@ -134,7 +134,7 @@ def write_text(
 
 
 SAMPLER = Sampler(
-    options=Options,
+    options=TextOptions,
     draw=draw_text,
     examples=(
         "layernorm sample handwriting RUN --text 'Layer normalization'",

@@ -28,7 +28,7 @@ PICTURES = (".jpg", ".jpeg", ".png")
 
 
 @dataclass(frozen=True)
-class Options(CheckedOptions):
+class SearchOptions(CheckedOptions):
     """The options of `layernorm search`."""
 
     count: int = option(5, "images to show for each sentence", least=1)
@@ -84,7 +84,7 @@ def trained_embedding(run: Run, folder: Path | None) -> tuple[Embedding, ImagesA
     return restore_model(network, run)[0], data
 
 
-def search_lines(run: Run, sentences: Sequence[str], options: Options) -> list[str]:
+def search_lines(run: Run, sentences: Sequence[str], options: SearchOptions) -> list[str]:
     """Lists the nearest images of each sentence, in at most 80 columns. With pictures, it also writes a sheet."""
     model, data = trained_embedding(run, options.data)
     pictures = None if options.images is None else _pictures(options.images, len(data.test))
@@ -152,7 +152,7 @@ def _sheet(results: Sequence[FoundImages], pictures: Sequence[Path], data: Image
 TOOL = Tool(
     experiment="order-embeddings",
     texts="SENTENCE",
-    options=Options,
+    options=SearchOptions,
     ask=search_lines,
     examples=(
         'layernorm search RUN "a dog runs" "two people on a beach"',

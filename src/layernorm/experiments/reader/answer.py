@@ -25,7 +25,7 @@ from .network import Config, Reader, build_reader
 
 
 @dataclass(frozen=True)
-class Options(CheckedOptions):
+class AnswerOptions(CheckedOptions):
     """The options of `layernorm answer`."""
 
     show: int = option(1, "number of questions to print with the network's guesses, from the first on", least=0)
@@ -72,7 +72,7 @@ def renamed(item: Question) -> Question:
     )
 
 
-def answer_lines(run: Run, paths: Sequence[str], options: Options) -> list[str]:
+def answer_lines(run: Run, paths: Sequence[str], options: AnswerOptions) -> list[str]:
     """Lists how many answers of the network and of rules are right, and the first questions' guesses."""
     given = [renamed(item) for path in paths for item in read_shortened(Path(path))]
     model, config, data, update = trained_reader(run, options.data)
@@ -128,7 +128,7 @@ def _lines_of_page(item: dict[str, Any]) -> list[str]:
 TOOL = Tool(
     experiment="reader",
     texts="PATH",
-    options=Options,
+    options=AnswerOptions,
     ask=answer_lines,
     examples=(
         "layernorm answer RUN ~/cnn/questions/test",

@@ -17,7 +17,7 @@ from .trained import sentence_words, trained_encoder
 
 
 @dataclass(frozen=True)
-class Options:
+class EncodeOptions:
     """The options of `layernorm encode`."""
 
     out: Path = option(Path("vectors.npy"), "file to write: float32 [sentences, units], each row of length 1")
@@ -25,7 +25,7 @@ class Options:
     data: Path | None = option(None, "folder that has the folder `books` (else the one of the run's training)")
 
 
-def write_vectors(run: Run, files: Sequence[str], options: Options) -> list[str]:
+def write_vectors(run: Run, files: Sequence[str], options: EncodeOptions) -> list[str]:
     """Writes the vectors of a file's sentences. The file has one sentence in each line."""
     if len(files) > 1:
         raise UsageError(f"give one file of sentences, got {len(files)}: {', '.join(files)}")
@@ -49,7 +49,7 @@ def write_vectors(run: Run, files: Sequence[str], options: Options) -> list[str]
 TOOL = Tool(
     experiment="skip-thoughts",
     texts="FILE",
-    options=Options,
+    options=EncodeOptions,
     ask=write_vectors,
     examples=("layernorm encode RUN sentences.txt --out vectors.npy",),
 )

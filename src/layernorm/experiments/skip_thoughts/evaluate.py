@@ -16,7 +16,7 @@ from .trained import trained_encoder
 
 
 @dataclass(frozen=True)
-class Options:
+class EvaluateOptions:
     """The options of `layernorm evaluate`."""
 
     row: Literal["trained", "untrained", "bag", "random_bag"] = option(
@@ -30,7 +30,7 @@ class Options:
     )
 
 
-def evaluation_lines(run: Run, texts: Sequence[str], options: Options) -> list[str]:
+def evaluation_lines(run: Run, texts: Sequence[str], options: EvaluateOptions) -> list[str]:
     """Lists the measures of SICK and the accuracies on the classification tasks."""
     encoder, config, books, update = trained_encoder(run, options.data)
     data = Data(
@@ -49,7 +49,7 @@ def evaluation_lines(run: Run, texts: Sequence[str], options: Options) -> list[s
 TOOL = Tool(
     experiment="skip-thoughts",
     texts=None,
-    options=Options,
+    options=EvaluateOptions,
     ask=evaluation_lines,
     examples=("layernorm evaluate RUN --fast-eval", "layernorm evaluate RUN --row bag"),
 )

@@ -15,7 +15,7 @@ from .trained import sentence_words, trained_encoder
 
 
 @dataclass(frozen=True)
-class Options(CheckedOptions):
+class NeighboursOptions(CheckedOptions):
     """The options of `layernorm neighbours`."""
 
     count: int = option(5, "nearest sentences to print for each sentence", least=1)
@@ -23,7 +23,7 @@ class Options(CheckedOptions):
     data: Path | None = option(None, "folder that has the folder `books` (else the one of the run's training)")
 
 
-def neighbour_lines(run: Run, sentences: Sequence[str], options: Options) -> list[str]:
+def neighbour_lines(run: Run, sentences: Sequence[str], options: NeighboursOptions) -> list[str]:
     """Lists the nearest sentences by the cosine, in lines of at most 80 columns."""
     rows = sentence_words(list(sentences), "sentence")
     encoder, _, books, _ = trained_encoder(run, options.data)
@@ -45,7 +45,7 @@ def neighbour_lines(run: Run, sentences: Sequence[str], options: Options) -> lis
 TOOL = Tool(
     experiment="skip-thoughts",
     texts="SENTENCE",
-    options=Options,
+    options=NeighboursOptions,
     ask=neighbour_lines,
     examples=('layernorm neighbours RUN "he opened the door" --count 3',),
 )

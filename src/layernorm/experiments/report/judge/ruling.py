@@ -60,7 +60,8 @@ class Ruling:
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of the effect."""
-        half = _half_width(self.differences, LEVEL)
+        count = len(self.differences)
+        half = _quantile(LEVEL, count) * statistics.stdev(self.differences) / math.sqrt(count)
         return self.effect - half, self.effect + half
 
     @property
@@ -158,11 +159,6 @@ def _quantile(level: float, count: int) -> float:
     from scipy import stats
 
     return float(stats.t.isf(level / 2, count - 1))
-
-
-def _half_width(differences: Sequence[float], level: float) -> float:
-    count = len(differences)
-    return _quantile(level, count) * statistics.stdev(differences) / math.sqrt(count)
 
 
 def counted(count: int, noun: str) -> str:
