@@ -11,7 +11,6 @@ import layernorm as ln
 from layernorm.backends import Entry
 from layernorm.engines.protocol import RecurrentArguments
 from layernorm.formula import Recurrence
-from layernorm.functional import _norms, _recurrent_op
 
 REFERENCE = Entry("layernorm.engines.reference", None)
 
@@ -19,7 +18,7 @@ REFERENCE = Entry("layernorm.engines.reference", None)
 @pytest.fixture(autouse=True)
 def forget_choices():
     """What was chosen among other engines."""
-    caches = (ln.backends._first, ln.backends.engine, _norms._planned, _recurrent_op._planned)
+    caches = (ln.backends.first_that_covers, ln.backends.engine)
     for cache in caches:
         cache.cache_clear()
     yield
@@ -90,12 +89,12 @@ def test_what_has_no_kernel_is_the_references():
     x = torch.zeros(1)
     for presets in ln.formula.PRESETS.values():
         for network, formula in presets.items():
-            text = Recurrence(network, formula).encode()
-            assert ln.backends.choose("recurrent", x, text) == "native"
+            equations = Recurrence(network, formula)
+            assert ln.backends.choose("recurrent", x, equations).name == "native"
     batch = Recurrence("GRU", norm="batch", bias=False)
-    assert ln.backends.choose("recurrent", x, batch.encode()) == "reference"
+    assert ln.backends.choose("recurrent", x, batch).name == "reference"
     with ln.backends.use("native"), pytest.raises(RuntimeError, match="no kernel for recurrent"):
-        ln.backends.choose("recurrent", x, batch.encode())
+        ln.backends.choose("recurrent", x, batch)
     tensors = (torch.zeros(1, 1, 3), [torch.zeros(1, 4)], [torch.zeros(12, 3), torch.zeros(12, 4)])
     for engine in map(ln.backends.engine, ("native", "reference")):  # nor by the op itself
         with pytest.raises(RuntimeError, match="batch norm"):
@@ -191,21 +190,21 @@ def test_what_one_thread_uses_no_other_does():
 
     def second():
         first_in.wait()
-        chosen["second before"] = ln.backends.choose("normalize", x)
+        chosen["second before"] = ln.backends.choose("normalize", x).name
         with ln.backends.use("native"):
             second_in.set()
             first.join()
-            chosen["second"] = ln.backends.choose("normalize", x)
+            chosen["second"] = ln.backends.choose("normalize", x).name
 
     def enter_first():
         with ln.backends.use("reference"):
             first_in.set()
             second_in.wait()
-            chosen["first"] = ln.backends.choose("normalize", x)
+            chosen["first"] = ln.backends.choose("normalize", x).name
 
     first, other = threading.Thread(target=enter_first), threading.Thread(target=second)
     first.start()
     other.start()
     other.join()
     assert chosen == {"second before": "native", "first": "reference", "second": "native"}
-    assert ln.backends.choose("normalize", x) == "native"
+    assert ln.backends.choose("normalize", x).name == "native"

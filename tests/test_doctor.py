@@ -18,7 +18,6 @@ from layernorm.doctor.comparison import Case, compare
 from layernorm.doctor.isolation import Failure, isolated
 from layernorm.experiments.runs.environment import PACKAGES
 from layernorm.formula import PRESETS
-from layernorm.functional import _norms, _recurrent_op
 
 native = pytest.mark.skipif("native" not in ln.backends.available(), reason="breaks the CPU engine")
 LSTM = Recurrent("LSTM", "layer", "paper", *battery.SMALL, reverse=True, masked=True)
@@ -42,11 +41,9 @@ def tiny(monkeypatch):
     monkeypatch.setattr(check, "isolated", here)
     monkeypatch.setattr(check, "battery", lambda: TINY)
     monkeypatch.setattr(check, "relative_time", lambda row: 1.25)
-    for choice in (ln.backends._first, _norms._planned, _recurrent_op._planned):
-        choice.cache_clear()
+    ln.backends.first_that_covers.cache_clear()
     yield
-    for choice in (ln.backends._first, _norms._planned, _recurrent_op._planned):
-        choice.cache_clear()
+    ln.backends.first_that_covers.cache_clear()
 
 
 # --- What is installed ---
@@ -168,7 +165,6 @@ def test_a_wrong_forward_an_exception_and_a_wrong_shape(tiny, capsys, monkeypatc
         return [change(y), *rest]
 
     monkeypatch.setattr(engine, "normalize_forward", broken)
-    monkeypatch.setattr(engine, "normalize_forward_plan", lambda kind, save: None)  # which goes past it
     assert cli.main(["doctor", "--check"]) == 1
     text, error = capsys.readouterr()
     assert "3 of 16 cases are wrong" in error

@@ -1,7 +1,7 @@
 """Imports go one way: cli -> experiments -> audit, nn, geometry -> functional -> backends -> engines -> formula.
 
 Inside experiments/: command -> an experiment -> train, report, data, runs; no experiment imports another. Inside
-engines/: an engine -> protocol, dispatch, schedule; no engine imports another.
+engines/: an engine -> protocol, checks, dispatch, schedule; no engine imports another.
 """
 
 import ast
@@ -54,10 +54,11 @@ ENGINES = {
     # room of engines/: the rooms of engines/ that it may import
     "__init__": set(),
     "protocol": set(),  # what an engine is: its functions, and what they are called with
+    "checks": {"protocol"},  # what every engine refuses
     "dispatch": set(),
     "schedule": set(),
-    "reference": {"protocol", "dispatch", "schedule"},
-    "native": {"protocol"},
+    "reference": {"protocol", "checks", "dispatch", "schedule"},
+    "native": {"protocol", "checks"},
 }
 OF_AN_EXPERIMENT = {"protocol", "train", "report", "data", "runs", "errors"}
 """What the folder of an experiment may import; every folder that is not in `SHARED` is one."""

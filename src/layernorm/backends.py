@@ -54,6 +54,13 @@ asked_for = _asked_for.get
 _in_use: list[str] = []
 
 
+class Choice(NamedTuple):
+    """The engine of a call."""
+
+    name: str
+    engine: Engine
+
+
 class NoKernelError(RuntimeError):
     """The engine that was asked for has no kernel for this op, device, type or formula."""
 
@@ -118,27 +125,40 @@ def use(name: str) -> Iterator[None]:
         _asked_for.set(before)
 
 
-def covers(name: str, op: str, device: str, dtype: torch.dtype, recurrence: str | None = None) -> bool:
+def covers(name: str, op: str, device: str, dtype: torch.dtype, recurrence: Recurrence | None = None) -> bool:
     """Whether an engine that runs here has a kernel for an op, and knows the fields that its formula sets."""
-    equations, module = None if recurrence is None else Recurrence.decode(recurrence), engine(name)
-    knows = equations is None or equations.formula.changed <= module.FORMULA_FIELDS
-    return knows and module.covers(op, device, dtype, equations)
+    module = engine(name)
+    knows = recurrence is None or recurrence.formula.changed <= module.FORMULA_FIELDS
+    return knows and module.covers(op, device, dtype, recurrence)
 
 
-def choose(op: str, tensor: torch.Tensor, recurrence: str | None = None, backend: str | None = None) -> str:
+def choose(op: str, tensor: torch.Tensor, recurrence: Recurrence | None = None, backend: str | None = None) -> Choice:
     """The engine for one call: ``backend``, or the one asked for with `use`, or else the first that covers the call.
 
     The reference engine covers every call.
     """
     device = "cpu" if tensor.is_cpu else tensor.device.type  # `is_cpu` takes a tenth of the time of `device.type`
-    return _first(backend or _asked_for.get(), op, device, tensor.dtype, recurrence)
+    return first_that_covers(op, device, tensor.dtype, backend or asked_for(), recurrence)
 
 
-def preferred(
-    op: str, device: str, dtype: torch.dtype, asked_for: str | None = None, recurrence: str | None = None
-) -> str:
-    """The engine that `choose` takes for tensors of this kind where this one is asked for."""
-    return _first(asked_for, op, device, dtype, recurrence)
+def preferred(op: str, device: str, dtype: torch.dtype) -> str:
+    """The engine that `choose` takes for tensors of this kind where none is asked for."""
+    return first_that_covers(op, device, dtype, None, None).name
+
+
+@functools.lru_cache(4096)
+def first_that_covers(
+    op: str, device: str, dtype: torch.dtype, asked_for: str | None, recurrence: Recurrence | None
+) -> Choice:
+    """`choose` by what it depends on.
+
+    Raises:
+        NoKernelError: the engine that was asked for has no kernel for this.
+    """
+    for name in (asked_for,) if asked_for else _by_itself(device):
+        if covers(name, op, device, dtype, recurrence):
+            return Choice(name, engine(name))
+    raise NoKernelError(f"backend {asked_for!r} has no kernel for {op} on {device} in {dtype}")
 
 
 def asked_for_in_graph() -> str | None:
@@ -149,14 +169,6 @@ def asked_for_in_graph() -> str | None:
     if _in_use and torch.compiler.is_compiling() and not torch.compiler.is_exporting():
         return _in_use[-1]
     return None
-
-
-@functools.lru_cache(4096)
-def _first(asked_for: str | None, op: str, device: str, dtype: torch.dtype, recurrence: str | None) -> str:
-    for name in (asked_for,) if asked_for else _by_itself(device):
-        if covers(name, op, device, dtype, recurrence):
-            return name
-    raise NoKernelError(f"backend {asked_for!r} has no kernel for {op} on {device} in {dtype}")
 
 
 @functools.cache

@@ -9,7 +9,6 @@ import torch
 
 import layernorm as ln
 from layernorm.backends import Entry
-from layernorm.functional import _norms, _recurrent_op
 
 OURS = {torch.ops.layernorm.recurrent.default, torch.ops.layernorm.normalize.default}
 
@@ -31,7 +30,7 @@ def only_the_reference(monkeypatch):
     calls = []
 
     def forget():
-        for cache in (ln.backends._first, ln.backends.engine, _norms._planned, _recurrent_op._planned):
+        for cache in (ln.backends.first_that_covers, ln.backends.engine):
             cache.cache_clear()
 
     def lose_the_others():

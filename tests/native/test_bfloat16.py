@@ -19,7 +19,7 @@ from layernorm.formula import PRESETS, Recurrence
 from support.compiler import COMPILER
 
 native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
-from layernorm.engines.native import _layout, _library, _plan, _recurrent, _recurrent_plan, _steps  # noqa: E402
+from layernorm.engines.native import _library, _plan, _recurrent, _recurrent_plan, _steps  # noqa: E402
 
 PAIRS = "pairs"
 NETWORKS = ["LSTM", "GRU", "RNN"]
@@ -53,7 +53,7 @@ def products(request):
     else:
         library = request.getfixturevalue("library_of_pairs")
         with pytest.MonkeyPatch.context() as patch:
-            for module in (_layout, _plan, _steps):
+            for module in (_plan, _recurrent_plan, _steps):
                 patch.setattr(module, "LIBRARY", library)
             for planned in ("forward_plan", "backward_plan"):  # no plan for the other library
                 patch.setattr(_recurrent, planned, functools.cache(getattr(_recurrent_plan, planned).__wrapped__))
@@ -177,12 +177,8 @@ def test_steps_one_by_one():
 
 def test_autocast_takes_them(monkeypatch):
     """A float32 network under autocast hands over bfloat16, in both directions."""
-    types = []
-    for name in ("forward_plan", "backward_plan"):
-        planned = getattr(_recurrent, name)
-        monkeypatch.setattr(
-            _recurrent, name, lambda *args, planned=planned: types.append(args[0].dtype) or planned(*args)
-        )
+    types, planned = [], _recurrent._planned
+    monkeypatch.setattr(_recurrent, "_planned", lambda *args: types.append(args[2].input.dtype) or planned(*args))
     with ln.backends.use("native"), torch.autocast("cpu", torch.bfloat16):
         output, _ = ln.LSTM(5, 7)(torch.randn(4, 3, 5))
     output.float().sum().backward()

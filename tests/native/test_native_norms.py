@@ -27,7 +27,7 @@ SUMS = 64  # units of the type that is computed in, for sums of up to 300 number
 def both(x, residual, N, weight, bias, norm, dy, dtotal, save=True):
     found = []
     for engine in (native, reference):
-        a = NormArguments(x, [N], weight, bias, 1e-5, norm)
+        a = NormArguments(x, (N,), weight, bias, 1e-5, norm)
         y, *rest = engine.normalize_forward(a, residual, True)
         total = x if residual is None else rest.pop(0)
         back = engine.normalize_backward(a._replace(input=total), rest, dy, dtotal)
@@ -90,7 +90,7 @@ def test_results_that_go_past_the_caches_have_the_bits_of_their_rows():
     parts = [output_and_gradient(x, weight, bias, dy) for x, dy in zip(x.split(300), dy.split(300), strict=True)]
     for whole, rows in zip(found, zip(*parts, strict=True), strict=True):
         assert torch.equal(whole, torch.cat(rows))
-    a = NormArguments(x, [1024], weight, bias, 1e-5, "layer")
+    a = NormArguments(x, (1024,), weight, bias, 1e-5, "layer")
     y, *saved = reference.normalize_forward(a, None, True)
     close(found[0], y, torch.float32)
     close(found[1], reference.normalize_backward(a, saved, dy, None)[0], torch.float32)

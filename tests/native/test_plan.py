@@ -8,38 +8,31 @@ import torch
 pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 
 import layernorm as ln
-from layernorm.engines.native import (
-    _library,
-    normalize_backward_plan,
-    normalize_forward_plan,
-    recurrent_backward,
-    recurrent_forward,
-)
-from layernorm.engines.native._recurrent_plan import Signature, forward_plan
-from layernorm.engines.protocol import NormKind, RecurrentArguments
-from layernorm.functional import _norms, _recurrent_op
+from layernorm.engines.native import _library, _norms, _recurrent, recurrent_backward, recurrent_forward
+from layernorm.engines.native._recurrent_plan import forward_plan
+from layernorm.engines.protocol import RecurrentArguments
 
 T, B, I, H = 3, 2, 4, 5  # noqa: E741
 
 
-def planned():
+def planned(T=T, B=B, I=I, H=H):  # noqa: E741
     """A plan, and tensors that fit it."""
     cell = ln.RNNCell(I, H)
     params = {name: p.detach() for name, p in cell.named_parameters()}
-    x = torch.randn(T, B, I)
-    strides = x.stride()
-    plan = forward_plan(
-        Signature(cell.recurrence, (T, B, I, H, H), strides, torch.float32, False, False, False, 1), save=False
-    )
+    plan = forward_plan(False, cell.recurrence, False, 1, len(params), False, False)
     in_order = [params[name] for name in ("weight_ih", "weight_hh", "gain", "bias_ih", "bias_hh")]
-    return plan, [x, torch.randn(B, H), *in_order]
+    return plan, [torch.randn(T, B, I), torch.randn(B, H), *in_order]
 
 
-def test_tensors_that_fit():
-    plan, tensors = planned()
-    output, h = plan.run(*tensors)
-    assert output.shape == (T, B, H)
-    assert torch.equal(output[-1], h)
+@pytest.mark.parametrize("sizes", [(T, B, I, H), (1, 7, 1, 3), (0, B, I, H), (T, 0, I, H), (T, B, 0, 1)])
+def test_tensors_that_fit(sizes):
+    """A plan is for tensors of all sizes that fit each other."""
+    plan, tensors = planned(*sizes)
+    output, h = plan.run(tensors)
+    assert output.shape == (*sizes[:2], sizes[3])
+    assert plan is planned()[0]
+    if sizes[0]:
+        assert torch.equal(output[-1], h)
 
 
 @pytest.mark.parametrize("which", range(7))
@@ -54,14 +47,14 @@ def test_a_tensor_of_another_kind_is_refused(which, how):
         "type": given.double(),
         "strides": wider[..., ::2],
     }[how]
-    assert plan.run(*tensors) is None
+    assert plan.run(tensors) is None
 
 
 def test_more_and_fewer_tensors_are_refused():
     plan, tensors = planned()
     for wrong in (tensors[:-1], [*tensors, tensors[0]], tensors * 20):
         with pytest.raises(RuntimeError, match="argument"):
-            plan.run(*wrong)
+            plan.run(wrong)
 
 
 def arguments(change, dtype):
@@ -105,7 +98,7 @@ def test_a_recurrent_call_is_checked_in_c_alone(network, monkeypatch):
     module, x = getattr(ln, network)(I, H), torch.randn(T, B, I)
     with torch.no_grad():
         expected = module(x, lengths=[T] * B)[0]  # which is checked, and not planned
-    monkeypatch.setattr(_recurrent_op, "check", None)
+    monkeypatch.setattr(_recurrent, "check_recurrent", None)
     with torch.no_grad():
         torch.testing.assert_close(module(x)[0], expected, rtol=0, atol=0)
 
@@ -126,28 +119,27 @@ def test_biases_whose_sum_would_fit_are_refused(name, wrong):
 def norm_tensors(backward):
     """A norm's plan, and tensors that fit it: two rows of 4 numbers in three dimensions, eight numbers apart."""
     x, more, other = (torch.randn(2, 1, 8)[..., :4] for _ in range(3))
-    kind = NormKind(x.dtype, x.shape, x.stride(), (4,), torch.float64, torch.float64, 1e-5, "layer", ())
     gain, bias = torch.randn(4).double(), torch.randn(4).double()
     if backward:
-        kind = kind._replace(more=(more.stride(), other.stride()))
-        return normalize_backward_plan(kind), [x, torch.rand(2, 2).double(), more, gain, other]
-    return normalize_forward_plan(kind._replace(more=(more.stride(),)), True), [x, gain, bias, more]
+        plan = _norms.backward_plan((4,), 1e-5, "layer", True, True, True)
+        return plan, [x, torch.rand(2, 2).double(), more, gain, bias, other]
+    return _norms.forward_plan(True, (4,), 1e-5, "layer", True, True, True), [x, gain, bias, more]
 
 
 @pytest.mark.parametrize("backward", [False, True])
 def test_norms_of_tensors_that_fit(backward):
-    run, tensors = norm_tensors(backward)
+    plan, tensors = norm_tensors(backward)
     like = [(2, 1, 4), (4,), (4,)] if backward else [(2, 1, 4), (2, 1, 4), (2, 2)]
-    found = run(*tensors)
+    found = plan.run(tensors)
     assert [tuple(t.shape) for t in found] == like
     assert all(t.is_contiguous() for t in found)
 
 
-@pytest.mark.parametrize("which", range(5))
+@pytest.mark.parametrize("which", range(6))
 @pytest.mark.parametrize("how", ["size", "dimension", "type", "strides", "device", "storage"])
 @pytest.mark.parametrize("backward", [False, True])
 def test_a_norm_refuses_a_tensor_of_another_kind(backward, how, which):
-    run, tensors = norm_tensors(backward)
+    plan, tensors = norm_tensors(backward)
     which %= len(tensors)
     given = tensors[which]
     emptied = given.clone()
@@ -160,30 +152,59 @@ def test_a_norm_refuses_a_tensor_of_another_kind(backward, how, which):
         "device": given.to("meta"),
         "storage": emptied,
     }[how]
-    assert run(*tensors) is None
+    assert plan.run(tensors) is None
 
 
-KIND = NormKind(torch.float32, (2, 3, 4), (12, 4, 1), (4,), None, None, 1e-5, "rms", (None,))
+X = torch.randn(2, 3, 4)
 
 
 @pytest.mark.parametrize(
-    "change",
+    "x",
     [
-        {"normalized_shape": ()},
-        {"normalized_shape": (3,)},
-        {"normalized_shape": (5, 2, 3, 4)},
-        {"dtype": torch.complex64},
-        {"weight": torch.int64},
-        {"weight": torch.float32, "bias": torch.float64},
-        {"strides": (12, 1, 3)},  # a row's elements are apart
-        {"strides": (13, 4, 1)},  # rows at two distances
-        {"more": ((12, 1, 3),)},
+        torch.randn(4),
+        torch.randn(6, 4)[::2],
+        X,
+        X.transpose(0, 1),
+        torch.randn(4, 1, 2, 8).transpose(0, 1)[..., :4],
+        torch.randn(4, 3, 2, 4).transpose(0, 2)[:, :1],
+        X[:, :0],
+        torch.randn(4).expand(2, 3, 4),
     ],
-    ids=str,
+    ids=lambda x: f"{list(x.shape)} {x.stride()}",
 )
-def test_what_there_is_no_plan_for(change):
-    assert normalize_forward_plan(KIND, False) is not None
-    assert normalize_forward_plan(KIND._replace(**change), False) is None
+def test_a_plan_takes_all_rows_at_one_distance(x):
+    """As far as torch views them as rows."""
+    found = _norms.forward_plan(False, (4,), 1e-5, "layer", False, False, False).run([x])
+    try:
+        x.view(x.numel() // 4, 4)
+    except RuntimeError:
+        assert found is None
+    else:
+        torch.testing.assert_close(found[0], torch.nn.functional.layer_norm(x, (4,)))
+
+
+@pytest.mark.parametrize(
+    ("normalized_shape", "tensors"),
+    [
+        ((3,), [X, torch.zeros(3), torch.zeros(3)]),
+        ((5, 2, 3, 4), [X, torch.zeros(5, 2, 3, 4), torch.zeros(5, 2, 3, 4)]),
+        ((4,), [X.to(torch.complex64), torch.zeros(4), torch.zeros(4)]),
+        ((4,), [X, torch.zeros(4).long(), torch.zeros(4).long()]),
+        ((4,), [X, torch.zeros(4), torch.zeros(4).double()]),
+        ((4,), [torch.randn(2, 4, 3).mT, torch.zeros(4), torch.zeros(4)]),  # a row's elements are apart
+        ((4,), [torch.randn(26)[:24].as_strided((2, 3, 4), (13, 4, 1)), torch.zeros(4), torch.zeros(4)]),
+    ],
+)
+def test_what_does_not_fit_a_plan(normalized_shape, tensors):
+    plan = _norms.forward_plan(False, normalized_shape, 1e-5, "layer", True, True, False)
+    assert plan.run(tensors) is None
+
+
+@pytest.mark.parametrize("normalized_shape", [(), (-1,), (3, -8)])
+def test_what_there_is_no_plan_for(normalized_shape):
+    """In a plan a negative number in the place of a size has a meaning of its own."""
+    assert _norms.forward_plan(False, normalized_shape, 1e-5, "layer", False, False, False) is None
+    assert _norms.backward_plan(normalized_shape, 1e-5, "layer", False, False, False) is None
 
 
 @pytest.mark.parametrize("change", [lambda t: t, lambda t: torch._neg_view(-t)], ids=["plain", "negative"])
@@ -195,9 +216,22 @@ def test_a_plan_that_a_call_does_not_fit_gives_nothing_of_its_own(change):
     torch.testing.assert_close(ln.functional.layer_norm(change(x), (4,), strided), expected)
 
 
+@pytest.mark.parametrize("normalized", [1, 70])
+def test_a_norm_of_many_dimensions(normalized):
+    """More than 64, in the rows or before them."""
+    x = torch.randn(2, *[1] * 70, 3, requires_grad=True)
+    shape = x.shape[-normalized:]
+    weight, bias = (torch.randn(shape, requires_grad=True) for _ in range(2))
+    dy, found = torch.randn(x.shape), []
+    for layer_norm in (ln.functional.layer_norm, torch.nn.functional.layer_norm):
+        y = layer_norm(x, shape, weight, bias)
+        found.append([t.flatten() for t in (y, *torch.autograd.grad(y, [x, weight, bias], dy))])
+    torch.testing.assert_close(*found)
+
+
 def test_a_planned_call_is_checked_in_c_alone(monkeypatch):
     module, x = ln.LayerNorm(4), torch.randn(2, 4, requires_grad=True)
-    for name in ("_check", "_check_gradients"):
+    for name in ("check_norm", "check_norm_gradients"):
         monkeypatch.setattr(_norms, name, None)
     y, total = module(x, x)
     torch.autograd.grad([y, total], [x, *module.parameters()], [torch.randn(2, 4), torch.randn(2, 4)])

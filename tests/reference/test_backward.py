@@ -100,7 +100,7 @@ def test_the_check_sees_a_wrong_gradient(monkeypatch):
 def test_normalize(norm, affine, bias):
     x, w, b = (torch.randn(*s, dtype=torch.float64).requires_grad_() for s in ((5, 2, 7), (2, 7), (2, 7)))
     weight, offset = w if affine else None, b if bias and norm == "layer" else None
-    a = NormArguments(x, [2, 7], weight, offset, 1e-5, norm)
+    a = NormArguments(x, (2, 7), weight, offset, 1e-5, norm)
     y = reference.normalize_equations(a)
     g = torch.randn_like(y)
     inputs = [t for t in (x, weight, offset) if t is not None]

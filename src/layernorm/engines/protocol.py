@@ -1,6 +1,7 @@
 """What an engine is: the functions that it offers, and the object that each of them is called with.
 
-`functional` checks the arguments and makes these objects. `backends` finds the engine. The reference engine
+`functional` makes these objects and asks the engine that `backends` finds. The engine computes, or refuses arguments
+that do not fit each other with the errors of `layernorm.engines.checks`. The reference engine
 (`layernorm.engines.reference`) has every function, and its docstrings say what each computes.
 
 Letters in shapes: T time steps, B batch, I input size, H hidden size, P projected size (H without projections),
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -32,7 +33,7 @@ class NormArguments(NamedTuple):
     """
 
     input: Tensor
-    normalized_shape: Sequence[int]
+    normalized_shape: tuple[int, ...]
     weight: Tensor | None
     bias: Tensor | None
     eps: float
@@ -50,27 +51,10 @@ class NormArguments(NamedTuple):
         N = shape[0] if len(shape) == 1 else math.prod(shape)
         return (self.input.numel() // N if N else math.prod(self.input.shape[: self.input.dim() - len(shape)])), N
 
-
-class NormKind(NamedTuple):
-    """A kind of call of a norm op: all that a plan for it depends on.
-
-    Attributes:
-        dtype, shape, strides: of the input.
-        normalized_shape, eps, norm: as in `NormArguments`.
-        weight, bias: their types; None: there is none.
-        more: the strides of other tensors like the input: forward the residual, backward the gradient of y and what
-            comes to the input from elsewhere. None: there is none.
-    """
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    normalized_shape: tuple[int, ...]
-    weight: torch.dtype | None
-    bias: torch.dtype | None
-    eps: float
-    norm: str
-    more: tuple[tuple[int, ...] | None, ...]
+    @property
+    def differentiable(self) -> list[Tensor]:
+        """The tensors that have gradients, in the order of `Engine.normalize_backward`."""
+        return [t for t in (self.input, self.weight, self.bias) if t is not None]
 
 
 class RecurrentArguments(NamedTuple):
@@ -111,29 +95,6 @@ class RecurrentArguments(NamedTuple):
         return [self.input, *self.state, *self.params]
 
 
-class RecurrentKind(NamedTuple):
-    """A kind of call of a recurrent op without lengths and reset: all that a plan for it depends on.
-
-    Attributes:
-        dtype, shape, strides: of the input.
-        weight_hh: its shape.
-        states, params: how many tensors there are.
-        recurrence: the equations, encoded.
-        reverse: as in `RecurrentArguments`.
-        threads: of PyTorch's pool.
-    """
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    weight_hh: tuple[int, ...]
-    states: int
-    params: int
-    recurrence: str
-    reverse: bool
-    threads: int
-
-
 class PreparedLayer(Protocol):
     """One layer for steps one by one: its weights are prepared once, and their gradients are computed at the end."""
 
@@ -164,15 +125,10 @@ class BackwardPass(Protocol):
         """The gradients of the parameters, summed over all steps of this pass."""
 
 
-Run = Callable[..., "Sequence[Tensor] | None"]
-"""From the tensors of a call to its results, or to None where a tensor is not of the kind that was planned for."""
-
-
 class Engine(Protocol):
-    """A module with these functions. It may lack the functions of ops that it never covers, and those that plan.
+    """A module with these functions. It may lack the functions of ops that it never covers.
 
-    Functions that plan return None where they have no plan for calls of this kind: the arguments do not fit each other,
-    or have to be brought into another form first. A plan looks at the tensors itself, so that they need no other check.
+    The four functions that compute an op refuse arguments that do not fit each other.
 
     Attributes:
         FORMULA_FIELDS: the fields of `Formula` that its kernels know. It never runs a formula that sets another one.
@@ -186,7 +142,7 @@ class Engine(Protocol):
         ``op`` is ``"normalize"``, ``"recurrent"`` or ``"steps"``. ``recurrence`` has the equations of a recurrent op.
         """
 
-    def normalize_forward(self, a: NormArguments, residual: Tensor | None, save: bool) -> list[Tensor]:
+    def normalize_forward(self, a: NormArguments, residual: Tensor | None, save: bool) -> Sequence[Tensor]:
         """[y]; with ``residual`` [y, input + residual], where y normalises the sum.
 
         With ``save`` the list goes on with what the backward needs (`normalize_saved`).
@@ -195,29 +151,16 @@ class Engine(Protocol):
     def normalize_saved(self, a: NormArguments) -> list[Tensor]:
         """Empty tensors with the shapes and types of what `normalize_forward` saves."""
 
-    def normalize_forward_plan(self, kind: NormKind, save: bool) -> Run | None:
-        """`normalize_forward` of (input, weight, bias, residual), those that there are."""
-
-    def normalize_backward_plan(self, kind: NormKind) -> Run | None:
-        """`normalize_backward` of (input, *saved, grad, weight, grad_total), those that there are."""
-
     def normalize_backward(
         self, a: NormArguments, saved: Sequence[Tensor], grad: Tensor, grad_total: Tensor | None
-    ) -> list[Tensor]:
+    ) -> Sequence[Tensor]:
         """The gradients of ``a.input``, which was normalised, and of weight and bias where there are such.
 
         ``grad_total`` is the gradient that reaches ``a.input`` by other ways, and is added.
         """
 
-    def recurrent_forward(self, a: RecurrentArguments, save: bool) -> list[Tensor]:
+    def recurrent_forward(self, a: RecurrentArguments, save: bool) -> Sequence[Tensor]:
         """[output (T, B, P), *final state], and with ``save`` what the backward needs (`recurrent_saved`)."""
-
-    def recurrent_forward_plan(self, kind: RecurrentKind, save: bool) -> Run | None:
-        """`recurrent_forward` of (input, *state, *params)."""
-
-    def recurrent_backward_plan(self, kind: RecurrentKind, arriving: tuple[bool, ...]) -> Run | None:
-        """`recurrent_backward` of (input, *state, *params, *saved, *gradients); ``arriving``: which of the gradients of
-        output and final state there are."""
 
     def recurrent_saved(self, a: RecurrentArguments) -> list[Tensor]:
         """Empty tensors with the shapes and types of what `recurrent_forward` saves."""
@@ -228,7 +171,7 @@ class Engine(Protocol):
         saved: Sequence[Tensor],
         grad_output: Tensor | None,
         grad_state: Sequence[Tensor | None],
-    ) -> list[Tensor]:
+    ) -> Sequence[Tensor]:
         """[d input, *d initial state, *d params]; a gradient that is ``None`` is zero."""
 
     def prepare(self, params: Sequence[Tensor], recurrence: Recurrence) -> PreparedLayer:

@@ -1,4 +1,4 @@
-"""The functions behind the modules: they check the arguments, choose an engine and bind the gradient."""
+"""The functions behind the modules: they gather the arguments, choose an engine and bind the gradient."""
 
 from ..engines.schedule import Between as Between
 from ..engines.schedule import zoned_out as zoned_out

@@ -1,8 +1,8 @@
-"""How an op is bound to torch: its kernels, its fake, its gradient.
+"""How an op is bound to torch: its engine, its fake, its gradient.
 
 An op is a `torch.library` op, which `torch.compile`, `torch.export`, tensor subclasses and dispatch modes see. A call
-on plain tensors goes past the dispatcher, straight to the kernel: for a small op that is most of the time. Both ways
-run the same kernel and the same backward.
+on plain tensors goes past the dispatcher, straight to the engine: for a small op that is most of the time. Both ways
+ask the same engine and have the same backward.
 
 The engine is chosen where an op runs. What one engine saves for the backward no other can read, so the two ops inside
 the gradient are told its name. A graph made by `torch.export` holds the op itself, and names no engine.
@@ -10,156 +10,164 @@ the gradient are told its name. A graph made by `torch.export` holds the op itse
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, is_grad_enabled
 from torch._C import (
     _are_functorch_transforms_active,
-    _functorch,
-    _get_tracing_state,
     _is_torch_function_mode_enabled,
+    _is_tracing,
     _len_torch_dispatch_stack,
 )
 from torch._C._profiler import _RecordFunctionFast
 from torch.autograd import forward_ad, profiler
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 
 from .. import backends
-from ..engines.protocol import Run
+from ..formula import Recurrence
 
 Arguments = tuple[Any, ...]
-"""An op's, in the order of its schema but for the engine's name."""
+"""An op's arguments as an engine takes them: `NormArguments` or `RecurrentArguments`, and what else it is given."""
 
 
-class Part:
-    """``layernorm::name``, one of the two ops that a gradient is made of; its last argument names the engine.
+class Op(abc.ABC):
+    """``layernorm::NAME``, a differentiable op that returns a list of tensors, and the two ops of its gradient.
 
-    Args:
-        plan: from the engine's name and the arguments to the engine's plan for calls of this kind, or None.
-        kernel: for calls without a plan; from the same to a list of tensors. It checks its arguments.
-        fake: empty tensors of the right shapes, for `torch.compile`.
-        unchecked: the kernel for the calls of our own backward, whose arguments need hardly any check.
+    Its last argument ``backend`` names an engine or is None: then the op chooses where it runs. The other two,
+    ``layernorm::NAME_forward``, whose results go on with what is saved, and ``layernorm::NAME_backward``, are told the
+    engine. It computes them in its functions of these names.
+
+    Attributes:
+        name: NAME.
+        arguments: the schema of what both directions are given, up to the last comma.
+        forward, backward: the schemas of what else each of them is given, likewise.
     """
 
-    def __init__(
-        self,
-        name: str,
-        arguments: str,
-        plan: Callable[..., Run | None],
-        kernel: Callable[..., list[Tensor]],
-        fake: Callable[..., list[Tensor]],
-        unchecked: Callable[..., list[Tensor]] | None = None,
-    ) -> None:
-        self.name, self.plan = name, plan
-        self.kernel = unchecked or kernel
-        checked = lambda *given: kernel(given[-1], given[:-1])  # noqa: E731
-        self.dispatched = _defined(name, f"({arguments}, str backend)", checked, lambda *given: fake(given[:-1]))
+    name: ClassVar[str]
+    arguments: ClassVar[str]
+    forward: ClassVar[str]
+    backward: ClassVar[str]
 
-    def __call__(self, tensors: Sequence[Tensor], backend: str, args: Arguments) -> Sequence[Tensor]:
-        """``tensors``: those among ``args``, as a plan takes them."""
-        if not plain(tensors):
-            return self.dispatched(*args, backend)
-        if profiler._is_profiler_enabled:
-            with event(self.name, tensors):
-                return self._direct(tensors, backend, args)
-        return self._direct(tensors, backend, args)
-
-    def _direct(self, tensors: Sequence[Tensor], backend: str, args: Arguments) -> Sequence[Tensor]:
-        run = self.plan(backend, args)
-        found = None if run is None else run(*tensors)
-        return self.kernel(backend, args) if found is None else found
-
-
-class Op:
-    """``layernorm::name``, a differentiable op that returns a list of tensors.
-
-    Its last argument ``backend`` names an engine or is None: then the op chooses where it runs.
-
-    Args:
-        choose: the engine's name, from its arguments and ``backend``.
-        plan: from whether to save and its arguments to the engine's name and the engine's plan for calls of this kind,
-            or None.
-        kernel: for calls without a plan; from whether to save, the engine's name and its arguments to the results and
-            what is saved for the backward. It checks its arguments.
-        fake: empty tensors of the right shapes, from the engine's name, None where nothing is saved, and its arguments.
-        equations: the results by plain equations, for `torch.func`.
-        save: puts what the backward needs into a context and returns the results; from the context, its arguments,
-            and the results with what is saved.
-        backward: from the context, which has ``backend``, too, and the results' gradients to those of the tensors among
-            the arguments, in order.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        arguments: str,
-        choose: Callable[..., str],
-        plan: Callable[..., tuple[str, Run | None]],
-        kernel: Callable[..., list[Tensor]],
-        fake: Callable[..., list[Tensor]],
-        equations: Callable[..., list[Tensor]],
-        save: Callable[..., Sequence[Tensor]],
-        backward: Callable[..., Sequence[Any]],
-    ) -> None:
-        self.name, self.choose, self.plan, self.kernel = name, choose, plan, kernel
-        self.equations, self.save, self.backward = equations, save, backward
-        self.saving = _defined(
-            f"{name}_forward",
-            f"({arguments}, str backend)",
-            lambda *given: kernel(True, given[-1], given[:-1]),
-            lambda *given: fake(given[-1], given[:-1]),
+    def __init__(self) -> None:
+        self._forward, self._backward = f"{self.name}_forward", f"{self.name}_backward"
+        forward, backward = f"{self.arguments}{self.forward}", f"{self.arguments}{self.backward}"
+        self._saving = _defined(
+            self._forward,
+            f"({forward}str backend)",
+            lambda *flat: self._ask(flat[-1], self._forward, (*self.gathered(flat[:-1]), True)),
+            lambda *flat: self._fake(flat[-1], self.gathered(flat[:-1])),
         )
-        self.dispatched = _defined(
-            name,
-            f"({arguments}, str? backend)",
-            lambda *given: kernel(False, choose(given[:-1], given[-1]), given[:-1]),
-            lambda *given: fake(None, given[:-1]),
+        self._dispatched = _defined(
+            self.name,
+            f"({forward}str? backend)",
+            lambda *flat: self._chosen(flat[-1], self.gathered(flat[:-1])),
+            lambda *flat: self._fake(None, self.gathered(flat[:-1])),
         )
-        torch.library.impl(f"layernorm::{name}", "Autograd")(self._with_gradient)
+        self._dispatched_backward = _defined(
+            self._backward,
+            f"({backward}str backend)",
+            lambda *flat: self._ask(flat[-1], self._backward, self.gathered(flat[:-1])),
+            lambda *flat: list(map(empty_like, self.gathered(flat[:-1])[0].differentiable)),
+        )
+        torch.library.impl(f"layernorm::{self.name}", "Autograd")(self._with_gradient)
 
-    def __call__(self, tensors: Sequence[Tensor], args: Arguments) -> Sequence[Tensor]:
+    @abc.abstractmethod
+    def gathered(self, flat: Arguments) -> Arguments:
+        """Returns an engine's arguments, from those of a schema."""
+
+    @abc.abstractmethod
+    def flat(self, args: Arguments) -> Arguments:
+        """Returns the arguments of a schema, from an engine's: the reverse of `gathered`."""
+
+    @abc.abstractmethod
+    def fake(self, *args: Any) -> list[Tensor]:
+        """Empty tensors like the results, for `torch.compile`; checks its arguments."""
+
+    @abc.abstractmethod
+    def equations(self, *args: Any) -> list[Tensor]:
+        """The results by plain equations, for `torch.func`; checks its arguments."""
+
+    @abc.abstractmethod
+    def save(self, ctx: Any, args: Arguments, found: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Puts what the backward needs into a context, and returns the results without what is saved."""
+
+    @abc.abstractmethod
+    def gradients(self, ctx: Any, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """Computes the gradients of the tensors among the arguments, in order, from those of the results."""
+
+    def __call__(
+        self, tensors: Sequence[Tensor], args: Arguments, recurrence: Recurrence | None = None, profiled: bool = False
+    ) -> Sequence[Tensor]:
         """The results, where nothing but autograd needs to know of the call (`plain`); ``tensors`` are those among
-        ``args``, in order."""
-        if profiler._is_profiler_enabled:
+        ``args``, in order. ``profiled``: a profiler has its row of the call."""
+        if profiler._is_profiler_enabled and not profiled:
             with event(self.name, tensors):
-                return self._direct(tensors, args)
-        return self._direct(tensors, args)
+                return self(tensors, args, recurrence, True)
+        x = tensors[0]  # `backends.choose` without its frame
+        device = "cpu" if x.is_cpu else x.device.type
+        backend, engine = backends.first_that_covers(self.name, device, x.dtype, backends.asked_for(), recurrence)
+        run = getattr(engine, self._forward)
+        if is_grad_enabled() and any_requires_grad(tensors):
+            return _record(self, run, backend, args, *tensors)
+        return run(*args, False)
 
-    def elsewhere(self, args: Arguments) -> Sequence[Tensor]:
+    def elsewhere(self, flat: Arguments) -> Sequence[Tensor]:
         """The results where something else needs to know of it."""
         if transforming():
-            return self.equations(args)
-        return self.dispatched(*args, backends.asked_for_in_graph())
+            return self.equations(*self.gathered(flat))
+        return self._dispatched(*flat, backends.asked_for_in_graph())
 
-    def _direct(self, tensors: Sequence[Tensor], args: Arguments) -> Sequence[Tensor]:
-        save = wants_gradient(tensors)
-        backend, run = self.plan(save, args)
-        if save:
-            return _record(self, run, backend, args, *tensors)
-        found = None if run is None else run(*tensors)
-        return self.kernel(False, backend, args) if found is None else found
+    def back(self, tensors: Sequence[Tensor], backend: str, args: Arguments) -> Sequence[Tensor]:
+        """The gradients that an engine computes; ``tensors`` are those among ``args``."""
+        if not plain(tensors):
+            return self._dispatched_backward(*self.flat(args), backend)
+        if profiler._is_profiler_enabled:
+            with event(self._backward, tensors):
+                return self._ask(backend, self._backward, args)
+        return self._ask(backend, self._backward, args)
 
-    def _with_gradient(self, *given: Any) -> list[Tensor]:
+    def _with_gradient(self, *given: Any) -> Sequence[Tensor]:
         """What the dispatcher calls where autograd may have to record the op."""
-        args = given[:-1]
-        tensors = [t for arg in args for t in (arg if type(arg) in (list, tuple) else [arg]) if isinstance(t, Tensor)]
-        if wants_gradient(tensors):
-            backend = self.choose(args, given[-1])
-            run = lambda *_: self.saving(*args, backend)  # noqa: E731
+        flat = given[:-1]
+        tensors = [t for arg in flat for t in (arg if type(arg) in (list, tuple) else [arg]) if isinstance(t, Tensor)]
+        if is_grad_enabled() and any_requires_grad(tensors):
+            args = self.gathered(flat)
+            backend = self._choose(args, given[-1])
+            run = lambda *_: self._saving(*flat, backend)  # noqa: E731
             return list(_Recorded.apply(self, run, backend, args, *tensors))
         with torch._C._AutoDispatchBelowAutograd():
-            return self.dispatched(*given)
+            return self._dispatched(*given)
+
+    def _choose(self, args: Arguments, backend: str | None) -> str:
+        return backends.choose(self.name, args[0].input, getattr(args[0], "recurrence", None), backend).name
+
+    def _chosen(self, backend: str | None, args: Arguments) -> Sequence[Tensor]:
+        return self._ask(self._choose(args, backend), self._forward, (*args, False))
+
+    def _ask(self, backend: str, function: str, args: Arguments) -> Sequence[Tensor]:
+        return getattr(backends.engine(backend), function)(*args)
+
+    def _fake(self, backend: str | None, args: Arguments) -> list[Tensor]:
+        """Returns `fake` with what this engine saves. None: nothing is saved."""
+        results = self.fake(*args)
+        return results if backend is None else [*results, *self._ask(backend, f"{self.name}_saved", args[:1])]
 
 
-def _defined(name: str, schema: str, kernel: Callable[..., list[Tensor]], fake: Callable[..., list[Tensor]]) -> Any:
-    """The op of this name as torch calls it."""
+def _defined(name: str, schema: str, kernel: Callable[..., Sequence[Tensor]], fake: Callable[..., list[Tensor]]) -> Any:
+    """Defines an op of torch's, and returns it."""
     torch.library.define(f"layernorm::{name}", f"{schema} -> Tensor[]")
     torch.library.impl(f"layernorm::{name}", "CompositeExplicitAutograd")(kernel)
     torch.library.register_fake(f"layernorm::{name}")(fake)
     return getattr(torch.ops.layernorm, name)
+
+
+def empty_like(tensor: Tensor) -> Tensor:
+    """Returns an empty tensor of the same shape and type, in order in memory."""
+    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
 def event(name: str, tensors: Sequence[Tensor]) -> AbstractContextManager[None]:
@@ -168,12 +176,11 @@ def event(name: str, tensors: Sequence[Tensor]) -> AbstractContextManager[None]:
     return _RecordFunctionFast(f"layernorm::{name}", list(tensors))
 
 
-def wants_gradient(tensors: Sequence[Tensor]) -> bool:
-    """Whether autograd records what is done with these tensors."""
-    if is_grad_enabled():
-        for t in tensors:
-            if t.requires_grad:
-                return True
+def any_requires_grad(tensors: Sequence[Tensor]) -> bool:
+    """Whether autograd records what is done with these tensors, where it is enabled."""
+    for t in tensors:  # noqa: SIM110 - `any` takes three times as long
+        if t.requires_grad:
+            return True
     return False
 
 
@@ -182,25 +189,22 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, op: Op, run: Run | None, backend: str, args: Arguments, *tensors: Tensor
+        ctx: Any, op: Op, run: Callable[..., Sequence[Tensor]], backend: str, args: Arguments, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        found = None if run is None else run(*tensors)
-        if found is None:
-            found = op.kernel(True, backend, args)
         ctx.op, ctx.backend = op, backend
-        return tuple(op.save(ctx, args, found))
+        return tuple(op.save(ctx, args, run(*args, True)))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-        return None, None, None, None, *ctx.op.backward(ctx, grads)
+        return None, None, None, None, *ctx.op.gradients(ctx, grads)
 
 
 # `_Recorded.apply` without a look at `torch.func`'s transforms, which takes a microsecond: they never come here.
 _record = super(torch.autograd.Function, _Recorded).apply
 
 
-_PLAIN = (Tensor, torch.nn.Parameter)
+_PLAIN = frozenset((Tensor, torch.nn.Parameter))
 
 
 def plain(tensors: Sequence[Tensor]) -> bool:
@@ -210,12 +214,12 @@ def plain(tensors: Sequence[Tensor]) -> bool:
         if type(t) not in _PLAIN:
             return False
     return not (
-        is_compiling()
+        is_dynamo_compiling()
         or _are_functorch_transforms_active()
         or forward_ad._current_level >= 0
         or _len_torch_dispatch_stack()
         or _is_torch_function_mode_enabled()
-        or _get_tracing_state() is not None
+        or _is_tracing()
     )
 
 
@@ -231,13 +235,6 @@ def transforming() -> bool:
     """Whether the call runs inside `torch.func.vmap`, ``grad``, ``jvp``... or in forward mode: ops of `torch.library`
     cannot take part in all of these, plain torch operations can."""
     return _are_functorch_transforms_active() or forward_ad._current_level >= 0
-
-
-def of_all_cases(tensor: Tensor) -> Tensor:
-    """The tensor without what `torch.func` wraps around it: under ``vmap`` of all cases, whose values can be asked."""
-    while _functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = _functorch.get_unwrapped(tensor)
-    return tensor
 
 
 def gradients_of_equations(

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from ..engines import reference
+from ..engines.checks import check_recurrent
 from ..engines.dispatch import below_autocast
 from ..engines.protocol import RecurrentArguments
 from ..engines.schedule import Between, schedule, sequence_of, turned, walk
 from ..formula import Recurrence
 from ._recurrent import cast_by_autocast
-from ._recurrent_op import check, check_lengths
 from ._steps import Steps
 
 
@@ -39,8 +39,7 @@ def recurrent_by_steps(
     """
     input, state, params = cast_by_autocast(input, state, params)
     a = RecurrentArguments(input, state, params, lengths, reset, recurrence, reverse)
-    check(a)
-    check_lengths(lengths, input.shape[0])
+    check_recurrent(a)
     by_equations = between.dropout is not None and recurrence.network == "GRU"
     output, *final = reference.equations_between(a, between) if by_equations else _by_steps(a, encoded, between)
     return output, final

@@ -22,11 +22,11 @@ from torch.autograd import profiler
 
 from .. import backends
 from ..engines import reference
+from ..engines.checks import check_tensors
 from ..engines.protocol import BackwardPass, PreparedLayer, RecurrentArguments
 from ..formula import Recurrence
 from ._bind import event, gradients_of_equations, plain
 from ._recurrent import cast_by_autocast, recurrent
-from ._recurrent_op import check
 
 Kinds = list[tuple[torch.Size, torch.dtype, torch.device]]
 
@@ -69,14 +69,15 @@ class Steps:
             read = state[0] * dropout.to(state[0].dtype)
             if layer.recurrence.network == "GRU":
                 a = RecurrentArguments(input.unsqueeze(0), state, layer.params, None, None, layer.recurrence, False)
-                check(a)
+                check_tensors(a)
                 return reference.step_equations(a, read)
             state = [read, *state[1:]]
         if not plain([input, *state]) or not plain(layer.params):
             return recurrent(input.unsqueeze(0), state, layer.params, self.encoded)[1]
         kinds = _kinds(input, *state)
         if kinds != self.checked:
-            check(RecurrentArguments(input.unsqueeze(0), state, layer.params, None, None, layer.recurrence, False))
+            x, equations = input.unsqueeze(0), layer.recurrence
+            check_tensors(RecurrentArguments(x, state, layer.params, None, None, equations, False))
             self.checked = kinds
         prepared = layer.prepared or self._prepare(input)
         if profiler._is_profiler_enabled:
@@ -90,7 +91,7 @@ class Steps:
         return prepared.forward(input, state, False)[0]
 
     def _prepare(self, input: Tensor) -> PreparedLayer:
-        engine = backends.engine(backends.choose("steps", input, self.encoded))
+        engine = backends.choose("steps", input, self.layer.recurrence).engine
         with _ONCE:
             if self.layer.prepared is None:
                 self.layer.prepared = engine.prepare(self.layer.params, self.layer.recurrence)
@@ -114,7 +115,7 @@ class _Layer:
     """What the steps of a layer and their backwards share. The node of `_Share` refers to it, and it does not refer
     back."""
 
-    def __init__(self, params: list[Tensor], recurrence: Recurrence, watched: Sequence[Tensor]) -> None:
+    def __init__(self, params: Sequence[Tensor], recurrence: Recurrence, watched: Sequence[Tensor]) -> None:
         self.params, self.recurrence = params, recurrence
         self.prepared: PreparedLayer | None = None
         in_graph = torch.compiler.is_compiling()  # where tensors have no versions

@@ -1,7 +1,8 @@
 """The CPU engine: C++ kernels for a whole sequence, for steps one by one, and for the norms, in one call each.
 
-The Python files load the library and hand it pointers. A call that has a plan is checked in C (`planned.cpp`), every
-other one before it comes here (`functional`).
+The Python files load the library and hand it pointers. A call of a known kind has a plan, by which its tensors are
+looked at in C (`planned.cpp`). Where there is none, or a tensor is not as planned, the arguments are checked in Python,
+which explains what does not fit, and brought into order.
 
 Letters in shapes: T time steps, B batch, I input size, H hidden size, P projected size (H without projections),
 G gates, M rows, N row length; Hp is H rounded up to 16, Z is G*Hp rounded up to 32.
@@ -15,14 +16,10 @@ from ...formula import Recurrence
 from ._layout import TYPES
 from ._library import ISA as ISA
 from ._norms import normalize_backward as normalize_backward
-from ._norms import normalize_backward_plan as normalize_backward_plan
 from ._norms import normalize_forward as normalize_forward
-from ._norms import normalize_forward_plan as normalize_forward_plan
 from ._norms import normalize_saved as normalize_saved
 from ._recurrent import recurrent_backward as recurrent_backward
-from ._recurrent import recurrent_backward_plan as recurrent_backward_plan
 from ._recurrent import recurrent_forward as recurrent_forward
-from ._recurrent import recurrent_forward_plan as recurrent_forward_plan
 from ._recurrent import recurrent_saved as recurrent_saved
 from ._steps import prepare as prepare
 

@@ -13,12 +13,18 @@ from typing import Any
 
 import torch
 
+from ._layout import TYPES, Recurrent, layout
+
 SHIMS = (
     "aoti_torch_delete_tensor_object", "aoti_torch_new_uninitialized_tensor", "aoti_torch_get_data_ptr",
     "aoti_torch_get_storage_size", "aoti_torch_get_dim", "aoti_torch_get_sizes", "aoti_torch_get_strides",
     "aoti_torch_get_dtype", "aoti_torch_get_device_type", "aoti_torch_empty_strided",
+    "torch_get_num_threads",
 )  # fmt: skip
 """PyTorch's C functions that the library calls, in the order of `Torch` in planned.cpp."""
+
+
+_AGAIN = "(pip install --force-reinstall --no-deps . in its checkout)"
 
 
 def _find() -> Path:
@@ -28,8 +34,7 @@ def _find() -> Path:
     if not found:
         raise ImportError(
             "the package was installed without its C++ library; "
-            "install a C++17 compiler and then layernorm again "
-            "(pip install --force-reinstall --no-deps . in its checkout)"
+            f"install a C++17 compiler and then layernorm again {_AGAIN}"
         )
     return found[0]
 
@@ -39,15 +44,23 @@ def _load(path: Path) -> ctypes.CDLL:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise ImportError(f"the C++ library does not load: {error}") from None
+    numbers = layout()
+    fits = getattr(library, "layernorm_fits", None)
+    if fits is None or not fits((ctypes.c_int64 * len(numbers))(*numbers), ctypes.c_int64(len(numbers))):
+        raise ImportError(
+            f"the C++ library and its Python files do not belong together; install layernorm again {_AGAIN}"
+        )
     library.layernorm_start.restype = ctypes.c_char_p
     library.layernorm_start.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-    call, type_number, place = ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p
+    call, type_number, address = ctypes.POINTER(Recurrent), ctypes.c_int, ctypes.c_void_p
     for name, *arguments in (
-        ("recurrent_saved", call, place),
+        ("recurrent_forward", call, type_number),
+        ("recurrent_backward", call, type_number),
+        ("recurrent_saved", call, type_number, address),
         ("recurrent_vectors", call, type_number),
         ("recurrent_totals", call),
-        ("prepare_forward", call, type_number, place),
-        ("prepare_backward", call, type_number, place),
+        ("prepare_forward", call, type_number, address),
+        ("prepare_backward", call, type_number, address),
     ):
         getattr(library, f"layernorm_{name}").argtypes = arguments
     for name in ("recurrent_totals", "prepare_forward", "prepare_backward"):
@@ -75,21 +88,28 @@ def _torch() -> ctypes.CDLL:
 
 
 def _bind(library: ctypes.CDLL) -> ctypes.c_void_p:
-    """Hands the library PyTorch's C functions. What ops of ``layernorm_native`` are registered with."""
+    """Hands the library PyTorch's C functions. Returns what ops of ``layernorm_native`` are registered with."""
     missing = [name for name in SHIMS if not hasattr(TORCH, name)]
     if missing:
         raise ImportError(f"the CPU engine needs PyTorch 2.10 or later: this one has no {missing[0]}")
     addresses = [ctypes.cast(getattr(TORCH, name), ctypes.c_void_p).value for name in SHIMS]
-    library.layernorm_bind((ctypes.c_void_p * len(SHIMS))(*addresses))
+    library.layernorm_bind(
+        (ctypes.c_void_p * len(SHIMS))(*addresses), (ctypes.c_int32 * len(TYPES))(*map(number, TYPES))
+    )
     handle = ctypes.c_void_p()
     if TORCH.aoti_torch_library_init_impl(b"layernorm_native", b"CPU", b"planned.cpp", 1, ctypes.byref(handle)):
         raise ImportError("PyTorch does not take the CPU engine's ops, layernorm_native")
     return handle
 
 
+def number(dtype: torch.dtype) -> int:
+    """PyTorch's own number of a type."""
+    return int(getattr(TORCH, f"aoti_torch_dtype_{str(dtype).removeprefix('torch.')}")())
+
+
 def call_op(given: int, made: int) -> Callable[..., Any]:
-    """The op of PyTorch's that runs a plan with so many tensors: see planned.cpp. ``(int plan, *tensors given)`` to the
-    tensors made, or None in their places."""
+    """Returns the op of PyTorch's that runs a plan with so many tensors: see planned.cpp. It takes
+    ``(int plan, *tensors given)``, and returns the tensors made, or None in their places."""
     with _LOCK:
         return _call_op(given, made)
 

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ..protocol import NormArguments, NormKind, Run
-from ._layout import NORM, TYPES, ready, ready_or_none
-from ._plan import Kind, Plan, in_order
+from ..checks import check_norm, check_norm_gradients
+from ..protocol import NormArguments
+from ._layout import TYPES, Norm
+from ._memory import ready, ready_or_none
+from ._plan import CALL, OTHER, ROWS, M, Plan, TensorSpec
 
-POINTERS = (
-    "x", "residual", "gain", "bias", "y", "total", "mean", "r", "d_y", "d_total", "d_x", "d_gain", "d_bias",
-)  # fmt: skip
-WORD = {name: NORM.size // 8 - len(POINTERS) + i for i, name in enumerate(POINTERS)}
-"""Where in `Norm` an address is, in words of 8 bytes: they are the last."""
+Shape = tuple[int, ...]
 
 
-def normalize_forward(a: NormArguments, residual: Tensor | None, save: bool) -> list[Tensor]:
-    """[y], with ``residual`` [y, input + residual], and with ``save`` `normalize_saved`'s: calls without a plan."""
-    a, residual = _in_order(a), ready_or_none(residual, a.input.dtype)
-    run = normalize_forward_plan(_kind(a, residual), save)
-    assert run is not None
-    found = run(*[t for t in (a.input, a.weight, a.bias, residual) if t is not None])
-    assert found is not None
-    return list(found)
+def normalize_forward(a: NormArguments, residual: Tensor | None, save: bool) -> Sequence[Tensor]:
+    """[y], with ``residual`` [y, input + residual], and with ``save`` `normalize_saved`'s."""
+    x, normalized_shape, weight, bias, eps, norm = a
+    plan = forward_plan(save, normalized_shape, eps, norm, weight is not None, bias is not None, residual is not None)
+    given = [x]  # then those that there are
+    if weight is not None:
+        given.append(weight)
+    if bias is not None:
+        given.append(bias)
+    if residual is not None:
+        given.append(residual)
+    found = None if plan is None else plan.run(given)
+    if found is None:
+        check_norm(a, residual)  # what passes it fits the plan, once it is in order
+        return normalize_forward(_in_order(a), ready_or_none(residual, x.dtype), save)
+    return found
 
 
 def normalize_saved(a: NormArguments) -> list[Tensor]:
@@ -38,17 +44,25 @@ def normalize_saved(a: NormArguments) -> list[Tensor]:
 
 def normalize_backward(
     a: NormArguments, saved: Sequence[Tensor], grad: Tensor, grad_total: Tensor | None
-) -> list[Tensor]:
-    """The gradients of what was normalised, of weight and of bias, of those that there are: calls without a plan."""
-    wanted = [t.dtype for t in (a.input, a.weight, a.bias) if t is not None]
-    a, dtype = _in_order(a), a.input.dtype
-    grad, grad_total = ready(grad, dtype), ready_or_none(grad_total, dtype)
-    run = normalize_backward_plan(_kind(a, grad, grad_total))
-    assert run is not None
-    statistics = ready(saved[0], torch.float64)
-    found = run(*[t for t in (a.input, statistics, grad, a.weight, grad_total) if t is not None])
-    assert found is not None
-    return [d.to(dtype) for d, dtype in zip(found, wanted, strict=True)]
+) -> Sequence[Tensor]:
+    """The gradients of what was normalised, of weight and of bias, of those that there are."""
+    x, normalized_shape, weight, bias, eps, norm = a
+    plan = backward_plan(normalized_shape, eps, norm, weight is not None, bias is not None, grad_total is not None)
+    given = [x, *saved, grad]
+    if weight is not None:
+        given.append(weight)
+    if bias is not None:
+        given.append(bias)
+    if grad_total is not None:
+        given.append(grad_total)
+    found = None if plan is None or len(saved) != 1 else plan.run(given)
+    if found is None:
+        check_norm(a, None)
+        check_norm_gradients(a, saved, normalize_saved(a), grad, grad_total)
+        statistics, total = [ready(saved[0], torch.float64)], ready_or_none(grad_total, x.dtype)
+        found = normalize_backward(_in_order(a), statistics, ready(grad, x.dtype), total)
+        return [d.to(t.dtype) for d, t in zip(found, a.differentiable, strict=True)]
+    return found
 
 
 def _in_order(a: NormArguments) -> NormArguments:
@@ -59,91 +73,56 @@ def _in_order(a: NormArguments) -> NormArguments:
     return a._replace(input=x, weight=ready_or_none(a.weight, dtype), bias=ready_or_none(a.bias, dtype))
 
 
-def _kind(a: NormArguments, *more: Tensor | None) -> NormKind:
-    weight, bias = (None if p is None else p.dtype for p in (a.weight, a.bias))
-    strides = tuple([None if t is None else t.stride() for t in more])
-    x, normalized_shape = a.input, tuple(a.normalized_shape)
-    return NormKind(x.dtype, x.shape, x.stride(), normalized_shape, weight, bias, a.eps, a.norm, strides)
-
-
 @functools.lru_cache(4096)
-def normalize_forward_plan(kind: NormKind, save: bool) -> Run | None:
+def forward_plan(
+    save: bool, normalized_shape: Shape, eps: float, norm: str, weight: bool, bias: bool, residual: bool
+) -> Plan | None:
     """Given x, gain, bias, residual, those that there are; made y, the sum if there is a residual, and with ``save``
-    the statistics."""
-    if not _fits(kind):
-        return None
-    (residual,) = kind.more
-    given = {"x": Kind(*kind[:3]), **_parameters(kind, gain=kind.weight, bias=kind.bias)}
-    made = {"y": in_order(*kind[:2])}
-    if residual is not None:
-        given["residual"], made["total"] = Kind(*kind[:2], residual), in_order(*kind[:2])
+    the statistics. None: there are no such sizes.
+
+    Args:
+        normalized_shape, eps, norm: as in `NormArguments`.
+        weight, bias, residual: whether there is such.
+    """
+    given = [_like_x("x", normalized_shape), *_parameters(normalized_shape, gain=weight, bias=bias)]
+    made = [_like_x("y", normalized_shape)]
+    if residual:
+        given.append(_like_x("residual", normalized_shape))
+        made.append(_like_x("total", normalized_shape))
     if save:
-        made["statistics"] = _statistics(kind)
-    return _plan("norm_forward", kind, given, made)
+        made.append(_statistics(norm))
+    return _plan("norm_forward", normalized_shape, eps, norm, given, made)
 
 
 @functools.lru_cache(4096)
-def normalize_backward_plan(kind: NormKind) -> Run | None:
-    """Given x, the statistics, the gradient of y, gain, and the gradient of the sum, those that there are; made the
-    gradients of x, gain and bias."""
-    if not _fits(kind):
+def backward_plan(normalized_shape: Shape, eps: float, norm: str, weight: bool, bias: bool, total: bool) -> Plan | None:
+    """Given x, the statistics, the gradient of y, gain, bias, and the gradient of the sum, those that there are; made
+    the gradients of x, gain and bias. As `forward_plan`."""
+    given = [_like_x("x", normalized_shape), _statistics(norm), _like_x("d_y", normalized_shape)]
+    given += _parameters(normalized_shape, gain=weight, bias=bias)
+    if total:
+        given.append(_like_x("d_total", normalized_shape))
+    made = [_like_x("d_x", normalized_shape), *_parameters(normalized_shape, d_gain=weight, d_bias=bias)]
+    return _plan("norm_backward", normalized_shape, eps, norm, given, made)
+
+
+def _plan(
+    function: str, shape: Shape, eps: float, norm: str, given: Sequence[TensorSpec], made: Sequence[TensorSpec]
+) -> Plan | None:
+    if not shape or min(shape) < 0:
         return None
-    d_y, d_total = kind.more
-    assert d_y is not None
-    given = {"x": Kind(*kind[:3]), "statistics": _statistics(kind), "d_y": Kind(*kind[:2], d_y)}
-    given |= _parameters(kind, gain=kind.weight)
-    if d_total is not None:
-        given["d_total"] = Kind(*kind[:2], d_total)
-    made = {"d_x": in_order(*kind[:2]), **_parameters(kind, d_gain=kind.weight, d_bias=kind.bias)}
-    return _plan("norm_backward", kind, given, made)
+    return Plan(function, Norm(N=math.prod(shape), rms=norm == "rms", eps=eps), given, made)
 
 
-def _fits(kind: NormKind) -> bool:
-    """Whether the input ends with the sizes that are normalised over."""
-    dims = len(kind.normalized_shape)
-    return dims > 0 and kind.shape[-dims:] == kind.normalized_shape
+def _like_x(name: str, normalized_shape: Shape) -> TensorSpec:
+    strides = f"{name}_m" if name in ("x", "residual", "d_y", "d_total") else ""  # those of the results are N
+    return TensorSpec(name, normalized_shape, CALL, ROWS, strides)
 
 
-def _parameters(kind: NormKind, **types: torch.dtype | None) -> dict[str, Kind]:
-    return {name: in_order(dtype, kind.normalized_shape) for name, dtype in types.items() if dtype is not None}
+def _parameters(normalized_shape: Shape, **there: bool) -> list[TensorSpec]:
+    return [TensorSpec(name, normalized_shape, OTHER) for name, is_there in there.items() if is_there]
 
 
-def _rows(kind: NormKind) -> int:
-    """M."""
-    return math.prod(kind.shape[: len(kind.shape) - len(kind.normalized_shape)])
-
-
-def _statistics(kind: NormKind) -> Kind:
+def _statistics(norm: str) -> TensorSpec:
     """`normalize_saved`."""
-    return in_order(torch.float64, (1 if kind.norm == "rms" else 2, _rows(kind)))
-
-
-def _plan(function: str, kind: NormKind, given: Mapping[str, Kind], made: Mapping[str, Kind]) -> Run | None:
-    """None: the kernels do not take such tensors as they lie."""
-    types = {t for t in (kind.weight, kind.bias) if t is not None}
-    M, N = _rows(kind), math.prod(kind.normalized_shape)
-    apart = [_apart(given.get(name), M, N) for name in ("x", "residual", "d_y", "d_total")]
-    if None in apart or len(types) > 1 or not {kind.dtype, *types} <= TYPES.keys():
-        return None
-    parameter_type = TYPES[types.pop()] if types else 0
-    call = NORM.pack(M, N, parameter_type, kind.norm == "rms", *apart, kind.eps, *(0 for _ in POINTERS))
-    places = []
-    for tensor, name in enumerate((*given, *made)):
-        if name != "statistics":
-            places.append((WORD[name], tensor, 0))
-        elif kind.norm == "rms":
-            places.append((WORD["r"], tensor, 0))
-        else:
-            places += [(WORD["mean"], tensor, 0), (WORD["r"], tensor, M * torch.float64.itemsize)]
-    return Plan(function, kind.dtype, call, list(given.values()), list(made.values()), places).run
-
-
-def _apart(kind: Kind | None, M: int, N: int) -> int | None:
-    """How many elements rows of N neighbours are apart; None: it is not M such rows at one distance."""
-    if kind is None:
-        return 0
-    try:
-        rows = torch.empty_strided(kind.shape, kind.strides, device="meta").view(M, N)
-    except RuntimeError:
-        return None
-    return rows.stride(0) if N == 1 or M * N == 0 or rows.stride(1) == 1 else None
+    return TensorSpec("r", (1, M), torch.float64) if norm == "rms" else TensorSpec("mean", (2, M), torch.float64)

@@ -1,4 +1,5 @@
-"""Calls that are planned once for all of their kind, and run by PyTorch's dispatcher in one op: see planned.cpp."""
+"""Calls that are planned once for all with the same equations, and run by PyTorch's dispatcher in one op: see
+planned.cpp."""
 
 from __future__ import annotations
 
@@ -11,39 +12,42 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._layout import TYPES
-from ._library import LIBRARY, TORCH, call_op, why_nothing
+from ._layout import POINTER, Recurrent, place
+from ._library import LIBRARY, call_op, number, why_nothing
 
 NO_MEMORY = 1  # of `Status` in planned.cpp
 MOST = 64  # tensors of one call
-DTYPES = {
-    torch.float32: TORCH.aoti_torch_dtype_float32(),
-    torch.float64: TORCH.aoti_torch_dtype_float64(),
-    torch.bfloat16: TORCH.aoti_torch_dtype_bfloat16(),
-    torch.float16: TORCH.aoti_torch_dtype_float16(),
-    torch.int64: TORCH.aoti_torch_dtype_int64(),
-    torch.bool: TORCH.aoti_torch_dtype_bool(),
-}
-ADDRESS = struct.Struct("=3q")
-Shape = tuple[int, ...]
+# What a plan leaves open: `Size` and `Type` of planned.cpp.
+T, B, I, H, P, UNITS, SAVED, M = range(-1, -9, -1)  # noqa: E741
+CALL, OTHER = -1, -2
+IN_ORDER, STEPS, ROWS = range(3)  # `Layout`
 
 
-class Kind(NamedTuple):
-    """What a plan knows of a tensor."""
+class TensorSpec(NamedTuple):
+    """What a plan knows of a tensor: `TensorSpec` of planned.cpp.
 
-    dtype: torch.dtype
-    shape: Shape
-    strides: Shape
+    Attributes:
+        name: the field of its address; "": none.
+        sizes: numbers, or names of sizes.
+        dtype: a type, or the name of one.
+        layout: how its elements lie.
+        strides: the field of how far they are apart; "": none.
+        element: which address, in a field of several.
+    """
 
-    def packed(self) -> bytes:
-        """`Kind` of planned.cpp."""
-        dim = len(self.shape)
-        return struct.pack(f"={2 + 2 * dim}q", DTYPES[self.dtype], dim, *self.shape, *self.strides)
+    name: str
+    sizes: Sequence[int]
+    dtype: torch.dtype | int
+    layout: int = IN_ORDER
+    strides: str = ""
+    element: int = 0
 
-
-def in_order(dtype: torch.dtype, shape: Shape) -> Kind:
-    """Of a tensor whose elements are in order in memory."""
-    return Kind(dtype, shape, torch.empty(shape, device="meta").stride())
+    def packed(self, call: type[ctypes.Structure]) -> bytes:
+        """Packs it into bytes. ``call`` is the structure that has its fields."""
+        dtype = self.dtype if isinstance(self.dtype, int) else number(self.dtype)
+        field = place(call, self.name) + self.element * ctypes.sizeof(POINTER) if self.name else -1
+        strides = place(call, self.strides) if self.strides else -1
+        return struct.pack(f"={5 + len(self.sizes)}q", dtype, self.layout, field, strides, len(self.sizes), *self.sizes)
 
 
 class Plan:
@@ -51,37 +55,31 @@ class Plan:
 
     Args:
         function: a name in the library.
-        dtype: what the call is handed over in.
-        call: `Recurrent` or `Norm` without addresses.
+        call: `Recurrent` or `Norm` without its tensors, and what is known by them.
         given: the tensors that come.
         made: the results.
-        places: where in the call the address of a tensor goes: which word of 8 bytes, which tensor, counted through
-            given and made ones, and how many bytes behind its beginning.
+        terms: of a recurrent call: of which parameters each weight and vector given is the sum, a first one and others.
     """
 
     def __init__(
         self,
         function: str,
-        dtype: torch.dtype,
-        call: bytes,
-        given: Sequence[Kind],
-        made: Sequence[Kind],
-        places: Sequence[tuple[int, int, int]],
+        call: ctypes.Structure,
+        given: Sequence[TensorSpec],
+        made: Sequence[TensorSpec],
+        terms: Sequence[tuple[int, tuple[int, ...]]] = (),
     ) -> None:
-        address = ctypes.cast(getattr(LIBRARY, f"layernorm_{function}"), ctypes.c_void_p).value
-        head = (address, TYPES[dtype], len(given), len(made), len(call) // 8, len(places))
+        self.terms = terms
         assert len(given) + len(made) <= MOST
-        self._bytes = ctypes.create_string_buffer(
-            struct.pack("=6q", *head)
-            + call
-            + b"".join(ADDRESS.pack(*place) for place in places)
-            + b"".join(kind.packed() for kind in (*given, *made))
-        )
-        self.address = ctypes.addressof(self._bytes)
-        self._call, self._one = functools.partial(call_op(len(given), len(made)), self.address), len(made) == 1
+        address = ctypes.cast(getattr(LIBRARY, f"layernorm_{function}"), ctypes.c_void_p).value
+        head = (address, isinstance(call, Recurrent), len(given), len(made), ctypes.sizeof(call))
+        packed = b"".join(spec.packed(type(call)) for spec in (*given, *made))
+        self._bytes = ctypes.create_string_buffer(struct.pack("=5q", *head) + bytes(call) + packed)
+        run = call_op(len(given), len(made))
+        self._call, self._one = functools.partial(run, ctypes.addressof(self._bytes)), len(made) == 1
 
-    def run(self, *tensors: Tensor) -> Sequence[Tensor] | None:
-        """The results; None if a tensor is not of its kind, and so nothing has been computed.
+    def run(self, tensors: Sequence[Tensor]) -> Sequence[Tensor] | None:
+        """The results; None if a tensor is not as planned, and so nothing has been computed.
 
         Raises:
             MemoryError: there is not enough of it.

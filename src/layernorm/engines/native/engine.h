@@ -1,5 +1,5 @@
 // What Python hands over, and the table of kernels that each instruction set offers. Plain C types: this is the ABI.
-// Every field is 8 bytes wide, in the order of `RECURRENT` and `NORM` in _layout.py.
+// _layout.py has the same structures `Recurrent` and `Norm`, in Python.
 //
 // Letters in shapes: T time steps, B batch, I input size, H hidden size, P projected size (H without projections),
 // G gates, M rows, N row length. Hp is H rounded up to PAD: a gate's block of units in everything that is saved.
@@ -60,6 +60,12 @@ struct Saved {
     int64_t x, h, c, statistics, output;
 };
 
+// What is saved lies in one block, one part behind the other: where each part begins, and the size of all, in numbers for
+// each step and row, of the type that is computed in; -1: there is no such part.
+struct SavedBlock {
+    int64_t x, h, c, statistics, output, size;
+};
+
 // `static`: the linker must not keep one instruction set's copy for all.
 static inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -75,6 +81,19 @@ static inline Saved saved_sizes(const Recurrent &n) {
     const int64_t Hp = round_up(n.H, PAD), Z = row_of_summed_inputs(n);
     const bool product = n.gates == 3 && n.together < 3;  // r multiplies U_n h before a normalisation
     return {Z, n.split ? Z : product ? Hp : 0, n.gates == 4 ? Hp : 0, STATISTICS, n.P};
+}
+
+// `type`: 0 float32, 1 float64, 2 bfloat16. In bfloat16 two numbers of the output take the place of one.
+static inline SavedBlock saved_block(const Recurrent &n, int type) {
+    const Saved saved = saved_sizes(n);
+    const int64_t output = type == 2 ? (saved.output + 1) / 2 : saved.output;
+    const int64_t sizes[5] = {saved.x, saved.h, saved.c, saved.statistics, output};
+    int64_t begins[5], end = 0;
+    for (int i = 0; i < 5; ++i) {
+        begins[i] = sizes[i] ? end : -1;
+        end += sizes[i];
+    }
+    return {begins[0], begins[1], begins[2], begins[3], begins[4], end};
 }
 
 struct Norm {

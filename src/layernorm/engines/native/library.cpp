@@ -1,4 +1,5 @@
 // The C functions that Python calls, and the choice of the instruction set.
+#include <stddef.h>
 #include <string.h>
 #if defined(__x86_64__) || defined(__i386__)
 #include <cpuid.h>
@@ -55,6 +56,16 @@ EXPORT const char *layernorm_start(ParallelFor run, const char *name) {
     return nullptr;
 }
 
+// Whether Python's structures are these: their sizes, and where some of their fields begin, as `layout` in _layout.py.
+EXPORT int layernorm_fits(const int64_t *layout, int64_t count) {
+    const int64_t here[] = {
+        sizeof(Recurrent), offsetof(Recurrent, eps), offsetof(Recurrent, x), offsetof(Recurrent, h0),
+        offsetof(Recurrent, output), offsetof(Recurrent, d_vectors), offsetof(Recurrent, totals),
+        sizeof(Norm), offsetof(Norm, eps), offsetof(Norm, x), offsetof(Norm, d_bias),
+    };
+    return count * int64_t(sizeof *here) == int64_t(sizeof here) && !memcmp(layout, here, sizeof here);
+}
+
 // What a plan calls: see planned.cpp.
 EXPORT int layernorm_recurrent_forward(const void *call, int type) {
     return kernels->recurrent_forward[type](static_cast<const Recurrent *>(call), parallel_for);
@@ -68,8 +79,10 @@ EXPORT int layernorm_norm_forward(const void *call, int type) {
 EXPORT int layernorm_norm_backward(const void *call, int type) {
     return kernels->norm_backward[type](static_cast<const Norm *>(call), parallel_for);
 }
-// What the forward saves for each step and row, the five numbers of `Saved`.
-EXPORT void layernorm_recurrent_saved(const Recurrent *call, Saved *sizes) { *sizes = saved_sizes(*call); }
+// How the forward lays out what it saves: the six numbers of `SavedBlock`.
+EXPORT void layernorm_recurrent_saved(const Recurrent *call, int type, SavedBlock *block) {
+    *block = saved_block(*call, type);
+}
 // Packs the parameters for calls to come; the bytes that they take. Without a place it only tells these.
 EXPORT int64_t layernorm_prepare_forward(const Recurrent *call, int type, void *to) {
     return kernels->prepare_forward[type](call, to, parallel_for);

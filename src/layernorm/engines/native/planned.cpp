@@ -1,5 +1,6 @@
-// Calls through PyTorch's dispatcher. Python plans a call once for all of its kind (native/_plan.py): which tensors come,
-// of which sizes, and where in `Recurrent` or `Norm` their addresses go. Then a call is one op of PyTorch's, for example
+// Calls through PyTorch's dispatcher. Python plans a call once for all with the same equations (native/_plan.py): which
+// tensors come, how their sizes and types fit each other, and where in `Recurrent` or `Norm` their addresses go. Then a
+// call is one op of PyTorch's, for example
 // `layernorm_native::call_3_1(int plan, Tensor given_0, Tensor given_1, Tensor given_2) -> Tensor`. It looks at each
 // tensor here instead of in Python, which takes ten times as long. All these ops are one function, `layernorm_call`.
 //
@@ -31,52 +32,53 @@ struct Torch {
     int (*dtype)(Handle, int32_t *);
     int (*device)(Handle, int32_t *);
     int (*empty)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, Handle *);
+    int (*threads)(uint32_t *);
 } torch;
+int32_t dtypes[4];  // PyTorch's numbers of float32, float64, bfloat16, float16
 
-constexpr int64_t WORD = 8, MOST = 64;
 static_assert(sizeof(Norm) <= sizeof(Recurrent), "room for a call of either");
+constexpr int64_t MOST = 64;  // a plan has no more tensors, given and made
+constexpr int64_t OPEN = -1;
 enum Status { DONE = 0, NO_MEMORY = 1, UNFIT = 2 };
 
-struct Kind {  // of a tensor; its sizes and its strides are behind it
-    int64_t dtype, dim;
+// What a plan leaves open. A spec has -1 - NAME in the place of such a size or type. It stands for what the first tensor
+// with it has, or for what follows from the others, and is the same in all.
+enum Size { T, B, I, H, P, UNITS, SAVED, M, SIZES };  // UNITS: G*H; SAVED: of the block of what is saved
+enum Type { CALL, OTHER, OPEN_TYPES };                // OTHER: recurrent: the one computed in; norm: the parameters'
+enum Layout {
+    IN_ORDER,
+    STEPS,  // the last dimension in order: x of a recurrent call
+    ROWS,   // the last dimensions in order, and all rows as far apart: tensors like x of a norm, which is the first one
+};
+struct TensorSpec {  // its sizes are behind it; of ROWS those of a row, before which come those of x
+    int64_t type, layout;
+    int64_t field;    // the byte of the call where its address goes; -1: nowhere
+    int64_t strides;  // the byte where it goes how far its elements are apart: STEPS: two strides, ROWS: one; -1: nowhere
+    int64_t dim;
     const int64_t *sizes() const { return reinterpret_cast<const int64_t *>(this + 1); }
-    const int64_t *strides() const { return sizes() + dim; }
-    const Kind *next() const { return reinterpret_cast<const Kind *>(strides() + dim); }
+    const TensorSpec *next() const { return reinterpret_cast<const TensorSpec *>(sizes() + dim); }
 };
-struct Address {  // word `field` of the call is where tensor number `tensor`, and so many bytes, begins
-    int64_t field, tensor, offset;
-};
-// As _plan.py packs it: this, the call's words without addresses, the addresses, the kinds of what is given and made.
+// As _plan.py packs it: this, the call without its tensors, the specs of what is given and made.
 struct Plan {
     int (*function)(const void *, int);
-    int64_t type;  // its second argument
-    int64_t given, made, words, addresses;
-    const int64_t *call() const { return reinterpret_cast<const int64_t *>(this + 1); }
-    const Address *places() const { return reinterpret_cast<const Address *>(call() + words); }
-    const Kind *kinds() const { return reinterpret_cast<const Kind *>(places() + addresses); }
+    int64_t recurrent;  // whether the call is a `Recurrent`; otherwise a `Norm`
+    int64_t given, made, size;  // size: of the call, in bytes
+    const char *call() const { return reinterpret_cast<const char *>(this + 1); }
+    const TensorSpec *specs() const { return reinterpret_cast<const TensorSpec *>(call() + size); }
 };
 
-// Whether a tensor is of a kind, and where its elements are. How far apart they are matters where there are several. A
-// tensor may have elements and no storage.
-bool fits(Handle tensor, const Kind &kind, char *&at) {
-    int32_t dtype, device;
-    int64_t dim, *sizes, *strides, bytes;
-    void *data;
-    if (torch.dtype(tensor, &dtype) || torch.device(tensor, &device) || torch.dim(tensor, &dim) ||
-        torch.sizes(tensor, &sizes) || torch.strides(tensor, &strides))
-        return false;
-    if (dtype != kind.dtype || device != 0 || dim != kind.dim) return false;
-    int64_t count = 1;
-    bool apart = true;
-    for (int64_t i = 0; i < dim; ++i) {
-        if (sizes[i] != kind.sizes()[i]) return false;
-        count *= sizes[i];
-        apart = apart && (sizes[i] == 1 || strides[i] == kind.strides()[i]);
-    }
-    if (torch.data(tensor, &data) || torch.storage_size(tensor, &bytes)) return false;
-    at = static_cast<char *>(data);
-    return count == 0 || (apart && bytes > 0);
+int64_t product(int64_t a, int64_t b) {
+    int64_t found;
+    return __builtin_mul_overflow(a, b, &found) ? INT64_MAX : found;  // for which there is no memory
 }
+
+int number(int64_t dtype) {
+    for (int i = 0; i < 4; ++i)
+        if (dtypes[i] == dtype) return i;
+    return -1;
+}
+
+constexpr int64_t FEW = 1 << 18;  // fewer numbers fill no large page
 
 // Asks for a large result in pages of 2 MB, as far as it has whole ones: what is saved for the backward is fresh memory in
 // every call, and each of its 4 KB pages costs a fault.
@@ -89,38 +91,168 @@ void in_large_pages([[maybe_unused]] char *data, [[maybe_unused]] int64_t bytes)
 #endif
 }
 
-// Makes the results, those that there is memory for, and calls the function.
-Status run(const Plan &plan, const Handle *given, Handle *made) {
-    char *at[MOST];  // a plan has no more tensors, given and made
-    const Kind *kind = plan.kinds();
-    for (int64_t i = 0; i < plan.given; ++i, kind = kind->next())
-        if (!fits(given[i], *kind, at[i])) return UNFIT;
-    for (int64_t i = 0; i < plan.made; ++i, kind = kind->next()) {
+class Call {
+public:
+    explicit Call(const Plan &plan) : plan(plan) { memcpy(fields, plan.call(), plan.size); }
+
+    // Makes the results, those that there is memory for, and calls the function.
+    Status run(const Handle *given, Handle *made) {
+        const TensorSpec *spec = plan.specs();
+        for (int64_t i = 0; i < plan.given; ++i, spec = spec->next())
+            if (!fits(given[i], *spec)) return UNFIT;
+        if (!complete()) return UNFIT;
+        for (int64_t i = 0; i < plan.made; ++i, spec = spec->next())
+            if (!make(*spec, &made[i])) return NO_MEMORY;
+        place_parts();
+        return plan.function(fields, number(types[CALL])) ? NO_MEMORY : DONE;
+    }
+
+private:
+    const Plan &plan;
+    alignas(Recurrent) char fields[sizeof(Recurrent)];
+    int64_t sizes[SIZES] = {OPEN, OPEN, OPEN, OPEN, OPEN, OPEN, OPEN, OPEN}, types[OPEN_TYPES] = {OPEN, OPEN};
+    const int64_t *rows = nullptr;  // the sizes of x in a norm
+    int64_t rows_dim = 0;
+
+    Recurrent &recurrent() { return *reinterpret_cast<Recurrent *>(fields); }
+    Norm &norm() { return *reinterpret_cast<Norm *>(fields); }
+    template <class Value>
+    void set(int64_t field, Value value) {
+        if (field >= 0) memcpy(fields + field, &value, sizeof value);
+    }
+    // Whether a number is the one that a spec has, or that a name in its place stands for.
+    static bool is(int64_t number, int64_t in_spec, int64_t *open) {
+        if (in_spec >= 0) return number == in_spec;
+        int64_t &known = open[-1 - in_spec];
+        if (known == OPEN) known = number;
+        return number == known;
+    }
+
+    // Whether a tensor is as planned; its address goes into the call. How far elements are apart matters where there are
+    // several. A tensor may have elements and no storage.
+    bool fits(Handle tensor, const TensorSpec &spec) {
+        int32_t dtype, device;
+        int64_t dim, *found, *strides, bytes, count = 1;
         void *data;
-        int64_t bytes;
-        if (torch.empty(kind->dim, kind->sizes(), kind->strides(), int32_t(kind->dtype), 0, 0, &made[i])) {
-            made[i] = nullptr;
-            return NO_MEMORY;
+        if (torch.dtype(tensor, &dtype) || torch.device(tensor, &device) || torch.dim(tensor, &dim) ||
+            torch.sizes(tensor, &found) || torch.strides(tensor, &strides))
+            return false;
+        if (device != 0 || !is(dtype, spec.type, types)) return false;
+        int64_t leading = 0;
+        if (spec.layout == ROWS) {
+            if (!rows) rows = found, rows_dim = dim;
+            leading = dim - spec.dim;
+            if (leading < 0 || dim != rows_dim) return false;
+        } else if (dim != spec.dim) {
+            return false;
         }
-        if (torch.data(made[i], &data) || torch.storage_size(made[i], &bytes)) return NO_MEMORY;
-        at[plan.given + i] = static_cast<char *>(data);
-        in_large_pages(at[plan.given + i], bytes);
+        for (int64_t i = 0; i < dim; ++i) {
+            if (i < leading ? found[i] != rows[i] : !is(found[i], spec.sizes()[i - leading], sizes)) return false;
+            count = product(count, found[i]);
+        }
+        if (torch.data(tensor, &data) || torch.storage_size(tensor, &bytes)) return false;
+        set(spec.field, data);
+        if (spec.layout == STEPS) {
+            set(spec.strides, strides[0]);
+            set(spec.strides + 8, strides[1]);
+        }
+        return count == 0 || (bytes > 0 && lies(spec, leading, dim, found, strides));
     }
-    alignas(Recurrent) char call[sizeof(Recurrent)];
-    memcpy(call, plan.call(), plan.words * WORD);
-    for (int64_t i = 0; i < plan.addresses; ++i) {
-        const Address &place = plan.places()[i];
-        const char *begin = at[place.tensor] + place.offset;
-        memcpy(call + place.field * WORD, &begin, WORD);
+
+    // Whether a tensor's elements lie as planned.
+    bool lies(const TensorSpec &spec, int64_t leading, int64_t dim, const int64_t *found, const int64_t *strides) {
+        if (spec.layout == STEPS) return found[dim - 1] == 1 || strides[dim - 1] == 1;
+        int64_t next = 1, apart = 0;
+        for (int64_t i = dim - 1; i >= leading; --i) {
+            if (found[i] != 1 && strides[i] != next) return false;
+            next *= found[i];
+        }
+        bool several = false;
+        for (int64_t i = leading - 1; i >= 0; --i) {
+            if (found[i] == 1) continue;
+            if (several && strides[i] != next) return false;
+            if (!several) apart = strides[i];
+            several = true;
+            next = product(strides[i], found[i]);
+        }
+        if (spec.layout == ROWS) set(spec.strides, apart);
+        return true;
     }
-    return plan.function(call, int(plan.type)) ? NO_MEMORY : DONE;
-}
+
+    // Fills in what follows from the sizes and types of what is given; whether they fit each other.
+    bool complete() {
+        if (!plan.recurrent) {
+            int64_t count = 1;
+            for (int64_t i = 0; i < rows_dim - plan.specs()->dim; ++i) count = product(count, rows[i]);
+            norm().M = count;
+            norm().parameter_type = types[OTHER] == OPEN ? 0 : number(types[OTHER]);
+            return number(types[CALL]) >= 0 && norm().parameter_type >= 0 && is(count, -1 - M, sizes);
+        }
+        Recurrent &n = recurrent();
+        uint32_t threads;
+        const int type = number(types[CALL]);
+        if (type < 0 || type > 2 || torch.threads(&threads)) return false;
+        n.T = sizes[T], n.B = sizes[B], n.I = sizes[I], n.H = sizes[H], n.P = n.projected ? sizes[P] : n.H;
+        n.threads = threads;
+        if (n.H < 1 || n.P < 1 || sizes[UNITS] != n.gates * n.H) return false;
+        const int64_t saved = product(product(n.T, n.B), saved_block(n, type).size);
+        return is(dtypes[type == 1], -1 - OTHER, types) && is(saved, -1 - SAVED, sizes);
+    }
+
+    bool make(const TensorSpec &spec, Handle *to) {
+        const int64_t dim = spec.layout == ROWS ? rows_dim : spec.dim;  // as many as a user likes
+        auto *found = static_cast<int64_t *>(__builtin_alloca(2 * dim * sizeof(int64_t))), *strides = found + dim;
+        int64_t next = 1, bytes;
+        void *data;
+        if (spec.layout == ROWS) {
+            memcpy(found, rows, dim * sizeof *rows);
+        } else {
+            for (int64_t i = 0; i < dim; ++i) {
+                const int64_t size = spec.sizes()[i];
+                found[i] = size >= 0 ? size : sizes[-1 - size];
+            }
+        }
+        for (int64_t i = dim - 1; i >= 0; --i) {
+            strides[i] = next;
+            next = product(next, found[i] > 0 ? found[i] : 1);
+        }
+        const int64_t type = spec.type >= 0 ? spec.type : types[-1 - spec.type];
+        if (torch.empty(dim, found, strides, int32_t(type), 0, 0, to)) {
+            *to = nullptr;
+            return false;
+        }
+        if (torch.data(*to, &data)) return false;
+        if (next >= FEW && !torch.storage_size(*to, &bytes)) in_large_pages(static_cast<char *>(data), bytes);
+        set(spec.field, data);
+        return true;
+    }
+
+    // The addresses of the parts of what is saved, from that of the first one.
+    void place_parts() {
+        if (!plan.recurrent) {
+            if (norm().mean) norm().r = static_cast<double *>(norm().mean) + norm().M;
+        } else if (recurrent().saved_x) {
+            Recurrent &n = recurrent();
+            const int type = number(types[CALL]);
+            const SavedBlock block = saved_block(n, type);
+            const int64_t rows = n.T * n.B * (type == 1 ? 8 : 4);
+            char *const begin = static_cast<char *>(n.saved_x);
+            n.saved_h = block.h < 0 ? nullptr : begin + block.h * rows;
+            n.saved_c = block.c < 0 ? nullptr : begin + block.c * rows;
+            n.saved_statistics = begin + block.statistics * rows;
+            n.saved_output = begin + block.output * rows;
+        }
+    }
+};
 
 thread_local Status status;  // of the last call of this thread
 
 }  // namespace
 
-EXPORT void layernorm_bind(const Torch *functions) { torch = *functions; }
+EXPORT void layernorm_bind(const Torch *functions, const int32_t *types) {
+    torch = *functions;
+    memcpy(dtypes, types, sizeof dtypes);
+}
 
 // Why the last call of this thread gave nothing.
 EXPORT int layernorm_status() { return status; }
@@ -131,7 +263,7 @@ EXPORT void layernorm_call(Value *stack, uint64_t arguments, uint64_t results) {
     Handle given[MOST], made[MOST] = {};
     const int64_t count = int64_t(arguments) - 1;
     for (int64_t i = 0; i < count; ++i) given[i] = reinterpret_cast<Handle>(stack[i + 1]);
-    status = run(plan, given, made);
+    status = Call(plan).run(given, made);
     for (int64_t i = 0; i < int64_t(results); ++i) {
         if (status != DONE) {
             if (made[i]) torch.delete_tensor(made[i]);

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..checks import check_norm, check_norm_gradients
 from ..dispatch import below_autocast, kernel
 from ..protocol import NormArguments
 
@@ -83,6 +84,7 @@ def normalize_forward(a: NormArguments, residual: Tensor | None, save: bool) -> 
 
     `normalize_equations` in place: the sweeps over fresh memory that this saves are most of its time.
     """
+    check_norm(a, residual)
     total = []
     if residual is not None:
         a = a._replace(input=a.input + residual)
@@ -112,6 +114,8 @@ def normalize_backward(
 
     `standardize_backward` in place.
     """
+    check_norm(a, None)
+    check_norm_gradients(a, saved, normalize_saved(a), grad, grad_total)
     z_hat, d = _rows(a.input, a, copy=True), _rows(grad, a, copy=True)
     if a.norm == "layer":
         z_hat.sub_(saved[0][:, None])

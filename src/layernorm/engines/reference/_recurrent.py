@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ...formula import Recurrence
+from ..checks import check_recurrent, check_recurrent_gradients
 from ..dispatch import below_autocast, kernel
 from ..protocol import RecurrentArguments
 from ..schedule import NOTHING, Between, Schedule, schedule, sequence_of, turned, walk
@@ -95,8 +96,14 @@ def recurrent_over_cases(
     ``population``: for each gain the mean and variance (T, n) to normalise by; ``None``: the batch's own.
     ``count_padding``: whether the batch's own are over all rows, where a row that has ended has the input 0 and stands
     still in its final state, or over those that take the step.
+
+    Raises:
+        ValueError: fewer than two cases to take statistics over.
     """
+    check_recurrent(a)
     T, B = a.input.shape[:2]
+    if population is None and T:
+        _check_cases(B if count_padding or a.lengths is None else (a.lengths > 0).sum())
     counted = schedule(T, a.lengths, None, a.reverse).active
     if counted is not None and count_padding:  # beyond the longest row there is no step
         counted = counted.any(1, keepdim=True).expand_as(counted)
@@ -104,9 +111,19 @@ def recurrent_over_cases(
     return equations_between(a, between, cases), cases.batch_moments() if population is None else None
 
 
+def _check_cases(counted: int | Tensor) -> None:
+    """Checks that there are two training cases or more; in a compiled graph when it runs."""
+    expected = "expected two training cases or more under batch norm when training"
+    if isinstance(counted, Tensor) and torch.compiler.is_compiling():
+        torch._assert_async(counted >= 2, expected)
+    elif int(counted) < 2:
+        raise ValueError(f"{expected}, got {int(counted)}")
+
+
 @kernel
 def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
     """[output (T, B, P), *final state], and with ``save`` the state before each step, for `recurrent_backward`."""
+    check_recurrent(a)
     output, states, _ = _run(a)
     final = [s.to(a.input.dtype, copy=True) for s in states[-1]]
     if not save:
@@ -130,6 +147,8 @@ def recurrent_backward(
 
     A gradient that is ``None`` is zero.
     """
+    check_recurrent(a)
+    check_recurrent_gradients(a, saved, recurrent_saved(a), grad_output, grad_state)
     grad_output = saved[0].new_zeros(saved[0].shape) if grad_output is None else grad_output
     final = [torch.zeros_like(s) if g is None else g for s, g in zip(a.state, grad_state, strict=True)]
     T = a.input.shape[0]

@@ -1,0 +1,211 @@
+"""What every engine refuses: arguments that do not fit each other, each with the error that names it.
+
+An engine calls these where it has not looked at the tensors by other means, before it computes.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch._C import _functorch
+
+from ..formula import GATES, Recurrence
+from .protocol import NormArguments, RecurrentArguments
+
+
+def check_norm(a: NormArguments, residual: Tensor | None) -> None:
+    """Checks everything about shapes, types and devices of a norm op.
+
+    Raises:
+        RuntimeError: something does not fit. The message names it, with what was given and what is expected.
+    """
+    op, input, shape = f"{a.norm}_norm", a.input, list(a.normalized_shape)
+    if not input.dtype.is_floating_point:
+        raise RuntimeError(f"{op}: expected input of a floating-point type, got {input.dtype}")
+    if not shape or list(input.shape[input.dim() - len(shape) :]) != shape:
+        expected = ", ".join(["*", *map(str, shape)])
+        raise RuntimeError(
+            f"{op}: given normalized_shape={shape}, expected input of shape [{expected}], got {list(input.shape)}"
+        )
+    if residual is not None:
+        for what in ("shape", "dtype", "device"):
+            mine, given = getattr(input, what), getattr(residual, what)
+            if mine != given:
+                mine, given = (list(mine), list(given)) if what == "shape" else (mine, given)
+                raise RuntimeError(f"{op}: expected residual of {what} {mine}, as input has, got {given}")
+    for name, p in (("weight", a.weight), ("bias", a.bias)):
+        if p is None:
+            continue
+        if list(p.shape) != shape:
+            raise RuntimeError(f"{op}: expected {name} of shape {shape}, got {list(p.shape)}")
+        if not p.dtype.is_floating_point:
+            raise RuntimeError(f"{op}: expected {name} of a floating-point type, got {p.dtype}")
+        if p.device != input.device:
+            raise RuntimeError(f"{op}: expected {name} on {input.device}, where input is, got {p.device}")
+
+
+def check_norm_gradients(
+    a: NormArguments, saved: Sequence[Tensor], expected: Sequence[Tensor], grad: Tensor, grad_total: Tensor | None
+) -> None:
+    """Checks what else the backward of a norm op is given; hooks on saved tensors can put others in their place.
+
+    ``expected``: the engine's `normalize_saved`.
+
+    Raises:
+        RuntimeError: something does not fit, as in `check_norm`.
+    """
+    if [(t.shape, t.dtype, t.device) for t in saved] != [(t.shape, t.dtype, t.device) for t in expected]:
+        wanted, got = (", ".join(f"{t.dtype} {list(t.shape)}" for t in tensors) for tensors in (expected, saved))
+        raise RuntimeError(f"{a.norm}_norm: expected saved statistics {wanted}, got {got}")
+    shape, dtype, device = a.input.shape, a.input.dtype, a.input.device
+    for g in (grad, grad_total):
+        if g is not None and (g.shape != shape or g.dtype is not dtype or g.device != device):
+            raise RuntimeError(
+                f"{a.norm}_norm: expected a gradient like input, {dtype} {list(shape)} on {device}, "
+                f"got {g.dtype} {list(g.shape)} on {g.device}"
+            )
+
+
+def check_recurrent(a: RecurrentArguments) -> None:
+    """Checks everything about the arguments of a recurrent op: `check_tensors`, and the values of lengths.
+
+    Raises:
+        RuntimeError: something does not fit. Of lengths a compiled graph raises it when it runs.
+    """
+    check_tensors(a)
+    if a.lengths is None:
+        return
+    compiling, T = torch.compiler.is_compiling(), a.input.shape[0]
+    wide = (a.lengths if compiling else of_all_cases(a.lengths)).to(torch.int64)  # T may be too large for a narrow type
+    fits = ((wide >= 0) & (wide <= T)).all()
+    if compiling:  # a compiled graph cannot branch on a value, but can raise an error when it runs
+        torch._assert_async(fits, "lengths must lie in 0..T, the time steps of the input")
+    elif not bool(fits):
+        raise RuntimeError(f"lengths must lie in 0..{T}, the time steps of the input, got {wide.tolist()}")
+
+
+def check_tensors(a: RecurrentArguments) -> None:
+    """Checks shapes, types and devices of a recurrent op's arguments.
+
+    Raises:
+        RuntimeError: something does not fit. The message names it, with what was given and what is expected.
+    """
+    input, state, params = a.input, a.state, a.params
+    static = type(input) is Tensor and not torch.compiler.is_compiling()  # symbolic sizes are no keys for `_expected`
+    plain = static and a.lengths is None and a.reset is None
+    if plain and input.dim() == 3 and len(params) > 1 and params[1].dim() == 2:
+        dtype = input.dtype
+        if dtype.is_floating_point and input.is_cpu:
+            kinds = list(map(_KIND, (*state, *params)))
+            if kinds == _expected(a.recurrence, input.shape, params[1].shape, dtype):
+                return
+    _explain(a)
+
+
+_KIND = operator.attrgetter("shape", "dtype", "is_cpu")
+
+
+@functools.lru_cache(1024)
+def _expected(
+    recurrence: Recurrence, input: torch.Size, weight_hh: torch.Size, dtype: torch.dtype
+) -> list[tuple[tuple[int, ...], torch.dtype, bool]]:
+    """What `_KIND` must be of state and parameters. Empty, which fits no call, where the sizes are wrong."""
+    H, P = weight_hh[0] // GATES[recurrence.network], weight_hh[1]
+    if H < 1 or P < 1 or (P != H and not recurrence.projected):
+        return []
+    state = tuple((input[1], size) for size in (P, H)[: len(recurrence.state_names)])
+    shapes = (*state, *recurrence.parameter_shapes(input[2], H, P).values())
+    return [(shape, dtype, True) for shape in shapes]
+
+
+def _explain(a: RecurrentArguments) -> None:
+    """`check_tensors`, one tensor after the other, with the error for the first that does not fit."""
+    input, state, params, recurrence = a.input, a.state, a.params, a.recurrence
+    op, names = recurrence.network.lower(), recurrence.parameter_names
+    if len(params) != len(names) or len(state) != len(recurrence.state_names):
+        expected = f"parameters {list(names)} and state {list(recurrence.state_names)}"
+        got = f"{len(params)} parameters and {len(state)} state tensors"
+        raise RuntimeError(f"{op}: expected {expected}, got {got}")
+    if input.dim() != 3 or params[0].dim() != 2 or params[1].dim() != 2:
+        shapes = [list(t.shape) for t in (input, params[0], params[1])]
+        raise RuntimeError(f"{op}: expected input [T, B, I], weight_ih and weight_hh with 2 dimensions, got {shapes}")
+    T, B, I, H, P = a.sizes  # noqa: E741
+    if H < 1 or P < 1:
+        raise RuntimeError(f"{op}: expected a hidden size of at least 1, got weight_hh {list(params[1].shape)}")
+    if not recurrence.projected:
+        P = H
+    expected_shapes: dict[str, tuple[int, ...]] = {
+        f"initial {name}": (B, size) for name, size in zip(recurrence.state_names, (P, H), strict=False)
+    }
+    expected_shapes |= recurrence.parameter_shapes(I, H, P)
+    tensors = dict(zip(expected_shapes, (*state, *params), strict=True))
+    if not input.dtype.is_floating_point:
+        raise RuntimeError(f"{op}: expected input of a floating-point type, got {input.dtype}")
+    for name, tensor in tensors.items():
+        shape = expected_shapes[name]
+        if tuple(tensor.shape) != shape:
+            raise RuntimeError(f"{op}: expected {name} of shape {list(shape)}, got {list(tensor.shape)}")
+        if tensor.dtype != input.dtype:
+            raise RuntimeError(f"{op}: expected {name} of type {input.dtype}, as input is, got {tensor.dtype}")
+    masks = {"lengths": (a.lengths, (B,), False), "reset": (a.reset, (T, B), True)}
+    for name, (mask, shape, is_bool) in masks.items():
+        if mask is None:
+            continue
+        if tuple(mask.shape) != shape:
+            raise RuntimeError(f"{op}: expected {name} of shape {list(shape)}, got {list(mask.shape)}")
+        wrong = mask.dtype.is_floating_point or mask.dtype.is_complex or (mask.dtype == torch.bool) != is_bool
+        if wrong:
+            raise RuntimeError(f"{op}: expected {name} of {'bool' if is_bool else 'an integer type'}, got {mask.dtype}")
+        tensors[name] = mask
+    for name, tensor in tensors.items():
+        if tensor.device != input.device:
+            raise RuntimeError(f"{op}: expected {name} on {input.device}, where input is, got {tensor.device}")
+
+
+def check_recurrent_gradients(
+    a: RecurrentArguments,
+    saved: Sequence[Tensor],
+    expected: Sequence[Tensor],
+    grad_output: Tensor | None,
+    grad_state: Sequence[Tensor | None],
+) -> None:
+    """Checks what else the backward of a recurrent op is given; hooks on saved tensors can put others in their place.
+
+    ``expected``: the engine's `recurrent_saved`.
+
+    Raises:
+        RuntimeError: something does not fit, as in `check_recurrent`.
+    """
+    (T, B, _, _, P), counts = a.sizes, (len(expected), len(a.state))
+    if (len(saved), len(grad_state)) != counts:
+        raise RuntimeError(
+            f"{a.recurrence.network.lower()}: expected {counts[0]} saved tensors and {counts[1]} gradients of the "
+            f"final state, got {len(saved)} and {len(grad_state)}"
+        )
+    for tensor, like in zip(saved, expected, strict=True):
+        _check_alike(a, "saved", tensor, like.shape, like.dtype)
+    _check_alike(a, "grad_output", grad_output, (T, B, P), a.input.dtype)
+    for name, grad, state in zip("hc", grad_state, a.state, strict=False):
+        _check_alike(a, f"grad of the final {name}", grad, state.shape, state.dtype)
+
+
+def _check_alike(
+    a: RecurrentArguments, name: str, tensor: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    if tensor is None or (tensor.shape == shape and tensor.dtype is dtype and tensor.device == a.device):
+        return
+    raise RuntimeError(
+        f"{a.recurrence.network.lower()}: expected {name} of shape {list(shape)}, {dtype} on {a.device}, "
+        f"got {list(tensor.shape)}, {tensor.dtype} on {tensor.device}"
+    )
+
+
+def of_all_cases(tensor: Tensor) -> Tensor:
+    """The tensor without what `torch.func` wraps around it: under ``vmap`` of all cases, whose values can be asked."""
+    while _functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = _functorch.get_unwrapped(tensor)
+    return tensor

@@ -1,0 +1,37 @@
+"""Tensors as the kernels take them: of one type, and in order in memory."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+FIRST = 1 << 40
+"""Memory begins above it. What lies below is looked at: a tensor without memory has its offset as its address."""
+
+
+def in_memory(tensor: Tensor) -> Tensor:
+    """The tensor itself; zeros for one of torch's that stands for zeros and has no memory.
+
+    Raises:
+        RuntimeError: it has elements and no memory for them.
+    """
+    if tensor.data_ptr() > FIRST:
+        return tensor
+    if tensor._is_zerotensor():
+        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+    if tensor.numel() and not tensor.untyped_storage().data_ptr():
+        given = f"a tensor of shape {list(tensor.shape)} without storage on {tensor.device}"
+        raise RuntimeError(f"layernorm: expected a tensor with its elements in memory, got {given}")
+    return tensor
+
+
+def ready(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same numbers, of this type and in order in memory; the tensor itself if it is so."""
+    if tensor.dtype is dtype and tensor.is_contiguous() and not tensor.is_neg() and tensor.data_ptr() > FIRST:
+        return tensor
+    return in_memory(tensor).to(dtype).contiguous().resolve_neg()
+
+
+def ready_or_none(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """`ready` of a tensor, if there is one."""
+    return None if tensor is None else ready(tensor, dtype)
