@@ -36,7 +36,7 @@ def _checkpoint(folder: Path) -> tuple[Callable[[], object], Callable[[], object
 
     tensors = {f"{part}/{k}": torch.randn(PARAMETERS // 6) for part in ("model", "m", "v") for k in range(6)}
     path = folder / "checkpoint.safetensors"
-    return lambda: checkpoint.save(path, tensors, {"update": 1}), lambda: checkpoint.load(path)
+    return lambda: checkpoint.save_checkpoint(path, tensors, {"update": 1}), lambda: checkpoint.load_checkpoint(path)
 
 
 def _handwriting(folder: Path) -> Callable[[], object]:
@@ -51,16 +51,16 @@ def _handwriting(folder: Path) -> Callable[[], object]:
         name = f"{chr(97 + number // 1000)}{number // 10 % 100:02}-{number % 1000:03}-{1 + number // 1000:02}"
         lines.append(iam.Line(name, number % 4, points, "A MOVE to stop Mr. Gaitskell's"))
     iam._parse = lambda folder: (lines, Counter())  # type: ignore[assignment]
-    (folder / str(iam.IAM.packed)).write_bytes(iam._pack(folder))
-    read = iam._read.__wrapped__
+    (folder / str(iam.IAM.packed)).write_bytes(iam.pack_iam(folder))
+    read = iam.read_iam.__wrapped__
     as_published = [False] * (read.__code__.co_argcount - 1)  # `cleaned`, where this version cleans lines
     return lambda: read(folder, *as_published)
 
 
 def _update() -> Callable[[], object]:
-    from layernorm.experiments.mnist.network import Config, build
+    from layernorm.experiments.mnist.network import Config, build_mlp
 
-    model = build(Config(norm="layer", batch_size=128, hidden=100), inputs=64)
+    model = build_mlp(Config(norm="layer", batch_size=128, hidden=100), inputs=64)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
     images, labels = torch.rand(128, 64), torch.randint(10, (128,))
 

@@ -285,7 +285,7 @@ def main() -> None:
     if options.lowest and options.experiments != ["handwriting"]:
         parser.error("--lowest is for handwriting alone")
     try:
-        options.experiments = list(map(catalogue.find, options.experiments or catalogue.EXPERIMENTS))
+        options.experiments = list(map(catalogue.find_experiment, options.experiments or catalogue.EXPERIMENTS))
     except UsageError as error:
         parser.error(str(error))
     rows = []

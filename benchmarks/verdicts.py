@@ -227,7 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in EXPERIMENTS:
         path = Path(options.results) / name / "summary.json"
         runs = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
-        for finding in decide(catalogue.find(name).claims, runs):
+        for finding in decide(catalogue.find_experiment(name).claims, runs):
             printed = page.get(cell(finding.claim)) or ["nothing"]
             lines.append(line(finding, printed.pop(0)))
             print(lines[-1])

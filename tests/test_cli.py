@@ -13,7 +13,7 @@ import pytest
 from layernorm import cli
 from layernorm.experiments import catalogue
 from layernorm.experiments.command import sweep
-from layernorm.experiments.command.options import parse
+from layernorm.experiments.command.options import parse_run
 from layernorm.experiments.data.mnist import MNIST
 from layernorm.experiments.protocol import swept
 from layernorm.experiments.runs import files
@@ -86,7 +86,7 @@ def test_unknown_options_suggest_the_nearest(capsys):
             ["run", "digits", "--train-cases", "1201"],
             "--train-cases must be at most 1200, the number of training cases",
         ),
-        (["run", "digits", "--held-out", "1397"], "--held-out must lie in 1..1396, got 1397"),
+        (["run", "digits", "--held-out", "1397"], "--held-out must lie in 1..1396 for the data in scikit-learn, got 1397"),
         (["run", "digits", "--threads", "-1"], "--threads must be at least 0, got -1"),
         (
             ["run", "digits", "--checkpoint-seconds", "-1"],
@@ -159,7 +159,7 @@ def test_errors_are_wrapped_on_a_terminal_alone(capsys, monkeypatch):
 
 def test_every_option_of_every_experiment_is_documented():
     for name in catalogue.EXPERIMENTS:
-        found = catalogue.find(name)
+        found = catalogue.find_experiment(name)
         for preset in found.presets.values():
             fields = type(preset.config).__dataclass_fields__.values()
             assert all(field.metadata["doc"] for field in fields)
@@ -219,8 +219,8 @@ def test_another_configuration_in_the_same_folder_is_refused(out, capsys):
 )
 def test_changed_values_have_folders_of_their_own(options, folder):
     """A first try with few epochs is not in the way of the whole experiment."""
-    digits = catalogue.find("digits")
-    assert sweep.out_folder(digits, parse(digits, options)).name == folder
+    digits = catalogue.find_experiment("digits")
+    assert sweep.out_folder(digits, parse_run(digits, options)).name == folder
 
 
 def test_impossible_values_come_before_what_the_folder_holds(out, capsys):

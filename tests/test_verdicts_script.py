@@ -30,7 +30,9 @@ BEST = 1  # the place of the best rate in the grid
 
 def draws(kind):
     """DRAW's claim of this kind in the paper's own trial, with a goal if it needs one."""
-    found = (c for c in catalogue.find("draw").claims if type(c.measure).__name__ == kind and not c.trial.about)
+    found = (
+        c for c in catalogue.find_experiment("draw").claims if type(c.measure).__name__ == kind and not c.trial.about
+    )
     claim = next(found)
     if kind != "Sooner":
         return claim
@@ -84,7 +86,7 @@ def one(kind, runs):
 def page(printed):
     """A page of all claims, with these verdicts: cell -> text. The others are undecided."""
     head = "| claim | in the paper | verdict | effect (95 % interval) | what we ran | figure |\n|" + " --- |" * 6
-    claims = [claim for name in verdicts.EXPERIMENTS for claim in catalogue.find(name).claims]
+    claims = [claim for name in verdicts.EXPERIMENTS for claim in catalogue.find_experiment(name).claims]
     cells = [verdicts.cell(claim) for claim in claims]
     rows = "\n".join(f"| {cell} | 6 | {printed.get(cell, '**undecided**')} | - | - | - |" for cell in cells)
     return f"# Claims\n\n## {verdicts.SECTIONS[0]}\n\n{head}\n{rows}\n"
@@ -94,7 +96,7 @@ def test_the_committed_page_prints_what_the_committed_summaries_say():
     paths = ["--results", ROOT / "docs" / "results", "--page", ROOT / "docs" / "claims.md"]
     done = subprocess.run([sys.executable, PATH, *paths], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    claims = sum(len(catalogue.find(name).claims) for name in verdicts.EXPERIMENTS)
+    claims = sum(len(catalogue.find_experiment(name).claims) for name in verdicts.EXPERIMENTS)
     assert done.stdout.endswith(f"{claims} claims, {claims} equal, 0 different\n")
 
 
@@ -104,7 +106,7 @@ def test_a_page_with_another_verdict_is_named(tmp_path, capsys):
     (tmp_path / "draw" / "summary.json").write_text(json.dumps({"experiment": "draw", "runs": runs}))
     right = {
         verdicts.cell(finding.claim): f"{finding.verdict.rpartition(' ')[0]} **{finding.verdict.rpartition(' ')[2]}**"
-        for finding in verdicts.decide(catalogue.find("draw").claims, runs)
+        for finding in verdicts.decide(catalogue.find_experiment("draw").claims, runs)
     }
     claim = verdicts.cell(draws("Value"))
     assert right[claim] == "layer norm **ahead**"

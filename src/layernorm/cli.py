@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .experiments.protocol import Experiment
     from .experiments.report.page import Report
 
 _ABOUT = "Runs the experiments of the paper Layer Normalization and reports on them."
@@ -42,14 +43,8 @@ _SEEDS = 2**31  # more than anyone needs, and a generator takes four times each
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command `layernorm`.
-
-    Args:
-        arguments: the command line without the program's name. None: that of the process.
-
-    Returns:
-        the exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
-    """
+    """Runs the command `layernorm` with these arguments, or with those of the process. Returns the exit code: 0 done, 1
+    failed, 2 wrong usage, 130 interrupted."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--traceback" in words
     words = [word for word in words if word != "--traceback"]
@@ -60,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _guarded(words: list[str], debug: bool) -> int:
     """Runs a command. Every error becomes an exit code and one line, or one line for each failed run."""
-    from .experiments.errors import Failures, Interrupted, UsageError, said
+    from .experiments.errors import Failures, Interrupted, UsageError, error_line
 
     try:
         _dispatch(words)
@@ -76,7 +71,7 @@ def _guarded(words: list[str], debug: bool) -> int:
     except Exception as error:
         if debug:
             raise
-        for line in error.lines if isinstance(error, Failures) else [said(error)]:
+        for line in error.lines if isinstance(error, Failures) else [error_line(error)]:
             _say(line)
         return 2 if isinstance(error, UsageError) else 1
 
@@ -91,7 +86,7 @@ def _say(message: str) -> None:
 
 
 def _wrapped(text: str, indent: str, width: int = _WIDTH) -> str:
-    """The text in lines of at most ``width`` columns. Names and paths are not split; later lines are indented."""
+    """Wraps the text in lines of at most ``width`` columns. Names and paths are not split; later lines are indented."""
     return textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
@@ -236,7 +231,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _data_sets() -> str:
-    """The data sets and the files that each needs, for the help."""
+    """Lists the data sets and the files that each needs, for the help."""
     from .experiments.data import catalogue
 
     lines, width = ["data sets:"], catalogue.WIDTH
@@ -249,24 +244,27 @@ def _data_sets() -> str:
     return "\n".join(lines)
 
 
-def _run(words: list[str]) -> None:
+def _chosen(usage: str, words: list[str], print_help: Callable[[], None]) -> Experiment:
+    """Finds the experiment that the first word names. Without a word, or asked for help, it prints this and ends."""
     from .experiments import catalogue
+    from .experiments.errors import UsageError
+
+    if not words or words[0] in ("-h", "--help"):
+        print_help()
+        raise SystemExit(0 if words else 2)
+    if words[0].startswith("-"):
+        raise UsageError(f"the experiment's name comes before its options: layernorm {usage} {words[0]} ...")
+    return catalogue.find_experiment(words[0])
+
+
+def _run(words: list[str]) -> None:
     from .experiments.command import options, sweep
     from .experiments.train.distributed import processes_ended
 
-    if not words or words[0] in ("-h", "--help"):
-        _print_experiments()
-        if not words:
-            raise SystemExit(2)
-        return
-    if words[0].startswith("-"):
-        from .experiments.errors import UsageError
-
-        raise UsageError(f"the experiment's name comes before its options: layernorm run NAME {words[0]} ...")
-    chosen = catalogue.find(words[0])
-    request = options.parse(chosen, words[1:])
+    chosen = _chosen("run NAME", words, _print_experiments)
+    request = options.parse_run(chosen, words[1:])
     with processes_ended():
-        failures = sweep.run(chosen, request)
+        failures = sweep.make_runs(chosen, request)
     if failures is None:  # another process is the main one
         return
     if len(failures) < len(request.configs):
@@ -280,7 +278,7 @@ def _print_experiments() -> None:
 
     print("usage: layernorm run EXPERIMENT [OPTIONS]\n")
     print("Runs an experiment, or resumes it, and writes its report.\n\nexperiments:")
-    experiments = [catalogue.find(name) for name in catalogue.EXPERIMENTS]
+    experiments = [catalogue.find_experiment(name) for name in catalogue.EXPERIMENTS]
     width = max(len(item.name) for item in experiments)
     for item in experiments:
         print(_wrapped(f"  {item.name:<{width}} {item.summary}", " " * (width + 3)))
@@ -293,24 +291,16 @@ def _print_experiments() -> None:
 
 
 def _sample(words: list[str]) -> None:
-    from .experiments import catalogue
     from .experiments.command import options, sample
     from .experiments.errors import UsageError, printable
 
-    if not words or words[0] in ("-h", "--help"):
-        _print_samplers()
-        if not words:
-            raise SystemExit(2)
-        return
-    if words[0].startswith("-"):
-        raise UsageError(f"the experiment's name comes before its options: layernorm sample NAME RUN {words[0]} ...")
-    chosen = catalogue.find(words[0])
-    sampler = sample.sampler(chosen)
+    chosen = _chosen("sample NAME RUN", words, _print_samplers)
+    sampler = sample.find_sampler(chosen)
     asks_help = any(word in ("-h", "--help") for word in words[1:])
     if not asks_help and (len(words) < 2 or words[1].startswith("-")):
         raise UsageError(f"a run's folder comes before the options: layernorm sample {chosen.name} RUN [OPTIONS]")
     drawing, settings = options.parse_sample(chosen, sampler, ["--help"] if asks_help else words[2:])
-    for line in sample.draw(chosen, Path(words[1]), drawing, settings):
+    for line in sample.write_drawings(chosen, Path(words[1]), drawing, settings):
         print(printable(line))
 
 
@@ -320,7 +310,7 @@ def _print_samplers() -> None:
     print("usage: layernorm sample EXPERIMENT RUN [OPTIONS]\n")
     print("Lets the network of a run draw or write, from the run's newest checkpoint.\n\nexamples:")
     for name in catalogue.EXPERIMENTS:
-        sampler = catalogue.find(name).sampler
+        sampler = catalogue.find_experiment(name).sampler
         if sampler is not None:
             print("\n".join(f"  {example}" for example in sampler.examples))
     print("\nlayernorm sample EXPERIMENT --help lists the options.")
@@ -331,13 +321,13 @@ def _ask(name: str, words: list[str]) -> None:
     from .experiments.command import options, sample
     from .experiments.errors import printable
 
-    tool = catalogue.tool(name)
+    tool = catalogue.find_tool(name)
     if not words:
         with contextlib.suppress(SystemExit):
             options.parse_tool(name, tool, ["--help"])
         raise SystemExit(2)
     path, texts, chosen = options.parse_tool(name, tool, words)
-    for line in tool.ask(sample.find_run(catalogue.find(tool.experiment), path), texts, chosen):
+    for line in tool.ask(sample.read_run_of(catalogue.find_experiment(tool.experiment), path), texts, chosen):
         print(printable(line))
 
 
@@ -348,10 +338,10 @@ def _report(parsed: argparse.Namespace) -> None:
 
             raise RunError(f"{path} is not a folder; give run folders, a folder of them, or a summary (*.json)")
     if parsed.summary is not None:
-        from .experiments.command.report import find_runs
+        from .experiments.command.report import runs_of_one_experiment
         from .experiments.report import summary
 
-        summary.write(parsed.summary, find_runs(parsed.runs)[1].runs)
+        summary.write_summary(parsed.summary, runs_of_one_experiment(parsed.runs)[1].runs)
     first = parsed.runs[0]
     alone = len(parsed.runs) == 1 and first.is_dir()
     _write_report(parsed.runs, parsed.out or (first if alone else first.parent) / "report")
@@ -359,13 +349,13 @@ def _report(parsed: argparse.Namespace) -> None:
 
 def _write_report(paths: list[Path], folder: Path) -> None:
     """Writes the report on the runs under some folders, and prints its tables and where it is."""
-    from .experiments.command.report import make
+    from .experiments.command.report import make_report
     from .experiments.errors import printable
     from .experiments.report import rendering
 
-    report = make(paths)
-    page = rendering.write(report, folder)
-    rendering.show(report)
+    report = make_report(paths)
+    page = rendering.write_report(report, folder)
+    rendering.print_report(report)
     print(f"\nreport: {printable(str(page))}")
 
 
@@ -380,7 +370,7 @@ def _data(parsed: argparse.Namespace) -> None:
     if parsed.name in catalogue.EMBEDDED:
         print(f"{parsed.name}: {catalogue.EMBEDDED[parsed.name]}")
         return
-    folder, facts = source.prepare(catalogue.find(parsed.name), parsed.source)
+    folder, facts = source.prepare_source(catalogue.find_source(parsed.name), parsed.source)
     print(printable(f"{parsed.name}: ready in {folder}"))
     for name, value in facts.items():
         if name not in ("name", "folder"):
@@ -408,27 +398,35 @@ def _invariance(parsed: argparse.Namespace) -> None:
         from .experiments.report import rendering
         from .experiments.theory import report as theory
 
-        print(f"page: {rendering.write(theory.invariance(verdicts, f'With eps {parsed.eps:g}: {end}.'), parsed.out)}")
+        report = theory.report_invariance(verdicts, f"With eps {parsed.eps:g}: {end}.")
+        print(f"page: {rendering.write_report(report, parsed.out)}")
     if differ:
         raise RunError(end)
 
 
+def _check_seeds(option: str, seeds: Sequence[int]) -> None:
+    from .experiments.errors import UsageError
+
+    for seed in seeds:
+        if not 0 <= seed < _SEEDS:
+            raise UsageError(f"expected {option} to lie in 0..{_SEEDS - 1}, got {seed}")
+
+
 def _geometry(parsed: argparse.Namespace) -> None:
-    from .experiments.errors import RunError, UsageError
+    from .experiments.errors import RunError
     from .experiments.report import rendering
     from .experiments.runs.files import make_folder
     from .experiments.theory import report as theory
 
-    if not 0 <= parsed.seed < _SEEDS:
-        raise UsageError(f"expected --seed to lie in 0..{_SEEDS - 1}, got {parsed.seed}")
+    _check_seeds("--seed", [parsed.seed])
     if parsed.out is not None:
         make_folder(parsed.out)  # before the work, not after it
-    findings = theory.measure(parsed.seed, parsed.spectrum)
-    report = theory.report(findings)
-    page = None if parsed.out is None else rendering.write(report, parsed.out)
+    findings = theory.measure_claims(parsed.seed, parsed.spectrum)
+    report = theory.report_claims(findings)
+    page = None if parsed.out is None else rendering.write_report(report, parsed.out)
     if parsed.out is not None:
         theory.write_claims(findings, parsed.out / "claims.json")
-    rendering.show(report)
+    rendering.print_report(report)
     if page is not None:
         print(f"\npage: {page}")
     wrong = theory.not_as_stated(findings)
@@ -454,34 +452,32 @@ def _stability(parsed: argparse.Namespace) -> None:
         raise unknown("network", network, stability.NETWORKS)
     if parsed.units is not None and not 1 <= parsed.units <= 4096:
         raise UsageError(f"expected --units to lie in 1..4096, got {parsed.units}")
-    for seed in seeds:
-        if not 0 <= seed < _SEEDS:
-            raise UsageError(f"expected --seeds to lie in 0..{_SEEDS - 1}, got {seed}")
+    _check_seeds("--seeds", seeds)
     if parsed.out is not None:
         make_folder(parsed.out)  # before the work, not after it
     if parsed.runs:
         numbers, report = _stability_of_runs(parsed.runs, parsed.data)
     else:
-        study_result = stability.measure(network, units, list(dict.fromkeys(seeds)))
-        numbers, report = study_result.numbers(), stability.report(study_result)
-    rendering.show(report)
+        study_result = stability.measure_settings(network, units, list(dict.fromkeys(seeds)))
+        numbers, report = study_result.numbers(), stability.report_study(study_result)
+    rendering.print_report(report)
     if parsed.out is not None:
-        page = rendering.write(report, parsed.out)
+        page = rendering.write_report(report, parsed.out)
         write_json(parsed.out / "stability.json", numbers)
         print(f"\npage: {printable(str(page))}")
 
 
 def _stability_of_runs(paths: list[Path], data: Path | None) -> tuple[dict[str, Any], Report]:
-    from .experiments.command.report import find_runs
+    from .experiments.command.report import runs_of_one_experiment
     from .experiments.theory import trained
 
-    experiment, (runs, notes) = find_runs(paths)
+    experiment, (runs, notes) = runs_of_one_experiment(paths)
     layers = []
     for run in runs:
-        of_run, of_notes = trained.measure(experiment, run, data)
+        of_run, of_notes = trained.measure_run(experiment, run, data)
         layers += of_run
         notes += of_notes
-    return trained.numbers(layers), trained.report(layers, notes)
+    return trained.layers_as_json(layers), trained.report_layers(layers, notes)
 
 
 def _play(parsed: argparse.Namespace) -> None:
@@ -494,7 +490,7 @@ def _claims(parsed: argparse.Namespace) -> None:
     from .experiments import claims
     from .experiments.runs.files import write_atomic
 
-    text = claims.page(parsed.results)
+    text = claims.claims_page(parsed.results)
     if parsed.out is None:
         print(text, end="")
     else:

@@ -124,7 +124,7 @@ def a_finding(as_stated=True):
 
 
 def test_the_command_writes_its_page_and_says_all_claims(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(digits, "load", digits_of(DATA))
+    monkeypatch.setattr(digits, "load_digits", digits_of(DATA))
     assert cli.main(["geometry", "--out", str(tmp_path / "new" / "theory")]) == 0
     said = capsys.readouterr().out
     assert said.endswith(f"\nall {len(CLAIMS)} claims were measured as stated\n")
@@ -153,11 +153,11 @@ def test_the_command_writes_its_page_and_says_all_claims(tmp_path, monkeypatch, 
 def digits_of(data):
     """The data as the experiments load them."""
     cases = Cases((data.images * 16).byte(), data.labels)
-    return lambda held_out: Images(cases, cases, cases, 16, {})
+    return lambda: Images(cases, cases, cases, 16, {})
 
 
 def test_the_command_fails_and_names_the_claim(monkeypatch, capsys):
-    monkeypatch.setattr(theory, "measure", lambda seed, spectrum: [a_finding(), a_finding(as_stated=False)])
+    monkeypatch.setattr(theory, "measure_claims", lambda seed, spectrum: [a_finding(), a_finding(as_stated=False)])
     assert cli.main(["geometry"]) == 1
     text = capsys.readouterr()
     assert text.err == "layernorm: 1 of 2 claims were not measured as stated: gain\n"
@@ -178,7 +178,7 @@ def test_the_command_fails_and_names_the_claim(monkeypatch, capsys):
 def test_what_cannot_be_is_said_before_the_work(arguments, code, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(theory, "measure", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(theory, "measure_claims", lambda *_: pytest.fail("measured"))
     assert cli.main(["geometry", *arguments]) == code
     assert message in capsys.readouterr().err
 
@@ -187,7 +187,7 @@ def test_a_page_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, capsys
     def refused(**_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(theory, "measure", lambda seed, spectrum: [a_finding()])
+    monkeypatch.setattr(theory, "measure_claims", lambda seed, spectrum: [a_finding()])
     monkeypatch.setattr("tempfile.mkstemp", refused)
     assert cli.main(["geometry", "--out", str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"layernorm: cannot write {tmp_path}/gain.png: Permission denied\n"

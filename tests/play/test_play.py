@@ -57,7 +57,7 @@ def test_with_an_eps_no_rescaling_is_exact():
 
 
 def test_a_network_writes_and_draws(runs):
-    writes, draws = map(trained.find, runs)
+    writes, draws = map(trained.find_trained, runs)
     drawn = writes.draw({"text": "ab", "bias": "1", "prime": "", "seed": "3", "points": "9"})
     assert [picture.kind for picture in drawn.pictures] == ["svg", "svg", "png"]
     assert drawn.pictures[1].name == drawn.pictures[2].name
@@ -86,13 +86,13 @@ REFUSED = [
 @pytest.mark.parametrize(("texts", "message"), REFUSED)
 def test_what_cannot_be_asked_is_refused(runs, texts, message):
     with pytest.raises(UsageError) as refused:
-        trained.find(runs[0]).draw({**WRITE, **texts})
+        trained.find_trained(runs[0]).draw({**WRITE, **texts})
     assert str(refused.value) == message
 
 
 def test_a_run_that_goes_away_is_refused(runs, tmp_path):
     (path,) = (run.rename(tmp_path / "run") for run in write_drawing_runs(tmp_path)[:1])
-    network = trained.find(path)
+    network = trained.find_trained(path)
     (path / "checkpoint.safetensors").unlink()
     with pytest.raises(RunError, match="has no checkpoint yet"):
         network.draw(WRITE)
@@ -158,7 +158,7 @@ def test_enter_while_it_draws_does_not_draw_again(runs, monkeypatch):
             await asyncio.sleep(0.01)
 
     monkeypatch.setattr(trained.Trained, "draw", slow)
-    simulated([trained.find(runs[0])], drive)
+    simulated([trained.find_trained(runs[0])], drive)
     assert len(calls) == 2
 
 
@@ -179,5 +179,5 @@ def test_the_pages_answer_and_refuse(runs, caplog):
         await user.should_see("text has the unknown character 'é'; printable ASCII is known", retries=20)
         assert not user.find(kind=ui.button, content="draw").elements.pop().props.get("disable")
 
-    simulated([trained.find(runs[0])], drive)
+    simulated([trained.find_trained(runs[0])], drive)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

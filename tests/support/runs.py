@@ -28,14 +28,14 @@ def write_run(path, experiment, config, facts, records, done=True, diverged=None
     start = {"update": 0, "command": f"layernorm run {experiment}", "torch": "2.13.0", "processor": "A <fast> one"}
     write_json(path / folder.ENVIRONMENT, {"data": facts, "starts": [start]})
     for record in records:
-        recorded.append(path / folder.RECORDS, {"seconds": 60.0, **record})
+        recorded.append_record(path / folder.RECORDS, {"seconds": 60.0, **record})
     if done or diverged:
         write_result(path, **({"diverged": diverged} if diverged else {}))
 
 
 def write_result(path, **values):
     """The result of a run whose records are written, with these values beside those that every result has."""
-    lines = recorded.read(path / folder.RECORDS)
+    lines = recorded.read_records(path / folder.RECORDS)
     update = lines[-1]["update"] if lines else values.get("diverged", 0)
     write_json(path / folder.RESULT, {"update": update, "records": len(lines), "seconds": 60.0, **values})
 
@@ -79,19 +79,19 @@ def write_sweep(place):
 
 def report_of(*places):
     """The report on the runs in some folders."""
-    runs = folder.find(list(places)).runs
-    return catalogue.find(runs[0].experiment).report(runs)
+    runs = folder.find_runs(list(places)).runs
+    return catalogue.find_experiment(runs[0].experiment).report(runs)
 
 
 def untimed(path):
     """A run's records without the times in them."""
-    lines = recorded.read(path / folder.RECORDS)
+    lines = recorded.read_records(path / folder.RECORDS)
     return [{k: v for k, v in line.items() if "seconds" not in k} for line in lines]
 
 
 def outcome(path):
     """Everything of a run that must not depend on interruptions: its records and its last weights."""
-    tensors, _ = checkpoint.load(path / folder.CHECKPOINT)
+    tensors, _ = checkpoint.load_checkpoint(path / folder.CHECKPOINT)
     return untimed(path), {name: tensor.tolist() for name, tensor in tensors.items()}
 
 
@@ -108,7 +108,7 @@ def write_start(path, experiment, config, build, facts):
     write_run(path, experiment, vars(config), facts, [], done=False)
     tensors = checkpoint.prefixed("model", build(config).state_dict())
     header = checkpoint.Header(checkpoint.State(), [], 1)
-    checkpoint.save(path / folder.CHECKPOINT, tensors, dataclasses.asdict(header))
+    checkpoint.save_checkpoint(path / folder.CHECKPOINT, tensors, dataclasses.asdict(header))
     return path
 
 
@@ -118,6 +118,6 @@ def write_drawing_runs(place):
     writes = handwriting.Config(norm="layer", units=8, mixtures=2)
     draws = draw.Config(norm="layer", glimpses=3, hidden=8, latent=4)
     return [
-        write_start(place / "handwriting-layer-s0", "handwriting", writes, handwriting.build, facts),
-        write_start(place / "draw-layer-s0", "draw", draws, draw.build, facts),
+        write_start(place / "handwriting-layer-s0", "handwriting", writes, handwriting.build_synthesis, facts),
+        write_start(place / "draw-layer-s0", "draw", draws, draw.build_draw, facts),
     ]

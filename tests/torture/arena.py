@@ -126,7 +126,7 @@ def ready():
     from layernorm.experiments.report import figures
 
     sklearn.datasets.load_digits = functools.cache(sklearn.datasets.load_digits)
-    figures.draw = lambda *_, **__: b""
+    figures.draw_figure = lambda *_, **__: b""
     with place() as path:
         command("run", "digits", "--epochs", "1", "--norm", "layer", "--hidden", "4", "--seeds", "0", "--out", path)
     gc.freeze()

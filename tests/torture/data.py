@@ -136,7 +136,7 @@ def cached(seed):
 
 
 def _facts(source, folder):
-    return {name: value for name, value in source.check(folder).items() if name != "folder"}
+    return {name: value for name, value in source.read(folder).facts.items() if name != "folder"}
 
 
 def _linked(source, path):
@@ -214,7 +214,7 @@ def keep_always(seed):
     return f"{kind}, killed at each operation, 0 files lost"
 
 
-PACKED = [item for item in map(catalogue.find, sorted(WRITERS)) if item.packed]
+PACKED = [item for item in map(catalogue.find_source, sorted(WRITERS)) if item.packed]
 
 CAMPAIGNS = {
     "caches": Campaign(cached, together=10, before=ready),

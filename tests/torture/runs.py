@@ -24,13 +24,13 @@ SIZES = (8, 12)
 
 def told(path):
     """What a run tells, without its times: its records and its result."""
-    run = folder.read(path / RUN)
+    run = folder.read_run(path / RUN)
     return json.dumps([[_timeless(record) for record in run.records], _timeless(run.result)])
 
 
 def made(path):
     """What a run made: what it tells, and its weights' bytes."""
-    tensors, _ = checkpoint.load(path / RUN / folder.CHECKPOINT)
+    tensors, _ = checkpoint.load_checkpoint(path / RUN / folder.CHECKPOINT)
     return told(path), {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
 
 
@@ -166,12 +166,12 @@ def _resealed(path, chance):
     if path.name != folder.RECORDS:
         write_json(path, _without(read_json(path), chance))
         return
-    lines = records.read(path)
+    lines = records.read_records(path)
     chosen = {chance.randrange(len(lines))} if chance.random() < 0.5 else range(len(lines))
     same = chance.random()
     path.unlink()
     for number, line in enumerate(lines):
-        records.append(path, _without(line, random.Random(same)) if number in chosen else line)
+        records.append_record(path, _without(line, random.Random(same)) if number in chosen else line)
 
 
 def _checked(about, path, finished, whole_again):
@@ -239,8 +239,8 @@ def checkpoints(seed):
         shutil.copytree(source, path, dirs_exist_ok=True)
         file, way = path / RUN / folder.CHECKPOINT, chance.choice([*sorted(IN_CHECKPOINT), "resealed"])
         if way == "resealed":
-            tensors, header = checkpoint.load(file)
-            checkpoint.save(file, _other_form(tensors, chance), header)
+            tensors, header = checkpoint.load_checkpoint(file)
+            checkpoint.save_checkpoint(file, _other_form(tensors, chance), header)
         else:
             file.write_bytes(IN_CHECKPOINT[way](file.read_bytes(), chance))
         found = _checked(f"checkpoint of a {'finished' if finished else 'half'} run, {way}", path, finished, True)

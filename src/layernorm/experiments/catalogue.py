@@ -30,17 +30,13 @@ TOOLS = {
 """Every command that asks a trained network something: its module, whose `TOOL` it is, and a line for the help."""
 
 
-def find(name: str) -> Experiment:
-    """The experiment of this name.
-
-    Raises:
-        UsageError: there is none. The message suggests the nearest name.
-    """
+def find_experiment(name: str) -> Experiment:
+    """Finds the experiment of this name. An unknown one is a UsageError that suggests the nearest name."""
     if name not in EXPERIMENTS:
         raise unknown("experiment", name, EXPERIMENTS)
     return importlib.import_module(f".{EXPERIMENTS[name]}", __package__).EXPERIMENT
 
 
-def tool(name: str) -> Tool:
-    """The command of this name, one of `TOOLS`."""
+def find_tool(name: str) -> Tool:
+    """Finds the command of this name, one of `TOOLS`."""
     return importlib.import_module(f".{TOOLS[name][0]}", __package__).TOOL

@@ -25,32 +25,20 @@ OURS = "ours"
 
 
 def rulings(results: Path) -> dict[str, list[Ruling]]:
-    """What the committed summaries say about every claim, by experiment.
-
-    Args:
-        results: the folder with `EXPERIMENT/summary.json`.
-
-    Raises:
-        RunError: the folder does not exist, or a summary cannot be read.
-    """
+    """Rules on every claim, by experiment, from the summaries `EXPERIMENT/summary.json` in a folder."""
     if not results.is_dir():
         raise RunError(f"{results} is not a folder; give the folder of the summaries with --results")
-    found = {}
+    by_experiment = {}
     for name in EXPERIMENTS:
         path = results / name / "summary.json"
-        found[name] = decide(catalogue.find(name).claims, summary.read(path) if path.exists() else [])
-    return found
+        by_experiment[name] = decide(
+            catalogue.find_experiment(name).claims, summary.read_summary(path) if path.exists() else []
+        )
+    return by_experiment
 
 
-def page(results: Path) -> str:
-    """The text of docs/claims.md.
-
-    Args:
-        results: the folder with the summaries, and with `theory/claims.json`.
-
-    Raises:
-        RunError: the folder does not exist, or a summary cannot be read.
-    """
+def claims_page(results: Path) -> str:
+    """Writes the text of docs/claims.md from a folder with the summaries and `theory/claims.json`."""
     by_experiment = rulings(results)
     main, ours, choices = (
         {name: [item for item in items if _section(item) == section] for name, items in by_experiment.items()}
@@ -65,23 +53,23 @@ def page(results: Path) -> str:
             "`layernorm claims` writes this page from the summaries in [results](results/README.md)."
         ),
         "## The paper's claims about experiments",
-        _table(results, main),
+        _claims_table(results, main),
         "## Claims of ours",
         _filled(
             "Does layer norm do better over the whole grid of learning rates, as for a user who tries only one? The "
             "height of the curve of best values against the logarithm of the rate is averaged over the grid. Nothing "
             "is chosen, so all seeds count."
         ),
-        _table(results, ours),
+        _claims_table(results, ours),
         "## What hangs on a choice of ours",
         "The same claims with another choice where the paper and the original code leave it open, or against them.",
-        _table(results, choices),
+        _claims_table(results, choices),
         *_open(_all(by_experiment)),
         "## How a claim is decided",
         *_rule(),
         "## Section 5 and the appendix",
         "`layernorm geometry` computes these. *Refuted*: an exact computation contradicts the statement.",
-        _rows(["statement", "in the paper", "verdict", "what was found", "figure"], statements),
+        _markdown_rows(["statement", "in the paper", "verdict", "what was found", "figure"], statements),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -96,7 +84,7 @@ def _all(by_experiment: Mapping[str, Sequence[Ruling]]) -> list[Ruling]:
     return [item for items in by_experiment.values() for item in items]
 
 
-def _table(results: Path, by_experiment: Mapping[str, Sequence[Ruling]]) -> str:
+def _claims_table(results: Path, by_experiment: Mapping[str, Sequence[Ruling]]) -> str:
     rows = []
     for name, items in by_experiment.items():
         for item in items:
@@ -104,18 +92,18 @@ def _table(results: Path, by_experiment: Mapping[str, Sequence[Ruling]]) -> str:
             figure = f"{name}/{claim.figure}"
             link = f"[figure](results/{figure})" if (results / figure).exists() else f"[page](results/{name}/README.md)"
             text = claim.text + (f" *With {claim.trial.about}.*" if claim.trial.about else "")
-            rows.append([text, claim.where, _verdict(item), item.found, item.ran, link])
-    return _rows(["claim", "in the paper", "verdict", "effect (95 % interval)", "what we ran", "figure"], rows)
+            rows.append([text, claim.where, _verdict_cell(item), item.effect_text, item.ran, link])
+    return _markdown_rows(["claim", "in the paper", "verdict", "effect (95 % interval)", "what we ran", "figure"], rows)
 
 
-def _verdict(ruling: Ruling) -> str:
-    """The verdict with the norm that it is about."""
+def _verdict_cell(ruling: Ruling) -> str:
+    """Writes the verdict with the norm that it is about."""
     verdict = ruling.verdict
     return f"**{verdict}**" if verdict in (UNDECIDED, "equal") else f"{ruling.claim.ahead.name} **{verdict}**"
 
 
 def _open(items: Sequence[Ruling]) -> list[str]:
-    """The section of what would decide the undecided claims, if there are any; a row for each trial."""
+    """Writes the section of what would decide the undecided claims, if there are any; a row for each trial."""
     undecided = [item for item in items if item.verdict == UNDECIDED]
     if not undecided:
         return []
@@ -140,15 +128,15 @@ def _open(items: Sequence[Ruling]) -> list[str]:
         "there is a pilot. Hours are those of one core."
     )
     head = ["pilot", "choice", "claims", "what is missing", "hours"]
-    return ["## What would decide the undecided claims", _filled(about), _rows(head, rows)]
+    return ["## What would decide the undecided claims", _filled(about), _markdown_rows(head, rows)]
 
 
 def _unique(items: Iterable) -> list:
-    found: list = []
+    items_once: list = []
     for item in items:
-        if item not in found:
-            found.append(item)
-    return found
+        if item not in items_once:
+            items_once.append(item)
+    return items_once
 
 
 def _rule() -> list[str]:
@@ -177,33 +165,33 @@ def _rule() -> list[str]:
 
 
 def _statements(results: Path) -> tuple[list[list[str]], dict[str, int]]:
-    """The rows of the statements about theory, and how often there is each verdict."""
+    """Makes the rows of the statements about theory, and how often there is each verdict."""
     theory = results / "theory" / "claims.json"
     rows: list[list[str]] = []
-    found: dict[str, int] = {}
+    verdicts: dict[str, int] = {}
     if not theory.exists():
-        return rows, found
+        return rows, verdicts
     for item in read_json(theory, "make it again with layernorm geometry --out FOLDER")["claims"]:
         figure = f"theory/{item['name']}.png"
         shown = f"[figure](results/{figure})" if (results / figure).exists() else "-"
         verdict = ("holds" if item["holds"] else "refuted") if item["as_stated"] else UNDECIDED
-        found[verdict] = found.get(verdict, 0) + 1
+        verdicts[verdict] = verdicts.get(verdict, 0) + 1
         rows.append([item["statement"], item["where"], verdict, item["found"], shown])
-    return rows, found
+    return rows, verdicts
 
 
-def _counts(found: Mapping[str, int], what: str) -> str:
-    """A sentence with the number of claims of each verdict."""
-    each = ", ".join(f"{verdict} {count}" for verdict, count in found.items())
-    return f"{sum(found.values())} {what}: {each}."
+def _counts(by_verdict: Mapping[str, int], what: str) -> str:
+    """Writes a sentence with the number of claims of each verdict."""
+    each = ", ".join(f"{verdict} {count}" for verdict, count in by_verdict.items())
+    return f"{sum(by_verdict.values())} {what}: {each}."
 
 
 def _filled(text: str) -> str:
     return textwrap.fill(text, 120)
 
 
-def _rows(head: list[str], rows: Sequence[list[str]]) -> str:
-    """A table in Markdown, or the word "None." where there are no rows."""
+def _markdown_rows(head: list[str], rows: Sequence[list[str]]) -> str:
+    """Writes a table in Markdown, or the word "None." where there are no rows."""
     if not rows:
         return "None."
     lines = [head, ["---"] * len(head), *([capital(cell) for cell in row] for row in rows)]

@@ -39,11 +39,7 @@ class Failure:
 
 
 class Failures(RunError):  # noqa: N818 - several errors
-    """Some runs failed.
-
-    Attributes:
-        lines: one line for each.
-    """
+    """Several runs failed: `lines` has one line for each."""
 
     def __init__(self, failures: Sequence[Failure]) -> None:
         self.lines = [f"{failure.name} failed: {failure.why}" for failure in failures]
@@ -51,10 +47,8 @@ class Failures(RunError):  # noqa: N818 - several errors
 
 
 def printable(text: str) -> str:
-    """A text from a user, as one line that can be printed.
-
-    Control characters, which a terminal or a page would obey, and bytes of a name that are no text become escapes.
-    """
+    """Makes a text from a user one line that can be printed: control characters, which a terminal or a page would obey,
+    and bytes that are no text become escapes."""
     return "".join(c.encode("unicode_escape").decode() if unicodedata.category(c) in _OBEYED else c for c in text)
 
 
@@ -63,7 +57,7 @@ _OBEYED = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
-    """The error for a name that is not among the known ones. It suggests the nearest one."""
+    """Makes the error for a name that is not among the known ones. It suggests the nearest one."""
     known = list(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
@@ -71,7 +65,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
 
 
 def reason(error: OSError) -> str:
-    """The system's message, without the number and the path that `str(error)` adds."""
+    """Returns the system's message, without the number and the path that `str(error)` adds."""
     return error.strerror or str(error)
 
 
@@ -79,8 +73,8 @@ EXTRA = "pip install '.[experiments]' in layernorm's checkout"
 """The command that installs the optional packages. It needs a checkout, as the name on PyPI is not ours."""
 
 
-def said(error: Exception) -> str:
-    """An error as the one line that the user sees."""
+def error_line(error: Exception) -> str:
+    """Words an error as the one line that the user sees."""
     if isinstance(error, (UsageError, RunError)):
         return str(error)
     if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("layernorm"):
@@ -92,5 +86,5 @@ def said(error: Exception) -> str:
 
 
 def described(error: OSError) -> str:
-    """One line for a file that could not be read, in the words of the other messages."""
+    """Words an error about a file that could not be read as one line."""
     return f"cannot read {error.filename}: {reason(error)}" if error.filename else reason(error)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -33,8 +33,9 @@ def option(
     least: float | None = None,
     above: float | None = None,
     most: float | None = None,
+    below: float | None = None,
 ) -> Any:
-    """A field of a configuration, which is an option on the command line.
+    """Makes a field of a configuration, which is an option on the command line.
 
     Args:
         default: its value, unless a preset or the user sets another.
@@ -46,64 +47,59 @@ def option(
             the option's name.
         outermost: whether all runs with one of its values are made before those with the next. For example, all norms
             of one seed are run before the next seed. The first such field of a configuration changes last.
-        least, above, most: a number must be at least `least`, greater than `above`, and at most `most`.
+        least, above, most, below: a number must be at least `least`, greater than `above`, at most `most`, and less
+            than `below`. `CheckedOptions` checks it.
     """
     about = {"doc": doc, "several": several, "mark": mark, "outermost": outermost}
-    return field(default=default, metadata={**about, "least": least, "above": above, "most": most})
+    limits = {"least": least, "above": above, "most": most, "below": below}
+    return field(default=default, metadata={**about, **limits})
 
 
 def seed_option(doc: str) -> Any:
-    """The field `seed` of a configuration: the option `--seeds`, and `-s0` in the name of a run's folder."""
+    """Makes the field `seed` of a configuration: the option `--seeds`, and `-s0` in the name of a run's folder."""
     return option(0, doc, several="seeds", mark="s", outermost=True, least=0)
 
 
 def decay_option(default: float = 0.0) -> Any:
-    """The field `decay` of a configuration, which `Task.decay` takes."""
+    """Makes the field `decay` of a configuration, which `Task.decay` takes."""
     doc = "share of the updates, at the end of the run, in which the step size falls linearly to 0"
     return option(default, doc, least=0, most=1)
 
 
 def flag(item: dataclasses.Field) -> str:
-    """An option as it is typed on the command line."""
+    """Writes an option as it is typed on the command line."""
     return f"--{item.metadata['several'] or item.name.replace('_', '-')}"
 
 
-def check_ranges(values: Any) -> None:
-    """Checks that the numbers in a dataclass of options lie in the ranges that `option` gave them.
+@dataclass(frozen=True)
+class CheckedOptions:
+    """Options, made by `option`, whose numbers are checked.
 
     Raises:
-        ValueError: one lies outside, or is not finite. The message names the option.
+        ValueError: a number lies outside its range, or is not finite. The message names the option.
     """
-    for item in dataclasses.fields(values):
-        value = getattr(values, item.name)
-        least, above, most = (item.metadata[name] for name in ("least", "above", "most"))
-        kind = "a finite number, " if isinstance(value, float) else ""
-        if least is not None and not least <= value < math.inf:
-            raise ValueError(f"{flag(item)} must be {kind}at least {least}, got {value}")
-        if above is not None and not above < value < math.inf:
-            raise ValueError(f"{flag(item)} must be {kind}greater than {above}, got {value}")
-        if most is not None and value > most:
-            raise ValueError(f"{flag(item)} must be at most {most}, got {value}")
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            least, above, most, below = (item.metadata[name] for name in ("least", "above", "most", "below"))
+            kind = "a finite number, " if isinstance(value, float) else ""
+            if least is not None and not least <= value < math.inf:
+                raise ValueError(f"{flag(item)} must be {kind}at least {least}, got {value}")
+            if above is not None and not above < value < math.inf:
+                raise ValueError(f"{flag(item)} must be {kind}greater than {above}, got {value}")
+            if most is not None and value > most:
+                raise ValueError(f"{flag(item)} must be at most {most}, got {value}")
+            if below is not None and value >= below:
+                raise ValueError(f"{flag(item)} must be less than {below}, got {value}")
 
 
 def check_most(values: Any, name: str, most: int, what: str) -> None:
-    """Checks that an option is not larger than the number of ``what`` in the data.
-
-    Raises:
-        ValueError: it is larger. The message names the option.
-    """
+    """Raises a ValueError that names the option if it is larger than the number of ``what`` in the data."""
     item = next(item for item in dataclasses.fields(values) if item.name == name)
     value = getattr(values, name)
     if value > most:
         raise ValueError(f"{flag(item)} must be at most {most}, the number of {what}, got {value}")
-
-
-class Data(Protocol):
-    """What the shared code needs of a prepared data set."""
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """`name`, `fingerprint` (SHA-256 of the content), `original` (is it the paper's?) and facts for reports."""
 
 
 @dataclass(frozen=True)
@@ -155,13 +151,8 @@ class Task:
 
 
 class Drawn(NamedTuple):
-    """What a trained network drew.
-
-    Attributes:
-        pictures: in the order in which they are shown. Those with the same name are one picture in several formats, the
-            best one first.
-        notes: what the user should know about the pictures, such as that the network stopped early; often none.
-    """
+    """What a trained network drew: pictures in the order in which they are shown, those with the same name being one
+    picture in several formats, the best first; and notes for the user, such as that the network stopped early."""
 
     pictures: Sequence[Picture]
     notes: Sequence[str] = ()
@@ -220,7 +211,7 @@ class Experiment:
         examples: command lines for the help.
         presets: by name. The first is the default.
         load: (configuration, folder given by --data) -> the data set.
-        check: (configuration, data set) -> None. It raises ValueError, naming the option, if the two do not fit.
+        check: (configuration, data set) -> None. It raises ValueError, naming the option, if they do not fit together.
         task: (configuration, data set, accelerator) -> what to train.
         report: the runs -> figures, tables, findings, deviations.
         threads: processor threads unless --threads is given. 0: torch's choice.
@@ -244,32 +235,24 @@ class Experiment:
 
     @property
     def default_preset(self) -> str:
-        """The preset of `layernorm run NAME` without --preset."""
+        """Names the preset of `layernorm run NAME` without --preset."""
         return next(iter(self.presets))
 
-    def run_name(self, config: Any, told: Collection[str] = ()) -> str:
-        """The folder name of one run: the experiment and the values of some fields, the seed last.
-
-        The fields are those whose values are part of every name, and those in ``told``.
-
-        Args:
-            config: the run's configuration.
-            told: the names of fields that this command gives several values.
-        """
-        items = [item for item in dataclasses.fields(config) if item.metadata["several"] or item.name in told]
+    def run_name(self, config: Any, swept_options: Collection[str] = ()) -> str:
+        """Names the folder of a run: the experiment and the values of the fields that are in every name, or to which
+        this command gives several values; the seed last."""
+        items = [item for item in dataclasses.fields(config) if item.metadata["several"] or item.name in swept_options]
         items.sort(key=lambda item: item.name == "seed")
         return "-".join([self.name, *(f"{_mark(item)}{getattr(config, item.name)}" for item in items)])
 
 
 def swept(config: type) -> list[dataclasses.Field]:
-    """The fields of a configuration that take several values on the command line."""
-    return [item for item in dataclasses.fields(config) if item.metadata["several"] or _is_number(item)]
-
-
-def _is_number(item: dataclasses.Field) -> bool:
-    return type(item.default) in (int, float)
+    """Lists the fields of a configuration that take several values on the command line."""
+    return [
+        item for item in dataclasses.fields(config) if item.metadata["several"] or type(item.default) in (int, float)
+    ]
 
 
 def _mark(item: dataclasses.Field) -> str:
-    """The text before a field's value in the name of a run."""
+    """Returns the text before a field's value in the name of a run."""
     return item.metadata["mark"] or ("" if item.metadata["several"] else flag(item).lstrip("-"))

@@ -33,7 +33,7 @@ def shaped(name: str, value: object, *shape: int | str) -> Tensor:
 
 
 def tensor(name: str, value: object, *shape: int | str) -> Tensor:
-    """`shaped` for a finite tensor, which is returned in float64."""
+    """Checks as `shaped` does a finite tensor, which is returned in float64."""
     t = shaped(name, value, *shape)
     if not t.isfinite().all():
         raise ValueError(f"expected {name} to be finite, got NaN or infinity in it")
@@ -97,7 +97,7 @@ def whole(name: str, value: object, least: int, most: int | None = None) -> int:
 
 
 def ratio(a: float, b: float, what: str) -> float:
-    """a / b, where b is not 0."""
+    """Divides a / b, where b is not 0."""
     if b == 0:
         raise ValueError(f"{what} is zero: there is nothing to compare with")
     return a / b

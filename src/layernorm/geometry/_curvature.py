@@ -34,7 +34,8 @@ def curvature_ratio(
     unit: int = 0,
     eps: float = 0.0,
 ) -> CurvatureRatio:
-    r"""How the curvature along w_i changes when the weights grow and the output stays: implicit early stopping.
+    r"""Measures how the curvature along w_i changes when the weights grow and the output stays: implicit early
+    stopping.
 
     .. math:: \frac{\|F_{ij}(s\,w_i)\|}{\|F_{ij}(w_i)\|}, \qquad
               F_{ij} = E_x\left[\frac{\mathrm{Cov}[y_i, y_j|x]}{\phi^2} \frac{g_i g_j}{\sigma_i \sigma_j}
@@ -95,7 +96,7 @@ class StepAngles(NamedTuple):
 def step_angles(
     loss: Callable[[Tensor], Tensor], weight: Tensor, learning_rate: float, steps: int = 1, *, adam: bool = False
 ) -> StepAngles:
-    r"""The angle by which each step of gradient descent, or of Adam, turns each unit's weights.
+    r"""Measures the angle by which each step of gradient descent, or of Adam, turns each unit's weights.
 
     .. math:: \angle(w_i, w_i - \lambda \nabla_{w_i} L)
 
@@ -152,7 +153,7 @@ def gain_metric(
     *,
     eps: float = 0.0,
 ) -> Tensor:
-    r"""ds^2 of a step in the magnitude of the incoming weights (appendix, eqs. 32-35).
+    r"""Computes ds^2 of a step in the magnitude of the incoming weights (appendix, eqs. 32-35).
 
     .. math:: ds^2 = \tfrac{1}{2} \delta_g^T E_x\left[\frac{\mathrm{Cov}[y|x]}{\phi^2} \odot z z^T\right] \delta_g
 
@@ -202,7 +203,7 @@ def gain_metric_by_scale(
     delta: Tensor,
     scales: Sequence[float] = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3),
 ) -> dict[str | None, Tensor]:
-    """`gain_metric` under every norm, and without one, at several scales of the inputs.
+    """Computes `gain_metric` under every norm, and without one, at several scales of the inputs.
 
     Args:
         weight, bias, gain, inputs, family, delta: as in `gain_metric`. Take a Gaussian family, whose covariance does

@@ -43,11 +43,11 @@ class Family:
     phi: float = 1.0
 
     def covariance(self, eta: Tensor) -> Tensor:
-        """Cov[y | eta], ``(*, H) -> (*, H, H)``."""
+        """Computes Cov[y | eta], ``(*, H) -> (*, H, H)``."""
         return self.phi * self.hessian(eta)
 
     def log_likelihood(self, eta: Tensor, y: Tensor) -> Tensor:
-        """log p(y | eta), eq. 10, ``(*, H), (*, H) -> (*)``. A categorical y is one-hot."""
+        """Computes log p(y | eta), eq. 10, ``(*, H), (*, H) -> (*)``. A categorical y is one-hot."""
         return ((eta * y).sum(-1) - self.log_partition(eta)) / self.phi + self.log_base(y, self.phi)
 
     def sample(self, eta: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -55,7 +55,7 @@ class Family:
         return self.sampler(eta, self.phi, generator)
 
     def kl(self, eta: Tensor, other: Tensor) -> Tensor:
-        r"""KL(p(. | eta) || p(. | other)), the Bregman divergence of A over phi, ``(*, H), (*, H) -> (*)``.
+        r"""Computes KL(p(. | eta) || p(. | other)), the Bregman divergence of A over phi, ``(*, H), (*, H) -> (*)``.
 
         .. math:: \frac{A(\eta') - A(\eta) - \nabla A(\eta)^T (\eta' - \eta)}{\phi}
 
@@ -141,7 +141,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def as_family(family: str | Family) -> Family:
-    """The family itself, or the one of `FAMILIES` by its name."""
+    """Returns the family itself, or the one of `FAMILIES` by its name."""
     if isinstance(family, Family):
         return family
     if not isinstance(family, str) or family not in FAMILIES:

@@ -20,7 +20,7 @@ _DRAWN_ENTRIES = 2**20  # drawn at a time: 8 MiB in float64, which fits into a c
 
 
 def kl(model: Model, parameters: Parameters, delta: Parameters, inputs: Tensor, family: str | Family) -> Tensor:
-    r"""The KL divergence between the outputs of a model before and after a step of its parameters, eq. 8.
+    r"""Computes the KL divergence between the outputs of a model before and after a step of its parameters, eq. 8.
 
     .. math:: D(\theta \,\|\, \theta + \delta) = E_x[\mathrm{KL}(P(y|x;\theta) \,\|\, P(y|x;\theta + \delta))]
 
@@ -49,7 +49,7 @@ def kl(model: Model, parameters: Parameters, delta: Parameters, inputs: Tensor, 
 def quadratic_form(
     model: Model, parameters: Parameters, delta: Parameters, inputs: Tensor, family: str | Family
 ) -> Tensor:
-    r"""ds^2 of a step, eq. 9, computed without forming the Fisher matrix.
+    r"""Computes ds^2 of a step, eq. 9, without forming the Fisher matrix.
 
     .. math:: ds^2 = \tfrac{1}{2} \delta^T F(\theta) \delta
               = \tfrac{1}{2} E_x[(J\delta)^T \frac{\mathrm{Cov}[y|x]}{\phi^2} (J\delta)], \quad J = d\eta/d\theta
@@ -70,7 +70,7 @@ def quadratic_form(
 def fisher_vector_product(
     model: Model, parameters: Parameters, vector: Parameters, inputs: Tensor, family: str | Family
 ) -> dict[str, Tensor]:
-    r"""The Fisher matrix times a vector, without forming the matrix.
+    r"""Computes the Fisher matrix times a vector, without forming the matrix.
 
     .. math:: F v = E_x[J^T \frac{\mathrm{Cov}[y|x]}{\phi^2} J v]
 
@@ -96,7 +96,8 @@ def fisher_vector_product(
 
 
 def fisher(model: Model, parameters: Parameters, inputs: Tensor, family: str | Family) -> Tensor:
-    r"""The Fisher information matrix, eq. 9, from autograd's Jacobian and the family's covariance in closed form.
+    r"""Computes the Fisher information matrix, eq. 9, from autograd's Jacobian and the family's covariance in closed
+    form.
 
     .. math:: F = E_{x,y}[\nabla \log p \; \nabla \log p^T] = E_x[J^T \frac{\mathrm{Cov}[y|x]}{\phi^2} J]
 
@@ -117,7 +118,7 @@ def fisher(model: Model, parameters: Parameters, inputs: Tensor, family: str | F
 
 
 def fisher_hessian(model: Model, parameters: Parameters, inputs: Tensor, family: str | Family) -> Tensor:
-    r"""The Fisher matrix as the expected negative Hessian of the log-likelihood.
+    r"""Computes the Fisher matrix as the expected negative Hessian of the log-likelihood.
 
     .. math:: F = -E_{x,y}[\nabla^2 \log p(y \mid x; \theta)]
 
@@ -156,7 +157,7 @@ def fisher_monte_carlo(
     samples: int = 1000,
     generator: torch.Generator | None = None,
 ) -> MonteCarlo:
-    r"""The Fisher matrix and the mean score from sampled outputs and autograd's scores.
+    r"""Computes the Fisher matrix and the mean score from sampled outputs and autograd's scores.
 
     .. math:: F \approx \frac{1}{S B} \sum_{s, x} u u^T, \qquad u = \nabla_\theta \log p(y_s \mid x; \theta)
 
@@ -197,7 +198,7 @@ def fisher_monte_carlo(
 
 
 def fisher_glm(weight: Tensor, bias: Tensor, inputs: Tensor, family: str | Family) -> Tensor:
-    r"""The Fisher matrix of a generalised linear model in closed form, eq. 12.
+    r"""Computes the Fisher matrix of a generalised linear model in closed form, eq. 12.
 
     .. math:: F = E_x\left[\frac{\mathrm{Cov}[y|x]}{\phi^2} \otimes
               \begin{pmatrix} x x^T & x \\ x^T & 1 \end{pmatrix}\right], \qquad \eta = W x + b
@@ -227,7 +228,7 @@ def fisher_glm(weight: Tensor, bias: Tensor, inputs: Tensor, family: str | Famil
 
 
 def precision(family: Family, eta: Tensor) -> Tensor:
-    """Cov[y|x] / phi^2, (B, H, H)."""
+    """Computes Cov[y|x] / phi^2, (B, H, H)."""
     return family.covariance(eta) / family.phi**2
 
 
@@ -240,7 +241,7 @@ def _eta(model: Model, parameters: Parameters, inputs: Tensor) -> Tensor:
 
 
 def _flat(parameters: Parameters) -> tuple[Tensor, Callable[[Tensor], dict[str, Tensor]]]:
-    """The parameters as one vector, and the way back."""
+    """Flattens the parameters into one vector, and the way back."""
     sizes, items = [p.numel() for p in parameters.values()], list(parameters.items())
 
     def unflatten(flat: Tensor) -> dict[str, Tensor]:
@@ -250,7 +251,7 @@ def _flat(parameters: Parameters) -> tuple[Tensor, Callable[[Tensor], dict[str, 
 
 
 def jacobian_of(model: Model, parameters: Parameters, inputs: Tensor, square: bool = True) -> tuple[Tensor, Tensor]:
-    """eta (B, H) and its derivatives (B, H, P).
+    """Computes eta (B, H) and its derivatives (B, H, P).
 
     Raises:
         ValueError: the derivatives, or with ``square`` a matrix (P, P), would be too large.

@@ -85,7 +85,7 @@ def invariance(
     shift: Tensor | None = None,
     eps: float = 0.0,
 ) -> float:
-    r"""How far a change of weights or data moves a normalised layer's output (section 5.1).
+    r"""Measures how far a change of weights or data moves a normalised layer's output (section 5.1).
 
     .. math:: \frac{\|y' - y\|}{\|y\|}, \qquad y_i = \frac{g_i}{\sigma_i} (a_i - \mu_i) + b_i, \quad a = W x
 
@@ -200,7 +200,7 @@ def invariance_table(eps: float = 0.0) -> list[Verdict]:
 
 
 def invariance_text(verdicts: list[Verdict]) -> str:
-    """The table as text of 80 columns: each relative change, with the measured verdict and the paper's."""
+    """Writes the table as text of 80 columns: each relative change, with the measured verdict and the paper's."""
     words = {True: "invariant", False: "no", None: "-"}
     lines = [f"{'norm':8}{'transform':25}{'relative change':>16}  {'measured':11}{'paper'}"]
     for v in verdicts:

@@ -16,7 +16,7 @@ from ._normalized import block_form_gap, fisher_normalized, normalized_glm
 
 
 def table_1(seed: int, data: Data) -> Measured:
-    """Table 1 on a fixed layer, as `layernorm invariance` measures it."""
+    """Measures Table 1 on a fixed layer, as `layernorm invariance` measures it."""
     verdicts = invariance_table()
     words = {True: "invariant", False: "no", None: "-"}
     listed = [v for v in verdicts if v.paper is not None]
@@ -36,14 +36,14 @@ def table_1(seed: int, data: Data) -> Measured:
 
 
 def _layer(seed: int, units: int = 4) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """weight (H, 3), bias, gain (H,), inputs (6, 3). The summed inputs have a variance of about one, so that the rates
-    of Poisson outputs stay moderate."""
+    """Draws weight (H, 3), bias, gain (H,), inputs (6, 3). The summed inputs have a variance of about one, so that the
+    rates of Poisson outputs stay moderate."""
     W, X, gain, bias = standard_layer(units, inputs=3, cases=6, seed=seed)
     return W / 3**0.5, bias / 2, gain, X
 
 
 def _stacked(norm: str | None) -> Model:
-    """The GLM with theta (H, I+1), and the normalised one with (H, I+2): rows w_i, b_i and g_i."""
+    """Makes the GLM with theta (H, I+1), and the normalised one with (H, I+2): rows w_i, b_i and g_i."""
     model, extra = normalized_glm(norm), 2 if norm else 1
 
     def stacked(parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ def _theta(W: Tensor, bias: Tensor, gain: Tensor, norm: str | None) -> Tensor:
 
 
 def quadratic(seed: int, data: Data) -> Measured:
-    """The ratio of KL to ds^2 for steps in eight directions, of four lengths."""
+    """Measures the ratio of KL to ds^2 for steps in eight directions, of four lengths."""
     W, bias, gain, X = _layer(seed)
     sizes, rows, series, orders = (1e-1, 1e-2, 1e-3, 1e-4), [], [], []
     lengths, g = torch.tensor(sizes, dtype=torch.float64), torch.Generator().manual_seed(seed)
@@ -97,7 +97,7 @@ def quadratic(seed: int, data: Data) -> Measured:
 
 
 def _closed(W: Tensor, bias: Tensor, gain: Tensor, X: Tensor, family: Family, norm: str | None) -> Tensor:
-    """The Fisher matrix in closed form: eq. 12, eq. 13, or with all d eta_i / d w_j (layer and RMS norm)."""
+    """Computes the Fisher matrix in closed form: eq. 12, eq. 13, or with all d eta_i / d w_j (layer and RMS norm)."""
     if norm is None:
         return fisher_glm(W, bias, X, family)
     if norm in ("batch", "weight"):
@@ -112,7 +112,7 @@ def _closed(W: Tensor, bias: Tensor, gain: Tensor, X: Tensor, family: Family, no
 
 
 def three_ways(seed: int, data: Data) -> Measured:
-    """Closed form, autograd, expected Hessian and Monte Carlo, for each family and norm."""
+    """Compares closed form, autograd, expected Hessian and Monte Carlo, for each family and norm."""
     W, bias, gain, X = _layer(seed)
     rows: list[tuple[str | float, ...]] = []
     for name, family in FAMILIES.items():
@@ -147,13 +147,13 @@ def three_ways(seed: int, data: Data) -> Measured:
 
 
 def _deviations(off: Tensor, error: Tensor) -> float:
-    """The largest deviation in standard errors, where an entry varies at all."""
+    """Computes the largest deviation in standard errors, where an entry varies at all."""
     varies = error > 1e-12 * error.max()
     return float((off[varies] / error[varies]).max())
 
 
 def blocks(seed: int, data: Data) -> Measured:
-    """The relative distance between eq. 13's blocks and the exact matrix, against the layer's width."""
+    """Measures the relative distance between eq. 13's blocks and the exact matrix, against the layer's width."""
     widths, rows, series, spectral = (4, 16, 64), [], [], []
     for name in FAMILIES:
         for norm in NORMS:
@@ -195,7 +195,7 @@ def blocks(seed: int, data: Data) -> Measured:
 
 
 def _unseen(seed: int, units: int) -> dict[str, list[float]]:
-    """v^T F v / ||v||^2 over the exact F's largest eigenvalue, for both forms of F.
+    """Computes v^T F v / ||v||^2 over the exact F's largest eigenvalue, for both forms of F.
 
     The directions v are W and 1 gamma^T, which do not change layer norm's output.
     """
@@ -210,7 +210,8 @@ def _unseen(seed: int, units: int) -> dict[str, list[float]]:
 
 
 def curvature(seed: int, data: Data) -> Measured:
-    """The Fisher blocks of a unit against the norm of its weights, under layer and RMS norm of the whole matrix."""
+    """Measures the Fisher blocks of a unit against the norm of its weights, under layer and RMS norm of the whole
+    matrix."""
     W, bias, gain, X = _layer(seed)
     scales, series, right = (1.0, 2.0, 4.0, 8.0, 16.0), [], []
     rows: list[tuple[str | float, ...]] = []
@@ -260,7 +261,7 @@ EQUATIONS = {"batch": "32", "layer": "33", "rms": "-", "weight": "34", None: "35
 
 
 def gains(seed: int, data: Data) -> Measured:
-    """ds^2 along the gains, at seven scales of the inputs."""
+    """Measures ds^2 along the gains, at seven scales of the inputs."""
     W, bias, gain, X = _layer(seed)
     metrics = gain_metric_by_scale(W, bias, gain, X, "gaussian", torch.ones(4), SCALES)
     rows, series = [], []
@@ -289,7 +290,7 @@ def gains(seed: int, data: Data) -> Measured:
 
 
 def prediction(seed: int, data: Data) -> Measured:
-    """Eq. 32, which lacks the normalised summed inputs, over ds^2."""
+    """Compares eq. 32, which lacks the normalised summed inputs, over ds^2."""
     W, bias, gain, X = _layer(seed)
     delta = torch.ones(4, dtype=torch.float64)
     rows: list[tuple[str, str, float, float, float]] = []

@@ -76,7 +76,7 @@ class Responses(NamedTuple):
 
 
 def responses(W: Tensor, X: Tensor, norm: str | None, eps: float) -> Responses:
-    """z, sigma and chi_i = x - dmu_i/dw_i - z_i dsigma_i/dw_i for each case and unit (eq. 14)."""
+    """Computes z, sigma and chi_i = x - dmu_i/dw_i - z_i dsigma_i/dw_i for each case and unit (eq. 14)."""
     a = X @ W.T
     (B, H), x = a.shape, X[:, None, :]
     mean = a.mean(-1, keepdim=True)
@@ -104,7 +104,7 @@ def responses(W: Tensor, X: Tensor, norm: str | None, eps: float) -> Responses:
 
 
 def standard_layer(units: int, inputs: int, cases: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A layer to measure on: weight (H, I), inputs (B, I) away from zero mean, gain (H,), bias (H,)."""
+    """Draws a layer to measure on: weight (H, I), inputs (B, I) away from zero mean, gain (H,), bias (H,)."""
     g = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:

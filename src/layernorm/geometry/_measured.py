@@ -58,7 +58,7 @@ class Measured:
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """The exponent of a power law through the points: the slope of the line fitted to their logarithms."""
+    """Fits the exponent of a power law through the points: the slope of the line fitted to their logarithms."""
     u, v = (torch.tensor(values, dtype=torch.float64).log() for values in (x, y))
     u, v = u - u.mean(), v - v.mean()
     return float((u * v).sum() / u.square().sum())

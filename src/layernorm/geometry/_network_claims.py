@@ -23,7 +23,7 @@ ADAM_RATE = 1e-3  # torch's default
 
 
 def training(seed: int, data: Data) -> Measured:
-    """Gradient descent on digits: one normalised layer of ten units, from weights of several norms."""
+    """Measures gradient descent on digits: one normalised layer of ten units, from weights of several norms."""
     X, cases = data.images.to(torch.float64), len(data.labels)
     y = F.one_hot(data.labels, 10).to(X)
     W = torch.randn(10, X.shape[1], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -79,7 +79,8 @@ def training(seed: int, data: Data) -> Measured:
 
 
 def deep(seed: int, data: Data) -> Measured:
-    """A network of 6-5-4 units with a norm between: neuron blocks and power iteration against the dense matrix."""
+    """Measures a network of 6-5-4 units with a norm between: neuron blocks and power iteration against the dense
+    matrix."""
     g = torch.Generator().manual_seed(seed)
     shapes = {"first": (5, 6), "second": (4, 5)}
     parameters = {k: torch.randn(s, generator=g, dtype=torch.float64) / s[1] ** 0.5 for k, s in shapes.items()}
@@ -125,7 +126,8 @@ def deep(seed: int, data: Data) -> Measured:
 
 
 def spectrum(seed: int, data: Data) -> Measured:
-    """The largest eigenvalue of each layer of the network of experiment 6.6, the digits enlarged to 28 x 28 pixels."""
+    """Measures the largest eigenvalue of each layer of the network of experiment 6.6, the digits enlarged to 28 x 28
+    pixels."""
     images = data.images[:64].reshape(-1, 1, 8, 8).to(torch.float64)
     X = F.interpolate(images, size=28, mode="bilinear").flatten(1)
     sizes = (784, 1000, 1000, 10)

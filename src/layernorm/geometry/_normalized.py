@@ -51,7 +51,7 @@ def fisher_normalized(
     form: str = "blocks",
     eps: float = 0.0,
 ) -> Tensor:
-    r"""The Fisher matrix of a normalised generalised linear model, eqs. 13 and 14.
+    r"""Computes the Fisher matrix of a normalised generalised linear model, eqs. 13 and 14.
 
     .. math::
         F_{ij} = E_x\left[\frac{\mathrm{Cov}[y_i, y_j | x]}{\phi^2} u_i u_j^T\right], \qquad
@@ -121,7 +121,7 @@ def block_form_gap(
     eps: float = 0.0,
     spectral: bool = False,
 ) -> float:
-    r"""The relative distance between the paper's block form and the exact Fisher matrix.
+    r"""Computes the relative distance between the paper's block form and the exact Fisher matrix.
 
     .. math:: \|F_{blocks} - F\| / \|F\|
 

@@ -16,7 +16,7 @@ Product = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
 
 def neuron_blocks(model: Model, parameters: Parameters, inputs: Tensor, family: str | Family, name: str) -> Tensor:
-    r"""The diagonal blocks of a layer's Fisher matrix, one for the incoming weights of each neuron.
+    r"""Computes the diagonal blocks of a layer's Fisher matrix, one for the incoming weights of each neuron.
 
     .. math:: F_{ii} = E_x\left[\frac{\partial \eta}{\partial w_i}^T \frac{\mathrm{Cov}[y|x]}{\phi^2}
               \frac{\partial \eta}{\partial w_i}\right]
@@ -66,7 +66,7 @@ def power_iteration(
     tolerance: float = 1e-8,
     generator: torch.Generator | None = None,
 ) -> Eigenpair:
-    r"""The eigenvalue of largest magnitude of a symmetric matrix that is known by its products with vectors.
+    r"""Finds the eigenvalue of largest magnitude of a symmetric matrix that is known by its products with vectors.
 
     .. math:: v \leftarrow F v / \|F v\|, \qquad value = v^T F v
 
@@ -98,7 +98,7 @@ def power_iteration(
         Fv = product(v)
         _checks.alike("product(v)", Fv, parameters)
         value = sum(float((Fv[key] * v[key]).sum()) for key in v)
-        residual = _norm({key: Fv[key] - value * v[key] for key in v})
+        residual = _length({key: Fv[key] - value * v[key] for key in v})
         if not residual < float("inf"):
             raise ValueError("expected product(v) to be finite, got NaN or infinity in it")
         if residual <= tolerance * abs(value) or count == iterations:
@@ -107,10 +107,10 @@ def power_iteration(
     return Eigenpair(value, v, residual, count)
 
 
-def _norm(v: Parameters) -> float:
+def _length(v: Parameters) -> float:
     return sum(float(t.square().sum()) for t in v.values()) ** 0.5
 
 
 def _unit(v: Parameters) -> dict[str, Tensor]:
-    norm = _norm(v)
+    norm = _length(v)
     return {key: t / norm for key, t in v.items()}

@@ -97,7 +97,8 @@ def lyapunov(
     tangents: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Lyapunov:
-    r"""The k largest Lyapunov exponents, in nats per step, of a recurrent network that is driven by given inputs.
+    r"""Computes the k largest Lyapunov exponents, in nats per step, of a recurrent network that is driven by given
+    inputs.
 
     .. math:: J_t Q_{t-1} = Q_t R_t, \qquad J_t = \frac{\partial s_t}{\partial s_{t-1}}, \qquad
               \lambda_i = \frac{1}{T - warmup} \sum_{t > warmup} \log |R_t|_{ii}
@@ -161,7 +162,7 @@ def gradient_by_lag(
     cotangents: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    r"""The logarithm of a gradient's norm after it has gone back 0 to T steps.
+    r"""Computes the logarithm of a gradient's norm after it has gone back 0 to T steps.
 
     .. math:: \log \|v_{T-lag}\|, \qquad v_{t-1} = J_t^T v_t, \qquad v_T = \frac{\partial loss}{\partial s_T}
 
@@ -205,7 +206,7 @@ def gradient_by_lag(
 
 
 def _steps(inputs: Tensor, B: int) -> int:
-    """T of inputs (T, B, ...)."""
+    """Returns T of inputs (T, B, ...)."""
     if not isinstance(inputs, Tensor):
         raise TypeError(f"expected inputs to be a Tensor, got {type(inputs).__name__}")
     if inputs.dim() < 2 or inputs.shape[1] != B or not len(inputs):

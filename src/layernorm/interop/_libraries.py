@@ -67,7 +67,7 @@ class Library:
     free: tuple[str, ...] = ()
 
     def gates(self, entry: Entry) -> str:
-        """The gates of an array in the library's order; none where the array belongs to the cell."""
+        """Returns the gates of an array in the library's order; none where the array belongs to the cell."""
         return "" if entry.parts[0].endswith("_c") else entry.gates or self.order
 
     def shapes(self, I: int, H: int) -> dict[str, tuple[int, ...]]:  # noqa: E741
@@ -83,7 +83,8 @@ class Library:
         return shapes
 
     def blocks(self, key: str, array: Tensor) -> Iterator[tuple[str, slice, Tensor, int]]:
-        """An array in views of H units each, (H, in) or (H,): the part, its rows, the view of these, and its sign."""
+        """Splits an array into views of H units each, (H, in) or (H,): the part, its rows, the view of these, and its
+        sign."""
         entry = self.entries[key]
         if entry.weight:
             matrix = array.T if self.transposed else array
@@ -107,7 +108,7 @@ def _entries(**parts: str) -> dict[str, Entry]:
 
 
 def _affine(separator: str, gain: str, bias: str, **norms: str) -> dict[str, Entry]:
-    """The entries of normalisations. ``norms`` gives for each of the library's names the suffix of layernorm's
+    """Makes the entries of normalisations. ``norms`` gives for each of the library's names the suffix of layernorm's
     parameters; ``gain`` and ``bias`` are the library's words for these."""
     return {
         f"{norm}{separator}{theirs}": Entry((f"{ours}_{suffix}",))
@@ -236,11 +237,7 @@ ALIASES: Mapping[str, str] = {"nemo": "torchscript", "tfa": "keras"}
 
 
 def library(preset: object, network: str) -> Library:
-    """The row of a network of a preset or of one of its aliases.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Finds the row of a network of a preset or of one of its aliases. The ValueError for none says which there are."""
     rows = rows_of(preset)
     if not rows:
         raise ValueError(unknown("formula", preset, sorted({row.preset for row in LIBRARIES} | set(ALIASES))))
@@ -250,6 +247,6 @@ def library(preset: object, network: str) -> Library:
 
 
 def rows_of(preset: object) -> dict[str, Library]:
-    """The rows of a preset or alias, by network."""
+    """Returns the rows of a preset or alias, by network."""
     name = ALIASES.get(preset, preset) if isinstance(preset, str) else preset
     return {row.network: row for row in LIBRARIES if row.preset == name}

@@ -14,12 +14,8 @@ DIRECTIONS = (("backward", "forward"), ("bw", "fw"))
 
 
 def without_index(state: Mapping[str, Any], formula: str) -> dict[str, Any]:
-    """The arrays by name, without the ``:0`` that TensorFlow puts after its variables' names.
-
-    Raises:
-        TypeError: a name is no string.
-        ValueError: two names become the same.
-    """
+    """Renames the arrays without the ``:0`` that TensorFlow puts after its variables' names. Names must be strings, and
+    stay different."""
     no_strings = [key for key in state if not isinstance(key, str)]
     if no_strings:
         raise TypeError(f"{formula}: expected the arrays' names to be strings, got {no_strings[0]!r}")
@@ -31,7 +27,7 @@ def without_index(state: Mapping[str, Any], formula: str) -> dict[str, Any]:
 
 
 def complete(names: Iterable[str], row: Library) -> list[str]:
-    """The prefixes under which all arrays of a library are, in the order of the numbers in them."""
+    """Finds the prefixes under which all arrays of a library are, in the order of the numbers in them."""
     present = set(names)
     required = [key for key, entry in row.entries.items() if not entry.optional]
     candidates = {name.removesuffix(required[0]) for name in present if name.endswith(required[0])}
@@ -39,12 +35,12 @@ def complete(names: Iterable[str], row: Library) -> list[str]:
 
 
 def _text_and_numbers(prefix: str) -> tuple[str, list[int]]:
-    """A prefix with # in place of each number, and the numbers."""
+    """Splits a prefix: it with # in place of each number, and the numbers."""
     return re.sub(r"\d+", "#", prefix), [int(number) for number in re.findall(r"\d+", prefix)]
 
 
 def layers_of(names: Iterable[str], row: Library, formula: str) -> list[tuple[str, ...]]:
-    """The prefix of each layer, or the pair of prefixes for its two directions, as the names have them.
+    """Finds the prefix of each layer, or the pair of prefixes for its two directions, as the names have them.
 
     Prefixes are layers of one network if they differ in a single number that counts up. They are its directions if they
     differ in the words of `DIRECTIONS`. Other prefixes may be several networks, such as an encoder and a decoder.
@@ -70,7 +66,7 @@ def layers_of(names: Iterable[str], row: Library, formula: str) -> list[tuple[st
 
 
 def _nearest(names: Iterable[str], row: Library) -> str:
-    """The prefix under which the most arrays are, "" where there are none."""
+    """Finds the prefix under which the most arrays are, "" where there are none."""
     counts: dict[str, int] = {"": 0}
     for key in row.entries:
         for name in names:
@@ -80,7 +76,7 @@ def _nearest(names: Iterable[str], row: Library) -> str:
 
 
 def suggestions(names: Iterable[str], missing: list[str], unexpected: list[str], row: Library) -> str:
-    """The end of an error: what the caller may have meant."""
+    """Writes the end of an error: what the caller may have meant."""
     names = list(names)
     texts = [
         f"did you mean {near[0]!r} as {name!r}"

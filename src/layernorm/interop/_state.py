@@ -86,7 +86,7 @@ def from_state(
             f"from_state: a cell has one prefix and no batch_first, got prefixes={prefixes or layers!r}, {batch_first=}"
         )
     described = _described(formula, row, eps=eps, forget_bias=forget_bias, update_bias=update_bias)
-    read = [[_read(state, prefix, formula, row) for prefix in pair] for pair in layers]
+    read = [[_read_arrays(state, prefix, formula, row) for prefix in pair] for pair in layers]
     tensors = [array for pair in read for arrays in pair for array in arrays.values()]
     like = {
         "device": device or tensors[0].device,
@@ -181,7 +181,7 @@ def shapes(formula: str, input_size: int, hidden_size: int, network: Network = "
 
 
 def _layers(prefixes: Prefixes) -> list[tuple[str, ...]]:
-    """The prefixes of each layer's directions."""
+    """Returns the prefixes of each layer's directions."""
     if not isinstance(prefixes, Sequence):
         raise TypeError(f"expected prefixes to be a string or a list of strings, got {type(prefixes).__name__}")
     of_layers = [prefixes] if isinstance(prefixes, str) else list(prefixes)
@@ -193,12 +193,12 @@ def _layers(prefixes: Prefixes) -> list[tuple[str, ...]]:
 
 
 def _suffixes(number: int, directions: int) -> list[tuple[str, ...]]:
-    """The suffixes of the parameters' names, for each layer's directions."""
+    """Returns the suffixes of the parameters' names, for each layer's directions."""
     return [tuple(f"_l{layer}{direction}" for direction in ("", "_reverse")[:directions]) for layer in range(number)]
 
 
 def _described(formula: str, row: Library, **arguments: float | None) -> Formula:
-    """The library's formula with the arguments that its network was made with."""
+    """Makes the library's formula with the arguments that its network was made with."""
     preset = PRESETS[row.preset][row.network]
     fields: dict[str, Any] = {}
     for name, value in arguments.items():
@@ -214,8 +214,8 @@ def _described(formula: str, row: Library, **arguments: float | None) -> Formula
     return replace(preset, **fields)
 
 
-def _read(state: Mapping[str, Any], prefix: str, formula: str, row: Library) -> Arrays:
-    """The arrays under a prefix by their names, as tensors."""
+def _read_arrays(state: Mapping[str, Any], prefix: str, formula: str, row: Library) -> Arrays:
+    """Reads the arrays under a prefix by their names, as tensors."""
     arrays = {key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)}
     missing = [prefix + key for key, entry in row.entries.items() if key not in arrays and not entry.optional]
     unexpected = [prefix + key for key in arrays if key not in row.entries]
@@ -246,7 +246,7 @@ def _tensor(value: Any, what: str) -> Tensor:
 
 
 def _sizes(arrays: Arrays, row: Library, what: str) -> tuple[int, int]:
-    """I and H, from the shape of the first array, which always holds ``weight_ih``."""
+    """Computes I and H, from the shape of the first array, which always holds ``weight_ih``."""
     key, entry = next(iter(row.entries.items()))
     shape, both = tuple(arrays[key].shape), len(entry.parts) > 1
     rows, units = (shape if row.transposed else shape[::-1]) if len(shape) == 2 else (0, 1)

@@ -10,7 +10,7 @@ from typing import Any
 
 from nicegui import ui
 
-from ..experiments.errors import RunError, UsageError, said
+from ..experiments.errors import RunError, UsageError, error_line
 from ..experiments.protocol import Drawn
 from ..experiments.report.page import Picture
 from ..experiments.report.rendering import address
@@ -37,7 +37,7 @@ _GREY = "#8a8a8a"  # of axes and lines: seen on white and on black
 
 
 def root(networks: Sequence[Trained]) -> None:
-    """All pages, as tabs."""
+    """Shows all pages, as tabs."""
     ui.add_css(_CSS)
     with ui.tabs().props("align=left outside-arrows mobile-arrows no-caps").classes("w-full") as tabs:
         first = ui.tab("Table 1")
@@ -82,7 +82,7 @@ def _table_1() -> None:
         for name, position in positions.items():
             amounts[name].text = table_1.amount(name, position)
         for outcome, chart, label in zip(table_1.outcomes(positions, eps.value), charts, verdicts, strict=True):
-            label.text, kind = _verdict(outcome)
+            label.text, kind = _verdict_line(outcome)
             label.classes(replace=kind)
             chart.options.update(_scatter(outcome))
             chart.update()
@@ -92,8 +92,8 @@ def _table_1() -> None:
     show()
 
 
-def _verdict(outcome: Outcome) -> tuple[str, str]:
-    """What happened to the output, in words, and the CSS class of these words."""
+def _verdict_line(outcome: Outcome) -> tuple[str, str]:
+    """Says what happened to the output, in words, and the CSS class of these words."""
     verdict = outcome.verdict
     name = table_1.NORMS[verdict.norm]
     if not verdict.transform:
@@ -104,7 +104,7 @@ def _verdict(outcome: Outcome) -> tuple[str, str]:
 
 
 def _scatter(outcome: Outcome) -> dict[str, Any]:
-    """The output after the moves against the output before them, for ECharts. Case 1 and unit 1 stand out."""
+    """Draws the output after the moves against the output before them, for ECharts. Case 1 and unit 1 stand out."""
     groups: dict[str, list[tuple[float, float]]] = {"others": [], "unit 1": [], "case 1": []}
     cases, units = outcome.before.shape
     for case in range(cases):
@@ -182,7 +182,7 @@ class _Drawing:
             if not isinstance(error, (UsageError, RunError, OSError)):
                 logging.exception("drawing failed")
             self.drawn.clear()
-            self.refusal.text = said(error)
+            self.refusal.text = error_line(error)
         self.button.enable()
         self.busy.visible = False
 

@@ -15,19 +15,10 @@ HOST = "127.0.0.1"
 
 
 def serve(paths: Sequence[Path], port: int) -> None:
-    """Serves a page for Table 1 and one for each run, until it is interrupted.
-
-    Args:
-        paths: run folders.
-        port: on 127.0.0.1.
-
-    Raises:
-        UsageError: there is no such port, or the networks of a run do not draw.
-        RunError: a run cannot be used, the port is taken, or the optional package is missing.
-    """
+    """Serves a page for Table 1 and one for each run folder on 127.0.0.1, until it is interrupted."""
     if not 1 <= port <= 65535:
         raise UsageError(f"expected --port to lie in 1..65535, got {port}")
-    networks = [trained.find(path) for path in paths]
+    networks = [trained.find_trained(path) for path in paths]
     try:
         from nicegui import app, ui
         from starlette.middleware.trustedhost import TrustedHostMiddleware

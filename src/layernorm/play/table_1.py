@@ -30,17 +30,17 @@ class Outcome(NamedTuple):
 
 
 def shifts(name: str) -> bool:
-    """Whether a move adds a shift. The other moves multiply by delta."""
+    """Tells whether a move adds a shift. The other moves multiply by delta."""
     return "shift" in MOVES[name].equation
 
 
 def amount(name: str, position: float) -> str:
-    """The size of a move as text: delta, or the shift of the input that moves furthest."""
+    """Writes the size of a move as text: delta, or the shift of the input that moves furthest."""
     return f"shift {position:+.1f}" if shifts(name) else f"delta {10**position:.2f}"
 
 
 def outcomes(positions: Mapping[str, float], eps: float) -> list[Outcome]:
-    """The output under each norm, with its own gain and bias, before and after some moves one after the other.
+    """Computes the output under each norm, with its own gain and bias, before and after some moves one after the other.
 
     Args:
         positions: a number for each move by name. 0 is no move. The shift is (0.2, 0.4, ..., 1) times this number; the
@@ -67,7 +67,7 @@ def outcomes(positions: Mapping[str, float], eps: float) -> list[Outcome]:
 
 
 def _paper(norm: str | None, moved: list[str]) -> bool | None:
-    """Table 1's verdict on several moves together: an output that is invariant to each is invariant to all."""
+    """Returns Table 1's verdict on several moves together: an output that is invariant to each is invariant to all."""
     verdicts = [_PAPER.get((norm, name)) for name in moved]
     if len(verdicts) == 1:
         return verdicts[0]

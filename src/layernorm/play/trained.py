@@ -34,46 +34,27 @@ class Trained:
     @property
     def fields(self) -> tuple[dataclasses.Field, ...]:
         """The options of the experiment's sampler."""
-        return dataclasses.fields(sample.sampler(self.experiment).options)
+        return dataclasses.fields(sample.find_sampler(self.experiment).options)
 
     def draw(self, texts: Mapping[str, str]) -> Drawn:
-        """Lets the network draw.
-
-        Args:
-            texts: the text that was typed for each option, by its name.
-
-        Raises:
-            UsageError: a text is no value that the option can have.
-            RunError: the run, or the data set that an option asks for, cannot be used.
-        """
-        sampler = sample.sampler(self.experiment)
+        """Lets the network draw by the texts that were typed for its options, by their names. What is refused is a
+        UsageError."""
+        sampler = sample.find_sampler(self.experiment)
         options = parsed(sampler.options, texts)
-        return sampler.draw(sample.find_run(self.experiment, self.path), options, None)
+        return sampler.draw(sample.read_run_of(self.experiment, self.path), options, None)
 
 
-def find(path: Path) -> Trained:
-    """The trained network of the run in a folder.
-
-    Raises:
-        RunError: there is no run, or it has no checkpoint yet.
-        UsageError: the networks of its experiment do not draw.
-    """
-    experiment = catalogue.find(folder.read(path).experiment)
-    sample.sampler(experiment)
-    sample.find_run(experiment, path)
+def find_trained(path: Path) -> Trained:
+    """Finds the trained network of the run in a folder, which must have a checkpoint and an experiment that draws."""
+    experiment = catalogue.find_experiment(folder.read_run(path).experiment)
+    sample.find_sampler(experiment)
+    sample.read_run_of(experiment, path)
     return Trained(path, experiment)
 
 
 def parsed(options: type, texts: Mapping[str, str]) -> Any:
-    """Reads options from the texts that were typed for them.
-
-    Args:
-        options: a dataclass whose fields are made by `option`: whole numbers, numbers and texts.
-        texts: by the name of the field.
-
-    Raises:
-        UsageError: a text is no such number, or the options refuse the value. The message begins with the field's name.
-    """
+    """Reads options, made by `option`, from the texts that were typed for them. A UsageError begins with the name of
+    the field."""
     values = {}
     for name, hint in typing.get_type_hints(options).items():
         kind, read = _KINDS[hint]

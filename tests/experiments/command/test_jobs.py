@@ -67,7 +67,7 @@ def test_two_workers_give_what_one_process_gives(unbroken, tmp_path, capsys):
     text = capsys.readouterr()
     assert all(f"[{number}/2] {name}: train NLL" in text.err for number, name in enumerate(RUNS, 1))
     assert text.out.splitlines()[-1] == f"report: {tmp_path}/report/index.html"
-    (start,) = folder.read(tmp_path / RUNS[0]).environment["starts"]
+    (start,) = folder.read_run(tmp_path / RUNS[0]).environment["starts"]
     assert start["threads"] == 1
     assert cli.main([*RATES, "--jobs", "2", "--out", str(tmp_path)]) == 0
     assert capsys.readouterr().err.splitlines() == [
@@ -100,7 +100,7 @@ def test_an_ended_parent_leaves_no_worker_and_the_same_command_resumes(unbroken,
     # without workers, but for one case: the others start sooner
     assert cli.main([*RATES, *(["--jobs", "2"] if how == "SIGKILL" else []), "--out", str(tmp_path)]) == 0
     assert [outcome(path) for path in paths] == unbroken
-    assert [len(folder.read(path).environment["starts"]) for path in paths] == [2, 2]
+    assert [len(folder.read_run(path).environment["starts"]) for path in paths] == [2, 2]
 
 
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capsys):

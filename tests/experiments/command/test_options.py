@@ -6,15 +6,15 @@ import itertools
 import pytest
 
 from layernorm.experiments import catalogue
-from layernorm.experiments.command.options import parse
+from layernorm.experiments.command.options import parse_run
 from layernorm.experiments.errors import UsageError
 from layernorm.experiments.protocol import flag
 
 
 def names(name, *arguments):
-    experiment = catalogue.find(name)
-    request = parse(experiment, arguments)
-    return [experiment.run_name(config, request.told) for config in request.configs]
+    experiment = catalogue.find_experiment(name)
+    request = parse_run(experiment, arguments)
+    return [experiment.run_name(config, request.swept_options) for config in request.configs]
 
 
 def test_all_norms_of_one_seed_come_before_the_next_and_all_seeds_before_the_next_batch_size():
@@ -31,7 +31,7 @@ def test_without_batch_sizes_seeds_are_outermost(name):
 
 @pytest.mark.parametrize("name", catalogue.EXPERIMENTS)
 def test_no_two_runs_of_a_preset_share_a_folder(name):
-    for preset in catalogue.find(name).presets:
+    for preset in catalogue.find_experiment(name).presets:
         found = names(name, "--preset", preset)
         assert len(set(found)) == len(found) > 1
 
@@ -49,7 +49,7 @@ def test_names_tell_each_number_of_which_several_values_are_given():
 
 @pytest.mark.parametrize("name", catalogue.EXPERIMENTS)
 def test_every_number_takes_several_values(name):
-    experiment = catalogue.find(name)
+    experiment = catalogue.find_experiment(name)
     config = experiment.presets["paper"].config
     single = [part for option, value in {"--norm": "layer", "--seeds": "0"}.items() for part in (option, value)]
     for item in dataclasses.fields(config):
@@ -57,51 +57,51 @@ def test_every_number_takes_several_values(name):
         if type(value) in (int, float):
             values = {value + 1, value + 2} if type(value) is int else {0.125, 0.25}
             asked = ["--preset", "paper", *single, flag(item), *map(str, values)]
-            request = parse(experiment, asked)
+            request = parse_run(experiment, asked)
             found = {getattr(config, item.name) for config in request.configs}
             assert found == values, item.name
-            paths = {experiment.run_name(config, request.told) for config in request.configs}
+            paths = {experiment.run_name(config, request.swept_options) for config in request.configs}
             assert len(paths) == len(request.configs), item.name
 
 
 def test_a_number_without_a_value_or_one_out_of_range_among_several_is_refused():
-    digits = catalogue.find("digits")
+    digits = catalogue.find_experiment("digits")
     with pytest.raises(UsageError, match="--hidden needs at least one value"):
-        parse(digits, ["--hidden"])
+        parse_run(digits, ["--hidden"])
     with pytest.raises(UsageError, match="--learning-rate must be a finite number, greater than 0, got"):
-        parse(digits, ["--learning-rate", "0.1", "0"])
+        parse_run(digits, ["--learning-rate", "0.1", "0"])
 
 
 @pytest.mark.parametrize("name", catalogue.EXPERIMENTS)
 def test_every_experiment_has_a_decay_which_is_a_share(name):
-    experiment = catalogue.find(name)
+    experiment = catalogue.find_experiment(name)
     config = experiment.presets[experiment.default_preset].config
     assert config.decay == (0.5 if name == "convnets" else 0.0)
-    assert {item.decay for item in parse(experiment, ["--decay", "0", "1"]).configs} == {0.0, 1.0}
+    assert {item.decay for item in parse_run(experiment, ["--decay", "0", "1"]).configs} == {0.0, 1.0}
     for value, message in (("-0.1", "a finite number, at least 0, got -0.1"), ("1.1", "at most 1, got 1.1")):
         with pytest.raises(UsageError, match=f"--decay must be {message}"):
-            parse(experiment, ["--decay", value])
+            parse_run(experiment, ["--decay", value])
 
 
 def test_flags_and_choices_keep_one_value(capsys):
-    reader = catalogue.find("reader")
+    reader = catalogue.find_experiment("reader")
     with pytest.raises(SystemExit):
-        parse(reader, ["--initial", "source", "torch"])
+        parse_run(reader, ["--initial", "source", "torch"])
     assert "torch" in capsys.readouterr().err
-    assert {config.prior for config in parse(reader, ["--preset", "paper", "--prior"]).configs} == {True}
+    assert {config.prior for config in parse_run(reader, ["--preset", "paper", "--prior"]).configs} == {True}
 
 
 @pytest.mark.parametrize("name", catalogue.EXPERIMENTS)
 def test_a_folder_of_data_is_an_option_where_there_is_one_to_give(name, capsys):
     with pytest.raises(SystemExit):
-        parse(catalogue.find(name), ["--help"])
+        parse_run(catalogue.find_experiment(name), ["--help"])
     shown = "--data" in capsys.readouterr().out
-    assert shown is not catalogue.find(name).embedded
+    assert shown is not catalogue.find_experiment(name).embedded
 
 
 @pytest.mark.parametrize("arguments", [["--data", "here"], ["--data=here"]])
 def test_a_folder_for_data_in_a_package_is_refused(arguments):
     with pytest.raises(UsageError, match="digits does not take --data: its data come with a package"):
-        parse(catalogue.find("digits"), arguments)
-    assert str(parse(catalogue.find("mnist"), arguments).settings.data) == "here"
-    assert parse(catalogue.find("digits"), []).settings.data is None
+        parse_run(catalogue.find_experiment("digits"), arguments)
+    assert str(parse_run(catalogue.find_experiment("mnist"), arguments).settings.data) == "here"
+    assert parse_run(catalogue.find_experiment("digits"), []).settings.data is None

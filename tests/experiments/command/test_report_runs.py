@@ -47,10 +47,10 @@ def rewritten(path, name):
     if path.name == "result.json":
         write_json(path, {key: value for key, value in read_json(path).items() if key != name})
         return
-    lines = records.read(path)
+    lines = records.read_records(path)
     path.unlink()
     for line in lines:
-        records.append(path, {key: value for key, value in line.items() if key != name})
+        records.append_record(path, {key: value for key, value in line.items() if key != name})
 
 
 @pytest.mark.parametrize("name", ["test_error", "valid_error", "train_nll", "epoch", "seconds_per_update", "seconds"])

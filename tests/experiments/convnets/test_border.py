@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from layernorm.experiments.convnets.border import SHOWN, Statistics, distances, measure
-from layernorm.experiments.convnets.network import Config, Unit, build
+from layernorm.experiments.convnets.border import SHOWN, Statistics, distances, measure_units
+from layernorm.experiments.convnets.network import Config, Unit, build_convnet
 
 
 def test_distances():
@@ -28,7 +28,7 @@ def counting():
 
 def test_a_white_image_turns_off_the_units_at_the_border(counting):
     with torch.no_grad():
-        (layer,) = measure(counting, torch.ones(450, 3, 8, 8))  # more than are looked at together
+        (layer,) = measure_units(counting, torch.ones(450, 3, 8, 8))  # more than are looked at together
     # of the 28 units at the border 24 lie at an edge, 4 in a corner
     mean = (24 * -0.2 + 4 * -0.8) / 28
     deviation = math.sqrt((24 * 0.2**2 + 4 * 0.8**2) / 28 - mean**2)
@@ -47,7 +47,7 @@ def test_half_the_images_black(counting):
     """A black image leaves every unit off, at -2 after the leaky ReLU."""
     images = torch.cat([torch.ones(3, 3, 8, 8), torch.zeros(3, 3, 8, 8)])
     with torch.no_grad():
-        (layer,) = measure(counting, images)
+        (layer,) = measure_units(counting, images)
     share, mean, deviation = layer.profile().tolist()
     assert share == pytest.approx([0, 0.5, 0.5, 0.5])
     assert mean[1:] == pytest.approx([2.5] * 3, rel=1e-5)  # of 7 and -2, both rounded to float32
@@ -79,10 +79,10 @@ def test_units_that_are_all_alike_are_explained_by_nothing():
 
 
 def test_every_convolution_of_the_network_is_looked_at_in_the_order_of_the_layers():
-    model = build(Config(norm="batch", width=4)).eval()
+    model = build_convnet(Config(norm="batch", width=4)).eval()
     images = torch.randn(3, 3, 32, 32)
     with torch.no_grad():
-        found = measure(model, images)
+        found = measure_units(model, images)
         first = model[1](images)
     assert [layer.profile().shape[1] for layer in found] == [16] * 3 + [8] * 3 + [3] * 3
     share = float((first > 0).double().mean())

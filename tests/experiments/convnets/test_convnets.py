@@ -29,7 +29,7 @@ SMALL = ["run", "convnets", "--preset", "smoke", "--threads", "1"]
 
 @pytest.fixture(autouse=True)
 def _no_other_data(tmp_path, monkeypatch):
-    cifar10._read.cache_clear()
+    cifar10.read_cifar10.cache_clear()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("LAYERNORM_DATA", raising=False)
 
@@ -48,7 +48,7 @@ def finished(tmp_path_factory, data):
 
 def test_a_run_records_every_part_and_keeps_its_test(finished):
     for norm in ("none", "layer", "batch", "weight"):
-        run = folder.read(finished / f"convnets-{norm}-lr0.003-s0")
+        run = folder.read_run(finished / f"convnets-{norm}-lr0.003-s0")
         assert run.done
         assert [record["update"] for record in run.records] == [2, 4]
         parts = {f"{part}_{what}" for part in ("train", "valid", "test") for what in ("nll", "error")}
@@ -58,7 +58,7 @@ def test_a_run_records_every_part_and_keeps_its_test(finished):
         assert run.result["all_test_error"] == pytest.approx(1 - float(tested["correct"].double().mean()), rel=1e-12)
         assert len(tested["correct"]) == 20
         assert len(tested) == 1 + 2 * 9 * 3
-    start = [folder.read(finished / f"convnets-{norm}-lr0.003-s0").tested() for norm in ("none", "weight")]
+    start = [folder.read_run(finished / f"convnets-{norm}-lr0.003-s0").tested() for norm in ("none", "weight")]
     # weight norm starts as the same function; its weights g v / |v| are rounded, which can switch a unit or two
     torch.testing.assert_close(start[0]["start.9.profile"], start[1]["start.9.profile"], rtol=1e-2, atol=1e-2)
     assert "units at the border" in (finished / "report" / "index.html").read_text()
@@ -70,19 +70,19 @@ def test_a_run_records_every_part_and_keeps_its_test(finished):
 def test_an_interrupted_run_goes_on_and_ends_the_same(finished, data, tmp_path):
     """With dropout and noise, whose generator the checkpoint keeps."""
     command = [*SMALL, "--norm", "weight", "--data", str(data), "--out", str(tmp_path)]
-    interrupted(command, experiment, "measure", call=5)
+    interrupted(command, experiment, "nll_and_answers", call=5)
     name = "convnets-weight-lr0.003-s0"
     starts = json.loads((tmp_path / name / "environment.json").read_text())["starts"]
     assert [start["update"] for start in starts] == [0, 2]
     assert outcome(tmp_path / name) == outcome(finished / name)
-    ours, theirs = (folder.read(place / name).tested() for place in (tmp_path, finished))
+    ours, theirs = (folder.read_run(place / name).tested() for place in (tmp_path, finished))
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
 
 
 def test_the_loss_is_the_mean_over_the_batch_and_evaluation_is_of_the_first_images(data):
-    images = cifar10.load(data, held_out=5)
+    images = cifar10.CIFAR10.load(data).holding_out(5)
     config = Config(norm="none", width=4, batch_size=25, epochs=2, held_out=5, evaluate_cases=10, dropout=0, noise=0)
-    task = experiment.task(config, images, distributed.accelerator("cpu", "float32"))
+    task = experiment.convnets_task(config, images, distributed.accelerator("cpu", "float32"))
     task.model.eval()
     with torch.no_grad():
         logits = task.model(scaled(images.train.images)).double()
@@ -104,7 +104,7 @@ def test_small_losses_keep_their_digits():
             return 20 * nn.functional.one_hot(torch.zeros(len(images), dtype=torch.int64), 10).float()
 
     cases = Cases(torch.zeros(3, 3, 32, 32, dtype=torch.uint8), torch.tensor([0, 0, 0]))
-    nll, right = experiment.measure(Certain(), cases)
+    nll, right = experiment.nll_and_answers(Certain(), cases)
     assert math.isclose(nll, math.log1p(9 * math.exp(-20)), rel_tol=1e-6)
     assert right.all()
 
@@ -130,7 +130,7 @@ def test_two_processes_give_the_metrics_of_one(data, tmp_path):
     assert done.returncode == 0, done.stderr
     assert cli.main([*SMALL, *options, "--out", str(tmp_path / "one")]) == 0
     for norm in ("batch", "layer"):
-        one, two = (folder.read(tmp_path / place / f"convnets-{norm}-lr0.003-s0") for place in ("one", "two"))
+        one, two = (folder.read_run(tmp_path / place / f"convnets-{norm}-lr0.003-s0") for place in ("one", "two"))
         assert len(one.records) == len(two.records) == 2
         for ours, theirs in zip(one.records, two.records, strict=True):
             for metric in ("batch_loss", "train_nll", "valid_nll", "test_nll"):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from layernorm.experiments.convnets.experiment import EXPERIMENT, scaled
-from layernorm.experiments.convnets.network import Config, Unit, build
+from layernorm.experiments.convnets.network import Config, Unit, build_convnet
 
 ALL = ("none", "layer", "layer-shared", "layer-channels", "batch", "weight", "group")
 
@@ -20,7 +20,7 @@ def test_shapes_and_number_of_parameters_at_the_full_width():
     """Weights by layer, from the table: 3x3 of 3 to 96 channels, twice 96 to 96, 96 to 192, twice 192 to 192, one more
     without padding, two of 1x1, and the linear layer; a bias for every output."""
     config = EXPERIMENT.presets["paper"].config
-    model = build(Config(**{**vars(config), "norm": "none"}))
+    model = build_convnet(Config(**{**vars(config), "norm": "none"}))
     shapes = [tuple(layer.weight.shape) for layer in convolutions(model)]
     assert shapes == [(96, 3, 3, 3), (96, 96, 3, 3), (96, 96, 3, 3), (192, 96, 3, 3), (192, 192, 3, 3),
                       (192, 192, 3, 3), (192, 192, 3, 3), (192, 192, 1, 1), (192, 192, 1, 1)]  # fmt: skip
@@ -35,7 +35,7 @@ def test_shapes_and_number_of_parameters_at_the_full_width():
             sides.append(tuple(maps.shape[1:]))
     assert sides == [(96, 32, 32)] * 3 + [(192, 16, 16)] * 3 + [(192, 6, 6)] * 3
     assert maps.shape == (1, 10)
-    normed = build(Config(**{**vars(config), "norm": "layer"}))
+    normed = build_convnet(Config(**{**vars(config), "norm": "layer"}))
     assert [tuple(unit[1].weight.shape) for unit in normed if isinstance(unit, Unit)] == sides, "a gain for each unit"
 
 
@@ -58,7 +58,7 @@ def test_the_parameters_of_each_norm(norm, names):
     assert sorted(name for name, _ in unit.named_parameters()) == names
     sizes = {name: p.numel() for name, p in unit.named_parameters() if p.numel() != 8 * 27}
     assert set(sizes.values()) == {8 * 6 * 6 if norm == "layer" else 8}
-    last = [name for name, _ in build(Config(norm=norm, width=4)).named_parameters()][-2:]
+    last = [name for name, _ in build_convnet(Config(norm=norm, width=4)).named_parameters()][-2:]
     assert last == ["16.weight", "16.bias"]
 
 
@@ -66,7 +66,7 @@ def test_one_seed_gives_every_norm_the_same_weights_and_leaves_the_generator_alo
     state = torch.get_rng_state()
     weights = {}
     for norm in ALL:
-        model = build(Config(norm=norm, width=4, seed=3))
+        model = build_convnet(Config(norm=norm, width=4, seed=3))
         weights[norm] = [*(layer.weight.detach() for layer in convolutions(model)), model[-1].weight.detach()]
         biases = [p for name, p in model.named_parameters() if name.endswith("bias")]
         assert not any(p.any() for p in biases)
@@ -74,7 +74,7 @@ def test_one_seed_gives_every_norm_the_same_weights_and_leaves_the_generator_alo
         for ours, plain in zip(weights[norm], weights["none"], strict=True):
             # weight norm forms g v / |v|, three roundings in float32
             torch.testing.assert_close(ours, plain, rtol=5e-7 if norm == "weight" else 0, atol=0)
-    other = build(Config(norm="none", width=4, seed=4))
+    other = build_convnet(Config(norm="none", width=4, seed=4))
     assert not torch.equal(convolutions(other)[0].weight, weights["none"][0])
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -139,14 +139,14 @@ def test_layer_shared_is_group_norm_of_one_group():
 
 
 def test_noise_and_dropout_are_in_training_only():
-    model = build(Config(norm="none", width=4))
+    model = build_convnet(Config(norm="none", width=4))
     images = torch.randn(2, 3, 32, 32)
     assert not torch.equal(model(images), model(images))
     model.eval()
     assert torch.equal(model(images), model(images))
-    without = build(Config(norm="none", width=4, dropout=0.0, noise=0.0))
+    without = build_convnet(Config(norm="none", width=4, dropout=0.0, noise=0.0))
     torch.testing.assert_close(without(images), model(images), rtol=1e-5, atol=1e-6)  # the same products in float32
-    noisy = build(Config(norm="none", width=4, noise=0.5))[0](torch.zeros(100, 3, 32, 32))
+    noisy = build_convnet(Config(norm="none", width=4, noise=0.5))[0](torch.zeros(100, 3, 32, 32))
     # of 307,200 values the deviation's own is 0.0006
     assert float(noisy.std()) == pytest.approx(0.5, abs=0.004)
 

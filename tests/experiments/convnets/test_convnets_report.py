@@ -37,7 +37,7 @@ def write_convnets(place, norm, seed, losses, rate=3e-3, error=0.4, wrong=8, don
                     contrast.clone() if layer == 4 else torch.ones(3, 2, dtype=torch.float64)
                 )
                 tensors[f"{when}.{layer}.explained"] = torch.tensor([0.01 * layer, 0.5], dtype=torch.float64)
-        checkpoint.save(path / folder.TEST, tensors, {})
+        checkpoint.save_checkpoint(path / folder.TEST, tensors, {})
         write_result(path, all_test_error=wrong / 20)
 
 
@@ -83,8 +83,8 @@ def test_units_at_the_border_in_words(whole):
 def test_one_seed_that_differs_makes_units_not_rarely_turned_on(whole):
     alike = torch.tensor([[0.4, 0.5], [1.0, 2.0], [1.5, 3.0]], dtype=torch.float64)
     path = whole / "convnets-none-lr0.003-s1"
-    tensors, _ = checkpoint.load(path / folder.TEST)
-    checkpoint.save(path / folder.TEST, {**tensors, "end.4.contrast": alike}, {})
+    tensors, _ = checkpoint.load_checkpoint(path / folder.TEST)
+    checkpoint.save_checkpoint(path / folder.TEST, {**tensors, "end.4.contrast": alike}, {})
     text = report_of(whole).findings[0]
     assert "at the least 0.80 times as often (convolution 4, highest seed). Not rarely turned on" in text
 
@@ -139,9 +139,9 @@ def test_unfinished_and_damaged_runs(whole):
 
 def test_the_terminal_and_the_files(whole, tmp_path, capsys):
     report = report_of(whole)
-    rendering.show(report)
+    rendering.print_report(report)
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
-    rendering.write(report, tmp_path / "report")
+    rendering.write_report(report, tmp_path / "report")
     text = (tmp_path / "report" / "report.md").read_text()
     for part in (
         "[stand-in]",

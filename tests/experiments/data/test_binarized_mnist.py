@@ -1,4 +1,4 @@
-"""Binarised MNIST: read exactly, parsed once, and refused in one line if it is anything else."""
+"""Binarised MNIST: read exactly, and refused in one line if it is anything else."""
 
 import gzip
 import os
@@ -11,17 +11,13 @@ import torch
 from layernorm.experiments.data import binarized_mnist as images
 from layernorm.experiments.data import source
 from layernorm.experiments.errors import RunError
-from support.binarized_files import NAMES, amat_bytes, random_rows, write_binarized
+from support.binarized_files import NAMES, random_rows, write_binarized
 
 REAL = Path(os.environ.get("LAYERNORM_DATA", "")) / "binarized-mnist"  # read before the fixture hides it
 
 
-def packed_files():
-    return sorted((source.cache() / "binarized-mnist-packed").glob("*.safetensors"))
-
-
 def test_the_rows_are_the_files(tmp_path):
-    data = images.load(write_binarized(tmp_path / "data"))
+    data = images.BINARIZED_MNIST.load(write_binarized(tmp_path / "data"))
     for number, split in enumerate(NAMES):
         expected = random_rows(len(getattr(data, split)), number)
         assert torch.equal(getattr(data, split), torch.from_numpy(expected))
@@ -30,59 +26,20 @@ def test_the_rows_are_the_files(tmp_path):
 
 
 def test_gzipped_files_are_the_same_data(tmp_path):
-    plain = images.load(write_binarized(tmp_path / "plain"))
+    plain = images.BINARIZED_MNIST.load(write_binarized(tmp_path / "plain"))
     folder = write_binarized(tmp_path / "gzipped")
     for name in NAMES.values():
         (folder / f"{name}.gz").write_bytes(gzip.compress((folder / name).read_bytes()))
         (folder / name).unlink()
-    images._read.cache_clear()
-    zipped = images.load(folder)
+    images.read_binarized_mnist.cache_clear()
+    zipped = images.BINARIZED_MNIST.load(folder)
     assert zipped.facts["fingerprint"] == plain.facts["fingerprint"]
     assert torch.equal(zipped.train, plain.train)
 
 
-def test_a_file_is_parsed_once_and_a_changed_one_anew(tmp_path, monkeypatch):
-    folder = write_binarized(tmp_path / "data")
-    first = images.load(folder)
-    assert len(packed_files()) == 3
-    parsed = []
-    parse = images.parse
-    monkeypatch.setattr(images, "parse", lambda content, path: parsed.append(path.name) or parse(content, path))
-    images._read.cache_clear()
-    assert torch.equal(images.load(folder).train, first.train)
-    assert parsed == []
-    other = random_rows(12, seed=99)
-    (folder / NAMES["train"]).write_bytes(amat_bytes(other))
-    images._read.cache_clear()
-    second = images.load(folder)
-    assert parsed == [NAMES["train"]]
-    assert torch.equal(second.train, torch.from_numpy(other))
-    assert second.facts["fingerprint"] != first.facts["fingerprint"]
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda content: content[:-10],
-        lambda content: b"",
-        lambda content: b"no array at all",
-        lambda content: content.replace(b'"U8"', b'"I8"'),
-    ],
-)
-def test_a_damaged_cache_is_made_anew(tmp_path, damage):
-    folder = write_binarized(tmp_path / "data")
-    first = images.load(folder)
-    contents = [path.read_bytes() for path in packed_files()]
-    for path, content in zip(packed_files(), contents, strict=True):
-        path.write_bytes(damage(content))
-    images._read.cache_clear()
-    assert torch.equal(images.load(folder).train, first.train)
-    assert [path.read_bytes() for path in packed_files()] == contents
-
-
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("a file")
-    assert len(images.load(write_binarized(tmp_path / "data")).train) == 12
+    assert len(images.BINARIZED_MNIST.load(write_binarized(tmp_path / "data")).train) == 12
 
 
 def changed(row, old, new):
@@ -113,29 +70,30 @@ def test_files_of_another_form_are_refused_with_the_row(tmp_path, change, row):
     path = folder / NAMES["train"]
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(RunError, match=rf"{NAMES['train']} is damaged or no file of binary images: row {row} is not"):
-        images.load(folder)
+        images.BINARIZED_MNIST.load(folder)
 
 
 def test_missing_files_and_damaged_gzip_are_named(tmp_path):
     folder = write_binarized(tmp_path / "data")
     (folder / NAMES["test"]).unlink()
     with pytest.raises(RunError, match=rf"lacks {NAMES['test']} "):
-        images.load(folder)
+        images.BINARIZED_MNIST.load(folder)
     (folder / f"{NAMES['test']}.gz").write_bytes(gzip.compress(b"x" * 100)[:-5])
     with pytest.raises(RunError, match=rf"{NAMES['test']}\.gz is damaged"):
-        images.load(folder)
+        images.BINARIZED_MNIST.load(folder)
 
 
 def test_prepare_checks_and_tells(tmp_path):
-    folder, facts = source.prepare(images.BINARIZED_MNIST, write_binarized(tmp_path / "data"))
+    folder, facts = source.prepare_source(images.BINARIZED_MNIST, write_binarized(tmp_path / "data"))
     assert (facts["train"], facts["valid"], facts["test"]) == (12, 5, 7)
-    assert {path.name for path in folder.iterdir()} == set(NAMES.values())
-    assert len(images.load(None).test) == 7
+    assert [path.name for path in folder.iterdir()] == ["binarized-mnist.safetensors"]
+    images.read_binarized_mnist.cache_clear()
+    assert len(images.BINARIZED_MNIST.load(None).test) == 7
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs the real binarised MNIST")
 def test_the_real_files_are_the_published_ones():
-    data = images.load(REAL)
+    data = images.BINARIZED_MNIST.load(REAL)
     assert data.facts["original"] is True
     assert [len(data.train), len(data.valid), len(data.test)] == [50_000, 10_000, 10_000]
     assert np.isclose(float(data.train.float().mean()), 0.1306, atol=1e-4)

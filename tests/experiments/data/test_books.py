@@ -13,7 +13,7 @@ LONG = "The dog " + "saw the cat and " * 8 + "left."
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch, tmp_path):
-    books._read.cache_clear()
+    books.read_books.cache_clear()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
@@ -31,7 +31,7 @@ def write(folder, **texts):
 
 def test_words_are_numbered_by_their_count_in_the_training_books(tmp_path):
     texts = {"T_One": "A b b. C c c b.\nA d.", "T_Two": "Z z. Z z.", "T_Three": "Y y. Y."}
-    found = books.load(write(tmp_path / "b", **texts))
+    found = books.BOOKS.load(write(tmp_path / "b", **texts))
     train = found.titles[found.split.tolist().index(0)]
     counts = {"T_One": ["b", "c", ".", "a", "d"], "T_Two": ["z", "."], "T_Three": ["y", "."]}[train]
     first = found.words[: len(counts)]
@@ -47,7 +47,7 @@ def test_words_are_numbered_by_their_count_in_the_training_books(tmp_path):
 
 
 def test_no_author_is_in_two_splits(folder):
-    found = books.load(folder)
+    found = books.BOOKS.load(folder)
     assert set(found.split.tolist()) == {0, 1, 2}
     of_author = {}
     for title, split in zip(found.titles, found.split.tolist(), strict=True):
@@ -59,7 +59,7 @@ def test_no_author_is_in_two_splits(folder):
 def test_triples_stay_within_a_book_and_leave_out_long_sentences(tmp_path):
     three = "One dog. Two dogs. Three dogs."
     texts = {"A_A": f"{three}\n{three}", "B_B": f"{three} {LONG} {three}", "C_C": "One. Two."}
-    found = books.load(write(tmp_path / "b", **texts))
+    found = books.BOOKS.load(write(tmp_path / "b", **texts))
     middle = sorted(torch.cat([found.triples(split) for split in books.SPLITS]).tolist())
     # A: sentences 0..5, over a paragraph's end too; B: 6..12 with the long one at 9; C: 13 and 14
     assert middle == [1, 2, 3, 4, 7, 11]
@@ -74,36 +74,36 @@ def test_the_longest_sentence_of_a_triple_has_29_words(tmp_path):
         return "The " + "dog " * (count - 2) + "ran."  # with the point, one word more than count
 
     texts = {"A_A": f"One. {of(28)} Two.", "B_B": f"One. {of(29)} Two.", "C_C": "One. Two. Three."}
-    found = books.load(write(tmp_path / "b", **texts))
+    found = books.BOOKS.load(write(tmp_path / "b", **texts))
     assert sorted(torch.cat([found.triples(split) for split in books.SPLITS]).tolist()) == [1, 7]
 
 
 def test_a_folder_is_packed_once_and_a_damaged_pack_is_made_anew(folder, monkeypatch):
-    first = books.load(folder)
+    first = books.BOOKS.load(folder)
     place = source.kept_parse(books.BOOKS, folder)
-    books._read.cache_clear()
+    books.read_books.cache_clear()
     with monkeypatch.context() as patch:
-        patch.setattr(novels, "read_folder", None)
-        assert books.load(folder).ids.tolist() == first.ids.tolist()
+        patch.setattr(novels, "read_novels", None)
+        assert books.BOOKS.load(folder).ids.tolist() == first.ids.tolist()
     place.write_bytes(place.read_bytes()[:-100])
-    books._read.cache_clear()
-    assert books.load(folder).ids.tolist() == first.ids.tolist()
+    books.read_books.cache_clear()
+    assert books.BOOKS.load(folder).ids.tolist() == first.ids.tolist()
     assert load(place.read_bytes())["ids"].tolist() == first.ids.tolist()
     (folder / "A1_Brown.txt").write_text("Another text. It is short.\n")
-    books._read.cache_clear()
-    assert books.load(folder).facts["fingerprint"] != first.facts["fingerprint"]
+    books.read_books.cache_clear()
+    assert books.BOOKS.load(folder).facts["fingerprint"] != first.facts["fingerprint"]
 
 
 def test_prepared_books_are_found(folder, monkeypatch):
-    first = books.load(folder)
-    place, facts = source.prepare(books.BOOKS, folder)
-    books._read.cache_clear()
+    first = books.BOOKS.load(folder)
+    place, facts = source.prepare_source(books.BOOKS, folder)
+    books.read_books.cache_clear()
     monkeypatch.delenv("LAYERNORM_DATA", raising=False)
-    assert books.load(None).facts["fingerprint"] == first.facts["fingerprint"] == facts["fingerprint"]
+    assert books.BOOKS.load(None).facts["fingerprint"] == first.facts["fingerprint"] == facts["fingerprint"]
     (place / "books.safetensors").write_bytes(b"nothing")
-    books._read.cache_clear()
+    books.read_books.cache_clear()
     with pytest.raises(RunError, match=r"books\.safetensors is damaged .*layernorm data prepare books"):
-        books.load(None)
+        books.BOOKS.load(None)
 
 
 @pytest.mark.parametrize(
@@ -117,14 +117,14 @@ def test_prepared_books_are_found(folder, monkeypatch):
 def test_a_wrong_book_is_one_line(folder, name, content, message):
     (folder / f"{name}.txt").write_bytes(content)
     with pytest.raises(RunError, match=message):
-        books.load(folder)
+        books.BOOKS.load(folder)
 
 
 def test_too_few_authors_and_no_books_are_one_line(tmp_path):
     with pytest.raises(RunError, match="expected books of at least 3 authors, one for each split, got 2"):
-        books.load(write(tmp_path / "b", A_One="A. B.", B_One="A. B.", C_Two="A. B."))
+        books.BOOKS.load(write(tmp_path / "b", A_One="A. B.", B_One="A. B.", C_Two="A. B."))
     (tmp_path / "none").mkdir()
     with pytest.raises(
         RunError, match=r"none lacks \*\.txt \(UTF-8, named TITLE_AUTHOR\.txt\) of the data set 'books'"
     ):
-        books.load(tmp_path / "none")
+        books.BOOKS.load(tmp_path / "none")

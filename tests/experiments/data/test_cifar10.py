@@ -23,7 +23,7 @@ REAL = Path(os.environ.get("LAYERNORM_DATA", "")) / "cifar10"  # read before the
 
 
 def test_the_cases_are_the_rows(tmp_path):
-    data = cifar10.load(write_cifar(tmp_path / "data"), held_out=4)
+    data = cifar10.CIFAR10.load(write_cifar(tmp_path / "data")).holding_out(4)
     rows = np.concatenate([random_rows(6, number) for number in range(5)])
     labels, pixels = rows[:, 0], rows[:, 1:]
     assert [len(data.train), len(data.valid), len(data.test)] == [26, 4, 20]
@@ -42,14 +42,14 @@ def test_every_form_is_the_same_data(tmp_path):
     forms[2].mkdir()
     archive_of(flat, forms[2] / cifar10.ARCHIVE)
     for origin in forms[1:]:
-        prepared, facts = source.prepare(cifar10.CIFAR10, origin)
+        prepared, facts = source.prepare_source(cifar10.CIFAR10, origin)
         assert (facts["train"], facts["test"]) == (30, 20)
         assert {path.name for path in prepared.iterdir()} == {cifar10.PACKED}
         forms.append(prepared)
     found = []
     for folder in (*forms, None):
-        cifar10._read.cache_clear()
-        found.append(cifar10.load(folder, held_out=1))
+        cifar10.read_cifar10.cache_clear()
+        found.append(cifar10.CIFAR10.load(folder).holding_out(1))
     for data in found[1:]:
         assert data.facts["fingerprint"] == found[0].facts["fingerprint"]
         assert torch.equal(data.train.images, found[0].train.images)
@@ -81,19 +81,19 @@ def published(tmp_path, monkeypatch):
 
 
 def test_the_archive_is_downloaded_checked_and_known_as_the_original(published):
-    data = cifar10.load(None, held_out=1)
+    data = cifar10.CIFAR10.load(None).holding_out(1)
     assert data.facts["original"] is True
     assert torch.equal(data.test.labels, torch.from_numpy(random_rows(20, 5)[:, 0].astype(np.int64)))
     published.unlink()
-    cifar10._read.cache_clear()
-    assert cifar10.load(None, held_out=1).facts == data.facts
+    cifar10.read_cifar10.cache_clear()
+    assert cifar10.CIFAR10.load(None).holding_out(1).facts == data.facts
 
 
 def test_a_download_with_another_checksum_is_not_kept(published):
     published.write_bytes(published.read_bytes() + b"x")
     with pytest.raises(RunError, match=r"cifar-10-binary\.tar\.gz has a wrong checksum; it was not kept"):
-        cifar10.load(None, held_out=1)
-    assert not list((source.cache() / "cifar10").iterdir())
+        cifar10.CIFAR10.load(None).holding_out(1)
+    assert not list((source.cache_folder() / "cifar10").iterdir())
 
 
 def with_label(content, row, label):
@@ -119,7 +119,7 @@ def test_files_of_another_form_are_refused(tmp_path, name, change, message):
     path = folder / name
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(RunError) as caught:
-        cifar10.load(folder, held_out=1)
+        cifar10.CIFAR10.load(folder).holding_out(1)
     assert message in str(caught.value)
     assert str(folder) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -129,10 +129,10 @@ def test_missing_files_are_named(tmp_path):
     folder = write_cifar(tmp_path / "data")
     (folder / "data_batch_4.bin").unlink()
     with pytest.raises(RunError, match=r"data_batch_4\.bin: No such file"):
-        cifar10.load(folder, held_out=1)
+        cifar10.CIFAR10.load(folder).holding_out(1)
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunError, match=r"lacks cifar-10-binary\.tar\.gz \(or its six \.bin files\)"):
-        cifar10.load(tmp_path / "empty", held_out=1)
+        cifar10.CIFAR10.load(tmp_path / "empty").holding_out(1)
 
 
 def damaged(archive):
@@ -171,17 +171,17 @@ def test_archives_that_are_not_whole_are_refused(tmp_path, change, message):
     (tmp_path / "archive").mkdir()
     change(archive_of(write_cifar(tmp_path / "data"), tmp_path / "archive" / cifar10.ARCHIVE))
     with pytest.raises(RunError, match=message):
-        cifar10.load(tmp_path / "archive", held_out=1)
+        cifar10.CIFAR10.load(tmp_path / "archive").holding_out(1)
 
 
 @pytest.mark.parametrize("held_out", [0, 30, 31])
 def test_some_cases_are_left_on_both_sides(tmp_path, held_out):
     with pytest.raises(UsageError, match=rf"--held-out must lie in 1\.\.29 for the data in .*, got {held_out}"):
-        cifar10.load(write_cifar(tmp_path / "data"), held_out)
+        cifar10.CIFAR10.load(write_cifar(tmp_path / "data")).holding_out(held_out)
 
 
 @pytest.mark.skipif(source.lack(cifar10.CIFAR10, REAL) is not None, reason="needs the files of CIFAR-10")
 def test_real_files_hold_ten_classes_of_equal_size():
-    data = cifar10.load(REAL, 5000)
+    data = cifar10.CIFAR10.load(REAL).holding_out(5000)
     assert [len(data.train), len(data.valid), len(data.test)] == [45_000, 5000, 10_000]
     assert torch.bincount(torch.cat([data.train.labels, data.valid.labels])).tolist() == [5000] * 10

@@ -18,7 +18,7 @@ def text(passage="@entity1 saw a dog . @entity12 saw two !", question="who is @p
 
 
 def test_a_file_is_read():
-    item = cnn.parse(text().encode(), PATH)
+    item = cnn.parse_question(text().encode(), PATH)
     assert item.sentences == [["@entity1", "saw", "a", "dog", "."], ["@entity12", "saw", "two", "!"]]
     assert item.question == ["who", "is", "@placeholder", "?"]
     assert (item.answer, item.names) == ("@entity1", NAMES)
@@ -26,7 +26,7 @@ def test_a_file_is_read():
 
 
 def test_lines_of_a_passage_are_sentences_and_windows_line_ends_are_read():
-    item = cnn.parse(text("a . b\n@entity1 c").replace("\n", "\r\n").encode(), PATH)
+    item = cnn.parse_question(text("a . b\n@entity1 c").replace("\n", "\r\n").encode(), PATH)
     assert item.sentences == [["a", ".", "b"], ["@entity1", "c"]]
 
 
@@ -48,7 +48,7 @@ def test_lines_of_a_passage_are_sentences_and_windows_line_ends_are_read():
 )
 def test_a_wrong_file_is_named_with_what_is_wrong(content, message):
     with pytest.raises(RunError, match=re.escape(message)) as caught:
-        cnn.parse(content, PATH)
+        cnn.parse_question(content, PATH)
     assert str(caught.value).startswith(str(PATH))
     assert "\n" not in str(caught.value)
 

@@ -49,7 +49,7 @@ def test_damaged_and_foreign_strokes_are_named(content, message, tmp_path):
 
 
 def test_lines_get_their_texts_lists_and_split(folder):
-    found = iam.load(folder)
+    found = iam.IAM.load(folder)
     assert [line.name for line in found.lines] == sorted(f"{form}-0{n}" for form in FORMS for n in (1, 2))
     by_name = {line.name: line for line in found.lines}
     assert by_name["a01-000u-02"].text == "Mr. Gaitskell's 7 points"
@@ -61,7 +61,7 @@ def test_lines_get_their_texts_lists_and_split(folder):
 
 
 def test_offsets_have_mean_0_and_deviation_1_over_training(folder):
-    found = iam.load(folder)
+    found = iam.IAM.load(folder)
     train = [found.normalised(line) for line in found.lines if line.list != iam.VALID]
     offsets = np.concatenate([points[1:, :2] for points in train])
     np.testing.assert_allclose(offsets.mean(0), 0, atol=1e-6)
@@ -88,7 +88,7 @@ def test_cleaning_fills_missing_readings_and_removes_over_long_steps():
 def test_lines_are_cleaned_unless_asked_for_as_published(folder):
     far = [[(0, 0), (300, 0), (310, 5)], [(1500, 0), (1510, 9)]]
     strokes_path(folder, "a01-000u-01").write_text(xml(far, False))
-    raw, cleaned = (iam.load(folder, cleaned=value) for value in (False, True))
+    raw, cleaned = (iam.load_iam(folder, cleaned=value) for value in (False, True))
     assert raw.lines[0].points.tolist() == [[0, 0, 0], [300, 0, 0], [10, 5, 1], [1190, -5, 0], [10, 9, 1]]
     assert cleaned.lines[0].points.tolist() == [[0, 0, 0], [150, 0, 0], [150, 0, 0], [10, 5, 1], [10, 9, 1]]
     told = "1 steps longer than 200 units inside a stroke filled with readings, 1 longer than 800 removed"
@@ -99,12 +99,12 @@ def test_lines_are_cleaned_unless_asked_for_as_published(folder):
 
 def test_sequences_are_cut_and_padded(folder):
     strokes_path(folder, "a01-000u-01").write_text(xml(STROKES, False))
-    rows = iam.load(folder).sequences(valid=False, points=30)
+    rows = iam.IAM.load(folder).sequences(valid=False, points=30)
     assert rows.points.shape == (6, 31, 3)
     assert rows.lengths.tolist() == [5, 30, 30, 30, 30, 30]
     assert (rows.points[0, 6:] == 0).all()
     assert rows.characters.tolist()[:2] == [len("A MOVE to stop"), len("Mr. Gaitskell's 7 points")]
-    assert len(iam.load(folder).sequences(valid=True, points=30)) == 2
+    assert len(iam.IAM.load(folder).sequences(valid=True, points=30)) == 2
 
 
 def test_the_alphabet_has_57_characters_and_digits_share_one():
@@ -135,10 +135,10 @@ def test_dropped_lines_are_counted_by_reason(folder, capsys):
 
 
 def test_prepared_data_are_found_without_the_directories(folder, capsys):
-    before = iam.load(folder)
+    before = iam.IAM.load(folder)
     assert prepare(folder, capsys)[0] == 0
-    packed = source.cache() / "iam-ondb" / "iam-ondb.safetensors"
-    after = iam.load(None)
+    packed = source.cache_folder() / "iam-ondb" / "iam-ondb.safetensors"
+    after = iam.IAM.load(None)
     assert after.facts["fingerprint"] == before.facts["fingerprint"]
     assert [line.text for line in after.lines] == [line.text for line in before.lines]
     assert all(np.array_equal(a.points, b.points) for a, b in zip(after.lines, before.lines, strict=True))
@@ -149,7 +149,7 @@ def test_prepared_data_are_found_without_the_directories(folder, capsys):
 
 def test_the_fingerprint_is_the_contents(folder, tmp_path):
     other = write_iam(tmp_path / "other", seed=1)
-    assert iam.load(folder).facts["fingerprint"] != iam.load(other).facts["fingerprint"]
+    assert iam.IAM.load(folder).facts["fingerprint"] != iam.IAM.load(other).facts["fingerprint"]
 
 
 @pytest.mark.parametrize(

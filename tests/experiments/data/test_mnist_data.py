@@ -13,16 +13,16 @@ from support.mnist_files import NAMES, SPELLINGS, idx_bytes, write_mnist
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_every_spelling_gives_the_same_data(tmp_path, spelling):
-    data = mnist.load(write_mnist(tmp_path / "a", spell=SPELLINGS[spelling]), held_out=5)
-    plain = mnist.load(write_mnist(tmp_path / "b"), held_out=5)
+    data = mnist.MNIST.load(write_mnist(tmp_path / "a", spell=SPELLINGS[spelling])).holding_out(5)
+    plain = mnist.MNIST.load(write_mnist(tmp_path / "b")).holding_out(5)
     assert data.facts["fingerprint"] == plain.facts["fingerprint"]
     assert data.train.images.equal(plain.train.images)
 
 
 def test_split_and_form(tmp_path):
     folder = write_mnist(tmp_path)
-    raw, _ = idx.read(folder / NAMES[0], 3)
-    data = mnist.load(folder, held_out=8)
+    raw, _ = idx.read_idx(folder / NAMES[0], 3)
+    data = mnist.MNIST.load(folder).holding_out(8)
     assert (len(data.train), len(data.valid), len(data.test)) == (22, 8, 10)
     assert data.train.images.numpy().tolist() == raw[:22].reshape(22, -1).tolist()
     assert data.valid.images.numpy().tolist() == raw[22:].reshape(8, -1).tolist()
@@ -30,8 +30,8 @@ def test_split_and_form(tmp_path):
 
 
 def test_other_content_has_another_fingerprint(tmp_path):
-    first = mnist.load(write_mnist(tmp_path / "a", seed=1), 5).facts["fingerprint"]
-    second = mnist.load(write_mnist(tmp_path / "b", seed=2), 5).facts["fingerprint"]
+    first = mnist.MNIST.load(write_mnist(tmp_path / "a", seed=1)).holding_out(5).facts["fingerprint"]
+    second = mnist.MNIST.load(write_mnist(tmp_path / "b", seed=2)).holding_out(5).facts["fingerprint"]
     assert first != second
 
 
@@ -55,7 +55,7 @@ def test_a_damaged_file_is_named(tmp_path, change, message):
     folder = write_mnist(tmp_path)
     damaged(folder, NAMES[0], change)
     with pytest.raises(RunError, match=f"{NAMES[0]}.*{message}"):
-        mnist.load(folder, 5)
+        mnist.MNIST.load(folder).holding_out(5)
 
 
 @pytest.mark.parametrize("change", [lambda c: c[:-20], lambda c: b"no gzip", lambda c: c[:30] + b"\0\0" + c[32:]])
@@ -63,73 +63,73 @@ def test_a_damaged_gzip_is_named(tmp_path, change):
     folder = write_mnist(tmp_path, spell=SPELLINGS["gzipped"])
     damaged(folder, NAMES[0] + ".gz", change)
     with pytest.raises(RunError, match=rf"{NAMES[0]}\.gz is damaged"):
-        mnist.load(folder, 5)
+        mnist.MNIST.load(folder).holding_out(5)
 
 
 def test_labels_must_be_digits_and_go_with_the_images(tmp_path):
     folder = write_mnist(tmp_path)
     (folder / NAMES[3]).write_bytes(idx_bytes(np.full(10, 10)))
     with pytest.raises(RunError, match="a label is 10"):
-        mnist.load(folder, 5)
+        mnist.MNIST.load(folder).holding_out(5)
     (folder / NAMES[3]).write_bytes(idx_bytes(np.zeros(9)))
     with pytest.raises(RunError, match="10 images do not go with 9 labels"):
-        mnist.load(folder, 5)
+        mnist.MNIST.load(folder).holding_out(5)
 
 
 @pytest.mark.parametrize("held_out", [0, 30, 31])
 def test_held_out_must_leave_something(tmp_path, held_out):
     with pytest.raises(UsageError, match=r"--held-out must lie in 1\.\.29"):
-        mnist.load(write_mnist(tmp_path), held_out)
+        mnist.MNIST.load(write_mnist(tmp_path)).holding_out(held_out)
 
 
 def test_a_folder_that_lacks_a_file_is_named_with_the_file(tmp_path):
     folder = write_mnist(tmp_path)
     (folder / NAMES[2]).unlink()
     with pytest.raises(RunError, match=rf"{tmp_path} lacks {NAMES[2]}\.gz"):
-        mnist.load(folder, 5)
+        mnist.MNIST.load(folder).holding_out(5)
 
 
 def test_the_given_folder_comes_before_the_environments_before_the_cache(tmp_path, monkeypatch):
-    write_mnist(source.cache() / "mnist", train=21)
-    assert len(mnist.load(None, 1).train) == 20
+    write_mnist(source.cache_folder() / "mnist", train=21)
+    assert len(mnist.MNIST.load(None).holding_out(1).train) == 20
     write_mnist(tmp_path / "data" / "mnist", train=22)
     monkeypatch.setenv("LAYERNORM_DATA", str(tmp_path / "data"))
-    assert len(mnist.load(None, 1).train) == 21
-    assert len(mnist.load(write_mnist(tmp_path / "given", train=23), 1).train) == 22
+    assert len(mnist.MNIST.load(None).holding_out(1).train) == 21
+    assert len(mnist.MNIST.load(write_mnist(tmp_path / "given", train=23)).holding_out(1).train) == 22
 
 
 def test_preparing_from_a_folder_checks_before_it_copies(tmp_path):
     folder = write_mnist(tmp_path / "source")
     damaged(folder, NAMES[0], lambda content: content[:-1])
     with pytest.raises(RunError, match="is damaged"):
-        source.prepare(mnist.MNIST, folder)
-    assert not (source.cache() / "mnist").exists()
+        source.prepare_source(mnist.MNIST, folder)
+    assert not (source.cache_folder() / "mnist").exists()
 
 
 def test_preparing_replaces_an_older_copy_of_any_spelling(tmp_path):
-    write_mnist(source.cache() / "mnist", train=40, spell=SPELLINGS["gzipped"])
-    _, facts = source.prepare(mnist.MNIST, write_mnist(tmp_path / "source", train=50))
-    mnist._read.cache_clear()
+    write_mnist(source.cache_folder() / "mnist", train=40, spell=SPELLINGS["gzipped"])
+    _, facts = source.prepare_source(mnist.MNIST, write_mnist(tmp_path / "source", train=50))
+    mnist.read_mnist.cache_clear()
     assert facts["train"] == 50
-    assert len(mnist.load(None, 1).train) == 49
+    assert len(mnist.MNIST.load(None).holding_out(1).train) == 49
 
 
 def test_unknown_data_sets_suggest_the_nearest():
     with pytest.raises(UsageError, match="did you mean 'mnist'"):
-        catalogue.find("minst")
+        catalogue.find_source("minst")
 
 
 def test_digits_are_split_without_overlap():
-    data = digits.load(held_out=197)
+    data = digits.load_digits().holding_out(197)
     assert (len(data.train), len(data.valid), len(data.test)) == (1200, 197, 400)
     assert data.train.images.max() == data.white == 16
     with pytest.raises(UsageError, match="--held-out"):
-        digits.load(held_out=1397)
+        digits.load_digits().holding_out(1397)
 
 
 @pytest.mark.skipif("LAYERNORM_DATA" not in os.environ, reason="needs the real MNIST")
 def test_the_real_files_are_the_original():
-    data = mnist.load(REAL / "mnist", 5000)
+    data = mnist.MNIST.load(REAL / "mnist").holding_out(5000)
     assert data.facts["original"] is True
     assert (len(data.train), len(data.valid), len(data.test)) == (55_000, 5_000, 10_000)
     # the classes' counts of the published test set

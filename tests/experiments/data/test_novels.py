@@ -10,21 +10,21 @@ TEXT = "CHAPTER I.\n“Oh!” said Mr. Brown. “It’s late.” He didn’t sto
 
 def test_a_book_has_author_paragraphs_sentences_and_words(tmp_path):
     (tmp_path / "ENG1_Brown.txt").write_text(TEXT, encoding="utf-8")
-    (book,) = novels.read_folder(tmp_path)
+    (book,) = novels.read_novels(tmp_path)
     assert (book.title, book.author) == ("ENG1_Brown", "Brown")
-    assert [novels.sentences(paragraph) for paragraph in book.paragraphs] == [
+    assert [novels.split_sentences(paragraph) for paragraph in book.paragraphs] == [
         ["CHAPTER I."],
         ['"Oh!" said Mr. Brown.', '"It\'s late."', "He didn't stop; J. K. Smith did."],
         ["No.", "He—well—went..."],
     ]
-    assert novels.words("He didn't stop Mr. Brown's 1,000 well-known o'clock's...") == [
+    assert novels.split_words("He didn't stop Mr. Brown's 1,000 well-known o'clock's...") == [
         *("He", "did", "n't", "stop", "Mr.", "Brown", "'s", "1,000", "well-known", "o'clock", "'s", "..."),
     ]
 
 
 def test_empty_lines_part_paragraphs_that_run_over_several_lines(tmp_path):
     (tmp_path / "book.txt").write_text("Title: A\nAuthor: Ann Other\n\nOne line\nand one more.\n\n\nLast.\n")
-    (book,) = novels.read_folder(tmp_path)
+    (book,) = novels.read_novels(tmp_path)
     assert book.author == "Ann Other"
     assert book.paragraphs[1:] == ["One line and one more.", "Last."]
 
@@ -35,11 +35,11 @@ def test_empty_lines_part_paragraphs_that_run_over_several_lines(tmp_path):
 def test_a_file_that_is_no_book_is_named(tmp_path, content, message):
     (tmp_path / "book.txt").write_bytes(content)
     with pytest.raises(RunError, match=rf"book.txt .*{message}"):
-        novels.read_folder(tmp_path)
+        novels.read_novels(tmp_path)
 
 
 def test_a_folder_without_books_is_named(tmp_path):
     with pytest.raises(RunError, match="has no book"):
-        novels.read_folder(tmp_path)
+        novels.read_novels(tmp_path)
     with pytest.raises(RunError, match=r"cannot read .*absent"):
-        novels.read_folder(tmp_path / "absent")
+        novels.read_novels(tmp_path / "absent")

@@ -16,7 +16,7 @@ from support.command import one_line
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch, tmp_path):
-    order_embeddings._read.cache_clear()
+    order_embeddings.read_order_embeddings.cache_clear()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("LAYERNORM_DATA", raising=False)
 
@@ -27,7 +27,7 @@ def folder(tmp_path):
 
 
 def test_images_captions_and_ids_belong_together(folder):
-    data = order_embeddings.load(folder)
+    data = order_embeddings.ORDER_EMBEDDINGS.load(folder)
     for split, count in CONTENT.items():
         part = getattr(data, split)
         assert len(part) == count
@@ -49,7 +49,7 @@ def test_the_vocabulary_is_of_train_and_the_first_dev_captions(folder, monkeypat
         lines[7] += f" eighth{split}"
         (folder / f"{split}.txt").write_text("\n".join(lines) + "\n")
     monkeypatch.setattr(order_embeddings, "DEV_CAPTIONS", 7)
-    data = order_embeddings.load(folder)
+    data = order_embeddings.ORDER_EMBEDDINGS.load(folder)
     assert [f"{place}{split}" in data.vocabulary for split in ("val", "test") for place in ("first", "eighth")] == [
         True, False, False, False,
     ]  # fmt: skip
@@ -146,15 +146,15 @@ def test_prepare_keeps_the_layout(folder, tmp_path, capsys):
     text.unlink()
     assert cli.main(["data", "prepare", "order-embeddings", "--source", str(folder)]) == 0
     assert "words: 20" in capsys.readouterr().out
-    place = source.cache() / "order-embeddings"
+    place = source.cache_folder() / "order-embeddings"
     found = {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()}
     assert found == {
         "train.txt.gz", "val.txt", "test.txt", *(f"images/10crop/{name}.npy" for name in ("train", "val", "test"))
     }  # fmt: skip
-    prepared = order_embeddings.load(None)
-    assert prepared.facts["fingerprint"] == order_embeddings.load(folder).facts["fingerprint"]
+    prepared = order_embeddings.ORDER_EMBEDDINGS.load(None)
+    assert prepared.facts["fingerprint"] == order_embeddings.ORDER_EMBEDDINGS.load(folder).facts["fingerprint"]
 
 
 def test_a_missing_folder_says_what_to_do(tmp_path):
     with pytest.raises(RunError, match="layernorm data prepare order-embeddings --source DIR"):
-        order_embeddings.load(None)
+        order_embeddings.ORDER_EMBEDDINGS.load(None)

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from layernorm.experiments.data import binarized_mnist, books, cifar10, iam, packed, questions, source
 from layernorm.experiments.data.catalogue import SOURCES
@@ -29,6 +28,11 @@ FORMS = {
         "c2e9caee5dd5b428b73b5119e93fe475b1aac3fa216002c7240b96205237696d",
     ),
     "cnn": (write_questions, questions.CNN, "44bc90991df366f7e06b7b2a5c593965d4b34049b4b2e61ceb403a851be94578"),
+    "binarized-mnist": (
+        write_binarized,
+        binarized_mnist.BINARIZED_MNIST,
+        "5ab0bbf0023f12c3b3ad8faca41f9ff1d5d9dc2c5b67691d215e101f11500b67",
+    ),
     "cifar10": (write_cifar, cifar10.CIFAR10, "1dacea1f7220764ec1c069c660a945b5a7e9f06b44870eac61d030d8e0c3fd66"),
 }
 
@@ -39,18 +43,17 @@ def _fresh():
 
 
 def fresh():
-    for module in (books, questions, iam, cifar10, binarized_mnist):
-        module._read.cache_clear()
-    questions._packed.cache_clear()
-    iam._pack.cache_clear()
+    for read in (books.read_books, questions.read_questions, iam.read_iam, cifar10.read_cifar10,
+                 binarized_mnist.read_binarized_mnist):  # fmt: skip
+        read.cache_clear()
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_a_packed_file_has_the_files_fingerprint_and_no_other_byte(name, tmp_path):
     write, data, fingerprint = FORMS[name]
-    folder, facts = source.prepare(data, write(tmp_path / "files"))
+    folder, facts = source.prepare_source(data, write(tmp_path / "files"))
     fresh()
-    assert data.check(folder)["fingerprint"] == facts["fingerprint"] == fingerprint
+    assert data.read(folder).facts["fingerprint"] == facts["fingerprint"] == fingerprint
     path = source.packed_in(data, folder)
     content = path.read_bytes()
     size = int.from_bytes(content[:8], "little")
@@ -62,7 +65,7 @@ def test_a_packed_file_has_the_files_fingerprint_and_no_other_byte(name, tmp_pat
         path.write_bytes(changed)
         fresh()
         with pytest.raises(RunError, match=rf"{path.name} is damaged \(.*layernorm data prepare {name} --source DIR"):
-            data.check(folder)
+            data.read(folder)
 
 
 @pytest.mark.parametrize("name", ["iam-ondb", "books", "cnn"])
@@ -71,11 +74,11 @@ def test_a_folder_is_parsed_once_and_again_when_a_byte_changes(name, tmp_path, m
     folder = write(tmp_path / "files")
     calls = []
     counted = replace(data, pack=lambda folder: calls.append(folder) or data.pack(folder))
-    first = source.packed(counted, folder)
-    assert source.packed(counted, folder) == first
+    first = source.packed_form(counted, folder)
+    assert source.packed_form(counted, folder) == first
     assert source.kept_parse(data, folder).read_bytes() == first
     assert len(calls) == 1
-    assert data.check(folder)["fingerprint"] == fingerprint, "as `data prepare` has it"
+    assert data.read(folder).facts["fingerprint"] == fingerprint, "as `data prepare` has it"
 
     changed = next(path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix != ".xml")
     times = changed.stat()
@@ -83,7 +86,7 @@ def test_a_folder_is_parsed_once_and_again_when_a_byte_changes(name, tmp_path, m
     os.utime(changed, ns=(times.st_atime_ns, times.st_mtime_ns))  # its size and time stay
     fresh()
     with contextlib.suppress(RunError):  # the changed file may be refused, as it would be without a cache
-        assert source.packed(counted, folder) != first
+        assert source.packed_form(counted, folder) != first
     assert len(calls) == 2
 
 
@@ -92,6 +95,7 @@ EDITS = {
     "iam-ondb": (["iam", "packed", "source", "progress"], ["books", "text", "mnist", "catalogue"]),
     "books": (["books", "novels", "text", "packed"], ["iam", "cnn", "questions", "catalogue"]),
     "cnn": (["questions", "cloze", "novels", "cnn", "text"], ["books", "iam", "sick"]),
+    "binarized-mnist": (["binarized_mnist", "packed"], ["iam", "mnist"]),
     "cifar10": (["cifar10", "mnist", "idx"], ["binarized_mnist", "digits", "text"]),
 }
 
@@ -117,7 +121,7 @@ def edit(module, patch):
 
 def test_parsers_are_the_modules_that_python_loads_for_a_reader():
     """Each reader is imported anew, without the other modules of its folder."""
-    modules = {data.check.__module__ for data in SOURCES.values()}
+    modules = {data.read.__module__ for data in SOURCES.values()}
     code = "import importlib, sys, torch, numpy\nfor reader in sys.argv[1:]:\n"
     code += "    for name in [name for name in sys.modules if name.startswith('layernorm.experiments.data')]:\n"
     code += "        del sys.modules[name]\n"
@@ -128,21 +132,21 @@ def test_parsers_are_the_modules_that_python_loads_for_a_reader():
     loaded = {reader: {name.rpartition(".")[2] for name in names} for reader, *names in map(str.split, lines)}
     for data in SOURCES.values():
         found = {name.removeprefix("parser ").removesuffix(".py") for name in source.parsers(data)}
-        assert found == loaded[data.check.__module__], data.name
+        assert found == loaded[data.read.__module__], data.name
 
 
 def test_a_damaged_or_forbidden_cache_costs_a_parse_and_no_more(tmp_path):
     write, data, _ = FORMS["iam-ondb"]
     folder = write(tmp_path / "files")
-    first = source.packed(data, folder)
+    first = source.packed_form(data, folder)
     place = source.kept_parse(data, folder)
     for damage in (first[:-5], b"", b"x" * 100):
         place.write_bytes(damage)
-        assert source.packed(data, folder) == first == place.read_bytes()
+        assert source.packed_form(data, folder) == first == place.read_bytes()
     place.unlink()
     place.parent.rmdir()
     place.parent.write_text("no folder")
-    assert source.packed(data, folder) == first
+    assert source.packed_form(data, folder) == first
 
 
 def test_a_folder_of_links_is_looked_at_whole_and_never_for_ever(tmp_path):
@@ -164,31 +168,8 @@ def test_a_folder_of_links_is_looked_at_whole_and_never_for_ever(tmp_path):
 def test_preparing_leaves_no_second_copy(tmp_path):
     write, data, _ = FORMS["iam-ondb"]
     folder = write(tmp_path / "files")
-    source.prepare(data, folder)
-    assert not list((source.cache() / "parsed").rglob("*.safetensors"))
-
-
-def test_the_parsed_rows_of_binarised_mnist_are_those_of_the_text(tmp_path, monkeypatch):
-    folder = write_binarized(tmp_path / "data")
-    first = binarized_mnist.load(folder)
-    assert first.facts["fingerprint"] == "5ab0bbf0023f12c3b3ad8faca41f9ff1d5d9dc2c5b67691d215e101f11500b67"
-    places = sorted((source.cache() / "binarized-mnist-packed").iterdir())
-    whole = [place.read_bytes() for place in places]
-    for place, content in zip(places, whole, strict=True):
-        place.write_bytes(content[:-400] + bytes(400))  # bits that would pass as an image
-    fresh()
-    assert torch.equal(binarized_mnist.load(folder).train, first.train)
-    places[0].write_bytes(whole[1])
-    places[1].write_bytes(whole[0])
-    fresh()
-    again = binarized_mnist.load(folder)
-    assert all(torch.equal(getattr(again, split), getattr(first, split)) for split in ("train", "valid", "test"))
-    assert [place.read_bytes() for place in places] == whole
-    for module, kept in (("iam", True), ("binarized_mnist", False)):
-        edit(module, monkeypatch)
-        fresh()
-        assert torch.equal(binarized_mnist.load(folder).train, first.train)
-        assert (sorted((source.cache() / "binarized-mnist-packed").iterdir()) == places) is kept
+    source.prepare_source(data, folder)
+    assert not list((source.cache_folder() / "parsed").rglob("*.safetensors"))
 
 
 def with_lengths(arrays, change):
@@ -213,22 +194,22 @@ def with_lengths(arrays, change):
     ],
 )
 def test_a_packed_file_of_a_right_digest_and_a_wrong_form_is_refused(change, message, tmp_path):
-    content = iam._pack(write_iam(tmp_path / "files"))
-    kept = packed.unpack(content, tmp_path, "iam-ondb", iam._ARRAYS)
+    content = iam.pack_iam(write_iam(tmp_path / "files"))
+    kept = packed.read_packed(content, tmp_path, "iam-ondb", iam._ARRAYS)
     arrays = {name: array.copy() for name, array in kept.arrays.items()}
     about = json.loads(json.dumps(kept.about))
     change(arrays, about)
     (tmp_path / "packed").mkdir()
-    (tmp_path / "packed" / "iam-ondb.safetensors").write_bytes(packed.pack(arrays, about))
+    (tmp_path / "packed" / "iam-ondb.safetensors").write_bytes(packed.packed_content(arrays, about))
     with pytest.raises(RunError, match=message):
-        iam.load(tmp_path / "packed")
+        iam.IAM.load(tmp_path / "packed")
 
 
 def test_original_lines_are_known_by_their_content(tmp_path, monkeypatch):
     folder = write_iam(tmp_path / "files")
-    fingerprint = iam.load(folder).facts["fingerprint"]
+    fingerprint = iam.IAM.load(folder).facts["fingerprint"]
     monkeypatch.setattr(iam, "_PUBLISHED", fingerprint)
     fresh()
-    assert iam.load(folder).facts["original"] is True
+    assert iam.IAM.load(folder).facts["original"] is True
     fresh()
-    assert iam.load(write_iam(tmp_path / "other", seed=1)).facts["original"] is False
+    assert iam.IAM.load(write_iam(tmp_path / "other", seed=1)).facts["original"] is False

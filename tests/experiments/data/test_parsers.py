@@ -24,7 +24,7 @@ from support.question_files import write_books
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    for cached in (books._read, questions._read, questions._packed, order_embeddings._read):
+    for cached in (books.read_books, questions.read_questions, order_embeddings.read_order_embeddings):
         cached.cache_clear()
 
 
@@ -44,7 +44,7 @@ def test_a_gzip_unfolds_to_no_more_than_its_header_announces(tmp_path):
     tracemalloc.start()
     try:
         with pytest.raises(RunError, match=r"images\.gz is damaged: uncompressed it has more than 1584 bytes"):
-            idx.read(path, 3)
+            idx.read_idx(path, 3)
         assert tracemalloc.get_traced_memory()[1] < 30 << 20
     finally:
         tracemalloc.stop()
@@ -64,7 +64,7 @@ def test_sizes_of_idx_are_counted_beyond_64_bits(tmp_path):
     path = tmp_path / "images"
     path.write_bytes(bytes((0, 0, 8, 3)) + np.array([1 << 31, 1 << 31, 4], ">u4").tobytes())
     with pytest.raises(RunError, match=rf"its header announces {1 << 64} bytes of data, there are 0"):
-        idx.read(path, 3)
+        idx.read_idx(path, 3)
 
 
 @pytest.mark.parametrize("places", [(2**63 - 1, -(2**63)), (2**31 + 5, 2**31 + 6), (-(2**40), -(2**40))])
@@ -84,7 +84,7 @@ def test_a_sparse_file_in_an_archive_is_no_file(tmp_path):
             member.pax_headers = {"GNU.sparse.size": str(1 << 40), "GNU.sparse.map": "0,0"}
             tar.addfile(member, io.BytesIO())
     with pytest.raises(RunError, match=r"lacks data_batch_1\.bin"):
-        cifar10.load(tmp_path / "data", 1)
+        cifar10.CIFAR10.load(tmp_path / "data").holding_out(1)
 
 
 @pytest.mark.parametrize("shape", [(1 << 60, 1 << 3), (1 << 40, 64), (1 << 70, 4)])
@@ -94,14 +94,16 @@ def test_features_of_an_impossible_size_are_refused(shape, tmp_path):
     header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
     path.write_bytes(b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header.encode() + bytes(16))
     with pytest.raises(RunError, match=r"val\.npy is damaged or not an \.npy file of numbers"):
-        order_embeddings.load(folder)
+        order_embeddings.ORDER_EMBEDDINGS.load(folder)
 
 
 def read_strokes(path):
     return iam.read_strokes(path.rename(path.with_suffix(".xml")))
 
 
-@pytest.mark.parametrize("read", [files.read_content, novels.read, lambda path: idx.read(path, 3), read_strokes])
+@pytest.mark.parametrize(
+    "read", [files.read_content, novels.read_novel, lambda path: idx.read_idx(path, 3), read_strokes]
+)
 def test_fifos_and_devices_are_refused(read, tmp_path):
     (tmp_path / "device").symlink_to("/dev/null")
     with pytest.raises(RunError, match=r"cannot read .*: it is no regular file"):
@@ -127,22 +129,24 @@ ODD = os.fsdecode(b"caf\xe9")
 def test_folders_and_books_may_have_names_that_are_no_utf_8(tmp_path, capsys, monkeypatch):
     folder = write_text(tmp_path / ODD) / "books"
     (folder / "A1_Brown.txt").rename(folder / f"{ODD}_{ODD}.txt")
-    found = books.load(folder)
+    found = books.BOOKS.load(folder)
     assert r"caf\xe9_caf\xe9" in found.titles
     assert found.facts["folder"].encode().endswith(rb"caf\xe9/books")
-    _, facts = source.prepare(books.BOOKS, folder)
-    books._read.cache_clear()
-    assert books.load(None).facts["fingerprint"] == facts["fingerprint"] == found.facts["fingerprint"]
+    _, facts = source.prepare_source(books.BOOKS, folder)
+    books.read_books.cache_clear()
+    assert books.BOOKS.load(None).facts["fingerprint"] == facts["fingerprint"] == found.facts["fingerprint"]
     asked = write_books(tmp_path / ODD / "asked")
     (asked / "B0_Ash.txt").rename(asked / f"B0_{ODD}.txt")
     assert cli.main(["data", "prepare", "books-cloze", "--source", str(asked)]) == 0
-    assert any("caf" in name for name, _ in cloze.make(asked))
+    assert any("caf" in name for name, _ in cloze.make_questions(asked))
     monkeypatch.setenv("LAYERNORM_DATA", str(tmp_path / ODD))
     capsys.readouterr()
     assert cli.main(["data", "list"]) == 0
     assert r"caf\xe9/books" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("write", "load"), [(write_iam, iam.load), (write_cifar, lambda f: cifar10.load(f, 1))])
+@pytest.mark.parametrize(
+    ("write", "load"), [(write_iam, iam.IAM.load), (write_cifar, lambda f: cifar10.CIFAR10.load(f).holding_out(1))]
+)
 def test_every_loader_tells_its_folder_in_utf_8(write, load, tmp_path):
     assert load(write(tmp_path / ODD)).facts["folder"].encode().endswith(rb"caf\xe9")

@@ -17,7 +17,7 @@ from support.question_files import write_books
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    for cached in (questions._read, questions._packed, order_embeddings._read):
+    for cached in (questions.read_questions, order_embeddings.read_order_embeddings):
         cached.cache_clear()
 
 
@@ -31,16 +31,16 @@ def prepare_leaves(data, origin):
     """Prepares twice, as two commands; the source is what it was, and the cache holds it."""
     before = contents(origin)
     for _ in range(2):
-        for module in (mnist, iam, cifar10, binarized_mnist):
-            module._read.cache_clear()
-        folder, facts = source.prepare(data, origin)
+        for read in (mnist.read_mnist, iam.read_iam, cifar10.read_cifar10, binarized_mnist.read_binarized_mnist):
+            read.cache_clear()
+        folder, facts = source.prepare_source(data, origin)
         assert contents(origin) == before
-    assert folder == source.cache() / data.name
-    assert data.check(folder)["fingerprint"] == facts["fingerprint"]
+    assert folder == source.cache_folder() / data.name
+    assert data.read(folder).facts["fingerprint"] == facts["fingerprint"]
 
 
 def cached():
-    return source.cache() / "mnist"
+    return source.cache_folder() / "mnist"
 
 
 def itself(tmp_path):
@@ -55,7 +55,7 @@ def link_to_the_cache(tmp_path):
 
 def cache_is_a_link(tmp_path):
     folder = write_mnist(tmp_path / "elsewhere")
-    source.cache().mkdir(parents=True)
+    source.cache_folder().mkdir(parents=True)
     cached().symlink_to(folder)
     return folder
 
@@ -101,7 +101,7 @@ def test_an_odd_source_keeps_its_files(odd, tmp_path):
     ],
 )
 def test_the_cache_as_source_is_already_there(data, write, tmp_path):
-    prepare_leaves(data, write(source.cache() / data.name))
+    prepare_leaves(data, write(source.cache_folder() / data.name))
 
 
 def test_a_cache_of_links_as_source_is_already_there(tmp_path):
@@ -123,15 +123,15 @@ def test_links_to_some_of_the_caches_files_are_refused(tmp_path):
     with pytest.raises(
         RunError, match=r"lies in the cache itself, in .*mnist: expected a folder with files of its own$"
     ):
-        source.prepare(mnist.MNIST, origin)
+        source.prepare_source(mnist.MNIST, origin)
     assert contents(origin) == before
 
 
 def test_books_that_lie_where_questions_are_made_are_kept(tmp_path):
-    origin = write_books(source.cache() / "books-cloze" / source.MADE)
+    origin = write_books(source.cache_folder() / "books-cloze" / source.MADE)
     before = contents(origin)
     with pytest.raises(RunError, match="lies in the cache itself"):
-        source.prepare(questions.BOOKS_CLOZE, origin)
+        source.prepare_source(questions.BOOKS_CLOZE, origin)
     assert contents(origin) == before
 
 
@@ -161,16 +161,16 @@ def test_killed_at_any_file_operation_it_loses_nothing(operation, tmp_path, monk
             patch.setattr(module, name, before_operation(name, getattr(module, name)))
         patch.setattr(shutil, "rmtree", before_operation("rmtree", shutil.rmtree))
         try:
-            source.prepare(mnist.MNIST, origin)
+            source.prepare_source(mnist.MNIST, origin)
         except Killed:
             pass
         else:
             assert operation >= count
     assert contents(origin) == before
-    mnist._read.cache_clear()
-    assert source.prepare(mnist.MNIST, origin)[1]["train"] == 50
-    mnist._read.cache_clear()
-    assert len(mnist.load(None, 1).train) == 49
+    mnist.read_mnist.cache_clear()
+    assert source.prepare_source(mnist.MNIST, origin)[1]["train"] == 50
+    mnist.read_mnist.cache_clear()
+    assert len(mnist.MNIST.load(None).holding_out(1).train) == 49
     assert {path.name for path in cached().iterdir()} == set(NAMES)
 
 
@@ -178,4 +178,4 @@ def test_two_commands_at_once_are_kept_apart(tmp_path):
     folder = write_mnist(tmp_path / "source")
     held = source._beside(mnist.MNIST, source.make_folder(cached()))
     with held, pytest.raises(RunError, match="in use by another process"):
-        source.prepare(mnist.MNIST, folder)
+        source.prepare_source(mnist.MNIST, folder)

@@ -14,8 +14,7 @@ from support.question_files import COUNTS, write_questions
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    questions._read.cache_clear()
-    questions._packed.cache_clear()
+    questions.read_questions.cache_clear()
 
 
 def words(data, sentences, number):
@@ -24,7 +23,7 @@ def words(data, sentences, number):
 
 
 def test_every_split_holds_its_own_questions_and_no_others(tmp_path):
-    data = questions.load("cnn", write_questions(tmp_path / "data"))
+    data = questions.CORPORA["cnn"].load(write_questions(tmp_path / "data"))
     assert data.facts["questions"] == {"train": 40, "valid": 12, "test": 9}
     assert data.entities == 8
     assert data.vocabulary.words[:9] == [*(f"@entity{number}" for number in range(8)), "@placeholder"]
@@ -47,30 +46,30 @@ def test_every_split_holds_its_own_questions_and_no_others(tmp_path):
 
 def test_the_packed_file_stands_for_the_folders(tmp_path, monkeypatch):
     folder = write_questions(tmp_path / "data")
-    first = questions.load("cnn", folder)
-    place, facts = source.prepare(questions.CNN, folder)
+    first = questions.CORPORA["cnn"].load(folder)
+    place, facts = source.prepare_source(questions.CNN, folder)
     assert [path.name for path in place.iterdir()] == [questions.PACKED]
-    second = questions.load("cnn", None)
+    second = questions.CORPORA["cnn"].load(None)
     assert second.facts["fingerprint"] == first.facts["fingerprint"] == facts["fingerprint"]
     assert torch.equal(first.valid.passages.ids, second.valid.passages.ids)
-    other = questions.load("cnn", write_questions(tmp_path / "other", seed=1))
+    other = questions.CORPORA["cnn"].load(write_questions(tmp_path / "other", seed=1))
     assert other.facts["fingerprint"] != first.facts["fingerprint"]
 
 
 def test_a_damaged_packed_file_is_named(tmp_path):
-    place, _ = source.prepare(questions.CNN, write_questions(tmp_path / "data"))
+    place, _ = source.prepare_source(questions.CNN, write_questions(tmp_path / "data"))
     content = bytearray((place / questions.PACKED).read_bytes())
     content[-3] ^= 1
     for damaged, message in ((content, "does not match its SHA-256"), (content[:-5], "damaged"), (b"", "damaged")):
         (place / questions.PACKED).write_bytes(damaged)
-        questions._read.cache_clear()
+        questions.read_questions.cache_clear()
         with pytest.raises(RunError, match=message) as caught:
-            questions.load("cnn", None)
+            questions.CORPORA["cnn"].load(None)
         assert str(place / questions.PACKED) in str(caught.value)
 
 
 def test_the_first_questions_and_the_most_frequent_words(tmp_path):
-    data = questions.load("cnn", write_questions(tmp_path / "data"))
+    data = questions.CORPORA["cnn"].load(write_questions(tmp_path / "data"))
     part = data.train.first(3)
     assert len(part) == len(part.passages) == 3
     assert len(data.train.first(0)) == len(data.train.first(99)) == 40

@@ -9,8 +9,8 @@ from support.book_files import write_text
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    sick._read.cache_clear()
-    sentences._read.cache_clear()
+    sick.read_sick.cache_clear()
+    sentences.read_sentences.cache_clear()
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def test_sick_is_read(folder):
     path = folder / "sick" / "SICK_test_annotated.txt"
     lines = path.read_text().splitlines()
     path.write_bytes("\r\n".join([*lines, ""]).encode())  # as published
-    data = sick.load(folder / "sick")
+    data = sick.SICK.load(folder / "sick")
     assert (len(data.train), len(data.trial), len(data.test)) == (60, 20, 30)
     _, first, second, score, _ = lines[1].split("\t")
     assert (data.test.first[0], data.test.second[0], data.test.scores[0]) == (first, second, float(score))
@@ -48,14 +48,14 @@ HEAD = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\
 def test_a_wrong_file_of_sick_is_one_line(folder, content, message):
     (folder / "sick" / "SICK_trial.txt").write_bytes(content)
     with pytest.raises(RunError, match=message) as caught:
-        sick.load(folder / "sick")
+        sick.SICK.load(folder / "sick")
     assert "SICK_trial.txt" in str(caught.value)
 
 
 def test_the_sentences_are_read_as_latin_1_line_by_line(folder):
     # 0x85 ends a line for Python, but not in these files; CR has a blank line
     (folder / "sentences" / "custrev.pos").write_bytes(b"a fine \x85 player\n\ncaf\xe9 .\n")
-    data = sentences.load(folder / "sentences")
+    data = sentences.SENTENCES.load(folder / "sentences")
     assert data.sets["cr"].texts[:2] == ["a fine \x85 player", "caf\u00e9 ."]
     assert data.sets["cr"].classes.tolist() == [1] * 2 + [0] * 25
     assert data.facts["sentences"] == {"mr": 50, "cr": 27, "subj": 50, "mpqa": 50}
@@ -67,16 +67,16 @@ def test_the_sentences_are_read_as_latin_1_line_by_line(folder):
 def test_a_wrong_file_of_sentences_is_one_line(folder, content, message):
     (folder / "sentences" / "mpqa.neg").write_bytes(content)
     with pytest.raises(RunError, match=message):
-        sentences.load(folder / "sentences")
+        sentences.SENTENCES.load(folder / "sentences")
 
 
-@pytest.mark.parametrize(("module", "name"), [(sick, "sick"), (sentences, "sentences")])
-def test_they_are_prepared(folder, tmp_path, monkeypatch, module, name):
+@pytest.mark.parametrize("data", [sick.SICK, sentences.SENTENCES], ids=lambda data: data.name)
+def test_they_are_prepared(folder, tmp_path, monkeypatch, data):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("LAYERNORM_DATA", raising=False)
-    _, facts = source.prepare(getattr(module, name.upper()), folder / name)
-    module._read.cache_clear()
-    assert module.load(None).facts["fingerprint"] == facts["fingerprint"]
-    next((folder / name).iterdir()).unlink()
-    with pytest.raises(RunError, match=f"lacks .* of the data set '{name}'"):
-        module.load(folder / name)
+    _, facts = source.prepare_source(data, folder / data.name)
+    data.read.cache_clear()
+    assert data.load(None).facts["fingerprint"] == facts["fingerprint"]
+    next((folder / data.name).iterdir()).unlink()
+    with pytest.raises(RunError, match=f"lacks .* of the data set '{data.name}'"):
+        data.load(folder / data.name)

@@ -53,7 +53,7 @@ def test_a_wrong_checksum_is_named_and_nothing_is_kept(source, server):
     path.write_bytes(path.read_bytes() + b"x")
     with pytest.raises(RunError, match=r"t10k-images-idx3-ubyte\.gz has a wrong checksum"):
         sources.locate(source, None)
-    kept = sorted(path.name for path in (sources.cache() / "mnist").iterdir())
+    kept = sorted(path.name for path in (sources.cache_folder() / "mnist").iterdir())
     assert kept == ["train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"]
 
 
@@ -73,11 +73,11 @@ def test_offline_says_what_to_put_where(source):
         sources.locate(nowhere, None)
     message = str(caught.value)
     assert all(name in message for name in source.files)
-    assert str(sources.cache() / "mnist") in message
+    assert str(sources.cache_folder() / "mnist") in message
     assert "--data" in message
     assert "$LAYERNORM_DATA" in message
     with pytest.raises(RunError, match="give it with --source"):
-        sources.prepare(nowhere, None)
+        sources.prepare_source(nowhere, None)
 
 
 def test_a_missing_page_is_an_error_that_says_so(source):
@@ -90,7 +90,7 @@ def test_a_download_that_is_killed_leaves_no_file(source, server, monkeypatch):
     seen = []
 
     def look(bar, count):
-        seen.append([path.name for path in (sources.cache() / "mnist").rglob("*") if path.is_file()])
+        seen.append([path.name for path in (sources.cache_folder() / "mnist").rglob("*") if path.is_file()])
 
     monkeypatch.setattr(sources._Bar, "update", look)
     sources.locate(source, None)
@@ -100,7 +100,7 @@ def test_a_download_that_is_killed_leaves_no_file(source, server, monkeypatch):
 
 
 def test_what_a_killed_command_left_goes_with_the_next(source, server):
-    leftover = sources.cache() / "mnist" / ".making.killed" / "train-images-idx3-ubyte.gz"
+    leftover = sources.cache_folder() / "mnist" / ".making.killed" / "train-images-idx3-ubyte.gz"
     leftover.parent.mkdir(parents=True)
     leftover.write_bytes(b"half")
     folder = sources.locate(source, None)
@@ -109,7 +109,7 @@ def test_what_a_killed_command_left_goes_with_the_next(source, server):
 
 @pytest.mark.parametrize("name", ["train-images-idx3-ubyte.gz", "train-images-idx3-ubyte"])
 def test_a_download_goes_on_only_beside_the_published_files(source, server, name):
-    folder = sources.cache() / "mnist"
+    folder = sources.cache_folder() / "mnist"
     folder.mkdir(parents=True)
     write_mnist(folder / "other", seed=1, spell=SPELLINGS["gzipped" if name.endswith(".gz") else "plain"])
     (folder / "other" / name).rename(folder / name)

@@ -12,7 +12,7 @@ from PIL import Image
 from layernorm import cli
 from layernorm.experiments.data import binarized_mnist
 from layernorm.experiments.draw import experiment, samples
-from layernorm.experiments.draw.network import Config, build
+from layernorm.experiments.draw.network import Config, build_draw
 from layernorm.experiments.errors import RunError
 from layernorm.experiments.runs import folder
 from layernorm.experiments.train import distributed
@@ -31,7 +31,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _own_cache(cache, monkeypatch):
-    binarized_mnist._read.cache_clear()
+    binarized_mnist.read_binarized_mnist.cache_clear()
     monkeypatch.setenv("XDG_CACHE_HOME", cache)
     monkeypatch.delenv("LAYERNORM_DATA", raising=False)
 
@@ -52,7 +52,7 @@ def finished(tmp_path_factory, data, cache):
 
 def test_a_run_records_the_bound_and_its_parts(finished):
     for norm in ("none", "layer"):
-        run = folder.read(finished / f"draw-{norm}-s0")
+        run = folder.read_run(finished / f"draw-{norm}-s0")
         assert run.done
         assert [record["update"] for record in run.records] == [4, 8, 10]
         for record in run.records:
@@ -70,7 +70,7 @@ def test_a_run_records_the_bound_and_its_parts(finished):
 
 def test_an_interrupted_run_goes_on_and_ends_the_same(finished, data, tmp_path, capsys):
     command = ["run", "draw", *SMALL, "--norm", "layer", "--data", str(data), "--out", str(tmp_path)]
-    interrupted(command, experiment, "measure", call=3)  # two an evaluation
+    interrupted(command, experiment, "measure_bound", call=3)  # two an evaluation
     assert "the same command resumes" in capsys.readouterr().err
     starts = json.loads((tmp_path / "draw-layer-s0" / "environment.json").read_text())["starts"]
     assert [start["update"] for start in starts] == [0, 4]
@@ -78,9 +78,9 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(finished, data, tmp_path, 
 
 
 def test_the_loss_is_the_mean_bound_and_evaluation_takes_all_cases(data):
-    images = binarized_mnist.load(data)
+    images = binarized_mnist.BINARIZED_MNIST.load(data)
     config = Config(glimpses=2, hidden=8, latent=4, batch_size=190, decay=0.25)
-    task = experiment.task(config, images, distributed.accelerator("cpu", "float32"))
+    task = experiment.draw_task(config, images, distributed.accelerator("cpu", "float32"))
     assert task.decay == 0.25
     torch.manual_seed(5)
     with torch.no_grad():
@@ -104,8 +104,9 @@ def test_the_loss_is_the_mean_bound_and_evaluation_takes_all_cases(data):
 
 
 def test_gradients_are_cut_to_the_norm(data):
-    task = experiment.task(Config(glimpses=2, hidden=8, clip=0.5, batch_size=20), binarized_mnist.load(data),
-                     distributed.accelerator("cpu", "float32"))  # fmt: skip
+    images = binarized_mnist.BINARIZED_MNIST.load(data)
+    config = Config(glimpses=2, hidden=8, clip=0.5, batch_size=20)
+    task = experiment.draw_task(config, images, distributed.accelerator("cpu", "float32"))
     task.loss(task.model, 0).backward()
     task.before_step(task.model)
     norm = torch.cat([p.grad.flatten() for p in task.model.parameters()]).norm().item()
@@ -167,8 +168,8 @@ def test_wrong_files_and_sizes_are_one_line(data, tmp_path, capsys):
 
 
 def test_samples_need_a_network_that_fits(finished):
-    run = folder.read(finished / "draw-layer-s0")
+    run = folder.read_run(finished / "draw-layer-s0")
     run.config["hidden"] = 17
     with pytest.raises(RunError, match="does not fit this model"):
-        samples.draw(run, 2, 0)
-    assert build(Config(hidden=16)).latent == 100
+        samples.draw_digits(run, 2, 0)
+    assert build_draw(Config(hidden=16)).latent == 100

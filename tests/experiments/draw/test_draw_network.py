@@ -8,7 +8,7 @@ from torch.distributions import Bernoulli, Normal, kl_divergence
 
 import layernorm as ln
 from layernorm.experiments.draw import network
-from layernorm.experiments.draw.network import DRAW, Attention, Config, Grids, build, read, write
+from layernorm.experiments.draw.network import DRAW, Attention, Config, Grids, build_draw, read_glimpse, write_patch
 
 A, R, N, H = 28, 2, 5, 3
 
@@ -83,7 +83,7 @@ def test_reading_and_writing_are_the_slow_loops(place):
     grids = attention(h, attention.rows())
     x, drawn = torch.rand(2, 2, A, A, dtype=torch.float64)
     canvas = torch.randn(2, A, A, dtype=torch.float64)
-    glimpse, after = read(grids, R, x, drawn), write(grids, N, canvas)
+    glimpse, after = read_glimpse(grids, R, x, drawn), write_patch(grids, N, canvas)
     for row in range(2):
         reading, writing, patch = numbers_of(attention, h, row)
         expected = slow_read(reading, x[row].tolist()) + slow_read(reading, (x - drawn)[row].tolist())
@@ -118,7 +118,7 @@ def test_where_all_gaussians_of_a_row_underflow_the_row_is_its_nearest_pixel(pla
         assert nearest[:, 0, R:].eq(0).all()
         assert nearest[:, 1, R:].eq(A - 1).all()
     x = torch.rand(2, A, A)
-    result = read(grids, R, x, x / 2).sum() + write(grids, N, x).sum()
+    result = read_glimpse(grids, R, x, x / 2).sum() + write_patch(grids, N, x).sum()
     assert result.isfinite()
     gradients = torch.autograd.grad(result, list(attention.parameters()))
     assert all(gradient.isfinite().all() for gradient in gradients)
@@ -228,7 +228,7 @@ def test_drawing_is_the_decoder_run_from_the_prior():
     decoder, canvas = (zero, zero), torch.zeros(2, 4, 4).double()
     for t in range(T):
         decoder = model.decoder(noise[t], decoder)
-        canvas = write(model.attention(decoder[0], model.attention.rows()), 3, canvas)
+        canvas = write_patch(model.attention(decoder[0], model.attention.rows()), 3, canvas)
         torch.testing.assert_close(drawing.canvas[t], canvas.sigmoid())
 
 
@@ -236,7 +236,7 @@ def test_the_protocol():
     config = Config()
     assert (config.glimpses, config.hidden, config.latent, config.read_size, config.write_size) == (64, 256, 100, 2, 5)
     assert (config.batch_size, config.learning_rate, config.epochs, config.clip) == (128, 1e-3, 200, 10.0)
-    model = build(config)
+    model = build_draw(config)
     assert tuple(model.encoder.weight_ih.shape) == (1024, 8 + 256)
     assert tuple(model.decoder.weight_ih.shape) == (1024, 100)
     assert isinstance(model.encoder, ln.LSTMCell)
@@ -248,7 +248,7 @@ def test_one_seed_gives_every_norm_the_same_weights():
     state = torch.get_rng_state()
     weights = {}
     for norm in ("none", "layer", "rms"):
-        model = build(Config(norm=norm, seed=3, glimpses=2, hidden=64, deviation=0.1))
+        model = build_draw(Config(norm=norm, seed=3, glimpses=2, hidden=64, deviation=0.1))
         weights[norm] = torch.cat([p.flatten() for name, p in model.named_parameters() if ".weight" in name])
         others = {name: p for name, p in model.named_parameters() if ".weight" not in name}
         assert all(p.eq(1.0 if ".gain" in name else 0.0).all() for name, p in others.items())
@@ -260,7 +260,7 @@ def test_one_seed_gives_every_norm_the_same_weights():
 
 
 def test_the_default_keeps_torchs_weights_and_biases_of_0_for_every_norm():
-    models = {norm: build(Config(norm=norm, glimpses=2, hidden=64)) for norm in ("none", "layer")}
+    models = {norm: build_draw(Config(norm=norm, glimpses=2, hidden=64)) for norm in ("none", "layer")}
     for name, parameter in models["none"].named_parameters():
         assert torch.equal(parameter, models["layer"].get_parameter(name)), name
         if "bias" in name:
@@ -273,7 +273,7 @@ def test_weight_norm_starts_as_the_network_without():
     x, noise = torch.rand(2, 784).round(), torch.randn(2, 2, 100)
     bounds = []
     for norm in ("none", "weight"):
-        model = build(Config(norm=norm, seed=3, glimpses=2, hidden=64))
+        model = build_draw(Config(norm=norm, seed=3, glimpses=2, hidden=64))
         parts = model(x, noise)
         bounds.append((parts.kl + parts.reconstruction).detach())
         (parts.kl + parts.reconstruction).sum().backward()

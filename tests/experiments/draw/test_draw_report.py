@@ -65,9 +65,9 @@ def test_the_sensitivity_is_shown_where_there_are_two_rates(six, tmp_path):
 
 def test_the_terminal_and_the_files(six, tmp_path, capsys):
     report = report_of(six)
-    rendering.show(report)
+    rendering.print_report(report)
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
-    rendering.write(report, tmp_path / "report")
+    rendering.write_report(report, tmp_path / "report")
     text = (tmp_path / "report" / "report.md").read_text()
     for part in ("82.09", "glimpses: 16; the paper's protocol has 64.", "[S]", "figure4.png", "epochs: 4"):
         assert part in text

@@ -10,11 +10,11 @@ import torch
 
 import layernorm as ln
 from layernorm import cli
-from layernorm.experiments.data.iam import Sequences, find_line, load
+from layernorm.experiments.data.iam import IAM, Sequences, find_line
 from layernorm.experiments.errors import Interrupted
 from layernorm.experiments.handwriting import experiment, samples
 from layernorm.experiments.handwriting.experiment import nats
-from layernorm.experiments.handwriting.network import Config, build
+from layernorm.experiments.handwriting.network import Config, build_synthesis
 from layernorm.experiments.runs.files import read_json, write_json
 from layernorm.experiments.train import loop
 from support.iam_files import write_iam
@@ -39,7 +39,7 @@ def trained(iam, tmp_path_factory):
 def test_the_protocol_of_the_paper():
     config = experiment.EXPERIMENT.presets["paper"].config
     assert (config.batch_size, config.points, config.units, config.mixtures) == (8, 500, 400, 20)
-    model = build(Config(units=8))
+    model = build_synthesis(Config(units=8))
     assert model.lstm2.formula == model.lstm1.formula == "paper"
     assert isinstance(model.lstm3, ln.LSTM)
 
@@ -48,7 +48,7 @@ def test_the_protocol_of_the_paper():
 def test_padding_never_counts(norm):
     """Neither in points nor in the text, nor what other lines are in the batch."""
     config = Config(norm=norm, units=6, mixtures=2)
-    model = build(config).double()
+    model = build_synthesis(config).double()
     random = torch.Generator().manual_seed(0)
     points = torch.randn(2, 9, 3, generator=random, dtype=torch.float64)
     points[..., 2] = (points[..., 2] > 1).double()
@@ -73,12 +73,12 @@ def test_padding_never_counts(norm):
 
 def test_a_process_without_a_line_of_the_last_batch_adds_nothing(iam):
     """6 lines in batches of 5: the second of two processes gets none of the last line, and must have gradients."""
-    lines = load(iam)
+    lines = IAM.load(iam)
     shares = []
     for rank in (0, 1):
         accelerator = SimpleNamespace(device=torch.device("cpu"), process_index=rank, num_processes=2)
         config = Config(units=4, mixtures=1, points=9, batch_size=5, decay=0.25)
-        task = experiment.task(config, lines, accelerator)
+        task = experiment.handwriting_task(config, lines, accelerator)
         assert task.decay == 0.25
         loss = task.loss(task.model, 1)
         loss.backward()
@@ -175,9 +175,11 @@ def test_the_priming_line_is_scaled_as_the_run_was(trained, iam, tmp_path, monke
     environment["data"] |= {"mean": [1.0, 2.0], "deviation": [3.0, 4.0]}
     write_json(run / "environment.json", environment)
     given = []
-    monkeypatch.setattr(samples, "write", lambda *arguments: given.append(arguments[2]) or (np.zeros((1, 3)), True))
+    monkeypatch.setattr(
+        samples, "write_text", lambda *arguments: given.append(arguments[2]) or (np.zeros((1, 3)), True)
+    )
     command = ["sample", "handwriting", str(run), "--text", "a", "--prime", "a01-000u-02", "--data", str(iam)]
     assert cli.main([*command, "--out", str(tmp_path / "out")]) == 0
-    line = find_line(load(iam), "a01-000u-02")
+    line = find_line(IAM.load(iam), "a01-000u-02")
     expected = (line.points[1:, :2] - np.array([1.0, 2.0])) / np.array([3.0, 4.0])
     np.testing.assert_allclose(given[0][1:, :2], expected, rtol=1e-6)

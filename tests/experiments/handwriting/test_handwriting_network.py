@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from layernorm.experiments.handwriting import mixture
-from layernorm.experiments.handwriting.network import Config, Synthesis, build, clipped, one_hot
-from layernorm.experiments.handwriting.window import read, window_step
+from layernorm.experiments.handwriting.network import Config, Synthesis, build_synthesis, clipped, one_hot
+from layernorm.experiments.handwriting.window import read_window, window_step
 
 NORMS = (None, "layer", "rms", "weight")
 
@@ -80,9 +80,9 @@ def test_the_window_for_training_is_the_window():
     kappa = torch.rand(2, 3, generator=random, dtype=torch.float64).requires_grad_()
     codes = one_hot(torch.randint(57, (2, 4), generator=random), torch.tensor([4, 2]), torch.float64)
     places = torch.arange(1, 5, dtype=torch.float64)
-    for one, other in zip(read(p, kappa, codes, places), window_step(p, kappa, codes)[1:], strict=True):
+    for one, other in zip(read_window(p, kappa, codes, places), window_step(p, kappa, codes)[1:], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)  # the same sums in another order, in float64
-    assert torch.autograd.gradcheck(lambda p, kappa: read(p, kappa, codes, places), (p, kappa))
+    assert torch.autograd.gradcheck(lambda p, kappa: read_window(p, kappa, codes, places), (p, kappa))
 
 
 def test_the_loss_by_differences():
@@ -112,7 +112,7 @@ def test_derivatives_of_the_lstms_are_cut_between_the_points_too(where):
 
 @pytest.mark.parametrize(("clip", "gates", "inputs"), [("gates", 2.5, math.inf), ("inputs", math.inf, 2.5)])
 def test_the_limits_are_those_of_one_sequences_loss(clip, gates, inputs):
-    model = build(Config(units=8, batch_size=4, clip=clip))
+    model = build_synthesis(Config(units=8, batch_size=4, clip=clip))
     lstms = (model.lstm1, model.lstm2, model.lstm3)
     assert [lstm.recurrence.gate_clip for lstm in lstms] == [gates] * 3
     assert (model.input_clip, model.output_clip) == (inputs, 25.0)
@@ -120,14 +120,14 @@ def test_the_limits_are_those_of_one_sequences_loss(clip, gates, inputs):
 
 @pytest.mark.parametrize(("norm", "count"), [("none", 3_654_951), ("layer", 3_666_951)])
 def test_the_network_has_3_65_million_parameters(norm, count):
-    model = build(Config(norm=norm))
+    model = build_synthesis(Config(norm=norm))
     assert sum(parameter.numel() for parameter in model.parameters()) == count
     assert model.output.out_features == 121
     assert model.window.out_features == 30
 
 
 def test_one_seed_gives_every_norm_the_same_weights_and_biases():
-    none, layer = (build(Config(norm=norm, units=8, forget_bias=1.0)) for norm in ("none", "layer"))
+    none, layer = (build_synthesis(Config(norm=norm, units=8, forget_bias=1.0)) for norm in ("none", "layer"))
     for name, parameter in none.named_parameters():
         assert torch.equal(parameter, layer.get_parameter(name)), name
     biases = layer.lstm2.bias_ih_l0.view(4, 8)
@@ -137,16 +137,16 @@ def test_one_seed_gives_every_norm_the_same_weights_and_biases():
 
 
 def test_gains_count_where_there_are_gains():
-    assert build(Config(norm="none", gain_init=0.3, units=8)).lstm1.gain_init == 1
-    model = build(Config(norm="layer", gain_init=0.3, units=8))
+    assert build_synthesis(Config(norm="none", gain_init=0.3, units=8)).lstm1.gain_init == 1
+    model = build_synthesis(Config(norm="layer", gain_init=0.3, units=8))
     assert all(bool((p == 0.3).all()) for name, p in model.named_parameters() if "gain" in name)
-    assert build(Config(norm="weight", units=8)).lstm1.gain_init is None
+    assert build_synthesis(Config(norm="weight", units=8)).lstm1.gain_init is None
 
 
 @pytest.mark.parametrize("norm", ["none", "layer"])
 def test_the_window_starts_quiet(norm):
     """The reading is about as large as a point's offsets, which have deviation 1, not 17 times that."""
-    model = build(Config(norm=norm, units=32))
+    model = build_synthesis(Config(norm=norm, units=32))
     torch.manual_seed(0)
     text = torch.randint(1, 57, (4, 20))
     with torch.no_grad():

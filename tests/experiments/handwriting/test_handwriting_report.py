@@ -2,7 +2,7 @@
 
 from layernorm.experiments.handwriting import samples
 from layernorm.experiments.handwriting.network import Config
-from layernorm.experiments.runs.folder import find
+from layernorm.experiments.runs.folder import find_runs
 from support.runs import report_of, write_run
 
 
@@ -20,7 +20,7 @@ def write_lines(place, norm, seed, curve, **changes):
 def test_the_numbers_of_parameters(tmp_path):
     for norm in ("none", "layer"):
         write_lines(tmp_path, norm, 0, [900.0, 700.0, 500.0])
-    runs = {run.config["norm"]: run for run in find([tmp_path]).runs}
+    runs = {run.config["norm"]: run for run in find_runs([tmp_path]).runs}
     counts = {norm: sum(p.numel() for p in samples.network(run).parameters()) for norm, run in runs.items()}
     assert counts["layer"] > counts["none"] > 0
     assert report_of(tmp_path).findings == [

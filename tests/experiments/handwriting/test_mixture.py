@@ -59,24 +59,24 @@ def test_no_component_makes_a_loss_or_a_gradient_infinite(number, extreme):
     value = mixture.log_density(y, torch.tensor([0.5, -0.3, 1.0]))
     assert torch.isfinite(value)
     assert torch.autograd.grad(value, y)[0].isfinite().all()
-    drawn = mixture.draw(y.detach(), 0.0, torch.Generator().manual_seed(0))
+    drawn = mixture.draw_point(y.detach(), 0.0, torch.Generator().manual_seed(0))
     assert drawn.isfinite().all()
 
 
 @pytest.mark.parametrize("bias", [50.0, 1e6, 1e300])
 def test_a_large_bias_draws_the_most_probable_components_mean(bias):
     y = torch.tensor([5.0, 0.2, 0.1, -1.0, 1.0, 2.0, 3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
-    drawn = mixture.draw(y, bias, torch.Generator().manual_seed(0))
+    drawn = mixture.draw_point(y, bias, torch.Generator().manual_seed(0))
     assert drawn[:2].tolist() == [-1.0, 2.0]
 
 
 def test_drawn_points_have_the_mixtures_moments():
     y = torch.tensor([1.0, 0.0, 0.5, 2.0, math.log(0.5), math.log(2.0), 0.7])
     random = torch.Generator().manual_seed(0)
-    drawn = torch.stack([mixture.draw(y, 0.0, random) for _ in range(4000)])
+    drawn = torch.stack([mixture.draw_point(y, 0.0, random) for _ in range(4000)])
     assert drawn[:, 0].mean() == pytest.approx(0.5, abs=0.03)
     assert drawn[:, 1].mean() == pytest.approx(2.0, abs=0.12)
     assert float(torch.corrcoef(drawn[:, :2].T)[0, 1]) == pytest.approx(math.tanh(0.7), abs=0.04)
     assert drawn[:, 2].mean() == pytest.approx(1 / (1 + math.e), abs=0.03)
-    neat = torch.stack([mixture.draw(y, 2.0, random) for _ in range(1000)])
+    neat = torch.stack([mixture.draw_point(y, 2.0, random) for _ in range(1000)])
     assert neat[:, 0].std() == pytest.approx(0.5 * math.exp(-2), rel=0.1)

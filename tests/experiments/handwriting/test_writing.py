@@ -12,20 +12,20 @@ from PIL import Image
 from layernorm.experiments.errors import RunError
 from layernorm.experiments.handwriting import pen
 from layernorm.experiments.handwriting.network import Synthesis
-from layernorm.experiments.handwriting.samples import Options, write
+from layernorm.experiments.handwriting.samples import TextOptions, write_text
 
 
 def test_writing_stops_when_the_window_has_read_the_text():
     torch.manual_seed(0)
     model = Synthesis(None, units=6, mixtures=2, pace=0.5).eval()  # half a character a point
-    points, finished = write(model, Options(text="hello there"))
+    points, finished = write_text(model, TextOptions(text="hello there"))
     assert finished
     assert 11 < len(points) < 60
-    again, _ = write(model, Options(text="hello there"))
+    again, _ = write_text(model, TextOptions(text="hello there"))
     assert np.array_equal(points, again), "one seed writes one thing"
-    other, _ = write(model, Options(text="hello there", seed=1))
+    other, _ = write_text(model, TextOptions(text="hello there", seed=1))
     assert len(points) != len(other) or not np.array_equal(points, other)
-    points, finished = write(model, Options(text="hello there", points=7))
+    points, finished = write_text(model, TextOptions(text="hello there", points=7))
     assert (len(points), finished) == (7, False)
 
 
@@ -34,7 +34,7 @@ def test_the_last_stroke_is_whole():
     torch.manual_seed(0)
     model = Synthesis(None, units=6, mixtures=2, pace=0.5).eval()
     for seed in range(4):
-        points, finished = write(model, Options(text="hello there", seed=seed))
+        points, finished = write_text(model, TextOptions(text="hello there", seed=seed))
         assert finished
         assert points[-1, 2] == 1
 
@@ -43,7 +43,7 @@ def test_a_window_that_runs_past_the_text_at_once_stops():
     """Its weights are all 0 in float32 then, the one of the place after the text among them."""
     torch.manual_seed(0)
     model = Synthesis(None, units=6, mixtures=2, pace=50.0).eval()
-    points, finished = write(model, Options(text="hi"))
+    points, finished = write_text(model, TextOptions(text="hi"))
     assert (len(points), finished) == (0, True)
 
 
@@ -51,7 +51,7 @@ def test_a_diverged_network_is_named():
     model = Synthesis(None, units=6, mixtures=2).eval()
     torch.nn.init.constant_(model.output.bias, math.nan)
     with pytest.raises(RunError, match="its training has diverged"):
-        write(model, Options(text="hi"))
+        write_text(model, TextOptions(text="hi"))
 
 
 def test_pictures_are_whole():

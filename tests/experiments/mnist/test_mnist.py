@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 import layernorm as ln
-from layernorm.experiments.data.digits import load as load_digits
+from layernorm.experiments.data.digits import load_digits
 from layernorm.experiments.data.mnist import Cases
 from layernorm.experiments.mnist import digits, experiment
-from layernorm.experiments.mnist.network import Config, build
+from layernorm.experiments.mnist.network import Config, build_mlp
 from layernorm.experiments.train import distributed
 from layernorm.experiments.train.progress import glance
 
@@ -23,7 +23,7 @@ def kinds(model):
 def test_the_protocol_of_the_paper():
     config = experiment.EXPERIMENT.presets["paper"].config
     assert (config.hidden, config.epochs, config.held_out, config.learning_rate) == (1000, 60, 5000, 1e-3)
-    model = build(config, inputs=784)
+    model = build_mlp(config, inputs=784)
     shapes = [tuple(layer.weight.shape) for layer in model if isinstance(layer, nn.Linear)]
     assert shapes == [(1000, 784), (1000, 1000), (10, 1000)]
 
@@ -35,15 +35,15 @@ def test_batch_norm_alone_normalises_the_logits():
         ("batch", "BatchNorm", ["BatchNorm"]),
         ("batch-hidden", "BatchNorm", []),
     ):
-        model = build(Config(norm=norm, hidden=8), inputs=5)
+        model = build_mlp(Config(norm=norm, hidden=8), inputs=5)
         assert kinds(model) == [kind.format(name) for kind in hidden] + ["Linear", *last]
-    assert kinds(build(Config(norm="none", hidden=8), inputs=5)) == [k for k in hidden if k != "{}"] + ["Linear"]
+    assert kinds(build_mlp(Config(norm="none", hidden=8), inputs=5)) == [k for k in hidden if k != "{}"] + ["Linear"]
 
 
 @pytest.mark.parametrize("norm", ["batch", "batch-hidden"])
 @pytest.mark.parametrize(("size", "unbiased"), [(4, True), (5, False), (128, False)])
 def test_batch_norm_is_unbiased_at_small_batches(norm, size, unbiased):
-    model = build(Config(norm=norm, batch_size=size, hidden=8), inputs=5)
+    model = build_mlp(Config(norm=norm, batch_size=size, hidden=8), inputs=5)
     assert {layer.unbiased for layer in model if isinstance(layer, ln.BatchNorm)} == {unbiased}
 
 
@@ -51,19 +51,19 @@ def test_one_seed_gives_every_norm_the_same_weights_and_leaves_the_generator_alo
     state = torch.get_rng_state()
     weights = {}
     for norm in ("none", "layer", "batch", "batch-hidden"):
-        model = build(Config(norm=norm, seed=3, hidden=8), inputs=5)
+        model = build_mlp(Config(norm=norm, seed=3, hidden=8), inputs=5)
         weights[norm] = torch.cat([p.flatten() for m in model if isinstance(m, nn.Linear) for p in m.parameters()])
     for norm in ("layer", "batch", "batch-hidden"):
         assert torch.equal(weights["none"], weights[norm])
-    other = build(Config(norm="none", seed=4, hidden=8), inputs=5)
+    other = build_mlp(Config(norm="none", seed=4, hidden=8), inputs=5)
     assert not torch.equal(other[0].weight.flatten(), weights["none"][:40])
     assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_the_loss_is_the_mean_over_the_batch_and_evaluation_over_all_cases():
     config = digits.Config(norm="none", batch_size=1200, hidden=16, decay=0.25)
-    data = load_digits(197)
-    task = experiment.task(config, data, distributed.accelerator("cpu", "float32"))
+    data = load_digits().holding_out(197)
+    task = experiment.mnist_task(config, data, distributed.accelerator("cpu", "float32"))
     assert task.decay == 0.25
     with torch.no_grad():
         scores = torch.log_softmax(task.model(data.train.images.float() / 16).double(), 1)
@@ -79,7 +79,9 @@ def test_the_loss_is_the_mean_over_the_batch_and_evaluation_over_all_cases():
 
 
 def test_the_progress_line():
-    task = experiment.task(digits.Config(hidden=16), load_digits(197), distributed.accelerator("cpu", "float32"))
+    task = experiment.mnist_task(
+        digits.Config(hidden=16), load_digits().holding_out(197), distributed.accelerator("cpu", "float32")
+    )
     metrics = {"train_nll": 1.234e-4, "test_error": 0.03, "valid_nll": 0.0567}
     assert glance(task.shown, metrics) == "train NLL 0.00012, test error 3.00%, valid NLL 0.057, "
     assert glance(task.shown, metrics, short=True) == "valid NLL 0.057, "
@@ -93,16 +95,16 @@ def test_small_losses_keep_their_digits():
             return 20 * nn.functional.one_hot(torch.zeros(len(images), dtype=torch.int64), 10).float()
 
     cases = Cases(torch.zeros(3, 4, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64))
-    nll, error = experiment.measure(Certain(), cases, white=255.0)
+    nll, error = experiment.nll_and_error(Certain(), cases, white=255.0)
     assert math.isclose(nll, math.log1p(9 * math.exp(-20)), rel_tol=1e-6)
     assert error == 0
 
 
 def test_chunks_do_not_change_the_measure():
-    data, model = load_digits(197), build(Config(norm="layer", hidden=8), inputs=64)
+    data, model = load_digits().holding_out(197), build_mlp(Config(norm="layer", hidden=8), inputs=64)
     with torch.no_grad():
-        whole = experiment.measure(model, data.test, 16.0)
-        parts = experiment.measure(model, data.test, 16.0, chunk=33)
+        whole = experiment.nll_and_error(model, data.test, 16.0)
+        parts = experiment.nll_and_error(model, data.test, 16.0, chunk=33)
     assert parts[0] == pytest.approx(whole[0], rel=1e-6)
     assert parts[1] == whole[1]
 
@@ -126,24 +128,24 @@ def test_impossible_options_are_refused(options, message):
 
 
 def test_a_last_batch_of_one_case_is_refused_for_batch_norm_only():
-    data = load_digits(197)
+    data = load_digits().holding_out(197)
     for norm in ("batch", "batch-hidden"):
         with pytest.raises(ValueError, match="--batch-size 11 leaves a batch of one of the 1200 training cases"):
-            experiment.check(digits.Config(norm=norm, batch_size=11), data)
-    experiment.check(digits.Config(norm="layer", batch_size=11), data)
+            experiment.check_mnist(digits.Config(norm=norm, batch_size=11), data)
+    experiment.check_mnist(digits.Config(norm="layer", batch_size=11), data)
 
 
 @pytest.mark.parametrize("norm", ["batch", "batch-hidden"])
 @pytest.mark.parametrize("batch_size", [4, 128])
 def test_batch_norm_is_evaluated_with_exact_statistics_too(norm, batch_size):
     """As in training mode with the whole training set as one batch; and the running averages stay as they are."""
-    data = load_digits(197)
+    data = load_digits().holding_out(197)
     config = digits.Config(norm=norm, batch_size=batch_size, hidden=16)
-    task = experiment.task(config, data, distributed.accelerator("cpu", "float32"))
+    task = experiment.mnist_task(config, data, distributed.accelerator("cpu", "float32"))
     before = {name: value.clone() for name, value in task.model.state_dict().items()}
     with torch.no_grad():
         metrics = task.evaluate(task.model.eval())
-        whole = build(dataclasses.replace(config, unbiased_up_to=10**6), inputs=64).train()
+        whole = build_mlp(dataclasses.replace(config, unbiased_up_to=10**6), inputs=64).train()
         scores = torch.log_softmax(whole(data.train.images.float() / 16).double(), 1)
     nll = float(nn.functional.nll_loss(scores, data.train.labels))
     plain = {f"{split}_{what}" for split in ("train", "valid", "test") for what in ("nll", "error")}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from layernorm.experiments.command.report import make
+from layernorm.experiments.command.report import make_report
 from layernorm.experiments.report import rendering
 from layernorm.experiments.report.page import STYLES
 from support.runs import report_of, write_digits, write_sweep
@@ -50,7 +50,7 @@ def test_unfinished_runs_are_shown_and_said(tmp_path):
     assert report.status[0].startswith("Unfinished: 2 of 3 runs (digits-layer-b128-s0, digits-none-b128-s1)")
     assert rows(report.tables[0])["", "baseline"][-2:] == ["2", "10"]
     assert "baseline 0.001 (the only one tried)" in report.figures[0].caption
-    rendering.write(report, tmp_path / "report")
+    rendering.write_report(report, tmp_path / "report")
 
 
 def test_diverged_runs_are_shown_and_said(tmp_path):
@@ -65,15 +65,15 @@ def test_diverged_runs_are_shown_and_said(tmp_path):
     results = rows(report.tables[0])
     assert list(results) == [("", "layer norm"), ("", "batch norm")]
     assert results["", "batch norm"][-2:] == ["4", "10"]
-    rendering.write(report, tmp_path / "report")
+    rendering.write_report(report, tmp_path / "report")
 
 
 def test_nothing_yet_is_a_report_too(tmp_path):
     write_digits(tmp_path, "layer", 128, 0, [], epochs=3)
     report = report_of(tmp_path)
     assert report.figures == []
-    rendering.write(report, tmp_path / "report")
-    rendering.show(report)
+    rendering.write_report(report, tmp_path / "report")
+    rendering.print_report(report)
 
 
 def test_runs_of_different_configurations_share_no_row(tmp_path):
@@ -112,9 +112,9 @@ def test_deviations_carry_marks(folder):
 
 def test_digits_say_nothing_of_the_papers_claims(folder, tmp_path):
     """Their data are not the paper's."""
-    report = make([folder])
+    report = make_report([folder])
     assert (report.claim, report.findings) == ("", [])
-    page = rendering.write(report, tmp_path / "report")
+    page = rendering.write_report(report, tmp_path / "report")
     for text in (page.read_text(), (tmp_path / "report" / "report.md").read_text()):
         assert "claim" not in text
         assert "These runs." not in text

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from layernorm.experiments.data import order_embeddings
 from layernorm.experiments.order_embeddings import experiment
-from layernorm.experiments.order_embeddings.network import Config, build
+from layernorm.experiments.order_embeddings.network import Config, build_embedding
 from layernorm.experiments.order_embeddings.objective import penalties, ranks
 from layernorm.experiments.train import distributed
 from support.captioned_files import write_captioned
@@ -17,8 +17,8 @@ from support.captioned_files import write_captioned
 
 @pytest.fixture
 def data(tmp_path):
-    order_embeddings._read.cache_clear()
-    return order_embeddings.load(write_captioned(tmp_path / "data"))
+    order_embeddings.read_order_embeddings.cache_clear()
+    return order_embeddings.ORDER_EMBEDDINGS.load(write_captioned(tmp_path / "data"))
 
 
 def config(**changes):
@@ -34,7 +34,7 @@ def normed(rows, gain, bias):
 @pytest.mark.parametrize("norm", ["none", "layer"])
 @pytest.mark.parametrize("similarity", ["order", "cosine"])
 def test_points_are_those_of_the_equations(norm, similarity):
-    model = build(config(norm=norm, similarity=similarity), vocabulary=9, features=3).double()
+    model = build_embedding(config(norm=norm, similarity=similarity), vocabulary=9, features=3).double()
     with torch.no_grad():
         for parameter in model.parameters():  # biases and gains too
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -69,7 +69,10 @@ def test_points_are_those_of_the_equations(norm, similarity):
 
 
 def test_initial_weights_are_the_protocols_and_the_same_for_every_norm():
-    models = {norm: build(config(norm=norm, hidden=16), 9, 3) for norm in ("none", "layer", "rms", "weight", "batch")}
+    models = {
+        norm: build_embedding(config(norm=norm, hidden=16), 9, 3)
+        for norm in ("none", "layer", "rms", "weight", "batch")
+    }
     plain = dict(models["none"].named_parameters())
     for name in ("words.weight", "gru.weight_ih_l0"):
         values = plain[name].detach()
@@ -84,7 +87,7 @@ def test_initial_weights_are_the_protocols_and_the_same_for_every_norm():
             own = operator.attrgetter(name)(model)
             # under weight norm the weight is a product, of a row's length and its direction: three roundings
             torch.testing.assert_close(own, value, rtol=5e-7, atol=0)
-    other = build(config(norm="none", hidden=16, seed=1), 9, 3)
+    other = build_embedding(config(norm="none", hidden=16, seed=1), 9, 3)
     assert not torch.equal(other.words.weight, plain["words.weight"])
 
 
@@ -99,7 +102,7 @@ def test_an_epoch_has_each_image_once_with_one_of_its_captions():
 
 
 def test_folds_are_contiguous_and_averaged(data):
-    model = build(config(), len(data.vocabulary), 6).eval()
+    model = build_embedding(config(), len(data.vocabulary), 6).eval()
     with torch.no_grad():
         metrics, tensors = experiment.folds(model, data.test, 4, "order")  # of 10 images: 2 folds, 2 images left out
         ids, lengths = data.test.sentences.batch(torch.arange(50))
@@ -118,7 +121,7 @@ def test_folds_are_contiguous_and_averaged(data):
 
 
 def test_each_parameters_gradient_is_cut_by_itself(data):
-    task = experiment.task(config(clip=0.01), data, distributed.accelerator("cpu", "float32"))
+    task = experiment.order_embeddings_task(config(clip=0.01), data, distributed.accelerator("cpu", "float32"))
     task.loss(task.model, 0).backward()
     before = {name: item.grad.clone() for name, item in task.model.named_parameters()}
     task.before_step(task.model)
@@ -133,7 +136,7 @@ def test_each_parameters_gradient_is_cut_by_itself(data):
 
 
 def test_the_loss_is_summed_over_the_batchs_pairs(data):
-    task = experiment.task(config(), data, distributed.accelerator("cpu", "float32"))
+    task = experiment.order_embeddings_task(config(), data, distributed.accelerator("cpu", "float32"))
     assert task.updates_per_epoch == 15  # 60 images, 4 a batch
     model, chosen = task.model, experiment._Captions(60, seed=0)
     order = torch.randperm(60, generator=torch.Generator().manual_seed(experiment.derive_seed(0, experiment.ORDER, 1)))

@@ -36,7 +36,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch, tmp_path):
-    order_embeddings._read.cache_clear()
+    order_embeddings.read_order_embeddings.cache_clear()
     monkeypatch.delenv("LAYERNORM_DATA", raising=False)
 
 
@@ -50,7 +50,7 @@ def finished(tmp_path_factory, data):
 
 def test_a_run_keeps_the_best_model_and_tests_it(finished, data):
     for path in sorted(finished.glob("order-*")):
-        run = folder.read(path)
+        run = folder.read_run(path)
         assert [record["update"] for record in run.records] == [5, 10, 15, 18]
         recall = [record["valid_image_recall"] for record in run.records]
         best = run.records[int(np.argmax(recall))]  # the first of equals
@@ -59,14 +59,14 @@ def test_a_run_keeps_the_best_model_and_tests_it(finished, data):
             parts = [record[f"valid_image_r{count}"] for count in (1, 5, 10)]
             assert record["valid_image_recall"] == pytest.approx(sum(parts))
         # the kept weights are those that were evaluated then, and those that were tested
-        model, held = searching.trained(run, data)
+        model, held = searching.trained_embedding(run, data)
         with torch.no_grad():
             metrics = experiment.recalls(experiment.fold_ranks(model, held.val, 0, 1000, "order")[1], "valid_image")
             tested, tensors = experiment.folds(model, held.test, 4, "order")
         assert {name: best[name] for name in metrics} == metrics
         assert {name: run.result[name] for name in tested} == tested
         assert run.tested()["image_rank"].tolist() == tensors["image_rank"].tolist()
-    assert any(folder.read(path).result["kept_update"] != 18 for path in finished.glob("order-*")), (
+    assert any(folder.read_run(path).result["kept_update"] != 18 for path in finished.glob("order-*")), (
         "else nothing was shown"
     )
 
@@ -78,7 +78,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(finished, data, tmp_path):
     starts = json.loads((tmp_path / RUN / "environment.json").read_text())["starts"]
     assert [start["update"] for start in starts] == [0, 5]
     assert outcome(tmp_path / RUN) == outcome(finished / RUN)
-    results = [folder.read(place / RUN).result for place in (tmp_path, finished)]
+    results = [folder.read_run(place / RUN).result for place in (tmp_path, finished)]
     assert [{k: v for k, v in item.items() if k != "seconds"} for item in results] == [
         {k: v for k, v in results[0].items() if k != "seconds"}
     ] * 2
@@ -103,7 +103,7 @@ def test_search_prints_the_nearest_images(finished, data, capsys):
     assert lines[0] == "A dog, runs (not in the vocabulary: ,)"
     assert "zebra red (not in the vocabulary: zebra)" in lines
     # the images are those with the lowest penalties
-    model, held = searching.trained(folder.read(path), None)
+    model, held = searching.trained_embedding(folder.read_run(path), None)
     words = [*held.vocabulary.ids(["a", "dog", ",", "runs"]), 0]
     with torch.no_grad():
         point = model.sentences(torch.tensor(words).unsqueeze(1), torch.tensor([5]))
@@ -124,7 +124,7 @@ def test_search_shows_pictures(finished, data, tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == f"wrote {tmp_path / 'sheet.png'}"
     with Image.open(io.BytesIO((tmp_path / "sheet.png").read_bytes())) as sheet:
         colours = {colour for _, colour in sheet.convert("RGB").getcolors(10**6)}
-    model, held = searching.trained(folder.read(finished / RUN), None)
+    model, held = searching.trained_embedding(folder.read_run(finished / RUN), None)
     shown = {image for item in searching.search(model, held, ["a dog", "a cat"], 5) for image in item.images}
     found = {number for number in range(1, 10) if (25 * number, 0, 0) in colours}
     assert found == shown - {0}  # black is also the colour of the letters
@@ -138,7 +138,7 @@ def test_search_shows_pictures(finished, data, tmp_path, capsys):
 def test_a_sheet_shows_a_sentence_as_it_is(sentence, tmp_path):
     Image.new("RGB", (30, 20)).save(tmp_path / "one.png")
     held = SimpleNamespace(test=SimpleNamespace(captions=[sentence] * 5))
-    found = [searching.Found(sentence, [], [0], [0.0])]
+    found = [searching.FoundImages(sentence, [], [0], [0.0])]
     with Image.open(io.BytesIO(searching._sheet(found, [tmp_path / "one.png"], held))) as sheet:
         assert sheet.width > 30  # drawn: as mathematics it would be an error
 
@@ -170,7 +170,9 @@ def test_wrong_searches_are_one_line(finished, data, tmp_path, capsys):
 def test_every_norm_and_similarity_learns(data, norm, similarity):
     config = Config(similarity=similarity, norm=norm, learning_rate=1e-2, optimizer="adam", words=8, hidden=16)
     config = dataclasses.replace(config, batch_size=16, decay=0.25)
-    task = experiment.task(config, order_embeddings.load(data), distributed.accelerator("cpu", "float32"))
+    task = experiment.order_embeddings_task(
+        config, order_embeddings.ORDER_EMBEDDINGS.load(data), distributed.accelerator("cpu", "float32")
+    )
     assert task.decay == 0.25
     losses = []
     for update in range(18):
@@ -208,7 +210,7 @@ def test_a_batch_larger_than_the_training_set_is_one_line(data, tmp_path, capsys
 
 
 def test_the_kept_weights_are_in_the_checkpoint(finished):
-    tensors, header = checkpoint.load(finished / RUN / folder.CHECKPOINT)
+    tensors, header = checkpoint.load_checkpoint(finished / RUN / folder.CHECKPOINT)
     kept = checkpoint.under("kept", tensors)
     assert kept.keys() == checkpoint.under("model", tensors).keys()
-    assert header["state"]["kept_update"] == folder.read(finished / RUN).result["kept_update"]
+    assert header["state"]["kept_update"] == folder.read_run(finished / RUN).result["kept_update"]

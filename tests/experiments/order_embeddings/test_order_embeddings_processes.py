@@ -35,10 +35,12 @@ def test_two_processes_give_the_same_metrics(tmp_path):
     for name in ("batch_loss", "first_gradient_norm"):
         # sums over a batch's pairs in another order, in float32, after 8 updates
         assert second[name] == pytest.approx(first[name], rel=1e-4), name
-    trained = [checkpoint.under("model", checkpoint.load(path / folder.CHECKPOINT)[0]) for path in (one, two)]
+    trained = [
+        checkpoint.under("model", checkpoint.load_checkpoint(path / folder.CHECKPOINT)[0]) for path in (one, two)
+    ]
     for name, value in trained[0].items():
         # Adam divides by the root of the second moment: an element that has no gradient but rounding moves by the step
         close = (trained[1][name] - value).abs() <= 1e-4
         assert close.double().mean() > 0.99, name
-    assert folder.read(two).result["test_folds"] == 1
+    assert folder.read_run(two).result["test_folds"] == 1
     assert experiment.KEPT_BY in second

@@ -77,8 +77,8 @@ def test_without_a_baseline_and_without_a_test(tmp_path):
 def test_the_similarities_are_apart_and_the_margin_is_told(grid):
     for seed in range(2):
         write(grid / "cosine", "none", 1e-3, seed, [20.0, 30.0], similarity="cosine", margin=0.5)
-    runs = folder.find([grid, grid / "cosine"]).runs
-    report = catalogue.find("order-embeddings").report(runs)
+    runs = folder.find_runs([grid, grid / "cosine"]).runs
+    report = catalogue.find_experiment("order-embeddings").report(runs)
     head, *_ = report.tables[0].columns
     named = dict(zip(head.split(", "), report.tables[0].rows[0][0].split(", "), strict=True))
     assert (named["similarity"], named["margin"]) == ("order", "0")
@@ -93,7 +93,7 @@ def test_the_similarities_are_apart_and_the_margin_is_told(grid):
 
 def test_the_terminal_and_the_files(grid, tmp_path, capsys):
     report = report_of(grid)
-    rendering.show(report)
+    rendering.print_report(report)
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 80
     assert "…" not in said, "a cell that does not fit"

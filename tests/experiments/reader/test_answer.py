@@ -65,10 +65,10 @@ def test_the_shares_are_those_of_one_question_at_a_time(run, place, foreign, cap
     assert said[0].endswith("11 questions")
     assert said[1] == "left out: 1, which have more than 8 entities"
     assert max(map(len, said)) <= 80
-    model, _, data, _ = answer.trained(folder.read(run), None)
+    model, _, data, _ = answer.trained_reader(folder.read_run(run), None)
     right, nll, found = [], [], []
     for path in [*sorted(foreign.iterdir())[:2], *sorted((place / "test").iterdir())]:
-        item = questions.shortened(questions.read_file(path))
+        item = questions.shortened(questions.read_question_file(path))
         order = list(dict.fromkeys(word for word in (*item.passage, *item.question) if word.startswith("@entity")))
         words = {entity: FIRST_ENTITY + number for number, entity in enumerate(order)}
 
@@ -96,7 +96,7 @@ def test_the_shares_are_those_of_one_question_at_a_time(run, place, foreign, cap
 
 
 def test_entities_are_numbered_as_they_come(foreign):
-    first, second, _ = answer.read(foreign)
+    first, second, _ = answer.read_shortened(foreign)
     found = answer.renamed(first)
     assert found.passage[0] == "@entity0"
     assert found.answer == "@entity1"

@@ -13,9 +13,9 @@ from layernorm import cli
 from layernorm.experiments.data import cnn, questions
 from layernorm.experiments.data.questions import FIRST_ENTITY
 from layernorm.experiments.reader import experiment, page
-from layernorm.experiments.reader.network import Config, build
+from layernorm.experiments.reader.network import Config, build_reader
 from layernorm.experiments.runs import folder
-from layernorm.experiments.runs.restore import configuration, restore
+from layernorm.experiments.runs.restore import configuration, restore_model
 from layernorm.experiments.train import distributed
 from support.command import interrupted, one_line
 from support.question_files import write_books, write_questions
@@ -33,15 +33,14 @@ def place(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch, tmp_path):
-    questions._read.cache_clear()
-    questions._packed.cache_clear()
+    questions.read_questions.cache_clear()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("LAYERNORM_DATA", raising=False)
 
 
 @pytest.fixture
 def data(place):
-    return questions.load("books-cloze", place)
+    return questions.CORPORA["books-cloze"].load(place)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +56,7 @@ def config(**changes):
 
 def task_of(data, **changes):
     torch.manual_seed(0)
-    return experiment.task(config(**changes), data, distributed.accelerator("cpu", "float32"))
+    return experiment.reader_task(config(**changes), data, distributed.accelerator("cpu", "float32"))
 
 
 def test_every_variant_is_run_once_in_one_command(finished):
@@ -67,7 +66,7 @@ def test_every_variant_is_run_once_in_one_command(finished):
         for variant in ("none-g1.0", "layer-g1.0", "layer-g0.1", "batch-g0.1", "batch-everywhere-g0.1")
     )
     for name in names:
-        run = folder.read(finished / name)
+        run = folder.read_run(finished / name)
         assert [record["update"] for record in run.records] == [2, 4, 6]
         errors = [record["valid_error"] for record in run.records]
         assert run.result["kept_update"] == run.records[int(np.argmin(errors))]["update"]  # the first of equals
@@ -194,14 +193,14 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(finished, place, tmp_path)
     starts = json.loads((tmp_path / RUN / "environment.json").read_text())["starts"]
     assert [start["update"] for start in starts] == [0, 2]
     assert outcome(tmp_path / RUN) == outcome(finished / RUN)
-    ours, theirs = (path.tested() for path in (folder.read(tmp_path / RUN), folder.read(finished / RUN)))
+    ours, theirs = (path.tested() for path in (folder.read_run(tmp_path / RUN), folder.read_run(finished / RUN)))
     assert ours["page"].tolist() == theirs["page"].tolist()
 
 
 def test_the_page_holds_what_the_kept_network_says(finished, place, data):
-    run = folder.read(finished / RUN)
+    run = folder.read_run(finished / RUN)
     kept = configuration(Config, run)
-    model, _ = restore(build(kept, len(data.vocabulary), experiment.longest(data.train)), run)
+    model, _ = restore_model(build_reader(kept, len(data.vocabulary), experiment.longest(data.train)), run)
     number = page.choose(data.valid)
     shown = json.loads(run.tested()["page"].numpy().tobytes())
     with torch.no_grad():
@@ -221,7 +220,7 @@ def test_the_page_holds_what_the_kept_network_says(finished, place, data):
 
 def test_the_darkest_word_of_the_picture_has_most_attention():
     text = {"passage": ["one", "two", "."], "attention": [0.1, 0.7, 0.2], "question": ["@placeholder"]}
-    content = page.draw({**text, "answer": "two", "guesses": [["two", 0.7], ["one", 0.2], ["that", 0.1]]})
+    content = page.draw_page({**text, "answer": "two", "guesses": [["two", 0.7], ["one", 0.2], ["that", 0.1]]})
     with Image.open(io.BytesIO(content)) as image:
         assert image.width == page.WIDTH
         colours = np.asarray(image.convert("RGB")).reshape(-1, 3)
@@ -251,7 +250,7 @@ def test_from_books_to_a_run(tmp_path, capsys):
     assert cli.main(["data", "prepare", "books-cloze", "--source", str(books)]) == 0
     command = ["run", "reader", *SMALL, "--norm", "none", "--updates", "2", "--out", str(tmp_path / "out")]
     assert cli.main(command) == 0
-    run = folder.read(tmp_path / "out" / "reader-none-g1.0-lr0.001-s0")
+    run = folder.read_run(tmp_path / "out" / "reader-none-g1.0-lr0.001-s0")
     assert run.environment["data"]["questions"]["valid"] > 0
     assert set(run.environment["data"]["guesses"]) == set(cnn.RULES)
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from layernorm.experiments.reader import network
-from layernorm.experiments.reader.network import Config, answer_loss, build, clip, masked_softmax
+from layernorm.experiments.reader.network import Config, answer_loss, build_reader, clip, masked_softmax
 
 VOCABULARY = 11
 
@@ -18,7 +18,7 @@ def config(**changes):
 
 
 def network_of(norm="none", **changes):
-    model = build(config(norm=norm, **changes), VOCABULARY, (9, 6)).double()
+    model = build_reader(config(norm=norm, **changes), VOCABULARY, (9, 6)).double()
     with torch.no_grad():
         for parameter in model.parameters():  # also what begins at 0, and larger than it begins
             parameter.add_(0.5 * torch.randn_like(parameter))
@@ -98,7 +98,7 @@ def test_answers_and_gradients_are_those_of_slow_loops_in_a_padded_batch(norm):
 
 @pytest.mark.parametrize("norm", ["none", "layer"])
 def test_a_padded_batch_equals_its_rows_alone(norm):
-    model = build(config(norm=norm), VOCABULARY, (9, 6))
+    model = build_reader(config(norm=norm), VOCABULARY, (9, 6))
     logits, attention = model(*PADDED, *ASKED)
     alone, own = model(torch.tensor([[8], [4]]), torch.tensor([2]), torch.tensor([[3]]), torch.tensor([1]))
     # float32: a product of another shape rounds in another order
@@ -159,7 +159,7 @@ def test_the_clipping_rule_is_its_formula(rule, norm, factor):
 
 def test_initial_weights_are_the_protocols_and_the_same_for_every_norm():
     models = {
-        norm: build(config(norm=norm, words=6, hidden=6, gain_init=gain), 30, (4, 4))
+        norm: build_reader(config(norm=norm, words=6, hidden=6, gain_init=gain), 30, (4, 4))
         for norm, gain in (("none", 1.0), ("layer", 0.3), ("batch", 1.0), ("batch-everywhere", 1.0))
     }
     plain = dict(models["none"].named_parameters())
@@ -182,7 +182,7 @@ def test_initial_weights_are_the_protocols_and_the_same_for_every_norm():
         ]
         assert all((value == gain).all() for value in gains)
         assert len(gains) == {"none": 0, "layer": 6, "batch": 6, "batch-everywhere": 11}[norm]
-    rectangular = build(config(words=5, hidden=6), 30, (4, 4)).passage_lstm.weight_ih_l0.detach()
+    rectangular = build_reader(config(words=5, hidden=6), 30, (4, 4)).passage_lstm.weight_ih_l0.detach()
     bound = math.sqrt(6 / 12)
     assert bound * 0.9 < rectangular.abs().max() <= bound
 
@@ -190,7 +190,7 @@ def test_initial_weights_are_the_protocols_and_the_same_for_every_norm():
 def test_torchs_initial_weights_forget_biases_and_the_prior():
     shares = torch.linspace(1, 2, 300) / 450
     models = {
-        norm: build(config(norm=norm, words=6, hidden=6, initial="torch", forget_bias=1.5), 300, (4, 4), shares)
+        norm: build_reader(config(norm=norm, words=6, hidden=6, initial="torch", forget_bias=1.5), 300, (4, 4), shares)
         for norm in ("none", "layer", "batch", "batch-everywhere")
     }
     plain = dict(models["none"].named_parameters())

@@ -39,7 +39,9 @@ def test_two_processes_give_the_same_metrics(tmp_path):
     for name in ("batch_loss", "valid_nll", "first_gradient_norm"):
         # sums over a batch in another order, in float32
         assert second[name] == pytest.approx(first[name], rel=1e-3), name
-    trained = [checkpoint.under("model", checkpoint.load(path / folder.CHECKPOINT)[0]) for path in (one, two)]
+    trained = [
+        checkpoint.under("model", checkpoint.load_checkpoint(path / folder.CHECKPOINT)[0]) for path in (one, two)
+    ]
     for name, value in trained[0].items():
         # Adam divides by the root of the second moment: an element that has no gradient but rounding moves by the step
         close = (trained[1][name] - value).abs() <= 1e-4
@@ -47,7 +49,7 @@ def test_two_processes_give_the_same_metrics(tmp_path):
 
 
 def test_recurrent_batch_norm_is_refused(tmp_path):
-    data = questions.load("cnn", write_questions(tmp_path))
+    data = questions.CORPORA["cnn"].load(write_questions(tmp_path))
     two = SimpleNamespace(device=torch.device("cpu"), num_processes=2, process_index=0)
     with pytest.raises(RunError, match=r"--norm batch needs the whole batch in one process, .* got 2 processes"):
-        experiment.task(Config(norm="batch", batch_size=4), data, two)
+        experiment.reader_task(Config(norm="batch", batch_size=4), data, two)

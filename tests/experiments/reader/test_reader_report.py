@@ -32,8 +32,8 @@ def write(place, norm, seed, errors, rate=1e-3, gain=1.0, pace=0.1, right=(1, 0,
     write_run(path, "reader", {**vars(config), **changes}, facts, records)
     write_result(path, test_error=1 - sum(right) / len(right))
     page = torch.frombuffer(bytearray(json.dumps(PAGE).encode()), dtype=torch.uint8)
-    checkpoint.save(path / folder.TEST, {"right": torch.tensor(right, dtype=torch.uint8), "page": page}, {})
-    checkpoint.save(path / folder.CHECKPOINT, {}, {})
+    checkpoint.save_checkpoint(path / folder.TEST, {"right": torch.tensor(right, dtype=torch.uint8), "page": page}, {})
+    checkpoint.save_checkpoint(path / folder.CHECKPOINT, {}, {})
 
 
 def write_grid(place, seeds=3, rates=RATES):
@@ -119,7 +119,7 @@ def test_figures_and_pictures(grid, tmp_path):
     for table in report.tables:
         assert [row[1] for row in table.rows][:5] == labels, "one name everywhere"
     assert [picture.name for picture in report.pictures] == ["question-none", "question-layer"]
-    page = rendering.write(report, tmp_path / "report")
+    page = rendering.write_report(report, tmp_path / "report")
     assert page.read_text().count("data:image/png;base64") == 2
 
 
@@ -130,7 +130,7 @@ def test_several_other_gains_are_told_apart(grid):
     assert [row[1] for row in report.tables[0].rows[:4]] == names
     drawn = {curve.label: curve.style for curve in report.figures[0].rows[0][0].curves}
     assert len({drawn[name] for name in names}) == 4
-    rendering.write(report, grid / "report")
+    rendering.write_report(report, grid / "report")
 
 
 def test_a_gain_is_read_from_the_configuration(grid):
@@ -177,7 +177,7 @@ def test_damaged_test_files_leave_the_report_without_them(grid):
 
 def test_the_terminal_and_the_markdown(grid, capsys):
     report = report_of(grid)
-    rendering.show(report)
+    rendering.print_report(report)
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 80
     assert "…" not in said, "a cell that does not fit"

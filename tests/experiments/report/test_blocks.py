@@ -8,7 +8,7 @@ from layernorm.experiments.errors import RunError
 from layernorm.experiments.report.blocks import Metric, best_tried, compare
 from layernorm.experiments.report.judge import FRESH, PILOT, Value, decide
 from layernorm.experiments.report.pictures import pictures
-from layernorm.experiments.runs.folder import find
+from layernorm.experiments.runs.folder import find_runs
 from support.runs import write_digits
 from support.sweeps import LOSS, SPEED, runs_of_trial, write_rates
 
@@ -16,7 +16,7 @@ ERROR = Metric("valid_error", "validation error", percent=True)
 
 
 def blocks(place):
-    return compare(find(sorted(place.iterdir())).runs)
+    return compare(find_runs(sorted(place.iterdir())).runs)
 
 
 def chosen(block):
@@ -172,7 +172,7 @@ def test_norms_whose_first_gradients_are_far_apart_are_told(tmp_path, layer, war
     for norm, starts in (("none", (1.0, 1.0, 300.0)), ("layer", layer)):
         for seed, start in enumerate(starts):
             write_digits(tmp_path, norm, 128, seed, [0.3, 0.2], first_gradient_norm=start)
-    _, status = compare(find([tmp_path]).runs)
+    _, status = compare(find_runs([tmp_path]).runs)
     told = "The gradient's norms at update 0 differ by 100 times or more (baseline 1, layer norm 100)"
     assert [told in line for line in status] == ([True] if warned else [])
 
@@ -181,7 +181,7 @@ def test_a_run_whose_norm_has_no_row_is_an_error_and_not_left_out(tmp_path):
     write_digits(tmp_path, "none", 128, 0, [0.3])
     write_digits(tmp_path, "laydr", 128, 0, [0.3])
     with pytest.raises(RunError, match=r"digits-laydr-b128-s0 has the norm 'laydr', not one of none, layer, "):
-        compare(find([tmp_path]).runs)
+        compare(find_runs([tmp_path]).runs)
 
 
 def test_a_picture_is_of_the_first_run_with_weights_that_did_not_diverge(tmp_path):
@@ -189,7 +189,7 @@ def test_a_picture_is_of_the_first_run_with_weights_that_did_not_diverge(tmp_pat
         write_digits(tmp_path, "layer", 128, seed, [0.3, 0.2], diverged=diverged)
         if seed:
             (tmp_path / f"digits-layer-b128-s{seed}" / "checkpoint.safetensors").touch()
-    found, _ = compare(find([tmp_path]).runs)
+    found, _ = compare(find_runs([tmp_path]).runs)
     made, notes = pictures(found, ERROR, lambda run, arm, name: [(run.path.name, arm.name, name)], "none")
     assert made == [("digits-layer-b128-s2", "layer norm", "layer")]
     assert notes == []

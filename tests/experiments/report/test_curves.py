@@ -11,7 +11,7 @@ from layernorm.experiments.report.blocks import Metric, compare
 from layernorm.experiments.report.curves import curves, sensitivity, view
 from layernorm.experiments.report.judge import FRESH, Value
 from layernorm.experiments.report.page import STYLES, Curve, Figure, Panel
-from layernorm.experiments.runs.folder import find
+from layernorm.experiments.runs.folder import find_runs
 from support.runs import write_digits
 from support.sweeps import LOSS, SPEED, runs_of_trial, write_rates
 
@@ -20,7 +20,7 @@ TEST = Metric("test_error", "test error", chosen="valid_error", percent=True)
 
 
 def blocks(place):
-    return compare(find(sorted(place.iterdir())).runs)[0]
+    return compare(find_runs(sorted(place.iterdir())).runs)[0]
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_claims_about_one_metric_that_chose_other_rates_have_a_panel_each():
 
 def test_exact_statistics_are_read_by_their_prefix(tmp_path):
     write_digits(tmp_path, "batch", 4, 0, [0.5, 0.4], exact=0.1)
-    found, _ = compare(find([tmp_path]).runs, prefixes=["exact_"])
+    found, _ = compare(find_runs([tmp_path]).runs, prefixes=["exact_"])
     (figure,) = curves("toy", "", found, [TEST])
     assert [(curve.label, curve.mean) for curve in figure.rows[0][0].curves] == [
         ("batch norm", [0.5, 0.4]), ("batch norm, exact statistics", [0.4, pytest.approx(0.3)])
@@ -263,7 +263,7 @@ def test_a_norm_that_always_diverged_is_there_as_crosses(tmp_path):
     canvas = figures.canvas(Figure("", "", [[last]]))
     assert [text.get_text() for text in canvas.legends[0].get_texts()] == ["baseline", "layer norm"]
     assert [label.get_text() for label in canvas.axes[0].get_xticklabels()] == ["0.001", "0.01", "0.1"]
-    assert figures.draw(Figure("", "", [[last]]), "png").startswith(b"\x89PNG")
+    assert figures.draw_figure(Figure("", "", [[last]]), "png").startswith(b"\x89PNG")
 
 
 def test_seeds_of_the_trial_are_drawn_without_the_pilots():

@@ -148,7 +148,7 @@ def test_a_metric_on_test_data_is_chosen_by_one_on_validation_data():
 def test_what_is_lacking_is_named_and_nothing_is_decided(runs, why):
     (ruling,) = decide([LOSS], runs)
     assert ruling.verdict == UNDECIDED
-    assert ruling.found.endswith(f"lacking: {why}")
+    assert ruling.effect_text.endswith(f"lacking: {why}")
     assert ruling.missing
 
 
@@ -189,7 +189,7 @@ def test_speed_is_the_ratio_of_updates_on_the_line_between_evaluations():
     (ruling,) = decide([SPEED], trial(0.1, 0.4, [0.0, 0.001, -0.001, 0.002, -0.002]))
     assert ruling.effect == pytest.approx(math.log(25 / 22), rel=1e-3)
     assert ruling.verdict == AHEAD
-    assert "updates to a loss of 0.5: layer norm 22, baseline 25; 1.14 times as fast (1.1" in ruling.found
+    assert "updates to a loss of 0.5: layer norm 22, baseline 25; 1.14 times as fast (1.1" in ruling.effect_text
 
 
 def test_a_run_that_does_not_reach_the_goal_is_a_bound_and_never_equal():
@@ -197,7 +197,7 @@ def test_a_run_that_does_not_reach_the_goal_is_a_bound_and_never_equal():
     assert ruling.short == (0, 5)
     assert ruling.verdict == AHEAD
     assert [round(math.exp(value)) for value in ruling.means] == [22, 30]
-    assert "never reached it, so that the number is a bound: layer norm 0, baseline 5 runs" in ruling.found
+    assert "never reached it, so that the number is a bound: layer norm 0, baseline 5 runs" in ruling.effect_text
     (both,) = decide([SPEED], trial(0.55, 0.55, [0.0, 0.0, 0.0, 0.0, 0.01]))
     assert (both.effect, both.short, both.verdict) == (0.0, (5, 5), UNDECIDED)
 
@@ -208,7 +208,7 @@ def test_higher_may_be_better():
             for item in trial(0.1, 0.3)]  # fmt: skip
     (ruling,) = decide([dataclasses.replace(LOSS, measure=measure)], runs)
     assert ruling.verdict == AHEAD
-    assert "the recall: layer norm -0.10, baseline -0.30; higher by 0.20" in ruling.found
+    assert "the recall: layer norm -0.10, baseline -0.30; higher by 0.20" in ruling.effect_text
 
 
 def test_holm_over_the_claims_of_a_trial():
@@ -294,7 +294,7 @@ def test_exact_statistics_are_an_arm_of_their_own():
     ]
     (ruling,) = decide([claim], runs)
     assert ruling.verdict == BEHIND
-    assert ruling.found.startswith("the loss: layer norm 0.10, batch norm, exact statistics 0.05")
+    assert ruling.effect_text.startswith("the loss: layer norm 0.10, batch norm, exact statistics 0.05")
 
 
 def test_the_error_rates_are_as_promised():

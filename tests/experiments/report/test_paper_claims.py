@@ -9,17 +9,17 @@ import pytest
 
 from layernorm import cli
 from layernorm.experiments import catalogue, claims
-from layernorm.experiments.command.options import parse
+from layernorm.experiments.command.options import parse_run
 from layernorm.experiments.errors import RunError
 from layernorm.experiments.report import judge, summary
 from layernorm.experiments.report.judge import FACTOR, FRESH, PILOT, decide
-from layernorm.experiments.runs.folder import find
+from layernorm.experiments.runs.folder import find_runs
 from support.command import one_line
 from support.runs import write_digits
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "docs" / "results"
-CLAIMS = [(name, claim) for name in catalogue.EXPERIMENTS for claim in catalogue.find(name).claims]
+CLAIMS = [(name, claim) for name in catalogue.EXPERIMENTS for claim in catalogue.find_experiment(name).claims]
 
 
 def write(place):
@@ -27,41 +27,41 @@ def write(place):
     for rate, norm, seed in itertools.product((0.001, 0.002), ("layer", "none"), (*PILOT, *FRESH[:2])):
         errors = [0.5, 0.2 + 0.001 * seed + (norm == "none") * 0.1 + rate, 0.1]
         write_digits(place / f"{rate}", norm, 128, seed, errors, learning_rate=rate)
-    return find([place / "0.001", place / "0.002"]).runs
+    return find_runs([place / "0.001", place / "0.002"]).runs
 
 
 def test_a_summary_decides_as_the_runs_do_and_is_refused_when_changed(tmp_path):
     runs = write(tmp_path / "runs")
     path = tmp_path / "summary.json"
-    summary.write(path, runs)
+    summary.write_summary(path, runs)
     options = {"batch_size": 128}
     trial = judge.Trial(options, (0.001, 0.002), updates=30, paper=300, hours=1.0)
     claim = judge.Claim("It.", "7", judge.Arm("layer"), judge.Arm("none"), judge.Value("test_error", "error"), trial)
-    from_runs, from_summary = decide([claim], runs), decide([claim], summary.read(path))
+    from_runs, from_summary = decide([claim], runs), decide([claim], summary.read_summary(path))
     assert from_runs == from_summary
     assert from_runs[0].seconds
-    summary.write(tmp_path / "again.json", summary.read(path))
+    summary.write_summary(tmp_path / "again.json", summary.read_summary(path))
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
     path.write_text(path.read_text().replace('"seed": 1,', '"seed": 3,', 1))
     with pytest.raises(RunError, match=r"does not match its SHA-256.*make it again with layernorm report"):
-        summary.read(path)
+        summary.read_summary(path)
 
 
 def test_a_summary_names_no_folder_of_the_machine(tmp_path):
     write_digits(tmp_path / "runs", "layer", 128, 0, [0.5, 0.4])
-    (run,) = find([tmp_path / "runs"]).runs
+    (run,) = find_runs([tmp_path / "runs"]).runs
     run.environment["data"]["folder"] = "/home/somebody/data"
     run.environment["starts"][-1]["command"] = "layernorm run digits --out '/home/a b' --epochs 3 --data=/home/c"
-    summary.write(tmp_path / "summary.json", [run])
+    summary.write_summary(tmp_path / "summary.json", [run])
     assert "/home" not in (tmp_path / "summary.json").read_text()
-    (kept,) = summary.read(tmp_path / "summary.json")
+    (kept,) = summary.read_summary(tmp_path / "summary.json")
     assert kept.environment["starts"][-1]["command"] == "layernorm run digits --epochs 3"
 
 
 def test_long_curves_are_thinned_to_their_ends(tmp_path):
     write_digits(tmp_path / "runs", "layer", 128, 0, [1 - place / 1000 for place in range(250)])
-    summary.write(tmp_path / "summary.json", find([tmp_path / "runs"]).runs)
-    (run,) = summary.read(tmp_path / "summary.json")
+    summary.write_summary(tmp_path / "summary.json", find_runs([tmp_path / "runs"]).runs)
+    (run,) = summary.read_summary(tmp_path / "summary.json")
     assert len(run.records) <= summary.RECORDS + 1
     assert [run.records[place]["update"] for place in (0, -1)] == [10, 2500]
 
@@ -97,7 +97,7 @@ def test_another_json_file_is_no_summary(capsys):
 
 
 def test_the_committed_page_is_made_again_to_the_byte():
-    assert claims.page(RESULTS).encode() == (ROOT / "docs" / "claims.md").read_bytes()
+    assert claims.claims_page(RESULTS).encode() == (ROOT / "docs" / "claims.md").read_bytes()
 
 
 def test_the_committed_reports_print_the_verdicts_of_the_page():
@@ -122,7 +122,7 @@ def test_the_committed_reports_print_the_verdicts_of_the_page():
 @pytest.mark.parametrize(("name", "claim"), CLAIMS)
 def test_a_claim_fits_its_experiment(name, claim):
     """Its arms are norms of the experiment, its trial has all other options, its grid goes in factors of 2."""
-    config = type(catalogue.find(name).presets["smoke"].config)
+    config = type(catalogue.find_experiment(name).presets["smoke"].config)
     for arm in claim.arms:
         made = config(**{**claim.trial.options, **arm.options, "norm": arm.norm})  # refuses what it does not know
         fields = set(vars(made)) - {"norm", "learning_rate", "seed"}
@@ -132,7 +132,7 @@ def test_a_claim_fits_its_experiment(name, claim):
     assert claim.trial.updates < claim.trial.paper
     program, command, run, *words = claim.trial.command.split()
     assert (program, command, run) == ("layernorm", "run", name)
-    configs = parse(catalogue.find(name), words).configs
+    configs = parse_run(catalogue.find_experiment(name), words).configs
     made = {
         (config.norm, config.learning_rate, config.seed, getattr(config, "gain_init", 1.0))
         for config in configs

@@ -19,7 +19,7 @@ def folder(tmp_path):
 
 def test_the_files(folder, tmp_path):
     out = tmp_path / "report"
-    page = rendering.write(replace(report_of(folder), findings=["Layer norm is ahead."]), out)
+    page = rendering.write_report(replace(report_of(folder), findings=["Layer norm is ahead."]), out)
     assert (out / "figure6.png").read_bytes().startswith(b"\x89PNG")
     assert (out / "figure6.svg").read_bytes().startswith(b"<?xml")
     text = page.read_text()
@@ -69,7 +69,7 @@ def png(width):
 
 def test_the_same_runs_give_the_same_figure(folder, tmp_path):
     for name in ("a", "b"):
-        rendering.write(report_of(folder), tmp_path / name)
+        rendering.write_report(report_of(folder), tmp_path / name)
     assert (tmp_path / "a" / "figure6.svg").read_bytes() == (tmp_path / "b" / "figure6.svg").read_bytes()
 
 
@@ -80,10 +80,10 @@ def test_what_a_user_named_is_shown_as_it_is(folder, tmp_path, capsys):
     """Its signs are no markup's, and what a terminal would obey is an escape, in the terminal, Markdown and page."""
     table = Table(NAMED, ["a", NAMED], [["1", NAMED]], NAMED)
     report = replace(report_of(folder), title=NAMED, claim=NAMED, status=[NAMED], findings=[NAMED], tables=[table])
-    rendering.show(report)
+    rendering.print_report(report)
     said = capsys.readouterr().out
     assert "[red]x[/red] :smile: *a* <b> [c](d) `e` |" in " ".join(said.split())
-    rendering.write(report, tmp_path / "report")
+    rendering.write_report(report, tmp_path / "report")
     page, text = ((tmp_path / "report" / name).read_text("utf-8") for name in ("index.html", "report.md"))
     for written in (said, page, text):
         assert not set("\x1b\u202e\udcff") & set(written)
@@ -97,7 +97,7 @@ def test_what_a_user_named_is_shown_as_it_is(folder, tmp_path, capsys):
 
 
 def test_the_terminals_tables_fit_80_columns(folder, capsys):
-    rendering.show(report_of(folder))
+    rendering.print_report(report_of(folder))
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     text = " ".join(" ".join(lines).split())

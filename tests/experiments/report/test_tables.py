@@ -13,11 +13,11 @@ from layernorm.experiments.report.tables import (
     learning_rates,
     low_to_high,
     mean,
+    mean_and_range,
     results,
-    spread,
     update_times,
 )
-from layernorm.experiments.runs.folder import find
+from layernorm.experiments.runs.folder import find_runs
 from support.runs import write_digits
 from support.sweeps import LOSS, SPEED, runs_of_trial, write_rates
 
@@ -25,7 +25,7 @@ ERROR = Metric("valid_error", "validation error", percent=True)
 
 
 def blocks(place):
-    return compare(find(sorted(place.iterdir())).runs)[0]
+    return compare(find_runs(sorted(place.iterdir())).runs)[0]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_the_lowest_and_the_highest_over_seeds(values, digits, text):
     ("values", "text"), [([1.5], "1.50"), ([1, 2, 6], "3.00 (1.00-6.00)"), ([-2, 1], "-0.50 (-2.00 to 1.00)")]
 )
 def test_the_mean_with_its_range(values, text):
-    assert spread(values) == text
+    assert mean_and_range(values) == text
 
 
 def test_results_have_a_row_for_each_rate_that_the_figure_shows():
@@ -86,7 +86,7 @@ def test_all_learning_rates(tmp_path):
 def test_the_time_of_an_update_is_the_fastest_at_any_rate(tmp_path):
     for norm, size in (("none", 128), ("layer", 128), ("layer", 4)):
         write_digits(tmp_path, norm, size, 0, [0.3, 0.2])
-    found, _ = compare(find([tmp_path]).runs)
+    found, _ = compare(find_runs([tmp_path]).runs)
     for run in found[0].runs(next(iter(found[0].arms))):
         run.records[-1]["seconds_per_update"] = 0.064
     assert update_times(found).rows == [
@@ -112,7 +112,7 @@ def test_departures_from_a_protocol_are_told_as_one_writes_them(tmp_path):
         write_digits(
             tmp_path / str(number), "layer", 128, 0, [0.3], learning_rate=rate, train_cases=50, prior=True, bias=2.0
         )
-    runs = find(sorted(tmp_path.iterdir())).runs
+    runs = find_runs(sorted(tmp_path.iterdir())).runs
     assert [f"{item.name}: {item.text}" for item in deviations(runs, (), Protocol(), ["held_out"])] == [
         "learning_rate: 2e-05, 0.001 or 0.3; the paper's protocol has 0.001.".replace("2e-05, 0.001", "2e-05"),
         "train_cases: 50; the paper's protocol has all (of them).",
@@ -124,7 +124,7 @@ def test_departures_from_a_protocol_are_told_as_one_writes_them(tmp_path):
 def test_deviations_hold_for_some_runs_and_have_their_numbers_filled_in(tmp_path):
     write_digits(tmp_path, "layer", 128, 0, [0.3], learning_rate=0.5)
     write_digits(tmp_path, "layer", 4, 0, [0.3])
-    (one, two) = find([tmp_path]).runs
+    (one, two) = find_runs([tmp_path]).runs
     one.environment["data"]["images"] = {"train": 6000}
     named = (
         Deviation("rate", "I", "{learning_rate}, {data_images_train} of {data_name}, {data_lacking}."),

@@ -26,12 +26,12 @@ HEADER = {"state": {"update": 3, "seconds": 0.1 + 0.2}, "name": "an é"}
 @pytest.fixture
 def path(tmp_path):
     path = tmp_path / "checkpoint.safetensors"
-    checkpoint.save(path, TENSORS, HEADER)
+    checkpoint.save_checkpoint(path, TENSORS, HEADER)
     return path
 
 
 def test_everything_comes_back_bit_for_bit(path):
-    tensors, header = checkpoint.load(path)
+    tensors, header = checkpoint.load_checkpoint(path)
     assert header == HEADER
     assert tensors.keys() == TENSORS.keys()
     for name, tensor in TENSORS.items():
@@ -43,7 +43,7 @@ def test_everything_comes_back_bit_for_bit(path):
 def test_a_truncated_checkpoint_is_named(path, length):
     path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(RunError, match=r"checkpoint\.safetensors is damaged .*--restart"):
-        checkpoint.load(path)
+        checkpoint.load_checkpoint(path)
 
 
 def test_one_altered_bit_in_the_data_is_found(path):
@@ -51,7 +51,7 @@ def test_one_altered_bit_in_the_data_is_found(path):
     content[-3] ^= 1
     path.write_bytes(content)
     with pytest.raises(RunError, match="does not match its SHA-256"):
-        checkpoint.load(path)
+        checkpoint.load_checkpoint(path)
 
 
 def test_every_altered_bit_of_a_runs_header_is_found_or_changes_nothing(tmp_path):
@@ -60,7 +60,7 @@ def test_every_altered_bit_of_a_runs_header_is_found_or_changes_nothing(tmp_path
     groups = [{"lr": 0.001, "betas": [0.9, 0.999], "params": [0, 1]}]
     header = checkpoint.Header(checkpoint.State(update=30, records=3, metrics={"nll": 0.7}), groups, processes=1)
     tensors = {"model/weight": torch.randn(5, 3), "optimizer/0.step": torch.tensor(3.0)}
-    checkpoint.save(path, tensors, dataclasses.asdict(header))
+    checkpoint.save_checkpoint(path, tensors, dataclasses.asdict(header))
     whole = path.read_bytes()
     end = 8 + int.from_bytes(whole[:8], "little")
     places = [(byte, bit) for byte in range(end) for bit in range(8)]
@@ -70,25 +70,25 @@ def test_every_altered_bit_of_a_runs_header_is_found_or_changes_nothing(tmp_path
         content[byte] ^= 1 << bit
         path.write_bytes(content)
         try:
-            found, known = checkpoint.load_run(path)
+            found, known = checkpoint.load_run_checkpoint(path)
         except RunError:
             refused += 1
             continue
         assert known == header
         assert all(torch.equal(tensors[name], found[name]) for name in tensors)
-        assert checkpoint.state(path) == header.state
+        assert checkpoint.read_state(path) == header.state
     assert refused > 550
 
 
 def test_the_counters_are_read_without_the_tensors_and_compared(tmp_path):
     path = tmp_path / "checkpoint.safetensors"
     header = checkpoint.Header(checkpoint.State(update=30, records=3), [], processes=1)
-    checkpoint.save(path, TENSORS, dataclasses.asdict(header))
-    assert checkpoint.state(path) == header.state
+    checkpoint.save_checkpoint(path, TENSORS, dataclasses.asdict(header))
+    assert checkpoint.read_state(path) == header.state
     path.write_bytes(path.read_bytes().replace(rb"\"update\": 30", rb"\"update\": 10"))
-    assert checkpoint.state(path) is None
+    assert checkpoint.read_state(path) is None
     with pytest.raises(RunError, match=r"its header, is damaged .* does not match its SHA-256"):
-        checkpoint.load(path)
+        checkpoint.load_checkpoint(path)
 
 
 @pytest.mark.parametrize(
@@ -106,17 +106,17 @@ def test_the_counters_are_read_without_the_tensors_and_compared(tmp_path):
 def test_a_header_that_is_no_runs_is_refused(tmp_path, change, message):
     header = dataclasses.asdict(checkpoint.Header(checkpoint.State(), [], processes=1))
     change(header)
-    checkpoint.save(tmp_path / "c", {}, header)
+    checkpoint.save_checkpoint(tmp_path / "c", {}, header)
     with pytest.raises(RunError, match=message):
-        checkpoint.load_run(tmp_path / "c")
-    assert checkpoint.state(tmp_path / "c") is None
+        checkpoint.load_run_checkpoint(tmp_path / "c")
+    assert checkpoint.read_state(tmp_path / "c") is None
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path):
     path = tmp_path / "checkpoint.safetensors"
     torch.save({"a": torch.ones(2)}, path)  # a pickle must never be read
     with pytest.raises(RunError, match="damaged or not a checkpoint"):
-        checkpoint.load(path)
+        checkpoint.load_checkpoint(path)
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])
@@ -133,12 +133,12 @@ def test_an_optimiser_goes_on_as_if_never_interrupted(tmp_path, kind):
     train(model, optimizer, range(3))
     tensors, groups = checkpoint.optimizer_tensors(optimizer)
     everything = {**checkpoint.prefixed("model", model.state_dict()), **checkpoint.prefixed("optimizer", tensors)}
-    checkpoint.save(tmp_path / "c", everything, {"groups": groups})
+    checkpoint.save_checkpoint(tmp_path / "c", everything, {"groups": groups})
     train(model, optimizer, range(3, 6))
 
     other = torch.nn.Linear(3, 2)
     resumed = kind(other.parameters(), lr=0.5)
-    tensors, header = checkpoint.load(tmp_path / "c")
+    tensors, header = checkpoint.load_checkpoint(tmp_path / "c")
     other.load_state_dict(checkpoint.under("model", tensors))
     checkpoint.restore_optimizer(resumed, checkpoint.under("optimizer", tensors), header["groups"])
     train(other, resumed, range(3, 6))

@@ -8,7 +8,7 @@ from layernorm import cli
 from layernorm.experiments.errors import RunError
 from layernorm.experiments.runs import checkpoint
 from layernorm.experiments.runs.files import write_json
-from layernorm.experiments.runs.folder import find
+from layernorm.experiments.runs.folder import find_runs
 from support.runs import change, write_digits, write_sweep
 
 
@@ -18,25 +18,25 @@ def folder(tmp_path):
 
 
 def test_runs_are_found_by_their_folder_or_the_folder_above(folder):
-    assert len(find([folder]).runs) == 18
+    assert len(find_runs([folder]).runs) == 18
     one = folder / "digits-layer-b4-s0"
-    assert [run.path for run in find([one, one]).runs] == [one]
+    assert [run.path for run in find_runs([one, one]).runs] == [one]
     (folder / "empty").mkdir()
     with pytest.raises(RunError, match="there are no runs in"):
-        find([folder / "empty"])
+        find_runs([folder / "empty"])
 
 
 def test_runs_are_found_one_level_deeper(tmp_path, capsys):
     write_digits(tmp_path / "runs" / "digits", "layer", 128, 0, [0.3, 0.2])
     write_digits(tmp_path / "runs" / "again", "layer", 128, 1, [0.3, 0.2])
     (tmp_path / "runs" / "notes.txt").touch()
-    found = find([tmp_path / "runs"])
+    found = find_runs([tmp_path / "runs"])
     assert [run.path.parent.name for run in found.runs] == ["again", "digits"]
     assert cli.main(["report", str(tmp_path / "runs")]) == 0
     assert (tmp_path / "runs" / "report" / "index.html").is_file()
-    assert len(find([tmp_path / "runs"]).runs) == 2, "the report is no run"
+    assert len(find_runs([tmp_path / "runs"]).runs) == 2, "the report is no run"
     with pytest.raises(RunError, match="there are no runs in"):
-        find([tmp_path])  # two levels
+        find_runs([tmp_path])  # two levels
 
 
 def test_a_copy_of_a_run_is_no_second_seed(tmp_path, capsys):
@@ -44,7 +44,7 @@ def test_a_copy_of_a_run_is_no_second_seed(tmp_path, capsys):
     write_digits(tmp_path / "b", "layer", 128, 0, [0.3, 0.2])
     write_digits(tmp_path / "b", "layer", 128, 1, [0.3, 0.2])
     name = "digits-layer-b128-s0"
-    found = find([tmp_path / "a", tmp_path / "b"])
+    found = find_runs([tmp_path / "a", tmp_path / "b"])
     assert [run.path.parent.name for run in found.runs] == ["b", "b"], "the longer one stays"
     assert found.notes == [f"skipped: {tmp_path}/a/{name} has the configuration and seed of {tmp_path}/b/{name}"]
     assert cli.main(["report", str(tmp_path / "b"), str(tmp_path / "a"), "--out", str(tmp_path / "report")]) == 0
@@ -59,12 +59,12 @@ def test_a_fifo_in_a_runs_folder_is_refused_at_once(tmp_path, name):
     (path / name).unlink(missing_ok=True)
     os.mkfifo(path / name)
     if name == "checkpoint.safetensors":  # a report goes on without it
-        assert len(find([tmp_path]).runs) == 1
+        assert len(find_runs([tmp_path]).runs) == 1
         with pytest.raises(RunError, match=f"cannot read {path / name}: it is no regular file"):
-            checkpoint.load(path / name)
+            checkpoint.load_checkpoint(path / name)
     else:
         with pytest.raises(RunError, match=f"cannot read {path / name}: it is no regular file"):
-            find([tmp_path])
+            find_runs([tmp_path])
 
 
 def digit(name, old, new):
@@ -106,20 +106,20 @@ def replaced(name, values):
 def test_a_changed_or_foreign_run_is_skipped_with_a_line_that_names_it(folder, damage, message):
     run = folder / "digits-layer-b4-s0"
     damage(run)
-    runs, notes = find([folder])
+    runs, notes = find_runs([folder])
     assert len(runs) == 17
     assert len(notes) == 1
     assert notes[0].startswith(f"skipped: {run}/")
     assert message in notes[0]
     with pytest.raises(RunError, match="digits-layer-b4-s0"):
-        find([run])
+        find_runs([run])
 
 
 def test_damaged_runs_are_skipped_with_the_reason(folder):
     (folder / "digits-layer-b4-s0" / "config.json").unlink()
     (folder / "digits-layer-b4-s1" / "records.jsonl").write_text("no JSON\n")
     change(folder / "digits-none-b4-s0" / "result.json", update=50, records=5)
-    found = find([folder])
+    found = find_runs([folder])
     assert len(found.runs) == 15
     reasons = (
         "b4-s0 has result.json and records.jsonl but no config",

@@ -9,9 +9,9 @@ from layernorm.experiments.skip_thoughts import encoder, evaluation, experiment
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch, tmp_path):
     """Fewer folds, values of C, blocks and features."""
-    for module in (books, sick, sentences):
-        module._read.cache_clear()
-    experiment._load.cache_clear()
+    for read in (books.read_books, sick.read_sick, sentences.read_sentences):
+        read.cache_clear()
+    experiment.load_text.cache_clear()
     monkeypatch.setattr(evaluation, "PENALTIES", (1.0,))
     monkeypatch.setattr(evaluation, "FOLDS", 2)
     monkeypatch.setattr(evaluation, "BLOCKS", 1)

@@ -14,7 +14,7 @@ from layernorm.experiments.data.text import Vocabulary
 from layernorm.experiments.skip_thoughts import encoder as encoding
 from layernorm.experiments.skip_thoughts import evaluation
 from layernorm.experiments.skip_thoughts.encoder import Encoder, Expansion
-from layernorm.experiments.skip_thoughts.network import Config, build
+from layernorm.experiments.skip_thoughts.network import Config, build_skip_thoughts
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +111,7 @@ def test_the_cross_validation_against_one_that_starts_every_fit_anew(monkeypatch
 def encoder(norm="layer"):
     config = Config(norm=norm, vocabulary=12, words=5, hidden=6)
     words = ["the", "dog", "dogs", "saw", "a", "cat", "cats", "red", "hat", "hats"]
-    return Encoder(build(config, 12).eval(), Vocabulary(words))
+    return Encoder(build_skip_thoughts(config, 12).eval(), Vocabulary(words))
 
 
 SENTENCES = [["the", "dog"], ["a", "cat", "saw", "the", "hat"], ["dog"], ["the", "dog"], ["a", "zebra", "saw"]]

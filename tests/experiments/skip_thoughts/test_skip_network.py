@@ -8,7 +8,7 @@ from torch.nn.utils import parametrize
 
 from layernorm.experiments.data.text import Sentences
 from layernorm.experiments.skip_thoughts.experiment import triple
-from layernorm.experiments.skip_thoughts.network import Config, build
+from layernorm.experiments.skip_thoughts.network import Config, build_skip_thoughts
 from layernorm.experiments.skip_thoughts.objective import ROWS, negative_log_likelihood
 
 CPU = torch.device("cpu")
@@ -40,7 +40,7 @@ def test_the_loss_and_its_gradients_are_those_of_the_definition(count):
 
 
 def small(norm="layer", seed=0):
-    return build(Config(norm=norm, vocabulary=12, words=5, hidden=6, seed=seed), 12)
+    return build_skip_thoughts(Config(norm=norm, vocabulary=12, words=5, hidden=6, seed=seed), 12)
 
 
 SENTENCES = Sentences.of(

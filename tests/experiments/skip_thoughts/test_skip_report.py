@@ -93,7 +93,7 @@ def test_unfinished_runs(tmp_path):
 
 def test_the_terminal_and_the_files(grid, capsys):
     report = report_of(grid)
-    rendering.show(report)
+    rendering.print_report(report)
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 80
     assert "\u2026" not in said, "a cell that does not fit"

@@ -52,7 +52,7 @@ def _no_expansion(monkeypatch):
 
 def test_a_run_is_evaluated_as_it_trains_and_tested_at_the_end(finished):
     for path in sorted(finished.glob("skip-*")):
-        run = folder.read(path)
+        run = folder.read_run(path)
         assert [record["update"] for record in run.records] == [4, 8, 10]
         assert [record.keys() >= TASKS for record in run.records] == [False, True, True]
         assert not TASKS & run.records[0].keys()
@@ -82,7 +82,7 @@ def test_without_its_tasks_a_run_records_the_books_alone(finished, data, tmp_pat
     command = ["run", "skip-thoughts", *SMALL, "--tasks-every", "0", "--data", str(data), "--out", str(tmp_path)]
     assert cli.main([*command, "--norm", "none", "layer"]) == 0
     for norm in ("none", "layer"):
-        run, whole = (folder.read(place / f"skip-thoughts-{norm}-lr0.002-s0") for place in (tmp_path, finished))
+        run, whole = (folder.read_run(place / f"skip-thoughts-{norm}-lr0.002-s0") for place in (tmp_path, finished))
         assert [record.keys() for record in run.records] == [record.keys() - TASKS for record in whole.records]
         assert [record["valid_nll"] for record in run.records] == [record["valid_nll"] for record in whole.records]
         assert run.result["test_nll"] == whole.result["test_nll"]
@@ -96,7 +96,7 @@ def test_without_its_tasks_a_run_records_the_books_alone(finished, data, tmp_pat
 
 def test_batches_are_of_one_length_and_of_training_books_alone(data):
     config = Config(vocabulary=40, words=6, hidden=8, batch_size=8, updates=60, decay=0.25)
-    found = experiment.load(config, data)
+    found = experiment.load_text(data)
     seen = []
 
     class Recording(torch.nn.Module):
@@ -105,7 +105,7 @@ def test_batches_are_of_one_length_and_of_training_books_alone(data):
             return torch.zeros(())
 
     accelerator = types.SimpleNamespace(device=torch.device("cpu"), process_index=0, num_processes=1)
-    task = experiment.task(config, found, accelerator)
+    task = experiment.skip_thoughts_task(config, found, accelerator)
     assert task.decay == 0.25
     for update in range(task.updates_per_epoch):
         task.loss(Recording(), update)
@@ -127,17 +127,17 @@ def test_batches_are_of_one_length_and_of_training_books_alone(data):
 
 def test_the_held_out_loss_is_that_of_its_triples(data):
     config = Config(vocabulary=40, words=6, hidden=8)
-    found = experiment.load(config, data)
-    model, rows = experiment.build(config, 40), found.books.sentences(40)
+    found = experiment.load_text(data)
+    model, rows = experiment.build_skip_thoughts(config, 40), found.books.sentences(40)
     middle = found.books.triples("valid")[:9]
     with torch.no_grad():
         alone = [float(model(*experiment.triple(rows, middle[k : k + 1], torch.device("cpu")))) for k in range(9)]
         words = sum(int(rows.lengths[number + step]) for number in middle.tolist() for step in (-1, 1))
         # other batches, other order of summation in float32
         assert experiment.held_out(model, rows, middle) == pytest.approx(sum(alone) / words, rel=1e-5)
-    assert experiment.spread(torch.arange(10), 4).tolist() == [0, 3, 6, 9]
-    assert experiment.spread(torch.arange(10), 11).tolist() == list(range(10))
-    assert experiment.spread(torch.arange(10), 0).tolist() == list(range(10))
+    assert experiment.evenly_spread(torch.arange(10), 4).tolist() == [0, 3, 6, 9]
+    assert experiment.evenly_spread(torch.arange(10), 11).tolist() == list(range(10))
+    assert experiment.evenly_spread(torch.arange(10), 0).tolist() == list(range(10))
 
 
 def test_encode_writes_the_vectors_of_a_files_sentences(finished, tmp_path, capsys):
@@ -150,14 +150,14 @@ def test_encode_writes_the_vectors_of_a_files_sentences(finished, tmp_path, caps
     assert vectors.shape == (3, 8)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)  # float32
     assert (vectors[0] == vectors[2]).all()
-    encoder, _, _, _ = trained.trained(folder.read(finished / RUN), None)
+    encoder, _, _, _ = trained.trained_encoder(folder.read_run(finished / RUN), None)
     expected = encoder.last_states([books.tokens("The old dog saw the cat.")], False)
     np.testing.assert_allclose(vectors[0], expected[0].numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_neighbours_prints_the_nearest_sentences_of_the_training_books(finished, capsys):
-    run = folder.read(finished / RUN)
-    encoder, _, found, _ = trained.trained(run, None)
+    run = folder.read_run(finished / RUN)
+    encoder, _, found, _ = trained.trained_encoder(run, None)
     number = int(found.triples("train")[3])
     text = found.text(number)
     assert cli.main(["neighbours", str(finished / RUN), text.capitalize(), "--count", "2", "--among", "0"]) == 0
@@ -172,7 +172,7 @@ def test_neighbours_prints_the_nearest_sentences_of_the_training_books(finished,
 
 
 def test_evaluate_prints_what_the_runs_test_found(finished, capsys):
-    result = folder.read(finished / RUN).result
+    result = folder.read_run(finished / RUN).result
     for row in ("trained", "bag"):
         assert cli.main(["evaluate", str(finished / RUN), "--fast-eval", "--row", row]) == 0
         lines = capsys.readouterr().out.splitlines()
@@ -250,8 +250,8 @@ def test_the_report_of_the_runs(finished, capsys):
 def test_every_norm_learns(data, norm):
     config = Config(norm=norm, learning_rate=1e-2, vocabulary=40, words=6, hidden=8, batch_size=8, updates=60)
     accelerator = types.SimpleNamespace(device=torch.device("cpu"), process_index=0, num_processes=1)
-    task = experiment.task(config, experiment.load(config, data), accelerator)
-    rows, middle = (item := experiment.load(config, data).books).sentences(40), item.triples("valid")
+    task = experiment.skip_thoughts_task(config, experiment.load_text(data), accelerator)
+    rows, middle = (item := experiment.load_text(data).books).sentences(40), item.triples("valid")
     with torch.no_grad():
         before = experiment.held_out(task.model, rows, middle)
     for update in range(40):
@@ -271,4 +271,4 @@ def test_the_weights_of_a_checkpoint_do_not_fit_another_network(finished, tmp_pa
     change(run / "config.json", hidden=9)
     assert cli.main(["evaluate", str(run)]) == 1
     assert "does not fit this model" in one_line(capsys)
-    assert checkpoint.state(run / folder.CHECKPOINT).update == 10
+    assert checkpoint.read_state(run / folder.CHECKPOINT).update == 10

@@ -9,7 +9,7 @@ import torch
 
 from layernorm import cli, geometry
 from layernorm.experiments.theory import stability
-from layernorm.experiments.theory.stability import Found, Setting, Study
+from layernorm.experiments.theory.stability import Setting, Stability, Study
 from support.iam_files import write_iam
 
 ROOT = Path(__file__).parents[3]
@@ -28,19 +28,19 @@ def short():
 
 @pytest.fixture(scope="module")
 def study(short):
-    return stability.measure("GRU", 6, [0, 1])
+    return stability.measure_settings("GRU", 6, [0, 1])
 
 
 def test_networks_side_by_side_are_each_of_them_alone(study):
     """All networks of a norm are measured as cases of one: here each by itself, by the module's own calls."""
     inputs = stability.stream(14, 2)
     for setting in (Setting(None, None, 10.0), Setting("layer", 0.3, 0.1), Setting("weight", 1.0, 30.0)):
-        module = stability.build("GRU", 6, setting, seed=1)
+        module = stability.build_recurrent("GRU", 6, setting, seed=1)
         step, state = geometry.dynamics(module, 2)
         g = torch.Generator().manual_seed(0)
         start, back = (torch.randn(2, 6, generator=g, dtype=torch.float64) for _ in range(2))
         exponent = geometry.lyapunov(step, state, inputs, warmup=4, tangents=start[:, :, None]).exponents
-        found = study.found[setting][1]
+        found = study.measured[setting][1]
         assert found.exponent == pytest.approx(float(exponent), abs=1e-12)
         _, h = module(inputs[:4])
         logs = geometry.gradient_by_lag(step, h[0].detach(), inputs[4:], cotangents=back)
@@ -51,8 +51,8 @@ def test_networks_side_by_side_are_each_of_them_alone(study):
 @pytest.mark.parametrize("norm", stability.NORMS)
 def test_nothing_but_norm_scale_and_gain_differs(norm):
     """At gain 1 and scale 10 the weights are 10 times those without a norm; under weight norm rows of length 1."""
-    plain = stability.build("LSTM", 5, Setting(None, None, 1.0), seed=3)
-    module = stability.build("LSTM", 5, Setting(norm, 1.0 if norm else None, 10.0), seed=3)
+    plain = stability.build_recurrent("LSTM", 5, Setting(None, None, 1.0), seed=3)
+    module = stability.build_recurrent("LSTM", 5, Setting(norm, 1.0 if norm else None, 10.0), seed=3)
     for name in ("weight_ih_l0", "weight_hh_l0"):
         weight, drawn = getattr(module, name), getattr(plain, name)
         expected = drawn / drawn.norm(dim=1, keepdim=True) if norm == "weight" else 10 * drawn
@@ -70,7 +70,7 @@ def test_the_scale_is_not_seen_under_weight_norm(study):
 
 def made_study(**exponents):
     """Every setting's exponents by norm, the same for each gain and scale."""
-    found = {s: [Found(e, [0.0, 10 * e]) for e in exponents[s.norm or "none"]] for s in stability.SETTINGS}
+    found = {s: [Stability(e, [0.0, 10 * e]) for e in exponents[s.norm or "none"]] for s in stability.SETTINGS}
     return Study("LSTM", 3, [0, 1, 2], 10, found)
 
 
@@ -84,8 +84,19 @@ def test_what_is_seen_is_said_as_it_is():
     assert "-0.100..+0.100 at gain 0.3" in text
 
 
+def study_of(numbers):
+    """The study that wrote these numbers."""
+    measured = {
+        Setting(row["norm"], row["gain"], row["scale"]): [
+            Stability(*of_seed) for of_seed in zip(row["exponents"], row["gradients"], strict=True)
+        ]
+        for row in numbers["rows"]
+    }
+    return Study(numbers["network"], numbers["units"], numbers["seeds"], numbers["steps"], measured)
+
+
 def test_the_command_prints_and_writes_its_numbers(short, study, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(stability, "measure", lambda network, units, seeds: study)
+    monkeypatch.setattr(stability, "measure_settings", lambda network, units, seeds: study)
     assert cli.main(["stability", "--network", "GRU", "--units", "6", "--seeds", "0", "1", "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert said.startswith("Largest Lyapunov exponent a step")
@@ -96,7 +107,7 @@ def test_the_command_prints_and_writes_its_numbers(short, study, tmp_path, monke
     assert said.endswith(f"\npage: {tmp_path}/index.html\n")
     numbers = json.loads((tmp_path / "stability.json").read_text())
     assert (numbers["network"], numbers["units"], numbers["seeds"]) == ("GRU", 6, [0, 1])
-    assert Study.read(numbers).numbers() == {name: numbers[name] for name in study.numbers()}
+    assert study_of(numbers).numbers() == {name: numbers[name] for name in study.numbers()}
     for finding in stability.findings(study):
         assert finding in " ".join(said.split())
 
@@ -116,7 +127,7 @@ def test_the_command_prints_and_writes_its_numbers(short, study, tmp_path, monke
 def test_what_cannot_be_is_said_before_the_work(arguments, code, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(stability, "measure", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(stability, "measure_settings", lambda *_: pytest.fail("measured"))
     assert cli.main(["stability", *arguments]) == code
     assert message in capsys.readouterr().err
 
@@ -180,12 +191,12 @@ def test_a_run_without_recurrent_layers_is_refused(tmp_path, capsys):
 
 def test_the_docs_say_what_the_command_found():
     """docs/theory.md quotes the sentences and the table that the committed numbers make, word for word."""
-    study = Study.read(json.loads(RESULTS.read_text()))
+    study = study_of(json.loads(RESULTS.read_text()))
     assert (study.network, study.units, len(study.seeds)) == ("LSTM", 400, 3)
     text = " ".join((ROOT / "docs" / "theory.md").read_text(encoding="utf-8").split())
     for finding in stability.findings(study):
         assert finding in text
-    for row in stability.report(study).tables[0].rows:
+    for row in stability.report_study(study).tables[0].rows:
         assert f"| {' | '.join(row)} |" in text
     assert "results/theory/stability/stability.png" in text
     assert RESULTS.with_suffix(".png").stat().st_size < 105_000

@@ -90,7 +90,7 @@ def test_a_resumed_run_has_the_bits_of_an_unbroken_one(tmp_path, kind, stop):
     start("whole")
     with pytest.raises(Interrupted):
         start("broken", StopAt(stop))
-    (group,) = checkpoint.load(tmp_path / "broken" / folder.CHECKPOINT)[1]["groups"]
+    (group,) = checkpoint.load_checkpoint(tmp_path / "broken" / folder.CHECKPOINT)[1]["groups"]
     assert (group["lr"] < 0.01) == (stop > 18)
     start("broken")
     assert outcome(tmp_path / "broken") == outcome(tmp_path / "whole")

@@ -59,7 +59,7 @@ def test_gradients_are_those_of_the_global_mean(tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     plain_descent.train(tmp_path / "one")
-    one, two = (checkpoint.load(tmp_path / name / "checkpoint.safetensors")[0] for name in ("one", "two"))
+    one, two = (checkpoint.load_checkpoint(tmp_path / name / "checkpoint.safetensors")[0] for name in ("one", "two"))
     names = [name for name in one if name.startswith("model/")]
     assert any(name.endswith("running_var") for name in names)
     for name in names:

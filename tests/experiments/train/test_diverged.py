@@ -11,7 +11,7 @@ from layernorm.experiments import catalogue
 from layernorm.experiments.errors import Interrupted, RunError
 from layernorm.experiments.runs import checkpoint, folder
 from layernorm.experiments.runs.folder import RunFolder
-from layernorm.experiments.runs.restore import restore
+from layernorm.experiments.runs.restore import restore_model
 from support.command import QUICK, RUN
 from support.runs import untimed
 from support.toy import StopAt, toy, train
@@ -26,7 +26,7 @@ def failing(update, value=math.nan, **changes):
 
 
 def tensors(path):
-    return {name: tensor.numpy() for name, tensor in checkpoint.load(path / folder.CHECKPOINT)[0].items()}
+    return {name: tensor.numpy() for name, tensor in checkpoint.load_checkpoint(path / folder.CHECKPOINT)[0].items()}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -35,7 +35,7 @@ def tensors(path):
 )
 def test_it_ends_at_the_next_evaluation(tmp_path, value, first, at, records):
     train(tmp_path / "run", failing(first, value))
-    run = folder.read(tmp_path / "run")
+    run = folder.read_run(tmp_path / "run")
     assert (run.done, run.diverged, run.result["update"]) == (True, at, at)
     assert [record["update"] for record in run.records] == records
     assert all(math.isfinite(record["value"]) for record in run.records)
@@ -43,7 +43,7 @@ def test_it_ends_at_the_next_evaluation(tmp_path, value, first, at, records):
 
 def test_a_run_that_reaches_its_end_has_not_diverged(tmp_path):
     train(tmp_path / "run")
-    run = folder.read(tmp_path / "run")
+    run = folder.read_run(tmp_path / "run")
     assert run.diverged is None
     assert "diverged" not in run.result
 
@@ -56,7 +56,7 @@ def test_the_last_step_can_spoil_the_weights_after_a_finite_loss(tmp_path):
             model[0].weight.grad[0, 0] = math.nan
 
     train(tmp_path / "run", dataclasses.replace(task, before_step=spoil))
-    run = folder.read(tmp_path / "run")
+    run = folder.read_run(tmp_path / "run")
     assert run.diverged == 16
     assert [record["update"] for record in run.records] == [8]
 
@@ -65,7 +65,7 @@ def test_the_last_step_can_spoil_the_weights_after_a_finite_loss(tmp_path):
 def test_a_metric_that_is_not_finite_ends_it_too(tmp_path, value):
     task, values = toy(), iter([1.0, 2.0, value])
     train(tmp_path / "run", dataclasses.replace(task, evaluate=lambda model: {"value": next(values)}))
-    run = folder.read(tmp_path / "run")
+    run = folder.read_run(tmp_path / "run")
     assert (run.done, run.diverged) == (True, 24)
     assert [record["update"] for record in run.records] == [8, 16]
     assert run.result["value"] == 2.0
@@ -77,14 +77,14 @@ def test_nothing_is_tested_and_only_kept_weights_are_restored(tmp_path, keep):
         raise AssertionError("tested")
 
     train(tmp_path / "run", failing(20, keep=keep, test=test))
-    run = folder.read(tmp_path / "run")
+    run = folder.read_run(tmp_path / "run")
     assert run.tested() == {}
     assert "kept_update" not in run.result
     if keep is None:
         with pytest.raises(RunError, match="run diverged at update 24: it left no weights to use"):
-            restore(toy().model, run)
+            restore_model(toy().model, run)
         return
-    model, update = restore(toy().model, run)
+    model, update = restore_model(toy().model, run)
     assert update == max(run.records, key=lambda record: record["value"])["update"]
     assert all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values())
 
@@ -113,7 +113,7 @@ def test_killed_before_its_result_it_ends_the_same(tmp_path, monkeypatch):
 
 
 def compare(broken, whole):
-    results = [folder.read(path).result for path in (broken, whole)]
+    results = [folder.read_run(path).result for path in (broken, whole)]
     for result in results:
         del result["seconds"]
     assert results[0] == results[1]
@@ -126,13 +126,13 @@ def test_lost_records_of_it_are_noticed(tmp_path):
     train(tmp_path / "run", failing(20))
     (tmp_path / "run" / "records.jsonl").write_text("")
     with pytest.raises(RunError, match="holds 0 records up to update 24 instead of 2"):
-        folder.read(tmp_path / "run")
+        folder.read_run(tmp_path / "run")
 
 
 @pytest.fixture
 def diverging(monkeypatch):
     """Has the runs of `digits` with these norms diverge in their second epoch."""
-    original = catalogue.find("digits")
+    original = catalogue.find_experiment("digits")
 
     def arrange(*norms):
         def task(config, data, accelerator):
@@ -143,13 +143,13 @@ def diverging(monkeypatch):
                 made.loss = lambda model, update: loss(model, update) * (math.nan if update >= first else 1)
             return made
 
-        monkeypatch.setattr(catalogue, "find", lambda name: dataclasses.replace(original, task=task))
+        monkeypatch.setattr(catalogue, "find_experiment", lambda name: dataclasses.replace(original, task=task))
 
     return arrange
 
 
 def at(path):
-    return folder.read(path).diverged
+    return folder.read_run(path).diverged
 
 
 def test_the_next_runs_of_a_sweep_go_on(tmp_path, diverging, capsys):
@@ -161,7 +161,7 @@ def test_the_next_runs_of_a_sweep_go_on(tmp_path, diverging, capsys):
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith(f"[1/2] digits-none-b128-s0: diverged at update {update}, ")
     assert second.startswith("[2/2] digits-layer-b128-s0: train NLL")
-    assert folder.read(tmp_path / RUN).diverged is None
+    assert folder.read_run(tmp_path / RUN).diverged is None
     text = (tmp_path / "report" / "report.md").read_text()
     assert f"Diverged: 1 of 2 runs (digits-none-b128-s0 at update {update})." in text
     assert cli.main(command) == 0
@@ -194,6 +194,6 @@ def test_far_too_high_a_rate_diverges_before_the_first_record(tmp_path, norm, ca
     command = [*QUICK, "--norm", norm, "--learning-rate", "1e38", "--out", str(tmp_path)]
     assert cli.main(command) == 1
     assert f"digits-{norm}-b128-s0 diverged at update" in capsys.readouterr().err.splitlines()[-1]
-    run = folder.read(tmp_path / f"digits-{norm}-b128-s0")
+    run = folder.read_run(tmp_path / f"digits-{norm}-b128-s0")
     assert run.records == []
     assert "Diverged: 1 of 1 runs" in (tmp_path / "report" / "report.md").read_text()

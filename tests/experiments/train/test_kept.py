@@ -9,7 +9,7 @@ import torch
 from layernorm.experiments.errors import Interrupted, RunError
 from layernorm.experiments.runs import checkpoint, folder
 from layernorm.experiments.runs.folder import RunFolder
-from layernorm.experiments.runs.restore import restore
+from layernorm.experiments.runs.restore import restore_model
 from support.runs import outcome, untimed
 from support.toy import StopAt, toy, train
 
@@ -47,11 +47,11 @@ test.__test__ = False  # not one of pytest's
 
 
 def kept(path):
-    return checkpoint.under("kept", checkpoint.load(path / folder.CHECKPOINT)[0])
+    return checkpoint.under("kept", checkpoint.load_checkpoint(path / folder.CHECKPOINT)[0])
 
 
 def untimed_result(path):
-    return {name: value for name, value in folder.read(path).result.items() if name != "seconds"}
+    return {name: value for name, value in folder.read_run(path).result.items() if name != "seconds"}
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_the_kept_model_is_that_of_the_best_evaluation_the_first_of_equals(tmp_p
     assert same(kept(tmp_path / "run"), seen[best])
     assert len(tested) == 1
     assert same(tested[0], seen[best])
-    assert folder.read(tmp_path / "run").result["kept_update"] == best
+    assert folder.read_run(tmp_path / "run").result["kept_update"] == best
 
 
 def test_without_a_metric_to_keep_by_the_last_model_is_tested(tmp_path):
@@ -80,14 +80,14 @@ def test_without_a_metric_to_keep_by_the_last_model_is_tested(tmp_path):
     train(tmp_path / "run", task)
     assert same(tested[0], seen[37])
     assert not kept(tmp_path / "run")
-    assert "kept_update" not in folder.read(tmp_path / "run").result
+    assert "kept_update" not in folder.read_run(tmp_path / "run").result
 
 
 def test_the_test_comes_in_evaluation_mode_and_its_finds_stay_with_the_run(tmp_path):
     task, _ = scored(keep="score", test=test)
     train(tmp_path / "run", task)
-    run = folder.read(tmp_path / "run")
-    model, update = restore(toy().model, run)
+    run = folder.read_run(tmp_path / "run")
+    model, update = restore_model(toy().model, run)
     assert update == 16
     expected, tensors = test(model)
     assert run.result["final"] == expected["final"]
@@ -97,7 +97,7 @@ def test_the_test_comes_in_evaluation_mode_and_its_finds_stay_with_the_run(tmp_p
 
 def test_without_a_test_there_are_no_tensors(tmp_path):
     train(tmp_path / "run")
-    assert folder.read(tmp_path / "run").tested() == {}
+    assert folder.read_run(tmp_path / "run").tested() == {}
     assert not (tmp_path / "run" / folder.TEST).exists()
 
 
@@ -110,7 +110,7 @@ def test_an_interrupted_run_keeps_and_tests_the_same(tmp_path, stop):
     train(tmp_path / "broken", scored(keep="score", test=test)[0])
     assert outcome(tmp_path / "broken") == outcome(tmp_path / "whole")
     assert untimed_result(tmp_path / "broken") == untimed_result(tmp_path / "whole")
-    assert same(*(folder.read(tmp_path / name).tested() for name in ("broken", "whole")))
+    assert same(*(folder.read_run(tmp_path / name).tested() for name in ("broken", "whole")))
 
 
 def test_a_run_that_was_killed_in_its_test_is_tested_again(tmp_path):
@@ -124,7 +124,7 @@ def test_a_run_that_was_killed_in_its_test_is_tested_again(tmp_path):
     train(tmp_path / "broken", scored(keep="score", test=test)[0])
     assert outcome(tmp_path / "broken") == outcome(tmp_path / "whole")
     assert untimed_result(tmp_path / "broken") == untimed_result(tmp_path / "whole")
-    assert same(*(folder.read(tmp_path / name).tested() for name in ("broken", "whole")))
+    assert same(*(folder.read_run(tmp_path / name).tested() for name in ("broken", "whole")))
 
 
 def test_beginning_again_forgets_what_the_test_found(tmp_path):
@@ -141,7 +141,7 @@ def test_a_damaged_file_of_the_test_is_one_clear_error(tmp_path):
     path = tmp_path / "run" / folder.TEST
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(RunError, match=r"test\.safetensors is damaged .* begin that run again with --restart$"):
-        folder.read(tmp_path / "run").tested()
+        folder.read_run(tmp_path / "run").tested()
 
 
 @pytest.mark.parametrize(("keep", "update"), [("score", 16), (None, 24)])
@@ -149,7 +149,7 @@ def test_restoring_gives_the_kept_weights_or_the_newest(tmp_path, keep, update):
     task, seen = scored(keep=keep)
     with pytest.raises(Interrupted):
         train(tmp_path / "run", task, StopAt(24))
-    model, found = restore(toy().model, folder.read(tmp_path / "run"))
+    model, found = restore_model(toy().model, folder.read_run(tmp_path / "run"))
     assert found == update
     assert same(model.state_dict(), seen[update])
     assert not model.training

@@ -16,7 +16,7 @@ from support.toy import FACTS, StopAt, toy, train
 
 def test_evaluations_come_when_due_and_at_the_end(tmp_path):
     train(tmp_path / "run")
-    run = folder.read(tmp_path / "run")
+    run = folder.read_run(tmp_path / "run")
     assert [record["update"] for record in run.records] == [8, 16, 24, 32, 37]
     assert [record["epoch"] for record in run.records] == [0.8, 1.6, 2.4, 3.2, 3.7]
     assert [record["examples"] for record in run.records] == [48, 96, 144, 192, 222]
@@ -46,13 +46,13 @@ def test_an_interrupted_run_resumes_bit_for_bit(tmp_path, updates, evaluate_ever
 
 
 def _tensors(path):
-    return checkpoint.load(path / folder.CHECKPOINT)[0]
+    return checkpoint.load_checkpoint(path / folder.CHECKPOINT)[0]
 
 
 def test_interrupted_at_its_end_a_run_is_done_and_no_other_begins(tmp_path):
     with pytest.raises(Interrupted):
         train(tmp_path / "run", progress=StopAt(37))
-    run = folder.read(tmp_path / "run")
+    run = folder.read_run(tmp_path / "run")
     assert run.done
     assert run.records[-1]["update"] == 37
 
@@ -61,7 +61,7 @@ def test_records_after_the_checkpoint_are_made_again(tmp_path):
     train(tmp_path / "whole")
     with pytest.raises(Interrupted):
         train(tmp_path / "broken", progress=StopAt(20))
-    records.append(tmp_path / "broken" / "records.jsonl", {"update": 32, "value": 0})  # as if killed after it
+    records.append_record(tmp_path / "broken" / "records.jsonl", {"update": 32, "value": 0})  # as if killed after it
     with open(tmp_path / "broken" / "records.jsonl", "a") as file:
         file.write('{"upd')
     train(tmp_path / "broken")
@@ -147,9 +147,9 @@ def test_a_whole_checkpoint_that_does_not_fit_is_refused_before_anything_is_load
     with pytest.raises(Interrupted):
         train(tmp_path / "run", progress=StopAt(20))
     path = tmp_path / "run" / folder.CHECKPOINT
-    tensors, header = checkpoint.load(path)
+    tensors, header = checkpoint.load_checkpoint(path)
     change(tensors)
-    checkpoint.save(path, tensors, header)
+    checkpoint.save_checkpoint(path, tensors, header)
     task = toy()
     before = {name: tensor.clone() for name, tensor in task.model.state_dict().items()}
     with pytest.raises(RunError, match=f"checkpoint.safetensors does not fit this model .*{message}"):
@@ -160,13 +160,13 @@ def test_a_whole_checkpoint_that_does_not_fit_is_refused_before_anything_is_load
 
 def test_checkpoints_come_by_the_clock(tmp_path, monkeypatch):
     saved = []
-    original = checkpoint.save
+    original = checkpoint.save_checkpoint
 
     def save(path, tensors, header):
         saved.append(header["state"]["update"])
         original(path, tensors, header)
 
-    monkeypatch.setattr(checkpoint, "save", save)
+    monkeypatch.setattr(checkpoint, "save_checkpoint", save)
     train(tmp_path / "often", checkpoint_seconds=0)
     assert saved == [8, 16, 24, 32, 37]
     saved.clear()
@@ -178,5 +178,5 @@ def test_reading_a_folder_that_never_started(tmp_path):
     place = RunFolder(tmp_path / "run")
     with place.open():
         place.start({"experiment": "toy", "norm": "layer"})
-    run = folder.read(tmp_path / "run")
+    run = folder.read_run(tmp_path / "run")
     assert (run.records, run.done, run.config) == ([], False, {"norm": "layer"})

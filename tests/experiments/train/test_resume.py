@@ -80,7 +80,7 @@ def test_killed_while_writing_checkpoints_and_in_between(tmp_path, unbroken):
         with start(tmp_path, "-c", SUICIDE, moment, str(count), stderr=subprocess.DEVNULL) as process:
             pass
         assert process.returncode == -signal.SIGKILL
-        checkpoint.load(tmp_path / NAME / "checkpoint.safetensors")  # the previous one, whole
+        checkpoint.load_checkpoint(tmp_path / NAME / "checkpoint.safetensors")  # the previous one, whole
         assert list((tmp_path / NAME).glob(".checkpoint*.tmp"))
     with start(tmp_path, "-m", "layernorm", stderr=subprocess.DEVNULL) as process:
         wait_for_records(tmp_path, 2, process)

@@ -24,8 +24,8 @@ from typing import Any
 
 import torch
 
-from ..catalogue import find
-from ..errors import Failure, Interrupted, RunError, said
+from ..catalogue import find_experiment
+from ..errors import Failure, Interrupted, RunError, error_line
 from ..protocol import Experiment, Task
 from ..runs.checkpoint import State
 from ..train import distributed
@@ -40,38 +40,33 @@ SECONDS = 0.1
 """The seconds between two messages of a worker about the progress of its run."""
 
 
-def make(experiment: Experiment, request: Request, runs: Mapping[int, Path]) -> list[Failure]:
-    """Makes some of a request's runs on workers. A run that fails does not stop the others.
-
-    Args:
-        runs: the runs' folders, by the run's place in `request.configs`.
-
-    Returns:
-        the runs that failed.
+def make_on_workers(experiment: Experiment, request: Request, runs: Mapping[int, Path]) -> list[Failure]:
+    """Makes some of a request's runs, whose folders are given by the run's place in `request.configs`, on workers. A
+    run that fails does not stop the others. Returns those that failed.
 
     Raises:
         Interrupted: SIGINT or SIGTERM arrived, and the workers have saved their runs.
         RunError: a worker ended while it had no run.
     """
     with _stopped_by_sigterm(), progress(lines=min(request.settings.jobs, len(runs))) as displays:
-        crew = _Crew(experiment, request, runs)
+        pool = WorkerPool(experiment, request, runs)
         try:
             for display in displays:
-                crew.hire(display)
-            while crew.workers:
-                for pipe in wait([worker.pipe for worker in crew.workers]):
-                    crew.hear(next(worker for worker in crew.workers if worker.pipe is pipe))
+                pool.start_worker(display)
+            while pool.workers:
+                for pipe in wait([worker.pipe for worker in pool.workers]):
+                    pool.receive(next(worker for worker in pool.workers if worker.pipe is pipe))
         except KeyboardInterrupt:
             print(
                 "stopping: the workers save their runs (press Ctrl-C again to stop at once)",
                 file=sys.stderr,
                 flush=True,
             )
-            crew.dismiss()
+            pool.stop()
             raise Interrupted from None
         finally:
-            crew.kill()
-    return crew.failures
+            pool.kill()
+    return pool.failures
 
 
 @dataclass
@@ -84,7 +79,7 @@ class _Worker:
     run: int | None = None
 
 
-class _Crew:
+class WorkerPool:
     """The workers, the runs that wait for one, and the runs that failed."""
 
     def __init__(self, experiment: Experiment, request: Request, runs: Mapping[int, Path]) -> None:
@@ -93,7 +88,7 @@ class _Crew:
         self.workers: list[_Worker] = []
         self.failures: list[Failure] = []
 
-    def hire(self, display: Progress) -> None:
+    def start_worker(self, display: Progress) -> None:
         """Starts a worker."""
         context = multiprocessing.get_context("spawn")  # a fork would share torch's threads and the parent's locks
         ours, theirs = context.Pipe()
@@ -103,7 +98,7 @@ class _Crew:
         theirs.close()  # then only the worker holds its end, which closes when the worker ends
         self.workers.append(_Worker(process, ours, display))
 
-    def hear(self, worker: _Worker) -> None:
+    def receive(self, worker: _Worker) -> None:
         """Takes a message from a worker, or notices that it has ended."""
         try:
             word, *values = worker.pipe.recv()
@@ -122,7 +117,7 @@ class _Crew:
                 worker.display.end(*values)
             worker.run = None
 
-    def dismiss(self) -> None:
+    def stop(self) -> None:
         """Makes the workers save their runs, and waits for them to end."""
         for worker in self.workers:
             worker.pipe.close()
@@ -154,7 +149,7 @@ class _Crew:
             raise RunError(f"a worker process ended without a run ({how})")
         self._failed(worker, f"its worker process ended ({how})", "")
         if self.waiting:
-            self.hire(worker.display)
+            self.start_worker(worker.display)
 
     def _failed(self, worker: _Worker, why: str, details: str) -> None:
         assert worker.run is not None
@@ -162,7 +157,7 @@ class _Crew:
         self.failures.append(Failure(self.runs[worker.run].name, why, details))
 
 
-class _Told(Progress):
+class _ReportingProgress(Progress):
     """A worker's display, which sends messages to its parent. The parent may have ended."""
 
     def __init__(self, pipe: Connection) -> None:
@@ -176,32 +171,32 @@ class _Told(Progress):
     def update(self, state: State, task: Task | Course) -> None:
         if time.perf_counter() - self.spoke >= SECONDS:
             self.spoke = time.perf_counter()
-            self.tell("update", state, Course(task.updates, task.updates_per_epoch, task.shown))
+            self.send("update", state, Course(task.updates, task.updates_per_epoch, task.shown))
 
-    def tell(self, word: str, *values: Any) -> None:
+    def send(self, word: str, *values: Any) -> None:
         """Sends a message."""
         with contextlib.suppress(ConnectionError):
             self.pipe.send((word, *values))
 
 
 def _work(name: str, request: Request, runs: Mapping[int, Path], pipe: Connection) -> None:
-    """The main function of a worker: makes one run after another, until its parent closes the pipe."""
+    """Runs a worker: makes one run after another, until its parent closes the pipe."""
     torch.set_num_threads(1)
     threading.Thread(target=_end_after_parent, daemon=True).start()
-    experiment, told = find(name), _Told(pipe)
+    experiment, display = find_experiment(name), _ReportingProgress(pipe)
     with contextlib.suppress(EOFError, ConnectionError, Interrupted):
         while True:
-            told.tell("ready")
+            display.send("ready")
             run = pipe.recv()
             try:
                 accelerator = distributed.accelerator(request.settings.device, request.settings.precision)
-                note = single.make(experiment, request, request.configs[run], runs[run], accelerator, told)
+                note = single.make_run(experiment, request, request.configs[run], runs[run], accelerator, display)
             except Interrupted:
                 raise
             except Exception as error:
-                told.tell("failed", said(error), traceback.format_exc())
+                display.send("failed", error_line(error), traceback.format_exc())
             else:
-                told.tell("end", note)
+                display.send("end", note)
 
 
 def _end_after_parent() -> None:

@@ -6,18 +6,20 @@ import dataclasses
 import itertools
 import textwrap
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from ..catalogue import TOOLS
 from ..errors import UsageError, unknown
-from ..protocol import Experiment, Sampler, SampleSettings, Tool, check_ranges, flag, option, swept
+from ..protocol import CheckedOptions, Experiment, Sampler, SampleSettings, Tool, flag, option, swept
+
+Chosen = TypeVar("Chosen")
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(CheckedOptions):
     """Where and with what to run. Of these only `precision` is part of a run's identity; a resumed run may change the
     others."""
 
@@ -31,7 +33,7 @@ class Settings:
     checkpoint_seconds: float = option(30.0, "seconds between checkpoints", least=0)
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
         if self.jobs and self.threads > 1:
             raise ValueError(f"--threads must be 0 or 1 where --jobs gives each run one thread, got {self.threads}")
 
@@ -43,22 +45,18 @@ class Request:
     Attributes:
         preset: the preset's name.
         configs: the configurations of the runs.
-        told: the fields that are given several values. They are part of the runs' names.
+        swept_options: the fields that are given several values. They are part of the runs' names.
         settings: how to make the runs.
     """
 
     preset: str
     configs: list[Any]
-    told: tuple[str, ...]
+    swept_options: tuple[str, ...]
     settings: Settings
 
 
-def parse(experiment: Experiment, arguments: Sequence[str]) -> Request:
-    """Reads the options of `layernorm run EXPERIMENT`.
-
-    Raises:
-        UsageError: a name is unknown or a value does not fit. (tyro itself exits with 2 on malformed options.)
-    """
+def parse_run(experiment: Experiment, arguments: Sequence[str]) -> Request:
+    """Reads the options of `layernorm run EXPERIMENT`. (tyro itself exits with 2 on malformed options.)"""
     import tyro
 
     if experiment.embedded and any(argument.partition("=")[0] == "--data" for argument in arguments):
@@ -74,58 +72,23 @@ def parse(experiment: Experiment, arguments: Sequence[str]) -> Request:
         setting_fields = [item for item in setting_fields if item[0] != "data"]
     names = Literal[tuple(experiment.presets)]  # type: ignore[valid-type]  # made from data
     preset_field = ("preset", Annotated[names, tyro.conf.arg(help=presets)], preset_name)
-    options = dataclasses.make_dataclass("Options", [preset_field, *config_fields, *setting_fields])
-    _suggest(options, arguments)
-    parsed: Any = tyro.cli(
-        options,
-        prog=f"layernorm run {experiment.name}",
-        description=_description(experiment),
-        args=list(arguments),
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
-    values = vars(parsed)
-    try:
-        settings = Settings(**{name: values[name] for name, *_ in setting_fields})
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    told = tuple(name for name in several if len(set(values[name])) > 1)
-    return Request(preset_name, list(_configs(type(preset.config), values)), told, settings)
+    fields = [preset_field, *config_fields, *setting_fields]
+    values = _typed(f"run {experiment.name}", _description(experiment), fields, arguments)
+    settings = _checked(Settings, values)
+    swept_options = tuple(name for name in several if len(set(values[name])) > 1)
+    return Request(preset_name, list(_configs(type(preset.config), values)), swept_options, settings)
 
 
 def parse_sample(experiment: Experiment, sampler: Sampler, arguments: Sequence[str]) -> tuple[Any, SampleSettings]:
-    """Reads the options of `layernorm sample EXPERIMENT RUN`: those of the sampler, and the settings.
-
-    Raises:
-        UsageError: a value does not fit. (tyro itself exits with 2 on malformed options.)
-    """
-    import tyro
-
-    kinds = (sampler.options, SampleSettings)
-    fields = [field for kind in kinds for field in _fields(kind, _defaults(kind))]
-    options = dataclasses.make_dataclass("Options", fields)
-    _suggest(options, arguments)
-    parsed: Any = tyro.cli(
-        options,
-        prog=f"layernorm sample {experiment.name} RUN",
-        description=_head([f"Lets the network of a run of {experiment.name} draw or write."], sampler.examples),
-        args=list(arguments),
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
-    try:
-        chosen = [
-            kind(**{field.name: getattr(parsed, field.name) for field in dataclasses.fields(kind)}) for kind in kinds
-        ]
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    return chosen[0], chosen[1]
+    """Reads the options of `layernorm sample EXPERIMENT RUN`: those of the sampler, and the settings."""
+    fields = [field for kind in (sampler.options, SampleSettings) for field in _fields(kind, _defaults(kind))]
+    head = _head([f"Lets the network of a run of {experiment.name} draw or write."], sampler.examples)
+    values = _typed(f"sample {experiment.name} RUN", head, fields, arguments)
+    return _checked(sampler.options, values), _checked(SampleSettings, values)
 
 
 def parse_tool(name: str, tool: Tool, arguments: Sequence[str]) -> tuple[Path, tuple[str, ...], Any]:
-    """Reads the arguments of a command of `Tool`: the run's folder, the texts and the options.
-
-    Raises:
-        UsageError: a value does not fit. (tyro itself exits with 2 on malformed options.)
-    """
+    """Reads the arguments of a command of `Tool`: the run's folder, the texts and the options."""
     import tyro
 
     run = Annotated[
@@ -137,22 +100,31 @@ def parse_tool(name: str, tool: Tool, arguments: Sequence[str]) -> tuple[Path, t
     summary = TOOLS[name][1]
     positional: list[Any] = [("run", run), ("texts", texts)] if tool.texts else [("run", run)]
     fields = [*positional, *_fields(tool.options, _defaults(tool.options))]
+    values = _typed(name, _head([f"{summary[0].upper()}{summary[1:]}."], tool.examples), fields, arguments)
+    if tool.texts and not values["texts"]:
+        raise UsageError(f"give at least one {tool.texts}: {tool.examples[0]}")
+    return values["run"], values.get("texts", ()), _checked(tool.options, values)
+
+
+def _typed(
+    command: str, description: str, fields: Sequence[tuple[str, Any, Any]], arguments: Sequence[str]
+) -> Mapping[str, Any]:
+    """Reads the typed options of a command by their names. Each field is a name, an annotation and a default."""
+    import tyro
+
     options = dataclasses.make_dataclass("Options", fields)
     _suggest(options, arguments)
-    parsed: Any = tyro.cli(
-        options,
-        prog=f"layernorm {name}",
-        description=_head([f"{summary[0].upper()}{summary[1:]}."], tool.examples),
-        args=list(arguments),
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
-    if tool.texts and not parsed.texts:
-        raise UsageError(f"give at least one {tool.texts}: {tool.examples[0]}")
+    config = (tyro.conf.FlagCreatePairsOff,)
+    prog = f"layernorm {command}"
+    return vars(tyro.cli(options, prog=prog, description=description, args=list(arguments), config=config))
+
+
+def _checked(kind: type[Chosen], values: Mapping[str, Any]) -> Chosen:
+    """Makes a dataclass of options from typed values, among others. What it refuses is wrong usage."""
     try:
-        chosen = tool.options(**{name: getattr(parsed, name) for name in _defaults(tool.options)})
+        return kind(**{name: values[name] for name in _defaults(kind) if name in values})
     except ValueError as error:
         raise UsageError(str(error)) from error
-    return parsed.run, parsed.texts if tool.texts else (), chosen
 
 
 def _defaults(kind: Any) -> dict[str, Any]:
@@ -160,7 +132,7 @@ def _defaults(kind: Any) -> dict[str, Any]:
 
 
 def _description(experiment: Experiment) -> str:
-    """The head of an experiment's help."""
+    """Writes the head of an experiment's help."""
     paragraphs = [
         experiment.summary,
         "If options are given several values, there is one run for each combination, whose name has these values. "
@@ -171,14 +143,14 @@ def _description(experiment: Experiment) -> str:
 
 
 def _head(paragraphs: Sequence[str], examples: Sequence[str]) -> str:
-    """Paragraphs and examples in 80 columns."""
+    """Joins paragraphs and examples in 80 columns."""
     # tyro joins lines, except indented ones
     texts = [textwrap.fill(paragraph, 80, subsequent_indent="  ") for paragraph in paragraphs]
     return "\n\n".join([*texts, "\n".join(["Examples:", *(f"  {example}" for example in examples)])])
 
 
 def _fields(kind: type, defaults: dict[str, Any], several: Sequence[str] = ()) -> Iterator[tuple[str, Any, Any]]:
-    """A dataclass's fields as options. A field that takes several values becomes a tuple."""
+    """Makes options of a dataclass's fields. A field that takes several values becomes a tuple."""
     import tyro
 
     types = typing.get_type_hints(kind)
@@ -192,12 +164,9 @@ def _fields(kind: type, defaults: dict[str, Any], several: Sequence[str] = ()) -
         yield field.name, Annotated[annotation, about], defaults[field.name]
 
 
-def _configs(kind: type, values: dict[str, Any]) -> Iterator[Any]:
-    """One configuration for each combination of the values, in the order in which they run.
-
-    A configuration may set an option that has no meaning for it to a fixed value. Combinations that are then equal make
-    one run.
-    """
+def _configs(kind: type, values: Mapping[str, Any]) -> Iterator[Any]:
+    """Makes one configuration for each combination of the values, in the order in which they run. Configurations may
+    set an option without a meaning for them to a fixed value; equal ones make one run."""
     several = swept(kind)
     for field in several:
         if not values[field.name]:
@@ -216,7 +185,7 @@ def _configs(kind: type, values: dict[str, Any]) -> Iterator[Any]:
 
 
 def _preset_name(experiment: Experiment, arguments: Sequence[str]) -> str:
-    """The preset's name, which is read before the other options because it sets their defaults."""
+    """Reads the preset's name, before the other options because it sets their defaults."""
     name = experiment.default_preset
     for position, argument in enumerate(arguments):
         if argument == "--preset" and position + 1 < len(arguments):

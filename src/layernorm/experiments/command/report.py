@@ -4,27 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..catalogue import find
+from ..catalogue import find_experiment
 from ..errors import LackingError, RunError, UsageError
 from ..protocol import Experiment
 from ..report import judge, summary
 from ..report.page import Report, environment_lines
 from ..runs import folder
-from ..runs.folder import Found, Run
+from ..runs.folder import FoundRuns, Run
 from ..runs.restore import configuration
 
 SUMMARY = ".json"
 """The ending of a summary's name."""
 
 
-def make(paths: list[Path]) -> Report:
-    """Makes the report on the runs in some folders and summaries. Its status says which runs were left out, and why.
-
-    Raises:
-        RunError: a folder is missing or has no run in it, or no run can be reported on.
-        UsageError: they are runs of several experiments.
-    """
-    experiment, (runs, notes) = find_runs(paths)
+def make_report(paths: list[Path]) -> Report:
+    """Makes the report on the runs in some folders and summaries. Its status says which runs were left out, and why."""
+    experiment, (runs, notes) = runs_of_one_experiment(paths)
     while runs:
         try:
             report = experiment.report(runs)
@@ -40,20 +35,15 @@ def make(paths: list[Path]) -> Report:
     raise RunError("; ".join(notes))
 
 
-def find_runs(paths: list[Path]) -> tuple[Experiment, Found]:
-    """Finds the runs in some folders and summaries (`*.json`), and their experiment.
-
-    Raises:
-        RunError: a folder is missing or has no run in it, or no run can be reported on.
-        UsageError: they are runs of several experiments.
-    """
+def runs_of_one_experiment(paths: list[Path]) -> tuple[Experiment, FoundRuns]:
+    """Finds the runs in some folders and summaries (`*.json`), which must be of one experiment, and that experiment."""
     folders = [path for path in paths if path.suffix != SUMMARY]
-    whole, notes = folder.find(folders) if folders else Found([], [])
-    whole = [*whole, *(run for path in paths if path.suffix == SUMMARY for run in summary.read(path))]
+    whole, notes = folder.find_runs(folders) if folders else FoundRuns([], [])
+    whole = [*whole, *(run for path in paths if path.suffix == SUMMARY for run in summary.read_summary(path))]
     runs: dict[str, list[Run]] = {}
     for run in whole:
         try:
-            experiment = find(run.experiment)
+            experiment = find_experiment(run.experiment)
             configuration(type(experiment.presets[experiment.default_preset].config), run)
         except UsageError as error:
             notes.append(f"skipped: {run.path}: {error}")
@@ -66,4 +56,4 @@ def find_runs(paths: list[Path]) -> tuple[Experiment, Found]:
     if len(runs) > 1:
         raise UsageError(f"these are runs of several experiments ({', '.join(sorted(runs))}); give those of one")
     ((name, of_experiment),) = runs.items()
-    return find(name), Found(of_experiment, notes)
+    return find_experiment(name), FoundRuns(of_experiment, notes)

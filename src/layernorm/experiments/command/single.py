@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..protocol import Experiment
-from ..runs.folder import RunFolder, read
+from ..runs.folder import RunFolder, read_run
 from ..train.batches import NOISE, derive_seed
 from ..train.loop import Fit
 from ..train.progress import Progress, duration, glance
@@ -20,18 +20,14 @@ if TYPE_CHECKING:
 
 
 def identity(experiment: Experiment, request: Request, config: Any) -> dict[str, Any]:
-    """The values that tell a run from every other, as they are saved in its folder."""
+    """Returns the values that tell a run from every other, as they are saved in its folder."""
     return {"experiment": experiment.name, **dataclasses.asdict(config), "precision": request.settings.precision}
 
 
-def make(
+def make_run(
     experiment: Experiment, request: Request, config: Any, path: Path, accelerator: Accelerator, display: Progress
 ) -> str:
-    """Makes one run, or resumes it, unless it is done.
-
-    Returns:
-        a note on how it ended.
-    """
+    """Makes one run, or resumes it, unless it is done. Returns a note on how it ended."""
     settings = request.settings
     folder = RunFolder(path, writes=accelerator.is_main_process)
     wanted = identity(experiment, request, config)
@@ -60,6 +56,6 @@ def make(
 
 
 def done_before(path: Path) -> str:
-    """A note on a run that needs no training."""
-    lost = read(path).diverged
+    """Words the note on a run that needs no training."""
+    lost = read_run(path).diverged
     return "done before" if lost is None else f"diverged before, at update {lost}"

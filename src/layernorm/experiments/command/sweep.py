@@ -12,7 +12,7 @@ import torch
 
 from ..errors import Failure, Failures, RunError, UsageError
 from ..protocol import Experiment
-from ..runs.folder import RunFolder, read
+from ..runs.folder import RunFolder, read_run
 from ..train import distributed
 from ..train.progress import progress
 from . import jobs, single
@@ -20,21 +20,21 @@ from .options import Request, Settings
 
 
 def out_folder(experiment: Experiment, request: Request) -> Path:
-    """The folder of the runs: --out, or else a name with every option that differs from the preset's."""
+    """Names the folder of the runs: --out, or else a name with every option that differs from the preset's."""
     if request.settings.out is not None:
         return request.settings.out
     preset, config = experiment.presets[request.preset].config, request.configs[0]
-    told = {item.name for item in dataclasses.fields(config) if item.metadata["several"]} | set(request.told)
+    in_names = {item.name for item in dataclasses.fields(config) if item.metadata["several"]}
     names = [experiment.name, *([request.preset] if request.preset != experiment.default_preset else [])]
     for name, value in vars(preset).items():
-        if name not in told and getattr(config, name) != value:
+        if name not in in_names.union(request.swept_options) and getattr(config, name) != value:
             names.append(f"{name.replace('_', '-')}-{getattr(config, name)}")
     if request.settings.precision != Settings.precision:
         names.append(request.settings.precision)
     return Path("runs") / "-".join(names)
 
 
-def run(experiment: Experiment, request: Request) -> list[Failure] | None:
+def make_runs(experiment: Experiment, request: Request) -> list[Failure] | None:
     """Makes the runs that are not done yet.
 
     Returns:
@@ -48,8 +48,8 @@ def run(experiment: Experiment, request: Request) -> list[Failure] | None:
     if request.settings.jobs and "LOCAL_RANK" in os.environ:
         raise UsageError("--jobs makes each run in one process, torchrun makes one run in several: use one of the two")
     paths = _paths(experiment, request)
-    _check(experiment, request, paths)
-    return (_on_workers if request.settings.jobs else _here)(experiment, request, paths)
+    _check_request(experiment, request, paths)
+    return (_on_workers if request.settings.jobs else _in_this_process)(experiment, request, paths)
 
 
 def _on_workers(experiment: Experiment, request: Request, paths: Sequence[Path]) -> list[Failure]:
@@ -61,10 +61,10 @@ def _on_workers(experiment: Experiment, request: Request, paths: Sequence[Path])
                 display.end(single.done_before(path))
             else:
                 left[number] = path
-    return jobs.make(experiment, request, left) if left else []
+    return jobs.make_on_workers(experiment, request, left) if left else []
 
 
-def _here(experiment: Experiment, request: Request, paths: Sequence[Path]) -> list[Failure] | None:
+def _in_this_process(experiment: Experiment, request: Request, paths: Sequence[Path]) -> list[Failure] | None:
     settings = request.settings
     if settings.threads:
         torch.set_num_threads(settings.threads)
@@ -74,20 +74,15 @@ def _here(experiment: Experiment, request: Request, paths: Sequence[Path]) -> li
     with progress(accelerator.is_main_process) as (display,):
         for number, (path, config) in enumerate(zip(paths, request.configs, strict=True), 1):
             display.begin(number, len(paths), path.name)
-            display.end(single.make(experiment, request, config, path, accelerator, display))
+            display.end(single.make_run(experiment, request, config, path, accelerator, display))
     return [] if accelerator.is_main_process else None
 
 
 def check_outcome(experiment: Experiment, request: Request, failures: Sequence[Failure]) -> None:
-    """Checks how the runs of a request ended. A run that diverged is no failure if there are others to report on.
-
-    Raises:
-        Failures: some runs failed.
-        RunError: all runs diverged. The message names the first one and its update.
-    """
+    """Raises `Failures` if some runs failed, and a RunError that names the first one if all diverged."""
     if failures:
         raise Failures(failures)
-    runs = [read(path) for path in _paths(experiment, request)]
+    runs = [read_run(path) for path in _paths(experiment, request)]
     if all(run.diverged is not None for run in runs):
         lost = f"{runs[0].path.name} diverged at update {runs[0].diverged}"
         more = f" (as did all {len(runs)} runs)" if len(runs) > 1 else ""
@@ -96,22 +91,20 @@ def check_outcome(experiment: Experiment, request: Request, failures: Sequence[F
 
 
 def _paths(experiment: Experiment, request: Request) -> list[Path]:
-    """The folders of the runs."""
+    """Names the folders of the runs."""
     out = out_folder(experiment, request)
-    return [out / experiment.run_name(config, request.told) for config in request.configs]
+    return [out / experiment.run_name(config, request.swept_options) for config in request.configs]
 
 
 def _is_done(experiment: Experiment, request: Request, config: Any, path: Path) -> bool:
-    """Whether a run is finished and is not to be restarted."""
+    """Tells whether a run is finished and is not to be restarted."""
     wanted = single.identity(experiment, request, config)
     return not request.settings.restart and RunFolder(path).finished(wanted)
 
 
-def _check(experiment: Experiment, request: Request, paths: Sequence[Path]) -> None:
-    """Compares every configuration with the data, then with its folder, before any run is made.
-
-    Finished runs do not need their data. For the others the data are prepared here, once, before workers ask for them.
-    """
+def _check_request(experiment: Experiment, request: Request, paths: Sequence[Path]) -> None:
+    """Compares every configuration with the data, then with its folder, before any run is made. Data of unfinished runs
+    are so prepared once, before workers ask for them."""
     for path, config in zip(paths, request.configs, strict=True):
         if not _is_done(experiment, request, config, path):
             data = experiment.load(config, request.settings.data)

@@ -15,7 +15,7 @@ SHOWN = ("share", "mean", "deviation")
 
 
 def distances(height: int, width: int) -> Tensor:
-    """The distance of each position `[H, W]` of a map from its nearest border, 0 at the border."""
+    """Computes the distance of each position `[H, W]` of a map from its nearest border, 0 at the border."""
     down, across = torch.arange(height), torch.arange(width)
     down, across = torch.minimum(down, height - 1 - down), torch.minimum(across, width - 1 - across)
     return torch.minimum(down[:, None], across[None, :])
@@ -40,15 +40,13 @@ class Statistics:
         self.images += len(maps)
 
     def profile(self) -> Tensor:
-        """The rows `SHOWN` at each of D distances from the border, `[3, D]`: over all images and units there."""
+        """Returns the rows `SHOWN` at each of D distances from the border, over all units there, `[3, D]`."""
         share, mean, square = self._by_distance(self.sums.mean(1).flatten(1) / self.images)
         return torch.stack([share, mean, (square - mean.square()).clamp_min(0).sqrt()])
 
     def contrast(self) -> Tensor:
-        """The rows `SHOWN` over the units at the border (distance 0) and over those of the centre, `[3, 2]`.
-
-        The centre is the inner half of the distances.
-        """
+        """Returns the rows `SHOWN` over the units at the border and over those of the centre, the inner half of the
+        distances, `[3, 2]`."""
         last = self.distance.max()
         places = [self.distance == 0, self.distance > last // 2]
         sums = self.sums.mean(1).flatten(1) / self.images
@@ -56,11 +54,8 @@ class Statistics:
         return torch.stack([share, mean, (square - mean.square()).clamp_min(0).sqrt()])
 
     def explained(self) -> Tensor:
-        """How much of a variance is between distances from the border, and how much between channels, `[2]`.
-
-        It is the variance, over units, of the share of images that turn a unit on. The result is 0 if all units are
-        alike.
-        """
+        """Returns the shares, between distances from the border and between channels, of the variance over units of how
+        many images turn a unit on, `[2]`; 0 if all units are alike."""
         share = self.sums[0].flatten(1) / self.images  # [C, H W]
         mean, total = share.mean(), share.var(correction=0)
         rings = self._by_distance(share.mean(0)[None])[0][self.distance]  # [H W]
@@ -68,23 +63,18 @@ class Statistics:
         return between / total if total > 0 else torch.zeros(2, dtype=torch.float64)
 
     def _by_distance(self, values: Tensor) -> Tensor:
-        """Means over the positions at each distance, of `[N, H W]`."""
+        """Averages values `[N, H W]` over the positions at each distance."""
         count = torch.bincount(self.distance)
         return values.new_zeros(len(values), len(count)).index_add_(1, self.distance, values) / count
 
 
-def measure(model: nn.Sequential, images: Tensor) -> list[Statistics]:
-    """Measures the units of a network, layer by layer.
-
-    Args:
-        model: in evaluation mode.
-        images: `[M, 3, 32, 32]`, scaled as for the network.
-    """
-    found: dict[int, Statistics] = {}
+def measure_units(model: nn.Sequential, images: Tensor) -> list[Statistics]:
+    """Measures the units of a network in evaluation mode, layer by layer, on scaled images `[M, 3, 32, 32]`."""
+    statistics: dict[int, Statistics] = {}
     for maps in images.split(CHUNK):
         for number, layer in enumerate(model):
             maps = layer(maps)
             if isinstance(layer, Unit):
                 shape = maps.shape[1], maps.shape[2], maps.shape[3]
-                found.setdefault(number, Statistics(shape)).add(maps)
-    return list(found.values())
+                statistics.setdefault(number, Statistics(shape)).add(maps)
+    return list(statistics.values())

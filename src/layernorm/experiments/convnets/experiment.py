@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..data import cifar10
+from ..data.cifar10 import CIFAR10
 from ..data.mnist import Cases, Images
 from ..protocol import Experiment, Preset, Task, check_most
 from ..report.judge import PILOT
 from ..train.batches import Shuffled
 from ..train.distributed import share_batch_norms
 from . import border, claims, report
-from .network import Config, build
+from .network import Config, build_convnet
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -28,24 +27,20 @@ BORDER_IMAGES = 2000
 """The number of test images, from the first on, on which units near the border are measured."""
 
 
-def check(config: Config, data: Images) -> None:
-    """Compares a configuration with the number of training images.
-
-    Raises:
-        ValueError: there are too few. The message names the option.
-    """
+def check_convnets(config: Config, data: Images) -> None:
+    """Checks that there are enough training images."""
     check_most(config, "train_cases", len(data.train), "training images")
     check_most(config, "batch_size", config.train_cases or len(data.train), "training images")
 
 
-def task(config: Config, data: Images, accelerator: Accelerator) -> Task:
-    """One run: a network, Adam, and the loss of a batch."""
+def convnets_task(config: Config, data: Images, accelerator: Accelerator) -> Task:
+    """Makes one run: a network, Adam, and the loss of a batch."""
     device = accelerator.device
     train, valid, test = (cases.to(device) for cases in (data.train, data.valid, data.test))
     if config.train_cases:
         train = train[: config.train_cases]
     order = Shuffled(len(train), config.batch_size, config.seed, accelerator.process_index, accelerator.num_processes)
-    model = build(config)
+    model = build_convnet(config)
     if accelerator.num_processes > 1:
         share_batch_norms(model)
     looked_at = {name: cases[: config.evaluate_cases] for name, cases in
@@ -60,17 +55,17 @@ def task(config: Config, data: Images, accelerator: Accelerator) -> Task:
     def evaluate(model: nn.Module) -> dict[str, float]:
         metrics = {}
         for name, cases in looked_at.items():
-            metrics[f"{name}_nll"], correct = measure(model, cases)
+            metrics[f"{name}_nll"], correct = nll_and_answers(model, cases)
             metrics[f"{name}_error"] = 1 - float(correct.double().mean())
         return metrics
 
     def final(model: nn.Module) -> tuple[dict[str, float], dict[str, Tensor]]:
         assert isinstance(model, nn.Sequential)
-        nll, correct = measure(model, test)
+        nll, correct = nll_and_answers(model, test)
         tensors = {"correct": correct.to(torch.uint8)}
         images = scaled(test.images[:BORDER_IMAGES])
-        for when, network in (("start", build(config).to(device).eval()), ("end", model)):
-            for number, layer in enumerate(border.measure(network, images), 1):
+        for when, network in (("start", build_convnet(config).to(device).eval()), ("end", model)):
+            for number, layer in enumerate(border.measure_units(network, images), 1):
                 for name in ("profile", "contrast", "explained"):
                     tensors[f"{when}.{number}.{name}"] = getattr(layer, name)()
         return {"all_test_nll": nll, "all_test_error": 1 - float(correct.double().mean())}, tensors
@@ -95,8 +90,8 @@ def scaled(images: Tensor) -> Tensor:
     return images.to(torch.float32, memory_format=torch.channels_last).div_(127.5).sub_(1)
 
 
-def measure(model: nn.Module, cases: Cases) -> tuple[float, Tensor]:
-    """The mean negative log-likelihood in nats, and whether each answer is right, bool `[M]`."""
+def nll_and_answers(model: nn.Module, cases: Cases) -> tuple[float, Tensor]:
+    """Computes the mean negative log-likelihood in nats, and whether each answer is right, bool `[M]`."""
     nll, right = 0.0, []
     for start in range(0, len(cases), CHUNK):
         part = cases[start : start + CHUNK]
@@ -105,11 +100,6 @@ def measure(model: nn.Module, cases: Cases) -> tuple[float, Tensor]:
         nll += float(F.nll_loss(scores, part.labels, reduction="sum"))
         right.append(scores.argmax(1) == part.labels)
     return nll / len(cases), torch.cat(right)
-
-
-def load(config: Config, data: Path | None) -> Images:
-    """The data set of a configuration."""
-    return cifar10.load(data, config.held_out)
 
 
 _FOUR = ("none", "layer", "batch", "weight")
@@ -144,9 +134,9 @@ EXPERIMENT = Experiment(
             {"norm": (*_FOUR, "layer-shared", "layer-channels", "group"), "learning_rate": _RATES, "seed": (0, 1, 2)},
         ),
     },
-    load=load,
-    check=check,
-    task=task,
-    report=report.report,
+    load=lambda config, data: CIFAR10.load(data).holding_out(config.held_out),
+    check=check_convnets,
+    task=convnets_task,
+    report=report.report_convnets,
     claims=claims.CLAIMS,
 )

@@ -13,7 +13,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from ... import LayerNorm
 from ..data.cifar10 import CLASSES
-from ..protocol import check_ranges, decay_option, option, seed_option
+from ..protocol import CheckedOptions, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
 
 SLOPE = 0.1
@@ -25,7 +25,7 @@ GROUPS = 8
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(CheckedOptions):
     """Options of the experiment. The defaults are the protocol of Salimans and Kingma (2016)."""
 
     norm: Literal["none", "layer", "layer-shared", "layer-channels", "batch", "weight", "group"] = option(
@@ -44,13 +44,8 @@ class Config:
     train_cases: int = option(0, "number of images to train on, from the first on (0: all)", least=0)
     held_out: int = option(5000, "images at the end of the training files that are kept for validation", least=1)
     evaluate_cases: int = option(5000, "images of each part to evaluate on after an epoch", least=1)
-    dropout: float = option(0.5, "dropout probability after each pooling", least=0)
+    dropout: float = option(0.5, "dropout probability after each pooling", least=0, below=1)
     noise: float = option(0.15, "standard deviation of the noise on the images in training", least=0)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
-        if self.dropout >= 1:
-            raise ValueError(f"--dropout must be less than 1, got {self.dropout}")
 
 
 class ChannelNorm(LayerNorm):
@@ -69,7 +64,7 @@ class Noise(nn.Module):
         self.deviation = deviation
 
     def forward(self, input: Tensor) -> Tensor:
-        """The input, with noise in training."""
+        """Returns the input, with noise in training."""
         return input + self.deviation * torch.randn_like(input) if self.training and self.deviation else input
 
 
@@ -86,15 +81,8 @@ bias, and the convolution then has none."""
 
 
 class Unit(nn.Sequential):
-    """A convolution, its norm if there is one, and the leaky ReLU: a layer of hidden units.
-
-    Args:
-        norm: as in `Config`.
-        inputs, outputs: channels.
-        size: the size of the kernel along each side.
-        padding: the number of zeros around the input.
-        side: the side of the output's maps.
-    """
+    """A convolution with its norm, one of `NORMS`, and the leaky ReLU: a layer of hidden units whose maps have `side`
+    positions along a side."""
 
     def __init__(self, norm: str, inputs: int, outputs: int, size: int, padding: int, side: int) -> None:
         conv = nn.Conv2d(inputs, outputs, size, padding=padding)
@@ -107,8 +95,8 @@ class Unit(nn.Sequential):
         super().__init__(weight_norm(conv) if norm == "weight" else conv, *after, nn.LeakyReLU(SLOPE, inplace=True))
 
 
-def build(config: Config) -> nn.Sequential:
-    """The network: images `[B, 3, 32, 32]` to logits `[B, 10]`.
+def build_convnet(config: Config) -> nn.Sequential:
+    """Builds the network: images `[B, 3, 32, 32]` to logits `[B, 10]`.
 
     Every layer of units is a `Unit`. One seed gives the same convolutions whatever the norm. All biases begin at 0 and
     all gains at 1, but weight norm's at the length of its weights. In every network each unit has one bias.

@@ -38,8 +38,8 @@ COLUMNS = (
 )
 
 
-def report(runs: Sequence[Run]) -> Report:
-    """The report on runs of `convnets`, finished or not."""
+def report_convnets(runs: Sequence[Run]) -> Report:
+    """Writes the report on runs of `convnets`, finished or not."""
     blocks, status = compare(runs, CLAIMS)
     border = units.measured(blocks, ERROR)
     about = "Training loss and test error after each epoch, both on the first images of their part, in evaluation mode."

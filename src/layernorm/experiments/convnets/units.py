@@ -44,7 +44,7 @@ class Units(NamedTuple):
 
 
 def measured(blocks: Sequence[Block], metric: Metric) -> Units:
-    """What the tests of the runs say that the panels of a metric show."""
+    """Reports what the tests of the runs say that the panels of a metric show."""
     parts = Units([], [], [], [])
     for block in blocks:
         groups: dict[Arm, list[Tested]] = {}
@@ -64,7 +64,7 @@ def measured(blocks: Sequence[Block], metric: Metric) -> Units:
 
 
 def _figures(block: Block, groups: Groups) -> list[Figure]:
-    """The border against the centre in every layer, and units by their distance from the border."""
+    """Draws the border against the centre in every layer, and units by their distance from the border."""
     rows = []
     for when, title in (("end", "trained"), ("start", "at the start")):
         on, mean, deviation = (_by_layer(groups, when, value) for value in (_ratio(ON), _shift, _ratio(DEVIATION)))
@@ -109,7 +109,8 @@ def _figures(block: Block, groups: Groups) -> list[Figure]:
 
 
 def _tables(block: Block, groups: Groups) -> list[Table]:
-    """How often border units are on compared with the centre's, and where the variance between units comes from."""
+    """Tabulates how often border units are on compared with the centre's, and where the variance between units comes
+    from."""
     ratio, on, between = _ratio(ON), [], []
     for arm, runs in groups.items():
         values = [statistics.fmean(ratio(run, "end", layer) for run in runs) for layer in LAYERS]
@@ -136,8 +137,8 @@ def _tables(block: Block, groups: Groups) -> list[Table]:
 
 
 def _findings(block: Block, groups: Groups) -> list[str]:
-    """For each norm, whether units at the border are rarely turned on, in numbers."""
-    found = []
+    """Says for each norm whether units at the border are rarely turned on, in numbers."""
+    findings = []
     ratio = _ratio(ON)
     for arm, runs in groups.items():
         # for each layer, the seed that contradicts the claim most
@@ -149,7 +150,7 @@ def _findings(block: Block, groups: Groups) -> list[str]:
         deviations = [statistics.fmean(_ratio(DEVIATION)(run, "end", layer) for run in runs) for layer in LAYERS]
         seen = "Rarely turned on" if ratios[lowest] < RARELY else "Not rarely turned on"
         about = capital(", ".join(filter(None, [block.title, arm.name])))
-        found.append(
+        findings.append(
             f"{about}: units at the border are on less often than the centre's in {fewer} "
             f"of {len(LAYERS)} convolutions in every seed, at the least {ratios[lowest]:.2f} times as often "
             f"(convolution {lowest}, highest seed). {seen}, if rarely means less than {RARELY:g} times as often. Their "
@@ -157,7 +158,7 @@ def _findings(block: Block, groups: Groups) -> list[str]:
             f"explains at most {100 * shares[DISTANCE]:.0f} % of the variance between units of a layer in how often "
             f"they are on (convolution {most}; channels explain {100 * shares[CHANNEL]:.0f} % there)."
         )
-    return found
+    return findings
 
 
 def _from_0(curves: Sequence[Curve]) -> tuple[float, float]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ import torch
 from torch import Tensor
 
 from ..errors import RunError
-from ..runs.files import make_folder, read_bytes, read_content, shown, write_atomic
 from . import packed, source
 
 SIDE = 28
@@ -42,12 +39,8 @@ _FILES = {  # split: (file, its SHA-256 at that address as TensorFlow Datasets r
 
 @dataclass(frozen=True)
 class Binarized:
-    """Binary images, split as published.
-
-    Attributes:
-        train, valid, test: uint8 `[M, 784]`, 0 or 1. The published test rows are in the order of classes.
-        facts: facts for records and reports.
-    """
+    """Binary images, split as published: each split uint8 `[M, 784]`, 0 or 1. The published test rows are in the order
+    of classes."""
 
     train: Tensor
     valid: Tensor
@@ -55,31 +48,8 @@ class Binarized:
     facts: dict[str, Any]
 
 
-def load(data: Path | None) -> Binarized:
-    """Loads the fixed binarisation of Larochelle and Murray (2011), or other files of its form.
-
-    Args:
-        data: the folder with the three files. None: they are looked for, and downloaded if they are not found.
-
-    Raises:
-        RunError: the files are missing, damaged or of another kind.
-    """
-    return _read(source.locate(BINARIZED_MNIST, data))
-
-
-def parse(content: bytes, path: Path) -> np.ndarray:
-    """The rows of an .amat file.
-
-    Args:
-        content: the file's bytes.
-        path: the file's name, for messages.
-
-    Returns:
-        uint8 `[M, 784]`, every value 0 or 1.
-
-    Raises:
-        RunError: a row does not have 784 values, a value is neither 0 nor 1, or there is no row.
-    """
+def parse_amat(content: bytes, path: Path) -> np.ndarray:
+    """Reads the rows of an .amat file, uint8 `[M, 784]`. The error for anything else names the row."""
     width = 2 * PIXELS  # each digit is followed by a space, the last one by a newline
     rows, rest = divmod(len(content), width)
     whole = np.frombuffer(content, np.uint8, rows * width).reshape(rows, PIXELS, 2)
@@ -96,51 +66,36 @@ def parse(content: bytes, path: Path) -> np.ndarray:
     return values
 
 
-@functools.lru_cache(maxsize=1)  # one command asks for every run
-def _read(folder: Path) -> Binarized:
-    digests, images = {}, {}
-    for split, (name, _) in _FILES.items():
-        path = source.find_file(BINARIZED_MNIST, folder, name)
-        if path is None:
-            raise RunError(f"{folder} lacks {name}")
-        content = read_content(path)
-        digests[name] = hashlib.sha256(content).hexdigest()
-        images[split] = torch.from_numpy(_cached(content, digests[name], path))
-    facts = {
-        "name": BINARIZED_MNIST.name,
-        "fingerprint": source.fingerprint(digests),
-        "original": all(digests[name] == published for name, published in _FILES.values()),
-        "folder": shown(folder),
-    }
-    return Binarized(images["train"], images["valid"], images["test"], facts)
+def pack_binarized_mnist(folder: Path) -> bytes:
+    """Parses the three files in a folder. Eight values are packed into a byte."""
+    files = source.PublishedFiles(BINARIZED_MNIST, folder)
+    rows = {split: np.packbits(parse_amat(*files.content(name)), axis=1) for split, (name, _) in _FILES.items()}
+    return packed.packed_content(rows, files.digests)
 
 
-def _cached(content: bytes, digest: str, path: Path) -> np.ndarray:
-    """The rows of a file. They are parsed once, and then kept in the cache, eight values to a byte. The key is the
-    content's SHA-256, with those of the modules that parse it."""
-    key = source.fingerprint({"content": digest} | source.parsers(BINARIZED_MNIST))
-    place = source.cache() / f"{BINARIZED_MNIST.name}-packed" / f"{key}{packed.ENDING}"
-    with contextlib.suppress(RunError):  # if it is missing, damaged or of another file, it is made again
-        kept = packed.unpack(read_bytes(place), place, BINARIZED_MNIST.name, {"rows": f"uint8 M {PIXELS // 8}"})
-        if kept.about == digest:
-            return np.unpackbits(kept.arrays["rows"], axis=1)
-    values = parse(content, path)
-    with contextlib.suppress(RunError):  # if the cache cannot be written, the file is parsed again next time
-        make_folder(place.parent)
-        write_atomic(place, packed.pack({"rows": np.packbits(values, axis=1)}, digest))
-    return values
-
-
-def _check(folder: Path) -> dict[str, Any]:
-    data = _read(folder)
-    return {"train": len(data.train), "valid": len(data.valid), "test": len(data.test), **data.facts}
+@functools.lru_cache(maxsize=1)
+def read_binarized_mnist(folder: Path) -> Binarized:
+    """Reads the fixed binarisation of Larochelle and Murray (2011), or other files of its form, or the packed file."""
+    path = source.packed_in(BINARIZED_MNIST, folder) or folder
+    form = {split: f"uint8 {split} {PIXELS // 8}" for split in _FILES}
+    kept = packed.read_packed(source.packed_form(BINARIZED_MNIST, folder), path, BINARIZED_MNIST.name, form)
+    images = {split: torch.from_numpy(np.unpackbits(kept.arrays[split], axis=1)) for split in _FILES}
+    facts = source.facts_of(
+        BINARIZED_MNIST,
+        folder,
+        source.fingerprint(kept.about),
+        original=kept.about == dict(_FILES.values()),
+        **{split: len(rows) for split, rows in images.items()},
+    )
+    return Binarized(**images, facts=facts)
 
 
 BINARIZED_MNIST = source.Source(
     name="binarized-mnist",
     summary="70,000 digits of 28 x 28 bits, as text (110 MB)",
-    url=_URL,
     files=dict(_FILES.values()),
-    spellings=lambda name: (name, f"{name}.gz"),
-    check=_check,
+    read=read_binarized_mnist,
+    url=_URL,
+    packed=f"binarized-mnist{packed.ENDING}",
+    pack=pack_binarized_mnist,
 )

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from ..errors import RunError
-from ..runs.files import shown
 from . import novels, packed, source
 from .progress import followed
 from .text import EOS, UNKNOWN, Sentences, Vocabulary
@@ -57,11 +56,11 @@ class Books:
         return {}
 
     def vocabulary(self, size: int) -> Vocabulary:
-        """The most frequent words, with `size` ids in all, which include the first two."""
+        """Makes the vocabulary of the most frequent words, with `size` ids in all, which include the first two."""
         return Vocabulary(self.words[: max(size - 2, 0)])
 
     def sentences(self, size: int) -> Sentences:
-        """The sentences in the ids of `vocabulary(size)`, each with its end."""
+        """Numbers the sentences by the ids of `vocabulary(size)`, each with its end."""
         if size not in self._limited:
             count = len(self.ends) - 1
             ids = torch.full((len(self.ids) + count,), EOS)
@@ -73,42 +72,26 @@ class Books:
         return self._limited[size]
 
     def triples(self, split: str) -> Tensor:
-        """The numbers of the sentences that are the middle of three contiguous sentences of a book, int64 `[M]`.
-
-        All three have at most `LONGEST` words.
-        """
+        """Numbers the sentences that are the middle of three contiguous sentences of a book, int64 `[M]`. All three
+        have at most `LONGEST` words."""
         short = self.ends.diff() <= LONGEST
         whole = short[:-2] & short[1:-1] & short[2:] & (self.book[:-2] == self.book[2:])
         return (whole & (self.split[self.book[1:-1]] == SPLITS.index(split))).nonzero().squeeze(1) + 1
 
     def text(self, sentence: int) -> str:
-        """A sentence's words, separated by spaces."""
+        """Joins a sentence's words by spaces."""
         ids = self.ids[self.ends[sentence] : self.ends[sentence + 1]].tolist()
         return " ".join(self.words[number - 2] for number in ids)
 
 
 def tokens(text: str) -> list[str]:
-    """The words of a text in small letters, in the form of the books' words."""
-    return [word.lower() for word in novels.words(text.translate(novels.PLAIN))]
+    """Splits a text into words in small letters, in the form of the books' words."""
+    return [word.lower() for word in novels.split_words(text.translate(novels.ASCII_SIGNS))]
 
 
-def load(data: Path | None) -> Books:
-    """Loads the books in the given folder, or wherever they are found.
-
-    Raises:
-        RunError: there is none, one cannot be read or is no UTF-8 text, or they have fewer than three authors.
-    """
-    return _read(source.locate(BOOKS, data))
-
-
-@functools.lru_cache(maxsize=1)  # one command asks for every run
-def _read(folder: Path) -> Books:
-    path = source.packed_in(BOOKS, folder)
-    return _unpacked(source.packed(BOOKS, folder), path or folder, folder)
-
-
-def _pack(folder: Path) -> bytes:
-    novels_read = novels.read_folder(folder)
+def pack_books(folder: Path) -> bytes:
+    """Parses the books in a folder, which must be of at least three authors."""
+    novels_read = novels.read_novels(folder)
     split = _by_author(novels_read)
     numbers: dict[str, int] = {}
     counts: list[Counter[int]] = [Counter() for _ in novels_read]
@@ -116,8 +99,8 @@ def _pack(folder: Path) -> bytes:
     lengths: list[int] = []
     book: list[int] = []
     for place, novel in enumerate(followed(novels_read, f"reading {BOOKS.name}")):
-        for sentence in (item for paragraph in novel.paragraphs for item in novels.sentences(paragraph)):
-            row = [numbers.setdefault(word.lower(), len(numbers)) for word in novels.words(sentence)]
+        for sentence in (item for paragraph in novel.paragraphs for item in novels.split_sentences(paragraph)):
+            row = [numbers.setdefault(word.lower(), len(numbers)) for word in novels.split_words(sentence)]
             if row:
                 counts[place].update(row)
                 ids.append(np.array(row, np.int32))
@@ -139,15 +122,12 @@ def _pack(folder: Path) -> bytes:
         "titles": [novel.title for novel in novels_read],
         "digests": [novel.digest for novel in novels_read],
     }
-    return packed.pack(arrays, about)
+    return packed.packed_content(arrays, about)
 
 
 def _by_author(novels_read: Sequence[novels.Novel]) -> list[int]:
-    """Each book's place in `SPLITS`. No author is in two splits. A book without an author has its own author.
-
-    Authors are taken in the order of their names' SHA-256: into the test set until that has its share of the text, then
-    into the validation set, and all others into the training set.
-    """
+    """Chooses each book's place in `SPLITS`. Authors, each in one split, are taken by their names' SHA-256: into the
+    test set until that has its share of the text, then into validation, then into training."""
     authors = [novel.author or f"the author of {novel.title}" for novel in novels_read]
     sizes: Counter[str] = Counter()
     for author, novel in zip(authors, novels_read, strict=True):
@@ -168,8 +148,11 @@ _ARRAYS = {"ids": "int32 N", "lengths": "int64 S", "book": "int64 S", "split": "
 """The arrays of the packed file."""
 
 
-def _unpacked(content: bytes, path: Path, folder: Path) -> Books:
-    kept = packed.unpack(content, path, BOOKS.name, _ARRAYS)
+@functools.lru_cache(maxsize=1)
+def read_books(folder: Path) -> Books:
+    """Reads the books in a folder, or their packed form."""
+    path = source.packed_in(BOOKS, folder) or folder
+    kept = packed.read_packed(source.packed_form(BOOKS, folder), path, BOOKS.name, _ARRAYS)
     words, titles, digests = (kept.about[name] for name in ("words", "titles", "digests"))
     ids, lengths, book, split = (torch.from_numpy(kept.arrays[name].copy()) for name in _ARRAYS)
     fits = len(titles) == len(digests) == len(split) and int(lengths.sum()) == len(ids)
@@ -177,30 +160,25 @@ def _unpacked(content: bytes, path: Path, folder: Path) -> Books:
     if not (fits and all(bool(((low <= part) & (part < high)).all()) for part, low, high in inside)):
         raise packed.damaged(path, BOOKS.name, "its arrays do not fit together")
     ends = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-    facts = {
-        "name": BOOKS.name,
-        "fingerprint": source.fingerprint(dict(zip(titles, digests, strict=True))),
-        "books": {name: int((split == number).sum()) for number, name in enumerate(SPLITS)},
-        "sentences": {name: int((split[book] == number).sum()) for number, name in enumerate(SPLITS)},
-        "words": len(ids),
-        "folder": shown(folder),
-    }
+    facts = source.facts_of(
+        BOOKS,
+        folder,
+        source.fingerprint(dict(zip(titles, digests, strict=True))),
+        books={name: int((split == number).sum()) for number, name in enumerate(SPLITS)},
+        sentences={name: int((split[book] == number).sum()) for number, name in enumerate(SPLITS)},
+        words=len(ids),
+    )
     return Books(words, ids, ends, book, split, titles, facts)
-
-
-def _check(folder: Path) -> dict[str, Any]:
-    return _read(folder).facts
 
 
 BOOKS = source.Source(
     name="books",
     summary="plain books, any files *.txt, in place of BookCorpus",
-    url=None,
     files={"*.txt": ""},
+    read=read_books,
     spellings=lambda name: (name,),
-    check=_check,
     form="UTF-8, named TITLE_AUTHOR.txt",
     packed=f"books{packed.ENDING}",
-    pack=_pack,
+    pack=pack_books,
     terms="the 99 English novels of ELTeC are at https://github.com/COST-ELTeC/ELTeC-eng, and any other books will do",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from ..errors import EXTRA, RunError, unknown
-from ..runs.files import shown
+from ..runs.files import path_text
 from . import digits
 from .binarized_mnist import BINARIZED_MNIST
 from .books import BOOKS
@@ -35,7 +35,7 @@ WIDTH = max(map(len, (*SOURCES, *EMBEDDED)))
 
 
 def listing() -> list[str]:
-    """Lines of at most 80 columns that say what each data set is, and where it is found here or why it is not."""
+    """Lists lines of at most 80 columns: what each data set is, and where it is found here or why it is not."""
     lines = []
     for name, summary in EMBEDDED.items():
         lines += _wrapped(f"{name:<{WIDTH}} {summary}", " " * (WIDTH + 1))
@@ -47,12 +47,12 @@ def listing() -> list[str]:
 
 
 def _wrapped(text: str, indent: str) -> list[str]:
-    """The text in lines with room for an indent of two. Paths and names are not split."""
+    """Wraps a text, with room for an indent of two. Paths and names are not split."""
     return textwrap.wrap(text, 78, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _state(source: Source) -> list[str]:
-    """Where a data set is found, or else how to get it and what is wrong with every place that was searched."""
+    """Says where a data set is found, or else how to get it and what is wrong with every place that was searched."""
     try:
         reasons = []
         for folder in places(source, None):
@@ -61,20 +61,16 @@ def _state(source: Source) -> list[str]:
             except RunError as error:
                 lacking = str(error)
             if lacking is None:
-                return [f"found in {shown(folder)}"]
-            reasons.append(shown(lacking))
+                return [f"found in {path_text(folder)}"]
+            reasons.append(path_text(lacking))
     except ModuleNotFoundError as error:
         return [f"cannot be looked for without {error.name}: {EXTRA}"]
     by_hand = "" if source.url else " --source DIR"
     return [f"not here: layernorm data prepare {source.name}{by_hand}", *reasons]
 
 
-def find(name: str) -> Source:
-    """The data set of this name.
-
-    Raises:
-        UsageError: there is none. The message suggests the nearest name.
-    """
+def find_source(name: str) -> Source:
+    """Finds the data set of this name. An unknown one is a UsageError that suggests the nearest name."""
     if name not in SOURCES:
         raise unknown("data set", name, [*SOURCES, *EMBEDDED])
     return SOURCES[name]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import io
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from ..errors import RunError, UsageError
-from ..runs.files import read_bytes, read_content, shown
+from ..errors import RunError
+from ..runs.files import read_bytes, read_content
 from . import packed, source
 from .mnist import Cases, Images
 
@@ -31,41 +29,9 @@ TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 FILES = (*TRAIN, "test_batch.bin")
 
 
-def load(data: Path | None, held_out: int) -> Images:
-    """Loads CIFAR-10, or other files of its form.
-
-    Args:
-        data: the folder with the archive or the six files. None: they are looked for, and downloaded if they are not
-            found.
-        held_out: cases at the end of the training files that are kept for validation.
-
-    Returns:
-        the data set, its images uint8 `[M, 3, 32, 32]`.
-
-    Raises:
-        RunError: the files are missing or damaged.
-        UsageError: no case would be held out, or none would be left.
-    """
-    folder = source.locate(CIFAR10, data)
-    train, test, facts = _read(folder)
-    if not 0 < held_out < len(train):
-        raise UsageError(f"--held-out must lie in 1..{len(train) - 1} for the data in {folder}, got {held_out}")
-    return Images(train[: len(train) - held_out], train[len(train) - held_out :], test, 255, facts)
-
-
-def parse(content: bytes, path: Path) -> np.ndarray:
-    """The rows of a file.
-
-    Args:
-        content: the file's bytes.
-        path: the file's name, for messages.
-
-    Returns:
-        uint8 `[M, 3073]`, the label first in each row.
-
-    Raises:
-        RunError: the file is empty, its last row is cut short, or a label is above 9.
-    """
+def parse_rows(content: bytes, path: Path) -> np.ndarray:
+    """Reads the rows of a file, uint8 `[M, 3073]`, the label first in each. An empty or truncated file and a label
+    above 9 are errors."""
     if not content or len(content) % ROW:
         raise RunError(f"{path} has {len(content)} bytes; a file of CIFAR-10 has {ROW} for each image, at least one")
     rows = np.frombuffer(content, np.uint8).reshape(-1, ROW)
@@ -76,36 +42,32 @@ def parse(content: bytes, path: Path) -> np.ndarray:
     return rows
 
 
-@functools.lru_cache(maxsize=1)  # one command asks for every run
-def _read(folder: Path) -> tuple[Cases, Cases, dict[str, Any]]:
-    """The training cases, the test cases and the facts of the files in a folder."""
+@functools.lru_cache(maxsize=1)
+def read_cifar10(folder: Path) -> Images:
+    """Reads the archive, the six files or the packed file in a folder. The images are uint8 `[M, 3, 32, 32]`."""
     contents, original = _contents(folder)
-    rows = {path.name: parse(content, path) for path, content in contents.items()}
-    facts = {
-        "name": CIFAR10.name,
-        "fingerprint": source.fingerprint({path.name: _sha256(content) for path, content in contents.items()}),
-        "original": original,
-        "folder": shown(folder),
-    }
-    return _cases([rows[name] for name in TRAIN]), _cases([rows[FILES[-1]]]), facts
+    rows = {path.name: parse_rows(content, path) for path, content in contents.items()}
+    train, test = _cases([rows[name] for name in TRAIN]), _cases([rows[FILES[-1]]])
+    digest = source.fingerprint({path.name: source.sha256(content) for path, content in contents.items()})
+    facts = source.facts_of(CIFAR10, folder, digest, original=original, train=len(train), test=len(test))
+    return Images(train, train[:0], test, 255, facts)
 
 
 def _contents(folder: Path) -> tuple[dict[Path, bytes], bool]:
-    """The six files' content, and whether it is from the published archive, which the files themselves do not show."""
+    """Reads the six files' content, and whether it is from the published archive, which the files themselves do not
+    show."""
     path = source.packed_in(CIFAR10, folder)
     if path is not None:
-        kept = packed.unpack(read_bytes(path), path, CIFAR10.name, {name: f"uint8 {name}" for name in FILES})
+        kept = packed.read_packed(read_bytes(path), path, CIFAR10.name, {name: f"uint8 {name}" for name in FILES})
         return {path / name: kept.arrays[name].tobytes() for name in FILES}, kept.about["original"]
-    path = source.find_file(CIFAR10, folder, ARCHIVE)
-    if path is None:
-        raise RunError(f"{folder} lacks {ARCHIVE}")
+    path = source.required_file(CIFAR10, folder, ARCHIVE)
     if path.name != ARCHIVE:
         return {path.parent / name: read_content(path.parent / name) for name in FILES}, False
-    return _members(read_content(path), path), _sha256(read_bytes(path)) == _SHA256
+    return _members(read_content(path), path), source.sha256(read_bytes(path)) == _SHA256
 
 
 def _members(archive: bytes, path: Path) -> dict[Path, bytes]:
-    """The six files in an archive. Nothing is written to the disk, so that a member's name can do no harm."""
+    """Reads the six files in an archive. Nothing is written to the disk, so that a member's name can do no harm."""
     contents: dict[Path, bytes] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
@@ -122,10 +84,11 @@ def _members(archive: bytes, path: Path) -> dict[Path, bytes]:
     return contents
 
 
-def _pack(folder: Path) -> bytes:
+def pack_cifar10(folder: Path) -> bytes:
+    """Parses the archive or the six files in a folder."""
     contents, original = _contents(folder)
     arrays = {path.name: np.frombuffer(content, np.uint8) for path, content in contents.items()}
-    return packed.pack(arrays, {"original": original})
+    return packed.packed_content(arrays, {"original": original})
 
 
 def _cases(parts: list[np.ndarray]) -> Cases:
@@ -134,24 +97,15 @@ def _cases(parts: list[np.ndarray]) -> Cases:
     return Cases(images, torch.from_numpy(rows[:, 0].astype(np.int64)))
 
 
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _check(folder: Path) -> dict[str, Any]:
-    train, test, facts = _read(folder)
-    return {"train": len(train), "test": len(test), **facts}
-
-
 CIFAR10 = source.Source(
     name="cifar10",
     summary="60,000 pictures of 32 x 32 pixels in 10 classes (170 MB)",
-    url="https://www.cs.toronto.edu/~kriz/",
     files={ARCHIVE: _SHA256},
+    read=read_cifar10,
+    url="https://www.cs.toronto.edu/~kriz/",
     # the archive, or what it holds, with its folder or without
     spellings=lambda name: (f"{FOLDER}/{TRAIN[0]}", TRAIN[0], name),
-    check=_check,
     form="or its six .bin files",
     packed=PACKED,
-    pack=_pack,
+    pack=pack_cifar10,
 )

@@ -39,16 +39,10 @@ _NO_NAMES = set(
 )
 
 
-def make(folder: Path) -> Iterator[tuple[str, str]]:
-    """Makes the questions of all books in a folder.
-
-    Returns:
-        for each question the path and the text of its `.question` file.
-
-    Raises:
-        RunError: a book cannot be read, there are books of fewer than three authors, or a split has no question.
-    """
-    books = novels.read_folder(folder)
+def make_questions(folder: Path) -> Iterator[tuple[str, str]]:
+    """Makes the questions of all books in a folder: the path and the text of each `.question` file. Every split must
+    get some."""
+    books = novels.read_novels(folder)
     split_of = splits(books)
     counts: Counter[str] = Counter()
     for book in books:
@@ -62,11 +56,7 @@ def make(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def splits(books: Sequence[Novel]) -> dict[str, str]:
-    """The split of each book, by title. All books of an author are in one split, chosen by a hash of the name.
-
-    Raises:
-        RunError: there are fewer than three authors. A book without a known one is an author's only book.
-    """
+    """Assigns each book, by title, to a split. An author's books are in one split, chosen by a hash of the name."""
     by_author: dict[str, list[str]] = {}
     for book in books:
         by_author.setdefault(book.author or f"unknown, {book.title}", []).append(book.title)
@@ -83,15 +73,15 @@ def splits(books: Sequence[Novel]) -> dict[str, str]:
 
 
 def questions(book: Novel) -> Iterator[tuple[int, str]]:
-    """The questions of a book: the number of the sentence, and the `.question` file's text.
+    """Makes the questions of a book: yields the number of the sentence, and the `.question` file's text.
 
     A question is left out if its answer is lost when its passage is cut to four sentences, if no other entity remains,
     or if it has more than `MOST` names or `LONGEST` words. Each name becomes another of the entities `@entity0` to
     `@entity9`, chosen at random, so that all of these are equally frequent. Names are recognised from the whole book. A
     name that the book has only at the beginning of sentences stays a word.
     """
-    texts = [text for paragraph in book.paragraphs for text in novels.sentences(paragraph)]
-    sentences = [[_plain(word) for word in novels.words(text)] for text in texts]
+    texts = [text for paragraph in book.paragraphs for text in novels.split_sentences(paragraph)]
+    sentences = [[_only_first_capital(word) for word in novels.split_words(text)] for text in texts]
     names = names_of(sentences)
     for number in range(CONTEXT, len(sentences)):
         context, asked = sentences[number - CONTEXT : number], sentences[number]
@@ -122,13 +112,13 @@ def questions(book: Novel) -> Iterator[tuple[int, str]]:
             yield number, "\n\n".join(parts) + "\n"
 
 
-def _plain(word: str) -> str:
-    """A word in capital letters with only the first one capital: a name that someone shouts is the same name."""
+def _only_first_capital(word: str) -> str:
+    """Writes a word in capital letters with only the first one capital: a name that someone shouts is the same name."""
     return word.capitalize() if word.isupper() and len(word) > 1 else word
 
 
 def names_of(sentences: Sequence[Sequence[str]]) -> set[str]:
-    """The names in a book: words that are capitalised inside a sentence more often than they are in small letters
+    """Finds the names in a book: words that are capitalised inside a sentence more often than they are in small letters
     anywhere."""
     capitalised = Counter(word for sentence in sentences for word in _capitalised(sentence))
     small = Counter(word for sentence in sentences for word in sentence if word.islower())
@@ -136,7 +126,7 @@ def names_of(sentences: Sequence[Sequence[str]]) -> set[str]:
 
 
 def _capitalised(sentence: Sequence[str]) -> set[str]:
-    """Capitalised words that begin neither a sentence nor direct speech: those after a word or a comma."""
+    """Finds the capitalised words that begin neither a sentence nor direct speech: those after a word or a comma."""
     pairs = itertools.pairwise(sentence)
     inside = {word for before, word in pairs if before[0].isalnum() or before == ","}
     return {word for word in inside if _NAME.fullmatch(word) and word not in _NO_NAMES}

@@ -46,31 +46,25 @@ class Question:
 
     @property
     def passage(self) -> list[str]:
-        """The passage's words."""
+        """Joins the passage's words."""
         return [word for sentence in self.sentences for word in sentence]
 
 
 def is_entity(word: str) -> bool:
-    """Whether a word is `@entityN`."""
+    """Tells whether a word is `@entityN`."""
     return _ENTITY.fullmatch(word) is not None
 
 
-def parse(content: bytes, path: Path) -> Question:
-    """Reads a question from its file.
-
-    A passage of one line is split into sentences after each full stop, exclamation or question mark. In a passage of
-    several lines each line is a sentence.
-
-    Raises:
-        RunError: the file is not of this form. The message names it and says what is wrong.
-    """
+def parse_question(content: bytes, path: Path) -> Question:
+    """Reads a question from its file. A passage of one line is split into sentences; of several lines each is a
+    sentence."""
     text = decoded(content, path).replace("\r\n", "\n").strip("\n")
     if not text.strip():
         raise RunError(f"{path} is empty")
     parts = text.split("\n\n")
     if len(parts) != 5:
         raise RunError(f"{path} has {len(parts)} parts separated by empty lines; expected 5: {_PARTS}")
-    names = _names(parts[4], path)
+    names = _entity_names(parts[4], path)
     sentences = [line.split() for line in parts[1].split("\n") if line.strip()]
     question, answer = parts[2].split(), parts[3].strip()
     if not sentences:
@@ -86,8 +80,8 @@ def parse(content: bytes, path: Path) -> Question:
     return parsed
 
 
-def _names(text: str, path: Path) -> dict[str, str]:
-    """The names of the entities, from the last part of a file."""
+def _entity_names(text: str, path: Path) -> dict[str, str]:
+    """Reads the names of the entities from the last part of a file."""
     names = {}
     for line in text.split("\n"):
         entity, colon, name = line.strip().partition(":")
@@ -98,7 +92,7 @@ def _names(text: str, path: Path) -> dict[str, str]:
 
 
 def _split(words: Sequence[str]) -> list[list[str]]:
-    """The sentences of a passage of one line."""
+    """Splits a passage of one line into sentences, after each full stop, exclamation or question mark."""
     sentences: list[list[str]] = [[]]
     for word in words:
         sentences[-1].append(word)
@@ -108,11 +102,8 @@ def _split(words: Sequence[str]) -> list[list[str]]:
 
 
 def cut(sentences: Sequence[list[str]], question: Sequence[str]) -> list[list[str]]:
-    """The `KEPT` sentences that share most words with the question, in the passage's order.
-
-    In each sentence a shared word counts once and a shared entity twice. The placeholder and punctuation marks do not
-    count. Of sentences with the same count, the first are kept.
-    """
+    """Cuts a passage to the `KEPT` sentences, in its order, that share most words with the question: the first of
+    those that share as many. An entity counts twice, the placeholder and punctuation do not count."""
     counted = [word for word in question if word != PLACEHOLDER and any(map(str.isalnum, word))]
     asked = {word: 1 + is_entity(word) for word in counted}
     shared = [sum(asked.get(word, 0) for word in set(sentence)) for sentence in sentences]
@@ -121,7 +112,7 @@ def cut(sentences: Sequence[list[str]], question: Sequence[str]) -> list[list[st
 
 
 def guesses(item: Question) -> list[float]:
-    """The probability that an answer by each of `RULES` is right. Of equally frequent entities one is drawn."""
+    """Computes how probable a right answer by each of `RULES` is. Of equally frequent entities one is drawn."""
     counts = Counter(filter(is_entity, item.passage))
     others = {word: count for word, count in counts.items() if word not in item.question}
     probabilities = []

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import RunError
-from ..runs.files import read_bytes, shown
+from ..runs.files import read_bytes
 from . import packed, source
 from .progress import followed
 
@@ -43,7 +43,7 @@ _NAME = re.compile(rf"({_FORM.pattern})-(\d{{1,9}})", re.ASCII)
 
 
 def encode(text: str) -> np.ndarray:
-    """A text as codes, uint8 `[U]`: the places of its characters in `ALPHABET`, 0 for those that are not in it."""
+    """Encodes a text as uint8 `[U]`: the places of its characters in `ALPHABET`, 0 for those that are not in it."""
     return np.array([_CODES.get(character, 0) for character in text], np.uint8)
 
 
@@ -88,7 +88,7 @@ class Sequences:
         return Sequences(self.points[rows], self.lengths[rows], self.text[rows], self.characters[rows])
 
     def to(self, device: torch.device) -> Sequences:
-        """The same lines on a device."""
+        """Returns the same lines on a device."""
         return Sequences(*(getattr(self, name).to(device) for name in ("points", "lengths", "text", "characters")))
 
 
@@ -108,13 +108,13 @@ class Handwriting:
     facts: dict[str, Any]
 
     def normalised(self, line: Line) -> np.ndarray:
-        """A line's points, float32 `[N, 3]`, with offsets of mean 0 and deviation 1. The first offset stays 0."""
+        """Scales a line's points to offsets of mean 0 and deviation 1, float32 `[N, 3]`. The first offset stays 0."""
         points = line.points.astype(np.float32)
         points[1:, :2] = (line.points[1:, :2] - self.mean) / self.deviation
         return points
 
     def sequences(self, valid: bool, points: int) -> Sequences:
-        """The lines for training or validation, cut to a number of points to predict."""
+        """Pads the lines for training or validation, cut to a number of points to predict."""
         lines = [line for line in self.lines if (line.list == VALID) == valid]
         lengths = [min(len(line.points) - 1, points) for line in lines]
         width = max(len(line.text) for line in lines)
@@ -134,7 +134,7 @@ made by a pen."""
 
 
 def clean(points: np.ndarray) -> np.ndarray:
-    """A line's points, int32 `[N, 3]`, with missing readings filled in and over-long steps removed.
+    """Fills in missing readings and removes over-long steps: a line's points, int32 `[N, 3]`.
 
     A step of more than `REMOVED` units is left out, and the next one begins where the pen was. A step of more than
     `FILLED` units inside a stroke is divided into the fewest equal steps that are not longer, rounded to whole units.
@@ -154,22 +154,15 @@ def clean(points: np.ndarray) -> np.ndarray:
     return np.concatenate([whole, (ends[step] * last)[:, None]], 1).astype(np.int32)
 
 
-def load(data: Path | None, cleaned: bool = True) -> Handwriting:
-    """Loads IAM-OnDB.
-
-    Args:
-        data: the folder with the official directories or the packed file. None: it is looked for.
-        cleaned: whether the lines are cleaned, by `clean`, or as published.
-
-    Raises:
-        RunError: the data set is missing or damaged.
-    """
-    return _read(source.locate(IAM, data), cleaned)
+def load_iam(data: Path | None, cleaned: bool) -> Handwriting:
+    """Loads IAM-OnDB as `Source.load` does, with lines that are cleaned (`clean`) or as published."""
+    return read_iam(source.locate(IAM, data), cleaned)
 
 
-@functools.lru_cache(maxsize=1)  # one command asks for every run
-def _read(folder: Path, cleaned: bool) -> Handwriting:
-    published, dropped = _unpacked(source.packed(IAM, folder), source.packed_in(IAM, folder) or folder)
+@functools.lru_cache(maxsize=1)
+def read_iam(folder: Path, cleaned: bool = True) -> Handwriting:
+    """Reads the official directories or the packed file in a folder."""
+    published, dropped = _unpacked(source.packed_form(IAM, folder), source.packed_in(IAM, folder) or folder)
     fingerprint = _fingerprint(published)
     lines = [replace(line, points=clean(line.points)) for line in published] if cleaned else published
     lines = [line for line in lines if len(line.points) > 1]
@@ -180,25 +173,24 @@ def _read(folder: Path, cleaned: bool) -> Handwriting:
     mean, deviation = offsets.mean(0), offsets.std(0)
     if not (deviation > 0).all():
         raise RunError(f"{folder}: the pen does not move in x or in y, so that there is no deviation to divide by")
-    counts = (len(train), len(lines) - len(train))
-    facts = {
-        "name": IAM.name,
-        "fingerprint": fingerprint,
-        "original": fingerprint == _PUBLISHED,
-        "folder": shown(folder),
-        "train": counts[0],
-        "valid": counts[1],
-        "points": sum(len(line.points) for line in lines),
-        "mean": mean.tolist(),
-        "deviation": deviation.tolist(),
-        "dropped": dropped,
-        "cleaned": _changes(published) if cleaned else "no",
-    }
+    facts = source.facts_of(
+        IAM,
+        folder,
+        fingerprint,
+        original=fingerprint == _PUBLISHED,
+        train=len(train),
+        valid=len(lines) - len(train),
+        points=sum(len(line.points) for line in lines),
+        mean=mean.tolist(),
+        deviation=deviation.tolist(),
+        dropped=dropped,
+        cleaned=_changes(published) if cleaned else "no",
+    )
     return Handwriting(lines, mean, deviation, facts)
 
 
 def _changes(lines: Sequence[Line]) -> str:
-    """The changes by `clean` to some lines, in words."""
+    """Counts the changes by `clean` to some lines, in words."""
     length = np.concatenate([np.hypot(*line.points[1:, :2].T.astype(np.float64)) for line in lines])
     inside = np.concatenate([line.points[:-1, 2] == 0 for line in lines])
     removed, filled = int((length > REMOVED).sum()), int((inside & (length > FILLED) & (length <= REMOVED)).sum())
@@ -221,8 +213,8 @@ def _fingerprint(lines: Sequence[Line]) -> str:
 _ARRAYS = {"lists": "uint8 L", "lengths": "int64 L", "points": "int32 N 3"}
 
 
-@functools.lru_cache(maxsize=1)  # it is checked, then written
-def _pack(folder: Path) -> bytes:
+def pack_iam(folder: Path) -> bytes:
+    """Parses the official directories in a folder."""
     lines, dropped = _parse(folder)
     if not lines:
         raise RunError(f"{folder} has no line that can be used: {_counted(dropped)}")
@@ -236,11 +228,11 @@ def _pack(folder: Path) -> bytes:
         "texts": [line.text for line in lines],
         "dropped": _counted(dropped),
     }
-    return packed.pack(arrays, about)
+    return packed.packed_content(arrays, about)
 
 
 def _unpacked(content: bytes, path: Path) -> tuple[list[Line], str]:
-    kept = packed.unpack(content, path, IAM.name, _ARRAYS)
+    kept = packed.read_packed(content, path, IAM.name, _ARRAYS)
     lists, lengths, points = (kept.arrays[name] for name in _ARRAYS)
     names, texts = kept.about["names"], kept.about["texts"]
     if not (
@@ -264,8 +256,8 @@ def _counted(dropped: Counter[str]) -> str:
 
 
 def _parse(folder: Path) -> tuple[list[Line], Counter[str]]:
-    """Every usable line, by name, and how many were dropped for which reason."""
-    strokes, ascii_, *lists = (_entry(folder, name) for name in IAM.files)
+    """Reads every usable line, by name, and counts how many were dropped for which reason."""
+    strokes, ascii_, *lists = (source.required_file(IAM, folder, name) for name in IAM.files)
     list_of = _lists(lists)
     lines: list[Line] = []
     dropped: Counter[str] = Counter()
@@ -296,15 +288,8 @@ def _parse(folder: Path) -> tuple[list[Line], Counter[str]]:
     return sorted(lines, key=lambda line: line.name), dropped
 
 
-def _entry(folder: Path, name: str) -> Path:
-    path = source.find_file(IAM, folder, name)
-    if path is None:
-        raise RunError(f"{folder} lacks {name}")
-    return path
-
-
 def _lists(paths: Sequence[Path]) -> dict[str, int]:
-    """The number of the list that has each form."""
+    """Reads the number of the list that has each form."""
     lists: dict[str, int] = {}
     for number, path in enumerate(paths):
         words = _text(path).split()
@@ -317,7 +302,7 @@ def _lists(paths: Sequence[Path]) -> dict[str, int]:
 
 
 def _transcript(path: Path) -> list[str] | None:
-    """The lines of a form's corrected transcript ("CSR:"), in order; None if there is none."""
+    """Reads the lines of a form's corrected transcript ("CSR:"), in order; None if there is none."""
     if not path.is_file():
         return None
     _, mark, text = _text(path).partition("CSR:")
@@ -325,14 +310,7 @@ def _transcript(path: Path) -> list[str] | None:
 
 
 def read_strokes(path: Path) -> np.ndarray:
-    """Reads one line's strokes, `WhiteboardCaptureSession` with or without times.
-
-    Returns:
-        points, int32 `[N, 3]`, as in `Line`.
-
-    Raises:
-        RunError: the file cannot be read, or is truncated or of another kind.
-    """
+    """Reads one line's strokes, `WhiteboardCaptureSession` with or without times, as `Line.points`."""
     content = read_bytes(path)
     try:
         root = ElementTree.fromstring(content)
@@ -358,11 +336,7 @@ def _text(path: Path) -> str:
 
 
 def find_line(data: Handwriting, name: str) -> Line:
-    """The line of this name.
-
-    Raises:
-        RunError: there is none. The message has an example of a name.
-    """
+    """Finds the line of this name. The error for an unknown one has an example of a name."""
     named = next((line for line in data.lines if line.name == name), None)
     if named is None:
         example = data.lines[0].name
@@ -371,23 +345,18 @@ def find_line(data: Handwriting, name: str) -> Line:
 
 
 def _spellings(name: str) -> tuple[str, ...]:
-    """The places of an entry: in the folder itself, or where the publisher's archives unpack it."""
+    """Lists the places of an entry: in the folder itself, or where the publisher's archives unpack it."""
     return tuple(f"{place}{name}" for place in ("", "data/", "task1/", "original/", "lineStrokes-all/", "ascii-all/"))
-
-
-def _check(folder: Path) -> dict[str, Any]:
-    return _read(folder, True).facts
 
 
 IAM = source.Source(
     name="iam-ondb",
     summary="12,179 lines of online handwriting with their texts",
-    url=None,
     files=dict.fromkeys(("lineStrokes", "ascii", *_LISTS), ""),
+    read=read_iam,
     spellings=_spellings,
-    check=_check,
     form="the publisher's folders and lists",
     packed=f"iam-ondb{packed.ENDING}",
-    pack=_pack,
+    pack=pack_iam,
     terms="IAM-OnDB asks for a registration at https://fki.tic.heia-fr.ch/databases/iam-on-line-handwriting-database",
 )

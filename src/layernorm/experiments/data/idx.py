@@ -12,19 +12,9 @@ from ..errors import RunError
 from ..runs.files import read_content
 
 
-def read(path: Path, dimensions: int) -> tuple[np.ndarray, str]:
-    """Reads an idx file of unsigned bytes.
-
-    Args:
-        path: the file. It is gzipped if its name ends in .gz.
-        dimensions: the number of dimensions that the array must have.
-
-    Returns:
-        the array, and the SHA-256 of the uncompressed content.
-
-    Raises:
-        RunError: the file cannot be read, or is truncated, altered or of another kind.
-    """
+def read_idx(path: Path, dimensions: int) -> tuple[np.ndarray, str]:
+    """Reads an idx file of unsigned bytes with this number of dimensions. Returns the array, and the SHA-256 of the
+    uncompressed content."""
     header = 4 + 4 * dimensions
 
     def shape(content: bytes) -> tuple[int, ...]:

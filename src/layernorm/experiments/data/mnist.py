@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from ..errors import RunError, UsageError
-from ..runs.files import shown
 from . import idx, source
 
 _URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
@@ -56,7 +55,7 @@ class Cases:
         return Cases(self.images[rows], self.labels[rows])
 
     def to(self, device: torch.device) -> Cases:
-        """The same cases on a device."""
+        """Returns the same cases on a device."""
         return Cases(self.images.to(device), self.labels.to(device))
 
 
@@ -65,7 +64,7 @@ class Images:
     """A data set of labelled images, split.
 
     Attributes:
-        train, valid, test: the cases. `valid` is the held-out end of the training set.
+        train, valid, test: the cases. `valid` is the held-out end of the training set, and empty before `holding_out`.
         white: the pixel value that becomes 1.0.
         facts: facts for records and reports.
     """
@@ -76,43 +75,28 @@ class Images:
     white: int
     facts: dict[str, Any]
 
-
-def load(data: Path | None, held_out: int) -> Images:
-    """Loads MNIST, or other idx files of its form.
-
-    Args:
-        data: the folder with the four files. None: they are looked for, and downloaded if they are not found.
-        held_out: cases at the end of the training set that are kept for validation.
-
-    Raises:
-        RunError: the files are missing or damaged.
-        UsageError: no case would be held out, or none would be left.
-    """
-    folder = source.locate(MNIST, data)
-    train, test, facts = _read(folder)
-    if not 0 < held_out < len(train):
-        raise UsageError(f"--held-out must lie in 1..{len(train) - 1} for the data in {folder}, got {held_out}")
-    return Images(train[: len(train) - held_out], train[len(train) - held_out :], test, 255, facts)
+    def holding_out(self, count: int) -> Images:
+        """Keeps so many cases at the end of the training set for validation. Of these and of the rest, none may be
+        empty."""
+        rest = len(self.train) - count
+        if not 0 < rest < len(self.train):
+            where = f"for the data in {self.facts['folder']}"
+            raise UsageError(f"--held-out must lie in 1..{len(self.train) - 1} {where}, got {count}")
+        return replace(self, train=self.train[:rest], valid=self.train[rest:])
 
 
-@functools.lru_cache(maxsize=1)  # one command asks for every run
-def _read(folder: Path) -> tuple[Cases, Cases, dict[str, Any]]:
-    """The training cases, the test cases and the facts of the files in a folder."""
-    digests, arrays = {}, []
+@functools.lru_cache(maxsize=1)
+def read_mnist(folder: Path) -> Images:
+    """Reads the four files in a folder."""
+    files, arrays = source.PublishedFiles(MNIST, folder), []
     for name in _FILES:
-        path = source.find_file(MNIST, folder, name)
-        if path is None:
-            raise RunError(f"{folder} lacks {name}")
-        array, digests[name] = idx.read(path, 3 if "images" in name else 1)
+        array, files.digests[name] = idx.read_idx(
+            source.required_file(MNIST, folder, name), 3 if "images" in name else 1
+        )
         arrays.append(array)
-    original = all(digests[name] == content for name, (_, content) in _FILES.items())
-    facts = {
-        "name": "mnist",
-        "fingerprint": source.fingerprint(digests),
-        "original": original,
-        "folder": shown(folder),
-    }
-    return _cases(folder, *arrays[:2]), _cases(folder, *arrays[2:]), facts
+    train, test = _cases(folder, *arrays[:2]), _cases(folder, *arrays[2:])
+    original = all(files.digests[name] == content for name, (_, content) in _FILES.items())
+    return Images(train, train[:0], test, 255, files.facts(original=original, train=len(train), test=len(test)))
 
 
 def _cases(folder: Path, images: np.ndarray, labels: np.ndarray) -> Cases:
@@ -130,16 +114,11 @@ def _spellings(name: str) -> tuple[str, ...]:
     return name, plain, dotted, f"{dotted}.gz"
 
 
-def _check(folder: Path) -> dict[str, Any]:
-    train, test, facts = _read(folder)
-    return {"train": len(train), "test": len(test), **facts}
-
-
 MNIST = source.Source(
     name="mnist",
     summary="70,000 handwritten digits of 28 x 28 pixels (12 MB)",
-    url=_URL,
     files={name: published for name, (published, _) in _FILES.items()},
+    read=read_mnist,
+    url=_URL,
     spellings=_spellings,
-    check=_check,
 )

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import RunError, reason
-from ..runs.files import decoded, read_content, shown
+from ..runs.files import decoded, path_text, read_content
 
-PLAIN = str.maketrans(
+ASCII_SIGNS = str.maketrans(
     {"‘": "'", "’": "'", "`": "'", "´": "'", "“": '"', "”": '"', "‐": "-", "‑": "-", "…": "...", "\u00ad": None}
 )
 """Signs that books print in several ways, each with the one that replaces it."""
@@ -54,35 +54,28 @@ class Novel:
     digest: str
 
 
-def read_folder(folder: Path) -> list[Novel]:
-    """Reads all books in a folder: its files `*.txt`, in the order of their names.
-
-    Raises:
-        RunError: there is none, or one cannot be read (`read`).
-    """
+def read_novels(folder: Path) -> list[Novel]:
+    """Reads all books in a folder: its files `*.txt`, of which there must be one, in the order of their names."""
     try:
         paths = sorted(path for path in folder.iterdir() if path.suffix == ".txt")
     except OSError as error:
         raise RunError(f"cannot read {folder}: {reason(error)}") from error
     if not paths:
         raise RunError(f"{folder} has no book: expected files that end in .txt")
-    return [read(path) for path in paths]
+    return [read_novel(path) for path in paths]
 
 
-def read(path: Path) -> Novel:
-    """Reads a book from a file. Paragraphs are separated by empty lines. If there are none, each line is a paragraph.
-
-    Raises:
-        RunError: the file cannot be read, is not UTF-8 or holds no text.
-    """
+def read_novel(path: Path) -> Novel:
+    """Reads a book from a UTF-8 file. Paragraphs are separated by empty lines. If there are none, each line is a
+    paragraph."""
     content = read_content(path)
-    text = decoded(content, path, "utf-8-sig").replace("\r\n", "\n").translate(PLAIN).strip()
+    text = decoded(content, path, "utf-8-sig").replace("\r\n", "\n").translate(ASCII_SIGNS).strip()
     if not text or "\0" in text:
         raise RunError(f"{path} {'is no text: it holds a zero byte' if text else 'is empty'}")
     parts = re.split(r"\n\s*\n", text)
     parts = text.split("\n") if len(parts) == 1 else parts
     named = _AUTHOR.search(text[:_HEAD])
-    title = shown(path.stem)
+    title = path_text(path.stem)
     _, mark, after = title.rpartition("_")
     author = named.group(1).strip() if named else (after if mark and after else None)
     paragraphs = [" ".join(part.split()) for part in parts]
@@ -90,12 +83,9 @@ def read(path: Path) -> Novel:
     return Novel(title, author, [paragraph for paragraph in paragraphs if paragraph], digest)
 
 
-def sentences(paragraph: str) -> list[str]:
-    """The sentences of a paragraph.
-
-    A sentence ends at `.`, `!` or `?`, or at a closing quotation mark or bracket after one of them, if a capital letter
-    or a digit follows. It does not end at an abbreviation (`Mr.`) or an initial.
-    """
+def split_sentences(paragraph: str) -> list[str]:
+    """Splits a paragraph at `.`, `!` or `?`, or a closing quotation mark or bracket after one, if a capital letter or a
+    digit follows; not at an abbreviation (`Mr.`) or an initial."""
     ended: list[str] = []
     for part in _END.split(paragraph):
         if ended and _NO_END.search(ended[-1]):
@@ -105,6 +95,6 @@ def sentences(paragraph: str) -> list[str]:
     return ended
 
 
-def words(sentence: str) -> list[str]:
-    """The words and marks of a sentence. Contractions are split as in the Penn Treebank: `do n't`, `it 's`."""
+def split_words(sentence: str) -> list[str]:
+    """Splits a sentence into words and marks, contractions as in the Penn Treebank: `do n't`, `it 's`."""
     return _WORD.findall(sentence)

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import io
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import RunError
-from ..runs.files import decoded, read_content, shown
+from ..runs.files import decoded
 from . import source
 from .text import EOS, Sentences, Vocabulary
 
@@ -63,25 +62,17 @@ class ImagesAndCaptions:
     facts: dict[str, Any]
 
 
-def load(data: Path | None) -> ImagesAndCaptions:
-    """Loads the data set from the given folder, or from wherever it is found.
-
-    Raises:
-        RunError: files are missing or damaged, or captions and images do not match in number.
-    """
-    return _read(source.locate(ORDER_EMBEDDINGS, data))
-
-
-def words(text: str) -> list[str]:
-    """The words of a tokenised caption."""
+def caption_words(text: str) -> list[str]:
+    """Splits a tokenised caption into words."""
     return text.split()
 
 
-@functools.lru_cache(maxsize=1)  # one command asks for every run
-def _read(folder: Path) -> ImagesAndCaptions:
-    digests: dict[str, str] = {}
-    captions = {split: _captions(folder, split, digests) for split in _SPLITS}
-    features = {split: _features(folder, split, digests) for split in _SPLITS}
+@functools.lru_cache(maxsize=1)
+def read_order_embeddings(folder: Path) -> ImagesAndCaptions:
+    """Reads the files in a folder. Captions and images must match in number."""
+    files = source.PublishedFiles(ORDER_EMBEDDINGS, folder)
+    captions = {split: _captions(*files.content(f"{split}.txt")) for split in _SPLITS}
+    features = {split: _features(*files.content(f"images/10crop/{split}.npy")) for split in _SPLITS}
     for split in _SPLITS:
         count, images = len(captions[split]), len(features[split])
         if count != CAPTIONS * images:
@@ -93,37 +84,24 @@ def _read(folder: Path) -> ImagesAndCaptions:
             widths = [features[name].shape[1] for name in ("train", split)]
             raise RunError(f"{folder}: an image has {widths[0]} features in train.npy and {widths[1]} in {split}.npy")
     known = [*captions["train"], *captions["val"][:DEV_CAPTIONS]]
-    vocabulary = Vocabulary.of(map(words, known))
+    vocabulary = Vocabulary.of(map(caption_words, known))
     splits = {split: _captioned(features[split], captions[split], vocabulary) for split in _SPLITS}
     images, width = features["train"].shape
-    facts = {
-        "name": ORDER_EMBEDDINGS.name,
-        "fingerprint": source.fingerprint(digests),
-        "original": (images, width) == _PAPER,
-        "images": {split: len(features[split]) for split in _SPLITS},
-        "features": width,
-        "words": len(vocabulary),
-        "folder": shown(folder),
-    }
+    facts = files.facts(
+        original=(images, width) == _PAPER,
+        images={split: len(features[split]) for split in _SPLITS},
+        features=width,
+        words=len(vocabulary),
+    )
     return ImagesAndCaptions(**splits, vocabulary=vocabulary, facts=facts)
 
 
 def _captioned(features: np.ndarray, captions: list[str], vocabulary: Vocabulary) -> Captioned:
-    rows = [[*vocabulary.ids(words(caption)), EOS] for caption in captions]
+    rows = [[*vocabulary.ids(caption_words(caption)), EOS] for caption in captions]
     return Captioned(torch.from_numpy(features), captions, Sentences.of(rows))
 
 
-def _content(folder: Path, name: str, digests: dict[str, str]) -> tuple[bytes, Path]:
-    path = source.find_file(ORDER_EMBEDDINGS, folder, name)
-    if path is None:
-        raise RunError(f"{folder} lacks {name}")
-    content = read_content(path)
-    digests[name] = hashlib.sha256(content).hexdigest()
-    return content, path
-
-
-def _captions(folder: Path, split: str, digests: dict[str, str]) -> list[str]:
-    content, path = _content(folder, f"{split}.txt", digests)
+def _captions(content: bytes, path: Path) -> list[str]:
     lines = decoded(content, path).removesuffix("\n").split("\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -131,8 +109,7 @@ def _captions(folder: Path, split: str, digests: dict[str, str]) -> list[str]:
     return lines
 
 
-def _features(folder: Path, split: str, digests: dict[str, str]) -> np.ndarray:
-    content, path = _content(folder, f"images/10crop/{split}.npy", digests)
+def _features(content: bytes, path: Path) -> np.ndarray:
     try:
         array = np.load(io.BytesIO(content), allow_pickle=False)
     except Exception as error:  # numpy's reader of headers raises many kinds
@@ -145,17 +122,12 @@ def _features(folder: Path, split: str, digests: dict[str, str]) -> np.ndarray:
     return array
 
 
-def _check(folder: Path) -> dict[str, Any]:
-    return _read(folder).facts
-
-
 ORDER_EMBEDDINGS = source.Source(
     name="order-embeddings",
     summary="images as feature vectors, with five captions each",
-    url=None,
     files={f"{split}.txt": "" for split in _SPLITS} | {f"images/10crop/{split}.npy": "" for split in _SPLITS},
-    spellings=lambda name: (name, f"{name}.gz") if name.endswith(".txt") else (name,),
-    check=_check,
+    read=read_order_embeddings,
+    spellings=lambda name: source.plain_or_gzipped(name) if name.endswith(".txt") else (name,),
     form="captions as text, features as float32 .npy",
     terms=(
         "COCO's captions with VGG-19 features are at https://github.com/ivendrov/order-embedding, and any other images "

@@ -18,76 +18,58 @@ ENDING = ".safetensors"
 
 @dataclass(frozen=True)
 class Packed:
-    """The content of a packed file.
-
-    Attributes:
-        arrays: the arrays by name.
-        about: everything else, as JSON values.
-        digest: the SHA-256 of both.
-    """
+    """The content of a packed file: the arrays by name, everything else as JSON values, and the SHA-256 of both."""
 
     arrays: Mapping[str, np.ndarray]
     about: Any
     digest: str
 
 
-def pack(arrays: Mapping[str, np.ndarray], about: Any) -> bytes:
-    """The content of a packed file."""
+def packed_content(arrays: Mapping[str, np.ndarray], about: Any) -> bytes:
+    """Writes the content of a packed file."""
     from safetensors.numpy import save
 
     held = {**arrays, "about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
     held = {name: np.ascontiguousarray(array) for name, array in held.items()}
-    return save({**held, "sha256": np.frombuffer(_digest(held), np.uint8)})
+    return save({**held, "sha256": np.frombuffer(_arrays_digest(held), np.uint8)})
 
 
-def is_whole(content: bytes) -> bool:
-    """Whether this is the content of a packed file, and matches its SHA-256."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
-    try:
-        arrays = load(content)
-    except SafetensorError:
-        return False
-    return "sha256" in arrays and arrays.pop("sha256").tobytes() == _digest(arrays)
-
-
-def unpack(content: bytes, path: Path, name: str, form: Mapping[str, str]) -> Packed:
-    """Reads the content of a packed file, and checks its SHA-256 and its form.
-
-    Args:
-        content: the file's bytes.
-        path: the file's name, for messages.
-        name: the name of the data set, for messages.
-        form: the type and the shape of every array, `"int32 N 3"`. A letter means the same size everywhere.
-
-    Raises:
-        RunError: the file is damaged, or packed in another way.
-    """
+def open_packed(content: bytes) -> Packed:
+    """Reads the content of a packed file. A ValueError says that it is none, or was changed."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
     try:
         arrays = load(content)
         given = arrays.pop("sha256").tobytes()
-        whole = given == _digest(arrays)
+        whole = given == _arrays_digest(arrays)
         about = json.loads(arrays.pop("about").tobytes()) if whole else None
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise damaged(path, name, f"it is no packed file: {error}") from error
+        raise ValueError(f"it is no packed file: {error}") from error
     if not whole:
-        raise damaged(path, name, "its content does not match its SHA-256")
-    sizes: dict[str, int] = {}
-    for key, expected in form.items():
-        kind, *shape = expected.split()
-        array = arrays.get(key)
-        if array is None or array.dtype != kind or not _fits(array.shape, shape, sizes):
-            got = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
-            raise damaged(path, name, f"expected {key} to be {kind} [{', '.join(shape)}], got {got}")
+        raise ValueError("its content does not match its SHA-256")
     return Packed(arrays, about, given.hex())
 
 
-def _fits(shape: Sequence[int], expected: Sequence[str], sizes: dict[str, int]) -> bool:
-    """Whether a shape has the expected numbers and letters. The size of a letter is noted when it first comes."""
+def read_packed(content: bytes, path: Path, name: str, form: Mapping[str, str]) -> Packed:
+    """Reads the content of a packed file, whose arrays must have the type and the shape in `form`, such as `"int32 N
+    3"`. A letter means the same size everywhere. Errors name the path and the data set."""
+    try:
+        kept = open_packed(content)
+    except ValueError as error:
+        raise damaged(path, name, str(error)) from error
+    sizes: dict[str, int] = {}
+    for key, expected in form.items():
+        kind, *shape = expected.split()
+        array = kept.arrays.get(key)
+        if array is None or array.dtype != kind or not _shape_fits(array.shape, shape, sizes):
+            got = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
+            raise damaged(path, name, f"expected {key} to be {kind} [{', '.join(shape)}], got {got}")
+    return kept
+
+
+def _shape_fits(shape: Sequence[int], expected: Sequence[str], sizes: dict[str, int]) -> bool:
+    """Tells whether a shape has the expected numbers and letters. The size of a letter is noted when it first comes."""
     if len(shape) != len(expected):
         return False
     wanted = [
@@ -97,11 +79,11 @@ def _fits(shape: Sequence[int], expected: Sequence[str], sizes: dict[str, int]) 
 
 
 def damaged(path: Path, name: str, why: str) -> RunError:
-    """The error for a packed file that cannot be used. It says what to do."""
+    """Makes the error for a packed file that cannot be used. It says what to do."""
     return RunError(f"{path} is damaged ({why}); layernorm data prepare {name} --source DIR makes the cache's anew")
 
 
-def _digest(arrays: Mapping[str, np.ndarray]) -> bytes:
+def _arrays_digest(arrays: Mapping[str, np.ndarray]) -> bytes:
     digest = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         digest.update(f"{name} {array.dtype} {array.shape}\n".encode())

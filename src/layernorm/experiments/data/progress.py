@@ -13,7 +13,7 @@ QUIET = 2.0
 """The seconds of reading before anything is shown."""
 
 
-class Progress:
+class PercentDone:
     """On a terminal one line that changes, elsewhere a line for each quarter.
 
     Args:
@@ -43,8 +43,8 @@ class Progress:
 
 
 def followed(items: Sequence[Item], doing: str) -> Iterator[Item]:
-    """The items one by one, with a display of how many have been taken."""
-    progress = Progress(doing, QUIET)
+    """Yields the items one by one, with a display of how many have been taken."""
+    progress = PercentDone(doing, QUIET)
     try:
         for number, item in enumerate(items):
             progress.show(100 * number // len(items))

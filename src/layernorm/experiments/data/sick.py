@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import RunError
-from ..runs.files import decoded, read_content, shown
+from ..runs.files import decoded
 from . import source
 
 LOWEST, HIGHEST = 1, 5
@@ -47,34 +46,13 @@ class Sick:
     facts: dict[str, Any]
 
 
-def load(data: Path | None) -> Sick:
-    """Loads the data set from the given folder, or from wherever it is found.
-
-    Raises:
-        RunError: files are missing or damaged.
-    """
-    return _read(source.locate(SICK, data))
-
-
-@functools.lru_cache(maxsize=1)  # one command asks for every run
-def _read(folder: Path) -> Sick:
-    digests, splits = {}, {}
-    for split, name in _FILES.items():
-        path = source.find_file(SICK, folder, name)
-        if path is None:
-            raise RunError(f"{folder} lacks {name}")
-        content = read_content(path)
-        digests[name] = hashlib.sha256(content).hexdigest()
-        splits[split] = _pairs(content, path)
+@functools.lru_cache(maxsize=1)
+def read_sick(folder: Path) -> Sick:
+    """Reads the three files in a folder."""
+    files = source.PublishedFiles(SICK, folder)
+    splits = {split: _pairs(*files.content(name)) for split, name in _FILES.items()}
     pairs = {split: len(of_split) for split, of_split in splits.items()}
-    facts = {
-        "name": SICK.name,
-        "fingerprint": source.fingerprint(digests),
-        "original": pairs == _PUBLISHED,
-        "pairs": pairs,
-        "folder": shown(folder),
-    }
-    return Sick(**splits, facts=facts)
+    return Sick(**splits, facts=files.facts(original=pairs == _PUBLISHED, pairs=pairs))
 
 
 def _pairs(content: bytes, path: Path) -> Pairs:
@@ -104,16 +82,10 @@ def _row(line: str, where: str) -> tuple[str, str, float]:
     return first, second, score
 
 
-def _check(folder: Path) -> dict[str, Any]:
-    return _read(folder).facts
-
-
 SICK = source.Source(
     name="sick",
     summary="SICK 2014, pairs of sentences with scores of relatedness",
-    url=None,
     files=dict.fromkeys(_FILES.values(), ""),
-    spellings=lambda name: (name, f"{name}.gz"),
-    check=_check,
+    read=read_sick,
     terms="its three files are at https://alt.qcri.org/semeval2014/task1/",
 )

@@ -1,7 +1,6 @@
 """A data set of a few published files: where it is looked for, how it is put there, and how it is recognised.
 
-Each data set is one `Source`. Its loader asks `locate` for the folder and reads the files. An embedded data set has no
-source.
+Each data set is one `Source`: `load` finds its folder and reads the files. An embedded data set has no source.
 """
 
 from __future__ import annotations
@@ -18,29 +17,38 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from ..errors import RunError, reason
-from ..runs.files import locked, make_folder, read_bytes, read_content, shown, write_atomic
-from .packed import ENDING, is_whole
-from .progress import Progress, followed
+from ..runs.files import locked, make_folder, path_text, read_bytes, read_content, write_atomic
+from ..runs.restore import HasFacts
+from .packed import ENDING, open_packed
+from .progress import PercentDone, followed
+
+Dataset = TypeVar("Dataset", bound=HasFacts)
 
 VARIABLE = "LAYERNORM_DATA"
 """The environment variable that names a folder with one folder for each data set."""
 
 
+def plain_or_gzipped(name: str) -> tuple[str, ...]:
+    """Lists the names of a file that may be compressed."""
+    return name, f"{name}.gz"
+
+
 @dataclass(frozen=True)
-class Source:
+class Source(Generic[Dataset]):
     """A published data set.
 
     Attributes:
         name: the name of the data set and of its folder.
         summary: one line for `layernorm data list`.
-        url: the address of the files. None: they must be put in place by hand.
         files: every file's name, as used in messages, and its published SHA-256. Without an address an entry may be a
             folder or a pattern (`*.txt`), and has no SHA-256.
-        spellings: (file's name) -> the other names under which it may be found.
-        check: reads the data set in a folder, raises RunError if it is damaged, and returns facts to print.
+        read: reads the data set in a folder, and raises RunError if it is damaged. `load` calls it for every run of a
+            command, so it remembers the last folder.
+        url: the address of the files. None: they must be put in place by hand.
+        spellings: (file's name) -> the names under which it may be found.
         form: what `files` are, for messages.
         packed: the name of a file that contains all of them in parsed form. `prepare` makes it.
         pack: (folder with `files`) -> the content of `packed`.
@@ -52,10 +60,10 @@ class Source:
 
     name: str
     summary: str
-    url: str | None
     files: Mapping[str, str]
-    spellings: Callable[[str], tuple[str, ...]]
-    check: Callable[[Path], dict[str, Any]]
+    read: Callable[[Path], Dataset]
+    url: str | None = None
+    spellings: Callable[[str], tuple[str, ...]] = plain_or_gzipped
     form: str = "plain or gzipped"
     packed: str | None = None
     pack: Callable[[Path], bytes] | None = None
@@ -63,24 +71,28 @@ class Source:
     make: Callable[[Path], Iterable[tuple[str, str]]] | None = None
     made_from: str = ""
 
+    def load(self, data: Path | None) -> Dataset:
+        """Reads the data set from the given folder. None: it is looked for, and downloaded if it is not found."""
+        return self.read(locate(self, data))
 
-def cache() -> Path:
-    """The folder for downloads: the system's cache folder for `layernorm`."""
+
+def cache_folder() -> Path:
+    """Returns the folder for downloads: the system's cache folder for `layernorm`."""
     import pooch
 
     return Path(pooch.os_cache("layernorm"))
 
 
 def places(source: Source, data: Path | None) -> list[Path]:
-    """The folders in which a data set is looked for, in this order."""
+    """Lists the folders in which a data set is looked for, in this order."""
     if data is not None:
         return [data]
     root = os.environ.get(VARIABLE)
-    return [*([Path(root) / source.name] if root else []), cache() / source.name]
+    return [*([Path(root) / source.name] if root else []), cache_folder() / source.name]
 
 
 def find_file(source: Source, folder: Path, name: str) -> Path | None:
-    """A data set's file in a folder, under any of its spellings, which may be paths or patterns."""
+    """Finds a data set's file in a folder, under any of its spellings, which may be paths or patterns."""
     try:
         names = set(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -92,17 +104,45 @@ def find_file(source: Source, folder: Path, name: str) -> Path | None:
     return next(matches, None)
 
 
+def required_file(source: Source, folder: Path, name: str) -> Path:
+    """Finds a data set's file in a folder that must have it."""
+    path = find_file(source, folder, name)
+    if path is None:
+        raise RunError(f"{folder} lacks {name}")
+    return path
+
+
+class PublishedFiles:
+    """Reads the files of a data set in a folder, and notes the SHA-256 of each uncompressed content in `digests`."""
+
+    def __init__(self, source: Source, folder: Path) -> None:
+        self.source, self.folder = source, folder
+        self.digests: dict[str, str] = {}
+
+    def content(self, name: str) -> tuple[bytes, Path]:
+        """Reads a file, and returns its uncompressed content and its path."""
+        path = required_file(self.source, self.folder, name)
+        content = read_content(path)
+        self.digests[name] = sha256(content)
+        return content, path
+
+    def facts(self, **more: Any) -> dict[str, Any]:
+        """Makes the facts of a data set that was read from these files."""
+        return facts_of(self.source, self.folder, fingerprint(self.digests), **more)
+
+
+def facts_of(source: Source, folder: Path, fingerprint: str, **more: Any) -> dict[str, Any]:
+    """Makes the facts of a data set for records and reports: those of every data set, and ``more``."""
+    return {"name": source.name, "fingerprint": fingerprint, **more, "folder": path_text(folder)}
+
+
 def missing(source: Source, folder: Path) -> list[str]:
-    """The files that a folder lacks."""
+    """Lists the files that a folder lacks."""
     return [name for name in source.files if find_file(source, folder, name) is None]
 
 
 def lack(source: Source, folder: Path) -> str | None:
-    """What a folder lacks of a data set, in words. None: it has all files, or the packed one.
-
-    Raises:
-        RunError: the folder cannot be read.
-    """
+    """Says what a folder lacks of a data set, in words. None: it has all files, or the packed one."""
     if packed_in(source, folder) is not None:
         return None
     absent = missing(source, folder)
@@ -114,28 +154,23 @@ def lack(source: Source, folder: Path) -> str | None:
 
 
 def packed_in(source: Source, folder: Path) -> Path | None:
-    """The packed file in a folder; None if there is none."""
+    """Finds the packed file in a folder; None if there is none."""
     path = folder / source.packed if source.packed else None
     return path if path is not None and path.is_file() else None
 
 
-def packed(source: Source, folder: Path) -> bytes:
-    """The packed form of a data set.
-
-    It is read from the folder, or else made from the files, which is slow, and then kept in the cache (`kept_parse`).
-
-    Raises:
-        RunError: a file cannot be read or is damaged.
-    """
+def packed_form(source: Source, folder: Path) -> bytes:
+    """Reads the packed form of a data set from the folder, or makes it from the files, which is slow, and keeps it in
+    the cache (`kept_parse`)."""
     path = packed_in(source, folder)
     if path is not None:
         return read_bytes(path)
     assert source.pack is not None
     place = kept_parse(source, folder)
-    with contextlib.suppress(RunError):  # if it is missing or damaged, it is made again
+    with contextlib.suppress(RunError, ValueError):  # if it is missing or damaged, it is made again
         content = read_bytes(place)
-        if is_whole(content):
-            return content
+        open_packed(content)
+        return content
     content = source.pack(folder)
     with contextlib.suppress(RunError):  # if the cache cannot be written, the files are parsed again next time
         write_atomic(make_folder(place.parent) / place.name, content)
@@ -143,22 +178,20 @@ def packed(source: Source, folder: Path) -> bytes:
 
 
 def kept_parse(source: Source, folder: Path) -> Path:
-    """The place in the cache of the packed form of a folder's files, by the SHA-256 of them all.
-
-    The key is computed from the files' names and contents, and from the modules that parse them. Times and sizes would
-    be quicker to compare, but an archive that is unpacked over another may leave both unchanged.
-    """
+    """Names the place in the cache of the packed form of a folder's files, by the SHA-256 of them all and of the
+    modules that parse them. Times and sizes would be quicker to compare, but an archive that is unpacked over another
+    may leave both unchanged."""
     files = [file for path in _published(source, folder) for file in _files(path)]
-    digests = {shown(path.relative_to(folder)): _digest(path) for path in followed(files, f"looking at {source.name}")}
-    return cache() / "parsed" / source.name / f"{fingerprint(digests | parsers(source))}{ENDING}"
+    digests = {
+        path_text(path.relative_to(folder)): _digest(path) for path in followed(files, f"looking at {source.name}")
+    }
+    return cache_folder() / "parsed" / source.name / f"{fingerprint(digests | parsers(source))}{ENDING}"
 
 
 def parsers(source: Source) -> dict[str, str]:
-    """The SHA-256 of the module that reads a data set, and of each module in this folder that it needs, by their names.
-
-    A changed module may parse the same files into something else.
-    """
-    paths, new = set(), {Path(inspect.getfile(source.check))}
+    """Hashes the module that reads a data set, and each module in this folder that it needs: a changed one may parse
+    the same files into something else."""
+    paths, new = set(), {Path(inspect.getfile(inspect.unwrap(source.read)))}
     while new:
         paths |= new
         new = {imported for path in new for imported in _imported(path)} - paths
@@ -166,7 +199,7 @@ def parsers(source: Source) -> dict[str, str]:
 
 
 def _imported(path: Path) -> Iterator[Path]:
-    """The modules in the folder of a module that it imports: `from . import a, b` or `from .a import f`."""
+    """Finds the modules in the folder of a module that it imports: `from . import a, b` or `from .a import f`."""
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.ImportFrom) and node.level == 1:
             for name in [node.module] if node.module else [alias.name for alias in node.names]:
@@ -174,13 +207,13 @@ def _imported(path: Path) -> Iterator[Path]:
 
 
 def _published(source: Source, folder: Path) -> list[Path]:
-    """Everything in a folder that is one of the data set's files or folders, under any spelling."""
+    """Lists everything in a folder that is one of the data set's files or folders, under any spelling."""
     names = [spelling for name in source.files for spelling in source.spellings(name)]
     return sorted({path for name in names for path in folder.glob(name)})
 
 
 def _files(path: Path) -> list[Path]:
-    """The file itself, or all files in a folder. Links to folders are followed, but never in a circle."""
+    """Lists the file itself, or all files in a folder. Links to folders are followed, but never in a circle."""
     if not path.is_dir():
         return [path]
     paths, seen = [], set()
@@ -195,29 +228,21 @@ def _files(path: Path) -> list[Path]:
 
 
 def _digest(path: Path) -> str:
-    """A file's SHA-256, or an empty text if it cannot be read. The parser decides whether that is an error."""
+    """Hashes a file. An unreadable one is an empty text: the parser decides whether that is an error."""
     try:
-        return _sha256(read_bytes(path))
+        return sha256(read_bytes(path))
     except RunError:
         return ""
 
 
 def locate(source: Source, data: Path | None, option: str = "--data") -> Path:
-    """The folder with a data set's files: the given one, the environment's, the cache, or the cache after a download.
-
-    Args:
-        source: the data set.
-        data: the given folder, if there is one.
-        option: the command's option by which the user could give a folder.
-
-    Raises:
-        RunError: the data set is not found and cannot be downloaded. The message says what to put where.
-    """
+    """Finds the folder with a data set's files: the given one, the environment's, the cache, or the cache after a
+    download. The error names `option`, by which the user could give a folder, and says what to put where."""
     for folder in places(source, data):
         lacking = lack(source, folder)
         if lacking is None:
             return folder
-        started = len(missing(source, folder)) < len(source.files) and folder != cache() / source.name
+        started = len(missing(source, folder)) < len(source.files) and folder != cache_folder() / source.name
         if started or data is not None:  # in the cache, a download is continued
             raise RunError(lacking)
     return download(source, option)
@@ -232,8 +257,8 @@ def download(source: Source, option: str = "--data") -> Path:
     import pooch
 
     if source.url is None:
-        raise RunError(_by_hand(source, cache() / source.name, option))
-    folder = make_folder(cache() / source.name)
+        raise RunError(_by_hand(source, cache_folder() / source.name, option))
+    folder = make_folder(cache_folder() / source.name)
     pooch.get_logger().setLevel("WARNING")
     with _beside(source, folder) as new:
         for name, digest in source.files.items():
@@ -241,7 +266,7 @@ def download(source: Source, option: str = "--data") -> Path:
             if path is None:
                 write_atomic(new / name, _fetched(source, name, digest, folder, option))
                 _take_place(new / name, folder / name)
-            elif digest not in (_sha256(read_bytes(path)), _sha256(read_content(path))):
+            elif digest not in (sha256(read_bytes(path)), sha256(read_content(path))):
                 raise RunError(
                     f"{path} is not the published {name} (another SHA-256); remove it to download the published file"
                 )
@@ -260,27 +285,22 @@ def _fetched(source: Source, name: str, digest: str, folder: Path, option: str) 
         answer = error.response if isinstance(error, requests.HTTPError) else None
         why = f"the server answers {answer.status_code} {answer.reason}" if answer is not None else "no connection"
         raise RunError(f"cannot download {address} ({why}). {_by_hand(source, folder, option)}") from error
-    if _sha256(content.getvalue()) != digest:
+    if sha256(content.getvalue()) != digest:
         raise RunError(f"{address} has a wrong checksum; it was not kept. Try again later")
     return content.getvalue()
 
 
-def prepare(source: Source, origin: Path | None) -> tuple[Path, dict[str, Any]]:
+def prepare_source(source: Source, origin: Path | None) -> tuple[Path, dict[str, Any]]:
     """Puts a data set into the cache, from a folder or by downloading it, and checks it.
 
     Nothing in the folder is changed. Everything is read, checked and written next to the cache's files before the first
-    of these is replaced. If the folder's files are those of the cache, nothing is replaced.
-
-    Returns:
-        the folder, and the facts that the check returned.
-
-    Raises:
-        RunError: the folder lacks files, they are damaged, or some of them are in the cache.
+    of these is replaced. If the folder's files are those of the cache, nothing is replaced; if only some are, it is an
+    error. Returns the cache's folder, and the facts of the data set.
     """
     if origin is None:
         folder = locate(source, None, "--source")
-        return folder, source.check(folder)
-    folder = cache() / source.name
+        return folder, source.read(folder).facts
+    folder = cache_folder() / source.name
     lacking = lack(source, origin)
     if lacking is not None and source.make is None:
         raise RunError(lacking)
@@ -288,19 +308,19 @@ def prepare(source: Source, origin: Path | None) -> tuple[Path, dict[str, Any]]:
     ends = Path(os.path.realpath(folder))
     inside = [path for path in used if any(place.is_relative_to(ends) for place in _places_of(path, origin))]
     if inside and lacking is None and len(inside) == len(used) and lack(source, folder) is None:
-        return folder, source.check(folder)
+        return folder, source.read(folder).facts
     if inside:
         raise RunError(f"{inside[0]} lies in the cache itself, in {folder}: expected a folder with files of its own")
-    facts = source.check(origin) if lacking is None else {}
+    facts = source.read(origin).facts if lacking is None else {}
     names = [source.packed] if source.packed else [str(path.relative_to(origin)) for path in used]
     with _beside(source, make_folder(folder)) as new:
         if source.make is not None and lacking is not None:
-            facts = _made(source, source.make(origin), new)
+            facts = _write_made_files(source, source.make(origin), new)
             if (folder / MADE).exists():
                 _take_place(folder / MADE, new / "older")
             names.append(MADE)
         elif source.packed:
-            write_atomic(new / source.packed, packed(source, origin))
+            write_atomic(new / source.packed, packed_form(source, origin))
             if packed_in(source, origin) is None:
                 kept_parse(source, origin).unlink(missing_ok=True)  # it would be a second copy
         else:
@@ -314,7 +334,7 @@ def prepare(source: Source, origin: Path | None) -> tuple[Path, dict[str, Any]]:
 
 
 def _places_of(path: Path, origin: Path) -> list[Path]:
-    """The places of a path below a folder: its own, and where it leads to if it or a folder on the way is a link."""
+    """Lists the places of a path below a folder: its own, and where it leads to by links."""
     return [Path(os.path.realpath(origin)) / path.relative_to(origin), Path(os.path.realpath(path))]
 
 
@@ -323,14 +343,15 @@ MADE = "questions"
 
 
 def _used(source: Source, origin: Path) -> list[Path]:
-    """The files that `prepare` reads in a folder: the packed file, the published ones, or those to make others from."""
+    """Lists the files that `prepare` reads in a folder: the packed file, the published ones, or those to make others
+    from."""
     path = packed_in(source, origin)
     files = [path] if path is not None else [find_file(source, origin, name) for name in source.files]
     used = [path for path in files if path is not None]
     return used if len(used) == len(files) else [origin, *origin.glob("*")]
 
 
-def _made(source: Source, texts: Iterable[tuple[str, str]], new: Path) -> dict[str, Any]:
+def _write_made_files(source: Source, texts: Iterable[tuple[str, str]], new: Path) -> dict[str, Any]:
     """Writes the files of a data set that is made from others into a folder, packs them, and returns their facts."""
     made = make_folder(new / MADE)
     try:
@@ -339,15 +360,15 @@ def _made(source: Source, texts: Iterable[tuple[str, str]], new: Path) -> dict[s
             (made / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise RunError(f"cannot write in {made}: {reason(error)}") from error
-    facts = source.check(made)
-    write_atomic(new / str(source.packed), packed(source, made))
+    facts = source.read(made).facts
+    write_atomic(new / str(source.packed), packed_form(source, made))
     return facts
 
 
 @contextlib.contextmanager
 def _beside(source: Source, folder: Path) -> Iterator[Path]:
-    """A new folder inside that of the cache, for this process alone. Leftovers of killed processes are removed."""
-    with locked(make_folder(cache() / f".{source.name}")):
+    """Makes a folder inside that of the cache, for this process alone. Removes leftovers of killed processes."""
+    with locked(make_folder(cache_folder() / f".{source.name}")):
         for leftover in folder.glob(".making.*"):
             shutil.rmtree(leftover, ignore_errors=True)
         try:
@@ -368,12 +389,13 @@ def _take_place(path: Path, place: Path) -> None:
         raise RunError(f"cannot write {place}: {reason(error)}") from error
 
 
-def _sha256(content: bytes) -> str:
+def sha256(content: bytes) -> str:
+    """Hashes a file's content, in hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
 
 
 def fingerprint(digests: Mapping[str, str]) -> str:
-    """One SHA-256 for a set of files, from the SHA-256 of each one's uncompressed content."""
+    """Makes one SHA-256 of those of a set of files, each of the uncompressed content."""
     lines = "".join(f"{name} {digest}\n" for name, digest in sorted(digests.items()))
     return hashlib.sha256(lines.encode()).hexdigest()
 
@@ -399,7 +421,7 @@ class _Bar:
     """A download's progress, in the form that pooch asks for."""
 
     def __init__(self, name: str) -> None:
-        self.total, self.done, self.progress = 0, 0, Progress(f"downloading {name}")
+        self.total, self.done, self.progress = 0, 0, PercentDone(f"downloading {name}")
 
     def update(self, count: int) -> None:
         self.done = min(self.done + count, self.total)  # pooch counts whole chunks

@@ -26,25 +26,21 @@ class Vocabulary:
 
     @classmethod
     def of(cls, sentences: Iterable[Sequence[str]], size: int | None = None) -> Vocabulary:
-        """The words of some sentences, the most frequent first, and words with the same count by the alphabet.
-
-        Args:
-            sentences: each a sequence of words.
-            size: the largest number of ids, which includes the first two. None: all words are kept.
-        """
+        """Counts the words of some sentences and orders them, the most frequent first, and words with the same count by
+        the alphabet. `size`: the largest number of ids, which includes the first two."""
         counts = Counter(word for sentence in sentences for word in sentence)
         words = sorted(counts, key=lambda word: (-counts[word], word))
         return cls(words if size is None else words[: max(size - 2, 0)])
 
     def __len__(self) -> int:
-        """The number of ids."""
+        """Counts the number of ids."""
         return len(self.words) + 2
 
     def __contains__(self, word: str) -> bool:
         return word in self._ids
 
     def ids(self, words: Iterable[str]) -> list[int]:
-        """The words' ids, without an end."""
+        """Numbers words, without an end."""
         return [self._ids.get(word, UNKNOWN) for word in words]
 
 
@@ -72,18 +68,11 @@ class Sentences:
 
     @property
     def lengths(self) -> Tensor:
-        """The lengths of the sentences, int64 `[M]`."""
+        """Counts the words of each sentence, int64 `[M]`."""
         return self.ends.diff()
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Some sentences as a batch.
-
-        Args:
-            rows: int64 `[B]`.
-
-        Returns:
-            ids `[T, B]`, padded with 0 to the longest of them, and lengths `[B]`.
-        """
+        """Pads the sentences `rows`, int64 `[B]`, with 0 to the longest of them: ids `[T, B]` and lengths `[B]`."""
         starts, lengths = self.ends[rows], self.lengths[rows]
         steps = torch.arange(int(lengths.max()) if len(rows) else 0).unsqueeze(1)
         inside = steps < lengths

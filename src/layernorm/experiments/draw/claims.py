@@ -7,7 +7,7 @@ from .network import Config
 
 
 def laptop(deviation: float = 0.0) -> Config:
-    """The options of the laptop preset and of the trials."""
+    """Makes the options of the laptop preset and of the trials."""
     return Config(epochs=2, glimpses=8, read_size=5, evaluate_every=92, deviation=deviation)
 
 
@@ -25,7 +25,7 @@ GOALS: dict[float, float | None] = {0.0: 178.0, 0.03: None, 0.1: None}
 the pilot and before the trial: the baseline at its best rate ends lower with both seeds."""
 
 
-def _claims(deviation: float, trial: Trial) -> tuple[Claim, Claim]:
+def _speed_and_bound(deviation: float, trial: Trial) -> tuple[Claim, Claim]:
     layer, none = Arm("layer"), Arm("none")
     speed = Sooner("valid_bound", "a validation bound", goal=GOALS[deviation], unit=" nats")
     bound = Value("test_bound", "test bound, nats", chosen="valid_bound", margin=1.0)
@@ -37,7 +37,7 @@ def _claims(deviation: float, trial: Trial) -> tuple[Claim, Claim]:
 
 
 CLAIMS = (
-    *(claim for deviation, trial in TRIALS.items() for claim in _claims(deviation, trial)),
+    *(claim for deviation, trial in TRIALS.items() for claim in _speed_and_bound(deviation, trial)),
     Claim(
         "Over all learning rates DRAW is better with layer norm.", "ours", Arm("layer"), Arm("none"),
         Robustness("valid_bound", "mean over the rates of the best validation bound, nats", margin=1.0),

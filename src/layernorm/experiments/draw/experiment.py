@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from ..data import binarized_mnist
-from ..data.binarized_mnist import Binarized
+from ..data.binarized_mnist import BINARIZED_MNIST, Binarized
 from ..protocol import Experiment, Preset, Task, check_most
 from ..report.judge import PILOT
 from ..train.batches import EVALUATION, Shuffled, derive_seed
 from . import claims, report, samples
-from .network import Config, build
+from .network import Config, build_draw
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -23,21 +21,17 @@ CHUNK = 500
 """The number of cases that are evaluated together. The evaluation's noise is drawn chunk by chunk."""
 
 
-def check(config: Config, data: Binarized) -> None:
-    """Compares a configuration with the number of training cases.
-
-    Raises:
-        ValueError: there are too few. The message names the option.
-    """
+def check_draw(config: Config, data: Binarized) -> None:
+    """Checks that there are enough training images for a batch."""
     check_most(config, "batch_size", len(data.train), "training cases")
 
 
-def task(config: Config, data: Binarized, accelerator: Accelerator) -> Task:
-    """One run: the network, Adam, and the bound as the loss."""
+def draw_task(config: Config, data: Binarized, accelerator: Accelerator) -> Task:
+    """Makes one run: the network, Adam, and the bound as the loss."""
     device = accelerator.device
     train, valid, test = (part.to(device) for part in (data.train, data.valid, data.test))
     order = Shuffled(len(train), config.batch_size, config.seed, accelerator.process_index, accelerator.num_processes)
-    model = build(config)
+    model = build_draw(config)
 
     def loss(model: nn.Module, update: int) -> Tensor:
         rows, size = order.share(update)
@@ -47,8 +41,8 @@ def task(config: Config, data: Binarized, accelerator: Accelerator) -> Task:
         return (parts.kl.sum() + parts.reconstruction.sum()) / size
 
     def evaluate(model: nn.Module) -> dict[str, float]:
-        tested = {f"test_{name}": value for name, value in measure(model, test, config).items()}
-        return {"valid_bound": measure(model, valid, config)["bound"], **tested}
+        tested = {f"test_{name}": value for name, value in measure_bound(model, test, config).items()}
+        return {"valid_bound": measure_bound(model, valid, config)["bound"], **tested}
 
     def clip(model: nn.Module) -> None:
         nn.utils.clip_grad_norm_(model.parameters(), config.clip)
@@ -68,8 +62,8 @@ def task(config: Config, data: Binarized, accelerator: Accelerator) -> Task:
     )
 
 
-def measure(model: nn.Module, cases: Tensor, config: Config) -> dict[str, float]:
-    """The bound and its parts in nats, means over all cases `[M, 784]`.
+def measure_bound(model: nn.Module, cases: Tensor, config: Config) -> dict[str, float]:
+    """Computes the bound and its parts in nats, means over all cases `[M, 784]`.
 
     The noise depends on the configuration's seed alone, so that it is the same in every evaluation and for every norm.
     """
@@ -82,11 +76,6 @@ def measure(model: nn.Module, cases: Tensor, config: Config) -> dict[str, float]
         reconstruction += float(parts.reconstruction.double().sum())
     count = len(cases)
     return {"bound": (kl + reconstruction) / count, "kl": kl / count, "reconstruction": reconstruction / count}
-
-
-def load(config: Config, data: Path | None) -> Binarized:
-    """The data set, the same for every configuration."""
-    return binarized_mnist.load(data)
 
 
 _NORMS = ("none", "layer")
@@ -114,10 +103,10 @@ EXPERIMENT = Experiment(
             "the paper's protocol: 64 glimpses, 200 epochs; three seeds", Config(), {"norm": _NORMS, "seed": (0, 1, 2)}
         ),
     },
-    load=load,
-    check=check,
-    task=task,
-    report=report.report,
+    load=lambda config, data: BINARIZED_MNIST.load(data),
+    check=check_draw,
+    task=draw_task,
+    report=report.report_draw,
     claims=claims.CLAIMS,
     sampler=samples.SAMPLER,
 )

@@ -31,7 +31,7 @@ from torch.nn import functional as F
 
 from ... import LSTMCell
 from ..data.binarized_mnist import SIDE
-from ..protocol import check_ranges, decay_option, option, seed_option
+from ..protocol import CheckedOptions, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
 
 BOUNDED = 20.0
@@ -39,7 +39,7 @@ BOUNDED = 20.0
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(CheckedOptions):
     """Options of the experiment. The defaults are the paper's protocol."""
 
     norm: Literal["none", "layer", "rms", "weight"] = option(
@@ -62,9 +62,6 @@ class Config:
     )
     clip: float = option(10.0, "largest norm of the whole gradient", above=0)
     evaluate_every: int = option(0, "updates between evaluations (0: one epoch)", least=0)
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
 
 class Grids(NamedTuple):
@@ -91,12 +88,8 @@ class Parts(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """How some images were drawn.
-
-    Attributes:
-        canvas: `[T, B, A, A]`: sigmoid(c_t), the probability that a pixel is 1.
-        window: `[T, B, 4]`: the write grid's g_x and g_y in pixels from 1, its side (N - 1) d and its s in pixels.
-    """
+    """How some images were drawn: `canvas` `[T, B, A, A]`, sigmoid(c_t), the probability that a pixel is 1; `window`
+    `[T, B, 4]`, the write grid's g_x and g_y in pixels from 1, its side (N - 1) d and its s in pixels."""
 
     canvas: Tensor
     window: Tensor
@@ -142,12 +135,13 @@ class Attention(nn.Module):
         self.register_buffer("pixels", torch.arange(1.0, side + 1), persistent=False)
 
     def rows(self) -> tuple[Tensor, Tensor]:
-        """The linear map's weight and bias with a row for each row of the filterbanks, in the form for `forward`."""
+        """Spreads the linear map's weight and bias with a row for each row of the filterbanks, in the form for
+        `forward`."""
         weight = self.linear.weight.index_select(0, self.order) * self.scale.unsqueeze(1)
         return weight, torch.addcmul(self.shift, self.linear.bias.index_select(0, self.order), self.scale)
 
     def forward(self, h: Tensor, rows: tuple[Tensor, Tensor]) -> Grids:
-        """The grids for h_dec `[B, H]`."""
+        """Computes the grids for h_dec `[B, H]`."""
         n = sum(self.sizes)
         numbers = F.linear(h, *rows)
         centre, logs, patch = numbers.split([2 * n, 2 * n + 2, numbers.shape[1] - 4 * n - 2], 1)
@@ -159,31 +153,24 @@ class Attention(nn.Module):
         return Grids(filters, intensity, patch.view(-1, self.sizes[1], self.sizes[1]))
 
     def window(self, h: Tensor) -> Tensor:
-        """The write grid's place for h_dec `[..., H]`, as `Drawing.window`."""
+        """Returns the write grid's place for h_dec `[..., H]`, as `Drawing.window`."""
         gx, gy, log_s2, log_d, _ = self.linear(h)[..., 5:10].unbind(-1)
         half = (self.side + 1) / 2
         return torch.stack([half * (gx + 1), half * (gy + 1), (self.side - 1) * log_d.exp(), log_s2.mul(0.5).exp()], -1)
 
 
-def read(grids: Grids, count: int, x: Tensor, drawn: Tensor) -> Tensor:
-    """gamma [F_y x F_x^T, F_y x^ F_x^T] with x^ = x - drawn. Reading is linear, so the second is the first less that of
-    `drawn`.
-
-    Args:
-        grids: of `Attention`. Their first `count` rows read.
-        x, drawn: `[B, A, A]`, rows along y. `drawn` is sigmoid(c), the image as drawn so far.
-
-    Returns:
-        `[B, 2 count^2]`.
-    """
+def read_glimpse(grids: Grids, count: int, x: Tensor, drawn: Tensor) -> Tensor:
+    """Reads a glimpse `[B, 2 count^2]`: gamma [F_y x F_x^T, F_y x^ F_x^T] with x^ = x - drawn, both `[B, A, A]`, rows
+    along y. The first `count` rows of the grids read. Reading is linear, so the second is the first less that of
+    `drawn`."""
     along_x, along_y = grids.filters[:, 0, :count], grids.filters[:, 1, :count]
     lines = torch.cat([torch.bmm(along_y, x), torch.bmm(along_y, drawn)], 1)
     seen, covered = (torch.bmm(lines, along_x.mT).flatten(1) * grids.intensity[:, :1]).chunk(2, 1)
     return torch.cat([seen, seen - covered], 1)
 
 
-def write(grids: Grids, count: int, canvas: Tensor) -> Tensor:
-    """The canvas `[B, A, A]` after writing, c + 1/gamma F_y^T W F_x. The last `count` rows of the grids write."""
+def write_patch(grids: Grids, count: int, canvas: Tensor) -> Tensor:
+    """Writes the patch on the canvas `[B, A, A]`: c + 1/gamma F_y^T W F_x. The last `count` rows of the grids write."""
     along_x, along_y = grids.filters[:, 0, -count:], grids.filters[:, 1, -count:]
     columns = torch.bmm(grids.patch * grids.intensity[:, 1:, None], along_x)
     return torch.baddbmm(canvas, along_y.mT, columns)
@@ -213,7 +200,7 @@ class DRAW(nn.Module):
         self.attention = Attention(hidden, read_size, write_size, side)
 
     def forward(self, images: Tensor, noise: Tensor) -> Parts:
-        """The bound's parts.
+        """Computes the bound's parts.
 
         Args:
             images: `[B, A^2]`, 0 or 1.
@@ -225,13 +212,13 @@ class DRAW(nn.Module):
         encode, decode = self.encoder.stepper(), self.decoder.stepper()
         statistics = []
         for step in noise.unbind():
-            glimpse = read(grids, self.read_size, x, canvas.sigmoid())
+            glimpse = read_glimpse(grids, self.read_size, x, canvas.sigmoid())
             encoder = encode(torch.cat([glimpse, decoder[0]], 1), encoder)
             statistics.append(self.posterior(encoder[0]))
             mu, log_sigma = statistics[-1].chunk(2, 1)
             decoder = decode(torch.addcmul(mu, log_sigma.exp(), step), decoder)
             grids = self.attention(decoder[0], rows)
-            canvas = write(grids, self.write_size, canvas)
+            canvas = write_patch(grids, self.write_size, canvas)
         return Parts(kl(torch.stack(statistics)), reconstruction(canvas, x))
 
     @torch.no_grad()
@@ -243,32 +230,33 @@ class DRAW(nn.Module):
         canvases, windows = [], []
         for step in noise.unbind():
             decoder = decode(step, decoder)
-            canvas = write(self.attention(decoder[0], rows), self.write_size, canvas)
+            canvas = write_patch(self.attention(decoder[0], rows), self.write_size, canvas)
             canvases.append(canvas.sigmoid())
             windows.append(self.attention.window(decoder[0]))
         return Drawing(torch.stack(canvases), torch.stack(windows))
 
     def _start(self, x: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Grids, tuple[Tensor, Tensor]]:
-        """The initial states of the LSTMs, which are zero, their grids, and the attention's rows."""
+        """Returns the initial states of the LSTMs, which are zero, their grids, and the attention's rows."""
         zero = x.new_zeros(len(x), self.encoder.hidden_size)
         rows = self.attention.rows()
         return (zero, zero), (zero, zero), self.attention(zero, rows), rows
 
 
 def kl(statistics: Tensor) -> Tensor:
-    """sum_t KL(N(mu_t, sigma_t^2) || N(0, 1)) in nats `[B]`, for mu and log sigma side by side, `[T, B, 2 L]`."""
+    """Computes sum_t KL(N(mu_t, sigma_t^2) || N(0, 1)) in nats `[B]`, for mu and log sigma side by side, `[T, B, 2
+    L]`."""
     mu, log_sigma = statistics.chunk(2, 2)
     # all terms of the sum are >= 0, and expm1 keeps the digits of the small ones
     return 0.5 * (mu.square() + torch.expm1(2 * log_sigma) - 2 * log_sigma).sum((0, 2))
 
 
 def reconstruction(canvas: Tensor, x: Tensor) -> Tensor:
-    """-log p(x | sigmoid(c)) of Bernoulli pixels, in nats `[B]`; both `[B, A, A]`."""
+    """Computes -log p(x | sigmoid(c)) of Bernoulli pixels, in nats `[B]`; both `[B, A, A]`."""
     return F.binary_cross_entropy_with_logits(canvas, x, reduction="none").sum((1, 2))
 
 
-def build(config: Config) -> DRAW:
-    """The network with initial weights N(0, deviation^2), or torch's own for a deviation of 0. The biases are 0.
+def build_draw(config: Config) -> DRAW:
+    """Builds the network with initial weights N(0, deviation^2), or torch's own for a deviation of 0. The biases are 0.
 
     One seed gives the same weights whatever the norm.
     """

@@ -45,8 +45,8 @@ COLUMNS = (
 )
 
 
-def report(runs: Sequence[Run]) -> Report:
-    """The report on runs of `draw`, finished or not."""
+def report_draw(runs: Sequence[Run]) -> Report:
+    """Writes the report on runs of `draw`, finished or not."""
     blocks, status = compare(runs, CLAIMS)
     drawn, notes = pictures(blocks, TEST, _draw, "no samples")
     about = (
@@ -75,7 +75,7 @@ def report(runs: Sequence[Run]) -> Report:
 
 def _draw(run: Run, arm: Arm, name: str) -> list[Picture]:
     """Digits of a run, and how some of them came about."""
-    drawing = samples.draw(run, 50, seed=0)
+    drawing = samples.draw_digits(run, 50, seed=0)
     about = (
         f"{arm.name.capitalize()}, {run.config['glimpses']} glimpses, seed {run.config['seed']}, after "
         f"{run.records[-1]['update']} updates"

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ..protocol import Drawn, Sampler, check_ranges, option
+from ..protocol import CheckedOptions, Drawn, Sampler, option
 from ..report import page
 from ..runs import restore
 from ..runs.folder import Run
 from ..train.batches import derive_seed
-from .network import Config, Drawing, build
+from .network import Config, Drawing, build_draw
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -31,19 +31,16 @@ _PAPER, _WINDOW = 96, (228, 26, 28)  # the gaps' grey; the window's red
 
 
 @dataclass(frozen=True)
-class Options:
+class DigitOptions(CheckedOptions):
     """Options of `layernorm sample draw`."""
 
     count: int = option(100, "digits to draw", least=1, most=1000)
     seed: int = option(0, "seed of the noise that they are drawn from", least=0)
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
-
-def pictures(run: Run, options: Options, folder: Path | None) -> Drawn:
-    """A GIF of how the first 25 digits are drawn, and a PNG of all digits."""
-    drawing = draw(run, options.count, options.seed)
+def digit_pictures(run: Run, options: DigitOptions, folder: Path | None) -> Drawn:
+    """Draws a GIF of how the first 25 digits come about, and a PNG of all digits."""
+    drawing = draw_digits(run, options.count, options.seed)
     first = Drawing(drawing.canvas[:, :25], drawing.window[:, :25])
     glimpses = f"The canvas over {len(drawing.canvas)} glimpses, then the finished digits."
     return Drawn(
@@ -56,25 +53,21 @@ def pictures(run: Run, options: Options, folder: Path | None) -> Drawn:
     )
 
 
-def draw(run: Run, count: int, seed: int) -> Drawing:
-    """Draws digits by a run's newest checkpoint.
-
-    Raises:
-        RunError: there is no checkpoint, it is damaged, or it does not fit.
-    """
+def draw_digits(run: Run, count: int, seed: int) -> Drawing:
+    """Draws digits by a run's newest checkpoint."""
     config = restore.configuration(Config, run)
-    model, _ = restore.restore(build(config), run)
+    model, _ = restore.restore_model(build_draw(config), run)
     generator = torch.Generator().manual_seed(derive_seed(seed))
     return model.draw(torch.randn(config.glimpses, count, config.latent, generator=generator))
 
 
 def sheet(drawing: Drawing, columns: int = 10) -> bytes:
-    """The finished digits, each pixel as bright as it is probable, as a PNG."""
+    """Draws the finished digits, each pixel as bright as it is probable, as a PNG."""
     return _png(_tiled(_grey(drawing.canvas[-1]), columns))
 
 
 def strip(drawing: Drawing, moments: int = 8) -> bytes:
-    """The canvas at some of the glimpses with the write window, a row for each digit, as a PNG."""
+    """Draws the canvas at some of the glimpses with the write window, a row for each digit, as a PNG."""
     steps = np.unique(np.linspace(0, len(drawing.canvas) - 1, moments).round().astype(int))
     frames = [_windowed(drawing, int(step)) for step in steps]
     count = drawing.canvas.shape[1]
@@ -82,7 +75,7 @@ def strip(drawing: Drawing, moments: int = 8) -> bytes:
 
 
 def animation(drawing: Drawing, columns: int = 5, seconds: float = 4.0) -> bytes:
-    """The canvas over the glimpses with the write window, as a GIF of `seconds` that pauses at the end."""
+    """Draws the canvas over the glimpses with the write window, as a GIF of `seconds` that pauses at the end."""
     from PIL import Image
 
     pages = [_tiled(_windowed(drawing, step), columns) for step in range(len(drawing.canvas))]
@@ -108,7 +101,8 @@ def _grey(canvas: torch.Tensor) -> list[Picture]:
 
 
 def _windowed(drawing: Drawing, step: int) -> list[Picture]:
-    """The canvases at a glimpse with the square that its grid spans. The wider the filters, the thicker the line."""
+    """Draws the canvases at a glimpse with the square that its grid spans. The wider the filters, the thicker the
+    line."""
     from PIL import ImageDraw
 
     images = _grey(drawing.canvas[step])
@@ -144,8 +138,8 @@ def _png(image: Picture) -> bytes:
 
 
 SAMPLER = Sampler(
-    options=Options,
-    draw=pictures,
+    options=DigitOptions,
+    draw=digit_pictures,
     examples=(
         "layernorm sample draw runs/draw/draw-layer-s0",
         "layernorm sample draw runs/draw/draw-layer-s0 --count 25 --seed 7 --out digits",

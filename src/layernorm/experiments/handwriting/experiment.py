@@ -2,44 +2,38 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from ..data import iam
-from ..data.iam import Handwriting, Sequences
+from ..data.iam import Handwriting, Sequences, load_iam
 from ..protocol import Experiment, Preset, Task, check_most
 from ..report.judge import PILOT
 from ..train.batches import Shuffled
 from . import claims, report, samples
 from .mixture import log_density
-from .network import Config, build
+from .network import Config, build_synthesis
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
 
-def check(config: Config, data: Handwriting) -> None:
-    """Compares a configuration with the number of lines.
-
-    Raises:
-        ValueError: there are too few. The message names the option.
-    """
+def check_handwriting(config: Config, data: Handwriting) -> None:
+    """Checks that there are enough lines for a batch, and for the evaluation."""
     for name, kind in (("batch_size", "train"), ("valid_lines", "valid")):
         check_most(config, name, data.facts[kind], "lines")
 
 
-def task(config: Config, data: Handwriting, accelerator: Accelerator) -> Task:
-    """One run: the network, Adam, and the loss of a batch."""
+def handwriting_task(config: Config, data: Handwriting, accelerator: Accelerator) -> Task:
+    """Makes one run: the network, Adam, and the loss of a batch."""
     device = accelerator.device
     train = data.sequences(valid=False, points=config.points)
     valid = data.sequences(valid=True, points=config.points)
     if config.valid_lines:
         valid = valid[torch.arange(config.valid_lines) * len(valid) // config.valid_lines]
     order = Shuffled(len(train), config.batch_size, config.seed, accelerator.process_index, accelerator.num_processes)
-    model = build(config)
+    model = build_synthesis(config)
 
     def loss(model: nn.Module, update: int) -> Tensor:
         rows, size = order.share(update)
@@ -67,18 +61,13 @@ def task(config: Config, data: Handwriting, accelerator: Accelerator) -> Task:
 
 
 def nats(model: nn.Module, lines: Sequences) -> Tensor:
-    """The negative log-likelihood of each line `(B,)`, in nats. The padding does not count."""
+    """Computes the negative log-likelihood of each line `(B,)`, in nats. The padding does not count."""
     T, U = int(lines.lengths.max()), int(lines.characters.max())
     points = lines.points[:, : T + 1].transpose(0, 1).contiguous()
     y = model(points[:-1], lines.text[:, :U], lines.characters)
     inside = torch.arange(T, device=points.device)[:, None] < lines.lengths
     # where, not a product: the network's output after a line's end may be infinite
     return -torch.where(inside, log_density(y.float(), points[1:]), 0.0).sum(0)
-
-
-def load(config: Config, data: Path | None) -> Handwriting:
-    """The data set of a configuration."""
-    return iam.load(data, cleaned=config.lines == "cleaned")
 
 
 _NORMS = ("none", "layer")
@@ -108,10 +97,10 @@ EXPERIMENT = Experiment(
             {"norm": _NORMS, "seed": (0, 1, 2)},
         ),
     },
-    load=load,
-    check=check,
-    task=task,
-    report=report.report,
+    load=lambda config, data: load_iam(data, cleaned=config.lines == "cleaned"),
+    check=check_handwriting,
+    task=handwriting_task,
+    report=report.report_handwriting,
     claims=claims.CLAIMS,
     # Two threads wait for each other between the small operations of 500 steps.
     threads=1,

@@ -31,13 +31,13 @@ class Mixture(NamedTuple):
 
 
 def split(y: Tensor) -> Mixture:
-    """The parameters in the network's output `(..., 1 + 6 M)`."""
+    """Splits the parameters in the network's output `(..., 1 + 6 M)`."""
     pi, mu1, mu2, *others = y[..., 1:].chunk(6, -1)
     return Mixture(y[..., 0], pi, mu1, mu2, *(part.clamp(-BOUNDED, BOUNDED) for part in others))
 
 
 def log_density(y: Tensor, point: Tensor) -> Tensor:
-    r"""The logarithm of the density of points, in nats.
+    r"""Computes the logarithm of the density of points, in nats.
 
     .. math::
         \log \sum_j \pi^j \mathcal{N}(x_1, x_2 | \mu^j, \sigma^j, \rho^j) + \log \Pr(x_3),\qquad
@@ -66,15 +66,9 @@ def log_density(y: Tensor, point: Tensor) -> Tensor:
     return mixed - F.softplus((2 * point[..., 2] - 1) * part.end)
 
 
-def draw(y: Tensor, bias: float, generator: torch.Generator) -> Tensor:
-    r"""Draws the next point, Graves' biased sampling: `sigma = exp(s - bias)`, `pi` the softmax of `p (1 + bias)`.
-
-    Args:
-        y: `(1 + 6 M,)`.
-        bias: at least 0. With a larger bias the point is nearer to the most probable one.
-
-    Returns:
-        `(3,)`.
+def draw_point(y: Tensor, bias: float, generator: torch.Generator) -> Tensor:
+    """Draws the next point `(3,)`, by the output `(1 + 6 M,)`. With a larger bias, at least 0, it is nearer to the most
+    probable one: `sigma = exp(s - bias)`, `pi` is the softmax of `p (1 + bias)`.
 
     Source: Graves 2013, eqs. 61-62.
     """

@@ -16,9 +16,9 @@ from torch.nn import functional as F
 import layernorm as ln
 
 from ..data.iam import ALPHABET
-from ..protocol import check_ranges, decay_option, option, seed_option
+from ..protocol import CheckedOptions, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
-from .window import read, window_step
+from .window import read_window, window_step
 
 OUTPUT_LIMIT, LSTM_LIMIT = 100.0, 10.0
 """The limits for clipping the gradients of a sequence's loss: at the network's outputs, and inside each LSTM."""
@@ -29,7 +29,7 @@ GAINED = ("layer", "rms")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(CheckedOptions):
     """Options of the experiment. The defaults are the paper's protocol."""
 
     norm: Literal["none", "layer", "rms", "weight"] = option(
@@ -57,7 +57,7 @@ class Config:
     valid_lines: int = option(0, "lines to evaluate on, spread over all 1438 (0: all)", least=0)
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
         if self.norm not in GAINED:  # a fixed value, so that several gains do not make the same run several times
             object.__setattr__(self, "gain_init", 1.0)
 
@@ -125,15 +125,8 @@ class Synthesis(nn.Module):
         nn.init.constant_(self.window.bias[2 * components :], math.log(pace))
 
     def forward(self, points: Tensor, text: Tensor, characters: Tensor) -> Tensor:
-        """The network's outputs for the point that follows each point.
-
-        Args:
-            points: `(T, B, 3)`.
-            text: `(B, U)`, codes.
-            characters: `(B,)`, the number of characters of each text. Codes after them have no weight.
-
-        Returns:
-            `(T, B, 121)`, for `mixture.log_density`.
+        """Computes the outputs `(T, B, 121)`, for `mixture.log_density`, for the point that follows each of the points
+        `(T, B, 3)`, by the codes of the text `(B, U)`. Codes after the `characters` `(B,)` of each text have no weight.
         """
         codes = one_hot(text, characters, points.dtype)
         h1, reading = self.lowest(points, codes)
@@ -142,15 +135,8 @@ class Synthesis(nn.Module):
         return clipped(self.output(torch.cat([h1, h2, h3], 2)), self.output_clip)
 
     def lowest(self, points: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """The lowest LSTM and its window, one step for each point. Its input has the window's previous reading.
-
-        Args:
-            points: `(T, B, 3)`.
-            codes: `(B, U, 57)`, `one_hot` of the text.
-
-        Returns:
-            h `(T, B, H)` and the reading w `(T, B, 57)`.
-        """
+        """Runs the lowest LSTM and its window, whose previous reading is in its input, over points `(T, B, 3)` and the
+        codes `(B, U, 57)` of `one_hot`. Returns h `(T, B, H)` and the reading w `(T, B, 57)`."""
         hx = None
         places = torch.arange(1, codes.shape[1] + 1, dtype=points.dtype, device=points.device)
         reading = points.new_zeros(points.shape[1], codes.shape[2])
@@ -160,13 +146,13 @@ class Synthesis(nn.Module):
             step = self.lstm1.stepper()
             for point in points.unbind():
                 hx = step(clipped(torch.cat([point, reading], 1), self.input_clip), hx)
-                reading, kappa = read(self.window(hx[0]), kappa, codes, places)
+                reading, kappa = read_window(self.window(hx[0]), kappa, codes, places)
                 h.append(hx[0])
                 readings.append(reading)
         return torch.stack(h), torch.stack(readings)
 
     def start(self, batch: int) -> State:
-        """The state before the first point: zeros."""
+        """Computes the state before the first point: zeros."""
         like = self.output.bias
         h = like.new_zeros(batch, self.lstm1.hidden_size)
         long = h[None]
@@ -174,15 +160,8 @@ class Synthesis(nn.Module):
         return State((h, h), (long, long), (long, long), like.new_zeros(batch, self.components), reading)
 
     def step(self, point: Tensor, codes: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
-        """One point, by the equations above, with the state as argument and result.
-
-        Args:
-            point: `(B, 3)`.
-            codes: `(B, U, 57)`, `one_hot` of the text.
-
-        Returns:
-            the network's output for the next point `(B, 121)`, `phi` `(B, U + 1)`, and the new state.
-        """
+        """Computes one point `(B, 3)` by the equations above, with the codes `(B, U, 57)` of `one_hot`. Returns the
+        output for the next point `(B, 121)`, `phi` `(B, U + 1)`, and the new state."""
         first = self.lstm1(torch.cat([point, state.reading], 1), state.first)
         phi, reading, kappa = window_step(self.window(first[0]), state.kappa, codes)
         h2, second = self.lstm2(torch.cat([point, reading, first[0]], 1)[None], state.second)
@@ -198,15 +177,15 @@ def one_hot(text: Tensor, characters: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def clipped(tensor: Tensor, limit: float) -> Tensor:
-    """The same tensor. In the backward pass each element of its gradient is clipped to +-limit."""
+    """Returns the same tensor, each element of whose gradient is clipped in the backward pass to +-limit."""
     if tensor.requires_grad and limit < math.inf:
         tensor.register_hook(lambda grad: grad.clamp(-limit, limit))
     return tensor
 
 
-def build(config: Config) -> Synthesis:
-    """The network. One seed gives the same weights and biases whatever the norm. Under weight norm the directions are
-    the same.
+def build_synthesis(config: Config) -> Synthesis:
+    """Builds the network. One seed gives the same weights and biases whatever the norm. Under weight norm the
+    directions are the same.
 
     The LSTMs' biases start from U(-1/sqrt(H), 1/sqrt(H)), as torch draws them. At the first step x, w, h and c are all
     0. With biases of 0 layer norm would divide by sqrt(eps) there, and the first gradient would be thousands of times

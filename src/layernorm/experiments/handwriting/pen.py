@@ -17,28 +17,21 @@ _INCH, _LONGEST = 400.0, 25.0  # whiteboard units in an inch of a picture; inche
 
 
 def strokes(points: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> list[np.ndarray]:
-    """Normalised points as strokes.
-
-    Args:
-        points: `(N, 3)`: offsets, and 1 where a stroke ends.
-        mean, deviation: `(2,)`, those of the offsets, in the whiteboard's units.
-
-    Returns:
-        for each stroke the positions of its points `(n, 2)`, x to the right and y down.
-    """
+    """Turns normalised points `(N, 3)` into strokes, by the mean and deviation `(2,)` of the offsets: for each the
+    positions of its points `(n, 2)` in the whiteboard's units, x to the right and y down."""
     places = np.cumsum(points[:, :2] * deviation + mean, axis=0)
     ends = np.flatnonzero(points[:, 2] > 0.5) + 1
     return [part for part in np.split(places, ends) if len(part)]
 
 
 def svg(drawn: Sequence[np.ndarray], title: str) -> bytes:
-    """The strokes as an SVG picture."""
+    """Draws the strokes as an SVG picture."""
     paths = "".join(f'<path d="{_path(stroke)}"/>' for stroke in drawn)
     return _document(drawn, title, paths)
 
 
 def moving_svg(drawn: Sequence[np.ndarray], title: str) -> bytes:
-    """The strokes as an SVG picture in which they appear as they were drawn (SMIL, no script)."""
+    """Draws the strokes as an SVG picture in which they appear as they were drawn (SMIL, no script)."""
     parts, begin = [], 0.0
     for stroke in drawn:
         seconds = len(stroke) / SECOND
@@ -54,13 +47,13 @@ def moving_svg(drawn: Sequence[np.ndarray], title: str) -> bytes:
 
 
 def scale(drawn: Sequence[np.ndarray]) -> float:
-    """The number of whiteboard units in an inch of a picture: the same for all texts that are not too long."""
+    """Chooses the number of whiteboard units in an inch of a picture: the same for all texts that are not too long."""
     _, _, wide, high = _box(drawn)
     return max(_INCH, wide / _LONGEST, high / _LONGEST)
 
 
 def png(drawn: Sequence[np.ndarray], inch: float) -> bytes:
-    """The strokes as a PNG picture at 160 points an inch, `inch` being whiteboard units."""
+    """Draws the strokes as a PNG picture at 160 points an inch, `inch` being whiteboard units."""
     from matplotlib.figure import Figure
 
     left, top, wide, high = _box(drawn)
@@ -93,7 +86,7 @@ def _path(stroke: np.ndarray) -> str:
 
 
 def _box(drawn: Sequence[np.ndarray]) -> tuple[float, float, float, float]:
-    """Left, top, width and height of a box around the strokes, with a margin."""
+    """Puts a box with a margin around the strokes: left, top, width and height."""
     places = np.concatenate([np.zeros((1, 2)), *drawn])
     low, high = places.min(0) - _MARGIN, places.max(0) + _MARGIN
     return float(low[0]), float(low[1]), float(high[0] - low[0]), float(high[1] - low[1])

@@ -35,8 +35,8 @@ METRICS = (dataclasses.replace(NLL, log_x=True), NLL)
 COLUMNS = (Column("NLL", NLL.name, digits=1), Column("lowest NLL", NLL.name, "lowest", digits=1))
 
 
-def report(runs: Sequence[Run]) -> Report:
-    """The report on runs of `handwriting`, finished or not."""
+def report_handwriting(runs: Sequence[Run]) -> Report:
+    """Writes the report on runs of `handwriting`, finished or not."""
     blocks, status = compare(runs, CLAIMS)
     written, failed = pictures(blocks, NLL, _write, "No sample")
     inch = max((pen.scale(item.strokes) for item in written), default=1.0)
@@ -59,7 +59,7 @@ def report(runs: Sequence[Run]) -> Report:
 
 
 def _sizes(blocks: Sequence[Block]) -> list[str]:
-    """The networks' numbers of parameters."""
+    """Counts the networks' numbers of parameters."""
     counts = {}
     for arm, run in ((arm, block.runs(arm)[0]) for block in blocks for arm in block.arms):
         try:
@@ -79,15 +79,15 @@ class _Written(NamedTuple):
 
 
 def _write(run: Run, arm: Arm, name: str) -> list[_Written]:
-    """The writing of a run's network at bias 0 and 1."""
-    model, mean, deviation = samples.trained(run)
-    found = []
+    """Lets a run's network write, at bias 0 and 1."""
+    model, mean, deviation = samples.trained_synthesis(run)
+    writings = []
     for bias in (0.0, 1.0):
-        points, finished = samples.write(model, samples.Options(text=SENTENCE, bias=bias))
+        points, finished = samples.write_text(model, samples.TextOptions(text=SENTENCE, bias=bias))
         end = "stopped by itself" if finished else "cut off, its window had not read to the end"
         caption = (
             f'"{SENTENCE}" written with {arm.name} after {run.records[-1]["update"]} updates, seed '
             f"{run.config['seed']}, bias {bias:g} ({len(points)} points, {end})."
         )
-        found.append(_Written(f"sample-{name}-bias{bias:g}", caption, pen.strokes(points, mean, deviation)))
-    return found
+        writings.append(_Written(f"sample-{name}-bias{bias:g}", caption, pen.strokes(points, mean, deviation)))
+    return writings

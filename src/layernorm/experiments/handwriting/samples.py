@@ -11,20 +11,20 @@ import torch
 
 from ..data import iam
 from ..errors import RunError
-from ..protocol import Drawn, Sampler, check_ranges, option
+from ..protocol import CheckedOptions, Drawn, Sampler, option
 from ..report.page import Picture
 from ..runs import restore
 from ..runs.folder import Run
 from ..train.batches import NOISE, derive_seed
 from . import mixture, pen
-from .network import Config, Synthesis, build, one_hot
+from .network import Config, Synthesis, build_synthesis, one_hot
 
 LONGEST = 200
 """The most characters of a text, about three training lines. The time grows with the length."""
 
 
 @dataclass(frozen=True)
-class Options:
+class TextOptions(CheckedOptions):
     """What to write, and how."""
 
     text: str = option("", "text to write; for the network all digits, and signs other than . , ', are one character")
@@ -34,19 +34,13 @@ class Options:
     points: int = option(0, "stop after this many points (0: 100, and 40 for each character)", least=0, most=10_000)
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
         check_text(self.text)
 
 
 def check_text(text: str) -> None:
-    """Refuses a text that the network cannot write.
-
-    The transcripts consist of printable ASCII. Of these, characters that are not in the network's alphabet, such as
-    digits, were one "non-letter" in training, and are so here. The network has never seen other characters.
-
-    Raises:
-        ValueError: the text is empty, too long, or has a character that no transcript could have.
-    """
+    """Refuses a text that is empty, too long, or not printable ASCII, of which the transcripts consist. Characters
+    outside the network's alphabet, such as digits, were one "non-letter" in training, and are so here."""
     if not text.strip():
         raise ValueError("--text must not be empty")
     if len(text) > LONGEST:
@@ -56,25 +50,17 @@ def check_text(text: str) -> None:
             raise ValueError(f"--text has the unknown character {character!r}; printable ASCII is known")
 
 
-def draw(run: Run, options: Options, folder: Path | None) -> Drawn:
-    """A text as an SVG in which the pen moves, as an SVG that stands still, and as a PNG.
-
-    Args:
-        run: the run of the network.
-        options: the text, and how to write it.
-        folder: where to look for the data set, which is read only for `prime`.
-
-    Raises:
-        RunError: the run, or for `prime` the data set, cannot be used. The message says why.
-    """
-    model, mean, deviation = trained(run)
+def draw_text(run: Run, options: TextOptions, folder: Path | None) -> Drawn:
+    """Draws a text as an SVG in which the pen moves, as an SVG that stands still, and as a PNG. The data set is looked
+    for, in the folder, only for `prime`."""
+    model, mean, deviation = trained_synthesis(run)
     prime = prime_text = None
     if options.prime:
-        data = iam.load(folder, cleaned=run.config["lines"] == "cleaned")
+        data = iam.load_iam(folder, cleaned=run.config["lines"] == "cleaned")
         line = iam.find_line(data, options.prime)
         # scaled by the deviations of the network's training, even if this data set has others
         prime, prime_text = replace(data, mean=mean, deviation=deviation).normalised(line), line.text
-    points, finished = write(model, options, prime, prime_text or "")
+    points, finished = write_text(model, options, prime, prime_text or "")
     notes = []
     if not len(points):
         notes.append("nothing is written: the window was at the text's end before the first point")
@@ -95,9 +81,10 @@ def draw(run: Run, options: Options, folder: Path | None) -> Drawn:
     )
 
 
-def trained(run: Run) -> tuple[Synthesis, np.ndarray, np.ndarray]:
-    """A run's network with its newest weights, and the mean and deviation of the offsets that it was trained on."""
-    model, _ = restore.restore(network(run), run)
+def trained_synthesis(run: Run) -> tuple[Synthesis, np.ndarray, np.ndarray]:
+    """Restores a run's network with its newest weights, and the mean and deviation of the offsets that it was trained
+    on."""
+    model, _ = restore.restore_model(network(run), run)
     facts = run.environment["data"]
     if "mean" not in facts or "deviation" not in facts:
         raise RunError(f"{run.path} lacks the offsets' mean and deviation (environment.json)")
@@ -105,30 +92,20 @@ def trained(run: Run) -> tuple[Synthesis, np.ndarray, np.ndarray]:
 
 
 def network(run: Run) -> Synthesis:
-    """A run's network as it was before the first update."""
-    return build(restore.configuration(Config, run))
+    """Builds a run's network as it was before the first update."""
+    return build_synthesis(restore.configuration(Config, run))
 
 
 @torch.no_grad()
-def write(
-    model: Synthesis, options: Options, prime: np.ndarray | None = None, prime_text: str = ""
+def write_text(
+    model: Synthesis, options: TextOptions, prime: np.ndarray | None = None, prime_text: str = ""
 ) -> tuple[np.ndarray, bool]:
     """Lets the network write until its window has read the text and the pen is lifted.
 
-    Graves stops where the window has read the text. That cuts the last letter: the window is ahead of the pen.
-
-    Args:
-        model: in evaluation mode, on the CPU.
-        options: the text, the bias, the seed, the largest number of points.
-        prime: points `(N, 3)`, normalised, that the network continues as if it had written them.
-        prime_text: the text of these points.
-
-    Returns:
-        the points after the priming ones, normalised, `(n, 3)`, and whether the window came to the text's end, where
-        phi(t, U + 1) is the largest.
-
-    Raises:
-        RunError: the network's output is not finite.
+    Graves stops where the window has read the text. That cuts the last letter: the window is ahead of the pen. The
+    network, in evaluation mode and on the CPU, continues the normalised points `prime` `(N, 3)`, of the text
+    `prime_text`, as if it had written them. Returns the points after these, `(n, 3)`, and whether the window came to
+    the text's end, where phi(t, U + 1) is the largest.
     """
     whole = f"{prime_text} {options.text}" if prime is not None else options.text
     text = torch.from_numpy(iam.encode(whole))[None]
@@ -151,14 +128,14 @@ def write(
             break
         if not y.isfinite().all():
             raise RunError(f"the network's output is not finite after {len(written)} points: its training has diverged")
-        point = mixture.draw(y[0], options.bias, generator)[None]
+        point = mixture.draw_point(y[0], options.bias, generator)[None]
         written.append(point[0].numpy())
     return np.array(written, np.float64).reshape(len(written), 3), read
 
 
 SAMPLER = Sampler(
-    options=Options,
-    draw=draw,
+    options=TextOptions,
+    draw=draw_text,
     examples=(
         "layernorm sample handwriting RUN --text 'Layer normalization'",
         "layernorm sample handwriting RUN --text 'more of the same' --bias 1",

@@ -12,16 +12,9 @@ from torch import Tensor
 
 
 def window_step(p: Tensor, kappa: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """One step of the soft window.
-
-    Args:
-        p: `(B, 3K)`, the logarithms of alpha, of beta and of the step of kappa.
-        kappa: `(B, K)`, at the point before.
-        codes: `(B, U, A)`.
-
-    Returns:
-        phi `(B, U + 1)` of the characters u = 1..U and of the place after the last one; the reading w `(B, A)`; kappa.
-    """
+    """Computes one step of the soft window from p `(B, 3K)`, the logarithms of alpha, of beta and of the step of kappa,
+    from kappa `(B, K)` at the point before, and from codes `(B, U, A)`. Returns phi `(B, U + 1)` of the characters u =
+    1..U and of the place after the last one, the reading w `(B, A)`, and kappa."""
     alpha, beta, way = p.exp().chunk(3, 1)
     kappa = kappa + way
     u = torch.arange(1, codes.shape[1] + 2, dtype=p.dtype, device=p.device)
@@ -30,11 +23,9 @@ def window_step(p: Tensor, kappa: Tensor, codes: Tensor) -> tuple[Tensor, Tensor
     return phi, torch.einsum("bu,bua->ba", phi[:, :-1], codes), kappa
 
 
-def read(p: Tensor, kappa: Tensor, codes: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """The reading and kappa of `window_step` for training, as one operation of autograd instead of a dozen small ones.
-
-    ``places``: u = 1..U.
-    """
+def read_window(p: Tensor, kappa: Tensor, codes: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """Computes the reading and kappa of `window_step` for training, as one operation of autograd instead of a dozen
+    small ones. ``places``: u = 1..U."""
     reading, kappa = _Window.apply(p, kappa, codes, places)
     return reading, kappa
 

@@ -13,7 +13,7 @@ NONE, LAYER, BATCH, EXACT, HIDDEN = (
 
 
 def claims_of(large: Trial, small: Trial, nll: float | None, error: float | None) -> tuple[Claim, ...]:
-    """The claims, for MNIST and for the small digits.
+    """Makes the claims, for MNIST and for the small digits.
 
     Args:
         large, small: the trials at batch size 128 and 4.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,25 +10,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ... import BatchNorm
-from ..data import mnist
-from ..data.mnist import Cases, Images
+from ..data.mnist import MNIST, Cases, Images
 from ..protocol import Experiment, Preset, Task, check_most
 from ..report.judge import PILOT
 from ..train.batches import Shuffled
 from ..train.distributed import share_batch_norms
 from . import claims, report
-from .network import BATCH_NORMS, Config, build
+from .network import BATCH_NORMS, Config, build_mlp
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
 
-def check(config: Config, data: Images) -> None:
-    """Compares a configuration with the number of training cases.
-
-    Raises:
-        ValueError: there are too few cases, or batch norm would get a batch of one. The message names the option.
-    """
+def check_mnist(config: Config, data: Images) -> None:
+    """Checks that there are enough training cases, and that batch norm gets no batch of one."""
     check_most(config, "train_cases", len(data.train), "training cases")
     cases = config.train_cases or len(data.train)
     check_most(config, "batch_size", cases, "training cases")
@@ -40,14 +34,14 @@ def check(config: Config, data: Images) -> None:
         )
 
 
-def task(config: Config, data: Images, accelerator: Accelerator) -> Task:
-    """One run: a network, Adam, and the loss of a batch."""
+def mnist_task(config: Config, data: Images, accelerator: Accelerator) -> Task:
+    """Makes one run: a network, Adam, and the loss of a batch."""
     device = accelerator.device
     train, valid, test = (cases.to(device) for cases in (data.train, data.valid, data.test))
     if config.train_cases:
         train = train[: config.train_cases]
     order = Shuffled(len(train), config.batch_size, config.seed, accelerator.process_index, accelerator.num_processes)
-    model = build(config, inputs=train.images.shape[1])
+    model = build_mlp(config, inputs=train.images.shape[1])
     if accelerator.num_processes > 1:
         share_batch_norms(model)
     white = float(data.white)
@@ -61,12 +55,12 @@ def task(config: Config, data: Images, accelerator: Accelerator) -> Task:
     def evaluate(model: nn.Module) -> dict[str, float]:
         metrics = {}
         for name, cases in (("train", train), ("valid", valid), ("test", test)):
-            metrics[f"{name}_nll"], metrics[f"{name}_error"] = measure(model, cases, white)
+            metrics[f"{name}_nll"], metrics[f"{name}_error"] = nll_and_error(model, cases, white)
         if config.norm in BATCH_NORMS:
             assert isinstance(model, nn.Sequential)
             exact = with_exact_statistics(model, train, white)
             for name, cases in (("train", train), ("valid", valid), ("test", test)):
-                metrics[f"exact_{name}_nll"], metrics[f"exact_{name}_error"] = measure(exact, cases, white)
+                metrics[f"exact_{name}_nll"], metrics[f"exact_{name}_error"] = nll_and_error(exact, cases, white)
         return metrics
 
     return Task(
@@ -86,7 +80,7 @@ def task(config: Config, data: Images, accelerator: Accelerator) -> Task:
 
 @torch.no_grad()
 def with_exact_statistics(model: nn.Sequential, train: Cases, white: float) -> nn.Sequential:
-    """A copy whose batch norms have the mean and variance over all training cases, layer by layer.
+    """Makes a copy whose batch norms have the mean and variance over all training cases, layer by layer.
 
     The running averages after training are over about the last ten batches. With four cases in each they are noise.
     """
@@ -100,8 +94,8 @@ def with_exact_statistics(model: nn.Sequential, train: Cases, white: float) -> n
     return exact
 
 
-def measure(model: nn.Module, cases: Cases, white: float, chunk: int = 5000) -> tuple[float, float]:
-    """The mean negative log-likelihood in nats and the share of wrong answers over some cases."""
+def nll_and_error(model: nn.Module, cases: Cases, white: float, chunk: int = 5000) -> tuple[float, float]:
+    """Computes the mean negative log-likelihood in nats and the share of wrong answers over some cases."""
     nll, wrong = 0.0, 0
     for start in range(0, len(cases), chunk):
         part = cases[start : start + chunk]
@@ -110,11 +104,6 @@ def measure(model: nn.Module, cases: Cases, white: float, chunk: int = 5000) -> 
         nll += float(F.nll_loss(scores, part.labels, reduction="sum"))
         wrong += int((scores.argmax(1) != part.labels).sum())
     return nll / len(cases), wrong / len(cases)
-
-
-def load(config: Config, data: Path | None) -> Images:
-    """The data set of a configuration."""
-    return mnist.load(data, config.held_out)
 
 
 _NORMS, _SIZES = ("none", "layer", "batch"), (128, 4)
@@ -145,9 +134,9 @@ EXPERIMENT = Experiment(
             {"norm": _NORMS, "batch_size": _SIZES, "seed": (0, 1, 2)},
         ),
     },
-    load=load,
-    check=check,
-    task=task,
-    report=report.report,
+    load=lambda config, data: MNIST.load(data).holding_out(config.held_out),
+    check=check_mnist,
+    task=mnist_task,
+    report=report.report_mnist,
     claims=claims.CLAIMS,
 )

@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from ... import BatchNorm, LayerNorm
-from ..protocol import check_ranges, decay_option, option, seed_option
+from ..protocol import CheckedOptions, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
 
 BATCH_NORMS = ("batch", "batch-hidden")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(CheckedOptions):
     """Options of the experiment. The defaults are the paper's protocol."""
 
     norm: Literal["none", "layer", "batch", "batch-hidden"] = option(
@@ -42,13 +42,14 @@ class Config:
     unbiased_up_to: int = option(4, "largest batch size M at which batch norm's variance divides by M - 1", least=0)
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
         if self.norm in BATCH_NORMS and self.batch_size == 1:
             raise ValueError("--batch-size must be at least 2 for batch norm, got 1")
 
 
-def build(config: Config, inputs: int) -> nn.Sequential:
-    """The network: inputs - hidden - hidden - 10, ReLU. One seed gives the same linear weights whatever the norm.
+def build_mlp(config: Config, inputs: int) -> nn.Sequential:
+    """Builds the network: inputs - hidden - hidden - 10, ReLU. One seed gives the same linear weights whatever the
+    norm.
 
     The weights are those of He (2015): normal with variance 2 / inputs, for the logits 1 / inputs. The biases are 0.
     The paper does not give its initial weights. Torch's own weights have a third of this variance. With them the
@@ -58,10 +59,10 @@ def build(config: Config, inputs: int) -> nn.Sequential:
         torch.manual_seed(derive_seed(config.seed, INIT))
         layers: list[nn.Module] = []
         for width, wide in ((inputs, config.hidden), (config.hidden, config.hidden)):
-            layers += [_linear(width, wide, "relu"), *_norm(config, wide), nn.ReLU()]
+            layers += [_linear(width, wide, "relu"), *_norm_layers(config, wide), nn.ReLU()]
         layers.append(_linear(config.hidden, 10, "linear"))
         if config.norm == "batch":  # "BN on all layers", the logits' too; layer norm leaves those alone
-            layers += _norm(config, 10)
+            layers += _norm_layers(config, 10)
     return nn.Sequential(*layers)
 
 
@@ -72,7 +73,7 @@ def _linear(inputs: int, units: int, nonlinearity: Literal["relu", "linear"]) ->
     return layer
 
 
-def _norm(config: Config, units: int) -> list[nn.Module]:
+def _norm_layers(config: Config, units: int) -> list[nn.Module]:
     if config.norm == "layer":
         return [LayerNorm(units)]
     if config.norm in BATCH_NORMS:

@@ -37,13 +37,14 @@ NOTE = (
 )
 
 
-def report(runs: Sequence[Run]) -> Report:
-    """The report on runs of `mnist`, finished or not."""
+def report_mnist(runs: Sequence[Run]) -> Report:
+    """Writes the report on runs of `mnist`, finished or not."""
     return _report("Permutation-invariant MNIST, Figure 6", CLAIM, CLAIMS, MNIST, (), runs)
 
 
 def report_digits(runs: Sequence[Run]) -> Report:
-    """The report on runs of `digits`. They say nothing of the paper's claims, as their data are not the paper's."""
+    """Writes the report on runs of `digits`. They say nothing of the paper's claims, as their data are not the
+    paper's."""
     return _report("Figure 6 on scikit-learn's digits", "", (), DIGITS, ("hidden", "held_out"), runs)
 
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from ..data import order_embeddings
-from ..data.order_embeddings import CAPTIONS, Captioned, ImagesAndCaptions
+from ..data.order_embeddings import CAPTIONS, ORDER_EMBEDDINGS, Captioned, ImagesAndCaptions
 from ..protocol import Experiment, Preset, Task, check_most
 from ..report.judge import PILOT
 from ..train.batches import ORDER, Shuffled, derive_seed
 from ..train.distributed import gathered
 from ..train.legacy_adam import LegacyAdam
 from . import claims, report
-from .network import MARGINS, Config, Embedding, build
+from .network import MARGINS, Config, Embedding, build_embedding
 from .objective import penalties, ranking_loss, ranks, recalls
 
 if TYPE_CHECKING:
@@ -29,24 +27,20 @@ KEPT_BY = "valid_image_recall"
 """The metric of the kept model: the sum of R@1, R@5 and R@10 of the images found for a caption."""
 
 
-def check(config: Config, data: ImagesAndCaptions) -> None:
-    """Compares a configuration with the number of images.
-
-    Raises:
-        ValueError: there are too few. The message names the option.
-    """
+def check_order_embeddings(config: Config, data: ImagesAndCaptions) -> None:
+    """Checks that there are enough training images for a batch."""
     check_most(config, "batch_size", len(data.train), "training images")
 
 
-def task(config: Config, data: ImagesAndCaptions, accelerator: Accelerator) -> Task:
-    """One run: the network, its optimiser, and the ranking loss."""
+def order_embeddings_task(config: Config, data: ImagesAndCaptions, accelerator: Accelerator) -> Task:
+    """Makes one run: the network, its optimiser, and the ranking loss."""
     device, rank, processes = accelerator.device, accelerator.process_index, accelerator.num_processes
     train = data.train
     features = train.features.to(device)
     order = Shuffled(len(train), config.batch_size, config.seed, rank, processes, drop_last=True)
     chosen = _Captions(len(train), config.seed)
     margin = config.margin or MARGINS[config.similarity]
-    model = build(config, len(data.vocabulary), features.shape[1])
+    model = build_embedding(config, len(data.vocabulary), features.shape[1])
 
     def loss(model: nn.Module, update: int) -> Tensor:
         rows, size = order.share(update)
@@ -95,7 +89,7 @@ class _Captions:
         self._epoch, self._choice = -1, torch.empty(0, dtype=torch.int64)
 
     def of(self, rows: Tensor, epoch: int) -> Tensor:
-        """The captions' numbers for some images: int64 `[B]` -> int64 `[B]`."""
+        """Returns the captions' numbers for some images: int64 `[B]` -> int64 `[B]`."""
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(derive_seed(self.seed, ORDER, epoch, CAPTIONS))
             self._epoch, self._choice = epoch, torch.randint(CAPTIONS, (self.images,), generator=generator)
@@ -103,18 +97,18 @@ class _Captions:
 
 
 def embed_sentences(model: Embedding, data: Captioned, start: int, stop: int) -> Tensor:
-    """The embeddings of a range of captions, `[M, D]`. Sentences of similar length are embedded together."""
+    """Computes the embeddings of a range of captions, `[M, D]`. Sentences of similar length are embedded together."""
     device = model.image.weight.device
     rows = torch.arange(start, stop)[data.sentences.lengths[start:stop].argsort(stable=True)]
-    found = torch.empty(stop - start, model.image.out_features, device=device)
+    embeddings = torch.empty(stop - start, model.image.out_features, device=device)
     for part in rows.split(CHUNK):
         ids, lengths = data.sentences.batch(part)
-        found[part - start] = model.sentences(ids.to(device), lengths.to(device))
-    return found
+        embeddings[part - start] = model.sentences(ids.to(device), lengths.to(device))
+    return embeddings
 
 
 def fold_ranks(model: Embedding, data: Captioned, start: int, count: int, similarity: str) -> tuple[Tensor, Tensor]:
-    """`ranks` among `count` images from `start` on, or fewer at the end of the data."""
+    """Computes `ranks` among `count` images from `start` on, or fewer at the end of the data."""
     stop = min(start + count, len(data))
     images = model.images(data.features[start:stop].to(model.image.weight.device))
     sentences = embed_sentences(model, data, CAPTIONS * start, CAPTIONS * stop)
@@ -122,7 +116,7 @@ def fold_ranks(model: Embedding, data: Captioned, start: int, count: int, simila
 
 
 def folds(model: Embedding, data: Captioned, size: int, similarity: str) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """The test: metrics averaged over contiguous folds, and the rank of every image and caption within its fold.
+    """Returns metrics averaged over contiguous folds, and the rank of every image and caption within its fold.
 
     Images that do not fill a fold are left out. If there are fewer than one fold needs, all images are one fold.
     """
@@ -132,11 +126,6 @@ def folds(model: Embedding, data: Captioned, size: int, similarity: str) -> tupl
     means = {name: sum(item[name] for item in metrics) / count for name in metrics[0]}
     captions, images = (torch.cat(parts).to(torch.int32) for parts in zip(*both, strict=True))
     return {"test_folds": count, **means}, {"caption_rank": captions, "image_rank": images}
-
-
-def load(config: Config, data: Path | None) -> ImagesAndCaptions:
-    """The data set, the same for every configuration."""
-    return order_embeddings.load(data)
 
 
 _NORMS = ("none", "layer")
@@ -166,9 +155,9 @@ EXPERIMENT = Experiment(
             {"similarity": ("order",), "norm": _NORMS, "learning_rate": (1e-3,), "seed": (0, 1, 2)},
         ),
     },
-    load=load,
-    check=check,
-    task=task,
-    report=report.report,
+    load=lambda config, data: ORDER_EMBEDDINGS.load(data),
+    check=check_order_embeddings,
+    task=order_embeddings_task,
+    report=report.report_order_embeddings,
     claims=claims.CLAIMS,
 )

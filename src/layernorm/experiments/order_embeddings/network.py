@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ... import GRU
-from ..protocol import check_ranges, decay_option, option, seed_option
+from ..protocol import CheckedOptions, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
 from ..train.initial import draw_gru
 
@@ -19,7 +19,7 @@ MARGINS = {"order": 0.05, "cosine": 0.2}
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(CheckedOptions):
     """Options of the experiment. The defaults are the paper's protocol."""
 
     similarity: Literal["order", "cosine"] = option(
@@ -44,9 +44,6 @@ class Config:
     valid_images: int = option(1000, "number of validation images to use, from the first on", least=1)
     fold: int = option(1000, "images in a test fold", least=1)
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
 
 class Embedding(nn.Module):
     """Sentences and images as points of one space.
@@ -66,16 +63,17 @@ class Embedding(nn.Module):
         self.absolute = config.similarity == "order"
 
     def forward(self, ids: Tensor, lengths: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        """`[T, B]`, `[B]` and `[V, F]` -> sentences `[B, D]` and images `[V, D]`."""
+        """Embeds `[T, B]`, `[B]` and `[V, F]` -> sentences `[B, D]` and images `[V, D]`."""
         return self.sentences(ids, lengths), self.images(features)
 
     def sentences(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """The GRU's last state, scaled to length 1: `[T, B]`, `[B]` -> `[B, D]`. The order embedding has no signs."""
+        """Computes the GRU's last state, scaled to length 1: `[T, B]`, `[B]` -> `[B, D]`. The order embedding has no
+        signs."""
         _, state = self.gru(self.words(ids), lengths=lengths)
         return self._point(state[0])
 
     def images(self, features: Tensor) -> Tensor:
-        """A linear map of the features, scaled to length 1: `[V, F]` -> `[V, D]`. The order embedding has no signs."""
+        """Maps features to points, scaled to length 1: `[V, F]` -> `[V, D]`. The order embedding has no signs."""
         return self._point(self.image(features))
 
     def _point(self, rows: Tensor) -> Tensor:
@@ -83,8 +81,8 @@ class Embedding(nn.Module):
         return rows.abs() if self.absolute else rows
 
 
-def build(config: Config, vocabulary: int, features: int) -> Embedding:
-    """The network with its initial weights. One seed gives every norm the same weights."""
+def build_embedding(config: Config, vocabulary: int, features: int) -> Embedding:
+    """Builds the network with its initial weights. One seed gives every norm the same weights."""
     model = Embedding(vocabulary, features, config)
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(derive_seed(config.seed, INIT))

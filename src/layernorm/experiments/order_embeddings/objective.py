@@ -37,7 +37,8 @@ class _OrderPenalty(torch.autograd.Function):
 
 
 def _excess(sentences: Tensor, images: Tensor) -> Any:
-    """max(0, s - v) for all pairs: slices of the sentences, each with its part `[rows, V, D]` in one memory."""
+    """Computes max(0, s - v) for all pairs: slices of the sentences, each with its part `[rows, V, D]` in one
+    memory."""
     step = max(1, ELEMENTS // max(1, images.numel()))
     memory = sentences.new_empty(min(step, len(sentences)), *images.shape)
     for start in range(0, len(sentences), step):
@@ -47,7 +48,7 @@ def _excess(sentences: Tensor, images: Tensor) -> Any:
 
 
 def penalties(sentences: Tensor, images: Tensor, similarity: str) -> Tensor:
-    r"""The penalty of each sentence with each image. Lower means a better fit.
+    r"""Computes the penalty of each sentence with each image. Lower means a better fit.
 
     .. math::
         E(s, v) &= \sum_d \max(0, s_d - v_d)^2 \quad\text{(order)} \\
@@ -69,7 +70,7 @@ def penalties(sentences: Tensor, images: Tensor, similarity: str) -> Tensor:
 
 
 def ranking_loss(penalty: Tensor, margin: float) -> Tensor:
-    r"""The hinge loss over all wrong pairs of a batch, summed.
+    r"""Computes the hinge loss over all wrong pairs of a batch, summed.
 
     .. math:: \sum_{i \ne j} \max(0, m - E_{ij} + E_{ii}) + \max(0, m - E_{ij} + E_{jj})
 
@@ -85,16 +86,10 @@ def ranking_loss(penalty: Tensor, margin: float) -> Tensor:
 
 
 def ranks(penalty: Tensor, captions: int) -> tuple[Tensor, Tensor]:
-    """The rank of the right item, from 0. A wrong item with the same penalty is ranked before it.
-
-    Args:
-        penalty: `[captions * V, V]`. The `captions` sentences from `captions * i` on belong to image i.
-        captions: the number of captions of each image.
-
-    Returns:
-        for each image the best rank of its captions among all captions, int64 `[V]`; and for each caption the rank of
-        its image among all images, int64 `[captions * V]`.
-    """
+    """Ranks the right items, from 0, by the penalties `[captions * V, V]`, in which the sentences from `captions * i`
+    on belong to image i. A wrong item with the same penalty is ranked before it. Returns for each image the best rank
+    of its captions among all captions, int64 `[V]`; and for each caption the rank of its image among all images, int64
+    `[captions * V]`."""
     images = penalty.shape[1]
     own = torch.arange(images, device=penalty.device).repeat_interleave(captions)
     right = penalty.gather(1, own.unsqueeze(1))
@@ -106,8 +101,8 @@ def ranks(penalty: Tensor, captions: int) -> tuple[Tensor, Tensor]:
 
 
 def recalls(rank: Tensor, prefix: str) -> dict[str, float]:
-    """R@1, R@5 and R@10 in percent, mean and median rank from 1, as metrics named `prefix_r1` and so on."""
-    found = {f"{prefix}_r{count}": 100.0 * float((rank < count).double().mean()) for count in (1, 5, 10)}
-    found[f"{prefix}_mean_rank"] = float(rank.double().mean()) + 1
-    found[f"{prefix}_median_rank"] = float(rank.double().quantile(0.5).floor()) + 1
-    return found
+    """Computes R@1, R@5 and R@10 in percent, mean and median rank from 1, as metrics named `prefix_r1` and so on."""
+    metrics = {f"{prefix}_r{count}": 100.0 * float((rank < count).double().mean()) for count in (1, 5, 10)}
+    metrics[f"{prefix}_mean_rank"] = float(rank.double().mean()) + 1
+    metrics[f"{prefix}_median_rank"] = float(rank.double().quantile(0.5).floor()) + 1
+    return metrics

@@ -8,7 +8,7 @@ from ..report.blocks import Block, Metric, compare
 from ..report.curves import curves, sensitivity
 from ..report.deviations import deviations
 from ..report.page import Report, Table
-from ..report.tables import Column, learning_rates, mean, results, spread, update_times
+from ..report.tables import Column, learning_rates, mean, mean_and_range, results, update_times
 from ..runs.folder import Run
 from .claims import CLAIMS
 from .deviations import APART, DEVIATIONS
@@ -40,8 +40,8 @@ METRICS = (
 )
 
 
-def report(runs: Sequence[Run]) -> Report:
-    """The report on runs of `order-embeddings`, finished or not."""
+def report_order_embeddings(runs: Sequence[Run]) -> Report:
+    """Writes the report on runs of `order-embeddings`, finished or not."""
     blocks, status = compare(runs, CLAIMS)
     about = (
         "How often the right image is among the first 1, 5 and 10 on validation, as in the paper's Figure 1, and the "
@@ -64,10 +64,10 @@ def report(runs: Sequence[Run]) -> Report:
 
 
 def _recalls(blocks: Sequence[Block], side: str) -> Table:
-    """The paper's Table 2 in one direction."""
+    """Makes the paper's Table 2 in one direction."""
     names = {"R@1": "r1", "R@5": "r5", "R@10": "r10", "mean r": "mean_rank"}
     columns = [
-        Column(head, f"test_{side}_{name}", "test", digits=1, text=spread if head == "R@10" else mean)
+        Column(head, f"test_{side}_{name}", "test", digits=1, text=mean_and_range if head == "R@10" else mean)
         for head, name in names.items()
     ]
     note = (

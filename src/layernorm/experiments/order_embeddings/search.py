@@ -16,11 +16,11 @@ from ..data import order_embeddings
 from ..data.order_embeddings import CAPTIONS, ImagesAndCaptions
 from ..data.text import EOS, Sentences
 from ..errors import RunError, printable
-from ..protocol import Tool, check_ranges, option
+from ..protocol import CheckedOptions, Tool, option
 from ..runs.files import write_atomic
 from ..runs.folder import Run
-from ..runs.restore import configuration, restore, training_data
-from .network import Config, Embedding, build
+from ..runs.restore import configuration, restore_model, training_data
+from .network import Config, Embedding, build_embedding
 from .objective import penalties
 
 PICTURES = (".jpg", ".jpeg", ".png")
@@ -28,33 +28,22 @@ PICTURES = (".jpg", ".jpeg", ".png")
 
 
 @dataclass(frozen=True)
-class Options:
+class SearchOptions(CheckedOptions):
     """The options of `layernorm search`."""
 
     count: int = option(5, "images to show for each sentence", least=1)
-    captions: int = option(2, "captions to show for each image, at most 5", least=1)
+    captions: int = option(2, "captions to show for each image, at most 5", least=1, most=CAPTIONS)
     data: Path | None = option(None, "folder with the data set's files (else the one of the run's training)")
     images: Path | None = option(
         None, "folder with the test images as pictures; sorted by name they must be in the order of test.npy"
     )
     out: Path | None = option(None, "with --images: picture to write (else RUN/search.png)")
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-        if self.captions > CAPTIONS:
-            raise ValueError(f"--captions must be at most {CAPTIONS}, got {self.captions}")
-
 
 @dataclass(frozen=True)
-class Found:
-    """The result for one sentence.
-
-    Attributes:
-        sentence: the sentence as given.
-        unknown: its words that are not in the vocabulary.
-        images: the numbers of test images, from 0, the best first.
-        penalties: the penalties of these images.
-    """
+class FoundImages:
+    """The images found for a sentence: their numbers from 0, the best first, and their penalties. `unknown`: the words
+    of the sentence that are not in the vocabulary."""
 
     sentence: str
     unknown: list[str]
@@ -62,12 +51,8 @@ class Found:
     penalties: list[float]
 
 
-def search(model: Embedding, data: ImagesAndCaptions, sentences: Sequence[str], count: int) -> list[Found]:
-    """The test images with the lowest penalties for each sentence.
-
-    Raises:
-        RunError: a sentence has no word.
-    """
+def search(model: Embedding, data: ImagesAndCaptions, sentences: Sequence[str], count: int) -> list[FoundImages]:
+    """Finds the test images with the lowest penalties for each sentence, which must have a word."""
     split = [tokens(sentence) for sentence in sentences]
     for sentence, words in zip(sentences, split, strict=True):
         if not words:
@@ -80,7 +65,7 @@ def search(model: Embedding, data: ImagesAndCaptions, sentences: Sequence[str], 
         penalty = penalties(points, model.images(data.test.features), similarity)
     best = penalty.topk(min(count, penalty.shape[1]), largest=False)
     return [
-        Found(sentence, [word for word in words if word not in vocabulary], images, values)
+        FoundImages(sentence, [word for word in words if word not in vocabulary], images, values)
         for sentence, words, images, values in zip(
             sentences, split, best.indices.tolist(), best.values.tolist(), strict=True
         )
@@ -88,38 +73,34 @@ def search(model: Embedding, data: ImagesAndCaptions, sentences: Sequence[str], 
 
 
 def tokens(sentence: str) -> list[str]:
-    """A sentence's words in small letters, with punctuation marks as words."""
+    """Splits a sentence into words in small letters, with punctuation marks as words."""
     return re.findall(r"\w+(?:'\w+)?|[^\w\s]", sentence.lower())
 
 
-def trained(run: Run, folder: Path | None) -> tuple[Embedding, ImagesAndCaptions]:
-    """A run's kept network and the data that it was trained on.
-
-    Raises:
-        RunError: a file is missing or damaged, or the data are not those of the training.
-    """
-    data = training_data(run, folder, order_embeddings.load)
-    network = build(configuration(Config, run), len(data.vocabulary), data.test.features.shape[1])
-    return restore(network, run)[0], data
+def trained_embedding(run: Run, folder: Path | None) -> tuple[Embedding, ImagesAndCaptions]:
+    """Restores a run's kept network, with the data that it was trained on."""
+    data = training_data(run, folder, order_embeddings.ORDER_EMBEDDINGS.load)
+    network = build_embedding(configuration(Config, run), len(data.vocabulary), data.test.features.shape[1])
+    return restore_model(network, run)[0], data
 
 
-def ask(run: Run, sentences: Sequence[str], options: Options) -> list[str]:
-    """The nearest images of each sentence, as lines of at most 80 columns. With pictures, it also writes a sheet."""
-    model, data = trained(run, options.data)
+def search_lines(run: Run, sentences: Sequence[str], options: SearchOptions) -> list[str]:
+    """Lists the nearest images of each sentence, in at most 80 columns. With pictures, it also writes a sheet."""
+    model, data = trained_embedding(run, options.data)
     pictures = None if options.images is None else _pictures(options.images, len(data.test))
-    found = search(model, data, sentences, options.count)
-    lines = [line for item in found for line in _lines(item, data, options.captions)]
+    results = search(model, data, sentences, options.count)
+    lines = [line for item in results for line in _lines_of_search(item, data, options.captions)]
     if pictures is not None:
         place = options.out or run.path / "search.png"
-        write_atomic(place, _sheet(found, pictures, data))
+        write_atomic(place, _sheet(results, pictures, data))
         lines.append(f"wrote {place}")
     return lines
 
 
-def _lines(found: Found, data: ImagesAndCaptions, captions: int) -> list[str]:
-    unknown = f" (not in the vocabulary: {', '.join(found.unknown)})" if found.unknown else ""
-    lines = textwrap.wrap(f"{found.sentence}{unknown}", 80)
-    for place, (image, penalty) in enumerate(zip(found.images, found.penalties, strict=True), 1):
+def _lines_of_search(result: FoundImages, data: ImagesAndCaptions, captions: int) -> list[str]:
+    unknown = f" (not in the vocabulary: {', '.join(result.unknown)})" if result.unknown else ""
+    lines = textwrap.wrap(f"{result.sentence}{unknown}", 80)
+    for place, (image, penalty) in enumerate(zip(result.images, result.penalties, strict=True), 1):
         lines.append(f"{place:4}. image {image + 1}, penalty {penalty:.4f}")
         for caption in _captions(data, image)[:captions]:
             lines += textwrap.wrap(caption, 80, initial_indent=" " * 6, subsequent_indent=" " * 8)
@@ -131,28 +112,28 @@ def _captions(data: ImagesAndCaptions, image: int) -> list[str]:
 
 
 def _pictures(folder: Path, count: int) -> list[Path]:
-    """The pictures in a folder, one for each test image."""
+    """Lists the pictures in a folder, one for each test image."""
     if not folder.is_dir():
         raise RunError(f"{folder} is not a folder; give the folder of the test images with --images")
-    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
-    if len(found) != count:
+    pictures = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
+    if len(pictures) != count:
         raise RunError(
-            f"{folder} has {len(found)} pictures ({', '.join(PICTURES)}); expected {count}, one a test image"
+            f"{folder} has {len(pictures)} pictures ({', '.join(PICTURES)}); expected {count}, one a test image"
         )
-    return found
+    return pictures
 
 
-def _sheet(found: Sequence[Found], pictures: Sequence[Path], data: ImagesAndCaptions) -> bytes:
-    """A row of pictures for each sentence, as PNG."""
+def _sheet(results: Sequence[FoundImages], pictures: Sequence[Path], data: ImagesAndCaptions) -> bytes:
+    """Draws a row of pictures for each sentence, as PNG."""
     import numpy as np
     from matplotlib.figure import Figure
     from PIL import Image, UnidentifiedImageError
 
     as_it_is: Any = {"fontsize": 6, "parse_math": False}  # a sentence may have dollars
-    columns = max(len(item.images) for item in found)
-    canvas = Figure(figsize=(2.4 * columns, 2.6 * len(found)), layout="constrained")
-    axes = canvas.subplots(len(found), columns, squeeze=False)
-    for row, item in zip(axes, found, strict=True):
+    columns = max(len(item.images) for item in results)
+    canvas = Figure(figsize=(2.4 * columns, 2.6 * len(results)), layout="constrained")
+    axes = canvas.subplots(len(results), columns, squeeze=False)
+    for row, item in zip(axes, results, strict=True):
         for place, image in zip(row, item.images, strict=True):
             try:
                 with Image.open(pictures[image]) as picture:
@@ -171,8 +152,8 @@ def _sheet(found: Sequence[Found], pictures: Sequence[Path], data: ImagesAndCapt
 TOOL = Tool(
     experiment="order-embeddings",
     texts="SENTENCE",
-    options=Options,
-    ask=ask,
+    options=SearchOptions,
+    ask=search_lines,
     examples=(
         'layernorm search RUN "a dog runs" "two people on a beach"',
         'layernorm search RUN "a dog runs" --count 3 --images ~/flickr8k/test_images',

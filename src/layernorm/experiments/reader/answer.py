@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,17 +15,17 @@ from ..data.cnn import PLACEHOLDER, Question, is_entity
 from ..data.questions import FIRST_ENTITY, Questions, Split
 from ..data.text import Vocabulary
 from ..errors import RunError
-from ..protocol import Tool, check_ranges, option
+from ..protocol import CheckedOptions, Tool, option
 from ..runs.files import write_atomic
 from ..runs.folder import Run
-from ..runs.restore import configuration, restore, training_data
+from ..runs.restore import configuration, restore_model, training_data
 from . import page
 from .experiment import answer, answered, longest
-from .network import Config, Reader, build
+from .network import Config, Reader, build_reader
 
 
 @dataclass(frozen=True)
-class Options:
+class AnswerOptions(CheckedOptions):
     """The options of `layernorm answer`."""
 
     show: int = option(1, "number of questions to print with the network's guesses, from the first on", least=0)
@@ -34,34 +33,32 @@ class Options:
     data: Path | None = option(None, "folder with the questions of the run's training (else where they were then)")
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
         if self.out is not None and not self.show:
             raise ValueError("--show must be at least 1 with --out, got 0")
 
 
-def trained(run: Run, folder: Path | None) -> tuple[Reader, Config, Questions, int]:
-    """A run's network, its configuration, the questions of its training, and the update of its weights.
-
-    Raises:
-        RunError: a file is missing or damaged, or the questions are not those of the training.
-    """
+def trained_reader(run: Run, folder: Path | None) -> tuple[Reader, Config, Questions, int]:
+    """Restores a run's network, its configuration, the questions of its training, and the update of its weights."""
     config = configuration(Config, run)
-    data = training_data(run, folder, functools.partial(questions.load, config.corpus))
-    model, update = restore(build(config, config.vocabulary or len(data.vocabulary), longest(data.train)), run)
+    data = training_data(run, folder, questions.CORPORA[config.corpus].load)
+    model, update = restore_model(
+        build_reader(config, config.vocabulary or len(data.vocabulary), longest(data.train)), run
+    )
     return model, config, data, update
 
 
-def read(path: Path) -> list[Question]:
-    """The questions of a file, or of a folder of files, with their passages cut as in training."""
-    found = questions.read_folder(path) if path.is_dir() else [questions.read_file(path)]
-    return [questions.shortened(item) for item in found]
+def read_shortened(path: Path) -> list[Question]:
+    """Reads the questions of a file, or of a folder of files, with their passages cut as in training."""
+    items = questions.read_question_folder(path) if path.is_dir() else [questions.read_question_file(path)]
+    return [questions.shortened(item) for item in items]
 
 
 def renamed(item: Question) -> Question:
-    """The question with its entities numbered from 0 in the order of the text. Training numbers them at random."""
+    """Numbers the entities of a question from 0 in the order of the text. Training numbers them at random."""
     words = [*item.passage, *item.question, item.answer]
-    found = dict.fromkeys(filter(is_entity, words))
-    ids = {entity: f"@entity{number}" for number, entity in enumerate(found)}
+    entities = dict.fromkeys(filter(is_entity, words))
+    ids = {entity: f"@entity{number}" for number, entity in enumerate(entities)}
 
     def named(words: Sequence[str]) -> list[str]:
         return [ids.get(word, word) for word in words]
@@ -71,14 +68,14 @@ def renamed(item: Question) -> Question:
         sentences=[named(words) for words in item.sentences],
         question=named(item.question),
         answer=ids[item.answer],
-        names={ids[entity]: item.names[entity] for entity in found},
+        names={ids[entity]: item.names[entity] for entity in entities},
     )
 
 
-def ask(run: Run, paths: Sequence[str], options: Options) -> list[str]:
-    """The shares of right answers by the network and by rules that read nothing, and the first questions' guesses."""
-    given = [renamed(item) for path in paths for item in read(Path(path))]
-    model, config, data, update = trained(run, options.data)
+def answer_lines(run: Run, paths: Sequence[str], options: AnswerOptions) -> list[str]:
+    """Lists how many answers of the network and of rules are right, and the first questions' guesses."""
+    given = [renamed(item) for path in paths for item in read_shortened(Path(path))]
+    model, config, data, update = trained_reader(run, options.data)
     items = [item for item in given if len(item.names) <= data.entities]
     if not items:
         raise RunError(f"the network distinguishes at most {data.entities} entities, and every question has more")
@@ -97,9 +94,9 @@ def ask(run: Run, paths: Sequence[str], options: Options) -> list[str]:
     lines += [f"  {name:<36}{share:7.1%}" for name, share in shares.items()]
     lines.append(f"  {'negative log-likelihood, nats':<36}{float(nll.mean()):7.3f}")
     for item in pages:
-        lines += ["", *_lines(item)]
+        lines += ["", *_lines_of_page(item)]
     if options.out is not None:
-        write_atomic(options.out, page.draw(pages[0]))
+        write_atomic(options.out, page.draw_page(pages[0]))
         lines += ["", f"wrote {options.out}"]
     return lines
 
@@ -107,18 +104,18 @@ def ask(run: Run, paths: Sequence[str], options: Options) -> list[str]:
 def _pages(
     model: Reader, config: Config, items: Sequence[Question], split: Split, vocabulary: Vocabulary
 ) -> list[dict[str, Any]]:
-    """The pages of the first questions of a split."""
+    """Makes the pages of the first questions of a split."""
     pages = {}
     for part in answered(model, split, config):
         for number in (row for row in part.rows.tolist() if row < len(items)):
             item = items[number]
             texts = {"passage": item.passage, "question": item.question, "names": item.names}
-            pages[number] = page.make(texts, item.answer, vocabulary, part.of(number))
+            pages[number] = page.make_page(texts, item.answer, vocabulary, part.of(number))
     return [pages[number] for number in sorted(pages)]
 
 
-def _lines(item: dict[str, Any]) -> list[str]:
-    """A page as lines of at most 80 columns."""
+def _lines_of_page(item: dict[str, Any]) -> list[str]:
+    """Writes a page as lines of at most 80 columns."""
     question = " ".join("____" if word == PLACEHOLDER else word for word in item["question"])
     guesses = ", ".join(f"{word} ({p:.0%})" for word, p in item["guesses"])
     parts = {"Passage": " ".join(item["passage"]), "Question": question, "Answer": item["answer"], "Network": guesses}
@@ -131,8 +128,8 @@ def _lines(item: dict[str, Any]) -> list[str]:
 TOOL = Tool(
     experiment="reader",
     texts="PATH",
-    options=Options,
-    ask=ask,
+    options=AnswerOptions,
+    ask=answer_lines,
     examples=(
         "layernorm answer RUN ~/cnn/questions/test",
         "layernorm answer RUN 0001.question --out question.png",

@@ -9,10 +9,8 @@ from .network import Config
 
 
 def laptop(initial: Literal["source", "torch"] = "source") -> Config:
-    """The options of the laptop preset and of the trials.
-
-    The prior is ours: without it no norm leaves the plateau of the start in so few updates.
-    """
+    """Makes the options of the laptop preset and of the trials. The prior is ours: without it no norm leaves the
+    plateau of the start in so few updates."""
     return Config(
         corpus="books-cloze", updates=5000, batch_size=32, words=64, hidden=64, vocabulary=5000, initial=initial,
         prior=True, evaluate_every=250,
@@ -35,7 +33,7 @@ GOALS: dict[str, float | None] = {"source": 0.54, "torch": None}
 LAYER, NONE = Arm("layer", {"gain_init": 1.0}), Arm("none")
 
 
-def _claims(initial: str, trial: Trial) -> tuple[Claim, Claim]:
+def _speed_and_error(initial: str, trial: Trial) -> tuple[Claim, Claim]:
     speed = Sooner("valid_error", "a validation error", goal=GOALS[initial], unit=" %", scale=100)
     lowest = Value("valid_error", "lowest validation error, %", best=True, scale=100, margin=1.0)
     text, where, figure = "With layer norm the attentive reader {}.", "6.2, Figure 2", "laptop/figure2.png"
@@ -46,8 +44,8 @@ def _claims(initial: str, trial: Trial) -> tuple[Claim, Claim]:
 
 
 CLAIMS = (
-    *_claims("source", MAIN),
-    *_claims("torch", TORCH),
+    *_speed_and_error("source", MAIN),
+    *_speed_and_error("torch", TORCH),
     Claim(
         "Over all learning rates the attentive reader is better with layer norm.", "ours", LAYER, NONE,
         Robustness("valid_error", "mean over the rates of the lowest validation error, %", scale=100, margin=1.0),

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ... import LSTM, BatchNorm
-from ..data import questions
-from ..data.questions import FIRST_ENTITY, Questions, Split
+from ..data.questions import CORPORA, FIRST_ENTITY, Questions, Split
 from ..errors import RunError
 from ..protocol import Experiment, Preset, Task, check_most
 from ..report.judge import PILOT
 from ..train.batches import ORDER, Bucketed, derive_seed
 from . import claims, page, report
-from .network import Config, Reader, answer_loss, build, clip
+from .network import Config, Reader, answer_loss, build_reader, clip
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -38,13 +36,8 @@ class Batch(NamedTuple):
 
     @classmethod
     def of(cls, split: Split, rows: Tensor, ids: Tensor | None = None) -> Batch:
-        """Some questions of a split.
-
-        Args:
-            split: the split.
-            rows: int64 `[B]`.
-            ids: int64 `[V]`: the new id for each id, in passage, question and answer. None: they stay as they are.
-        """
+        """Makes a batch of the questions `rows` of a split. `ids`, int64 `[V]`: the new id for each id, in passage,
+        question and answer. None: they stay as they are."""
         passage, lengths = split.passages.batch(rows)
         question, asked = split.questions.batch(rows)
         answers = split.answers[rows]
@@ -53,28 +46,21 @@ class Batch(NamedTuple):
         return cls(passage, lengths, question, asked, answers)
 
     def to(self, device: torch.device) -> Batch:
-        """The batch on a device."""
+        """Moves the batch to a device."""
         return Batch(*(item.to(device) for item in self))
 
 
 def renaming(seed: int, update: int, entities: int, vocabulary: int) -> Tensor:
-    """The ids of the words of a training batch: a permutation of all entities, and the other words unchanged.
-
-    Returns:
-        int64 `[vocabulary]`.
-    """
+    """Draws the ids of the words of a training batch, int64 `[vocabulary]`: all entities are permuted, and the other
+    words stay."""
     generator = torch.Generator().manual_seed(derive_seed(seed, ORDER, update, FIRST_ENTITY))
     ids = torch.arange(vocabulary)
     ids[FIRST_ENTITY : FIRST_ENTITY + entities] = FIRST_ENTITY + torch.randperm(entities, generator=generator)
     return ids
 
 
-def check(config: Config, data: Questions) -> None:
-    """Compares a configuration with the questions and their words.
-
-    Raises:
-        ValueError: they do not fit. The message names the option.
-    """
+def check_reader(config: Config, data: Questions) -> None:
+    """Checks that there are enough questions and words, and that the vocabulary holds all entities."""
     check_most(config, "batch_size", len(data.train), "training questions")
     check_most(config, "evaluate_cases", len(data.valid), "validation questions")
     check_most(config, "vocabulary", len(data.vocabulary), "words")
@@ -83,8 +69,8 @@ def check(config: Config, data: Questions) -> None:
         raise ValueError(f"--vocabulary must be at least {least}, to hold all entities, got {config.vocabulary}")
 
 
-def task(config: Config, data: Questions, accelerator: Accelerator) -> Task:
-    """One run: the network, its optimiser, and the loss of a batch whose entities are renamed.
+def reader_task(config: Config, data: Questions, accelerator: Accelerator) -> Task:
+    """Makes one run: the network, its optimiser, and the loss of a batch whose entities are renamed.
 
     Raises:
         RunError: several processes train with recurrent batch norm.
@@ -99,7 +85,7 @@ def task(config: Config, data: Questions, accelerator: Accelerator) -> Task:
     looked_at = valid.first(config.evaluate_cases)
     order = Bucketed(train.passages.lengths, config.batch_size, config.seed, accelerator.process_index, processes)
     shares = answer_shares(train.answers, data.entities, vocabulary) if config.prior else None
-    model = build(config, vocabulary, longest(data.train), shares)
+    model = build_reader(config, vocabulary, longest(data.train), shares)
 
     def loss(model: nn.Module, update: int) -> Tensor:
         rows, size = order.share(update)
@@ -140,11 +126,8 @@ def task(config: Config, data: Questions, accelerator: Accelerator) -> Task:
 
 
 def answer_shares(answers: Tensor, entities: int, vocabulary: int) -> Tensor:
-    """How often each word is an answer. One is added to every count, and all entities get the same share.
-
-    Returns:
-        `[vocabulary]`, with the sum 1.
-    """
+    """Computes how often each word is an answer, `[vocabulary]`, with the sum 1. One is added to every count, and all
+    entities get the same share."""
     counts = 1.0 + torch.bincount(answers, minlength=vocabulary)
     renamed = slice(FIRST_ENTITY, FIRST_ENTITY + entities)  # every training batch permutes them
     counts[renamed] = counts[renamed].mean()
@@ -152,7 +135,7 @@ def answer_shares(answers: Tensor, entities: int, vocabulary: int) -> Tensor:
 
 
 def longest(split: Split) -> tuple[int, int]:
-    """The number of words of the longest passage and of the longest question."""
+    """Counts the words of the longest passage and of the longest question."""
     return int(split.passages.lengths.max()), int(split.questions.lengths.max())
 
 
@@ -171,13 +154,13 @@ class Answered(NamedTuple):
     attention: Tensor
 
     def of(self, number: int) -> tuple[Tensor, Tensor]:
-        """The logits `[V]` and the attention `[T]` of one question."""
+        """Returns the logits `[V]` and the attention `[T]` of one question."""
         place = int((self.rows == number).nonzero())
         return self.logits[place], self.attention[:, place]
 
 
 def answered(model: nn.Module, split: Split, config: Config) -> Iterator[Answered]:
-    """The answers to a split's questions, in mini-batches of similar length and almost equal size."""
+    """Answers a split's questions, in mini-batches of similar length and almost equal size."""
     assert isinstance(model, Reader)
     device = model.attention.device
     batches = -(-len(split) // config.batch_size)
@@ -188,7 +171,7 @@ def answered(model: nn.Module, split: Split, config: Config) -> Iterator[Answere
 
 
 def answer(model: nn.Module, split: Split, config: Config) -> tuple[Tensor, Tensor]:
-    """Whether each answer is right, bool `[M]`, and the right answer's negative log-likelihood, float64 `[M]`."""
+    """Tells whether each answer is right, bool `[M]`, and the right one's negative log-likelihood, float64 `[M]`."""
     right = torch.empty(len(split), dtype=torch.bool)
     nll = torch.empty(len(split), dtype=torch.float64)
     for part in answered(model, split, config):
@@ -215,11 +198,6 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
             item.eval()
         for buffer, value in before:
             buffer.copy_(value)
-
-
-def load(config: Config, data: Path | None) -> Questions:
-    """The data set of a configuration."""
-    return questions.load(config.corpus, data)
 
 
 _NORMS = ("none", "layer", "batch", "batch-everywhere")
@@ -250,9 +228,9 @@ EXPERIMENT = Experiment(
             {"norm": _NORMS, "gain_init": (1.0, 0.1), "learning_rate": (8e-5,), "seed": (0, 1, 2)},
         ),
     },
-    load=load,
-    check=check,
-    task=task,
-    report=report.report,
+    load=lambda config, data: CORPORA[config.corpus].load(data),
+    check=check_reader,
+    task=reader_task,
+    report=report.report_reader,
     claims=claims.CLAIMS,
 )  # fmt: skip

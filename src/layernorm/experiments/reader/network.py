@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ... import LSTM, BatchNorm, BatchNormOverTime
 from ...nn import Norm
-from ..protocol import check_ranges, decay_option, option, seed_option
+from ..protocol import CheckedOptions, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
 
 BATCH_GAIN = 0.1
@@ -24,7 +24,7 @@ U_2 and U_3."""
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(CheckedOptions):
     """Options of the experiment. The defaults are the paper's protocol."""
 
     norm: Literal["none", "layer", "batch", "batch-everywhere"] = option(
@@ -57,7 +57,7 @@ class Config:
     prior: bool = option(
         False, "with the prior, the answer's bias starts at the log frequency of each word as an answer; else at 0"
     )
-    dropout: float = option(0.5, "share of the embeddings and of the output's inputs that is dropped", least=0)
+    dropout: float = option(0.5, "share of the embeddings and of the output's inputs that is dropped", least=0, below=1)
     clip: Literal["source", "norm10"] = option(
         "source", "clipping of the gradient g of norm n: to 10 g / sqrt(n) where n > 100 (source), or to norm 10"
     )
@@ -68,15 +68,13 @@ class Config:
     evaluate_cases: int = option(0, "validation questions to evaluate on (0: all)", least=0)
 
     def __post_init__(self) -> None:
-        check_ranges(self)
-        if self.dropout >= 1:
-            raise ValueError(f"--dropout must be less than 1, got {self.dropout}")
+        super().__post_init__()
         if self.norm != "layer":  # a fixed value, so that several gains do not make the same run several times
             object.__setattr__(self, "gain_init", 1.0 if self.norm == "none" else BATCH_GAIN)
 
 
 def masked_softmax(scores: Tensor, lengths: Tensor) -> Tensor:
-    r"""The softmax over the first steps of each column.
+    r"""Computes the softmax over the first steps of each column.
 
     .. math:: a_t = e^{s_t} / \sum_{t' < length} e^{s_{t'}} \quad\text{for } t < length, \text{ else } 0
 
@@ -123,17 +121,8 @@ class Reader(nn.Module):
         self.answer = nn.Linear(H, vocabulary)
 
     def forward(self, passage: Tensor, lengths: Tensor, question: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
-        """Answers questions.
-
-        Args:
-            passage: int64 `[T, B]`, padded.
-            lengths: int64 `[B]`, the lengths of the passages.
-            question: int64 `[Q, B]`, padded.
-            asked: int64 `[B]`, the lengths of the questions.
-
-        Returns:
-            logits `[B, V]` and attention `[T, B]`.
-        """
+        """Answers questions `[Q, B]` about passages `[T, B]`, both padded ids, `asked` and `lengths` `[B]` being their
+        lengths. Returns logits `[B, V]` and attention `[T, B]`."""
         h, _ = self._states(self.passage_lstm, 0, passage, lengths)  # [T, B, H], 0 beyond a length
         _, q = self._states(self.question_lstm, 1, question, asked)  # [B, H]
         attention = masked_softmax(self._scores(h, q, lengths), lengths)
@@ -144,14 +133,14 @@ class Reader(nn.Module):
         return self.answer(F.dropout(g, self.dropout, self.training)), attention
 
     def _states(self, lstm: LSTM, which: int, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """The states of an LSTM at every step, and each sequence's last."""
+        """Computes the states of an LSTM at every step, and each sequence's last."""
         embedded = F.dropout(self.words(ids), self.dropout, self.training)
         start = self.starts[which].expand(1, ids.shape[1], -1).contiguous()
         states, (last, _) = lstm(embedded, (start, torch.zeros_like(start)), lengths=lengths)
         return states, last[0]
 
     def _scores(self, h: Tensor, q: Tensor, lengths: Tensor) -> Tensor:
-        """w . m_t, `[T, B]`."""
+        """Computes w . m_t, `[T, B]`."""
         if "passage" in self.norms:  # padding does not count in the statistics
             inside = torch.arange(len(h), device=h.device).unsqueeze(1) < lengths
             projected = h.new_zeros(h.shape).masked_scatter(inside.unsqueeze(2), self._mapped("passage", h[inside]))
@@ -163,25 +152,22 @@ class Reader(nn.Module):
         return m @ self.attention
 
     def _mapped(self, name: str, rows: Tensor) -> Tensor:
-        """One of the five linear maps, normalised under `batch-everywhere`."""
+        """Applies one of the five linear maps, normalised under `batch-everywhere`."""
         mapped = self.maps[name](rows)
         return self.norms[name](mapped) if name in self.norms else mapped
 
 
 def answer_loss(logits: Tensor, answers: Tensor) -> Tensor:
-    """-log(p + 1e-8) of each answer, where p is its softmax over the whole vocabulary. `[B, V]`, `[B]` -> `[B]`."""
+    """Computes -log(p + 1e-8) of each answer, where p is its softmax over the whole vocabulary. `[B, V]`, `[B]` ->
+    `[B]`."""
     p = F.log_softmax(logits, dim=1).gather(1, answers.unsqueeze(1)).squeeze(1).exp()
     return -(p + 1e-8).log()
 
 
 @torch.no_grad()
 def clip(model: nn.Module, rule: str) -> None:
-    """Clips the gradient g by its global norm n.
-
-    Args:
-        model: the network.
-        rule: "source": to 10 g / sqrt(n) where n > 100, as in the original code. "norm10": to the norm 10.
-    """
+    """Clips the gradient g by its global norm n: by the rule "source" to 10 g / sqrt(n) where n > 100, as in the
+    original code, by "norm10" to the norm 10."""
     gradients = [item.grad for item in model.parameters() if item.grad is not None]
     n = float(nn.utils.get_total_norm(gradients))
     factor = 1.0
@@ -193,8 +179,8 @@ def clip(model: nn.Module, rule: str) -> None:
         torch._foreach_mul_(gradients, factor)
 
 
-def build(config: Config, vocabulary: int, steps: tuple[int, int], shares: Tensor | None = None) -> Reader:
-    """The network with its initial weights. One seed gives every norm the same weights.
+def build_reader(config: Config, vocabulary: int, steps: tuple[int, int], shares: Tensor | None = None) -> Reader:
+    """Builds the network with its initial weights. One seed gives every norm the same weights.
 
     `initial="source"`: square matrices are orthogonal times 0.05, for each gate by itself. Rectangular matrices are
     U(+-sqrt(6 / (in + out + 1))), and the states are 0. `"torch"`: embeddings are N(0, 1), matrices and states

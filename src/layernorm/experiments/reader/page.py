@@ -39,41 +39,26 @@ _CLOSE = {",", ".", "!", "?", ";", ":", ")", "n't", "'s", "'m", "'d", "'ll", "'r
 
 
 def choose(split: Split) -> int:
-    """The question to show: the first whose passage has a length of `LENGTHS`, else the first of all."""
+    """Chooses the question to show: the first whose passage has a length of `LENGTHS`, else the first of all."""
     lengths = split.passages.lengths
     good = ((lengths >= LENGTHS[0]) & (lengths <= LENGTHS[1])).nonzero()
     return int(good[0]) if len(good) else 0
 
 
 def kept(data: Questions, number: int, said: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
-    """The data from which a validation question can be shown without the data set.
-
-    Args:
-        data: the questions.
-        number: the number of the question.
-        said: its logits `[V]` and its attention `[T]`, padded.
-
-    Returns:
-        `page`, uint8: a JSON text.
-    """
+    """Makes the tensor `page`, uint8, a JSON text from which a validation question can be shown without the data set.
+    `said` are its logits `[V]` and its attention `[T]`, padded."""
     answer = data.vocabulary.words[int(data.valid.answers[number]) - FIRST_ENTITY]
-    text = json.dumps(make(data.readable[number], answer, data.vocabulary, said))
+    text = json.dumps(make_page(data.readable[number], answer, data.vocabulary, said))
     return {"page": torch.from_numpy(np.frombuffer(text.encode(), np.uint8).copy())}
 
 
-def make(item: Mapping[str, Any], answer: str, vocabulary: Vocabulary, said: tuple[Tensor, Tensor]) -> dict[str, Any]:
-    """Makes a page: a question, the network's attention and its guesses.
-
-    Args:
-        item: `passage` and `question`, lists of words, and `names` of the entities.
-        answer: an entity.
-        vocabulary: the network's vocabulary.
-        said: as in `kept`.
-
-    Returns:
-        `passage`, `question` and `answer`, with names instead of entities if no two entities have the same name;
-        `attention`, a number for each word of the passage; `guesses`, words with their probabilities, the best first.
-    """
+def make_page(
+    item: Mapping[str, Any], answer: str, vocabulary: Vocabulary, said: tuple[Tensor, Tensor]
+) -> dict[str, Any]:
+    """Makes a page: the words of the passage and the question, and the answer, with names instead of entities if no two
+    of these have the same name; a number of attention for each word of the passage; guesses with their probabilities,
+    the best first. `item` is one of `Questions.readable`, and `said` as in `kept`."""
     names = item["names"] if len(set(item["names"].values())) == len(item["names"]) else {}
     words = [names.get(word, word) for word in item["passage"]]
     best = said[0].double().softmax(0).topk(min(GUESSES, len(said[0])))
@@ -89,16 +74,7 @@ def make(item: Mapping[str, Any], answer: str, vocabulary: Vocabulary, said: tup
 
 
 def picture(run: Run, name: str, label: str) -> Picture:
-    """The page of a finished run.
-
-    Args:
-        run: the run.
-        name: the name of the file, without its ending.
-        label: the name of the network, for the caption.
-
-    Raises:
-        RunError: the run has no page, or its file is damaged.
-    """
+    """Draws the page of a finished run, with the name of the file and that of the network for the caption."""
     tensors = run.tested()
     if "page" not in tensors:
         raise RunError(f"the run in {run.path} has not been tested yet")
@@ -108,11 +84,11 @@ def picture(run: Run, name: str, label: str) -> Picture:
         "it has; names are put back in place of the entities. Below it the answer, and the network's first guesses "
         "with their probabilities."
     )
-    return Picture(name, "png", caption, draw(page))
+    return Picture(name, "png", caption, draw_page(page))
 
 
-def draw(page: dict[str, Any]) -> bytes:
-    """A page as PNG."""
+def draw_page(page: dict[str, Any]) -> bytes:
+    """Draws a page as PNG."""
     from matplotlib import get_data_path
     from PIL import Image, ImageDraw, ImageFont
 
@@ -129,7 +105,7 @@ def draw(page: dict[str, Any]) -> bytes:
 
 
 def _paragraphs(page: dict[str, Any]) -> list[list[tuple[str, float, bool]]]:
-    """The page's text: words, each with its shade from 0 to 1 and whether it is grey."""
+    """Splits the page's text into words, each with its shade from 0 to 1 and whether it is grey."""
     highest = max(page["attention"])
     passage = [(word, weight / highest, False) for word, weight in zip(page["passage"], page["attention"], strict=True)]
     question = [("____" if word == PLACEHOLDER else word, 0.0, False) for word in page["question"]]

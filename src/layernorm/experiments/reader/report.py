@@ -39,8 +39,8 @@ COLUMNS = (
 )
 
 
-def report(runs: Sequence[Run]) -> Report:
-    """The report on runs of `reader`, finished or not."""
+def report_reader(runs: Sequence[Run]) -> Report:
+    """Writes the report on runs of `reader`, finished or not."""
     blocks, status = compare(runs, CLAIMS)
     given = runs[0].environment["data"].get("guesses", {})
     guessed = {rule: 1 - given[rule] for rule in RULES if rule in given}
@@ -74,12 +74,12 @@ def report(runs: Sequence[Run]) -> Report:
 
 
 def _show(run: Run, arm: Arm, name: str) -> list[Picture]:
-    """A question as the baseline or layer norm reads it."""
+    """Draws a question as the baseline or layer norm reads it."""
     return [page.picture(run, f"question-{name}", arm.name)] if run.done and arm.key in (NONE.key, LAYER.key) else []
 
 
 def _reading(block: Block, guessed: dict[str, float]) -> list[str]:
-    """Which norms answer better than the best rule that reads nothing. Of the others nothing can be claimed."""
+    """Says which norms answer better than the best rule that reads nothing. Of the others nothing can be claimed."""
     if not guessed:
         return []
     rule = min(guessed, key=lambda name: guessed[name])

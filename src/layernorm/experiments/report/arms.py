@@ -60,10 +60,10 @@ class Arm:
         return self.norm + "-gain" * (self.gain != 1.0) + "-exact" * bool(self.prefix)
 
     def has(self, run: Run) -> bool:
-        """Whether a run is of this arm."""
+        """Tells whether a run is of this arm."""
         return run.config["norm"] == self.norm and has(run, self.options)
 
 
 def has(run: Run, options: Mapping[str, Any]) -> bool:
-    """Whether a run has these options."""
+    """Tells whether a run has these options."""
     return all(run.config.get(name) == value for name, value in options.items())

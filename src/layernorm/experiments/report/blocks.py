@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..errors import RunError
 from ..runs.folder import Run
 from .arms import GAINED, NORMS, RATE, Arm, has
-from .deviations import said
+from .deviations import option_text
 from .judge import PILOT, Claim, best_rate
 from .page import STYLES, Style
 
@@ -51,7 +51,7 @@ class Metric:
     levels: Mapping[str, float] = field(default_factory=dict)
 
     def best(self, run: Run, name: str) -> float:
-        """The best value, among a run's evaluations, of a metric that is better in the same direction."""
+        """Finds the best value, among a run's evaluations, of a metric that is better in the same direction."""
         return (max if self.rising else min)(record[name] for record in run.records)
 
 
@@ -92,17 +92,17 @@ class Block:
         return ", ".join(f"{name} {value}" for name, value in self.options.items())
 
     def runs(self, arm: Arm) -> Group:
-        """An arm's runs at all learning rates."""
+        """Returns an arm's runs at all learning rates."""
         return [run for group in self.arms[arm].values() for run in group]
 
     def style(self, arm: Arm) -> Style:
-        """The style of an arm's curves. Arms that differ in the gain alone differ in their dashes."""
+        """Returns the style of an arm's curves. Arms that differ in the gain alone differ in their dashes."""
         colour, dashes = STYLES[arm.key]
         place = [item for item in self.arms if item.key == arm.key].index(arm)
         return Style(colour, (0, (*dashes[1], *[1] * 2 * place)) if place else dashes)
 
     def choices(self, metric: Metric) -> dict[str, Choice]:
-        """What a panel of a metric shows: each arm at the best learning rate of the pilot.
+        """Chooses what a panel of a metric shows: each arm at the best learning rate of the pilot.
 
         The pilot is judged in the measure of the claim about this metric. Without such a claim, or a whole pilot, an
         arm is shown at the rate of `best_tried`.
@@ -114,17 +114,17 @@ class Block:
         exact = [claim for claim in about if claim.measure.metric == metric.name]
         like = [claim for claim in about if claim.measure.chosen == metric.chosen]
         like = like or [claim for claim in about if claim.measure.metric == metric.chosen]
-        found: dict[str, Choice] = {}
+        choices: dict[str, Choice] = {}
         decided: Sequence[Claim | None] = exact or like[:1] or [None]
         for claim in decided:
             choice = {arm: self._shown(arm, metric, claim) for arm in self.arms}
             choice = {arm: shown for arm, shown in choice.items() if shown.runs}
-            if choice not in found.values():
-                found[claim.measure.about if claim else ""] = choice
-        return found
+            if choice not in choices.values():
+                choices[claim.measure.about if claim else ""] = choice
+        return choices
 
     def shown(self, metric: Metric) -> Choice:
-        """What the first panel of a metric shows."""
+        """Returns what the first panel of a metric shows."""
         return next(iter(self.choices(metric).values()))
 
     def _shown(self, arm: Arm, metric: Metric, claim: Claim | None) -> Shown:
@@ -140,23 +140,18 @@ class Block:
 
 
 def heading(blocks: Sequence[Block]) -> str:
-    """The head of a table's first column, which has the blocks' labels: the options in which they differ."""
+    """Makes the head of a table's first column, which has the blocks' labels: the options in which they differ."""
     return ", ".join(blocks[0].options) if blocks else ""
 
 
 def compare(
     runs: Sequence[Run], claims: Sequence[Claim] = (), prefixes: Collection[str] = ()
 ) -> tuple[list[Block], list[str]]:
-    """Sorts runs into blocks. No mean is taken over different configurations, and none compared.
+    """Sorts the runs of an experiment into blocks. No mean is taken over different configurations, and none compared.
+    Metrics with the `prefixes`, such as `exact_`, make an arm of its own.
 
-    Args:
-        runs: of one experiment.
-        claims: the experiment's.
-        prefixes: those of the metrics' names that make an arm of its own, such as `exact_`.
-
-    Returns:
-        the blocks that have records, the one with the largest value first, and the status lines: which runs are
-        unfinished, diverged, or start unequally.
+    Returns the blocks that have records, the one with the largest value first, and the status lines: which runs are
+    unfinished, diverged, or start unequally.
     """
     facts = [{**run.config, "data set": str(run.environment["data"].get("fingerprint"))[:12]} for run in runs]
     names = [
@@ -170,14 +165,14 @@ def compare(
     blocks = []
     for values in sorted(groups, key=lambda values: [(type(value).__name__, value or 0) for value in values])[::-1]:
         own = [claim for claim in claims if any(has(run, claim.trial.options) for run in groups[values])]
-        options = dict(zip(names, map(said, values), strict=True))
-        blocks.append(Block(options, _arms(groups[values], prefixes), own))
+        options = dict(zip(names, map(option_text, values), strict=True))
+        blocks.append(Block(options, _runs_by_arm(groups[values], prefixes), own))
     status = [*_incomplete(runs), *(line for block in blocks for line in _unequal_starts(block))]
     return [block for block in blocks if any(run.records for arm in block.arms for run in block.runs(arm))], status
 
 
 def best_tried(by_rate: Mapping[float, Group], metric: Metric, prefix: str = "") -> float:
-    """The learning rate with the best mean of a metric, among those with the most finished runs."""
+    """Finds the learning rate with the best mean of a metric, among those with the most finished runs."""
     name = prefix + (metric.chosen or metric.name)
 
     def rank(rate: float) -> tuple[float, ...]:
@@ -189,9 +184,9 @@ def best_tried(by_rate: Mapping[float, Group], metric: Metric, prefix: str = "")
     return min(by_rate, key=rank)
 
 
-def _arms(runs: Iterable[Run], prefixes: Collection[str]) -> dict[Arm, dict[float, Group]]:
-    """The runs that have records or diverged before the first one, by arm and learning rate."""
-    found: dict[Arm, dict[float, Group]] = {}
+def _runs_by_arm(runs: Iterable[Run], prefixes: Collection[str]) -> dict[Arm, dict[float, Group]]:
+    """Sorts the runs that have records or diverged before the first one, by arm and learning rate."""
+    by_arm: dict[Arm, dict[float, Group]] = {}
     for run in sorted(runs, key=lambda run: run.config[RATE]):
         if not run.records and run.diverged is None:
             continue
@@ -202,14 +197,14 @@ def _arms(runs: Iterable[Run], prefixes: Collection[str]) -> dict[Arm, dict[floa
         for prefix in ("", *prefixes):
             if not prefix or (run.records and any(name.startswith(prefix) for name in run.records[0])):
                 arm = Arm(norm, {"gain_init": gain} if gain != 1.0 else {}, prefix)
-                found.setdefault(arm, {}).setdefault(run.config[RATE], []).append(run)
+                by_arm.setdefault(arm, {}).setdefault(run.config[RATE], []).append(run)
     order = list(NORMS)
-    return dict(sorted(found.items(), key=lambda item: (order.index(item[0].norm), item[0].gain != 1.0,
+    return dict(sorted(by_arm.items(), key=lambda item: (order.index(item[0].norm), item[0].gain != 1.0,
                                                         item[0].gain, item[0].prefix)))  # fmt: skip
 
 
 def _incomplete(runs: Sequence[Run]) -> list[str]:
-    """Which of some runs are unfinished, and which diverged."""
+    """Says which of some runs are unfinished, and which diverged."""
     notes = []
     open_runs = [run.path.name for run in runs if not run.done]
     if open_runs:
@@ -222,10 +217,8 @@ def _incomplete(runs: Sequence[Run]) -> list[str]:
 
 
 def _unequal_starts(block: Block) -> list[str]:
-    """A line if the first gradients of two arms differ a lot, which is a defect of the initial weights, not of a norm.
-
-    Each arm's gradient is the median over its runs at all learning rates, on which it does not depend.
-    """
+    """Warns if the first gradients of two arms differ a lot, which is a defect of the initial weights, not of a norm.
+    Each arm's is the median over its runs at all learning rates, on which it does not depend."""
     starts = {}
     for arm in block.arms:
         records = [run.records[0] for run in block.runs(arm) if run.records]
@@ -234,9 +227,9 @@ def _unequal_starts(block: Block) -> list[str]:
             starts[arm] = statistics.median(gradients)
     if not starts or max(starts.values()) < FAR_APART * min(starts.values()):
         return []
-    told = ", ".join(f"{arm.name} {value:.3g}" for arm, value in starts.items())
+    gradients_text = ", ".join(f"{arm.name} {value:.3g}" for arm, value in starts.items())
     where = f"With {block.title} the" if block.title else "The"
     return [
-        f"{where} gradient's norms at update 0 differ by {FAR_APART} times or more ({told}): the initial weights are "
-        "not fair to all norms."
+        f"{where} gradient's norms at update 0 differ by {FAR_APART} times or more ({gradients_text}): the initial "
+        "weights are not fair to all norms."
     ]

@@ -17,22 +17,14 @@ GEOMETRIC = "mean, on a logarithmic axis the geometric mean,"
 
 
 def curves(name: str, about: str, blocks: Sequence[Block], metrics: Sequence[Metric], x: str = "epoch") -> list[Figure]:
-    """A figure with rows of panels for each block, one panel for each metric.
+    """Makes a figure with rows of panels for each block, one panel for each metric, against "epoch" or "update"; no
+    figure if there is nothing to show.
 
-    A panel shows each arm at the learning rate of `Block.choices`, and the caption says which. If claims about a metric
-    have chosen different rates, it has a panel for each of them.
-
-    Args:
-        name: of the figure's file.
-        about: what the panels show; the caption begins with it.
-        blocks, metrics: to show.
-        x: "epoch" or "update".
-
-    Returns:
-        the figure; an empty list if there is nothing to show.
+    A panel shows each arm at the learning rate of `Block.choices`, and the caption, which begins with `about`, says
+    which. If claims about a metric have chosen different rates, it has a panel for each of them.
     """
     rows: list[list[Panel]] = []
-    told: list[str] = []
+    rates: list[str] = []
     for block in blocks:
         panels, shown = [], []
         for metric in metrics:
@@ -43,18 +35,18 @@ def curves(name: str, about: str, blocks: Sequence[Block], metrics: Sequence[Met
                 shown.append((metric.label, choice))
         width = 2 if len(panels) == 4 else 3
         rows += [panels[start : start + width] for start in range(0, len(panels), width)]
-        told += _rates(block, shown)
+        rates += _rates(block, shown)
     if not rows:
         return []
     cut = any(panel.limits and panel.limits[1] < max(max(line.high) for line in panel.curves)
               for row in rows for panel in row)  # fmt: skip
-    about = " ".join([about, *["Axes leave out the highest values of the beginning."] * cut, *told])
+    about = " ".join([about, *["Axes leave out the highest values of the beginning."] * cut, *rates])
     log = any(panel.log for row in rows for panel in row)
     return [Figure(name, about, rows, mean=GEOMETRIC if log else "mean")]
 
 
 def _panel(block: Block, metric: Metric, choice: Choice, x: str, title: str) -> list[Panel]:
-    """The panel of a metric; an empty list if no arm has it."""
+    """Makes the panel of a metric; an empty list if no arm has it."""
     lines = []
     mean = geometric_mean if metric.log else statistics.fmean
     for arm, shown in choice.items():
@@ -75,7 +67,7 @@ def _panel(block: Block, metric: Metric, choice: Choice, x: str, title: str) -> 
 
 
 def _rates(block: Block, shown: Sequence[tuple[str, Choice]]) -> list[str]:
-    """The sentence that names the learning rates in a block's panels."""
+    """Names the learning rates in a block's panels, in a sentence."""
     texts: dict[str, list[str]] = {}
     for label, choice in shown:
         by_how: dict[str, list[str]] = {}
@@ -83,11 +75,11 @@ def _rates(block: Block, shown: Sequence[tuple[str, Choice]]) -> list[str]:
             by_how.setdefault(item.how, []).append(f"{arm.name} {item.rate:g}")
         text = "; ".join(f"{', '.join(arms)} ({how})" for how, arms in by_how.items())
         texts.setdefault(text, []).append(label)
-    found = []
+    sentences = []
     for text, labels in texts.items():
         where = "; ".join(filter(None, [block.title, " and ".join(dict.fromkeys(labels)) if len(texts) > 1 else ""]))
-        found.append(f"Learning rates{f' ({where})' if where else ''}: {text}.")
-    return found
+        sentences.append(f"Learning rates{f' ({where})' if where else ''}: {text}.")
+    return sentences
 
 
 def banded(
@@ -97,22 +89,18 @@ def banded(
     columns: Sequence[Sequence[float]],
     mean: Callable[[Sequence[float]], float] = statistics.fmean,
 ) -> Curve:
-    """A curve from the values of all seeds at each x."""
+    """Makes a curve from the values of all seeds at each x."""
     return Curve(label, style, list(x), list(map(mean, columns)), list(map(min, columns)), list(map(max, columns)))
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """The geometric mean, for numbers that span decades. It is 0 if one of them is 0."""
+    """Computes the geometric mean, for numbers that span decades. It is 0 if one of them is 0."""
     return statistics.geometric_mean(values) if min(values) > 0 else 0.0
 
 
 def view(lines: Sequence[Curve], floor: float | None = None) -> tuple[float, float]:
-    """Limits of an axis that show the curves after their first fifth, where the differences are.
-
-    Args:
-        lines: the curves. The high values in the first fifth of each are left out.
-        floor: the lower limit is at least this.
-    """
+    """Chooses limits of an axis that show the curves after their first fifth, where the differences are. The lower one
+    is at least `floor`."""
     low = min(value for line in lines for value in line.low)
     high = max(value for line in lines for value in line.high[len(line.high) // 5 :])
     margin = 0.08 * (high - low) or 0.1 * abs(high) or 1.0
@@ -120,16 +108,10 @@ def view(lines: Sequence[Curve], floor: float | None = None) -> tuple[float, flo
 
 
 def sensitivity(blocks: Sequence[Block], *metrics: Metric) -> list[Figure]:
-    """The standard figure of every experiment: best and last value of a run against the learning rate.
+    """Makes the standard figure of every experiment: best and last value of a run against the learning rate.
 
-    It shows finished runs, with a line for each arm. A run that diverged is a cross.
-
-    Args:
-        blocks: to show; those with one rate are left out.
-        metrics: to show, on validation data or training data.
-
-    Returns:
-        the figure; an empty list if no block has two rates.
+    It shows the finished runs of the blocks with two rates or more, with a line for each arm; without such a block
+    there is none. A run that diverged is a cross.
     """
     rows = []
     for block in blocks:
@@ -144,13 +126,8 @@ def sensitivity(blocks: Sequence[Block], *metrics: Metric) -> list[Figure]:
 
 
 def _against_rates(block: Block, ended: Mapping[Arm, Mapping[float, Group]], metric: Metric) -> list[Panel]:
-    """The panels of a metric. They are logarithmic if its values span more than a decade, so that the best are seen.
-
-    Args:
-        block: the block.
-        ended: the block's finished runs by arm and learning rate.
-        metric: the metric to show.
-    """
+    """Makes the panels of a metric from a block's finished runs, by arm and learning rate. They are logarithmic if its
+    values span more than a decade, so that the best are seen."""
 
     def best(run: Run, arm: Arm) -> float:
         return metric.best(run, arm.prefix + metric.name)

@@ -14,7 +14,7 @@ from .page import Deviation
 def deviations(
     runs: Sequence[Run], named: Sequence[Deviation], protocol: Any, apart: Collection[str] = ()
 ) -> list[Deviation]:
-    """The deviations of some runs, with their numbers filled in.
+    """Lists the deviations of some runs, with their numbers filled in.
 
     Args:
         runs: of one experiment.
@@ -25,7 +25,7 @@ def deviations(
     data = runs[0].environment["data"]
     values = _Values({name: one_of(run.config.get(name) for run in runs) for name in runs[0].config})
     values |= _flat("data", data)
-    found = [
+    results = [
         dataclasses.replace(item, text=item.text.format_map(values))
         for item in named
         if any(_holds(item, run) for run in runs) and not (item.mark == "stand-in" and data.get("original"))
@@ -36,16 +36,16 @@ def deviations(
         if others and option.name not in ("norm", "seed", *apart):
             zero = re.search(r"\(0: ((?:[^()]|\([^()]*\))*)\)", option.metadata["doc"])
             words = {0: zero[1]} if zero else {}
-            text = f"{one_of(others, words)}; the paper's protocol has {said(paper, words)}."
-            found.append(Deviation(option.name, "I", text))
+            text = f"{one_of(others, words)}; the paper's protocol has {option_text(paper, words)}."
+            results.append(Deviation(option.name, "I", text))
     if values["precision"] != "float32":
-        found.append(Deviation("precision", "I", f"{values['precision']}."))
-    return found
+        results.append(Deviation("precision", "I", f"{values['precision']}."))
+    return results
 
 
 def one_of(values: Iterable[Any], words: Mapping[Any, str] | None = None) -> str:
     """Values of an option in a sentence, in order: "0.001, 0.002 or 0.004"."""
-    *first, last = (said(value, words) for value in sorted(set(values)))
+    *first, last = (option_text(value, words) for value in sorted(set(values)))
     return f"{', '.join(first)} or {last}" if first else last
 
 
@@ -53,8 +53,8 @@ def _holds(item: Deviation, run: Run) -> bool:
     return all(run.config.get(name) in values for name, values in item.where.items())
 
 
-def said(value: Any, words: Mapping[Any, str] | None = None) -> str:
-    """An option's value in a sentence: 2e-05, adam, on."""
+def option_text(value: Any, words: Mapping[Any, str] | None = None) -> str:
+    """Writes an option's value in a sentence: 2e-05, adam, on."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if words and value in words:
@@ -70,7 +70,7 @@ class _Values(dict[str, str]):
 
 
 def _flat(name: str, value: Any) -> dict[str, str]:
-    """The facts of a data set by the names of fields, with commas between thousands."""
+    """Names the facts of a data set by the names of fields, with commas between thousands."""
     if isinstance(value, Mapping):
         return {key: text for part, item in value.items() for key, text in _flat(f"{name}_{part}", item).items()}
     return {name: f"{value:,}" if isinstance(value, int) else str(value)}

@@ -29,14 +29,8 @@ _SETTINGS: Any = {
 }
 
 
-def draw(figure: Figure, kind: str, narrow: bool = False) -> bytes:
-    """Draws a figure.
-
-    Args:
-        figure: what to draw.
-        kind: "png" or "svg".
-        narrow: whether the panels are in one column, for a phone.
-    """
+def draw_figure(figure: Figure, kind: str, narrow: bool = False) -> bytes:
+    """Draws a figure as "png" or "svg". `narrow`: with the panels in one column, for a phone."""
     import matplotlib
 
     with matplotlib.rc_context(_SETTINGS):
@@ -47,7 +41,7 @@ def draw(figure: Figure, kind: str, narrow: bool = False) -> bytes:
 
 
 def canvas(figure: Figure, narrow: bool = False) -> Canvas:
-    """The figure as a figure of matplotlib, with its panels and their legend."""
+    """Makes a figure of matplotlib, with its panels and their legend."""
     from matplotlib.figure import Figure as Canvas
 
     panels = [panel for row in figure.rows for panel in row]
@@ -80,7 +74,7 @@ def _legend(whole: Canvas, curves: dict[str, Artist], columns: int) -> None:
 
 
 def _small(png: io.BytesIO) -> bytes:
-    """The picture in 64 colours, which are enough for lines and take a third of the bytes."""
+    """Reduces the picture to 64 colours, which are enough for lines and take a third of the bytes."""
     from PIL import Image
 
     output = io.BytesIO()
@@ -108,13 +102,13 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     if panel.log_x and points:
         axes.set_xscale("log")
         axes.grid(visible=True, axis="x", which="both")
-        axes.xaxis.set_major_formatter(FuncFormatter(_plain))
+        axes.xaxis.set_major_formatter(FuncFormatter(_plain_tick))
         few = len(points) <= SHORT or panel.dots  # learning rates, or a short run
         if few:
             step = -(-len(points) // SHORT)  # of more, not all labels have room
             axes.set_xticks(points, ["" if place % step else f"{point:g}" for place, point in enumerate(points)])
         crowded = points[-1] >= 1000 * points[0] or few
-        axes.xaxis.set_minor_formatter(NullFormatter() if crowded else FuncFormatter(_plain))
+        axes.xaxis.set_minor_formatter(NullFormatter() if crowded else FuncFormatter(_plain_tick))
     else:
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
@@ -126,7 +120,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     if panel.percent:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
         if panel.log:
-            axes.yaxis.set_minor_formatter(FuncFormatter(_percent))
+            axes.yaxis.set_minor_formatter(FuncFormatter(_percent_tick))
 
 
 def _mark_lost(axes: Axes, panel: Panel) -> None:
@@ -141,12 +135,12 @@ def _mark_lost(axes: Axes, panel: Panel) -> None:
         axes.set_ylim(top=axes.transData.inverted().transform((0, top))[1])
 
 
-def _percent(value: float, position: int | None = None) -> str:
-    """A tick of a logarithmic axis in percent, by the rule of `_plain`."""
-    text = _plain(100 * value)
+def _percent_tick(value: float, position: int | None = None) -> str:
+    """Writes a tick of a logarithmic axis in percent, by the rule of `_plain_tick`."""
+    text = _plain_tick(100 * value)
     return f"{text} %" if text else ""
 
 
-def _plain(value: float, position: int | None = None) -> str:
-    """A tick of a logarithmic axis as a plain number, at 1, 2 and 5 of each decade."""
+def _plain_tick(value: float, position: int | None = None) -> str:
+    """Writes a tick of a logarithmic axis as a plain number, at 1, 2 and 5 of each decade."""
     return f"{value:,g}" if f"{value:e}"[0] in "125" else ""

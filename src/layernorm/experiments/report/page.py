@@ -66,7 +66,7 @@ class Curve:
 
 
 def level(label: str, style: Style, ends: list[float], value: float) -> Curve:
-    """A value to compare runs with, as a line from one end of the axis to the other."""
+    """Makes a line from one end of the axis to the other, at a value to compare runs with."""
     values = [value] * len(ends)
     return Curve(label, style, ends, values, values, values, measured=False)
 
@@ -189,7 +189,7 @@ class Report:
 
 
 def environment_lines(report: Report) -> list[tuple[str, str]]:
-    """The environments that a report is based on, as (what, value), where equal values appear once."""
+    """Lists the environments that a report is based on, as (what, value), where equal values appear once."""
     lines = []
     for key, label in _SHOWN.items():
         values = list(dict.fromkeys(str(start[key]) for start in report.starts if start.get(key) is not None))
@@ -205,7 +205,7 @@ def environment_lines(report: Report) -> list[tuple[str, str]]:
 
 
 def commands(report: Report) -> list[str]:
-    """The command lines that made the runs of a report, each once. Early summaries have none."""
+    """Lists the command lines that made the runs of a report, each once. Early summaries have none."""
     return list(dict.fromkeys(start["command"] for start in report.starts if "command" in start))
 
 

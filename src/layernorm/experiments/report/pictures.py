@@ -16,16 +16,11 @@ Made = TypeVar("Made")
 def pictures(
     blocks: Sequence[Block], metric: Metric, make: Callable[[Run, Arm, str], Iterable[Made]], failed: str
 ) -> tuple[list[Made], list[str]]:
-    """Lets one network of each arm draw: that of the first run shown that has a checkpoint and did not diverge.
+    """Lets one network of each arm draw: that of the first run shown in the panels of a metric that has a checkpoint
+    and did not diverge.
 
-    Args:
-        blocks, metric: the runs that the panels of this metric show.
-        make: (the run, its arm, a name for files) -> pictures, or what they are made from. It raises RunError if it
-            cannot.
-        failed: the beginning of the line about a run for which `make` fails.
-
-    Returns:
-        what was made, and the lines.
+    `make` takes the run, its arm and a name for files. A RunError that it raises becomes a line after `failed`. Returns
+    what was made, and these lines.
     """
     results: list[Made] = []
     notes = []

@@ -16,16 +16,12 @@ from . import figures
 from .page import MARKS, Figure, Picture, Report, Table, commands, environment_lines
 
 
-def write(report: Report, folder: Path) -> Path:
-    """Writes `index.html`, `report.md`, every figure as PNG and SVG, and every picture.
-
-    Returns:
-        the page's path.
-    """
+def write_report(report: Report, folder: Path) -> Path:
+    """Writes `index.html`, whose path is returned, `report.md`, every figure as PNG and SVG, and every picture."""
     make_folder(folder)
-    vectors = [figures.draw(figure, "svg") for figure in report.figures]
+    vectors = [figures.draw_figure(figure, "svg") for figure in report.figures]
     for figure, vector in zip(report.figures, vectors, strict=True):
-        write_atomic(folder / f"{figure.name}.png", figures.draw(figure, "png"))
+        write_atomic(folder / f"{figure.name}.png", figures.draw_figure(figure, "png"))
         write_atomic(folder / f"{figure.name}.svg", vector)
     for picture in report.pictures:
         write_atomic(folder / f"{picture.name}.{picture.kind}", picture.content)
@@ -36,7 +32,7 @@ def write(report: Report, folder: Path) -> Path:
 
 
 def markdown(report: Report) -> str:
-    """The report as Markdown. Its figures are PNG files in the same folder."""
+    """Writes the report as Markdown. Its figures are PNG files in the same folder."""
     escape = _escaped
     parts = [f"# {escape(report.title)}"]
     parts += [f"> **{escape(line)}**" for line in report.status]
@@ -60,7 +56,7 @@ def markdown(report: Report) -> str:
 
 
 def page_text(report: Report, vectors: Sequence[bytes]) -> str:
-    """The report as an HTML page that needs no other file. `vectors` are its figures as SVG."""
+    """Writes the report as an HTML page that needs no other file. `vectors` are its figures as SVG."""
     escape = _html
     status = "".join(f'<p class="status">{escape(line)}</p>' for line in report.status)
     claim = f"<p><b>The paper's claim.</b> {escape(report.claim)}</p>" if report.claim else ""
@@ -68,7 +64,7 @@ def page_text(report: Report, vectors: Sequence[bytes]) -> str:
     findings = f"<p><b>{_measured(report)}.</b></p><ul>{findings}</ul>" if findings else ""
     widest = max((_width(picture) for picture in report.pictures), default=0)
     samples = [_picture(picture, widest) for picture in report.pictures]
-    pictures = "".join([*map(_figure, report.figures, vectors), *samples])
+    pictures = "".join([*map(_figure_html, report.figures, vectors), *samples])
     tables = "".join(map(_html_table, report.tables))
     deviations = "".join(
         f"<li><b>[{escape(item.mark)}]</b> {escape(f'{item.name}: {item.text}')}</li>" for item in report.deviations
@@ -94,7 +90,7 @@ def page_text(report: Report, vectors: Sequence[bytes]) -> str:
 """
 
 
-def show(report: Report) -> None:
+def print_report(report: Report) -> None:
     """Prints the tables with their notes, and the findings, in at most 80 columns."""
     from rich.console import Console
     from rich.padding import Padding
@@ -123,12 +119,12 @@ def show(report: Report) -> None:
 
 
 def _html(text: str) -> str:
-    """A text on a page, as it is."""
+    """Escapes a text on a page, as it is."""
     return html.escape(printable(text))
 
 
 def _escaped(text: str) -> str:
-    """A text in Markdown, as it is: nothing in it is a sign of Markdown's."""
+    """Escapes a text in Markdown, as it is: nothing in it is a sign of Markdown's."""
     return _SIGNS.sub(r"\\\g<0>", printable(text))
 
 
@@ -136,8 +132,8 @@ _SIGNS = re.compile(r"[\\`*\[\]<>|~]|(?<!\w)_|_(?!\w)|&(?=#?\w+;)|^[#+-]")
 """Of Markdown; an underscore within a word is none."""
 
 
-def _figure(figure: Figure, vector: bytes) -> str:
-    wide, narrow = address("svg", vector), address("svg", figures.draw(figure, "svg", narrow=True))
+def _figure_html(figure: Figure, vector: bytes) -> str:
+    wide, narrow = address("svg", vector), address("svg", figures.draw_figure(figure, "svg", narrow=True))
     return (
         f'<figure><picture><source media="(max-width: 640px)" srcset="{narrow}">'
         f'<img src="{wide}" alt="{_html(_first(figure.caption))}"></picture>'
@@ -146,12 +142,12 @@ def _figure(figure: Figure, vector: bytes) -> str:
 
 
 def _first(caption: str) -> str:
-    """A caption's first sentence, to be read where a picture cannot be seen."""
+    """Cuts a caption to its first sentence, to be read where a picture cannot be seen."""
     return caption.split(". ", 1)[0].rstrip(".") + "."
 
 
 def _picture(picture: Picture, widest: int) -> str:
-    """A picture in its own size, and where the widest does not fit, smaller by as much as that: all share one scale."""
+    """Writes a picture in its own size, or smaller where the widest does not fit: all share one scale."""
     caption, width = _html(picture.caption), _width(picture)
     style = f"width:min({width}px,calc({width / widest:.4f}*(100% - .8rem)))"
     source = address(picture.kind, picture.content)
@@ -162,7 +158,7 @@ def _picture(picture: Picture, widest: int) -> str:
 
 
 def _width(picture: Picture) -> int:
-    """In pixels."""
+    """Returns the width of a picture in pixels."""
     from PIL import Image
 
     with Image.open(io.BytesIO(picture.content)) as image:
@@ -170,7 +166,7 @@ def _width(picture: Picture) -> int:
 
 
 def address(kind: str, content: bytes) -> str:
-    """A picture as an address that needs no other file."""
+    """Encodes a picture as an address that needs no other file."""
     media = {"svg": "image/svg+xml", "png": "image/png", "gif": "image/gif"}[kind]
     return f"data:{media};base64,{base64.b64encode(content).decode()}"
 

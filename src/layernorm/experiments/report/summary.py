@@ -27,14 +27,9 @@ DIGITS = 6
 """The significant digits of the numbers."""
 
 
-def write(path: Path, runs: Sequence[Run]) -> None:
-    """Writes the summary of some runs: configurations, environments, seeds, thinned curves, results.
-
-    Folders of the machine are left out: of the data's facts, and of the commands.
-
-    Raises:
-        RunError: the file cannot be written.
-    """
+def write_summary(path: Path, runs: Sequence[Run]) -> None:
+    """Writes the summary of some runs: configurations, environments, seeds, thinned curves, results. Folders of the
+    machine are left out of the data's facts and of the commands."""
     items = [
         {
             "name": run.path.name,
@@ -53,12 +48,8 @@ def write(path: Path, runs: Sequence[Run]) -> None:
     write_atomic(path, f'{{{head}, "runs": [\n{lines}\n], {end}}}\n'.encode())
 
 
-def read(path: Path) -> list[Run]:
-    """Reads the runs in a summary.
-
-    Raises:
-        RunError: the file cannot be read, was changed, or is no summary.
-    """
+def read_summary(path: Path) -> list[Run]:
+    """Reads the runs in a summary."""
     kept = read_json(path, "make it again with layernorm report RUNS --summary FILE")
     if not {"experiment", "runs"} <= kept.keys():
         raise RunError(f"{path} is no summary of runs; layernorm report RUNS --summary FILE writes one")
@@ -77,7 +68,7 @@ def read(path: Path) -> list[Run]:
 
 
 def _elsewhere(start: dict[str, Any]) -> dict[str, Any]:
-    """A start whose command names no folder of this machine."""
+    """Removes the folders of this machine from the command of a start."""
     if "command" not in start:
         return start
     words = iter(shlex.split(start["command"]))

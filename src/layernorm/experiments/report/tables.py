@@ -13,24 +13,24 @@ from .curves import geometric_mean
 from .page import Table
 
 
-def spread(values: Sequence[float], digits: int = 2) -> str:
-    """The mean over seeds and, from two seeds on, the lowest and the highest value."""
+def mean_and_range(values: Sequence[float], digits: int = 2) -> str:
+    """Returns the mean over seeds and, from two seeds on, the lowest and the highest value."""
     mean, low, high = (f"{value:.{digits}f}" for value in (statistics.fmean(values), min(values), max(values)))
     return mean if len(values) == 1 else f"{mean} ({low}{' to ' if min(values) < 0 else '-'}{high})"
 
 
 def mean(values: Sequence[float], digits: int = 2) -> str:
-    """The mean over seeds."""
+    """Returns the mean over seeds."""
     return f"{statistics.fmean(values):.{digits}f}"
 
 
 def geometric(values: Sequence[float], digits: int = 1) -> str:
-    """The geometric mean over seeds, as 1.2e-03."""
+    """Returns the geometric mean over seeds, as 1.2e-03."""
     return f"{geometric_mean(values):.{digits}e}"
 
 
 def low_to_high(values: Sequence[float], digits: int = 2) -> str:
-    """The lowest and the highest value over seeds, or their one value if they are equal."""
+    """Returns the lowest and the highest value over seeds, or their one value if they are equal."""
     low, high = f"{min(values):.{digits}g}", f"{max(values):.{digits}g}"
     return low if low == high else f"{low}-{high}"
 
@@ -54,10 +54,10 @@ class Column:
     of: Literal["last", "first", "lowest", "test"] = "last"
     scale: float = 1.0
     digits: int = 2
-    text: Callable[[Sequence[float], int], str] = spread
+    text: Callable[[Sequence[float], int], str] = mean_and_range
 
     def cell(self, runs: Group, prefix: str = "") -> str:
-        """The cell of some runs; a dash if none has the value."""
+        """Writes the cell of some runs; a dash if none has the value."""
         able = [run for run in runs if run.whole or self.of != "test"]
         values = [self.scale * self._value(run, prefix + self.metric) for run in able]
         return self.text(values, self.digits) if values else "-"
@@ -82,16 +82,8 @@ def results(
     paper: Paper = (),
     title: str = "Results",
 ) -> Table:
-    """A table with a row for each arm at each learning rate that the figure shows it at.
-
-    Args:
-        blocks: as `compare` returns them.
-        metrics: those of the figure.
-        columns: the columns.
-        note: what a reader must know of the columns.
-        paper: rows to compare with.
-        title: the table's.
-    """
+    """Makes a table with a row for each arm at each learning rate that the figure of the metrics shows it at, and the
+    rows of the paper. The note says what a reader must know of the columns."""
     heads = [heading(blocks), "norm", "rate", *(column.head for column in columns), "seeds", "updates"]
     rows = []
     for block in blocks:
@@ -108,10 +100,8 @@ def results(
 
 
 def learning_rates(blocks: Sequence[Block], metric: Metric, digits: int = 2) -> list[Table]:
-    """A table with a row for each arm and a column for each learning rate: the best value of a metric.
-
-    There is none if there is one rate.
-    """
+    """Makes a table with a row for each arm and a column for each learning rate, the best value of a metric; none if
+    there is one rate."""
     rates = sorted({rate for block in blocks for by_rate in block.arms.values() for rate in by_rate})
     scale = 100 if metric.percent else 1
 
@@ -119,7 +109,7 @@ def learning_rates(blocks: Sequence[Block], metric: Metric, digits: int = 2) -> 
         lost = sum(run.diverged is not None for run in runs)
         if lost:
             return "diverged" if lost == len(runs) else f"{lost} of {len(runs)} diverged"
-        return spread([scale * metric.best(run, prefix + metric.name) for run in runs], digits) if runs else "-"
+        return mean_and_range([scale * metric.best(run, prefix + metric.name) for run in runs], digits) if runs else "-"
 
     rows = [
         [block.label, arm.name, *(cell(by_rate.get(rate, []), arm.prefix) for rate in rates)]
@@ -133,7 +123,7 @@ def learning_rates(blocks: Sequence[Block], metric: Metric, digits: int = 2) -> 
 
 
 def update_times(blocks: Sequence[Block]) -> Table:
-    """A table with the time of an update for each arm, from the runs at all learning rates."""
+    """Makes a table with the time of an update for each arm, from the runs at all learning rates."""
     rows = []
     for block in blocks:
         arms = [arm for arm in block.arms if not arm.prefix and any(run.records for run in block.runs(arm))]

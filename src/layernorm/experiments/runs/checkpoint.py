@@ -49,21 +49,13 @@ class Header:
     processes: int
 
 
-def save(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
-    """Writes a checkpoint atomically: a failure leaves the previous one complete.
-
-    Args:
-        path: the file.
-        tensors: the tensors to save, by name, on any device.
-        header: the JSON values to save with them.
-
-    Raises:
-        RunError: the file cannot be written (the disk is full, the folder is gone).
-    """
+def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+    """Writes tensors, on any device, and JSON values as a checkpoint, atomically: a failure leaves the previous one
+    complete."""
     from safetensors.torch import save as serialise
 
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    metadata = {"header": json.dumps(sealed({"values": header, "tensors": _digest(whole)}))}
+    metadata = {"header": json.dumps(sealed({"values": header, "tensors": _tensors_digest(whole)}))}
     try:
         write_atomic(path, serialise(whole, metadata=metadata))
     except RunError as error:
@@ -71,40 +63,34 @@ def save(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -
         raise RunError(f"{error}{kept}") from error
 
 
-def load(path: Path) -> tuple[Tensors, dict[str, Any]]:
-    """Reads a checkpoint and checks that it is complete and unchanged.
-
-    Returns:
-        the tensors by name, on the CPU, and the header.
-
-    Raises:
-        RunError: the file is truncated, altered or not a checkpoint.
-    """
-    tensors, header = _read(path)
-    if _digest(tensors) != header["tensors"]:
+def load_checkpoint(path: Path) -> tuple[Tensors, dict[str, Any]]:
+    """Reads a checkpoint: the tensors by name, on the CPU, and the header. A changed file is a RunError."""
+    tensors, header = _read_checkpoint(path)
+    if _tensors_digest(tensors) != header["tensors"]:
         raise RunError(f"{path} is damaged (its content does not match its SHA-256); {ADVICE}")
     return tensors, header["values"]
 
 
-def load_run(path: Path) -> tuple[Tensors, Header]:
-    """Reads the checkpoint of a run, as `load` does, and checks that the header has everything it should have."""
-    tensors, header = load(path)
+def load_run_checkpoint(path: Path) -> tuple[Tensors, Header]:
+    """Reads the checkpoint of a run, and checks that the header has everything it should have."""
+    tensors, header = load_checkpoint(path)
     try:
         return tensors, filled(Header, header)
     except ValueError as error:
         raise RunError(f"{path} {error}; {ADVICE}") from error
 
 
-def state(path: Path) -> State | None:
+def read_state(path: Path) -> State | None:
     """Reads a checkpoint's counters without its tensors. None: there is no readable checkpoint of a run."""
     try:
-        return filled(Header, _read(path, only_header=True)[1]["values"]).state
+        return filled(Header, _read_checkpoint(path, only_header=True)[1]["values"]).state
     except (RunError, ValueError):
         return None
 
 
-def _read(path: Path, only_header: bool = False) -> tuple[Tensors, dict[str, Any]]:
-    """A file's tensors and its checked header, which has `values` and, as `tensors`, the digest of the tensors."""
+def _read_checkpoint(path: Path, only_header: bool = False) -> tuple[Tensors, dict[str, Any]]:
+    """Reads a file's tensors and its checked header, which has `values` and, as `tensors`, the digest of the
+    tensors."""
     from safetensors import SafetensorError, safe_open
 
     tensors: Tensors = {}
@@ -125,31 +111,23 @@ def _read(path: Path, only_header: bool = False) -> tuple[Tensors, dict[str, Any
     return tensors, header
 
 
-def alike(what: str, expected: Mapping[str, Tensor], read: Mapping[str, Tensor]) -> None:
-    """Compares tensors that were read from a file with those that they will replace.
-
-    Args:
-        what: a name for the tensors, for the message.
-        expected: the tensors to be replaced.
-        read: the tensors from the file.
-
-    Raises:
-        ValueError: a name, a shape or a type differs.
-    """
+def check_alike(what: str, expected: Mapping[str, Tensor], read: Mapping[str, Tensor]) -> None:
+    """Raises a ValueError if tensors from a file differ in name, shape or type from those that they will replace.
+    `what` names them in the message."""
     for has, names in (("lacks", expected.keys() - read.keys()), ("has an unknown", read.keys() - expected.keys())):
         if names:
             raise ValueError(f"{what} {has} {min(names)}")
     for name, tensor in expected.items():
         if (read[name].shape, read[name].dtype) != (tensor.shape, tensor.dtype):
-            raise ValueError(f"{what} has {name} as {_kind(read[name])}, not {_kind(tensor)}")
+            raise ValueError(f"{what} has {name} as {_type_and_shape(read[name])}, not {_type_and_shape(tensor)}")
 
 
-def _kind(tensor: Tensor) -> str:
+def _type_and_shape(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[Tensors, list[dict[str, Any]]]:
-    """An optimiser's state as named tensors, and its settings (learning rate and so on) as JSON values."""
+    """Returns an optimiser's state as named tensors, and its settings (learning rate and so on) as JSON values."""
     state = optimizer.state_dict()
     tensors = {
         f"{index}.{name}": torch.as_tensor(value)
@@ -173,7 +151,7 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Ten
     # a parameter that never had a gradient has no state
     begun = {key.split(".", 1)[0] for key in tensors}
     expected = {key: tensor for key, tensor in _after_a_step(optimizer).items() if key.split(".", 1)[0] in begun}
-    alike("the optimiser's state", expected, tensors)
+    check_alike("the optimiser's state", expected, tensors)
 
 
 def _types(value: Any) -> Any:
@@ -181,10 +159,8 @@ def _types(value: Any) -> Any:
 
 
 def _after_a_step(optimizer: torch.optim.Optimizer) -> Tensors:
-    """The state that an optimiser has after a step, as tensors of the same shapes and types on the device `meta`.
-
-    A copy of the optimiser takes one step over parameters of one element each, which shows its state's names and types.
-    """
+    """Makes the state that an optimiser has after a step, as tensors on the device `meta`. A copy takes a step over
+    parameters of one element each, which shows its state's names and types."""
     probe = copy.copy(optimizer)
     probe.state = defaultdict(dict)
     probe.param_groups = []
@@ -204,11 +180,8 @@ def _after_a_step(optimizer: torch.optim.Optimizer) -> Tensors:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], groups: list[dict]) -> None:
-    """Loads into an optimiser what `optimizer_tensors` returned.
-
-    Raises:
-        ValueError: it is of another optimiser, or of other parameters. Nothing is loaded then.
-    """
+    """Loads into an optimiser what `optimizer_tensors` returned. If that is of another one, it is a ValueError, and
+    nothing is loaded."""
     _check_optimizer(optimizer, tensors, groups)
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
@@ -219,16 +192,16 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Te
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
-    """The same tensors under `prefix/name`."""
+    """Returns the same tensors under `prefix/name`."""
     return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
-    """The tensors under `prefix/`, without the prefix."""
+    """Returns the tensors under `prefix/`, without the prefix."""
     return {name[len(prefix) + 1 :]: t for name, t in tensors.items() if name.startswith(f"{prefix}/")}
 
 
-def _digest(tensors: Mapping[str, Tensor]) -> str:
+def _tensors_digest(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]

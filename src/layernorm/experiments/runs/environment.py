@@ -18,7 +18,7 @@ PACKAGES = (
 
 
 def version(package: str) -> str | None:
-    """An installed package's version, or None."""
+    """Looks up an installed package's version; None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -26,7 +26,7 @@ def version(package: str) -> str | None:
 
 
 def processor() -> str:
-    """The processor's name, as far as the system gives it."""
+    """Looks up the processor's name, as far as the system gives it."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith(("model name", "Model\t")):
@@ -37,12 +37,13 @@ def processor() -> str:
 
 
 def cores() -> int:
-    """The processor cores that this process may use."""
+    """Counts the processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def commit() -> str | None:
-    """The git commit of the package's source tree, with `+` if the package differs from it. None: it is not in git."""
+    """Looks up the git commit of the package's source tree, with `+` if the package differs from it. None: it is not in
+    git."""
     package = Path(__file__).resolve().parents[2]
 
     def git(*arguments: str) -> str:
@@ -61,7 +62,7 @@ def commit() -> str | None:
 
 
 def command_line() -> str:
-    """The command as one would type it again."""
+    """Writes the command as one would type it again."""
     program = Path(sys.argv[0]).name
     if program in ("__main__.py", "-m", "-c"):
         program = "python -m layernorm"
@@ -69,7 +70,7 @@ def command_line() -> str:
 
 
 def describe(processes: int = 1, device: str = "cpu") -> dict[str, Any]:
-    """The facts that `environment.json` keeps."""
+    """Collects the facts that `environment.json` keeps."""
     import torch
 
     return {

@@ -61,29 +61,21 @@ def write_atomic(path: Path, data: bytes | bytearray | memoryview) -> None:
 
 
 def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
-    """Deletes the temporary files of writes that were killed. Only the holder of the folder's lock may call it.
-
-    Args:
-        folder: the folder.
-        names: the names of the files that were being written.
-    """
+    """Deletes the temporary files of killed writes of the files with these names. Only the holder of the folder's lock
+    may call it."""
     for name in names:
         for path in folder.glob(f".{name}.{_OURS}*.tmp"):
             with contextlib.suppress(OSError):
                 path.unlink()
 
 
-def shown(path: Path | str) -> str:
-    """A path as text that can be written and printed. Bytes that are not UTF-8 become \\xNN."""
+def path_text(path: Path | str) -> str:
+    """Writes a path as text that can be printed. Bytes that are not UTF-8 become \\xNN."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def check_regular(path: Path) -> None:
-    """Refuses a FIFO or a device, which may have no end.
-
-    Raises:
-        RunError: the path is one, or does not exist.
-    """
+    """Refuses a FIFO or a device, which may have no end, with a RunError."""
     try:
         kind = stat.S_IFMT(path.stat().st_mode)
     except OSError as error:
@@ -93,11 +85,7 @@ def check_regular(path: Path) -> None:
 
 
 def read_bytes(path: Path) -> bytes:
-    """A regular file's bytes.
-
-    Raises:
-        RunError: it cannot be read.
-    """
+    """Reads a regular file's bytes."""
     check_regular(path)
     try:
         return path.read_bytes()
@@ -106,15 +94,8 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_content(path: Path, most: Callable[[bytes], int] = lambda head: MOST) -> bytes:
-    """A regular file's bytes, uncompressed if its name ends in .gz.
-
-    Args:
-        path: the file.
-        most: (the first bytes of the content) -> the largest number of bytes by the format; it is limited to `MOST`.
-
-    Raises:
-        RunError: it cannot be read, is no whole gzip file, or is larger when uncompressed.
-    """
+    """Reads a regular file's bytes, uncompressed if its name ends in .gz. `most`: (the first bytes of the content) ->
+    the largest number of bytes by the format; it is limited to `MOST`."""
     content = read_bytes(path)
     if path.suffix != ".gz":
         return content
@@ -134,15 +115,7 @@ def read_content(path: Path, most: Callable[[bytes], int] = lambda head: MOST) -
 
 
 def decoded(content: bytes, path: Path, encoding: str = "utf-8") -> str:
-    """A file's bytes as text.
-
-    Args:
-        path: of the file, for the message.
-        encoding: "utf-8", or "utf-8-sig" where a byte order mark may stand before the text.
-
-    Raises:
-        RunError: they are not UTF-8.
-    """
+    """Decodes UTF-8. With the encoding "utf-8-sig" a byte order mark may stand before the text."""
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
@@ -155,15 +128,7 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def parse_json(text: bytes, place: str, advice: str = ADVICE) -> dict[str, Any]:
-    """The values of a JSON text that was written with their SHA-256.
-
-    Args:
-        place: where the text is, for the message.
-        advice: what can be done if it is damaged, for the message.
-
-    Raises:
-        RunError: it is no JSON, or has been changed.
-    """
+    """Reads a JSON text that was written with its SHA-256. The error names its place, and has the advice."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -63,16 +63,12 @@ class Run:
         return self.done and self.diverged is None
 
     def tested(self) -> dict[str, Tensor]:
-        """The tensors that the test at the run's end saved, by name; empty if there are none.
-
-        Raises:
-            RunError: the file is damaged.
-        """
+        """Reads the tensors that the test at the run's end saved, by name; empty if there are none."""
         path = self.path / TEST
-        return checkpoint.load(path)[0] if self.done and path.exists() else {}
+        return checkpoint.load_checkpoint(path)[0] if self.done and path.exists() else {}
 
 
-class Found(NamedTuple):
+class FoundRuns(NamedTuple):
     """The runs in some folders, and a line for each run that was left out."""
 
     runs: list[Run]
@@ -121,7 +117,7 @@ class RunFolder:
             _refuse_other(self.path, read_json(self.path / CONFIG), wanted)
 
     def finished(self, wanted: dict[str, Any]) -> bool:
-        """Whether the folder holds a run of exactly this configuration that has reached its end."""
+        """Tells whether the folder holds a run of exactly this configuration that has reached its end."""
         return _config_exists(self.path) and self.done and read_json(self.path / CONFIG) == wanted
 
     def check_data(self, facts: dict[str, Any]) -> None:
@@ -144,11 +140,8 @@ class RunFolder:
         write_json(self.path / ENVIRONMENT, asdict(Environment(facts, [*starts, start])))
 
     def cut_back(self, update: int, count: int) -> None:
-        """Drops the records after the checkpoint's update, which will be made again.
-
-        Raises:
-            RunError: records from before the checkpoint are missing.
-        """
+        """Drops the records after the checkpoint's update, which will be made again. None from before it may be
+        missing."""
         if not self.writes:
             return
         kept = len(records.cut_back(self.path / RECORDS, update))
@@ -158,12 +151,12 @@ class RunFolder:
     def record(self, record: records.Record) -> None:
         """Adds one record."""
         if self.writes:
-            records.append(self.path / RECORDS, record)
+            records.append_record(self.path / RECORDS, record)
 
     def keep_test(self, tensors: Mapping[str, Tensor]) -> None:
         """Writes the results of the test at the run's end for every case."""
         if self.writes and tensors:
-            checkpoint.save(self.path / TEST, tensors, {})
+            checkpoint.save_checkpoint(self.path / TEST, tensors, {})
 
     def finish(self, result: dict[str, Any]) -> None:
         """Marks the run as done."""
@@ -171,12 +164,8 @@ class RunFolder:
             write_json(self.path / RESULT, result)
 
 
-def read(path: Path) -> Run:
-    """Reads a run's folder.
-
-    Raises:
-        RunError: a file of it is missing, cut short or unreadable.
-    """
+def read_run(path: Path) -> Run:
+    """Reads a run's folder."""
     if not _config_exists(path):
         raise RunError(f"there is no run in {path}")
     config = read_json(path / CONFIG)
@@ -189,37 +178,29 @@ def read(path: Path) -> Run:
     return Run(path, experiment, config, environment, lines, bool(result), Values(result, path / RESULT))
 
 
-def find(paths: list[Path]) -> Found:
-    """Finds the runs in some folders, each of which is a run's folder or a folder of such folders.
-
-    Returns:
-        the undamaged runs without copies, and a line for each run that is not among them.
-
-    Raises:
-        RunError: a folder is missing or has no run in it, or every run is damaged.
-    """
+def find_runs(paths: list[Path]) -> FoundRuns:
+    """Finds the runs in some folders, each of which is a run's folder or a folder of such folders. Returns the
+    undamaged runs without copies, and a line for each run that is not among them."""
     by_folder: dict[Path, Run] = {}
     notes = []
     for path in paths:
         for folder in _folders(path):
             try:
-                by_folder[folder.resolve()] = read(folder)
+                by_folder[folder.resolve()] = read_run(folder)
             except RunError as error:
                 notes.append(f"skipped: {error}")
     if not by_folder:
         raise RunError("; ".join(dict.fromkeys(notes)))
     runs, copies = _without_copies(list(by_folder.values()))
-    return Found(runs, [*dict.fromkeys(notes), *copies])
+    return FoundRuns(runs, [*dict.fromkeys(notes), *copies])
 
 
 def _folders(path: Path) -> list[Path]:
-    """The folder itself if it holds files of a run, else the folders in it, and in its folders, that do.
-
-    Two levels are needed because `runs` holds a folder for each experiment, which holds one for each run.
-    """
+    """Lists the folder itself if it holds files of a run, else the folders in it, and in its folders, that do: `runs`
+    holds a folder for each experiment, which holds one for each run."""
     if not path.is_dir():
         raise RunError(f"{path} is not a folder; give run folders or a folder of them")
-    names = _names(path)  # raises an error if this folder cannot be read
+    names = _sorted_names(path)  # raises an error if this folder cannot be read
     if _begun(path):
         return [path]
     inside = [folder for name in names for folder in _one_level(path / name)]
@@ -231,10 +212,10 @@ def _folders(path: Path) -> list[Path]:
 def _one_level(path: Path) -> list[Path]:
     if _begun(path):
         return [path]
-    return [path / name for name in _names(path) if _begun(path / name)] if path.is_dir() else []
+    return [path / name for name in _sorted_names(path) if _begun(path / name)] if path.is_dir() else []
 
 
-def _names(path: Path) -> list[str]:
+def _sorted_names(path: Path) -> list[str]:
     try:
         return sorted(os.listdir(path))
     except OSError as error:
@@ -243,13 +224,13 @@ def _names(path: Path) -> list[str]:
 
 def _begun(path: Path) -> bool:
     try:
-        return bool(_made(path))
+        return bool(_run_files_in(path))
     except RunError:
         return True  # `read` will then say why it cannot be read
 
 
-def _made(path: Path) -> list[str]:
-    """The files of a run that are in a folder."""
+def _run_files_in(path: Path) -> list[str]:
+    """Lists the files of a run that are in a folder."""
     try:
         names = os.listdir(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -260,15 +241,15 @@ def _made(path: Path) -> list[str]:
 
 
 def _config_exists(path: Path) -> bool:
-    """Whether a folder has a configuration. If it has none, it must not have other files of a run either."""
-    made = _made(path)
+    """Tells whether a folder has a configuration. If it has none, it must not have other files of a run either."""
+    made = _run_files_in(path)
     if made and CONFIG not in made:
         raise RunError(f"{path} has {' and '.join(made)} but no {CONFIG}; put it back or use --restart")
     return bool(made)
 
 
 def _environment(path: Path) -> Environment:
-    """The environment of a run; empty if it has not been written yet."""
+    """Reads the environment of a run; empty if it has not been written yet."""
     place = path / ENVIRONMENT
     if not place.exists():
         return Environment({}, [])
@@ -283,18 +264,14 @@ def _environment(path: Path) -> Environment:
 
 
 def _result_and_records(path: Path) -> tuple[dict[str, Any], list[records.Record]]:
-    """A run's result, empty if it is not done, and its records.
-
-    Raises:
-        RunError: the result or the checkpoint was written after more records than there are.
-    """
+    """Reads a run's result, empty if it is not done, and its records, of which none may be missing."""
     # these are read before the records, which a run in progress may be adding to
-    state = checkpoint.state(path / CHECKPOINT)
+    state = checkpoint.read_state(path / CHECKPOINT)
     result = _result(path / RESULT) if (path / RESULT).exists() else {}
-    lines = records.read(path / RECORDS)
-    told = [(state.update, state.records)] if state else []
-    told += [(result["update"], result["records"])] if result else []
-    for update, count in told:
+    lines = records.read_records(path / RECORDS)
+    counts = [(state.update, state.records)] if state else []
+    counts += [(result["update"], result["records"])] if result else []
+    for update, count in counts:
         if len(lines) < count:
             raise _records_missing(path, len(lines), update, count)
     # the last update of a run that did not diverge is evaluated
@@ -316,7 +293,7 @@ def _records_missing(path: Path, kept: int, update: int, count: int) -> RunError
     return RunError(f"{path / RECORDS} holds {kept} records up to update {update} instead of {count}; {ADVICE}")
 
 
-def _without_copies(runs: list[Run]) -> Found:
+def _without_copies(runs: list[Run]) -> FoundRuns:
     """Keeps one of the runs that have the same configuration, seed and data set: the one with the most records."""
     kept: dict[str, Run] = {}
     notes = []
@@ -327,7 +304,7 @@ def _without_copies(runs: list[Run]) -> Found:
             longer = len(run.records) > len(first.records)
             kept[same], copy = (run, first) if longer else (first, run)
             notes.append(f"skipped: {copy.path} has the configuration and seed of {kept[same].path}")
-    return Found(list(kept.values()), notes)
+    return FoundRuns(list(kept.values()), notes)
 
 
 def _refuse_other(path: Path, there: dict[str, Any], asked: dict[str, Any], only: tuple[str, ...] = ()) -> None:

@@ -14,7 +14,7 @@ from .schema import Values, check_numbers, sealed
 Record = dict[str, Any]
 
 
-def append(path: Path, record: Record) -> None:
+def append_record(path: Path, record: Record) -> None:
     """Adds one line. It is on the disk when this returns, so a checkpoint never runs ahead of its records."""
     line = _line(record)
     try:
@@ -26,12 +26,9 @@ def append(path: Path, record: Record) -> None:
         raise RunError(f"cannot write {path}: {reason(error)}; the last checkpoint is whole") from error
 
 
-def read(path: Path) -> list[Record]:
-    """Reads all records. An incomplete last line (after a kill, or on a full disk) is left out.
-
-    Raises:
-        RunError: a line was changed, is no record, or has no later update than the line before it.
-    """
+def read_records(path: Path) -> list[Record]:
+    """Reads all records, each of a later update than the one before it. An incomplete last line (after a kill, or on a
+    full disk) is left out."""
     if not path.exists():
         return []
     lines = read_bytes(path).split(b"\n")
@@ -53,7 +50,7 @@ def read(path: Path) -> list[Record]:
 
 def cut_back(path: Path, update: int) -> list[Record]:
     """Drops the records after an update (the checkpoint's, from which the run resumes) and returns the others."""
-    kept = [record for record in read(path) if record["update"] <= update]
+    kept = [record for record in read_records(path) if record["update"] <= update]
     content = b"".join(map(_line, kept))
     if not path.exists() or path.read_bytes() != content:
         write_atomic(path, content)

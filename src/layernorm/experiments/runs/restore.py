@@ -19,11 +19,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def configuration(kind: type[Config], run: Run) -> Config:
-    """A run's configuration, as it is saved in its folder.
-
-    Raises:
-        RunError: an option is missing, unknown or has an impossible value.
-    """
+    """Makes a run's configuration of the values saved in its folder."""
     values = {name: value for name, value in run.config.items() if name != "precision"}
     try:
         return filled(kind, values)
@@ -32,23 +28,22 @@ def configuration(kind: type[Config], run: Run) -> Config:
 
 
 class HasFacts(Protocol):
-    """A data set with facts for records and reports."""
+    """A data set."""
 
     @property
-    def facts(self) -> dict[str, Any]: ...
+    def facts(self) -> dict[str, Any]:
+        """`name`, `fingerprint` (SHA-256 of the content), `original` (is it the paper's?) and facts for reports."""
 
 
 def training_data(run: Run, folder: Path | None, load: Callable[[Path | None], Data], part: str | None = None) -> Data:
     """Loads the data of a run's training: from the given folder, else from where they were then, else from anywhere.
+    Other data are a RunError.
 
     Args:
         run: the run.
         folder: the given folder.
         load: (folder; None: wherever it is found) -> the data set.
         part: the name of one of several data sets. It is also the name of its folder in the given one.
-
-    Raises:
-        RunError: the data are missing or damaged, or are not those of the run.
     """
     known = run.environment["data"]
     place, fingerprint = known.get("folder"), known.get("fingerprint")
@@ -64,22 +59,14 @@ def training_data(run: Run, folder: Path | None, load: Callable[[Path | None], D
     return data
 
 
-def restore(model: Model, run: Run) -> tuple[Model, int]:
-    """Loads a run's weights into a network and puts it into evaluation mode.
-
-    If the run keeps the weights of its best evaluation, these are loaded, otherwise those of the newest checkpoint. Of
-    a run that diverged, only kept weights can be used.
-
-    Returns:
-        the network, and the update that the weights are from.
-
-    Raises:
-        RunError: there is no checkpoint, it is damaged, it does not fit the network, or the run diverged and kept none.
-    """
+def restore_model(model: Model, run: Run) -> tuple[Model, int]:
+    """Loads a run's weights into a network and puts it into evaluation mode: those of the best evaluation if the run
+    keeps them, otherwise those of the newest checkpoint. Of a run that diverged, only kept weights can be used. Returns
+    the network, and the update that the weights are from."""
     path = run.path / CHECKPOINT
     if not path.exists():
         raise RunError(f"the run in {run.path} has no checkpoint yet")
-    tensors, header = checkpoint.load_run(path)
+    tensors, header = checkpoint.load_run_checkpoint(path)
     kept, state = checkpoint.under("kept", tensors), header.state
     if run.diverged is not None and not kept:
         raise RunError(f"the run in {run.path} diverged at update {run.diverged}: it left no weights to use")

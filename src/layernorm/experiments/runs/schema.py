@@ -17,13 +17,8 @@ Made = TypeVar("Made")
 
 
 class Values(dict[str, Any]):
-    """Named values from a run's file, such as metrics. Asking for one that is missing raises a `LackingError`.
-
-    Args:
-        values: the values by name.
-        path: the file.
-        where: the place in the file, for the message.
-    """
+    """Named values from a place in a run's file, such as metrics. Asking for one that is missing raises a
+    `LackingError`."""
 
     def __init__(self, values: Mapping[str, Any], path: Path, where: str = "") -> None:
         super().__init__(values)
@@ -34,21 +29,17 @@ class Values(dict[str, Any]):
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of a JSON value."""
+    """Hashes a JSON value."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with the digest that covers them all."""
+    """Adds the digest that covers all values."""
     return {**values, "sha256": digest(values)}
 
 
 def unsealed(values: Any) -> dict[str, Any]:
-    """The values that `sealed` was given.
-
-    Raises:
-        ValueError: the digest is missing, or does not match the values.
-    """
+    """Returns the values that `sealed` was given, or raises a ValueError if they were changed."""
     rest = {name: value for name, value in values.items() if name != "sha256"} if isinstance(values, dict) else {}
     if not isinstance(values, dict) or values.get("sha256") != digest(rest):
         raise ValueError("its content does not match its SHA-256: it was changed, or another version wrote it")
@@ -56,16 +47,9 @@ def unsealed(values: Any) -> dict[str, Any]:
 
 
 def filled(kind: type[Made], values: Any) -> Made:
-    """Makes a dataclass from values of a file.
-
-    Args:
-        kind: the dataclass. Its fields may be dataclasses, too.
-        values: the values by the names of the fields.
-
-    Raises:
-        ValueError: a field is missing, unknown or of another type, or the dataclass refuses its value. The message is
-            meant to follow the name of the file.
-    """
+    """Makes a dataclass, whose fields may be dataclasses, too, from values of a file by the names of the fields. A
+    ValueError, whose message is meant to follow the name of the file, says which is missing, unknown or of another
+    type, or is refused."""
     hints = typing.get_type_hints(kind)
     if not isinstance(values, dict):
         raise ValueError(f"has {values!r} where it should have {', '.join(hints)}")
@@ -79,7 +63,7 @@ def filled(kind: type[Made], values: Any) -> Made:
         elif fits(values[name], hint):
             made[name] = values[name]
         else:
-            raise ValueError(f"has an impossible value: {name} is {values[name]!r}, not {_said(hint)}")
+            raise ValueError(f"has an impossible value: {name} is {values[name]!r}, not {_type_name(hint)}")
     try:
         return kind(**made)
     except ValueError as error:
@@ -87,7 +71,7 @@ def filled(kind: type[Made], values: Any) -> Made:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a JSON value has the type of an annotation."""
+    """Tells whether a JSON value has the type of an annotation."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return True
@@ -103,25 +87,18 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def check_numbers(values: Mapping[str, Any], whole: Sequence[str]) -> None:
-    """Checks named numbers, such as metrics.
-
-    Args:
-        values: the numbers by name.
-        whole: the names that must be present, with whole numbers.
-
-    Raises:
-        ValueError: one is missing or is no such number. The message is meant to follow the name of the file.
-    """
+    """Checks named numbers, such as metrics, of which those in `whole` must be there and be whole. The message of a
+    ValueError is meant to follow the name of the file."""
     for name in whole:
         if name not in values:
             raise ValueError(f"lacks {name}")
     for name, value in values.items():
         hint = int if name in whole else float
         if not fits(value, hint):
-            raise ValueError(f"has an impossible value: {name} is {value!r}, not {_said(hint)}")
+            raise ValueError(f"has an impossible value: {name} is {value!r}, not {_type_name(hint)}")
 
 
-def _said(hint: Any) -> str:
+def _type_name(hint: Any) -> str:
     if typing.get_origin(hint) is Literal:
         return f"one of {', '.join(map(str, typing.get_args(hint)))}"
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}

@@ -13,11 +13,11 @@ from ..errors import RunError, UsageError
 from ..protocol import Tool, option
 from ..runs.files import decoded, read_content, write_atomic
 from ..runs.folder import Run
-from .trained import trained, words
+from .trained import sentence_words, trained_encoder
 
 
 @dataclass(frozen=True)
-class Options:
+class EncodeOptions:
     """The options of `layernorm encode`."""
 
     out: Path = option(Path("vectors.npy"), "file to write: float32 [sentences, units], each row of length 1")
@@ -25,7 +25,7 @@ class Options:
     data: Path | None = option(None, "folder that has the folder `books` (else the one of the run's training)")
 
 
-def ask(run: Run, files: Sequence[str], options: Options) -> list[str]:
+def write_vectors(run: Run, files: Sequence[str], options: EncodeOptions) -> list[str]:
     """Writes the vectors of a file's sentences. The file has one sentence in each line."""
     if len(files) > 1:
         raise UsageError(f"give one file of sentences, got {len(files)}: {', '.join(files)}")
@@ -33,8 +33,8 @@ def ask(run: Run, files: Sequence[str], options: Options) -> list[str]:
     text = decoded(read_content(path), path, "utf-8-sig")
     if not text.strip():
         raise RunError(f"{path} is empty: expected one sentence a line")
-    rows = words(text.replace("\r\n", "\n").removesuffix("\n").split("\n"), f"{path}: line")
-    encoder, _, _, update = trained(run, options.data)
+    rows = sentence_words(text.replace("\r\n", "\n").removesuffix("\n").split("\n"), f"{path}: line")
+    encoder, _, _, update = trained_encoder(run, options.data)
     vectors = encoder.last_states(rows, options.end).numpy()
     file = io.BytesIO()
     np.save(file, vectors, allow_pickle=False)
@@ -49,7 +49,7 @@ def ask(run: Run, files: Sequence[str], options: Options) -> list[str]:
 TOOL = Tool(
     experiment="skip-thoughts",
     texts="FILE",
-    options=Options,
-    ask=ask,
+    options=EncodeOptions,
+    ask=write_vectors,
     examples=("layernorm encode RUN sentences.txt --out vectors.npy",),
 )

@@ -56,7 +56,7 @@ class Expansion:
 
 
 def _features(words: Sequence[str]) -> Any:
-    """Sparse float32 `[U, FEATURES]`, rows of length 1."""
+    """Hashes words into sparse float32 `[U, FEATURES]`, rows of length 1."""
     from sklearn.feature_extraction.text import HashingVectorizer
 
     hashing = HashingVectorizer(analyzer=NGRAMS, ngram_range=SIZES, n_features=FEATURES, dtype=np.float32)
@@ -80,12 +80,13 @@ class Encoder:
 
     @torch.no_grad()
     def last_states(self, sentences: Words, end: bool) -> Tensor:
-        """The encoder's last states, `[M, H]`, for sentences of at least one word each."""
+        """Computes the encoder's last states, `[M, H]`, for sentences of at least one word each."""
         return self._by_length(sentences, end, self.model.encode, self.model.encoder.hidden_size)
 
     @torch.no_grad()
     def bags(self, sentences: Words, end: bool) -> Tensor:
-        """The means of the words' embeddings, `[M, D]`. Where the network has layer norm, they are layer-normalised."""
+        """Computes the means of the words' embeddings, `[M, D]`. Where the network has layer norm, they are
+        layer-normalised."""
         normed = self.model.encoder.norm == "layer"
 
         def mean(inputs: Tensor, lengths: Tensor) -> Tensor:

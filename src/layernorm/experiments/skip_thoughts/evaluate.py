@@ -12,11 +12,11 @@ from ..protocol import Tool, option
 from ..runs.folder import Run
 from ..runs.restore import training_data
 from .experiment import Data, encoders, scores
-from .trained import trained
+from .trained import trained_encoder
 
 
 @dataclass(frozen=True)
-class Options:
+class EvaluateOptions:
     """The options of `layernorm evaluate`."""
 
     row: Literal["trained", "untrained", "bag", "random_bag"] = option(
@@ -30,26 +30,26 @@ class Options:
     )
 
 
-def ask(run: Run, texts: Sequence[str], options: Options) -> list[str]:
-    """The measures of SICK and the accuracies on the classification tasks."""
-    encoder, config, books, update = trained(run, options.data)
+def evaluation_lines(run: Run, texts: Sequence[str], options: EvaluateOptions) -> list[str]:
+    """Lists the measures of SICK and the accuracies on the classification tasks."""
+    encoder, config, books, update = trained_encoder(run, options.data)
     data = Data(
         books,
-        training_data(run, options.data, sick.load, "sick"),
-        training_data(run, options.data, sentences.load, "sentences"),
+        training_data(run, options.data, sick.SICK.load, "sick"),
+        training_data(run, options.data, sentences.SENTENCES.load, "sentences"),
     )
     encode = encoders(encoder.model, config, data)[options.row]
-    found, _ = scores(encode, data, options.fast_eval)
+    metrics, _ = scores(encode, data, options.fast_eval)
     folds = "3 inner folds (--fast-eval)" if options.fast_eval else "10 inner folds"
     lines = [f"{options.row.replace('_', ' ')}, {config.norm}, update {update}; C by {folds}"]
-    lines += [f"  SICK {name:<13} {found[f'sick_{name}']:.3f}" for name in ("pearson", "spearman", "mse")]
-    return lines + [f"  {name.upper():<18} {found[name]:.1f} %" for name in sentences.FILES]
+    lines += [f"  SICK {name:<13} {metrics[f'sick_{name}']:.3f}" for name in ("pearson", "spearman", "mse")]
+    return lines + [f"  {name.upper():<18} {metrics[name]:.1f} %" for name in sentences.FILES]
 
 
 TOOL = Tool(
     experiment="skip-thoughts",
     texts=None,
-    options=Options,
-    ask=ask,
+    options=EvaluateOptions,
+    ask=evaluation_lines,
     examples=("layernorm evaluate RUN --fast-eval", "layernorm evaluate RUN --row bag"),
 )

@@ -32,16 +32,8 @@ BLOCKS = 30
 
 
 def soft_labels(scores: np.ndarray) -> np.ndarray:
-    """Scores as distributions over the five classes: each is split between the two whole numbers next to it.
-
-    4.2 is 0.8 of class 4 and 0.2 of class 5 (Tai, Socher, Manning 2015).
-
-    Args:
-        scores: float `[M]`, from 1 to 5.
-
-    Returns:
-        float32 `[M, 5]`.
-    """
+    """Turns scores `[M]` into distributions over the five classes, float32 `[M, 5]`: each is split between the two
+    whole numbers next to it. 4.2 is 0.8 of class 4 and 0.2 of class 5 (Tai, Socher, Manning 2015)."""
     low = np.floor(scores).astype(np.int64)
     labels = np.zeros((len(scores), HIGHEST + 1), np.float32)  # one column more: 5.0 adds 0 to class 6
     rows = np.arange(len(scores))
@@ -51,7 +43,7 @@ def soft_labels(scores: np.ndarray) -> np.ndarray:
 
 
 def pair_features(first: Tensor, second: Tensor) -> Tensor:
-    """The features for the relatedness of two sentences: |u - v| and u v, `[M, H]` each -> `[M, 2 H]`."""
+    """Computes the features for the relatedness of two sentences: |u - v| and u v, `[M, H]` each -> `[M, 2 H]`."""
     return torch.cat([(first - second).abs(), first * second], dim=1)
 
 
@@ -68,7 +60,8 @@ def measures(predicted: np.ndarray, scores: np.ndarray) -> dict[str, float]:
 
 
 def relatedness(encode: Encode, data: Sick) -> tuple[dict[str, float], Tensor]:
-    """SICK by softmax regression on `pair_features`: measures on the test pairs, and their squared errors `[M]`.
+    """Evaluates SICK by softmax regression on `pair_features`: measures on the test pairs, and their squared errors
+    `[M]`.
 
     Adam trains on the soft labels, in the order of the file, until a block does not raise the trial set's Pearson
     correlation, and for at most `BLOCKS` blocks. The model of the best block is used. A prediction is the expected
@@ -82,10 +75,10 @@ def relatedness(encode: Encode, data: Sick) -> tuple[dict[str, float], Tensor]:
     train, trial, test = (pair_features(*parts[2 * number : 2 * number + 2]) for number in range(3))
     model = _regression(train, data.train, trial, data.trial)
     predicted = _expected(model, test)
-    found = measures(predicted, data.test.scores)
+    metrics = measures(predicted, data.test.scores)
     trials = measures(_expected(model, trial), data.trial.scores)["pearson"]
     errors = torch.from_numpy(np.square(predicted - data.test.scores)).float()
-    return {**{f"sick_{name}": value for name, value in found.items()}, "sick_trial_pearson": trials}, errors
+    return {**{f"sick_{name}": value for name, value in metrics.items()}, "sick_trial_pearson": trials}, errors
 
 
 @torch.enable_grad()
@@ -113,7 +106,7 @@ def _regression(train: Tensor, pairs: Pairs, trial: Tensor, trials: Pairs) -> nn
 
 @torch.no_grad()
 def _expected(model: nn.Linear, features: Tensor) -> np.ndarray:
-    """The expected class of each pair, float64 `[M]`."""
+    """Computes the expected class of each pair, float64 `[M]`."""
     classes = torch.arange(LOWEST, HIGHEST + 1, dtype=torch.float64)
     return (model(features).double().softmax(1) @ classes).numpy()
 
@@ -121,7 +114,8 @@ def _expected(model: nn.Linear, features: Tensor) -> np.ndarray:
 def classification(
     encode: Encode, sets: Mapping[str, Labelled], fast: bool
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """Accuracy in percent on each set by `cross_validated`, and whether each sentence was classified correctly."""
+    """Computes the accuracy in percent on each set by `cross_validated`, and whether each sentence was classified
+    correctly."""
     metrics, tensors = {}, {}
     for name, data in sets.items():
         vectors = encode([tokens(text) for text in data.texts], False)
@@ -132,15 +126,8 @@ def classification(
 
 
 def cross_validated(vectors: np.ndarray, classes: np.ndarray, fast: bool) -> np.ndarray:
-    """Whether logistic regression gives each sentence its class in a ten-fold cross-validation, bool `[M]`.
-
-    Within each fold's training part an inner cross-validation chooses C.
-
-    Args:
-        vectors: `[M, H]`.
-        classes: `[M]`, 0 or 1.
-        fast: whether there are 3 inner folds instead of 10.
-    """
+    """Tells whether logistic regression on vectors `[M, H]` gives each sentence its class, 0 or 1, in a ten-fold cross-
+    validation, bool `[M]`. Within each fold's training part an inner one of 10 folds, or `fast` of 3, chooses C."""
     from sklearn.model_selection import KFold
 
     right = np.zeros(len(classes), bool)
@@ -156,11 +143,8 @@ def cross_validated(vectors: np.ndarray, classes: np.ndarray, fast: bool) -> np.
 def _path(
     x: np.ndarray, y: np.ndarray, held: np.ndarray, wanted: np.ndarray, penalties: Sequence[float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """L2 logistic regression at each C, from weak to strong fits. Each fit starts from the one before.
-
-    Returns:
-        the number of held-out cases that each fit gets right, and which of them the last fit gets right.
-    """
+    """Fits L2 logistic regression at each C, from weak to strong fits, each starting from the one before. Returns the
+    number of held-out cases that each fit gets right, and which of them the last fit gets right."""
     from sklearn.linear_model import LogisticRegression
 
     model = LogisticRegression(warm_start=True, max_iter=1000, tol=1e-5)

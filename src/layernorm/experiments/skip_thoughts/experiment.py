@@ -22,7 +22,7 @@ from ..train.legacy_adam import LegacyAdam
 from . import claims, report
 from .encoder import Encode, Encoder
 from .evaluation import classification, relatedness
-from .network import Config, SkipThoughts, build
+from .network import Config, SkipThoughts, build_skip_thoughts
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -54,43 +54,32 @@ class Data:
         }
 
 
-def load(config: Config | None, data: Path | None) -> Data:
-    """The data sets, the same for every configuration.
-
-    Args:
-        data: a folder with the folders `books`, `sick` and `sentences`. None: they are looked for.
-    """
-    parts = [None if data is None else data / name for name in ("books", "sick", "sentences")]
-    return _load(*parts)
-
-
 @functools.lru_cache(maxsize=1)  # one command asks for every run
-def _load(first: Path | None, second: Path | None, third: Path | None) -> Data:
-    return Data(books.load(first), sick.load(second), sentences.load(third))
+def load_text(data: Path | None) -> Data:
+    """Loads the three data sets from the folders `books`, `sick` and `sentences` in a folder. None: they are looked
+    for."""
+    first, second, third = (None if data is None else data / name for name in ("books", "sick", "sentences"))
+    return Data(books.BOOKS.load(first), sick.SICK.load(second), sentences.SENTENCES.load(third))
 
 
-def check(config: Config, data: Data) -> None:
-    """Compares a configuration with the number of triples and of words.
-
-    Raises:
-        ValueError: there are too few. The message names the option.
-    """
+def check_skip_thoughts(config: Config, data: Data) -> None:
+    """Checks that there are enough triples for a batch, and enough words for the vocabulary."""
     check_most(config, "batch_size", data.facts["triples"]["train"], "training triples")
     check_most(config, "vocabulary", len(data.books.words) + 2, "words of the books")
 
 
-def task(config: Config, data: Data, accelerator: Accelerator) -> Task:
-    """One run: the network, its optimiser and the decoders' loss."""
+def skip_thoughts_task(config: Config, data: Data, accelerator: Accelerator) -> Task:
+    """Makes one run: the network, its optimiser and the decoders' loss."""
     device = accelerator.device
     rows = data.books.sentences(config.vocabulary)
     middle = data.books.triples("train")
     order = OneLength(
         rows.lengths[middle], config.batch_size, config.seed, accelerator.process_index, accelerator.num_processes
     )
-    model = build(config, config.vocabulary)
+    model = build_skip_thoughts(config, config.vocabulary)
     kind = LegacyAdam if config.optimizer == "legacy_adam" else torch.optim.Adam
     optimizer = kind(model.parameters(), lr=config.learning_rate, fused=True)
-    valid, held = (spread(data.books.triples(split), config.held_out_triples) for split in ("valid", "test"))
+    valid, held = (evenly_spread(data.books.triples(split), config.held_out_triples) for split in ("valid", "test"))
     last: dict[int, Scores] = {}  # the last evaluation, by its update; the test at the end uses it again
 
     def loss(model: nn.Module, update: int) -> Tensor:
@@ -116,8 +105,8 @@ def task(config: Config, data: Data, accelerator: Accelerator) -> Task:
         rest = encoders(model, config, data)
         encode = rest.pop("trained")
         trained, tensors = last.get(config.updates) or scores(encode, data, config.fast_eval)
-        found = {"trained": trained} | {name: scores(item, data, config.fast_eval)[0] for name, item in rest.items()}
-        metrics = {f"{row}_{name}": value for row, part in found.items() for name, value in part.items()}
+        by_row = {"trained": trained} | {name: scores(item, data, config.fast_eval)[0] for name, item in rest.items()}
+        metrics = {f"{row}_{name}": value for row, part in by_row.items() for name, value in part.items()}
         return {**nll, **metrics}, tensors
 
     def clip(model: nn.Module) -> None:
@@ -140,24 +129,24 @@ def task(config: Config, data: Data, accelerator: Accelerator) -> Task:
 
 
 def with_tasks(config: Config, update: int) -> bool:
-    """Whether the evaluation after an update includes SICK and the classification tasks."""
+    """Tells whether the evaluation after an update includes SICK and the classification tasks."""
     every = config.tasks_every * config.evaluate_every
     return every > 0 and (update % every == 0 or update == config.updates)
 
 
 def triple(rows: Sentences, middle: Tensor, device: torch.device) -> tuple[Tensor, tuple, tuple]:
-    """The inputs of the network: sentences of one length, and for each of them the next and the previous one."""
+    """Makes the inputs of the network: sentences of one length, and for each of them the next and the previous one."""
     sentence, following, before = (tuple(item.to(device) for item in rows.batch(middle + step)) for step in (0, 1, -1))
     return sentence[0], following, before
 
 
-def spread(items: Tensor, count: int) -> Tensor:
-    """`count` of some items, evenly spread. For 0, or more than there are: all items."""
+def evenly_spread(items: Tensor, count: int) -> Tensor:
+    """Takes `count` of some items, evenly spread. For 0, or more than there are: all items."""
     return items[torch.linspace(0, len(items) - 1, count).long()] if 0 < count < len(items) else items
 
 
 def held_out(model: SkipThoughts, rows: Sentences, middle: Tensor) -> float:
-    """The decoders' mean negative log-likelihood of a word, in nats. A sentence's end counts as a word."""
+    """Computes the decoders' mean negative log-likelihood of a word, in nats. A sentence's end counts as a word."""
     device = model.words.weight.device
     total, words = 0.0, int((rows.lengths[middle - 1] + rows.lengths[middle + 1]).sum())
     lengths = rows.lengths[middle]
@@ -172,10 +161,10 @@ Scores = tuple[dict[str, float], dict[str, Tensor]]
 
 
 def scores(encode: Encode, data: Data, fast: bool) -> Scores:
-    """The measures of SICK and of the classification tasks, and tensors with one value for every test case."""
+    """Computes the measures of SICK and of the classification tasks, and tensors with one value for every test case."""
     metrics, errors = relatedness(encode, data.sick)
-    found, right = classification(encode, data.classified.sets, fast)
-    return metrics | found, {"sick": errors, **right}
+    accuracies, right = classification(encode, data.classified.sets, fast)
+    return metrics | accuracies, {"sick": errors, **right}
 
 
 ROWS = ("trained", "untrained", "bag", "random_bag")
@@ -183,10 +172,10 @@ ROWS = ("trained", "untrained", "bag", "random_bag")
 
 
 def encoders(model: SkipThoughts, config: Config, data: Data) -> dict[str, Encode]:
-    """The four of `ROWS`."""
+    """Makes the four of `ROWS`."""
     vocabulary = data.books.vocabulary(config.vocabulary)
     trained = Encoder(model, vocabulary)
-    start = Encoder(build(config, config.vocabulary).to(model.words.weight.device).eval(), vocabulary)
+    start = Encoder(build_skip_thoughts(config, config.vocabulary).to(model.words.weight.device).eval(), vocabulary)
     return dict(zip(ROWS, (trained.last_states, start.last_states, trained.bags, start.bags), strict=True))
 
 
@@ -220,9 +209,9 @@ EXPERIMENT = Experiment(
             {"norm": _NORMS, "learning_rate": (2e-4,), "seed": (0, 1, 2)},
         ),
     },
-    load=load,
-    check=check,
-    task=task,
-    report=report.report,
+    load=lambda config, data: load_text(data),
+    check=check_skip_thoughts,
+    task=skip_thoughts_task,
+    report=report.report_skip_thoughts,
     claims=claims.CLAIMS,
 )  # fmt: skip

@@ -8,36 +8,33 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..data.books import LONGEST
-from ..protocol import Tool, check_ranges, option
+from ..protocol import CheckedOptions, Tool, option
 from ..runs.folder import Run
-from .experiment import spread
-from .trained import trained, words
+from .experiment import evenly_spread
+from .trained import sentence_words, trained_encoder
 
 
 @dataclass(frozen=True)
-class Options:
+class NeighboursOptions(CheckedOptions):
     """The options of `layernorm neighbours`."""
 
     count: int = option(5, "nearest sentences to print for each sentence", least=1)
     among: int = option(20_000, "sentences of the training books to search, evenly spread (0: all)", least=0)
     data: Path | None = option(None, "folder that has the folder `books` (else the one of the run's training)")
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
-
-def ask(run: Run, sentences: Sequence[str], options: Options) -> list[str]:
-    """The nearest sentences by the cosine, as lines of at most 80 columns."""
-    rows = words(list(sentences), "sentence")
-    encoder, _, books, _ = trained(run, options.data)
+def neighbour_lines(run: Run, sentences: Sequence[str], options: NeighboursOptions) -> list[str]:
+    """Lists the nearest sentences by the cosine, in lines of at most 80 columns."""
+    rows = sentence_words(list(sentences), "sentence")
+    encoder, _, books, _ = trained_encoder(run, options.data)
     lengths = books.ends.diff()
     numbers = ((books.split[books.book] == 0) & (lengths <= LONGEST)).nonzero().squeeze(1)
-    numbers = spread(numbers, options.among)
+    numbers = evenly_spread(numbers, options.among)
     texts = list(dict.fromkeys(books.text(number) for number in numbers.tolist()))
     near = encoder.last_states(rows, False) @ encoder.last_states([text.split() for text in texts], False).T
-    found = near.topk(min(options.count, len(texts)))
+    nearest = near.topk(min(options.count, len(texts)))
     lines = []
-    for sentence, places, cosines in zip(sentences, found.indices.tolist(), found.values.tolist(), strict=True):
+    for sentence, places, cosines in zip(sentences, nearest.indices.tolist(), nearest.values.tolist(), strict=True):
         lines += textwrap.wrap(sentence, 80)
         for place, cosine in zip(places, cosines, strict=True):
             lines += textwrap.wrap(texts[place], 80, initial_indent=f"{cosine:7.3f}  ", subsequent_indent=" " * 9)
@@ -48,7 +45,7 @@ def ask(run: Run, sentences: Sequence[str], options: Options) -> list[str]:
 TOOL = Tool(
     experiment="skip-thoughts",
     texts="SENTENCE",
-    options=Options,
-    ask=ask,
+    options=NeighboursOptions,
+    ask=neighbour_lines,
     examples=('layernorm neighbours RUN "he opened the door" --count 3',),
 )

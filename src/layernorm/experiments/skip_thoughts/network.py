@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from ... import GRU
-from ..protocol import check_ranges, decay_option, option, seed_option
+from ..protocol import CheckedOptions, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
 from ..train.initial import draw_gru
 from .objective import negative_log_likelihood
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(CheckedOptions):
     """Options of the experiment. The defaults are the paper's protocol."""
 
     norm: Literal["none", "layer", "rms", "weight"] = option(
@@ -47,9 +47,6 @@ class Config:
         2000, "triples of the validation books, and of the test books, evenly spread (0: all)", least=0
     )
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
 
 class SkipThoughts(nn.Module):
     """Encodes a sentence and predicts the words of its two neighbours.
@@ -69,7 +66,7 @@ class SkipThoughts(nn.Module):
         self.output = nn.Linear(config.hidden, vocabulary)
 
     def forward(self, sentence: Tensor, following: tuple[Tensor, Tensor], before: tuple[Tensor, Tensor]) -> Tensor:
-        """The negative log-likelihood of both neighbours' words, summed over words and sentences, in nats.
+        """Computes the negative log-likelihood of both neighbours' words, summed over words and sentences, in nats.
 
         Args:
             sentence: ids `[T, B]`, all of one length, each with its end.
@@ -85,7 +82,7 @@ class SkipThoughts(nn.Module):
         return negative_log_likelihood(states, self.output.weight, self.output.bias, targets)
 
     def _decoded(self, decoder: GRU, state: Tensor, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """A decoder's states at the real words, `[N, H]`, and these words, `[N]`."""
+        """Returns a decoder's states at the real words, `[N, H]`, and these words, `[N]`."""
         inputs = self.words(ids)
         inputs = torch.cat([inputs.new_zeros(1, *inputs.shape[1:]), inputs])  # word t is predicted from earlier words
         inputs = inputs[: len(ids)]
@@ -94,13 +91,13 @@ class SkipThoughts(nn.Module):
         return output[real], ids[real]
 
     def encode(self, inputs: Tensor, lengths: Tensor) -> Tensor:
-        """The encoder's last states for embedded words: `[T, B, D]`, `[B]` -> `[B, H]`."""
+        """Computes the encoder's last states for embedded words: `[T, B, D]`, `[B]` -> `[B, H]`."""
         _, state = self.encoder(inputs, lengths=lengths)
         return state[0]
 
 
-def build(config: Config, vocabulary: int) -> SkipThoughts:
-    """The network with its initial weights. One seed gives every norm the same weights.
+def build_skip_thoughts(config: Config, vocabulary: int) -> SkipThoughts:
+    """Builds the network with its initial weights. One seed gives every norm the same weights.
 
     Recurrent weights are orthogonal, with a block for each gate. All others are uniform on (-0.1, 0.1). Biases are 0.
     """

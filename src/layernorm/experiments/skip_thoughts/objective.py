@@ -44,7 +44,7 @@ class _NegativeLogLikelihood(torch.autograd.Function):
 
 
 def negative_log_likelihood(states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-    r"""The negative log-likelihood of words, summed, in nats.
+    r"""Computes the negative log-likelihood of words, summed, in nats.
 
     .. math:: -\sum_n \log \mathrm{softmax}(W s_n + b)_{y_n}
 
@@ -60,5 +60,5 @@ def negative_log_likelihood(states: Tensor, weight: Tensor, bias: Tensor, target
         if torch.is_grad_enabled():
             return _NegativeLogLikelihood.apply(states, weight, bias, targets)
         parts = zip(states.split(ROWS), targets.split(ROWS), strict=True)
-        found = [F.cross_entropy(F.linear(rows, weight, bias), words, reduction="sum") for rows, words in parts]
-        return torch.stack(found).sum()
+        sums = [F.cross_entropy(F.linear(rows, weight, bias), words, reduction="sum") for rows, words in parts]
+        return torch.stack(sums).sum()

@@ -10,7 +10,7 @@ from ..report.blocks import Block, Group, Metric, compare, heading
 from ..report.curves import curves, sensitivity
 from ..report.deviations import deviations
 from ..report.page import Report, Table
-from ..report.tables import Column, learning_rates, results, spread, update_times
+from ..report.tables import Column, learning_rates, mean_and_range, results, update_times
 from ..runs.folder import Run
 from .claims import CLAIMS
 from .deviations import APART, DEVIATIONS
@@ -39,8 +39,8 @@ FIGURE3 = tuple(Metric(name, label, chosen=NLL.name, sparse=True) for name, labe
 COLUMNS = (Column("NLL", NLL.name, digits=3), Column("test NLL", "test_nll", "test", digits=3))
 
 
-def report(runs: Sequence[Run]) -> Report:
-    """The report on runs of `skip-thoughts`, finished or not."""
+def report_skip_thoughts(runs: Sequence[Run]) -> Report:
+    """Writes the report on runs of `skip-thoughts`, finished or not."""
     blocks, status = compare(runs, CLAIMS)
     tasks = "The encoder on SICK and on four classification tasks in training."
     books = "The decoders' negative log-likelihood of a word in the validation books."
@@ -71,15 +71,15 @@ def report(runs: Sequence[Run]) -> Report:
 
 
 def _tested(blocks: Sequence[Block]) -> list[tuple[list[str], Group, str]]:
-    """The rows of Table 3: their first cells, the runs that were tested on the tasks, and the evaluation."""
-    found = []
+    """Returns the rows of Table 3: their first cells, the runs that were tested on the tasks, and the evaluation."""
+    rows = []
     for evaluation, text in EVALUATIONS.items():
         for block in blocks:
             for arm, shown in block.shown(NLL).items():
                 runs = [run for run in shown.runs if run.whole and run.config["tasks_every"]]
                 if runs:
-                    found.append(([block.label or "ours", f"{arm.name}{text}"], runs, evaluation))
-    return found
+                    rows.append(([block.label or "ours", f"{arm.name}{text}"], runs, evaluation))
+    return rows
 
 
 def _relatedness(blocks: Sequence[Block], tested: Sequence[tuple[list[str], Group, str]]) -> Table:
@@ -88,7 +88,13 @@ def _relatedness(blocks: Sequence[Block], tested: Sequence[tuple[list[str], Grou
         r, rho, mse = ([run.result[f"{evaluation}_sick_{name}"] for run in runs]
                        for name in ("pearson", "spearman", "mse"))  # fmt: skip
         rows.append(
-            [*head, spread(r, 3), f"{statistics.fmean(rho):.3f}", f"{statistics.fmean(mse):.3f}", str(len(runs))]
+            [
+                *head,
+                mean_and_range(r, 3),
+                f"{statistics.fmean(rho):.3f}",
+                f"{statistics.fmean(mse):.3f}",
+                str(len(runs)),
+            ]
         )
     rows += [["2400 units", model, *values[:3], "-"] for model, values in PAPER.items()]
     return Table(
@@ -109,7 +115,12 @@ def _classification(blocks: Sequence[Block], tested: Sequence[tuple[list[str], G
         columns = [[run.result[f"{evaluation}_{name}"] for run in runs] for name in FILES]
         means = [statistics.fmean(values) for values in zip(*columns, strict=True)]
         rows.append(
-            [*head, *(f"{statistics.fmean(column):.1f}" for column in columns), spread(means, 1), str(len(runs))]
+            [
+                *head,
+                *(f"{statistics.fmean(column):.1f}" for column in columns),
+                mean_and_range(means, 1),
+                str(len(runs)),
+            ]
         )
     for model, values in PAPER.items():
         rows.append(["2400 units", model, *values[3:], f"{statistics.fmean(map(float, values[3:])):.1f}", "-"])

@@ -30,55 +30,51 @@ class Finding(NamedTuple):
     measured: geometry.Measured
 
 
-def measure(seed: int, spectrum: bool = False) -> list[Finding]:
-    """Measures every claim. It uses one thread, as a second one would only wait for such small layers.
-
-    Args:
-        seed: the seed of layers, draws and starting weights.
-        spectrum: whether to measure the eigenvalues of the large network, too, on all threads.
-    """
-    cases = digits.load(held_out=197).train[:CASES]
+def measure_claims(seed: int, spectrum: bool = False) -> list[Finding]:
+    """Measures every claim, with one thread, as a second one would only wait for such small layers, and the spectrum of
+    the large network on all threads."""
+    cases = digits.load_digits().train[:CASES]
     data = geometry.Data(cases.images.flatten(1) / 16, cases.labels)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        found = [Finding(claim, claim.measure(seed, data)) for claim in geometry.CLAIMS]
+        findings = [Finding(claim, claim.measure(seed, data)) for claim in geometry.CLAIMS]
     finally:
         torch.set_num_threads(threads)
-    return found + ([Finding(geometry.SPECTRUM, geometry.SPECTRUM.measure(seed, data))] if spectrum else [])
+    return findings + ([Finding(geometry.SPECTRUM, geometry.SPECTRUM.measure(seed, data))] if spectrum else [])
 
 
-def not_as_stated(found: Sequence[Finding]) -> list[str]:
-    """The names of the claims whose numbers do not agree with their verdicts and conditions."""
-    return [claim.name for claim, measured in found if not measured.as_stated]
+def not_as_stated(findings: Sequence[Finding]) -> list[str]:
+    """Returns the names of the claims whose numbers do not agree with their verdicts and conditions."""
+    return [claim.name for claim, measured in findings if not measured.as_stated]
 
 
-def write_claims(found: Sequence[Finding], path: Path) -> None:
+def write_claims(findings: Sequence[Finding], path: Path) -> None:
     """Writes each claim with its result, as JSON."""
     names = ("name", "where", "statement", "holds")
     claims = [
         {**{name: getattr(claim, name) for name in names}, "as_stated": measured.as_stated, "found": measured.found}
-        for claim, measured in found
+        for claim, measured in findings
     ]
     write_json(path, {"claims": claims})
 
 
-def report(found: Sequence[Finding]) -> Report:
-    """The claims as a report: first a table of all claims, then for each a sentence, its table and its figure."""
+def report_claims(findings: Sequence[Finding]) -> Report:
+    """Reports the claims: first a table of all claims, then for each a sentence, its table and its figure."""
     return Report(
         title="The geometry of normalised models, measured",
         claim=ABOUT,
-        findings=[_sentence(number, item) for number, item in enumerate(found, 1)],
-        status=[f"Not measured as stated: {', '.join(names)}." for names in [not_as_stated(found)] if names],
-        figures=[_figure(item) for item in found if item.measured.series],
-        tables=[_verdicts(found), *(_table(item.measured) for item in found)],
+        findings=[_sentence(number, item) for number, item in enumerate(findings, 1)],
+        status=[f"Not measured as stated: {', '.join(names)}." for names in [not_as_stated(findings)] if names],
+        figures=[_claim_figure(item) for item in findings if item.measured.series],
+        tables=[_verdicts(findings), *(_measured_table(item.measured) for item in findings)],
         deviations=[],
         start=environment.describe(),
     )
 
 
-def invariance(verdicts: Sequence[geometry.Verdict], sentence: str) -> Report:
-    """Table 1 alone, for some eps."""
+def report_invariance(verdicts: Sequence[geometry.Verdict], sentence: str) -> Report:
+    """Reports Table 1 alone, for some eps."""
     said = {True: "invariant", False: "no", None: "-"}
     rows = [
         [v.norm or "none", v.transform, f"{v.residual:.1e}", said[v.invariant], said[v.paper] + " DIFFERS" * v.differs]
@@ -96,16 +92,16 @@ def invariance(verdicts: Sequence[geometry.Verdict], sentence: str) -> Report:
     )
 
 
-def _verdict(item: Finding) -> str:
+def _claim_verdict(item: Finding) -> str:
     if not item.measured.as_stated:
         return "NOT MEASURED AS STATED"
     return "holds" if item.claim.holds else "does not hold"
 
 
-def _verdicts(found: Sequence[Finding]) -> Table:
+def _verdicts(findings: Sequence[Finding]) -> Table:
     rows = [
-        [_verdict(item), f"{number}. {item.claim.name.capitalize()} ({item.claim.where}): {item.measured.found}"]
-        for number, item in enumerate(found, 1)
+        [_claim_verdict(item), f"{number}. {item.claim.name.capitalize()} ({item.claim.where}): {item.measured.found}"]
+        for number, item in enumerate(findings, 1)
     ]
     return Table("The claims of section 5 and the appendix", ["verdict", "claim, and what was measured"], rows)
 
@@ -113,12 +109,12 @@ def _verdicts(found: Sequence[Finding]) -> Table:
 def _sentence(number: int, item: Finding) -> str:
     claim, measured = item
     return (
-        f"{number}. {claim.name.capitalize()} ({claim.where}): {_verdict(item)}. Claim: {claim.statement} Measured "
-        f"with {', '.join(claim.functions)}: {measured.found}. Condition: {claim.condition}"
+        f"{number}. {claim.name.capitalize()} ({claim.where}): {_claim_verdict(item)}. Claim: {claim.statement} "
+        f"Measured with {', '.join(claim.functions)}: {measured.found}. Condition: {claim.condition}"
     )
 
 
-def _table(measured: geometry.Measured) -> Table:
+def _measured_table(measured: geometry.Measured) -> Table:
     rows = [
         [
             cell if isinstance(cell, str) else f"{cell:{form}}"
@@ -179,8 +175,8 @@ _STYLES = {
 """By a line's label: a norm, or the norm of the weights at the start over that of the first."""
 
 
-def _figure(item: Finding) -> Figure:
-    """The claim's lines by panel, in rows."""
+def _claim_figure(item: Finding) -> Figure:
+    """Draws the claim's lines by panel, in rows."""
     axes = _AXES[item.claim.name]
     panels: dict[str, list[Curve]] = {}
     for line in item.measured.series:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ... import geometry, nn
 from ..data import digits
+from ..report.curves import banded
 from ..report.page import STYLES, Curve, Figure, Panel, Report, Table
 from ..runs import environment
 
@@ -47,7 +48,7 @@ class Setting:
 SETTINGS = [Setting(norm, gain, scale) for norm in NORMS for gain in (GAINS if norm else (None,)) for scale in SCALES]
 
 
-class Found(NamedTuple):
+class Stability(NamedTuple):
     """The measurements of one network."""
 
     exponent: float  # nats a step
@@ -62,15 +63,15 @@ class Study:
     units: int
     seeds: list[int]
     steps: int  # measured, the largest lag
-    found: dict[Setting, list[Found]]
+    measured: dict[Setting, list[Stability]]
 
     def exponents(self, setting: Setting) -> list[float]:
-        """The exponents of a setting with every seed."""
-        return [found.exponent for found in self.found[setting]]
+        """Returns the exponents of a setting with every seed."""
+        return [item.exponent for item in self.measured[setting]]
 
     def decades(self, setting: Setting) -> list[float]:
-        """The powers of ten by which a gradient has grown at the largest lag, with every seed."""
-        return [found.gradient[-1] for found in self.found[setting]]
+        """Returns the powers of ten by which a gradient has grown at the largest lag, with every seed."""
+        return [item.gradient[-1] for item in self.measured[setting]]
 
     @property
     def about(self) -> str:
@@ -78,33 +79,22 @@ class Study:
         return f"{self.network} of {self.units} units, seeds {', '.join(map(str, self.seeds))}"
 
     def numbers(self) -> dict[str, Any]:
-        """The study as JSON values."""
+        """Returns the study as JSON values."""
         rows = [
             {
                 **asdict(setting),
-                "exponents": [round(f.exponent, 6) for f in found],
-                "gradients": [[round(g, 4) for g in f.gradient] for f in found],
+                "exponents": [round(f.exponent, 6) for f in of_seeds],
+                "gradients": [[round(g, 4) for g in f.gradient] for f in of_seeds],
             }
-            for setting, found in self.found.items()
+            for setting, of_seeds in self.measured.items()
         ]
         return {
             "network": self.network, "units": self.units, "seeds": self.seeds, "cases": CASES, "warmup": WARMUP,
             "steps": self.steps, "every": EVERY, "rows": rows,
         }  # fmt: skip
 
-    @classmethod
-    def read(cls, numbers: Mapping[str, Any]) -> Study:
-        """The study that `numbers` wrote."""
-        found = {
-            Setting(row["norm"], row["gain"], row["scale"]): [
-                Found(*of_seed) for of_seed in zip(row["exponents"], row["gradients"], strict=True)
-            ]
-            for row in numbers["rows"]
-        }
-        return cls(numbers["network"], numbers["units"], numbers["seeds"], numbers["steps"], found)
 
-
-def measure(network: str, units: int, seeds: Sequence[int]) -> Study:
+def measure_settings(network: str, units: int, seeds: Sequence[int]) -> Study:
     """Measures every setting with every seed. On a terminal it shows a progress bar."""
     from rich.console import Console
     from rich.progress import track
@@ -115,24 +105,22 @@ def measure(network: str, units: int, seeds: Sequence[int]) -> Study:
     try:
         console, hidden = Console(stderr=True), not sys.stderr.isatty()
         norms = track(NORMS, "measuring", transient=True, console=console, disable=hidden)
-        found = {setting: found for norm in norms for setting, found in _of_norm(network, units, norm, seeds, inputs)}
+        measured = dict(item for norm in norms for item in _of_norm(network, units, norm, seeds, inputs))
     finally:
         torch.set_num_threads(threads)
-    return Study(network, units, list(seeds), STEPS, found)
+    return Study(network, units, list(seeds), STEPS, measured)
 
 
 def stream(steps: int, cases: int) -> Tensor:
-    """scikit-learn's digits as a sequence: the rows of one digit after those of another, (T, B, 8), in float64.
-
-    The mean over all pixels is 0 and their deviation 1.
-    """
-    images = digits.load(held_out=197).train.images.to(torch.float64)
+    """Makes a sequence of scikit-learn's digits: the rows of one digit after those of another, (T, B, 8), in float64,
+    with mean 0 and deviation 1 over all pixels."""
+    images = digits.load_digits().train[:1200].images.to(torch.float64)
     rows = ((images - images.mean()) / images.std()).reshape(-1, PIXELS)
     return rows[: steps * cases].reshape(cases, steps, PIXELS).transpose(0, 1)
 
 
-def build(network: str, units: int, setting: Setting, seed: int) -> torch.nn.Module:
-    """A network with the weights that torch draws, scaled, and biases of 0, so that only the norms differ.
+def build_recurrent(network: str, units: int, setting: Setting, seed: int) -> torch.nn.Module:
+    """Builds a network with the weights that torch draws, scaled, and biases of 0, so that only the norms differ.
 
     Under weight norm the directions are scaled, and the gain is the length of each unit's weights.
     """
@@ -165,10 +153,10 @@ class _Step(torch.nn.Module):
 
 def _of_norm(
     network: str, units: int, norm: str | None, seeds: Sequence[int], inputs: Tensor
-) -> list[tuple[Setting, list[Found]]]:
-    """Every setting of a norm with every seed. All networks run side by side, each with its own cases."""
+) -> list[tuple[Setting, list[Stability]]]:
+    """Measures every setting of a norm with every seed. All networks run side by side, each with its own cases."""
     settings = [setting for setting in SETTINGS if setting.norm == norm]
-    networks = [_Step(build(network, units, setting, seed)) for setting in settings for seed in seeds]
+    networks = [_Step(build_recurrent(network, units, setting, seed)) for setting in settings for seed in seeds]
     parameters, _ = torch.func.stack_module_state(networks)
     parameters = {name: p.detach() for name, p in parameters.items()}
     first = networks[0]
@@ -191,38 +179,38 @@ def _of_norm(
     # (S * B, n) -> (S, n): the mean over the cases, of a gradient's norm the geometric one
     exponents, logs = (values.unflatten(0, (S, B)).mean(1) for values in (exponents, logs))
     logs = (logs - logs[:, :1])[:, ::EVERY]
-    found = [Found(*numbers) for numbers in zip(exponents[:, 0].tolist(), logs.tolist(), strict=True)]
-    return [(setting, found[n * len(seeds) : (n + 1) * len(seeds)]) for n, setting in enumerate(settings)]
+    measured = [Stability(*numbers) for numbers in zip(exponents[:, 0].tolist(), logs.tolist(), strict=True)]
+    return [(setting, measured[n * len(seeds) : (n + 1) * len(seeds)]) for n, setting in enumerate(settings)]
 
 
-def report(study: Study) -> Report:
-    """Tables, sentences and figure of a study."""
+def report_study(study: Study) -> Report:
+    """Makes tables, sentences and figure of a study."""
 
     def decades(setting: Setting) -> str:
-        return spread(study.decades(setting), "+.1f")
+        return lowest_to_highest(study.decades(setting), "+.1f")
 
     def exponents(setting: Setting) -> str:
-        return spread(study.exponents(setting), "+.3f")
+        return lowest_to_highest(study.exponents(setting), "+.3f")
 
     return Report(
         title="The stability of hidden dynamics, measured",
         claim=CLAIM,
         findings=findings(study),
         status=[],
-        figures=[_figure(study)],
+        figures=[_study_figure(study)],
         tables=[
-            _table(
+            _table_by_scale(
                 "Largest Lyapunov exponent a step, against the scale of the weights", exponents,
                 f"{study.about}, lowest to highest. In nats: a small change of the state grows as exp(exponent * "
                 "steps). x1: weights as torch draws them; biases are 0. weight: the gain is the length of each unit's "
                 "weights, and the scale that of their directions.",
             ),
-            _table(
+            _table_by_scale(
                 "The same beside the network without a norm", lambda setting: _beside(study, setting),
                 "lower or higher than its exponent at this scale, and closer to 0 or farther from it, where every seed "
                 "of the one is beyond every seed of the other; a dash where they overlap.",
             ),
-            _table(
+            _table_by_scale(
                 f"Decades by which a gradient has grown after {study.steps} steps back", decades,
                 "log10 of its norm over that at lag 0, from a direction drawn at random.",
             ),
@@ -233,23 +221,27 @@ def report(study: Study) -> Report:
 
 
 def findings(study: Study) -> list[str]:
-    """The findings in sentences, with their numbers."""
+    """Writes the findings in sentences, with their numbers."""
     moved = []
     for norm in NORMS:
         by_scale = [study.exponents(Setting(norm, 1.0 if norm else None, scale)) for scale in SCALES]
         widths = [max(of_seed) - min(of_seed) for of_seed in zip(*by_scale, strict=True)]
-        ends = " to ".join(spread(by_scale[end], "+.3f") for end in (0, -1))
-        moved.append(f"{norm or 'none'} {ends} (spread {spread(widths, '.3f')})")
+        ends = " to ".join(lowest_to_highest(by_scale[end], "+.3f") for end in (0, -1))
+        moved.append(f"{norm or 'none'} {ends} (spread {lowest_to_highest(widths, '.3f')})")
     beside = []
     for scale in SCALES:
         said: dict[str, list[str]] = {}
         for gain in GAINS:
             said.setdefault(_beside(study, Setting("layer", gain, scale)), []).append(f"{gain:g}")
         beside += [f"x{scale:g} {how} (gain {', '.join(of)})" for how, of in said.items()]
-    gains = [f"{spread(study.exponents(Setting('layer', gain, 1.0)), '+.3f')} at gain {gain:g}" for gain in GAINS]
+    gains = [
+        f"{lowest_to_highest(study.exponents(Setting('layer', gain, 1.0)), '+.3f')} at gain {gain:g}" for gain in GAINS
+    ]
     back = [
         f"{norm or 'none'} "
-        + ", ".join(f"{spread(study.decades(Setting(norm, gain, scale)), '+.1f')} at x{scale:g}" for scale in SCALES)
+        + ", ".join(
+            f"{lowest_to_highest(study.decades(Setting(norm, gain, scale)), '+.1f')} at x{scale:g}" for scale in SCALES
+        )
         for norm, gain in ((None, None), ("layer", 1.0))
     ]
     return [
@@ -261,14 +253,14 @@ def findings(study: Study) -> list[str]:
     ]
 
 
-def spread(values: Sequence[float], form: str) -> str:
-    """The lowest and the highest value as text, or one number if they look the same."""
+def lowest_to_highest(values: Sequence[float], form: str) -> str:
+    """Writes the lowest and the highest value as text, or one number if they look the same."""
     low, high = f"{min(values):{form}}", f"{max(values):{form}}"
     return low if low == high else f"{low}..{high}"
 
 
 def _beside(study: Study, setting: Setting) -> str:
-    """Where a setting's exponents lie beside those without a norm at the same scale; without a norm, nothing."""
+    """Says where a setting's exponents lie beside those without a norm at the same scale; without a norm, nothing."""
     if setting.norm is None:
         return ""
     own, base = study.exponents(setting), study.exponents(Setting(None, None, setting.scale))
@@ -283,8 +275,8 @@ def _order(own: Sequence[float], base: Sequence[float], less: str, more: str) ->
     return more if min(own) > max(base) else "-"
 
 
-def _table(title: str, cell: Callable[[Setting], str], note: str) -> Table:
-    """A table with a row for each norm and gain, and a column for each scale. Empty rows are left out."""
+def _table_by_scale(title: str, cell: Callable[[Setting], str], note: str) -> Table:
+    """Makes a table with a row for each norm and gain, and a column for each scale. Empty rows are left out."""
     rows: dict[tuple[str, str], list[str]] = {}
     for setting in SETTINGS:
         gain = "-" if setting.gain is None else f"{setting.gain:g}"
@@ -293,19 +285,22 @@ def _table(title: str, cell: Callable[[Setting], str], note: str) -> Table:
     return Table(title, ["norm", "gain", *(f"x{scale:g}" for scale in SCALES)], filled, note)
 
 
-def _figure(study: Study) -> Figure:
-    """Above, exponents against scale, with a panel for each gain. Below, gradients against lag at gain 1, with a panel
-    for each scale."""
+def _study_figure(study: Study) -> Figure:
+    """Draws above the exponents against scale, with a panel for each gain. Below, gradients against lag at gain 1, with
+    a panel for each scale."""
 
     def at(norm: str | None, gain: float, scale: float) -> Setting:
         return Setting(norm, gain if norm else None, scale)
 
     def lag_curve(norm: str | None, scale: float) -> Curve:
-        lines = [found.gradient for found in study.found[at(norm, 1.0, scale)]]
-        return _curve(norm, range(0, study.steps + 1, EVERY), list(zip(*lines, strict=True)))
+        lines = [item.gradient for item in study.measured[at(norm, 1.0, scale)]]
+        return banded(
+            norm or "none", STYLES[norm or "none"], range(0, study.steps + 1, EVERY), list(zip(*lines, strict=True))
+        )
 
     def scale_curve(norm: str | None, gain: float) -> Curve:
-        return _curve(norm, SCALES, [study.exponents(at(norm, gain, scale)) for scale in SCALES])
+        columns = [study.exponents(at(norm, gain, scale)) for scale in SCALES]
+        return banded(norm or "none", STYLES[norm or "none"], SCALES, columns)
 
     above = [
         Panel(f"gain {gain:g}", "weights, times torch's", "Lyapunov exponent a step",
@@ -323,10 +318,3 @@ def _figure(study: Study) -> Figure:
         "every panel. Below, a gradient's norm against the lag."
     )
     return Figure("stability", caption, [above, below])
-
-
-def _curve(norm: str | None, x: Iterable[float], values: Sequence[Sequence[float]]) -> Curve:
-    """The mean over seeds, with their lowest and highest."""
-    label = norm or "none"
-    mean = [sum(v) / len(v) for v in values]
-    return Curve(label, STYLES[label], list(x), mean, [min(v) for v in values], [max(v) for v in values])

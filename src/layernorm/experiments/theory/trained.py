@@ -16,12 +16,13 @@ from ... import functional, geometry
 from ...audit import Taken, watched
 from ..errors import RunError
 from ..protocol import Experiment, Task
+from ..report.curves import banded
 from ..report.page import STYLES, Curve, Figure, Panel, Report, Table
 from ..runs import environment
 from ..runs.folder import Run
-from ..runs.restore import configuration, restore, training_data
+from ..runs.restore import configuration, restore_model, training_data
 from ..train import distributed
-from .stability import CASES, CLAIM, STEPS, WARMUP, spread
+from .stability import CASES, CLAIM, STEPS, WARMUP, lowest_to_highest
 
 
 class Layer(NamedTuple):
@@ -35,33 +36,21 @@ class Layer(NamedTuple):
     gradients: list[float]  # log10 of the gradient's norm over that at lag 0, by lag; the geometric mean over cases
 
 
-def measure(experiment: Experiment, run: Run, folder: Path | None) -> tuple[list[Layer], list[str]]:
-    """Measures the layers of a run with its initial and its newest weights.
-
-    Args:
-        experiment: the run's experiment.
-        run: the run.
-        folder: the folder of the data set. None: that of the training, or else the data set is looked for.
-
-    Returns:
-        the layers, and a line for each layer that could not be measured.
-
-    Raises:
-        RunError: there is no checkpoint, the data are not those of the training, or the network has no recurrent layer
-            of layernorm.
-    """
+def measure_run(experiment: Experiment, run: Run, folder: Path | None) -> tuple[list[Layer], list[str]]:
+    """Measures the recurrent layers of a run with its initial and its newest weights. Its data are looked for in the
+    folder, else where they were in training. Returns also a line for each layer that could not be measured."""
     config = configuration(type(experiment.presets[experiment.default_preset].config), run)
     data = training_data(run, folder, functools.partial(experiment.load, config))
     task = experiment.task(config, data, distributed.accelerator("cpu", "float32"))
-    found, notes = _now(task, run, 0)
-    _, update = restore(task.model, run)
-    later, _ = _now(task, run, update)
-    if not found:
+    layers, notes = _measure_layers(task, run, 0)
+    _, update = restore_model(task.model, run)
+    later, _ = _measure_layers(task, run, update)
+    if not layers:
         raise RunError(f"the network of {run.path} has no recurrent layer to measure{': ' if notes else ''}{notes}")
-    return found + later, [f"{run.path.name}: {note}" for note in notes]
+    return layers + later, [f"{run.path.name}: {note}" for note in notes]
 
 
-def _now(task: Task, run: Run, update: int) -> tuple[list[Layer], list[str]]:
+def _measure_layers(task: Task, run: Run, update: int) -> tuple[list[Layer], list[str]]:
     """Measures every layer with the current weights, on the first batch of the training."""
     calls: dict[str, list[Taken]] = defaultdict(list)
     with (
@@ -71,14 +60,14 @@ def _now(task: Task, run: Run, update: int) -> tuple[list[Layer], list[str]]:
     ):
         torch.manual_seed(0)
         task.loss(task.model, 0)
-    found, notes = [], []
+    layers, notes = [], []
     for name, of_layer in calls.items():
         if of_layer[0].module.norm == "batch":
             notes.append(f"{name} has batch norm, under which a case has no dynamics of its own")
             continue
         exponents, gradients = _of_layer(of_layer)
-        found.append(Layer(run.path.name, str(run.config.get("norm", "none")), name, update, exponents, gradients))
-    return found, notes
+        layers.append(Layer(run.path.name, str(run.config.get("norm", "none")), name, update, exponents, gradients))
+    return layers, notes
 
 
 def _of_layer(calls: list[Taken]) -> tuple[list[float], list[float]]:
@@ -102,11 +91,8 @@ def _of_layer(calls: list[Taken]) -> tuple[list[float], list[float]]:
 
 
 def _driven(calls: list[Taken]) -> tuple[Taken, Tensor]:
-    """The layer and its inputs (T, B, I) in the order of its steps.
-
-    They are those of the B longest cases, up to the end of the shortest of these. Calls of one step are joined. Of
-    longer calls the longest is taken.
-    """
+    """Returns the layer and its inputs (T, B, I) in the order of its steps: those of the B longest cases, up to the end
+    of the shortest of these. Calls of one step are joined. Of longer calls the longest is taken."""
     longest = max(calls, key=lambda call: len(call.input))
     if len(longest.input) == 1:
         return longest, torch.cat([call.input[:, :CASES] for call in calls])
@@ -118,11 +104,17 @@ def _driven(calls: list[Taken]) -> tuple[Taken, Tensor]:
     return longest, torch.stack([(case.flip(0) if longest.reverse else case)[:shortest] for case in cases], 1)
 
 
-def report(layers: Sequence[Layer], notes: Sequence[str]) -> Report:
-    """A table of every run's layers, and the gradients against lag."""
+def report_layers(layers: Sequence[Layer], notes: Sequence[str]) -> Report:
+    """Makes a table of every run's layers, and the gradients against lag."""
     steps = min(len(layer.gradients) for layer in layers) - 1
     rows = [
-        [layer.run, layer.name, str(layer.update), spread(layer.exponents, "+.3f"), f"{layer.gradients[steps]:+.1f}"]
+        [
+            layer.run,
+            layer.name,
+            str(layer.update),
+            lowest_to_highest(layer.exponents, "+.3f"),
+            f"{layer.gradients[steps]:+.1f}",
+        ]
         for layer in sorted(layers, key=lambda layer: (layer.run, layer.name, layer.update))
     ]
     by_norm: dict[tuple[str, str, bool], list[Layer]] = defaultdict(list)
@@ -132,10 +124,11 @@ def report(layers: Sequence[Layer], notes: Sequence[str]) -> Report:
     for (name, norm, is_trained), start in by_norm.items():
         now = by_norm.get((name, norm, True), [])
         if not is_trained and now:
-            then, later = (spread([layer.gradients[steps] for layer in of], "+.1f") for of in (start, now))
+            updates = lowest_to_highest([layer.update for layer in now], "d")
+            then, later = (lowest_to_highest([layer.gradients[steps] for layer in of], "+.1f") for of in (start, now))
             findings.append(
                 f"{name}, norm {norm}, {len(start)} run{'s' if len(start) > 1 else ''}: the exponent is "
-                f"{_means(start)} at the start and {_means(now)} after {spread([layer.update for layer in now], 'd')} "
+                f"{_means(start)} at the start and {_means(now)} after {updates} "
                 f"updates; a gradient has grown by {then} and {later} decades after {steps} steps back."
             )
     return Report(
@@ -143,7 +136,7 @@ def report(layers: Sequence[Layer], notes: Sequence[str]) -> Report:
         claim=CLAIM,
         findings=findings,
         status=list(notes),
-        figures=[_figure(by_norm, steps)],
+        figures=[_layers_figure(by_norm, steps)],
         tables=[
             Table(
                 "Largest Lyapunov exponent a step of every recurrent layer", ["run", "layer", "update", "exponent",
@@ -159,21 +152,17 @@ def report(layers: Sequence[Layer], notes: Sequence[str]) -> Report:
 
 
 def _means(layers: Sequence[Layer]) -> str:
-    """The mean over the cases, from the lowest to the highest run."""
-    return spread([sum(layer.exponents) / len(layer.exponents) for layer in layers], "+.3f")
+    """Returns the mean over the cases, from the lowest to the highest run."""
+    return lowest_to_highest([sum(layer.exponents) / len(layer.exponents) for layer in layers], "+.3f")
 
 
-def _figure(by_norm: dict[tuple[str, str, bool], list[Layer]], steps: int) -> Figure:
-    """A figure with a column for each layer, at most four: above untrained, below as trained."""
+def _layers_figure(by_norm: dict[tuple[str, str, bool], list[Layer]], steps: int) -> Figure:
+    """Makes a figure with a column for each layer, at most four: above untrained, below as trained."""
     names = list(dict.fromkeys(name for name, _, _ in by_norm))[:4]
 
     def curve(norm: str, layers: list[Layer]) -> Curve:
         values = list(zip(*(layer.gradients[: steps + 1] for layer in layers), strict=True))
-        mean = [sum(v) / len(v) for v in values]
-        style = STYLES.get(norm, STYLES["none"])
-        return Curve(
-            norm, style, [float(x) for x in range(steps + 1)], mean, list(map(min, values)), list(map(max, values))
-        )
+        return banded(norm, STYLES.get(norm, STYLES["none"]), range(steps + 1), values)
 
     rows = [
         [
@@ -188,6 +177,6 @@ def _figure(by_norm: dict[tuple[str, str, bool], list[Layer]], steps: int) -> Fi
     return Figure("stability", caption, rows, of="run")
 
 
-def numbers(layers: Sequence[Layer]) -> dict[str, Any]:
-    """The layers as JSON values."""
+def layers_as_json(layers: Sequence[Layer]) -> dict[str, Any]:
+    """Returns the layers as JSON values."""
     return {"cases": CASES, "warmup": WARMUP, "steps": STEPS, "layers": [layer._asdict() for layer in layers]}

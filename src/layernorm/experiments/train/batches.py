@@ -20,7 +20,7 @@ the draws that are the same in every evaluation."""
 
 
 def derive_seed(*words: int) -> int:
-    """One well-mixed 63-bit seed from several small numbers (seed, use, epoch or process)."""
+    """Mixes several small numbers (seed, use, epoch or process) into one 63-bit seed."""
     return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
@@ -51,21 +51,15 @@ class Batches(ABC):
         """Draws the batches of an epoch by its own generator. A batch is the indices of its cases (int64)."""
 
     def share(self, update: int) -> tuple[Tensor, int]:
-        """This process's cases of a batch.
-
-        Args:
-            update: counted from 0 over the whole run.
-
-        Returns:
-            the indices of the cases (int64), and the size of the whole batch.
-        """
+        """Returns the indices, int64, of this process's cases of the batch of an update, counted from 0 over the whole
+        run, and the size of the whole batch."""
         epoch, position = divmod(update, self.updates_per_epoch)
         self._go_to(epoch)
         batch = self._batches[position]
         return batch[self.rank :: self.processes], len(batch)
 
     def seen(self, update: int) -> int:
-        """The number of training cases seen after a number of updates."""
+        """Counts the training cases seen after a number of updates."""
         epochs, position = divmod(update, self.updates_per_epoch)
         self._go_to(epochs)
         return epochs * self._seen[-1] + self._seen[position]

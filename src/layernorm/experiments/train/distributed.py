@@ -18,12 +18,8 @@ if TYPE_CHECKING:
 
 
 def accelerator(device: str, precision: str) -> Accelerator:
-    """The device and the processes of this command.
-
-    Args:
-        device: "auto" (a GPU if there is one), "cpu" or "cuda".
-        precision: "float32" or "bfloat16" (autocast in the forward pass).
-    """
+    """Chooses the device, "auto" (a GPU if there is one), "cpu" or "cuda", the precision, "float32" or "bfloat16"
+    (autocast in the forward pass), and the processes of this command."""
     # DDP imports torch._dynamo. If that happens after the processes have connected, it keeps references to the
     # connection. Its threads then outlive `destroy_process_group`, and sometimes abort the interpreter at its exit
     # (torch 2.13).
@@ -62,18 +58,11 @@ class _Sum(torch.autograd.Function):
 
 
 def gathered(share: Tensor, size: int, rank: int, processes: int) -> Tensor:
-    """Gathers the rows of a batch from all processes, differentiably. Each has the share that `Shuffled` gives it.
+    """Gathers the rows of a batch `[size, N]` from all processes, differentiably. Each gives the share `[M_local, N]`
+    that `Shuffled` gave it.
 
     Every process may compute the whole batch's loss from them. It must return a `processes`-th of that loss, so that
     the parts add up to it.
-
-    Args:
-        share: `[M_local, N]`, this process's rows.
-        size: the number of rows of the whole batch.
-        rank, processes: as in `Shuffled`.
-
-    Returns:
-        `[size, N]`.
     """
     if processes == 1:
         return share

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from ..errors import Interrupted, RunError
 from ..protocol import Task
 from ..runs import checkpoint, environment
-from ..runs.checkpoint import Header, State, alike
+from ..runs.checkpoint import Header, State, check_alike
 from ..runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Fit:
         state.train_seconds += seconds
 
     def _due(self, update: int) -> bool:
-        """Whether there is an evaluation after this number of updates."""
+        """Tells whether there is an evaluation after this number of updates."""
         return update % self.task.evaluate_every == 0 or update == self.task.updates
 
     def _evaluate(self) -> None:
@@ -206,7 +206,8 @@ class Fit:
         return results
 
     def _agree(self, stopping: bool, late: bool) -> tuple[bool, bool]:
-        """The clock and signals of the main process decide for all: they must save and stop at the same update."""
+        """Lets the clock and signals of the main process decide for all, which must save and stop at the same
+        update."""
         if self.accelerator.num_processes == 1:
             return stopping, late
         word = torch.tensor([stopping, late], dtype=torch.int32, device=self.accelerator.device)
@@ -226,13 +227,13 @@ class Fit:
             "loss_sum": self.loss_sum,
         }
         header = Header(self.state, groups, self.accelerator.num_processes)
-        checkpoint.save(self.folder.checkpoint, tensors, asdict(header))
+        checkpoint.save_checkpoint(self.folder.checkpoint, tensors, asdict(header))
 
     def _restore(self) -> None:
         if not self.folder.checkpoint.exists():
             self.folder.cut_back(0, 0)
             return
-        tensors, header = checkpoint.load_run(self.folder.checkpoint)
+        tensors, header = checkpoint.load_run_checkpoint(self.folder.checkpoint)
         processes = self.accelerator.num_processes
         if header.processes != processes:
             raise RunError(
@@ -253,16 +254,13 @@ class Fit:
         self.folder.cut_back(self.state.update, self.state.records)
 
     def _check(self, tensors: dict[str, Tensor], header: Header) -> None:
-        """Compares a checkpoint, except the optimiser, with the objects that it will be loaded into.
-
-        Raises:
-            ValueError: a name, a shape or a type differs, or a generator does not accept its state.
-        """
+        """Raises a ValueError if a checkpoint, except the optimiser, does not fit the objects that it will be loaded
+        into."""
         model = self.bare.state_dict()
-        alike("the model", model, checkpoint.under("model", tensors))
-        alike("the kept model", model if header.state.kept_update else {}, checkpoint.under("kept", tensors))
+        check_alike("the model", model, checkpoint.under("model", tensors))
+        check_alike("the kept model", model if header.state.kept_update else {}, checkpoint.under("kept", tensors))
         loss = {name: tensor for name, tensor in tensors.items() if "/" not in name}
-        alike("the training loss", {"loss_sum": self.loss_sum}, loss)
+        check_alike("the training loss", {"loss_sum": self.loss_sum}, loss)
         states = checkpoint.under("generator", tensors)
         for name in sorted(states.keys() | {f"cpu.{rank}" for rank in range(header.processes)}):
             kind = name.split(".")[0]
@@ -273,7 +271,7 @@ class Fit:
                     raise ValueError(f"no state of the generator {name}") from error
 
     def _generators(self) -> dict[str, Tensor]:
-        """The states of all processes' random number generators (dropout), by name and rank."""
+        """Returns the states of all processes' random number generators (dropout), by name and rank."""
         own = {"cpu": torch.get_rng_state()}
         if self.accelerator.device.type == "cuda":
             own["cuda"] = torch.cuda.get_rng_state(self.accelerator.device)
@@ -291,7 +289,8 @@ class Fit:
 
 
 def step_size_factor(decay: float, update: int, updates: int) -> float:
-    """The step size of an update, as a multiple of the first one: 1, then falling linearly to 0 in the end's share."""
+    """Returns the step size of an update, as a multiple of the first one: 1, then falling linearly to 0 in the end's
+    share."""
     falling = decay * updates
     return min(1.0, (updates - update) / falling) if falling else 1.0
 
@@ -302,10 +301,8 @@ def _finite(metrics: dict[str, float]) -> bool:
 
 @contextlib.contextmanager
 def _stop_signals() -> Iterator[threading.Event]:
-    """Turns SIGINT and SIGTERM into an event that the loop checks between updates. A second signal acts at once.
-
-    A signal that this process ignores stays ignored.
-    """
+    """Turns SIGINT and SIGTERM into an event that the loop checks between updates. A second signal acts at once. A
+    signal that this process ignores stays ignored."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield stop

@@ -37,13 +37,13 @@ class Progress:
         return False
 
     def begin(self, number: int, runs: int, name: str) -> None:
-        """A run starts or resumes."""
+        """Notes that a run starts or resumes."""
 
     def update(self, state: State, task: Task | Course) -> None:
-        """Some updates were made."""
+        """Notes that some updates were made."""
 
     def end(self, note: str) -> None:
-        """The run is over: it has ended now, or was done before."""
+        """Notes that the run is over: it has ended now, or was done before."""
 
 
 class Lines(Progress):
@@ -100,12 +100,8 @@ class Bars(Progress):
 
 @contextlib.contextmanager
 def progress(main: bool = True, lines: int = 1) -> Iterator[Sequence[Progress]]:
-    """The progress displays, by what standard error is: bars on a terminal, lines elsewhere.
-
-    Args:
-        main: whether this is the main process. Only the main process shows anything.
-        lines: the number of displays, each for one run at a time.
-    """
+    """Makes displays, each for one run at a time, by what standard error is: bars on a terminal, lines elsewhere.
+    Processes that are not the main one show nothing."""
     if not main:
         yield [Progress() for _ in range(lines)]
         return
@@ -145,20 +141,20 @@ class _Rate:
 
 
 def where(state: State, task: Task | Course) -> str:
-    """How far a run is: `epoch 3.2 of 10`, or `update 20 of 600` if the run is shorter than an epoch."""
+    """Says how far a run is: `epoch 3.2 of 10`, or `update 20 of 600` if the run is shorter than an epoch."""
     if task.updates < task.updates_per_epoch:
         return f"update {state.update} of {task.updates}"
     return f"epoch {state.update / task.updates_per_epoch:.1f} of {task.updates / task.updates_per_epoch:g}"
 
 
 def glance(shown: Mapping[str, str], metrics: Mapping[str, float], short: bool = False) -> str:
-    """The metrics that a task shows, each followed by a comma and a space. `short`: only the last of them."""
+    """Writes the metrics that a task shows, each followed by a comma and a space. `short`: only the last of them."""
     texts = [f"{label.format(metrics[name])}, " for name, label in shown.items() if name in metrics]
     return "".join(texts[-1:] if short else texts)
 
 
 def duration(seconds: float) -> str:
-    """A time span as text: `8 s`, `3 min`, `1 h 20 min`."""
+    """Writes a time span as text: `8 s`, `3 min`, `1 h 20 min`."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

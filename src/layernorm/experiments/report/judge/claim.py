@@ -46,7 +46,7 @@ class Trial:
     about: str = ""
 
     def runs(self, arm: Arm, runs: Iterable[Run]) -> list[Run]:
-        """The finished runs of an arm, in float32."""
+        """Returns the finished runs of an arm, in float32."""
         wanted = {"precision": "float32", **self.options}
         return [run for run in runs if run.done and arm.has(run) and has(run, wanted)]
 
@@ -84,5 +84,6 @@ class Claim:
 
 
 def shared(config: Any, *apart: str) -> dict[str, Any]:
-    """The options of a configuration, for `Trial.options`, without norm, learning rate, seed and those in `apart`."""
+    """Returns the options of a configuration, for `Trial.options`, without norm, learning rate, seed and those in
+    `apart`."""
     return {name: value for name, value in vars(config).items() if name not in ("norm", RATE, "seed", *apart)}

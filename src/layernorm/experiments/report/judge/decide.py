@@ -30,27 +30,27 @@ Missing = tuple[str, str, int]
 
 
 def decide(claims: Sequence[Claim], runs: Sequence[Run]) -> list[Ruling]:
-    """What runs of one experiment say about its claims."""
+    """Rules on the claims of an experiment by its runs."""
     rulings = [_over_rates(claim, runs) if claim.over_rates else _at_best_rates(claim, runs) for claim in claims]
     return [_with_level(ruling, [other for other in rulings if other.claim.trial == ruling.claim.trial])
             for ruling in rulings]  # fmt: skip
 
 
 def counts(rulings: Iterable[Ruling]) -> dict[str, int]:
-    """How often there is each verdict."""
+    """Counts how often there is each verdict."""
     verdicts = [ruling.verdict for ruling in rulings]
     return {verdict: verdicts.count(verdict) for verdict in VERDICTS}
 
 
 def findings(claims: Sequence[Claim], runs: Sequence[Run]) -> list[str]:
-    """What a report prints: a line for each claim that has two pairs of runs or more, and the rule below them.
+    """Writes what a report prints: a line for each claim that has two pairs of runs or more, and the rule below them.
 
     One more line counts the other claims that have runs of both arms.
     """
     known = [ruling for ruling in decide(claims, runs)
              if all(ruling.claim.trial.runs(arm, runs) for arm in ruling.claim.arms)]  # fmt: skip
     lines = [
-        f"{ruling.claim.text} Verdict: {ruling.verdict}. {capital(ruling.ran)}. {capital(ruling.found)}."
+        f"{ruling.claim.text} Verdict: {ruling.verdict}. {capital(ruling.ran)}. {capital(ruling.effect_text)}."
         for ruling in known
         if len(ruling.pairs) > 1
     ]
@@ -67,25 +67,15 @@ def findings(claims: Sequence[Claim], runs: Sequence[Run]) -> list[str]:
 
 
 def best_rate(claim: Claim, arm: Arm, runs: Sequence[Run]) -> float | None:
-    """The learning rate that the pilot of the claim's trial chose for an arm, in the claim's measure.
-
-    Args:
-        claim: the claim.
-        arm: one of its arms, or another one that the same pilot was run with.
-        runs: of the experiment.
-
-    Returns:
-        the rate; None if the pilot is not whole, or chose none.
-    """
+    """Finds the learning rate that the pilot of the claim's trial chose for an arm, in the claim's measure; None if the
+    pilot is not whole, or chose none. The arm may be another one that the same pilot was run with."""
     pilot = _pilot(claim, arm, _by_place(claim, arm, runs)[0])
     return pilot.rate if pilot.chosen else None
 
 
 class _Pilot(NamedTuple):
-    """An arm's rate, whether its pilot chose it, what a verdict lacks in words, and the runs that must be made.
-
-    Without a whole pilot the rate is the only one of the arm's other runs, or None.
-    """
+    """An arm's rate, whether its pilot chose it, what a verdict lacks in words, and the runs that must be made. Without
+    a whole pilot the rate is the only one of the arm's other runs, or None."""
 
     rate: float | None
     chosen: bool = True
@@ -120,7 +110,7 @@ def _score(measure: Measure, arm: Arm, run: Run) -> float:
 
 
 def _at_best_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:
-    """The ruling on a claim about each arm's best rate."""
+    """Rules on a claim about each arm's best rate."""
     measure = claim.measure
     of_arms, faults = _of_arms(claim, runs)
     pilots = [_pilot(claim, arm, places) for arm, places in zip(claim.arms, of_arms, strict=True)]
@@ -144,11 +134,8 @@ def _at_best_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:
 def _pairs(
     claim: Claim, of_arms: Sequence[Places], rates: tuple[float, float]
 ) -> tuple[dict[int, tuple[float, float]], tuple[int, int], list[str]]:
-    """The values of both arms for each seed that they share at their rates, without the pilot's seeds.
-
-    Returns:
-        the values, how many of each arm's are bounds, and what is lacking.
-    """
+    """Pairs the values of both arms for each seed that they share at their rates, without the pilot's seeds. Returns
+    also how many of each arm's are bounds, and what is lacking."""
     measure, lacking = claim.measure, []
     pairs: dict[int, tuple[float, float]] = {}
     short = [0, 0]
@@ -169,7 +156,7 @@ def _pairs(
 
 
 def _over_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:
-    """The ruling on a claim about the whole grid, which is the same for both arms."""
+    """Rules on a claim about the whole grid, which is the same for both arms."""
     measure, rates = claim.measure, claim.trial.rates
     assert isinstance(measure, Robustness)
     of_arms, lacking = _of_arms(claim, runs)
@@ -200,7 +187,8 @@ def _over_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:
 
 
 def _area(claim: Claim, arm: Arm, places: Places, seed: int, worst: float) -> float:
-    """The mean height of the trapezoids between an arm's values at neighbouring rates. A diverged run's is `worst`."""
+    """Computes the mean height of the trapezoids between an arm's values at neighbouring rates. A diverged run's is
+    `worst`."""
     name = arm.prefix + claim.measure.metric
     line = [places[rate, seed] for rate in claim.trial.rates]
     heights = [worst if run.diverged is not None else claim.measure.value(run, name) for run in line]
@@ -208,8 +196,8 @@ def _area(claim: Claim, arm: Arm, places: Places, seed: int, worst: float) -> fl
 
 
 def _with_level(ruling: Ruling, family: Sequence[Ruling]) -> Ruling:
-    """The ruling with the level of Holm's procedure over its family: the k-th lowest of n chances is compared with
-    5 % / (n - k + 1), until one is above it."""
+    """Returns the ruling with the level of Holm's procedure over its family: the k-th lowest of n chances is compared
+    with 5 % / (n - k + 1), until one is above it."""
     ordered = sorted(family, key=lambda item: item.p)
     level = 0.0
     for place, item in enumerate(ordered):
@@ -224,7 +212,7 @@ def _with_level(ruling: Ruling, family: Sequence[Ruling]) -> Ruling:
 
 
 def _of_arms(claim: Claim, runs: Sequence[Run]) -> tuple[list[Places], list[str]]:
-    """Each arm's runs by learning rate and seed, and what is lacking because runs do not fit together."""
+    """Sorts each arm's runs by learning rate and seed. Says what is lacking because runs do not fit together."""
     of_arms, lacking = [], []
     for arm in claim.arms:
         places, faults = _by_place(claim, arm, runs)
@@ -237,7 +225,7 @@ def _of_arms(claim: Claim, runs: Sequence[Run]) -> tuple[list[Places], list[str]
 
 
 def _by_place(claim: Claim, arm: Arm, runs: Sequence[Run]) -> tuple[Places, list[str]]:
-    """An arm's runs by learning rate and seed, and what is lacking because there are two in one place."""
+    """Sorts an arm's runs by learning rate and seed. Says what is lacking because there are two in one place."""
     places: dict[tuple[float, int], Run] = {}
     lacking = []
     for run in claim.trial.runs(arm, runs):

@@ -30,15 +30,15 @@ class Measure(ABC):
 
     @abstractmethod
     def value(self, run: Run, metric: str) -> float:
-        """The number that is compared, of which lower is better."""
+        """Computes the number that is compared, of which lower is better."""
 
     @abstractmethod
     def shown(self, mean: float) -> str:
-        """The mean of an arm's numbers, as text."""
+        """Writes the mean of an arm's numbers, as text."""
 
     @abstractmethod
     def compared(self, effect: float, low: float, high: float) -> str:
-        """An effect with its interval, as text."""
+        """Writes an effect with its interval, as text."""
 
     @property
     def about(self) -> str:
@@ -46,15 +46,15 @@ class Measure(ABC):
         return self.name
 
     def values(self, run: Run, metric: str) -> list[float]:
-        """The metric at each evaluation, with the sign with which lower is better."""
+        """Returns the metric at each evaluation, with the sign with which lower is better."""
         return [(-1 if self.rising else 1) * record[metric] for record in run.records]
 
     def open(self) -> str:
-        """What must be fixed before a trial can be run; empty if nothing."""
+        """Says what must be fixed before a trial can be run; empty if nothing."""
         return ""
 
     def short(self, run: Run, metric: str) -> bool:
-        """Whether the run ended before its number was known, which then is a bound."""
+        """Tells whether the run ended before its number was known, which then is a bound."""
         return False
 
 
@@ -129,17 +129,15 @@ class Value(Measure):
 
 @dataclass(frozen=True)
 class Robustness(Value):
-    """The area under the best value against the logarithm of the learning rate, as a mean over the grid.
-
-    The area is that of the trapezoids between neighbouring rates, divided by the grid's width. A run that diverged
-    counts with the worst first evaluation of all runs.
-    """
+    """The area of the trapezoids under the best value against the logarithm of the learning rate, divided by the grid's
+    width. A run that diverged counts with the worst first evaluation of all runs."""
 
     best: bool = True
 
 
 def first_reaching(line: Iterable[tuple[float, float]], goal: float) -> float | None:
-    """The first x at which the straight lines between points (x, value) are at or below a goal; None if none is."""
+    """Finds the first x at which the straight lines between points (x, value) are at or below a goal; None if none
+    is."""
     before: tuple[float, float] | None = None
     for x, value in line:
         if value <= goal:

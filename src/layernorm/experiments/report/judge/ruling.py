@@ -60,7 +60,8 @@ class Ruling:
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of the effect."""
-        half = _half_width(self.differences, LEVEL)
+        count = len(self.differences)
+        half = _quantile(LEVEL, count) * statistics.stdev(self.differences) / math.sqrt(count)
         return self.effect - half, self.effect + half
 
     @property
@@ -89,7 +90,7 @@ class Ruling:
         return UNDECIDED
 
     @property
-    def found(self) -> str:
+    def effect_text(self) -> str:
         """The values and the effect as a sentence; what is lacking if there is no pair of runs."""
         measure, parts = self.claim.measure, []
         if len(self.pairs) > 1:
@@ -123,21 +124,19 @@ class Ruling:
 
     @property
     def hours_of_more_seeds(self) -> float:
-        """The hours of the seeds that would decide a claim that lacks nothing and is undecided all the same.
-
-        It is infinity if 100 seeds would not.
-        """
+        """Estimates the hours of the seeds that would decide a claim that lacks nothing and is undecided all the same;
+        infinity if 100 seeds would not."""
         if self.lacking or self.verdict != UNDECIDED:
             return 0.0
         rates = len(self.claim.trial.rates) if self.claim.over_rates else 1
         return 2 * rates * (self._enough() - len(self.pairs)) * self.hours_of_a_run
 
     def named(self, texts: Sequence[Any]) -> str:
-        """Two texts, each after the name of its arm."""
+        """Writes two texts, each after the name of its arm."""
         return ", ".join(f"{arm.name} {text}" for arm, text in zip(self.claim.arms, texts, strict=True))
 
     def _enough(self) -> float:
-        """The number of seeds that would decide if effect and deviation stayed as they are."""
+        """Computes the number of seeds that would decide if effect and deviation stayed as they are."""
         deviation, margin = statistics.stdev(self.differences), self.claim.measure.margin
         for count in range(len(self.pairs), 101):
             seen = abs(self.effect) > _quantile(self.level or LEVEL, count) * deviation / math.sqrt(count)
@@ -148,35 +147,25 @@ class Ruling:
 
 
 def chance(effect: float, seeds: int = SEEDS, level: float = LEVEL) -> float:
-    """The chance that a difference is called *ahead*, with no margin.
-
-    Args:
-        effect: the true difference in standard deviations of a pair's difference.
-        seeds: the number of pairs.
-        level: the two-sided level of the test.
-    """
+    """Computes the chance that a difference is called *ahead*, with no margin, at a two-sided level. `effect`: the true
+    difference in standard deviations of a pair's difference."""
     from scipy import stats
 
     return float(stats.nct.sf(_quantile(level, seeds), seeds - 1, effect * math.sqrt(seeds)))
 
 
 def _quantile(level: float, count: int) -> float:
-    """The quantile of Student's t for a two-sided level and a number of pairs."""
+    """Computes the quantile of Student's t for a two-sided level and a number of pairs."""
     from scipy import stats
 
     return float(stats.t.isf(level / 2, count - 1))
 
 
-def _half_width(differences: Sequence[float], level: float) -> float:
-    count = len(differences)
-    return _quantile(level, count) * statistics.stdev(differences) / math.sqrt(count)
-
-
 def counted(count: int, noun: str) -> str:
-    """A number with its noun."""
+    """Writes a number with its noun."""
     return f"one {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def capital(text: str) -> str:
-    """The text with a capital letter at its beginning."""
+    """Writes the text with a capital letter at its beginning."""
     return text[:1].upper() + text[1:]
