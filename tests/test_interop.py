@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import layernorm as ln
-import oracle
 from layernorm.formula import PRESETS
 from layernorm.interop._libraries import LIBRARIES
+from support import oracle
 
 VALUE = 1e-12  # float64's 1.1e-16, times a step's sums and the normalisations' conditioning; 1e-15 is typical
 I, H = 3, 4  # noqa: E741
