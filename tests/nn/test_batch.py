@@ -352,15 +352,6 @@ def test_time_beyond_the_longest_row_does_not_matter(network, count_padding):
     close(module.buffers(), [value.numpy() for value in other.buffers()])
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-def test_counting_padding_makes_a_difference_only_where_there_is_some(network):
-    modules = [made(network, count_padding=flag) for flag in (False, True)]
-    x, state, _ = batch(modules[0])
-    for lengths, same in ((None, True), ([4] * 4, True), ([4, 2, 3, 4], False)):
-        a, b = (apply(module, x, state, lengths)[0] for module in modules)
-        assert (float((a - b).detach().abs().max()) < 1e-12) is same
-
-
 # --- The module ---
 
 

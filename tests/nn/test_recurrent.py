@@ -195,6 +195,10 @@ def test_constructor_arguments_can_be_read_as_from_torchs(kind):
             assert getattr(ours, name) == getattr(theirs, name), name
 
 
+X, GRU, LSTM = torch.randn(5, 2, 3), ln.GRU(3, 4), ln.LSTM(3, 4)
+GRU_CELL, LSTM_CELL = ln.GRUCell(3, 4), ln.LSTMCell(3, 4)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -215,66 +219,38 @@ def test_constructor_arguments_can_be_read_as_from_torchs(kind):
         (lambda: ln.RNN(3, 4, batch_first=1), TypeError, "batch_first should be of type bool, got: int"),
         (lambda: ln.GRU(3, 4, bidirectional="no"), TypeError, "bidirectional should be of type bool, got: str"),
         (lambda: ln.GRUCell(3, 4, "relu"), TypeError, "bias should be of type bool, got: str"),
-        (lambda: ln.GRU(3, 4)(torch.randn(5, 2, 4)), RuntimeError, "Expected 3, got 4"),
-        (lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3, 3)), ValueError, "Expected input to be 2D or 3D, got 4D"),
+        (lambda: GRU(torch.randn(5, 2, 4)), RuntimeError, "Expected 3, got 4"),
+        (lambda: GRU(torch.randn(5, 2, 3, 3)), ValueError, "Expected input to be 2D or 3D, got 4D"),
+        (lambda: GRU(X, torch.zeros(1, 4)), RuntimeError, "hx should also be 3-D but got 2-D"),
+        (lambda: GRU(torch.randn(5, 3), torch.zeros(1, 1, 4)), RuntimeError, "hx should also be 2-D but got 3-D"),
+        (lambda: GRU(X, torch.zeros(2, 2, 4)), RuntimeError, r"Expected hidden h of size \(1, 2, 4\)"),
+        (lambda: LSTM(X, torch.zeros(1, 2, 4)), TypeError, r"hx to be a tuple \(h, c\), got Tensor"),
+        (lambda: GRU(X, (torch.zeros(1, 2, 4),)), TypeError, "hx to be a Tensor, got tuple"),
+        (lambda: GRU([1.0]), TypeError, "input to be a Tensor or PackedSequence, got list"),
+        (lambda: GRU(X, lengths=[6, 1]), RuntimeError, r"lengths must lie in 0..5"),
+        (lambda: GRU(X, lengths=5), RuntimeError, r"lengths of shape \[2\], got \[\]"),
+        (lambda: GRU(torch.randn(5, 3), lengths=[5]), ValueError, "lengths needs a batch"),
         (
-            lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3), torch.zeros(1, 4)),
-            RuntimeError,
-            "hx should also be 3-D but got 2-D",
-        ),
-        (
-            lambda: ln.GRU(3, 4)(torch.randn(5, 3), torch.zeros(1, 1, 4)),
-            RuntimeError,
-            "hx should also be 2-D but got 3-D",
-        ),
-        (
-            lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3), torch.zeros(2, 2, 4)),
-            RuntimeError,
-            r"Expected hidden h of size \(1, 2, 4\)",
-        ),
-        (
-            lambda: ln.LSTM(3, 4)(torch.randn(5, 2, 3), torch.zeros(1, 2, 4)),
-            TypeError,
-            r"hx to be a tuple \(h, c\), got Tensor",
-        ),
-        (
-            lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3), (torch.zeros(1, 2, 4),)),
-            TypeError,
-            "hx to be a Tensor, got tuple",
-        ),
-        (lambda: ln.GRU(3, 4)([1.0]), TypeError, "input to be a Tensor or PackedSequence, got list"),
-        (lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3), lengths=[6, 1]), RuntimeError, r"lengths must lie in 0..5"),
-        (lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3), lengths=5), RuntimeError, r"lengths of shape \[2\], got \[\]"),
-        (lambda: ln.GRU(3, 4)(torch.randn(5, 3), lengths=[5]), ValueError, "lengths needs a batch"),
-        (
-            lambda: ln.GRU(3, 4)(pack_sequence([torch.randn(5, 3)]), lengths=[5]),
+            lambda: GRU(pack_sequence([torch.randn(5, 3)]), lengths=[5]),
             ValueError,
             "a PackedSequence has its own lengths",
         ),
         (
-            lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3), reset=torch.full((5, 2), 0.5)),
+            lambda: GRU(X, reset=torch.full((5, 2), 0.5)),
             RuntimeError,
             "GRU: expected reset to be bool, or to hold only 0 and 1, got torch.float32 with 0.5",
         ),
-        (
-            lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3), reset=[[True]]),
-            TypeError,
-            "GRU: expected reset to be a Tensor, got list",
-        ),
-        (lambda: ln.GRU(3, 4)(PACKED, reset=True), TypeError, "GRU: expected reset to be a Tensor, got bool"),
-        (lambda: ln.GRU(3, 4)(PACKED, reset=torch.zeros(5, 1)), RuntimeError, r"reset of shape \[5, 2\], got \[5, 1\]"),
-        (lambda: ln.GRU(3, 4)(PACKED, torch.zeros(1, 4)), RuntimeError, r"hidden h of size \(1, 2, 4\), got \[1, 4\]"),
-        (lambda: ln.GRU(3, 4)(pack_sequence([torch.randn(5, 4)])), RuntimeError, "Expected 3, got 4"),
-        (lambda: ln.GRU(3, 4)(torch.randn(5, 2, 3).double()), RuntimeError, "type torch.float64, as input is"),
-        (lambda: ln.LSTMCell(3, 4)(torch.randn(2, 4)), RuntimeError, "got 4, expected 3"),
-        (lambda: ln.LSTMCell(3, 4)([1.0]), TypeError, "LSTMCell: expected input to be a Tensor, got list"),
-        (lambda: ln.LSTMCell(3, 4)(torch.randn(2, 2, 3)), ValueError, "Expected input to be 1D or 2D, got 3D"),
-        (
-            lambda: ln.GRUCell(3, 4)(torch.randn(2, 3), torch.zeros(1, 4)),
-            RuntimeError,
-            r"Expected hidden h of size \(2, 4\)",
-        ),
-        (lambda: ln.LSTMCell(3, 4)(torch.randn(2, 3), torch.zeros(2, 4)), TypeError, r"tuple \(h, c\), got Tensor"),
+        (lambda: GRU(X, reset=[[True]]), TypeError, "GRU: expected reset to be a Tensor, got list"),
+        (lambda: GRU(PACKED, reset=True), TypeError, "GRU: expected reset to be a Tensor, got bool"),
+        (lambda: GRU(PACKED, reset=torch.zeros(5, 1)), RuntimeError, r"reset of shape \[5, 2\], got \[5, 1\]"),
+        (lambda: GRU(PACKED, torch.zeros(1, 4)), RuntimeError, r"hidden h of size \(1, 2, 4\), got \[1, 4\]"),
+        (lambda: GRU(pack_sequence([torch.randn(5, 4)])), RuntimeError, "Expected 3, got 4"),
+        (lambda: GRU(X.double()), RuntimeError, "type torch.float64, as input is"),
+        (lambda: LSTM_CELL(torch.randn(2, 4)), RuntimeError, "got 4, expected 3"),
+        (lambda: LSTM_CELL([1.0]), TypeError, "LSTMCell: expected input to be a Tensor, got list"),
+        (lambda: LSTM_CELL(torch.randn(2, 2, 3)), ValueError, "Expected input to be 1D or 2D, got 3D"),
+        (lambda: GRU_CELL(torch.randn(2, 3), torch.zeros(1, 4)), RuntimeError, r"Expected hidden h of size \(2, 4\)"),
+        (lambda: LSTM_CELL(torch.randn(2, 3), torch.zeros(2, 4)), TypeError, r"tuple \(h, c\), got Tensor"),
     ],
 )
 def test_bad_input(call, error, message):
