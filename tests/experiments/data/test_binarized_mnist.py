@@ -12,6 +12,7 @@ from layernorm.experiments.data import binarized_mnist as images
 from layernorm.experiments.data import source
 from layernorm.experiments.errors import RunError
 from support.binarized_files import NAMES, amat_bytes, random_rows, write_binarized
+from support.data_sets import forget
 
 REAL = Path(os.environ.get("LAYERNORM_DATA", "")) / "binarized-mnist"  # read before the fixture hides it
 
@@ -35,7 +36,7 @@ def test_gzipped_files_are_the_same_data(tmp_path):
     for name in NAMES.values():
         (folder / f"{name}.gz").write_bytes(gzip.compress((folder / name).read_bytes()))
         (folder / name).unlink()
-    images._read.cache_clear()
+    forget()
     zipped = images.load(folder)
     assert zipped.facts["fingerprint"] == plain.facts["fingerprint"]
     assert torch.equal(zipped.train, plain.train)
@@ -48,12 +49,12 @@ def test_a_file_is_parsed_once_and_a_changed_one_anew(tmp_path, monkeypatch):
     parsed = []
     parse = images.parse
     monkeypatch.setattr(images, "parse", lambda content, path: parsed.append(path.name) or parse(content, path))
-    images._read.cache_clear()
+    forget()
     assert torch.equal(images.load(folder).train, first.train)
     assert parsed == []
     other = random_rows(12, seed=99)
     (folder / NAMES["train"]).write_bytes(amat_bytes(other))
-    images._read.cache_clear()
+    forget()
     second = images.load(folder)
     assert parsed == [NAMES["train"]]
     assert torch.equal(second.train, torch.from_numpy(other))
@@ -75,7 +76,7 @@ def test_a_damaged_cache_is_made_anew(tmp_path, damage):
     contents = [path.read_bytes() for path in packed_files()]
     for path, content in zip(packed_files(), contents, strict=True):
         path.write_bytes(damage(content))
-    images._read.cache_clear()
+    forget()
     assert torch.equal(images.load(folder).train, first.train)
     assert [path.read_bytes() for path in packed_files()] == contents
 

@@ -2,15 +2,9 @@
 
 import pytest
 
-from layernorm.experiments.data import sentences, sick, source
+from layernorm.experiments.data import sentences, sick
 from layernorm.experiments.errors import RunError
 from support.book_files import write_text
-
-
-@pytest.fixture(autouse=True)
-def _fresh():
-    sick._read.cache_clear()
-    sentences._read.cache_clear()
 
 
 @pytest.fixture
@@ -71,12 +65,7 @@ def test_a_wrong_file_of_sentences_is_one_line(folder, content, message):
 
 
 @pytest.mark.parametrize(("module", "name"), [(sick, "sick"), (sentences, "sentences")])
-def test_they_are_prepared(folder, tmp_path, monkeypatch, module, name):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("LAYERNORM_DATA", raising=False)
-    _, facts = source.prepare(getattr(module, name.upper()), folder / name)
-    module._read.cache_clear()
-    assert module.load(None).facts["fingerprint"] == facts["fingerprint"]
+def test_a_missing_file_is_named(folder, module, name):
     next((folder / name).iterdir()).unlink()
     with pytest.raises(RunError, match=f"lacks .* of the data set '{name}'"):
         module.load(folder / name)
