@@ -17,7 +17,6 @@ from support.captioned_files import write_captioned
 
 @pytest.fixture
 def data(tmp_path):
-    order_embeddings._read.cache_clear()
     return order_embeddings.load(write_captioned(tmp_path / "data"))
 
 
