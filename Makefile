@@ -48,10 +48,10 @@ lint: setup
 
 types:
 	$(BIN)/mypy
-	$(BIN)/mypy tests/user.py
+	$(BIN)/mypy tests/support/user.py
 
 types-as-editors-see-them:
-	$(BIN)/pyright --pythonpath $(BIN)/python tests/user.py
+	$(BIN)/pyright --pythonpath $(BIN)/python tests/support/user.py
 
 # Needs Chromium and its driver (Debian: apt-get install chromium chromium-driver).
 play-test: setup

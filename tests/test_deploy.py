@@ -3,12 +3,11 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-ROOT = Path(__file__).parents[1]
+from support.repository import ROOT
 
 
 @pytest.mark.filterwarnings("ignore:.isinstance.treespec:FutureWarning", "ignore:# The axis name:UserWarning")

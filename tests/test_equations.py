@@ -4,6 +4,7 @@ Everything is float64. Values are compared with the oracle's, gradients with fin
 neither check goes through torch's arithmetic or autograd.
 """
 
+import functools
 import itertools
 from dataclasses import replace
 
@@ -15,22 +16,15 @@ from hypothesis import given, settings
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 import layernorm as ln
-import oracle
+from support import comparing, oracle
+from support.comparing import tensor
+from support.networks import CELL, MODULE, NETWORKS, PAPER, RUN, as_hx, flat
 
 # What is compared, relative to the largest magnitude of what is expected, and why so closely and no closer.
 VALUE = 1e-12  # float64's 1.1e-16, times a step's sums and the normalisations' conditioning; 1e-15 is typical
 GRADIENT = 1e-9  # the stencil's own error, h^4 / 30 * f^(5) + 1.5 * 1.1e-16 / h * |f| at h = 3e-5, is below 1e-10
 STENCIL_H = 3e-5
-
-RUN = {"RNN": ln.functional.rnn, "LSTM": ln.functional.lstm, "GRU": ln.functional.gru}
-MODULE = {"RNN": ln.RNN, "LSTM": ln.LSTM, "GRU": ln.GRU}
-CELL = {"RNN": ln.RNNCell, "LSTM": ln.LSTMCell, "GRU": ln.GRUCell}
-NETWORKS = ["RNN", "LSTM", "GRU"]
-PAPER = {
-    "RNN": ln.Formula(gates="sum", cell=None),
-    "LSTM": ln.Formula(gates="split", cell="output"),
-    "GRU": ln.Formula(gates="split", cell=None),
-}
+derivative = functools.partial(comparing.derivative, h=STENCIL_H)
 
 sites = [
     dict(zip(("gates", "span", "bias_inside", "gate_bias"), values, strict=True))
@@ -87,30 +81,18 @@ def case(network, f=None, norm="layer", *, T=3, B=2, I=3, H=4, P=0, bias=True, s
     return rng.normal(0, 1, (T, B, I)), state, parameters
 
 
-def tensor(a, grad=False):
-    return torch.tensor(np.asarray(a), requires_grad=grad)
-
-
 def call(network, x, state, parameters, *, lengths=None, reset=None, **keywords):
     """The public function on tensors or arrays: (output, state as a tuple), tensors."""
     x, *state = (a if isinstance(a, torch.Tensor) else tensor(a) for a in (x, *state))
     parameters = {k: v if isinstance(v, torch.Tensor) else tensor(v) for k, v in parameters.items()}
     lengths = None if lengths is None else torch.tensor(lengths, dtype=torch.int64)
     reset = None if reset is None else torch.tensor(reset)
-    hx = tuple(state) if network == "LSTM" else state[0]
-    output, final = RUN[network](x, hx, parameters, lengths=lengths, reset=reset, **keywords)
-    return output, (final if network == "LSTM" else (final,))
+    output, final = RUN[network](x, as_hx(state), parameters, lengths=lengths, reset=reset, **keywords)
+    return output, flat(final)
 
 
 def close(got, expected, tolerance=VALUE):
-    """Same shapes, and the largest difference relative to the largest magnitude (of all the arrays together)."""
-    got, expected = list(got), list(expected)
-    assert [tuple(a.shape) for a in got] == [a.shape for a in expected]
-    flat = [np.concatenate([np.zeros(0), *(np.ravel(np.asarray(a)) for a in part)]) for part in (got, expected)]
-    assert np.isfinite(flat[0]).all()
-    scale = np.abs(flat[1]).max(initial=np.finfo(float).tiny)
-    error = np.abs(flat[0] - flat[1]).max(initial=0.0) / scale
-    assert error <= tolerance, f"relative error {error:.3g} > {tolerance:g}"
+    comparing.close_together(got, expected, tolerance)
 
 
 def detached(output, state):
@@ -122,11 +104,6 @@ def agrees(network, x, state, parameters, *, f=None, norm="layer", **more):
     got = call(network, x, state, parameters, norm=norm, **keywords, **more)
     expected, final = oracle.run(network, x, state, parameters, f or PAPER[network], norm, **more)
     close(detached(*got), [expected, *final])
-
-
-def derivative(value, h=STENCIL_H):
-    """d value(s) / ds at 0, by the central difference of fourth order."""
-    return (8 * (value(h) - value(-h)) - (value(2 * h) - value(-2 * h))) / (12 * h)
 
 
 # --- The op ---
@@ -277,117 +254,6 @@ def test_formula_cell_is_equations_29_to_31():
 
     expected, final = oracle.sequence(step, x, state)
     close(detached(*call("LSTM", x, state, p, formula="cell", eps=0.0)), [expected, *final])
-
-
-# --- The presets' own programs, with their own layouts ---
-
-IGFO, IFGO = ("i", "g", "f", "o"), ("i", "f", "g", "o")
-IJFO = ("i", "g", "f", "o")  # TensorFlow and Sonnet call g "j"
-
-
-def ours(a, order):
-    """A vector, or a matrix's rows, in blocks in that order of gates -> in the order i, f, g, o."""
-    return permuted(a, [order.index(gate) for gate in IFGO], 4)
-
-
-def preset_case(H=4, I=3):  # noqa: E741
-    rng = np.random.default_rng(6)
-    x, state = rng.normal(0, 1, (3, 2, I)), (rng.normal(0, 0.7, (2, H)), rng.normal(0, 0.7, (2, H)))
-
-    def draw(*shape, mean=0.0):
-        return rng.normal(mean, 0.7, shape)
-
-    return x, state, draw, H, I
-
-
-def matches_program(preset, step, x, state, parameters):
-    expected, final = oracle.sequence(step, x, state)
-    close(detached(*call("LSTM", x, state, parameters, formula=preset)), [expected, *final])
-
-
-def test_preset_haste():
-    x, state, draw, H, I = preset_case()  # noqa: E741
-    kernel, recurrent, bias, gamma = draw(I, 4 * H), draw(H, 4 * H), draw(4 * H), draw(2, 4 * H, mean=1)
-    gamma_h, beta_h = draw(H, mean=1), draw(H)
-    parameters = {
-        "weight_ih": ours(kernel.T, IGFO),
-        "weight_hh": ours(recurrent.T, IGFO),
-        "bias_ih": ours(bias, IGFO),
-        "bias_hh": np.zeros(4 * H),
-        "gain_ih": ours(gamma[0], IGFO),
-        "gain_hh": ours(gamma[1], IGFO),
-        "gain_c": gamma_h,
-        "bias_c": beta_h,
-    }
-
-    def step(x, h, c):
-        return oracle.haste_lstm_step(x, h, c, kernel, recurrent, bias, gamma, gamma_h, beta_h)
-
-    matches_program("haste", step, x, state, parameters)
-
-
-def test_preset_torchscript():
-    x, state, draw, H, I = preset_case()  # noqa: E741
-    weight_ih, weight_hh = draw(4 * H, I), draw(4 * H, H)
-    layernorm_i, layernorm_h, layernorm_c = [(draw(n, mean=1), draw(n)) for n in (4 * H, 4 * H, H)]
-    parameters = {"weight_ih": weight_ih, "weight_hh": weight_hh}
-    for suffix, (weight, bias) in (("ih", layernorm_i), ("hh", layernorm_h), ("c", layernorm_c)):
-        parameters |= {f"gain_{suffix}": weight, f"bias_{suffix}": bias}
-
-    def step(x, h, c):
-        return oracle.torchscript_lstm_step(x, h, c, weight_ih, weight_hh, layernorm_i, layernorm_h, layernorm_c)
-
-    matches_program("torchscript", step, x, state, parameters)
-
-
-def test_preset_keras():
-    x, state, draw, H, I = preset_case()  # noqa: E741
-    kernel, recurrent, bias = draw(I, 4 * H), draw(H, 4 * H), draw(4 * H)
-    kernel_norm, recurrent_norm, state_norm = [(draw(n, mean=1), draw(n)) for n in (4 * H, 4 * H, H)]
-    parameters = {"weight_ih": kernel.T, "weight_hh": recurrent.T}
-    parameters |= {"gain_ih": kernel_norm[0], "bias_ih": kernel_norm[1] + bias}
-    parameters |= {"gain_hh": recurrent_norm[0], "bias_hh": recurrent_norm[1]}
-    parameters |= {"gain_c": state_norm[0], "bias_c": state_norm[1]}
-
-    def step(x, h, c):
-        return oracle.keras_lstm_step(x, h, c, kernel, recurrent, bias, kernel_norm, recurrent_norm, state_norm)
-
-    matches_program("keras", step, x, state, parameters)
-
-
-def test_preset_tf1():
-    x, state, draw, H, I = preset_case()  # noqa: E741
-    kernel = draw(I + H, 4 * H)
-    scopes = ("input", "transform", "forget", "output", "state")
-    norms = {scope: (draw(H, mean=1), draw(H)) for scope in scopes}
-    gammas, betas = (np.concatenate([norms[scope][k] for scope in scopes[:4]]) for k in (0, 1))
-    parameters = {
-        "weight_ih": ours(kernel[:I].T, IJFO),
-        "weight_hh": ours(kernel[I:].T, IJFO),
-        "bias_ih": ours(betas, IJFO),
-        "bias_hh": np.zeros(4 * H),
-        "gain": ours(gammas, IJFO),
-        "gain_c": norms["state"][0],
-        "bias_c": norms["state"][1],
-    }
-    matches_program("tf1", lambda x, h, c: oracle.tf1_lstm_step(x, h, c, kernel, norms), x, state, parameters)
-
-
-def test_preset_sonnet():
-    x, state, draw, H, I = preset_case()  # noqa: E741
-    w_xh, b, (scale, offset) = draw(I + H, 4 * H), draw(4 * H), (draw(4 * H, mean=1), draw(4 * H))
-    parameters = {
-        "weight_ih": ours(w_xh[:I].T, IJFO),
-        "weight_hh": ours(w_xh[I:].T, IJFO),
-        "bias_ih": ours(offset, IJFO),
-        "bias_hh": ours(b, IJFO),
-        "gain": ours(scale, IJFO),
-    }
-
-    def step(x, h, c):
-        return oracle.sonnet_lstm_step(x, h, c, w_xh, b, (scale, offset))
-
-    matches_program("sonnet", step, x, state, parameters)
 
 
 # --- The whole space of formulas: values, and the gradient along one random direction of everything at once ---
@@ -563,7 +429,7 @@ def test_no_initial_state_is_zeros(network):
     x, state, p = case(network)
     output, final = oracle.run(network, x, [np.zeros_like(part) for part in state], p, PAPER[network])
     got, last = RUN[network](tensor(x), None, {k: tensor(v) for k, v in p.items()})
-    close([got, *(last if network == "LSTM" else (last,))], [output, *final])
+    close([got, *flat(last)], [output, *final])
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -612,10 +478,10 @@ def by_layer_and_direction(values, layers, directions):
 def apply(module, x, state, **more):
     """The module on arrays: [output, *final state]; input and output may be packed."""
     x = x if isinstance(x, PackedSequence) else tensor(x)
-    hx = None if state is None else tuple(map(tensor, state)) if len(state) == 2 else tensor(state[0])
+    hx = None if state is None else as_hx([tensor(part) for part in state])
     with torch.no_grad():
         output, final = module(x, hx, **more)
-    return [output, *(final if isinstance(final, tuple) else (final,))]
+    return [output, *flat(final)]
 
 
 def some_cuts(seed, x):
@@ -647,10 +513,8 @@ def test_gradients_of_a_module(network):
     leaves = [tensor(a, grad=True) for a in (x, *state)] + list(module.parameters())
     more = {"lengths": [2, 5, 0], "reset": some_cuts(15, x)}
     n = len(state)
-    hx = tuple(leaves[1 : 1 + n])
-    output, final = module(
-        leaves[0], hx if n == 2 else hx[0], lengths=more["lengths"], reset=torch.tensor(more["reset"])
-    )
+    hx = as_hx(leaves[1 : 1 + n])
+    output, final = module(leaves[0], hx, lengths=more["lengths"], reset=torch.tensor(more["reset"]))
 
     def evaluate(x, *rest):
         values = dict(zip(names, rest[n:], strict=True))
@@ -658,7 +522,7 @@ def test_gradients_of_a_module(network):
         output, final = oracle.stack(network, x, rest[:n], parameters, f=PAPER[network], **more)
         return [output, *final]
 
-    same_values_and_derivative(evaluate, leaves, [output, *(final if n == 2 else (final,))])
+    same_values_and_derivative(evaluate, leaves, [output, *flat(final)])
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -702,11 +566,11 @@ def test_cell_is_one_step(network, norm):
         cell.load_state_dict({k: tensor(v) for k, v in p.items()})
         zeros = tuple(np.zeros_like(part) for part in state)
         for initial, rows in itertools.product((state, None), (slice(None), 1)):
-            hx = None if initial is None else tuple(tensor(part[rows]) for part in initial)
+            hx = None if initial is None else as_hx([tensor(part[rows]) for part in initial])
             with torch.no_grad():
-                got = cell(tensor(x[0, rows]), hx if network == "LSTM" or hx is None else hx[0])
+                got = cell(tensor(x[0, rows]), hx)
             _, expected = oracle.run(network, x, initial or zeros, p, f, norm)
-            close(got if network == "LSTM" else [got], [part[rows] for part in expected])
+            close(flat(got), [part[rows] for part in expected])
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -716,13 +580,13 @@ def test_gradients_of_a_cell(network):
     cell.load_state_dict({k: tensor(v) for k, v in p.items()})
     names, n = [name for name, _ in cell.named_parameters()], len(state)
     leaves = [tensor(a, grad=True) for a in (x[0], *state)] + list(cell.parameters())
-    got = cell(leaves[0], tuple(leaves[1 : 1 + n]) if n == 2 else leaves[1])
+    got = cell(leaves[0], as_hx(leaves[1 : 1 + n]))
 
     def evaluate(x, *rest):
         parameters = dict(zip(names, rest[n:], strict=True))
         return list(oracle.run(network, x[None], rest[:n], parameters, PAPER[network])[1])
 
-    same_values_and_derivative(evaluate, leaves, list(got) if n == 2 else [got])
+    same_values_and_derivative(evaluate, leaves, flat(got))
 
 
 # --- What lengths, packing and reset are in terms of plain sequences: the module against itself, piece by piece ---

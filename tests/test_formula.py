@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 import layernorm as ln
-from formula_space import every_formula
 from layernorm.formula import PLAIN, PRESETS, Place, Recurrence, resolve
+from support.formula_space import every_formula
 
 
 def test_the_papers_formulas():

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import layernorm as ln
-import oracle
 from layernorm.formula import PRESETS
 from layernorm.interop._libraries import LIBRARIES
+from support import oracle
+from support.networks import CELL, MODULE, as_hx, flat
 
 VALUE = 1e-12  # float64's 1.1e-16, times a step's sums and the normalisations' conditioning; 1e-15 is typical
 I, H = 3, 4  # noqa: E741
@@ -50,6 +51,25 @@ def sonnet(a, x, h, c):
 PROGRAMS = {"kiros": kiros, "haste": haste, "torchscript": torchscript, "keras": keras, "tf1": tf1, "sonnet": sonnet}
 
 
+GRUS = {
+    "haste": (
+        oracle.haste_gru_step,
+        {"kernel": (I, 3 * H), "recurrent_kernel": (H, 3 * H), "bias": (3 * H,), "recurrent_bias": (3 * H,)}
+        | {"gamma": (2, 3 * H)},
+    ),
+    "kiros": (
+        oracle.kiros_gru_step,
+        {"W": (I, 2 * H), "b": (2 * H,), "U": (H, 2 * H), "Wx": (I, H), "bx": (H,), "Ux": (H, H)}
+        | {f"{kind}{k}": (n * H,) for kind in "bs" for k, n in zip((1, 2, 3, 4), (2, 1, 2, 1), strict=True)},
+    ),
+    "dreamer": (
+        oracle.dreamer_gru_step,
+        {"kernel": (I + H, 3 * H), "bias": (3 * H,), "gamma": (3 * H,), "beta": (3 * H,)},
+    ),
+}
+BOTH = [*(("LSTM", library) for library in PROGRAMS), *(("GRU", library) for library in GRUS)]
+
+
 def theirs(library, size=I):
     """The shapes of a library's arrays, as its source declares them; Keras's in the order of `get_weights`."""
     four = 4 * H
@@ -84,9 +104,22 @@ def drawn(library, seed=0, size=I):
     }
 
 
-def inputs(T=5, B=2, parts=1, seed=9):
+def drawn_gru(library, rng):
+    return {key: rng.normal(key[0] in "gs", 0.7, shape) for key, shape in GRUS[library][1].items()}
+
+
+def weights_of(network, library):
+    return drawn(library) if network == "LSTM" else drawn_gru(library, np.random.default_rng(4))
+
+
+def shapes_of(network, library):
+    return theirs(library) if network == "LSTM" else GRUS[library][1]
+
+
+def inputs(T=5, B=2, parts=1, seed=9, network="LSTM"):
     rng = np.random.default_rng(seed)
-    return rng.normal(0, 1, (T, B, I)), tuple(rng.normal(0, 0.7, (parts, B, H)) for _ in "hc")
+    state = tuple(rng.normal(0, 0.7, (parts, B, H)) for _ in "hc")
+    return rng.normal(0, 1, (T, B, I)), state[: 2 if network == "LSTM" else 1]
 
 
 def same(got, expected):
@@ -94,9 +127,21 @@ def same(got, expected):
 
 
 def close(module, x, state, output, final):
-    got, (h, c) = module(torch.tensor(x), tuple(torch.tensor(part) for part in state))
-    for ours, expected in ((got, output), (h, final[0]), (c, final[1])):
+    got, last = module(torch.tensor(x), as_hx([torch.tensor(part) for part in state]))
+    for ours, expected in zip((got, *flat(last)), (output, *final), strict=True):
         same(ours, expected)
+
+
+def closes_to_program(module, network, library, arrays, x, state):
+    """The module gives what the library's program gives with these arrays."""
+
+    def step(x, *state):
+        if network == "LSTM":
+            return PROGRAMS[library](arrays, x, *state)
+        return GRUS[library][0](x, *state, **arrays)
+
+    output, final = oracle.sequence(step, x, [part[0] for part in state])
+    close(module, x, state, output, [part[None] for part in final])
 
 
 def equal(got, expected):
@@ -109,137 +154,87 @@ def test_every_published_preset_has_a_row_and_a_program():
     rows = {(row.preset, row.network) for row in LIBRARIES}
     own = {"paper", "cell"}
     assert rows == {(name, network) for name, of in PRESETS.items() for network in of if name not in own}
-    assert rows == {(name, "LSTM") for name in PROGRAMS} | {(name, "GRU") for name in GRUS}
+    assert rows == {(library, network) for network, library in BOTH}
 
 
-@pytest.mark.parametrize("library", PROGRAMS)
-def test_the_shapes_are_the_librarys(library):
-    assert ln.interop.shapes(library, I, H) == theirs(library)
-    if library == "keras":
-        assert list(ln.interop.shapes(library, I, H)) == list(theirs(library)), "the order of get_weights"
+@pytest.mark.parametrize(("network", "library"), BOTH)
+def test_the_shapes_are_the_librarys(network, library):
+    found, expected = ln.interop.shapes(library, I, H, network), shapes_of(network, library)
+    assert found == expected
+    if library in ("keras", "dreamer"):
+        assert list(found) == list(expected), "the order of get_weights"
 
 
-@pytest.mark.parametrize("library", PROGRAMS)
-def test_it_computes_what_the_library_computes(library):
-    arrays, (x, state) = drawn(library), inputs()
-    output, final = oracle.sequence(lambda x, h, c: PROGRAMS[library](arrays, x, h, c), x, [part[0] for part in state])
-    module = ln.interop.from_state(arrays, library)
-    assert (type(module), module.formula, module.input_size, module.hidden_size) == (ln.LSTM, library, I, H)
-    close(module, x, state, output, [part[None] for part in final])
+@pytest.mark.parametrize(("network", "library"), BOTH)
+def test_it_computes_what_the_library_computes(network, library):
+    arrays, (x, state) = weights_of(network, library), inputs(network=network)
+    module = ln.interop.from_state(arrays, library, network=network)
+    found = (type(module), module.formula, module.input_size, module.hidden_size)
+    assert found == (MODULE[network], library, I, H)
+    closes_to_program(module, network, library, arrays, x, state)
 
 
-@pytest.mark.parametrize("library", PROGRAMS)
-def test_the_way_back_gives_the_same_arrays(library):
-    arrays = drawn(library)
+@pytest.mark.parametrize(("network", "library"), BOTH)
+def test_the_way_back_gives_the_same_arrays(network, library):
+    arrays = weights_of(network, library)
     if library == "keras":  # a sum of three biases, of which we keep two
         arrays["bias"][:] = 0
-    got = ln.interop.to_state(ln.interop.from_state(arrays, library))
-    equal({key: got[key] for key in arrays}, arrays)
-    assert set(got) == set(arrays)
+    equal(ln.interop.to_state(ln.interop.from_state(arrays, library, network=network)), arrays)
 
 
-@pytest.mark.parametrize("library", PROGRAMS)
-def test_the_way_there_and_back_gives_the_same_module(library):
+@pytest.mark.parametrize(("network", "library"), BOTH)
+def test_the_way_there_and_back_gives_the_same_module(network, library):
     """Also biases that the library has not, of which only the sum is used."""
-    module = ln.LSTM(I, H, formula=library, dtype=torch.float64)
+    module = MODULE[network](I, H, formula=library, dtype=torch.float64)
     rng = np.random.default_rng(3)
     for parameter in module.parameters():
         parameter.data.copy_(torch.tensor(rng.normal(0.5, 0.7, parameter.shape)))
-    again = ln.interop.from_state(ln.interop.to_state(module), library)
-    x, state = inputs()
-    output, final = module(torch.tensor(x), tuple(torch.tensor(part) for part in state))
-    close(again, x, state, output.detach().numpy(), [part.detach().numpy() for part in final])
-    if library not in ("haste", "tf1"):  # haste and tf1 have one bias
-        equal(again.state_dict(), {key: value.numpy() for key, value in module.state_dict().items()})
-
-
-GRUS = {
-    "haste": (
-        oracle.haste_gru_step,
-        {"kernel": (I, 3 * H), "recurrent_kernel": (H, 3 * H), "bias": (3 * H,), "recurrent_bias": (3 * H,)}
-        | {"gamma": (2, 3 * H)},
-    ),
-    "kiros": (
-        oracle.kiros_gru_step,
-        {"W": (I, 2 * H), "b": (2 * H,), "U": (H, 2 * H), "Wx": (I, H), "bx": (H,), "Ux": (H, H)}
-        | {f"{kind}{k}": (n * H,) for kind in "bs" for k, n in zip((1, 2, 3, 4), (2, 1, 2, 1), strict=True)},
-    ),
-    "dreamer": (
-        oracle.dreamer_gru_step,
-        {"kernel": (I + H, 3 * H), "bias": (3 * H,), "gamma": (3 * H,), "beta": (3 * H,)},
-    ),
-}
-
-
-def drawn_gru(library, rng):
-    return {key: rng.normal(key[0] in "gs", 0.7, shape) for key, shape in GRUS[library][1].items()}
+    again = ln.interop.from_state(ln.interop.to_state(module), library, network=network)
+    x, state = inputs(network=network)
+    output, final = module(torch.tensor(x), as_hx([torch.tensor(part) for part in state]))
+    close(again, x, state, output.detach().numpy(), [part.detach().numpy() for part in flat(final)])
+    if network == "GRU" or library not in ("haste", "tf1"):  # these LSTMs have one bias
+        equal(again.state_dict(), numpy(module))
 
 
 @pytest.mark.parametrize("library", GRUS)
-def test_grus(library):
-    rng, (program, shapes) = np.random.default_rng(4), GRUS[library]
-    assert ln.interop.shapes(library, I, H, "GRU") == shapes
-    if library == "dreamer":
-        assert list(ln.interop.shapes(library, I, H, "GRU")) == list(shapes), "the order of get_weights"
-    arrays, (x, (h, _)) = drawn_gru(library, rng), inputs()
-    output, final = oracle.sequence(lambda x, h: program(x, h, **arrays), x, [h[0]])
-    module = ln.interop.from_state(arrays, library, network="GRU")
-    assert (type(module), module.formula) == (ln.GRU, library)
-    got, h_n = module(torch.tensor(x), torch.tensor(h))
-    same(got, output)
-    same(h_n, final[0][None])
-    back = ln.interop.to_state(module)
-    equal({key: back[key] for key in arrays}, arrays)
+def test_two_layers_of_a_gru(library):
+    rng = np.random.default_rng(4)
+    shapes, arrays = shapes_of("GRU", library), drawn_gru(library, rng)
     two = {f"{k}.{key}": a for k in range(2) for key, a in arrays.items()}
     for key, shape in ln.interop.shapes(library, H, H, "GRU").items():
         if shape != shapes[key]:
             two[f"1.{key}"] = rng.normal(0, 0.7, shape)
     again = ln.interop.from_state(two, library, network="GRU", prefixes=["0.", "1."])
-    back = ln.interop.to_state(again, prefixes=["0.", "1."])
-    equal({key: back[key] for key in two}, two)
-    assert set(back) == set(two)
-
-
-@pytest.mark.parametrize("library", GRUS)
-def test_the_way_there_and_back_gives_the_same_gru(library):
-    module = ln.GRU(I, H, formula=library, dtype=torch.float64)
-    rng = np.random.default_rng(3)
-    for parameter in module.parameters():
-        parameter.data.copy_(torch.tensor(rng.normal(0.5, 0.7, parameter.shape)))
-    again = ln.interop.from_state(ln.interop.to_state(module), library, network="GRU")
-    equal(again.state_dict(), {key: value.numpy() for key, value in module.state_dict().items()})
+    equal(ln.interop.to_state(again, prefixes=["0.", "1."]), two)
 
 
 @pytest.mark.parametrize("given", [-1, 0, 0.4])
 def test_dreamers_update_bias(given):
     """It is as much in beta."""
-    arrays, (x, (h, _)) = drawn_gru("dreamer", np.random.default_rng(4)), inputs()
+    arrays = weights_of("GRU", "dreamer")
     beta = arrays["beta"] + np.repeat([0, 0, given + 1.0], H)
-    output, final = oracle.sequence(lambda x, h: oracle.dreamer_gru_step(x, h, **arrays | {"beta": beta}), x, [h[0]])
     module = ln.interop.from_state(arrays, "dreamer", network="GRU", update_bias=given)
     assert str(module.recurrence.formula.forget_bias) == str(float(-given) if given else 0.0)
-    got, h_n = module(torch.tensor(x), torch.tensor(h))
-    same(got, output)
-    same(h_n, final[0][None])
+    closes_to_program(module, "GRU", "dreamer", arrays | {"beta": beta}, *inputs(network="GRU"))
     equal(ln.interop.to_state(module, "dreamer"), arrays)
 
 
-@pytest.mark.parametrize(("network", "library"), [("LSTM", k) for k in PROGRAMS] + [("GRU", k) for k in GRUS])
+@pytest.mark.parametrize(("network", "library"), BOTH)
 def test_a_cell_is_the_modules_step(network, library):
-    arrays = drawn(library) if network == "LSTM" else drawn_gru(library, np.random.default_rng(4))
+    arrays = weights_of(network, library)
     module = ln.interop.from_state(arrays, library, network=network)
     cell = ln.interop.from_state(
         {f"a/{k}": v for k, v in arrays.items()}, library, network=network, cell=True, prefixes="a/"
     )
-    assert (type(cell), cell.formula) == ({"LSTM": ln.LSTMCell, "GRU": ln.GRUCell}[network], library)
-    x, hx = inputs()
-    x, (h, c) = torch.tensor(x), [torch.tensor(part) for part in hx]
-    lstm = network == "LSTM"
-    output, _ = module(x, (h, c) if lstm else h)
-    state = (h[0], c[0]) if lstm else h[0]
+    assert (type(cell), cell.formula) == (CELL[network], library)
+    x, hx = inputs(network=network)
+    x, hx = torch.tensor(x), [torch.tensor(part) for part in hx]
+    output, _ = module(x, as_hx(hx))
+    state = as_hx([part[0] for part in hx])
     for t in range(len(x)):
         state = cell(x[t], state)
-        same(state[0] if lstm else state, output[t].detach().numpy())
+        same(flat(state)[0], output[t].detach().numpy())
     expected = ln.interop.to_state(module)
     equal(ln.interop.to_state(cell), {key: value.numpy() for key, value in expected.items()})
     assert set(ln.interop.to_state(cell, prefixes="b.")) == {f"b.{key}" for key in arrays}
@@ -309,9 +304,8 @@ def test_the_librarys_own_arguments(library, given, monkeypatch):
         biases = {"tf1": ("forget/beta", slice(None)), "sonnet": ("b_gates", slice(2 * H, 3 * H))}
         key, rows = biases[library]
         used[key][rows] += given["forget_bias"] - 1.0
-    output, final = oracle.sequence(lambda x, h, c: PROGRAMS[library](used, x, h, c), x, [p[0] for p in state])
     module = ln.interop.from_state(arrays, library, **given)
-    close(module, x, state, output, [part[None] for part in final])
+    closes_to_program(module, "LSTM", library, used, x, state)
     got = ln.interop.to_state(module, library)
     if library != "keras":
         equal({key: got[key] for key in arrays}, arrays)

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import layernorm as ln
-import oracle
+from support import oracle
+from support.networks import NETWORKS, PAPER, RUN, as_hx, flat
 
 # What is allowed, and why.
 ROUNDINGS = 2.0  # times the largest error of the correctly rounded result: one more rounding, of something intermediate
@@ -22,14 +23,6 @@ SMOOTH = 1e-5  # the difference quotient of t / (|t| * s + eps) at 0 with h = 1e
 
 FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 LOW = [torch.bfloat16, torch.float16]
-RUN = {"RNN": ln.functional.rnn, "LSTM": ln.functional.lstm, "GRU": ln.functional.gru}
-MODULE = {"RNN": ln.RNN, "LSTM": ln.LSTM, "GRU": ln.GRU}
-NETWORKS = ["RNN", "LSTM", "GRU"]
-PAPER = {
-    "RNN": ln.Formula(gates="sum", cell=None),
-    "LSTM": ln.Formula(gates="split", cell="output"),
-    "GRU": ln.Formula(gates="split", cell=None),
-}
 
 
 def exactly(x, gain, bias, dy, eps=1e-5, norm="layer"):
@@ -49,8 +42,8 @@ def exactly(x, gain, bias, dy, eps=1e-5, norm="layer"):
 
 
 def layer_norm_and_gradients(x, gain, bias, dy, eps=1e-5):
-    """[y, dx, d gain, d bias] of the library; the inputs are tensors without a graph."""
-    leaves = [a.detach().clone().requires_grad_() for a in (x, gain, bias)]
+    """[y, dx, d gain, d bias] of the library; the inputs are tensors without a graph, whose strides stay."""
+    leaves = [a.detach().requires_grad_() for a in (x, gain, bias)]
     y = ln.functional.layer_norm(leaves[0], x.shape[1:], *leaves[1:], eps)
     return [y.detach(), *torch.autograd.grad(y, leaves, dy)]
 
@@ -294,12 +287,10 @@ def zero_weights(network, f, dtype):
 def all_results(network, x, state, p, f, norm="layer", **more):
     """Leaves with gradients, [output, *final state]."""
     leaves = [a.detach().clone().requires_grad_() for a in (x, *state, *p.values())]
-    hx = tuple(leaves[1 : 1 + len(state)])
+    hx = as_hx(leaves[1 : 1 + len(state)])
     parameters = dict(zip(p, leaves[1 + len(state) :], strict=True))
-    output, final = RUN[network](
-        leaves[0], hx if network == "LSTM" else hx[0], parameters, norm=norm, formula=f, **more
-    )
-    return leaves, [output, *(final if network == "LSTM" else (final,))]
+    output, final = RUN[network](leaves[0], hx, parameters, norm=norm, formula=f, **more)
+    return leaves, [output, *flat(final)]
 
 
 CONSTANT_FORMULAS = [
@@ -463,23 +454,6 @@ def test_padding_never_leaks(network, f, norm, reverse):
         same_bits(everything(poison, poison), clean)
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-def test_padding_never_leaks_from_a_module(network):
-    torch.manual_seed(0)
-    module = MODULE[network](3, 4, 2, bidirectional=True)
-    x, lengths = torch.randn(5, 3, 3), [2, 5, 0]
-    padding = torch.arange(5)[:, None] >= torch.tensor(lengths)
-
-    def everything(fill):
-        leaf = x.masked_fill(padding[..., None], fill).requires_grad_()
-        output, final = module(leaf, lengths=lengths)
-        results = [output, *(final if network == "LSTM" else (final,))]
-        scalar = sum((a * torch.linspace(-1, 1, a.numel()).view_as(a)).sum() for a in results)
-        return [*results, *torch.autograd.grad(scalar, [leaf, *module.parameters()])]
-
-    same_bits(everything(float("nan")), everything(0.0))
-
-
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_reset_forgets_even_nan(network, reverse):
@@ -561,17 +535,6 @@ def test_empty_batch(dtype):
             assert not any(g.any() for g in gradients[1 + len(state) :])
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=name)
-def test_rows_of_one(dtype):
-    x, gain, bias, dy = problem(np.array([[0.1], [-5e3], [0.0]]), dtype)
-    y, dx, dgain, dbias = layer_norm_and_gradients(x, gain, bias, dy)
-    assert torch.equal(y, bias.expand(3, 1))
-    assert not dx.any()
-    assert not dgain.any()
-    worst, best = errors(dbias, dy.double().sum(0).numpy())
-    assert worst.max() <= ROUNDINGS * best + 3 * U32 * dy.double().abs().sum().item()
-
-
 def strided(a):
     """Every second element of a larger tensor, in every dimension, from an odd offset."""
     padded = torch.full([2 * n + 3 for n in a.shape], float("nan")).to(a.dtype)
@@ -625,19 +588,12 @@ def test_expanded_tensors(dtype):
     x, gain, bias, dy = problem(np.random.default_rng(9).normal(0, 1, (1, N)), dtype)
     wide = [a.expand(7, N) for a in (x, dy)]
     one_gain = gain[:1].expand(N)
-    got = layer_norm_and_gradients_as_they_are(wide[0], one_gain, bias, wide[1])
+    got = layer_norm_and_gradients(wide[0], one_gain, bias, wide[1])
     copies = [a.contiguous() for a in (wide[0], one_gain, bias, wide[1])]
-    equal_but_for_the_order_of_sums(got, layer_norm_and_gradients_as_they_are(*copies))
+    equal_but_for_the_order_of_sums(got, layer_norm_and_gradients(*copies))
     square = x.reshape(N, 1).expand(N, N)  # constant rows with stride 0
-    got = layer_norm_and_gradients_as_they_are(square, gain, bias, wide[1][:N])
+    got = layer_norm_and_gradients(square, gain, bias, wide[1][:N])
     assert torch.equal(got[0], bias.expand(N, N))
-
-
-def layer_norm_and_gradients_as_they_are(x, gain, bias, dy):
-    """As `layer_norm_and_gradients`, keeping the tensors' strides."""
-    leaves = [a.detach().requires_grad_() for a in (x, gain, bias)]
-    y = ln.functional.layer_norm(leaves[0], x.shape[1:], *leaves[1:])
-    return [y.detach(), *torch.autograd.grad(y, leaves, dy)]
 
 
 @pytest.mark.parametrize("layout", [*LAYOUTS, expanded], ids=name)
@@ -653,15 +609,9 @@ def test_layouts_of_a_sequence(network, layout):
     def results(arrange):
         leaves = [arrange(a).detach().requires_grad_() for a in (x, *state, *p.values())]
         parameters = dict(zip(p, leaves[1 + len(state) :], strict=True))
-        hx = tuple(leaves[1 : 1 + len(state)])
-        output, final = RUN[network](
-            leaves[0],
-            hx if network == "LSTM" else hx[0],
-            parameters,
-            lengths=arrange(lengths),
-            reset=arrange(reset),
-        )
-        outputs = [output, *(final if network == "LSTM" else (final,))]
+        hx = as_hx(leaves[1 : 1 + len(state)])
+        output, final = RUN[network](leaves[0], hx, parameters, lengths=arrange(lengths), reset=arrange(reset))
+        outputs = [output, *flat(final)]
         return [*outputs, *torch.autograd.grad(outputs, leaves, [arrange(w) for w in weights])]
 
     copies = results(lambda a: a.clone(memory_format=torch.contiguous_format))

@@ -1,8 +1,6 @@
 """ONNX: what is exported computes what the module does, with standard operators."""
 
-import importlib.util
 import re
-from pathlib import Path
 
 import onnx_ir
 import onnxruntime
@@ -10,11 +8,9 @@ import pytest
 import torch
 
 import layernorm as ln
+from support.repository import loaded
 
-PATH = Path(__file__).parents[1] / "benchmarks" / "onnx_errors.py"
-SPEC = importlib.util.spec_from_file_location("onnx_errors", PATH)
-onnx_errors = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(onnx_errors)
+onnx_errors = loaded("benchmarks/onnx_errors.py")
 
 pytestmark = [  # of torch's exporter, of its own code
     pytest.mark.filterwarnings("ignore:.isinstance.treespec:FutureWarning"),

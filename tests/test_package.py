@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 import layernorm as ln
-
-ROOT = Path(__file__).parents[1]
+from support.repository import ROOT
 
 
 def test_dir_lists_the_public_names_alone():

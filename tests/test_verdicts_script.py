@@ -1,24 +1,19 @@
 """`benchmarks/verdicts.py`, the second computation of every verdict: on what is committed, and on runs made up here."""
 
 import dataclasses
-import importlib.util
 import json
 import math
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from layernorm.experiments import catalogue
+from support.repository import ROOT, loaded
 
-ROOT = Path(__file__).parents[1]
 PATH = ROOT / "benchmarks" / "verdicts.py"
-SPEC = importlib.util.spec_from_file_location("verdicts", PATH)
-verdicts = importlib.util.module_from_spec(SPEC)
-sys.modules["verdicts"] = verdicts  # where its dataclass looks for its annotations
-SPEC.loader.exec_module(verdicts)
+verdicts = loaded(PATH)
 
 GOAL = 150.0
 UPDATES = range(100, 1100, 100)

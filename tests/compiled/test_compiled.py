@@ -8,12 +8,12 @@ import threading
 
 import pytest
 import torch
+from formula_space import every_formula
 from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._dynamo.testing import CompileCounter
 from torch._inductor.utils import run_and_get_code
 
 import layernorm as ln
-from formula_space import every_formula
 from layernorm.engines import reference
 from layernorm.engines.protocol import NormArguments, RecurrentArguments
 from layernorm.formula import PRESETS, Recurrence

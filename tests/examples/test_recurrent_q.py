@@ -1,25 +1,21 @@
 """The example of recurrent reinforcement learning: it runs, it learns, and its stored states are the collector's."""
 
-import importlib.util
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
+from support.repository import ROOT, loaded
+
 pytest.importorskip("gymnasium", reason="gymnasium is not installed")
-FILE = Path(__file__).parents[2] / "examples" / "recurrent_q.py"
+FILE = ROOT / "examples" / "recurrent_q.py"
 
 
 @pytest.fixture(scope="module")
 def example():
-    spec = importlib.util.spec_from_file_location(FILE.stem, FILE)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[FILE.stem] = module  # where dataclasses look
-    spec.loader.exec_module(module)
-    yield module
+    yield loaded(FILE)
     del sys.modules[FILE.stem]
 
 

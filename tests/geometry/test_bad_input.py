@@ -132,7 +132,81 @@ def same(v):
     return v
 
 
+def nowhere(v):
+    return {name: tensor * NAN for name, tensor in v.items()}
+
+
+def product(vector):
+    return geo.fisher_vector_product(MODEL, P, vector, X, "gaussian")
+
+
+def exact(weight, form):
+    return geo.fisher_normalized(weight, B, G, X, "gaussian", "layer", form=form)
+
+
+def ratio(norm, scale, **more):
+    return geo.curvature_ratio(W, B, G, X, "gaussian", norm, scale, **more)
+
+
+def by_scale(scales, family="gaussian"):
+    return geo.gain_metric_by_scale(W, B, G, X, family, D, scales)
+
+
+SCALED = "dataset re-scaling"
+
+
+def table(transform=SCALED, *layer, **more):
+    return geo.invariance("layer", transform, *layer, **more)
+
+
+WIDE = {"weight": torch.zeros(100, 100), "bias": torch.zeros(100)}
 OTHERS = [
+    # Fisher matrices
+    (lambda: geo.kl(MODEL, P, {"bias": B}, X, "gaussian"), ValueError, r"\['bias', 'gain', 'weight'\], got \['bias'\]"),
+    (lambda: product({**P, "gain": B[:3]}), ValueError, r"vector\['gain'\] of shape \(4,\), got \(3,\)"),
+    (lambda: geo.fisher(lambda p, x: x.sum(), P, X, "gaussian"), ValueError, r"\(B, H\), not empty, got \(\)"),
+    (lambda: geo.fisher_monte_carlo(MODEL, P, X, "gaussian", 1), ValueError, "samples to be 2 or more, got 1"),
+    (lambda: geo.fisher_glm(W, B[:2], X, "gaussian"), ValueError, r"bias of shape \(4\), not empty, got \(2,\)"),
+    (lambda: geo.fisher_glm(W, B, X, "gamma"), ValueError, "a Family or one of gaussian, .*, got 'gamma'"),
+    (lambda: geo.gaussian(0.0), ValueError, "expected variance to be finite and > 0, got 0"),
+    (lambda: exact(W, "half"), ValueError, "expected form to be 'blocks' or 'exact', got 'half'"),
+    (lambda: exact(W[:3], "exact"), ValueError, r"bias of shape \(3\), not empty, got \(4,\)"),
+    (lambda: geo.fisher_normalized(W, B, G[:3], X, "gaussian", "layer"), ValueError, r"gain of shape \(4\), not empty"),
+    (
+        lambda: geo.fisher_normalized(WIDE["weight"], WIDE["bias"], WIDE["bias"], WIDE["weight"], "gaussian", None),
+        ValueError,
+        "use fisher_vector_product with normalized_glm, which never forms it",
+    ),
+    (lambda: geo.normalized_glm("group"), ValueError, "expected norm to be one of .* got 'group'"),
+    # curvature
+    (lambda: ratio(None, 2.0), ValueError, "without one the output changes"),
+    (lambda: ratio("batch", 2.0, unit=4), ValueError, "expected unit to be one of 0 to 3, got 4"),
+    (lambda: ratio("batch", 0.0), ValueError, "expected scale to be finite and > 0, got 0"),
+    (lambda: by_scale([-1.0]), ValueError, "expected scales to be finite and > 0, got -1"),
+    (lambda: by_scale([1e4], "poisson"), ValueError, "not finite: a deviation is zero or the family overflows"),
+    (lambda: geo.gain_metric(W, B, G, X, "gaussian", "layer", D[:3]), ValueError, r"delta of shape \(4\), .* \(3,\)"),
+    (lambda: geo.step_angles(square, W, 1.0, 0), ValueError, "expected steps to be 1 or more, got 0"),
+    # the largest eigenvalue
+    (lambda: geo.neuron_blocks(MODEL, P, X, "gaussian", "gains"), ValueError, r"one of \['weight', .*\], got 'gains'"),
+    (lambda: geo.power_iteration(dict, P, iterations=0), ValueError, "iterations to be 1 or more, got 0"),
+    (lambda: geo.power_iteration(dict, P, tolerance=0.0), ValueError, "tolerance to be finite and > 0, got 0"),
+    (lambda: geo.power_iteration(dict, {}), ValueError, "got an empty one"),
+    (lambda: geo.power_iteration(lambda v: {}, P), ValueError, r"product\(v\) to be a dict of tensors, got an empty"),
+    (lambda: geo.power_iteration(nowhere, P), ValueError, r"product\(v\) to be finite"),
+    # Table 1
+    (lambda: table("shearing"), ValueError, "expected transform to be a Transform or one of .*, got 'shearing'"),
+    (lambda: table(SCALED, W), ValueError, "weight and inputs, or neither"),
+    (lambda: table(SCALED, W, X[:, :2]), ValueError, r"inputs of shape \(B, 3\).*\(6, 2"),
+    (lambda: table(SCALED, W[:1], X), ValueError, "layer norm needs two units"),
+    (lambda: table(SCALED, W[:0], X), ValueError, "not empty"),
+    (lambda: table(delta=-1.0), ValueError, "delta to be finite and > 0, got -1"),
+    (lambda: table(delta="3"), TypeError, "expected delta to be a number, got str"),
+    (lambda: table(gain=torch.ones(3)), ValueError, r"gain of shape \(6\).*got \(3,\)"),
+    (lambda: table(gain=[1.0]), TypeError, "expected gain to be a Tensor, got list"),
+    (lambda: table(gain=torch.ones(6).long()), TypeError, r"gain of a floating-point type, got torch\.int64"),
+    (lambda: table(bias=torch.full((6,), NAN)), ValueError, "bias to be finite"),
+    (lambda: table(shift=torch.ones(2)), ValueError, r"shift of shape \(5\)"),
+    # others
     (lambda: geo.fisher_glm(W, B, X, ["gaussian"]), ValueError, "expected family to be a Family or one of"),
     (lambda: geo.fisher_glm(1e4 * W, B, X, "poisson"), ValueError, "the family overflows"),
     (lambda: geo.invariance("layer", ["x"]), ValueError, "expected transform to be a Transform or one of"),

@@ -1,7 +1,5 @@
 """The claims of section 5: what is measured is what independent sums expect, and their renderings say all of them."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -10,8 +8,8 @@ from layernorm import geometry as geo
 from layernorm.experiments.data import digits
 from layernorm.experiments.data.mnist import Cases, Images
 from layernorm.experiments.theory import report as theory
+from support.repository import ROOT
 
-ROOT = Path(__file__).parents[2]
 DATA = geo.Data(torch.rand(40, 64, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 10)
 CLAIMS = {claim.name: claim for claim in geo.CLAIMS}
 

@@ -4,15 +4,9 @@ import pytest
 import torch
 
 from layernorm import geometry as geo
+from support.layers import problem
 
 ROUNDING = 1e-10  # float64; ratios of sums of a few hundred terms
-
-
-def problem(H=4, I=3, B=6, seed=0):  # noqa: E741
-    """weight, bias, gain, inputs"""
-    g = torch.Generator().manual_seed(seed)
-    W, b, gain, X = (torch.randn(s, generator=g, dtype=torch.float64) for s in ((H, I), (H,), (H,), (B, I)))
-    return W, b / 2, 1 + gain / 4, X + 0.3
 
 
 @pytest.mark.parametrize("scale", [0.5, 2.0, 10.0])
@@ -103,21 +97,3 @@ def test_ds2_against_the_scale_of_the_inputs():
     others = geo.gain_metric_by_scale(W, b, gain, X, "categorical", torch.arange(4.0), scales)
     for norm in ("batch", "layer", "rms"):  # whatever the family
         torch.testing.assert_close(others[norm], others[norm][:1].expand(5), rtol=1e-11, atol=0)
-
-
-def test_errors():
-    args = problem()
-    with pytest.raises(ValueError, match="without one the output changes"):
-        geo.curvature_ratio(*args, "gaussian", None, 2.0)
-    with pytest.raises(ValueError, match="expected unit to be one of 0 to 3, got 4"):
-        geo.curvature_ratio(*args, "gaussian", "batch", 2.0, unit=4)
-    with pytest.raises(ValueError, match="expected scale to be finite and > 0, got 0"):
-        geo.curvature_ratio(*args, "gaussian", "batch", 0.0)
-    with pytest.raises(ValueError, match="expected scales to be finite and > 0, got -1"):
-        geo.gain_metric_by_scale(*args, "gaussian", torch.ones(4), [-1.0])
-    with pytest.raises(ValueError, match=r"delta of shape \(4\), not empty, got \(3,\)"):
-        geo.gain_metric(*args, "gaussian", "layer", torch.ones(3))
-    with pytest.raises(ValueError, match="expected steps to be 1 or more, got 0"):
-        geo.step_angles(lambda w: w.sum(), torch.ones(2, 2), 1.0, 0)
-    with pytest.raises(ValueError, match="norm='weight' is not finite: a deviation is zero or the family overflows"):
-        geo.gain_metric_by_scale(*args, "poisson", torch.ones(4), [1e4])

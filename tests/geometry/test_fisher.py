@@ -6,10 +6,7 @@ import pytest
 import torch
 
 from layernorm import geometry as geo
-
-NORMS = ["batch", "weight", "layer", "rms", None]
-FAMILIES = {**geo.FAMILIES, "wide gaussian": geo.gaussian(variance=2.5)}
-ROUNDING = {"rtol": 1e-11, "atol": 1e-13}  # float64, sums of a few hundred terms of size one
+from support.layers import FAMILIES, NORMS, ROUNDING
 
 
 def problem(H=3, I=3, B=5, seed=0):  # noqa: E741
@@ -147,22 +144,3 @@ def test_too_large_a_matrix_is_refused_before_it_is_made():
         geo.fisher_glm(torch.zeros(100, 10), torch.zeros(100), many.expand(-1, 10), "gaussian")
     found = geo.fisher_vector_product(geo.normalized_glm(None), parameters, parameters, X, "gaussian")
     assert found["weight"].shape == (100, 100)
-
-
-def test_errors():
-    p, X = problem()
-    model = geo.normalized_glm("layer")
-    with pytest.raises(ValueError, match=r"delta with the keys \['bias', 'gain', 'weight'\], got \['bias'\]"):
-        geo.kl(model, p, {"bias": p["bias"]}, X, "gaussian")
-    with pytest.raises(ValueError, match=r"vector\['gain'\] of shape \(3,\), got \(4,\)"):
-        geo.fisher_vector_product(model, p, {**p, "gain": torch.ones(4)}, X, "gaussian")
-    with pytest.raises(
-        ValueError, match=r"expected model to give natural parameters of shape \(B, H\), not empty, got \(\)"
-    ):
-        geo.fisher(lambda p, X: X.sum(), p, X, "gaussian")
-    with pytest.raises(ValueError, match="got an empty one"):
-        geo.fisher(lambda p, X: X, {}, X, "gaussian")
-    with pytest.raises(ValueError, match="expected samples to be 2 or more, got 1"):
-        geo.fisher_monte_carlo(model, p, X, "gaussian", 1)
-    with pytest.raises(ValueError, match=r"bias of shape \(3\), not empty, got \(2,\)"):
-        geo.fisher_glm(p["weight"], torch.ones(2), X, "gaussian")

@@ -127,42 +127,6 @@ def test_the_text_shows_a_verdict_that_differs():
     assert max(map(len, text)) <= 80
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options", "message"),
-    [
-        (("group", "dataset re-scaling"), {}, "expected norm to be one of .*, got 'group'"),
-        (("layer", "shearing"), {}, "expected transform to be a Transform or one of .*, got 'shearing'"),
-        (("layer", "dataset re-scaling", torch.ones(2, 3)), {}, "weight and inputs, or neither"),
-        (("layer", "dataset re-scaling", torch.ones(2, 3), torch.ones(4, 2)), {}, r"inputs of shape \(B, 3\).*\(4, 2"),
-        (
-            ("layer", "dataset re-scaling", torch.ones(2, 3), torch.ones(4, 3)),
-            {},
-            r"sigma under norm=.layer. is zero up to rounding for case 0",
-        ),
-        (("layer", "dataset re-scaling", torch.ones(1, 3), torch.ones(4, 3)), {}, "layer norm needs two units"),
-        (("batch", "dataset re-scaling", torch.ones(2, 3), torch.ones(1, 3)), {}, "batch norm needs two cases"),
-        (("layer", "dataset re-scaling", torch.ones(0, 3), torch.ones(4, 3)), {}, "not empty"),
-        (("layer", "dataset re-scaling"), {"delta": -1.0}, "delta to be finite and > 0, got -1"),
-        (("layer", "dataset re-scaling"), {"eps": -1.0}, "eps to be finite and >= 0, got -1"),
-        (("layer", "dataset re-scaling"), {"gain": torch.ones(3)}, r"gain of shape \(6\).*got \(3,\)"),
-        (("layer", "dataset re-scaling"), {"bias": torch.full((6,), torch.nan)}, "bias to be finite"),
-        (("layer", "dataset re-scaling"), {"shift": torch.ones(2)}, r"shift of shape \(5\)"),
-    ],
-)
-def test_errors(arguments, options, message):
-    with pytest.raises(ValueError, match=message):
-        geo.invariance(*arguments, **options)
-
-
-def test_errors_of_type():
-    with pytest.raises(TypeError, match="expected gain to be a Tensor, got list"):
-        geo.invariance("layer", "dataset re-scaling", gain=[1.0])
-    with pytest.raises(TypeError, match=r"expected gain of a floating-point type, got torch\.int64"):
-        geo.invariance("layer", "dataset re-scaling", gain=torch.ones(6, dtype=torch.int64))
-    with pytest.raises(TypeError, match="expected delta to be a number, got str"):
-        geo.invariance("layer", "dataset re-scaling", delta="3")
-
-
 def test_the_command_prints_table_1_and_fails_where_a_verdict_differs(capsys):
     assert cli.main(["invariance"]) == 0
     said = capsys.readouterr().out

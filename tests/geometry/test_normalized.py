@@ -4,17 +4,7 @@ import pytest
 import torch
 
 from layernorm import geometry as geo
-
-NORMS = ["batch", "weight", "layer", "rms", None]
-FAMILIES = {**geo.FAMILIES, "wide gaussian": geo.gaussian(variance=2.5)}
-ROUNDING = {"rtol": 1e-11, "atol": 1e-13}  # float64, sums of a few hundred terms of size one
-
-
-def problem(H=4, I=3, B=6, seed=0):  # noqa: E741
-    """weight, bias, gain, inputs"""
-    g = torch.Generator().manual_seed(seed)
-    W, b, gain, X = (torch.randn(s, generator=g, dtype=torch.float64) for s in ((H, I), (H,), (H,), (B, I)))
-    return W, b / 2, 1 + gain / 4, X + 0.3
+from support.layers import FAMILIES, NORMS, ROUNDING, problem
 
 
 def natural_parameters(W, b, gain, X, norm, eps=0.0):
@@ -132,24 +122,3 @@ def test_the_model_is_the_equations(norm):
     torch.testing.assert_close(model({"weight": W, "bias": b, "gain": gain}, X), eta, **ROUNDING)
     eta, _ = natural_parameters(W, b, torch.ones_like(gain), X, norm, 0.1)
     torch.testing.assert_close(model({"weight": W, "bias": b}, X), eta, **ROUNDING)
-
-
-def test_errors():
-    W, b, gain, X = problem()
-    for message, change in {
-        "expected norm to be one of .* got 'group'": {"norm": "group"},
-        "expected form to be 'blocks' or 'exact', got 'half'": {"norm": "layer", "form": "half"},
-        "expected eps to be finite and >= 0, got -1": {"norm": "layer", "eps": -1.0},
-    }.items():
-        with pytest.raises(ValueError, match=message):
-            geo.fisher_normalized(W, b, gain, X, "gaussian", **change)
-    with pytest.raises(ValueError, match=r"expected norm to be one of .* got 'group'"):
-        geo.normalized_glm("group")
-    with pytest.raises(ValueError, match=r"gain of shape \(4\), not empty, got \(3,\)"):
-        geo.fisher_normalized(W, b, gain[:3], X, "gaussian", "layer")
-    wide = torch.ones(100)
-    with pytest.raises(ValueError, match="use fisher_vector_product with normalized_glm, which never forms it"):
-        geo.fisher_normalized(torch.ones(100, 100), wide, wide, torch.ones(3, 100), "gaussian", "layer")
-    for form in ("blocks", "exact"):
-        with pytest.raises(ValueError, match="sigma under norm='layer' is zero up to rounding for case 0"):
-            geo.fisher_normalized(torch.ones(4, 3), b, gain, X, "gaussian", "layer", form=form)

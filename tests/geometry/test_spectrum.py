@@ -75,19 +75,3 @@ def test_a_large_layers_eigenvalue_without_its_matrix():
     )
     x1 = torch.cat([X, torch.ones(5, 1)], 1)
     assert found.value == pytest.approx(float(torch.linalg.eigvalsh(x1 @ x1.T / 5)[-1]), rel=1e-12)
-
-
-def test_errors():
-    model, parameters, X = network()
-    with pytest.raises(ValueError, match=r"expected name to be one of \['0.weight', .*\], got 'weight'"):
-        geo.neuron_blocks(model, parameters, X, "gaussian", "weight")
-    with pytest.raises(ValueError, match="iterations to be 1 or more, got 0"):
-        geo.power_iteration(dict, parameters, iterations=0)
-    with pytest.raises(ValueError, match="tolerance to be finite and > 0, got 0"):
-        geo.power_iteration(dict, parameters, tolerance=0.0)
-    with pytest.raises(ValueError, match=r"product\(v\) to be a dict of tensors, got an empty one"):
-        geo.power_iteration(lambda v: {}, parameters)
-    with pytest.raises(ValueError, match=r"product\(v\) to be finite"):
-        geo.power_iteration(lambda v: {k: t * float("nan") for k, t in v.items()}, parameters)
-    with pytest.raises(ValueError, match="got an empty one"):
-        geo.power_iteration(dict, {})

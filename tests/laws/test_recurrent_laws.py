@@ -14,14 +14,13 @@ from hypothesis import given, settings
 from torch.nn.utils.parametrize import is_parametrized
 
 import layernorm as ln
+from support.networks import GATES, MODULE, flat
 
 EPS = 1e-30  # the laws hold without eps; this is below the last digit of any variance drawn here
 # Steps enlarge rounding by what they divide by; a change that is none of rounding is of the output's own size.
 INVARIANT, CHANGED = 1e-9, 1e-3
 T, B, I, H = 3, 5, 3, 4  # noqa: E741
 
-MODULE = {"RNN": ln.RNN, "LSTM": ln.LSTM, "GRU": ln.GRU}
-GATES = {"RNN": 1, "LSTM": 4, "GRU": 3}
 FORMULAS = [
     ("RNN", ln.Formula(gates="sum", cell=None)),
     ("RNN", ln.Formula(gates="split", cell=None)),
@@ -188,7 +187,7 @@ def run(module, x, h, c):
     """Output and final state of a module, as one vector."""
     with torch.no_grad():
         output, final = module(x, (h, c) if isinstance(module, ln.LSTM) else h)
-    return torch.cat([part.flatten() for part in (output, *(final if isinstance(final, tuple) else (final,)))])
+    return torch.cat([part.flatten() for part in (output, *flat(final))])
 
 
 def changed(a, change, index, case):

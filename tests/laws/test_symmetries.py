@@ -4,10 +4,9 @@ import pytest
 import torch
 
 import layernorm as ln
+from support.networks import GATES, MODULE, NETWORKS, as_hx, flat
 
 T, B, I, H = 4, 5, 3, 4  # noqa: E741
-NETWORKS = {"RNN": ln.RNN, "LSTM": ln.LSTM, "GRU": ln.GRU}
-GATES = {"RNN": 1, "LSTM": 4, "GRU": 3}
 NORMS = ["layer", "rms", "batch", "weight", None]
 LENGTHS = [None, [4, 2, 4, 1, 3]]
 
@@ -22,7 +21,7 @@ def normal(*shape, seed=0):
 
 def made(network, norm, **more):
     """A module with random parameters, under batch norm with a population of a batch."""
-    module = NETWORKS[network](I, H, norm=norm, dtype=torch.float64, **more)
+    module = MODULE[network](I, H, norm=norm, dtype=torch.float64, **more)
     for seed, (name, p) in enumerate(module.named_parameters()):
         p.data = (1.0 if "gain" in name or "original0" in name else 0.0) + 0.5 * normal(*p.shape, seed=seed)
     if norm == "batch":
@@ -39,13 +38,12 @@ def given(module, seed=100):
 def run(module, x, state, lengths=None):
     """(output, final state as a tuple)"""
     with torch.no_grad():
-        output, final = module(x, state if len(state) == 2 else state[0], lengths=lengths)
-    return output, (final if isinstance(final, tuple) else (final,))
+        output, final = module(x, as_hx(state), lengths=lengths)
+    return output, flat(final)
 
 
 def same(got, expected):
-    for a, b in zip((got[0], *got[1]), (expected[0], *expected[1]), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close([got[0], *got[1]], [expected[0], *expected[1]], rtol=1e-9, atol=1e-9)
 
 
 def differ(a, b):

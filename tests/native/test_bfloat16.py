@@ -13,10 +13,10 @@ from test_native_recurrent import both_ways, setting
 
 import conftest
 import layernorm as ln
-from formula_space import every_formula
 from layernorm.engines.protocol import RecurrentArguments
 from layernorm.formula import PRESETS, Recurrence
 from support.compiler import COMPILER
+from support.formula_space import every_formula
 
 native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 from layernorm.engines.native import _library, _plan, _recurrent, _recurrent_plan, _steps  # noqa: E402

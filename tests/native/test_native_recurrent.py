@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import layernorm as ln
-from formula_space import every_formula
 from layernorm.engines import reference
 from layernorm.engines.protocol import RecurrentArguments
 from layernorm.formula import PLAIN, PRESETS, Recurrence
+from support.formula_space import every_formula
 
 native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 pytestmark = pytest.mark.usefixtures("instruction_set")

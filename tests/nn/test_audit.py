@@ -9,10 +9,10 @@ from torch import nn
 
 import layernorm as ln
 from layernorm.formula import PRESETS
+from support.networks import MODULE, NETWORKS
 
 DIGITS = torch.tensor(load_digits().images[:32] / 16, dtype=torch.float32)
 ROWS = DIGITS.transpose(0, 1).contiguous()  # (8, 32, 8): a step a row
-NETWORKS = {"RNN": ln.RNN, "LSTM": ln.LSTM, "GRU": ln.GRU}
 
 
 def only(found, kind):
@@ -44,7 +44,7 @@ CLEAN += [(network, "layer", name) for name, of in PRESETS.items() for network i
 @pytest.mark.parametrize("layers", [1, 2])
 def test_nothing_is_found_in_networks_as_torch_draws_them(network, norm, formula, layers):
     torch.manual_seed(0)
-    made = NETWORKS[network](8, 64, num_layers=layers, norm=norm, formula=formula, bidirectional=layers == 2)
+    made = MODULE[network](8, 64, num_layers=layers, norm=norm, formula=formula, bidirectional=layers == 2)
     found = ln.audit(Classifier(made), ROWS)
     assert found == []
     assert (str(found), repr(found), bool(found)) == ("", "", False)
@@ -122,7 +122,7 @@ def test_population_statistics_are_those_of_evaluation():
 def test_a_term_that_drowns_the_other_is_found(network, side, drowned):
     torch.manual_seed(0)
     formula = {"RNN": "paper", "LSTM": "sonnet", "GRU": "dreamer"}[network]
-    made = NETWORKS[network](8, 64, formula=formula)
+    made = MODULE[network](8, 64, formula=formula)
     with torch.no_grad():
         getattr(made, side).mul_(100)
     finding = next(f for f in ln.audit(made, ROWS) if "drowns" in f.what)

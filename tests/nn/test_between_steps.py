@@ -14,32 +14,22 @@ import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import layernorm as ln
-import oracle
 from layernorm.formula import PLAIN, PRESETS, Recurrence
 from layernorm.functional import Between, recurrent_by_steps
 from layernorm.nn import _recurrent
+from support import comparing, oracle
+from support.comparing import tensor
+from support.networks import ENGINES, NETWORKS, as_hx, flat
 
 T, B, I, H = 4, 3, 2, 3  # noqa: E741
 VALUE = 1e-12  # float64's 1.1e-16, times a step's sums and the normalisations' conditioning
 GRADIENT = 1e-8  # the stencil's error: h^4 / 30 of the fifth derivative, 1.5 * 1.1e-16 / h of the value, h = 3e-5
-ENGINES = [name for name in ln.backends.ENGINES if name in ln.backends.available()]
-NETWORKS = ["RNN", "LSTM", "GRU"]
 SETTINGS = [(network, name, "layer", 0) for name in PRESETS for network in PRESETS[name]]
 SETTINGS += [(network, None, None, 0) for network in NETWORKS] + [("LSTM", "paper", "rms", 2)]
 
 
-def tensor(a, grad=False):
-    return torch.tensor(np.asarray(a), requires_grad=grad)
-
-
-def flat(hx):
-    return [hx] if isinstance(hx, torch.Tensor) else list(hx)
-
-
 def close(got, expected, tolerance=VALUE):
-    got, expected = np.asarray(got), np.asarray(expected)
-    assert got.shape == expected.shape
-    assert np.abs(got - expected).max(initial=0) <= tolerance * max(1.0, np.abs(expected).max(initial=0))
+    comparing.close([got], [expected], tolerance, floor=1.0)
 
 
 def drawn(network, f, P):
@@ -89,15 +79,14 @@ def test_everything_between_steps_is_the_slow_loop(network, name, norm, P, rever
         return sum((r * w).sum() for r, w in zip(computed(arrays), weights, strict=True))
 
     for got, expected in zip(results, computed(values), strict=True):
-        close(got.detach(), expected)
+        close(got, expected)
     for k, gradient in enumerate(gradients):
-        along, h = rng.normal(0, 1, values[k].shape), 3e-5
+        along = rng.normal(0, 1, values[k].shape)
 
         def at(s, k=k, along=along):
             return value([a + s * along if j == k else a for j, a in enumerate(values)])
 
-        expected = (8 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12 * h)
-        close((gradient.numpy() * along).sum(), expected, GRADIENT)
+        close((gradient.numpy() * along).sum(), comparing.derivative(at, h=3e-5), GRADIENT)
 
 
 def module_of(network, layers=2, bidirectional=False, **keywords):
@@ -153,9 +142,9 @@ def test_a_modules_zoneout_and_recurrent_dropout(network, training, monkeypatch)
     f, cut = module.recurrence.formula, np.zeros((time, rows), bool)
     more = {"lengths": None, "reset": cut, "reverse": False, "restart": zeros, "dropout": dropout, "kept": kept}
     expected, last = oracle.run_between(network, x.numpy(), zeros, arrays_of(module, 0), f, "layer", **more)
-    close(output.detach(), expected)
+    close(output, expected)
     for got, part in zip(flat(final), last, strict=True):
-        close(got[0].detach(), part)
+        close(got[0], part)
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -240,7 +229,7 @@ def test_a_stepper_is_the_module(network, training, monkeypatch):
     x = torch.randn(T, B, I, dtype=torch.float64, requires_grad=True)
     reset = torch.rand(T, B) < 0.4
     start = [torch.randn(2, 1, H, dtype=torch.float64, requires_grad=True) for _ in module._state_names]
-    hx = tuple(start) if len(start) == 2 else start[0]
+    hx = as_hx(start)
     step, state, outputs = module.stepper(), None, []
     for t in range(T):
         output, state = step(x[t], state, reset=reset[t].to(torch.uint8), reset_hx=step.state(hx))
@@ -249,7 +238,7 @@ def test_a_stepper_is_the_module(network, training, monkeypatch):
     output, final = module(x, reset=reset, reset_hx=hx)
     found.append([output, *flat(final)])
     for got, expected in zip(*found, strict=True):
-        close(got.detach(), expected.detach())
+        close(got, expected)
     leaves = [x, *start, *module.parameters()]
     grads = [torch.autograd.grad(sum((r * r.cos()).sum() for r in results), leaves) for results in found]
     for got, expected in zip(*grads, strict=True):
@@ -266,7 +255,7 @@ def test_zoneout_of_cells_and_steppers(network):
     output, _ = module.eval()(x)
     for t in range(T):
         state = cell.eval()(x[t], state)
-        close(flat(state)[0].detach(), output[t].detach())
+        close(flat(state)[0], output[t])
     plain = getattr(ln, network + "Cell")(I, H, dtype=torch.float64)
     plain.load_state_dict(cell.state_dict())
     new, shares = flat(plain(x[0], state)), (0.2, 0.6)
@@ -276,7 +265,7 @@ def test_zoneout_of_cells_and_steppers(network):
     for drawn in found:
         for old, fresh, got, share in zip(flat(state), new, drawn, shares, strict=False):
             kept = got == old
-            close(torch.where(kept, fresh, got).detach(), fresh.detach())
+            close(torch.where(kept, fresh, got), fresh)
             assert abs(kept.double().mean() - share) < 5 * np.sqrt(share * (1 - share) / kept.numel()), (
                 "five deviations"
             )
@@ -346,7 +335,7 @@ def test_a_reset_without_a_batch(batch_first):
     x, reset = torch.randn(T, I, dtype=torch.float64), torch.tensor([False, False, True, False])
     start = tuple(torch.randn(2, H, dtype=torch.float64) for _ in "hc")
     expected = torch.cat([module(x[:2])[0], module(x[2:], start)[0]])
-    close(module(x, reset=reset, reset_hx=start)[0].detach(), expected.detach())
+    close(module(x, reset=reset, reset_hx=start)[0], expected)
 
 
 @pytest.mark.parametrize("norm", ["layer", None, "batch"])
@@ -357,7 +346,7 @@ def test_a_restart_is_a_new_sequence_with_that_initial_state(network, norm):
     module = module_of(network, norm=ln.BatchNormOverTime(max_steps=1) if norm == "batch" else norm).eval()
     x = torch.randn(T, B, I, dtype=torch.float64, requires_grad=True)
     start = [torch.randn(2, 1, H, dtype=torch.float64, requires_grad=True) for _ in module._state_names]
-    hx, whole = (tuple(part) if len(part) == 2 else part[0] for part in (start, [s.expand(-1, B, -1) for s in start]))
+    hx, whole = (as_hx(part) for part in (start, [s.expand(-1, B, -1) for s in start]))
     reset = torch.zeros(T, B)
     reset[2] = 1
     first, (second, final) = module(x[:2])[0], module(x[2:], whole)
@@ -373,17 +362,17 @@ def test_a_cells_reset(network):
     cell = getattr(ln, network + "Cell")(I, H, dtype=torch.float64)
     x = torch.randn(B, I, dtype=torch.float64)
     hx, start = ([torch.randn(rows, H, dtype=torch.float64) for _ in cell._state_names] for rows in (B, 1))
-    state, restart = (tuple(part) if len(part) == 2 else part[0] for part in (hx, start))
+    state, restart = (as_hx(part) for part in (hx, start))
     for step in (cell, cell.stepper()):
         for given, new in ((None, [torch.zeros(1, H, dtype=torch.float64)] * len(hx)), (restart, start)):
             got = flat(step(x, state, reset=torch.tensor([0, 1, 0]), reset_hx=given))
-            from_new, kept = flat(cell(x[1:2], tuple(new) if len(new) == 2 else new[0])), flat(cell(x, state))
+            from_new, kept = flat(cell(x[1:2], as_hx(new))), flat(cell(x, state))
             for part, fresh, old in zip(got, from_new, kept, strict=True):
-                close(part.detach(), torch.stack([old[0], fresh[0], old[2]]).detach())
-        row = tuple(s[0] for s in hx) if len(hx) == 2 else hx[0][0]
+                close(part, torch.stack([old[0], fresh[0], old[2]]))
+        row = as_hx([s[0] for s in hx])
         one = flat(step(x[0], row, reset=torch.tensor(True)))
         for part, fresh in zip(one, flat(cell(x[0])), strict=True):
-            close(part.detach(), fresh.detach())
+            close(part, fresh)
 
 
 @pytest.mark.parametrize(
@@ -431,7 +420,7 @@ def test_compiles_and_refuses_wrong_masks_when_run():
     start = tuple(torch.randn(1, 1, H, dtype=torch.float64) for _ in "hc")
     expected = module(x, reset=reset, reset_hx=start)
     found = compiled(x, reset=reset, reset_hx=start)
-    close(found[0].detach(), expected[0].detach())
+    close(found[0], expected[0])
     with pytest.raises(RuntimeError, match="LSTM: expected reset to be bool"):
         compiled(x, reset=reset * 2, reset_hx=start)
 
@@ -477,7 +466,7 @@ def test_forget_bias_is_what_the_gate_starts_with(network, name, norm):
         return
     x = torch.zeros(1, 1, I, dtype=torch.float64)
     hx = [torch.randn(2, 1, H, dtype=torch.float64, requires_grad=True) for _ in module._state_names]
-    _, final = module(x, tuple(hx) if len(hx) == 2 else hx[0])
+    _, final = module(x, as_hx(hx))
     (derivative,) = torch.autograd.grad(flat(final)[-1].sum(), hx[-1])
     total = 1.5 + module.recurrence.formula.forget_bias
     close(derivative, np.full((2, 1, H), 1 / (1 + np.exp(-total))))

@@ -29,8 +29,7 @@ def compare(theirs, ours, x):
         leaf = x.clone().requires_grad_()
         y = module(leaf)
         results.append([y, *torch.autograd.grad(y.pow(3).sum(), [leaf, *module.parameters()])])
-    for a, b in zip(*results, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("affine", [True, False])

@@ -6,6 +6,7 @@ from layernorm.experiments import catalogue
 from layernorm.experiments.draw import network as draw
 from layernorm.experiments.handwriting import network as handwriting
 from layernorm.experiments.mnist.digits import Config as Digits
+from layernorm.experiments.report import rendering
 from layernorm.experiments.runs import checkpoint, folder
 from layernorm.experiments.runs import records as recorded
 from layernorm.experiments.runs.files import read_json, write_json
@@ -81,6 +82,15 @@ def report_of(*places):
     """The report on the runs in some folders."""
     runs = folder.find_runs(list(places)).runs
     return catalogue.find_experiment(runs[0].experiment).report(runs)
+
+
+def shown(report, capsys):
+    """What a report says in Markdown; on the terminal it fits 80 columns, and no cell is cut."""
+    rendering.print_report(report)
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 80
+    assert "…" not in said, "a cell that does not fit"
+    return rendering.markdown(report)
 
 
 def untimed(path):

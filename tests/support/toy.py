@@ -2,9 +2,11 @@
 
 import signal
 
+import pytest
 import torch
 from torch import nn
 
+from layernorm.experiments.errors import Interrupted
 from layernorm.experiments.protocol import Task
 from layernorm.experiments.runs.folder import RunFolder
 from layernorm.experiments.train import distributed
@@ -53,3 +55,16 @@ def train(path, task=None, progress=None, checkpoint_seconds=1e9):
         place.start({"experiment": "toy"})
         torch.manual_seed(9)
         return Fit(task or toy(), place, accelerator, FACTS, checkpoint_seconds).run(progress or Progress())
+
+
+def stopped(path, update=20, task=None):
+    """Trains until Ctrl-C is pressed at an update."""
+    with pytest.raises(Interrupted):
+        train(path, task, StopAt(update))
+
+
+def resumed(path, update, make):
+    """Trains a task of `make` until Ctrl-C, and another one from there to its end."""
+    stopped(path, update, make())
+    assert not RunFolder(path).done
+    train(path, make())

@@ -10,14 +10,14 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 import layernorm as ln
 from layernorm import functional
 from layernorm.formula import CHOICES, PRESETS, Formula
-from rounding import assert_as_near_as_the_reference
+from support.networks import NETWORKS, as_hx, flat
+from support.rounding import assert_as_near_as_the_reference
 
 from .arena import Campaign
 
 CLOSE = 1e-10
 """In float64, relative to 1 and the largest value: the same sums in another order, as tests/native/ has it."""
 
-NETWORKS = ("RNN", "LSTM", "GRU")
 NARROW = (torch.float32, torch.bfloat16)
 
 
@@ -89,14 +89,6 @@ def _module(kind, inputs, units, options):
         for parameter in module.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
     return module
-
-
-def _flat(state):
-    return [state] if isinstance(state, torch.Tensor) else list(state)
-
-
-def _given(state):
-    return state[0] if len(state) == 1 else tuple(state)
 
 
 def _with_gradients(results, inputs, again=False):
@@ -176,9 +168,9 @@ def network(seed, again=False):
             given = pack_padded_sequence(x, lengths, module.batch_first, enforce_sorted=False)
         elif way == "lengths":
             options["lengths"] = lengths
-        output, final = module(given, _given(state) if state else None, **options)
+        output, final = module(given, as_hx(state) if state else None, **options)
         output = output.data if isinstance(output, PackedSequence) else output
-        found = _with_gradients([output, *_flat(final)], [x, *state, *module.parameters()], again)
+        found = _with_gradients([output, *flat(final)], [x, *state, *module.parameters()], again)
         if module.norm == "batch":
             found += [item.clone() for item in module.buffers() if item.is_floating_point()]
             for name, item in module.named_buffers():
@@ -207,15 +199,15 @@ def stepper(seed):
 
     def results(module, x, *state):
         if next(calls):
-            output, final = module(x, _given(state))
+            output, final = module(x, as_hx(state))
         else:
             step = module.stepper()
-            here, outputs = step.state(_given(state)), []
+            here, outputs = step.state(as_hx(state)), []
             for row in x.unbind():
                 output, here = step(row, here)
                 outputs.append(output)
             output, final = torch.stack(outputs), step.hx(here)
-        return _with_gradients([output, *_flat(final)], [x, *state, *module.parameters()])
+        return _with_gradients([output, *flat(final)], [x, *state, *module.parameters()])
 
     _compare(f"{kind}({inputs}, {units}, {options}), {steps} steps, batch {batch}", dtype, results, module, x, *state)
     return f"{kind}, {str(dtype).removeprefix('torch.')}"
@@ -237,10 +229,10 @@ def cell(seed):
 
     def results(module, x, *state):
         take = module.stepper() if stepped and not next(calls) else module
-        here, outputs = _given(state), []
+        here, outputs = as_hx(state), []
         for row in x.unbind():
             here = take(row, here)
-            outputs += _flat(here)
+            outputs += flat(here)
         return _with_gradients(outputs, [x, *state, *module.parameters()])
 
     _compare(f"{kind}Cell({inputs}, {units}, {options}), {steps} steps, {stepped=}", dtype, results, module, x, *state)
@@ -281,7 +273,7 @@ def norm(seed, again=False):
 
     def results(*given):
         x, parameters = given[: len(inputs)], dict(zip(affine, given[len(inputs) :], strict=True))
-        return _with_gradients(_flat(op(*x, size, **parameters, **options)), list(given), again)
+        return _with_gradients(flat(op(*x, size, **parameters, **options)), list(given), again)
 
     said = (
         f"{op.__name__} of {dims} over {size}, {dtype}, strides {[x.stride() for x in inputs]}, {[*affine]}, {options}"

@@ -10,7 +10,7 @@ import pytest
 
 from layernorm import cli
 from layernorm.experiments.runs import folder
-from support.command import one_line
+from support.command import refused
 from support.runs import outcome
 
 COMMAND = ["run", "digits", "--hidden", "16", "--norm", "layer", "--batch-size", "128", "--seeds", "0"]
@@ -146,6 +146,5 @@ def test_a_worker_that_is_killed_costs_its_run_alone(tmp_path):
 )
 def test_jobs_beside_several_threads_or_processes_are_refused(options, message, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LOCAL_RANK", "0")
-    assert cli.main([*RATES, "--jobs", "2", *options, "--out", str(tmp_path)]) == 2
-    assert message in one_line(capsys)
+    refused([*RATES, "--jobs", "2", *options, "--out", str(tmp_path)], 2, message, capsys)
     assert not list(tmp_path.iterdir())

@@ -6,7 +6,7 @@ import pytest
 
 from layernorm import cli
 from layernorm.experiments.runs import folder
-from support.command import QUICK, RUN, one_line
+from support.command import QUICK, RUN, refused
 
 
 @pytest.fixture
@@ -41,8 +41,7 @@ def test_another_commands_run_is_not_continued(tmp_path, between, capsys, broken
 
     found = {}
     between(other)
-    assert cli.main([*QUICK, "--out", str(tmp_path)]) == 1
-    assert "holds another run: --learning-rate is 0.01 there, 0.001 here" in one_line(capsys)
+    refused([*QUICK, "--out", str(tmp_path)], 1, "holds another run: --learning-rate is 0.01 there, 0.001 here", capsys)
     assert found
     assert state(tmp_path / RUN) == found
 

@@ -6,7 +6,7 @@ import pytest
 
 from layernorm import cli
 from layernorm.experiments.runs.files import read_json, write_json
-from support.command import QUICK, one_line
+from support.command import QUICK, refused
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +28,7 @@ def digits(tmp_path_factory):
     ],
 )
 def test_wrong_usage_exits_with_2(arguments, message, capsys):
-    assert cli.main(["sample", *arguments]) == 2
-    assert message in one_line(capsys)
+    refused(["sample", *arguments], 2, message, capsys)
 
 
 def test_help_has_examples_and_fits_80_columns(capsys, monkeypatch):
@@ -48,9 +47,7 @@ def test_a_folder_that_is_no_run_of_it_is_refused(digits, tmp_path, capsys):
         (tmp_path, "there is no run in"),
         (digits, "holds a run of digits, not of handwriting"),
     ):
-        capsys.readouterr()
-        assert cli.main(["sample", "handwriting", str(folder), "--text", "a"]) == 1
-        assert message in one_line(capsys)
+        refused(["sample", "handwriting", str(folder), "--text", "a"], 1, message, capsys)
 
 
 def test_a_run_without_or_with_a_damaged_checkpoint_is_refused(digits, tmp_path, capsys):
@@ -86,6 +83,4 @@ def test_a_run_without_or_with_a_damaged_checkpoint_is_refused(digits, tmp_path,
         checkpoint.unlink(missing_ok=True)
         if content is not None:
             checkpoint.write_bytes(content)
-        capsys.readouterr()
-        assert cli.main(["sample", "handwriting", str(run), "--text", "a"]) == 1
-        assert message in one_line(capsys)
+        refused(["sample", "handwriting", str(run), "--text", "a"], 1, message, capsys)

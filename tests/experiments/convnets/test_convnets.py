@@ -1,11 +1,7 @@
 """`layernorm run convnets` and its report, from the command line on small files."""
 
-import json
 import math
-import os
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -21,17 +17,9 @@ from layernorm.experiments.report.judge import PILOT
 from layernorm.experiments.runs import folder
 from layernorm.experiments.train import distributed
 from support.cifar_files import write_cifar
-from support.command import interrupted, one_line
-from support.runs import outcome
+from support.command import goes_on_and_ends_the_same, in_two_processes, one_line, refused
 
 SMALL = ["run", "convnets", "--preset", "smoke", "--threads", "1"]
-
-
-@pytest.fixture(autouse=True)
-def _no_other_data(tmp_path, monkeypatch):
-    cifar10.read_cifar10.cache_clear()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("LAYERNORM_DATA", raising=False)
 
 
 @pytest.fixture(scope="module")
@@ -70,13 +58,8 @@ def test_a_run_records_every_part_and_keeps_its_test(finished):
 def test_an_interrupted_run_goes_on_and_ends_the_same(finished, data, tmp_path):
     """With dropout and noise, whose generator the checkpoint keeps."""
     command = [*SMALL, "--norm", "weight", "--data", str(data), "--out", str(tmp_path)]
-    interrupted(command, experiment, "nll_and_answers", call=5)
-    name = "convnets-weight-lr0.003-s0"
-    starts = json.loads((tmp_path / name / "environment.json").read_text())["starts"]
-    assert [start["update"] for start in starts] == [0, 2]
-    assert outcome(tmp_path / name) == outcome(finished / name)
-    ours, theirs = (folder.read_run(place / name).tested() for place in (tmp_path, finished))
-    assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+    run = "convnets-weight-lr0.003-s0"
+    goes_on_and_ends_the_same(command, experiment, "nll_and_answers", 5, [0, 2], tmp_path / run, finished / run)
 
 
 def test_the_loss_is_the_mean_over_the_batch_and_evaluation_is_of_the_first_images(data):
@@ -112,22 +95,7 @@ def test_small_losses_keep_their_digits():
 def test_two_processes_give_the_metrics_of_one(data, tmp_path):
     """Batches of 5, of which one process has 3 and the other 2; batch norm sees all of them."""
     options = ["--norm", "batch", "layer", "--batch-size", "5", "--dropout", "0", "--noise", "0", "--data", str(data)]
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "--standalone",
-        "-m",
-        "layernorm",
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, *SMALL, *options, "--out", str(tmp_path / "two")],
-        env=environment, capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    in_two_processes("-m", "layernorm", *SMALL, *options, "--out", str(tmp_path / "two"))
     assert cli.main([*SMALL, *options, "--out", str(tmp_path / "one")]) == 0
     for norm in ("batch", "layer"):
         one, two = (folder.read_run(tmp_path / place / f"convnets-{norm}-lr0.003-s0") for place in ("one", "two"))
@@ -142,16 +110,20 @@ def test_two_processes_give_the_metrics_of_one(data, tmp_path):
 
 def test_wrong_files_and_sizes_are_one_line(data, tmp_path, capsys):
     command = [*SMALL, "--out", str(tmp_path / "out"), "--data"]
-    assert cli.main([*command, str(data), "--train-cases", "26"]) == 2
-    assert "--train-cases must be at most 25, the number of training images, got 26" in one_line(capsys)
+    refused(
+        [*command, str(data), "--train-cases", "26"],
+        2,
+        "--train-cases must be at most 25, the number of training images, got 26",
+        capsys,
+    )
     assert cli.main([*command, str(data), "--batch-size", "21"]) == 2
     assert "--batch-size must be at most 20, the number of training images, got 21" in one_line(capsys)
-    assert cli.main([*command, str(data), "--held-out", "30"]) == 2
-    assert "--held-out must lie in 1..29" in one_line(capsys)
+    refused([*command, str(data), "--held-out", "30"], 2, "--held-out must lie in 1..29", capsys)
     other = shutil.copytree(data, tmp_path / "data")
     (other / "data_batch_2.bin").write_bytes(bytes(784))
-    assert cli.main([*command, str(other)]) == 1
-    assert "data_batch_2.bin has 784 bytes; a file of CIFAR-10 has 3073 for each image" in one_line(capsys)
+    refused(
+        [*command, str(other)], 1, "data_batch_2.bin has 784 bytes; a file of CIFAR-10 has 3073 for each image", capsys
+    )
     assert cli.main([*command, str(tmp_path / "nowhere")]) == 1
     assert "there is no folder" in one_line(capsys)
     assert not (tmp_path / "out").exists()

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from layernorm.experiments.convnets.network import Config
-from layernorm.experiments.report import rendering
 from layernorm.experiments.runs import checkpoint, folder
-from support.runs import report_of, write_result, write_run
+from support.runs import report_of, shown, write_result, write_run
 
 # of every layer at the start and at the end: on / mean / deviation at the border and in the centre
 CONTRAST = torch.tensor([[0.2, 0.5], [1.0, 2.0], [1.5, 3.0]], dtype=torch.float64)
@@ -137,17 +136,7 @@ def test_unfinished_and_damaged_runs(whole):
     assert all("units at the border" in line for line in report.findings)
 
 
-def test_the_terminal_and_the_files(whole, tmp_path, capsys):
-    report = report_of(whole)
-    rendering.print_report(report)
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
-    rendering.write_report(report, tmp_path / "report")
-    text = (tmp_path / "report" / "report.md").read_text()
-    for part in (
-        "[stand-in]",
-        "[S]",
-        "padding: one row of zeros",
-        "width: 16; the paper's protocol has 96.",
-        "10.49",
-    ):
+def test_the_terminal_and_the_markdown(whole, capsys):
+    text = shown(report_of(whole), capsys)
+    for part in ("[stand-in]", "[S]", "padding: one row of zeros", "width: 16; the paper's protocol has 96.", "10.49"):
         assert part in text

@@ -1,16 +1,25 @@
-"""Tests of data sets look at no data of this machine."""
+"""A server for downloads."""
+
+import functools
+import http.server
+import threading
 
 import pytest
 
-from layernorm.experiments.data.binarized_mnist import read_binarized_mnist
-from layernorm.experiments.data.cifar10 import read_cifar10
-from layernorm.experiments.data.iam import read_iam
-from layernorm.experiments.data.mnist import read_mnist
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    for read in (read_mnist, read_binarized_mnist, read_cifar10, read_iam):
-        read.cache_clear()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("LAYERNORM_DATA", raising=False)
+@pytest.fixture
+def served(tmp_path):
+    """A folder, and the address that serves its files."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield folder, f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()

@@ -12,6 +12,7 @@ from layernorm.experiments.data import binarized_mnist as images
 from layernorm.experiments.data import source
 from layernorm.experiments.errors import RunError
 from support.binarized_files import NAMES, random_rows, write_binarized
+from support.data_sets import forget
 
 REAL = Path(os.environ.get("LAYERNORM_DATA", "")) / "binarized-mnist"  # read before the fixture hides it
 
@@ -31,7 +32,7 @@ def test_gzipped_files_are_the_same_data(tmp_path):
     for name in NAMES.values():
         (folder / f"{name}.gz").write_bytes(gzip.compress((folder / name).read_bytes()))
         (folder / name).unlink()
-    images.read_binarized_mnist.cache_clear()
+    forget()
     zipped = images.BINARIZED_MNIST.load(folder)
     assert zipped.facts["fingerprint"] == plain.facts["fingerprint"]
     assert torch.equal(zipped.train, plain.train)
@@ -87,7 +88,7 @@ def test_prepare_checks_and_tells(tmp_path):
     folder, facts = source.prepare_source(images.BINARIZED_MNIST, write_binarized(tmp_path / "data"))
     assert (facts["train"], facts["valid"], facts["test"]) == (12, 5, 7)
     assert [path.name for path in folder.iterdir()] == ["binarized-mnist.safetensors"]
-    images.read_binarized_mnist.cache_clear()
+    forget()
     assert len(images.BINARIZED_MNIST.load(None).test) == 7
 
 

@@ -7,14 +7,9 @@ from safetensors.numpy import load
 from layernorm.experiments.data import books, novels, source
 from layernorm.experiments.errors import RunError
 from support.book_files import write_text
+from support.data_sets import forget
 
 LONG = "The dog " + "saw the cat and " * 8 + "left."
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch, tmp_path):
-    books.read_books.cache_clear()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -81,29 +76,17 @@ def test_the_longest_sentence_of_a_triple_has_29_words(tmp_path):
 def test_a_folder_is_packed_once_and_a_damaged_pack_is_made_anew(folder, monkeypatch):
     first = books.BOOKS.load(folder)
     place = source.kept_parse(books.BOOKS, folder)
-    books.read_books.cache_clear()
+    forget()
     with monkeypatch.context() as patch:
         patch.setattr(novels, "read_novels", None)
         assert books.BOOKS.load(folder).ids.tolist() == first.ids.tolist()
     place.write_bytes(place.read_bytes()[:-100])
-    books.read_books.cache_clear()
+    forget()
     assert books.BOOKS.load(folder).ids.tolist() == first.ids.tolist()
     assert load(place.read_bytes())["ids"].tolist() == first.ids.tolist()
     (folder / "A1_Brown.txt").write_text("Another text. It is short.\n")
-    books.read_books.cache_clear()
+    forget()
     assert books.BOOKS.load(folder).facts["fingerprint"] != first.facts["fingerprint"]
-
-
-def test_prepared_books_are_found(folder, monkeypatch):
-    first = books.BOOKS.load(folder)
-    place, facts = source.prepare_source(books.BOOKS, folder)
-    books.read_books.cache_clear()
-    monkeypatch.delenv("LAYERNORM_DATA", raising=False)
-    assert books.BOOKS.load(None).facts["fingerprint"] == first.facts["fingerprint"] == facts["fingerprint"]
-    (place / "books.safetensors").write_bytes(b"nothing")
-    books.read_books.cache_clear()
-    with pytest.raises(RunError, match=r"books\.safetensors is damaged .*layernorm data prepare books"):
-        books.BOOKS.load(None)
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,9 @@ import pytest
 from layernorm import cli
 from layernorm.experiments.data import cloze, cnn, novels, questions, source
 from layernorm.experiments.errors import RunError
-from support.command import one_line
+from support.command import one_line, refused
+from support.data_sets import forget
 from support.question_files import NAMES, write_books
-
-
-@pytest.fixture(autouse=True)
-def _fresh():
-    questions.read_questions.cache_clear()
 
 
 def book(title="B", author=None, lines=()):
@@ -83,11 +79,10 @@ def test_wrong_books_are_one_line_and_leave_what_was_there(tmp_path, capsys):
     before = questions.CORPORA["books-cloze"].load(None).facts["fingerprint"]
     capsys.readouterr()
     (folder / "B0_Ash.txt").write_bytes(b"caf\xe9")
-    assert cli.main(["data", "prepare", "books-cloze", "--source", str(folder)]) == 1
-    assert "B0_Ash.txt is not UTF-8 text" in one_line(capsys)
+    refused(["data", "prepare", "books-cloze", "--source", str(folder)], 1, "B0_Ash.txt is not UTF-8 text", capsys)
     assert cli.main(["data", "prepare", "books-cloze", "--source", str(tmp_path)]) == 1
     assert "has no book" in one_line(capsys)
-    questions.read_questions.cache_clear()
+    forget()
     assert questions.CORPORA["books-cloze"].load(None).facts["fingerprint"] == before
     with pytest.raises(RunError, match=r"at least 3 authors.* got 2"):
         list(cloze.make_questions(write_books(tmp_path / "few", authors=("Ash", "Birch"))))

@@ -147,11 +147,6 @@ def test_prepared_data_are_found_without_the_directories(folder, capsys):
     assert prepare(packed.parent, capsys)[0] == 0, "also from a packed copy"
 
 
-def test_the_fingerprint_is_the_contents(folder, tmp_path):
-    other = write_iam(tmp_path / "other", seed=1)
-    assert iam.IAM.load(folder).facts["fingerprint"] != iam.IAM.load(other).facts["fingerprint"]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

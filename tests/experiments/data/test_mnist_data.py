@@ -29,12 +29,6 @@ def test_split_and_form(tmp_path):
     assert data.facts["original"] is False
 
 
-def test_other_content_has_another_fingerprint(tmp_path):
-    first = mnist.MNIST.load(write_mnist(tmp_path / "a", seed=1)).holding_out(5).facts["fingerprint"]
-    second = mnist.MNIST.load(write_mnist(tmp_path / "b", seed=2)).holding_out(5).facts["fingerprint"]
-    assert first != second
-
-
 def damaged(folder, name, change):
     path = folder / name
     path.write_bytes(change(path.read_bytes()))
@@ -104,14 +98,6 @@ def test_preparing_from_a_folder_checks_before_it_copies(tmp_path):
     with pytest.raises(RunError, match="is damaged"):
         source.prepare_source(mnist.MNIST, folder)
     assert not (source.cache_folder() / "mnist").exists()
-
-
-def test_preparing_replaces_an_older_copy_of_any_spelling(tmp_path):
-    write_mnist(source.cache_folder() / "mnist", train=40, spell=SPELLINGS["gzipped"])
-    _, facts = source.prepare_source(mnist.MNIST, write_mnist(tmp_path / "source", train=50))
-    mnist.read_mnist.cache_clear()
-    assert facts["train"] == 50
-    assert len(mnist.MNIST.load(None).holding_out(1).train) == 49
 
 
 def test_unknown_data_sets_suggest_the_nearest():

@@ -10,50 +10,27 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from layernorm.experiments.data import binarized_mnist, books, cifar10, iam, packed, questions, source
+from layernorm.experiments.data import iam, packed, source
 from layernorm.experiments.data.catalogue import SOURCES
 from layernorm.experiments.errors import RunError
-from support.binarized_files import write_binarized
-from support.book_files import write_text
-from support.cifar_files import write_cifar
+from support.data_sets import SETS, forget
 from support.iam_files import write_iam
-from support.question_files import write_questions
 
-FORMS = {
-    # data set: how its files are written, and their fingerprint, by which runs that are finished know them
-    "iam-ondb": (write_iam, iam.IAM, "83c9885914bcbc40013b75838309f7fe77c8db6912639124c53dbeb3c4a942f2"),
-    "books": (
-        lambda folder: write_text(folder) / "books",
-        books.BOOKS,
-        "c2e9caee5dd5b428b73b5119e93fe475b1aac3fa216002c7240b96205237696d",
-    ),
-    "cnn": (write_questions, questions.CNN, "44bc90991df366f7e06b7b2a5c593965d4b34049b4b2e61ceb403a851be94578"),
-    "binarized-mnist": (
-        write_binarized,
-        binarized_mnist.BINARIZED_MNIST,
-        "5ab0bbf0023f12c3b3ad8faca41f9ff1d5d9dc2c5b67691d215e101f11500b67",
-    ),
-    "cifar10": (write_cifar, cifar10.CIFAR10, "1dacea1f7220764ec1c069c660a945b5a7e9f06b44870eac61d030d8e0c3fd66"),
+FINGERPRINTS = {  # by which runs that are finished know the files
+    "iam-ondb": "83c9885914bcbc40013b75838309f7fe77c8db6912639124c53dbeb3c4a942f2",
+    "books": "c2e9caee5dd5b428b73b5119e93fe475b1aac3fa216002c7240b96205237696d",
+    "cnn": "44bc90991df366f7e06b7b2a5c593965d4b34049b4b2e61ceb403a851be94578",
+    "binarized-mnist": "5ab0bbf0023f12c3b3ad8faca41f9ff1d5d9dc2c5b67691d215e101f11500b67",
+    "cifar10": "1dacea1f7220764ec1c069c660a945b5a7e9f06b44870eac61d030d8e0c3fd66",
 }
 
 
-@pytest.fixture(autouse=True)
-def _fresh():
-    fresh()
-
-
-def fresh():
-    for read in (books.read_books, questions.read_questions, iam.read_iam, cifar10.read_cifar10,
-                 binarized_mnist.read_binarized_mnist):  # fmt: skip
-        read.cache_clear()
-
-
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", FINGERPRINTS)
 def test_a_packed_file_has_the_files_fingerprint_and_no_other_byte(name, tmp_path):
-    write, data, fingerprint = FORMS[name]
+    write, data = SETS[name]
     folder, facts = source.prepare_source(data, write(tmp_path / "files"))
-    fresh()
-    assert data.read(folder).facts["fingerprint"] == facts["fingerprint"] == fingerprint
+    forget()
+    assert data.read(folder).facts["fingerprint"] == facts["fingerprint"] == FINGERPRINTS[name]
     path = source.packed_in(data, folder)
     content = path.read_bytes()
     size = int.from_bytes(content[:8], "little")
@@ -63,14 +40,14 @@ def test_a_packed_file_has_the_files_fingerprint_and_no_other_byte(name, tmp_pat
         changed = bytearray(content)
         changed[place] ^= 1 << int(random.integers(8))
         path.write_bytes(changed)
-        fresh()
+        forget()
         with pytest.raises(RunError, match=rf"{path.name} is damaged \(.*layernorm data prepare {name} --source DIR"):
             data.read(folder)
 
 
 @pytest.mark.parametrize("name", ["iam-ondb", "books", "cnn"])
-def test_a_folder_is_parsed_once_and_again_when_a_byte_changes(name, tmp_path, monkeypatch):
-    write, data, fingerprint = FORMS[name]
+def test_a_folder_is_parsed_once_and_again_when_a_byte_changes(name, tmp_path):
+    write, data = SETS[name]
     folder = write(tmp_path / "files")
     calls = []
     counted = replace(data, pack=lambda folder: calls.append(folder) or data.pack(folder))
@@ -78,13 +55,13 @@ def test_a_folder_is_parsed_once_and_again_when_a_byte_changes(name, tmp_path, m
     assert source.packed_form(counted, folder) == first
     assert source.kept_parse(data, folder).read_bytes() == first
     assert len(calls) == 1
-    assert data.read(folder).facts["fingerprint"] == fingerprint, "as `data prepare` has it"
+    assert data.read(folder).facts["fingerprint"] == FINGERPRINTS[name], "as `data prepare` has it"
 
     changed = next(path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix != ".xml")
     times = changed.stat()
     changed.write_bytes(changed.read_bytes().swapcase())
     os.utime(changed, ns=(times.st_atime_ns, times.st_mtime_ns))  # its size and time stay
-    fresh()
+    forget()
     with contextlib.suppress(RunError):  # the changed file may be refused, as it would be without a cache
         assert source.packed_form(counted, folder) != first
     assert len(calls) == 2
@@ -102,7 +79,7 @@ EDITS = {
 
 @pytest.mark.parametrize("name", EDITS)
 def test_an_edit_of_a_module_discards_the_data_that_it_has_read_and_no_others(name, tmp_path):
-    write, data, _ = FORMS[name]
+    write, data = SETS[name]
     folder = write(tmp_path / "files")
     before = source.kept_parse(data, folder)
     for discards in (True, False):
@@ -136,7 +113,7 @@ def test_parsers_are_the_modules_that_python_loads_for_a_reader():
 
 
 def test_a_damaged_or_forbidden_cache_costs_a_parse_and_no_more(tmp_path):
-    write, data, _ = FORMS["iam-ondb"]
+    write, data = SETS["iam-ondb"]
     folder = write(tmp_path / "files")
     first = source.packed_form(data, folder)
     place = source.kept_parse(data, folder)
@@ -150,7 +127,7 @@ def test_a_damaged_or_forbidden_cache_costs_a_parse_and_no_more(tmp_path):
 
 
 def test_a_folder_of_links_is_looked_at_whole_and_never_for_ever(tmp_path):
-    write, data, _ = FORMS["iam-ondb"]
+    write, data = SETS["iam-ondb"]
     folder = write(tmp_path / "files")
     (tmp_path / "elsewhere").mkdir()
     strokes = next(folder.rglob("lineStrokes"))
@@ -166,7 +143,7 @@ def test_a_folder_of_links_is_looked_at_whole_and_never_for_ever(tmp_path):
 
 
 def test_preparing_leaves_no_second_copy(tmp_path):
-    write, data, _ = FORMS["iam-ondb"]
+    write, data = SETS["iam-ondb"]
     folder = write(tmp_path / "files")
     source.prepare_source(data, folder)
     assert not list((source.cache_folder() / "parsed").rglob("*.safetensors"))
@@ -209,7 +186,7 @@ def test_original_lines_are_known_by_their_content(tmp_path, monkeypatch):
     folder = write_iam(tmp_path / "files")
     fingerprint = iam.IAM.load(folder).facts["fingerprint"]
     monkeypatch.setattr(iam, "_PUBLISHED", fingerprint)
-    fresh()
+    forget()
     assert iam.IAM.load(folder).facts["original"] is True
-    fresh()
+    forget()
     assert iam.IAM.load(write_iam(tmp_path / "other", seed=1)).facts["original"] is False

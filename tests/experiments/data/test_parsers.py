@@ -11,21 +11,16 @@ import numpy as np
 import pytest
 
 from layernorm import cli
-from layernorm.experiments.data import books, cifar10, cloze, iam, idx, novels, order_embeddings, questions, source
+from layernorm.experiments.data import books, cifar10, cloze, iam, idx, novels, order_embeddings, source
 from layernorm.experiments.errors import RunError
 from layernorm.experiments.runs import files
 from support.book_files import write_text
 from support.captioned_files import write_captioned
 from support.cifar_files import NAMES, write_cifar
+from support.data_sets import forget
 from support.iam_files import write_iam, xml
 from support.mnist_files import idx_bytes
 from support.question_files import write_books
-
-
-@pytest.fixture(autouse=True)
-def _fresh():
-    for cached in (books.read_books, questions.read_questions, order_embeddings.read_order_embeddings):
-        cached.cache_clear()
 
 
 def zeros_gzipped(head, count):
@@ -133,7 +128,7 @@ def test_folders_and_books_may_have_names_that_are_no_utf_8(tmp_path, capsys, mo
     assert r"caf\xe9_caf\xe9" in found.titles
     assert found.facts["folder"].encode().endswith(rb"caf\xe9/books")
     _, facts = source.prepare_source(books.BOOKS, folder)
-    books.read_books.cache_clear()
+    forget()
     assert books.BOOKS.load(None).facts["fingerprint"] == facts["fingerprint"] == found.facts["fingerprint"]
     asked = write_books(tmp_path / ODD / "asked")
     (asked / "B0_Ash.txt").rename(asked / f"B0_{ODD}.txt")

@@ -6,19 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from layernorm.experiments.data import binarized_mnist, cifar10, iam, mnist, order_embeddings, questions, source
+from layernorm.experiments.data import mnist, questions, source
 from layernorm.experiments.errors import RunError
-from support.captioned_files import write_captioned
-from support.cifar_files import write_cifar
-from support.iam_files import write_iam
+from support.data_sets import SETS, forget
 from support.mnist_files import NAMES, SPELLINGS, write_mnist
 from support.question_files import write_books
-
-
-@pytest.fixture(autouse=True)
-def _fresh():
-    for cached in (questions.read_questions, order_embeddings.read_order_embeddings):
-        cached.cache_clear()
 
 
 def contents(folder):
@@ -31,8 +23,7 @@ def prepare_leaves(data, origin):
     """Prepares twice, as two commands; the source is what it was, and the cache holds it."""
     before = contents(origin)
     for _ in range(2):
-        for read in (mnist.read_mnist, iam.read_iam, cifar10.read_cifar10, binarized_mnist.read_binarized_mnist):
-            read.cache_clear()
+        forget()
         folder, facts = source.prepare_source(data, origin)
         assert contents(origin) == before
     assert folder == source.cache_folder() / data.name
@@ -92,16 +83,20 @@ def test_an_odd_source_keeps_its_files(odd, tmp_path):
     prepare_leaves(mnist.MNIST, odd(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("data", "write"),
-    [
-        (order_embeddings.ORDER_EMBEDDINGS, write_captioned),
-        (iam.IAM, write_iam),
-        (cifar10.CIFAR10, write_cifar),
-    ],
-)
-def test_the_cache_as_source_is_already_there(data, write, tmp_path):
-    prepare_leaves(data, write(source.cache_folder() / data.name))
+@pytest.mark.parametrize("name", ["order-embeddings", "iam-ondb", "cifar10"])
+def test_the_cache_as_source_is_already_there(name):
+    prepare_leaves(SETS[name].source, SETS[name].write(source.cache_folder() / name))
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_prepared_data_are_found_and_are_those_of_the_files(name, tmp_path):
+    write, data = SETS[name]
+    folder = write(tmp_path / "files")
+    first = data.load(folder).facts["fingerprint"]
+    assert source.prepare_source(data, folder)[1]["fingerprint"] == first
+    forget()
+    assert data.load(None).facts["fingerprint"] == first
+    assert data.load(write(tmp_path / "other", seed=1)).facts["fingerprint"] != first
 
 
 def test_a_cache_of_links_as_source_is_already_there(tmp_path):
@@ -167,9 +162,9 @@ def test_killed_at_any_file_operation_it_loses_nothing(operation, tmp_path, monk
         else:
             assert operation >= count
     assert contents(origin) == before
-    mnist.read_mnist.cache_clear()
+    forget()
     assert source.prepare_source(mnist.MNIST, origin)[1]["train"] == 50
-    mnist.read_mnist.cache_clear()
+    forget()
     assert len(mnist.MNIST.load(None).holding_out(1).train) == 49
     assert {path.name for path in cached().iterdir()} == set(NAMES)
 

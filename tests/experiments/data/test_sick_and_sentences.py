@@ -2,15 +2,9 @@
 
 import pytest
 
-from layernorm.experiments.data import sentences, sick, source
+from layernorm.experiments.data import sentences, sick
 from layernorm.experiments.errors import RunError
 from support.book_files import write_text
-
-
-@pytest.fixture(autouse=True)
-def _fresh():
-    sick.read_sick.cache_clear()
-    sentences.read_sentences.cache_clear()
 
 
 @pytest.fixture
@@ -71,12 +65,7 @@ def test_a_wrong_file_of_sentences_is_one_line(folder, content, message):
 
 
 @pytest.mark.parametrize("data", [sick.SICK, sentences.SENTENCES], ids=lambda data: data.name)
-def test_they_are_prepared(folder, tmp_path, monkeypatch, data):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("LAYERNORM_DATA", raising=False)
-    _, facts = source.prepare_source(data, folder / data.name)
-    data.read.cache_clear()
-    assert data.load(None).facts["fingerprint"] == facts["fingerprint"]
+def test_a_missing_file_is_named(folder, data):
     next((folder / data.name).iterdir()).unlink()
     with pytest.raises(RunError, match=f"lacks .* of the data set '{data.name}'"):
         data.load(folder / data.name)

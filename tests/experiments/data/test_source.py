@@ -1,10 +1,7 @@
 """Downloads: checked before they are kept, and clear about what to do without a network."""
 
 import dataclasses
-import functools
 import hashlib
-import http.server
-import threading
 
 import pytest
 
@@ -14,42 +11,27 @@ from layernorm.experiments.errors import RunError
 from support.mnist_files import SPELLINGS, write_mnist
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *arguments):
-        pass
-
-
 @pytest.fixture
-def server(tmp_path):
-    folder = write_mnist(tmp_path / "served", spell=SPELLINGS["gzipped"])
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield folder, f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-        thread.join()
-
-
-@pytest.fixture
-def source(server):
+def source(served):
     """MNIST as if the files served here were the published ones."""
-    folder, url = server
+    folder, url = served
+    write_mnist(folder, spell=SPELLINGS["gzipped"])
     digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
     return dataclasses.replace(mnist.MNIST, url=url, files={name: digests[name] for name in mnist.MNIST.files})
 
 
-def test_files_are_downloaded_once_with_progress(source, server, capsys):
+def test_files_are_downloaded_once_with_progress(source, served, capsys):
     folder = sources.locate(source, None)
-    for path in server[0].iterdir():
+    for path in served[0].iterdir():
         assert (folder / path.name).read_bytes() == path.read_bytes()
     assert "downloading train-images-idx3-ubyte.gz: 100 %" in capsys.readouterr().err
-    for path in server[0].iterdir():
+    for path in served[0].iterdir():
         path.unlink()
     assert sources.locate(source, None) == folder
 
 
-def test_a_wrong_checksum_is_named_and_nothing_is_kept(source, server):
-    path = server[0] / "t10k-images-idx3-ubyte.gz"
+def test_a_wrong_checksum_is_named_and_nothing_is_kept(source, served):
+    path = served[0] / "t10k-images-idx3-ubyte.gz"
     path.write_bytes(path.read_bytes() + b"x")
     with pytest.raises(RunError, match=r"t10k-images-idx3-ubyte\.gz has a wrong checksum"):
         sources.locate(source, None)
@@ -57,8 +39,8 @@ def test_a_wrong_checksum_is_named_and_nothing_is_kept(source, server):
     assert kept == ["train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"]
 
 
-def test_an_interrupted_download_goes_on_with_the_missing_files(source, server):
-    path = server[0] / "t10k-images-idx3-ubyte.gz"
+def test_an_interrupted_download_goes_on_with_the_missing_files(source, served):
+    path = served[0] / "t10k-images-idx3-ubyte.gz"
     content = path.read_bytes()
     path.write_bytes(content + b"x")
     with pytest.raises(RunError):
@@ -85,7 +67,7 @@ def test_a_missing_page_is_an_error_that_says_so(source):
         sources.locate(dataclasses.replace(source, url=source.url + "missing/"), None)
 
 
-def test_a_download_that_is_killed_leaves_no_file(source, server, monkeypatch):
+def test_a_download_that_is_killed_leaves_no_file(source, served, monkeypatch):
     """Killed between two pieces, without any cleaning up: the folder has been looked at from there."""
     seen = []
 
@@ -99,7 +81,7 @@ def test_a_download_that_is_killed_leaves_no_file(source, server, monkeypatch):
     assert {name for found in seen for name in found} <= set(names)
 
 
-def test_what_a_killed_command_left_goes_with_the_next(source, server):
+def test_what_a_killed_command_left_goes_with_the_next(source, served):
     leftover = sources.cache_folder() / "mnist" / ".making.killed" / "train-images-idx3-ubyte.gz"
     leftover.parent.mkdir(parents=True)
     leftover.write_bytes(b"half")
@@ -108,7 +90,7 @@ def test_what_a_killed_command_left_goes_with_the_next(source, server):
 
 
 @pytest.mark.parametrize("name", ["train-images-idx3-ubyte.gz", "train-images-idx3-ubyte"])
-def test_a_download_goes_on_only_beside_the_published_files(source, server, name):
+def test_a_download_goes_on_only_beside_the_published_files(source, served, name):
     folder = sources.cache_folder() / "mnist"
     folder.mkdir(parents=True)
     write_mnist(folder / "other", seed=1, spell=SPELLINGS["gzipped" if name.endswith(".gz") else "plain"])

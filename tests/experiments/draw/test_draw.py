@@ -1,7 +1,6 @@
 """`layernorm run draw`, its report and `layernorm sample draw`, from the command line on small files."""
 
 import io
-import json
 import math
 import shutil
 
@@ -18,22 +17,9 @@ from layernorm.experiments.runs import folder
 from layernorm.experiments.train import distributed
 from layernorm.experiments.train.batches import EVALUATION, derive_seed
 from support.binarized_files import NAMES, write_binarized
-from support.command import interrupted, one_line
-from support.runs import outcome
+from support.command import goes_on_and_ends_the_same, one_line, refused
 
 SMALL = ["--preset", "smoke", "--batch-size", "20", "--evaluate-every", "4", "--threads", "1"]
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return str(tmp_path_factory.mktemp("cache"))
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(cache, monkeypatch):
-    binarized_mnist.read_binarized_mnist.cache_clear()
-    monkeypatch.setenv("XDG_CACHE_HOME", cache)
-    monkeypatch.delenv("LAYERNORM_DATA", raising=False)
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +28,9 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, data, cache):
+def finished(tmp_path_factory, data):
     out = tmp_path_factory.mktemp("finished")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", cache)
-        assert cli.main(["run", "draw", *SMALL, "--data", str(data), "--out", str(out)]) == 0
+    assert cli.main(["run", "draw", *SMALL, "--data", str(data), "--out", str(out)]) == 0
     return out
 
 
@@ -70,11 +54,10 @@ def test_a_run_records_the_bound_and_its_parts(finished):
 
 def test_an_interrupted_run_goes_on_and_ends_the_same(finished, data, tmp_path, capsys):
     command = ["run", "draw", *SMALL, "--norm", "layer", "--data", str(data), "--out", str(tmp_path)]
-    interrupted(command, experiment, "measure_bound", call=3)  # two an evaluation
+    run = "draw-layer-s0"
+    # two measures an evaluation
+    goes_on_and_ends_the_same(command, experiment, "measure_bound", 3, [0, 4], tmp_path / run, finished / run)
     assert "the same command resumes" in capsys.readouterr().err
-    starts = json.loads((tmp_path / "draw-layer-s0" / "environment.json").read_text())["starts"]
-    assert [start["update"] for start in starts] == [0, 4]
-    assert outcome(tmp_path / "draw-layer-s0") == outcome(finished / "draw-layer-s0")
 
 
 def test_the_loss_is_the_mean_bound_and_evaluation_takes_all_cases(data):
@@ -136,18 +119,7 @@ def test_samples_are_whole_files(finished, tmp_path, capsys):
 
 def test_what_cannot_be_sampled_is_one_line(finished, tmp_path, capsys):
     run = shutil.copytree(finished / "draw-layer-s0", tmp_path / "draw-layer-s0")
-    path = run / "checkpoint.safetensors"
-    capsys.readouterr()
-    path.write_bytes(path.read_bytes()[:-100])
-    assert cli.main(["sample", "draw", str(run)]) == 1
-    assert "checkpoint.safetensors is damaged" in one_line(capsys)
-    path.unlink()
-    assert cli.main(["sample", "draw", str(run)]) == 1
-    assert "has no checkpoint yet" in one_line(capsys)
-    assert cli.main(["sample", "draw", str(tmp_path / "nothing")]) == 1
-    assert "is not a folder" in one_line(capsys)
-    assert cli.main(["sample", "draw", str(run), "--count", "0"]) == 2
-    assert "--count must be at least 1, got 0" in one_line(capsys)
+    refused(["sample", "draw", str(run), "--count", "0"], 2, "--count must be at least 1, got 0", capsys)
     assert cli.main(["sample", "draw", str(run), "--count", "1001"]) == 2
     assert "--count must be at most 1000, got 1001" in one_line(capsys)
     assert not list(tmp_path.rglob("*.png"))
@@ -155,15 +127,19 @@ def test_what_cannot_be_sampled_is_one_line(finished, tmp_path, capsys):
 
 def test_wrong_files_and_sizes_are_one_line(data, tmp_path, capsys):
     command = ["run", "draw", "--preset", "smoke", "--out", str(tmp_path / "out"), "--data"]
-    assert cli.main([*command, str(data), "--batch-size", "191"]) == 2
-    assert "--batch-size must be at most 190, the number of training cases, got 191" in one_line(capsys)
+    refused(
+        [*command, str(data), "--batch-size", "191"],
+        2,
+        "--batch-size must be at most 190, the number of training cases, got 191",
+        capsys,
+    )
     folder = shutil.copytree(data, tmp_path / "data")
     (folder / NAMES["test"]).write_bytes(b"0 1 0\n")
-    assert cli.main([*command, str(folder)]) == 1
-    assert "binarized_mnist_test.amat is damaged or no file of binary images: row 1" in one_line(capsys)
+    refused(
+        [*command, str(folder)], 1, "binarized_mnist_test.amat is damaged or no file of binary images: row 1", capsys
+    )
     (folder / NAMES["test"]).unlink()
-    assert cli.main([*command, str(folder)]) == 1
-    assert "lacks binarized_mnist_test.amat (plain or gzipped)" in one_line(capsys)
+    refused([*command, str(folder)], 1, "lacks binarized_mnist_test.amat (plain or gzipped)", capsys)
     assert not (tmp_path / "out").exists()
 
 

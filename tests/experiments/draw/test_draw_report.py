@@ -3,8 +3,7 @@
 import pytest
 
 from layernorm.experiments.draw.network import Config
-from layernorm.experiments.report import rendering
-from support.runs import report_of, write_run
+from support.runs import report_of, shown, write_run
 
 
 def write_draw(place, norm, seed, bounds, glimpses=16, **changes):
@@ -63,12 +62,8 @@ def test_the_sensitivity_is_shown_where_there_are_two_rates(six, tmp_path):
     assert report.findings == []
 
 
-def test_the_terminal_and_the_files(six, tmp_path, capsys):
-    report = report_of(six)
-    rendering.print_report(report)
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
-    rendering.write_report(report, tmp_path / "report")
-    text = (tmp_path / "report" / "report.md").read_text()
+def test_the_terminal_and_the_markdown(six, capsys):
+    text = shown(report_of(six), capsys)
     for part in ("82.09", "glimpses: 16; the paper's protocol has 64.", "[S]", "figure4.png", "epochs: 4"):
         assert part in text
     assert "[stand-in]" not in text

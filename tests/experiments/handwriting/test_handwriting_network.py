@@ -69,8 +69,7 @@ def test_the_whole_sequence_is_the_steps_in_value_and_gradient(norm):
         torch.autograd.grad(0.01 * mixture.log_density(y, after).sum(), list(model.parameters()))
         for y in (whole, torch.stack(steps))
     )
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-12)
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-12)
 
 
 def test_the_window_for_training_is_the_window():
@@ -80,8 +79,10 @@ def test_the_window_for_training_is_the_window():
     kappa = torch.rand(2, 3, generator=random, dtype=torch.float64).requires_grad_()
     codes = one_hot(torch.randint(57, (2, 4), generator=random), torch.tensor([4, 2]), torch.float64)
     places = torch.arange(1, 5, dtype=torch.float64)
-    for one, other in zip(read_window(p, kappa, codes, places), window_step(p, kappa, codes)[1:], strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)  # the same sums in another order, in float64
+    # the same sums in another order, in float64
+    torch.testing.assert_close(
+        read_window(p, kappa, codes, places), window_step(p, kappa, codes)[1:], rtol=1e-12, atol=1e-12
+    )
     assert torch.autograd.gradcheck(lambda p, kappa: read_window(p, kappa, codes, places), (p, kappa))
 
 

@@ -25,12 +25,6 @@ def test_results(folder):
     assert list(results) == [(size, norm) for size in ("128", "4") for norm in ("baseline", "layer norm", "batch norm")]
 
 
-def test_the_time_of_an_update(folder):
-    times = rows(report_of(folder).tables[1])
-    assert times["128", "layer norm"] == ["128", "1.00"]
-    assert times["4", "batch norm"] == ["4.0", "1.00"]
-
-
 def test_curves_are_means_with_ranges(folder):
     left, right = report_of(folder).figures[0].rows[0]
     layer = next(curve for curve in right.curves if curve.style == STYLES["layer"])
@@ -88,18 +82,6 @@ def test_runs_of_different_configurations_share_no_row(tmp_path):
     assert results["3", "layer norm"][-2:] == ["2", "30"]
     assert list(results) == [("3", "baseline"), ("3", "layer norm"), ("1", "layer norm")]
     assert "1 or 3; the paper's protocol has 60." in [item.text for item in report.deviations]
-
-
-def test_unequal_runs_are_not_compared(tmp_path):
-    write_digits(tmp_path, "none", 128, 0, [0.3, 0.2])
-    write_digits(tmp_path, "layer", 128, 0, [0.3, 0.2], learning_rate=0.5, held_out=100)
-    report = report_of(tmp_path)
-    for table in report.tables:
-        assert table.columns[0] == "held_out"
-        assert [row[:2] for row in table.rows] == [["197", "baseline"], ["100", "layer norm"]]
-    assert [[panel.title for panel in row] for row in report.figures[0].rows] == [
-        ["held_out 197"] * 2, ["held_out 100"] * 2
-    ]  # fmt: skip
 
 
 def test_deviations_carry_marks(folder):

@@ -17,7 +17,6 @@ from support.captioned_files import write_captioned
 
 @pytest.fixture
 def data(tmp_path):
-    order_embeddings.read_order_embeddings.cache_clear()
     return order_embeddings.ORDER_EMBEDDINGS.load(write_captioned(tmp_path / "data"))
 
 

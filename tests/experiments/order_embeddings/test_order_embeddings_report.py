@@ -4,9 +4,8 @@ import pytest
 
 from layernorm.experiments import catalogue
 from layernorm.experiments.order_embeddings.network import Config
-from layernorm.experiments.report import rendering
 from layernorm.experiments.runs import folder
-from support.runs import report_of, write_result, write_run
+from support.runs import report_of, shown, write_result, write_run
 
 FACTS = {"name": "order-embeddings", "fingerprint": "abc", "original": False, "features": 6}
 FACTS["images"] = {"train": 60, "val": 12, "test": 4}
@@ -91,18 +90,8 @@ def test_the_similarities_are_apart_and_the_margin_is_told(grid):
     assert margin == "0.5; the paper's protocol has 0.05 for order, 0.2 for cosine."
 
 
-def test_the_terminal_and_the_files(grid, tmp_path, capsys):
-    report = report_of(grid)
-    rendering.print_report(report)
-    said = capsys.readouterr().out
-    assert max(map(len, said.splitlines())) <= 80
-    assert "…" not in said, "a cell that does not fit"
-    text = rendering.markdown(report)
-    for part in (
-        "60 training images with 6 features each",
-        "learning_rate: 0.002 or 0.004;",
-        "[S]",
-        "figure1.png",
-        "sensitivity.png",
-    ):
+def test_the_terminal_and_the_markdown(grid, capsys):
+    text = shown(report_of(grid), capsys)
+    for part in ("60 training images with 6 features each", "learning_rate: 0.002 or 0.004;", "[S]", "sensitivity.png"):
         assert part in text
+    assert "figure1.png" in text

@@ -10,7 +10,7 @@ from layernorm.experiments.data import questions
 from layernorm.experiments.data.questions import FIRST_ENTITY
 from layernorm.experiments.reader import answer, page
 from layernorm.experiments.runs import folder
-from support.command import one_line
+from support.command import refused
 from support.question_files import question_text, write_questions
 
 
@@ -132,8 +132,6 @@ def test_what_cannot_be_answered_is_one_line(run, place, foreign, tmp_path, caps
         ([str(foreign), "--show", "0", "--out", "x.png"], 2, "--show must be at least 1 with --out, got 0"),
         ([], 2, "give at least one PATH"),
     ]:
-        assert cli.main([*command, *arguments]) == code
-        assert message in one_line(capsys)
+        refused([*command, *arguments], code, message, capsys)
     other = write_questions(tmp_path / "other", seed=1)
-    assert cli.main([*command, str(foreign), "--data", str(other)]) == 1
-    assert "are not those of the run" in one_line(capsys)
+    refused([*command, str(foreign), "--data", str(other)], 1, "are not those of the run", capsys)

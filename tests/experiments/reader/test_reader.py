@@ -2,6 +2,7 @@
 
 import io
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,14 +13,14 @@ from torch.nn import functional as F
 from layernorm import cli
 from layernorm.experiments.data import cnn, questions
 from layernorm.experiments.data.questions import FIRST_ENTITY
+from layernorm.experiments.errors import RunError
 from layernorm.experiments.reader import experiment, page
 from layernorm.experiments.reader.network import Config, build_reader
 from layernorm.experiments.runs import folder
 from layernorm.experiments.runs.restore import configuration, restore_model
 from layernorm.experiments.train import distributed
-from support.command import interrupted, one_line
+from support.command import goes_on_and_ends_the_same, refused
 from support.question_files import write_books, write_questions
-from support.runs import outcome
 
 SMALL = ["--preset", "smoke", "--updates", "6", "--evaluate-every", "2", "--threads", "1"]
 
@@ -29,13 +30,6 @@ RUN = "reader-layer-g1.0-lr0.001-s0"
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     return write_questions(tmp_path_factory.mktemp("data") / "questions")
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch, tmp_path):
-    questions.read_questions.cache_clear()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("LAYERNORM_DATA", raising=False)
 
 
 @pytest.fixture
@@ -189,12 +183,7 @@ def test_batch_norm_is_evaluated_by_the_batch_or_by_the_population(data, norm):
 def test_an_interrupted_run_goes_on_and_ends_the_same(finished, place, tmp_path):
     command = ["run", "reader", *SMALL, "--norm", "layer", "--gain-init", "1.0", "--data", str(place)]
     command += ["--out", str(tmp_path)]
-    interrupted(command, experiment, "answer", call=2)
-    starts = json.loads((tmp_path / RUN / "environment.json").read_text())["starts"]
-    assert [start["update"] for start in starts] == [0, 2]
-    assert outcome(tmp_path / RUN) == outcome(finished / RUN)
-    ours, theirs = (path.tested() for path in (folder.read_run(tmp_path / RUN), folder.read_run(finished / RUN)))
-    assert ours["page"].tolist() == theirs["page"].tolist()
+    goes_on_and_ends_the_same(command, experiment, "answer", 2, [0, 2], tmp_path / RUN, finished / RUN)
 
 
 def test_the_page_holds_what_the_kept_network_says(finished, place, data):
@@ -264,6 +253,11 @@ def test_wrong_options_are_one_line(place, tmp_path, capsys):
         (["--vocabulary", "99"], "--vocabulary must be at most"),
         (["--dropout", "1"], "--dropout must be less than 1, got 1.0"),
     ]:
-        assert cli.main([*command, *options]) == 2
-        assert message in one_line(capsys)
+        refused([*command, *options], 2, message, capsys)
     assert not (tmp_path / "out").exists()
+
+
+def test_recurrent_batch_norm_is_refused_to_several_processes(data):
+    two = SimpleNamespace(device=torch.device("cpu"), num_processes=2, process_index=0)
+    with pytest.raises(RunError, match=r"--norm batch needs the whole batch in one process, .* got 2 processes"):
+        experiment.reader_task(Config(norm="batch", batch_size=4), data, two)

@@ -9,7 +9,7 @@ from layernorm.experiments.data.cnn import RULES
 from layernorm.experiments.reader.network import Config
 from layernorm.experiments.report import rendering
 from layernorm.experiments.runs import checkpoint, folder
-from support.runs import report_of, write_result, write_run
+from support.runs import report_of, shown, write_result, write_run
 
 FACTS = {"name": "books-cloze", "fingerprint": "abc", "original": False, "questions": {"train": 90, "valid": 20}}
 FACTS["guesses"] = dict(zip(RULES, (0.2, 0.3, 0.25), strict=True))
@@ -176,11 +176,6 @@ def test_damaged_test_files_leave_the_report_without_them(grid):
 
 
 def test_the_terminal_and_the_markdown(grid, capsys):
-    report = report_of(grid)
-    rendering.print_report(report)
-    said = capsys.readouterr().out
-    assert max(map(len, said.splitlines())) <= 80
-    assert "…" not in said, "a cell that does not fit"
-    text = rendering.markdown(report)
+    text = shown(report_of(grid), capsys)
     for part in ("90 training and 20 validation questions in place of CNN's", "[S]", "figure2.png", "updates: 300"):
         assert part in text

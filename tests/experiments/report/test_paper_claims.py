@@ -3,7 +3,6 @@
 import itertools
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -14,10 +13,10 @@ from layernorm.experiments.errors import RunError
 from layernorm.experiments.report import judge, summary
 from layernorm.experiments.report.judge import FACTOR, FRESH, PILOT, decide
 from layernorm.experiments.runs.folder import find_runs
-from support.command import one_line
+from support.command import one_line, refused
+from support.repository import ROOT
 from support.runs import write_digits
 
-ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "docs" / "results"
 CLAIMS = [(name, claim) for name in catalogue.EXPERIMENTS for claim in catalogue.find_experiment(name).claims]
 
@@ -85,15 +84,13 @@ def test_the_commands_write_summary_report_and_page(tmp_path, capsys):
 
 
 def test_a_folder_that_is_not_there_is_one_line(tmp_path, capsys):
-    assert cli.main(["claims", "--results", str(tmp_path / "none")]) == 1
-    assert f"{tmp_path / 'none'} is not a folder" in one_line(capsys)
+    refused(["claims", "--results", str(tmp_path / "none")], 1, f"{tmp_path / 'none'} is not a folder", capsys)
     assert cli.main(["report", str(tmp_path / "none.json")]) == 1
     assert "is not a folder; give run folders, a folder of them, or a summary (*.json)" in one_line(capsys)
 
 
 def test_another_json_file_is_no_summary(capsys):
-    assert cli.main(["report", str(RESULTS / "theory" / "claims.json")]) == 1
-    assert "claims.json is no summary of runs" in one_line(capsys)
+    refused(["report", str(RESULTS / "theory" / "claims.json")], 1, "claims.json is no summary of runs", capsys)
 
 
 def test_the_committed_page_is_made_again_to_the_byte():

@@ -119,7 +119,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
         checkpoint.load_checkpoint(path)
 
 
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD, LegacyAdam])
 def test_an_optimiser_goes_on_as_if_never_interrupted(tmp_path, kind):
     def train(model, optimizer, steps):
         for step in steps:

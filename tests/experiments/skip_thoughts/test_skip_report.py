@@ -3,9 +3,8 @@
 import pytest
 
 from layernorm.experiments.data.sentences import FILES
-from layernorm.experiments.report import rendering
 from layernorm.experiments.skip_thoughts.network import Config
-from support.runs import report_of, write_result, write_run
+from support.runs import report_of, shown, write_result, write_run
 
 FACTS = {"name": "books", "fingerprint": "abc", "original": False, "books": {"train": 84, "valid": 10, "test": 5}}
 FACTS["triples"] = {"train": 246_329, "valid": 24_236, "test": 10_155}
@@ -91,13 +90,8 @@ def test_unfinished_runs(tmp_path):
     assert [figure.name for figure in report.figures] == ["nll"]
 
 
-def test_the_terminal_and_the_files(grid, capsys):
-    report = report_of(grid)
-    rendering.print_report(report)
-    said = capsys.readouterr().out
-    assert max(map(len, said.splitlines())) <= 80
-    assert "\u2026" not in said, "a cell that does not fit"
-    text = rendering.markdown(report)
+def test_the_terminal_and_the_markdown(grid, capsys):
+    text = shown(report_of(grid), capsys)
     for part in (
         "84 books with 246,329 triples",
         "updates: 400",

@@ -1,6 +1,5 @@
 """`layernorm run skip-thoughts` and the commands that ask its encoder, from the command line on small files."""
 
-import json
 import shutil
 import types
 
@@ -10,12 +9,11 @@ import torch
 
 from layernorm import cli
 from layernorm.experiments.data import books
-from layernorm.experiments.runs import checkpoint, folder
-from layernorm.experiments.skip_thoughts import evaluation, experiment, trained
+from layernorm.experiments.runs import folder
+from layernorm.experiments.skip_thoughts import experiment, trained
 from layernorm.experiments.skip_thoughts.network import Config
 from support.book_files import write_text
-from support.command import interrupted, one_line
-from support.runs import change, outcome
+from support.command import goes_on_and_ends_the_same, one_line, refused
 
 SMALL = ["--preset", "smoke", "--updates", "10", "--evaluate-every", "4", "--tasks-every", "2", "--threads", "1"]
 """Evaluations after updates 4, 8 and 10, the tasks after 8 and 10."""
@@ -23,6 +21,14 @@ SMALL = ["--preset", "smoke", "--updates", "10", "--evaluate-every", "4", "--tas
 RUN = "skip-thoughts-layer-lr0.002-s0"
 
 TASKS = {"sick_pearson", "sick_spearman", "sick_mse", "sick_trial_pearson", "mr", "cr", "subj", "mpqa"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_expansion():
+    """Half of the words are outside the vocabulary of 30: their embeddings are 0."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment.Encoder, "_expansion", lambda self, words: torch.zeros(len(words), 6))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -33,21 +39,9 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, data):
     out = tmp_path_factory.mktemp("finished")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(out / "cache"))
-        patch.setattr(evaluation, "PENALTIES", (1.0,))
-        patch.setattr(evaluation, "FOLDS", 2)
-        patch.setattr(evaluation, "BLOCKS", 1)
-        patch.setattr(experiment.Encoder, "_expansion", lambda self, words: torch.zeros(len(words), 6))
-        command = ["run", "skip-thoughts", *SMALL, "--data", str(data), "--out", str(out / "runs")]
-        assert cli.main([*command, "--norm", "none", "layer"]) == 0
-    return out / "runs"
-
-
-@pytest.fixture(autouse=True)
-def _no_expansion(monkeypatch):
-    """Half of the words are outside the vocabulary of 30: their embeddings are 0."""
-    monkeypatch.setattr(experiment.Encoder, "_expansion", lambda self, words: torch.zeros(len(words), 6))
+    command = ["run", "skip-thoughts", *SMALL, "--data", str(data), "--out", str(out)]
+    assert cli.main([*command, "--norm", "none", "layer"]) == 0
+    return out
 
 
 def test_a_run_is_evaluated_as_it_trains_and_tested_at_the_end(finished):
@@ -70,10 +64,7 @@ def test_a_run_is_evaluated_as_it_trains_and_tested_at_the_end(finished):
 
 def test_an_interrupted_run_goes_on_and_ends_the_same(finished, data, tmp_path):
     command = ["run", "skip-thoughts", *SMALL, "--norm", "layer", "--data", str(data), "--out", str(tmp_path)]
-    interrupted(command, experiment, "held_out", call=2)
-    starts = json.loads((tmp_path / RUN / "environment.json").read_text())["starts"]
-    assert [start["update"] for start in starts] == [0, 4]
-    assert outcome(tmp_path / RUN) == outcome(finished / RUN)
+    goes_on_and_ends_the_same(command, experiment, "held_out", 2, [0, 4], tmp_path / RUN, finished / RUN)
 
 
 def test_without_its_tasks_a_run_records_the_books_alone(finished, data, tmp_path, monkeypatch):
@@ -201,16 +192,13 @@ def test_wrong_questions_are_one_line(finished, data, tmp_path, capsys):
         (["neighbours", run, "a dog", "--count", "0"], 2, "--count must be at least 1, got 0"),
         (["evaluate", run, "--data", str(tmp_path)], 1, "there is no folder"),
     ]:
-        assert cli.main(arguments) == code, arguments
-        assert text in one_line(capsys), arguments
+        refused(arguments, code, text, capsys)
     other = write_text(tmp_path / "other", seed=1)
-    assert cli.main(["encode", run, place["good"], "--data", str(other)]) == 1
-    assert "the books in" in one_line(capsys)
+    refused(["encode", run, place["good"], "--data", str(other)], 1, "the books in", capsys)
     shutil.copytree(data / "books", tmp_path / "mixed" / "books")
     shutil.copytree(other / "sick", tmp_path / "mixed" / "sick")
     shutil.copytree(data / "sentences", tmp_path / "mixed" / "sentences")
-    assert cli.main(["evaluate", run, "--data", str(tmp_path / "mixed")]) == 1
-    assert "the sick in" in one_line(capsys)
+    refused(["evaluate", run, "--data", str(tmp_path / "mixed")], 1, "the sick in", capsys)
 
 
 def test_sizes_that_do_not_fit_the_data_are_one_line(data, tmp_path, capsys):
@@ -224,15 +212,6 @@ def test_sizes_that_do_not_fit_the_data_are_one_line(data, tmp_path, capsys):
         assert f"{option} must be at most" in said
         assert text in said
     assert not (tmp_path / "o").exists()
-
-
-def test_a_run_refuses_other_data(finished, data, tmp_path, capsys):
-    run = shutil.copytree(finished, tmp_path / "runs")
-    (run / RUN / folder.RESULT).unlink()
-    other = write_text(tmp_path / "other", seed=1)
-    command = ["run", "skip-thoughts", *SMALL, "--norm", "layer", "--data", str(other), "--out", str(run)]
-    assert cli.main(command) == 1
-    assert "fingerprint is" in capsys.readouterr().err
 
 
 def test_the_report_of_the_runs(finished, capsys):
@@ -264,11 +243,3 @@ def test_every_norm_learns(data, norm):
         task.optimizer.zero_grad()
     with torch.no_grad():
         assert experiment.held_out(task.model, rows, middle) < before - 0.3
-
-
-def test_the_weights_of_a_checkpoint_do_not_fit_another_network(finished, tmp_path, capsys):
-    run = shutil.copytree(finished / RUN, tmp_path / RUN)
-    change(run / "config.json", hidden=9)
-    assert cli.main(["evaluate", str(run)]) == 1
-    assert "does not fit this model" in one_line(capsys)
-    assert checkpoint.read_state(run / folder.CHECKPOINT).update == 10

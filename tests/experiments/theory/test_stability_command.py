@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +10,8 @@ from layernorm import cli, geometry
 from layernorm.experiments.theory import stability
 from layernorm.experiments.theory.stability import Setting, Stability, Study
 from support.iam_files import write_iam
+from support.repository import ROOT
 
-ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "docs" / "results" / "theory" / "stability" / "stability.json"
 
 

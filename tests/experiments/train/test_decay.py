@@ -6,12 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from layernorm.experiments.errors import Interrupted
 from layernorm.experiments.runs import checkpoint, folder
 from layernorm.experiments.train.legacy_adam import LegacyAdam
 from layernorm.experiments.train.loop import step_size_factor
 from support.runs import outcome
-from support.toy import StopAt, toy, train
+from support.toy import stopped, toy, train
 
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "legacy_adam": LegacyAdam}
 
@@ -81,16 +80,15 @@ def test_the_factor_of_every_update(decay, updates, factors):
 def test_a_resumed_run_has_the_bits_of_an_unbroken_one(tmp_path, kind, stop):
     """Of 37 updates the step size falls from the 19th on: a run that is stopped later has a smaller one saved."""
 
-    def start(name, progress=None):
+    def make():
         task = toy()
         task.optimizer = OPTIMIZERS[kind](task.model.parameters(), lr=0.01)
         task.decay = 0.5
-        train(tmp_path / name, task, progress)
+        return task
 
-    start("whole")
-    with pytest.raises(Interrupted):
-        start("broken", StopAt(stop))
+    train(tmp_path / "whole", make())
+    stopped(tmp_path / "broken", stop, make())
     (group,) = checkpoint.load_checkpoint(tmp_path / "broken" / folder.CHECKPOINT)[1]["groups"]
     assert (group["lr"] < 0.01) == (stop > 18)
-    start("broken")
+    train(tmp_path / "broken", make())
     assert outcome(tmp_path / "broken") == outcome(tmp_path / "whole")

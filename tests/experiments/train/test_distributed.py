@@ -1,9 +1,6 @@
 """Two processes compute what one computes."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -11,10 +8,9 @@ import torch
 from layernorm import cli
 from layernorm.experiments.runs import checkpoint
 from support import plain_descent
+from support.command import in_two_processes
 
 # 206 cases: the last batch of an epoch has 2 cases, and shares of 3 and 2 cases occur
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-
 COMMAND = ["run", "digits", "--norm", "none", "layer", "batch", "--batch-size", "6", "4", "--seeds", "0"]
 COMMAND += ["--train-cases", "206", "--epochs", "2", "--hidden", "16", "--threads", "1"]
 
@@ -24,12 +20,8 @@ def last_records(out):
 
 
 def test_two_processes_give_the_same_metrics_and_write_once(tmp_path, capsys):
-    command = [*TORCHRUN, "-m", "layernorm", *COMMAND, "--out", str(tmp_path / "two")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("report: ") == 1
-    assert "Warning" not in done.stderr
+    said = in_two_processes("-m", "layernorm", *COMMAND, "--out", str(tmp_path / "two"))
+    assert said.count("report: ") == 1
     assert cli.main([*COMMAND, "--out", str(tmp_path / "one")]) == 0
 
     one, two = last_records(tmp_path / "one"), last_records(tmp_path / "two")
@@ -54,10 +46,7 @@ def test_two_processes_give_the_same_metrics_and_write_once(tmp_path, capsys):
 
 def test_gradients_are_those_of_the_global_mean(tmp_path):
     """Under plain gradient descent, which unlike Adam feels the gradients' scale, and with an empty share."""
-    command = [*TORCHRUN, plain_descent.__file__, str(tmp_path / "two")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
+    in_two_processes(plain_descent.__file__, str(tmp_path / "two"))
     plain_descent.train(tmp_path / "one")
     one, two = (checkpoint.load_checkpoint(tmp_path / name / "checkpoint.safetensors")[0] for name in ("one", "two"))
     names = [name for name in one if name.startswith("model/")]

@@ -11,7 +11,7 @@ from layernorm.experiments.runs import checkpoint, folder
 from layernorm.experiments.runs.folder import RunFolder
 from layernorm.experiments.runs.restore import restore_model
 from support.runs import outcome, untimed
-from support.toy import StopAt, toy, train
+from support.toy import stopped, toy, train
 
 SCORES = {8: 1.0, 16: 3.0, 24: 2.0, 32: 3.0, 37: 0.0}
 """The best evaluation is that of update 16; that of 32 is its equal."""
@@ -50,8 +50,14 @@ def kept(path):
     return checkpoint.under("kept", checkpoint.load_checkpoint(path / folder.CHECKPOINT)[0])
 
 
-def untimed_result(path):
-    return {name: value for name, value in folder.read_run(path).result.items() if name != "seconds"}
+def ends_as_a_whole_run(place):
+    """Goes on with the run `broken`, which then has the records, weights, result and test of an unbroken one."""
+    for name in ("broken", "whole"):
+        train(place / name, scored(keep="score", test=test)[0])
+    assert outcome(place / "broken") == outcome(place / "whole")
+    broken, whole = (folder.read_run(place / name) for name in ("broken", "whole"))
+    assert {**broken.result, "seconds": 0} == {**whole.result, "seconds": 0}
+    assert same(broken.tested(), whole.tested())
 
 
 @pytest.mark.parametrize(
@@ -103,28 +109,19 @@ def test_without_a_test_there_are_no_tensors(tmp_path):
 
 @pytest.mark.parametrize("stop", [1, 16, 20, 30])
 def test_an_interrupted_run_keeps_and_tests_the_same(tmp_path, stop):
-    train(tmp_path / "whole", scored(keep="score", test=test)[0])
-    with pytest.raises(Interrupted):
-        train(tmp_path / "broken", scored(keep="score", test=test)[0], StopAt(stop))
+    stopped(tmp_path / "broken", stop, scored(keep="score", test=test)[0])
     assert not (tmp_path / "broken" / folder.TEST).exists()
-    train(tmp_path / "broken", scored(keep="score", test=test)[0])
-    assert outcome(tmp_path / "broken") == outcome(tmp_path / "whole")
-    assert untimed_result(tmp_path / "broken") == untimed_result(tmp_path / "whole")
-    assert same(*(folder.read_run(tmp_path / name).tested() for name in ("broken", "whole")))
+    ends_as_a_whole_run(tmp_path)
 
 
 def test_a_run_that_was_killed_in_its_test_is_tested_again(tmp_path):
     def killed(model):
         raise Interrupted
 
-    train(tmp_path / "whole", scored(keep="score", test=test)[0])
     with pytest.raises(Interrupted):
         train(tmp_path / "broken", scored(keep="score", test=killed)[0])
     assert not RunFolder(tmp_path / "broken").done
-    train(tmp_path / "broken", scored(keep="score", test=test)[0])
-    assert outcome(tmp_path / "broken") == outcome(tmp_path / "whole")
-    assert untimed_result(tmp_path / "broken") == untimed_result(tmp_path / "whole")
-    assert same(*(folder.read_run(tmp_path / name).tested() for name in ("broken", "whole")))
+    ends_as_a_whole_run(tmp_path)
 
 
 def test_beginning_again_forgets_what_the_test_found(tmp_path):
@@ -147,8 +144,7 @@ def test_a_damaged_file_of_the_test_is_one_clear_error(tmp_path):
 @pytest.mark.parametrize(("keep", "update"), [("score", 16), (None, 24)])
 def test_restoring_gives_the_kept_weights_or_the_newest(tmp_path, keep, update):
     task, seen = scored(keep=keep)
-    with pytest.raises(Interrupted):
-        train(tmp_path / "run", task, StopAt(24))
+    stopped(tmp_path / "run", 24, task)
     model, found = restore_model(toy().model, folder.read_run(tmp_path / "run"))
     assert found == update
     assert same(model.state_dict(), seen[update])
@@ -170,8 +166,7 @@ def test_records_have_the_gradients_norm_before_clipping(tmp_path, stop):
         return toy(evaluate_every=15, loss=slopes, before_step=cut)
 
     if stop is not None:
-        with pytest.raises(Interrupted):
-            train(tmp_path / "run", task(), StopAt(stop))
+        stopped(tmp_path / "run", stop, task())
     train(tmp_path / "run", task())
     first, *others = untimed(tmp_path / "run")
     assert first["first_gradient_norm"] == 5.0  # of 3, 4 and zeros: exact in float32

@@ -56,26 +56,6 @@ def test_the_first_steps_are_several_times_as_long_as_adams():
     assert 3 < min(ratios) < max(ratios) < 7
 
 
-def test_a_restored_one_goes_on_as_if_nothing_had_happened(tmp_path):
-    def made(steps, optimizer, parameter):
-        for step in steps:
-            parameter.grad = torch.full((2,), 0.1 * step - 0.3)
-            optimizer.step()
-
-    whole = torch.nn.Parameter(torch.ones(2))
-    optimizer = LegacyAdam([whole], lr=0.01)
-    made(range(7), optimizer, whole)
-    tensors, groups = checkpoint.optimizer_tensors(optimizer)
-    checkpoint.save_checkpoint(tmp_path / "state", tensors, {"groups": groups})
-    tensors, header = checkpoint.load_checkpoint(tmp_path / "state")
-    copy = torch.nn.Parameter(whole.detach().clone())
-    other = LegacyAdam([copy], lr=0.01)
-    checkpoint.restore_optimizer(other, tensors, header["groups"])
-    made(range(7, 12), optimizer, whole)
-    made(range(7, 12), other, copy)
-    assert torch.equal(whole, copy)
-
-
 def test_a_state_without_its_count_is_refused():
     parameter = torch.nn.Parameter(torch.ones(2))
     optimizer = LegacyAdam([parameter])

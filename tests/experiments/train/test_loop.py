@@ -1,5 +1,6 @@
 """The loop: evaluations when due, and a run that resumes bit for bit from wherever it was stopped."""
 
+import functools
 import json
 
 import pytest
@@ -7,11 +8,11 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from layernorm.experiments.errors import Interrupted, RunError
+from layernorm.experiments.errors import RunError
 from layernorm.experiments.runs import checkpoint, folder, records
 from layernorm.experiments.runs.folder import RunFolder
-from support.runs import untimed
-from support.toy import FACTS, StopAt, toy, train
+from support.runs import outcome, untimed
+from support.toy import FACTS, resumed, stopped, toy, train
 
 
 def test_evaluations_come_when_due_and_at_the_end(tmp_path):
@@ -31,27 +32,14 @@ def test_the_batch_loss_is_the_mean_since_the_last_evaluation(tmp_path):
 
 @pytest.mark.parametrize(("updates", "evaluate_every"), [(1, 8), (16, 8), (10, 25), (25, 25), (30, 25)])
 def test_an_interrupted_run_resumes_bit_for_bit(tmp_path, updates, evaluate_every):
-    def start(name, progress=None):
-        train(tmp_path / name, toy(evaluate_every=evaluate_every), progress)
-
-    start("whole")
-    with pytest.raises(Interrupted):
-        start("broken", StopAt(updates))
-    assert not RunFolder(tmp_path / "broken").done
-    start("broken")
-    assert untimed(tmp_path / "broken") == untimed(tmp_path / "whole")
-    finals = [_tensors(tmp_path / name) for name in ("broken", "whole")]
-    assert finals[0].keys() == finals[1].keys()
-    assert all(torch.equal(finals[0][name], finals[1][name]) for name in finals[0])
-
-
-def _tensors(path):
-    return checkpoint.load_checkpoint(path / folder.CHECKPOINT)[0]
+    make = functools.partial(toy, evaluate_every=evaluate_every)
+    train(tmp_path / "whole", make())
+    resumed(tmp_path / "broken", updates, make)
+    assert outcome(tmp_path / "broken") == outcome(tmp_path / "whole")
 
 
 def test_interrupted_at_its_end_a_run_is_done_and_no_other_begins(tmp_path):
-    with pytest.raises(Interrupted):
-        train(tmp_path / "run", progress=StopAt(37))
+    stopped(tmp_path / "run", 37)
     run = folder.read_run(tmp_path / "run")
     assert run.done
     assert run.records[-1]["update"] == 37
@@ -59,8 +47,7 @@ def test_interrupted_at_its_end_a_run_is_done_and_no_other_begins(tmp_path):
 
 def test_records_after_the_checkpoint_are_made_again(tmp_path):
     train(tmp_path / "whole")
-    with pytest.raises(Interrupted):
-        train(tmp_path / "broken", progress=StopAt(20))
+    stopped(tmp_path / "broken")
     records.append_record(tmp_path / "broken" / "records.jsonl", {"update": 32, "value": 0})  # as if killed after it
     with open(tmp_path / "broken" / "records.jsonl", "a") as file:
         file.write('{"upd')
@@ -69,16 +56,14 @@ def test_records_after_the_checkpoint_are_made_again(tmp_path):
 
 
 def test_lost_records_are_noticed(tmp_path):
-    with pytest.raises(Interrupted):
-        train(tmp_path / "run", progress=StopAt(20))
+    stopped(tmp_path / "run")
     (tmp_path / "run" / "records.jsonl").write_text("")
     with pytest.raises(RunError, match="holds 0 records up to update 24 instead of 3"):
         train(tmp_path / "run")
 
 
 def test_starts_are_noted(tmp_path):
-    with pytest.raises(Interrupted):
-        train(tmp_path / "run", progress=StopAt(20))
+    stopped(tmp_path / "run")
     train(tmp_path / "run")
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert [start["update"] for start in environment["starts"]] == [0, 24]
@@ -97,8 +82,7 @@ def test_gradients_can_be_changed_before_the_step(tmp_path):
 
 
 def test_another_number_of_processes_is_refused(tmp_path, monkeypatch):
-    with pytest.raises(Interrupted):
-        train(tmp_path / "run", progress=StopAt(20))
+    stopped(tmp_path / "run")
     monkeypatch.setattr(Accelerator, "num_processes", 2)
     monkeypatch.setattr(torch.distributed, "broadcast", lambda *arguments: None)
     with pytest.raises(RunError, match=r"trained by 1 process\(es\), now there are 2"):
@@ -106,8 +90,7 @@ def test_another_number_of_processes_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
-    with pytest.raises(Interrupted):
-        train(tmp_path / "run", progress=StopAt(20))
+    stopped(tmp_path / "run")
     other = toy()
     other.model = nn.Linear(4, 1)
     other.optimizer = torch.optim.Adam(other.model.parameters())
@@ -144,8 +127,7 @@ def with_(name, tensor):
     ],
 )
 def test_a_whole_checkpoint_that_does_not_fit_is_refused_before_anything_is_loaded(tmp_path, change, message):
-    with pytest.raises(Interrupted):
-        train(tmp_path / "run", progress=StopAt(20))
+    stopped(tmp_path / "run")
     path = tmp_path / "run" / folder.CHECKPOINT
     tensors, header = checkpoint.load_checkpoint(path)
     change(tensors)

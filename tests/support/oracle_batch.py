@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from oracle import Array, Parameters, sigmoid, site_biases
+from .oracle import Array, Parameters, sigmoid, site_biases
 
 Rows = list[Array]
 Learnt = dict[str, list[tuple[Array, Array, int]]]

@@ -1,0 +1,27 @@
+"""The recurrent networks by name: modules, cells and functions, and the formula of the paper."""
+
+import torch
+
+import layernorm as ln
+
+MODULE = {"RNN": ln.RNN, "LSTM": ln.LSTM, "GRU": ln.GRU}
+CELL = {"RNN": ln.RNNCell, "LSTM": ln.LSTMCell, "GRU": ln.GRUCell}
+RUN = {"RNN": ln.functional.rnn, "LSTM": ln.functional.lstm, "GRU": ln.functional.gru}
+NETWORKS = list(MODULE)
+GATES = {"RNN": 1, "LSTM": 4, "GRU": 3}
+PAPER = {
+    "RNN": ln.Formula(gates="sum", cell=None),
+    "LSTM": ln.Formula(gates="split", cell="output"),
+    "GRU": ln.Formula(gates="split", cell=None),
+}
+ENGINES = [name for name in ("native", "reference") if name in ln.backends.available()]
+
+
+def flat(state):
+    """The tensors of a state: h, or h and c."""
+    return [state] if isinstance(state, torch.Tensor) else list(state)
+
+
+def as_hx(state):
+    """Tensors as a module takes them: one by itself, two as a tuple."""
+    return state[0] if len(state) == 1 else tuple(state)
