@@ -8,7 +8,6 @@ import threading
 
 import pytest
 import torch
-from formula_space import every_formula
 from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._dynamo.testing import CompileCounter
 from torch._inductor.utils import run_and_get_code
@@ -17,6 +16,7 @@ import layernorm as ln
 from layernorm.engines import reference
 from layernorm.engines.protocol import NormArguments, RecurrentArguments
 from layernorm.formula import PRESETS, Recurrence
+from support.formula_space import every_formula
 
 compiled = pytest.importorskip("layernorm.engines.compiled", exc_type=ImportError)
 _compile = sys.modules["layernorm.engines.compiled._compile"]
