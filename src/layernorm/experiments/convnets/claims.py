@@ -19,7 +19,10 @@ MAIN = Trial(
 SHARED = dataclasses.replace(MAIN, about="layer norm with a gain and a bias for each channel")
 
 _NONE, _LAYER, _SHARED, _BATCH = Arm("none"), Arm("layer"), Arm("layer-shared"), Arm("batch")
-_SPEED = Sooner("train_nll", "a training NLL", unit=" nats")
+_SPEED = Sooner("train_nll", "a training NLL", goal=1.03, unit=" nats")
+"""The goal was fixed on 2026-11-23, after the pilot and before the trial: both norms' pilot runs at their best rates come
+to it."""
+_SPEED_OF_SHARED = Sooner("train_nll", "a training NLL", unit=" nats")
 _ERROR = Value("test_error", "test error, %", chosen="valid_error", scale=100, digits=1, margin=1.0)
 _FASTER = "Layer norm speeds convolutional networks up over the baseline."
 _BETTER = "Batch norm outperforms layer norm in convolutional networks."
@@ -27,7 +30,7 @@ _BETTER = "Batch norm outperforms layer norm in convolutional networks."
 CLAIMS = (
     Claim(_FASTER, "6.7", _LAYER, _NONE, _SPEED, MAIN, "laptop/curves.png"),
     Claim(_BETTER, "6.7", _BATCH, _LAYER, _ERROR, MAIN, "laptop/curves.png"),
-    Claim(_FASTER, "6.7", _SHARED, _NONE, _SPEED, SHARED, "laptop/curves.png"),
+    Claim(_FASTER, "6.7", _SHARED, _NONE, _SPEED_OF_SHARED, SHARED, "laptop/curves.png"),
     Claim(_BETTER, "6.7", _BATCH, _SHARED, _ERROR, SHARED, "laptop/curves.png"),
     Claim(
         "Over all learning rates convolutional networks are better with layer norm than without.", "ours", _LAYER,
