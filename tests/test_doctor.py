@@ -263,7 +263,7 @@ def test_a_process_that_crashes_or_hangs_is_replaced():
     assert found[3] == Failure("the process was ended by SIGSEGV")
     assert isinstance(found[4], int)
     assert found[5] == Failure("no answer within 2 s", hung=True)
-    assert isolation._ending(3) == "ended with exit code 3"
+    assert isolation._describe_exit(3) == "ended with exit code 3"
     assert found[0] != found[4]
 
 

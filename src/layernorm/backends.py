@@ -127,14 +127,14 @@ def use(name: str) -> Iterator[None]:
 
 
 def covers(name: str, op: str, device: str, dtype: torch.dtype, recurrence: Recurrence | None = None) -> bool:
-    """Whether an engine that runs here has a kernel for an op, and knows the fields that its formula sets."""
+    """Says whether an engine that runs here has a kernel for an op, and knows the fields that its formula sets."""
     module = engine(name)
     knows = recurrence is None or recurrence.formula.changed <= module.FORMULA_FIELDS
     return knows and module.covers(op, device, dtype, recurrence)
 
 
 def choose(op: str, tensor: torch.Tensor, recurrence: Recurrence | None = None, backend: str | None = None) -> Choice:
-    """The engine for one call: ``backend``, or the one asked for with `use`, or else the first that covers the call.
+    """Chooses the engine for one call: ``backend``, or the one that `use` asks for, or the first that covers the call.
 
     The reference engine covers every call.
     """
@@ -143,7 +143,7 @@ def choose(op: str, tensor: torch.Tensor, recurrence: Recurrence | None = None, 
 
 
 def preferred(op: str, device: str, dtype: torch.dtype) -> str:
-    """The engine that `choose` takes for tensors of this kind where none is asked for."""
+    """Returns the engine that `choose` takes for tensors of this type and device where none is asked for."""
     return first_that_covers(op, device, dtype, None, None).name
 
 
@@ -151,19 +151,19 @@ def preferred(op: str, device: str, dtype: torch.dtype) -> str:
 def first_that_covers(
     op: str, device: str, dtype: torch.dtype, asked_for: str | None, recurrence: Recurrence | None
 ) -> Choice:
-    """`choose` by what it depends on.
+    """Chooses as `choose` does, by what its choice depends on.
 
     Raises:
         NoKernelError: the engine that was asked for has no kernel for this.
     """
-    for name in (asked_for,) if asked_for else _by_itself(device):
+    for name in (asked_for,) if asked_for else _engines_to_try(device):
         if covers(name, op, device, dtype, recurrence):
             return Choice(name, engine(name))
     raise NoKernelError(f"backend {asked_for!r} has no kernel for {op} on {device} in {dtype}")
 
 
 def asked_for_in_graph() -> str | None:
-    """The engine that `use` asks for while `torch.compile` makes a graph.
+    """Returns the engine that `use` asks for while `torch.compile` makes a graph.
 
     None: the engine is chosen when the graph runs. This is always so where a graph is exported.
     """
@@ -173,26 +173,26 @@ def asked_for_in_graph() -> str | None:
 
 
 @functools.cache
-def _say_missing(name: str) -> None:
+def _warn_of_missing(name: str) -> None:
     """Warns, once in a process, that a faster engine cannot run here."""
     if sys.platform != "win32":  # on Windows there is no CPU engine
         text = f"layernorm computes with plain torch equations, several times slower than its engine {name!r}"
         warnings.warn(f"{text}, which cannot run here: {_status(name).reason}", stacklevel=2)
 
 
-def _by_itself(device: str) -> Iterator[str]:
-    """The engines to try, in order of preference. Those after the one chosen are never imported."""
+def _engines_to_try(device: str) -> Iterator[str]:
+    """Yields the engines to try, in order of preference. Those after the one chosen are never imported."""
     for name, engine in ENGINES.items():
         if engine.by_itself and engine.device in (device, None):
             if _status(name).available:
                 yield name
             else:
-                _say_missing(name)
+                _warn_of_missing(name)
 
 
 @functools.cache
 def engine(name: str) -> Engine:
-    """The module of an engine.
+    """Returns the module of an engine.
 
     Raises:
         ValueError, RuntimeError: as `use`.

@@ -89,7 +89,7 @@ class Formula:
             raise ValueError("Formula: bias_again=True needs bias_inside=True, got bias_inside=False")
 
     def __repr__(self) -> str:
-        """Python code that makes an equal formula: the fields that are not at their defaults."""
+        """Returns Python code that makes an equal formula: the fields that are not at their defaults."""
         names = [field.name for field in fields(self) if field.name in self.changed]
         return f"Formula({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
@@ -141,13 +141,13 @@ PRESETS: Mapping[str, Mapping[str, Formula]] = {
 
 
 def unknown(what: str, given: object, known: list[str]) -> str:
-    """The message for a name that is not in a list: the list, the name that was given, and the nearest known name."""
+    """Writes the message for a name that is not in a list: the list, the name given, and the nearest known name."""
     near = difflib.get_close_matches(str(given).lower(), known, n=1, cutoff=0.5)
     return f"{what} must be one of {known}, got {given!r}" + (f"; did you mean {near[0]!r}?" if near else "")
 
 
 def resolve(formula: str | Formula, network: Network, eps: float | None = None) -> Formula:
-    """The `Formula` that a constructor's ``formula=`` and ``eps=`` mean for one kind of network.
+    """Returns the `Formula` that a constructor's ``formula=`` and ``eps=`` mean for one network.
 
     Raises:
         TypeError: ``formula`` is neither a name nor a `Formula`.
@@ -264,9 +264,9 @@ class Recurrence:
         """Which parameter stands where. A parameter that is named in two places is added in both."""
         f = self.formula
         inside = f.gates is None or f.bias_inside  # whether torch's own biases are inside
-        torchs = ("bias_ih", "bias_hh" if f.biases == "both" else None)
-        x, h = torchs if self.bias and (inside or f.gate_bias) else (None, None)
-        own = self.bias and f.bias_inside and f.gate_bias  # the normalisations have biases, too
+        torch_biases = ("bias_ih", "bias_hh" if f.biases == "both" else None)
+        x, h = torch_biases if self.bias and (inside or f.gate_bias) else (None, None)
+        norm_biases = self.bias and f.bias_inside and f.gate_bias  # the normalisations have biases, too
         again = x if f.bias_again else None
         cell = Place()
         if f.cell is not None:
@@ -275,12 +275,12 @@ class Recurrence:
             return Places(Place(inside=x), Place(inside=h), Place(), cell)
         if f.gates == "sum":
             if inside:
-                outside = _names("norm_bias" if own else None, again)
+                outside = _names("norm_bias" if norm_biases else None, again)
                 return Places(Place(inside=x), Place(inside=h), Place("gain", None, outside), cell)
             return Places(Place(), Place(), Place("gain", None, _names(x, h)), cell)
         if inside:
-            input = Place("gain_ih", x, _names("norm_bias_ih" if own else None, again))
-            return Places(input, Place("gain_hh", h, _names("norm_bias_hh" if own else None)), Place(), cell)
+            input = Place("gain_ih", x, _names("norm_bias_ih" if norm_biases else None, again))
+            return Places(input, Place("gain_hh", h, _names("norm_bias_hh" if norm_biases else None)), Place(), cell)
         return Places(Place("gain_ih", None, _names(x)), Place("gain_hh", None, _names(h)), Place(), cell)
 
     @property
@@ -324,20 +324,20 @@ class Recurrence:
         return "sum" if len(self.spans) == 1 else "product"
 
     def parameter_shapes(self, I: int, H: int, P: int | None = None) -> dict[str, tuple[int, ...]]:  # noqa: E741
-        """Names and shapes of the parameters: input size ``I``, ``H`` units, projections of size ``P``."""
+        """Returns names and shapes of the parameters: input size ``I``, ``H`` units, projections of size ``P``."""
         units, gates = GATES[self.network] * H, self.places[:3]
         biases = [name for place in gates for name in _names(place.inside, *place.outside)]
-        torchs = [name for name in ("bias_ih", "bias_hh") if name in biases]
+        torch_biases = [name for name in ("bias_ih", "bias_hh") if name in biases]
         shapes: dict[str, tuple[int, ...]] = {"weight_ih": (units, I), "weight_hh": (units, P or H)}
-        shapes |= dict.fromkeys(torchs, (units,))
+        shapes |= dict.fromkeys(torch_biases, (units,))
         if self.projected:
             shapes["weight_hr"] = (P or H, H)
         shapes |= {place.gain: (units,) for place in gates if place.gain is not None}
-        shapes |= {name: (units,) for name in biases if name not in torchs}
+        shapes |= {name: (units,) for name in biases if name not in torch_biases}
         return shapes | dict.fromkeys(_names(self.places.cell.gain, *self.places.cell.outside), (H,))
 
     def encode(self) -> str:
-        """This recurrence as a string, the form in which an op's schema carries it. `decode` is the inverse."""
+        """Writes this recurrence as a string, for an op's schema. `decode` is the inverse."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @staticmethod
@@ -348,5 +348,5 @@ class Recurrence:
 
 
 def _names(*names: str | None) -> tuple[str, ...]:
-    """The names that are not None."""
+    """Returns the names that are not None."""
     return tuple(name for name in names if name is not None)

@@ -54,7 +54,7 @@ def test_an_event_has_the_shapes_of_the_inputs():
 def test_no_event_is_entered_where_no_profiler_runs(name, monkeypatch):
     call = CALLS[name]()
     for module in (_bind, _steps):
-        monkeypatch.setattr(module, "event", None)
+        monkeypatch.setattr(module, "profiler_event", None)
     call()
 
 

@@ -177,8 +177,8 @@ def test_steps_one_by_one():
 
 def test_autocast_takes_them(monkeypatch):
     """A float32 network under autocast hands over bfloat16, in both directions."""
-    types, planned = [], _recurrent._planned
-    monkeypatch.setattr(_recurrent, "_planned", lambda *args: types.append(args[2].input.dtype) or planned(*args))
+    types, run_plan = [], _recurrent._run_plan
+    monkeypatch.setattr(_recurrent, "_run_plan", lambda *args: types.append(args[2].input.dtype) or run_plan(*args))
     with ln.backends.use("native"), torch.autocast("cpu", torch.bfloat16):
         output, _ = ln.LSTM(5, 7)(torch.randn(4, 3, 5))
     output.float().sum().backward()

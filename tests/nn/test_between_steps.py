@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import layernorm as ln
 from layernorm.formula import PLAIN, PRESETS, Recurrence
-from layernorm.functional import Between, recurrent_by_steps
+from layernorm.functional import StateChanges, recurrent_by_steps
 from layernorm.nn import _recurrent
 from support import comparing, oracle
 from support.comparing import tensor
@@ -57,7 +57,7 @@ def test_everything_between_steps_is_the_slow_loop(network, name, norm, P, rever
     values, n = [x, *state, *restart, *p.values()], len(state)
     leaves = [tensor(a, grad=True) for a in values]
     recurrence = Recurrence(network, f, norm or "layer", projected=P > 0)
-    between = Between(leaves[1 + n : 1 + 2 * n], tensor(dropout), tuple(map(tensor, kept)))
+    between = StateChanges(leaves[1 + n : 1 + 2 * n], tensor(dropout), tuple(map(tensor, kept)))
     with ln.backends.use(engine):
         output, final = recurrent_by_steps(
             leaves[0], leaves[1 : 1 + n], leaves[1 + 2 * n :], recurrence, recurrence.encode(), between,
@@ -106,7 +106,7 @@ def arrays_of(module, k):
 
 
 def recorded(monkeypatch):
-    """The `Between`s of the calls to come."""
+    """The `StateChanges`s of the calls to come."""
     found, true = [], _recurrent.recurrent_by_steps
 
     def wrapper(*arguments):

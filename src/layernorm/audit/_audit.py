@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from ..engines.protocol import RecurrentArguments
 from ..nn._normalised import Normalised
 from ._inspected import PLACES, Inspected, inspect
-from ._watched import Taken, watched
+from ._watched import LayerCall, watch_calls
 
 HALF = 0.5
 """The part of the vectors at one time step that must have a deviation of at most sqrt(eps). A smaller part comes from
@@ -113,26 +113,26 @@ def audit(module: torch.nn.Module, *batch: Any, loss: Callable[[Any], Tensor] | 
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"audit: module must be a torch.nn.Module, got {type(module).__name__}")
     spreads: Spreads = {}
-    layers: dict[str, list[Taken]] = defaultdict(list)
-    with _unchanged(module), torch.enable_grad():
-        with _norms_watched(module, spreads), watched(module, lambda taken: layers[taken.name].append(taken)):
+    layers: dict[str, list[LayerCall]] = defaultdict(list)
+    with _put_back(module), torch.enable_grad():
+        with _watch_norms(module, spreads), watch_calls(module, lambda call: layers[call.name].append(call)):
             output = module(*batch)
-        total = _sum(output) if loss is None else loss(output)
-        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        total = _weighted_sum(output) if loss is None else loss(output)
+        trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         grads: tuple[Tensor | None, ...] = ()
-        if named and total.requires_grad:
-            grads = torch.autograd.grad(total, [p for _, p in named], allow_unused=True)
+        if trained and total.requires_grad:
+            grads = torch.autograd.grad(total, [p for _, p in trained], allow_unused=True)
     findings = Audit()
     for calls in layers.values():
-        findings += _of_layer(calls, spreads)
+        findings += _findings_of_layer(calls, spreads)
     findings[:0] = [finding for spread in spreads.values() for finding in spread.findings()]
-    pairs = zip(named, grads, strict=False)  # ``grads`` is empty where no parameter asks for a gradient
-    findings += _of_gradients(module, [(name, g.detach()) for (name, _), g in pairs if g is not None])
+    pairs = zip(trained, grads, strict=False)  # ``grads`` is empty where no parameter asks for a gradient
+    findings += _findings_of_gradients(module, [(name, g.detach()) for (name, _), g in pairs if g is not None])
     return findings
 
 
-def _sum(output: Any) -> Tensor:
-    """The sum of the output's numbers, each times a number drawn from N(0, 1) that is the same in every call."""
+def _weighted_sum(output: Any) -> Tensor:
+    """Adds the output's numbers, each times a number drawn from N(0, 1) that is the same in every call."""
     g, total = torch.Generator().manual_seed(0), torch.zeros(())
     for leaf in tree_leaves(output):
         if isinstance(leaf, Tensor) and leaf.requires_grad:
@@ -141,7 +141,7 @@ def _sum(output: Any) -> Tensor:
 
 
 @contextlib.contextmanager
-def _unchanged(module: torch.nn.Module) -> Iterator[None]:
+def _put_back(module: torch.nn.Module) -> Iterator[None]:
     """Puts back what a forward pass changes: buffers, mode and torch's random state."""
     parts = list(module.modules())
     buffers = [(part, name, b, b.clone()) for part in parts for name, b in part._buffers.items() if b is not None]
@@ -201,13 +201,13 @@ def _factor(limit: float) -> str:
 
 
 @contextlib.contextmanager
-def _norms_watched(module: torch.nn.Module, spreads: Spreads) -> Iterator[None]:
-    """Inside the ``with``, notes the deviations that torch's and layernorm's feed-forward norms divide by."""
+def _watch_norms(module: torch.nn.Module, spreads: Spreads) -> Iterator[None]:
+    """Notes the deviations that torch's and layernorm's feed-forward norms divide by, inside the ``with``."""
     handles = []
     for name, part in module.named_modules():
-        for kind, rows_of in _ROWS.items():
-            if isinstance(part, kind):
-                handles.append(part.register_forward_pre_hook(_noted(name, rows_of, spreads), with_kwargs=True))
+        for norm_class, rows_of in _ROWS.items():
+            if isinstance(part, norm_class):
+                handles.append(part.register_forward_pre_hook(_norm_hook(name, rows_of, spreads), with_kwargs=True))
                 break
     try:
         yield
@@ -223,7 +223,7 @@ class _Rows(NamedTuple):
     share: bool  # whether the columns are units
 
 
-def _noted(name: str, rows_of: Callable[[Any, Tensor], _Rows], spreads: Spreads) -> Any:
+def _norm_hook(name: str, rows_of: Callable[[Any, Tensor], _Rows], spreads: Spreads) -> Any:
     @torch.no_grad()
     def hook(part: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
@@ -246,8 +246,8 @@ def _centred(z: Tensor) -> Tensor:
     return z - z.mean(1, keepdim=True)
 
 
-def _population(part: Any, z: Tensor) -> _Rows:
-    """Batch norm: a row for each channel. In evaluation its deviation is that of the population."""
+def _batch_norm_rows(part: Any, z: Tensor) -> _Rows:
+    """Returns batch norm's rows, one for each channel. In evaluation its deviation is that of the population."""
     if part.training or part.running_var is None:
         return _Rows(_centred(z.transpose(0, 1).flatten(1)), False)
     return _Rows(part.running_var.to(z).sqrt()[:, None], False)
@@ -258,19 +258,19 @@ _ROWS: dict[type[torch.nn.Module], Callable[[Any, Tensor], _Rows]] = {
     torch.nn.RMSNorm: lambda part, z: _Rows(z.flatten(-len(part.normalized_shape)).flatten(0, -2), True),
     torch.nn.GroupNorm: lambda part, z: _Rows(_centred(z.reshape(len(z) * part.num_groups, -1)), False),
     torch.nn.modules.instancenorm._InstanceNorm: lambda part, z: _Rows(_centred(z.flatten(2).flatten(0, 1)), False),
-    torch.nn.modules.batchnorm._BatchNorm: _population,
+    torch.nn.modules.batchnorm._BatchNorm: _batch_norm_rows,
 }
 """For each norm, the function from its input to the rows that it normalises."""
 
 
-def _of_layer(calls: list[Taken], spreads: Spreads) -> list[Finding]:
+def _findings_of_layer(calls: list[LayerCall], spreads: Spreads) -> list[Finding]:
     """Notes the deviations in all calls of one recurrent layer, and returns which of its terms drown others."""
     first = calls[0]
     module, name, recurrence = first.module, first.name, first.module.recurrence
     formula = recurrence.formula
     if not recurrence.gain_names:
         return []
-    inspected = [_inspected(t) for t in calls]
+    inspected = [_inspect_call(call) for call in calls]
     limit = math.sqrt(formula.eps) if formula.eps_on == "variance" else formula.eps
     for call in inspected:
         for v in call.vectors:
@@ -281,7 +281,7 @@ def _of_layer(calls: list[Taken], spreads: Spreads) -> list[Finding]:
     findings = []
     if formula.gates == "sum":
         terms = [(call.from_input, call.from_hidden) for call in inspected if call.from_hidden is not None]
-        findings += _of_sum(name, module, terms)
+        findings += _findings_of_sum(name, module, terms)
     if formula.gates is not None:
         squares = torch.stack([call.inputs for call in inspected]).sum(0)
         share, most = (squares / squares.sum().clamp_min(1e-30)).max(0)
@@ -305,17 +305,17 @@ def _of_layer(calls: list[Taken], spreads: Spreads) -> list[Finding]:
     return findings
 
 
-def _inspected(t: Taken) -> Inspected:
-    state, params = ([tensor.detach() for tensor in tensors] for tensors in (t.state, t.params))
-    recurrence = t.module.recurrence
-    return inspect(RecurrentArguments(t.input.detach(), state, params, t.lengths, t.reset, recurrence, t.reverse))
+def _inspect_call(call: LayerCall) -> Inspected:
+    state, params = ([tensor.detach() for tensor in tensors] for tensors in (call.state, call.params))
+    x, recurrence = call.input.detach(), call.module.recurrence
+    return inspect(RecurrentArguments(x, state, params, call.lengths, call.reset, recurrence, call.reverse))
 
 
-def _of_sum(name: str, module: Normalised, terms: list[tuple[Tensor, Tensor]]) -> list[Finding]:
-    """A finding if one of W_ih x and W_hh h drowns the other, where their sum is normalised."""
+def _findings_of_sum(name: str, module: Normalised, terms: list[tuple[Tensor, Tensor]]) -> list[Finding]:
+    """Says if one of W_ih x and W_hh h drowns the other, where their sum is normalised."""
     sizes = []
     for which in (0, 1):
-        z = torch.cat([pair[which].flatten(0, 1) for pair in terms]) if terms else torch.zeros(0, 1)
+        z = torch.cat([term[which].flatten(0, 1) for term in terms]) if terms else torch.zeros(0, 1)
         z = z[(z != 0).any(1)]  # without steps whose state or input is 0
         z = z - z.mean(1, keepdim=True) if module.recurrence.norm == "layer" else z
         sizes.append(float(z.square().mean().sqrt()) if len(z) else 0.0)
@@ -332,8 +332,8 @@ def _of_sum(name: str, module: Normalised, terms: list[tuple[Tensor, Tensor]]) -
     )]  # fmt: skip
 
 
-def _of_gradients(module: torch.nn.Module, grads: list[tuple[str, Tensor]]) -> list[Finding]:
-    """Findings for the kinds of parameters whose gradients differ by orders of magnitude."""
+def _findings_of_gradients(module: torch.nn.Module, grads: list[tuple[str, Tensor]]) -> list[Finding]:
+    """Says for which kinds of parameters the gradients differ by orders of magnitude."""
     parts = dict(module.named_modules())
     sizes = {name: float(g.double().square().mean().sqrt().nan_to_num(nan=math.inf)) for name, g in grads if g.numel()}
     largest: dict[str, float] = defaultdict(float)
@@ -346,15 +346,15 @@ def _of_gradients(module: torch.nn.Module, grads: list[tuple[str, Tensor]]) -> l
         if sizes.get(name, 0.0) > rounding:  # a gradient of 0 means that the output does not depend on the parameter
             kinds[type(parts[owner]).__name__, role][name] = sizes[name]
     findings = []
-    for (kind, role), of_kind in kinds.items():
+    for (class_name, role), of_kind in kinds.items():
         small, large = min(of_kind, key=of_kind.__getitem__), max(of_kind, key=of_kind.__getitem__)
         low, high = of_kind[small], of_kind[large]
         ratio = high / low
         if not ratio <= APART:  # also where it is NaN, as infinity over infinity is
             findings.append(Finding(
                 _owner(large),
-                f"the gradient of {large} is {ratio:.3g} times that of {small}, which is of the same kind ({kind}, "
-                f"{role}): {high:.1e} and {low:.1e}, root mean squares over the elements",
+                f"the gradient of {large} is {ratio:.3g} times that of {small}, which is of the same kind "
+                f"({class_name}, {role}): {high:.1e} and {low:.1e}, root mean squares over the elements",
                 ratio, APART,
                 "Scale the initial weights so that gradients keep their size from layer to layer, or put a norm or a "
                 "skip connection between them.",
@@ -363,13 +363,13 @@ def _of_gradients(module: torch.nn.Module, grads: list[tuple[str, Tensor]]) -> l
 
 
 def _owner(name: str) -> str:
-    """The name of a parameter's module. A parametrized weight belongs to the module whose weight it is."""
+    """Returns the name of a parameter's module. A parametrized weight belongs to the module whose weight it is."""
     return (
         name.partition("parametrizations.")[0].rstrip(".") if "parametrizations." in name else name.rpartition(".")[0]
     )
 
 
 def _role(name: str) -> str:
-    """A parameter's role: weight, bias or gain. Under weight norm ``original0`` is the gain."""
+    """Returns a parameter's role: weight, bias or gain. Under weight norm ``original0`` is the gain."""
     leaf = name.rpartition(".")[2]
     return {"original0": "gain", "original1": "weight", "original": "weight"}.get(leaf) or leaf.split("_")[0]

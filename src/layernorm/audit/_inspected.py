@@ -9,12 +9,12 @@ from torch import Tensor
 
 from ..engines.protocol import RecurrentArguments
 from ..engines.reference._recurrent import (
-    in_order,
-    named,
     network_of,
+    parameters_by_name,
     recurrent_forward,
     recurrent_over_cases,
-    started,
+    scheduled_input,
+    starting_states,
 )
 from ..engines.reference._sites import Saved
 
@@ -43,24 +43,24 @@ class Inspected(NamedTuple):
 @torch.no_grad()
 def inspect(a: RecurrentArguments) -> Inspected:
     """Finds the vectors that the normalisations of a layer divide by their deviation, on a sequence."""
-    x, plan = in_order(a)
-    p = named(a.params, a.recurrence, x.dtype)
+    x, schedule = scheduled_input(a)
+    p = parameters_by_name(a.params, a.recurrence, x.dtype)
     T, B = x.shape[:2]
-    active = x.new_ones(T, B, dtype=torch.bool) if plan.active is None else plan.active[..., 0].expand(T, B)
+    active = x.new_ones(T, B, dtype=torch.bool) if schedule.active is None else schedule.active[..., 0].expand(T, B)
     per_input = x[active].square().mean(0) * p["weight_ih"].square().sum(0)
     from_input = x @ p["weight_ih"].T
     if a.recurrence.norm == "batch":
-        return Inspected(_of_cases(a, x), from_input, None, per_input)
-    before = started(recurrent_forward(a, True)[1 + len(a.state) :], plan)
+        return Inspected(_vectors_of_cases(a, x), from_input, None, per_input)
+    before = starting_states(recurrent_forward(a, True)[1 + len(a.state) :], schedule)
     from_hidden = before[0] @ p["weight_hh"].T
     nothing = {"input": (x == 0).all(-1), "hidden": (before[0] == 0).all(-1)}
     nothing["both"] = nothing["input"] & nothing["hidden"]
     vectors = []
-    for place, saved in _saved(network_of(p, a.recurrence).activations(from_input, from_hidden, before)):
+    for place, saved in _saved_by_place(network_of(p, a.recurrence).activations(from_input, from_hidden, before)):
         z_hat, r = saved
-        one = 1 / r.squeeze(-1)  # (T, B, groups)
+        scale = 1 / r.squeeze(-1)  # (T, B, groups)
         eps = a.recurrence.formula.eps
-        deviation = (one**2 - eps).clamp_min(0).sqrt() if a.recurrence.formula.eps_on == "variance" else one - eps
+        deviation = (scale**2 - eps).clamp_min(0).sqrt() if a.recurrence.formula.eps_on == "variance" else scale - eps
         counted = active & ~nothing.get(place, torch.zeros_like(active))
         squares = z_hat.square().sum((0, 1))  # (groups, n)
         share = (squares / squares.sum(-1, keepdim=True).clamp_min(1e-30)).amax(0)
@@ -68,20 +68,20 @@ def inspect(a: RecurrentArguments) -> Inspected:
     return Inspected(vectors, from_input, from_hidden, per_input)
 
 
-def _saved(activations: Any) -> list[tuple[str, tuple[Tensor, Tensor]]]:
-    """The places that normalise, of any network's activations; in a GRU r and z are apart from n."""
-    found: list[tuple[str, Saved]] = []
+def _saved_by_place(activations: Any) -> list[tuple[str, tuple[Tensor, Tensor]]]:
+    """Returns what the places that normalise saved, of any network's activations; in a GRU r and z are apart from n."""
+    of_places: list[tuple[str, Saved]] = []
     for field in activations._fields:
         value = getattr(activations, field)
         if field.endswith("_saved"):
-            found += zip(("input", "hidden", "both"), value, strict=True)
+            of_places += zip(("input", "hidden", "both"), value, strict=True)
         elif field in PLACES:
-            found.append((field, value))
-    return [(place, saved) for place, saved in found if saved is not None]
+            of_places.append((field, value))
+    return [(place, saved) for place, saved in of_places if saved is not None]
 
 
-def _of_cases(a: RecurrentArguments, x: Tensor) -> list[Vectors]:
-    """Under batch norm, by the batch's own statistics: a vector is a unit over the cases."""
+def _vectors_of_cases(a: RecurrentArguments, x: Tensor) -> list[Vectors]:
+    """Finds the vectors under batch norm, by the batch's own statistics: a vector is a unit over the cases."""
     _, batch = recurrent_over_cases(a, None, False)
     assert batch is not None
     enough = (batch.cases >= 2).to(x.device)

@@ -14,7 +14,7 @@ from ..nn._normalised import Normalised
 from ..nn._recurrent import Recurrent
 
 
-class Taken(NamedTuple):
+class LayerCall(NamedTuple):
     """What one layer in one direction was called with, for a sequence or for a single step."""
 
     name: str  # of the module and its layer: "encoder", with several layers "encoder, layer 1 reverse"
@@ -28,35 +28,35 @@ class Taken(NamedTuple):
 
 
 @contextlib.contextmanager
-def watched(module: torch.nn.Module, note: Callable[[Taken], None]) -> Iterator[None]:
-    """Inside the ``with``, calls ``note`` with what every layer of layernorm's recurrent modules is called with.
+def watch_calls(module: torch.nn.Module, note: Callable[[LayerCall], None]) -> Iterator[None]:
+    """Calls ``note`` inside the ``with``, with what every layer of layernorm's recurrent modules is called with.
 
     A stepper refuses torch's hooks. Instead, the modules' own methods are covered by methods that call ``note`` first.
 
     Args:
         module: any network.
-        note: is called with a `Taken` before each call of a layer in one direction, and before each step of a stepper.
+        note: is called with a `LayerCall` before each call of a layer in one direction, and each step of a stepper.
     """
     covered: list[Normalised] = []
     try:
         for name, part in module.named_modules():
             if isinstance(part, Recurrent | RecurrentCell):
                 covered.append(part)
-                vars(part).update(_covers(name, part, note))
+                vars(part).update(_covering_methods(name, part, note))
         yield
     finally:
         for part in covered:
-            for method in ("_run_layer", "_once", "stepper"):
+            for method in ("_run_layer", "_take_step", "stepper"):
                 vars(part).pop(method, None)
 
 
-def _covers(name: str, part: Recurrent | RecurrentCell, note: Callable[[Taken], None]) -> dict[str, Any]:
-    """The methods that take the place of a module's own."""
+def _covering_methods(name: str, part: Recurrent | RecurrentCell, note: Callable[[LayerCall], None]) -> dict[str, Any]:
+    """Makes the methods that take the place of a module's own."""
     if isinstance(part, RecurrentCell):
-        return _of_cell(name, part, note)
-    network, run_layer, stepper = part, part._run_layer, part.stepper
+        return _covering_methods_of_cell(name, part, note)
+    network, run_layer, make_stepper = part, part._run_layer, part.stepper
 
-    def named(suffix: str) -> str:
+    def layer_name(suffix: str) -> str:
         layer = suffix.removeprefix("_l").replace("_", " ")
         return name if len(network._suffixes) == 1 else f"{name or 'the module'}, layer {layer}"
 
@@ -64,40 +64,40 @@ def _covers(name: str, part: Recurrent | RecurrentCell, note: Callable[[Taken], 
         x: Tensor, state: list[Tensor], suffix: str, lengths: Any, reset: Any, reverse: bool, *rest: Any
     ) -> Any:
         params = network._parameters_of(suffix)
-        note(Taken(named(suffix), network, x, state, params, lengths, reset, reverse))
+        note(LayerCall(layer_name(suffix), network, x, state, params, lengths, reset, reverse))
         return run_layer(x, state, suffix, lengths, reset, reverse, *rest)
 
     def covered_stepper() -> Any:
-        made = stepper()
-        made._layers = [
-            _noting(take, lambda x, state, suffix=suffix: note(  # type: ignore[misc]
-                Taken(named(suffix), network, x[None], state, network._parameters_of(suffix))))
-            for take, suffix in zip(made._layers, network._suffixes, strict=True)
+        stepper = make_stepper()
+        stepper._layers = [
+            _with_note(take_step, lambda x, state, suffix=suffix: note(  # type: ignore[misc]
+                LayerCall(layer_name(suffix), network, x[None], state, network._parameters_of(suffix))))
+            for take_step, suffix in zip(stepper._layers, network._suffixes, strict=True)
         ]  # fmt: skip
-        return made
+        return stepper
 
     return {"_run_layer": covered, "stepper": covered_stepper}
 
 
-def _of_cell(name: str, cell: RecurrentCell, note: Callable[[Taken], None]) -> dict[str, Any]:
-    once, stepper = cell._once, cell.stepper
+def _covering_methods_of_cell(name: str, cell: RecurrentCell, note: Callable[[LayerCall], None]) -> dict[str, Any]:
+    take_step, make_stepper = cell._take_step, cell.stepper
 
-    def say(x: Tensor, state: Sequence[Tensor]) -> None:
-        note(Taken(name, cell, x[None], state, cell._read(cell._names)))
+    def note_call(x: Tensor, state: Sequence[Tensor]) -> None:
+        note(LayerCall(name, cell, x[None], state, cell._parameters_named(cell._names)))
 
     def covered_stepper() -> Any:
-        made = stepper()
-        made._steps = _noting(made._steps, say)  # type: ignore[assignment]
-        return made
+        stepper = make_stepper()
+        stepper._steps = _with_note(stepper._steps, note_call)  # type: ignore[assignment]
+        return stepper
 
-    return {"_once": _noting(once, say), "stepper": covered_stepper}
+    return {"_take_step": _with_note(take_step, note_call), "stepper": covered_stepper}
 
 
-def _noting(take: Callable[..., Any], say: Callable[[Tensor, Sequence[Tensor]], None]) -> Callable[..., Any]:
-    """The same function of an input and a state, which ``say`` is called with first."""
+def _with_note(take: Callable[..., Any], note_call: Callable[[Tensor, Sequence[Tensor]], None]) -> Callable[..., Any]:
+    """Makes the same function of an input and a state, but calls ``note_call`` with them first."""
 
     def covered(x: Tensor, state: Sequence[Tensor], *rest: Any) -> Any:
-        say(x, state)
+        note_call(x, state)
         return take(x, state, *rest)
 
     return covered

@@ -27,7 +27,7 @@ def _generator(seed: int = 0) -> torch.Generator:
 
 
 def rounded(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """The tensor in float64, rounded to numbers that the type holds."""
+    """Rounds the tensor to numbers that the type holds, in float64."""
     return tensor.float().to(dtype).double()
 
 
@@ -57,7 +57,7 @@ class Norm:
         return max(self.M, self.N)
 
     def inputs(self, dtype: torch.dtype) -> Tensors:
-        """The tensors that the op takes and is differentiated by: numbers of this type, in float64."""
+        """Draws the tensors that the op takes and is differentiated by: numbers of this type, in float64."""
         g, names = _generator(), ["input", *["residual"] * self.residual]
         # 10,000 deviations, or so many that a deviation is still 16 units of the type
         mean = min(1e4, 1 / (16 * torch.finfo(dtype).eps)) * self.shifted
@@ -68,7 +68,7 @@ class Norm:
         return {name: rounded(t, dtype) for name, t in drawn.items()}
 
     def moved(self, inputs: Tensors, relative: Callable[[Tensor], Tensor]) -> Tensors:
-        """The inputs, each number changed by ``relative`` as rounding changes it.
+        """Changes each number of the inputs by ``relative``, as rounding changes it.
 
         Layer norm takes the distances from the mean before it rounds. Where the mean is large, these are changed.
         """
@@ -79,7 +79,7 @@ class Norm:
         return changed
 
     def call(self, inputs: Tensors) -> Tensors:
-        """The op's results by name."""
+        """Returns the op's results by name."""
         op = getattr(functional, f"add_{self.op}" if self.residual else self.op)
         results = op(normalized_shape=(self.N,), eps=1e-5, **inputs)
         return dict(zip(("y", "total"), results, strict=True)) if self.residual else {"y": results}
@@ -182,7 +182,7 @@ Problem = Norm | Recurrent
 
 
 def norms() -> list[Norm]:
-    """Norm ops on odd and even lengths, one row, many rows, long rows, and large means."""
+    """Returns norm ops on odd and even lengths, one row, many rows, long rows, and large means."""
     sizes = [(7, 3), (300, 64), (5, 257), (1, 1000), (3, 20001)]
     problems = []
     for op, (M, N), residual in itertools.product(("layer_norm", "rms_norm"), sizes, (False, True)):
@@ -207,7 +207,7 @@ VARIANTS: Mapping[Network, list[dict[str, Any]]] = {
 
 
 def networks(turn: int = 0) -> list[Recurrent]:
-    """Every network and formula. Directions and masks take turns, from another start for each ``turn``."""
+    """Returns every network and formula. Directions and masks take turns, from another start for each ``turn``."""
     problems: list[Recurrent] = []
     for network in MODULES:
         formulas: list[tuple[str | None, str]] = [("layer", name) for name in PRESETS if network in PRESETS[name]]
@@ -221,7 +221,7 @@ def networks(turn: int = 0) -> list[Recurrent]:
 
 
 def few() -> list[tuple[Problem, torch.dtype]]:
-    """Problems for an engine that compiles, which takes it seconds for each kind.
+    """Returns problems for an engine that compiles, which takes it seconds for each kind.
 
     In the small ones a network goes step by step, in the long ones by many steps at once.
     """
@@ -229,13 +229,13 @@ def few() -> list[tuple[Problem, torch.dtype]]:
     for dtype in TYPES:
         problems += [(Norm("layer_norm", 300, 64, residual=True), dtype), (Norm("rms_norm", 5, 257), dtype)]
         for network in MODULES:
-            more: dict[str, Any] = {"proj_size": 9 if network == "LSTM" else 0, "reverse": True, "masked": True}
-            problems.append((Recurrent(network, "layer", "paper", *SMALL, **more), dtype))
+            keywords: dict[str, Any] = {"proj_size": 9 if network == "LSTM" else 0, "reverse": True, "masked": True}
+            problems.append((Recurrent(network, "layer", "paper", *SMALL, **keywords), dtype))
     return problems + [(Recurrent(network, "layer", "paper", *LONG), torch.float32) for network in MODULES]
 
 
 def battery() -> list[tuple[Problem, torch.dtype]]:
-    """Every problem in every type, except large means in float64.
+    """Returns every problem in every type, except large means in float64.
 
     The exact mean is in float64 as well, so that the distances from a large mean would lose digits in it, too.
     """

@@ -33,22 +33,22 @@ def check() -> None:
         RunError: an engine is wrong. The message names its rows.
     """
     installation.write(installation.core())
-    places = _places()
-    slow = [place for place in places if not backends.ENGINES[place[0]].by_itself]  # to start: it compiles
+    targets = _engines_and_devices()
+    slow = [target for target in targets if not backends.ENGINES[target[0]].by_itself]  # to start: it compiles
     unchecked = [f"{item.name}: {item.reason}" for item in backends.status() if not item.available]
-    cases = [Case(*place, *problem) for problem in battery() for place in places if place not in slow]
-    cases += [Case(*place, *problem) for problem in few() for place in slow]
-    outcomes = list(_compared(cases, unchecked))
+    cases = [Case(*target, *problem) for problem in battery() for target in targets if target not in slow]
+    cases += [Case(*target, *problem) for problem in few() for target in slow]
+    outcomes = list(_compare_cases(cases, unchecked))
     rows = dict.fromkeys(outcome.case.row for outcome in outcomes)
-    times = _timed([row for row in rows if row[:2] not in slow or row.dtype == torch.float32], unchecked)
+    times = _measure_times([row for row in rows if row[:2] not in slow or row.dtype == torch.float32], unchecked)
     for line in table.lines(outcomes, times):
         print(line)
-    print("\n" + table.legend({device for _, device in places}))
+    print("\n" + table.legend({device for _, device in targets}))
     _conclude(outcomes, unchecked)
 
 
-def _places() -> list[tuple[str, str]]:
-    """Every engine that runs here with each type of device that it has kernels for."""
+def _engines_and_devices() -> list[tuple[str, str]]:
+    """Returns every engine that runs here with each type of device that it has kernels for."""
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     return [
         (name, device)
@@ -58,13 +58,13 @@ def _places() -> list[tuple[str, str]]:
     ]
 
 
-def _compared(cases: Sequence[Case], unchecked: list[str]) -> Iterator[Outcome]:
+def _compare_cases(cases: Sequence[Case], unchecked: list[str]) -> Iterator[Outcome]:
     """Compares every case that its engine has a kernel for. After one that hung, that op is skipped for the engine."""
     without: Counter[Row] = Counter()
     skipped: Counter[tuple[str, str, str]] = Counter()  # by engine, device and op
     hung: set[tuple[str, str, str]] = set()
 
-    def asked() -> Iterator[Case]:
+    def not_skipped() -> Iterator[Case]:
         for case in cases:
             if case.row[:3] not in hung:
                 yield case
@@ -72,7 +72,7 @@ def _compared(cases: Sequence[Case], unchecked: list[str]) -> Iterator[Outcome]:
                 skipped[case.row[:3]] += 1
 
     with contextlib.closing(_Progress(len(cases), "cases")) as progress:
-        for case, result in isolated(compare, asked(), SECONDS):
+        for case, result in isolated(compare, not_skipped(), SECONDS):
             progress.step(case.row)
             if isinstance(result, Failure) and result.hung:
                 hung.add(case.row[:3])
@@ -85,8 +85,8 @@ def _compared(cases: Sequence[Case], unchecked: list[str]) -> Iterator[Outcome]:
         unchecked.append(f"{op} by {engine} on {device}: {count} cases after one that gave no answer")
 
 
-def _timed(rows: Collection[Row], unchecked: list[str]) -> dict[Row, str]:
-    """Each row's time relative to torch's, as text."""
+def _measure_times(rows: Collection[Row], unchecked: list[str]) -> dict[Row, str]:
+    """Measures each row's time relative to torch's, as text."""
     times: dict[Row, str] = {}
     with contextlib.closing(_Progress(len(rows), "times")) as progress:
         for row, time_or_failure in isolated(relative_time, rows, SECONDS):

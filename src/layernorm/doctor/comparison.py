@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
 
 def type_name(dtype: torch.dtype) -> str:
-    """The type's name without torch: ``float32``."""
+    """Returns the type's name without torch: ``float32``."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -83,7 +83,7 @@ class Expectation(NamedTuple):
 
 
 def compare(case: Case) -> list[Deviation] | None:
-    """The deviations of every result, with and without gradients recorded, and of every gradient.
+    """Computes the deviations of every result, with and without gradients recorded, and of every gradient.
 
     None: the engine has no kernel for the case.
 
@@ -100,8 +100,8 @@ def compare(case: Case) -> list[Deviation] | None:
         name = label.removeprefix("inference: ")
         exact = expected.exact[name]
         if (tensor.shape, tensor.dtype) != (exact.shape, case.dtype):
-            kind = f"{tensor.dtype} {list(tensor.shape)}"
-            raise RuntimeError(f"{label}: expected {case.dtype} {list(exact.shape)}, got {kind}")
+            got = f"{tensor.dtype} {list(tensor.shape)}"
+            raise RuntimeError(f"{label}: expected {case.dtype} {list(exact.shape)}, got {got}")
         roundings = _roundings(tensor.detach().cpu().double(), exact, case.dtype)
         deviations.append(Deviation(label, name.startswith("d "), roundings, expected.allowed[name]))
     return deviations
@@ -141,7 +141,7 @@ def _one_thread() -> Iterator[None]:
 @functools.lru_cache(1)  # cases come engine by engine for one problem
 @_one_thread()
 def _expectation(problem: Problem, dtype: torch.dtype) -> Expectation:
-    """How far each tensor may deviate: `TIMES` the yardstick, and the rounding of the tensor itself.
+    """Computes how far each tensor may deviate: `TIMES` the yardstick, and the rounding of the tensor itself.
 
     The yardstick is the larger of two changes, in roundings, which are about the same for every type:
     - the change from moving every input and every arriving gradient by up to half a unit in the last place;
@@ -177,7 +177,7 @@ def _expectation(problem: Problem, dtype: torch.dtype) -> Expectation:
 def _equations(
     problem: Problem, inputs: Tensors, grads: Tensors | Callable[[Tensor], Tensor]
 ) -> tuple[Tensors, Tensors]:
-    """Results and gradients of the plain equations, and the gradients that arrived at the results.
+    """Computes results and gradients of the plain equations. Returns also the gradients that arrived at the results.
 
     Inside a transform of `torch.func` the plain equations compute every op. ``grads`` may be a function that makes the
     arriving gradients from the results.

@@ -49,12 +49,12 @@ def write(sections: Iterable[Section]) -> None:
 
 
 def wrapped(text: str, indent: int) -> str:
-    """The text in lines of at most 80 columns, all but the first indented. Names and paths are not split."""
+    """Wraps the text to at most 80 columns, all lines but the first indented. Names and paths are not split."""
     return textwrap.fill(text, 80, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
 def core() -> list[Section]:
-    """Versions, machine and engines, on which the results of `--check` depend."""
+    """Returns versions, machine and engines, on which the results of `--check` depend."""
     cuda = "none"
     if torch.cuda.is_available():
         major, minor = torch.cuda.get_device_capability()
@@ -79,7 +79,7 @@ def core() -> list[Section]:
 
 
 def engine(status: backends.Status) -> str:
-    """Whether an engine runs here and on which instructions, or why it does not."""
+    """Says whether an engine runs here and on which instructions, or why it does not."""
     if not status.available:
         return f"missing: {status.reason}"
     instructions = getattr(backends.engine(status.name), "ISA", None)
@@ -87,14 +87,14 @@ def engine(status: backends.Status) -> str:
 
 
 def what_runs_where() -> list[tuple[str, str]]:
-    """Which engine runs what on the CPU, and on a GPU if there is one, where a program asks for none."""
+    """Returns which engine runs what on the CPU, and on a GPU if there is one, where a program asks for none."""
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     lines = [line for device in devices for line in who_runs_what(device)]
     return [*lines, ("batch norm", "reference"), ("derivatives", "second and higher ones, torch.func: reference")]
 
 
 def who_runs_what(device: str) -> list[tuple[str, str]]:
-    """The engine of each op on one type of device. Where it is not the same for all types, they are listed."""
+    """Returns the engine of each op on one type of device. Where it is not the same for all types, they are listed."""
     types = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
     lines = []
     for label, op in (("norms", "normalize"), ("recurrent", "recurrent")):

@@ -56,18 +56,18 @@ class _Child:
         self.process = spawn.Process(target=_serve, args=(theirs, function), daemon=True)
         self.process.start()
         theirs.close()
-        self.ready = False
+        self.started = False
 
     def ask(self, item: Any, limit: float) -> Any:
         try:
-            if not self.ready:
-                self.ready = self.pipe.recv()  # starting takes seconds, which do not count for the call
+            if not self.started:
+                self.started = self.pipe.recv()  # starting takes seconds, which do not count for the call
             self.pipe.send(item)
             if self.pipe.poll(limit):
                 return self.pipe.recv()
         except (EOFError, OSError):
             self.process.join()
-            return Failure(f"the process {_ending(self.process.exitcode)}")
+            return Failure(f"the process {_describe_exit(self.process.exitcode)}")
         self.process.kill()
         self.end()
         return Failure(f"no answer within {limit:.0f} s", hung=True)
@@ -79,7 +79,7 @@ class _Child:
         self.process.join()
 
 
-def _ending(code: int | None) -> str:
+def _describe_exit(code: int | None) -> str:
     if code is not None and code < 0:
         with contextlib.suppress(ValueError):
             return f"was ended by {signal.Signals(-code).name}"

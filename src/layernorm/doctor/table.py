@@ -16,7 +16,7 @@ class Outcome:
     """One case with its result: how far every tensor deviates, or what happened instead."""
 
     case: Case
-    found: Sequence[Deviation] | Failure
+    result: Sequence[Deviation] | Failure
 
     @property
     def wrong(self) -> bool:
@@ -25,14 +25,14 @@ class Outcome:
     @property
     def share(self) -> float:
         """The largest deviation as a share of what is allowed. It is infinite after a failure."""
-        return float("inf") if isinstance(self.found, Failure) else max(d.share for d in self.found)
+        return float("inf") if isinstance(self.result, Failure) else max(d.share for d in self.result)
 
 
 HEAD = f"{'op':<10} {'type':<8} {'cases':>5} {'forward':>7} {'gradients':>9} {'of bound':>8} {'time':>5}  nearest to it"
 
 
 def lines(outcomes: Iterable[Outcome], times: Mapping[Row, str]) -> list[str]:
-    """A table for each engine and type of device, a row for each op and type."""
+    """Writes a table for each engine and type of device, a row for each op and type."""
     rows: dict[Row, list[Outcome]] = {}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.case.row[:3]):
         rows.setdefault(outcome.case.row, []).append(outcome)
@@ -44,7 +44,7 @@ def lines(outcomes: Iterable[Outcome], times: Mapping[Row, str]) -> list[str]:
 
 
 def _row(row: Row, outcomes: Sequence[Outcome], times: Mapping[Row, str]) -> str:
-    deviations = [d for o in outcomes if not isinstance(o.found, Failure) for d in o.found]
+    deviations = [d for o in outcomes if not isinstance(o.result, Failure) for d in o.result]
     worst = max(outcomes, key=lambda o: o.share)
     figures = [_largest(d for d in deviations if d.gradient is gradient) for gradient in (False, True)]
     text = f"{row.op:<10} {type_name(row.dtype):<8} {len(outcomes):>5} {figures[0]:>7} {figures[1]:>9} "
@@ -53,7 +53,7 @@ def _row(row: Row, outcomes: Sequence[Outcome], times: Mapping[Row, str]) -> str
 
 
 def _largest(deviations: Iterable[Deviation]) -> str:
-    """The largest number of roundings, as text. A NaN is larger than any number."""
+    """Writes the largest number of roundings. A NaN is larger than any number."""
     ordered = sorted(deviations, key=lambda d: (d.roundings != d.roundings, d.roundings))
     return _figure(ordered[-1].roundings) if ordered else "-"
 
@@ -63,17 +63,17 @@ def _figure(roundings: float) -> str:
 
 
 def wrong(outcomes: Iterable[Outcome]) -> list[str]:
-    """Every wrong case, with all its deviations that are not allowed."""
+    """Lists every wrong case, with all its deviations that are not allowed."""
     text = []
     for outcome in outcomes:
         case = outcome.case
         if not outcome.wrong:
             continue
         text.append(wrapped(f"  {outcome.case.row}: {case.problem.label}", 6))
-        if isinstance(outcome.found, Failure):
-            text.append(wrapped(f"    {outcome.found.message}", 6))
+        if isinstance(outcome.result, Failure):
+            text.append(wrapped(f"    {outcome.result.message}", 6))
             continue
-        too_far = sorted((d for d in outcome.found if d.share > 1), key=lambda d: -d.share)
+        too_far = sorted((d for d in outcome.result if d.share > 1), key=lambda d: -d.share)
         errors = [f"{d.name} {_figure(d.roundings)} (allowed {_figure(d.allowed)})" for d in too_far]
         unbroken = ", ".join(error.replace(" ", "\xa0") for error in errors)  # lines break only between two errors
         text.append(wrapped(f"    roundings: {unbroken}", 6).replace("\xa0", " "))
@@ -81,7 +81,7 @@ def wrong(outcomes: Iterable[Outcome]) -> list[str]:
 
 
 def legend(devices: Iterable[str]) -> str:
-    """What the columns mean."""
+    """Explains the columns."""
     sizes = []
     for device in devices:
         (T, B, H), (M, N) = NETWORK[device], NORM[device]

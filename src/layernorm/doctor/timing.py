@@ -21,7 +21,7 @@ ROUNDS, LEAST, ENOUGH = 5, 5e-3, 0.5
 
 
 def relative_time(row: Row) -> float | None:
-    """The engine's time divided by torch's: minima over rounds in which both take turns.
+    """Divides the engine's time by torch's: minima over rounds in which both take turns.
 
     None: torch has no such op. Networks have the paper's formula and no projections. On a GPU both compute float32 in
     float32, not in TF32.

@@ -80,12 +80,12 @@ def check_recurrent(a: RecurrentArguments) -> None:
     if a.lengths is None:
         return
     compiling, T = torch.compiler.is_compiling(), a.input.shape[0]
-    wide = (a.lengths if compiling else of_all_cases(a.lengths)).to(torch.int64)  # T may be too large for a narrow type
-    fits = ((wide >= 0) & (wide <= T)).all()
+    lengths = (a.lengths if compiling else unwrapped(a.lengths)).to(torch.int64)  # T may be too large for a narrow type
+    fits = ((lengths >= 0) & (lengths <= T)).all()
     if compiling:  # a compiled graph cannot branch on a value, but can raise an error when it runs
         torch._assert_async(fits, "lengths must lie in 0..T, the time steps of the input")
     elif not bool(fits):
-        raise RuntimeError(f"lengths must lie in 0..{T}, the time steps of the input, got {wide.tolist()}")
+        raise RuntimeError(f"lengths must lie in 0..{T}, the time steps of the input, got {lengths.tolist()}")
 
 
 def check_tensors(a: RecurrentArguments) -> None:
@@ -95,25 +95,25 @@ def check_tensors(a: RecurrentArguments) -> None:
         RuntimeError: something does not fit. The message names it, with what was given and what is expected.
     """
     input, state, params = a.input, a.state, a.params
-    static = type(input) is Tensor and not torch.compiler.is_compiling()  # symbolic sizes are no keys for `_expected`
-    plain = static and a.lengths is None and a.reset is None
-    if plain and input.dim() == 3 and len(params) > 1 and params[1].dim() == 2:
+    static = type(input) is Tensor and not torch.compiler.is_compiling()  # symbolic sizes are no keys of a cache
+    without_masks = static and a.lengths is None and a.reset is None
+    if without_masks and input.dim() == 3 and len(params) > 1 and params[1].dim() == 2:
         dtype = input.dtype
         if dtype.is_floating_point and input.is_cpu:
-            kinds = list(map(_KIND, (*state, *params)))
-            if kinds == _expected(a.recurrence, input.shape, params[1].shape, dtype):
+            signatures = list(map(_SIGNATURE, (*state, *params)))
+            if signatures == _expected_signatures(a.recurrence, input.shape, params[1].shape, dtype):
                 return
-    _explain(a)
+    _check_one_by_one(a)
 
 
-_KIND = operator.attrgetter("shape", "dtype", "is_cpu")
+_SIGNATURE = operator.attrgetter("shape", "dtype", "is_cpu")
 
 
 @functools.lru_cache(1024)
-def _expected(
+def _expected_signatures(
     recurrence: Recurrence, input: torch.Size, weight_hh: torch.Size, dtype: torch.dtype
 ) -> list[tuple[tuple[int, ...], torch.dtype, bool]]:
-    """What `_KIND` must be of state and parameters. Empty, which fits no call, where the sizes are wrong."""
+    """Returns the signatures that state and parameters must have. Empty, which fits no call, for wrong sizes."""
     H, P = weight_hh[0] // GATES[recurrence.network], weight_hh[1]
     if H < 1 or P < 1 or (P != H and not recurrence.projected):
         return []
@@ -122,8 +122,8 @@ def _expected(
     return [(shape, dtype, True) for shape in shapes]
 
 
-def _explain(a: RecurrentArguments) -> None:
-    """`check_tensors`, one tensor after the other, with the error for the first that does not fit."""
+def _check_one_by_one(a: RecurrentArguments) -> None:
+    """Checks one tensor after the other, for `check_tensors`, and raises the error for the first that does not fit."""
     input, state, params, recurrence = a.input, a.state, a.params, a.recurrence
     op, names = recurrence.network.lower(), recurrence.parameter_names
     if len(params) != len(names) or len(state) != len(recurrence.state_names):
@@ -204,8 +204,8 @@ def _check_alike(
     )
 
 
-def of_all_cases(tensor: Tensor) -> Tensor:
-    """The tensor without what `torch.func` wraps around it: under ``vmap`` of all cases, whose values can be asked."""
+def unwrapped(tensor: Tensor) -> Tensor:
+    """Takes off what `torch.func` wraps around a tensor. Under ``vmap`` this leaves all cases, with values."""
     while _functorch.is_functorch_wrapped_tensor(tensor):
         tensor = _functorch.get_unwrapped(tensor)
     return tensor

@@ -99,7 +99,7 @@ class PreparedLayer(Protocol):
     """One layer for steps one by one: its weights are prepared once, and their gradients are computed at the end."""
 
     def forward(self, input: Tensor, state: Sequence[Tensor], save: bool) -> tuple[list[Tensor], list[Tensor]]:
-        """From (B, I) and the state before a step to the state after it, and with ``save`` what the backward needs."""
+        """Takes a step from (B, I) and the state before it to the state after it; ``save``: and what backwards need."""
 
     def backward_pass(self) -> BackwardPass:
         """Starts a new backward pass through some of the steps."""
@@ -115,14 +115,14 @@ class BackwardPass(Protocol):
         saved: Sequence[Tensor],
         grad_state: Sequence[Tensor | None],
     ) -> list[Tensor]:
-        """From the gradients of the state after a step to those of the step's input and of the state before it.
+        """Computes the gradients of a step's input and of the state before it, from those of the state after it.
 
         ``input`` and ``state`` are those of the step's forward, ``saved`` is what it saved. A gradient that is None is
         zero.
         """
 
     def gradients(self) -> list[Tensor]:
-        """The gradients of the parameters, summed over all steps of this pass."""
+        """Returns the gradients of the parameters, summed over all steps of this pass."""
 
 
 class Engine(Protocol):
@@ -137,33 +137,33 @@ class Engine(Protocol):
     FORMULA_FIELDS: frozenset[str]
 
     def covers(self, op: str, device: str, dtype: torch.dtype, recurrence: Recurrence | None) -> bool:
-        """Whether the engine has a kernel for an op on this kind of device in this type.
+        """Says whether the engine has a kernel for an op on this type of device in this type of number.
 
         ``op`` is ``"normalize"``, ``"recurrent"`` or ``"steps"``. ``recurrence`` has the equations of a recurrent op.
         """
 
     def normalize_forward(self, a: NormArguments, residual: Tensor | None, save: bool) -> Sequence[Tensor]:
-        """[y]; with ``residual`` [y, input + residual], where y normalises the sum.
+        """Returns [y]; with ``residual`` [y, input + residual], where y normalises the sum.
 
         With ``save`` the list goes on with what the backward needs (`normalize_saved`).
         """
 
     def normalize_saved(self, a: NormArguments) -> list[Tensor]:
-        """Empty tensors with the shapes and types of what `normalize_forward` saves."""
+        """Returns empty tensors with the shapes and types of what `normalize_forward` saves."""
 
     def normalize_backward(
         self, a: NormArguments, saved: Sequence[Tensor], grad: Tensor, grad_total: Tensor | None
     ) -> Sequence[Tensor]:
-        """The gradients of ``a.input``, which was normalised, and of weight and bias where there are such.
+        """Returns the gradients of ``a.input``, which was normalised, and of weight and bias where there are such.
 
         ``grad_total`` is the gradient that reaches ``a.input`` by other ways, and is added.
         """
 
     def recurrent_forward(self, a: RecurrentArguments, save: bool) -> Sequence[Tensor]:
-        """[output (T, B, P), *final state], and with ``save`` what the backward needs (`recurrent_saved`)."""
+        """Returns [output (T, B, P), *final state], and with ``save`` what the backward needs (`recurrent_saved`)."""
 
     def recurrent_saved(self, a: RecurrentArguments) -> list[Tensor]:
-        """Empty tensors with the shapes and types of what `recurrent_forward` saves."""
+        """Returns empty tensors with the shapes and types of what `recurrent_forward` saves."""
 
     def recurrent_backward(
         self,
@@ -172,7 +172,7 @@ class Engine(Protocol):
         grad_output: Tensor | None,
         grad_state: Sequence[Tensor | None],
     ) -> Sequence[Tensor]:
-        """[d input, *d initial state, *d params]; a gradient that is ``None`` is zero."""
+        """Returns [d input, *d initial state, *d params]; a gradient that is ``None`` is zero."""
 
     def prepare(self, params: Sequence[Tensor], recurrence: Recurrence) -> PreparedLayer:
         """Prepares a layer for steps one by one."""
@@ -180,7 +180,7 @@ class Engine(Protocol):
 
 @functools.cache
 def term_indices(recurrence: Recurrence) -> tuple[tuple[int, ...], ...]:
-    """For the weights W_ih, W_hh, W_hr and the eight `Recurrence.vectors`: of which parameters each is the sum.
+    """Returns of which parameters each weight (W_ih, W_hh, W_hr) and each of the eight `Recurrence.vectors` is the sum.
 
     The numbers are indices into ``params``. Where there are none, there is no such weight or vector.
     """

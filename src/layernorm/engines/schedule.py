@@ -20,7 +20,7 @@ State = tuple[Tensor, ...]
 """h [B, P], in an LSTM also c [B, H]."""
 
 
-class Between(NamedTuple):
+class StateChanges(NamedTuple):
     """What happens to the state of one layer and direction between its steps, beyond lengths and resets.
 
     Attributes:
@@ -39,15 +39,15 @@ class Between(NamedTuple):
         """Whether anything happens at all."""
         return self.restart is not None or self.dropout is not None or any(k is not None for k in self.kept)
 
-    def read(self, h: Tensor) -> Tensor:
-        """The h before a step as W_hh reads it: with dropout."""
+    def apply_dropout(self, h: Tensor) -> Tensor:
+        """Applies the dropout to the h before a step, as W_hh reads it."""
         return h if self.dropout is None else h * self.dropout.to(h.dtype)
 
 
-NOTHING = Between()
+NO_CHANGES = StateChanges()
 
 
-def turned(x: Tensor, lengths: Tensor | None, reverse: bool) -> Tensor:
+def reorder_steps(x: Tensor, lengths: Tensor | None, reverse: bool) -> Tensor:
     """Changes (T, B, ...) from the order of the input to the order of the steps, or back.
 
     In the reverse direction this reverses each row up to its length; padding stays in place.
@@ -61,54 +61,56 @@ def turned(x: Tensor, lengths: Tensor | None, reverse: bool) -> Tensor:
     return x.gather(0, source.reshape(*source.shape, *(1,) * (x.dim() - 2)).expand_as(x))
 
 
-def schedule(T: int, lengths: Tensor | None, reset: Tensor | None, reverse: bool) -> Schedule:
-    """The `Schedule`, in the order of the steps."""
+def make_schedule(T: int, lengths: Tensor | None, reset: Tensor | None, reverse: bool) -> Schedule:
+    """Makes the `Schedule`, in the order of the steps."""
     active, cut = None, reset
     if cut is not None and reverse:  # the reverse direction meets a cut between t-1 and t after its step at t
-        cut = torch.cat([torch.zeros_like(cut[:1]), turned(cut, lengths, reverse)[:-1]])
+        cut = torch.cat([torch.zeros_like(cut[:1]), reorder_steps(cut, lengths, reverse)[:-1]])
     if lengths is not None:
         active = torch.arange(T, device=lengths.device)[:, None] < lengths
         cut = None if cut is None else cut & active
     return Schedule(*(None if mask is None else mask.unsqueeze(-1) for mask in (active, cut)))
 
 
-def walk(step: Callable[[int, State], State], state: State, T: int, plan: Schedule, between: Between) -> list[State]:
+def walk(
+    step: Callable[[int, State], State], state: State, T: int, schedule: Schedule, changes: StateChanges
+) -> list[State]:
     """Takes T steps and returns all T + 1 states, the initial one first, in the order of the steps.
 
     ``step`` is a function from t and the state before the step to the state after it. It applies the dropout of
-    ``between`` itself.
+    ``changes`` itself.
     """
     zero = state[0].new_zeros(())
-    restart = [zero] * len(state) if between.restart is None else [r.to(zero.dtype) for r in between.restart]
+    restart = [zero] * len(state) if changes.restart is None else [r.to(zero.dtype) for r in changes.restart]
     states = [state]
     for t in range(T):
         before = states[-1]
         old = before
-        if plan.cut is not None:
-            old = tuple(torch.where(plan.cut[t], new, s) for new, s in zip(restart, before, strict=True))
+        if schedule.cut is not None:
+            old = tuple(torch.where(schedule.cut[t], new, s) for new, s in zip(restart, before, strict=True))
         after = step(t, old)
-        if between.kept:
+        if changes.kept:
             after = tuple(
-                zoned_out(None if k is None else k[t], *s) for k, *s in zip(between.kept, old, after, strict=True)
+                apply_zoneout(None if k is None else k[t], *s) for k, *s in zip(changes.kept, old, after, strict=True)
             )
-        if plan.active is not None:
-            after = tuple(torch.where(plan.active[t], new, s) for new, s in zip(after, before, strict=True))
+        if schedule.active is not None:
+            after = tuple(torch.where(schedule.active[t], new, s) for new, s in zip(after, before, strict=True))
         states.append(after)
     return states
 
 
-def zoned_out(kept: Tensor | None, old: Tensor, new: Tensor) -> Tensor:
-    """One part of the state after a step with zoneout: ``kept * old + (1 - kept) * new``; None: ``new``."""
+def apply_zoneout(kept: Tensor | None, old: Tensor, new: Tensor) -> Tensor:
+    """Computes one part of the state after a step with zoneout: ``kept * old + (1 - kept) * new``; None: ``new``."""
     return new if kept is None else kept * old + (1 - kept) * new
 
 
-def sequence_of(states: Sequence[State], plan: Schedule, lengths: Tensor | None, reverse: bool) -> Tensor:
+def stack_output(states: Sequence[State], schedule: Schedule, lengths: Tensor | None, reverse: bool) -> Tensor:
     """Stacks h after each step, of the states that `walk` returns, in the order of the input: [T, B, P].
 
     It is 0 beyond a row's length.
     """
     after = [h for h, *_ in states[1:]]
     sequence = torch.stack(after) if after else states[0][0].new_zeros(0, *states[0][0].shape)
-    if plan.active is not None:
-        sequence = torch.where(plan.active, sequence, 0.0)
-    return turned(sequence, lengths, reverse)
+    if schedule.active is not None:
+        sequence = torch.where(schedule.active, sequence, 0.0)
+    return reorder_steps(sequence, lengths, reverse)

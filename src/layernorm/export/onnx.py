@@ -61,10 +61,10 @@ class Nodes:
         self.constants = around or self
         self.names = (f"one step/{k}" if around else None for k in itertools.count())
 
-    def __call__(self, kind: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
+    def __call__(self, op_type: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
         values = [value if value is None else self._value(value) for value in inputs]
         results = [ir.Value(name=next(self.names)) for _ in range(outputs)]
-        self.tape.op_multi_out(kind, values, attributes, outputs=results, version=self.opset)
+        self.tape.op_multi_out(op_type, values, attributes, outputs=results, version=self.opset)
         return results[0] if outputs == 1 else results
 
     def _value(self, value: Any) -> ir.Value:
@@ -74,7 +74,7 @@ class Nodes:
         return self.constants("Constant", value=ir.tensor(array))
 
     def cast(self, value: ir.Value, dtype: ir.DataType | None = None) -> ir.Value:
-        """The value in ``dtype``, by default the type of the graph's numbers."""
+        """Casts the value to ``dtype``, by default the type of the graph's numbers."""
         dtype = dtype or self.dtype
         if value.dtype == dtype:
             return value
@@ -83,7 +83,7 @@ class Nodes:
         return cast
 
     def sum(self, *terms: ir.Value | None) -> Any:
-        """The sum of the terms that are not None; None if there is none."""
+        """Adds the terms that are not None; None if there is none."""
         present = [term for term in terms if term is not None]
         total = present[0] if present else None
         for term in present[1:]:
@@ -91,18 +91,18 @@ class Nodes:
         return total
 
     def split(self, value: ir.Value, sizes: Sequence[int]) -> Values:
-        """The parts of these sizes along the last axis."""
+        """Splits the value into parts of these sizes along the last axis."""
         return [value] if len(sizes) == 1 else self("Split", value, list(sizes), outputs=len(sizes), axis=-1)
 
     def normalised(
         self, z: ir.Value, norm: str, formula: Formula, gain: Any, bias: ir.Value | None, dims: int = 1
     ) -> ir.Value:
-        """``N(z) * gain + bias`` over the last dimensions."""
-        at: dict[str, Any] = {"axis": -dims, "epsilon": formula.eps}
+        """Computes ``N(z) * gain + bias`` over the last dimensions."""
+        attributes: dict[str, Any] = {"axis": -dims, "epsilon": formula.eps}
         if norm == "layer" and formula.eps_on == "variance":
-            return self("LayerNormalization", z, gain, bias, **at)
+            return self("LayerNormalization", z, gain, bias, **attributes)
         if norm == "rms" and formula.eps_on == "variance" and self.opset >= 23:
-            return self.sum(self("RMSNormalization", z, gain, **at), bias)
+            return self.sum(self("RMSNormalization", z, gain, **attributes), bias)
         axes = list(range(-dims, 0))
         u = self("Sub", z, self("ReduceMean", z, axes)) if norm == "layer" else z
         square = self("ReduceMean", self("Mul", u, u), axes)
@@ -113,8 +113,8 @@ class Nodes:
         return self.sum(self("Mul", self("Div", u, deviation), gain), bias)
 
 
-def _nodes(*values: ir.Value | None) -> tuple[Nodes, list[ir.Node]]:
-    """New `Nodes` for the op that torch translates now, and the list that torch takes them from at the end.
+def _new_nodes(*values: ir.Value | None) -> tuple[Nodes, list[ir.Node]]:
+    """Makes `Nodes` for the op that torch translates now, and returns the list that torch takes them from at the end.
 
     Their type is the widest of the values' types, and at least float32.
     """
@@ -130,7 +130,7 @@ def _nodes(*values: ir.Value | None) -> tuple[Nodes, list[ir.Node]]:
 def _normalize(
     input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: Any, norm: Any, residual: Any, backend: Any
 ) -> Any:
-    n, nodes = _nodes(input, weight, bias)
+    n, nodes = _new_nodes(input, weight, bias)
     total = input if residual is None else n("Add", input, residual)
     gain = n("Expand", 1.0, list(normalized_shape)) if weight is None else n.cast(weight)
     bias = None if bias is None else n.cast(bias)
@@ -154,7 +154,7 @@ class Terms(NamedTuple):
 
 
 def _units(p: Mapping[str, ir.Value]) -> int:
-    """G * H."""
+    """Returns G * H."""
     return cast(Any, p["weight_hh"].shape)[0]
 
 
@@ -183,7 +183,7 @@ class Layer:
         (self.cell,) = self._terms(n, cell, [self.H])
 
     def _terms(self, n: Nodes, place: Place, sizes: list[int]) -> list[Terms]:
-        """The parameters of a place, for each part."""
+        """Returns the parameters of a place, for each part."""
         vectors = [[place.gain], [place.inside], place.outside]
         sums = [n.sum(*(self.p[name] for name in names if name is not None)) for names in vectors]
         ends = list(itertools.accumulate(sizes))
@@ -194,45 +194,45 @@ class Layer:
 
         return [Terms(*(part(vector, k) for vector in sums)) for k in range(len(sizes))]
 
-    def at(self, n: Nodes, terms: Terms, z: ir.Value) -> ir.Value:
-        """``N(z + inside) * gain + outside`` at one place."""
+    def apply_place(self, n: Nodes, terms: Terms, z: ir.Value) -> ir.Value:
+        """Computes ``N(z + inside) * gain + outside`` at one place."""
         z = n.sum(z, terms.inside)
         if terms.gain is None:
             return n.sum(z, terms.outside)
         return n.normalised(z, self.recurrence.norm, self.recurrence.formula, terms.gain, terms.outside)
 
-    def side(self, n: Nodes, terms: list[Terms], x: ir.Value, weight: str) -> Values:
-        """One of the two sides of the summed inputs, W x or U h."""
+    def summed_inputs(self, n: Nodes, terms: list[Terms], x: ir.Value, weight: str) -> Values:
+        """Computes one of the two sides of the summed inputs, W x or U h."""
         parts = n.split(n("MatMul", x, self.weights[weight]), self.sizes)
-        return [self.at(n, term, part) for term, part in zip(terms, parts, strict=True)]
+        return [self.apply_place(n, term, part) for term, part in zip(terms, parts, strict=True)]
 
     def gates(self, n: Nodes, parts: Values) -> Values:
-        """The summed inputs of each gate: the parts, split into H units each."""
+        """Splits the parts of the summed inputs into H units for each gate."""
         sizes = zip(parts, self.sizes, strict=False)
         return [gate for part, size in sizes for gate in n.split(part, [self.H] * (size // self.H))]
 
     def step(self, n: Nodes, x: Values, state: Values) -> Values:
-        """The state after a step. ``x`` is the input side of that step."""
-        hidden = self.side(n, self.hidden, state[0], "weight_hh")
+        """Computes the state after a step. ``x`` is the input side of that step."""
+        hidden = self.summed_inputs(n, self.hidden, state[0], "weight_hh")
         return {"RNN": self._rnn, "LSTM": self._lstm, "GRU": self._gru}[self.recurrence.network](n, x, hidden, state)
 
-    def _both(self, n: Nodes, x: Values, hidden: Values) -> Values:
+    def _add_sides(self, n: Nodes, x: Values, hidden: Values) -> Values:
         terms = zip(self.both, x, hidden, strict=False)
-        return [self.at(n, both, n("Add", one, other)) for both, one, other in terms]
+        return [self.apply_place(n, both, n("Add", x_part, h_part)) for both, x_part, h_part in terms]
 
-    def _forget(self, n: Nodes, a: ir.Value) -> ir.Value:
-        """The sigmoid of the gate that keeps the old state, with its constant bias."""
+    def _forget_gate(self, n: Nodes, a: ir.Value) -> ir.Value:
+        """Computes the sigmoid of the gate that keeps the old state, with its constant bias."""
         bias = self.recurrence.formula.forget_bias
         return n("Sigmoid", n("Add", a, bias) if bias else a)
 
     def _rnn(self, n: Nodes, x: Values, hidden: Values, state: Values) -> Values:
-        (a,) = self._both(n, x, hidden)
+        (a,) = self._add_sides(n, x, hidden)
         return [n("Relu" if self.recurrence.nonlinearity == "relu" else "Tanh", a)]
 
     def _lstm(self, n: Nodes, x: Values, hidden: Values, state: Values) -> Values:
-        i, f, g, o = self.gates(n, self._both(n, x, hidden))
-        c = n("Add", n("Mul", self._forget(n, f), state[1]), n("Mul", n("Sigmoid", i), n("Tanh", g)))
-        normalised = self.at(n, self.cell, c)
+        i, f, g, o = self.gates(n, self._add_sides(n, x, hidden))
+        c = n("Add", n("Mul", self._forget_gate(n, f), state[1]), n("Mul", n("Sigmoid", i), n("Tanh", g)))
+        normalised = self.apply_place(n, self.cell, c)
         h = n("Mul", n("Sigmoid", o), n("Tanh", normalised))
         if self.recurrence.projected:
             h = n("MatMul", h, self.weights["weight_hr"])
@@ -240,28 +240,28 @@ class Layer:
 
     def _gru(self, n: Nodes, x: Values, hidden: Values, state: Values) -> Values:
         if self.recurrence.reset_multiplies == "sum":
-            r, z, a = self.gates(n, self._both(n, x, hidden))
+            r, z, a = self.gates(n, self._add_sides(n, x, hidden))
             a = n("Mul", n("Sigmoid", r), a)
         elif len(self.sizes) == 1:  # r multiplies the candidate's part of one normalisation over all gates
             (x_r, x_z, x_n), (h_r, h_z, h_n) = self.gates(n, x), self.gates(n, hidden)
             r, z = n("Add", x_r, h_r), n("Add", x_z, h_z)
             a = n("Add", x_n, n("Mul", n("Sigmoid", r), h_n))
         else:
-            r, z = self.gates(n, self._both(n, x[:-1], hidden[:-1]))
+            r, z = self.gates(n, self._add_sides(n, x[:-1], hidden[:-1]))
             a = n("Add", x[-1], n("Mul", n("Sigmoid", r), hidden[-1]))
-            a = self.at(n, self.both[-1], a)
-        z = self._forget(n, z)
+            a = self.apply_place(n, self.both[-1], a)
+        z = self._forget_gate(n, z)
         return [n("Add", n("Mul", n("Sub", 1.0, z), n("Tanh", a)), n("Mul", z, state[0]))]
 
 
 def _recurrent(
     input: Any, state: Any, params: Any, lengths: Any, reset: Any, recurrence: Any, reverse: Any, backend: Any
 ) -> Any:
-    n, nodes = _nodes(input)
+    n, nodes = _new_nodes(input)
     equations = Recurrence.decode(recurrence)
     x, initial, weights = n.cast(input), [n.cast(s) for s in state], [n.cast(p) for p in params]
     if equations.formula == PLAIN and not equations.projected and reset is None:
-        outputs = _own(n, x, initial, weights, lengths, equations, reverse)
+        outputs = _onnx_op(n, x, initial, weights, lengths, equations, reverse)
     else:
         outputs = _scan(n, x, initial, weights, lengths, reset, equations, reverse)
     outputs = [value if n.dtype == input.dtype else n("Cast", value, to=int(input.dtype)) for value in outputs]
@@ -272,12 +272,12 @@ def _recurrent(
 def _scan(
     n: Nodes, x: ir.Value, initial: Values, params: Values, lengths: Any, reset: Any, r: Recurrence, reverse: bool
 ) -> Values:
-    """[output, *final state] by a ``Scan`` over the steps, in the reverse direction from the last to the first.
+    """Returns [output, *final state] by a ``Scan`` over the steps, in the reverse direction from the last to the first.
 
     With ``lengths`` a row keeps its state after its end, and in the reverse direction before its start.
     """
     layer = Layer(n, r, params)
-    from_input = layer.side(n, layer.input, x, "weight_ih")
+    from_input = layer.summed_inputs(n, layer.input, x, "weight_ih")
     active, cut = _masks(n, x, lengths, reset, reverse)
     masks = [mask for mask in (active, cut) if mask is not None]
 
@@ -312,7 +312,7 @@ def _step_input(name: str, dtype: ir.DataType) -> ir.Value:
 
 
 def _masks(n: Nodes, x: ir.Value, lengths: Any, reset: Any, reverse: bool) -> tuple[Any, Any]:
-    """Which rows take a step at each time (None: all), and which start from zeros there (None: no row); (T, B, 1)."""
+    """Returns which rows take a step at each time (None: all) and which start from zeros (None: no row); (T, B, 1)."""
     active, cut = None, reset if reset is None else n.cast(reset, ir.DataType.BOOL)
     if lengths is not None:
         T = n("Squeeze", n("Shape", x, start=0, end=1), [0])
@@ -329,8 +329,10 @@ ORDER = {"RNN": (0,), "LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2)}
 """The order of ONNX's gates among torch's."""
 
 
-def _own(n: Nodes, x: ir.Value, initial: Values, params: Values, lengths: Any, r: Recurrence, reverse: bool) -> Values:
-    """[output, *final state] by ONNX's own operator."""
+def _onnx_op(
+    n: Nodes, x: ir.Value, initial: Values, params: Values, lengths: Any, r: Recurrence, reverse: bool
+) -> Values:
+    """Returns [output, *final state] by ONNX's own operator."""
     p = dict(zip(r.parameter_names, params, strict=True))
     H = _units(p) // GATES[r.network]
 

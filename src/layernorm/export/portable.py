@@ -15,13 +15,14 @@ from torch.fx import Proxy
 
 from ..formula import GATES
 from ..nn._cell import RecurrentCell
+from ..nn._convert import own_class
 from ..nn._gru import GRU, GRUCell
-from ..nn._leaving import recorded
 from ..nn._lstm import LSTM, LSTMCell
 from ..nn._normalised import Normalised
 from ..nn._norms import BatchNorm, LayerNorm, RMSNorm
 from ..nn._recurrent import Recurrent
 from ..nn._rnn import RNN, RNNCell
+from ..nn._tracing import fx_call_module
 
 
 def portable(model: torch.nn.Module) -> torch.nn.Module:
@@ -56,32 +57,27 @@ def portable(model: torch.nn.Module) -> torch.nn.Module:
     for name, part in model.named_modules():
         _check(name or "the model", part)
     copied = copy.deepcopy(model)
-    made = {id(part): _made(part) for part in copied.modules() if _kind(part) in _TABLE}
-    if id(copied) in made:
-        return made[id(copied)]
+    replacements = {id(part): _portable_module(part) for part in copied.modules() if own_class(part) in _TABLE}
+    if id(copied) in replacements:
+        return replacements[id(copied)]
     for parent in list(copied.modules()):
         for name, child in parent._modules.items():
-            if id(child) in made:
-                parent._modules[name] = made[id(child)]
+            if id(child) in replacements:
+                parent._modules[name] = replacements[id(child)]
     return copied
-
-
-def _kind(module: torch.nn.Module) -> type[torch.nn.Module]:
-    """A module's own class: torch gives a module whose weights are parametrized a new one."""
-    return torch.nn.utils.parametrize.type_before_parametrizations(module)
 
 
 def _check(name: str, module: torch.nn.Module) -> None:
     """Raises an error where a module cannot be copied."""
-    kind = _kind(module)
-    if kind not in _TABLE:
-        if issubclass(kind, tuple(_TABLE)):
+    original = own_class(module)
+    if original not in _TABLE:
+        if issubclass(original, tuple(_TABLE)):
             raise TypeError(
-                f"portable: cannot copy {name}: {kind.__name__} is a subclass, and may do more than its base"
+                f"portable: cannot copy {name}: {original.__name__} is a subclass, and may do more than its base"
             )
         return
     if isinstance(module, Normalised) and module.norm == "batch":
-        raise ValueError(f"portable: cannot copy {name}: batch norm in a {kind.__name__} has no plain form")
+        raise ValueError(f"portable: cannot copy {name}: batch norm in a {original.__name__} has no plain form")
     if isinstance(module, BatchNorm) and module.unbiased and module.training:
         raise ValueError(
             f"portable: cannot copy {name}: unbiased=True has no plain form in training; call eval() first"
@@ -97,7 +93,7 @@ def _check(name: str, module: torch.nn.Module) -> None:
             "call eval() first"
         )
     if module._forward_hooks or module._forward_pre_hooks:
-        hooks = f"{kind.__name__} has hooks on its forward (pruning adds one)"
+        hooks = f"{original.__name__} has hooks on its forward (pruning adds one)"
         raise ValueError(f"portable: cannot copy {name}: {hooks}; remove them first")
 
 
@@ -129,7 +125,7 @@ class PortableLayers(torch.nn.Module):
         r = module.recurrence
         self.hidden_size, self.gates = module.hidden_size, GATES[r.network]
         self._names = [name + suffix for suffix in suffixes for name in r.parameter_names]
-        for name, value in zip(self._names, module._read(self._names), strict=True):
+        for name, value in zip(self._names, module._parameters_named(self._names), strict=True):
             if not isinstance(value, torch.nn.Parameter):  # weight norm computes it
                 value = torch.nn.Parameter(value.detach().clone())
             self.register_parameter(name, value)
@@ -143,16 +139,16 @@ class PortableLayers(torch.nn.Module):
         self._multiplies_sum = r.reset_multiplies == "sum"
         self._eps, self._on_deviation = r.formula.eps, r.formula.eps_on == "deviation"
         self._forget_bias = r.formula.forget_bias
-        self._described = module.extra_repr()
+        self._repr = module.extra_repr()
         self.train(module.training)
 
     def __call__(self, input: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(input, Proxy):  # not in `forward`, where TorchScript would compile it
-            return recorded(self, input, *args, **kwargs)
+            return fx_call_module(self, input, *args, **kwargs)
         return super().__call__(input, *args, **kwargs)
 
     def extra_repr(self) -> str:
-        return self._described
+        return self._repr
 
     def __prepare_scriptable__(self) -> "PortableLayers":
         """Renews the list of parameters, which may have been replaced. `torch.jit.script` calls this first."""
@@ -160,7 +156,7 @@ class PortableLayers(torch.nn.Module):
         return self
 
     def parameters_of(self, index: int) -> list[Tensor]:
-        """The parameters of one layer and direction."""
+        """Returns the parameters of one layer and direction."""
         first = index * self._count
         if torch.jit.is_scripting():
             return self._flat[first : first + self._count]
@@ -176,7 +172,7 @@ class PortableLayers(torch.nn.Module):
         return Vectors(sums[0], sums[1], sums[2], sums[3], sums[4], sums[5], sums[6], sums[7])
 
     def standardized(self, z: Tensor) -> Tensor:
-        """N(z) over the last dimension."""
+        """Computes N(z) over the last dimension."""
         if self._on_deviation:
             u = z if self._rms else z - z.mean(-1, keepdim=True)
             return u / ((u * u).mean(-1, keepdim=True).sqrt() + self._eps)
@@ -184,7 +180,7 @@ class PortableLayers(torch.nn.Module):
         return torch.rms_norm(z, shape, None, self._eps) if self._rms else torch.layer_norm(z, shape, eps=self._eps)
 
     def normalised(self, z: Tensor, gain: Tensor | None, first: int) -> Tensor:
-        """``N(z) * gain`` for the gates from ``first`` on, each span by itself. Without a gain it is z."""
+        """Computes ``N(z) * gain`` for the gates from ``first`` on, each span by itself. Without a gain it is z."""
         if gain is None:
             return z
         H, n = self.hidden_size, z.shape[-1]
@@ -195,8 +191,8 @@ class PortableLayers(torch.nn.Module):
                 parts.append(self.standardized(z[..., start:end]))
         return torch.cat(parts, -1) * gain[first * H : first * H + n]
 
-    def side(self, z: Tensor, gain: Tensor | None, inside: Tensor | None, outside: Tensor | None) -> Tensor:
-        """One side of the summed inputs, from W x or U h.
+    def normalised_side(self, z: Tensor, gain: Tensor | None, inside: Tensor | None, outside: Tensor | None) -> Tensor:
+        """Computes one side of the summed inputs, from W x or U h.
 
         Where the sum of both sides is normalised, this is only what is inside that normalisation.
         """
@@ -207,8 +203,8 @@ class PortableLayers(torch.nn.Module):
         z = self.normalised(z, gain, 0)
         return z if outside is None else z + outside
 
-    def both(self, z: Tensor, v: Vectors, first: int) -> Tensor:
-        """The normalisation of a sum, for the gates from ``first`` on."""
+    def normalised_sum(self, z: Tensor, v: Vectors, first: int) -> Tensor:
+        """Computes the normalisation of a sum, for the gates from ``first`` on."""
         if not self._sum:
             return z
         z = self.normalised(z, v.gain_x, first)
@@ -219,13 +215,13 @@ class PortableLayers(torch.nn.Module):
         return z
 
     def step(self, x: Tensor, state: list[Tensor], p: list[Tensor], v: Vectors) -> list[Tensor]:
-        """The state after a step, from that step's input side."""
-        h = self.side(state[0] @ p[1].t(), v.gain_h, v.inside_h, v.outside_h)
+        """Computes the state after a step, from that step's input side."""
+        h = self.normalised_side(state[0] @ p[1].t(), v.gain_h, v.inside_h, v.outside_h)
         if self._network == "LSTM":
-            return self.lstm(self.both(x + h, v, 0), state[1], p, v)
+            return self.lstm(self.normalised_sum(x + h, v, 0), state[1], p, v)
         if self._network == "GRU":
             return [self.gru(x, h, state[0], v)]
-        a = self.both(x + h, v, 0)
+        a = self.normalised_sum(x + h, v, 0)
         return [torch.relu(a) if self._relu else torch.tanh(a)]
 
     def lstm(self, a: Tensor, c: Tensor, p: list[Tensor], v: Vectors) -> list[Tensor]:
@@ -244,11 +240,11 @@ class PortableLayers(torch.nn.Module):
     def gru(self, x: Tensor, hidden: Tensor, h: Tensor, v: Vectors) -> Tensor:
         two = 2 * self.hidden_size
         if self._multiplies_sum:
-            r, z, n = self.both(x + hidden, v, 0).chunk(3, -1)
+            r, z, n = self.normalised_sum(x + hidden, v, 0).chunk(3, -1)
             n = torch.sigmoid(r) * n
         else:
-            r, z = self.both(x[..., :two] + hidden[..., :two], v, 0).chunk(2, -1)
-            n = self.both(x[..., two:] + torch.sigmoid(r) * hidden[..., two:], v, 2)
+            r, z = self.normalised_sum(x[..., :two] + hidden[..., :two], v, 0).chunk(2, -1)
+            n = self.normalised_sum(x[..., two:] + torch.sigmoid(r) * hidden[..., two:], v, 2)
         z = torch.sigmoid(z + self._forget_bias)
         return (1 - z) * torch.tanh(n) + z * h
 
@@ -262,22 +258,22 @@ class PortableNetwork(PortableLayers):
         self.batch_first, self.dropout = module.batch_first, module.dropout
         self.state_sizes = list(module._state_sizes)
 
-    def one(
+    def run_layer(
         self, x: Tensor, state: list[Tensor], index: int, lengths: Tensor | None, reset: Tensor | None, reverse: bool
     ) -> tuple[Tensor, list[Tensor]]:
-        """One layer in one direction: output (T, B, P) and final state."""
+        """Runs one layer in one direction: output (T, B, P) and final state."""
         p = self.parameters_of(index)
         v = self.vectors(p)
-        from_input = self.side(x @ p[0].t(), v.gain_x, v.inside_x, v.outside_x).unbind()
+        from_input = self.normalised_side(x @ p[0].t(), v.gain_x, v.inside_x, v.outside_x).unbind()
         T = x.shape[0]
         outputs: list[Tensor] = []
         for s in range(T):
             t = T - 1 - s if reverse else s
             before = state
-            at = t + 1 if reverse else t  # a cut before time t is met after step t in the reverse direction
-            if reset is not None and at < T:
-                cut = reset[at].to(torch.bool)
-                cut = cut if lengths is None else cut & (at < lengths)
+            cut_t = t + 1 if reverse else t  # a cut before time t is met after step t in the reverse direction
+            if reset is not None and cut_t < T:
+                cut = reset[cut_t].to(torch.bool)
+                cut = cut if lengths is None else cut & (cut_t < lengths)
                 before = [torch.where(cut.unsqueeze(-1), torch.zeros_like(part), part) for part in state]
             after = self.step(from_input[t], before, p, v)
             output = after[0]
@@ -313,7 +309,7 @@ class PortableNetwork(PortableLayers):
             outputs: list[Tensor] = []
             for direction in range(self.directions):
                 index = layer * self.directions + direction
-                output, final = self.one(x, [part[index] for part in hx], index, lengths, reset, direction == 1)
+                output, final = self.run_layer(x, [part[index] for part in hx], index, lengths, reset, direction == 1)
                 outputs.append(output)
                 for k in range(len(finals)):
                     finals[k].append(final[k])
@@ -356,10 +352,10 @@ class PortableStep(PortableLayers):
     def __init__(self, module: RecurrentCell) -> None:
         super().__init__(module, [""])
 
-    def one(self, input: Tensor, state: list[Tensor]) -> list[Tensor]:
+    def take_step(self, input: Tensor, state: list[Tensor]) -> list[Tensor]:
         p = self.parameters_of(0)
         v = self.vectors(p)
-        return self.step(self.side(input @ p[0].t(), v.gain_x, v.inside_x, v.outside_x), state, p, v)
+        return self.step(self.normalised_side(input @ p[0].t(), v.gain_x, v.inside_x, v.outside_x), state, p, v)
 
     def zeros(self, input: Tensor) -> Tensor:
         shape = list(input.shape)
@@ -371,7 +367,7 @@ class PortableCell(PortableStep):
     """`RNNCell` or `GRUCell` on plain PyTorch operations."""
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        return self.one(input, [self.zeros(input) if hx is None else hx])[0]
+        return self.take_step(input, [self.zeros(input) if hx is None else hx])[0]
 
 
 class PortableLSTMCell(PortableStep):
@@ -379,7 +375,7 @@ class PortableLSTMCell(PortableStep):
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         state = [self.zeros(input), self.zeros(input)] if hx is None else [hx[0], hx[1]]
-        h, c = self.one(input, state)
+        h, c = self.take_step(input, state)
         return h, c
 
 
@@ -397,10 +393,10 @@ _TABLE: dict[type[torch.nn.Module], Any] = {
 }
 
 
-def _made(module: torch.nn.Module) -> torch.nn.Module:
-    """The plain module that takes the place of one of layernorm's."""
-    kind = _TABLE[_kind(module)]
+def _portable_module(module: torch.nn.Module) -> torch.nn.Module:
+    """Makes the plain module that takes the place of one of layernorm's."""
+    plain_class = _TABLE[own_class(module)]
     if isinstance(module, Normalised):
-        return kind(module)
-    module.__class__ = kind  # layernorm's norms have the attributes of torch's, and only another forward
+        return plain_class(module)
+    module.__class__ = plain_class  # layernorm's norms have the attributes of torch's, and only another forward
     return module

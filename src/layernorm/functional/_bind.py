@@ -55,44 +55,44 @@ class Op(abc.ABC):
     def __init__(self) -> None:
         self._forward, self._backward = f"{self.name}_forward", f"{self.name}_backward"
         forward, backward = f"{self.arguments}{self.forward}", f"{self.arguments}{self.backward}"
-        self._saving = _defined(
+        self._saving = _define(
             self._forward,
             f"({forward}str backend)",
-            lambda *flat: self._ask(flat[-1], self._forward, (*self.gathered(flat[:-1]), True)),
-            lambda *flat: self._fake(flat[-1], self.gathered(flat[:-1])),
+            lambda *flat: self._run_engine(flat[-1], self._forward, (*self.engine_arguments(flat[:-1]), True)),
+            lambda *flat: self._fake_with_saved(flat[-1], self.engine_arguments(flat[:-1])),
         )
-        self._dispatched = _defined(
+        self._dispatched = _define(
             self.name,
             f"({forward}str? backend)",
-            lambda *flat: self._chosen(flat[-1], self.gathered(flat[:-1])),
-            lambda *flat: self._fake(None, self.gathered(flat[:-1])),
+            lambda *flat: self._run_chosen(flat[-1], self.engine_arguments(flat[:-1])),
+            lambda *flat: self._fake_with_saved(None, self.engine_arguments(flat[:-1])),
         )
-        self._dispatched_backward = _defined(
+        self._dispatched_backward = _define(
             self._backward,
             f"({backward}str backend)",
-            lambda *flat: self._ask(flat[-1], self._backward, self.gathered(flat[:-1])),
-            lambda *flat: list(map(empty_like, self.gathered(flat[:-1])[0].differentiable)),
+            lambda *flat: self._run_engine(flat[-1], self._backward, self.engine_arguments(flat[:-1])),
+            lambda *flat: list(map(empty_like, self.engine_arguments(flat[:-1])[0].differentiable)),
         )
         torch.library.impl(f"layernorm::{self.name}", "Autograd")(self._with_gradient)
 
     @abc.abstractmethod
-    def gathered(self, flat: Arguments) -> Arguments:
+    def engine_arguments(self, flat: Arguments) -> Arguments:
         """Returns an engine's arguments, from those of a schema."""
 
     @abc.abstractmethod
-    def flat(self, args: Arguments) -> Arguments:
-        """Returns the arguments of a schema, from an engine's: the reverse of `gathered`."""
+    def schema_arguments(self, args: Arguments) -> Arguments:
+        """Returns the arguments of a schema, from an engine's: the reverse of `engine_arguments`."""
 
     @abc.abstractmethod
     def fake(self, *args: Any) -> list[Tensor]:
-        """Empty tensors like the results, for `torch.compile`; checks its arguments."""
+        """Makes empty tensors like the results, for `torch.compile`; checks its arguments."""
 
     @abc.abstractmethod
     def equations(self, *args: Any) -> list[Tensor]:
-        """The results by plain equations, for `torch.func`; checks its arguments."""
+        """Computes the results by plain equations, for `torch.func`; checks its arguments."""
 
     @abc.abstractmethod
-    def save(self, ctx: Any, args: Arguments, found: Sequence[Tensor]) -> Sequence[Tensor]:
+    def save(self, ctx: Any, args: Arguments, results: Sequence[Tensor]) -> Sequence[Tensor]:
         """Puts what the backward needs into a context, and returns the results without what is saved."""
 
     @abc.abstractmethod
@@ -102,10 +102,10 @@ class Op(abc.ABC):
     def __call__(
         self, tensors: Sequence[Tensor], args: Arguments, recurrence: Recurrence | None = None, profiled: bool = False
     ) -> Sequence[Tensor]:
-        """The results, where nothing but autograd needs to know of the call (`plain`); ``tensors`` are those among
-        ``args``, in order. ``profiled``: a profiler has its row of the call."""
+        """Computes the results, where nothing but autograd needs to know of the call (`is_eager`); ``tensors`` are
+        those among ``args``, in order. ``profiled``: a profiler has its row of the call."""
         if profiler._is_profiler_enabled and not profiled:
-            with event(self.name, tensors):
+            with profiler_event(self.name, tensors):
                 return self(tensors, args, recurrence, True)
         x = tensors[0]  # `backends.choose` without its frame
         device = "cpu" if x.is_cpu else x.device.type
@@ -115,27 +115,27 @@ class Op(abc.ABC):
             return _record(self, run, backend, args, *tensors)
         return run(*args, False)
 
-    def elsewhere(self, flat: Arguments) -> Sequence[Tensor]:
-        """The results where something else needs to know of it."""
-        if transforming():
-            return self.equations(*self.gathered(flat))
+    def dispatch(self, flat: Arguments) -> Sequence[Tensor]:
+        """Computes the results where something else needs to know of the call."""
+        if is_transforming():
+            return self.equations(*self.engine_arguments(flat))
         return self._dispatched(*flat, backends.asked_for_in_graph())
 
-    def back(self, tensors: Sequence[Tensor], backend: str, args: Arguments) -> Sequence[Tensor]:
-        """The gradients that an engine computes; ``tensors`` are those among ``args``."""
-        if not plain(tensors):
-            return self._dispatched_backward(*self.flat(args), backend)
+    def run_backward(self, tensors: Sequence[Tensor], backend: str, args: Arguments) -> Sequence[Tensor]:
+        """Computes the gradients by an engine; ``tensors`` are those among ``args``."""
+        if not is_eager(tensors):
+            return self._dispatched_backward(*self.schema_arguments(args), backend)
         if profiler._is_profiler_enabled:
-            with event(self._backward, tensors):
-                return self._ask(backend, self._backward, args)
-        return self._ask(backend, self._backward, args)
+            with profiler_event(self._backward, tensors):
+                return self._run_engine(backend, self._backward, args)
+        return self._run_engine(backend, self._backward, args)
 
     def _with_gradient(self, *given: Any) -> Sequence[Tensor]:
-        """What the dispatcher calls where autograd may have to record the op."""
+        """Computes the results, and makes autograd record the op where it has to. The dispatcher calls this."""
         flat = given[:-1]
         tensors = [t for arg in flat for t in (arg if type(arg) in (list, tuple) else [arg]) if isinstance(t, Tensor)]
         if is_grad_enabled() and any_requires_grad(tensors):
-            args = self.gathered(flat)
+            args = self.engine_arguments(flat)
             backend = self._choose(args, given[-1])
             run = lambda *_: self._saving(*flat, backend)  # noqa: E731
             return list(_Recorded.apply(self, run, backend, args, *tensors))
@@ -145,19 +145,19 @@ class Op(abc.ABC):
     def _choose(self, args: Arguments, backend: str | None) -> str:
         return backends.choose(self.name, args[0].input, getattr(args[0], "recurrence", None), backend).name
 
-    def _chosen(self, backend: str | None, args: Arguments) -> Sequence[Tensor]:
-        return self._ask(self._choose(args, backend), self._forward, (*args, False))
+    def _run_chosen(self, backend: str | None, args: Arguments) -> Sequence[Tensor]:
+        return self._run_engine(self._choose(args, backend), self._forward, (*args, False))
 
-    def _ask(self, backend: str, function: str, args: Arguments) -> Sequence[Tensor]:
+    def _run_engine(self, backend: str, function: str, args: Arguments) -> Sequence[Tensor]:
         return getattr(backends.engine(backend), function)(*args)
 
-    def _fake(self, backend: str | None, args: Arguments) -> list[Tensor]:
+    def _fake_with_saved(self, backend: str | None, args: Arguments) -> list[Tensor]:
         """Returns `fake` with what this engine saves. None: nothing is saved."""
         results = self.fake(*args)
-        return results if backend is None else [*results, *self._ask(backend, f"{self.name}_saved", args[:1])]
+        return results if backend is None else [*results, *self._run_engine(backend, f"{self.name}_saved", args[:1])]
 
 
-def _defined(name: str, schema: str, kernel: Callable[..., Sequence[Tensor]], fake: Callable[..., list[Tensor]]) -> Any:
+def _define(name: str, schema: str, kernel: Callable[..., Sequence[Tensor]], fake: Callable[..., list[Tensor]]) -> Any:
     """Defines an op of torch's, and returns it."""
     torch.library.define(f"layernorm::{name}", f"{schema} -> Tensor[]")
     torch.library.impl(f"layernorm::{name}", "CompositeExplicitAutograd")(kernel)
@@ -170,14 +170,14 @@ def empty_like(tensor: Tensor) -> Tensor:
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
-def event(name: str, tensors: Sequence[Tensor]) -> AbstractContextManager[None]:
-    """An op's row in what a profiler shows, with the shapes of these tensors. The dispatcher writes one for its own
-    calls; it is entered only where a profiler runs, because to enter costs a microsecond."""
+def profiler_event(name: str, tensors: Sequence[Tensor]) -> AbstractContextManager[None]:
+    """Opens an op's row in what a profiler shows, with the shapes of these tensors. The dispatcher writes one for its
+    own calls; it is entered only where a profiler runs, because to enter costs a microsecond."""
     return _RecordFunctionFast(f"layernorm::{name}", list(tensors))
 
 
 def any_requires_grad(tensors: Sequence[Tensor]) -> bool:
-    """Whether autograd records what is done with these tensors, where it is enabled."""
+    """Says whether autograd records what is done with these tensors, where it is enabled."""
     for t in tensors:  # noqa: SIM110 - `any` takes three times as long
         if t.requires_grad:
             return True
@@ -207,9 +207,9 @@ _record = super(torch.autograd.Function, _Recorded).apply
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
 
 
-def plain(tensors: Sequence[Tensor]) -> bool:
-    """Whether nothing but autograd needs to know of the call: no compiler, tracer, mode, tensor subclass or transform
-    of `torch.func`."""
+def is_eager(tensors: Sequence[Tensor]) -> bool:
+    """Says whether nothing but autograd needs to know of the call: no compiler, tracer, mode, tensor subclass or
+    transform of `torch.func`."""
     for t in tensors:
         if type(t) not in _PLAIN:
             return False
@@ -224,22 +224,22 @@ def plain(tensors: Sequence[Tensor]) -> bool:
 
 
 def autocast_type(tensor: Tensor) -> torch.dtype | None:
-    """The type that autocast asks for where this tensor is; ``None`` outside of autocast."""
+    """Returns the type that autocast asks for where this tensor is; ``None`` outside of autocast."""
     device = "cpu" if tensor.is_cpu else tensor.device.type
     if (device == "cpu" or torch.amp.is_autocast_available(device)) and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     return None
 
 
-def transforming() -> bool:
-    """Whether the call runs inside `torch.func.vmap`, ``grad``, ``jvp``... or in forward mode: ops of `torch.library`
-    cannot take part in all of these, plain torch operations can."""
+def is_transforming() -> bool:
+    """Says whether the call runs inside `torch.func.vmap`, ``grad``, ``jvp``... or in forward mode: ops of
+    `torch.library` cannot take part in all of these, plain torch operations can."""
     return _are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def gradients_of_equations(
     equations: Callable[..., list[Tensor]], inputs: Sequence[Tensor], grads: Sequence[Tensor | None]
 ) -> list[Tensor]:
-    """The vector-Jacobian product of plain equations: differentiable itself, so it serves higher derivatives."""
+    """Computes the vector-Jacobian product of plain equations, which can be differentiated itself."""
     results, vjp = torch.func.vjp(equations, *inputs)  # type: ignore[misc]
     return list(vjp([torch.zeros_like(r) if g is None else g for r, g in zip(results, grads, strict=True)]))

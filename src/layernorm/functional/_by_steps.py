@@ -16,7 +16,7 @@ from ..engines import reference
 from ..engines.checks import check_recurrent
 from ..engines.dispatch import below_autocast
 from ..engines.protocol import RecurrentArguments
-from ..engines.schedule import Between, schedule, sequence_of, turned, walk
+from ..engines.schedule import StateChanges, make_schedule, reorder_steps, stack_output, walk
 from ..formula import Recurrence
 from ._recurrent import cast_by_autocast
 from ._steps import Steps
@@ -28,32 +28,32 @@ def recurrent_by_steps(
     params: Sequence[Tensor],
     recurrence: Recurrence,
     encoded: str,
-    between: Between,
+    changes: StateChanges,
     lengths: Tensor | None = None,
     reset: Tensor | None = None,
     reverse: bool = False,
 ) -> tuple[Tensor, list[Tensor]]:
-    """Computes `recurrent` with the changes of ``between``: output and final state.
+    """Computes `recurrent` with the changes of ``changes``: output and final state.
 
     ``encoded`` is ``recurrence.encode()``.
     """
     input, state, params = cast_by_autocast(input, state, params)
     a = RecurrentArguments(input, state, params, lengths, reset, recurrence, reverse)
     check_recurrent(a)
-    by_equations = between.dropout is not None and recurrence.network == "GRU"
-    output, *final = reference.equations_between(a, between) if by_equations else _by_steps(a, encoded, between)
+    by_equations = changes.dropout is not None and recurrence.network == "GRU"
+    output, *final = reference.equations_with_changes(a, changes) if by_equations else _take_steps(a, encoded, changes)
     return output, final
 
 
 @below_autocast
-def _by_steps(a: RecurrentArguments, encoded: str, between: Between) -> list[Tensor]:
+def _take_steps(a: RecurrentArguments, encoded: str, changes: StateChanges) -> list[Tensor]:
     """Returns [output, *final state], computed in float32 or wider and rounded at the end."""
     wide = torch.promote_types(a.input.dtype, torch.float32)
-    T, plan = a.input.shape[0], schedule(a.input.shape[0], a.lengths, a.reset, a.reverse)
-    x = turned(a.input.to(wide), a.lengths, a.reverse)
-    steps = (x if plan.active is None else torch.where(plan.active, x, 0.0)).unbind()
-    take = Steps([p.to(wide) for p in a.params], a.recurrence, encoded)
+    T, schedule = a.input.shape[0], make_schedule(a.input.shape[0], a.lengths, a.reset, a.reverse)
+    x = reorder_steps(a.input.to(wide), a.lengths, a.reverse)
+    steps = (x if schedule.active is None else torch.where(schedule.active, x, 0.0)).unbind()
+    take_step = Steps([p.to(wide) for p in a.params], a.recurrence, encoded)
     initial = tuple(s.to(wide) for s in a.state)
-    states = walk(lambda t, old: tuple(take(steps[t], old, between.dropout)), initial, T, plan, between)
-    output = sequence_of(states, plan, a.lengths, a.reverse)
+    states = walk(lambda t, old: tuple(take_step(steps[t], old, changes.dropout)), initial, T, schedule, changes)
+    output = stack_output(states, schedule, a.lengths, a.reverse)
     return [tensor.to(a.input.dtype) for tensor in (output, *states[-1])]

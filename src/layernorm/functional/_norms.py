@@ -13,7 +13,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 from ..engines import reference
 from ..engines.checks import check_norm
 from ..engines.protocol import NormArguments
-from ._bind import Arguments, Op, empty_like, gradients_of_equations, plain, transforming
+from ._bind import Arguments, Op, empty_like, gradients_of_equations, is_eager, is_transforming
 
 
 def layer_norm(
@@ -54,7 +54,7 @@ def layer_norm(
 def rms_norm(
     input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
-    r"""RMS normalisation: layer normalisation without re-centring.
+    r"""Normalises each training case by its own root mean square: layer normalisation without re-centring.
 
     .. math:: y = \frac{x}{\sqrt{\mathrm{mean}(x^2) + \epsilon}} \cdot gain
 
@@ -86,7 +86,7 @@ def add_layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> tuple[Tensor, Tensor]:
-    r"""The residual sum of a pre-norm network and its layer normalisation, in one sweep over memory.
+    r"""Computes the residual sum of a pre-norm network and its layer normalisation, in one sweep over memory.
 
     .. math:: total = input + residual, \qquad y = \mathrm{LN}(total)
 
@@ -118,7 +118,7 @@ def add_rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    r"""The residual sum of a pre-norm network and its RMS normalisation: see `add_layer_norm` and `rms_norm`."""
+    r"""Computes the residual sum of a pre-norm network and its RMS normalisation: see `add_layer_norm`, `rms_norm`."""
     if has_torch_function_variadic(input, residual, weight):
         return handle_torch_function(
             add_rms_norm, (input, residual, weight), input, residual, normalized_shape, weight, eps
@@ -139,7 +139,7 @@ def _normalize(
     eps: float | None,
     norm: str,
 ) -> Sequence[Tensor]:
-    """[y], or with a residual [y, input + residual]."""
+    """Returns [y], or with a residual [y, input + residual]."""
     if type(normalized_shape) is not tuple:
         if not isinstance(normalized_shape, Sequence) or isinstance(normalized_shape, str):
             given_type = type(normalized_shape).__name__
@@ -147,7 +147,7 @@ def _normalize(
         normalized_shape = tuple(normalized_shape)  # the caller's own list may change before the backward
     for size in normalized_shape:
         if type(size) is not int:
-            normalized_shape = tuple([_integer(size, norm) for size in normalized_shape])
+            normalized_shape = tuple([_as_integer(size, norm) for size in normalized_shape])
             break
     if eps is None:
         dtype = input.dtype if isinstance(input, Tensor) else torch.int64
@@ -160,19 +160,19 @@ def _normalize(
         tensors.append(bias)
     if residual is not None:
         tensors.append(residual)
-    if plain(tensors):
-        return _NORMALIZE(tensors, (_new(NormArguments, arguments), residual))
+    if is_eager(tensors):
+        return _NORMALIZE(tensors, (_new_tuple(NormArguments, arguments), residual))
     for name, tensor in (("input", input), ("residual", residual), ("weight", weight), ("bias", bias)):
         if not isinstance(tensor, Tensor) and (tensor is not None or name == "input"):
             raise TypeError(f"{norm}_norm: expected {name} to be a Tensor, got {type(tensor).__name__}")
-    return _NORMALIZE.elsewhere((*arguments, residual))
+    return _NORMALIZE.dispatch((*arguments, residual))
 
 
-_new = tuple.__new__  # the class's own takes twice as long
+_new_tuple = tuple.__new__  # the class's own takes twice as long
 
 
-def _integer(size: Any, norm: str) -> Any:
-    """A size as the integer that it is. A compiler's, which is known later, stays as it is."""
+def _as_integer(size: Any, norm: str) -> Any:
+    """Returns a size as the integer that it is. A compiler's, which is known later, stays as it is."""
     try:
         return size if isinstance(size, torch.SymInt) else operator.index(size)
     except TypeError:
@@ -190,11 +190,11 @@ class _Normalize(Op):
     forward = "Tensor? residual, "
     backward = "Tensor[] saved, Tensor grad, Tensor? grad_total, "
 
-    def gathered(self, flat: Arguments) -> Arguments:
-        input, normalized_shape, weight, bias, eps, norm, *more = flat
-        return NormArguments(input, tuple(normalized_shape), weight, bias, eps, norm), *more
+    def engine_arguments(self, flat: Arguments) -> Arguments:
+        input, normalized_shape, weight, bias, eps, norm, *rest = flat
+        return NormArguments(input, tuple(normalized_shape), weight, bias, eps, norm), *rest
 
-    def flat(self, args: Arguments) -> Arguments:
+    def schema_arguments(self, args: Arguments) -> Arguments:
         return *args[0], *args[1:]
 
     def fake(self, a: NormArguments, residual: Tensor | None) -> list[Tensor]:
@@ -208,24 +208,24 @@ class _Normalize(Op):
         total = a.input + residual
         return [reference.normalize_equations(a._replace(input=total)), total]
 
-    def save(self, ctx: Any, args: Arguments, found: Sequence[Tensor]) -> Sequence[Tensor]:
+    def save(self, ctx: Any, args: Arguments, results: Sequence[Tensor]) -> Sequence[Tensor]:
         (input, normalized_shape, weight, bias, eps, norm), residual = args
-        results = 1 if residual is None else 2
+        count = 1 if residual is None else 2
         ctx.description = normalized_shape, eps, norm, residual is not None
-        ctx.save_for_backward(input if residual is None else found[1], weight, bias, *found[results:])
-        return found[:results]
+        ctx.save_for_backward(input if residual is None else results[1], weight, bias, *results[count:])
+        return results[:count]
 
     def gradients(self, ctx: Any, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         total, weight, bias, *saved = ctx.saved_tensors
         normalized_shape, eps, norm, has_residual = ctx.description
         grad, grad_total = grads if has_residual else (grads[0], None)
-        a = _new(NormArguments, (total, normalized_shape, weight, bias, eps, norm))
-        found: Sequence[Tensor | None]
+        a = _new_tuple(NormArguments, (total, normalized_shape, weight, bias, eps, norm))
+        d_inputs: Sequence[Tensor | None]
         if grad is None:
-            found = [grad_total, *[None for t in (weight, bias) if t is not None]]
-        elif torch.is_grad_enabled() or transforming():
-            dx, *rest = _differentiated(a, grad)
-            found = [dx if grad_total is None else dx + grad_total, *rest]
+            d_inputs = [grad_total, *[None for t in (weight, bias) if t is not None]]
+        elif torch.is_grad_enabled() or is_transforming():
+            dx, *rest = _gradients_by_equations(a, grad)
+            d_inputs = [dx if grad_total is None else dx + grad_total, *rest]
         else:
             tensors = [total, *saved, grad]
             if weight is not None:
@@ -234,12 +234,12 @@ class _Normalize(Op):
                 tensors.append(bias)
             if grad_total is not None:
                 tensors.append(grad_total)
-            found = self.back(tensors, ctx.backend, (a, saved, grad, grad_total))
-        return [*found, found[0]] if has_residual else found
+            d_inputs = self.run_backward(tensors, ctx.backend, (a, saved, grad, grad_total))
+        return [*d_inputs, d_inputs[0]] if has_residual else d_inputs
 
 
-def _differentiated(a: NormArguments, grad: Tensor) -> list[Tensor]:
-    """The gradients by plain equations, which can be differentiated themselves."""
+def _gradients_by_equations(a: NormArguments, grad: Tensor) -> list[Tensor]:
+    """Computes the gradients by plain equations, which can be differentiated themselves."""
 
     def equations(*tensors: Tensor) -> list[Tensor]:
         x, *rest = tensors

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from ..engines import reference
-from ..engines.checks import of_all_cases
+from ..engines.checks import unwrapped
 from ..engines.protocol import RecurrentArguments
 from ..engines.reference import BatchMoments as BatchMoments
 from ..engines.reference import Moments as Moments
-from ..engines.schedule import NOTHING, Between
+from ..engines.schedule import NO_CHANGES, StateChanges
 from ..formula import GATES, PLAIN, Formula, Recurrence, resolve, unknown
-from ._bind import autocast_type, plain
+from ._bind import autocast_type, is_eager
 from ._recurrent_op import RECURRENT
 
 NORMS = ("layer", "rms", "batch", "weight", None)
@@ -32,7 +32,7 @@ def describe(
     nonlinearity: str = "tanh",
     gate_clip: float | None = None,
 ) -> Recurrence:
-    """The `Recurrence` that a constructor's arguments describe.
+    """Returns the `Recurrence` that a constructor's arguments describe.
 
     Raises:
         ValueError, TypeError: an argument has no meaning for this network. The message names it.
@@ -45,11 +45,11 @@ def describe(
     if gate_clip is not None and not gate_clip > 0:
         raise ValueError(f"gate_clip must be a number > 0 or None, got {gate_clip!r}")
     if norm in (None, "weight"):  # weight norm is how the weights are made, the equations are torch's
-        where, kind = PLAIN, "layer"
+        resolved, normalisation = PLAIN, "layer"
     else:
-        where, kind = resolve(formula, network, eps), norm  # type: ignore[arg-type]
+        resolved, normalisation = resolve(formula, network, eps), norm  # type: ignore[arg-type]
     clip = math.inf if gate_clip is None else float(gate_clip)
-    return Recurrence(network, where, kind, bool(bias), projected, nonlinearity, clip)  # type: ignore[arg-type]
+    return Recurrence(network, resolved, normalisation, bool(bias), projected, nonlinearity, clip)  # type: ignore[arg-type]
 
 
 def recurrent(
@@ -61,7 +61,7 @@ def recurrent(
     reset: Tensor | None = None,
     reverse: bool = False,
 ) -> tuple[Tensor, list[Tensor]]:
-    """One layer, one direction: (output (T, B, P), final state), parameters in the order of ``parameter_names``.
+    """Runs one layer in one direction: (output (T, B, P), final state), parameters in the order of ``parameter_names``.
 
     Under autocast, input, state and parameters are cast to its type, as torch does for its own recurrent networks:
     integers and float64 are left as they are.
@@ -72,16 +72,16 @@ def recurrent(
         tensors.append(lengths)
     if reset is not None:
         tensors.append(reset)
-    if plain(tensors):
+    if is_eager(tensors):
         equations = Recurrence.decode(recurrence)
-        a = _new(RecurrentArguments, (input, state, params, lengths, reset, equations, reverse))
+        a = _new_tuple(RecurrentArguments, (input, state, params, lengths, reset, equations, reverse))
         output, *final = RECURRENT(tensors, (a,), equations)
     else:
-        output, *final = RECURRENT.elsewhere((input, state, params, lengths, reset, recurrence, reverse))
+        output, *final = RECURRENT.dispatch((input, state, params, lengths, reset, recurrence, reverse))
     return output, final
 
 
-_new = tuple.__new__  # the class's own takes twice as long
+_new_tuple = tuple.__new__  # the class's own takes twice as long
 
 
 def recurrent_over_cases(
@@ -94,9 +94,9 @@ def recurrent_over_cases(
     reverse: bool = False,
     population: Mapping[str, Moments] | None = None,
     count_padding: bool = False,
-    between: Between = NOTHING,
+    changes: StateChanges = NO_CHANGES,
 ) -> tuple[Tensor, list[Tensor], BatchMoments | None]:
-    """`recurrent` under batch norm, by plain equations.
+    """Computes `recurrent` under batch norm, by plain equations.
 
     Args:
         population: for each gain the mean and variance (T, n) to normalise by. ``None``: the batch's own.
@@ -111,12 +111,12 @@ def recurrent_over_cases(
     """
     input, state, params = cast_by_autocast(input, state, params)
     a = RecurrentArguments(input, state, params, lengths, reset, equations, reverse)
-    (output, *final), batch = reference.recurrent_over_cases(a, population, count_padding, between)
+    (output, *final), batch = reference.recurrent_over_cases(a, population, count_padding, changes)
     return output, final, batch
 
 
 def as_cuts(reset: Any, shape: Sequence[int], who: str, order: str = "") -> Tensor:
-    """A ``reset`` mask as bool. ``order`` is added to the expected shape in the error.
+    """Returns a ``reset`` mask as bool. ``order`` is added to the expected shape in the error.
 
     Raises:
         TypeError: it is no tensor.
@@ -129,7 +129,7 @@ def as_cuts(reset: Any, shape: Sequence[int], who: str, order: str = "") -> Tens
     if reset.dtype == torch.bool:
         return reset
     compiling = torch.compiler.is_compiling()
-    mask = reset if compiling else of_all_cases(reset)
+    mask = reset if compiling else unwrapped(reset)
     fits = ((mask == 0) | (mask == 1)).all()
     expected = f"{who}: expected reset to be bool, or to hold only 0 and 1"
     if compiling:  # a graph cannot ask for a value, but can refuse one when it runs
@@ -142,7 +142,7 @@ def as_cuts(reset: Any, shape: Sequence[int], who: str, order: str = "") -> Tens
 def cast_by_autocast(
     input: Tensor, state: Sequence[Tensor], params: Sequence[Tensor]
 ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
-    """In the type that autocast asks for, but for integers and float64, which torch leaves as they are, too."""
+    """Casts to the type that autocast asks for, but for integers and float64, which torch leaves as they are, too."""
     dtype = autocast_type(input)
     if dtype is None:
         return input, state, params
@@ -153,7 +153,7 @@ def cast_by_autocast(
     return cast(input), [cast(s) for s in state], [cast(p) for p in params]
 
 
-def _public(
+def _run_op(
     network: str,
     input: Tensor,
     state: Sequence[Tensor] | None,
@@ -167,7 +167,7 @@ def _public(
     reverse: bool,
 ) -> tuple[Tensor, list[Tensor]]:
     bias = any("bias" in name for name in parameters)
-    encoded, names, H, P = _layout(network, norm, formula, eps, bias, nonlinearity, parameters)
+    encoded, names, H, P = _read_names(network, norm, formula, eps, bias, nonlinearity, parameters)
     if input.dim() != 3:
         raise RuntimeError(f"{network.lower()}: expected input of shape [T, B, I], got {list(input.shape)}")
     if state is None:
@@ -177,7 +177,7 @@ def _public(
     return recurrent(input, state, [parameters[name] for name in names], encoded, lengths, reset, reverse)
 
 
-def _layout(
+def _read_names(
     network: str,
     norm: str | None,
     formula: str | Formula,
@@ -186,7 +186,7 @@ def _layout(
     nonlinearity: str,
     parameters: Mapping[str, Tensor],
 ) -> tuple[str, tuple[str, ...], int, int]:
-    """The encoded `Recurrence`, its parameters' names, H and P; the mapping must have just these names."""
+    """Returns the encoded `Recurrence`, its parameters' names, H and P; the mapping must have just these names."""
     if norm in ("batch", "weight"):
         raise ValueError(f"{network.lower()}: norm={norm!r} needs a module; use layernorm.{network}")
     projected = network == "LSTM" and "weight_hr" in parameters
@@ -222,7 +222,7 @@ def rnn(
     reset: Tensor | None = None,
     reverse: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    r"""A layer-normalised RNN over a sequence, eq. 4.
+    r"""Runs a layer-normalised RNN over a sequence, eq. 4.
 
     .. math:: h_t = f(\mathrm{LN}(W_{ih} x_t + W_{hh} h_{t-1};\; gain,\; bias_{ih} + bias_{hh}))
 
@@ -247,7 +247,7 @@ def rnn(
         RuntimeError, ValueError, TypeError: an argument's shape, type, device, name or value does not fit.
     """
     state = None if hx is None else [hx]
-    output, final = _public("RNN", input, state, parameters, norm, formula, eps, nonlinearity, lengths, reset, reverse)
+    output, final = _run_op("RNN", input, state, parameters, norm, formula, eps, nonlinearity, lengths, reset, reverse)
     return output, final[0]
 
 
@@ -263,7 +263,7 @@ def lstm(
     reset: Tensor | None = None,
     reverse: bool = False,
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    r"""A layer-normalised LSTM over a sequence, eqs. 20-22.
+    r"""Runs a layer-normalised LSTM over a sequence, eqs. 20-22.
 
     .. math::
         (i, f, g, o) &= \mathrm{LN}(W_{hh} h_{t-1}; gain_{hh}, bias_{hh})
@@ -284,7 +284,7 @@ def lstm(
     Raises:
         RuntimeError, ValueError, TypeError: an argument's shape, type, device, name or value does not fit.
     """
-    output, final = _public("LSTM", input, hx, parameters, norm, formula, eps, "tanh", lengths, reset, reverse)
+    output, final = _run_op("LSTM", input, hx, parameters, norm, formula, eps, "tanh", lengths, reset, reverse)
     return output, (final[0], final[1])
 
 
@@ -300,7 +300,7 @@ def gru(
     reset: Tensor | None = None,
     reverse: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    r"""A layer-normalised GRU over a sequence, eqs. 26-28 in torch's convention (z keeps the old state).
+    r"""Runs a layer-normalised GRU over a sequence, eqs. 26-28 in torch's convention (z keeps the old state).
 
     .. math::
         (r, z) &= \sigma(\mathrm{LN}(W_{rz} x_t) + \mathrm{LN}(U_{rz} h_{t-1})) \\
@@ -320,5 +320,5 @@ def gru(
         RuntimeError, ValueError, TypeError: an argument's shape, type, device, name or value does not fit.
     """
     state = None if hx is None else [hx]
-    output, final = _public("GRU", input, state, parameters, norm, formula, eps, "tanh", lengths, reset, reverse)
+    output, final = _run_op("GRU", input, state, parameters, norm, formula, eps, "tanh", lengths, reset, reverse)
     return output, final[0]

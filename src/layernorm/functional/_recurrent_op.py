@@ -12,7 +12,7 @@ from ..engines import reference
 from ..engines.checks import check_recurrent, check_tensors
 from ..engines.protocol import RecurrentArguments
 from ..formula import Recurrence
-from ._bind import Arguments, Op, gradients_of_equations, transforming
+from ._bind import Arguments, Op, gradients_of_equations, is_transforming
 
 
 class _Recurrent(Op):
@@ -25,14 +25,14 @@ class _Recurrent(Op):
     forward = ""
     backward = "Tensor[] saved, Tensor? grad_output, Tensor?[] grad_state, "
 
-    def gathered(self, flat: Arguments) -> Arguments:
-        input, state, params, lengths, reset, recurrence, reverse, *more = flat
+    def engine_arguments(self, flat: Arguments) -> Arguments:
+        input, state, params, lengths, reset, recurrence, reverse, *rest = flat
         equations = Recurrence.decode(recurrence)
-        return RecurrentArguments(input, state, params, lengths, reset, equations, reverse), *more
+        return RecurrentArguments(input, state, params, lengths, reset, equations, reverse), *rest
 
-    def flat(self, args: Arguments) -> Arguments:
-        (*tensors, recurrence, reverse), *more = args
-        return *tensors, recurrence.encode(), reverse, *more
+    def schema_arguments(self, args: Arguments) -> Arguments:
+        (*tensors, recurrence, reverse), *rest = args
+        return *tensors, recurrence.encode(), reverse, *rest
 
     def fake(self, a: RecurrentArguments) -> list[Tensor]:
         check_tensors(a)
@@ -43,11 +43,11 @@ class _Recurrent(Op):
         check_recurrent(a)
         return reference.recurrent_equations(a)
 
-    def save(self, ctx: Any, args: Arguments, found: Sequence[Tensor]) -> Sequence[Tensor]:
+    def save(self, ctx: Any, args: Arguments, results: Sequence[Tensor]) -> Sequence[Tensor]:
         input, state, params, lengths, reset, *ctx.rest = args[0]
         ctx.states, ctx.params = len(state), len(params)
-        ctx.save_for_backward(lengths, reset, input, *state, *params, *found[1 + len(state) :])
-        return found[: 1 + len(state)]
+        ctx.save_for_backward(lengths, reset, input, *state, *params, *results[1 + len(state) :])
+        return results[: 1 + len(state)]
 
     def gradients(self, ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
         lengths, reset, *tensors = ctx.saved_tensors
@@ -60,11 +60,11 @@ class _Recurrent(Op):
         def equations(*tensors: Tensor) -> list[Tensor]:
             return reference.recurrent_equations(arguments(*tensors))
 
-        if torch.is_grad_enabled() or transforming():
+        if torch.is_grad_enabled() or is_transforming():
             d_inputs: list[Tensor | None] = [*gradients_of_equations(equations, inputs, grads)]
         else:
             given = [*tensors, *[g for g in grads if g is not None]]
-            d_inputs = [*self.back(given, ctx.backend, (arguments(*inputs), saved, grads[0], grads[1:]))]
+            d_inputs = [*self.run_backward(given, ctx.backend, (arguments(*inputs), saved, grads[0], grads[1:]))]
         return d_inputs + [None for mask in (lengths, reset) if mask is not None]
 
 

@@ -3,11 +3,11 @@
 The op for a whole sequence cannot run such a network. Called once a step, it would pack all weights and add up all
 their gradients in every step. Here both happen once, around the steps:
 
-    parameters -> _Share -> step -> step -> ... -> step
+    parameters -> _StandIn -> step -> step -> ... -> step
 
-`_Share` gives each step one tensor that stands for all parameters. A step's backward returns no gradient for it, but
-hands the engine what the parameters' gradients are computed from. Autograd runs the backward of `_Share` after those of
-all steps, and it computes these gradients.
+`_StandIn` gives each step one tensor that stands for all parameters. A step's backward returns no gradient for it, but
+hands the engine what the parameters' gradients are computed from. Autograd runs the backward of `_StandIn` after those
+of all steps, and it computes these gradients.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ..engines import reference
 from ..engines.checks import check_tensors
 from ..engines.protocol import BackwardPass, PreparedLayer, RecurrentArguments
 from ..formula import Recurrence
-from ._bind import event, gradients_of_equations, plain
+from ._bind import gradients_of_equations, is_eager, profiler_event
 from ._recurrent import cast_by_autocast, recurrent
 
-Kinds = list[tuple[torch.Size, torch.dtype, torch.device]]
+Signatures = list[tuple[torch.Size, torch.dtype, torch.device]]
 
 
 class Steps:
@@ -47,11 +47,11 @@ class Steps:
         self, params: Sequence[Tensor], recurrence: Recurrence, encoded: str, watched: Sequence[Tensor] | None = None
     ) -> None:
         self.encoded = encoded
-        _, _, made = cast_by_autocast(params[0], [], params)
-        self.layer = _Layer(made, recurrence, params if watched is None else watched)
-        self.trained = any(p.requires_grad for p in made)
-        self.shared: tuple[_Collected, Tensor] | None = None
-        self.checked: Kinds = []
+        _, _, cast_params = cast_by_autocast(params[0], [], params)
+        self.layer = _Layer(cast_params, recurrence, params if watched is None else watched)
+        self.trained = any(p.requires_grad for p in cast_params)
+        self.stand_in: tuple[_BackwardPasses, Tensor] | None = None
+        self.checked: Signatures = []
 
     def __call__(self, input: Tensor, state: Sequence[Tensor], dropout: Tensor | None = None) -> list[Tensor]:
         """Takes a step, from (B, I) and the state before it, h (B, P) and in an LSTM c (B, H), to the state after it.
@@ -72,47 +72,47 @@ class Steps:
                 check_tensors(a)
                 return reference.step_equations(a, read)
             state = [read, *state[1:]]
-        if not plain([input, *state]) or not plain(layer.params):
+        if not is_eager([input, *state]) or not is_eager(layer.params):
             return recurrent(input.unsqueeze(0), state, layer.params, self.encoded)[1]
-        kinds = _kinds(input, *state)
-        if kinds != self.checked:
+        signatures = _signatures(input, *state)
+        if signatures != self.checked:
             x, equations = input.unsqueeze(0), layer.recurrence
             check_tensors(RecurrentArguments(x, state, layer.params, None, None, equations, False))
-            self.checked = kinds
+            self.checked = signatures
         prepared = layer.prepared or self._prepare(input)
         if profiler._is_profiler_enabled:
-            with event("step", [input, *state]):
-                return self._take(prepared, input, state)
-        return self._take(prepared, input, state)
+            with profiler_event("step", [input, *state]):
+                return self._take_step(prepared, input, state)
+        return self._take_step(prepared, input, state)
 
-    def _take(self, prepared: PreparedLayer, input: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
+    def _take_step(self, prepared: PreparedLayer, input: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
         if torch.is_grad_enabled() and (self.trained or input.requires_grad or any(s.requires_grad for s in state)):
-            return list(_Step.apply(*(self.shared or self._share()), input, *state))
+            return list(_Step.apply(*(self.stand_in or self._stand_in()), input, *state))
         return prepared.forward(input, state, False)[0]
 
     def _prepare(self, input: Tensor) -> PreparedLayer:
         engine = backends.choose("steps", input, self.layer.recurrence).engine
-        with _ONCE:
+        with _LOCK:
             if self.layer.prepared is None:
                 self.layer.prepared = engine.prepare(self.layer.params, self.layer.recurrence)
             return self.layer.prepared
 
-    def _share(self) -> tuple[_Collected, Tensor]:
-        with _ONCE:
-            if self.shared is None:
-                collected = _Collected(self.layer)
-                self.shared = collected, _Share.apply(collected, *self.layer.params)
-            return self.shared
+    def _stand_in(self) -> tuple[_BackwardPasses, Tensor]:
+        with _LOCK:
+            if self.stand_in is None:
+                passes = _BackwardPasses(self.layer)
+                self.stand_in = passes, _StandIn.apply(passes, *self.layer.params)
+            return self.stand_in
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a stepper cannot be copied or pickled: it belongs to its module's weights; make a new one")
 
 
-_ONCE = threading.Lock()  # several threads may take the first step
+_LOCK = threading.Lock()  # several threads may take the first step
 
 
 class _Layer:
-    """What the steps of a layer and their backwards share. The node of `_Share` refers to it, and it does not refer
+    """What the steps of a layer and their backwards share. The node of `_StandIn` refers to it, and it does not refer
     back."""
 
     def __init__(self, params: Sequence[Tensor], recurrence: Recurrence, watched: Sequence[Tensor]) -> None:
@@ -135,38 +135,38 @@ class _Layer:
             )
 
 
-class _Collected:
-    """The backward passes of the steps of one `_Share`, one for each backward that autograd runs."""
+class _BackwardPasses:
+    """The backward passes of the steps of one `_StandIn`, one for each backward that autograd runs."""
 
     def __init__(self, layer: _Layer) -> None:
         self.layer = layer
-        self.passes: dict[int, BackwardPass] = {}
+        self.by_task: dict[int, BackwardPass] = {}
 
-    def way_back(self, share: Any) -> BackwardPass:
-        """The backward pass of the backward that runs now. ``share`` is the node of `_Share`."""
+    def current(self, stand_in: Any) -> BackwardPass:
+        """Returns the backward pass of the backward that runs now. ``stand_in`` is the node of `_StandIn`."""
         assert self.layer.prepared is not None
-        if share is None or not torch._C._will_engine_execute_node(share):  # no parameter needs a gradient
+        if stand_in is None or not torch._C._will_engine_execute_node(stand_in):  # no parameter needs a gradient
             return self.layer.prepared.backward_pass()
         task = torch._C._current_graph_task_id()
-        if task not in self.passes:
-            self.passes[task] = self.layer.prepared.backward_pass()
-        return self.passes[task]
+        if task not in self.by_task:
+            self.by_task[task] = self.layer.prepared.backward_pass()
+        return self.by_task[task]
 
 
-class _Share(torch.autograd.Function):
+class _StandIn(torch.autograd.Function):
     """Forward: one tensor that stands for all parameters, side by side, and holds no numbers. Backward: their
     gradients."""
 
     @staticmethod
-    def forward(ctx: Any, collected: _Collected, *params: Tensor) -> Tensor:
+    def forward(ctx: Any, passes: _BackwardPasses, *params: Tensor) -> Tensor:
         ctx.set_materialize_grads(False)
-        ctx.collected = collected
+        ctx.passes = passes
         return params[0].new_empty(()).expand(sum(p.numel() for p in params))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
-        params = ctx.collected.layer.params
-        backward_pass = ctx.collected.passes.pop(torch._C._current_graph_task_id(), None)
+        params = ctx.passes.layer.params
+        backward_pass = ctx.passes.by_task.pop(torch._C._current_graph_task_id(), None)
         sources = []
         if backward_pass is not None:
             sources.append(backward_pass.gradients())
@@ -182,37 +182,37 @@ class _Step(torch.autograd.Function):
     """One step, from the tensor that stands for the parameters, the input and the state to the state after it."""
 
     @staticmethod
-    def forward(ctx: Any, collected: _Collected, shared: Tensor, input: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, passes: _BackwardPasses, _: Tensor, input: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        assert collected.layer.prepared is not None
-        after, saved = collected.layer.prepared.forward(input, state, True)
-        ctx.collected, ctx.kinds = collected, _kinds(input, *state)
+        assert passes.layer.prepared is not None
+        after, saved = passes.layer.prepared.forward(input, state, True)
+        ctx.passes, ctx.checked = passes, _signatures(input, *state)
         ctx.save_for_backward(input, *state, *saved)
         return tuple(after)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        layer, n = ctx.collected.layer, len(ctx.kinds)
+        layer, n = ctx.passes.layer, len(ctx.checked)
         layer.check_versions()
         input, *rest = ctx.saved_tensors
         state, saved = rest[: n - 1], rest[n - 1 :]
-        if _kinds(input, *state) != ctx.kinds:  # a hook on saved tensors can replace them
-            raise RuntimeError(f"expected input and state of {ctx.kinds}, as saved, got {_kinds(input, *state)}")
-        if torch.is_grad_enabled() or not plain([input, *state]):
+        if _signatures(input, *state) != ctx.checked:  # a hook on saved tensors can replace them
+            raise RuntimeError(f"expected input and state of {ctx.checked}, as saved, got {_signatures(input, *state)}")
+        if torch.is_grad_enabled() or not is_eager([input, *state]):
             inputs = [input, *state, *layer.params]
             d_inputs = gradients_of_equations(_equations(layer.recurrence, n), inputs, grads)
             return None, torch.cat([g.flatten() for g in d_inputs[n:]]), *d_inputs[:n]
-        way_back = ctx.collected.way_back(ctx.next_functions[0][0])
-        return None, None, *way_back.step(input, state, saved, grads)
+        backward_pass = ctx.passes.current(ctx.next_functions[0][0])
+        return None, None, *backward_pass.step(input, state, saved, grads)
 
 
-def _kinds(*tensors: Tensor) -> Kinds:
-    """Shape, type and device of each tensor: what is checked."""
+def _signatures(*tensors: Tensor) -> Signatures:
+    """Returns what is checked of each tensor."""
     return [(t.shape, t.dtype, t.device) for t in tensors]
 
 
 def _equations(recurrence: Recurrence, n: int) -> Callable[..., list[Tensor]]:
-    """A step as a function, by plain equations, of its input and state (``n`` tensors) and its parameters."""
+    """Makes a function that takes a step by plain equations, from input and state (``n`` tensors) and parameters."""
 
     def equations(*tensors: Tensor) -> list[Tensor]:
         split = (tensors[0].unsqueeze(0), tensors[1:n], tensors[n:])

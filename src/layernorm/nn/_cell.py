@@ -10,9 +10,9 @@ from torch.fx import Proxy
 
 from ..formula import Formula
 from ..functional import Steps, recurrent
-from ._leaving import recorded
 from ._normalised import Normalised, check_flags, check_sizes
 from ._population import BatchNormOverTime
+from ._tracing import fx_call_module
 
 Hx = TypeVar("Hx")
 """The type of a cell's state: `Tensor`, in an LSTM ``tuple[Tensor, Tensor]``."""
@@ -72,8 +72,8 @@ class RecurrentCell(Normalised, Generic[Hx]):
             RuntimeError, ValueError, TypeError: a shape, type or device does not fit. The message names it.
         """
         if isinstance(input, Proxy):
-            return recorded(self, input, hx, reset=reset, reset_hx=reset_hx)
-        return self._step(input, hx, reset, reset_hx, self._once)
+            return fx_call_module(self, input, hx, reset=reset, reset_hx=reset_hx)
+        return self._step(input, hx, reset, reset_hx, self._take_step)
 
     if TYPE_CHECKING:
 
@@ -84,11 +84,11 @@ class RecurrentCell(Normalised, Generic[Hx]):
     def stepper(self) -> CellStepper[Hx]:
         """Returns a `CellStepper`: this cell for many steps, with its weights prepared once."""
         self._check_hooks()
-        return CellStepper(self, self._read(self._names))
+        return CellStepper(self, self._parameters_named(self._names))
 
-    def _once(self, input: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
+    def _take_step(self, input: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
         """Takes one step by itself, from (B, I) and the state before it to the state after it."""
-        return recurrent(input[None], state, self._read(self._names), self._encoded)[1]
+        return recurrent(input[None], state, self._parameters_named(self._names), self._encoded)[1]
 
     def _step(
         self,
@@ -98,7 +98,7 @@ class RecurrentCell(Normalised, Generic[Hx]):
         reset_hx: Any,
         take: Callable[[Tensor, Sequence[Tensor]], list[Tensor]],
     ) -> Any:
-        """`forward`, with the function that takes the step."""
+        """Runs `forward` with the function that takes the step."""
         name, state = type(self).__name__, self._state_from(hx)
         if not isinstance(input, Tensor):
             raise TypeError(f"{name}: expected input to be a Tensor, got {type(input).__name__}")
@@ -117,21 +117,21 @@ class RecurrentCell(Normalised, Generic[Hx]):
                     size = list(part.shape)
                     raise RuntimeError(f"{name}: Expected hidden {part_name} of size {expected}, got {size}")
         if reset is not None:
-            state = tuple(self._cut(state, reset, self._state_from(reset_hx, "reset_hx"), name))
+            state = tuple(self._reset(state, reset, self._state_from(reset_hx, "reset_hx"), name))
         elif reset_hx is not None:
             raise ValueError(f"{name}: reset_hx is where a row starts again; it needs reset, got None")
         if input.dim() == 2:
-            return self._hx_from(tuple(self._zoned_out(state, take(input, state))))
+            return self._hx_from(tuple(self._apply_zoneout(state, take(input, state))))
         batch = tuple([part.unsqueeze(0) for part in state])
-        final = self._zoned_out(batch, take(input.unsqueeze(0), batch))
+        final = self._apply_zoneout(batch, take(input.unsqueeze(0), batch))
         return self._hx_from(tuple([part.squeeze(0) for part in final]))
 
     def extra_repr(self) -> str:
-        """The text of torch's module, with the keywords that torch's does not have."""
+        """Returns the text of torch's module, with the keywords that torch's does not have."""
         text = f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
         if self.recurrence.nonlinearity != "tanh":
             text += f", nonlinearity={self.recurrence.nonlinearity}"
-        return text + self._described(self.norm)
+        return text + self._keywords(self.norm)
 
 
 class CellStepper(Generic[Hx]):

@@ -94,32 +94,32 @@ def convert(
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"convert: module must be a torch.nn.Module, got {type(module).__name__} {module!r:.60}")
     keywords: dict[str, Any] = {"norm": norm, "formula": formula, "eps": eps, "gain_init": gain_init}
-    made = {id(old): _converted(old, keywords) for old in module.modules() if _kind(old) in _TABLE}
-    if not made:
+    replacements = {id(old): _convert_one(old, keywords) for old in module.modules() if own_class(old) in _TABLE}
+    if not replacements:
         describe(
             "LSTM", "batch" if isinstance(norm, BatchNormOverTime) else norm, formula, eps, bias=True
         )  # refuses a wrong name where nothing is converted, too
-    _warn_of_unconverted(module, converted=bool(made))
-    if id(module) in made:
-        return made[id(module)]
+    _warn_of_unconverted(module, converted=bool(replacements))
+    if id(module) in replacements:
+        return replacements[id(module)]
     for parent in list(module.modules()):
         for name, child in parent._modules.items():
-            if id(child) in made:
-                parent._modules[name] = made[id(child)]
+            if id(child) in replacements:
+                parent._modules[name] = replacements[id(child)]
     return module
 
 
-def _kind(module: torch.nn.Module) -> type[torch.nn.Module]:
-    """A module's own class: torch gives a module whose weights are parametrized a new one."""
+def own_class(module: torch.nn.Module) -> type[torch.nn.Module]:
+    """Returns a module's own class: torch gives a module whose weights are parametrized a new one."""
     return type_before_parametrizations(module)
 
 
 def _warn_of_unconverted(module: torch.nn.Module, converted: bool) -> None:
     """Warns of what a caller may have expected to be converted and was not."""
     subclasses = [
-        f"{name or 'the module'} ({_kind(part).__name__})"
+        f"{name or 'the module'} ({own_class(part).__name__})"
         for name, part in module.named_modules()
-        if issubclass(_kind(part), tuple(_TABLE)) and _kind(part) not in _TABLE
+        if issubclass(own_class(part), tuple(_TABLE)) and own_class(part) not in _TABLE
     ]
     warned = [] if converted else [f"no RNN, LSTM, GRU or cell of torch.nn in {type(module).__name__}"]
     if subclasses:
@@ -128,8 +128,8 @@ def _warn_of_unconverted(module: torch.nn.Module, converted: bool) -> None:
         warnings.warn(f"convert: {'; '.join(warned)}", stacklevel=3)
 
 
-def _beyond(old: torch.nn.Module, bare: torch.nn.Module) -> list[str]:
-    """The names of what a module has and a new one of its class does not have, and of parameters that it has lost.
+def _lost_names(old: torch.nn.Module, bare: torch.nn.Module) -> list[str]:
+    """Returns the names of what a module has and a new one of its class has not, and of parameters that it has lost.
 
     A weight that is no parameter any more is computed.
     """
@@ -138,23 +138,23 @@ def _beyond(old: torch.nn.Module, bare: torch.nn.Module) -> list[str]:
     parts = ((old._parameters, bare._parameters), (old._buffers, bare._buffers), (old._modules, bare._modules))
     added = [name for of_old, of_bare in parts for name in of_old if name not in of_bare]
     hooks = [name.strip("_") for name, registered in vars(old).items() if name.endswith("_hooks") and registered]
-    own = [name for name in vars(old) if name not in vars(bare)]
-    return list(dict.fromkeys([*computed, *hooks, *added, *own]))
+    attributes = [name for name in vars(old) if name not in vars(bare)]
+    return list(dict.fromkeys([*computed, *hooks, *added, *attributes]))
 
 
-def _converted(old: torch.nn.Module, keywords: dict[str, Any]) -> torch.nn.Module:
-    kind = _kind(old)
-    ours, names = _TABLE[kind]
+def _convert_one(old: torch.nn.Module, keywords: dict[str, Any]) -> torch.nn.Module:
+    theirs = own_class(old)
+    ours, names = _TABLE[theirs]
     like = next(old.parameters())
     arguments = {name: getattr(old, name) for name in names}
     with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
         new = ours(old.input_size, old.hidden_size, **arguments, device=like.device, dtype=like.dtype, **keywords)
-    bare = cast(Any, kind)(old.input_size, old.hidden_size, **arguments, device="meta")
-    lost = _beyond(old, bare)
+    bare = cast(Any, theirs)(old.input_size, old.hidden_size, **arguments, device="meta")
+    lost = _lost_names(old, bare)
     if lost:
         raise ValueError(
-            f"convert: cannot keep {', '.join(lost)} of {kind.__name__}; convert first, then add what torch's module "
-            "does not have"
+            f"convert: cannot keep {', '.join(lost)} of {theirs.__name__}; convert first, then add what torch's "
+            "module does not have"
         )
     for name, parameter in old._parameters.items():
         if name in new._parameters:
@@ -163,8 +163,8 @@ def _converted(old: torch.nn.Module, keywords: dict[str, Any]) -> torch.nn.Modul
             zero = (parameter == 0).all(1).nonzero().flatten().tolist()
             if zero:
                 raise ValueError(
-                    f"convert: weight norm cannot keep {name} of {kind.__name__}: row {zero[0]} is zero, which has no "
-                    "direction"
+                    f"convert: weight norm cannot keep {name} of {theirs.__name__}: row {zero[0]} is zero, which has "
+                    "no direction"
                 )
             setattr(new, name, parameter.detach())
             for original in new.get_submodule(f"parametrizations.{name}").parameters():

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ..formula import PLAIN, Formula, Network, Recurrence
-from ..functional import as_cuts, describe, zoned_out
-from ._leaving import not_scriptable
+from ..functional import apply_zoneout, as_cuts, describe
+from ._tracing import not_scriptable
 
 State = tuple[Tensor, ...]
 Shapes = dict[str, tuple[int, ...]]
@@ -34,14 +34,14 @@ class Normalised(torch.nn.Module):
         gain_init: float | None,
         forget_bias: float | None,
         zoneout: float | tuple[float, float],
-        **more: Any,
+        **equations: Any,
     ) -> None:
-        self.recurrence: Recurrence = describe(self.network, norm, formula, eps, **more)
+        self.recurrence: Recurrence = describe(self.network, norm, formula, eps, **equations)
         self._encoded = self.recurrence.encode()
         self._names, self._state_names = self.recurrence.parameter_names, self.recurrence.state_names
         self.norm, self.formula = norm, formula
-        number = isinstance(gain_init, int | float) and not isinstance(gain_init, bool) and math.isfinite(gain_init)
-        if gain_init is not None and not number:
+        is_number = isinstance(gain_init, int | float) and not isinstance(gain_init, bool) and math.isfinite(gain_init)
+        if gain_init is not None and not is_number:
             raise ValueError(f"gain_init should be a finite number or None, got {gain_init!r}")
         self.gain_init = _GAIN_INIT.get(norm, 1.0) if gain_init is None else gain_init
         self.eps = self.recurrence.formula.eps
@@ -52,15 +52,15 @@ class Normalised(torch.nn.Module):
 
     def _check_forget_bias(self) -> None:
         value = self.forget_bias
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if value is not None and not number:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if value is not None and not is_number:
             raise ValueError(f"forget_bias should be a finite number or None, got {value!r}")
         if value is not None and not self.recurrence.added_biases:
             why = "the formula adds none after its normalisations" if self.recurrence.bias else "bias=False"
             raise ValueError(f"forget_bias={value!r} needs a bias in the gates, got {why}")
 
     def _state_from(self, hx: Any, what: str = "hx") -> State | None:
-        """The parts of a user's ``hx``: a tensor, in an LSTM a pair."""
+        """Returns the parts of a user's ``hx``: a tensor, in an LSTM a pair."""
         if hx is None:
             return None
         single = len(self._state_names) == 1
@@ -72,7 +72,7 @@ class Normalised(torch.nn.Module):
         raise TypeError(f"{type(self).__name__}: expected {what} to be {expected}, got {type(hx).__name__}")
 
     def _hx_from(self, state: State) -> Any:
-        """`_state_from` backwards."""
+        """Returns a user's ``hx`` from its parts."""
         return state[0] if len(state) == 1 else state
 
     def _register(self, shapes: Shapes, suffix: str, device: Any, dtype: Any) -> None:
@@ -80,17 +80,17 @@ class Normalised(torch.nn.Module):
             parameter = torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
             self.register_parameter(name + suffix, parameter)
 
-    def _read(self, names: Sequence[str]) -> list[Tensor]:
-        """The parameters of these names.
+    def _parameters_named(self, names: Sequence[str]) -> list[Tensor]:
+        """Returns the parameters of these names.
 
         A module's `__getattr__` is slow, so it is the second choice. Only there is found what parametrizations, pruning
         and replicas put in a parameter's place.
         """
-        own = self._parameters
-        return [p if (p := own.get(name)) is not None else getattr(self, name) for name in names]
+        by_name = self._parameters
+        return [p if (p := by_name.get(name)) is not None else getattr(self, name) for name in names]
 
-    def _leaves(self, suffix: str) -> list[Tensor]:
-        """The leaf parameters of one layer and direction; under weight norm those that the weights are made of."""
+    def _leaf_parameters(self, suffix: str) -> list[Tensor]:
+        """Returns a layer and direction's leaf parameters; under weight norm those that the weights are made of."""
         names = {name: name.split(".")[-2 if "." in name else -1] for name, _ in self.named_parameters()}
         return [p for name, p in self.named_parameters() if names[name].endswith(suffix)]
 
@@ -131,7 +131,7 @@ class Normalised(torch.nn.Module):
                     self.get_parameter(name + suffix)[gate] = 0.0 if k else self.forget_bias
 
     def _normalise_weights(self) -> None:
-        """Under weight norm, makes the weights computed ones, once they are drawn."""
+        """Makes the weights computed ones under weight norm, once they are drawn."""
         if self.norm == "weight":
             for name in [f"weight_{side}{suffix}" for suffix in self._suffixes for side in ("ih", "hh")]:
                 torch.nn.utils.parametrizations.weight_norm(self, name)
@@ -147,28 +147,28 @@ class Normalised(torch.nn.Module):
         if self.gain_init is not None:
             torch.nn.init.constant_(self.get_parameter(f"parametrizations.{name}.original0"), self.gain_init)
 
-    def _kept(self, like: Tensor, rows: Sequence[int]) -> tuple[Tensor | None, ...]:
-        """The share of the old state that zoneout keeps, for each part of the state.
+    def _kept_shares(self, like: Tensor, rows: Sequence[int]) -> tuple[Tensor | None, ...]:
+        """Returns the share of the old state that zoneout keeps, for each part of the state.
 
         In training it is drawn, 0 or 1. In evaluation it is the probability. It is None for a part without zoneout.
         """
         dtype = torch.promote_types(like.dtype, torch.float32)
-        kept: list[Tensor | None] = []
+        shares: list[Tensor | None] = []
         for probability, size in zip(self._zoneouts, self._state_sizes, strict=True):
             shape = (*rows, size if self.training else 1)
             part = like.new_full(shape, probability, dtype=dtype)
-            kept.append((part.bernoulli() if self.training else part) if probability else None)
-        return tuple(kept)
+            shares.append((part.bernoulli() if self.training else part) if probability else None)
+        return tuple(shares)
 
-    def _zoned_out(self, before: Sequence[Tensor], after: Sequence[Tensor]) -> list[Tensor]:
-        """The state after one step, with zoneout."""
+    def _apply_zoneout(self, before: Sequence[Tensor], after: Sequence[Tensor]) -> list[Tensor]:
+        """Applies zoneout to the state after one step."""
         if not any(self._zoneouts):
             return list(after)
-        kept = self._kept(before[0], before[0].shape[:-1])
-        return [zoned_out(k, old, new).to(new.dtype) for k, old, new in zip(kept, before, after, strict=True)]
+        shares = self._kept_shares(before[0], before[0].shape[:-1])
+        return [apply_zoneout(k, old, new).to(new.dtype) for k, old, new in zip(shares, before, after, strict=True)]
 
-    def _cut(self, state: Sequence[Tensor], reset: Any, restart: Sequence[Tensor] | None, who: str) -> list[Tensor]:
-        """The state with zeros, or the rows of ``restart``, where ``reset`` is true."""
+    def _reset(self, state: Sequence[Tensor], reset: Any, restart: Sequence[Tensor] | None, who: str) -> list[Tensor]:
+        """Puts zeros, or the rows of ``restart``, into the state where ``reset`` is true."""
         cut = as_cuts(reset, state[0].shape[:-1], who).unsqueeze(-1)
         if restart is None:
             return [torch.where(cut, 0.0, part) for part in state]
@@ -181,8 +181,8 @@ class Normalised(torch.nn.Module):
                 )
         return [torch.where(cut, new.to(old.dtype), old) for new, old in zip(restart, state, strict=True)]
 
-    def _described(self, norm: object) -> str:
-        """The keywords that torch's module does not have, for `extra_repr`."""
+    def _keywords(self, norm: object) -> str:
+        """Writes the keywords that torch's module does not have, for `extra_repr`."""
         text = f", norm={norm!r}"
         if self.recurrence.formula != PLAIN:
             text += f", formula={self.formula!r}"
@@ -210,19 +210,19 @@ class Normalised(torch.nn.Module):
     hidden_size: int
 
 
-def drop_mask(share: float, rows: Sequence[int], like: Tensor) -> Tensor:
-    """A dropout mask that several steps share, scaled to the mean 1."""
+def drop_mask(probability: float, rows: Sequence[int], like: Tensor) -> Tensor:
+    """Draws a dropout mask that several steps share, scaled to the mean 1."""
     dtype = torch.promote_types(like.dtype, torch.float32)
-    return torch.nn.functional.dropout(like.new_ones(rows, dtype=dtype), share)
+    return torch.nn.functional.dropout(like.new_ones(rows, dtype=dtype), probability)
 
 
 def _zoneouts(zoneout: Any, names: Sequence[str]) -> tuple[float, ...]:
-    """The probability of each part of the state."""
+    """Returns the probability of each part of the state."""
     probabilities = zoneout if isinstance(zoneout, tuple | list) else (zoneout, *(0.0,) * (len(names) - 1))
     in_range = [isinstance(p, int | float) and not isinstance(p, bool) and 0 <= p <= 1 for p in probabilities]
     if len(probabilities) != len(names) or not all(in_range):
-        pair = " or a pair of them for (h, c)" if len(names) > 1 else ""
-        raise ValueError(f"zoneout should be a number in range [0, 1]{pair}, got {zoneout!r}")
+        or_pair = " or a pair of them for (h, c)" if len(names) > 1 else ""
+        raise ValueError(f"zoneout should be a number in range [0, 1]{or_pair}, got {zoneout!r}")
     return tuple(map(float, probabilities))
 
 
@@ -232,9 +232,9 @@ def check_flags(**flags: bool) -> None:
             raise TypeError(f"{name} should be of type bool, got: {type(flag).__name__}")
 
 
-def check_share(name: str, share: float) -> None:
-    if not isinstance(share, (int, float)) or isinstance(share, bool) or not 0 <= share <= 1:
-        raise ValueError(f"{name} should be a number in range [0, 1], got {share!r}")
+def check_fraction(name: str, fraction: float) -> None:
+    if not isinstance(fraction, (int, float)) or isinstance(fraction, bool) or not 0 <= fraction <= 1:
+        raise ValueError(f"{name} should be a number in range [0, 1], got {fraction!r}")
 
 
 def check_sizes(input_size: int, hidden_size: int, num_layers: int, dropout: float, proj_size: int) -> None:
@@ -244,6 +244,6 @@ def check_sizes(input_size: int, hidden_size: int, num_layers: int, dropout: flo
             raise TypeError(f"{name} should be of type int, got: {type(size).__name__}")
         if size < (0 if name in ("input_size", "proj_size") else 1):
             raise ValueError(f"{name} must be greater than zero, got {size}")
-    check_share("dropout", dropout)
+    check_fraction("dropout", dropout)
     if not 0 <= proj_size < hidden_size:
         raise ValueError(f"proj_size should be at least 0 and smaller than hidden_size={hidden_size}, got {proj_size}")

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.fx import Proxy
 
 from ..functional import add_layer_norm, add_rms_norm, layer_norm, rms_norm
-from ._leaving import not_scriptable, recorded
+from ._tracing import fx_call_module, not_scriptable
 
 
 class LayerNorm(torch.nn.LayerNorm):
@@ -35,7 +35,7 @@ class LayerNorm(torch.nn.LayerNorm):
     def forward(self, input: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]: ...
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         if isinstance(input, Proxy):
-            return recorded(self, input, residual)
+            return fx_call_module(self, input, residual)
         if residual is None:
             return layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
         return add_layer_norm(input, residual, self.normalized_shape, self.weight, self.bias, self.eps)
@@ -68,7 +68,7 @@ class RMSNorm(torch.nn.RMSNorm):
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]: ...
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         if isinstance(x, Proxy):
-            return recorded(self, x, residual)
+            return fx_call_module(self, x, residual)
         if residual is None:
             return rms_norm(x, self.normalized_shape, self.weight, self.eps)
         return add_rms_norm(x, residual, self.normalized_shape, self.weight, self.eps)
@@ -118,7 +118,7 @@ class BatchNorm(torch.nn.BatchNorm1d):
 
     def forward(self, input: Tensor) -> Tensor:
         if isinstance(input, Proxy):
-            return recorded(self, input)
+            return fx_call_module(self, input)
         batch_statistics = self.training or self.running_mean is None
         if not (self.unbiased and batch_statistics):
             return super().forward(input)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..functional import BatchMoments, Moments
-from ._normalised import check_flags, check_share
+from ._normalised import check_flags, check_fraction
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class BatchNormOverTime:
         if self.max_steps < 1:
             raise ValueError(f"max_steps must be greater than zero, got {self.max_steps}")
         if self.momentum is not None:
-            check_share("momentum", self.momentum)
+            check_fraction("momentum", self.momentum)
         check_flags(count_padding=self.count_padding)
 
 
@@ -83,7 +83,7 @@ class Population:
             var.fill_(1.0)
 
     def at(self, T: int) -> dict[str, Moments]:
-        """For each gain, mean and variance at T time steps, (T, n). Steps after the last row trained use that row."""
+        """Returns for each gain mean and variance at T time steps, (T, n). The last trained row serves later steps."""
         last = ((self._tracked > 0).sum() - 1).clamp_min(0)
         rows = torch.minimum(torch.arange(T, device=last.device), last)
         return {gain: (mean[rows], var[rows]) for gain, mean, var in self._buffers()}

@@ -11,10 +11,10 @@ from torch.fx import Proxy
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from ..formula import PLAIN, Formula
-from ..functional import Between, Steps, as_cuts, recurrent, recurrent_by_steps, recurrent_over_cases
-from ._leaving import recorded
-from ._normalised import Normalised, State, check_flags, check_share, check_sizes, drop_mask
+from ..functional import StateChanges, Steps, as_cuts, recurrent, recurrent_by_steps, recurrent_over_cases
+from ._normalised import Normalised, State, check_flags, check_fraction, check_sizes, drop_mask
 from ._population import BatchNormOverTime, Norm, Population
+from ._tracing import fx_call_module
 
 LayerStates = list[list[Tensor]]
 """For each layer h ``(B, P)``, in an LSTM also c ``(B, H)``."""
@@ -22,7 +22,7 @@ LayerStates = list[list[Tensor]]
 Hx = TypeVar("Hx")
 """The type of a network's state: `Tensor`, in an LSTM ``tuple[Tensor, Tensor]``."""
 
-_TORCHS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
+_TORCH_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
 
 
 class Cuts(NamedTuple):
@@ -74,7 +74,7 @@ class Recurrent(Normalised, Generic[Hx]):
                 f"num_layers greater than 1, but got dropout={dropout} and num_layers={num_layers}",
                 stacklevel=3,
             )
-        check_share("recurrent_dropout", recurrent_dropout)
+        check_fraction("recurrent_dropout", recurrent_dropout)
         self.recurrent_dropout, self.variational = float(recurrent_dropout), variational
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
@@ -116,7 +116,7 @@ class Recurrent(Normalised, Generic[Hx]):
         return [f"_l{layer}{direction}" for layer in range(self.num_layers) for direction in self._directions]
 
     def _parameters_of(self, suffix: str) -> list[Tensor]:
-        return self._read([name + suffix for name in self._names])
+        return self._parameters_named([name + suffix for name in self._names])
 
     def _population(self, suffix: str) -> Population:
         return Population(self, self.recurrence.gain_names, suffix)
@@ -139,8 +139,8 @@ class Recurrent(Normalised, Generic[Hx]):
         Gains and the biases of normalisations are not among them: loops over these names take a "bias" for one of G * H
         numbers.
         """
-        names = [[name + suffix for name in self._names if name in _TORCHS] for suffix in self._suffixes]
-        return names if self.recurrence.formula == PLAIN else _OnlyTorchs(names)
+        names = [[name + suffix for name in self._names if name in _TORCH_NAMES] for suffix in self._suffixes]
+        return names if self.recurrence.formula == PLAIN else _OnlyTorchNames(names)
 
     @property
     def mode(self) -> str:
@@ -205,7 +205,7 @@ class Recurrent(Normalised, Generic[Hx]):
                 number than 0 and 1, or ``reset_hx`` comes without ``reset``; the message names it.
         """
         if isinstance(input, Proxy):
-            return recorded(self, input, hx, lengths=lengths, reset=reset, reset_hx=reset_hx, mask=mask)
+            return fx_call_module(self, input, hx, lengths=lengths, reset=reset, reset_hx=reset_hx, mask=mask)
         if mask is not None:
             lengths = self._lengths_of(mask, input, lengths)
         output, state = self._run(input, hx, lengths, reset, reset_hx)
@@ -236,7 +236,7 @@ class Recurrent(Normalised, Generic[Hx]):
         def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, Hx]: ...
 
     def _lengths_of(self, mask: Tensor, input: Any, lengths: Any) -> Tensor:
-        """How many steps of each row a mask has.
+        """Counts the steps that a mask has of each row.
 
         Raises:
             TypeError, ValueError: it is no bool tensor of the input's first two dimensions, a row's steps do not come
@@ -291,8 +291,8 @@ class Recurrent(Normalised, Generic[Hx]):
             raise ValueError(f"{name}: Expected input to be 2D or 3D, got {input.dim()}D instead")
         for part in state or ():
             if part.dim() != input.dim():
-                kind = "batched 3-D" if input.dim() == 3 else "unbatched 2-D"
-                raise RuntimeError(f"For {kind} input, hx should also be {input.dim()}-D but got {part.dim()}-D tensor")
+                form = "batched 3-D" if input.dim() == 3 else "unbatched 2-D"
+                raise RuntimeError(f"For {form} input, hx should also be {input.dim()}-D but got {part.dim()}-D tensor")
         if input.dim() == 2:
             if lengths is not None:
                 raise ValueError(f"{name}: lengths needs a batch, got unbatched input {list(input.shape)}")
@@ -306,7 +306,7 @@ class Recurrent(Normalised, Generic[Hx]):
         return output.transpose(0, 1) if self.batch_first else output, state
 
     def _cuts(self, reset: Any, restart: State | None, x: Tensor) -> Cuts | None:
-        """The cuts of a padded batch (T, B, I) from a user's ``reset`` and ``reset_hx``. None: there are none."""
+        """Returns the cuts of a padded batch (T, B, I) from a user's ``reset`` and ``reset_hx``, or None."""
         if reset is None:
             return None
         T, B = x.shape[:2]
@@ -336,29 +336,29 @@ class Recurrent(Normalised, Generic[Hx]):
     ) -> tuple[PackedSequence, State]:
         if lengths is not None:
             raise ValueError(f"{type(self).__name__}: a PackedSequence has its own lengths; lengths must be None")
-        data, sizes, order, back = input
+        data, sizes, order, inverse = input
         padded, lengths = pad_packed_sequence(PackedSequence(data, sizes))
-        hx, cuts = self._initial(padded, hx), self._cuts(reset, restart, padded)
+        hx, cuts = self._initial_state(padded, hx), self._cuts(reset, restart, padded)
         if order is not None:
             hx = tuple(s.index_select(1, order) for s in hx)
             if cuts is not None:
                 restart = cuts.restart and tuple(s.index_select(1, order) for s in cuts.restart)
                 cuts = Cuts(cuts.reset.index_select(1, order), restart)
         output, state = self._run_padded(padded, hx, lengths.to(data.device), cuts)
-        if back is not None:
-            state = tuple(s.index_select(1, back) for s in state)
+        if inverse is not None:
+            state = tuple(s.index_select(1, inverse) for s in state)
         packed = pack_padded_sequence(output, lengths)
-        return PackedSequence(packed.data, sizes, order, back), state
+        return PackedSequence(packed.data, sizes, order, inverse), state
 
     def _run_padded(
         self, x: Tensor, hx: State | None, lengths: Tensor | None, cuts: Cuts | None
     ) -> tuple[Tensor, State]:
-        """(T, B, I) -> (T, B, D * P), each part of the state (L * D, B, size)."""
+        """Runs all layers: (T, B, I) -> (T, B, D * P), each part of the state (L * D, B, size)."""
         if x.shape[-1] != self.input_size:
             raise RuntimeError(
                 f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got {x.shape[-1]}"
             )
-        hx = self._initial(x, hx)
+        hx = self._initial_state(x, hx)
         finals: list[list[Tensor]] = []
         for layer in range(self.num_layers):
             outputs: list[Tensor] = []
@@ -366,30 +366,30 @@ class Recurrent(Normalised, Generic[Hx]):
                 state = [s[len(finals)] for s in hx]
                 reset = None if cuts is None else cuts.reset
                 restart = None if cuts is None or cuts.restart is None else [s[len(finals)] for s in cuts.restart]
-                between, suffix = self._between(x, restart), f"_l{layer}{direction}"
-                output, final = self._run_layer(x, state, suffix, lengths, reset, bool(direction), between)
+                changes, suffix = self._draw_changes(x, restart), f"_l{layer}{direction}"
+                output, final = self._run_layer(x, state, suffix, lengths, reset, bool(direction), changes)
                 outputs.append(output)
                 finals.append(final)
             x = torch.cat(outputs, -1) if len(outputs) > 1 else outputs[0]
             if layer < self.num_layers - 1:
-                x = self._dropped(x)
+                x = self._apply_dropout(x)
         return x, tuple(torch.stack(part) for part in zip(*finals, strict=True))
 
-    def _dropped(self, x: Tensor) -> Tensor:
-        """Dropout between two layers: (T, B, n)."""
+    def _apply_dropout(self, x: Tensor) -> Tensor:
+        """Applies the dropout between two layers: (T, B, n)."""
         if not self.dropout or not self.training:
             return x
         if self.variational:
             return x * drop_mask(self.dropout, x.shape[1:], x).to(x.dtype)
         return torch.nn.functional.dropout(x, self.dropout)
 
-    def _between(self, x: Tensor, restart: list[Tensor] | None) -> Between:
-        """What happens to the state of one layer and direction between its steps in this call."""
+    def _draw_changes(self, x: Tensor, restart: list[Tensor] | None) -> StateChanges:
+        """Draws the changes of one layer and direction's state between its steps in this call."""
         T, B = x.shape[:2]
         dropout = None
         if self.recurrent_dropout and self.training:
             dropout = drop_mask(self.recurrent_dropout, (B, self._output_size), x)
-        return Between(restart, dropout, self._kept(x, (T, B)) if any(self._zoneouts) else ())
+        return StateChanges(restart, dropout, self._kept_shares(x, (T, B)) if any(self._zoneouts) else ())
 
     def _run_layer(
         self,
@@ -399,14 +399,14 @@ class Recurrent(Normalised, Generic[Hx]):
         lengths: Tensor | None,
         reset: Tensor | None,
         reverse: bool,
-        between: Between,
+        changes: StateChanges,
     ) -> tuple[Tensor, list[Tensor]]:
         """Runs one layer in one direction: output, final state."""
         params = self._parameters_of(suffix)
         if self.norm != "batch":
-            if not between.anything:
+            if not changes.anything:
                 return recurrent(x, state, params, self._encoded, lengths, reset, reverse)
-            arguments = (self.recurrence, self._encoded, between, lengths, reset, reverse)
+            arguments = (self.recurrence, self._encoded, changes, lengths, reset, reverse)
             return recurrent_by_steps(x, state, params, *arguments)
         if self.training and torch.compiler.is_exporting():
             name = type(self).__name__
@@ -415,15 +415,15 @@ class Recurrent(Normalised, Generic[Hx]):
                 "call eval() on the module first"
             )
         assert self.over_time is not None
-        known = self._population(suffix)
-        population = None if self.training else known.at(len(x))
-        cases = (lengths, reset, reverse, population, self.over_time.count_padding, between)
+        statistics = self._population(suffix)
+        population = None if self.training else statistics.at(len(x))
+        cases = (lengths, reset, reverse, population, self.over_time.count_padding, changes)
         output, final, batch = recurrent_over_cases(x, state, params, self.recurrence, *cases)
         if batch is not None:
-            known.update(batch, self.over_time.momentum)
+            statistics.update(batch, self.over_time.momentum)
         return output, final
 
-    def _initial(self, x: Tensor, hx: State | None) -> State:
+    def _initial_state(self, x: Tensor, hx: State | None) -> State:
         rows = self.num_layers * len(self._directions)
         if hx is None:
             return tuple(x.new_zeros(rows, x.shape[1], size) for size in self._state_sizes)
@@ -434,7 +434,7 @@ class Recurrent(Normalised, Generic[Hx]):
         return hx
 
     def extra_repr(self) -> str:
-        """The arguments that torch shows, and those that torch's module does not have."""
+        """Returns the arguments that torch shows, and those that torch's module does not have."""
         text = f"{self.input_size}, {self.hidden_size}"
         given = {
             "proj_size": (self.proj_size, 0),
@@ -448,10 +448,10 @@ class Recurrent(Normalised, Generic[Hx]):
             "variational": (self.variational, False),
         }
         text += "".join(f", {name}={value!r}" for name, (value, default) in given.items() if value != default)
-        return text + self._described(self.norm if self.over_time in (None, BatchNormOverTime()) else self.over_time)
+        return text + self._keywords(self.norm if self.over_time in (None, BatchNormOverTime()) else self.over_time)
 
 
-class _OnlyTorchs(list[list[str]]):
+class _OnlyTorchNames(list[list[str]]):
     """`Recurrent._all_weights` of a network that has more parameters than torch's.
 
     A loop over the names works. An index by layer raises an error: code that takes it, such as TorchRL's backends
@@ -487,7 +487,7 @@ class Stepper(Generic[Hx]):
     def __init__(self, module: Recurrent[Hx]) -> None:
         self.module = module
         self._layers = [
-            Steps(module._parameters_of(suffix), module.recurrence, module._encoded, module._leaves(suffix))
+            Steps(module._parameters_of(suffix), module.recurrence, module._encoded, module._leaf_parameters(suffix))
             for suffix in module._suffixes
         ]
         self._masks: dict[tuple[str, int], Tensor] = {}
@@ -500,7 +500,7 @@ class Stepper(Generic[Hx]):
         reset: Tensor | None = None,
         reset_hx: LayerStates | None = None,
     ) -> tuple[Tensor, LayerStates]:
-        """One step of all layers.
+        """Takes one step of all layers.
 
         Args:
             input: ``(B, I)``.
@@ -530,28 +530,28 @@ class Stepper(Generic[Hx]):
                 self._check_state(reset_hx, "reset_hx")
             restarts = [None] * len(state) if reset_hx is None else reset_hx
             cut = zip(state, restarts, strict=True)
-            state = [module._cut(before, reset, restart, f"{name}.stepper") for before, restart in cut]
+            state = [module._reset(before, reset, restart, f"{name}.stepper") for before, restart in cut]
         elif reset_hx is not None:
             raise ValueError(f"{name}.stepper: reset_hx is where a row starts again; it needs reset, got None")
         after: LayerStates = []
-        for number, (layer, before) in enumerate(zip(self._layers, state, strict=True)):
-            if number:
-                input = self._dropped(input, number)
-            dropout = self._mask("h", number, module.recurrent_dropout, before[0])
-            after.append(module._zoned_out(before, layer(input, before, dropout)))
+        for index, (layer, before) in enumerate(zip(self._layers, state, strict=True)):
+            if index:
+                input = self._apply_dropout(input, index)
+            dropout = self._mask("h", index, module.recurrent_dropout, before[0])
+            after.append(module._apply_zoneout(before, layer(input, before, dropout)))
             input = after[-1][0]
         return input, after
 
-    def _mask(self, what: str, layer: int, share: float, like: Tensor) -> Tensor | None:
-        """A dropout mask that is the same at every step."""
-        if not share or not self.module.training:
+    def _mask(self, what: str, layer: int, probability: float, like: Tensor) -> Tensor | None:
+        """Returns a dropout mask that is the same at every step."""
+        if not probability or not self.module.training:
             return None
         if (what, layer) not in self._masks:
-            self._masks[what, layer] = drop_mask(share, like.shape, like)
+            self._masks[what, layer] = drop_mask(probability, like.shape, like)
         return self._masks[what, layer]
 
-    def _dropped(self, x: Tensor, layer: int) -> Tensor:
-        """Dropout below a layer."""
+    def _apply_dropout(self, x: Tensor, layer: int) -> Tensor:
+        """Applies the dropout below a layer."""
         if not self.module.variational:
             return torch.nn.functional.dropout(x, self.module.dropout, self.module.training)
         mask = self._mask("x", layer, self.module.dropout, x)
@@ -559,10 +559,10 @@ class Stepper(Generic[Hx]):
 
     def _check_state(self, state: Any, what: str) -> None:
         """Checks that a state has this network's layers, each with its parts. `functional.Steps` checks the shapes."""
-        parts, known = len(self.module._state_names), (list, tuple)
-        layers = state if isinstance(state, known) else [None]
+        parts, sequences = len(self.module._state_names), (list, tuple)
+        layers = state if isinstance(state, sequences) else [None]
         for layer in layers:
-            if not isinstance(layer, known) or len(layer) != parts or not all(isinstance(s, Tensor) for s in layer):
+            if not isinstance(layer, sequences) or len(layer) != parts or not all(isinstance(s, Tensor) for s in layer):
                 given = f"{type(state).__name__} with {type(layer).__name__}"
                 raise TypeError(
                     f"{type(self.module).__name__}.stepper: expected {what} to be what the last call returned, or "
@@ -573,12 +573,12 @@ class Stepper(Generic[Hx]):
             raise ValueError(f"{name}.stepper: expected {what} to have {len(self._layers)} layers, got {len(layers)}")
 
     def state(self, hx: Hx) -> LayerStates:
-        """The module's ``hx``, h ``(L, B, P)`` and in an LSTM c ``(L, B, H)``, as this stepper takes it."""
+        """Returns the module's ``hx``, h ``(L, B, P)`` and in an LSTM c ``(L, B, H)``, as this stepper takes it."""
         parts = self.module._state_from(hx)
         if parts is None:
             raise TypeError(f"{type(self.module).__name__}.stepper: expected hx to be a state, got None")
         return [list(of_layer) for of_layer in zip(*(part.unbind() for part in parts), strict=True)]
 
     def hx(self, state: LayerStates) -> Hx:
-        """A state as the module takes and returns it."""
+        """Returns a state as the module takes and returns it."""
         return self.module._hx_from(tuple(torch.stack(part) for part in zip(*state, strict=True)))

@@ -33,7 +33,7 @@ if shutil.which(COMPILER) is None:
 
 @functools.cache
 def compiles_for(device: str) -> bool:
-    """Whether Inductor makes code for a type of device."""
+    """Says whether Inductor makes code for a type of device."""
     from torch._inductor.codegen import common
 
     common.init_backend_registration()
@@ -41,5 +41,5 @@ def compiles_for(device: str) -> bool:
 
 
 def covers(op: str, device: str, dtype: torch.dtype, recurrence: Recurrence | None) -> bool:
-    """Every op where Inductor makes code."""
+    """Covers every op where Inductor makes code."""
     return dtype.is_floating_point and compiles_for(device)

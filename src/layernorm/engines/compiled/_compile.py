@@ -25,18 +25,18 @@ def chunks(T: int) -> list[slice]:
 
 
 def through_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, compiled in its first call. Where torch cannot compile it as a whole or once more, it raises."""
+    """Returns the function, to be compiled in its first call. Where torch cannot do that as a whole, it raises."""
     return torch.compile(function, fullgraph=True, dynamic=False)
 
 
 @functools.cache
-def compiled(function: Callable[..., Any], fixed: Hashable, *kind: Hashable) -> Callable[..., Any]:
-    """``function(fixed, parameters, *tensors)``, compiled for calls of one kind.
+def compiled(function: Callable[..., Any], fixed: Hashable, *key: Hashable) -> Callable[..., Any]:
+    """Returns ``function(fixed, parameters, *tensors)``, compiled for the calls that have this key.
 
-    A kind has every size but the number of rows, and whether that is 1, for which torch compiles by itself. Rows are
+    A key has every size but the number of rows, and whether that is 1, for which torch compiles by itself. Rows are
     the last dimension but one of every tensor, and of a vector the only one.
 
-    torch counts how often it has compiled a function by the function's code, and refuses after 8 times. So every kind
+    torch counts how often it has compiled a function by the function's code, and refuses after 8 times. So every key
     has code of its own. It runs under the same switches always, because for others torch compiles anew: gradients,
     inference mode and torch's own compiled code set them in different ways.
     """
@@ -61,7 +61,7 @@ def compiled(function: Callable[..., Any], fixed: Hashable, *kind: Hashable) -> 
 
 
 def _of_any_rows(tensor: Tensor) -> Tensor:
-    """A copy that tells torch that the number of rows varies.
+    """Copies a tensor and tells torch that the number of its rows varies.
 
     It is a copy because torch would compile steps in the middle of a sequence for places in memory other than 0 alone.
     """

@@ -32,5 +32,5 @@ FORMULA_FIELDS = frozenset(
 
 
 def covers(op: str, device: str, dtype: torch.dtype, recurrence: Recurrence | None) -> bool:
-    """On the CPU every op, in float64, float32, bfloat16 and float16, but no batch norm."""
+    """Covers every op on the CPU in float64, float32, bfloat16 and float16, but no batch norm."""
     return device == "cpu" and dtype in TYPES and (recurrence is None or recurrence.norm != "batch")

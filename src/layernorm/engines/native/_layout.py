@@ -14,8 +14,8 @@ INTEGER, NUMBER, POINTER = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 VECTORS = 8
 
 
-def _fields(kind: type, names: str) -> Iterator[tuple[str, type]]:
-    return ((name, kind) for name in names.split())
+def _fields(ctype: type, names: str) -> Iterator[tuple[str, type]]:
+    return ((name, ctype) for name in names.split())
 
 
 class Recurrent(ctypes.Structure):
@@ -53,29 +53,29 @@ PARAMETERS = (*WEIGHTS, "gain_x", "gain_h", "inside_x", "inside_h", "outside_x",
 """The fields of a layer's parameters, in the order of `term_indices`."""
 
 
-def place(structure: type[ctypes.Structure], name: str) -> int:
-    """Where in a structure a field begins, in bytes."""
+def field_offset(structure: type[ctypes.Structure], name: str) -> int:
+    """Returns where in a structure a field begins, in bytes."""
     return int(getattr(structure, name).offset)
 
 
 def layout() -> list[int]:
-    """The two structures as `layernorm_fits` of library.cpp compares them: sizes, and where some fields begin."""
+    """Returns the sizes of both structures and where some fields begin, for `layernorm_fits` of library.cpp."""
     fields = {Recurrent: ("eps", "x", "h0", "output", "d_vectors", "totals"), Norm: ("eps", "x", "d_bias")}
-    return [n for kind, names in fields.items() for n in (ctypes.sizeof(kind), *(place(kind, name) for name in names))]
+    return [n for s, names in fields.items() for n in (ctypes.sizeof(s), *(field_offset(s, name) for name in names))]
 
 
-def computed(dtype: torch.dtype) -> torch.dtype:
-    """The type that a recurrent network is computed in, but for its products."""
+def compute_type(dtype: torch.dtype) -> torch.dtype:
+    """Returns the type that a recurrent network is computed in, but for its products."""
     return dtype if dtype is torch.float64 else torch.float32
 
 
-def handed(dtype: torch.dtype) -> torch.dtype:
-    """The type in which a recurrent network's input, state, weights and results are handed over."""
+def transfer_type(dtype: torch.dtype) -> torch.dtype:
+    """Returns the type in which input, state, weights and results of a recurrent network go to and from the library."""
     return torch.float32 if dtype is torch.float16 else dtype
 
 
 def recurrent_call(recurrence: Recurrence, reverse: bool = False, **sizes: int) -> Recurrent:
-    """A call without its tensors; ``sizes`` are those that are known."""
+    """Makes a call without its tensors; ``sizes`` are those that are known."""
     r, f = recurrence, recurrence.formula
     if r.norm == "batch":
         raise RuntimeError(f"{r.network.lower()}: the native engine has no kernel for batch norm")

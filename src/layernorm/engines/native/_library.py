@@ -24,19 +24,19 @@ SHIMS = (
 """PyTorch's C functions that the library calls, in the order of `Torch` in planned.cpp."""
 
 
-_AGAIN = "(pip install --force-reinstall --no-deps . in its checkout)"
+_REINSTALL = "(pip install --force-reinstall --no-deps . in its checkout)"
 
 
 def _find() -> Path:
     # Installed for development the library lies in site-packages, and this file does not; the package's path has both.
     folders = sys.modules[__name__.rpartition(".")[0]].__path__
-    found = [path for folder in folders for path in Path(folder).glob("*layernorm_native.*") if path.suffix == ".so"]
-    if not found:
+    paths = [path for folder in folders for path in Path(folder).glob("*layernorm_native.*") if path.suffix == ".so"]
+    if not paths:
         raise ImportError(
             "the package was installed without its C++ library; "
-            f"install a C++17 compiler and then layernorm again {_AGAIN}"
+            f"install a C++17 compiler and then layernorm again {_REINSTALL}"
         )
-    return found[0]
+    return paths[0]
 
 
 def _load(path: Path) -> ctypes.CDLL:
@@ -48,7 +48,7 @@ def _load(path: Path) -> ctypes.CDLL:
     fits = getattr(library, "layernorm_fits", None)
     if fits is None or not fits((ctypes.c_int64 * len(numbers))(*numbers), ctypes.c_int64(len(numbers))):
         raise ImportError(
-            f"the C++ library and its Python files do not belong together; install layernorm again {_AGAIN}"
+            f"the C++ library and its Python files do not belong together; install layernorm again {_REINSTALL}"
         )
     library.layernorm_start.restype = ctypes.c_char_p
     library.layernorm_start.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
@@ -79,7 +79,7 @@ def _start(library: ctypes.CDLL) -> str:
 
 
 def _torch() -> ctypes.CDLL:
-    """PyTorch's own library, for its C functions (torch/csrc/stable/c/shim.h)."""
+    """Loads PyTorch's own library, for its C functions (torch/csrc/stable/c/shim.h)."""
     for name in ("libtorch_cpu.so", "libtorch_cpu.dylib"):
         path = Path(torch.__file__).parent / "lib" / name
         if path.exists():
@@ -94,7 +94,7 @@ def _bind(library: ctypes.CDLL) -> ctypes.c_void_p:
         raise ImportError(f"the CPU engine needs PyTorch 2.10 or later: this one has no {missing[0]}")
     addresses = [ctypes.cast(getattr(TORCH, name), ctypes.c_void_p).value for name in SHIMS]
     library.layernorm_bind(
-        (ctypes.c_void_p * len(SHIMS))(*addresses), (ctypes.c_int32 * len(TYPES))(*map(number, TYPES))
+        (ctypes.c_void_p * len(SHIMS))(*addresses), (ctypes.c_int32 * len(TYPES))(*map(torch_type_number, TYPES))
     )
     handle = ctypes.c_void_p()
     if TORCH.aoti_torch_library_init_impl(b"layernorm_native", b"CPU", b"planned.cpp", 1, ctypes.byref(handle)):
@@ -102,8 +102,8 @@ def _bind(library: ctypes.CDLL) -> ctypes.c_void_p:
     return handle
 
 
-def number(dtype: torch.dtype) -> int:
-    """PyTorch's own number of a type."""
+def torch_type_number(dtype: torch.dtype) -> int:
+    """Returns PyTorch's own number of a type."""
     return int(getattr(TORCH, f"aoti_torch_dtype_{str(dtype).removeprefix('torch.')}")())
 
 
@@ -126,8 +126,8 @@ def _call_op(given: int, made: int) -> Callable[..., Any]:
     return getattr(torch.ops.layernorm_native, name).default._op  # its __call__ takes a microsecond more
 
 
-def why_nothing() -> int:
-    """The `Status` in planned.cpp of this thread's last call."""
+def last_status() -> int:
+    """Returns the `Status` in planned.cpp of this thread's last call."""
     return int(LIBRARY.layernorm_status())
 
 

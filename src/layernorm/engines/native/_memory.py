@@ -5,17 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-FIRST = 1 << 40
+LOWEST_ADDRESS = 1 << 40
 """Memory begins above it. What lies below is looked at: a tensor without memory has its offset as its address."""
 
 
-def in_memory(tensor: Tensor) -> Tensor:
-    """The tensor itself; zeros for one of torch's that stands for zeros and has no memory.
+def materialize(tensor: Tensor) -> Tensor:
+    """Returns the tensor itself, or zeros for one of torch's that stands for zeros and has no memory.
 
     Raises:
         RuntimeError: it has elements and no memory for them.
     """
-    if tensor.data_ptr() > FIRST:
+    if tensor.data_ptr() > LOWEST_ADDRESS:
         return tensor
     if tensor._is_zerotensor():
         return torch.zeros(tensor.shape, dtype=tensor.dtype)
@@ -25,13 +25,13 @@ def in_memory(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def ready(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """The same numbers, of this type and in order in memory; the tensor itself if it is so."""
-    if tensor.dtype is dtype and tensor.is_contiguous() and not tensor.is_neg() and tensor.data_ptr() > FIRST:
+def contiguous(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns a contiguous tensor of this type with the same numbers; the tensor itself if it is so."""
+    if tensor.dtype is dtype and tensor.is_contiguous() and not tensor.is_neg() and tensor.data_ptr() > LOWEST_ADDRESS:
         return tensor
-    return in_memory(tensor).to(dtype).contiguous().resolve_neg()
+    return materialize(tensor).to(dtype).contiguous().resolve_neg()
 
 
-def ready_or_none(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """`ready` of a tensor, if there is one."""
-    return None if tensor is None else ready(tensor, dtype)
+def contiguous_or_none(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """Returns `contiguous` of a tensor, if there is one."""
+    return None if tensor is None else contiguous(tensor, dtype)

@@ -12,14 +12,14 @@ from torch import Tensor
 from ..checks import check_norm, check_norm_gradients
 from ..protocol import NormArguments
 from ._layout import TYPES, Norm
-from ._memory import ready, ready_or_none
+from ._memory import contiguous, contiguous_or_none
 from ._plan import CALL, OTHER, ROWS, M, Plan, TensorSpec
 
 Shape = tuple[int, ...]
 
 
 def normalize_forward(a: NormArguments, residual: Tensor | None, save: bool) -> Sequence[Tensor]:
-    """[y], with ``residual`` [y, input + residual], and with ``save`` `normalize_saved`'s."""
+    """Returns [y] or [y, input + residual], and with ``save`` the tensors of `normalize_saved`."""
     x, normalized_shape, weight, bias, eps, norm = a
     plan = forward_plan(save, normalized_shape, eps, norm, weight is not None, bias is not None, residual is not None)
     given = [x]  # then those that there are
@@ -29,23 +29,23 @@ def normalize_forward(a: NormArguments, residual: Tensor | None, save: bool) -> 
         given.append(bias)
     if residual is not None:
         given.append(residual)
-    found = None if plan is None else plan.run(given)
-    if found is None:
+    results = None if plan is None else plan.run(given)
+    if results is None:
         check_norm(a, residual)  # what passes it fits the plan, once it is in order
-        return normalize_forward(_in_order(a), ready_or_none(residual, x.dtype), save)
-    return found
+        return normalize_forward(_contiguous(a), contiguous_or_none(residual, x.dtype), save)
+    return results
 
 
 def normalize_saved(a: NormArguments) -> list[Tensor]:
-    """Empty tensors with the shapes and types of what `normalize_forward` saves: the means of the M rows and their
-    reciprocal deviations, (2, M); of RMS norm, which has no means, (1, M)."""
+    """Returns empty tensors with the shapes and types of what `normalize_forward` saves: (2, M), the means of the M
+    rows and their reciprocal deviations; of RMS norm, which has no means, (1, M)."""
     return [a.input.new_empty((1 if a.norm == "rms" else 2, a.sizes[0]), dtype=torch.float64)]
 
 
 def normalize_backward(
     a: NormArguments, saved: Sequence[Tensor], grad: Tensor, grad_total: Tensor | None
 ) -> Sequence[Tensor]:
-    """The gradients of what was normalised, of weight and of bias, of those that there are."""
+    """Returns the gradients of what was normalised, and of weight and bias where there are such."""
     x, normalized_shape, weight, bias, eps, norm = a
     plan = backward_plan(normalized_shape, eps, norm, weight is not None, bias is not None, grad_total is not None)
     given = [x, *saved, grad]
@@ -55,30 +55,30 @@ def normalize_backward(
         given.append(bias)
     if grad_total is not None:
         given.append(grad_total)
-    found = None if plan is None or len(saved) != 1 else plan.run(given)
-    if found is None:
+    grads = None if plan is None or len(saved) != 1 else plan.run(given)
+    if grads is None:
         check_norm(a, None)
         check_norm_gradients(a, saved, normalize_saved(a), grad, grad_total)
-        statistics, total = [ready(saved[0], torch.float64)], ready_or_none(grad_total, x.dtype)
-        found = normalize_backward(_in_order(a), statistics, ready(grad, x.dtype), total)
-        return [d.to(t.dtype) for d, t in zip(found, a.differentiable, strict=True)]
-    return found
+        statistics, total = [contiguous(saved[0], torch.float64)], contiguous_or_none(grad_total, x.dtype)
+        grads = normalize_backward(_contiguous(a), statistics, contiguous(grad, x.dtype), total)
+        return [d.to(t.dtype) for d, t in zip(grads, a.differentiable, strict=True)]
+    return grads
 
 
-def _in_order(a: NormArguments) -> NormArguments:
-    """The same numbers, each tensor in order in memory, weight and bias of one type."""
+def _contiguous(a: NormArguments) -> NormArguments:
+    """Returns the same numbers in contiguous tensors, weight and bias of one type."""
     types = {p.dtype for p in (a.weight, a.bias) if p is not None}
     dtype = types.pop() if len(types) == 1 and types <= TYPES.keys() else torch.float64
-    x = ready(a.input, a.input.dtype)
-    return a._replace(input=x, weight=ready_or_none(a.weight, dtype), bias=ready_or_none(a.bias, dtype))
+    x = contiguous(a.input, a.input.dtype)
+    return a._replace(input=x, weight=contiguous_or_none(a.weight, dtype), bias=contiguous_or_none(a.bias, dtype))
 
 
 @functools.lru_cache(4096)
 def forward_plan(
     save: bool, normalized_shape: Shape, eps: float, norm: str, weight: bool, bias: bool, residual: bool
 ) -> Plan | None:
-    """Given x, gain, bias, residual, those that there are; made y, the sum if there is a residual, and with ``save``
-    the statistics. None: there are no such sizes.
+    """Plans a forward. Given are x, and of gain, bias, residual those that there are. Made are y, with a residual the
+    sum, and with ``save`` the statistics. None: there are no such sizes.
 
     Args:
         normalized_shape, eps, norm: as in `NormArguments`.
@@ -96,8 +96,8 @@ def forward_plan(
 
 @functools.lru_cache(4096)
 def backward_plan(normalized_shape: Shape, eps: float, norm: str, weight: bool, bias: bool, total: bool) -> Plan | None:
-    """Given x, the statistics, the gradient of y, gain, bias, and the gradient of the sum, those that there are; made
-    the gradients of x, gain and bias. As `forward_plan`."""
+    """Plans a backward, as `forward_plan`. Given are x, the statistics, the gradient of y, and of gain, bias and the
+    gradient of the sum those that there are. Made are the gradients of x, gain and bias."""
     given = [_like_x("x", normalized_shape), _statistics(norm), _like_x("d_y", normalized_shape)]
     given += _parameters(normalized_shape, gain=weight, bias=bias)
     if total:
@@ -119,10 +119,10 @@ def _like_x(name: str, normalized_shape: Shape) -> TensorSpec:
     return TensorSpec(name, normalized_shape, CALL, ROWS, strides)
 
 
-def _parameters(normalized_shape: Shape, **there: bool) -> list[TensorSpec]:
-    return [TensorSpec(name, normalized_shape, OTHER) for name, is_there in there.items() if is_there]
+def _parameters(normalized_shape: Shape, **included: bool) -> list[TensorSpec]:
+    return [TensorSpec(name, normalized_shape, OTHER) for name, present in included.items() if present]
 
 
 def _statistics(norm: str) -> TensorSpec:
-    """`normalize_saved`."""
+    """Describes the tensor of `normalize_saved`."""
     return TensorSpec("r", (1, M), torch.float64) if norm == "rms" else TensorSpec("mean", (2, M), torch.float64)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._layout import POINTER, Recurrent, place
-from ._library import LIBRARY, call_op, number, why_nothing
+from ._layout import POINTER, Recurrent, field_offset
+from ._library import LIBRARY, call_op, last_status, torch_type_number
 
 NO_MEMORY = 1  # of `Status` in planned.cpp
 MOST = 64  # tensors of one call
@@ -44,9 +44,9 @@ class TensorSpec(NamedTuple):
 
     def packed(self, call: type[ctypes.Structure]) -> bytes:
         """Packs it into bytes. ``call`` is the structure that has its fields."""
-        dtype = self.dtype if isinstance(self.dtype, int) else number(self.dtype)
-        field = place(call, self.name) + self.element * ctypes.sizeof(POINTER) if self.name else -1
-        strides = place(call, self.strides) if self.strides else -1
+        dtype = self.dtype if isinstance(self.dtype, int) else torch_type_number(self.dtype)
+        field = field_offset(call, self.name) + self.element * ctypes.sizeof(POINTER) if self.name else -1
+        strides = field_offset(call, self.strides) if self.strides else -1
         return struct.pack(f"={5 + len(self.sizes)}q", dtype, self.layout, field, strides, len(self.sizes), *self.sizes)
 
 
@@ -76,21 +76,21 @@ class Plan:
         packed = b"".join(spec.packed(type(call)) for spec in (*given, *made))
         self._bytes = ctypes.create_string_buffer(struct.pack("=5q", *head) + bytes(call) + packed)
         run = call_op(len(given), len(made))
-        self._call, self._one = functools.partial(run, ctypes.addressof(self._bytes)), len(made) == 1
+        self._call, self._single_result = functools.partial(run, ctypes.addressof(self._bytes)), len(made) == 1
 
     def run(self, tensors: Sequence[Tensor]) -> Sequence[Tensor] | None:
-        """The results; None if a tensor is not as planned, and so nothing has been computed.
+        """Returns the results; None if a tensor is not as planned, and so nothing has been computed.
 
         Raises:
             MemoryError: there is not enough of it.
         """
         try:
-            found = self._call(*tensors)
+            returned = self._call(*tensors)
         except NotImplementedError:  # a tensor is on another kind of device, where there is no such op
             return None
-        results: Sequence[Tensor] = (found,) if self._one else found
+        results: Sequence[Tensor] = (returned,) if self._single_result else returned
         if results[0] is not None:
             return results
-        if why_nothing() == NO_MEMORY:
+        if last_status() == NO_MEMORY:
             raise MemoryError(f"layernorm: not enough memory for a call with input {list(tensors[0].shape)}")
         return None

@@ -10,73 +10,73 @@ from torch import Tensor
 
 from ..checks import check_recurrent, check_recurrent_gradients
 from ..protocol import RecurrentArguments, vector_gradients
-from ._layout import computed, handed
-from ._memory import ready, ready_or_none
+from ._layout import compute_type, transfer_type
+from ._memory import contiguous, contiguous_or_none
 from ._plan import Plan
-from ._recurrent_plan import backward_plan, forward_plan, saved_block, shares_vectors, vector_places
+from ._recurrent_plan import backward_plan, forward_plan, saved_block, shares_vectors, slot_gradients
 
 
 def recurrent_forward(a: RecurrentArguments, save: bool) -> Sequence[Tensor]:
-    """[output (T, B, P), *final state], and with ``save`` what `recurrent_backward` needs, in one block."""
+    """Returns [output (T, B, P), *final state], and with ``save`` what `recurrent_backward` needs, in one block."""
     if a.lengths is not None:
         check_recurrent(a)  # a plan looks at no values
-    found = _planned(forward_plan, save, a)
-    if found is None:
+    results = _run_plan(forward_plan, save, a)
+    if results is None:
         check_recurrent(a)
-        found = _planned(forward_plan, save, _in_order(a))
-        assert found is not None
+        results = _run_plan(forward_plan, save, _contiguous(a))
+        assert results is not None
         n = 1 + len(a.state)
-        found = [*(r.to(a.input.dtype) for r in found[:n]), *found[n:]]
-    return found
+        results = [*(r.to(a.input.dtype) for r in results[:n]), *results[n:]]
+    return results
 
 
 def recurrent_saved(a: RecurrentArguments) -> list[Tensor]:
-    """Empty tensors with the shapes and types of what `recurrent_forward` saves."""
+    """Returns empty tensors with the shapes and types of what `recurrent_forward` saves."""
     T, B, _, H, P = a.sizes
     _, size = saved_block(a.recurrence, int(H), int(P), a.input.dtype)  # in a graph with symbolic sizes a constant
-    return [a.input.new_empty(T * B * size, dtype=computed(a.input.dtype))]
+    return [a.input.new_empty(T * B * size, dtype=compute_type(a.input.dtype))]
 
 
 def recurrent_backward(
     a: RecurrentArguments, saved: Sequence[Tensor], grad_output: Tensor | None, grad_state: Sequence[Tensor | None]
 ) -> Sequence[Tensor]:
-    """[d input, *d initial state, *d params]; a gradient that is ``None`` is zero."""
+    """Returns [d input, *d initial state, *d params]; a gradient that is ``None`` is zero."""
+    dtype = a.input.dtype
     if a.lengths is not None:
         check_recurrent(a)
     # That of a sum is one number in memory for all elements.
     grads = [g if g is None or g.is_contiguous() else g.contiguous() for g in (grad_output, *grad_state)]
-    found = _backward(a, saved, grads)
-    if found is None:
+    results = _run_backward(a, saved, grads)
+    if results is None:
         check_recurrent(a)
         check_recurrent_gradients(a, saved, recurrent_saved(a), grad_output, grad_state)
-        blocks = [ready(block, computed(a.input.dtype)) for block in saved]
-        found = _backward(_in_order(a), blocks, [ready_or_none(g, handed(a.input.dtype)) for g in grads])
-        assert found is not None
-    dtype = a.input.dtype
-    return found if dtype is computed(dtype) else [d.to(dtype) for d in found]
+        blocks = [contiguous(block, compute_type(dtype)) for block in saved]
+        results = _run_backward(_contiguous(a), blocks, [contiguous_or_none(g, transfer_type(dtype)) for g in grads])
+        assert results is not None
+    return results if dtype is compute_type(dtype) else [d.to(dtype) for d in results]
 
 
-def _in_order(a: RecurrentArguments) -> RecurrentArguments:
-    """The same numbers, in the type that is handed over, and each tensor in order in memory."""
-    dtype = handed(a.input.dtype)
+def _contiguous(a: RecurrentArguments) -> RecurrentArguments:
+    """Returns the same numbers in contiguous tensors, in the type that the library takes."""
+    dtype = transfer_type(a.input.dtype)
     return a._replace(
-        input=ready(a.input, dtype),
-        state=[ready(s, dtype) for s in a.state],
-        params=[ready(p, dtype) for p in a.params],
-        lengths=ready_or_none(a.lengths, torch.int64),
-        reset=ready_or_none(a.reset, torch.bool),
+        input=contiguous(a.input, dtype),
+        state=[contiguous(s, dtype) for s in a.state],
+        params=[contiguous(p, dtype) for p in a.params],
+        lengths=contiguous_or_none(a.lengths, torch.int64),
+        reset=contiguous_or_none(a.reset, torch.bool),
     )
 
 
-def _planned(
-    plan_of: Callable[..., Plan | None], how: object, a: RecurrentArguments, more: Sequence[Tensor] = ()
+def _run_plan(
+    plan_of: Callable[..., Plan | None], variant: object, a: RecurrentArguments, extra: Sequence[Tensor] = ()
 ) -> Sequence[Tensor] | None:
-    """The results of a plan for tensors that lie as the kernels want them. None: they do not, or do not fit each other.
+    """Runs a plan on tensors that lie as the kernels want them. None: they do not, or do not fit each other.
 
-    ``how`` is the first argument of ``plan_of``, and ``more`` are the tensors after those that both directions have.
+    ``variant`` is the first argument of ``plan_of``, ``extra`` are the tensors after those that both directions have.
     """
     x, state, params, lengths, reset, recurrence, reverse = a
-    plan = plan_of(how, recurrence, reverse, len(state), len(params), lengths is not None, reset is not None)
+    plan = plan_of(variant, recurrence, reverse, len(state), len(params), lengths is not None, reset is not None)
     if plan is None:
         return None
     if x.dtype is torch.bfloat16:  # the kernels take vectors in float32
@@ -87,7 +87,7 @@ def _planned(
     for first, others in plan.terms:
         total = params[first]
         for k in others:
-            if _KIND(params[k]) != _KIND(total):  # their sum might fit
+            if _SIGNATURE(params[k]) != _SIGNATURE(total):  # their sum might fit
                 return None
             total = total + params[k]
         given.append(total)
@@ -95,26 +95,26 @@ def _planned(
         given.append(lengths)
     if reset is not None:
         given.append(reset)
-    given += more
+    given += extra
     return plan.run(given)
 
 
-_KIND = operator.attrgetter("shape", "dtype", "device")
+_SIGNATURE = operator.attrgetter("shape", "dtype", "device")
 
 
-def _backward(
+def _run_backward(
     a: RecurrentArguments, saved: Sequence[Tensor], grads: Sequence[Tensor | None]
 ) -> Sequence[Tensor] | None:
-    """`recurrent_backward` of tensors that lie as the kernels want them; None: they do not. The vectors' gradients are
-    in the type that is computed in."""
+    """Runs the plan of `recurrent_backward`, as `_run_plan`. Adds up the vectors' gradients, in the type computed
+    in."""
     if len(saved) != 1:
         return None
-    more = [*saved, *[g for g in grads if g is not None]]
-    results, r = _planned(backward_plan, tuple([g is not None for g in grads]), a, more), a.recurrence
+    extra = [*saved, *[g for g in grads if g is not None]]
+    results, r = _run_plan(backward_plan, tuple([g is not None for g in grads]), a, extra), a.recurrence
     if results is None or not shares_vectors(r):
         return results
     first = 1 + len(a.state)
     end = first + len(a.params)
     d_params = list(results[first:end])
-    vector_gradients(vector_places(d_params, results[end:], r), d_params, r)
+    vector_gradients(slot_gradients(d_params, results[end:], r), d_params, r)
     return [*results[:first], *d_params]

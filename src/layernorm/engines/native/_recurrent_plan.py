@@ -11,19 +11,19 @@ from torch import Tensor
 
 from ...formula import GATES, Recurrence
 from ..protocol import term_indices
-from ._layout import PARAMETERS, TYPES, WEIGHTS, handed, recurrent_call
+from ._layout import PARAMETERS, TYPES, WEIGHTS, recurrent_call, transfer_type
 from ._library import LIBRARY
 from ._plan import CALL, OTHER, SAVED, STEPS, UNITS, B, H, I, P, Plan, T, TensorSpec
 
 
 @functools.cache
 def saved_block(recurrence: Recurrence, H: int, P: int, dtype: torch.dtype) -> tuple[dict[str, int], int]:
-    """What the forward saves, one part behind the other: where in the block each part begins, by the fields of
-    `Recurrent`, and the size of all, in numbers for each step and row, of the type that is computed in."""
-    found = (ctypes.c_int64 * 6)()
+    """Returns where in the block that the forward saves each part begins, by the fields of `Recurrent`, and the size of
+    the block: in numbers for each step and row, of the type computed in."""
+    numbers = (ctypes.c_int64 * 6)()
     call = recurrent_call(recurrence, H=H, P=P)
-    LIBRARY.layernorm_recurrent_saved(call, TYPES[handed(dtype)], found)
-    *begins, size = found
+    LIBRARY.layernorm_recurrent_saved(call, TYPES[transfer_type(dtype)], numbers)
+    *begins, size = numbers
     names = ("saved_x", "saved_h", "saved_c", "saved_statistics", "saved_output")
     return {name: begin for name, begin in zip(names, begins, strict=True) if begin >= 0}, size
 
@@ -32,8 +32,8 @@ def saved_block(recurrence: Recurrence, H: int, P: int, dtype: torch.dtype) -> t
 def forward_plan(
     save: bool, recurrence: Recurrence, reverse: bool, states: int, params: int, lengths: bool, reset: bool
 ) -> Plan | None:
-    """Given ``[x, *state, *weights, *vectors, lengths, reset]``, those that there are; made ``[output, *final state]``
-    and with ``save`` what is saved. None: there are not as many tensors.
+    """Plans a forward. Given are ``[x, *state, *weights, *vectors, lengths, reset]``, those that there are. Made are
+    ``[output, *final state]`` and with ``save`` what is saved. None: there are not as many tensors.
 
     Args:
         recurrence, reverse: as in `RecurrentArguments`.
@@ -42,14 +42,14 @@ def forward_plan(
     """
     if not _fits(recurrence, states, params):
         return None
-    made = [TensorSpec("output", (T, B, _size_of_h(recurrence)), CALL), *_state(recurrence, "h_n", "c_n")]
-    given = _given(recurrence, lengths, reset)
-    return _plan("recurrent_forward", recurrence, reverse, given, [*made, _SAVED] if save else made)
+    made = [TensorSpec("output", (T, B, _size_of_h(recurrence)), CALL), *_state_specs(recurrence, "h_n", "c_n")]
+    given = _given_specs(recurrence, lengths, reset)
+    return _plan("recurrent_forward", recurrence, reverse, given, [*made, _SAVED_SPEC] if save else made)
 
 
 @functools.lru_cache(4096)
 def backward_plan(
-    arriving: tuple[bool, ...],
+    has_grad: tuple[bool, ...],
     recurrence: Recurrence,
     reverse: bool,
     states: int,
@@ -57,30 +57,30 @@ def backward_plan(
     lengths: bool,
     reset: bool,
 ) -> Plan | None:
-    """Given what the forward is given, what it saved, and those of the gradients of output, h and c that there are
-    (``arriving``); made the gradients of x, state and parameters, and then those of `own_places`."""
-    if not _fits(recurrence, states, params) or len(arriving) != 1 + states:
+    """Plans a backward. Given are the forward's tensors, what it saved, and the gradients of output, h and c that there
+    are (``has_grad``). Made are the gradients of x, state, parameters, and of vectors with tensors of their own."""
+    if not _fits(recurrence, states, params) or len(has_grad) != 1 + states:
         return None
-    grads = [TensorSpec("d_output", (T, B, _size_of_h(recurrence)), CALL), *_state(recurrence, "d_h_n", "d_c_n")]
-    given = [*_given(recurrence, lengths, reset), _SAVED]
-    given += [grad for grad, there in zip(grads, arriving, strict=True) if there]
-    shapes, terms = _shapes(recurrence), term_indices(recurrence)
-    d_params = [_parameter("", shape) for shape in shapes]
+    grads = [TensorSpec("d_output", (T, B, _size_of_h(recurrence)), CALL), *_state_specs(recurrence, "d_h_n", "d_c_n")]
+    given = [*_given_specs(recurrence, lengths, reset), _SAVED_SPEC]
+    given += [grad for grad, present in zip(grads, has_grad, strict=True) if present]
+    shapes, terms = _symbolic_shapes(recurrence), term_indices(recurrence)
+    d_params = [_parameter_spec("", shape) for shape in shapes]
     for name, k in zip(WEIGHTS, terms, strict=False):
         if k:
-            d_params[k[0]] = _parameter(f"d_{name}", shapes[k[0]])
-    for i, (own, k) in enumerate(zip(own_places(recurrence), terms[len(WEIGHTS) :], strict=True)):
-        if own is not None:
-            d = _parameter("d_vectors", shapes[k[0]])._replace(element=i)
-            if own < 0:
+            d_params[k[0]] = _parameter_spec(f"d_{name}", shapes[k[0]])
+    for i, (slot, k) in enumerate(zip(gradient_slots(recurrence), terms[len(WEIGHTS) :], strict=True)):
+        if slot is not None:
+            d = _parameter_spec("d_vectors", shapes[k[0]])._replace(element=i)
+            if slot < 0:
                 d_params.append(d)
             else:
-                d_params[own] = d
-    made = [TensorSpec("d_x", (T, B, I), CALL), *_state(recurrence, "d_h0", "d_c0"), *d_params]
+                d_params[slot] = d
+    made = [TensorSpec("d_x", (T, B, I), CALL), *_state_specs(recurrence, "d_h0", "d_c0"), *d_params]
     return _plan("recurrent_backward", recurrence, reverse, given, made)
 
 
-_SAVED = TensorSpec("saved_x", (SAVED,), OTHER)
+_SAVED_SPEC = TensorSpec("saved_x", (SAVED,), OTHER)
 
 
 def _plan(
@@ -98,57 +98,57 @@ def _size_of_h(recurrence: Recurrence) -> int:
     return P if recurrence.projected else H
 
 
-def _state(recurrence: Recurrence, *names: str) -> list[TensorSpec]:
-    """Tensors like h and, in an LSTM, c."""
+def _state_specs(recurrence: Recurrence, *names: str) -> list[TensorSpec]:
+    """Describes tensors like h and, in an LSTM, c."""
     sizes = zip(names, (_size_of_h(recurrence), H), recurrence.state_names, strict=False)
     return [TensorSpec(name, (B, size), CALL) for name, size, _ in sizes]
 
 
-def _shapes(recurrence: Recurrence) -> list[tuple[int, ...]]:
-    """The parameters' shapes, in names of sizes."""
+def _symbolic_shapes(recurrence: Recurrence) -> list[tuple[int, ...]]:
+    """Returns the parameters' shapes, in names of sizes."""
     units = GATES[recurrence.network] * H
     shapes = recurrence.parameter_shapes(I, H, _size_of_h(recurrence)).values()
     return [tuple([UNITS if size == units else size for size in shape]) for shape in shapes]
 
 
-def _parameter(name: str, shape: Sequence[int]) -> TensorSpec:
-    """A parameter or its gradient: vectors are in the type that is computed in."""
+def _parameter_spec(name: str, shape: Sequence[int]) -> TensorSpec:
+    """Describes a parameter or its gradient: vectors are in the type computed in."""
     return TensorSpec(name, shape, OTHER if len(shape) == 1 else CALL)
 
 
-def _given(recurrence: Recurrence, lengths: bool, reset: bool) -> list[TensorSpec]:
-    """What both directions are given."""
-    shapes = _shapes(recurrence)
-    found = [TensorSpec("x", (T, B, I), CALL, STEPS, "x_t"), *_state(recurrence, "h0", "c0")]
+def _given_specs(recurrence: Recurrence, lengths: bool, reset: bool) -> list[TensorSpec]:
+    """Describes the tensors that forward and backward are given."""
+    shapes = _symbolic_shapes(recurrence)
+    specs = [TensorSpec("x", (T, B, I), CALL, STEPS, "x_t"), *_state_specs(recurrence, "h0", "c0")]
     for name, terms in zip(PARAMETERS, term_indices(recurrence), strict=True):
         if terms:
-            found.append(_parameter(name, shapes[terms[0]]))
+            specs.append(_parameter_spec(name, shapes[terms[0]]))
     if lengths:
-        found.append(TensorSpec("lengths", (B,), torch.int64))
+        specs.append(TensorSpec("lengths", (B,), torch.int64))
     if reset:
-        found.append(TensorSpec("reset", (T, B), torch.bool))
-    return found
+        specs.append(TensorSpec("reset", (T, B), torch.bool))
+    return specs
 
 
 @functools.cache
-def own_places(recurrence: Recurrence) -> tuple[int | None, ...]:
-    """For each of the eight vectors the parameter in whose place its gradient is made; None: there is no such vector,
-    -1: it needs a place of its own, because its parameters stand in another vector, too."""
-    places: list[int | None] = []
+def gradient_slots(recurrence: Recurrence) -> tuple[int | None, ...]:
+    """Returns for each of the eight vectors the parameter in whose tensor its gradient is made; None: there is no such
+    vector, -1: it needs a separate tensor, because its parameters stand in another vector, too."""
+    slots: list[int | None] = []
     seen: set[int] = set()
     for terms in term_indices(recurrence)[len(WEIGHTS) :]:
-        places.append(next((k for k in terms if k not in seen), -1) if terms else None)
+        slots.append(next((k for k in terms if k not in seen), -1) if terms else None)
         seen.update(terms)
-    return tuple(places)
+    return tuple(slots)
 
 
 @functools.cache
 def shares_vectors(recurrence: Recurrence) -> bool:
-    """Whether a parameter's gradient is not all in the place of one vector's: then `vector_gradients` adds them up."""
-    return any(len(terms) > 1 for terms in term_indices(recurrence)) or -1 in own_places(recurrence)
+    """Says whether a parameter's gradient is not that of a single vector: then `vector_gradients` adds them up."""
+    return any(len(terms) > 1 for terms in term_indices(recurrence)) or -1 in gradient_slots(recurrence)
 
 
-def vector_places(d_params: Sequence[Tensor], more: Sequence[Tensor], recurrence: Recurrence) -> list[Tensor | None]:
-    """The gradients of the eight vectors, where `own_places` has them; ``more``: those with a place of their own."""
-    rest = iter(more)
-    return [None if place is None else next(rest) if place < 0 else d_params[place] for place in own_places(recurrence)]
+def slot_gradients(d_params: Sequence[Tensor], others: Sequence[Tensor], recurrence: Recurrence) -> list[Tensor | None]:
+    """Returns the gradients of the eight vectors; ``others``: those with tensors of their own."""
+    rest = iter(others)
+    return [None if slot is None else next(rest) if slot < 0 else d_params[slot] for slot in gradient_slots(recurrence)]

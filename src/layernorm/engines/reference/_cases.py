@@ -47,18 +47,18 @@ class Cases:
         T, B = size
         self.cases = torch.full((T,), B) if counted is None else counted.sum((-2, -1))
         self.eps, self.eps_on = recurrence.formula.eps, recurrence.formula.eps_on
-        self.found: dict[tuple[str, int], list[Moments]] = {}
+        self.moments_by_site: dict[tuple[str, int], list[Moments]] = {}
 
     def standardize(self, z: Tensor, gain: str, units: slice, t: int | slice) -> Tensor:
-        """z_hat at one step, (B, n), or at all of them, (T, B, n), of the site that has these units of a gain."""
+        """Computes z_hat at one step, (B, n), or at all, (T, B, n), of the site that has these units of a gain."""
         if self.population is not None:
             mean, var = (s[t][..., units] for s in self.population[gain])
         else:
-            mean, var = self._moments(z, self.found.setdefault((gain, units.start or 0), []), t)
+            mean, var = self._moments(z, self.moments_by_site.setdefault((gain, units.start or 0), []), t)
         return (z - mean.unsqueeze(-2)) * reciprocal_deviation(var, self.eps, self.eps_on).unsqueeze(-2)
 
-    def _moments(self, z: Tensor, found: list[Moments], t: int | slice) -> Moments:
-        """Over the cases, (n,) or (T, n); ``found`` has those of the steps before."""
+    def _moments(self, z: Tensor, before: list[Moments], t: int | slice) -> Moments:
+        """Computes the moments over the cases, (n,) or (T, n); ``before`` has those of the steps before."""
         mean, var = moments(z, None if self.counted is None else self.counted[t])
         if self.counted is not None:
             enough = self.cases >= 2
@@ -66,24 +66,24 @@ class Cases:
                 steps = torch.arange(len(enough), device=z.device)
                 last = torch.where(enough, steps, 0).cummax(0).values if len(enough) else steps
                 mean, var = mean[last], var[last]
-            elif found:
-                mean, var = (torch.where(enough[t], new, old) for new, old in zip((mean, var), found[-1], strict=True))
-        found.append((mean, var))
+            elif before:
+                mean, var = (torch.where(enough[t], new, old) for new, old in zip((mean, var), before[-1], strict=True))
+        before.append((mean, var))
         return mean, var
 
     def batch_moments(self) -> BatchMoments:
-        """Once every step is taken."""
-        whole: dict[str, list[Moments]] = {}
-        for gain, start in sorted(self.found):
-            steps = self.found[gain, start]
-            both = steps[0] if steps[0][0].dim() == 2 else tuple(torch.stack(part) for part in zip(*steps, strict=True))
-            whole.setdefault(gain, []).append(both)  # type: ignore[arg-type]
-        joined = {gain: [torch.cat(part, -1) for part in zip(*parts, strict=True)] for gain, parts in whole.items()}
+        """Returns the batch's moments, once every step is taken."""
+        by_gain: dict[str, list[Moments]] = {}
+        for gain, start in sorted(self.moments_by_site):
+            steps = self.moments_by_site[gain, start]
+            all_t = steps[0] if steps[0][0].dim() == 2 else tuple(torch.stack(s) for s in zip(*steps, strict=True))
+            by_gain.setdefault(gain, []).append(all_t)  # type: ignore[arg-type]
+        joined = {gain: [torch.cat(part, -1) for part in zip(*parts, strict=True)] for gain, parts in by_gain.items()}
         return BatchMoments(self.cases, {gain: (mean, var) for gain, (mean, var) in joined.items()})
 
 
 def moments(z: Tensor, counted: Tensor | None) -> Moments:
-    """Mean and biased variance over the cases that count: (..., B, n) -> (..., n) twice."""
+    """Computes mean and biased variance over the cases that count: (..., B, n) -> (..., n) twice."""
     if counted is None:
         counted, n = torch.ones((), dtype=torch.bool, device=z.device), z.new_tensor(z.shape[-2])
     else:

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ...formula import Recurrence
 from ._cases import Cases
-from ._rnn import Factors, State, at
-from ._sites import Parameters, Saved, block
+from ._rnn import Factors, State, saved_at
+from ._sites import Parameters, Saved, gate_sites
 
 
 class Activations(NamedTuple):
@@ -38,8 +38,8 @@ class GRU:
         self.p = p
         self.H = H = p["weight_hh"].shape[0] // 3
         self.sizes = (2 * H, H)
-        self.rz = block(p, recurrence, cases, 0, 2)
-        self.candidate = block(p, recurrence, cases, 2, 3)
+        self.rz = gate_sites(p, recurrence, cases, 0, 2)
+        self.candidate = gate_sites(p, recurrence, cases, 2, 3)
         self.forget_bias = recurrence.formula.forget_bias
 
     def input_side(self, zx: Tensor) -> Tensor:
@@ -47,12 +47,12 @@ class GRU:
         return torch.cat([self.rz.input(rz), self.candidate.input(n)], -1)
 
     def activate(self, a_rz: Tensor) -> tuple[Tensor, Tensor]:
-        """The gates r, z from their summed inputs: [..., 2H] -> twice [..., H]."""
+        """Computes the gates r, z from their summed inputs: [..., 2H] -> twice [..., H]."""
         r, z = a_rz.chunk(2, -1)
         return torch.sigmoid(r), torch.sigmoid(z + self.forget_bias)
 
     def step(self, t: int, from_input: Tensor, zh: Tensor, state: State) -> State:
-        """[B, 3H], [B, 3H], (h [B, H],) -> (h [B, H],)."""
+        """Takes step t: [B, 3H], [B, 3H], (h [B, H],) -> (h [B, H],)."""
         h = state[0]
         x_rz, x_n = from_input.split(self.sizes, -1)
         h_rz, h_n = zh.split(self.sizes, -1)
@@ -75,12 +75,12 @@ class GRU:
         dh, h = d[0], before[0][t]
         r, z, n, n_hidden = (gate[t] for gate in s[:4])
         da_n = dh * (1 - z) * (1 - n * n)
-        dsum_n = self.candidate.both.backward(da_n, at(s.n_saved[2], t))
+        dsum_n = self.candidate.both.backward(da_n, saved_at(s.n_saved[2], t))
         dr, dz = dsum_n * n_hidden, dh * (h - n)
         da_rz = torch.cat([dr * r * (1 - r), dz * z * (1 - z)], -1)
-        dsum_rz = self.rz.both.backward(da_rz, at(s.rz_saved[2], t))
-        dzh_rz = self.rz.hidden.backward(dsum_rz, at(s.rz_saved[1], t))
-        dzh_n = self.candidate.hidden.backward(dsum_n * r, at(s.n_saved[1], t))
+        dsum_rz = self.rz.both.backward(da_rz, saved_at(s.rz_saved[2], t))
+        dzh_rz = self.rz.hidden.backward(dsum_rz, saved_at(s.rz_saved[1], t))
+        dzh_n = self.candidate.hidden.backward(dsum_n * r, saved_at(s.n_saved[1], t))
         dzh = torch.cat([dzh_rz, dzh_n], -1)
         return (dzh @ self.p["weight_hh"] + dh * z,), (da_rz, dsum_rz, da_n, dsum_n, dzh)
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ...formula import Recurrence
 from ._cases import Cases
-from ._rnn import Factors, State, at
-from ._sites import Parameters, Saved, block
+from ._rnn import Factors, State, saved_at
+from ._sites import Parameters, Saved, gate_sites
 
 
 class Activations(NamedTuple):
@@ -36,7 +36,7 @@ class GRUOverAll:
     """The equations of one layer with its parameters, and their backward."""
 
     def __init__(self, p: Parameters, recurrence: Recurrence, cases: Cases | None = None) -> None:
-        self.p, self.gates = p, block(p, recurrence, cases)
+        self.p, self.gates = p, gate_sites(p, recurrence, cases)
         self.split = recurrence.reset_multiplies == "hidden"
         self.forget_bias = recurrence.formula.forget_bias
         self.H = p["weight_hh"].shape[0] // 3
@@ -45,7 +45,7 @@ class GRUOverAll:
         return self.gates.input(zx)
 
     def activate(self, a: Tensor, from_input: Tensor, from_hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """r, z, n and what r multiplies: from [..., 3H] to four times [..., H]."""
+        """Computes r, z, n and what r multiplies: from [..., 3H] to four times [..., H]."""
         a_r, a_z, a_n = a.chunk(3, -1)
         r, z = torch.sigmoid(a_r), torch.sigmoid(a_z + self.forget_bias)
         if not self.split:
@@ -54,7 +54,7 @@ class GRUOverAll:
         return r, z, torch.tanh(x_n + r * h_n), h_n
 
     def step(self, t: int, from_input: Tensor, zh: Tensor, state: State) -> State:
-        """[B, 3H], [B, 3H], (h [B, H],) -> (h [B, H],)."""
+        """Takes step t: [B, 3H], [B, 3H], (h [B, H],) -> (h [B, H],)."""
         h = state[0]
         from_hidden = self.gates.hidden(zh, t)
         _, z, n, _ = self.activate(self.gates.both(from_input + from_hidden, t), from_input, from_hidden)
@@ -72,9 +72,9 @@ class GRUOverAll:
         dn = dh * (1 - z) * (1 - n * n)
         d_rz = [dn * gated * r * (1 - r), dh * (h - n) * z * (1 - z)]
         da = torch.cat([*d_rz, dn * r], -1)  # in a split of the hidden side
-        d_hidden = self.gates.both.backward(da, at(s.both, t))
+        d_hidden = self.gates.both.backward(da, saved_at(s.both, t))
         d_input = torch.cat([*d_rz, dn], -1) if self.split else d_hidden
-        dzh = self.gates.hidden.backward(d_hidden, at(s.hidden, t))
+        dzh = self.gates.hidden.backward(d_hidden, saved_at(s.hidden, t))
         return (dzh @ self.p["weight_hh"] + dh * z,), (da, d_input, d_hidden, dzh)
 
     def input_backward(self, s: Activations, steps: tuple[Tensor, ...]) -> Tensor:

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ...formula import Recurrence
 from ._cases import Cases
-from ._rnn import Factors, State, at
-from ._sites import Parameters, Saved, Site, block
+from ._rnn import Factors, State, saved_at
+from ._sites import Parameters, Saved, Site, gate_sites
 
 
 class _Clipped(torch.autograd.Function):
@@ -59,7 +59,7 @@ class LSTM:
     """The equations of one layer with its parameters, and their backward."""
 
     def __init__(self, p: Parameters, recurrence: Recurrence, cases: Cases | None = None) -> None:
-        self.p, self.gates = p, block(p, recurrence, cases)
+        self.p, self.gates = p, gate_sites(p, recurrence, cases)
         self.cell = Site(recurrence.places.cell, p, recurrence, cases)
         self.carry = recurrence.formula.cell == "carry"
         self.forget_bias = recurrence.formula.forget_bias
@@ -69,12 +69,12 @@ class LSTM:
         return self.gates.input(zx)
 
     def activate(self, a: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The gates i, f, g, o from their summed inputs: [..., 4H] -> four times [..., H]."""
+        """Computes the gates i, f, g, o from their summed inputs: [..., 4H] -> four times [..., H]."""
         i, f, g, o = a.chunk(4, -1)
         return torch.sigmoid(i), torch.sigmoid(f + self.forget_bias), torch.tanh(g), torch.sigmoid(o)
 
     def step(self, t: int, from_input: Tensor, zh: Tensor, state: State) -> State:
-        """[B, 4H], [B, 4H], (h [B, P], c [B, H]) -> (h [B, P], c [B, H])."""
+        """Takes step t: [B, 4H], [B, 4H], (h [B, P], c [B, H]) -> (h [B, P], c [B, H])."""
         c = state[1]
         a = self.gates.both(from_input + self.gates.hidden(zh, t), t)
         if self.gate_clip != math.inf and torch.is_grad_enabled():
@@ -102,13 +102,13 @@ class LSTM:
         dn = dm * o * (1 - tanh_c * tanh_c)
         if self.carry:
             dn = dn + dc
-            dc = self.cell.backward(dn, at(s.cell, t))
+            dc = self.cell.backward(dn, saved_at(s.cell, t))
         else:
-            dc = dc + self.cell.backward(dn, at(s.cell, t))
+            dc = dc + self.cell.backward(dn, saved_at(s.cell, t))
         di, df, dg = dc * g * i * (1 - i), dc * before[1][t] * f * (1 - f), dc * i * (1 - g * g)
         da = torch.cat([di, df, dg, dm * tanh_c * o * (1 - o)], -1).clamp(-self.gate_clip, self.gate_clip)
-        dsum = self.gates.both.backward(da, at(s.both, t))
-        dzh = self.gates.hidden.backward(dsum, at(s.hidden, t))
+        dsum = self.gates.both.backward(da, saved_at(s.both, t))
+        dzh = self.gates.hidden.backward(dsum, saved_at(s.hidden, t))
         return (dzh @ self.p["weight_hh"], dc * f), (da, dsum, dzh, dn, dh)
 
     def input_backward(self, s: Activations, steps: tuple[Tensor, ...]) -> Tensor:

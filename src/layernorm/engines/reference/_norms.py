@@ -18,21 +18,21 @@ from ..protocol import NormArguments
 
 
 def centre(z: Tensor) -> Tensor:
-    """z - mean(z), twice: the second time takes away the rounding error of the first mean, which is as large as
-    |mean| * 2^-24 and would otherwise be all that is left of a constant row, or of one with |mean| >> deviation."""
+    """Computes z - mean(z), twice: the second time takes away the rounding error of the first mean, which is as large
+    as |mean| * 2^-24 and would otherwise be all that is left of a constant row, or of one with |mean| >> deviation."""
     z = z - z.mean(-1, keepdim=True)
     return z - z.mean(-1, keepdim=True)
 
 
 def standardize(z: Tensor, norm: str, eps: float, eps_on: str = "variance") -> tuple[Tensor, Tensor]:
-    """z_hat and the reciprocal deviation r, (..., N) -> (..., N), (..., 1), in z's own type."""
+    """Computes z_hat and the reciprocal deviation r, (..., N) -> (..., N), (..., 1), in z's own type."""
     u = centre(z) if norm == "layer" else z
     r = reciprocal_deviation((u * u).mean(-1, keepdim=True), eps, eps_on)
     return u * r, r
 
 
 def reciprocal_deviation(square: Tensor, eps: float, eps_on: str) -> Tensor:
-    """1 / sqrt(square + eps), or 1 / (sqrt(square) + eps)."""
+    """Computes 1 / sqrt(square + eps), or 1 / (sqrt(square) + eps)."""
     if eps_on == "variance":
         return torch.rsqrt(square + eps)
     flat = square == 0  # sqrt has no finite derivative there
@@ -40,7 +40,7 @@ def reciprocal_deviation(square: Tensor, eps: float, eps_on: str) -> Tensor:
 
 
 def standardize_backward(d: Tensor, z_hat: Tensor, r: Tensor, norm: str, eps_on: str = "variance") -> Tensor:
-    """The gradient of z, given d of z_hat:  r * (d - mean(d) - z_hat * mean(d * z_hat));  rms has no mean(d)."""
+    """Computes the gradient of z from d of z_hat:  r * (d - mean(d) - z_hat * mean(d * z_hat));  rms has no mean(d)."""
     direction = z_hat
     if eps_on == "deviation":  # (sqrt(var) + eps)/sqrt(var) times as much flows through the deviation
         square = (z_hat * z_hat).mean(-1, keepdim=True)
@@ -49,26 +49,26 @@ def standardize_backward(d: Tensor, z_hat: Tensor, r: Tensor, norm: str, eps_on:
     return r * (d - d.mean(-1, keepdim=True) if norm == "layer" else d)
 
 
-def wide(input: Tensor) -> torch.dtype:
-    """The type that the two ops compute in. In float64, rounded once at the end, a result is the correctly rounded one,
+def compute_type(input: Tensor) -> torch.dtype:
+    """Returns the type that the two ops compute in. In float64, rounded once at the end, a result is correctly rounded,
     and no sum of squares of a narrower type overflows; Apple's GPUs have no float64."""
     return torch.float32 if input.device.type == "mps" else torch.float64
 
 
 def _rows(tensor: Tensor, a: NormArguments, copy: bool = False) -> Tensor:
-    """(*, *normalized_shape) -> (M, N) in the wide type."""
+    """Reshapes (*, *normalized_shape) -> (M, N), in the type computed in."""
     leading = a.input.shape[: a.input.dim() - len(a.normalized_shape)]
-    return tensor.reshape(math.prod(leading), math.prod(a.normalized_shape)).to(wide(a.input), copy=copy)
+    return tensor.reshape(math.prod(leading), math.prod(a.normalized_shape)).to(compute_type(a.input), copy=copy)
 
 
 def _like(rows: Tensor, tensor: Tensor) -> Tensor:
-    """In the type and shape of a tensor."""
+    """Reshapes rows like a tensor, in its type."""
     return rows.to(tensor.dtype).reshape(tensor.shape)
 
 
 @below_autocast
 def normalize_equations(a: NormArguments) -> Tensor:
-    """y = z_hat * weight + bias, like input; differentiable to any order."""
+    """Computes y = z_hat * weight + bias, like input; differentiable to any order."""
     y, _ = standardize(_rows(a.input, a), a.norm, a.eps)
     if a.weight is not None:
         y = y * a.weight.flatten()
@@ -79,8 +79,8 @@ def normalize_equations(a: NormArguments) -> Tensor:
 
 @kernel
 def normalize_forward(a: NormArguments, residual: Tensor | None, save: bool) -> list[Tensor]:
-    """[y], with ``residual`` [y, input + residual], and with ``save`` mean (M,) and reciprocal deviation (M,) of what
-    is normalised, rms without the mean; statistics in the wide type.
+    """Returns [y] or [y, input + residual], and with ``save`` mean (M,) and reciprocal deviation (M,) of what is
+    normalised, rms without the mean; statistics in the type computed in.
 
     `normalize_equations` in place: the sweeps over fresh memory that this saves are most of its time.
     """
@@ -109,8 +109,8 @@ def normalize_forward(a: NormArguments, residual: Tensor | None, save: bool) -> 
 def normalize_backward(
     a: NormArguments, saved: Sequence[Tensor], grad: Tensor, grad_total: Tensor | None
 ) -> list[Tensor]:
-    """The gradients of what was normalised, ``a.input``, of weight and of bias, of those that there are; sums over rows
-    in the wide type. ``grad_total`` is what comes to ``a.input`` from elsewhere.
+    """Returns the gradients of ``a.input``, which was normalised, and of weight and bias where there are such; sums
+    over rows in the type computed in. ``grad_total`` is what comes to ``a.input`` from elsewhere.
 
     `standardize_backward` in place.
     """
@@ -137,6 +137,6 @@ def normalize_backward(
 
 
 def normalize_saved(a: NormArguments) -> list[Tensor]:
-    """Empty tensors with the shapes and types of what `normalize_forward` saves."""
+    """Returns empty tensors with the shapes and types of what `normalize_forward` saves."""
     M, _ = a.sizes
-    return [a.input.new_empty(M, dtype=wide(a.input)) for _ in range(2 if a.norm == "layer" else 1)]
+    return [a.input.new_empty(M, dtype=compute_type(a.input)) for _ in range(2 if a.norm == "layer" else 1)]

@@ -17,7 +17,7 @@ from ...formula import Recurrence
 from ..checks import check_recurrent, check_recurrent_gradients
 from ..dispatch import below_autocast, kernel
 from ..protocol import RecurrentArguments
-from ..schedule import NOTHING, Between, Schedule, schedule, sequence_of, turned, walk
+from ..schedule import NO_CHANGES, Schedule, StateChanges, make_schedule, reorder_steps, stack_output, walk
 from ._cases import BatchMoments, Cases, Moments
 from ._gru import GRU
 from ._gru_all import GRUOverAll
@@ -25,77 +25,80 @@ from ._lstm import LSTM
 from ._rnn import RNN, Factors, Network, State
 from ._sites import Parameters
 
-EVERY = Schedule(None, None)
+EVERY_ROW = Schedule(None, None)
 """Every row takes every step."""
 
 NETWORKS: dict[str, type[Network]] = {"RNN": RNN, "LSTM": LSTM, "GRU": GRU}
 
 
 def network_of(p: Parameters, recurrence: Recurrence, cases: Cases | None = None) -> Network:
-    """The layer's equations with its parameters."""
+    """Makes the layer's equations with its parameters."""
     if recurrence.norm == "batch" and cases is None:
         raise RuntimeError("batch norm keeps statistics between calls, which no op does")
     over_all = recurrence.network == "GRU" and len(recurrence.spans) == 1
     return (GRUOverAll if over_all else NETWORKS[recurrence.network])(p, recurrence, cases)
 
 
-def named(params: Sequence[Tensor], recurrence: Recurrence, dtype: torch.dtype) -> Parameters:
-    """The parameters by name, in float32 or wider."""
-    wide = torch.promote_types(dtype, torch.float32)
-    return {name: p.to(wide) for name, p in zip(recurrence.parameter_names, params, strict=True)}
+def parameters_by_name(params: Sequence[Tensor], recurrence: Recurrence, dtype: torch.dtype) -> Parameters:
+    """Returns the parameters by name, in float32 or wider."""
+    compute_type = torch.promote_types(dtype, torch.float32)
+    return {name: p.to(compute_type) for name, p in zip(recurrence.parameter_names, params, strict=True)}
 
 
-def in_order(a: RecurrentArguments) -> tuple[Tensor, Schedule]:
-    """The input in the order of the steps, without what padding holds, in float32 or wider; and that order."""
-    plan = schedule(a.input.shape[0], a.lengths, a.reset, a.reverse)
-    x = turned(a.input.to(torch.promote_types(a.input.dtype, torch.float32)), a.lengths, a.reverse)
-    return (x if plan.active is None else torch.where(plan.active, x, 0.0)), plan
+def scheduled_input(a: RecurrentArguments) -> tuple[Tensor, Schedule]:
+    """Returns the input in the order of the steps, without what padding holds, in float32 or wider; the schedule."""
+    schedule = make_schedule(a.input.shape[0], a.lengths, a.reset, a.reverse)
+    x = reorder_steps(a.input.to(torch.promote_types(a.input.dtype, torch.float32)), a.lengths, a.reverse)
+    return (x if schedule.active is None else torch.where(schedule.active, x, 0.0)), schedule
 
 
-def _run(
-    a: RecurrentArguments, cases: Cases | None = None, between: Between = NOTHING
+def _run_equations(
+    a: RecurrentArguments, cases: Cases | None = None, changes: StateChanges = NO_CHANGES
 ) -> tuple[Tensor, list[State], Schedule]:
-    """The output [T, B, P], and all T + 1 states, the initial one first, in the order of the steps, and that order."""
-    x, plan = in_order(a)
-    p = named(a.params, a.recurrence, x.dtype)
+    """Returns the output [T, B, P], all T + 1 states in the order of the steps, the initial first, and the schedule."""
+    x, schedule = scheduled_input(a)
+    p = parameters_by_name(a.params, a.recurrence, x.dtype)
     network = network_of(p, a.recurrence, cases)
     from_input = network.input_side(x @ p["weight_ih"].T).unbind()  # `[t]` would have a gradient as long as all steps
 
     def step(t: int, old: State) -> State:
-        return network.step(t, from_input[t], between.read(old[0]) @ p["weight_hh"].T, old)
+        return network.step(t, from_input[t], changes.apply_dropout(old[0]) @ p["weight_hh"].T, old)
 
-    states = walk(step, tuple(s.to(x.dtype) for s in a.state), len(x), plan, between)
-    return sequence_of(states, plan, a.lengths, a.reverse).to(a.input.dtype), states, plan
+    states = walk(step, tuple(s.to(x.dtype) for s in a.state), len(x), schedule, changes)
+    return stack_output(states, schedule, a.lengths, a.reverse).to(a.input.dtype), states, schedule
 
 
 @below_autocast
 def recurrent_equations(a: RecurrentArguments) -> list[Tensor]:
-    """[output (T, B, P), *final state], differentiable to any order."""
-    return equations_between(a, NOTHING)
+    """Returns [output (T, B, P), *final state], differentiable to any order."""
+    return equations_with_changes(a, NO_CHANGES)
 
 
 @below_autocast
-def equations_between(a: RecurrentArguments, between: Between, cases: Cases | None = None) -> list[Tensor]:
-    """Computes `recurrent_equations` with what happens between steps."""
-    output, states, _ = _run(a, cases, between)
+def equations_with_changes(a: RecurrentArguments, changes: StateChanges, cases: Cases | None = None) -> list[Tensor]:
+    """Computes `recurrent_equations` with changes of the state between steps."""
+    output, states, _ = _run_equations(a, cases, changes)
     return [output, *(s.to(a.input.dtype) for s in states[-1])]
 
 
 @below_autocast
-def step_equations(a: RecurrentArguments, read: Tensor) -> list[Tensor]:
-    """The state after one step, T = 1, whose W_hh reads ``read`` (B, P) instead of h; differentiable to any order."""
-    p = named(a.params, a.recurrence, a.input.dtype)
-    network, wide = network_of(p, a.recurrence), p["weight_ih"].dtype
-    from_input = network.input_side(a.input[0].to(wide) @ p["weight_ih"].T)
-    after = network.step(0, from_input, read.to(wide) @ p["weight_hh"].T, tuple(s.to(wide) for s in a.state))
+def step_equations(a: RecurrentArguments, dropped_h: Tensor) -> list[Tensor]:
+    """Takes one step, T = 1, whose W_hh reads ``dropped_h`` (B, P) instead of h; differentiable to any order."""
+    p = parameters_by_name(a.params, a.recurrence, a.input.dtype)
+    network, dtype = network_of(p, a.recurrence), p["weight_ih"].dtype
+    from_input = network.input_side(a.input[0].to(dtype) @ p["weight_ih"].T)
+    after = network.step(0, from_input, dropped_h.to(dtype) @ p["weight_hh"].T, tuple(s.to(dtype) for s in a.state))
     return [s.to(a.input.dtype) for s in after]
 
 
 @below_autocast
 def recurrent_over_cases(
-    a: RecurrentArguments, population: Mapping[str, Moments] | None, count_padding: bool, between: Between = NOTHING
+    a: RecurrentArguments,
+    population: Mapping[str, Moments] | None,
+    count_padding: bool,
+    changes: StateChanges = NO_CHANGES,
 ) -> tuple[list[Tensor], BatchMoments | None]:
-    """`equations_between` under batch norm, and what the batch tells about the population.
+    """Computes `equations_with_changes` under batch norm, and the batch's moments for the population.
 
     ``population``: for each gain the mean and variance (T, n) to normalise by; ``None``: the batch's own.
     ``count_padding``: whether the batch's own are over all rows, where a row that has ended has the input 0 and stands
@@ -108,11 +111,11 @@ def recurrent_over_cases(
     T, B = a.input.shape[:2]
     if population is None and T:
         _check_cases(B if count_padding or a.lengths is None else (a.lengths > 0).sum())
-    counted = schedule(T, a.lengths, None, a.reverse).active
+    counted = make_schedule(T, a.lengths, None, a.reverse).active
     if counted is not None and count_padding:  # beyond the longest row there is no step
         counted = counted.any(1, keepdim=True).expand_as(counted)
     cases = Cases(a.recurrence, counted, (T, B), population)
-    return equations_between(a, between, cases), cases.batch_moments() if population is None else None
+    return equations_with_changes(a, changes, cases), cases.batch_moments() if population is None else None
 
 
 def _check_cases(counted: int | Tensor) -> None:
@@ -126,9 +129,9 @@ def _check_cases(counted: int | Tensor) -> None:
 
 @kernel
 def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
-    """[output (T, B, P), *final state], and with ``save`` the state before each step, for `recurrent_backward`."""
+    """Returns [output (T, B, P), *final state], and with ``save`` the state before each step."""
     check_recurrent(a)
-    output, states, _ = _run(a)
+    output, states, _ = _run_equations(a)
     final = [s.to(a.input.dtype, copy=True) for s in states[-1]]
     if not save:
         return [output, *final]
@@ -138,7 +141,7 @@ def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
 
 
 def recurrent_saved(a: RecurrentArguments) -> list[Tensor]:
-    """Empty tensors with the shapes and types of what `recurrent_forward` saves."""
+    """Returns empty tensors with the shapes and types of what `recurrent_forward` saves."""
     dtype = torch.promote_types(a.input.dtype, torch.float32)
     return [s.new_empty(a.input.shape[0], *s.shape, dtype=dtype) for s in a.state]
 
@@ -147,7 +150,7 @@ def recurrent_saved(a: RecurrentArguments) -> list[Tensor]:
 def recurrent_backward(
     a: RecurrentArguments, saved: Sequence[Tensor], grad_output: Tensor | None, grad_state: Sequence[Tensor | None]
 ) -> list[Tensor]:
-    """[d input, *d initial state, *d params], by hand: the state's gradient step by step, everything else at once.
+    """Returns [d input, *d initial state, *d params], by hand: only the state's gradient goes step by step.
 
     A gradient that is ``None`` is zero.
     """
@@ -156,44 +159,44 @@ def recurrent_backward(
     if not len(saved[0]):
         final = [torch.zeros_like(s) if g is None else g.clone() for s, g in zip(a.state, grad_state, strict=True)]
         return [torch.zeros_like(a.input), *final, *(torch.zeros_like(q) for q in a.params)]
-    x, plan = in_order(a)
-    p = named(a.params, a.recurrence, x.dtype)
-    before = started(saved, plan)
+    x, schedule = scheduled_input(a)
+    p = parameters_by_name(a.params, a.recurrence, x.dtype)
+    before = starting_states(saved, schedule)
     zx, zh = x @ p["weight_ih"].T, before[0] @ p["weight_hh"].T
     network = network_of(p, a.recurrence)
-    d, share = backward_steps(network, zx, zh, before, *arriving(a, grad_output, grad_state), plan)
-    return leaving(a, x, plan, p["weight_ih"], d, [share])
+    d, share = backward_steps(network, zx, zh, before, *result_gradients(a, grad_output, grad_state), schedule)
+    return argument_gradients(a, x, schedule, p["weight_ih"], d, [share])
 
 
-def started(before: Sequence[Tensor], plan: Schedule) -> State:
-    """The states that the steps start from, [T, B, size]: those before each step, and zeros after a cut."""
-    return tuple(before if plan.cut is None else (torch.where(plan.cut, 0.0, s) for s in before))
+def starting_states(before: Sequence[Tensor], schedule: Schedule) -> State:
+    """Returns the states that the steps start from, [T, B, size]: those before each step, and zeros after a cut."""
+    return tuple(before if schedule.cut is None else (torch.where(schedule.cut, 0.0, s) for s in before))
 
 
-def arriving(
+def result_gradients(
     a: RecurrentArguments, grad_output: Tensor | None, grad_state: Sequence[Tensor | None]
 ) -> tuple[Tensor, State]:
-    """The gradients of the results in float32 or wider: of the output in the order of the steps, and of the state."""
-    wide = torch.promote_types(a.input.dtype, torch.float32)
+    """Returns the gradients of output and final state in float32 or wider, the output's in the order of the steps."""
+    compute_type = torch.promote_types(a.input.dtype, torch.float32)
     T, B, _, _, P = a.sizes
-    dy = a.input.new_zeros(T, B, P) if grad_output is None else turned(grad_output, a.lengths, a.reverse)
+    dy = a.input.new_zeros(T, B, P) if grad_output is None else reorder_steps(grad_output, a.lengths, a.reverse)
     d = (torch.zeros_like(s) if g is None else g for s, g in zip(a.state, grad_state, strict=True))
-    return dy.to(wide), tuple(g.to(wide) for g in d)
+    return dy.to(compute_type), tuple(g.to(compute_type) for g in d)
 
 
-def leaving(
-    a: RecurrentArguments, x: Tensor, plan: Schedule, weight_ih: Tensor, d: State, shares: Sequence[Share]
+def argument_gradients(
+    a: RecurrentArguments, x: Tensor, schedule: Schedule, weight_ih: Tensor, d: State, shares: Sequence[Share]
 ) -> list[Tensor]:
-    """[d input, *d initial state, *d params], from the gradient of the initial state and the shares of all steps."""
-    dx = joined([share.dzx for share in shares]) @ weight_ih
-    dx = dx if plan.active is None else torch.where(plan.active, dx, 0.0)
-    grads = parameter_gradients(x, shares)
-    found = [turned(dx, a.lengths, a.reverse), *d, *(grads[name] for name in a.recurrence.parameter_names)]
-    return [g.to(t.dtype) for g, t in zip(found, a.differentiable, strict=True)]
+    """Returns [d input, *d initial state, *d params], from the gradient of the initial state and all contributions."""
+    dx = concatenate([share.dzx for share in shares]) @ weight_ih
+    dx = dx if schedule.active is None else torch.where(schedule.active, dx, 0.0)
+    d_params = parameter_gradients(x, shares)
+    grads = [reorder_steps(dx, a.lengths, a.reverse), *d, *(d_params[name] for name in a.recurrence.parameter_names)]
+    return [g.to(t.dtype) for g, t in zip(grads, a.differentiable, strict=True)]
 
 
 def forward_steps(
-    network: Network, zx: Sequence[Tensor], state: State, plan: Schedule = EVERY
+    network: Network, zx: Sequence[Tensor], state: State, schedule: Schedule = EVERY_ROW
 ) -> tuple[list[State], list[Tensor]]:
     """Takes steps from W_ih x of each, [B, G*H]. Returns the state after each, and W_hh h of each, [B, G*H]."""
     zh: list[Tensor] = []
@@ -202,7 +205,7 @@ def forward_steps(
         zh.append(old[0] @ network.p["weight_hh"].T)
         return network.step(t, network.input_side(zx[t]), zh[t], old)
 
-    return walk(step, state, len(zx), plan, NOTHING)[1:], zh
+    return walk(step, state, len(zx), schedule, NO_CHANGES)[1:], zh
 
 
 class Share(NamedTuple):
@@ -214,7 +217,7 @@ class Share(NamedTuple):
 
 
 def backward_steps(
-    network: Network, zx: Tensor, zh: Tensor, before: State, dy: Tensor, d: State, plan: Schedule = EVERY
+    network: Network, zx: Tensor, zh: Tensor, before: State, dy: Tensor, d: State, schedule: Schedule = EVERY_ROW
 ) -> tuple[State, Share]:
     """Takes steps back, by hand, from the gradients of their output [T, B, P] and of the state after the last one.
 
@@ -224,14 +227,14 @@ def backward_steps(
     steps: list[tuple[Tensor, ...]] = []
     for t in reversed(range(len(dy))):
         after = (d[0] + dy[t], *d[1:])
-        if plan.active is not None:
-            after = tuple(torch.where(plan.active[t], s, 0.0) for s in after)
-        previous, kept = network.step_backward(t, after, before, activations)
-        steps.append(kept)
-        if plan.cut is not None:
-            previous = tuple(torch.where(plan.cut[t], 0.0, s) for s in previous)
-        if plan.active is not None:
-            previous = tuple(torch.where(plan.active[t], new, old) for new, old in zip(previous, d, strict=True))
+        if schedule.active is not None:
+            after = tuple(torch.where(schedule.active[t], s, 0.0) for s in after)
+        previous, intermediates = network.step_backward(t, after, before, activations)
+        steps.append(intermediates)
+        if schedule.cut is not None:
+            previous = tuple(torch.where(schedule.cut[t], 0.0, s) for s in previous)
+        if schedule.active is not None:
+            previous = tuple(torch.where(schedule.active[t], new, old) for new, old in zip(previous, d, strict=True))
         d = previous
     all_steps = tuple(torch.stack(k[::-1]) for k in zip(*steps, strict=True))
     dzx = network.input_backward(activations, all_steps)
@@ -240,15 +243,15 @@ def backward_steps(
 
 
 def parameter_gradients(x: Tensor, shares: Sequence[Share]) -> Parameters:
-    """The gradients of the parameters by name; those of the weights are single products over all steps."""
-    factors = {"weight_ih": (joined([share.dzx for share in shares]), x)}
+    """Computes the gradients of the parameters by name; those of the weights are single products over all steps."""
+    factors = {"weight_ih": (concatenate([share.dzx for share in shares]), x)}
     for name in shares[0].factors:
         d, z = zip(*(share.factors[name] for share in shares), strict=True)
-        factors[name] = joined(d), joined(z)
-    vectors = {name: joined([share.vectors[name][None] for share in shares]).sum(0) for name in shares[0].vectors}
+        factors[name] = concatenate(d), concatenate(z)
+    vectors = {name: concatenate([share.vectors[name][None] for share in shares]).sum(0) for name in shares[0].vectors}
     return {name: d.flatten(0, 1).T @ z.flatten(0, 1) for name, (d, z) in factors.items()} | vectors
 
 
-def joined(parts: Sequence[Tensor]) -> Tensor:
-    """The parts one behind the other along the first dimension."""
+def concatenate(parts: Sequence[Tensor]) -> Tensor:
+    """Puts the parts one behind the other along the first dimension."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))

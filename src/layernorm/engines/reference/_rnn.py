@@ -10,7 +10,7 @@ from torch import Tensor
 from ...formula import Recurrence
 from ..schedule import State as State
 from ._cases import Cases
-from ._sites import Parameters, Saved, block
+from ._sites import Parameters, Saved, gate_sites
 
 Factors = dict[str, tuple[Tensor, Tensor]]
 """For each weight d [T, B, m] and z [T, B, n]. Its gradient is the sum over time and batch of d z^T."""
@@ -24,25 +24,25 @@ class Network(Protocol):
     def __init__(self, p: Parameters, recurrence: Recurrence, cases: Cases | None = None) -> None: ...
 
     def input_side(self, zx: Tensor) -> Tensor:
-        """The part of the summed inputs that does not wait for the state, from W_ih x: [T, B, G*H] -> [T, B, G*H]."""
+        """Computes the part of the summed inputs that does not wait for the state, from W_ih x: [T, B, G*H] twice."""
 
     def step(self, t: int, from_input: Tensor, zh: Tensor, state: State) -> State:
-        """The state after step t; ``from_input`` is that step's, ``zh`` is W_hh h."""
+        """Takes step t, to the state after it; ``from_input`` is that step's, ``zh`` is W_hh h."""
 
     def activations(self, zx: Tensor, zh: Tensor, before: State) -> Any:
-        """What the forward computed, every step at once: W_ih x, W_hh h and the states before each step are known."""
+        """Computes the forward, every step at once: W_ih x, W_hh h and the states before each step are known."""
 
     def step_backward(self, t: int, d: State, before: State, s: Any) -> tuple[State, tuple[Tensor, ...]]:
-        """The gradient of the state before step t from that of the state after it, and what the others need."""
+        """Computes the gradient of the state before step t from that after it, and what the others need."""
 
     def input_backward(self, s: Any, steps: tuple[Tensor, ...]) -> Tensor:
-        """The gradient of W_ih x, every step at once."""
+        """Computes the gradient of W_ih x, every step at once."""
 
     def factors(self, h: Tensor, s: Any, steps: tuple[Tensor, ...]) -> Factors:
-        """The factors of the weights' gradients, but for W_ih's, which are dzx and x; ``h``: before each step."""
+        """Returns the factors of the weights' gradients, but for W_ih's dzx and x; ``h``: before each step."""
 
     def vector_gradients(self, s: Any, steps: tuple[Tensor, ...], dzx: Tensor) -> Parameters:
-        """The gradients of gains and biases, each a sum over all steps."""
+        """Computes the gradients of gains and biases, each a sum over all steps."""
 
 
 class Activations(NamedTuple):
@@ -58,14 +58,14 @@ class RNN:
     """The equations of one layer with its parameters, and their backward."""
 
     def __init__(self, p: Parameters, recurrence: Recurrence, cases: Cases | None = None) -> None:
-        self.p, self.gates = p, block(p, recurrence, cases)
+        self.p, self.gates = p, gate_sites(p, recurrence, cases)
         self.relu = recurrence.nonlinearity == "relu"
 
     def input_side(self, zx: Tensor) -> Tensor:
         return self.gates.input(zx)
 
     def step(self, t: int, from_input: Tensor, zh: Tensor, state: State) -> State:
-        """[B, H], [B, H], (h [B, H],) -> (h [B, H],)."""
+        """Takes step t: [B, H], [B, H], (h [B, H],) -> (h [B, H],)."""
         a = self.gates.both(from_input + self.gates.hidden(zh, t), t)
         return (torch.relu(a) if self.relu else torch.tanh(a),)
 
@@ -78,8 +78,8 @@ class RNN:
     def step_backward(self, t: int, d: State, before: State, s: Activations) -> tuple[State, tuple[Tensor, ...]]:
         dh, h = d[0], s.h[t]
         da = torch.where(h > 0, dh, 0.0) if self.relu else dh * (1 - h * h)
-        dsum = self.gates.both.backward(da, at(s.both, t))
-        dzh = self.gates.hidden.backward(dsum, at(s.hidden, t))
+        dsum = self.gates.both.backward(da, saved_at(s.both, t))
+        dzh = self.gates.hidden.backward(dsum, saved_at(s.hidden, t))
         return (dzh @ self.p["weight_hh"],), (da, dsum, dzh)
 
     def input_backward(self, s: Activations, steps: tuple[Tensor, ...]) -> Tensor:
@@ -93,6 +93,6 @@ class RNN:
         return self.gates.parameter_gradients((dsum, dsum, da), (dzx, dzh, dsum), (s.input, s.hidden, s.both))
 
 
-def at(saved: Saved, t: int) -> Saved:
-    """What a site saved at step t."""
+def saved_at(saved: Saved, t: int) -> Saved:
+    """Returns what a site saved at step t."""
     return None if saved is None else (saved[0][t], saved[1][t])

@@ -45,8 +45,8 @@ class Site:
         self.eps, self.eps_on = recurrence.formula.eps, recurrence.formula.eps_on
 
     def forward(self, z: Tensor, t: int | slice = ALL) -> tuple[Tensor, Saved]:
-        """y at one time step or at all of them, and what `backward` needs: (z_hat, r) by groups, (..., groups, n) and
-        (..., groups, 1); of batch norm nothing, whose gradient is autograd's."""
+        """Computes y at one time step or at all of them, and what `backward` needs: (z_hat, r) by groups, (..., groups,
+        n) and (..., groups, 1); of batch norm nothing, whose gradient is autograd's."""
         if self.inside is not None:
             z = z + self.inside
         saved = None
@@ -63,23 +63,23 @@ class Site:
         return self.forward(z, t)[0]
 
     def backward(self, dy: Tensor, saved: Saved) -> Tensor:
-        """The gradient of z."""
+        """Computes the gradient of z."""
         if self.gain is None or saved is None:
             return dy
         d = (dy * self.gain).unflatten(-1, (self.groups, -1))
         return standardize_backward(d, *saved, self.norm, self.eps_on).flatten(-2)
 
     def parameter_gradients(self, dy: Tensor, dz: Tensor, saved: Saved) -> Parameters:
-        """The gradients of this site's parameters by name, summed over time and batch: (T, B, n) -> (n,)."""
+        """Computes the gradients of this site's parameters by name, summed over time and batch: (T, B, n) -> (n,)."""
         grads = {name: dy.sum((0, 1)) for name in self.place.outside}
         if saved is not None:
             grads[str(self.place.gain)] = (dy * saved[0].flatten(-2)).sum((0, 1))
         if self.inside is not None:
-            grads = _added(grads, {str(self.place.inside): dz.sum((0, 1))})
+            grads = _add_gradients(grads, {str(self.place.inside): dz.sum((0, 1))})
         return grads
 
 
-class Block(NamedTuple):
+class GateSites(NamedTuple):
     """The three sites of a block of gates: ``a = both(input(W x) + hidden(U h))``."""
 
     input: Site
@@ -89,22 +89,24 @@ class Block(NamedTuple):
     def parameter_gradients(
         self, dy: tuple[Tensor, Tensor, Tensor], dz: tuple[Tensor, Tensor, Tensor], saved: tuple[Saved, Saved, Saved]
     ) -> Parameters:
-        """Over the three sites, in their order."""
+        """Adds up the gradients of the three sites, in their order."""
         grads: Parameters = {}
-        for site, d_out, d_in, kept in zip(self, dy, dz, saved, strict=True):
-            grads = _added(grads, site.parameter_gradients(d_out, d_in, kept))
+        for site, d_out, d_in, site_saved in zip(self, dy, dz, saved, strict=True):
+            grads = _add_gradients(grads, site.parameter_gradients(d_out, d_in, site_saved))
         return grads
 
 
-def _added(a: Parameters, b: Parameters) -> Parameters:
-    """A parameter that stands in two places has both places' gradients."""
+def _add_gradients(a: Parameters, b: Parameters) -> Parameters:
+    """Adds gradients by name: a parameter that stands in two places has both places' gradients."""
     return a | {name: a[name] + grad if name in a else grad for name, grad in b.items()}
 
 
-def block(p: Parameters, recurrence: Recurrence, cases: Cases | None, first: int = 0, last: int | None = None) -> Block:
-    """The sites of the gates ``first`` to ``last``, exclusive, by default of all: one span, or each gate its own."""
+def gate_sites(
+    p: Parameters, recurrence: Recurrence, cases: Cases | None, first: int = 0, last: int | None = None
+) -> GateSites:
+    """Makes the sites of the gates ``first`` to ``last``, exclusive, by default of all: one span, or gate by gate."""
     gates = GATES[recurrence.network]
     H, last = p["weight_hh"].shape[0] // gates, gates if last is None else last
     groups = sum(first <= span[0] < last for span in recurrence.spans)
     units = slice(first * H, last * H)
-    return Block(*(Site(place, p, recurrence, cases, groups, units) for place in recurrence.places[:3]))
+    return GateSites(*(Site(place, p, recurrence, cases, groups, units) for place in recurrence.places[:3]))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ... import functional, geometry
-from ...audit import Taken, watched
+from ...audit import LayerCall, watch_calls
 from ..errors import RunError
 from ..protocol import Experiment, Task
 from ..report.curves import banded
@@ -52,11 +52,11 @@ def measure_run(experiment: Experiment, run: Run, folder: Path | None) -> tuple[
 
 def _measure_layers(task: Task, run: Run, update: int) -> tuple[list[Layer], list[str]]:
     """Measures every layer with the current weights, on the first batch of the training."""
-    calls: dict[str, list[Taken]] = defaultdict(list)
+    calls: dict[str, list[LayerCall]] = defaultdict(list)
     with (
         torch.no_grad(),
         torch.random.fork_rng(),
-        watched(task.model.eval(), lambda call: calls[call.name].append(call)),
+        watch_calls(task.model.eval(), lambda call: calls[call.name].append(call)),
     ):
         torch.manual_seed(0)
         task.loss(task.model, 0)
@@ -70,7 +70,7 @@ def _measure_layers(task: Task, run: Run, update: int) -> tuple[list[Layer], lis
     return layers, notes
 
 
-def _of_layer(calls: list[Taken]) -> tuple[list[float], list[float]]:
+def _of_layer(calls: list[LayerCall]) -> tuple[list[float], list[float]]:
     """Exponents by case and gradients by lag."""
     first, inputs = _driven(calls)
     inputs = inputs[: WARMUP + STEPS].to(torch.float64)
@@ -90,7 +90,7 @@ def _of_layer(calls: list[Taken]) -> tuple[list[float], list[float]]:
     return exponents.tolist(), (logs / math.log(10)).tolist()
 
 
-def _driven(calls: list[Taken]) -> tuple[Taken, Tensor]:
+def _driven(calls: list[LayerCall]) -> tuple[LayerCall, Tensor]:
     """Returns the layer and its inputs (T, B, I) in the order of its steps: those of the B longest cases, up to the end
     of the shortest of these. Calls of one step are joined. Of longer calls the longest is taken."""
     longest = max(calls, key=lambda call: len(call.input))

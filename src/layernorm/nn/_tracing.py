@@ -8,7 +8,7 @@ import torch
 from torch.fx import Proxy
 
 
-def recorded(module: torch.nn.Module, input: Proxy, *args: Any, **kwargs: Any) -> Any:
+def fx_call_module(module: torch.nn.Module, input: Proxy, *args: Any, **kwargs: Any) -> Any:
     """Records the module as one call in the graph that `torch.fx` makes, which does not look into torch's own modules
     either. Keywords that are None or False are left out."""
     tracer: Any = input.tracer
