@@ -1,7 +1,4 @@
-"""What an experiment is: a configuration with presets, a data set, a training task and a report.
-
-Every configuration has an option `seed`, and `norm` if norms are compared.
-"""
+"""What an experiment is: a configuration with presets, a data set, a training task and a report."""
 
 from __future__ import annotations
 
@@ -21,6 +18,10 @@ if TYPE_CHECKING:
     from .report.judge import Claim
     from .report.page import Picture, Report
     from .runs.folder import Run
+
+
+COMPARED = ("norm", "learning_rate", "seed")
+"""The options of every configuration, by which reports and the judge compare runs."""
 
 
 def option(
@@ -218,6 +219,9 @@ class Experiment:
         embedded: whether the data set is part of a package, so that --data does not exist.
         sampler: how its network draws. None: there is nothing to draw.
         claims: what the judge decides from its runs.
+
+    Raises:
+        TypeError: a preset's configuration lacks an option of `COMPARED`.
     """
 
     name: str
@@ -232,6 +236,14 @@ class Experiment:
     embedded: bool = False
     sampler: Sampler | None = None
     claims: Sequence[Claim] = ()
+
+    def __post_init__(self) -> None:
+        for preset in self.presets.values():
+            if lacking := [name for name in COMPARED if not hasattr(preset.config, name)]:
+                raise TypeError(
+                    f"experiment {self.name}: {type(preset.config).__name__} lacks {', '.join(lacking)}; every "
+                    f"configuration has the options {', '.join(COMPARED)}"
+                )
 
     @property
     def default_preset(self) -> str:

@@ -8,7 +8,7 @@ import pytest
 from layernorm.experiments import catalogue
 from layernorm.experiments.command.options import parse_run
 from layernorm.experiments.errors import UsageError
-from layernorm.experiments.protocol import flag
+from layernorm.experiments.protocol import Preset, flag, option, seed_option
 
 
 def names(name, *arguments):
@@ -27,6 +27,22 @@ def test_all_norms_of_one_seed_come_before_the_next_and_all_seeds_before_the_nex
 def test_without_batch_sizes_seeds_are_outermost(name):
     asked = ["--norm", "none", "layer", "--seeds", "0", "3", "--learning-rate", "0.001"]
     assert names(name, *asked) == [f"{name}-{norm}-s{seed}" for seed in (0, 3) for norm in ("none", "layer")]
+
+
+@pytest.mark.parametrize("name", catalogue.EXPERIMENTS)
+def test_every_experiment_has_the_same_presets(name):
+    assert list(catalogue.find_experiment(name).presets) == ["laptop", "smoke", "paper"]
+
+
+def test_an_experiment_has_the_options_that_runs_are_compared_by():
+    @dataclasses.dataclass(frozen=True)
+    class Config:
+        norm: str = option("layer", "what is normalised", several="norm")
+        seed: int = seed_option("seeds")
+
+    digits = catalogue.find_experiment("digits")
+    with pytest.raises(TypeError, match="experiment digits: Config lacks learning_rate; every configuration has"):
+        dataclasses.replace(digits, presets={"laptop": Preset("", Config(), {})})
 
 
 @pytest.mark.parametrize("name", catalogue.EXPERIMENTS)
