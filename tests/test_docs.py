@@ -19,6 +19,7 @@ from markdown_it.token import Token
 
 import layernorm as ln
 from layernorm import cli
+from layernorm.formula import GATES, PRESETS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -218,6 +219,26 @@ def test_the_table_of_the_theory_has_measured_numbers():
     assert [number for row in numbers for number in row if number not in known] == []
 
 
+def test_every_preset_has_a_row_in_its_table():
+    page = (DOCS / "formulas.md").read_text(encoding="utf-8")
+    table = page.split("| preset | networks |")[1].split("\n\n")[0]
+    rows = re.findall(r"^\| `(\w+)` \| ([\w, ]+) \|", table, re.MULTILINE)
+    named = {(name, of) for name, networks in rows for of in (GATES if networks == "all" else networks.split(", "))}
+    assert named == {(name, of) for name, networks in PRESETS.items() for of in networks}
+
+
+def test_the_places_that_contributing_names_exist():
+    page, package = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), Path(ln.__file__).parent
+    named = re.findall(r"`([\w/]+/[\w.]*(?:py|h|cpp|md|/))`", page.replace("NAME", "mnist"))
+    assert len(named) > 30
+    roots = (package, package / "experiments", ROOT)
+    missing = [name for name in named if not any((root / name).exists() for root in roots)]
+    assert missing == ["docs/log/DATE.md"]
+    rooms = re.findall(r"^ {6,8}(\w+)/ ", page, re.MULTILINE)
+    folders = [item.name for item in package.iterdir() if item.is_dir() and item.name != "__pycache__"]
+    assert sorted(set(folders) - set(rooms)) == []
+
+
 STOP = re.compile(r"^\| (\d+) \| `([\w/.]+)` \| `([\w.]+)` \|", re.MULTILINE)
 
 
@@ -237,6 +258,32 @@ def test_a_call_lives_as_its_page_says():
     if "native" not in ln.backends.available():
         pytest.skip("without the CPU engine the call ends in the reference engine")
     assert called_in_order(stops, package) == [stop for stop in stops if stop[0].endswith(".py")]
+
+
+def test_as_many_functions_are_on_the_stack_as_the_page_says():
+    if "native" not in ln.backends.available():
+        pytest.skip("without the CPU engine the call ends in the reference engine")
+    page = (DOCS / "life.md").read_text(encoding="utf-8")
+    said = int(re.search(r"(\d+)\s+Python\s+functions\s+are\s+on\s+the\s+stack", page)[1])
+    lstm, x = ln.LSTM(28, 16), torch.randn(5, 3, 28)
+    here, stacks, before = sys._getframe(), [], sys.getprofile()
+
+    def note(frame, event, _):
+        if event == "call" and (Path(frame.f_code.co_filename).name, frame.f_code.co_name) == ("_plan.py", "run"):
+            stacks.append([])
+            while frame is not here:
+                stacks[-1].append(frame.f_code.co_name)
+                frame = frame.f_back
+
+    with torch.no_grad():
+        lstm(x)
+        sys.setprofile(note)
+        try:
+            lstm(x)
+        finally:
+            sys.setprofile(before)
+    (stack,) = stacks
+    assert len(stack) == said, stack
 
 
 def called_in_order(stops, package):

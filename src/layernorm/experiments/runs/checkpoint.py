@@ -1,6 +1,7 @@
 """Checkpoints: tensors and a JSON header in one safetensors file. Nothing is pickled, so reading executes no code.
 
-The header holds the digest of the tensors, and the file holds that of the header. Everything read is compared.
+The header holds the SHA-256 of the tensors (`_tensors_digest`), and its own (`schema.sealed`). `load_checkpoint`
+compares the first, `files.parse_json` the second, in whatever is read.
 """
 
 from __future__ import annotations

@@ -128,7 +128,8 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def parse_json(text: bytes, place: str, advice: str = ADVICE) -> dict[str, Any]:
-    """Reads a JSON text that was written with its SHA-256. The error names its place, and has the advice."""
+    """Reads a JSON text that was written with its SHA-256, and compares that. The error names its place, and has the
+    advice."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -14,6 +14,9 @@ which is planned before it is run. The rule:
    is *undecided*.
 
 Robustness to the rate needs no pilot: it is measured over the whole grid, and every seed that has all rates counts.
+
+`claim.py` and `measure.py` have the claims as data. `decide.py` finds the pilot's rates and the pairs, and follows
+Holm's procedure. `ruling.py` computes the effect with its interval; its `Ruling.verdict` is step 4.
 """
 
 from ..arms import Arm as Arm
