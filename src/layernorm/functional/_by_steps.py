@@ -48,12 +48,12 @@ def recurrent_by_steps(
 @below_autocast
 def _take_steps(a: RecurrentArguments, encoded: str, changes: StateChanges) -> list[Tensor]:
     """Returns [output, *final state], computed in float32 or wider and rounded at the end."""
-    wide = torch.promote_types(a.input.dtype, torch.float32)
+    compute_type = torch.promote_types(a.input.dtype, torch.float32)
     T, schedule = a.input.shape[0], make_schedule(a.input.shape[0], a.lengths, a.reset, a.reverse)
-    x = reorder_steps(a.input.to(wide), a.lengths, a.reverse)
+    x = reorder_steps(a.input.to(compute_type), a.lengths, a.reverse)
     steps = (x if schedule.active is None else torch.where(schedule.active, x, 0.0)).unbind()
-    take_step = Steps([p.to(wide) for p in a.params], a.recurrence, encoded)
-    initial = tuple(s.to(wide) for s in a.state)
+    take_step = Steps([p.to(compute_type) for p in a.params], a.recurrence, encoded)
+    initial = tuple(s.to(compute_type) for s in a.state)
     states = walk(lambda t, old: tuple(take_step(steps[t], old, changes.dropout)), initial, T, schedule, changes)
     output = stack_output(states, schedule, a.lengths, a.reverse)
     return [tensor.to(a.input.dtype) for tensor in (output, *states[-1])]

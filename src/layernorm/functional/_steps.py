@@ -66,12 +66,12 @@ class Steps:
         layer.check_versions()
         input, state, _ = cast_by_autocast(input, state, [])
         if dropout is not None:
-            read = state[0] * dropout.to(state[0].dtype)
+            dropped_h = state[0] * dropout.to(state[0].dtype)
             if layer.recurrence.network == "GRU":
                 a = RecurrentArguments(input.unsqueeze(0), state, layer.params, None, None, layer.recurrence, False)
                 check_tensors(a)
-                return reference.step_equations(a, read)
-            state = [read, *state[1:]]
+                return reference.step_equations(a, dropped_h)
+            state = [dropped_h, *state[1:]]
         if not is_eager([input, *state]) or not is_eager(layer.params):
             return recurrent(input.unsqueeze(0), state, layer.params, self.encoded)[1]
         signatures = _signatures(input, *state)

@@ -82,7 +82,7 @@ class Population:
             mean.zero_()
             var.fill_(1.0)
 
-    def at(self, T: int) -> dict[str, Moments]:
+    def at_steps(self, T: int) -> dict[str, Moments]:
         """Returns for each gain mean and variance at T time steps, (T, n). The last trained row serves later steps."""
         last = ((self._tracked > 0).sum() - 1).clamp_min(0)
         rows = torch.minimum(torch.arange(T, device=last.device), last)
@@ -97,14 +97,14 @@ class Population:
         rows = min(len(batch.cases), len(self._tracked))
         if not rows:
             return
-        wide = next(iter(batch.moments.values()))[0].dtype
+        compute_type = next(iter(batch.moments.values()))[0].dtype
         n = batch.cases[:rows].to(self._tracked.device)
         self._tracked[:rows] += n >= 2
-        weight = self._tracked[:rows].clamp_min(1).to(wide).reciprocal().clamp_min(momentum or 0.0)
+        weight = self._tracked[:rows].clamp_min(1).to(compute_type).reciprocal().clamp_min(momentum or 0.0)
         weight = torch.where(n >= 2, weight, 0.0)[:, None]
         for gain, mean, var in self._buffers():
             new_mean, new_var = (part[:rows].detach() for part in batch.moments[gain])
-            unbiased = new_var * (n.to(wide) / (n - 1).clamp_min(1))[:, None]
+            unbiased = new_var * (n.to(compute_type) / (n - 1).clamp_min(1))[:, None]
             mean[:rows] += (weight * (new_mean - mean[:rows])).to(mean.dtype)
             var[:rows] += (weight * (unbiased - var[:rows])).to(var.dtype)
 

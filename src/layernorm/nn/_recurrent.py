@@ -416,7 +416,7 @@ class Recurrent(Normalised, Generic[Hx]):
             )
         assert self.over_time is not None
         statistics = self._population(suffix)
-        population = None if self.training else statistics.at(len(x))
+        population = None if self.training else statistics.at_steps(len(x))
         cases = (lengths, reset, reverse, population, self.over_time.count_padding, changes)
         output, final, batch = recurrent_over_cases(x, state, params, self.recurrence, *cases)
         if batch is not None:
