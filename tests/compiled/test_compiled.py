@@ -261,6 +261,16 @@ def test_a_norm():
     torch.testing.assert_close(found[1], found[0])
 
 
+@pytest.mark.compiles
+def test_numbers_that_are_not_those_in_memory():
+    """The negative bit, and torch's zeros without memory, in calls after the one that compiles."""
+    x = torch.linspace(-1, 2, 20).reshape(4, 5)
+    with ln.backends.use("compiled"):
+        expected = ln.functional.layer_norm(-x, (5,))
+        assert torch.equal(ln.functional.layer_norm(torch._neg_view(x), (5,)), expected)
+        assert not ln.functional.layer_norm(torch._efficientzerotensor((4, 5)), (5,)).any()
+
+
 @pytest.mark.long
 @pytest.mark.compiles
 @pytest.mark.parametrize(("name", "network"), [(name, network) for name in PRESETS for network in PRESETS[name]])

@@ -50,6 +50,7 @@ def compiled(function: Callable[..., Any], fixed: Hashable, *key: Hashable) -> C
 
     def below_autograd(parameters: Any, *tensors: Any) -> Any:
         nonlocal first
+        parameters, tensors = tree_map_only(Tensor, _as_in_memory, (parameters, tensors))
         if first:
             tensors = tree_map_only(Tensor, _of_any_rows, tensors)
         with torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
@@ -58,6 +59,14 @@ def compiled(function: Callable[..., Any], fixed: Hashable, *key: Hashable) -> C
         return results
 
     return below_autograd
+
+
+def _as_in_memory(tensor: Tensor) -> Tensor:
+    """Returns a tensor whose numbers are those in its memory: Inductor's code knows no negative bit, nor torch's zeros
+    that have no memory."""
+    if tensor._is_zerotensor():
+        return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    return tensor.resolve_neg()
 
 
 def _of_any_rows(tensor: Tensor) -> Tensor:
