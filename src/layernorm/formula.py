@@ -311,6 +311,20 @@ class Recurrence:
         return tuple((first, min(first + step, gates)) for first in range(0, gates, step))
 
     @property
+    def loses_size(self) -> bool:
+        """Whether W x is normalised by itself, so that all that is left of an input is its direction."""
+        inside = self.formula.bias_inside and self.bias
+        return self.formula.gates == "split" and not inside and self.norm != "batch"
+
+    def one_unit_places(self, H: int) -> list[str]:
+        """Names what is normalised over a single unit in a layer of ``H`` units."""
+        if H != 1:
+            return []
+        gates = self.formula.gates is not None and any(end - first == 1 for first, end in self.spans)
+        names = {"RNN": "the summed input", "GRU": "the candidate", "LSTM": "each gate"}
+        return [names[self.network]] * gates + ["the cell"] * (self.formula.cell is not None)
+
+    @property
     def reset_multiplies(self) -> Literal["hidden", "product", "sum"] | None:
         """What a GRU's r multiplies in its candidate. `None` in other networks.
 

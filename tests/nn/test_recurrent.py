@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -169,6 +170,35 @@ def test_names_of_torchs_weights_are_not_taken_for_the_whole_network():
     with pytest.raises(TypeError, match="The network of these weights alone lacks its normalisation"):
         ln.LSTM(3, 4)._all_weights[0]
     assert ln.LSTM(3, 4, norm=None)._all_weights[0][0] == "weight_ih_l0"  # torch's equations
+
+
+LOST = {
+    "the cell is one unit": (ln.LSTM, {"hidden_size": 1}),
+    "the candidate is one unit": (ln.GRU, {"hidden_size": 1}),
+    "the summed input is one unit": (ln.RNNCell, {"hidden_size": 1}),
+    "each gate and the cell is one unit": (ln.LSTMCell, {"hidden_size": 1, "formula": "tf1"}),
+    "only the sign of the input is left": (ln.GRU, {"input_size": 1}),
+    "with input_size=1": (ln.LSTM, {"input_size": 1, "norm": "rms"}),
+}
+
+
+@pytest.mark.parametrize("said", LOST)
+def test_a_size_with_which_a_formula_loses_its_input_warns(said):
+    network, arguments = LOST[said]
+    with pytest.warns(UserWarning, match=said):
+        network(**{"input_size": 3, "hidden_size": 4} | arguments)
+
+
+@pytest.mark.parametrize(
+    ("network", "arguments"),
+    [(ln.LSTM, {"formula": "cell"}), (ln.GRU, {"formula": "dreamer"}), (ln.RNN, {}), (ln.LSTM, {"norm": None}),
+     (ln.LSTM, {"norm": "batch"}), (ln.LSTM, {"norm": "weight", "hidden_size": 1}),
+     (ln.LSTM, {"norm": None, "hidden_size": 1})],
+)  # fmt: skip
+def test_a_size_with_which_a_formula_loses_nothing_does_not_warn(network, arguments):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        network(**{"input_size": 1, "hidden_size": 4} | arguments)
 
 
 def test_dropout_with_one_layer_warns_as_torchs_does():

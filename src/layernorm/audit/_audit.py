@@ -293,14 +293,13 @@ def _findings_of_layer(calls: list[LayerCall], spreads: Spreads) -> list[Finding
                 float(share), SHARE,
                 "Bring the inputs to one scale, or give this input a path of its own that is not normalised.",
             ))  # fmt: skip
-        by_itself = formula.gates == "split" and not (formula.bias_inside and recurrence.bias)
-        if by_itself and recurrence.norm != "batch" and len(squares) < SIGNS:
+        if recurrence.loses_size and len(squares) < SIGNS:
             findings.append(Finding(
                 name,
                 "W_ih x of one input is normalised by itself: all that is left of the input is its sign",
                 len(squares), SIGNS,
-                'Put an encoder of many units before it, or take a formula that normalises W_ih x + W_hh h '
-                '(formula="sonnet") or the cell alone (formula="cell").',
+                "Put an encoder of many units before it, or take a formula that does not do it "
+                '(formula="cell" in an LSTM, "dreamer" in a GRU).',
             ))  # fmt: skip
     return findings
 

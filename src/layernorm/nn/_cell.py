@@ -48,6 +48,7 @@ class RecurrentCell(Normalised, Generic[Hx]):
         self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
         equations = {"bias": bias, "nonlinearity": nonlinearity, "gate_clip": gate_clip}
         self._describe(norm, formula, eps, gain_init, forget_bias, zoneout, **equations)
+        self._warn_of_lost_input(input_size, hidden_size)
         self._register(self.recurrence.parameter_shapes(input_size, hidden_size), "", device, dtype)
         self.reset_parameters()
         self._normalise_weights()

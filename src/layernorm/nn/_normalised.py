@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -49,6 +50,24 @@ class Normalised(torch.nn.Module):
         self._check_forget_bias()
         self.zoneout = zoneout
         self._zoneouts = _zoneouts(zoneout, self._state_names)
+
+    def _warn_of_lost_input(self, input_size: int, hidden_size: int) -> None:
+        """Warns where the formula leaves nothing, or the sign alone, of what one input or one unit says."""
+        recurrence, name = self.recurrence, type(self).__name__
+        where = recurrence.one_unit_places(hidden_size) if recurrence.norm == "layer" else []
+        if where:
+            warnings.warn(
+                f"{name}: layer norm of one unit is 0 whatever the input, and with hidden_size=1 {' and '.join(where)} "
+                "is one unit; take more units, or norm=None",
+                stacklevel=4,
+            )
+        if input_size == 1 and recurrence.loses_size:
+            warnings.warn(
+                f"{name}: with input_size=1 only the sign of the input is left, as W_ih x is normalised by itself; put "
+                "an encoder of many units before it, or take a formula that does not do it (formula='cell' in an LSTM, "
+                "'dreamer' in a GRU)",
+                stacklevel=4,
+            )
 
     def _check_forget_bias(self) -> None:
         value = self.forget_bias

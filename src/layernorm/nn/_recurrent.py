@@ -86,6 +86,7 @@ class Recurrent(Normalised, Generic[Hx]):
             self.over_time, norm = norm, "batch"
         equations = {"bias": bias, "projected": proj_size > 0, "nonlinearity": nonlinearity, "gate_clip": gate_clip}
         self._describe(norm, formula, eps, gain_init, forget_bias, zoneout, **equations)
+        self._warn_of_lost_input(input_size, hidden_size)
         for layer in range(num_layers):
             size = input_size if layer == 0 else len(self._directions) * self._output_size
             shapes = self.recurrence.parameter_shapes(size, hidden_size, proj_size or None)
