@@ -370,6 +370,36 @@ def test_gate_clip_cuts_the_derivatives_by_the_summed_inputs(norm):
     assert "gate_clip=0.05" in repr(module)
 
 
+def by_backward(lstm, x):
+    d = torch.autograd.grad(lstm(x)[0].square().sum(), x, create_graph=True)[0]
+    torch.autograd.grad(d.square().sum(), x)
+
+
+def by_steps(lstm, x):
+    step, state, total = lstm.stepper(), None, 0.0
+    for frame in x:
+        output, state = step(frame, state)
+        total = total + output.square().sum()
+    d = torch.autograd.grad(total, x, create_graph=True)[0]
+    torch.autograd.grad(d.square().sum(), lstm.weight_hh_l0)
+
+
+def by_hessian(lstm, x):
+    torch.func.jacrev(torch.func.grad(lambda x: lstm(x)[0].square().sum()))(x)
+
+
+def by_forward_mode(lstm, x):
+    torch.func.hessian(lambda x: lstm(x)[0].square().sum())(x)
+
+
+@pytest.mark.parametrize("differentiate", [by_backward, by_steps, by_hessian, by_forward_mode])
+def test_second_derivatives_of_cut_derivatives_are_refused(differentiate):
+    x = torch.randn(3, 2, 3, requires_grad=True)
+    differentiate(ln.LSTM(3, 4), x)
+    with pytest.raises(RuntimeError, match=r"second derivatives of an LSTM need gate_clip=None.*got gate_clip=0.05"):
+        differentiate(ln.LSTM(3, 4, gate_clip=0.05), x)
+
+
 def test_a_gate_clip_that_is_no_limit_is_refused():
     for make in (ln.LSTM, ln.LSTMCell):
         with pytest.raises(ValueError, match=r"gate_clip must be a number > 0 or None, got 0"):

@@ -51,7 +51,8 @@ class LSTM(Recurrent[State]):
         variational: whether ``dropout``, which acts between layers, has one mask for all time steps (Gal, Ghahramani
             2016).
         gate_clip: in the backward pass, the gradients with respect to the gates' summed inputs (before sigmoid and
-            tanh) are clipped to ``+-gate_clip`` (Graves 2013, section 2.1). ``None``: no clipping.
+            tanh) are clipped to ``+-gate_clip`` (Graves 2013, section 2.1), and have no derivatives themselves.
+            ``None``: no clipping.
 
     Raises:
         ValueError, TypeError: an argument has no meaning for this network. The message names it.

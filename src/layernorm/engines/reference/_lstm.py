@@ -8,7 +8,7 @@ h_t = sigmoid(o) * tanh(LN(c_t; gain_c, bias_c)),   projected by weight_hr if th
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -34,11 +34,36 @@ class _Clipped(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, da: Tensor) -> tuple[Tensor, None]:
-        return da.clamp(-ctx.limit, ctx.limit), None
+        return _Cut.apply(da, ctx.limit), None
 
     @staticmethod
     def jvp(ctx: Any, da: Tensor, _: None) -> Tensor:
         return da.clone()
+
+
+class _Cut(torch.autograd.Function):
+    """A derivative cut to +-limit, which is no function's derivative any more, and has none itself."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(da: Tensor, limit: float) -> Tensor:
+        return da.clamp(-limit, limit)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
+        ctx.limit = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> NoReturn:
+        raise RuntimeError(f"{_TWICE}, got gate_clip={ctx.limit}")
+
+    @staticmethod
+    def jvp(ctx: Any, *_: Any) -> NoReturn:
+        raise RuntimeError(f"{_TWICE}, got gate_clip={ctx.limit}")
+
+
+_TWICE = "second derivatives of an LSTM need gate_clip=None, as cut derivatives are not the derivatives of a function"
 
 
 class Activations(NamedTuple):
