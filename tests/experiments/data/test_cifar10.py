@@ -129,6 +129,15 @@ def no_tar(archive):
     archive.write_bytes(gzip.compress(b"no tar archive" * 100))
 
 
+def backwards(archive):
+    """The size in the first header is -1024. A reader that goes on behind it reads it again, for ever: CVE-2025-8194."""
+    content = bytearray(gzip.decompress(archive.read_bytes()))
+    content[124:136] = (-1024).to_bytes(12, "big", signed=True)
+    content[148:156] = b" " * 8
+    content[148:156] = b"%06o\0 " % sum(content[:512])
+    archive.write_bytes(gzip.compress(content))
+
+
 def lacking(archive):
     with tarfile.open(archive, "w:gz") as tar:
         member = tarfile.TarInfo(f"{FOLDER}/{NAMES[0]}")
@@ -143,6 +152,7 @@ def lacking(archive):
         (altered, r"cifar-10-binary\.tar\.gz is damaged \("),
         (lambda archive: archive.write_bytes(b"<html>"), r"cifar-10-binary\.tar\.gz is damaged \("),
         (no_tar, r"cifar-10-binary\.tar\.gz is damaged or no tar archive \("),
+        (backwards, r"cifar-10-binary\.tar\.gz is damaged or no tar archive \(.* has -1024 bytes\)"),
         (lacking, r"cifar-10-binary\.tar\.gz lacks data_batch_2\.bin, .*test_batch\.bin$"),
     ],
 )

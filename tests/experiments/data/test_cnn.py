@@ -39,6 +39,8 @@ def test_lines_of_a_passage_are_sentences_and_windows_line_ends_are_read():
         (text().encode()[:-20], "expected @entityN:name in each line of its last part, got '@entit'"),
         (text().encode("utf-8") + b"@entity3:caf\xe9", "is not UTF-8 text (byte"),
         (text(question="who is it ?").encode(), "has no @placeholder in its question"),
+        (text().replace("@entity1", "@entity01").encode(), "expected @entityN:name in each line of its last part"),
+        (text().replace("@entity1", "@entity\u0661").encode(), "expected @entityN:name in each line of its last part"),
         (text(answer="@entity2").encode(), "the answer '@entity2' is not among its entities"),
         (text(answer="Ann").encode(), "the answer 'Ann' is not among its entities"),
         (text(passage="@entity3 ran .").encode(), "@entity3 is in its text, but not among its entities"),

@@ -39,6 +39,10 @@ def test_strokes_become_offsets_and_ends(times, tmp_path):
         (xml(STROKES, False).replace("ISO-8859-1", "unheard-of"), "is damaged"),
         (xml(STROKES, False).replace('y="18"', 'y="99999999999"'), "is damaged"),
         (xml(STROKES, False).replace('y="18"', f'y="{2**63}"'), "is damaged"),
+        (
+            xml(STROKES, False).replace("</Stroke>", "", 1).replace("</StrokeSet>", "</Stroke></StrokeSet>"),
+            "is damaged",
+        ),
         ("", "is damaged"),
     ],
 )

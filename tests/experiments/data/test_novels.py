@@ -22,6 +22,11 @@ def test_a_book_has_author_paragraphs_sentences_and_words(tmp_path):
     ]
 
 
+def test_a_paragraph_of_initials_is_read_in_one_pass():
+    """600 kB, for which a search through the sentence so far at each of its parts takes half an hour."""
+    assert novels.split_sentences("A. " * 200_000 + "No.") == ["A. " * 200_000 + "No."]
+
+
 def test_empty_lines_part_paragraphs_that_run_over_several_lines(tmp_path):
     (tmp_path / "book.txt").write_text("Title: A\nAuthor: Ann Other\n\nOne line\nand one more.\n\n\nLast.\n")
     (book,) = novels.read_novels(tmp_path)

@@ -1,6 +1,7 @@
 """Files are whole or absent, and a folder belongs to one process."""
 
 import functools
+import gzip
 import os
 import re
 import resource
@@ -20,6 +21,15 @@ def test_a_write_replaces_the_file_and_leaves_nothing_beside_it(tmp_path):
     files.write_atomic(path, b"new")
     assert path.read_bytes() == b"new"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_file_that_unfolds_to_fill_the_memory_is_refused(tmp_path):
+    path = tmp_path / "text.gz"
+    path.write_bytes(gzip.compress(bytes(2 * files.SMALL)))
+    assert files.UNFOLDED * path.stat().st_size < 2 * files.SMALL
+    with pytest.raises(RunError, match=rf"text.gz is damaged: uncompressed it has more than {files.SMALL} bytes"):
+        files.read_content(path)
+    assert files.read_content(path, lambda head: 2 * files.SMALL) == bytes(2 * files.SMALL)
 
 
 def test_permissions_follow_the_umask(tmp_path):

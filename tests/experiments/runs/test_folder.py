@@ -8,7 +8,7 @@ from layernorm import cli
 from layernorm.experiments.errors import RunError
 from layernorm.experiments.runs import checkpoint
 from layernorm.experiments.runs.files import write_json
-from layernorm.experiments.runs.folder import find_runs
+from layernorm.experiments.runs.folder import RunFolder, find_runs
 from support.runs import change, write_digits, write_sweep
 
 
@@ -93,6 +93,7 @@ def replaced(name, values):
         (lambda run: change(run / "result.json", update=50, records=5), "holds 4 records up to update 50 instead of 5"),
         (replaced("config.json", {"norm": "layer"}), "config.json names no experiment"),
         (replaced("config.json", {"experiment": 7}), "config.json names no experiment"),
+        (lambda run: (run / "environment.json").unlink(), "is missing, although there is a result.json"),
         (replaced("environment.json", {}), "environment.json lacks data, starts"),
         (replaced("environment.json", {"data": {}, "starts": [], "more": 1}), "environment.json has the unknown more"),
         (replaced("environment.json", {"data": [], "starts": []}), "environment.json has an impossible value: data"),
@@ -115,6 +116,15 @@ def test_a_changed_or_foreign_run_is_skipped_with_a_line_that_names_it(folder, d
     assert message in notes[0]
     with pytest.raises(RunError, match="digits-layer-b4-s0"):
         find_runs([run])
+
+
+def test_a_run_that_lost_its_environment_does_not_go_on(folder):
+    """Without it nobody knows which data the run was made with."""
+    run = folder / "digits-layer-b4-s0"
+    for name in ("environment.json", "result.json"):
+        (run / name).unlink()
+    with pytest.raises(RunError, match=r"environment.json is missing, although there is a records.jsonl; put a whole"):
+        RunFolder(run).check_data({"name": "digits", "fingerprint": "abc"})
 
 
 def test_a_run_without_its_configuration_is_skipped(folder):

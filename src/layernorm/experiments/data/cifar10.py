@@ -72,6 +72,8 @@ def _members(archive: bytes, path: Path) -> dict[Path, bytes]:
     try:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
             for member in tar:
+                if member.size < 0:  # the next header would be looked for before this one, for ever
+                    raise ValueError(f"{member.name} has {member.size} bytes")
                 name = member.name.removeprefix("./").removeprefix(f"{FOLDER}/")
                 file = tar.extractfile(member) if name in FILES and member.isreg() else None
                 if file is not None and member.size <= len(archive):  # a sparse member may claim any size

@@ -23,7 +23,7 @@ KEPT = 4
 RULES = ("random entity", "most frequent entity", "most frequent, not in the question")
 """Rules for answers that need no reading. `guesses` returns how often each is right."""
 
-_ENTITY = re.compile(r"@entity\d{1,4}")
+_ENTITY = re.compile(r"@entity(?:0|[1-9][0-9]{0,3})")
 _PARTS = "address, passage, question, answer, entities"
 _ENDS = {".", "!", "?"}
 

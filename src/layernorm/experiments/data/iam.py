@@ -320,6 +320,8 @@ def read_strokes(path: Path) -> np.ndarray:
             [(int(point.attrib["x"]), int(point.attrib["y"])) for point in stroke.iter("Point")]
             for stroke in root.iter("Stroke")
         ]
+        if root.find(".//Stroke//Stroke") is not None:
+            raise ValueError("a Stroke lies inside another")
     except (ElementTree.ParseError, LookupError, ValueError) as error:
         raise RunError(f"{path} is damaged ({error})") from error
     farthest = max((abs(place) for stroke in strokes for point in stroke for place in point), default=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,13 +87,9 @@ def read_novel(path: Path) -> Novel:
 def split_sentences(paragraph: str) -> list[str]:
     """Splits a paragraph at `.`, `!` or `?`, or a closing quotation mark or bracket after one, if a capital letter or a
     digit follows; not at an abbreviation (`Mr.`) or an initial."""
-    ended: list[str] = []
-    for part in _END.split(paragraph):
-        if ended and _NO_END.search(ended[-1]):
-            ended[-1] += f" {part}"
-        else:
-            ended.append(part)
-    return ended
+    parts = _END.split(paragraph)
+    first = [0, *(i for i in range(1, len(parts)) if not _NO_END.search(parts[i - 1]))]  # of each sentence
+    return [" ".join(parts[i:end]) for i, end in itertools.pairwise([*first, len(parts)])]
 
 
 def split_words(sentence: str) -> list[str]:

@@ -20,6 +20,10 @@ from .schema import sealed, unsealed
 MOST = 1 << 30
 """Bytes that a compressed file may unfold to: several times the largest file of any data set here."""
 
+UNFOLDED, SMALL = 100, 1 << 24
+"""How many times its own size a compressed file may unfold to, if that is more than `SMALL` bytes. Images and texts
+unfold to 3 to 20 times their size, a file that was made to fill the memory to 1000."""
+
 _CHUNK = 1 << 20
 
 ADVICE = "put a whole copy back, or begin that run again with --restart"
@@ -93,16 +97,16 @@ def read_bytes(path: Path) -> bytes:
         raise RunError(f"cannot read {path}: {reason(error)}") from error
 
 
-def read_content(path: Path, most: Callable[[bytes], int] = lambda head: MOST) -> bytes:
+def read_content(path: Path, most: Callable[[bytes], int] | None = None) -> bytes:
     """Reads a regular file's bytes, uncompressed if its name ends in .gz. `most`: (the first bytes of the content) ->
-    the largest number of bytes by the format; it is limited to `MOST`."""
+    the largest number of bytes by the format; by default `UNFOLDED` times the file's size. It is limited to `MOST`."""
     content = read_bytes(path)
     if path.suffix != ".gz":
         return content
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
             parts = [file.read(_CHUNK)]
-            limit = min(most(parts[0]), MOST)
+            limit = min(most(parts[0]) if most else max(UNFOLDED * len(content), SMALL), MOST)
             left = limit - len(parts[0])
             while left >= 0 and (part := file.read(_CHUNK)):
                 parts.append(part)

@@ -122,8 +122,8 @@ class RunFolder:
 
     def check_data(self, facts: dict[str, Any]) -> None:
         """Refuses to resume with another data set than the run began with."""
-        if (self.path / ENVIRONMENT).exists():
-            _refuse_other(self.path, _environment(self.path).data, facts, only=("name", "fingerprint"))
+        if data := _environment(self.path).data:
+            _refuse_other(self.path, data, facts, only=("name", "fingerprint"))
 
     def start(self, config: dict[str, Any]) -> None:
         """Writes the configuration."""
@@ -249,9 +249,11 @@ def _config_exists(path: Path) -> bool:
 
 
 def _environment(path: Path) -> Environment:
-    """Reads the environment of a run; empty if it has not been written yet."""
+    """Reads the environment of a run; empty if the run has not begun yet."""
     place = path / ENVIRONMENT
     if not place.exists():
+        if later := [name for name in (RESULT, CHECKPOINT, RECORDS) if (path / name).exists()]:
+            raise RunError(f"{place} is missing, although there is a {later[0]}; {ADVICE}")
         return Environment({}, [])
     try:
         environment = filled(Environment, read_json(place))
