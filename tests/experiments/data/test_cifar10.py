@@ -130,7 +130,7 @@ def no_tar(archive):
 
 
 def backwards(archive):
-    """The size in the first header is -1024. A reader that goes on behind it reads it again, for ever: CVE-2025-8194."""
+    """The size in the first header is -1024. Who goes on behind it reads it again, for ever (CVE-2025-8194)."""
     content = bytearray(gzip.decompress(archive.read_bytes()))
     content[124:136] = (-1024).to_bytes(12, "big", signed=True)
     content[148:156] = b" " * 8
