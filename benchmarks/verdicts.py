@@ -77,9 +77,7 @@ def diverged(run: Run) -> bool:
 
 def curve(measure: Any, arm: Any, run: Run, metric: str) -> tuple[np.ndarray, np.ndarray]:
     """Updates, and the metric there, signed so that lower is better."""
-    name = arm.prefix + metric
-    points = [(record["update"], record[name]) for record in run["records"]]
-    updates, values = np.array(points, dtype=float).reshape(-1, 2).T
+    updates, values = (np.array(run["records"].get(name, []), dtype=float) for name in ("update", arm.prefix + metric))
     return updates, -values if measure.rising else values
 
 

@@ -22,6 +22,6 @@ def compiler(request, monkeypatch):
     monkeypatch.setattr(_compile, "CHUNK", 2)
     if "compiles" not in request.keywords:
         monkeypatch.setattr(_compile, "through_compiler", lambda function: function)
-    _compile.compiled.cache_clear()
+    _compile._compiled.cache_clear()
     yield
-    _compile.compiled.cache_clear()
+    _compile._compiled.cache_clear()

@@ -49,10 +49,7 @@ def make_runs(trial, times, ends, best=BEST):
         for place, rate in enumerate(trial.rates):
             for seed, time, end in zip(SEEDS, times[norm], ends[norm], strict=True):
                 bounds = [GOAL + 0.1 * (float(time) * 2.0 ** abs(place - best) - update) for update in UPDATES]
-                records = [
-                    {"update": update, "seconds": 1.0, "valid_bound": bound, "test_bound": float(end)}
-                    for update, bound in zip(UPDATES, bounds, strict=True)
-                ]
+                records = {"update": list(UPDATES), "valid_bound": bounds, "test_bound": [float(end)] * len(bounds)}
                 config = {**trial.options, "precision": "float32", "norm": norm, "learning_rate": rate, "seed": seed}
                 name = f"draw-{norm}-lr{rate}-s{seed}"
                 runs.append(
@@ -193,15 +190,15 @@ def test_over_all_rates_a_run_that_diverged_counts_as_the_worst_beginning():
     trial, runs = draws("Value").trial, made()
     for run in runs:
         place, norm = trial.rates.index(run["config"]["learning_rate"]), run["config"]["norm"]
-        for record in run["records"]:
-            record["valid_bound"] = (120.0 if norm == "layer" else 130.0) + 10 * place - record["update"] / 100
+        start = (120.0 if norm == "layer" else 130.0) + 10 * place
+        run["records"]["valid_bound"] = [start - update / 100 for update in UPDATES]
     end = [run for run in runs if run["name"].startswith(f"draw-none-lr{trial.rates[-1]}-")]
     for run in end:
-        run.update(result={"diverged": 300}, records=run["records"][:2])
+        run.update(result={"diverged": 300}, records={name: line[:2] for name, line in run["records"].items()})
     finding = one("Robustness", runs)
     rates = len(trial.rates)
     worst = 130 + 10 * (rates - 1) - 1  # the first record's without a norm at the last rate, 9 above the best one's
-    assert worst == end[0]["records"][0]["valid_bound"]
+    assert worst == end[0]["records"]["valid_bound"][0]
     assert finding.effect == pytest.approx(10 + 9 / 2 / (rates - 1))
     assert (finding.pairs, finding.verdict) == (7, "layer norm ahead")
 

@@ -190,6 +190,19 @@ def test_many_layers_are_all_compiled(counted):
 
 
 @pytest.mark.compiles
+def test_each_number_of_threads_has_code_of_its_own(counted):
+    before = torch.get_num_threads()
+    try:
+        with torch._dynamo.config.patch(recompile_limit=1), ln.backends.use("compiled"), torch.no_grad():
+            for threads in (1, 2, 3, 1):
+                torch.set_num_threads(threads)
+                ln.RNN(2, 3)(torch.randn(2, 3, 2))
+    finally:
+        torch.set_num_threads(before)
+    assert counted() == 3
+
+
+@pytest.mark.compiles
 def test_where_torch_would_compile_no_more_there_is_an_error(counted):
     """Not steps that silently run uncompiled."""
     module, x = ln.RNN(2, 3), torch.randn(2, 3, 2)

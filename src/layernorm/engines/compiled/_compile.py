@@ -29,12 +29,19 @@ def through_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, fullgraph=True, dynamic=False)
 
 
-@functools.cache
 def compiled(function: Callable[..., Any], fixed: Hashable, *key: Hashable) -> Callable[..., Any]:
     """Returns ``function(fixed, parameters, *tensors)``, compiled for the calls that have this key.
 
     A key has every size but the number of rows, and whether that is 1, for which torch compiles by itself. Rows are
-    the last dimension but one of every tensor, and of a vector the only one.
+    the last dimension but one of every tensor, and of a vector the only one. For each number of threads torch compiles
+    anew, too.
+    """
+    return _compiled(function, fixed, torch.get_num_threads(), *key)
+
+
+@functools.cache  # without a bound: torch itself never frees what it has compiled
+def _compiled(function: Callable[..., Any], fixed: Hashable, *key: Hashable) -> Callable[..., Any]:
+    """Makes what `compiled` returns.
 
     torch counts how often it has compiled a function by the function's code, and refuses after 8 times. So every key
     has code of its own. It runs under the same switches always, because for others torch compiles anew: gradients,

@@ -1,24 +1,25 @@
 """Some runs of one experiment as one small JSON file, from which verdicts can be computed after the runs are deleted.
 
-A summary has the fields of `Run`, without checkpoints and tests, and with only some of the records. Every function that
-takes runs also takes those that are read from a summary.
+A summary has the fields of `Run`, without checkpoints and tests, and with only some of the records: a list of values
+for each metric. Every function that takes runs also takes those that are read from a summary.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import RunError
 from ..runs.files import read_json, write_atomic
 from ..runs.folder import Run
+from ..runs.records import Record
 from ..runs.schema import sealed
 
 RECORDS = 60
-"""About the largest number of a run's records that are kept. They are evenly spread, with the first and the last."""
+"""The largest number of a run's records that are kept. They are evenly spread, with the first and the last."""
 
 FOLDERS = ("--out", "--data")
 """The options of commands that name folders of the machine."""
@@ -38,7 +39,7 @@ def write_summary(path: Path, runs: Sequence[Run]) -> None:
             "start": _elsewhere(run.environment["starts"][-1]),
             "done": run.done,
             "result": _rounded(run.result),
-            "records": [_rounded(record) for record in _thinned(run.records)],
+            "records": _columns([_rounded(record) for record in _thinned(run.records)]),
         }
         for run in sorted(runs, key=lambda run: run.path.name)
     ]
@@ -59,7 +60,7 @@ def read_summary(path: Path) -> list[Run]:
             experiment=kept["experiment"],
             config=item["config"],
             environment={"data": item["data"], "starts": [item["start"]]},
-            records=item["records"],
+            records=_rows(item["records"]),
             done=item["done"],
             result=item["result"],
         )
@@ -81,9 +82,21 @@ def _elsewhere(start: dict[str, Any]) -> dict[str, Any]:
     return {**start, "command": shlex.join(kept)}
 
 
-def _thinned(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    step = -(-len(records) // RECORDS)
+def _thinned(records: Sequence[Record]) -> list[Record]:
+    step = -(-(len(records) - 1) // (RECORDS - 1)) or 1
     return [record for place, record in enumerate(records) if place % step == 0 or place == len(records) - 1]
+
+
+def _columns(records: Sequence[Record]) -> dict[str, list[Any]]:
+    """Returns for each metric its value in every record, None in one without it."""
+    names = dict.fromkeys(name for record in records for name in record)
+    return {name: [record.get(name) for record in records] for name in names}
+
+
+def _rows(columns: Mapping[str, Sequence[Any]]) -> list[Record]:
+    """Returns the records: the reverse of `_columns`."""
+    rows = (zip(columns, row, strict=True) for row in zip(*columns.values(), strict=True))
+    return [{name: value for name, value in row if value is not None} for row in rows]
 
 
 def _rounded(values: dict[str, Any]) -> dict[str, Any]:
