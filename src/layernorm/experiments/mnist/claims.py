@@ -59,12 +59,12 @@ LARGE = Trial(
 )
 SMALL = Trial(
     shared(Config(epochs=1, batch_size=4)),
-    (1.25e-4, 2.5e-4, 5e-4, 1e-3),
+    (3.125e-5, 6.25e-5, 1.25e-4, 2.5e-4, 5e-4, 1e-3, 2e-3),
     updates=13_750,
     paper=825_000,
     hours=0.05,
     command="layernorm run mnist --batch-size 4 --epochs 1 --norm none layer batch "
-    "--learning-rate 1.25e-4 2.5e-4 5e-4 1e-3",
+    "--learning-rate 3.125e-5 6.25e-5 1.25e-4 2.5e-4 5e-4 1e-3 2e-3",
 )
 
 CLAIMS = claims_of(LARGE, SMALL, nll=0.03, error=0.018)
