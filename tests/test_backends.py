@@ -45,6 +45,8 @@ def test_a_missing_engine_is_an_error_and_says_why():
 
 
 def test_an_unknown_engine_suggests_the_nearest():
+    with pytest.raises(TypeError, match="expected the name of a backend, got NoneType"), ln.backends.use(None):
+        pass
     with pytest.raises(ValueError, match="did you mean 'reference'"), ln.backends.use("referense"):
         pass
 

@@ -111,10 +111,13 @@ def use(name: str) -> Iterator[None]:
         name: ``"native"``, ``"reference"`` or ``"compiled"``.
 
     Raises:
+        TypeError: ``name`` is no string.
         ValueError: there is no engine of that name.
         RuntimeError: the engine does not run here. Inside the ``with``, an op for which the engine has no kernel raises
             `NoKernelError`.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"use: expected the name of a backend, got {type(name).__name__}")
     engine(name)
     before = _asked_for.get()
     _asked_for.set(name)

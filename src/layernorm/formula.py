@@ -25,6 +25,7 @@ CHOICES = {
     "cell": ("output", "carry", None),
     "eps_on": ("variance", "deviation"),
     "biases": ("both", "input"),
+    **dict.fromkeys(("bias_inside", "gate_bias", "cell_bias", "bias_again"), (False, True)),
 }
 
 
@@ -50,7 +51,7 @@ class Formula:
             to the summed inputs before them, and the normalisations have biases of their own (``norm_bias_*``).
         gate_bias: whether the normalisations of the gates have additive biases.
         cell_bias: LSTM only. Whether the normalisation of the cell has an additive bias.
-        eps: a number >= 0 that keeps the denominator from zero.
+        eps: a finite number >= 0 that keeps the denominator from zero.
         eps_on: what eps is added to. ``"variance"``: ``(z - mean) / sqrt(var + eps)``. ``"deviation"``:
             ``(z - mean) / (sqrt(var) + eps)``.
         forget_bias: a constant that is added at every step to the summed input of the gate that keeps the old state:
@@ -59,8 +60,9 @@ class Formula:
         bias_again: with ``bias_inside``, whether ``bias_ih`` is added once more after the normalisations.
 
     Raises:
-        ValueError: a field has a value that is not listed above, ``eps`` is negative, ``forget_bias`` is not finite, or
-            ``bias_again`` comes without ``bias_inside``.
+        ValueError: a field has a value that is not listed above, ``eps`` is negative, ``eps`` or ``forget_bias`` is not
+            finite, or ``bias_again`` comes without ``bias_inside``.
+        TypeError: ``eps`` or ``forget_bias`` is no number.
 
     Source: the formulas of `PRESETS`, each published by the paper or library that is named there.
     """
@@ -81,9 +83,12 @@ class Formula:
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"Formula: {name} must be one of {list(allowed)}, got {getattr(self, name)!r}")
-        if not self.eps >= 0:
-            raise ValueError(f"Formula: eps must be a number >= 0, got {self.eps!r}")
-        if not abs(self.forget_bias) < float("inf"):
+        for name in ("eps", "forget_bias"):
+            if not isinstance(getattr(self, name), int | float):
+                raise TypeError(f"Formula: {name} must be a number, got {type(getattr(self, name)).__name__}")
+        if not 0 <= self.eps < math.inf:
+            raise ValueError(f"Formula: eps must be a finite number >= 0, got {self.eps!r}")
+        if not abs(self.forget_bias) < math.inf:
             raise ValueError(f"Formula: forget_bias must be finite, got {self.forget_bias!r}")
         if self.bias_again and not self.bias_inside:
             raise ValueError("Formula: bias_again=True needs bias_inside=True, got bias_inside=False")
@@ -150,7 +155,7 @@ def resolve(formula: str | Formula, network: Network, eps: float | None = None) 
     """Returns the `Formula` that a constructor's ``formula=`` and ``eps=`` mean for one network.
 
     Raises:
-        TypeError: ``formula`` is neither a name nor a `Formula`.
+        TypeError: ``formula`` is neither a name nor a `Formula`, or ``eps`` is no number.
         ValueError: no preset has that name; or the preset is not defined for this network; or the formula normalises
             nothing in it; or it has a ``forget_bias`` and the network is an RNN.
     """
@@ -169,7 +174,13 @@ def resolve(formula: str | Formula, network: Network, eps: float | None = None) 
         formula = replace(formula, cell=None)
     if formula.gates is None and formula.cell is None:
         raise ValueError(f"the formula normalises nothing in {network}; pass norm=None for a plain network")
-    return formula if eps is None else replace(formula, eps=float(eps))
+    if eps is None:
+        return formula
+    try:
+        number = float(eps)
+    except (TypeError, ValueError):
+        raise TypeError(f"eps must be a number, got {type(eps).__name__}") from None
+    return replace(formula, eps=number)
 
 
 class Place(NamedTuple):

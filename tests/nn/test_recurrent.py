@@ -240,6 +240,8 @@ GRU_CELL, LSTM_CELL = ln.GRUCell(3, 4), ln.LSTMCell(3, 4)
         (lambda: ln.RNN(3, 4, nonlinearity="gelu"), ValueError, "nonlinearity must be one of"),
         (lambda: ln.LSTM(3, 0), ValueError, "hidden_size must be greater than zero, got 0"),
         (lambda: ln.LSTM(3, 4.0), TypeError, "hidden_size should be of type int, got: float"),
+        (lambda: ln.LSTM(3, 4, gate_clip="small"), ValueError, "gate_clip must be a number > 0 or None, got 'small'"),
+        (lambda: ln.LSTM(3, 4, eps="small"), TypeError, "eps must be a number, got str"),
         (lambda: ln.LSTM(3, 4, proj_size=4), ValueError, "smaller than hidden_size=4, got 4"),
         (lambda: ln.LSTM(3, 4, dropout=1.5), ValueError, r"range \[0, 1\], got 1.5"),
         (lambda: ln.LSTM(3, 4, dropout=True), ValueError, r"range \[0, 1\], got True"),
@@ -258,6 +260,7 @@ GRU_CELL, LSTM_CELL = ln.GRUCell(3, 4), ln.LSTMCell(3, 4)
         (lambda: GRU(X, (torch.zeros(1, 2, 4),)), TypeError, "hx to be a Tensor, got tuple"),
         (lambda: GRU([1.0]), TypeError, "input to be a Tensor or PackedSequence, got list"),
         (lambda: GRU(X, lengths=[6, 1]), RuntimeError, r"lengths must lie in 0..5"),
+        (lambda: GRU(X, lengths=[5, None]), TypeError, r"lengths to be a Tensor or a list of ints, got \[5, None\]"),
         (lambda: GRU(X, lengths=5), RuntimeError, r"lengths of shape \[2\], got \[\]"),
         (lambda: GRU(torch.randn(5, 3), lengths=[5]), ValueError, "lengths needs a batch"),
         (

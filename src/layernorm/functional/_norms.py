@@ -48,7 +48,7 @@ def layer_norm(
     """
     if has_torch_function_variadic(input, weight, bias):
         return handle_torch_function(layer_norm, (input, weight, bias), input, normalized_shape, weight, bias, eps)
-    return _normalize(input, None, normalized_shape, weight, bias, float(eps), "layer")[0]
+    return _normalize(input, None, normalized_shape, weight, bias, eps, "layer")[0]
 
 
 def rms_norm(
@@ -75,7 +75,7 @@ def rms_norm(
     """
     if has_torch_function_variadic(input, weight):
         return handle_torch_function(rms_norm, (input, weight), input, normalized_shape, weight, eps)
-    return _normalize(input, None, normalized_shape, weight, None, None if eps is None else float(eps), "rms")[0]
+    return _normalize(input, None, normalized_shape, weight, None, eps, "rms")[0]
 
 
 def add_layer_norm(
@@ -107,7 +107,7 @@ def add_layer_norm(
         )
     if residual is None:
         raise TypeError("layer_norm: expected residual to be a Tensor, got NoneType")
-    y, total = _normalize(input, residual, normalized_shape, weight, bias, float(eps), "layer")
+    y, total = _normalize(input, residual, normalized_shape, weight, bias, eps, "layer")
     return y, total
 
 
@@ -125,7 +125,6 @@ def add_rms_norm(
         )
     if residual is None:
         raise TypeError("rms_norm: expected residual to be a Tensor, got NoneType")
-    eps = None if eps is None else float(eps)
     y, total = _normalize(input, residual, normalized_shape, weight, None, eps, "rms")
     return y, total
 
@@ -149,9 +148,8 @@ def _normalize(
         if type(size) is not int:
             normalized_shape = tuple([_as_integer(size, norm) for size in normalized_shape])
             break
-    if eps is None:
-        dtype = input.dtype if isinstance(input, Tensor) else torch.int64
-        eps = torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
+    if type(eps) is not float:
+        eps = _as_float(eps, input, norm)
     arguments = (input, normalized_shape, weight, bias, eps, norm)
     tensors = [input]  # then those that there are
     if weight is not None:
@@ -180,6 +178,17 @@ def _as_integer(size: Any, norm: str) -> Any:
         raise TypeError(
             f"{norm}_norm: expected normalized_shape to be a tuple of ints, got one of {given_type}"
         ) from None
+
+
+def _as_float(eps: Any, input: Any, norm: str) -> float:
+    """Returns eps as the number that it is; RMS norm's None is the rounding of the input's type."""
+    if eps is None and norm == "rms":
+        dtype = input.dtype if isinstance(input, Tensor) else torch.int64
+        return torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
+    try:
+        return float(eps)
+    except (TypeError, ValueError):
+        raise TypeError(f"{norm}_norm: expected eps to be a number, got {type(eps).__name__}") from None
 
 
 class _Normalize(Op):

@@ -42,13 +42,16 @@ def describe(
         raise ValueError(unknown("norm", norm, names).replace(str(names), f"{names} or None"))
     if nonlinearity not in ("tanh", "relu"):
         raise ValueError(unknown("nonlinearity", nonlinearity, ["tanh", "relu"]))
-    if gate_clip is not None and not gate_clip > 0:
+    try:
+        clip = math.inf if gate_clip is None else float(gate_clip)
+    except (TypeError, ValueError):
+        clip = math.nan
+    if not clip > 0:
         raise ValueError(f"gate_clip must be a number > 0 or None, got {gate_clip!r}")
     if norm in (None, "weight"):  # weight norm is how the weights are made, the equations are torch's
         resolved, normalisation = PLAIN, "layer"
     else:
         resolved, normalisation = resolve(formula, network, eps), norm  # type: ignore[arg-type]
-    clip = math.inf if gate_clip is None else float(gate_clip)
     return Recurrence(network, resolved, normalisation, bool(bias), projected, nonlinearity, clip)  # type: ignore[arg-type]
 
 
@@ -166,15 +169,36 @@ def _run_op(
     reset: Tensor | None,
     reverse: bool,
 ) -> tuple[Tensor, list[Tensor]]:
+    op = network.lower()
+    _check_types(op, input, state, parameters, lengths)
     bias = any("bias" in name for name in parameters)
     encoded, names, H, P = _read_names(network, norm, formula, eps, bias, nonlinearity, parameters)
     if input.dim() != 3:
-        raise RuntimeError(f"{network.lower()}: expected input of shape [T, B, I], got {list(input.shape)}")
+        raise RuntimeError(f"{op}: expected input of shape [T, B, I], got {list(input.shape)}")
     if state is None:
         state = [input.new_zeros(input.shape[1], size) for size in ((P, H) if network == "LSTM" else (H,))]
     if reset is not None:
-        reset = as_cuts(reset, input.shape[:2], network.lower())
+        reset = as_cuts(reset, input.shape[:2], op)
     return recurrent(input, state, [parameters[name] for name in names], encoded, lengths, reset, reverse)
+
+
+def _check_types(op: str, input: Any, state: Any, parameters: Any, lengths: Any) -> None:
+    """Checks that what has to be a Tensor is one.
+
+    Raises:
+        TypeError: something is not.
+    """
+    if op == "lstm" and state is not None and (isinstance(state, Tensor) or len(state) != 2):
+        given = type(state).__name__ if isinstance(state, Tensor) else f"{type(state).__name__} of {len(state)}"
+        raise TypeError(f"lstm: expected hx to be a tuple (h, c), got {given}")
+    if not isinstance(parameters, Mapping):
+        raise TypeError(f"{op}: expected parameters to be a mapping from names, got {type(parameters).__name__}")
+    tensors = {"input": input, **parameters} | dict(zip(("initial h", "initial c"), state or (), strict=False))
+    if lengths is not None:
+        tensors["lengths"] = lengths
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{op}: expected {name} to be a Tensor, got {type(tensor).__name__}")
 
 
 def _read_names(
@@ -194,8 +218,10 @@ def _read_names(
     if set(names) != set(parameters):
         missing, extra = sorted(set(names) - set(parameters)), sorted(set(parameters) - set(names))
         raise ValueError(f"{network.lower()}: expected parameters {list(names)}; missing {missing}, unexpected {extra}")
-    H = parameters["weight_hh"].shape[0] // GATES[network]
-    return encoded, names, H, parameters["weight_hh"].shape[-1]
+    shape = parameters["weight_hh"].shape
+    if len(shape) != 2:
+        raise RuntimeError(f"{network.lower()}: expected weight_hh with 2 dimensions, got {list(shape)}")
+    return encoded, names, shape[0] // GATES[network], shape[1]
 
 
 def _encode(*arguments: Any) -> tuple[str, tuple[str, ...]]:

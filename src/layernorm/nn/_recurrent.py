@@ -301,7 +301,10 @@ class Recurrent(Normalised, Generic[Hx]):
         x = input.transpose(0, 1) if self.batch_first else input
         cuts = self._cuts(reset, restart, x)
         if lengths is not None and not isinstance(lengths, Tensor):
-            lengths = torch.tensor(lengths, device=x.device)
+            try:
+                lengths = torch.tensor(lengths, device=x.device)
+            except (TypeError, ValueError, RuntimeError):
+                raise TypeError(f"{name}: expected lengths to be a Tensor or a list of ints, got {lengths!r}") from None
             lengths = lengths if lengths.numel() else lengths.long()
         output, state = self._run_padded(x, state, lengths, cuts)
         return output.transpose(0, 1) if self.batch_first else output, state
