@@ -410,6 +410,19 @@ def test_the_commands_modules_are_light():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_output_that_cannot_be_written_fails_with_one_line():
+    """A full disk; where the reader has gone, there is none."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    reader, writer = os.pipe()
+    os.close(reader)
+    for target, message in ((os.open("/dev/full", os.O_WRONLY), "No space left on device"), (writer, "")):
+        command = [sys.executable, "-m", "layernorm", "--version"]
+        done = subprocess.run(command, stdout=target, stderr=subprocess.PIPE, text=True, env=environment)
+        os.close(target)
+        expected = f"layernorm: cannot write to standard output: {message}\n" if message else ""
+        assert (done.returncode, done.stderr) == (1, expected)
+
+
 def test_python_m_layernorm_is_the_command():
     done = subprocess.run([sys.executable, "-m", "layernorm", "--version"], capture_output=True, text=True)
     assert done.returncode == 0

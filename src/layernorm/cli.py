@@ -50,7 +50,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = [word for word in words if word != "--traceback"]
     with contextlib.suppress(AttributeError):  # results have signs that an old locale cannot print
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
-    return _guarded(words, debug)
+    code = _guarded(words, debug)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would flush once more at its end
+        if not code and not isinstance(error, BrokenPipeError):
+            _say(f"cannot write to standard output: {error.strerror}")
+        return code or 1
+    return code
 
 
 def _guarded(words: list[str], debug: bool) -> int:
@@ -66,7 +74,6 @@ def _guarded(words: list[str], debug: bool) -> int:
         _say("interrupted; the same command resumes")
         return 130
     except BrokenPipeError:  # the reader of our output has gone, as in `layernorm ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
         if debug:

@@ -63,6 +63,13 @@ def test_a_missing_folder_and_a_file_in_its_place_are_named(tmp_path):
         files.make_folder(tmp_path / "file" / "below")
 
 
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(RunError, match=r"cannot write .*fifo: it is no regular file"):
+        files.write_atomic(tmp_path / "fifo", b"x")
+    assert [path.is_fifo() for path in tmp_path.iterdir()] == [True]
+
+
 def test_broken_json_is_named(tmp_path):
     (tmp_path / "broken.json").write_text('{"a": ')
     with pytest.raises(RunError, match=r"broken\.json is not valid JSON"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import io
 import json
@@ -46,9 +47,12 @@ def write_atomic(path: Path, data: bytes | bytearray | memoryview) -> None:
     """Replaces a file by new content so that a crash at any moment leaves either the old file or the new one.
 
     The content goes to a temporary file in the same folder, reaches the disk (fsync), and takes the name in one step.
+    What is there and no file, such as /dev/null, is not replaced.
     """
     temporary = None
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # of a folder the system says it
+            raise OSError(errno.EINVAL, "it is no regular file")
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{_OURS}", suffix=".tmp")
         with os.fdopen(handle, "wb") as file:
             file.write(data)
