@@ -255,6 +255,10 @@ class Recurrence:
     def __hash__(self) -> int:
         return self._hash
 
+    def __getstate__(self) -> dict[str, object]:
+        """Returns the fields alone: a hash of another process would be wrong."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     @functools.cached_property
     def parameter_names(self) -> tuple[str, ...]:
         """The parameters in the order in which the ops take them: torch's own first, in torch's order."""
