@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from ..convert import LayerCall, watch_calls
 from ..engines.protocol import RecurrentArguments
 from ..nn._normalised import Normalised
 from ._inspected import PLACES, Inspected, inspect
-from ._watched import LayerCall, watch_calls
 
 HALF = 0.5
 """The part of the vectors at one time step that must have a deviation of at most sqrt(eps). A smaller part comes from

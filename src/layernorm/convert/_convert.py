@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast, overload
 
 import torch
-from torch.nn.utils.parametrize import type_before_parametrizations
+from torch.nn.utils.parametrize import type_before_parametrizations as own_class
 
 from ..formula import Formula
 from ..functional import describe
-from ._gru import GRU, GRUCell
-from ._lstm import LSTM, LSTMCell
-from ._normalised import Normalised
-from ._population import BatchNormOverTime, Norm
-from ._rnn import RNN, RNNCell
+from ..nn._gru import GRU, GRUCell
+from ..nn._lstm import LSTM, LSTMCell
+from ..nn._normalised import Normalised
+from ..nn._population import BatchNormOverTime, Norm
+from ..nn._rnn import RNN, RNNCell
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -107,11 +107,6 @@ def convert(
             if id(child) in replacements:
                 parent._modules[name] = replacements[id(child)]
     return module
-
-
-def own_class(module: torch.nn.Module) -> type[torch.nn.Module]:
-    """Returns a module's own class: torch gives a module whose weights are parametrized a new one."""
-    return type_before_parametrizations(module)
 
 
 def _warn_of_unconverted(module: torch.nn.Module, converted: bool) -> None:
