@@ -13,6 +13,7 @@ from . import interop as interop
 from . import nn as nn
 from .audit import audit as audit
 from .convert import convert as convert
+from .convert import match as match
 from .export import portable as portable
 from .formula import Formula as Formula
 from .nn import GRU as GRU

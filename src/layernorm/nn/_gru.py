@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..formula import Formula
 from ._cell import RecurrentCell
+from ._normalised import GainInit
 from ._population import Norm
 from ._recurrent import Recurrent
 
@@ -83,7 +84,7 @@ class GRU(Recurrent[Tensor]):
         norm: Norm = "layer",
         formula: str | Formula = "paper",
         eps: float | None = None,
-        gain_init: float | None = None,
+        gain_init: GainInit = None,
         forget_bias: float | None = None,
         recurrent_dropout: float = 0.0,
         zoneout: float = 0.0,
@@ -127,7 +128,7 @@ class GRUCell(RecurrentCell[Tensor]):
         norm: str | None = "layer",
         formula: str | Formula = "paper",
         eps: float | None = None,
-        gain_init: float | None = None,
+        gain_init: GainInit = None,
         forget_bias: float | None = None,
         zoneout: float = 0.0,
     ) -> None:

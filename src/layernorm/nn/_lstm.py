@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..formula import Formula
 from ._cell import RecurrentCell
+from ._normalised import GainInit
 from ._population import Norm
 from ._recurrent import Recurrent
 
@@ -91,7 +92,7 @@ class LSTM(Recurrent[State]):
         norm: Norm = "layer",
         formula: str | Formula = "paper",
         eps: float | None = None,
-        gain_init: float | None = None,
+        gain_init: GainInit = None,
         forget_bias: float | None = None,
         recurrent_dropout: float = 0.0,
         zoneout: float | tuple[float, float] = 0.0,
@@ -138,7 +139,7 @@ class LSTMCell(RecurrentCell[State]):
         norm: str | None = "layer",
         formula: str | Formula = "paper",
         eps: float | None = None,
-        gain_init: float | None = None,
+        gain_init: GainInit = None,
         forget_bias: float | None = None,
         zoneout: float | tuple[float, float] = 0.0,
         gate_clip: float | None = None,

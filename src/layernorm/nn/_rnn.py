@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..formula import Formula
 from ._cell import RecurrentCell
+from ._normalised import GainInit
 from ._population import Norm
 from ._recurrent import Recurrent
 
@@ -78,7 +79,7 @@ class RNN(Recurrent[Tensor]):
         norm: Norm = "layer",
         formula: str | Formula = "paper",
         eps: float | None = None,
-        gain_init: float | None = None,
+        gain_init: GainInit = None,
         recurrent_dropout: float = 0.0,
         zoneout: float = 0.0,
         variational: bool = False,
@@ -123,7 +124,7 @@ class RNNCell(RecurrentCell[Tensor]):
         norm: str | None = "layer",
         formula: str | Formula = "paper",
         eps: float | None = None,
-        gain_init: float | None = None,
+        gain_init: GainInit = None,
         zoneout: float = 0.0,
     ) -> None:
         super().__init__(
