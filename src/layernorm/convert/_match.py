@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.parametrize import type_before_parametrizations as own_class
 
 from ..engines.protocol import RecurrentArguments
 from ..nn._normalised import Normalised
@@ -113,7 +114,7 @@ def match_networks(
     """Matches some of the networks in a module."""
     if not networks:
         raise ValueError(
-            f"match: {type(module).__name__} has no recurrent network of layernorm's with gains; without a norm and "
+            f"match: {own_class(module).__name__} has no recurrent network of layernorm's with gains; without a norm and "
             "under weight norm there are none, and the network computes the plain equations"
         )
     recurrences = {network: network.recurrence for network in networks.values()}
