@@ -74,8 +74,8 @@ def convert(
     on the same device and of the same type. Subclasses of torch's modules are left alone, with a warning, because what
     they add could not be kept.
 
-    The function that the network computes changes, so that it has to be trained again. With ``match`` its gains have
-    the sizes that torch's network has on these inputs, and it starts nearer to it.
+    The function that the network computes changes, so that it has to be trained again. With ``match`` its gains are the
+    sizes that the vectors under the norms have in torch's network.
 
     Args:
         module: changed in place, unless it is itself one of torch's recurrent modules.
@@ -92,9 +92,9 @@ def convert(
         ValueError: a constructor raises it, or a module has something that could not be kept. This is a hook; a weight
             that is computed (weight norm and other parametrizations, pruning); a parameter, buffer, submodule,
             ``forward`` or other attribute that a new module of torch's class does not have; or, for weight norm, a row
-            of zeros. Or `layernorm.match` raises it.
+            of zeros. `layernorm.match` raises it.
 
-    Whatever the call with ``match`` raises, nothing has been changed then.
+    After an error nothing has been changed, whatever the call with ``match`` raised.
 
     Example::
 

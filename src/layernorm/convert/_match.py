@@ -58,9 +58,9 @@ def match(module: torch.nn.Module, /, *inputs: Any, **keywords: Any) -> Matches:
         gain = \operatorname{mean}_{t, b} \sqrt{\operatorname{var}(z_{t b}) + \epsilon}
 
     Here :math:`z_{tb}` is the vector at one of the formula's places, at step t of row b, in a network that computes the
-    *plain* equations, without any norm, with the same weights and biases. The sum under the root is what the
-    formula's norm divides by: the mean square for RMS norm; over the training cases, for each unit by itself, for
-    batch norm. Each normalisation has one number: in a GRU of the paper one for r and z and one for n.
+    *plain* equations, without any norm, with the same weights and biases. The root is what the formula's norm divides
+    by. For RMS norm it is that of the mean square. For batch norm it is over the training cases, for each unit by
+    itself. Each normalisation has one number: in a GRU of the paper there is one for r and z and one for n.
 
     To find them, the module is called once, ``module(*inputs, **keywords)``, and in this call every network with gains
     computes the plain equations. So what lies behind a network sees the plain network's output. All that the module
@@ -87,8 +87,8 @@ def match(module: torch.nn.Module, /, *inputs: Any, **keywords: Any) -> Matches:
 
     Limits: the sizes match in the mean over steps and rows. What a norm removes besides, such as the mean over the
     units, stays removed, so that a trained network computes another function than before. The biases of the norms
-    themselves, ``norm_bias_*`` and ``bias_c``, have no place in the plain equations. Weight norm has no such gains: its
-    network computes the plain equations as it is.
+    themselves, ``norm_bias_*`` (also with a forget bias in them) and ``bias_c``, have no place in the plain equations.
+    Weight norm has no such gains: its network computes the plain equations as it is.
 
     Example::
 
@@ -114,8 +114,8 @@ def match_networks(
     """Matches some of the networks in a module."""
     if not networks:
         raise ValueError(
-            f"match: {own_class(module).__name__} has no recurrent network of layernorm's with gains; without a norm and "
-            "under weight norm there are none, and the network computes the plain equations"
+            f"match: {own_class(module).__name__} has no recurrent network of layernorm's with gains; without a norm "
+            "and under weight norm there are none, and the network computes the plain equations"
         )
     recurrences = {network: network.recurrence for network in networks.values()}
     sums: dict[tuple[Normalised, str], Divisors] = defaultdict(dict)
@@ -137,12 +137,11 @@ def match_networks(
             means = _means_of(layer or "the module", sums.get((network, suffix), {}))
             numbers: dict[str, tuple[float, ...]] = {}
             for (gain, *units), mean in means.items():
-                gains.append((network.get_parameter(gain + suffix)[slice(*units)], mean))
+                gains.append((network.get_parameter(gain + suffix).detach()[slice(*units)], mean))
                 numbers[gain] = (*numbers.get(gain, ()), *mean.tolist())
             matched.append(MatchedLayer(layer, numbers))
-    with torch.no_grad():
-        for parameter, mean in gains:
-            parameter.copy_(mean)
+    for parameter, mean in gains:
+        parameter.copy_(mean)
     return matched
 
 

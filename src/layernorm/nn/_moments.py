@@ -36,9 +36,11 @@ from ..formula import Recurrence
 
 Array = npt.NDArray[np.float64]
 
-_NODES = 24  # of an integral over one variable; with 48 the gains of the tests' networks change by less than 1e-6
-_ITERATIONS = 1000
-_ROUNDING = 1e-12
+_NODES = 32
+"""Of an integral over one variable. With 96, gains change by less than 1 %, also where the gates saturate (I = 500, H =
+32, or a forget bias of 5), and by less than 0.1 % elsewhere."""
+
+_ITERATIONS, _ROUNDING = 1000, 1e-12
 
 
 class Signal(NamedTuple):
@@ -121,7 +123,7 @@ def _layer_moments(recurrence: Recurrence, x: Signal, I: int, H: int, P: int, fo
             layer = _gru(a, from_input, from_hidden, keep)
         else:
             layer = Layer(_apply(np.tanh if recurrence.nonlinearity == "tanh" else _relu, a))
-        if max(abs(np.subtract(before.h, layer.h))) <= _ROUNDING:
+        if not max(abs(np.subtract(before.h, layer.h))) > _ROUNDING:  # also where it is NaN
             break
     return layer
 
@@ -157,7 +159,7 @@ def _over_steps(function: Callable[[Array], Array], a: Signal, mean: float = 0.0
 
 
 def _gate(a: Signal, mean: float = 0.0) -> Gate:
-    return _over_steps(lambda z: 1 / (1 + np.exp(-z)), a, mean)
+    return _over_steps(lambda z: 0.5 + 0.5 * np.tanh(z / 2), a, mean)  # the sigmoid
 
 
 def _apply(function: Callable[[Array], Array], a: Signal) -> Signal:
