@@ -265,6 +265,12 @@ class Recurrence:
         return tuple(self.parameter_shapes(1, 1))
 
     @property
+    def plain(self) -> Recurrence:
+        """The same network without normalisation: torch's equations, with those of torch's biases that this one has."""
+        formula = Formula(gates=None, cell=None, biases=self.formula.biases, forget_bias=self.formula.forget_bias)
+        return replace(self, formula=formula, norm="layer", bias="bias_ih" in self.parameter_names)
+
+    @property
     def gain_names(self) -> tuple[str, ...]:
         """The gains, one for each normalisation."""
         return tuple(place.gain for place in self.places if place.gain is not None)

@@ -5,7 +5,6 @@ import warnings
 import torch
 
 from ..formula import Formula, Recurrence
-from ._convert import convert as convert
 from ._gru import GRU as GRU
 from ._gru import GRUCell as GRUCell
 from ._lstm import LSTM as LSTM
