@@ -20,6 +20,7 @@ class Measure(ABC):
         chosen: the metric, on validation data, by which the learning rate is chosen; None: `metric`.
         rising: whether higher values are better.
         margin: two arms are equal if their effect is known to be smaller.
+        lost: the value of the metric that a run counts with that has diverged. None: a verdict lacks such a run.
     """
 
     metric: str
@@ -27,6 +28,7 @@ class Measure(ABC):
     chosen: str | None = None
     rising: bool = False
     margin: float = math.log(1.1)
+    lost: float | None = None
 
     @abstractmethod
     def value(self, run: Run, metric: str) -> float:
@@ -47,7 +49,10 @@ class Measure(ABC):
 
     def values(self, run: Run, metric: str) -> list[float]:
         """Returns the metric at each evaluation, with the sign with which lower is better."""
-        return [(-1 if self.rising else 1) * record[metric] for record in run.records]
+        sign = -1 if self.rising else 1
+        if self.lost is not None and run.diverged is not None:
+            return [sign * self.lost]
+        return [sign * record[metric] for record in run.records]
 
     def open(self) -> str:
         """Says what must be fixed before a trial can be run; empty if nothing."""
