@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..report.blocks import Group, incomplete
 from ..report.curves import banded, view
-from ..report.judge import PILOT, Ruling, Value, counts, decide
+from ..report.judge import PILOT, Ruling, Value, best_rate, counts, decide
 from ..report.page import STYLES, Deviation, Figure, Panel, Report, Style, Table
 from ..report.tables import mean_and_range
 from ..runs.folder import Run
@@ -79,7 +79,10 @@ def _rulings(program: Program, rates: tuple[float, ...], runs: Sequence[Run]) ->
     alike = {name: next(other for other in claims if claims[other].ahead == claim.ahead)
              for name, claim in claims.items()}  # fmt: skip
     once = list(dict.fromkeys(alike.values()))
-    ruled = dict(zip(once, decide([claims[name] for name in once], runs), strict=True))
+    ruled = {}
+    for name, ruling in zip(once, decide([claims[name] for name in once], runs), strict=True):
+        chosen = all(best_rate(claims[name], arm, runs) for arm in claims[name].arms)
+        ruled[name] = ruling if chosen else dataclasses.replace(ruling, pairs={})  # runs at a rate that nothing chose
     return {name: ruled[alike[name]] for name in claims}
 
 

@@ -12,11 +12,12 @@ from ..errors import RunError
 
 
 def read_words(folder: Path | None, count: int) -> tuple[list[list[str]], list[list[str]]]:
-    """Reads sentences with `count` words, or somewhat more, in the order of the books. The last tenth is for
-    validation."""
-    found = [place for place in places(BOOKS, folder) if any(place.glob("*.txt"))]
+    """Reads sentences with `count` words, or somewhat more, in the order of the books, which are in the folder `books`
+    of the given one. The last tenth is for validation."""
+    looked_at = places(BOOKS, None if folder is None else folder / BOOKS.name)
+    found = [place for place in looked_at if any(place.glob("*.txt"))]
     if not found:
-        looked = ", ".join(map(str, places(BOOKS, folder)))
+        looked = ", ".join(map(str, looked_at))
         raise RunError(f"tasks on text need books, files *.txt, in one of {looked}; {BOOKS.terms}")
     sentences: list[list[str]] = []
     words = 0

@@ -37,7 +37,7 @@ def load(folder: Path | None) -> Data:
     """Finds words that stand inside sentences, without those that a sentence or a speech begins with: as many names,
     printed with a capital, as other words. A word that is printed both ways is left out."""
     inside: Counter[str] = Counter()
-    for part in read_words(folder, 1_500_000):
+    for part in read_words(folder, 600_000):
         for sentence in part:
             inside.update(word for before, word in itertools.pairwise(sentence) if before.isalpha())
     usable = sorted(word for word in inside if len(word) > 3 and set(word.lower()) <= set(string.ascii_lowercase))

@@ -35,8 +35,9 @@ class Classifier(nn.Module):
 
 
 def load(folder: Path | None) -> Data:
-    """Reads the sentences of SUBJ, in an order of their own; the last fifth is for validation."""
-    labelled = SENTENCES.load(folder).sets["subj"]
+    """Reads the sentences of SUBJ, from the folder `sentences` in the given one, in an order of their own. The last
+    fifth is for validation."""
+    labelled = SENTENCES.load(None if folder is None else folder / SENTENCES.name).sets["subj"]
     order = torch.randperm(len(labelled), generator=data_generator("sentences"))
     texts = [labelled.texts[place].split() for place in order.tolist()]
     train = round((1 - TEST) * len(texts))
