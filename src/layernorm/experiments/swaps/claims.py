@@ -58,14 +58,25 @@ OWN, BEST = (1.0,), (1 / 16, 1 / 4, 1.0, 4.0)
 """The multiples of the program's rate: its own alone, and the grid from which each arm takes its best."""
 
 
+LAST = 3
+"""The evaluations, of ten in a run, whose mean counts. With steps this large a single one is half noise."""
+
+
 def measure(program: Program) -> Value:
-    """Makes the measure of a task: the value at the end, and for a diverged run the value where nothing is learned."""
+    """Makes the measure of a task: the mean of the last evaluations, of a diverged run what has learned nothing."""
     metric, scale = program.metric, 100.0 if program.metric.percent else 1.0
     margin = scale * program.margin
     digits = max(0, 1 - math.floor(math.log10(margin)))
     label = f"{metric.label}, %" if metric.percent else metric.label
     return Value(
-        metric.name, label, rising=metric.rising, margin=margin, lost=program.chance, scale=scale, digits=digits
+        metric.name,
+        label,
+        rising=metric.rising,
+        margin=margin,
+        last=LAST,
+        lost=program.chance,
+        scale=scale,
+        digits=digits,
     )
 
 

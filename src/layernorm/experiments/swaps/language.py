@@ -16,16 +16,17 @@ def columns(ids: Tensor, count: int) -> Tensor:
     return ids[: len(ids) // count * count].view(count, -1).T.contiguous()
 
 
-def language_parts(model: nn.Module, train: Tensor, valid: Tensor, batch: int, steps: int) -> Parts:
+def language_parts(model: nn.Module, text: Tensor, batch: int, steps: int) -> Parts:
     """Makes what a language model trains.
 
     Args:
         model: (ids `[T, B]`, a flat tuple of states or None) -> scores `[T, B, V]`, the states, and a penalty that is
             added to the training loss. It gets one more buffer for each state, for a resumed run.
-        train, valid: the texts, int64.
+        text: int64 `[N]`. Its last tenth is for validation.
         batch, steps: the columns and the length of a window, at whose start the state is cut off.
     """
-    text, held_out = columns(train, batch), columns(valid, 10)
+    train = len(text) * 9 // 10
+    text, held_out = columns(text[:train], batch), columns(text[train:], 10)
     windows = (len(text) - 1) // steps
     with torch.no_grad():
         states = model.eval()(text[:1])[1]

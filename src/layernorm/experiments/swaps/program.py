@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from ...formula import Network
 from ..data.source import fingerprint, sha256
 from ..report.blocks import Metric
-from ..train.batches import derive_seed
+from ..train.batches import Batches, derive_seed
 
 TaskName = Literal[
-    "words", "weight-drop", "characters", "names", "tagger", "sentences", "translation", "speech", "digits", "forecast",
+    "words", "weight_drop", "characters", "names", "tagger", "sentences", "translation", "speech", "digits", "forecast",
     "adding", "ppo", "r2d2",
 ]  # fmt: skip
+"""The tasks in the order in which they are shown. Each is a file in `tasks/`."""
 
 Networks = Callable[..., nn.Module]
 """(input size, hidden size, options of `torch.nn.LSTM`) -> a recurrent network as the arm says."""
@@ -68,12 +69,47 @@ class Parts(NamedTuple):
     network: nn.Module | None = None
 
 
+def batched(
+    model: nn.Module,
+    batches: Batches,
+    batch: Callable[[Tensor], tuple[tuple[Tensor, ...], Any]],
+    loss: Callable[[Any, Any], Tensor],
+    held_out: Tensor,
+    score: Callable[[Any, Any], Tensor | float] | None = None,
+) -> Parts:
+    """Makes what a task trains whose cases are drawn in batches.
+
+    Args:
+        model: (inputs) -> outputs.
+        batches: which cases are in the batch of an update.
+        batch: (numbers of cases) -> the model's inputs, and what is right.
+        loss: (outputs, what is right) -> the loss.
+        held_out: the numbers of the cases for validation.
+        score: (outputs, what is right) -> the number that the task is judged by; None: the loss.
+    """
+
+    def compute(model: nn.Module, rows: Tensor, measure: Callable[[Any, Any], Any]) -> Any:
+        inputs, right = batch(rows)
+        return measure(model(*inputs), right)
+
+    return Parts(
+        model,
+        lambda model, update: compute(model, batches.share(update)[0], loss),
+        lambda model: float(compute(model, held_out, score or loss)),
+        batch(batches.share(0)[0])[0],
+    )
+
+
+def error(scores: Tensor, right: Tensor) -> Tensor:
+    """Computes the share of cases `[B]` whose highest score `[B, classes]` is of another class."""
+    return (scores.argmax(1) != right).double().mean()
+
+
 @dataclass(frozen=True)
 class Program:
     """A task with the settings of a public program.
 
     Attributes:
-        name: as in `--task NAME`.
         source: where the program is published.
         settings: what is taken from it, and what is smaller or left out here.
         network: the kind of its recurrent networks.
@@ -89,7 +125,6 @@ class Program:
         decay: the share of the updates, at the end, in which the step size falls to 0.
     """
 
-    name: TaskName
     source: str
     settings: str
     network: Network

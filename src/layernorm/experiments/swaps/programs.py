@@ -1,28 +1,12 @@
-"""The tasks by name, in the order in which they are shown. A new one is a file and a line."""
+"""The tasks by name."""
 
 from __future__ import annotations
 
-from .program import Program
-from .tasks import (
-    adding,
-    characters,
-    digits,
-    forecast,
-    names,
-    ppo,
-    r2d2,
-    sentences,
-    speech,
-    tagger,
-    translation,
-    weight_drop,
-    words,
-)
+import importlib
+from typing import get_args
 
-PROGRAMS: dict[str, Program] = {
-    module.PROGRAM.name: module.PROGRAM
-    for module in (
-        words, weight_drop, characters, names, tagger, sentences, translation, speech, digits, forecast, adding, ppo,
-        r2d2,
-    )
-}  # fmt: skip
+from .program import Program, TaskName
+
+PROGRAMS: dict[TaskName, Program] = {
+    name: importlib.import_module(f".tasks.{name}", __package__).PROGRAM for name in get_args(TaskName)
+}

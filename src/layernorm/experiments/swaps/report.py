@@ -12,8 +12,8 @@ from ..report.judge import PILOT, Ruling, Value, best_rate, counts, decide
 from ..report.page import STYLES, Deviation, Figure, Panel, Report, Style, Table
 from ..report.tables import mean_and_range
 from ..runs.folder import Run
-from .claims import BEST, CANDIDATES, OWN, PLAIN, RULE, claims_of, measure, recommended
-from .program import Program
+from .claims import BEST, CANDIDATES, LAST, OWN, PLAIN, RULE, claims_of, measure, recommended
+from .program import TaskName
 from .programs import PROGRAMS
 
 COLUMNS = 4
@@ -21,51 +21,52 @@ COLUMNS = 4
 
 _COLOURS = {"paper": "#D55E00", "cell": "#0072B2", "sonnet": "#009E73", "RMS": "#CC79A7"}
 
-Arms = Mapping[str, Mapping[float, Group]]
-"""The runs of a task by arm and by multiple of the program's rate."""
+ByTask = Mapping[TaskName, Mapping[str, Mapping[float, Group]]]
+"""The runs by task, arm and multiple of the program's rate."""
+
+Rulings = Mapping[TaskName, Mapping[str, Ruling]]
+"""What the judge says on each task of each candidate."""
 
 
 def report_swaps(runs: Sequence[Run]) -> Report:
     """Writes the report on runs of `swaps`, finished or not."""
-    tasks = {name: program for name, program in PROGRAMS.items() if any(run.config["task"] == name for run in runs)}
-    arms = {name: _by_arm(program, runs) for name, program in tasks.items()}
-    own, best = ({name: _rulings(program, rates, runs) for name, program in tasks.items()} for rates in (OWN, BEST))
+    tasks = [name for name in PROGRAMS if any(run.config["task"] == name for run in runs)]
+    arms: ByTask = {task: _by_arm(task, runs) for task in tasks}
+    own, best = ({task: _rulings(task, rates, runs) for task in tasks} for rates in (OWN, BEST))
+    about = (
+        "Evaluations of each task at the program's own learning rate.",
+        f"The mean of the last {LAST} evaluations, against the multiple of the program's learning rate. A cross: a "
+        "seed diverged.",
+    )
     return Report(
         title="The swap at unchanged settings",
         claim="",
         findings=_findings(own, best),
         status=incomplete(runs),
-        figures=[
-            *_figure("curves", "Evaluations of each task at the program's own learning rate.", tasks, arms, _curves),
-            *_figure("rates", "The last evaluation, against the multiple of the program's learning rate. A cross: a "
-                     "seed diverged.", tasks, arms, _against_rates),
-        ],
+        figures=[*_figure("curves", about[0], arms, _curves), *_figure("rates", about[1], arms, _against_rates)],
         tables=[
-            *_verdicts("At the programs' own settings", tasks, own),
-            *_verdicts("Each arm at its best rate", tasks, best),
-            *_values(tasks, arms),
-            _times(arms),
+            *_verdicts("At the programs' own settings", own),
+            *_verdicts("Each arm at its best rate", best),
+            _values(arms),
         ],
-        deviations=[Deviation(name, "S", f"{program.source}: {program.settings}") for name, program in tasks.items()],
+        deviations=[Deviation(task, "S", f"{PROGRAMS[task].source}: {PROGRAMS[task].settings}") for task in tasks],
         runs=runs,
-    )  # fmt: skip
+    )
 
 
-def _by_arm(program: Program, runs: Sequence[Run]) -> Arms:
+def _by_arm(task: TaskName, runs: Sequence[Run]) -> dict[str, dict[float, Group]]:
     """Sorts the runs of a task by arm and rate: those of its own length, or else of the shortest one. Candidates that
     are one arm appear once."""
-    of_task = [run for run in runs if run.config["task"] == program.name]
+    of_task = [run for run in runs if run.config["task"] == task]
     length = min(_length(run) for run in of_task)
     of_task = [run for run in of_task if _length(run) == length]
     found: dict[str, dict[float, Group]] = {}
-    sides = [("plain", PLAIN), *((item.name, item.arm(program.name)) for item in CANDIDATES)]
+    sides = [("plain", PLAIN), *((item.name, item.arm(task)) for item in CANDIDATES)]
     for place, (name, arm) in enumerate(sides):
-        if arm not in [other for _, other in sides[:place]]:
-            by_rate: dict[float, Group] = {}
-            for run in sorted((run for run in of_task if arm.has(run)), key=lambda run: run.config["learning_rate"]):
-                by_rate.setdefault(run.config["learning_rate"], []).append(run)
-            if by_rate:
-                found[name] = by_rate
+        own = [run for run in of_task if arm.has(run)]
+        if own and arm not in [other for _, other in sides[:place]]:
+            rates = sorted({run.config["learning_rate"] for run in own})
+            found[name] = {rate: [run for run in own if run.config["learning_rate"] == rate] for rate in rates}
     return found
 
 
@@ -73,21 +74,20 @@ def _length(run: Run) -> tuple[int, float]:
     return run.config["updates"], run.config["decay"]
 
 
-def _rulings(program: Program, rates: tuple[float, ...], runs: Sequence[Run]) -> dict[str, Ruling]:
+def _rulings(task: TaskName, rates: tuple[float, ...], runs: Sequence[Run]) -> dict[str, Ruling]:
     """Rules on every candidate's claim about a task. Holm's procedure counts an arm once."""
-    claims = claims_of(program.name, rates)
-    alike = {name: next(other for other in claims if claims[other].ahead == claim.ahead)
-             for name, claim in claims.items()}  # fmt: skip
-    once = list(dict.fromkeys(alike.values()))
+    claims = claims_of(task, rates)
+    first = {name: next(other for other in claims if claims[other].ahead == claims[name].ahead) for name in claims}
+    once = list(dict.fromkeys(first.values()))
     ruled = {}
     for name, ruling in zip(once, decide([claims[name] for name in once], runs), strict=True):
         chosen = all(best_rate(claims[name], arm, runs) for arm in claims[name].arms)
         ruled[name] = ruling if chosen else dataclasses.replace(ruling, pairs={})  # runs at a rate that nothing chose
-    return {name: ruled[alike[name]] for name in claims}
+    return {name: ruled[first[name]] for name in claims}
 
 
-def _findings(own: Mapping[str, dict[str, Ruling]], best: Mapping[str, dict[str, Ruling]]) -> list[str]:
-    """Counts each arm's verdicts over the tasks, and follows the rule where all tasks are decided or may be."""
+def _findings(own: Rulings, best: Rulings) -> list[str]:
+    """Counts each arm's verdicts over the tasks, and follows the rule where there are runs of all tasks."""
     lines = []
     for where, rulings in (("at the programs' own settings", own), ("each at its best rate", best)):
         for item in CANDIDATES:
@@ -95,11 +95,11 @@ def _findings(own: Mapping[str, dict[str, Ruling]], best: Mapping[str, dict[str,
             if known:
                 told = ", ".join(f"{verdict} on {count}" for verdict, count in counts(known).items())
                 lines.append(f"{item.name}, {where}: {told} of {len(known)} tasks.")
-    if lines:
-        whole = len(own) == len(PROGRAMS)
-        name = recommended(own.values()) if whole else None
-        told = f"By it the recommended arm is {name}." if name else "By it no arm is recommended."
-        lines.append(f"The rule: {RULE} {told if whole else 'These runs are not of all tasks.'}")
+    if lines and len(own) < len(PROGRAMS):
+        lines.append(f"The rule: {RULE} These runs are not of all tasks.")
+    elif lines:
+        name = recommended(own.values())
+        lines.append(f"The rule: {RULE} By it {f'the recommended arm is {name}' if name else 'no arm is recommended'}.")
     return lines
 
 
@@ -111,115 +111,93 @@ def _style(name: str) -> Style:
     return Style(_COLOURS[formula], "solid" if start else (0, (4, 1.5)))
 
 
-def _shown(by_rate: Mapping[float, Group], rate: float) -> Group:
-    """Returns the runs at a rate that are shown: those of the trial, or else the pilot's."""
-    begun = [run for run in by_rate.get(rate, []) if run.records]
-    return [run for run in begun if run.config["seed"] not in PILOT] or begun
-
-
 def _figure(
-    name: str,
-    about: str,
-    tasks: Mapping[str, Program],
-    arms: Mapping[str, Arms],
-    panel: Callable[[Program, Arms], Panel],
+    name: str, about: str, arms: ByTask, panel: Callable[[TaskName, Mapping[str, Mapping[float, Group]]], Panel]
 ) -> list[Figure]:
-    """Makes a figure with a panel for each task, three in a row."""
-    panels = [panel(program, arms[task]) for task, program in tasks.items()]
-    panels = [item for item in panels if item.curves]
+    """Makes a figure with a panel for each task, three in a row; none if there is nothing to show."""
+    panels = [item for task, found in arms.items() if (item := panel(task, found)).curves]
     rows = [panels[start : start + 3] for start in range(0, len(panels), 3)]
     return [Figure(name, about, rows)] if rows else []
 
 
-def _curves(program: Program, arms: Arms) -> Panel:
-    metric, lines = program.metric, []
+def _curves(task: TaskName, arms: Mapping[str, Mapping[float, Group]]) -> Panel:
+    """Draws the evaluations at the program's own rate: of the trial's runs, or else of the pilot's."""
+    metric, lines = PROGRAMS[task].metric, []
     for name, by_rate in arms.items():
-        steps = list(zip(*(run.records for run in _shown(by_rate, 1.0)), strict=False))
+        begun = [run for run in by_rate.get(1.0, []) if run.records]
+        shown = [run for run in begun if run.config["seed"] not in PILOT] or begun
+        steps = list(zip(*(run.records for run in shown), strict=False))
         if steps:
             values = [[record[metric.name] for record in step] for step in steps]
             lines.append(banded(name, _style(name), [step[0]["update"] for step in steps], values))
-    limits = view(lines) if lines else None
-    return Panel(program.name, "update", metric.label, lines, percent=metric.percent, limits=limits)
+    limits = view(lines) if lines and not metric.log else None
+    return Panel(task, "update", metric.label, lines, log=metric.log, percent=metric.percent, limits=limits)
 
 
-def _against_rates(program: Program, arms: Arms) -> Panel:
-    metric, lines = program.metric, []
+def _against_rates(task: TaskName, arms: Mapping[str, Mapping[float, Group]]) -> Panel:
+    """Draws the last evaluations at all rates, where there are several."""
+    metric, lines = PROGRAMS[task].metric, []
     for name, by_rate in arms.items():
-        ends = {rate: [run.records[-1][metric.name] for run in group if run.whole] for rate, group in by_rate.items()}
+        ends = {rate: [_end(task, run) for run in group if run.whole] for rate, group in by_rate.items()}
         ends = {rate: values for rate, values in ends.items() if values}
         lost = [rate for rate, group in by_rate.items() if any(run.diverged is not None for run in group)]
-        if len(ends) > 1:
+        if len(by_rate) > 1 and (ends or lost):
             line = banded(name, _style(name), list(ends), list(ends.values()))
             lines.append(dataclasses.replace(line, lost=lost))
-    return Panel(program.name, "multiple of the rate", metric.label, lines, log_x=True, percent=metric.percent,
-                 dots=True)  # fmt: skip
+    label = "multiple of the rate"
+    return Panel(task, label, metric.label, lines, log=metric.log, log_x=True, percent=metric.percent, dots=True)
 
 
-def _chunks(names: Sequence[str]) -> list[Sequence[str]]:
-    return [names[start : start + COLUMNS] for start in range(0, len(names), COLUMNS)]
+def _end(task: TaskName, run: Run) -> float:
+    """Returns what a task measures of a run, in the unit of its records."""
+    return statistics.fmean(record[PROGRAMS[task].metric.name] for record in run.records[-LAST:])
 
 
-def _verdicts(title: str, tasks: Mapping[str, Program], rulings: Mapping[str, dict[str, Ruling]]) -> list[Table]:
+def _verdicts(title: str, rulings: Rulings) -> list[Table]:
     """Makes tables of tasks by arms: the verdict, and by how much an arm is better than the plain network."""
-    tables = []
     known = [item.name for item in CANDIDATES if any(len(found[item.name].pairs) > 1 for found in rulings.values())]
-    for names in _chunks(known):
+    note = (
+        "Plain: the mean of the number that the figures show. Others: the verdict, and by how much the arm is better "
+        "than the plain network, with the 95 % interval over paired seeds; negative: worse."
+    )
+    tables = []
+    for start in range(0, len(known), COLUMNS):
+        names = known[start : start + COLUMNS]
         rows = []
         for task, found in rulings.items():
-            plain = next((_mean(found[name], 1) for name in names if found[name].pairs), "-")
-            rows.append([task, plain, *(_cell(found[name]) for name in names)])
-        note = (
-            "Plain: the mean of the measure that the figures name. Others: the verdict, and by how much the arm is "
-            "better than the plain network, with the 95 % interval over paired seeds; negative: worse."
-        )
+            plain = [found[name].claim.measure.shown(found[name].means[1]) for name in names if found[name].pairs]
+            rows.append([task, *(plain or ["-"])[:1], *(_cell(found[name]) for name in names)])
         tables.append(Table(title, ["task", "plain", *names], rows, note))
     return tables
 
 
-def _mean(ruling: Ruling, side: int) -> str:
-    return ruling.claim.measure.shown(ruling.means[side])
-
-
 def _cell(ruling: Ruling) -> str:
+    """Writes the verdict with the effect and its interval."""
     if len(ruling.pairs) < 2:
         return "-"
-    measure = ruling.claim.measure
-    assert isinstance(measure, Value)
-    numbers = [f"{value:.{measure.digits}f}" for value in (ruling.effect, *ruling.interval)]
-    return f"{ruling.verdict} {numbers[0]} ({numbers[1]} to {numbers[2]})"
+    assert isinstance(ruling.claim.measure, Value)
+    effect, low, high = (f"{value:.{ruling.claim.measure.digits}f}" for value in (ruling.effect, *ruling.interval))
+    return f"{ruling.verdict} {effect} ({low} to {high})"
 
 
-def _values(tasks: Mapping[str, Program], arms: Mapping[str, Arms]) -> list[Table]:
-    """Makes a table of the last evaluations at every rate."""
+def _values(arms: ByTask) -> Table:
+    """Makes a table of the last evaluations at every rate, and of the time of a run."""
     rates = sorted({rate for found in arms.values() for by_rate in found.values() for rate in by_rate})
     rows = []
     for task, found in arms.items():
-        number = measure(tasks[task])
+        number = measure(PROGRAMS[task])
         for name, by_rate in found.items():
             cells = []
             for rate in rates:
-                group = [run for run in by_rate.get(rate, []) if run.done]
-                lost = sum(run.diverged is not None for run in group)
-                values = [number.scale * run.records[-1][number.metric] for run in group if run.whole]
-                cells.append(f"{lost} of {len(group)} diverged" if lost else
-                             mean_and_range(values, number.digits) if values else "-")  # fmt: skip
-            rows.append([task, name, *cells])
-    note = "The last evaluation, mean over all seeds (lowest to highest), by the multiple of the program's rate."
-    return [Table("All rates", ["task", "arm", *(f"{rate:g}" for rate in rates)], rows, note)] if rows else []
-
-
-def _times(arms: Mapping[str, Arms]) -> Table:
-    """Makes a table of the time of a run, with its evaluations, and of an update."""
-    rows = []
-    for task, found in arms.items():
-        base = None
-        for name, by_rate in found.items():
-            runs = [run for group in by_rate.values() for run in group if run.whole]
-            if runs:
-                seconds = statistics.median(run.records[-1]["seconds"] for run in runs)
-                update = min(record["seconds_per_update"] for run in runs for record in run.records)
-                base = update if name == "plain" else base
-                ratio = f"{update / base:.2f}" if base else "-"
-                rows.append([task, name, f"{seconds:.0f}", f"{1000 * update:.1f}", ratio])
-    note = "Seconds: the median of whole runs. Milliseconds of an update: of the fastest stretch between evaluations."
-    return Table("Time", ["task", "arm", "s a run", "ms an update", "x plain"], rows, note)
+                done = [run for run in by_rate.get(rate, []) if run.done]
+                lost = sum(run.diverged is not None for run in done)
+                ends = [number.scale * _end(task, run) for run in done if run.whole]
+                values = mean_and_range(ends, number.digits) if ends else "-"
+                cells.append(f"{lost} of {len(done)} diverged" if lost else values)
+            seconds = [run.result["seconds"] for group in by_rate.values() for run in group if run.whole]
+            rows.append([task, name, *cells, f"{statistics.median(seconds):.0f}" if seconds else "-"])
+    note = (
+        f"The mean of the last {LAST} evaluations, over all seeds (lowest to highest), by the multiple of the "
+        "program's rate. s: the median of a run's seconds."
+    )
+    return Table("All rates", ["task", "arm", *(f"{rate:g}" for rate in rates), "s"], rows, note)

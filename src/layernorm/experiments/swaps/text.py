@@ -11,9 +11,9 @@ from ..data.source import places
 from ..errors import RunError
 
 
-def read_words(folder: Path | None, count: int) -> tuple[list[list[str]], list[list[str]]]:
+def read_words(folder: Path | None, count: int) -> list[list[str]]:
     """Reads sentences with `count` words, or somewhat more, in the order of the books, which are in the folder `books`
-    of the given one. The last tenth is for validation."""
+    of the given one."""
     looked_at = places(BOOKS, None if folder is None else folder / BOOKS.name)
     found = [place for place in looked_at if any(place.glob("*.txt"))]
     if not found:
@@ -26,8 +26,7 @@ def read_words(folder: Path | None, count: int) -> tuple[list[list[str]], list[l
             break
         sentences.append(sentence)
         words += len(sentence)
-    last = len(sentences) - len(sentences) // 10
-    return sentences[:last], sentences[last:]
+    return sentences
 
 
 def _sentences(folder: Path) -> Iterator[list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -112,17 +113,19 @@ class Value(Measure):
 
     Attributes:
         best: whether the best value counts.
+        last: the number of last evaluations whose mean counts, where the best value does not.
         scale: what the value is multiplied by, such as 100 for percent.
         digits: the digits after the point.
     """
 
     best: bool = False
+    last: int = 1
     scale: float = 1.0
     digits: int = 2
 
     def value(self, run: Run, metric: str) -> float:
         line = self.values(run, metric)
-        return self.scale * (min(line) if self.best else line[-1])
+        return self.scale * (min(line) if self.best else statistics.fmean(line[-self.last :]))
 
     def shown(self, mean: float) -> str:
         return f"{-mean if self.rising else mean:.{self.digits}f}"

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ...report.blocks import Metric
 from ...train.batches import Shuffled
-from ..program import Data, Networks, Parts, Program, as_data, data_generator
+from ..program import Data, Networks, Parts, Program, as_data, batched, data_generator
 
 STEPS, BATCH, UNITS = 100, 20, 64
 TRAIN, TEST = 20_000, 1000
@@ -41,25 +41,18 @@ def load(folder: Path | None) -> Data:
 
 
 def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
-    x, y = data["x"], data["y"]
-    batches = Shuffled(TRAIN, BATCH, seed)
+    def batch(rows: Tensor) -> tuple[tuple[Tensor], Tensor]:
+        return (data["x"][:, rows],), data["y"][rows]
 
-    def loss(model: nn.Module, update: int) -> Tensor:
-        rows = batches.share(update)[0]
-        return F.mse_loss(model(x[:, rows]), y[rows])
-
-    def evaluate(model: nn.Module) -> float:
-        return float(F.mse_loss(model(x[:, TRAIN:]), y[TRAIN:]))
-
-    return Parts(Adder(networks), loss, evaluate, (x[:, batches.share(0)[0]],))
+    held_out = torch.arange(TRAIN, TRAIN + TEST)
+    return batched(Adder(networks), Shuffled(TRAIN, BATCH, seed), batch, F.mse_loss, held_out)
 
 
 PROGRAM = Program(
-    name="adding",
     source="https://github.com/amarshah/complex_RNN (adding_problem.py, model LSTM)",
     settings="RMSprop 1e-3, each gradient clipped to 1, batch 20. Here 100 steps for 200, 64 units for 512.",
     network="LSTM",
-    metric=Metric("mse", "squared error"),
+    metric=Metric("mse", "squared error", log=True),
     chance=1 / 6,
     margin=0.005,
     optimizer=functools.partial(torch.optim.RMSprop, alpha=0.9),

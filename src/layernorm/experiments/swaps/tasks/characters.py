@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...data.text import UNKNOWN, Vocabulary
+from ...data.text import Vocabulary
 from ...report.blocks import Metric
 from ..language import language_parts
 from ..program import Data, Networks, Parts, Program, as_data
@@ -33,18 +33,15 @@ class CharacterModel(nn.Module):
 
 def load(folder: Path | None) -> Data:
     """Reads the characters of a book, words parted by spaces."""
-    texts = ["\n".join(" ".join(sentence) for sentence in part) for part in read_words(folder, 50_000)]
-    vocabulary = Vocabulary.of(texts, SIGNS)
-    train, valid = (torch.tensor(vocabulary.ids(text)) for text in texts)
-    return as_data("characters of books", train=train, valid=valid[valid != UNKNOWN])
+    text = "\n".join(map(" ".join, read_words(folder, 50_000)))
+    return as_data("characters of books", text=torch.tensor(Vocabulary.of([text], SIGNS).ids(text)))
 
 
 def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
-    return language_parts(CharacterModel(networks), data["train"], data["valid"], BATCH, STEPS)
+    return language_parts(CharacterModel(networks), data["text"], BATCH, STEPS)
 
 
 PROGRAM = Program(
-    name="characters",
     source="https://github.com/karpathy/char-rnn (train.lua, model gru)",
     settings="RMSprop 2e-3, decay 0.95, each gradient clipped to 5, 2 layers of 128 units, 50 columns, 50 steps. Here "
     "with torch's initial weights.",

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from ...data.digits import load_digits
 from ...report.blocks import Metric
 from ...train.batches import Shuffled
-from ..program import Data, Networks, Parts, Program, as_data
+from ..program import Data, Networks, Parts, Program, as_data, batched, error
 
-BATCH, UNITS, SIDE = 100, 128, 8
+BATCH, UNITS, SIDE, TRAIN = 100, 128, 8, 1397
 
 
 class Reader(nn.Module):
@@ -29,31 +29,22 @@ class Reader(nn.Module):
 
 
 def load(folder: Path | None) -> Data:
-    """Loads scikit-learn's digits. The test digits are mostly by other writers."""
+    """Loads scikit-learn's digits. Those for validation, the last ones, are mostly by other writers."""
     digits = load_digits()
-    images = {
-        name: cases.images.float().view(-1, SIDE, SIDE) / digits.white
-        for name, cases in (("train", digits.train), ("test", digits.test))
-    }
-    return as_data("digits", **images, train_labels=digits.train.labels, test_labels=digits.test.labels)
+    images, labels = (torch.cat([getattr(part, name) for part in (digits.train, digits.test)]) for name in
+                      ("images", "labels"))  # fmt: skip
+    return as_data("digits", images=images.float().view(-1, SIDE, SIDE) / digits.white, labels=labels)
 
 
 def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
-    images, labels = data["train"], data["train_labels"]
-    batches = Shuffled(len(images), BATCH, seed)
+    def batch(rows: Tensor) -> tuple[tuple[Tensor], Tensor]:
+        return (data["images"][rows],), data["labels"][rows]
 
-    def loss(model: nn.Module, update: int) -> Tensor:
-        rows = batches.share(update)[0]
-        return F.cross_entropy(model(images[rows]), labels[rows])
-
-    def evaluate(model: nn.Module) -> float:
-        return float((model(data["test"]).argmax(1) != data["test_labels"]).double().mean())
-
-    return Parts(Reader(networks), loss, evaluate, (images[batches.share(0)[0]],))
+    held_out = torch.arange(TRAIN, len(data["labels"]))
+    return batched(Reader(networks), Shuffled(TRAIN, BATCH, seed), batch, F.cross_entropy, held_out, error)
 
 
 PROGRAM = Program(
-    name="digits",
     source="https://github.com/yunjey/pytorch-tutorial (02-intermediate/recurrent_neural_network)",
     settings="Adam 0.01, 2 layers of 128 units, batch 100. Here scikit-learn's digits of 8 rows for MNIST.",
     network="LSTM",

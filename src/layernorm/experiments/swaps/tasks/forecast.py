@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ...report.blocks import Metric
 from ...train.batches import Shuffled
-from ..program import Data, Networks, Parts, Program, as_data, data_generator
+from ..program import Data, Networks, Parts, Program, as_data, batched, data_generator
 
 LENGTH, BATCH, UNITS = 72, 32, 40
 TRAIN, TEST = 4000, 500
@@ -56,24 +56,19 @@ def load(folder: Path | None) -> Data:
 
 
 def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
-    series = data["series"]
-    batches = Shuffled(TRAIN, BATCH, seed)
+    def batch(rows: Tensor) -> tuple[tuple[Tensor], Tensor]:
+        series = data["series"][:, rows]
+        return (series[:-1],), series[1:]
 
-    def nll(model: nn.Module, series: Tensor) -> Tensor:
-        freedom, place, scale = model(series[:-1])
-        return -torch.distributions.StudentT(freedom, place, scale, False).log_prob(series[1:]).mean()
+    def nll(of_next: tuple[Tensor, Tensor, Tensor], series: Tensor) -> Tensor:
+        freedom, place, scale = of_next
+        return -torch.distributions.StudentT(freedom, place, scale, False).log_prob(series).mean()
 
-    def loss(model: nn.Module, update: int) -> Tensor:
-        return nll(model, series[:, batches.share(update)[0]])
-
-    def evaluate(model: nn.Module) -> float:
-        return float(nll(model, series[:, TRAIN:]))
-
-    return Parts(Forecaster(networks), loss, evaluate, (series[:-1, batches.share(0)[0]],))
+    held_out = torch.arange(TRAIN, TRAIN + TEST)
+    return batched(Forecaster(networks), Shuffled(TRAIN, BATCH, seed), batch, nll, held_out)
 
 
 PROGRAM = Program(
-    name="forecast",
     source="https://github.com/awslabs/gluonts (torch/model/deepar)",
     settings="DeepAR: 2 layers of 40 units, dropout 0.1, Adam 1e-3, gradient's norm clipped to 10, batch 32, Student's "
     "t. Here the last value is the only input.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import string
 from collections import Counter
@@ -14,7 +15,7 @@ from torch.nn import functional as F
 from ...data.text import Sentences
 from ...report.blocks import Metric
 from ...train.batches import Shuffled
-from ..program import Data, Networks, Parts, Program, as_data, data_generator
+from ..program import Data, Networks, Parts, Program, as_data, batched, data_generator, error
 from ..text import read_words
 
 BATCH, UNITS, LETTERS = 64, 128, 27
@@ -37,42 +38,32 @@ def load(folder: Path | None) -> Data:
     """Finds words that stand inside sentences, without those that a sentence or a speech begins with: as many names,
     printed with a capital, as other words. A word that is printed both ways is left out."""
     inside: Counter[str] = Counter()
-    for part in read_words(folder, 600_000):
-        for sentence in part:
-            inside.update(word for before, word in itertools.pairwise(sentence) if before.isalpha())
+    for sentence in read_words(folder, 600_000):
+        inside.update(word for before, word in itertools.pairwise(sentence) if before.isalpha())
     usable = sorted(word for word in inside if len(word) > 3 and set(word.lower()) <= set(string.ascii_lowercase))
     names = [word for word in usable if word.istitle() and word.lower() not in inside]
     others = [word for word in usable if word.islower() and word.title() not in inside]
-    count = min(len(names), len(others))
     generator = data_generator("names")
-    chosen = [
-        [group[place] for place in torch.randperm(len(group), generator=generator)[:count].tolist()]
-        for group in (names, others)
-    ]
-    pairs = [pair for both in zip(*chosen, strict=True) for pair in zip(both, (1, 0), strict=True)]
-    letters = Sentences.of([[ord(letter) - ord("a") + 1 for letter in word.lower()] for word, _ in pairs])
-    padded, lengths = letters.batch(torch.arange(len(pairs)))
-    return as_data("names of books", letters=padded, lengths=lengths, names=torch.tensor([name for _, name in pairs]))
+    for group in (names, others):
+        group[:] = [group[place] for place in torch.randperm(len(group), generator=generator).tolist()]
+    words = [word for pair in zip(names, others, strict=False) for word in pair]
+    letters = Sentences.of([[ord(letter) - ord("a") + 1 for letter in word.lower()] for word in words])
+    padded, lengths = letters.batch(torch.arange(len(words)))
+    return as_data("names of books", letters=padded, lengths=lengths, names=1 - torch.arange(len(words)) % 2)
 
 
 def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
-    letters, lengths, names = data["letters"], data["lengths"], data["names"]
-    train = len(names) * 4 // 5
+    def batch(rows: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        return (data["letters"][:, rows], data["lengths"][rows]), data["names"][rows]
+
+    words = len(data["names"])
+    train = words * 4 // 5
+    summed = functools.partial(F.cross_entropy, reduction="sum")
     batches = Shuffled(train, BATCH, seed)
-
-    def loss(model: nn.Module, update: int) -> Tensor:
-        rows = batches.share(update)[0]
-        return F.cross_entropy(model(letters[:, rows], lengths[rows]), names[rows], reduction="sum")
-
-    def evaluate(model: nn.Module) -> float:
-        return float((model(letters[:, train:], lengths[train:]).argmax(1) != names[train:]).double().mean())
-
-    rows = batches.share(0)[0]
-    return Parts(Classifier(networks), loss, evaluate, (letters[:, rows], lengths[rows]))
+    return batched(Classifier(networks), batches, batch, summed, torch.arange(train, words), error)
 
 
 PROGRAM = Program(
-    name="names",
     source="https://pytorch.org/tutorials/intermediate/char_rnn_classification_tutorial.html",
     settings="SGD 0.15 on the sum over 64 words, gradient's norm clipped to 3, one layer of 128 units. Here names "
     "against other words of books, for 18 languages.",

@@ -96,7 +96,6 @@ def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
 
 
 PROGRAM = Program(
-    name="ppo",
     source="https://github.com/DLR-RM/rl-baselines3-zoo (hyperparams/ppo_lstm.yml, CartPoleNoVel-v1)",
     settings="Adam 1e-3 and clipping at 0.2, both falling to 0; 8 poles, 32 steps, 20 epochs, discount 0.98, lambda "
     "0.8, gradient's norm clipped to 0.5. Here 64 units for 256, and torch's initial weights.",

@@ -134,7 +134,6 @@ def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
 
 
 PROGRAM = Program(
-    name="r2d2",
     source="https://github.com/michaelnny/deep_rl_zoo (r2d2/run_classic.py)",
     settings="Adam 5e-4 with eps 1e-3, 16 actors, unrolls of 15 steps without burn-in, batch 32, 5-step double "
     "Q-learning, discount 0.997, a target copied every 100 updates, gradient's norm clipped to 10. Here 128 units for "

@@ -13,10 +13,9 @@ from ...data.sentences import SENTENCES
 from ...data.text import Sentences, Vocabulary
 from ...report.blocks import Metric
 from ...train.batches import Bucketed
-from ..program import Data, Networks, Parts, Program, as_data, data_generator
+from ..program import Data, Networks, Parts, Program, as_data, batched, data_generator
 
 BATCH, UNITS, VOCABULARY, EMBEDDING = 64, 64, 5000, 100
-TEST = 0.2
 
 
 class Classifier(nn.Module):
@@ -40,8 +39,7 @@ def load(folder: Path | None) -> Data:
     labelled = SENTENCES.load(None if folder is None else folder / SENTENCES.name).sets["subj"]
     order = torch.randperm(len(labelled), generator=data_generator("sentences"))
     texts = [labelled.texts[place].split() for place in order.tolist()]
-    train = round((1 - TEST) * len(texts))
-    vocabulary = Vocabulary.of(texts[:train], VOCABULARY)
+    vocabulary = Vocabulary.of(texts[: len(texts) * 4 // 5], VOCABULARY)
     sentences = Sentences.of([vocabulary.ids(text) for text in texts])
     classes = torch.from_numpy(labelled.classes)[order].float()
     return as_data("subj", ids=sentences.ids, ends=sentences.ends, classes=classes)
@@ -49,25 +47,21 @@ def load(folder: Path | None) -> Data:
 
 def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
     sentences, classes = Sentences(data["ids"], data["ends"]), data["classes"]
-    train = round((1 - TEST) * len(sentences))
+
+    def batch(rows: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        rows = rows.to(classes.device)
+        return sentences.batch(rows), classes[rows]
+
+    def wrong(scores: Tensor, classes: Tensor) -> Tensor:
+        return ((scores > 0) != (classes > 0.5)).double().mean()
+
+    train = len(sentences) * 4 // 5
     batches = Bucketed(sentences.lengths[:train].cpu(), BATCH, seed)
     held_out = torch.arange(train, len(sentences))
-
-    def loss(model: nn.Module, update: int) -> Tensor:
-        rows = batches.share(update)[0].to(classes.device)
-        return F.binary_cross_entropy_with_logits(model(*sentences.batch(rows)), classes[rows])
-
-    def evaluate(model: nn.Module) -> float:
-        rows = held_out.to(classes.device)
-        scores = torch.cat([model(*sentences.batch(part)) for part in rows.split(500)])
-        return float(((scores > 0) != (classes[rows] > 0.5)).double().mean())
-
-    rows = batches.share(0)[0].to(classes.device)
-    return Parts(Classifier(networks), loss, evaluate, sentences.batch(rows))
+    return batched(Classifier(networks), batches, batch, F.binary_cross_entropy_with_logits, held_out, wrong)
 
 
 PROGRAM = Program(
-    name="sentences",
     source="https://github.com/bentrevett/pytorch-sentiment-analysis (2, Upgraded Sentiment Analysis)",
     settings="Adam 1e-3, 2 bidirectional layers, dropout 0.5, batch 64, like lengths together. Here SUBJ for IMDB, 64 "
     "units for 256, words drawn at random for GloVe.",

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ...report.blocks import Metric
 from ...train.batches import Shuffled
-from ..program import Data, Networks, Parts, Program, as_data, data_generator
+from ..program import Data, Networks, Parts, Program, as_data, batched, data_generator
 
 BATCH, UNITS, BANDS, PHONES = 20, 64, 20, 20
 TRAIN, TEST, SPOKEN, LONGEST = 3000, 300, 6, 7
@@ -53,25 +53,19 @@ def load(folder: Path | None) -> Data:
 
 
 def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
-    frames, lengths, phones = data["frames"], data["lengths"], data["phones"]
-    batches = Shuffled(TRAIN, BATCH, seed)
+    def batch(rows: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        lengths = data["lengths"][rows]
+        return (data["frames"][:, rows], lengths), (data["phones"][rows], lengths)
 
-    def ctc(model: nn.Module, rows: Tensor | slice) -> Tensor:
-        ends = lengths[rows]
-        return F.ctc_loss(model(frames[:, rows], ends), phones[rows], ends, ends.new_full((len(ends),), SPOKEN))
+    def ctc(chances: Tensor, right: tuple[Tensor, Tensor]) -> Tensor:
+        phones, lengths = right
+        return F.ctc_loss(chances, phones, lengths, torch.full_like(lengths, SPOKEN))
 
-    def loss(model: nn.Module, update: int) -> Tensor:
-        return ctc(model, batches.share(update)[0])
-
-    def evaluate(model: nn.Module) -> float:
-        return float(ctc(model, slice(TRAIN, None)))
-
-    rows = batches.share(0)[0]
-    return Parts(Listener(networks), loss, evaluate, (frames[:, rows], lengths[rows]))
+    held_out = torch.arange(TRAIN, TRAIN + TEST)
+    return batched(Listener(networks), Shuffled(TRAIN, BATCH, seed), batch, ctc, held_out)
 
 
 PROGRAM = Program(
-    name="speech",
     source="https://www.assemblyai.com/blog/end-to-end-speech-recognition-pytorch",
     settings="AdamW 5e-4, batch 20, dropout 0.1, bidirectional layers, CTC. Here 3 LSTM layers of 64 units for 5 GRU "
     "layers of 512 behind convolutions, and the rate stays as it is.",

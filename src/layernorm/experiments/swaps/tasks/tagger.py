@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from ...data.text import Sentences, Vocabulary
 from ...report.blocks import Metric
 from ...train.batches import Shuffled
-from ..program import Data, Networks, Parts, Program, as_data
+from ..program import Data, Networks, Parts, Program, as_data, batched
 from ..text import read_words
 
 BATCH, UNITS, VOCABULARY, EMBEDDING, LONGEST = 10, 100, 2000, 50, 40
@@ -25,7 +25,7 @@ STOPS = set("\"'.!?:;()[]-") | {"--"}
 
 
 class Tagger(nn.Module):
-    """Reads words `[T, B]`, packed, and scores the tags `[T, B, 3]`. `transitions` scores pairs of tags."""
+    """Reads words `[T, B]`, packed, and returns scores of the tags `[T, B, 3]`, and of pairs of them `[3, 3]`."""
 
     def __init__(self, networks: Networks) -> None:
         super().__init__()
@@ -34,13 +34,14 @@ class Tagger(nn.Module):
         self.scores = nn.Linear(2 * UNITS, TAGS)
         self.transitions = nn.Parameter(torch.zeros(TAGS, TAGS))
 
-    def forward(self, words: Tensor, lengths: Tensor) -> Tensor:
+    def forward(self, words: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         packed = pack_padded_sequence(self.drop(self.embedding(words)), lengths.cpu(), enforce_sorted=False)
-        return self.scores(self.drop(pad_packed_sequence(self.lstm(packed)[0])[0]))
+        return self.scores(self.drop(pad_packed_sequence(self.lstm(packed)[0])[0])), self.transitions
 
 
-def field_nll(scores: Tensor, transitions: Tensor, tags: Tensor, inside: Tensor) -> Tensor:
-    """Sums the negative log-likelihood of tags `[T, B]` over sentences; `inside` `[T, B]` is true up to their ends."""
+def field_nll(scores: Tensor, transitions: Tensor, tags: Tensor, lengths: Tensor) -> Tensor:
+    """Sums the negative log-likelihood of tags `[T, B]` over sentences."""
+    inside = torch.arange(len(tags), device=tags.device).unsqueeze(1) < lengths
     chosen = scores.gather(2, tags.unsqueeze(2)).squeeze(2)
     chosen[1:] += transitions[tags[:-1], tags[1:]]
     ways = scores[0]
@@ -50,8 +51,9 @@ def field_nll(scores: Tensor, transitions: Tensor, tags: Tensor, inside: Tensor)
     return ways.logsumexp(1).sum() - chosen[inside].sum()
 
 
-def best_tags(scores: Tensor, transitions: Tensor, inside: Tensor) -> Tensor:
+def best_tags(scores: Tensor, transitions: Tensor, lengths: Tensor) -> Tensor:
     """Finds the most likely tags `[T, B]`, by Viterbi's algorithm."""
+    inside = torch.arange(len(scores), device=scores.device).unsqueeze(1) < lengths
     ways, before = scores[0], []
     stay = torch.arange(TAGS, device=scores.device).expand_as(ways)
     for step in range(1, len(scores)):
@@ -89,44 +91,34 @@ def tag(sentence: list[str]) -> list[int]:
 
 def load(folder: Path | None) -> Data:
     """Reads sentences of books with the tags of their words. The tagger gets the words in small letters."""
-    parts = [[item for item in part if 1 < len(item) <= LONGEST] for part in read_words(folder, 100_000)]
-    vocabulary = Vocabulary.of(([word.lower() for word in item] for item in parts[0]), VOCABULARY)
-    tensors: dict[str, Tensor] = {}
-    for name, part in zip(("train", "valid"), parts, strict=True):
-        words = Sentences.of([vocabulary.ids(word.lower() for word in sentence) for sentence in part])
-        tags = Sentences.of([tag(sentence) for sentence in part])
-        tensors |= {f"{name}_words": words.ids, f"{name}_ends": words.ends, f"{name}_tags": tags.ids}
-    return as_data("tagged sentences of books", **tensors)
+    sentences = [item for item in read_words(folder, 100_000) if 1 < len(item) <= LONGEST]
+    small = [[word.lower() for word in sentence] for sentence in sentences]
+    vocabulary = Vocabulary.of(small[: len(small) * 9 // 10], VOCABULARY)
+    words, tags = Sentences.of(list(map(vocabulary.ids, small))), Sentences.of(list(map(tag, sentences)))
+    return as_data("tagged sentences of books", words=words.ids, ends=words.ends, tags=tags.ids)
 
 
 def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
-    words, tags = (
-        {part: Sentences(data[f"{part}_{what}"], data[f"{part}_ends"]) for part in ("train", "valid")}
-        for what in ("words", "tags")
-    )
-    batches = Shuffled(len(words["train"]), BATCH, seed)
+    words, tags = Sentences(data["words"], data["ends"]), Sentences(data["tags"], data["ends"])
 
-    def batch(part: str, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        rows = rows.to(data["train_ends"].device)
-        ids, lengths = words[part].batch(rows)
-        inside = torch.arange(len(ids), device=ids.device).unsqueeze(1) < lengths
-        return ids, lengths, inside, tags[part].batch(rows)[0]
+    def batch(rows: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        rows = rows.to(data["ends"].device)
+        return words.batch(rows), tags.batch(rows)
 
-    def loss(model: Tagger, update: int) -> Tensor:
-        ids, lengths, inside, right = batch("train", batches.share(update)[0])
-        return field_nll(model(ids, lengths), model.transitions, right, inside)
+    def loss(scores: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
+        return field_nll(*scores, *right)
 
-    def evaluate(model: Tagger) -> float:
-        ids, lengths, inside, right = batch("valid", torch.arange(len(words["valid"])))
-        found = name_spans(best_tags(model(ids, lengths), model.transitions, inside), lengths)
-        wanted = name_spans(right, lengths)
+    def f1(scores: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> float:
+        lengths = right[1]
+        found, wanted = name_spans(best_tags(*scores, lengths), lengths), name_spans(*right)
         return 2 * len(found & wanted) / max(1, len(found) + len(wanted))
 
-    return Parts(Tagger(networks), loss, evaluate, batch("train", batches.share(0)[0])[:2])
+    train = len(words) * 9 // 10
+    held_out = torch.arange(train, len(words))
+    return batched(Tagger(networks), Shuffled(train, BATCH, seed), batch, loss, held_out, f1)
 
 
 PROGRAM = Program(
-    name="tagger",
     source="https://github.com/jiesutd/NCRFpp (demo.train.config)",
     settings="SGD 0.015 on the summed loss of 10 sentences, weight decay 1e-8, dropout 0.5, 100 units each way, CRF. "
     "Here without characters and pretrained words; the names are those that books print with a capital.",

@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from ...report.blocks import Metric
 from ...train.batches import Shuffled
-from ..program import Data, Networks, Parts, Program, as_data, data_generator
+from ..language import nll
+from ..program import Data, Networks, Parts, Program, as_data, batched, data_generator
 
 BATCH, UNITS = 32, 128
 TRAIN, TEST = 8000, 1000
@@ -64,25 +65,15 @@ def load(folder: Path | None) -> Data:
 
 
 def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
-    words, digits = data["words"], data["digits"]
-    batches = Shuffled(TRAIN, BATCH, seed)
+    def batch(rows: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        digits = data["digits"][:, rows]
+        return (data["words"][:, rows], digits[:-1]), digits[1:]
 
-    def nll(model: nn.Module, words: Tensor, digits: Tensor) -> Tensor:
-        return F.cross_entropy(model(words, digits[:-1]).flatten(0, 1), digits[1:].flatten())
-
-    def loss(model: nn.Module, update: int) -> Tensor:
-        rows = batches.share(update)[0]
-        return nll(model, words[:, rows], digits[:, rows])
-
-    def evaluate(model: nn.Module) -> float:
-        return float(nll(model, words[:, TRAIN:], digits[:, TRAIN:]))
-
-    rows = batches.share(0)[0]
-    return Parts(Translator(networks), loss, evaluate, (words[:, rows], digits[:-1, rows]))
+    held_out = torch.arange(TRAIN, TRAIN + TEST)
+    return batched(Translator(networks), Shuffled(TRAIN, BATCH, seed), batch, nll, held_out)
 
 
 PROGRAM = Program(
-    name="translation",
     source="https://pytorch.org/tutorials/intermediate/seq2seq_translation_tutorial.html",
     settings="Encoder and decoder GRU of 128 units, dropout 0.1, batch 32, Adam 1e-3, teacher forcing. Here without "
     "attention, on made pairs.",

@@ -55,11 +55,10 @@ class DroppedModel(nn.Module):
 
 
 def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
-    return language_parts(DroppedModel(networks), data["train"], data["valid"], BATCH, STEPS)
+    return language_parts(DroppedModel(networks), data["text"], BATCH, STEPS)
 
 
 PROGRAM = Program(
-    name="weight-drop",
     source="https://github.com/salesforce/awd-lstm-lm",
     settings="SGD 30, gradient's norm clipped to 0.25, weight decay 1.2e-6, 3 layers, half of each W_hh dropped, "
     "dropout 0.65, 0.3, 0.4 and 0.1 of the words, penalties 2 and 1. Here 150 units for 1150, 20 columns for 80, 35 "

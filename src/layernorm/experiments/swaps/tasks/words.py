@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ...data.text import EOS, Vocabulary
+from ...data.text import EOS, Sentences, Vocabulary
 from ...report.blocks import Metric
 from ..language import language_parts
 from ..program import Data, Networks, Parts, Program, as_data
@@ -35,20 +35,16 @@ class WordModel(nn.Module):
 
 def load(folder: Path | None) -> Data:
     """Reads the words of a book, in small letters, and ends of sentences; rare words are one word."""
-    parts = [[[word.lower() for word in sentence] for sentence in part] for part in read_words(folder, 100_000)]
-    vocabulary = Vocabulary.of(parts[0], VOCABULARY)
-    train, valid = (
-        torch.tensor([number for sentence in part for number in (*vocabulary.ids(sentence), EOS)]) for part in parts
-    )
-    return as_data("words of books", train=train, valid=valid)
+    sentences = [[word.lower() for word in sentence] for sentence in read_words(folder, 100_000)]
+    vocabulary = Vocabulary.of(sentences[: len(sentences) * 9 // 10], VOCABULARY)
+    return as_data("words of books", text=Sentences.of([[*vocabulary.ids(item), EOS] for item in sentences]).ids)
 
 
 def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
-    return language_parts(WordModel(networks), data["train"], data["valid"], BATCH, STEPS)
+    return language_parts(WordModel(networks), data["text"], BATCH, STEPS)
 
 
 PROGRAM = Program(
-    name="words",
     source="https://github.com/pytorch/examples/tree/main/word_language_model",
     settings="SGD 20, gradient's norm clipped to 0.25, 2 layers, dropout 0.2, 20 columns, 35 steps. Here 128 units for "
     "200, 2,000 words, and the rate is not divided by 4 where the validation loss rises.",
