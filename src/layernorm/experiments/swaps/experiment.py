@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
 
 from ..errors import UsageError
 from ..protocol import Experiment, Preset, Task
@@ -33,21 +32,15 @@ def swaps_task(config: Config, data: Data, accelerator: Accelerator) -> Task:
     """Makes one run of a task."""
     if accelerator.num_processes > 1:
         raise UsageError("swaps makes each run in one process; --jobs makes several runs at a time")
-    program = PROGRAMS[config.task]
+    program, device = PROGRAMS[config.task], accelerator.device
     updates = config.updates or program.updates
     with torch.random.fork_rng():
         torch.manual_seed(derive_seed(config.seed, INIT))
-        parts = program.build(data.to(accelerator.device), Maker(config), config.seed, updates)
-    model = parts.model.to(accelerator.device)
+        parts = program.build(data.to(device), Maker(config), config.seed, updates)
+    model = parts.model.to(device)
     if config.start == "match":
-        match(parts.network or model, *parts.example)
+        match((parts.network or model).eval(), *(item.to(device) for item in parts.example))
     name, clip = program.metric.name, program.clip
-
-    def evaluate(model: nn.Module) -> dict[str, float]:
-        return {name: parts.evaluate(model)}
-
-    def loss(model: nn.Module, update: int) -> Tensor:
-        return parts.loss(model, update)
 
     return Task(
         model=model,
@@ -57,8 +50,8 @@ def swaps_task(config: Config, data: Data, accelerator: Accelerator) -> Task:
         updates=updates,
         evaluate_every=max(1, updates // 10),
         updates_per_epoch=updates,
-        loss=loss,
-        evaluate=evaluate,
+        loss=parts.loss,
+        evaluate=lambda model: {name: parts.evaluate(model)},
         seen=lambda update: update,
         shown={name: f"{program.metric.label} {{:.4g}}"},
         before_step=None if clip is None else lambda model: clip(model.parameters()),

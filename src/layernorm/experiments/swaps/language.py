@@ -29,7 +29,7 @@ def language_parts(model: nn.Module, text: Tensor, batch: int, steps: int) -> Pa
     text, held_out = columns(text[:train], batch), columns(text[train:], 10)
     windows = (len(text) - 1) // steps
     with torch.no_grad():
-        states = model.eval()(text[:1])[1]
+        states = model.to(text.device).eval()(text[:1])[1]
     for place, state in enumerate(states):
         model.register_buffer(f"state_{place}", torch.zeros_like(state))
 

@@ -15,14 +15,12 @@ from ...nn._recurrent import Recurrent
 @torch.no_grad()
 def match(model: nn.Module, *inputs: Any) -> None:
     """Sets the gains of all recurrent networks to the mean deviations found when the plain equations run on inputs."""
-    training = model.training
     hooks = [
         module.register_forward_pre_hook(functools.partial(_match_network), with_kwargs=True)
         for module in model.modules()
         if isinstance(module, Recurrent) and module.recurrence.gain_names
     ]
-    model.eval()(*inputs)
-    model.train(training)
+    model(*inputs)
     for hook in hooks:
         hook.remove()
 
