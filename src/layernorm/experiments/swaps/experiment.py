@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ... import match
 from ..errors import UsageError
 from ..protocol import Experiment, Preset, Task
 from ..report.judge import FRESH, PILOT
 from ..train.batches import INIT, derive_seed
-from .match import match
 from .network import Config, Maker
 from .program import Data, TaskName
 from .programs import PROGRAMS
