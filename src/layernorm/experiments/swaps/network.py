@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -81,7 +82,8 @@ class Maker:
             return plain
         matched = config.start == "match"
         gain = 1.0 if matched else float(config.start)
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*input_size=1")  # a task has one input, and shows what follows
             made = self.kind(
                 input_size, hidden_size, norm=config.norm, formula=config.formula, gain_init=gain, **options
             )
