@@ -256,8 +256,12 @@ class Recurrence:
         return self._hash
 
     def __getstate__(self) -> dict[str, object]:
-        """Returns the fields alone: a hash of another process would be wrong."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """Returns all but the hash, which would be wrong in another process."""
+        return {name: value for name, value in vars(self).items() if name != "_hash"}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        vars(self).update(state)
+        hash(self)  # now, because torch.compile cannot trace how it is kept
 
     @functools.cached_property
     def parameter_names(self) -> tuple[str, ...]:
