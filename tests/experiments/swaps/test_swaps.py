@@ -113,7 +113,7 @@ def test_a_run_goes_on_where_it_stopped(folder, name):
         assert torch.equal(again.model.state_dict()[key], value), key
 
 
-@pytest.mark.parametrize("name", ["adding", "names", "sentences"])
+@pytest.mark.parametrize("name", ["adding", "endings", "sentences"])
 def test_the_data_do_not_depend_on_what_was_drawn_before(folder, name):
     facts = []
     for seed in (1, 2):
@@ -126,7 +126,7 @@ def test_the_data_do_not_depend_on_what_was_drawn_before(folder, name):
 def test_options_without_a_meaning_have_one_value():
     assert Config("words", "none", "cell", "match") == Config("words", "none", "paper", "0.1")
     assert Config("translation", formula="cell") == Config("translation", formula="paper")
-    assert Config("names", forget_bias="1") == Config("names")
+    assert Config("endings", forget_bias="1") == Config("endings")
     assert Config("words", formula="cell").formula == "cell"
     with pytest.raises(ValueError, match="--formula none is for --norm none, got --norm layer"):
         Config("words", formula="none")

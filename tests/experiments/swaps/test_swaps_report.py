@@ -33,7 +33,7 @@ def write(place, task, value, seeds=FRESH, rate=1.0, diverged=None, **options):
 @pytest.fixture
 def whole(tmp_path):
     """On `words` the paper's formula is behind and diverges, matched it is ahead; on `ppo`, where more is better, both
-    are ahead; on `names` and `digits` there are pilots."""
+    are ahead; on `endings` and `digits` there are pilots."""
     write(tmp_path, "words", 4.2, **PLAIN)
     write(tmp_path, "words", 4.6, diverged=100, **PAPER)
     write(tmp_path, "words", 4.0, **MATCHED)
@@ -41,10 +41,10 @@ def whole(tmp_path):
     write(tmp_path, "ppo", 250.0, **PAPER)
     write(tmp_path, "ppo", 350.0, **MATCHED)
     for rate, value in ((1 / 16, 0.4), (1 / 4, 0.2), (1.0, 0.3), (4.0, 0.5)):
-        write(tmp_path, "names", value, PILOT, rate, **PLAIN)
-        write(tmp_path, "names", value - 0.1, PILOT, rate, **PAPER)
-    write(tmp_path, "names", 0.25, rate=1 / 4, **PLAIN)
-    write(tmp_path, "names", 0.15, rate=1 / 4, **PAPER)
+        write(tmp_path, "endings", value, PILOT, rate, **PLAIN)
+        write(tmp_path, "endings", value - 0.1, PILOT, rate, **PAPER)
+    write(tmp_path, "endings", 0.25, rate=1 / 4, **PLAIN)
+    write(tmp_path, "endings", 0.15, rate=1 / 4, **PAPER)
     return tmp_path
 
 
@@ -57,7 +57,7 @@ def test_the_tables_have_the_verdicts(whole, capsys, tmp_path):
     assert best.columns == ["task", "plain", "paper", "cell", "sonnet"]
     assert best.rows[0] == ["words", "-", "-", "-", "-"]
     assert best.rows[1][2:] == ["ahead 10.0 (10.0 to 10.0)"] * 3
-    assert rates.rows[-1] == ["ppo", "paper, matched", "-", "-", "350 (350-350)", "-", "60"]
+    assert rates.rows[-1] == ["ppo", "paper, matched", "-", "-", "350", "-", "60"]
     assert [row[3:5] for row in rates.rows if row[:2] == ["words", "paper"]] == [["-", "5 of 5 diverged"]]
     markdown = shown(report, capsys)
     assert "data of words" in markdown
@@ -67,7 +67,7 @@ def test_the_tables_have_the_verdicts(whole, capsys, tmp_path):
 
 def test_an_rnn_has_one_formula(whole):
     """The formulas that an RNN does not have stand for the paper's: one claim, which is shown for each of them."""
-    claims = claims_of("names", (1.0,))
+    claims = claims_of("endings", (1.0,))
     assert claims["cell"].ahead == claims["paper"].ahead != claims["paper, matched"].ahead
     assert claims["sonnet, matched"].ahead == claims["cell, matched"].ahead
 
@@ -75,9 +75,9 @@ def test_an_rnn_has_one_formula(whole):
 def test_figures_have_a_panel_for_each_task(whole):
     curves, rates = report_of(whole).figures
     titles = [panel.title for row in curves.rows for panel in row]
-    assert titles == ["words", "ppo", "names"] or titles == ["words", "names", "ppo"]
+    assert titles == ["words", "ppo", "endings"] or titles == ["words", "endings", "ppo"]
     assert [curve.label for curve in curves.rows[0][0].curves] == ["plain", "paper, matched"]
-    assert [panel.title for row in rates.rows for panel in row] == ["names"]
+    assert [panel.title for row in rates.rows for panel in row] == ["endings"]
     assert rates.rows[0][0].curves[0].x == [1 / 16, 1 / 4, 1.0, 4.0]
 
 

@@ -16,8 +16,8 @@ from ..report.blocks import Metric
 from ..train.batches import Batches, derive_seed
 
 TaskName = Literal[
-    "words", "weight_drop", "characters", "names", "tagger", "sentences", "translation", "speech", "digits", "forecast",
-    "adding", "ppo", "r2d2",
+    "words", "weight_drop", "characters", "endings", "tagger", "sentences", "translation", "speech", "digits",
+    "forecast", "adding", "ppo", "r2d2",
 ]  # fmt: skip
 """The tasks in the order in which they are shown. Each is a file in `tasks/`."""
 

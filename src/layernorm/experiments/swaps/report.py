@@ -10,7 +10,7 @@ from ..report.blocks import Group, incomplete
 from ..report.curves import banded, view
 from ..report.judge import PILOT, Ruling, Value, best_rate, counts, decide
 from ..report.page import STYLES, Deviation, Figure, Panel, Report, Style, Table
-from ..report.tables import mean_and_range
+from ..report.tables import mean
 from ..runs.folder import Run
 from .claims import BEST, CANDIDATES, LAST, OWN, PLAIN, RULE, claims_of, measure, recommended
 from .program import TaskName
@@ -192,12 +192,12 @@ def _values(arms: ByTask) -> Table:
                 done = [run for run in by_rate.get(rate, []) if run.done]
                 lost = sum(run.diverged is not None for run in done)
                 ends = [number.scale * _end(task, run) for run in done if run.whole]
-                values = mean_and_range(ends, number.digits) if ends else "-"
+                values = mean(ends, number.digits) if ends else "-"
                 cells.append(f"{lost} of {len(done)} diverged" if lost else values)
             seconds = [run.result["seconds"] for group in by_rate.values() for run in group if run.whole]
             rows.append([task, name, *cells, f"{statistics.median(seconds):.0f}" if seconds else "-"])
     note = (
-        f"The mean of the last {LAST} evaluations, over all seeds (lowest to highest), by the multiple of the "
-        "program's rate. s: the median of a run's seconds."
+        f"The mean of the last {LAST} evaluations, over all seeds, by the multiple of the program's rate; the figure "
+        "has the ranges. s: the median of a run's seconds."
     )
     return Table("All rates", ["task", "arm", *(f"{rate:g}" for rate in rates), "s"], rows, note)
