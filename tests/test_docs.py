@@ -100,10 +100,12 @@ def test_every_cell_of_the_notebook_runs(tmp_path, monkeypatch, capsys):
     script.write_text("\n".join("".join(cell["source"]) for cell in code), encoding="utf-8")
     runpy.run_path(str(script), run_name="notebook")
     said = capsys.readouterr().out
-    start, converted, plain, jumped, again = map(float, re.findall(r"([\d.]+) nats", said))
+    start, converted, plain, jumped, again, matched, matched_again = map(float, re.findall(r"([\d.]+) nats", said))
     assert "nothing starts badly" in said
     assert converted < again < plain < 0.5 * start
     assert jumped > start
+    assert matched < jumped
+    assert matched_again < again
 
 
 def commands(page: Path) -> list[list[str]]:

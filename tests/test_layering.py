@@ -1,4 +1,5 @@
-"""Imports go one way: cli -> experiments -> audit, nn, geometry -> functional -> backends -> engines -> formula.
+"""Imports go one way: cli -> experiments -> audit -> convert -> nn, geometry -> functional -> backends -> engines ->
+formula.
 
 Inside experiments/: command -> an experiment -> train, report, data, runs; no experiment imports another. Inside
 engines/: an engine -> protocol, checks, dispatch, schedule; no engine imports another.
@@ -27,14 +28,16 @@ BELOW = {
     "geometry": {"functional", "formula"},
     "nn": {"functional", "formula"},
     "interop": {"nn", "formula"},
-    "audit": {"nn", "engines", "formula"},
+    "convert": {"nn", "functional", "engines", "formula"},
+    "audit": {"convert", "nn", "engines", "formula"},
     "export": {"nn", "formula"},
-    "experiments": {"audit", "nn", "geometry", "functional", "backends", "formula"},
+    "experiments": {"audit", "convert", "nn", "geometry", "functional", "backends", "formula"},
     "doctor": {"experiments", "nn", "functional", "backends", "formula"},
     "play": {"experiments", "geometry"},
     "cli": {"experiments", "geometry", "doctor", "play"},
     "__main__": {"cli"},
-    "__init__": {"_command", "backends", "functional", "geometry", "nn", "audit", "export", "interop", "formula"},
+    "__init__": {"_command", "backends", "functional", "geometry", "formula"}
+    | {"nn", "convert", "audit", "export", "interop"},
 }
 
 SHARED = {
@@ -82,7 +85,7 @@ OPTIONAL = {
     "onnxruntime",
     "nicegui",
 }
-CORE = ["__init__", "formula", "backends", "engines", "functional", "nn", "audit", "interop", "geometry"]
+CORE = ["__init__", "formula", "backends", "engines", "functional", "nn", "convert", "audit", "interop", "geometry"]
 
 
 def room_of(path: Path) -> str:

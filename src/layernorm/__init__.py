@@ -12,6 +12,8 @@ from . import functional as functional
 from . import interop as interop
 from . import nn as nn
 from .audit import audit as audit
+from .convert import convert as convert
+from .convert import match as match
 from .export import portable as portable
 from .formula import Formula as Formula
 from .nn import GRU as GRU
@@ -24,7 +26,6 @@ from .nn import LayerNorm as LayerNorm
 from .nn import LSTMCell as LSTMCell
 from .nn import RMSNorm as RMSNorm
 from .nn import RNNCell as RNNCell
-from .nn import convert as convert
 
 if TYPE_CHECKING:
     from . import geometry as geometry

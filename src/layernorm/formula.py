@@ -255,10 +255,24 @@ class Recurrence:
     def __hash__(self) -> int:
         return self._hash
 
+    def __getstate__(self) -> dict[str, object]:
+        """Returns all but the hash, which would be wrong in another process."""
+        return {name: value for name, value in vars(self).items() if name != "_hash"}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        vars(self).update(state)
+        hash(self)  # now, because torch.compile cannot trace how it is kept
+
     @functools.cached_property
     def parameter_names(self) -> tuple[str, ...]:
         """The parameters in the order in which the ops take them: torch's own first, in torch's order."""
         return tuple(self.parameter_shapes(1, 1))
+
+    @property
+    def plain(self) -> Recurrence:
+        """The same network without normalisation: torch's equations, with those of torch's biases that this one has."""
+        formula = Formula(gates=None, cell=None, biases=self.formula.biases, forget_bias=self.formula.forget_bias)
+        return replace(self, formula=formula, norm="layer", bias="bias_ih" in self.parameter_names)
 
     @property
     def gain_names(self) -> tuple[str, ...]:

@@ -3,6 +3,8 @@
 import copy
 import gc
 import pickle
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -371,6 +373,27 @@ def test_gate_clip_cuts_the_derivatives_by_the_summed_inputs(norm):
     assert large.any()
     assert not large.all()
     assert "gate_clip=0.05" in repr(module)
+
+
+def test_whole_modules_are_read_from_a_file_that_is_not_trusted(tmp_path):
+    """In another process, whose strings have other hashes."""
+    torch.manual_seed(0)
+    x, path = torch.randn(5, 3), tmp_path / "modules.pt"
+    modules = [
+        ln.LSTM(3, 4, 2, bidirectional=True, zoneout=(0.1, 0.2)), ln.GRU(3, 4, formula=ln.Formula(gates="sum")),
+        ln.RNNCell(3, 4, norm="rms"), ln.LSTM(3, 4, norm=ln.BatchNormOverTime(max_steps=3)), ln.LayerNorm(3),
+        ln.RMSNorm(3), ln.BatchNorm(3),
+    ]  # fmt: skip
+    torch.save([x, [(module, module.eval()(x)) for module in modules]], path)
+    code = """if True:
+        import sys, torch, layernorm
+        x, pairs = torch.load(sys.argv[1], weights_only=True)
+        for module, expected in pairs:
+            torch.testing.assert_close(module(x), expected)
+            if hasattr(module, "recurrence"):
+                assert hash(module.recurrence) == hash(type(module.recurrence).decode(module.recurrence.encode()))
+    """
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True)
 
 
 def by_backward(lstm, x):

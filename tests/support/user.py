@@ -57,6 +57,12 @@ assert_type(ln.convert(torch.nn.GRUCell(3, 4), "rms", eps=1e-3), ln.GRUCell)
 assert_type(ln.convert(torch.nn.RNN(3, 4), None), ln.RNN)
 assert_type(ln.convert(torch.nn.Sequential(torch.nn.LSTM(3, 4))), torch.nn.Sequential)
 
+# match: the gains of each layer by name; the start of torch's network without inputs.
+assert_type(ln.convert(torch.nn.LSTM(3, 4), match=(x,)), ln.LSTM)
+assert_type(ln.match(lstm, x, lengths=lengths)[0].gains, dict[str, tuple[float, ...]])
+ln.GRU(3, 4, gain_init="match")
+ln.LSTM(3, 4, gain_init="matched")  # type: ignore[arg-type]
+
 # Functions.
 weights = dict(lstm.named_parameters())
 assert_type(ln.functional.layer_norm(x, [3]), Tensor)

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from ..convert import LayerCall, put_back, watch_calls
 from ..engines.protocol import RecurrentArguments
 from ..nn._normalised import Normalised
 from ._inspected import PLACES, Inspected, inspect
-from ._watched import LayerCall, watch_calls
 
 HALF = 0.5
 """The part of the vectors at one time step that must have a deviation of at most sqrt(eps). A smaller part comes from
@@ -114,7 +114,7 @@ def audit(module: torch.nn.Module, *batch: Any, loss: Callable[[Any], Tensor] | 
         raise TypeError(f"audit: module must be a torch.nn.Module, got {type(module).__name__}")
     spreads: Spreads = {}
     layers: dict[str, list[LayerCall]] = defaultdict(list)
-    with _put_back(module), torch.enable_grad():
+    with put_back(module), torch.enable_grad():
         with _watch_norms(module, spreads), watch_calls(module, lambda call: layers[call.name].append(call)):
             output = module(*batch)
         total = _weighted_sum(output) if loss is None else loss(output)
@@ -138,24 +138,6 @@ def _weighted_sum(output: Any) -> Tensor:
         if isinstance(leaf, Tensor) and leaf.requires_grad:
             total = total.to(leaf.device) + (leaf * torch.randn(leaf.shape, generator=g).to(leaf)).sum()
     return total
-
-
-@contextlib.contextmanager
-def _put_back(module: torch.nn.Module) -> Iterator[None]:
-    """Puts back what a forward pass changes: buffers, mode and torch's random state."""
-    parts = list(module.modules())
-    buffers = [(part, name, b, b.clone()) for part in parts for name, b in part._buffers.items() if b is not None]
-    modes = [(part, part.training) for part in parts]
-    devices = {p.device.index for p in module.parameters() if p.is_cuda}
-    with torch.random.fork_rng(devices=list(devices)):
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for part, name, buffer, before in buffers:
-                    part._buffers[name] = buffer.copy_(before)
-            for part, training in modes:
-                part.training = training
 
 
 class _Spread:

@@ -16,6 +16,7 @@ EXPERIMENTS = {
     "reader": "reader.experiment",
     "skip-thoughts": "skip_thoughts.experiment",
     "convnets": "convnets.experiment",
+    "swaps": "swaps.experiment",
 }
 """The module of every experiment, in the order in which they are shown. Its `EXPERIMENT` is the experiment."""
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.fx import Proxy
+from torch.nn.utils.parametrize import type_before_parametrizations as own_class
 
 from ..formula import GATES
 from ..nn._cell import RecurrentCell
-from ..nn._convert import own_class
 from ..nn._gru import GRU, GRUCell
 from ..nn._lstm import LSTM, LSTMCell
 from ..nn._normalised import Normalised

@@ -4,7 +4,7 @@ import warnings
 
 import torch
 
-from ._convert import convert as convert
+from ..formula import Formula, Recurrence
 from ._gru import GRU as GRU
 from ._gru import GRUCell as GRUCell
 from ._lstm import LSTM as LSTM
@@ -16,6 +16,12 @@ from ._population import BatchNormOverTime as BatchNormOverTime
 from ._population import Norm as Norm
 from ._rnn import RNN as RNN
 from ._rnn import RNNCell as RNNCell
+
+# What a file of a whole module names: data classes and modules. torch.load reads no others from a file that it does not
+# trust.
+torch.serialization.add_safe_globals(
+    [RNN, LSTM, GRU, RNNCell, LSTMCell, GRUCell, LayerNorm, RMSNorm, BatchNorm, BatchNormOverTime, Formula, Recurrence]
+)
 
 # torch ignores these warnings for its own modules, too. torch.jit.trace warns here of comparisons of sizes, which only
 # decide whether an error is raised.

@@ -10,7 +10,7 @@ from torch.fx import Proxy
 
 from ..formula import Formula
 from ..functional import Steps, recurrent
-from ._normalised import Normalised, check_flags, check_sizes
+from ._normalised import GainInit, Normalised, check_flags, check_sizes
 from ._population import BatchNormOverTime
 from ._tracing import fx_call_module
 
@@ -33,7 +33,7 @@ class RecurrentCell(Normalised, Generic[Hx]):
         norm: str | None,
         formula: str | Formula,
         eps: float | None,
-        gain_init: float | None,
+        gain_init: GainInit,
         zoneout: float | tuple[float, float],
         forget_bias: float | None = None,
         gate_clip: float | None = None,

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..formula import Formula
 from ._cell import RecurrentCell
+from ._normalised import GainInit
 from ._population import Norm
 from ._recurrent import Recurrent
 
@@ -37,7 +38,12 @@ class LSTM(Recurrent[State]):
         formula: where the normalisations sit: a preset's name (`layernorm.formula.PRESETS`) or a `layernorm.Formula`.
         eps: overrides the formula's ``eps``, which keeps the denominators from zero (1e-5 in ``"paper"``).
         gain_init: the initial value of every gain. ``None``: 1; under batch norm 0.1 (Cooijmans et al.); under weight
-            norm the norm of each weight row as torch draws it.
+            norm the norm of each weight row as torch draws it. ``"match"``: the network starts as a plain one does. Its
+            ``bias_ih`` and ``bias_hh`` are drawn as torch draws them. Each gain is what its normalisation would divide
+            by, in the mean, if nothing were normalised. This is computed for inputs from N(0, 1) that are independent
+            over features and time, without dropout and zoneout. For such inputs `layernorm.match` measures the same
+            within 5 % in the lowest layer, and within 15 % above it, in the mean over draws of 64 units and more.
+            For other inputs use `layernorm.match`.
         forget_bias: the initial value of the learnable bias of f, the gate that keeps the old state. ``None``: the
             same as for the other biases. Where several biases are added to this gate, the first of them gets the value
             and the others start at 0, so that their sum is exactly this. The first is ``bias_ih``, or ``norm_bias`` or
@@ -92,7 +98,7 @@ class LSTM(Recurrent[State]):
         norm: Norm = "layer",
         formula: str | Formula = "paper",
         eps: float | None = None,
-        gain_init: float | None = None,
+        gain_init: GainInit = None,
         forget_bias: float | None = None,
         recurrent_dropout: float = 0.0,
         zoneout: float | tuple[float, float] = 0.0,
@@ -139,7 +145,7 @@ class LSTMCell(RecurrentCell[State]):
         norm: str | None = "layer",
         formula: str | Formula = "paper",
         eps: float | None = None,
-        gain_init: float | None = None,
+        gain_init: GainInit = None,
         forget_bias: float | None = None,
         zoneout: float | tuple[float, float] = 0.0,
         gate_clip: float | None = None,

@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 
 from ..formula import PLAIN, Formula, Network, Recurrence
 from ..functional import apply_zoneout, as_cuts, describe
+from ._moments import matched_gains
 from ._tracing import not_scriptable
 
 State = tuple[Tensor, ...]
 Shapes = dict[str, tuple[int, ...]]
+GainInit = float | Literal["match"] | None
+"""The argument ``gain_init`` of a network."""
 
 _GAIN_INIT: Mapping[str | None, float | None] = {"batch": 0.1, "weight": None}
 """The initial gain where it is not 1. Batch norm: Cooijmans et al., section 5. Weight norm: None, the weight's norm."""
@@ -32,18 +35,16 @@ class Normalised(torch.nn.Module):
         norm: str | None,
         formula: str | Formula,
         eps: float | None,
-        gain_init: float | None,
+        gain_init: GainInit,
         forget_bias: float | None,
         zoneout: float | tuple[float, float],
         **equations: Any,
     ) -> None:
-        self.recurrence: Recurrence = describe(self.network, norm, formula, eps, **equations)
-        self._encoded = self.recurrence.encode()
-        self._names, self._state_names = self.recurrence.parameter_names, self.recurrence.state_names
-        self.norm, self.formula = norm, formula
+        self._set_equations(describe(self.network, norm, formula, eps, **equations), norm)
+        self._state_names, self.formula = self.recurrence.state_names, formula
         is_number = isinstance(gain_init, int | float) and not isinstance(gain_init, bool) and math.isfinite(gain_init)
-        if gain_init is not None and not is_number:
-            raise ValueError(f"gain_init should be a finite number or None, got {gain_init!r}")
+        if gain_init not in (None, "match") and not is_number:
+            raise ValueError(f"gain_init should be a finite number, 'match' or None, got {gain_init!r}")
         self.gain_init = _GAIN_INIT.get(norm, 1.0) if gain_init is None else gain_init
         self.eps = self.recurrence.formula.eps
         self.forget_bias = forget_bias
@@ -68,6 +69,11 @@ class Normalised(torch.nn.Module):
                 "'dreamer' in a GRU)",
                 stacklevel=4,
             )
+
+    def _set_equations(self, recurrence: Recurrence, norm: str | None) -> None:
+        """Sets the equations that the network computes."""
+        self.recurrence, self.norm = recurrence, norm
+        self._encoded, self._names = recurrence.encode(), recurrence.parameter_names
 
     def _check_forget_bias(self) -> None:
         value = self.forget_bias
@@ -128,18 +134,22 @@ class Normalised(torch.nn.Module):
         """Gives the parameters their initial values.
 
         Weights are drawn as torch draws them, from U(-1/sqrt(H), 1/sqrt(H)). Gains are ``gain_init`` and biases 0.
-        Without a norm, and under weight norm, biases are drawn as torch draws them. With ``forget_bias`` the biases of
-        the gate that keeps the old state add up to it. In a new module the draws do not depend on ``norm``: one seed
-        gives the same weights under every norm.
+        Without a norm, under weight norm and with ``gain_init="match"``, ``bias_ih`` and ``bias_hh`` are drawn as torch
+        draws them. With ``forget_bias`` the biases of the gate that keeps the old state add up to it. In a new module
+        the draws do not depend on ``norm``: one seed gives the same weights under every norm.
         """
+        matched = self.gain_init == "match"
         bound = 1 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0
         for name, parameter in self.named_parameters():
-            if name.startswith(("weight", "bias_ih", "bias_hh")):
+            drawn = name.startswith(("weight", "bias_ih", "bias_hh"))
+            if drawn:
                 torch.nn.init.uniform_(parameter, -bound, bound)
-            if name.startswith("gain"):
+            if name.startswith("gain") and not matched:
                 torch.nn.init.constant_(parameter, cast(float, self.gain_init))
-            elif self.recurrence.formula != PLAIN and "bias" in name:
+            elif "bias" in name and self.recurrence.formula != PLAIN and not (matched and drawn):
                 torch.nn.init.zeros_(parameter)
+        if matched:
+            self._match_gains()
         for name in self._computed:
             setattr(self, name, torch.empty_like(getattr(self, name)).uniform_(-bound, bound))
             self._set_gain(name)
@@ -148,6 +158,17 @@ class Normalised(torch.nn.Module):
             for suffix in self._suffixes:
                 for k, name in enumerate(self.recurrence.added_biases):
                     self.get_parameter(name + suffix)[gate] = 0.0 if k else self.forget_bias
+
+    def _match_gains(self) -> None:
+        """Sets each gain to what its normalisation would divide by if the network computed the plain equations."""
+        if not self.recurrence.gain_names:
+            return
+        units, sizes = self.hidden_size, self._input_sizes
+        layers = matched_gains(self.recurrence, sizes, units, self._state_sizes[0], self.forget_bias)
+        directions = len(self._suffixes) // len(sizes)
+        for number, suffix in enumerate(self._suffixes):
+            for name, gain in layers[number // directions].items():
+                self.get_parameter(name + suffix).copy_(torch.from_numpy(gain))
 
     def _normalise_weights(self) -> None:
         """Makes the weights computed ones under weight norm, once they are drawn."""
@@ -163,7 +184,7 @@ class Normalised(torch.nn.Module):
         return [] if parametrizations is None else list(cast(torch.nn.ModuleDict, parametrizations))
 
     def _set_gain(self, name: str) -> None:
-        if self.gain_init is not None:
+        if self.gain_init is not None and self.gain_init != "match":
             torch.nn.init.constant_(self.get_parameter(f"parametrizations.{name}.original0"), self.gain_init)
 
     def _kept_shares(self, like: Tensor, rows: Sequence[int]) -> tuple[Tensor | None, ...]:
@@ -214,7 +235,7 @@ class Normalised(torch.nn.Module):
             "zoneout": (self.zoneout, 0.0),
         }
         changed = {name: value for name, (value, default) in values_and_defaults.items() if value != default}
-        return text + "".join(f", {name}={value}" for name, value in changed.items())
+        return text + "".join(f", {name}={value!r}" for name, value in changed.items())
 
     @property
     def _suffixes(self) -> list[str]:
@@ -222,10 +243,16 @@ class Normalised(torch.nn.Module):
         return [""]
 
     @property
+    def _input_sizes(self) -> list[int]:
+        """The size of each layer's input."""
+        return [self.input_size]
+
+    @property
     def _state_sizes(self) -> tuple[int, ...]:
         """The last dimension of each part of the state: h, and in an LSTM c."""
         return (self.hidden_size,) * len(self._state_names)
 
+    input_size: int
     hidden_size: int
 
 

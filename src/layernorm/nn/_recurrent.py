@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from ..formula import PLAIN, Formula
 from ..functional import StateChanges, Steps, as_cuts, recurrent, recurrent_by_steps, recurrent_over_cases
-from ._normalised import Normalised, State, check_flags, check_fraction, check_sizes, drop_mask
+from ._normalised import GainInit, Normalised, State, check_flags, check_fraction, check_sizes, drop_mask
 from ._population import BatchNormOverTime, Norm, Population
 from ._tracing import fx_call_module
 
@@ -58,7 +58,7 @@ class Recurrent(Normalised, Generic[Hx]):
         norm: Norm,
         formula: str | Formula,
         eps: float | None,
-        gain_init: float | None,
+        gain_init: GainInit,
         recurrent_dropout: float,
         zoneout: float | tuple[float, float],
         variational: bool,
@@ -87,8 +87,7 @@ class Recurrent(Normalised, Generic[Hx]):
         equations = {"bias": bias, "projected": proj_size > 0, "nonlinearity": nonlinearity, "gate_clip": gate_clip}
         self._describe(norm, formula, eps, gain_init, forget_bias, zoneout, **equations)
         self._warn_of_lost_input(input_size, hidden_size)
-        for layer in range(num_layers):
-            size = input_size if layer == 0 else len(self._directions) * self._output_size
+        for layer, size in enumerate(self._input_sizes):
             shapes = self.recurrence.parameter_shapes(size, hidden_size, proj_size or None)
             for direction in self._directions:
                 suffix = f"_l{layer}{direction}"
@@ -106,6 +105,10 @@ class Recurrent(Normalised, Generic[Hx]):
     @property
     def _output_size(self) -> int:
         return self.proj_size or self.hidden_size
+
+    @property
+    def _input_sizes(self) -> list[int]:
+        return [self.input_size] + [len(self._directions) * self._output_size] * (self.num_layers - 1)
 
     @property
     def _state_sizes(self) -> tuple[int, ...]:

@@ -217,14 +217,26 @@ def test_the_figures_names_and_rates_can_be_read(tmp_path):
     assert all(left.x1 < right.x0 for left, right in itertools.pairwise(places)), "they do not overlap"
 
 
-def test_of_many_rates_every_second_one_is_labelled(tmp_path):
-    tried = [0.001 * 2**place for place in range(9)]
-    line = Curve("a", STYLES["none"], tried, *[[0.1] * 9] * 3)
+@pytest.mark.parametrize(
+    ("tried", "labels"),
+    [([0.001 * 2**place for place in range(9)], ["0.001", "", "0.004", "", "0.016", "", "0.064", "", "0.256"]),
+     ([3.125e-5 * 2**place for place in range(7)], ["3.125e-05", "", "0.000125", "", "0.0005", "", "0.002"])],
+)  # fmt: skip
+def test_of_many_rates_every_second_one_is_labelled(tried, labels):
+    line = Curve("a", STYLES["none"], tried, *[[0.1] * len(tried)] * 3)
     panel = Panel("sensitivity", "learning rate", "error", [line], log_x=True, dots=True)
-    (axes,) = figures.canvas(Figure("rates", "", [[panel]])).axes
-    assert [label.get_text() for label in axes.get_xticklabels()] == [
-        "0.001", "", "0.004", "", "0.016", "", "0.064", "", "0.256"
-    ]  # fmt: skip
+    canvas = figures.canvas(Figure("rates", "", [[panel, panel]]))
+    canvas.draw_without_rendering()
+    shown = canvas.axes[0].get_xticklabels()
+    assert [label.get_text() for label in shown] == labels
+    places = [label.get_window_extent() for label in shown if label.get_text()]
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(places)), "they do not overlap"
+
+
+def test_runs_of_one_evaluation_have_one_panel_of_sensitivity(tmp_path):
+    write_rates(tmp_path, "none", {0.001: [0.4], 0.01: [0.3]}, epochs=1)
+    ((only,),) = panels(blocks(tmp_path), ERROR)
+    assert only.title == "at the end"
 
 
 def test_every_arm_has_a_name_and_a_style_of_its_own():

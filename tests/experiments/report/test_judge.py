@@ -109,6 +109,29 @@ def test_the_pilot_chooses_the_rate_and_counts_in_no_comparison():
     assert ruling.verdict == EQUAL
 
 
+def test_a_grid_of_one_rate_needs_no_pilot():
+    own = dataclasses.replace(LOSS, trial=dataclasses.replace(TRIAL, rates=(0.002,)))
+    (ruling,) = decide([own], trial(0.1, 0.3, pilots=False))
+    assert (ruling.verdict, ruling.lacking, ruling.missing) == (AHEAD, (), frozenset())
+    assert "rates layer norm 0.002, baseline 0.002; 30 updates" in ruling.ran
+    assert judge.best_rate(own, LAYER, []) == 0.002
+
+
+def test_a_run_that_diverged_may_count_with_a_value():
+    runs = trial(0.1, 0.3)
+    runs[-2] = run("layer", 0.002, FRESH[-1], diverged=10)
+    assert "diverged" in decide([LOSS], runs)[0].lacking[0]
+    counted = dataclasses.replace(LOSS, measure=dataclasses.replace(LOSS.measure, lost=0.7))
+    (ruling,) = decide([counted], runs)
+    assert (ruling.lacking, ruling.pairs[FRESH[-1]]) == ((), (0.7, 0.3))
+
+
+def test_the_mean_of_the_last_evaluations_may_count():
+    ended = run("layer", 0.002, 10, 1.0, 0.6, 0.2)
+    assert Value("loss", "loss", last=2, scale=10).value(ended, "loss") == pytest.approx(4.0)
+    assert Value("loss", "loss", last=2, rising=True).value(ended, "loss") == pytest.approx(-0.4)
+
+
 def test_the_rate_is_chosen_by_the_measure_of_the_claim():
     """At 0.002 the loss ends lower, at 0.004 it is sooner at the goal."""
     curves = {0.001: (1.0, 0.9, 0.8), 0.002: (1.0, 0.9, 0.1), 0.004: (0.4, 0.4, 0.4), 0.008: (1.0, 0.9, 0.8)}

@@ -19,7 +19,7 @@ def claims_of(large: Trial, small: Trial, nll: float | None, error: float | None
         large, small: the trials at batch size 128 and 4.
         nll, error: the goals of the training NLL and of the validation error at batch size 128.
     """
-    curves, both = "batch-128/figure6.png", "early/figure6.png"
+    curves, both = "batch-128/figure6.png", "batch-4/sensitivity.png"
     training = Sooner("train_nll", "a training NLL", goal=nll, unit=" nats")
     validation = Sooner("valid_error", "a validation error", goal=error, unit=" %", scale=100)
     test = Value("test_error", "test error, %", chosen="valid_error", scale=100, margin=0.1)

@@ -167,7 +167,7 @@ def compare(
         own = [claim for claim in claims if any(has(run, claim.trial.options) for run in groups[values])]
         options = dict(zip(names, map(option_text, values), strict=True))
         blocks.append(Block(options, _runs_by_arm(groups[values], prefixes), own))
-    status = [*_incomplete(runs), *(line for block in blocks for line in _unequal_starts(block))]
+    status = [*incomplete(runs), *(line for block in blocks for line in _unequal_starts(block))]
     return [block for block in blocks if any(run.records for arm in block.arms for run in block.runs(arm))], status
 
 
@@ -203,7 +203,7 @@ def _runs_by_arm(runs: Iterable[Run], prefixes: Collection[str]) -> dict[Arm, di
                                                         item[0].gain, item[0].prefix)))  # fmt: skip
 
 
-def _incomplete(runs: Sequence[Run]) -> list[str]:
+def incomplete(runs: Sequence[Run]) -> list[str]:
     """Says which of some runs are unfinished, and which diverged."""
     notes = []
     open_runs = [run.path.name for run in runs if not run.done]
@@ -212,7 +212,8 @@ def _incomplete(runs: Sequence[Run]) -> list[str]:
         notes.append(f"Unfinished: {len(open_runs)} of {len(runs)} runs ({names}).")
     lost = [f"{run.path.name} at update {run.diverged}" for run in runs if run.diverged is not None]
     if lost:
-        notes.append(f"Diverged: {len(lost)} of {len(runs)} runs ({', '.join(lost)}).")
+        names = ", ".join(lost[:6]) + (", ..." if len(lost) > 6 else "")
+        notes.append(f"Diverged: {len(lost)} of {len(runs)} runs ({names}).")
     return [f"{note} Curves end where the shortest seed ends." for note in notes]
 
 

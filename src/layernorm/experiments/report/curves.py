@@ -126,8 +126,8 @@ def sensitivity(blocks: Sequence[Block], *metrics: Metric) -> list[Figure]:
 
 
 def _against_rates(block: Block, ended: Mapping[Arm, Mapping[float, Group]], metric: Metric) -> list[Panel]:
-    """Makes the panels of a metric from a block's finished runs, by arm and learning rate. They are logarithmic if its
-    values span more than a decade, so that the best are seen."""
+    """Makes the panels of a metric from a block's finished runs, by arm and learning rate: one if no run has a second
+    evaluation. They are logarithmic if its values span more than a decade, so that the best are seen."""
 
     def best(run: Run, arm: Arm) -> float:
         return metric.best(run, arm.prefix + metric.name)
@@ -138,8 +138,8 @@ def _against_rates(block: Block, ended: Mapping[Arm, Mapping[float, Group]], met
     whole = [(run, arm) for arm, by_rate in ended.items() for group in by_rate.values() for run in group if run.whole]
     values = [value(run, arm) for value in (best, last) for run, arm in whole]
     log = bool(values) and 0 < 10 * min(values) < max(values)
-    panels = []
-    for which, value in (("best evaluation", best), ("at the end", last)):
+    panels, both = [], (("best evaluation", best), ("at the end", last))
+    for which, value in both if any(len(run.records) > 1 for run, _ in whole) else both[1:]:
         lines = []
         for arm, by_rate in ended.items():
             able = {rate: [value(run, arm) for run in group if run.whole] for rate, group in by_rate.items()}

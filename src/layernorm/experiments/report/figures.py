@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 SHORT = 8
 """A curve of at most this many points has each of them marked, or a tick for each."""
 
+_LETTERS = 40
+"""The letters that have room below a panel, of two in a row."""
+
 _SETTINGS: Any = {
     "font.size": 10,
     "axes.titlesize": 10.5,
@@ -105,8 +108,9 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.xaxis.set_major_formatter(FuncFormatter(_plain_tick))
         few = len(points) <= SHORT or panel.dots  # learning rates, or a short run
         if few:
-            step = -(-len(points) // SHORT)  # of more, not all labels have room
-            axes.set_xticks(points, ["" if place % step else f"{point:g}" for place, point in enumerate(points)])
+            labels = [f"{point:g}" for point in points]
+            step = -(-sum(map(len, labels)) // _LETTERS)
+            axes.set_xticks(points, ["" if place % step else label for place, label in enumerate(labels)])
         crowded = points[-1] >= 1000 * points[0] or few
         axes.xaxis.set_minor_formatter(NullFormatter() if crowded else FuncFormatter(_plain_tick))
     else:

@@ -195,9 +195,9 @@ def environment_lines(report: Report) -> list[tuple[str, str]]:
         values = list(dict.fromkeys(str(start[key]) for start in report.starts if start.get(key) is not None))
         if values:
             lines.append((label, "; ".join(values)))
-    for run in report.runs[:1]:
-        data = run.environment["data"]
-        lines.append(("data set", f"{data.get('name')}, SHA-256 {data.get('fingerprint')}"))
+    data = [run.environment["data"] for run in report.runs]
+    sets = dict.fromkeys(f"{item.get('name')}, SHA-256 {item.get('fingerprint')}" for item in data)
+    lines += [("data set", text) for text in sets]
     hours = sum(run.records[-1]["seconds"] for run in report.runs if run.records) / 3600
     if report.runs:
         lines.append(("time of all runs", f"{hours:.1f} h" if hours >= 1 else f"{hours * 60:.1f} min"))

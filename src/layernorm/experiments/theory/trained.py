@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ... import functional, geometry
-from ...audit import LayerCall, watch_calls
+from ...convert import LayerCall, watch_calls
 from ..errors import RunError
 from ..protocol import Experiment, Task
 from ..report.curves import banded

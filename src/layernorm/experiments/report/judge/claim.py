@@ -29,7 +29,8 @@ class Trial:
 
     Attributes:
         options: the options that its runs share.
-        rates: the learning rates of the grid, the same for all arms, from low to high, in factors of 2.
+        rates: the learning rates of the grid, the same for all arms, from low to high, in factors of 2. A single one
+            is not chosen by a pilot.
         updates, paper: the updates of a run, and of the paper's runs.
         hours: an estimate of the hours that a run takes on one core, until there are runs.
         command: the command of its pilot; with other seeds and rates, that of its runs.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ...runs.folder import Run
 from ..arms import RATE, Arm
-from .claim import FACTOR, FRESH, PILOT, SEEDS, Claim
+from .claim import FRESH, PILOT, SEEDS, Claim
 from .measure import Measure, Robustness
 from .ruling import LEVEL, VERDICTS, Ruling, capital, counted
 
@@ -86,6 +86,8 @@ class _Pilot(NamedTuple):
 def _pilot(claim: Claim, arm: Arm, places: Places) -> _Pilot:
     """Chooses an arm's rate."""
     grid = claim.trial.rates
+    if len(grid) == 1:  # nothing to choose
+        return _Pilot(grid[0])
     absent = [(arm.name, f"{rate:g}", seed) for rate in grid for seed in PILOT if (rate, seed) not in places]
     if absent or claim.measure.open():
         lacking = [f"{len(absent)} of {len(grid) * len(PILOT)} pilot runs with {arm.name}"] if absent else []
@@ -98,7 +100,7 @@ def _pilot(claim: Claim, arm: Arm, places: Places) -> _Pilot:
     best = min(scores, key=lambda rate: scores[rate])
     if best not in (grid[0], grid[-1]):
         return _Pilot(best)
-    edge, beyond = ("lowest", best / FACTOR) if best == grid[0] else ("highest", best * FACTOR)
+    edge, beyond = ("lowest", best**2 / grid[1]) if best == grid[0] else ("highest", best**2 / grid[-2])
     lacking = [f"a rate inside the grid: {arm.name} is best at the {edge}, {best:g}"]
     return _Pilot(best, True, lacking, [(item.name, f"{beyond:g}", seed) for item in claim.arms for seed in PILOT])
 
@@ -147,7 +149,7 @@ def _pairs(
     for seed in sorted(chosen[0].keys() & chosen[1].keys()):
         both = [by_seed[seed] for by_seed in chosen]
         lost = [arm.name for arm, run in zip(claim.arms, both, strict=True) if run.diverged is not None]
-        if lost:
+        if lost and measure.lost is None:
             lacking.append(f"a value of seed {seed}: {' and '.join(lost)} diverged")
             continue
         pairs[seed] = (measure.value(both[0], names[0]), measure.value(both[1], names[1]))

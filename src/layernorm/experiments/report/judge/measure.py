@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ class Measure(ABC):
         chosen: the metric, on validation data, by which the learning rate is chosen; None: `metric`.
         rising: whether higher values are better.
         margin: two arms are equal if their effect is known to be smaller.
+        lost: the value of the metric that a run counts with that has diverged. None: a verdict lacks such a run.
     """
 
     metric: str
@@ -27,6 +29,7 @@ class Measure(ABC):
     chosen: str | None = None
     rising: bool = False
     margin: float = math.log(1.1)
+    lost: float | None = None
 
     @abstractmethod
     def value(self, run: Run, metric: str) -> float:
@@ -47,7 +50,10 @@ class Measure(ABC):
 
     def values(self, run: Run, metric: str) -> list[float]:
         """Returns the metric at each evaluation, with the sign with which lower is better."""
-        return [(-1 if self.rising else 1) * record[metric] for record in run.records]
+        sign = -1 if self.rising else 1
+        if self.lost is not None and run.diverged is not None:
+            return [sign * self.lost]
+        return [sign * record[metric] for record in run.records]
 
     def open(self) -> str:
         """Says what must be fixed before a trial can be run; empty if nothing."""
@@ -107,17 +113,19 @@ class Value(Measure):
 
     Attributes:
         best: whether the best value counts.
+        last: the number of last evaluations whose mean counts, where the best value does not.
         scale: what the value is multiplied by, such as 100 for percent.
         digits: the digits after the point.
     """
 
     best: bool = False
+    last: int = 1
     scale: float = 1.0
     digits: int = 2
 
     def value(self, run: Run, metric: str) -> float:
         line = self.values(run, metric)
-        return self.scale * (min(line) if self.best else line[-1])
+        return self.scale * (min(line) if self.best else statistics.fmean(line[-self.last :]))
 
     def shown(self, mean: float) -> str:
         return f"{-mean if self.rising else mean:.{self.digits}f}"

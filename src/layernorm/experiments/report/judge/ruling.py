@@ -114,7 +114,7 @@ class Ruling:
         if self.claim.over_rates:
             return f"{seeds} at each of {count} rates, {trial.rates[0]:g} to {trial.rates[-1]:g}; {share}"
         chosen = self.named([f"{rate:g}" if rate else "-" for rate in self.rates])
-        whole = not any(seed in PILOT for *_, seed in self.missing)
+        whole = count > 1 and not any(seed in PILOT for *_, seed in self.missing)
         return f"{seeds}, rates {chosen}{f', each the best of {count}' if whole else ''}; {share}"
 
     @property

@@ -155,7 +155,7 @@ def test_what_is_frozen_stays_frozen(norm):
 @pytest.mark.parametrize("gain_init", ["1", float("nan"), True])
 def test_gain_init_is_a_number(gain_init):
     for norm in ("layer", "batch", "weight"):
-        with pytest.raises(ValueError, match="gain_init should be a finite number or None, got"):
+        with pytest.raises(ValueError, match="gain_init should be a finite number, 'match' or None, got"):
             ln.LSTM(3, 4, norm=norm, gain_init=gain_init)
 
 
@@ -169,3 +169,50 @@ def test_subclasses_are_left_alone_and_named():
     assert [type(m) for m in model] == [Mine, ln.GRU]
     with pytest.warns(UserWarning, match=r"no RNN.* in Mine; left alone .*: the module \(Mine\)$"):
         ln.convert(model[0])
+
+
+class LongerTagger(Tagger):
+    """Takes two steps with its cell; W_hh h of the first is 0 and has no size."""
+
+    def forward(self, words):
+        x, _ = self.encoder(self.embed(words))
+        return self.cell(x[:, 1], self.cell(x[:, 0]))[0] + sum(block(x)[0].sum() for block in self.blocks)
+
+
+def test_match_is_convert_and_then_match():
+    words = torch.randint(10, (2, 5))
+    model = LongerTagger().eval()
+    one, two = ln.convert(copy.deepcopy(model), match=(words,)), ln.convert(copy.deepcopy(model))
+    ln.match(two, words)
+    for (name, p), q in zip(one.named_parameters(), two.parameters(), strict=True):
+        assert torch.equal(p, q), name
+    bare = ln.convert(torch.nn.GRU(3, 4), match=[torch.randn(5, 2, 3)])
+    assert not (bare.gain_ih_l0 == 1).any()
+
+
+def test_only_what_is_converted_is_matched():
+    model = torch.nn.ModuleDict({"old": ln.GRU(3, 4), "new": torch.nn.GRU(3, 4)})
+    model.forward = lambda x: (model["old"](x), model["new"](x))
+    ln.convert(model, match=(torch.randn(5, 2, 3),))
+    assert (model["old"].gain_ih_l0 == 1).all()
+    assert not (model["new"].gain_ih_l0 == 1).any()
+
+
+@pytest.mark.parametrize(
+    ("match", "norm", "error", "message"),
+    [
+        (torch.zeros(2, 5), "layer", TypeError, "expected match to be a tuple of the inputs, got Tensor"),
+        (torch.nn.utils.rnn.pack_sequence([torch.zeros(2, 3)]), "layer", TypeError, "tuple of the inputs, got Packed"),
+        ((torch.zeros(2, 5, 7),), "layer", RuntimeError, "scalar types"),
+        ((torch.zeros(2, 1, dtype=torch.long),), "layer", ValueError, "gain_hh of encoder, layer 0 multiplies never"),
+        ((torch.zeros(2, 5, dtype=torch.long),), None, ValueError, "match: Tagger has no recurrent network"),
+        ((torch.zeros(2, 5, dtype=torch.long),), "weight", ValueError, "match: Tagger has no recurrent network"),
+    ],
+)
+def test_the_model_is_as_before_when_it_cannot_be_matched(match, norm, error, message):
+    model = Tagger()
+    parts, state = list(model.named_modules()), copy.deepcopy(model.state_dict())
+    with pytest.raises(error, match=message):
+        ln.convert(model, norm, match=match)
+    assert list(model.named_modules()) == parts
+    torch.testing.assert_close(model.state_dict(), state, rtol=0, atol=0)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast, overload
 
 import torch
-from torch.nn.utils.parametrize import type_before_parametrizations
+from torch.nn.utils.parametrize import type_before_parametrizations as own_class
 
 from ..formula import Formula
 from ..functional import describe
-from ._gru import GRU, GRUCell
-from ._lstm import LSTM, LSTMCell
-from ._normalised import Normalised
-from ._population import BatchNormOverTime, Norm
-from ._rnn import RNN, RNNCell
+from ..nn._gru import GRU, GRUCell
+from ..nn._lstm import LSTM, LSTMCell
+from ..nn._normalised import GainInit, Normalised
+from ..nn._population import BatchNormOverTime, Norm
+from ..nn._rnn import RNN, RNNCell
+from ._match import match_networks, named_networks
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -36,7 +37,8 @@ class Options(TypedDict, total=False):
 
     formula: str | Formula
     eps: float | None
-    gain_init: float | None
+    gain_init: GainInit
+    match: Sequence[Any] | None
 
 
 Other = TypeVar("Other", bound=torch.nn.Module)
@@ -62,7 +64,8 @@ def convert(
     *,
     formula: str | Formula = "paper",
     eps: float | None = None,
-    gain_init: float | None = None,
+    gain_init: GainInit = None,
+    match: Sequence[Any] | None = None,
 ) -> torch.nn.Module:
     """Swaps every `torch.nn.RNN`, `LSTM`, `GRU` and their cells inside a module for layernorm's, keeping the weights.
 
@@ -71,21 +74,27 @@ def convert(
     on the same device and of the same type. Subclasses of torch's modules are left alone, with a warning, because what
     they add could not be kept.
 
-    The function that the network computes changes, so that it has to be trained again.
+    The function that the network computes changes, so that it has to be trained again. With ``match`` its gains are the
+    sizes that the vectors under the norms have in torch's network.
 
     Args:
         module: changed in place, unless it is itself one of torch's recurrent modules.
         norm, formula, eps, gain_init: as in `LSTM`.
+        match: the inputs that the module is called with, a tuple. After the swap the gains of the new modules are set
+            as `layernorm.match` sets them. For keywords, or to see the gains, call that instead. ``None``: the gains
+            are ``gain_init``.
 
     Returns:
         The module, or the new one that takes its place.
 
     Raises:
-        TypeError: ``module`` is no module, or a constructor raises it.
+        TypeError: ``module`` is no module, ``match`` is no tuple or list, or a constructor raises it.
         ValueError: a constructor raises it, or a module has something that could not be kept. This is a hook; a weight
             that is computed (weight norm and other parametrizations, pruning); a parameter, buffer, submodule,
             ``forward`` or other attribute that a new module of torch's class does not have; or, for weight norm, a row
-            of zeros. Nothing has been changed then.
+            of zeros. `layernorm.match` raises it.
+
+    After an error nothing has been changed, whatever the call with ``match`` raised.
 
     Example::
 
@@ -93,6 +102,8 @@ def convert(
     """
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"convert: module must be a torch.nn.Module, got {type(module).__name__} {module!r:.60}")
+    if match is not None and type(match) not in (tuple, list):  # a packed sequence is a subclass of tuple
+        raise TypeError(f"convert: expected match to be a tuple of the inputs, got {type(match).__name__}")
     keywords: dict[str, Any] = {"norm": norm, "formula": formula, "eps": eps, "gain_init": gain_init}
     replacements = {id(old): _convert_one(old, keywords) for old in module.modules() if own_class(old) in _TABLE}
     if not replacements:
@@ -100,18 +111,24 @@ def convert(
             "LSTM", "batch" if isinstance(norm, BatchNormOverTime) else norm, formula, eps, bias=True
         )  # refuses a wrong name where nothing is converted, too
     _warn_of_unconverted(module, converted=bool(replacements))
-    if id(module) in replacements:
-        return replacements[id(module)]
-    for parent in list(module.modules()):
-        for name, child in parent._modules.items():
-            if id(child) in replacements:
-                parent._modules[name] = replacements[id(child)]
-    return module
-
-
-def own_class(module: torch.nn.Module) -> type[torch.nn.Module]:
-    """Returns a module's own class: torch gives a module whose weights are parametrized a new one."""
-    return type_before_parametrizations(module)
+    children = [
+        (parent, name, child)
+        for parent in list(module.modules())
+        for name, child in parent._modules.items()
+        if id(child) in replacements
+    ]
+    for parent, name, child in children:
+        parent._modules[name] = replacements[id(child)]
+    converted = replacements.get(id(module), module)
+    if match is not None:
+        try:
+            new = {name: part for name, part in named_networks(converted).items() if part in replacements.values()}
+            match_networks(converted, new, match, {})
+        except BaseException:
+            for parent, name, child in children:
+                parent._modules[name] = child
+            raise
+    return converted
 
 
 def _warn_of_unconverted(module: torch.nn.Module, converted: bool) -> None:

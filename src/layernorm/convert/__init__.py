@@ -1,0 +1,10 @@
+"""From torch's networks to layernorm's: the swap of the modules, their first gains, and what their layers are called
+with."""
+
+from ._convert import convert as convert
+from ._match import MatchedLayer as MatchedLayer
+from ._match import Matches as Matches
+from ._match import match as match
+from ._watched import LayerCall as LayerCall
+from ._watched import put_back as put_back
+from ._watched import watch_calls as watch_calls

@@ -1,0 +1,94 @@
+"""The options of an arm, and the recurrent networks that they make: alike in everything but the norm."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from ... import nn as networks
+from ...formula import PRESETS, Network
+from ..protocol import CheckedOptions, decay_option, option, seed_option
+from .program import TaskName
+from .programs import PROGRAMS
+
+FormulaName = Literal["none", "paper", "cell", "kiros", "haste", "torchscript", "keras", "tf1", "sonnet", "dreamer"]
+
+_KINDS: dict[Network, Any] = {"LSTM": networks.LSTM, "GRU": networks.GRU, "RNN": networks.RNN}
+
+
+@dataclass(frozen=True)
+class Config(CheckedOptions):
+    """Options of the experiment. The defaults are the class of the network swapped, and nothing else."""
+
+    task: TaskName = option("adding", "the task, with a public program's settings", several="task", outermost=True)
+    norm: Literal["none", "layer", "rms"] = option("layer", "the norm in the recurrent networks", several="norm")
+    formula: FormulaName = option(
+        "paper",
+        "where the norm sits; paper, where this formula is not defined for the task's network",
+        several="formula",
+    )
+    start: Literal["1", "0.3", "0.1", "match"] = option(
+        "1",
+        "the initial gain (biases 0), or match: gains matched to the plain network (biases as torch draws them)",
+        several="start",
+        mark="gain",
+    )
+    forget_bias: Literal["torch", "1"] = option(
+        "torch", "the initial forget bias: as in torch's network, or 1", several="forget-bias", mark="forget"
+    )
+    seed: int = seed_option("seeds of the initial weights, of the batches and of exploration")
+    learning_rate: float = option(1.0, "the learning rate, as a multiple of the program's own", mark="lr", above=0)
+    decay: float = decay_option()
+    updates: int = option(0, "updates of a run (0: the task's own number)", least=0)
+
+    def __post_init__(self) -> None:
+        """Gives options that mean nothing to an arm a fixed value, so that no run is made twice."""
+        super().__post_init__()
+        network = PROGRAMS[self.task].network
+        if self.norm == "none":
+            object.__setattr__(self, "formula", "none")
+            object.__setattr__(self, "start", "1")
+        elif self.formula == "none":
+            raise ValueError(f"--formula none is for --norm none, got --norm {self.norm}")
+        elif network not in PRESETS[self.formula]:
+            object.__setattr__(self, "formula", "paper")
+        if network == "RNN":  # it has no forget gate
+            object.__setattr__(self, "forget_bias", "torch")
+
+
+class Maker:
+    """Makes recurrent networks as an arm says.
+
+    A network under a norm has the weights of the plain one that is drawn in its place, so that all arms of a seed
+    start from the same weights. With matched gains it has the plain one's biases, too.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config, self.kind = config, _KINDS[PROGRAMS[config.task].network]
+
+    @torch.no_grad()
+    def __call__(self, input_size: int, hidden_size: int, **options: Any) -> nn.Module:
+        """Makes a network with the options of torch's."""
+        config = self.config
+        if config.forget_bias != "torch":
+            options["forget_bias"] = float(config.forget_bias)
+        plain = self.kind(input_size, hidden_size, norm=None, **options)
+        if config.norm == "none":
+            return plain
+        matched = config.start == "match"
+        gain = 1.0 if matched else float(config.start)
+        with torch.random.fork_rng(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*input_size=1")  # a task has one input, and shows what follows
+            made = self.kind(
+                input_size, hidden_size, norm=config.norm, formula=config.formula, gain_init=gain, **options
+            )
+        kept: Sequence[str] = ("weight", "bias_ih", "bias_hh") if matched else ("weight",)
+        for name, parameter in made.named_parameters():
+            if name.startswith(tuple(kept)):
+                parameter.copy_(plain.get_parameter(name))
+        return made

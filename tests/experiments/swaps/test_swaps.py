@@ -1,0 +1,209 @@
+"""The tasks of `swaps` train in every arm, from the same weights, data and draws, and go on where they stopped."""
+
+import copy
+import random
+import string
+
+import pytest
+import torch
+
+from layernorm import cli
+from layernorm.experiments.errors import RunError, UsageError
+from layernorm.experiments.runs.folder import find_runs
+from layernorm.experiments.swaps import cartpole, experiment
+from layernorm.experiments.swaps.network import Config
+from layernorm.experiments.swaps.programs import PROGRAMS
+from layernorm.experiments.swaps.tasks import tagger, translation
+from layernorm.experiments.train.batches import NOISE, derive_seed
+from layernorm.experiments.train.distributed import accelerator
+from support.book_files import write_sentences
+
+ARMS = {
+    "plain": {"norm": "none"},
+    "paper": {"formula": "paper"},
+    "matched": {"formula": "cell", "start": "match"},
+    "rms": {"norm": "rms", "formula": "paper", "start": "0.3", "forget_bias": "1"},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A small book with names, and sentences of two classes."""
+    place, chance = tmp_path_factory.mktemp("data"), random.Random(0)
+
+    def word():
+        return "".join(chance.choices(string.ascii_lowercase, k=chance.randint(4, 8)))
+
+    words, names = [word() for _ in range(150)], [word().title() for _ in range(100)]
+    lines = []
+    for _ in range(400):
+        sentence = [chance.choice(names) if chance.random() < 0.2 else chance.choice(words) for _ in range(9)]
+        lines.append(f"The {' '.join(sentence)}.")
+    (place / "books").mkdir()
+    (place / "books" / "A_Brown.txt").write_text("\n".join(lines))
+    (place / "sentences").mkdir()
+    write_sentences(place / "sentences", random.Random(1), count=60)
+    return place
+
+
+def made(folder, task, seed=0, updates=0, **options):
+    """A task with an arm's model, ready to train."""
+    config = Config(task=task, seed=seed, updates=updates, **options)
+    return experiment.swaps_task(config, experiment.load_task(task, folder), accelerator("cpu", "float32"))
+
+
+def train(task, first, last):
+    """Makes some updates, as the loop makes them."""
+    for update in range(first, last):
+        task.model.train()
+        task.loss(task.model, update).backward()
+        if task.before_step:
+            task.before_step(task.model)
+        task.optimizer.step()
+        task.optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_arms_start_from_the_same_weights_and_train(folder, name):
+    tasks = {}
+    state = torch.get_rng_state()
+    for arm, options in ARMS.items():
+        tasks[arm] = made(folder, name, updates=2, **options)
+        assert torch.equal(torch.get_rng_state(), state)
+    plain = dict(tasks["plain"].model.named_parameters())
+    assert any("weight_hh" in key for key in plain)
+    for arm, task in tasks.items():
+        mine = {key: item for key, item in task.model.named_parameters() if not key.startswith("target")}
+        for key in mine.keys() & plain.keys():
+            if arm == "matched" or not ("bias_ih" in key or "bias_hh" in key):
+                assert torch.equal(mine[key], plain[key]), key
+        gains = {round(gain, 6) for key, item in mine.items() if "gain" in key for gain in item.tolist()}
+        if arm == "matched":
+            assert 0 < min(gains) <= max(gains) < 3
+            assert 1.0 not in gains
+        else:
+            assert gains == {"plain": set(), "paper": {1.0}, "rms": {0.3}}[arm]
+    others = dict(made(folder, name, seed=1, updates=2, norm="none").model.named_parameters())
+    assert any(not torch.equal(others[key], value) for key, value in plain.items())
+    torch.manual_seed(0)
+    for task in tasks.values():
+        train(task, 0, 2)
+        task.model.eval()
+        with torch.no_grad():
+            (value,) = task.evaluate(task.model).values()
+        assert torch.isfinite(torch.tensor(value))
+        assert all(bool(item.isfinite().all()) for item in task.model.parameters())
+
+
+@pytest.mark.parametrize("name", ["words", "weight_drop", "characters", "ppo", "r2d2"])
+def test_a_run_goes_on_where_it_stopped(folder, name):
+    """Those tasks whose batches are no function of the update alone; PPO is stopped within its use of a rollout."""
+    stop, end = (21, 23) if name == "ppo" else (3, 6)
+    torch.manual_seed(derive_seed(0, NOISE))
+    whole = made(folder, name, updates=end)
+    train(whole, 0, stop)
+    kept = copy.deepcopy((whole.model.state_dict(), whole.optimizer.state_dict(), torch.get_rng_state()))
+    train(whole, stop, end)
+    again = made(folder, name, updates=end)
+    again.model.load_state_dict(kept[0])
+    again.optimizer.load_state_dict(kept[1])
+    torch.set_rng_state(kept[2])
+    train(again, stop, end)
+    for key, value in whole.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[key], value), key
+
+
+@pytest.mark.parametrize("name", ["adding", "names", "sentences"])
+def test_the_data_do_not_depend_on_what_was_drawn_before(folder, name):
+    facts = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        experiment.load_task.cache_clear()
+        facts.append(experiment.load_task(name, folder).facts)
+    assert facts[0] == facts[1]
+
+
+def test_options_without_a_meaning_have_one_value():
+    assert Config("words", "none", "cell", "match") == Config("words", "none", "paper", "0.1")
+    assert Config("translation", formula="cell") == Config("translation", formula="paper")
+    assert Config("names", forget_bias="1") == Config("names")
+    assert Config("words", formula="cell").formula == "cell"
+    with pytest.raises(ValueError, match="--formula none is for --norm none, got --norm layer"):
+        Config("words", formula="none")
+
+
+def test_all_kinds_of_networks_have_tasks():
+    kinds = [program.network for program in PROGRAMS.values()]
+    assert (len(kinds) >= 10, kinds.count("GRU") >= 2, kinds.count("RNN") >= 1) == (True, True, True)
+
+
+def test_the_field_is_that_of_all_ways():
+    """Against the sum over all 3^4 ways to tag a sentence; the best of them is Viterbi's."""
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(4, 2, 3, generator=generator)
+    transitions = torch.randn(3, 3, generator=generator)
+    lengths = torch.tensor([4, 2])
+    tags = torch.randint(3, (4, 2), generator=generator)
+    total = 0.0
+    for row, length in enumerate(lengths.tolist()):
+        ways = torch.cartesian_prod(*[torch.arange(3)] * length)
+        sums = torch.stack([scores[place, row, ways[:, place]] for place in range(length)]).sum(0)
+        sums += sum(transitions[ways[:, place], ways[:, place + 1]] for place in range(length - 1))
+        best = ways[sums.argmax()]
+        assert torch.equal(tagger.best_tags(scores, transitions, lengths)[:length, row], best)
+        right = (ways == tags[:length, row]).all(1)
+        total += float(sums.logsumexp(0) - sums[right][0])
+    assert float(tagger.field_nll(scores, transitions, tags, lengths)) == pytest.approx(total, rel=1e-5)
+
+
+def test_names_are_found_as_wholes():
+    sentence = ["Then", "Mr.", "Harding", "saw", '"', "Oh", "and", "I", "and", "Tom"]
+    assert tagger.tag(sentence) == [0, 1, 2, 0, 0, 0, 0, 0, 0, 1]
+    tags = torch.tensor([[0, 1, 2, 0, 1], [1, 1, 0, 2, 2]]).T
+    assert tagger.name_spans(tags, torch.tensor([4, 5])) == {(0, 1, 3), (1, 0, 1), (1, 1, 2), (1, 3, 5)}
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(0, "zero"), (42, "forty two"), (115, "one hundred and fifteen"), (600_000, "six hundred thousand"),
+     (642_009, "six hundred and forty two thousand and nine")],
+)  # fmt: skip
+def test_numbers_in_words(number, words):
+    assert " ".join(translation.in_words(number)) == words
+
+
+def test_poles_go_on_as_they_were_kept():
+    one, other = cartpole.Poles(4, 1), cartpole.Poles(4, 2)
+    for step in range(30):
+        one.step(torch.full((4,), step % 3 // 2))
+    one.keep()
+    other.load_state_dict(one.state_dict())
+    for poles in (one, other):
+        poles.resume(3)
+    for step in range(60):
+        actions = torch.full((4,), step % 2)
+        assert torch.equal(one.step(actions), other.step(actions))
+        assert torch.equal(one.seen(), other.seen())
+
+
+def test_what_is_missing_is_said(tmp_path, monkeypatch):
+    with pytest.raises(RunError, match=r"tasks on text need books, files \*.txt, in one of .*; the 99 English novels"):
+        experiment.load_task("words", tmp_path)
+    monkeypatch.setitem(__import__("sys").modules, "gymnasium", None)
+    experiment.load_task.cache_clear()
+    with pytest.raises(RunError, match="need gymnasium: pip install"):
+        experiment.load_task("ppo", None)
+    several = accelerator("cpu", "float32")
+    monkeypatch.setattr(type(several), "num_processes", 2)
+    with pytest.raises(UsageError, match="--jobs makes several runs"):
+        experiment.swaps_task(Config(), experiment.load_task("adding", None), several)
+
+
+def test_the_smoke_preset_needs_no_data(tmp_path, capsys):
+    assert cli.main(["run", "swaps", "--preset", "smoke", "--task", "forecast", "--out", str(tmp_path)]) == 0
+    runs = find_runs([tmp_path]).runs
+    assert len(runs) == 3
+    assert all(run.done and len(run.records) == 10 for run in runs)
+    text = capsys.readouterr().out
+    assert "forecast paper, matched" in text
+    assert (tmp_path / "report" / "curves.png").exists()
