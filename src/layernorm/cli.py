@@ -8,7 +8,6 @@ import functools
 import os
 import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +36,6 @@ examples:
   layernorm doctor --check       whether every engine computes correctly
 """
 
-_WIDTH = 80
 
 _SEEDS = 2**31  # more than anyone needs, and a generator takes four times each
 
@@ -84,17 +82,12 @@ def _guarded(words: list[str], debug: bool) -> int:
 
 
 def _say(message: str) -> None:
-    from .experiments.errors import printable
+    from .experiments.errors import printable, wrapped
 
     text = f"layernorm: {printable(message)}"
     if sys.stderr.isatty():  # in a file or a pipe a message stays one line
-        text = _wrapped(text, "  ", shutil.get_terminal_size().columns)
+        text = wrapped(text, 2, shutil.get_terminal_size().columns)
     print(text, file=sys.stderr)
-
-
-def _wrapped(text: str, indent: str, width: int = _WIDTH) -> str:
-    """Wraps the text in lines of at most ``width`` columns. Names and paths are not split; later lines are indented."""
-    return textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _dispatch(words: list[str]) -> None:
@@ -240,14 +233,15 @@ def _parser() -> argparse.ArgumentParser:
 def _data_sets() -> str:
     """Lists the data sets and the files that each needs, for the help."""
     from .experiments.data import catalogue
+    from .experiments.errors import wrapped
 
     lines, width = ["data sets:"], catalogue.WIDTH
-    indent = " " * (width + 3)
-    lines += [_wrapped(f"  {name:<{width}} {about}", indent) for name, about in catalogue.EMBEDDED.items()]
+    inside = width + 3
+    lines += [wrapped(f"  {name:<{width}} {about}", inside) for name, about in catalogue.EMBEDDED.items()]
     for source in catalogue.SOURCES.values():
-        lines.append(_wrapped(f"  {source.name:<{width}} {source.summary}", indent))
-        lines.append(f"{indent}needs these, {source.form}:")
-        lines += [f"{indent}{name}" for name in source.files]
+        lines.append(wrapped(f"  {source.name:<{width}} {source.summary}", inside))
+        lines.append(f"{'':{inside}}needs these, {source.form}:")
+        lines += [f"{'':{inside}}{name}" for name in source.files]
     return "\n".join(lines)
 
 
@@ -282,15 +276,16 @@ def _run(words: list[str]) -> None:
 
 def _print_experiments() -> None:
     from .experiments import catalogue
+    from .experiments.errors import wrapped
 
     print("usage: layernorm run EXPERIMENT [OPTIONS]\n")
     print("Runs an experiment, or resumes it, and writes its report.\n\nexperiments:")
     experiments = [catalogue.find_experiment(name) for name in catalogue.EXPERIMENTS]
     width = max(len(item.name) for item in experiments)
     for item in experiments:
-        print(_wrapped(f"  {item.name:<{width}} {item.summary}", " " * (width + 3)))
+        print(wrapped(f"  {item.name:<{width}} {item.summary}", width + 3))
         for name, preset in item.presets.items():
-            print(_wrapped(f"{'':{width + 3}}--preset {name}: {preset.summary}", " " * (width + 5)))
+            print(wrapped(f"{'':{width + 3}}--preset {name}: {preset.summary}", width + 5))
     print("\nexamples:")
     for item in experiments:
         print("\n".join(f"  {example}" for example in item.examples))

@@ -16,7 +16,7 @@ import layernorm as ln
 from layernorm.engines import reference
 from layernorm.engines.protocol import NormArguments, RecurrentArguments
 from layernorm.formula import PRESETS, Recurrence
-from support.formula_space import every_formula
+from support.formula_space import drawn, every_formula
 
 compiled = pytest.importorskip("layernorm.engines.compiled", exc_type=ImportError)
 _compile = sys.modules["layernorm.engines.compiled._compile"]
@@ -27,22 +27,12 @@ NETWORKS = ["LSTM", "GRU", "RNN"]
 SHAPES = [(5, 3, 4, 6, 3), (2, 4, 3, 5, 5), (1, 3, 2, 1, 1), (0, 2, 3, 4, 2), (3, 0, 2, 5, 2), (3, 7, 0, 3, 2)]
 
 
-def drawn(recurrence, T, B, I, H, P, reverse, lengths, reset):  # noqa: E741
+def problem(recurrence, *sizes, reverse, lengths, reset):
     """Arguments in float64, and gradients of their results."""
     g = torch.Generator().manual_seed(0)
-
-    def draw(*shape):
-        return torch.randn(*shape, dtype=torch.float64, generator=g)
-
-    P = P if recurrence.projected else H
-    state = [draw(B, size) for size in ((P, H) if recurrence.network == "LSTM" else (H,))]
-    params = [draw(*s) / (s[-1] ** 0.5 if len(s) > 1 else 1) for s in recurrence.parameter_shapes(I, H, P).values()]
-    masks = (
-        torch.randint(0, T + 1, (B,), generator=g) if lengths else None,
-        torch.rand(T, B, generator=g) < 0.3 if reset else None,
-    )
-    a = RecurrentArguments(draw(T, B, I), state, params, *masks, recurrence, reverse)
-    return a, [draw(T, B, P), *(draw(*s.shape) for s in state)]
+    a = RecurrentArguments(*drawn(recurrence, *sizes, lengths, reset, g), recurrence, reverse)
+    T, B, P = *a.input.shape[:2], a.state[0].shape[1]
+    return a, [torch.randn(size, dtype=torch.float64, generator=g) for size in ((T, B, P), *(s.shape for s in a.state))]
 
 
 def close(got, expected):
@@ -74,8 +64,8 @@ def trained(module, x, engine="compiled"):
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_every_formula(network):
-    for recurrence, kind in every_formula(network, SHAPES):
-        a, grads = drawn(recurrence, *kind)
+    for recurrence, (*sizes, reverse, lengths, reset) in every_formula(network, SHAPES):
+        a, grads = problem(recurrence, *sizes, reverse=reverse, lengths=lengths, reset=reset)
         close(both_ways(compiled, a, grads), both_ways(reference, a, grads))
 
 
@@ -259,7 +249,8 @@ def test_an_lstm_trains_and_its_kernels_are_few():
 
 @pytest.mark.compiles
 def test_an_rnn_with_lengths_and_resets():
-    a, grads = drawn(Recurrence("RNN", PRESETS["paper"]["RNN"]), 2, 3, 4, 6, 6, True, True, True)
+    recurrence = Recurrence("RNN", PRESETS["paper"]["RNN"])
+    a, grads = problem(recurrence, 2, 3, 4, 6, 6, reverse=True, lengths=True, reset=True)
     close(both_ways(compiled, a, grads), both_ways(reference, a, grads))
 
 
@@ -292,7 +283,7 @@ def test_every_preset(name, network):
     for masked in (False, True):
         lstm = {"projected": True, "gate_clip": 0.1} if masked and network == "LSTM" else {}
         recurrence = Recurrence(network, PRESETS[name][network], **lstm)
-        a, grads = drawn(recurrence, 3, 4, 5, 6, 4 if lstm else 6, masked, masked, masked)
+        a, grads = problem(recurrence, 3, 4, 5, 6, 4 if lstm else 6, reverse=masked, lengths=masked, reset=masked)
         close(both_ways(compiled, a, grads), both_ways(reference, a, grads))
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_native_recurrent import both_ways, setting
+from test_native_recurrent import both_ways
 
-import conftest
 import layernorm as ln
 from layernorm.engines.protocol import RecurrentArguments
 from layernorm.formula import PRESETS, Recurrence
 from support.compiler import COMPILER
-from support.formula_space import every_formula
+from support.formula_space import drawn, every_formula
+from support.instruction_sets import SETS, start
 
 native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 from layernorm.engines.native import _library, _plan, _recurrent, _recurrent_plan, _steps  # noqa: E402
@@ -43,13 +43,13 @@ def library_of_pairs(tmp_path_factory):
     return library
 
 
-@pytest.fixture(autouse=True, params=[*conftest.SETS, PAIRS])
+@pytest.fixture(autouse=True, params=[*SETS, PAIRS])
 def products(request):
     """Every instruction set that runs here, and pairs without the instruction for them."""
     if request.param != PAIRS:
-        conftest.start(request.param)
+        start(request.param)
         yield
-        conftest.start(conftest.SETS[-1])
+        start(SETS[-1])
     else:
         library = request.getfixturevalue("library_of_pairs")
         with pytest.MonkeyPatch.context() as patch:
@@ -61,7 +61,7 @@ def products(request):
 
 
 def narrow(arguments):
-    """As `setting` made them, in bfloat16."""
+    """What `drawn` returns, in bfloat16."""
     x, state, params, *masks = arguments
     return x.bfloat16(), [s.bfloat16() for s in state], [p.bfloat16() for p in params], *masks
 
@@ -104,7 +104,7 @@ def moved(tensors):
 def test_formulas_of_every_kind(network):
     """Odd sizes, of which a pair is half empty, masks, blocks of steps. A wrong partner is off by the whole value."""
     for recurrence, (*sizes, reverse, lengths, reset) in list(every_formula(network, SHAPES))[::11]:
-        arguments = narrow(setting(recurrence, *sizes, lengths, reset))
+        arguments = narrow(drawn(recurrence, *sizes, lengths, reset))
         x, state, params, *masks = arguments
         wide = x.float(), [s.float() for s in state], [p.float() for p in params], *masks
         got, inference = both_ways(native, arguments, recurrence, reverse)
@@ -124,8 +124,8 @@ def test_formulas_of_every_kind(network):
 @pytest.mark.parametrize("network", NETWORKS)
 def test_bits_do_not_depend_on_threads_or_on_other_rows(network):
     recurrence = Recurrence(network, PRESETS["paper"][network])
-    arguments = narrow(setting(recurrence, 12, 67, 33, 41, 41, True, True))
-    few = narrow(setting(recurrence, 10, 1, 33, 900, 900, True, True))  # columns are shared out
+    arguments = narrow(drawn(recurrence, 12, 67, 33, 41, 41, True, True))
+    few = narrow(drawn(recurrence, 10, 1, 33, 900, 900, True, True))  # columns are shared out
     before = torch.get_num_threads()
     try:
         found = []

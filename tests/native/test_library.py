@@ -131,16 +131,24 @@ RIGHT = [  # the same numbers in another layout
 ]
 
 
-def attempt(call, arguments, spoilt, fits):
-    """An error unless the spoilt argument fits; one on "meta" may make the call one about shapes alone."""
+def attempt(call, tensors, which, how, spoilt, fits):
+    """One tensor spoilt: an error unless it fits; one on "meta" may make the call one about shapes alone. In another
+    layout: the same result."""
+
+    def changed(tensor):
+        return [*tensors[:which], tensor, *tensors[which + 1 :]]
+
+    expected = call(tensors)
     if spoilt.device.type == "meta":
         with contextlib.suppress(RuntimeError, NotImplementedError):
-            call(arguments)
+            call(changed(spoilt))
     elif fits:
-        call(arguments)
+        call(changed(spoilt))
     else:
         with pytest.raises((RuntimeError, NotImplementedError)):
-            call(arguments)
+            call(changed(spoilt))
+    for a, b in zip(expected, call(changed(RIGHT[how % len(RIGHT)](tensors[which]))), strict=True):
+        assert torch.equal(a, b)
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
@@ -177,20 +185,13 @@ def test_no_wrong_argument_reaches_the_recurrent_kernels(network, which, how, ba
         arriving = (grads[0], grads[1:])
         return torch.ops.layernorm.recurrent_backward(*args, r.encode(), False, saved, *arriving, "native")
 
-    expected = call(tensors)
-    wrong = list(tensors)
-    wrong[which] = WRONG[how](tensors[which])
-    spoilt = wrong[which]
+    spoilt = WRONG[how](tensors[which])
     same = spoilt.shape == tensors[which].shape and spoilt.dtype == tensors[which].dtype
     if tensors[which] is lengths and spoilt.shape == lengths.shape:  # any integers
         same = spoilt.dtype in (torch.int64, torch.int32)
     if which == 0 and not (backward or masks) and spoilt.dim() == 3:  # any number of steps
         same = spoilt.shape[1:] == (B, I) and spoilt.dtype == torch.float32
-    attempt(call, wrong, spoilt, same)
-    right = list(tensors)
-    right[which] = RIGHT[how % len(RIGHT)](tensors[which])
-    for a, b in zip(expected, call(right), strict=True):
-        assert torch.equal(a, b)
+    attempt(call, tensors, which, how, spoilt, same)
 
 
 @pytest.mark.parametrize("lengths", [[6, 1, 1, 1], [-1, 1, 1, 1], [2**40, 0, 0, 0]])
@@ -219,20 +220,13 @@ def test_no_wrong_argument_reaches_the_norm_kernels(which, how, backward, add):
     which %= len(tensors)
     if tensors[which] is None:
         return
-    expected = call(tensors)
-    wrong = list(tensors)
-    wrong[which] = WRONG[how](tensors[which])
-    spoilt = wrong[which]
+    spoilt = WRONG[how](tensors[which])
     same = spoilt.shape == tensors[which].shape and spoilt.dtype == tensors[which].dtype
     if tensors[which] is gain or tensors[which] is bias:  # of any floating type
         same = spoilt.shape == gain.shape and spoilt.dtype.is_floating_point
     if not backward and not add and which == 0:  # any rows of this length
         same = spoilt.dim() > 0 and spoilt.shape[-1] == 6 and spoilt.dtype.is_floating_point
-    attempt(call, wrong, spoilt, same)
-    right = list(tensors)
-    right[which] = RIGHT[how % len(RIGHT)](tensors[which])
-    for a, b in zip(expected, call(right), strict=True):
-        assert torch.equal(a, b)
+    attempt(call, tensors, which, how, spoilt, same)
 
 
 # --- what once got through ---

@@ -9,7 +9,7 @@ import layernorm as ln
 from layernorm.engines import reference
 from layernorm.engines.protocol import RecurrentArguments
 from layernorm.formula import PLAIN, PRESETS, Recurrence
-from support.formula_space import every_formula
+from support.formula_space import drawn, every_formula
 
 native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 pytestmark = pytest.mark.usefixtures("instruction_set")
@@ -18,23 +18,6 @@ pytestmark = pytest.mark.usefixtures("instruction_set")
 CLOSE = 1e-10
 # Times the reference's own float32 error, and so many units in the last place of the largest value beside it.
 TIMES, UNITS = 4.0, 8 * 2.0**-23
-
-
-def setting(recurrence, T, B, I, H, P, lengths, reset, seed=0):  # noqa: E741
-    g = torch.Generator().manual_seed(seed)
-
-    def draw(*shape):
-        return torch.randn(*shape, dtype=torch.float64, generator=g)
-
-    P = P if recurrence.projected else H
-    state = [draw(B, size) for size in ((P, H) if recurrence.network == "LSTM" else (H,))]
-    shapes = recurrence.parameter_shapes(I, H, P).values()
-    params = [draw(*s) / (s[-1] ** 0.5 if len(s) > 1 else 1) for s in shapes]
-    masks = [
-        torch.randint(0, T + 1, (B,), generator=g) if lengths else None,
-        torch.rand(T, B, generator=g) < 0.3 if reset else None,
-    ]
-    return draw(T, B, I), state, params, *masks
 
 
 def both_ways(engine, arguments, recurrence, reverse, grads=None):
@@ -48,7 +31,7 @@ def both_ways(engine, arguments, recurrence, reverse, grads=None):
 
 
 def compare(recurrence, T, B, I, H, P, reverse, lengths, reset):  # noqa: E741
-    arguments = setting(recurrence, T, B, I, H, P, lengths, reset)
+    arguments = drawn(recurrence, T, B, I, H, P, lengths, reset)
     g = torch.Generator().manual_seed(1)
     results = reference.recurrent_forward(RecurrentArguments(*arguments, recurrence, reverse), False)
     grads = [torch.randn(r.shape, dtype=r.dtype, generator=g) for r in results]
@@ -99,7 +82,7 @@ def test_blocks_of_steps_and_of_rows():
 @pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
 def test_float32_is_as_exact_as_the_references(network):
     recurrence = Recurrence(network, PRESETS["paper"][network])
-    arguments = setting(recurrence, 30, 20, 50, 64, 64, True, True)
+    arguments = drawn(recurrence, 30, 20, 50, 64, 64, True, True)
     exact, _ = both_ways(reference, arguments, recurrence, False)
     narrow = (arguments[0].float(), *([t.float() for t in a] for a in arguments[1:3]), *arguments[3:])
     for dtype in (torch.float32, torch.bfloat16):
@@ -117,8 +100,8 @@ def test_float32_is_as_exact_as_the_references(network):
 @pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
 def test_bits_do_not_depend_on_threads_or_on_other_rows(network):
     recurrence = Recurrence(network, PRESETS["paper"][network])
-    arguments = setting(recurrence, 12, 70, 33, 40, 40, True, True)
-    few = setting(recurrence, 10, 1, 33, 900, 900, True, True)  # fewer rows than threads: columns are shared out
+    arguments = drawn(recurrence, 12, 70, 33, 40, 40, True, True)
+    few = drawn(recurrence, 10, 1, 33, 900, 900, True, True)  # fewer rows than threads: columns are shared out
     before = torch.get_num_threads()
     try:
         found = []
@@ -150,7 +133,7 @@ def test_bits_do_not_depend_on_threads_or_on_other_rows(network):
 def test_bits_of_few_rows_do_not_depend_on_their_number(network, dtype, most, inputs, units):
     """Few rows are multiplied together by weights that are not packed: in any tile the sums are the same."""
     recurrence = Recurrence(network, PRESETS["paper"][network])
-    x, state, params, *masks = setting(recurrence, 1, most, inputs, units, units, False, False)
+    x, state, params, *masks = drawn(recurrence, 1, most, inputs, units, units, False, False)
     x, state, params = x.to(dtype), [s.to(dtype) for s in state], [p.to(dtype) for p in params]
 
     def of_rows(x, state):

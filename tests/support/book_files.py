@@ -48,9 +48,9 @@ def write_text(folder, seed=0, books=BOOKS):
     return folder
 
 
-def write_sick(folder, random, content=(("SICK_train", 60), ("SICK_trial", 20), ("SICK_test_annotated", 30))):
+def write_sick(folder, random):
     """Pairs whose score tells how many words they share."""
-    for name, count in content:
+    for name, count in (("SICK_train", 60), ("SICK_trial", 20), ("SICK_test_annotated", 30)):
         lines = ["pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"]
         for number in range(count):
             first = sentence(random)
@@ -61,7 +61,7 @@ def write_sick(folder, random, content=(("SICK_train", 60), ("SICK_trial", 20), 
         (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
 
 
-def write_sentences(folder, random, count=25):
+def write_sentences(folder, random):
     """Two files for each set; a class has a word of its own. One line is Latin-1."""
     files = ("rt-polarity", "custrev", "mpqa")
     for first, second in (
@@ -69,5 +69,5 @@ def write_sentences(folder, random, count=25):
         ("quote.tok.gt9.5000", "plot.tok.gt9.5000"),
     ):
         for name, word in ((first, "splendid"), (second, "dreadful")):
-            lines = [f"{sentence(random).lower()[:-1]} {word} caf\u00e9 ." for _ in range(count)]
+            lines = [f"{sentence(random).lower()[:-1]} {word} caf\u00e9 ." for _ in range(25)]
             (folder / name).write_bytes(("\n".join(lines) + "\n").encode("latin-1"))

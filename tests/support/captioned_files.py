@@ -8,11 +8,11 @@ CONTENT = {"train": 60, "val": 12, "test": 10}
 WORDS = tuple("a dog cat runs sits on in the grass snow red blue two boys girl ball water jumps".split())  # noqa: SIM905
 
 
-def write_captioned(folder, content=CONTENT, features=6, seed=0):
+def write_captioned(folder, content=CONTENT, seed=0):
     """Captions of random words, and features that follow from an image's first caption."""
     random = np.random.default_rng(seed)
     (folder / "images" / "10crop").mkdir(parents=True, exist_ok=True)
-    table = random.normal(size=(len(WORDS), features))
+    table = random.normal(size=(len(WORDS), 6))
     for split, count in content.items():
         lines, rows = [], []
         for _ in range(count):

@@ -17,17 +17,17 @@ def random_rows(count, seed=0):
     return rows.astype(np.uint8)
 
 
-def write_cifar(folder, train=6, test=20, seed=0):
-    """The six files with random content, `train` rows in each of the five."""
+def write_cifar(folder, seed=0):
+    """The six files with random content: five of 6 rows, and 20 for the test."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, name in enumerate(NAMES):
-        (folder / name).write_bytes(random_rows(test if "test" in name else train, 10 * seed + number).tobytes())
+        (folder / name).write_bytes(random_rows(20 if "test" in name else 6, 10 * seed + number).tobytes())
     return folder
 
 
-def archive_of(folder, path, mode="w:gz"):
+def archive_of(folder, path):
     """The six files as the publisher's archive has them, with the two files that go with them."""
-    with tarfile.open(path, mode) as tar:
+    with tarfile.open(path, "w:gz") as tar:
         for name in ("readme.html", "batches.meta.txt", *NAMES):
             content = (folder / name).read_bytes() if name in NAMES else b"airplane\n"
             member = tarfile.TarInfo(f"{FOLDER}/{name}")

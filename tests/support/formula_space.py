@@ -3,6 +3,8 @@
 import dataclasses
 import itertools
 
+import torch
+
 from layernorm.formula import Formula, Recurrence
 
 FIELDS = [("split", "sum", None), ("joint", "per_gate", "all"), ("output", "carry", None), (False, True), (True, False)]
@@ -24,3 +26,20 @@ def every_formula(network, shapes):
         projected = network == "LSTM" and k % 2 == 0 and shape[3] > 1
         recurrence = Recurrence(network, formula, norm, k % 7 > 0, projected, "relu" if k % 2 else "tanh")
         yield recurrence, (*shape, bool(k & 1), bool(k // 3 & 1), bool(k // 5 & 1))
+
+
+def drawn(recurrence, T, B, I, H, P, lengths, reset, generator=None):  # noqa: E741
+    """Input, state, parameters, lengths and reset of a call, in float64."""
+    generator = torch.Generator().manual_seed(0) if generator is None else generator
+
+    def draw(*shape):
+        return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+    P = P if recurrence.projected else H
+    state = [draw(B, size) for size in ((P, H) if recurrence.network == "LSTM" else (H,))]
+    params = [draw(*s) / (s[-1] ** 0.5 if len(s) > 1 else 1) for s in recurrence.parameter_shapes(I, H, P).values()]
+    masks = (
+        torch.randint(0, T + 1, (B,), generator=generator) if lengths else None,
+        torch.rand(T, B, generator=generator) < 0.3 if reset else None,
+    )
+    return draw(T, B, I), state, params, *masks

@@ -8,7 +8,6 @@ FORMS = {  # form: its list, and its transcript
     "b02-050": ("testset_t.txt", ["is to be made", "at a meeting"]),
     "c03-001z": ("testset_v.txt", ["of Labour MPs", "tomorrow, he said"]),
 }
-LISTS = ("trainset.txt", "testset_v.txt", "testset_f.txt", "testset_t.txt")
 
 
 def xml(strokes, times):

@@ -307,24 +307,37 @@ def gru_step_over_all(wx: Array, uh: Array, h: Array, p: Parameters, f: Any, nor
 
 
 def sequence(
-    step: Step, x: Array, state: Sequence[Array], lengths: Any = None, reset: Any = None, reverse: bool = False
+    step: Step,
+    x: Array,
+    state: Sequence[Array],
+    lengths: Any = None,
+    reset: Any = None,
+    reverse: bool = False,
+    restart: Sequence[Array] | None = None,
+    kept: Sequence[Array] | None = None,
 ) -> tuple[Array, tuple[Array, ...]]:
     """Output (T, B, len(h)) and final state: each row by itself, each step by itself.
 
     Beyond a row's length the output is 0 and the state stays; backwards a row starts at its own end. ``reset[t, b]``
-    cuts between steps t-1 and t: whichever of the two comes second in the direction of travel starts from zeros.
+    cuts between steps t-1 and t: whichever of the two comes second in the direction of travel starts from
+    ``restart[part][b]``, or zeros. After the k-th step that is taken, the share ``kept[part][k, b]`` is the old state's
+    (zoneout).
     """
     T, B = x.shape[:2]
     output = np.zeros((T, B, state[0].shape[1]))
     final = [np.array(part) for part in state]
+    restart = [np.zeros_like(part) for part in state] if restart is None else restart
     for b in range(B):
         length = T if lengths is None else int(lengths[b])
         row = tuple(part[b] for part in state)
-        for t in range(length - 1, -1, -1) if reverse else range(length):
+        for k, t in enumerate(range(length - 1, -1, -1) if reverse else range(length)):
             cut = t + 1 if reverse else t
             if reset is not None and cut < length and reset[cut, b]:
-                row = tuple(np.zeros_like(part) for part in row)
-            row = step(x[t, b], *row)
+                row = tuple(part[b] for part in restart)
+            old, row = row, step(x[t, b], *row)
+            if kept is not None:
+                shares = [part[k, b] for part in kept]
+                row = tuple(share * o + (1 - share) * n for share, o, n in zip(shares, old, row, strict=True))
             output[t, b] = row[0]
         for part, value in zip(final, row, strict=True):
             part[b] = value
@@ -341,7 +354,7 @@ def run(
     nonlinearity: str = "tanh",
     **more: Any,
 ) -> tuple[Array, tuple[Array, ...]]:
-    """One layer in one direction; ``norm=None`` is torch's network; more: lengths, reset, reverse."""
+    """One layer in one direction; ``norm=None`` is torch's network; more: what `sequence` takes."""
     f = PLAIN if norm is None else f
     if network == "RNN":
         return sequence(lambda x, h: rnn_step(x, h, p, f, norm, nonlinearity), x, state, **more)
@@ -365,31 +378,16 @@ def run_between(
     dropout: Array,
     kept: Sequence[Array],
 ) -> tuple[Array, tuple[Array, ...]]:
-    """Computes `run` with what happens between steps: output and final state.
-
-    A cut row starts from ``restart[part][b]``. ``dropout[b]`` is a factor of the h that W_hh reads: of W_hh's columns.
-    After the k-th step that is taken, the share ``kept[part][k, b]`` is the old state's (zoneout).
-    """
-    T, B = x.shape[:2]
-    output = np.zeros((T, B, state[0].shape[1]))
-    final = [np.array(part) for part in state]
-    for b in range(B):
-        length = T if lengths is None else int(lengths[b])
-        row = [part[b] for part in state]
-        of_row = {**p, "weight_hh": p["weight_hh"] * dropout[b]}
-        times = range(length - 1, -1, -1) if reverse else range(length)
-        for k, t in enumerate(times):
-            cut = t + 1 if reverse else t
-            if cut < length and reset[cut, b]:
-                row = [part[b] for part in restart]
-            _, new = run(network, x[t : t + 1, b : b + 1], [part[None] for part in row], of_row, f, norm)
-            row = [
-                share[k, b] * old + (1 - share[k, b]) * part[0] for share, old, part in zip(kept, row, new, strict=True)
-            ]
-            output[t, b] = row[0]
-        for part, value in zip(final, row, strict=True):
-            part[b] = value
-    return output, tuple(final)
+    """Computes `run` with what happens between steps, where ``dropout[b]`` is a factor of the h that W_hh reads."""
+    rows = []
+    for b in range(x.shape[1]):
+        own = slice(b, b + 1)
+        of_row = {**p, "weight_hh": p["weight_hh"] * dropout[b]}  # W_hh's columns
+        more = {"lengths": None if lengths is None else lengths[own], "reset": reset[:, own], "reverse": reverse}
+        more |= {"restart": [part[own] for part in restart], "kept": [part[:, own] for part in kept]}
+        rows.append(run(network, x[:, own], [part[own] for part in state], of_row, f, norm, **more))
+    outputs, finals = zip(*rows, strict=True)
+    return np.concatenate(outputs, 1), tuple(map(np.concatenate, zip(*finals, strict=True)))
 
 
 def stack(

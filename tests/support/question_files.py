@@ -14,10 +14,10 @@ def question_text(passage, question, answer, names):
     return f"http://x/y\n\n{passage}\n\n{question}\n\n{answer}\n\n{entities}\n"
 
 
-def write_questions(folder, counts=None, seed=0):
+def write_questions(folder, seed=0):
     """Who has what, in passages of two to six sentences of which one tells it. Each split has a word of its own."""
     random = np.random.default_rng(seed)
-    for split, count in (counts or COUNTS).items():
+    for split, count in COUNTS.items():
         (folder / split).mkdir(parents=True, exist_ok=True)
         for number in range(count):
             size = int(random.integers(2, 7))
@@ -34,9 +34,9 @@ def write_questions(folder, counts=None, seed=0):
     return folder
 
 
-def write_books(folder, authors=("Ash", "Birch", "Cedar", "Dill"), sentences=60, seed=0):
+def write_books(folder, authors=("Ash", "Birch", "Cedar", "Dill"), sentences=60):
     """Two books of each author, in which people meet."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     folder.mkdir(parents=True, exist_ok=True)
     for author in authors:
         for number in range(2):

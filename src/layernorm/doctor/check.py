@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 import torch
 
 from .. import backends
-from ..experiments.errors import RunError
+from ..experiments.errors import RunError, wrapped
 from . import installation, table
 from .battery import battery, few
 from .comparison import Case, Row, compare
@@ -109,7 +109,7 @@ def _conclude(outcomes: Sequence[Outcome], unchecked: Sequence[str]) -> None:
             print(line)
     print("\nnot checked:" if unchecked else "\nnot checked: nothing")
     for line in unchecked:
-        print(installation.wrapped(f"  {line}", 6))
+        print(wrapped(f"  {line}", 6))
     if wrong:
         rows = dict.fromkeys(str(outcome.case.row) for outcome in wrong)
         raise RunError(f"{len(wrong)} of {len(outcomes)} cases are wrong: {'; '.join(rows)}")

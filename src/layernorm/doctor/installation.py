@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import textwrap
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ import torch
 
 from .. import backends
 from ..experiments.data import catalogue
-from ..experiments.errors import EXTRA, printable
+from ..experiments.errors import EXTRA, printable, wrapped
 from ..experiments.runs import environment
 
 VARIABLES = (
@@ -46,11 +45,6 @@ def write(sections: Iterable[Section]) -> None:
         print(section.title)
         for name, value in section.lines:
             print(wrapped(f"  {name:<14} {value}", 17))
-
-
-def wrapped(text: str, indent: int) -> str:
-    """Wraps the text to at most 80 columns, all lines but the first indented. Names and paths are not split."""
-    return textwrap.fill(text, 80, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
 def core() -> list[Section]:

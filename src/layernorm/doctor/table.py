@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..experiments.errors import wrapped
 from .comparison import Case, Deviation, Row, type_name
-from .installation import wrapped
 from .isolation import Failure
 from .timing import NETWORK, NORM
 

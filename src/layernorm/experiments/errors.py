@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -54,6 +55,11 @@ def printable(text: str) -> str:
 
 _OBEYED = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """Unicode's control, format and surrogate characters, and its separators of lines and paragraphs."""
+
+
+def wrapped(text: str, indent: int, width: int = 80) -> str:
+    """Wraps the text to at most ``width`` columns, all lines but the first indented. Names and paths are not split."""
+    return textwrap.fill(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:

@@ -29,8 +29,7 @@ def read_run_of(experiment: Experiment, path: Path) -> Run:
     run = folder.read_run(path)
     if run.experiment != experiment.name:
         raise RunError(f"{path} holds a run of {run.experiment}, not of {experiment.name}")
-    if not (path / folder.CHECKPOINT).exists():
-        raise RunError(f"the run in {path} has no checkpoint yet")
+    run.checkpoint()
     return run
 
 

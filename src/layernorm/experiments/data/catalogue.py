@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
-
-from ..errors import EXTRA, RunError, unknown
+from ..errors import EXTRA, RunError, unknown, wrapped
 from ..runs.files import path_text
 from . import digits
 from .binarized_mnist import BINARIZED_MNIST
@@ -35,20 +33,14 @@ WIDTH = max(map(len, (*SOURCES, *EMBEDDED)))
 
 
 def listing() -> list[str]:
-    """Lists lines of at most 80 columns: what each data set is, and where it is found here or why it is not."""
-    lines = []
-    for name, summary in EMBEDDED.items():
-        lines += _wrapped(f"{name:<{WIDTH}} {summary}", " " * (WIDTH + 1))
+    """Lists what each data set is, and where it is found here or why it is not. A line has room for an indent of two in
+    80 columns."""
+    inside = WIDTH + 1
+    entries = [(f"{name:<{WIDTH}} {summary}", inside) for name, summary in EMBEDDED.items()]
     for source in SOURCES.values():
-        lines += _wrapped(f"{source.name:<{WIDTH}} {source.summary}", " " * (WIDTH + 1))
-        for text in _state(source):
-            lines += _wrapped(" " * (WIDTH + 1) + text, " " * (WIDTH + 3))
-    return lines
-
-
-def _wrapped(text: str, indent: str) -> list[str]:
-    """Wraps a text, with room for an indent of two. Paths and names are not split."""
-    return textwrap.wrap(text, 78, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        entries.append((f"{source.name:<{WIDTH}} {source.summary}", inside))
+        entries += [(" " * inside + text, inside + 2) for text in _state(source)]
+    return [line for text, indent in entries for line in wrapped(text, indent, 78).split("\n")]
 
 
 def _state(source: Source) -> list[str]:

@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import RunError, reason
-from ..runs.files import decoded, path_text, read_content
+from ..errors import RunError
+from ..runs.files import decoded, names_in, path_text, read_content
 
 ASCII_SIGNS = str.maketrans(
     {"‘": "'", "’": "'", "`": "'", "´": "'", "“": '"', "”": '"', "‐": "-", "‑": "-", "…": "...", "\u00ad": None}
@@ -57,10 +57,7 @@ class Novel:
 
 def read_novels(folder: Path) -> list[Novel]:
     """Reads all books in a folder: its files `*.txt`, of which there must be one, in the order of their names."""
-    try:
-        paths = sorted(path for path in folder.iterdir() if path.suffix == ".txt")
-    except OSError as error:
-        raise RunError(f"cannot read {folder}: {reason(error)}") from error
+    paths = [folder / name for name in names_in(folder) if Path(name).suffix == ".txt"]
     if not paths:
         raise RunError(f"{folder} has no book: expected files that end in .txt")
     return [read_novel(path) for path in paths]

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import RunError, reason
-from ..runs.files import path_text, read_content
+from ..errors import RunError
+from ..runs.files import names_in, path_text, read_content
 from . import cloze, packed, source
 from .cnn import PLACEHOLDER, RULES, Question, cut, guesses, parse_question
 from .progress import followed
@@ -182,10 +182,7 @@ def pack_questions(corpus: str, folder: Path) -> bytes:
 
 def read_question_folder(place: Path) -> list[Question]:
     """Reads all `.question` files in a folder, of which there must be one, in the order of their names."""
-    try:
-        paths = sorted(path for path in place.iterdir() if path.suffix == ".question")
-    except OSError as error:
-        raise RunError(f"cannot read {place}: {reason(error)}") from error
+    paths = [place / name for name in names_in(place) if Path(name).suffix == ".question"]
     if not paths:
         raise RunError(f"{place} has no .question file")
     return [read_question_file(path) for path in followed(paths, f"reading {path_text(place.name)}")]

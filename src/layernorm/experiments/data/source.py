@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ..errors import RunError, reason
-from ..runs.files import locked, make_folder, path_text, read_bytes, read_content, write_atomic
+from ..runs.files import locked, make_folder, names_in, path_text, read_bytes, read_content, write_atomic
 from ..runs.restore import HasFacts
 from .packed import ENDING, open_packed
 from .progress import PercentDone, followed
@@ -93,12 +93,7 @@ def places(source: Source, data: Path | None) -> list[Path]:
 
 def find_file(source: Source, folder: Path, name: str) -> Path | None:
     """Finds a data set's file in a folder, under any of its spellings, which may be paths or patterns."""
-    try:
-        names = set(os.listdir(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise RunError(f"cannot read {folder}: {reason(error)}") from error
+    names = names_in(folder, missing_ok=True)
     spellings = [other for other in source.spellings(name) if fnmatch.filter(names, other.partition("/")[0])]
     matches = (path for other in spellings for path in sorted(folder.glob(other)))
     return next(matches, None)

@@ -61,29 +61,29 @@ def draw_digits(run: Run, count: int, seed: int) -> Drawing:
     return model.draw(torch.randn(config.glimpses, count, config.latent, generator=generator))
 
 
-def sheet(drawing: Drawing, columns: int = 10) -> bytes:
+def sheet(drawing: Drawing) -> bytes:
     """Draws the finished digits, each pixel as bright as it is probable, as a PNG."""
-    return _png(_tiled(_grey(drawing.canvas[-1]), columns))
+    return _png(_tiled(_grey(drawing.canvas[-1]), 10))
 
 
-def strip(drawing: Drawing, moments: int = 8) -> bytes:
-    """Draws the canvas at some of the glimpses with the write window, a row for each digit, as a PNG."""
-    steps = np.unique(np.linspace(0, len(drawing.canvas) - 1, moments).round().astype(int))
+def strip(drawing: Drawing) -> bytes:
+    """Draws the canvas at eight of the glimpses with the write window, a row for each digit, as a PNG."""
+    steps = np.unique(np.linspace(0, len(drawing.canvas) - 1, 8).round().astype(int))
     frames = [_windowed(drawing, int(step)) for step in steps]
     count = drawing.canvas.shape[1]
     return _png(_tiled([frames[column][row] for row in range(count) for column in range(len(frames))], len(frames)))
 
 
-def animation(drawing: Drawing, columns: int = 5, seconds: float = 4.0) -> bytes:
-    """Draws the canvas over the glimpses with the write window, as a GIF of `seconds` that pauses at the end."""
+def animation(drawing: Drawing) -> bytes:
+    """Draws the canvas over the glimpses with the write window, as a GIF of four seconds that pauses at the end."""
     from PIL import Image
 
-    pages = [_tiled(_windowed(drawing, step), columns) for step in range(len(drawing.canvas))]
-    pages.append(_tiled(_grey(drawing.canvas[-1]), columns))
+    pages = [_tiled(_windowed(drawing, step), 5) for step in range(len(drawing.canvas))]
+    pages.append(_tiled(_grey(drawing.canvas[-1]), 5))
     palette = Image.new("P", (1, 1))
     palette.putpalette([level for grey in range(0, 256, 4) for level in (grey, grey, grey)] + [*_WINDOW])
     frames = [page.quantize(palette=palette, dither=Image.Dither.NONE) for page in pages]
-    duration = [max(20, round(1000 * seconds / len(drawing.canvas)))] * len(drawing.canvas) + [2000]
+    duration = [max(20, round(4000 / len(drawing.canvas)))] * len(drawing.canvas) + [2000]
     file = io.BytesIO()
     frames[0].save(
         file, "GIF", save_all=True, append_images=frames[1:], duration=duration, loop=0, optimize=False, disposal=1

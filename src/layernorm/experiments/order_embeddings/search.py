@@ -17,7 +17,7 @@ from ..data.order_embeddings import CAPTIONS, ImagesAndCaptions
 from ..data.text import EOS, Sentences
 from ..errors import RunError, printable
 from ..protocol import CheckedOptions, Tool, option
-from ..runs.files import write_atomic
+from ..runs.files import names_in, write_atomic
 from ..runs.folder import Run
 from ..runs.restore import configuration, restore_model, training_data
 from .network import Config, Embedding, build_embedding
@@ -115,7 +115,7 @@ def _pictures(folder: Path, count: int) -> list[Path]:
     """Lists the pictures in a folder, one for each test image."""
     if not folder.is_dir():
         raise RunError(f"{folder} is not a folder; give the folder of the test images with --images")
-    pictures = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
+    pictures = [folder / name for name in names_in(folder) if Path(name).suffix.lower() in PICTURES]
     if len(pictures) != count:
         raise RunError(
             f"{folder} has {len(pictures)} pictures ({', '.join(PICTURES)}); expected {count}, one a test image"

@@ -82,6 +82,16 @@ def path_text(path: Path | str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
+def names_in(folder: Path, missing_ok: bool = False) -> list[str]:
+    """Lists the names in a folder, sorted. With ``missing_ok``, what is missing or no folder has none."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError as error:
+        if missing_ok and isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            return []
+        raise RunError(f"cannot read {folder}: {reason(error)}") from error
+
+
 def check_regular(path: Path) -> None:
     """Refuses a FIFO or a device, which may have no end, with a RunError."""
     try:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -23,7 +22,7 @@ from torch import Tensor
 
 from ..errors import RunError, reason
 from . import checkpoint, records
-from .files import ADVICE, locked, make_folder, read_json, remove_leftovers, write_json
+from .files import ADVICE, locked, make_folder, names_in, read_json, remove_leftovers, write_json
 from .schema import Values, check_numbers, filled
 
 CONFIG, ENVIRONMENT, RECORDS = "config.json", "environment.json", "records.jsonl"
@@ -61,6 +60,13 @@ class Run:
     def whole(self) -> bool:
         """Whether it has made all its updates and was tested after them, that is, it is done and did not diverge."""
         return self.done and self.diverged is None
+
+    def checkpoint(self) -> Path:
+        """Returns the path of the newest checkpoint, which must exist. A run in a summary has none."""
+        path = self.path / CHECKPOINT
+        if not path.exists():
+            raise RunError(f"the run in {self.path} has no checkpoint yet")
+        return path
 
     def tested(self) -> dict[str, Tensor]:
         """Reads the tensors that the test at the run's end saved, by name; empty if there are none."""
@@ -200,7 +206,7 @@ def _folders(path: Path) -> list[Path]:
     holds a folder for each experiment, which holds one for each run."""
     if not path.is_dir():
         raise RunError(f"{path} is not a folder; give run folders or a folder of them")
-    names = _sorted_names(path)  # raises an error if this folder cannot be read
+    names = names_in(path)  # raises an error if this folder cannot be read
     if _begun(path):
         return [path]
     inside = [folder for name in names for folder in _one_level(path / name)]
@@ -212,14 +218,7 @@ def _folders(path: Path) -> list[Path]:
 def _one_level(path: Path) -> list[Path]:
     if _begun(path):
         return [path]
-    return [path / name for name in _sorted_names(path) if _begun(path / name)] if path.is_dir() else []
-
-
-def _sorted_names(path: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(path))
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {reason(error)}") from error
+    return [path / name for name in names_in(path) if _begun(path / name)] if path.is_dir() else []
 
 
 def _begun(path: Path) -> bool:
@@ -231,12 +230,7 @@ def _begun(path: Path) -> bool:
 
 def _run_files_in(path: Path) -> list[str]:
     """Lists the files of a run that are in a folder."""
-    try:
-        names = os.listdir(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {reason(error)}") from error
+    names = names_in(path, missing_ok=True)
     return [name for name in (CONFIG, RESULT, CHECKPOINT, RECORDS) if name in names]
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..errors import RunError
 from . import checkpoint
-from .folder import CHECKPOINT, CONFIG, Run
+from .folder import CONFIG, Run
 from .schema import filled
 
 Config = TypeVar("Config")
@@ -63,9 +63,7 @@ def restore_model(model: Model, run: Run) -> tuple[Model, int]:
     """Loads a run's weights into a network and puts it into evaluation mode: those of the best evaluation if the run
     keeps them, otherwise those of the newest checkpoint. Of a run that diverged, only kept weights can be used. Returns
     the network, and the update that the weights are from."""
-    path = run.path / CHECKPOINT
-    if not path.exists():
-        raise RunError(f"the run in {run.path} has no checkpoint yet")
+    path = run.checkpoint()
     tensors, header = checkpoint.load_run_checkpoint(path)
     kept, state = checkpoint.under("kept", tensors), header.state
     if run.diverged is not None and not kept:

@@ -22,7 +22,7 @@ def trained_encoder(run: Run, folder: Path | None) -> tuple[Encoder, Config, Boo
 
 
 def sentence_words(texts: list[str], where: str) -> list[list[str]]:
-    """Splits sentences into words. Each must have one; `what` names them in the error."""
+    """Splits sentences into words. Each must have one; `where` names them in the error."""
     rows = [books.tokens(text) for text in texts]
     for number, row in enumerate(rows, 1):
         if not row:

@@ -39,6 +39,7 @@ class Layer(NamedTuple):
 def measure_run(experiment: Experiment, run: Run, folder: Path | None) -> tuple[list[Layer], list[str]]:
     """Measures the recurrent layers of a run with its initial and its newest weights. Its data are looked for in the
     folder, else where they were in training. Returns also a line for each layer that could not be measured."""
+    run.checkpoint()  # or an error, before the data are read
     config = configuration(type(experiment.presets[experiment.default_preset].config), run)
     data = training_data(run, folder, functools.partial(experiment.load, config))
     task = experiment.task(config, data, distributed.accelerator("cpu", "float32"))

@@ -1,0 +1,30 @@
+"""The instruction sets of the CPU engine that run here."""
+
+import os
+
+import pytest
+
+
+def start(name):
+    """Has the library use an instruction set; an ImportError where there is no library, or the processor lacks it."""
+    from layernorm.engines.native import _library
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAYERNORM_ISA", name)
+        assert _library._start(_library.LIBRARY) == name
+
+
+def sets():
+    """The names, of which the last one is in use."""
+    asked = os.environ.get("LAYERNORM_ISA")
+    found = []
+    for name in [asked] if asked else ["baseline", "avx2", "avx512", "avx512bf16"]:
+        try:
+            start(name)
+        except ImportError:
+            continue
+        found.append(name)
+    return found
+
+
+SETS = sets()
