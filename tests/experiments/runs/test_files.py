@@ -87,12 +87,13 @@ def test_a_second_holder_is_refused_until_the_first_lets_go(tmp_path):
 
 
 def test_the_lock_of_a_killed_process_ends_though_its_child_lives(tmp_path):
-    code = "import os, pathlib, signal, sys, time; from layernorm.experiments.runs.files import locked\n"
-    code += "with locked(pathlib.Path(sys.argv[1])):\n    child = os.fork()\n    time.sleep(0 if child else 100)\n"
-    code += "    print(child, flush=True)\n    os.kill(os.getpid(), signal.SIGKILL)"
+    code = "import os, pathlib, sys, time; from layernorm.experiments.runs.files import locked\n"
+    code += "with locked(pathlib.Path(sys.argv[1])):\n    child = os.fork() == 0\n"
+    code += "    if child:  # which has let go by now\n        print(os.getpid(), flush=True)\n    time.sleep(100)"
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as killed:
         child = int(killed.stdout.readline())
         try:
+            killed.kill()
             assert killed.wait(timeout=100) == -signal.SIGKILL
             with files.locked(tmp_path):
                 pass
