@@ -20,9 +20,9 @@ def _trial(deviation: float, about: str) -> Trial:
 TRIALS = {0.0: _trial(0.0, ""), **{value: _trial(value, f"weights from N(0, {value:g}^2)") for value in (0.03, 0.1)}}
 """By the deviation of the initial weights. 0: torch's own, U(+-1/sqrt(units)), like those of the authors' code."""
 
-GOALS: dict[float, float | None] = {0.0: 178.0, 0.03: None, 0.1: None}
+GOALS: dict[float, float | None] = {0.0: 178.0, 0.03: 178.0, 0.1: None}
 """The bounds on the validation images, in nats, to which the updates are counted. 178 was fixed on 2026-11-23, after
-the pilot and before the trial: the baseline at its best rate ends lower with both seeds."""
+each pilot and before its trial: the baseline at its best rate ends lower with both seeds."""
 
 
 def _speed_and_bound(deviation: float, trial: Trial) -> tuple[Claim, Claim]:
