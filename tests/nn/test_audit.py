@@ -288,6 +288,111 @@ def test_nothing_is_changed():
     assert after == hooks
 
 
+LABELS = torch.tensor(load_digits().target[:32])
+
+
+def classified(scores):
+    return nn.functional.cross_entropy(scores, LABELS)
+
+
+def drawn(**options):
+    torch.manual_seed(0)
+    return Classifier(ln.LSTM(8, 64, **options))
+
+
+def started(model, optimizer, loss=classified):
+    """What is found when the optimiser is known."""
+    return ln.audit(model, ROWS, loss=loss, optimizer=optimizer)
+
+
+def test_a_start_unlike_the_plain_networks_is_found_and_matched_gains_end_it():
+    model = drawn()
+    found = started(model, torch.optim.SGD(model.parameters(), lr=20.0))
+    size, leap = found
+    assert size.module == "network"
+    assert "W_hh h is " in size.what
+    assert "its gain is 1" in size.what
+    set_gains = dict(model.named_parameters())["network.gain_hh_l0"]
+    assert size.measured == pytest.approx(1 / ln.match(drawn(), ROWS)[0].gains["gain_hh"][0], rel=1e-5)
+    assert "at the rate 20 the first update changes network.weight_hh_l0 by " in leap.what
+    assert leap.measured > 10
+    assert (set_gains == 1).all()
+    ln.match(model, ROWS)
+    assert started(model, torch.optim.SGD(model.parameters(), lr=20.0)) == []
+    plain = drawn(norm=None)
+    assert started(plain, torch.optim.SGD(plain.parameters(), lr=20.0)) == []
+
+
+def test_the_first_update_is_the_optimisers():
+    model, plain = drawn(), drawn(norm=None)
+    finding = started(model, torch.optim.SGD(model.parameters(), lr=0.5))[1]
+    with torch.no_grad():
+        plain.network.bias_ih_l0.zero_()
+        plain.network.bias_hh_l0.zero_()
+    changes = []
+    for made in (model, plain):
+        classified(made(ROWS)).backward()
+        weight = made.network.weight_hh_l0
+        changes.append(0.5 * (weight.grad.norm() / weight.detach().norm()).item())
+    assert finding.measured == pytest.approx(changes[0] / changes[1], rel=1e-4)
+    assert f"{changes[0]:.2g} of its length" in finding.what
+
+
+def test_adams_first_update_does_not_depend_on_the_norm():
+    model = drawn()
+    (size,) = started(model, torch.optim.Adam(model.parameters()))
+    assert "W_hh h is " in size.what
+
+
+def test_what_the_optimisers_hooks_do_to_gradients_counts():
+    model = drawn(gain_init=3.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer.register_step_pre_hook(lambda *_: nn.utils.clip_grad_norm_(model.parameters(), 1e-9) and None)
+    without = torch.optim.SGD(model.parameters(), lr=1.0)
+    clipped, free = (
+        float(started(model, of)[-1].what.partition(" by ")[2].partition(" of ")[0]) for of in (optimizer, without)
+    )
+    assert clipped < 1e-6 * free
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.LBFGS, torch.optim.SGD])
+def test_an_audit_takes_the_optimisers_step_back(make):
+    model = drawn()
+    optimizer = make(model.parameters(), lr=0.1)
+
+    def closure():
+        optimizer.zero_grad()
+        total = classified(model(ROWS))
+        total.backward()
+        return total
+
+    optimizer.step(closure)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    grads = {name: p.grad for name, p in model.named_parameters()}
+    states = {p: (state, {key: str(value) for key, value in state.items()}) for p, state in optimizer.state.items()}
+    groups = [dict(group) for group in optimizer.param_groups]
+    started(model, optimizer)
+    assert groups == [dict(group) for group in optimizer.param_groups]
+    assert set(states) == set(optimizer.state)
+    for p, (state, content) in states.items():
+        assert optimizer.state[p] is state
+        assert {key: str(value) for key, value in state.items()} == content
+    for name, p in model.named_parameters():
+        assert torch.equal(p, before[name])
+        assert p.grad is grads[name]
+
+
+def test_an_optimiser_that_cannot_be_followed_is_refused():
+    model = drawn()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(TypeError, match=r"optimizer must be a torch.optim.Optimizer, got float"):
+        started(model, 0.1)
+    with pytest.raises(ValueError, match=r"an optimizer needs the training's loss.* got loss=None"):
+        started(model, optimizer, None)
+    with pytest.raises(ValueError, match=r"the optimizer has no parameter of the module's"):
+        started(drawn(), optimizer)
+
+
 class Whole(nn.Module):
     """Buffers, dropout, a sequence and a cell."""
 

@@ -6,17 +6,18 @@ import contextlib
 import math
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from ..convert import LayerCall, put_back, watch_calls
+from ..convert import LayerCall, named_networks, put_back, watch_calls
 from ..engines.protocol import RecurrentArguments
 from ..nn._normalised import Normalised
-from ._inspected import PLACES, Inspected, inspect
+from ._inspected import OF_GAIN, PLACES, Inspected, inspect
+from ._start import first_steps, start_sizes
 
 HALF = 0.5
 """The part of the vectors at one time step that must have a deviation of at most sqrt(eps). A smaller part comes from
@@ -37,6 +38,13 @@ APART = 1000.0
 """The largest ratio between gradients of parameters of one kind (root mean square over the elements). Above it a step
 size that suits the one is 1000 times off for the other. Networks as torch draws them were seen up to 82 on the digits
 (batch norm, two layers)."""
+
+UNLIKE = 4.0
+"""The largest ratio, either way, between a gain and the size of its vector in the plain network."""
+
+LEAP = 3.0
+"""The largest ratio between the first updates of a weight, with the norms and in the plain network. Above it a rate
+that suits the plain network is as if raised by as much."""
 
 _ROUNDING = 1e-5
 """A bias's or gain's gradient relative to the largest gradient in its module. What is smaller is taken for rounding: a
@@ -65,7 +73,12 @@ class Audit(list[Finding]):
     __repr__ = __str__
 
 
-def audit(module: torch.nn.Module, *batch: Any, loss: Callable[[Any], Tensor] | None = None) -> Audit:
+def audit(
+    module: torch.nn.Module,
+    *batch: Any,
+    loss: Callable[[Any], Tensor] | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> Audit:
     r"""Looks for what is badly scaled in a network at the start of training, and says how to fix it.
 
     It runs one batch forward and backward and looks for four faults:
@@ -86,10 +99,20 @@ def audit(module: torch.nn.Module, *batch: Any, loss: Callable[[Any], Tensor] | 
       class of modules) they differ more than 1000 times, as root mean squares over the elements. No single learning
       rate suits both.
 
+    With an optimiser it also compares layernorm's recurrent networks with the *plain* ones, which have the same weights
+    and no norm. A learning rate that was found for them need not suit networks that start otherwise. Two more faults:
+
+    - **A vector of another size than in the plain network.** Its gain is more than 4 times, or less than a quarter of,
+      what the vector's deviation is there.
+    - **A larger first update.** The optimiser's first update at its rate changes a weight matrix, relative to the
+      matrix's length, more than 3 times as much as it would in the plain network. With Adam the two are the same, as
+      its first update does not depend on the gradient's size. The optimiser's hooks run, so that a clipping of the
+      gradients counts if it is registered with ``optimizer.register_step_pre_hook``.
+
     A recurrent module is measured without recurrent dropout, zoneout and ``reset_hx``.
 
     The module runs in the mode that it is in, training or evaluation. When `audit` returns, its parameters, gradients,
-    buffers, hooks and mode are as before, and so is torch's random state.
+    buffers, hooks and mode are as before, and so are the optimiser and torch's random state.
 
     Args:
         module: any network. Norms and layernorm's recurrent modules inside it are measured, also where they run by
@@ -97,21 +120,29 @@ def audit(module: torch.nn.Module, *batch: Any, loss: Callable[[Any], Tensor] | 
         batch: the arguments to call it with, ``module(*batch)``.
         loss: ``loss(output) -> ()``. ``None``: the sum of the output's numbers, each times a random number that is the
             same in every call. A plain sum would not do, because the sum of a normalised vector is constant.
+        optimizer: the one that the module is going to be trained with. It needs the training's ``loss``.
 
     Returns:
         `Audit`, a list of `Finding`. It prints as their text, and as nothing where it is empty.
 
     Raises:
-        TypeError: ``module`` is no module.
+        TypeError: ``module`` is no module, or ``optimizer`` no optimiser.
+        ValueError: ``optimizer`` is given without ``loss``, or has no parameter of the module's.
 
     Example::
 
         print(ln.audit(ln.LSTM(28, 128), torch.randn(50, 32, 28)))
 
+        tagger = ln.convert(tagger)
+        optimizer = torch.optim.SGD(tagger.parameters(), lr=0.015)
+        print(ln.audit(tagger, words, loss=lambda scores: F.cross_entropy(scores, tags), optimizer=optimizer))
+
     Source: this library. The faults were met in the experiments of sections 6.4 and 6.5, and on one-feature series.
     """
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"audit: module must be a torch.nn.Module, got {type(module).__name__}")
+    if optimizer is not None:
+        _check_optimizer(module, loss, optimizer)
     spreads: Spreads = {}
     layers: dict[str, list[LayerCall]] = defaultdict(list)
     with put_back(module), torch.enable_grad():
@@ -128,7 +159,19 @@ def audit(module: torch.nn.Module, *batch: Any, loss: Callable[[Any], Tensor] | 
     findings[:0] = [finding for spread in spreads.values() for finding in spread.findings()]
     pairs = zip(trained, grads, strict=False)  # ``grads`` is empty where no parameter asks for a gradient
     findings += _findings_of_gradients(module, [(name, g.detach()) for (name, _), g in pairs if g is not None])
+    if optimizer is not None and loss is not None:
+        findings += _findings_of_start(module, batch, loss, optimizer)
     return findings
+
+
+def _check_optimizer(module: torch.nn.Module, loss: object, optimizer: torch.optim.Optimizer) -> None:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"audit: optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
+    if loss is None:
+        raise ValueError("audit: an optimizer needs the training's loss, whose gradients it follows; got loss=None")
+    parameters = set(module.parameters())
+    if not any(p in parameters for group in optimizer.param_groups for p in group["params"]):
+        raise ValueError("audit: the optimizer has no parameter of the module's")
 
 
 def _weighted_sum(output: Any) -> Tensor:
@@ -311,6 +354,40 @@ def _findings_of_sum(name: str, module: Normalised, terms: list[tuple[Tensor, Te
         f"Scale the weights of {names[1]} up or those of {names[0]} down, or take a formula that normalises them "
         'separately (gates="split").',
     )]  # fmt: skip
+
+
+def _findings_of_start(
+    module: torch.nn.Module, batch: Sequence[Any], loss: Callable[[Any], Tensor], optimizer: torch.optim.Optimizer
+) -> Iterator[Finding]:
+    """Says where the networks start otherwise than the plain ones, and whether the rate suits them all the same."""
+    networks = named_networks(module)
+    if not networks:
+        return
+    sizes = list(start_sizes(module, networks, batch))
+    apart = [size for size in sizes if max(size.gain, size.plain) > UNLIKE * min(size.gain, size.plain)]
+    if apart:
+        most = max(apart, key=lambda size: abs(math.log(size.gain or 1e-30) - math.log(size.plain)))
+        ratio = most.gain / most.plain
+        others = f", the farthest of {len(apart)} vectors in {len(sizes)}" if len(apart) > 1 else ""
+        yield Finding(
+            most.layer,
+            f"{PLACES[OF_GAIN[most.gain_name]]} is {ratio:.3g} times as large as in the plain network (its gain is "
+            f"{most.gain:.3g}, its deviation there {most.plain:.3g}){others}",
+            ratio, UNLIKE,
+            "A learning rate that was found for the plain network need not suit this one: look for another, or set the "
+            "gains with ln.match(module, *batch), with which the networks start alike.",
+        )  # fmt: skip
+    steps = first_steps(module, networks, batch, loss, optimizer)
+    leaps = [(step.change / step.plain, step) for step in steps if step.change > LEAP * step.plain > 0]
+    if leaps:
+        ratio, step = max(leaps)
+        yield Finding(
+            _owner(step.name),
+            f"at the rate {step.rate:g} the first update changes {step.name} by {step.change:.2g} of its length, "
+            f"{ratio:.3g} times as much as in the plain network",
+            ratio, LEAP,
+            "Set the gains with ln.match(module, *batch), or lower the rate.",
+        )  # fmt: skip
 
 
 def _findings_of_gradients(module: torch.nn.Module, grads: list[tuple[str, Tensor]]) -> list[Finding]:

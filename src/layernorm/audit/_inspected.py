@@ -19,7 +19,7 @@ from ..engines.reference._recurrent import (
 from ..engines.reference._sites import Saved
 
 PLACES = {"input": "W_ih x", "hidden": "W_hh h", "both": "W_ih x + W_hh h", "cell": "c"}
-_OF_GAIN = {"gain_ih": "input", "gain_hh": "hidden", "gain": "both", "gain_c": "cell"}
+OF_GAIN = {"gain_ih": "input", "gain_hh": "hidden", "gain": "both", "gain_c": "cell"}
 
 
 class Vectors(NamedTuple):
@@ -90,7 +90,7 @@ def _vectors_of_cases(a: RecurrentArguments, x: Tensor) -> list[Vectors]:
     nothing = {"input": (x == 0).flatten(1).all(1), "hidden": resting}
     vectors = []
     for gain, (_, var) in batch.moments.items():
-        place = _OF_GAIN[gain]
+        place = OF_GAIN[gain]
         counted = enough & ~nothing.get(place, torch.zeros_like(enough))
         vectors.append(Vectors(place, var.sqrt(), counted[:, None].expand_as(var), var.new_empty(0)))
     return vectors

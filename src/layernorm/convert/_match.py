@@ -117,24 +117,12 @@ def match_networks(
             f"match: {own_class(module).__name__} has no recurrent network of layernorm's with gains; without a norm "
             "and under weight norm there are none, and the network computes the plain equations"
         )
-    recurrences = {network: network.recurrence for network in networks.values()}
-    sums: dict[tuple[Normalised, str], Divisors] = defaultdict(dict)
-
-    def note(call: LayerCall) -> None:
-        if call.module in recurrences:
-            plain, of_layer = call.module.recurrence, sums[call.module, call.suffix]
-            a = RecurrentArguments(call.input, call.state, call.params, call.lengths, call.reset, plain, call.reverse)
-            for place, (total, number) in sum_divisors(a, call.changes, recurrences[call.module]).items():
-                before = of_layer.get(place, (0.0, 0))
-                of_layer[place] = (before[0] + total, before[1] + number)
-
-    with put_back(module), torch.no_grad(), _plain_equations(networks.values()), watch_calls(module, note):
-        module(*inputs, **keywords)
+    sums = plain_divisors(module, networks.values(), inputs, keywords)
     matched, gains = Matches(), []
     for name, network in networks.items():
         for suffix in network._suffixes:
             layer = layer_name(name, network, suffix)
-            means = _means_of(layer or "the module", sums.get((network, suffix), {}))
+            means = _means_of(layer or "the module", sums.get(LayerOf(network, suffix), {}))
             numbers: dict[str, tuple[float, ...]] = {}
             for (gain, *units), mean in means.items():
                 gains.append((network.get_parameter(gain + suffix).detach()[slice(*units)], mean))
@@ -143,6 +131,36 @@ def match_networks(
     for parameter, mean in gains:
         parameter.copy_(mean)
     return matched
+
+
+class LayerOf(NamedTuple):
+    """A layer of a network in one direction."""
+
+    network: Normalised
+    suffix: str  # of its parameters
+
+
+def plain_divisors(
+    module: torch.nn.Module, networks: Collection[Normalised], inputs: Sequence[Any], keywords: Mapping[str, Any]
+) -> dict[LayerOf, Divisors]:
+    """Calls the module, in which the networks compute the plain equations, and sums what their norms would divide by.
+
+    Layers that the call does not run are missing.
+    """
+    recurrences = {network: network.recurrence for network in networks}
+    sums: dict[LayerOf, Divisors] = defaultdict(dict)
+
+    def note(call: LayerCall) -> None:
+        if call.module in recurrences:
+            plain, of_layer = call.module.recurrence, sums[LayerOf(call.module, call.suffix)]
+            a = RecurrentArguments(call.input, call.state, call.params, call.lengths, call.reset, plain, call.reverse)
+            for place, (total, number) in sum_divisors(a, call.changes, recurrences[call.module]).items():
+                before = of_layer.get(place, (0.0, 0))
+                of_layer[place] = (before[0] + total, before[1] + number)
+
+    with put_back(module), torch.no_grad(), plain_equations(networks), watch_calls(module, note):
+        module(*inputs, **keywords)
+    return dict(sums)
 
 
 def _means_of(layer: str, divisors: Divisors) -> dict[tuple[str, int, int], Tensor]:
@@ -162,7 +180,7 @@ def _means_of(layer: str, divisors: Divisors) -> dict[tuple[str, int, int], Tens
 
 
 @contextlib.contextmanager
-def _plain_equations(networks: Collection[Normalised]) -> Iterator[None]:
+def plain_equations(networks: Collection[Normalised]) -> Iterator[None]:
     """Makes the networks compute the plain equations inside the ``with``."""
     before = [(network, network.recurrence, network.norm) for network in networks]
     try:
