@@ -81,6 +81,18 @@ def test_gradients_can_be_changed_before_the_step(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(before, task.model.parameters(), strict=True))
 
 
+def test_tiny_numbers_are_taken_for_zero_while_a_run_is_made(tmp_path):
+    def half() -> float:
+        return (torch.tensor([1.5e-38]) * 0.5).item()
+
+    supported = torch.set_flush_denormal(True)
+    torch.set_flush_denormal(False)
+    seen = []
+    train(tmp_path / "run", toy(before_step=lambda model: seen.append(half())))
+    assert set(seen) == ({0.0} if supported else {half()})
+    assert half() != 0
+
+
 def test_another_number_of_processes_is_refused(tmp_path, monkeypatch):
     stopped(tmp_path / "run")
     monkeypatch.setattr(Accelerator, "num_processes", 2)
