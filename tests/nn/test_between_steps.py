@@ -455,13 +455,15 @@ def test_forget_bias_is_what_the_gate_starts_with(network, name, norm):
     """With weights of 0 a normalisation gives its bias alone, and the gate is the derivative of the new state by the
     old one, of c in an LSTM."""
     module = getattr(ln, network)(I, H, 2, norm=norm, formula=name, forget_bias=1.5, dtype=torch.float64).eval()
+    inside = {place.inside for place in module.recurrence.places if place.gain or module.recurrence.places.both.gain}
+    with torch.no_grad():
+        for key, parameter in module.named_parameters():
+            is_weight = "weight" in key and not key.endswith("original1")  # under weight norm the directions
+            if is_weight or key.partition("_l")[0] in inside:
+                parameter.zero_()
     for suffix in module._suffixes:
         biases = [p for key, p in module.named_parameters() if "bias" in key and "bias_c" not in key and suffix in key]
         assert (sum(biases)[GATE] == 1.5).all()
-    with torch.no_grad():
-        for parameter_name, parameter in module.named_parameters():
-            if "weight" in parameter_name and not parameter_name.endswith("original1"):  # weight norm's directions
-                parameter.zero_()
     if module.recurrence.formula.cell == "carry":  # the state is normalised: no derivative tells the gate
         return
     x = torch.zeros(1, 1, I, dtype=torch.float64)

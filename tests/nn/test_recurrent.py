@@ -30,10 +30,22 @@ def test_initial_values(make):
     for name, p in module.named_parameters():
         if name.startswith("gain"):
             assert (p == 0.5).all()
-        elif "bias" in name:
+        elif name.startswith("bias_c"):
             assert (p == 0).all()
         else:
             assert p.abs().max() <= 0.25 < p.abs().max() * 1.5, "U(-1/sqrt(H), 1/sqrt(H))"
+
+
+@pytest.mark.parametrize("formula", [None, "cell", "sonnet", "kiros", "keras"])
+@pytest.mark.parametrize("norm", ["layer", "rms", None])
+def test_steps_of_zeros_at_the_start_do_not_blow_the_first_gradient_up(norm, formula):
+    """Padding on the left, silence, a dropped word: with biases of 0 each such step multiplied it by some 15,000."""
+    torch.manual_seed(0)
+    x = torch.randn(30, 8, 28)
+    x[:10] = 0
+    lstm = ln.LSTM(28, 128, norm=norm, formula=formula or "paper")
+    lstm(x)[0].square().mean().backward()
+    assert max(p.grad.norm().item() for p in lstm.parameters()) < 2
 
 
 @pytest.mark.parametrize("make", MAKES)

@@ -61,7 +61,7 @@ def write_sick(folder, random):
         (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
 
 
-def write_sentences(folder, random):
+def write_sentences(folder, random, count=25):
     """Two files for each set; a class has a word of its own. One line is Latin-1."""
     files = ("rt-polarity", "custrev", "mpqa")
     for first, second in (
@@ -69,5 +69,5 @@ def write_sentences(folder, random):
         ("quote.tok.gt9.5000", "plot.tok.gt9.5000"),
     ):
         for name, word in ((first, "splendid"), (second, "dreadful")):
-            lines = [f"{sentence(random).lower()[:-1]} {word} caf\u00e9 ." for _ in range(25)]
+            lines = [f"{sentence(random).lower()[:-1]} {word} caf\u00e9 ." for _ in range(count)]
             (folder / name).write_bytes(("\n".join(lines) + "\n").encode("latin-1"))

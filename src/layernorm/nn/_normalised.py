@@ -133,22 +133,20 @@ class Normalised(torch.nn.Module):
     def reset_parameters(self) -> None:
         """Gives the parameters their initial values.
 
-        Weights are drawn as torch draws them, from U(-1/sqrt(H), 1/sqrt(H)). Gains are ``gain_init`` and biases 0.
-        Without a norm, under weight norm and with ``gain_init="match"``, ``bias_ih`` and ``bias_hh`` are drawn as torch
-        draws them. With ``forget_bias`` the biases of the gate that keeps the old state add up to it. In a new module
-        the draws do not depend on ``norm``: one seed gives the same weights under every norm.
+        Weights, ``bias_ih`` and ``bias_hh`` are drawn as torch draws them, from U(-1/sqrt(H), 1/sqrt(H)). Gains are
+        ``gain_init``, and the norms' other biases 0. With ``forget_bias`` the biases of the gate that keeps the old
+        state add up to it. In a new module the draws do not depend on ``norm``: one seed gives the same weights and
+        biases under every norm, and those of torch's module.
         """
-        matched = self.gain_init == "match"
         bound = 1 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0
         for name, parameter in self.named_parameters():
-            drawn = name.startswith(("weight", "bias_ih", "bias_hh"))
-            if drawn:
+            if name.startswith(("weight", "bias_ih", "bias_hh")):
                 torch.nn.init.uniform_(parameter, -bound, bound)
-            if name.startswith("gain") and not matched:
-                torch.nn.init.constant_(parameter, cast(float, self.gain_init))
-            elif "bias" in name and self.recurrence.formula != PLAIN and not (matched and drawn):
+            elif "bias" in name:
                 torch.nn.init.zeros_(parameter)
-        if matched:
+            elif name.startswith("gain") and self.gain_init != "match":
+                torch.nn.init.constant_(parameter, self.gain_init)
+        if self.gain_init == "match":
             self._match_gains()
         for name in self._computed:
             setattr(self, name, torch.empty_like(getattr(self, name)).uniform_(-bound, bound))

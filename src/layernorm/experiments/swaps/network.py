@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from torch import nn
 
 from ... import nn as networks
@@ -34,7 +32,7 @@ class Config(CheckedOptions):
     )
     start: Literal["1", "0.3", "0.1", "match"] = option(
         "1",
-        "the initial gain (biases 0), or match: gains matched to the plain network (biases as torch draws them)",
+        "the initial gain, or match: gains matched to the plain network",
         several="start",
         mark="gain",
     )
@@ -62,33 +60,19 @@ class Config(CheckedOptions):
 
 
 class Maker:
-    """Makes recurrent networks as an arm says.
-
-    A network under a norm has the weights of the plain one that is drawn in its place, so that all arms of a seed
-    start from the same weights. With matched gains it has the plain one's biases, too.
-    """
+    """Makes recurrent networks as an arm says. All arms of a seed start from the same weights and biases."""
 
     def __init__(self, config: Config) -> None:
         self.config, self.kind = config, _KINDS[PROGRAMS[config.task].network]
 
-    @torch.no_grad()
     def __call__(self, input_size: int, hidden_size: int, **options: Any) -> nn.Module:
         """Makes a network with the options of torch's."""
         config = self.config
         if config.forget_bias != "torch":
             options["forget_bias"] = float(config.forget_bias)
-        plain = self.kind(input_size, hidden_size, norm=None, **options)
         if config.norm == "none":
-            return plain
-        matched = config.start == "match"
-        gain = 1.0 if matched else float(config.start)
-        with torch.random.fork_rng(), warnings.catch_warnings():
+            return self.kind(input_size, hidden_size, norm=None, **options)
+        options["gain_init"] = 1.0 if config.start == "match" else float(config.start)
+        with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*input_size=1")  # a task has one input, and shows what follows
-            made = self.kind(
-                input_size, hidden_size, norm=config.norm, formula=config.formula, gain_init=gain, **options
-            )
-        kept: Sequence[str] = ("weight", "bias_ih", "bias_hh") if matched else ("weight",)
-        for name, parameter in made.named_parameters():
-            if name.startswith(tuple(kept)):
-                parameter.copy_(plain.get_parameter(name))
-        return made
+            return self.kind(input_size, hidden_size, norm=config.norm, formula=config.formula, **options)
