@@ -68,8 +68,8 @@ def match(module: torch.nn.Module, /, *inputs: Any, **keywords: Any) -> Matches:
     dropout. Steps beyond a row's length do not count. Neither do vectors without a deviation, such as
     :math:`W_{hh} h` at the first step.
 
-    Nothing but the gains is set. Biases stay as they are: those of a network that `convert` made are torch's, those of
-    a new one are 0. Other parameters, gradients, buffers, hooks, mode and torch's random state are as before.
+    Nothing but the gains is set. Other parameters, gradients, buffers, hooks, mode and torch's random state are as
+    before.
 
     Args:
         module: any network. Layernorm's recurrent networks and cells inside it are matched, also where they run by

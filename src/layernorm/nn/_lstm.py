@@ -38,11 +38,11 @@ class LSTM(Recurrent[State]):
         formula: where the normalisations sit: a preset's name (`layernorm.formula.PRESETS`) or a `layernorm.Formula`.
         eps: overrides the formula's ``eps``, which keeps the denominators from zero (1e-5 in ``"paper"``).
         gain_init: the initial value of every gain. ``None``: 1; under batch norm 0.1 (Cooijmans et al.); under weight
-            norm the norm of each weight row as torch draws it. ``"match"``: the network starts as a plain one does. Its
-            ``bias_ih`` and ``bias_hh`` are drawn as torch draws them. Each gain is what its normalisation would divide
-            by, in the mean, if nothing were normalised. This is computed for inputs from N(0, 1) that are independent
-            over features and time, without dropout and zoneout. For such inputs `layernorm.match` measures the same
-            within 5 % in the lowest layer, and within 15 % above it, in the mean over draws of 64 units and more.
+            norm the norm of each weight row as torch draws it. ``"match"``: the network starts as a plain one does. Each
+            gain is what its normalisation would divide by, in the mean, if nothing were normalised. This is computed
+            for inputs from N(0, 1) that are independent over features and time, without dropout and zoneout. For such
+            inputs `layernorm.match` measures the same within 5 % in the lowest layer, and within 15 % above it, in the
+            mean over draws of 64 units and more.
             For other inputs use `layernorm.match`.
         forget_bias: the initial value of the learnable bias of f, the gate that keeps the old state. ``None``: the
             same as for the other biases. Where several biases are added to this gate, the first of them gets the value
@@ -70,7 +70,7 @@ class LSTM(Recurrent[State]):
     Parameters of a layer and direction in ``"paper"``, with the suffix ``_l{k}`` or ``_l{k}_reverse``:
     ``weight_ih (4H, I)``, ``weight_hh (4H, P)``, ``bias_ih``, ``bias_hh``, ``gain_ih``, ``gain_hh (4H)``, ``gain_c``,
     ``bias_c (H)``, and with projections ``weight_hr (P, H)``. Gates are in torch's order i, f, g, o. The biases belong
-    to the normalisations and start at 0.
+    to the normalisations. ``bias_ih`` and ``bias_hh`` start as torch draws them, ``bias_c`` at 0.
 
     Example::
 
