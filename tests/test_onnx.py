@@ -1,6 +1,8 @@
 """ONNX: what is exported computes what the module does, with standard operators."""
 
 import re
+import subprocess
+import sys
 
 import onnx_ir
 import onnxruntime
@@ -8,7 +10,7 @@ import pytest
 import torch
 
 import layernorm as ln
-from support.repository import loaded
+from support.repository import ROOT, loaded
 
 onnx_errors = loaded("benchmarks/onnx_errors.py")
 
@@ -64,8 +66,8 @@ def test_cells_norms_and_a_plain_network_are_standard_operators():
     for opset, rms in ((None, []), (23, ["RMSNormalization"])):
         batch = torch.export.Dim("B")
         program = torch.onnx.export(
-            model, (x, residual), dynamo=True, custom_translation_table=ln.onnx.translations(), verbose=False,
-            opset_version=opset, dynamic_shapes=({0: batch}, {0: batch}),
+            model, (x, residual), dynamo=True, verbose=False, opset_version=opset,
+            dynamic_shapes=({0: batch}, {0: batch}),
         )  # fmt: skip
         expected = {"LSTM", "LayerNormalization", "Scan", *rms}
         assert expected <= set(kinds_of_nodes(program))
@@ -109,10 +111,81 @@ def test_batch_norm_in_training_is_refused():
 
 
 def test_without_the_packages_the_message_says_what_to_install(monkeypatch):
-    import sys
-
     for name in ("layernorm.export.onnx", "onnx_ir"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "onnx_ir", None)
     with pytest.raises(ImportError, match=re.escape("pip install '.[onnx]' in layernorm's checkout")):
         ln.__getattr__("onnx")
+
+
+class Several(torch.nn.Module):
+    """Modules on the same input; the output of each."""
+
+    def __init__(self, *modules):
+        super().__init__()
+        self.parts = torch.nn.ModuleList(modules)
+
+    def forward(self, x):
+        found = [part(x) for part in self.parts]
+        return [y if isinstance(y, torch.Tensor) else y[0] for y in found]
+
+
+PROGRAM = """
+import sys, warnings
+import torch
+{first}
+import layernorm as ln
+warnings.simplefilter("ignore")
+sys.path.insert(0, {root!r})
+from benchmarks import onnx_errors
+torch.manual_seed(0)
+{body}
+"""
+
+
+def run_program(body, first=""):
+    """Runs the body in a process of its own, where nothing has been exported yet and a crash is seen."""
+    program = PROGRAM.format(first=first, root=str(ROOT), body=body)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:] or done.returncode
+
+
+WITHOUT_TABLE = """
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norms = torch.nn.Sequential(torch.nn.Linear(3, 3), ln.LayerNorm(3), ln.RMSNorm(3))
+        self.lstm = ln.LSTM(3, 4, 2, bidirectional=True)
+
+    def forward(self, x):
+        return self.lstm(self.norms(x))[0]
+
+model, x = Model().eval(), torch.randn(9, 4, 3)
+shapes = ({0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC},)
+program = torch.export.export(model, (torch.randn(5, 2, 3),), dynamic_shapes=shapes)
+for given in (model, program):
+    found = onnx_errors.run(onnx_errors.export(given, (torch.randn(5, 2, 3),), shapes))(x)[0]
+    torch.testing.assert_close(found, model(x).detach(), rtol=1e-5, atol=1e-5)
+"""
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_the_exporter_knows_the_ops_by_itself(loaded):
+    """Whether it was used before layernorm is imported, or not yet."""
+    before = "torch.onnx.export(torch.nn.Linear(3, 3), (torch.ones(2, 3),), dynamo=True, verbose=False)"
+    run_program(WITHOUT_TABLE, before if loaded else "")
+
+
+def test_where_the_ops_cannot_be_registered_a_warning_says_what_to_pass(monkeypatch):
+    from layernorm.export import _exporter
+
+    monkeypatch.setitem(sys.modules, "onnxscript.function_libs.torch_lib.registration", None)
+    with pytest.warns(UserWarning, match=re.escape("custom_translation_table=layernorm.onnx.translations()")):
+        _exporter._register()
+
+
+def test_the_table_can_still_be_given():
+    model, x = Several(ln.RMSNorm(3)).eval(), torch.randn(2, 3)
+    table = ln.onnx.translations()
+    program = torch.onnx.export(model, (x,), dynamo=True, verbose=False, custom_translation_table=table)
+    torch.testing.assert_close(onnx_errors.run(program)(x)[0], model(x)[0].detach())

@@ -1,6 +1,8 @@
 """ONNX: layernorm's ops as standard operators, for `torch.onnx.export`.
 
-    program = torch.onnx.export(model, args, dynamo=True, custom_translation_table=ln.onnx.translations())
+    program = torch.onnx.export(model, args, dynamo=True)
+
+`layernorm.export._exporter` makes these translations known to the exporter.
 
 A norm op becomes ``LayerNormalization`` or ``RMSNormalization``. A recurrent layer in one direction becomes one
 ``Scan``, whose body is one step. Without normalisation it becomes ONNX's own ``RNN``, ``LSTM`` or ``GRU``. T and B may
@@ -32,7 +34,9 @@ Values = list[ir.Value]
 
 
 def translations() -> dict[Any, Callable[..., Any]]:
-    """Returns the ``custom_translation_table`` for `torch.onnx.export`: each op with the function that translates it.
+    """Returns each op with the function that translates it, for ``custom_translation_table`` of `torch.onnx.export`.
+
+    The exporter knows them without that. Where they could not be registered, a warning asks for this table.
 
     Raises:
         ImportError: ``layernorm.export.onnx`` is imported where the packages onnx or onnxscript are missing.
@@ -127,9 +131,8 @@ def _new_nodes(*values: ir.Value | None) -> tuple[Nodes, list[ir.Node]]:
 # --- the norm ops ---
 
 
-def _normalize(
-    input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: Any, norm: Any, residual: Any, backend: Any
-) -> Any:
+# The arguments of both ops are without annotations, because onnxscript's registry reads those as ONNX types.
+def _normalize(input, normalized_shape, weight, bias, eps, norm, residual, backend):
     n, nodes = _new_nodes(input, weight, bias)
     total = input if residual is None else n("Add", input, residual)
     gain = n("Expand", 1.0, list(normalized_shape)) if weight is None else n.cast(weight)
@@ -254,9 +257,7 @@ class Layer:
         return [n("Add", n("Mul", n("Sub", 1.0, z), n("Tanh", a)), n("Mul", z, state[0]))]
 
 
-def _recurrent(
-    input: Any, state: Any, params: Any, lengths: Any, reset: Any, recurrence: Any, reverse: Any, backend: Any
-) -> Any:
+def _recurrent(input, state, params, lengths, reset, recurrence, reverse, backend):
     n, nodes = _new_nodes(input)
     equations = Recurrence.decode(recurrence)
     x, initial, weights = n.cast(input), [n.cast(s) for s in state], [n.cast(p) for p in params]
