@@ -130,6 +130,38 @@ class Several(torch.nn.Module):
         return [y if isinstance(y, torch.Tensor) else y[0] for y in found]
 
 
+@pytest.mark.parametrize(("opset", "dtype"), [(18, torch.float32), (23, torch.float32), (18, torch.float64)])
+def test_the_smallest_eps_counts_where_a_row_is_zero(opset, dtype):
+    """An optimiser of the exporter takes a number up to 1e-8 for 0. eps 0 is nan, as in the module."""
+    torch.manual_seed(0)
+    modules = []
+    for eps in (0.0, 1e-12, 1e-8, 1e-5, None):
+        given = {} if eps is None else {"eps": eps}
+        deviation = ln.Formula("sum", "per_gate", "carry", eps_on="deviation", **given)
+        modules += [ln.LayerNorm(3, **given), ln.RMSNorm(3, **given), ln.GRU(3, 4, eps=eps)]
+        modules += [ln.LSTM(3, 4, norm="rms", eps=eps), ln.LSTM(3, 4, norm="rms", formula=deviation)]
+        modules += [ln.LSTM(3, 4, formula=deviation)]
+    model, x = Several(*modules).to(dtype).eval(), torch.randn(4, 3, 3, dtype=dtype)
+    x[:, 0] = x[2] = 0
+    program = torch.onnx.export(model, (x,), dynamo=True, verbose=False, opset_version=opset)
+    # sums of 3 or 4 numbers in another order; float64 has the eps in float64, too
+    rtol, atol = (1e-5, 1e-5) if dtype == torch.float32 else (1e-13, 1e-13)
+    for found, expected in zip(onnx_errors.run(program)(x), model(x), strict=True):
+        torch.testing.assert_close(found, expected.detach(), rtol=rtol, atol=atol, equal_nan=True)
+
+
+def test_float64_without_a_norm():
+    """ONNX Runtime has RNN, LSTM and GRU in float32 only."""
+    torch.manual_seed(0)
+    rest = {"norm": None, "num_layers": 2, "bidirectional": True}
+    model = Several(ln.LSTM(3, 4, **rest), ln.GRU(3, 4, **rest), ln.RNN(3, 4, **rest)).double().eval()
+    program = onnx_errors.export(model, (torch.randn(3, 2, 3, dtype=torch.float64),), ({0: "T", 1: "B"},))
+    assert "Scan" in kinds_of_nodes(program)
+    x = torch.randn(5, 4, 3, dtype=torch.float64)
+    for found, expected in zip(onnx_errors.run(program)(x), model(x), strict=True):
+        torch.testing.assert_close(found, expected.detach(), rtol=1e-13, atol=1e-14)
+
+
 PROGRAM = """
 import sys, warnings
 import torch
@@ -148,6 +180,37 @@ def run_program(body, first=""):
     program = PROGRAM.format(first=first, root=str(ROOT), body=body)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:] or done.returncode
+
+
+NARROW = """
+class Narrow(torch.nn.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.dtype, self.norm, arguments = dtype, ln.LayerNorm(3), {"batch_first": True, "bidirectional": True}
+        self.networks = torch.nn.ModuleList(kind(3, 4, **arguments) for kind in (ln.RNN, ln.LSTM, ln.GRU))
+        self.plain, self.forwards = ln.LSTM(3, 4, norm=None, batch_first=True), ln.GRU(3, 4)
+        self.to(dtype)
+
+    def forward(self, x):
+        y, total = self.norm(x.to(self.dtype), x.to(self.dtype))
+        sequences = [network(z)[0] for network in (*self.networks, self.plain) for z in (x.to(self.dtype), y)]
+        sequences += [self.forwards(x.to(self.dtype).transpose(0, 1).contiguous())[0], y, total]
+        return [sequence.float() for sequence in sequences]
+
+for dtype in (torch.float16, torch.bfloat16):
+    model = Narrow(dtype).eval()
+    program = onnx_errors.export(model, (torch.randn(2, 5, 3),), ({0: "B", 1: "T"},))
+    x = torch.randn(3, 7, 3)
+    found, expected = onnx_errors.run(program)(x), model(x)
+    # ONNX computes in float32; the module's products are of 16 bits, and 7 steps carry their roundings on
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b.detach(), rtol=0, atol=16 * torch.finfo(dtype).eps)
+"""
+
+
+def test_16_bits_with_the_batch_first_load_and_run():
+    """ONNX Runtime 1.31 crashes where it loads Transpose, Cast and MatMul in a row."""
+    run_program(NARROW)
 
 
 WITHOUT_TABLE = """
