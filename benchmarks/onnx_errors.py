@@ -118,10 +118,7 @@ def inputs(T: int, B: int, input_size: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def export(model: torch.nn.Module, args: Any, dynamic_shapes: Any) -> torch.onnx.ONNXProgram:
-    program = torch.onnx.export(
-        model, args, dynamo=True, custom_translation_table=ln.onnx.translations(), dynamic_shapes=dynamic_shapes,
-        verbose=False,
-    )  # fmt: skip
+    program = torch.onnx.export(model, args, dynamo=True, dynamic_shapes=dynamic_shapes, verbose=False)
     assert program is not None
     return program
 

@@ -142,7 +142,7 @@ def elsewhere(folder: Path, how: str) -> None:
 
 def in_onnx_runtime(program: Any, inputs: tuple[Tensor, ...]) -> Tensor:
     """The scores that ONNX Runtime computes with an exported program."""
-    model = torch.onnx.export(program, dynamo=True, custom_translation_table=ln.onnx.translations(), verbose=False)
+    model = torch.onnx.export(program, dynamo=True, verbose=False)
     assert model is not None
     session = onnxruntime.InferenceSession(model.model_proto.SerializeToString(), providers=["CPUExecutionProvider"])
     names = [argument.name for argument in session.get_inputs()]

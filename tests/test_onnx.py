@@ -1,6 +1,8 @@
 """ONNX: what is exported computes what the module does, with standard operators."""
 
 import re
+import subprocess
+import sys
 
 import onnx_ir
 import onnxruntime
@@ -8,7 +10,7 @@ import pytest
 import torch
 
 import layernorm as ln
-from support.repository import loaded
+from support.repository import ROOT, loaded
 
 onnx_errors = loaded("benchmarks/onnx_errors.py")
 
@@ -64,8 +66,8 @@ def test_cells_norms_and_a_plain_network_are_standard_operators():
     for opset, rms in ((None, []), (23, ["RMSNormalization"])):
         batch = torch.export.Dim("B")
         program = torch.onnx.export(
-            model, (x, residual), dynamo=True, custom_translation_table=ln.onnx.translations(), verbose=False,
-            opset_version=opset, dynamic_shapes=({0: batch}, {0: batch}),
+            model, (x, residual), dynamo=True, verbose=False, opset_version=opset,
+            dynamic_shapes=({0: batch}, {0: batch}),
         )  # fmt: skip
         expected = {"LSTM", "LayerNormalization", "Scan", *rms}
         assert expected <= set(kinds_of_nodes(program))
@@ -109,10 +111,144 @@ def test_batch_norm_in_training_is_refused():
 
 
 def test_without_the_packages_the_message_says_what_to_install(monkeypatch):
-    import sys
-
     for name in ("layernorm.export.onnx", "onnx_ir"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "onnx_ir", None)
     with pytest.raises(ImportError, match=re.escape("pip install '.[onnx]' in layernorm's checkout")):
         ln.__getattr__("onnx")
+
+
+class Several(torch.nn.Module):
+    """Modules on the same input; the output of each."""
+
+    def __init__(self, *modules):
+        super().__init__()
+        self.parts = torch.nn.ModuleList(modules)
+
+    def forward(self, x):
+        found = [part(x) for part in self.parts]
+        return [y if isinstance(y, torch.Tensor) else y[0] for y in found]
+
+
+@pytest.mark.parametrize(("opset", "dtype"), [(18, torch.float32), (23, torch.float32), (18, torch.float64)])
+def test_the_smallest_eps_counts_where_a_row_is_zero(opset, dtype):
+    """An optimiser of the exporter takes a number up to 1e-8 for 0. eps 0 is nan, as in the module."""
+    torch.manual_seed(0)
+    modules = []
+    for eps in (0.0, 1e-12, 1e-8, 1e-5, None):
+        given = {} if eps is None else {"eps": eps}
+        deviation = ln.Formula("sum", "per_gate", "carry", eps_on="deviation", **given)
+        modules += [ln.LayerNorm(3, **given), ln.RMSNorm(3, **given), ln.GRU(3, 4, eps=eps)]
+        modules += [ln.LSTM(3, 4, norm="rms", eps=eps), ln.LSTM(3, 4, norm="rms", formula=deviation)]
+        modules += [ln.LSTM(3, 4, formula=deviation)]
+    model, x = Several(*modules).to(dtype).eval(), torch.randn(4, 3, 3, dtype=dtype)
+    x[:, 0] = x[2] = 0
+    program = torch.onnx.export(model, (x,), dynamo=True, verbose=False, opset_version=opset)
+    # sums of 3 or 4 numbers in another order; float64 has the eps in float64, too
+    rtol, atol = (1e-5, 1e-5) if dtype == torch.float32 else (1e-13, 1e-13)
+    for found, expected in zip(onnx_errors.run(program)(x), model(x), strict=True):
+        torch.testing.assert_close(found, expected.detach(), rtol=rtol, atol=atol, equal_nan=True)
+
+
+def test_float64_without_a_norm():
+    """ONNX Runtime has RNN, LSTM and GRU in float32 only."""
+    torch.manual_seed(0)
+    rest = {"norm": None, "num_layers": 2, "bidirectional": True}
+    model = Several(ln.LSTM(3, 4, **rest), ln.GRU(3, 4, **rest), ln.RNN(3, 4, **rest)).double().eval()
+    program = onnx_errors.export(model, (torch.randn(3, 2, 3, dtype=torch.float64),), ({0: "T", 1: "B"},))
+    assert "Scan" in kinds_of_nodes(program)
+    x = torch.randn(5, 4, 3, dtype=torch.float64)
+    for found, expected in zip(onnx_errors.run(program)(x), model(x), strict=True):
+        torch.testing.assert_close(found, expected.detach(), rtol=1e-13, atol=1e-14)
+
+
+PROGRAM = """
+import sys, warnings
+import torch
+{first}
+import layernorm as ln
+warnings.simplefilter("ignore")
+sys.path.insert(0, {root!r})
+from benchmarks import onnx_errors
+torch.manual_seed(0)
+{body}
+"""
+
+
+def run_program(body, first=""):
+    """Runs the body in a process of its own, where nothing has been exported yet and a crash is seen."""
+    program = PROGRAM.format(first=first, root=str(ROOT), body=body)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:] or done.returncode
+
+
+NARROW = """
+class Narrow(torch.nn.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.dtype, self.norm, arguments = dtype, ln.LayerNorm(3), {"batch_first": True, "bidirectional": True}
+        self.networks = torch.nn.ModuleList(kind(3, 4, **arguments) for kind in (ln.RNN, ln.LSTM, ln.GRU))
+        self.plain, self.forwards = ln.LSTM(3, 4, norm=None, batch_first=True), ln.GRU(3, 4)
+        self.to(dtype)
+
+    def forward(self, x):
+        y, total = self.norm(x.to(self.dtype), x.to(self.dtype))
+        sequences = [network(z)[0] for network in (*self.networks, self.plain) for z in (x.to(self.dtype), y)]
+        sequences += [self.forwards(x.to(self.dtype).transpose(0, 1).contiguous())[0], y, total]
+        return [sequence.float() for sequence in sequences]
+
+for dtype in (torch.float16, torch.bfloat16):
+    model = Narrow(dtype).eval()
+    program = onnx_errors.export(model, (torch.randn(2, 5, 3),), ({0: "B", 1: "T"},))
+    x = torch.randn(3, 7, 3)
+    found, expected = onnx_errors.run(program)(x), model(x)
+    # ONNX computes in float32; the module's products are of 16 bits, and 7 steps carry their roundings on
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b.detach(), rtol=0, atol=16 * torch.finfo(dtype).eps)
+"""
+
+
+def test_16_bits_with_the_batch_first_load_and_run():
+    """ONNX Runtime 1.31 crashes where it loads Transpose, Cast and MatMul in a row."""
+    run_program(NARROW)
+
+
+WITHOUT_TABLE = """
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norms = torch.nn.Sequential(torch.nn.Linear(3, 3), ln.LayerNorm(3), ln.RMSNorm(3))
+        self.lstm = ln.LSTM(3, 4, 2, bidirectional=True)
+
+    def forward(self, x):
+        return self.lstm(self.norms(x))[0]
+
+model, x = Model().eval(), torch.randn(9, 4, 3)
+shapes = ({0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC},)
+program = torch.export.export(model, (torch.randn(5, 2, 3),), dynamic_shapes=shapes)
+for given in (model, program):
+    found = onnx_errors.run(onnx_errors.export(given, (torch.randn(5, 2, 3),), shapes))(x)[0]
+    torch.testing.assert_close(found, model(x).detach(), rtol=1e-5, atol=1e-5)
+"""
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_the_exporter_knows_the_ops_by_itself(loaded):
+    """Whether it was used before layernorm is imported, or not yet."""
+    before = "torch.onnx.export(torch.nn.Linear(3, 3), (torch.ones(2, 3),), dynamo=True, verbose=False)"
+    run_program(WITHOUT_TABLE, before if loaded else "")
+
+
+def test_where_the_ops_cannot_be_registered_a_warning_says_what_to_pass(monkeypatch):
+    from layernorm.export import _exporter
+
+    monkeypatch.setitem(sys.modules, "onnxscript.function_libs.torch_lib.registration", None)
+    with pytest.warns(UserWarning, match=re.escape("custom_translation_table=layernorm.onnx.translations()")):
+        _exporter._register()
+
+
+def test_the_table_can_still_be_given():
+    model, x = Several(ln.RMSNorm(3)).eval(), torch.randn(2, 3)
+    table = ln.onnx.translations()
+    program = torch.onnx.export(model, (x,), dynamo=True, verbose=False, custom_translation_table=table)
+    torch.testing.assert_close(onnx_errors.run(program)(x)[0], model(x)[0].detach())

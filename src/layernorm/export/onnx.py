@@ -1,10 +1,13 @@
 """ONNX: layernorm's ops as standard operators, for `torch.onnx.export`.
 
-    program = torch.onnx.export(model, args, dynamo=True, custom_translation_table=ln.onnx.translations())
+    program = torch.onnx.export(model, args, dynamo=True)
+
+`layernorm.export._exporter` makes these translations known to the exporter.
 
 A norm op becomes ``LayerNormalization`` or ``RMSNormalization``. A recurrent layer in one direction becomes one
 ``Scan``, whose body is one step. Without normalisation it becomes ONNX's own ``RNN``, ``LSTM`` or ``GRU``. T and B may
-be dynamic, by the ``dynamic_shapes`` of `torch.onnx.export`.
+be dynamic, by the ``dynamic_shapes`` of `torch.onnx.export`. In float64 everything is plain operators: the epsilon of
+ONNX's norms is a float32, and ONNX Runtime has no recurrent network in float64.
 
 This module needs the packages ``onnx`` and ``onnxscript`` (``pip install '.[onnx]'`` in layernorm's checkout).
 """
@@ -32,7 +35,9 @@ Values = list[ir.Value]
 
 
 def translations() -> dict[Any, Callable[..., Any]]:
-    """Returns the ``custom_translation_table`` for `torch.onnx.export`: each op with the function that translates it.
+    """Returns each op with the function that translates it, for ``custom_translation_table`` of `torch.onnx.export`.
+
+    The exporter knows them without that. Where they could not be registered, a warning asks for this table.
 
     Raises:
         ImportError: ``layernorm.export.onnx`` is imported where the packages onnx or onnxscript are missing.
@@ -82,6 +87,10 @@ class Nodes:
         cast.dtype, cast.shape = dtype, value.shape
         return cast
 
+    def round(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """Casts a result, which has the type of the graph's numbers, to the type that an op returns."""
+        return value if self.dtype == dtype else self("Cast", value, to=int(dtype))
+
     def sum(self, *terms: ir.Value | None) -> Any:
         """Adds the terms that are not None; None if there is none."""
         present = [term for term in terms if term is not None]
@@ -97,19 +106,25 @@ class Nodes:
     def normalised(
         self, z: ir.Value, norm: str, formula: Formula, gain: Any, bias: ir.Value | None, dims: int = 1
     ) -> ir.Value:
-        """Computes ``N(z) * gain + bias`` over the last dimensions."""
-        attributes: dict[str, Any] = {"axis": -dims, "epsilon": formula.eps}
-        if norm == "layer" and formula.eps_on == "variance":
-            return self("LayerNormalization", z, gain, bias, **attributes)
-        if norm == "rms" and formula.eps_on == "variance" and self.opset >= 23:
-            return self.sum(self("RMSNormalization", z, gain, **attributes), bias)
+        """Computes ``N(z) * gain + bias`` over the last dimensions.
+
+        eps is added by ``Sum``: the exporter's optimiser takes an ``Add`` of 1e-8 or less for one of 0 and drops it.
+        An eps that is too small for ``dtype`` becomes its smallest number, so that rows of zeros stay zeros.
+        """
+        eps = max(formula.eps, float(np.finfo(self.dtype.numpy()).tiny)) if formula.eps else 0.0
+        if formula.eps_on == "variance" and self.dtype == ir.DataType.FLOAT:  # the attribute is a float32
+            attributes: dict[str, Any] = {"axis": -dims, "epsilon": eps}
+            if norm == "layer":
+                return self("LayerNormalization", z, gain, bias, **attributes)
+            if self.opset >= 23:
+                return self.sum(self("RMSNormalization", z, gain, **attributes), bias)
         axes = list(range(-dims, 0))
         u = self("Sub", z, self("ReduceMean", z, axes)) if norm == "layer" else z
         square = self("ReduceMean", self("Mul", u, u), axes)
         if formula.eps_on == "variance":
-            deviation = self("Sqrt", self("Add", square, formula.eps))
+            deviation = self("Sqrt", self("Sum", square, eps))
         else:
-            deviation = self("Add", self("Sqrt", square), formula.eps)
+            deviation = self("Sum", self("Sqrt", square), eps)
         return self.sum(self("Mul", self("Div", u, deviation), gain), bias)
 
 
@@ -127,16 +142,16 @@ def _new_nodes(*values: ir.Value | None) -> tuple[Nodes, list[ir.Node]]:
 # --- the norm ops ---
 
 
-def _normalize(
-    input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: Any, norm: Any, residual: Any, backend: Any
-) -> Any:
+# The arguments of both ops are without annotations, because onnxscript's registry reads those as ONNX types.
+def _normalize(input, normalized_shape, weight, bias, eps, norm, residual, backend):
     n, nodes = _new_nodes(input, weight, bias)
-    total = input if residual is None else n("Add", input, residual)
+    total = input
+    if residual is not None:  # in the graph's type, since ONNX Runtime adds no bfloat16
+        total = n.round(n("Add", n.cast(input), n.cast(residual)), input.dtype)
     gain = n("Expand", 1.0, list(normalized_shape)) if weight is None else n.cast(weight)
     bias = None if bias is None else n.cast(bias)
     x = total if input.dtype == n.dtype else n("Cast", total, to=int(n.dtype))
-    y = n.normalised(x, norm, Formula(eps=eps), gain, bias, len(normalized_shape))
-    y = y if input.dtype == n.dtype else n("Cast", y, to=int(input.dtype))
+    y = n.round(n.normalised(x, norm, Formula(eps=eps), gain, bias, len(normalized_shape)), input.dtype)
     nodes.extend(n.tape.nodes)
     return [y] if residual is None else [y, total]
 
@@ -254,17 +269,18 @@ class Layer:
         return [n("Add", n("Mul", n("Sub", 1.0, z), n("Tanh", a)), n("Mul", z, state[0]))]
 
 
-def _recurrent(
-    input: Any, state: Any, params: Any, lengths: Any, reset: Any, recurrence: Any, reverse: Any, backend: Any
-) -> Any:
+def _recurrent(input, state, params, lengths, reset, recurrence, reverse, backend):
     n, nodes = _new_nodes(input)
     equations = Recurrence.decode(recurrence)
     x, initial, weights = n.cast(input), [n.cast(s) for s in state], [n.cast(p) for p in params]
-    if equations.formula == PLAIN and not equations.projected and reset is None:
+    if x is not input:  # ONNX Runtime 1.31 fuses Transpose, Cast and MatMul and crashes; so they are not in a row
+        x = n("Sum", x)
+    has_operator = equations.formula == PLAIN and not equations.projected and reset is None
+    if has_operator and n.dtype == ir.DataType.FLOAT:  # ONNX Runtime has them in no wider type
         outputs = _onnx_op(n, x, initial, weights, lengths, equations, reverse)
     else:
         outputs = _scan(n, x, initial, weights, lengths, reset, equations, reverse)
-    outputs = [value if n.dtype == input.dtype else n("Cast", value, to=int(input.dtype)) for value in outputs]
+    outputs = [n.round(value, input.dtype) for value in outputs]
     nodes.extend(n.tape.nodes)
     return outputs
 
