@@ -38,11 +38,11 @@ class LSTM(Recurrent[State]):
         formula: where the normalisations sit: a preset's name (`layernorm.formula.PRESETS`) or a `layernorm.Formula`.
         eps: overrides the formula's ``eps``, which keeps the denominators from zero (1e-5 in ``"paper"``).
         gain_init: the initial value of every gain. ``None``: 1; under batch norm 0.1 (Cooijmans et al.); under weight
-            norm the norm of each weight row as torch draws it. ``"match"``: the network starts as a plain one does. Each
-            gain is what its normalisation would divide by, in the mean, if nothing were normalised. This is computed
-            for inputs from N(0, 1) that are independent over features and time, without dropout and zoneout. For such
-            inputs `layernorm.match` measures the same within 5 % in the lowest layer, and within 15 % above it, in the
-            mean over draws of 64 units and more.
+            norm the norm of each weight row as torch draws it. ``"match"``: the network starts as a plain one does.
+            Each gain is what its normalisation would divide by, in the mean, if nothing were normalised. This is
+            computed for inputs from N(0, 1) that are independent over features and time, without dropout and zoneout.
+            For such inputs `layernorm.match` measures the same within 5 % in the lowest layer, and within 15 % above
+            it, in the mean over draws of 64 units and more.
             For other inputs use `layernorm.match`.
         forget_bias: the initial value of the learnable bias of f, the gate that keeps the old state. ``None``: the
             same as for the other biases. Where several biases are added to this gate, the first of them gets the value
