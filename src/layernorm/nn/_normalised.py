@@ -145,7 +145,7 @@ class Normalised(torch.nn.Module):
             elif "bias" in name:
                 torch.nn.init.zeros_(parameter)
             elif name.startswith("gain") and self.gain_init != "match":
-                torch.nn.init.constant_(parameter, self.gain_init)
+                torch.nn.init.constant_(parameter, cast(float, self.gain_init))
         if self.gain_init == "match":
             self._match_gains()
         for name in self._computed:
