@@ -8,6 +8,8 @@ Campaigns take turns of some seconds each. Cases happen in processes of their ow
 
 networks, steppers, cells, norms   random features on every engine, against the float64 equations
 second                             gradients of gradients of networks and norms
+exports, portable                  ONNX files and portable copies, against their modules, also on wrong input
+changes                            steppers whose modules change between the steps
 kills                              a training run killed at every file operation, then anywhere
 checkpoints, damage                every file of a run damaged; or whole, but lacking something
 races                              two commands in one folder
@@ -33,10 +35,10 @@ import torch
 from layernorm import backends
 from layernorm.experiments.runs import environment
 
-from . import arithmetic, data, runs
+from . import arithmetic, data, runs, ways_out
 from .arena import Process
 
-CAMPAIGNS = {**arithmetic.CAMPAIGNS, **runs.CAMPAIGNS, **data.CAMPAIGNS}
+CAMPAIGNS = {**arithmetic.CAMPAIGNS, **ways_out.CAMPAIGNS, **runs.CAMPAIGNS, **data.CAMPAIGNS}
 TURN = 10.0
 """Seconds of a campaign's turn."""
 
