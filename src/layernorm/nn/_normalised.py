@@ -114,20 +114,26 @@ class Normalised(torch.nn.Module):
         by_name = self._parameters
         return [p if (p := by_name.get(name)) is not None else getattr(self, name) for name in names]
 
-    def _leaf_parameters(self, suffix: str) -> list[Tensor]:
-        """Returns a layer and direction's leaf parameters; under weight norm those that the weights are made of."""
-        names = {name: name.split(".")[-2 if "." in name else -1] for name, _ in self.named_parameters()}
-        return [p for name, p in self.named_parameters() if names[name].endswith(suffix)]
+    def _parameters_of(self, suffix: str) -> list[Tensor]:
+        """Returns the parameters of one layer and direction."""
+        return self._parameters_named([name + suffix for name in self._names])
+
+    @property
+    def _hooks_of_a_call(self) -> tuple[Mapping[int, Any], ...]:
+        """The hooks that torch runs around a call of the module and its gradient."""
+        return self._forward_pre_hooks, self._forward_hooks, self._backward_pre_hooks, self._backward_hooks
 
     def _check_hooks(self) -> None:
-        """Checks that no hook would have to run before or after a step, as a stepper calls none.
+        """Checks that no hook would have to run around a step or its gradient, as a stepper calls none.
 
         Raises:
-            ValueError: the module has hooks on its forward, as pruning adds.
+            ValueError: the module has hooks on its forward, as pruning adds, or on its backward.
         """
-        if self._forward_pre_hooks or self._forward_hooks:
+        if any(self._hooks_of_a_call):
             name = type(self).__name__
-            raise ValueError(f"{name}.stepper: {name} has hooks on its forward (pruning adds one), which no step runs")
+            raise ValueError(
+                f"{name}.stepper: no step runs the hooks on the forward (pruning adds one) and the backward of {name}"
+            )
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
