@@ -1,5 +1,6 @@
 """The functions behind the modules: they gather the arguments, choose an engine and bind the gradient."""
 
+from ..engines.checks import check_dense as check_dense
 from ..engines.schedule import StateChanges as StateChanges
 from ..engines.schedule import apply_zoneout as apply_zoneout
 from ._bind import autocast_type as autocast_type

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.fx import Proxy
 
 from ..formula import Formula
-from ..functional import recurrent
+from ..functional import check_dense, recurrent
 from ._normalised import GainInit, Normalised, check_flags, check_sizes
 from ._population import BatchNormOverTime
 from ._prepared import PreparedLayers
@@ -107,6 +107,7 @@ class RecurrentCell(Normalised, Generic[Hx]):
         name, state = type(self).__name__, self._state_from(hx)
         if not isinstance(input, Tensor):
             raise TypeError(f"{name}: expected input to be a Tensor, got {type(input).__name__}")
+        check_dense(name, "input", input)
         if input.dim() not in (1, 2):
             raise ValueError(f"{name}: Expected input to be 1D or 2D, got {input.dim()}D instead")
         if input.shape[-1] != self.input_size:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..formula import PLAIN, Formula, Network, Recurrence
-from ..functional import apply_zoneout, as_cuts, describe
+from ..functional import apply_zoneout, as_cuts, check_dense, describe
 from ._moments import matched_gains
 from ._tracing import not_scriptable
 
@@ -89,12 +89,14 @@ class Normalised(torch.nn.Module):
         if hx is None:
             return None
         single = len(self._state_names) == 1
-        if single and isinstance(hx, Tensor):
-            return (hx,)
-        if not single and isinstance(hx, (tuple, list)) and [isinstance(part, Tensor) for part in hx] == [True, True]:
-            return tuple(hx)
-        expected = "a Tensor" if single else "a tuple (h, c)"
-        raise TypeError(f"{type(self).__name__}: expected {what} to be {expected}, got {type(hx).__name__}")
+        parts = (hx,) if single else hx
+        count = len(self._state_names)
+        if not isinstance(parts, (tuple, list)) or [isinstance(part, Tensor) for part in parts] != [True] * count:
+            expected = "a Tensor" if single else "a tuple (h, c)"
+            raise TypeError(f"{type(self).__name__}: expected {what} to be {expected}, got {type(hx).__name__}")
+        for part in parts:
+            check_dense(type(self).__name__, what, part)
+        return tuple(parts)
 
     def _hx_from(self, state: State) -> Any:
         """Returns a user's ``hx`` from its parts."""
@@ -159,11 +161,19 @@ class Normalised(torch.nn.Module):
         for name in self._computed:
             setattr(self, name, torch.empty_like(getattr(self, name)).uniform_(-bound, bound))
             self._set_gain(name)
-        if self.forget_bias is not None:
-            gate = slice(self.hidden_size, 2 * self.hidden_size)  # of an LSTM's i, f, g, o and a GRU's r, z, n
-            for suffix in self._suffixes:
-                for k, name in enumerate(self.recurrence.added_biases):
-                    self.get_parameter(name + suffix)[gate] = 0.0 if k else self.forget_bias
+        self._set_forget_bias()
+
+    def _set_forget_bias(self) -> None:
+        """Makes the biases of the gate that keeps the old state add up to ``forget_bias``, if there is one."""
+        for number, part in enumerate(self._forget_biases()):
+            part.fill_(0.0 if number % len(self.recurrence.added_biases) else cast(float, self.forget_bias))
+
+    def _forget_biases(self) -> list[Tensor]:
+        """Returns the parts of the biases that add up to ``forget_bias``, for each layer and direction; none without
+        it."""
+        gate = slice(self.hidden_size, 2 * self.hidden_size)  # of an LSTM's i, f, g, o and a GRU's r, z, n
+        names = [] if self.forget_bias is None else self.recurrence.added_biases
+        return [self.get_parameter(name + suffix).detach()[gate] for suffix in self._suffixes for name in names]
 
     def _match_gains(self) -> None:
         """Sets each gain to what its normalisation would divide by if the network computed the plain equations."""

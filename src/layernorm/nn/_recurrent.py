@@ -11,7 +11,7 @@ from torch.fx import Proxy
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from ..formula import PLAIN, Formula
-from ..functional import StateChanges, as_cuts, recurrent, recurrent_by_steps, recurrent_over_cases
+from ..functional import StateChanges, as_cuts, check_dense, recurrent, recurrent_by_steps, recurrent_over_cases
 from ._normalised import GainInit, Normalised, State, check_flags, check_fraction, check_sizes, drop_mask
 from ._population import BatchNormOverTime, Norm, Population
 from ._prepared import PreparedLayers, in_inference_mode
@@ -288,6 +288,7 @@ class Recurrent(Normalised, Generic[Hx]):
             return self._run_packed(input, state, lengths, reset, restart)
         if not isinstance(input, Tensor):
             raise TypeError(f"{name}: expected input to be a Tensor or PackedSequence, got {type(input).__name__}")
+        check_dense(name, "input", input)
         if input.dim() not in (2, 3):
             raise ValueError(f"{name}: Expected input to be 2D or 3D, got {input.dim()}D instead")
         for part in state or ():
@@ -518,6 +519,7 @@ class Stepper(Generic[Hx]):
         module, name = self.module, type(self.module).__name__
         if not isinstance(input, Tensor):
             raise TypeError(f"{name}.stepper: expected input to be a Tensor, got {type(input).__name__}")
+        check_dense(f"{name}.stepper", "input", input)
         if input.dim() != 2 or input.shape[1] != module.input_size:
             raise ValueError(
                 f"{name}.stepper: expected input of shape [B, {module.input_size}], got {list(input.shape)}"
