@@ -216,3 +216,31 @@ def test_the_model_is_as_before_when_it_cannot_be_matched(match, norm, error, me
         ln.convert(model, norm, match=match)
     assert list(model.named_modules()) == parts
     torch.testing.assert_close(model.state_dict(), state, rtol=0, atol=0)
+
+
+def test_the_constructors_other_keywords():
+    theirs = torch.nn.LSTM(3, 4, 2)
+    weight = theirs.weight_hh_l1
+    more = {"zoneout": (0.1, 0.2), "recurrent_dropout": 0.3, "variational": True, "gate_clip": 5.0}
+    ours = ln.convert(torch.nn.Sequential(theirs), forget_bias=1.5, **more)[0]
+    expected = ln.LSTM(3, 4, 2, forget_bias=1.5, **more)
+    assert repr(ours) == repr(expected)
+    assert ours.weight_hh_l1 is weight
+    for layer in "01":
+        biases = [getattr(ours, f"bias_{side}_l{layer}") for side in ("ih", "hh")]
+        assert torch.equal(sum(biases)[4:8], torch.full((4,), 1.5))
+        assert (biases[0][:4] != 0).all(), "the other gates keep theirs"
+
+
+def test_a_keyword_that_a_network_lacks_is_refused_and_a_failed_match_puts_the_biases_back():
+    model = torch.nn.ModuleList([torch.nn.LSTM(3, 4), torch.nn.LSTMCell(3, 4)])
+    with pytest.raises(TypeError, match="LSTMCell has no recurrent_dropout"):
+        ln.convert(model, recurrent_dropout=0.1)
+    with pytest.raises(TypeError, match="RNN has no forget_bias"):
+        ln.convert(torch.nn.RNN(3, 4), forget_bias=1.0)
+    lstm = torch.nn.Sequential(torch.nn.LSTM(3, 4))
+    before = lstm[0].bias_ih_l0.clone()
+    with pytest.raises((RuntimeError, ValueError)):
+        ln.convert(lstm, forget_bias=1.0, match=(torch.zeros(5, 2, 7),))
+    assert type(lstm[0]) is torch.nn.LSTM
+    assert torch.equal(lstm[0].bias_ih_l0, before)

@@ -75,6 +75,71 @@ def test_cells_and_batch_first(network):
     assert_same(ln.portable(first)(x, **given), first(x, **given))
 
 
+BAD_CALLS = [
+    ({"lengths": torch.tensor([6, 2])}, r"lengths must lie in 0\.\.T"),
+    ({"lengths": torch.tensor([-1, 2])}, r"lengths must lie in 0\.\.T"),
+    ({"lengths": torch.tensor([5.0, 2.5])}, "lengths of an integer type"),
+    ({"lengths": torch.tensor([5, 2, 1])}, r"lengths of size \[2\], got \[3\]"),
+    ({"hx": torch.zeros(2, 1, 4)}, r"hidden h of size \[2, 2, 4\], got \[2, 1, 4\]"),
+    ({"hx": torch.zeros(3, 2, 4)}, r"hidden h of size \[2, 2, 4\], got \[3, 2, 4\]"),
+    ({"reset": torch.full((5, 2), 2)}, "reset to be bool, or to hold only 0 and 1"),
+    ({"reset": torch.full((5, 2), 0.5)}, "reset to be bool, or to hold only 0 and 1"),
+    ({"reset": torch.full((5, 2), float("nan"))}, "reset to be bool, or to hold only 0 and 1"),
+    ({"reset": torch.zeros(5, 1)}, r"reset of size \[5, 2\], got \[5, 1\]"),
+]
+
+
+@pytest.mark.parametrize("scripted", [False, True])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_a_copy_refuses_what_its_module_refuses(batch_first, scripted):
+    module = ln.GRU(3, 4, 2, batch_first=batch_first)
+    copy = ln.portable(module)
+    copy, x = (
+        torch.jit.script(copy) if scripted else copy,
+        torch.zeros(2, 5, 3) if batch_first else torch.zeros(5, 2, 3),
+    )
+    for given, message in BAD_CALLS:
+        if "reset" in given and batch_first:
+            given, message = {"reset": given["reset"].t()}, message.replace("5, 2", "2, 5").replace("5, 1", "1, 5")
+        with pytest.raises((RuntimeError, ValueError)):
+            module(x, **given)
+        with pytest.raises((RuntimeError, torch.jit.Error), match=message):
+            copy(x, **given)
+    for bad, given, message in (
+        (x[:, 0], {"lengths": torch.tensor([5])}, "lengths needs a batch"),
+        (x[None], {}, "Expected input to be 2D or 3D, got 4D"),
+    ):
+        for call in (module, copy):
+            with pytest.raises((RuntimeError, torch.jit.Error, ValueError), match=message):
+                call(bad, **given)
+
+
+@pytest.mark.parametrize("scripted", [False, True])
+def test_a_cells_copy_refuses_what_the_cell_refuses(scripted):
+    cell = ln.LSTMCell(3, 4)
+    copy = torch.jit.script(ln.portable(cell)) if scripted else ln.portable(cell)
+    h, short = torch.zeros(2, 4), torch.zeros(1, 4)
+    for x, hx, message in (
+        (torch.zeros(2, 3), (short, h), r"hidden h of size .2, 4., got .1, 4"),
+        (torch.zeros(2, 3), (h, short), r"hidden c of size .2, 4., got .1, 4"),
+        (torch.zeros(5, 2, 3), None, "input to be 1D or 2D, got 3D"),
+    ):
+        for call in (cell, copy):
+            with pytest.raises((RuntimeError, torch.jit.Error, ValueError), match=message):
+                call(x, hx)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # of the number of steps, which a trace fixes
+@pytest.mark.parametrize("graph", ["export", "trace"])
+def test_a_graph_of_a_copy_refuses_values_when_it_runs(graph):
+    copy, x, lengths = ln.portable(ln.GRU(3, 4)), torch.zeros(5, 2, 3), torch.tensor([5, 2])
+    given = (x, None, lengths) if graph == "export" else (x, torch.zeros(1, 2, 4), lengths)
+    made = torch.export.export(copy, given).module() if graph == "export" else torch.jit.trace(copy, given)
+    assert_same(made(*given), copy(*given))
+    with pytest.raises((RuntimeError, torch.jit.Error), match="lengths must lie in"):
+        made(*given[:2], lengths + 1)
+
+
 class Model(torch.nn.Module):
     """One module of each kind."""
 
@@ -170,6 +235,8 @@ def test_what_cannot_be_copied_is_refused():
 
     hooked = ln.LSTM(3, 4)
     hooked.register_forward_hook(lambda *_: None)
+    hooked_backward = ln.LSTM(3, 4)
+    hooked_backward.register_full_backward_hook(lambda *_: None)
     for model, error, message in (
         ("model", TypeError, r"must be a torch\.nn\.Module, got str"),
         (Mine(3, 4), TypeError, "cannot copy the model: Mine is a subclass"),
@@ -179,6 +246,7 @@ def test_what_cannot_be_copied_is_refused():
         (ln.LSTM(3, 4, gate_clip=10.0), ValueError, "gate_clip=10.0 has no plain form"),
         (ln.GRU(3, 4, recurrent_dropout=0.1), ValueError, r"recurrent and variational dropout .* call eval\(\)"),
         (hooked, ValueError, "LSTM has hooks on its forward"),
+        (hooked_backward, ValueError, "LSTM has hooks on its forward .* or its backward"),
     ):
         with pytest.raises(error, match=message):
             ln.portable(model)

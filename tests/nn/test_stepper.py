@@ -239,20 +239,133 @@ def test_dropout_between_layers_is_the_modules():
     torch.testing.assert_close(stepped(module, x, None)[0], module(x)[0], **CLOSE)
 
 
-@pytest.mark.parametrize("make", [lambda: ln.LSTM(I, H), lambda: ln.LSTMCell(I, H), lambda: ln.GRU(I, H, norm="rms")])
-def test_changed_parameters_are_refused(make):
-    """Before a step, and before a gradient that would be of other weights."""
-    module, x = make(), torch.randn(B, I)
-    step = module.stepper()
-    first = step(x)
+MAKES = [
+    lambda **more: ln.LSTM(I, H, num_layers=2, **more),
+    lambda **more: ln.LSTMCell(I, H, **more),
+    lambda **more: ln.GRU(I, H, norm="weight", **more),
+]
+
+
+def first_h(module, step=None):
+    """The h after one step, by a stepper or by the module."""
+    x = torch.ones(B, I, dtype=next(module.parameters()).dtype)
+    if step is not None or isinstance(module, ln.LSTMCell):
+        return (step or module)(x)[0]
+    return module(x[None])[0][0]
+
+
+def compare_step(module, step, **tolerance):
+    found = []
+    for h in (first_h(module, step), first_h(module)):
+        trained = [p for p in module.parameters() if p.requires_grad]
+        found.append([h, *torch.autograd.grad(h.float().square().sum(), trained)])
+    torch.testing.assert_close(*found, **tolerance)
+
+
+def load(module):
+    state = {name: torch.rand_like(value) for name, value in module.state_dict().items()}
+    module.load_state_dict(state, assign=True)
+
+
+def replace(module):
+    for part in module.modules():
+        for name, p in list(part.named_parameters(recurse=False)):
+            setattr(part, name, torch.nn.Parameter(p.detach().clone() + 0.5))
+
+
+def add_in_place(module):
     with torch.no_grad():
-        next(module.parameters()).mul_(2)
-    with pytest.raises(RuntimeError, match="parameters have been changed since the stepper was made"):
-        step(x)
-    leaf = first[0] if isinstance(first, tuple) else first
+        for p in module.parameters():
+            p.add_(0.5)
+
+
+def set_data(module):
+    for p in module.parameters():
+        p.data = p.data + 0.5
+
+
+def compute_a_gain(module):
+    """Computes a parameter from another one."""
+    name = next(name for name, _ in module.named_parameters() if name.startswith(("gain", "bias")))
+    torch.nn.utils.parametrize.register_parametrization(module, name, torch.nn.Softplus())
+
+
+CHANGES = [load, replace, add_in_place, set_data, compute_a_gain, torch.nn.Module.double, torch.nn.Module.bfloat16]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("make", MAKES)
+def test_a_step_after_a_change_is_the_modules(make, change, engine):
+    with ln.backends.use(engine):
+        module = make()
+        step = module.stepper()
+        before = first_h(module, step)
+        change(module)
+        compare_step(module, step)
+        if change not in (torch.nn.Module.double, torch.nn.Module.bfloat16):
+            assert not torch.allclose(before, first_h(module))
+
+
+@pytest.mark.parametrize("make", MAKES)
+def test_parameters_that_are_trained_later_or_no_more(make):
+    module = make().requires_grad_(False)
+    step = module.stepper()
+    first_h(module, step)
+    for number, p in enumerate(module.parameters()):
+        p.requires_grad_(number % 2 == 0)
+    compare_step(module, step)
+    for p in module.parameters():
+        p.requires_grad_(not p.requires_grad)
+    compare_step(module, step)
+
+
+@pytest.mark.parametrize("where", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)])
+@pytest.mark.parametrize("make", MAKES)
+def test_a_stepper_made_in_another_mode(make, where):
+    module = make()
+    with where():
+        step = module.stepper()
+        first_h(module, step)
+    compare_step(module, step)
+    step = module.stepper()
+    first_h(module, step)
+    with torch.autocast("cpu", torch.bfloat16):
+        compare_step(module, step, rtol=0.02, atol=0.01)  # bfloat16: gradients rounded to 2^-9
+
+
+@pytest.mark.parametrize("make", MAKES)
+def test_parameters_made_in_inference_mode(make):
+    """They have no versions."""
+    with torch.inference_mode():
+        module = make()
+        step = module.stepper()
+        for _ in range(2):
+            torch.testing.assert_close(first_h(module, step), first_h(module))
+            add_in_place(module)
+
+
+@pytest.mark.parametrize("make", MAKES[:2])
+def test_a_gradient_of_parameters_that_have_been_changed_is_refused(make):
+    """It would be of other weights."""
+    module = make()
+    h = first_h(module, module.stepper())
+    add_in_place(module)
     with pytest.raises(RuntimeError, match="parameters have been changed"):
-        leaf.sum().backward()
-    module.stepper()(x)
+        h.sum().backward()
+
+
+@pytest.mark.parametrize("options", [{"recurrent_dropout": 0.5}, {"dropout": 0.5, "variational": True}])
+def test_each_batch_size_has_masks_of_its_own(options):
+    module = ln.LSTM(I, 40, num_layers=2, **options)
+    step, rows = module.stepper(), torch.ones(2, I)
+    state = step(rows[:1])[1]
+    step(rows[:1], state)
+    masks = len(step._masks)
+    _, state = step(rows)
+    output, _ = step(rows, state)
+    assert len(step._masks) == 2 * masks
+    assert not torch.equal(*output), "two rows of one input differ only in their masks"
 
 
 def test_a_gradient_is_of_the_weights_that_the_step_had():
@@ -304,8 +417,8 @@ def test_a_stepper_is_freed_without_the_garbage_collector():
     gc.disable()
     try:
         step = module.stepper()
-        alive = weakref.ref(step._layers[0])
         output, state = step(torch.randn(B, I))
+        alive = weakref.ref(step._prepared.last.layers[0])
         output.sum().backward()
         del step, output, state
         assert alive() is None
@@ -336,12 +449,47 @@ def test_an_optimizer_that_steps_in_the_backward():
     assert all((a != b).any() for a, b in zip(before, module.parameters(), strict=True))
 
 
-def test_hooks_on_the_forward_are_refused():
-    for module in (ln.LSTM(I, H), ln.LSTMCell(I, H)):
-        name = next(name for name, _ in module.named_parameters() if name.startswith("weight_hh"))
-        prune.l1_unstructured(module, name, 0.5)
-        with pytest.raises(ValueError, match="hooks on its forward"):
-            module.stepper()
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda m: prune.l1_unstructured(m, next(n for n in m._parameters if n.startswith("weight_hh")), 0.5),
+        lambda m: m.register_forward_hook(lambda *_: None),
+        lambda m: m.register_full_backward_hook(lambda *_: None),
+        lambda m: m.register_full_backward_pre_hook(lambda *_: None),
+    ],
+)
+@pytest.mark.parametrize("make", MAKES[:2])
+def test_hooks_are_refused(make, add):
+    module = make()
+    step = module.stepper()
+    first_h(module, step)
+    add(module)
+    for call in (module.stepper, lambda: first_h(module, step)):
+        with pytest.raises(ValueError, match="no step runs the hooks on the forward"):
+            call()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_backward_that_failed_keeps_nothing(engine):
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            raise ValueError("on purpose")
+
+    with ln.backends.use(engine):
+        module = ln.LSTM(I, H)
+        step, x = module.stepper(), torch.ones(B, I)
+        _, state = step(x)
+        output, _ = step(Fails.apply(x.requires_grad_()), state)
+        for _ in range(3):
+            with pytest.raises(ValueError, match="on purpose"):
+                output.sum().backward(retain_graph=True)
+        (passes, _) = step._prepared.last.layers[0].stand_in
+        assert not passes.by_task
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast, overload
@@ -38,6 +39,11 @@ class Options(TypedDict, total=False):
     formula: str | Formula
     eps: float | None
     gain_init: GainInit
+    forget_bias: float | None
+    zoneout: float | tuple[float, float]
+    recurrent_dropout: float
+    variational: bool
+    gate_clip: float | None
     match: Sequence[Any] | None
 
 
@@ -65,6 +71,11 @@ def convert(
     formula: str | Formula = "paper",
     eps: float | None = None,
     gain_init: GainInit = None,
+    forget_bias: float | None = None,
+    zoneout: float | tuple[float, float] = 0.0,
+    recurrent_dropout: float = 0.0,
+    variational: bool = False,
+    gate_clip: float | None = None,
     match: Sequence[Any] | None = None,
 ) -> torch.nn.Module:
     """Swaps every `torch.nn.RNN`, `LSTM`, `GRU` and their cells inside a module for layernorm's, keeping the weights.
@@ -79,7 +90,9 @@ def convert(
 
     Args:
         module: changed in place, unless it is itself one of torch's recurrent modules.
-        norm, formula, eps, gain_init: as in `LSTM`.
+        norm, formula, eps, gain_init, zoneout, recurrent_dropout, variational, gate_clip: as in `LSTM`.
+        forget_bias: as in `LSTM`; it is written into the biases of the gate that keeps the old state. ``None``: all
+            biases are kept.
         match: the inputs that the module is called with, a tuple. After the swap the gains of the new modules are set
             as `layernorm.match` sets them. For keywords, or to see the gains, call that instead. ``None``: the gains
             are ``gain_init``.
@@ -88,7 +101,8 @@ def convert(
         The module, or the new one that takes its place.
 
     Raises:
-        TypeError: ``module`` is no module, ``match`` is no tuple or list, or a constructor raises it.
+        TypeError: ``module`` is no module, ``match`` is no tuple or list, one of the networks does not have an argument
+            that is given, or a constructor raises it.
         ValueError: a constructor raises it, or a module has something that could not be kept. This is a hook; a weight
             that is computed (weight norm and other parametrizations, pruning); a parameter, buffer, submodule,
             ``forward`` or other attribute that a new module of torch's class does not have; or, for weight norm, a row
@@ -105,6 +119,14 @@ def convert(
     if match is not None and type(match) not in (tuple, list):  # a packed sequence is a subclass of tuple
         raise TypeError(f"convert: expected match to be a tuple of the inputs, got {type(match).__name__}")
     keywords: dict[str, Any] = {"norm": norm, "formula": formula, "eps": eps, "gain_init": gain_init}
+    more: dict[str, tuple[Any, Any]] = {  # and what the constructors have by themselves
+        "forget_bias": (forget_bias, None),
+        "zoneout": (zoneout, 0.0),
+        "recurrent_dropout": (recurrent_dropout, 0.0),
+        "variational": (variational, False),
+        "gate_clip": (gate_clip, None),
+    }
+    keywords |= {name: value for name, (value, default) in more.items() if value != default}
     replacements = {id(old): _convert_one(old, keywords) for old in module.modules() if own_class(old) in _TABLE}
     if not replacements:
         describe(
@@ -120,6 +142,9 @@ def convert(
     for parent, name, child in children:
         parent._modules[name] = replacements[id(child)]
     converted = replacements.get(id(module), module)
+    biases = [(part, part.clone()) for new in replacements.values() for part in new._forget_biases()]
+    for new in replacements.values():
+        new._set_forget_bias()
     if match is not None:
         try:
             new = {name: part for name, part in named_networks(converted).items() if part in replacements.values()}
@@ -127,6 +152,8 @@ def convert(
         except BaseException:
             for parent, name, child in children:
                 parent._modules[name] = child
+            for part, before in biases:
+                part.copy_(before)
             raise
     return converted
 
@@ -159,9 +186,12 @@ def _lost_names(old: torch.nn.Module, bare: torch.nn.Module) -> list[str]:
     return list(dict.fromkeys([*computed, *hooks, *added, *attributes]))
 
 
-def _convert_one(old: torch.nn.Module, keywords: dict[str, Any]) -> torch.nn.Module:
+def _convert_one(old: torch.nn.Module, keywords: dict[str, Any]) -> Normalised:
     theirs = own_class(old)
     ours, names = _TABLE[theirs]
+    unknown = [name for name in keywords if name not in inspect.signature(ours).parameters]
+    if unknown:
+        raise TypeError(f"convert: {ours.__name__} has no {', '.join(unknown)}; convert the others by themselves")
     like = next(old.parameters())
     arguments = {name: getattr(old, name) for name in names}
     with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):

@@ -78,27 +78,25 @@ def _covering_methods(name: str, part: Recurrent | RecurrentCell, note: Callable
     def note_step(suffix: str, x: Tensor, state: Sequence[Tensor], dropout: Tensor | None) -> None:
         note_call(x[None], state, suffix, None, None, False, StateChanges(dropout=dropout))
 
-    def covered_stepper() -> Any:
-        stepper = make_stepper()
-        for layer, suffix in enumerate(network._suffixes):
-            stepper._layers[layer] = _with_note(stepper._layers[layer], functools.partial(note_step, suffix))
-        return stepper
-
-    return {"_run_layer": covered, "stepper": covered_stepper}
+    notes = [functools.partial(note_step, suffix) for suffix in network._suffixes]
+    return {"_run_layer": covered, "stepper": lambda: _noted_stepper(make_stepper(), notes)}
 
 
 def _covering_methods_of_cell(name: str, cell: RecurrentCell, note: Callable[[LayerCall], None]) -> dict[str, Any]:
     take_step, make_stepper = cell._take_step, cell.stepper
 
     def note_call(x: Tensor, state: Sequence[Tensor]) -> None:
-        note(LayerCall(name, cell, "", x[None], state, cell._parameters_named(cell._names)))
+        note(LayerCall(name, cell, "", x[None], state, cell._parameters_of("")))
 
-    def covered_stepper() -> Any:
-        stepper = make_stepper()
-        stepper._steps = _with_note(stepper._steps, note_call)
-        return stepper
-
+    covered_stepper = lambda: _noted_stepper(make_stepper(), [note_call])  # noqa: E731
     return {"_take_step": _with_note(take_step, note_call), "stepper": covered_stepper}
+
+
+def _noted_stepper(stepper: Any, notes: Sequence[Callable[..., None]]) -> Any:
+    """Makes a stepper's layers call ``notes``, one for each layer."""
+    layers = stepper._prepared.layers
+    stepper._prepared.layers = lambda x: list(map(_with_note, layers(x), notes))
+    return stepper
 
 
 def _with_note(take: Callable[..., Any], note_call: Callable[..., None]) -> Any:

@@ -17,6 +17,19 @@ from ..formula import GATES, Recurrence
 from .protocol import NormArguments, RecurrentArguments
 
 
+def check_dense(who: str, name: str, tensor: Tensor) -> None:
+    """Checks that a tensor has one place in memory for each element.
+
+    Raises:
+        RuntimeError: it is sparse, nested, or in MKL-DNN's order.
+    """
+    if tensor.layout is not torch.strided:
+        raise RuntimeError(
+            f"{who}: expected {name} to be dense, with layout torch.strided, got layout {tensor.layout}; call "
+            "to_dense() on it"
+        )
+
+
 def check_norm(a: NormArguments, residual: Tensor | None) -> None:
     """Checks everything about shapes, types and devices of a norm op.
 
@@ -24,6 +37,9 @@ def check_norm(a: NormArguments, residual: Tensor | None) -> None:
         RuntimeError: something does not fit. The message names it, with what was given and what is expected.
     """
     op, input, shape = f"{a.norm}_norm", a.input, list(a.normalized_shape)
+    for name, tensor in (("input", input), ("residual", residual), ("weight", a.weight), ("bias", a.bias)):
+        if tensor is not None:
+            check_dense(op, name, tensor)
     if not input.dtype.is_floating_point:
         raise RuntimeError(f"{op}: expected input of a floating-point type, got {input.dtype}")
     if not shape or list(input.shape[input.dim() - len(shape) :]) != shape:
@@ -99,27 +115,27 @@ def check_tensors(a: RecurrentArguments) -> None:
     without_masks = static and a.lengths is None and a.reset is None
     if without_masks and input.dim() == 3 and len(params) > 1 and params[1].dim() == 2:
         dtype = input.dtype
-        if dtype.is_floating_point and input.is_cpu:
+        if dtype.is_floating_point and input.is_cpu and input.layout is torch.strided:
             signatures = list(map(_SIGNATURE, (*state, *params)))
             if signatures == _expected_signatures(a.recurrence, input.shape, params[1].shape, dtype):
                 return
     _check_one_by_one(a)
 
 
-_SIGNATURE = operator.attrgetter("shape", "dtype", "is_cpu")
+_SIGNATURE = operator.attrgetter("shape", "dtype", "is_cpu", "layout")
 
 
 @functools.lru_cache(1024)
 def _expected_signatures(
     recurrence: Recurrence, input: torch.Size, weight_hh: torch.Size, dtype: torch.dtype
-) -> list[tuple[tuple[int, ...], torch.dtype, bool]]:
+) -> list[tuple[tuple[int, ...], torch.dtype, bool, torch.layout]]:
     """Returns the signatures that state and parameters must have. Empty, which fits no call, for wrong sizes."""
     H, P = weight_hh[0] // GATES[recurrence.network], weight_hh[1]
     if H < 1 or P < 1 or (P != H and not recurrence.projected):
         return []
     state = tuple((input[1], size) for size in (P, H)[: len(recurrence.state_names)])
     shapes = (*state, *recurrence.parameter_shapes(input[2], H, P).values())
-    return [(shape, dtype, True) for shape in shapes]
+    return [(shape, dtype, True, torch.strided) for shape in shapes]
 
 
 def _check_one_by_one(a: RecurrentArguments) -> None:
@@ -145,7 +161,9 @@ def _check_one_by_one(a: RecurrentArguments) -> None:
     tensors = dict(zip(expected_shapes, (*state, *params), strict=True))
     if not input.dtype.is_floating_point:
         raise RuntimeError(f"{op}: expected input of a floating-point type, got {input.dtype}")
+    check_dense(op, "input", input)
     for name, tensor in tensors.items():
+        check_dense(op, name, tensor)
         shape = expected_shapes[name]
         if tuple(tensor.shape) != shape:
             raise RuntimeError(f"{op}: expected {name} of shape {list(shape)}, got {list(tensor.shape)}")
@@ -155,6 +173,7 @@ def _check_one_by_one(a: RecurrentArguments) -> None:
     for name, (mask, shape, is_bool) in masks.items():
         if mask is None:
             continue
+        check_dense(op, name, mask)
         if tuple(mask.shape) != shape:
             raise RuntimeError(f"{op}: expected {name} of shape {list(shape)}, got {list(mask.shape)}")
         wrong = mask.dtype.is_floating_point or mask.dtype.is_complex or (mask.dtype == torch.bool) != is_bool

@@ -44,9 +44,9 @@ def portable(model: torch.nn.Module) -> torch.nn.Module:
 
     Raises:
         TypeError: ``model`` is no module, or has a module that is a subclass of one of layernorm's.
-        ValueError: a module has something that has no plain form: hooks on its forward, zoneout, or batch norm in a
-            recurrent network, whose statistics differ by time step; in training also recurrent or variational dropout,
-            ``gate_clip``, and ``BatchNorm(unbiased=True)``.
+        ValueError: a module has something that has no plain form: hooks on its forward or backward, zoneout, or batch
+            norm in a recurrent network, whose statistics differ by time step; in training also recurrent or variational
+            dropout, ``gate_clip``, and ``BatchNorm(unbiased=True)``.
 
     Example::
 
@@ -92,9 +92,30 @@ def _check(name: str, module: torch.nn.Module) -> None:
             f"portable: cannot copy {name}: recurrent and variational dropout have no plain form in training; "
             "call eval() first"
         )
-    if module._forward_hooks or module._forward_pre_hooks:
-        hooks = f"{original.__name__} has hooks on its forward (pruning adds one)"
+    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+        hooks = f"{original.__name__} has hooks on its forward (pruning adds one) or its backward"
         raise ValueError(f"portable: cannot copy {name}: {hooks}; remove them first")
+
+
+def check_shape(name: str, tensor: Tensor, expected: list[int]) -> None:
+    """Raises an error if a tensor has another shape. A trace is made of the example's shapes, and has no such check."""
+    if (torch.jit.is_scripting() or not torch.jit.is_tracing()) and list(tensor.shape) != expected:
+        raise RuntimeError(f"expected {name} of size {expected}, got {list(tensor.shape)}")
+
+
+@torch.jit.script_if_tracing  # a trace keeps the branch
+def check_values(fits: Tensor, expected: str, given: Tensor) -> Tensor:
+    """Returns ``fits``. If it is false, raises an error with what is ``expected``; a graph does so when it runs."""
+    if not torch.jit.is_scripting() and compiling():  # an exported graph cannot branch on a value
+        torch._assert_async(fits, expected)
+    elif not bool(fits):
+        raise RuntimeError(f"{expected}, got {given}")
+    return fits
+
+
+@torch.jit.unused
+def compiling() -> bool:
+    return torch.compiler.is_compiling()
 
 
 class Vectors(NamedTuple):
@@ -288,10 +309,37 @@ class PortableNetwork(PortableLayers):
         no_steps = state[0].unsqueeze(0)[:0]
         return torch.stack(outputs) if T > 0 else no_steps, state
 
+    def check(self, input: Tensor, hx: list[Tensor], lengths: Tensor | None, reset: Tensor | None) -> None:
+        """Refuses what `Recurrent.forward` refuses, and plain operations would take."""
+        if input.dim() != 2 and input.dim() != 3:
+            raise ValueError(f"Expected input to be 2D or 3D, got {input.dim()}D instead")
+        sizes = list(input.shape[:-1])  # T, and B if there is a batch, in the input's order
+        time, batch = (1, 0) if self.batch_first and len(sizes) == 2 else (0, 1)
+        for k, part in enumerate(hx):
+            expected = [self.layers * self.directions, self.state_sizes[k]]
+            if len(sizes) == 2:
+                expected.insert(1, sizes[batch])
+            check_shape("hidden h" if k == 0 else "hidden c", part, expected)
+        if lengths is not None:
+            if len(sizes) == 1:
+                raise ValueError(f"lengths needs a batch, got unbatched input {list(input.shape)}")
+            check_shape("lengths", lengths, [sizes[batch]])
+            if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
+                raise RuntimeError(f"expected lengths of an integer type, got {lengths.dtype}")
+            wide = lengths.to(torch.int64)  # T may be too large for a narrow type
+            fits = ((wide >= 0) & (wide <= sizes[time])).all()
+            check_values(fits, "lengths must lie in 0..T, the time steps of the input", lengths)
+        if reset is not None:
+            check_shape("reset", reset, sizes)
+            if reset.dtype != torch.bool:
+                fits = ((reset == 0) | (reset == 1)).all()
+                check_values(fits, "expected reset to be bool, or to hold only 0 and 1", reset)
+
     def run(
         self, input: Tensor, hx: list[Tensor], lengths: Tensor | None, reset: Tensor | None
     ) -> tuple[Tensor, list[Tensor]]:
         """Runs a padded or unbatched input as `Recurrent.forward` does. ``hx``: the state's parts; empty: zeros."""
+        self.check(input, hx, lengths, reset)
         batched = input.dim() == 3
         x = input if batched else input.unsqueeze(1)
         if batched and self.batch_first:
@@ -353,6 +401,12 @@ class PortableStep(PortableLayers):
         super().__init__(module, [""])
 
     def take_step(self, input: Tensor, state: list[Tensor]) -> list[Tensor]:
+        if input.dim() != 1 and input.dim() != 2:
+            raise ValueError(f"Expected input to be 1D or 2D, got {input.dim()}D instead")
+        expected = list(input.shape)
+        expected[-1] = self.hidden_size
+        for k, part in enumerate(state):
+            check_shape("hidden h" if k == 0 else "hidden c", part, expected)
         p = self.parameters_of(0)
         v = self.vectors(p)
         return self.step(self.normalised_side(input @ p[0].t(), v.gain_x, v.inside_x, v.outside_x), state, p, v)

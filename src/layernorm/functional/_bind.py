@@ -204,14 +204,14 @@ class _Recorded(torch.autograd.Function):
 _record = super(torch.autograd.Function, _Recorded).apply
 
 
-_PLAIN = frozenset((Tensor, torch.nn.Parameter))
+EAGER_TYPES = frozenset((Tensor, torch.nn.Parameter))
 
 
 def is_eager(tensors: Sequence[Tensor]) -> bool:
     """Says whether nothing but autograd needs to know of the call: no compiler, tracer, mode, tensor subclass or
     transform of `torch.func`."""
     for t in tensors:
-        if type(t) not in _PLAIN:
+        if type(t) not in EAGER_TYPES:
             return False
     return not (
         is_dynamo_compiling()

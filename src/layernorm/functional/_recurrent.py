@@ -149,11 +149,13 @@ def cast_by_autocast(
     dtype = autocast_type(input)
     if dtype is None:
         return input, state, params
+    (input,) = cast_tensors([input], dtype)
+    return input, cast_tensors(state, dtype), cast_tensors(params, dtype)
 
-    def cast(tensor: Tensor) -> Tensor:
-        return tensor.to(dtype) if tensor.is_floating_point() and tensor.dtype != torch.float64 else tensor
 
-    return cast(input), [cast(s) for s in state], [cast(p) for p in params]
+def cast_tensors(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """Casts to the type of autocast what it casts."""
+    return [t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t for t in tensors]
 
 
 def _run_op(

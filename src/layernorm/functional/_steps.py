@@ -13,8 +13,9 @@ of all steps, and it computes these gradients.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,8 +26,8 @@ from ..engines import reference
 from ..engines.checks import check_tensors
 from ..engines.protocol import BackwardPass, PreparedLayer, RecurrentArguments
 from ..formula import Recurrence
-from ._bind import gradients_of_equations, is_eager, profiler_event
-from ._recurrent import cast_by_autocast, recurrent
+from ._bind import EAGER_TYPES, any_requires_grad, gradients_of_equations, is_eager, profiler_event
+from ._recurrent import cast_tensors, recurrent
 
 Signatures = list[tuple[torch.Size, torch.dtype, torch.device]]
 
@@ -40,16 +41,16 @@ class Steps:
         params: in the order of ``parameter_names``. They must not change while the steps are taken.
         recurrence: the equations.
         encoded: ``recurrence.encode()``, which torch.compile cannot trace.
-        watched: the tensors that ``params`` were computed from, if they were. They must not change either.
+        autocast: the type that autocast asks for, if it does.
     """
 
     def __init__(
-        self, params: Sequence[Tensor], recurrence: Recurrence, encoded: str, watched: Sequence[Tensor] | None = None
+        self, params: Sequence[Tensor], recurrence: Recurrence, encoded: str, autocast: torch.dtype | None = None
     ) -> None:
-        self.encoded = encoded
-        _, _, cast_params = cast_by_autocast(params[0], [], params)
-        self.layer = _Layer(cast_params, recurrence, params if watched is None else watched)
-        self.trained = any(p.requires_grad for p in cast_params)
+        self.encoded, self.autocast = encoded, autocast
+        self.layer = _Layer(params if autocast is None else cast_tensors(params, autocast), recurrence)
+        self.eager = all(type(p) in EAGER_TYPES for p in self.layer.params)
+        self.trained = any(p.requires_grad for p in self.layer.params)
         self.stand_in: tuple[_BackwardPasses, Tensor] | None = None
         self.checked: Signatures = []
 
@@ -60,11 +61,11 @@ class Steps:
         has such a step, so the plain equations compute it.
 
         Raises:
-            RuntimeError: a shape, type or device does not fit, or the parameters have been changed.
+            RuntimeError: a shape, type or device does not fit.
         """
         layer = self.layer
-        layer.check_versions()
-        input, state, _ = cast_by_autocast(input, state, [])
+        if self.autocast is not None:
+            input, *state = cast_tensors([input, *state], self.autocast)
         if dropout is not None:
             dropped_h = state[0] * dropout.to(state[0].dtype)
             if layer.recurrence.network == "GRU":
@@ -72,22 +73,25 @@ class Steps:
                 check_tensors(a)
                 return reference.step_equations(a, dropped_h)
             state = [dropped_h, *state[1:]]
-        if not is_eager([input, *state]) or not is_eager(layer.params):
+        tensors = [input, *state]
+        if not self.eager or not is_eager(tensors):
             return recurrent(input.unsqueeze(0), state, layer.params, self.encoded)[1]
-        signatures = _signatures(input, *state)
+        signatures = _signatures(tensors)
         if signatures != self.checked:
             x, equations = input.unsqueeze(0), layer.recurrence
             check_tensors(RecurrentArguments(x, state, layer.params, None, None, equations, False))
             self.checked = signatures
         prepared = layer.prepared or self._prepare(input)
         if profiler._is_profiler_enabled:
-            with profiler_event("step", [input, *state]):
-                return self._take_step(prepared, input, state)
-        return self._take_step(prepared, input, state)
+            with profiler_event("step", tensors):
+                return self._take_step(prepared, signatures, input, state)
+        return self._take_step(prepared, signatures, input, state)
 
-    def _take_step(self, prepared: PreparedLayer, input: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
-        if torch.is_grad_enabled() and (self.trained or input.requires_grad or any(s.requires_grad for s in state)):
-            return list(_Step.apply(*(self.stand_in or self._stand_in()), input, *state))
+    def _take_step(
+        self, prepared: PreparedLayer, signatures: Signatures, input: Tensor, state: Sequence[Tensor]
+    ) -> list[Tensor]:
+        if torch.is_grad_enabled() and (self.trained or any_requires_grad([input, *state])):
+            return list(_Step.apply(*(self.stand_in or self._stand_in()), signatures, input, *state))
         return prepared.forward(input, state, False)[0]
 
     def _prepare(self, input: Tensor) -> PreparedLayer:
@@ -104,9 +108,6 @@ class Steps:
                 self.stand_in = passes, _StandIn.apply(passes, *self.layer.params)
             return self.stand_in
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a stepper cannot be copied or pickled: it belongs to its module's weights; make a new one")
-
 
 _LOCK = threading.Lock()  # several threads may take the first step
 
@@ -115,24 +116,9 @@ class _Layer:
     """What the steps of a layer and their backwards share. The node of `_StandIn` refers to it, and it does not refer
     back."""
 
-    def __init__(self, params: Sequence[Tensor], recurrence: Recurrence, watched: Sequence[Tensor]) -> None:
+    def __init__(self, params: Sequence[Tensor], recurrence: Recurrence) -> None:
         self.params, self.recurrence = params, recurrence
         self.prepared: PreparedLayer | None = None
-        in_graph = torch.compiler.is_compiling()  # where tensors have no versions
-        self.watched = [] if in_graph else [t for t in watched if not t.is_inference()]
-        self.versions = [t._version for t in self.watched]
-
-    def check_versions(self) -> None:
-        """Checks that no parameter has been changed in place, as far as torch counts changes.
-
-        Raises:
-            RuntimeError: one has.
-        """
-        if [t._version for t in self.watched] != self.versions:
-            raise RuntimeError(
-                f"{self.recurrence.network.lower()}: the parameters have been changed since the stepper was made; "
-                "make a new one with stepper()"
-            )
 
 
 class _BackwardPasses:
@@ -141,6 +127,20 @@ class _BackwardPasses:
     def __init__(self, layer: _Layer) -> None:
         self.layer = layer
         self.by_task: dict[int, BackwardPass] = {}
+        self.watched = [p for p in layer.params if not p.is_inference()]  # inference tensors have no versions
+        self.versions = [p._version for p in self.watched]
+
+    def check_versions(self) -> None:
+        """Checks that no parameter has been changed in place since the steps, as far as torch counts changes.
+
+        Raises:
+            RuntimeError: one has.
+        """
+        if [p._version for p in self.watched] != self.versions:
+            raise RuntimeError(
+                f"{self.layer.recurrence.network.lower()}: the parameters have been changed since the steps whose "
+                "gradient is asked for; take the steps again"
+            )
 
     def current(self, stand_in: Any) -> BackwardPass:
         """Returns the backward pass of the backward that runs now. ``stand_in`` is the node of `_StandIn`."""
@@ -150,6 +150,9 @@ class _BackwardPasses:
         task = torch._C._current_graph_task_id()
         if task not in self.by_task:
             self.by_task[task] = self.layer.prepared.backward_pass()
+            ended = lambda: None  # noqa: E731 - autograd keeps it until this backward has ended, or failed
+            weakref.finalize(ended, self.by_task.pop, task, None)
+            torch.autograd.Variable._execution_engine.queue_callback(ended)
         return self.by_task[task]
 
 
@@ -182,31 +185,34 @@ class _Step(torch.autograd.Function):
     """One step, from the tensor that stands for the parameters, the input and the state to the state after it."""
 
     @staticmethod
-    def forward(ctx: Any, passes: _BackwardPasses, _: Tensor, input: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, passes: _BackwardPasses, _: Tensor, signatures: Signatures, input: Tensor, *state: Tensor
+    ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         assert passes.layer.prepared is not None
         after, saved = passes.layer.prepared.forward(input, state, True)
-        ctx.passes, ctx.checked = passes, _signatures(input, *state)
+        ctx.passes, ctx.checked = passes, signatures
         ctx.save_for_backward(input, *state, *saved)
         return tuple(after)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         layer, n = ctx.passes.layer, len(ctx.checked)
-        layer.check_versions()
+        ctx.passes.check_versions()
         input, *rest = ctx.saved_tensors
         state, saved = rest[: n - 1], rest[n - 1 :]
-        if _signatures(input, *state) != ctx.checked:  # a hook on saved tensors can replace them
-            raise RuntimeError(f"expected input and state of {ctx.checked}, as saved, got {_signatures(input, *state)}")
+        found = _signatures([input, *state])
+        if found != ctx.checked:  # a hook on saved tensors can replace them
+            raise RuntimeError(f"expected input and state of {ctx.checked}, as saved, got {found}")
         if torch.is_grad_enabled() or not is_eager([input, *state]):
             inputs = [input, *state, *layer.params]
             d_inputs = gradients_of_equations(_equations(layer.recurrence, n), inputs, grads)
-            return None, torch.cat([g.flatten() for g in d_inputs[n:]]), *d_inputs[:n]
+            return None, torch.cat([g.flatten() for g in d_inputs[n:]]), None, *d_inputs[:n]
         backward_pass = ctx.passes.current(ctx.next_functions[0][0])
-        return None, None, *backward_pass.step(input, state, saved, grads)
+        return None, None, None, *backward_pass.step(input, state, saved, grads)
 
 
-def _signatures(*tensors: Tensor) -> Signatures:
+def _signatures(tensors: Sequence[Tensor]) -> Signatures:
     """Returns what is checked of each tensor."""
     return [(t.shape, t.dtype, t.device) for t in tensors]
 

@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.fx import Proxy
 
 from ..formula import Formula
-from ..functional import Steps, recurrent
+from ..functional import check_dense, recurrent
 from ._normalised import GainInit, Normalised, check_flags, check_sizes
 from ._population import BatchNormOverTime
+from ._prepared import PreparedLayers
 from ._tracing import fx_call_module
 
 Hx = TypeVar("Hx")
@@ -83,13 +84,16 @@ class RecurrentCell(Normalised, Generic[Hx]):
         ) -> Hx: ...
 
     def stepper(self) -> CellStepper[Hx]:
-        """Returns a `CellStepper`: this cell for many steps, with its weights prepared once."""
-        self._check_hooks()
-        return CellStepper(self, self._parameters_named(self._names))
+        """Makes a `CellStepper`: this cell for many steps, with its weights prepared once.
+
+        Raises:
+            ValueError: the cell has hooks on its forward or its backward.
+        """
+        return CellStepper(self)
 
     def _take_step(self, input: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
         """Takes one step by itself, from (B, I) and the state before it to the state after it."""
-        return recurrent(input[None], state, self._parameters_named(self._names), self._encoded)[1]
+        return recurrent(input[None], state, self._parameters_of(""), self._encoded)[1]
 
     def _step(
         self,
@@ -103,6 +107,7 @@ class RecurrentCell(Normalised, Generic[Hx]):
         name, state = type(self).__name__, self._state_from(hx)
         if not isinstance(input, Tensor):
             raise TypeError(f"{name}: expected input to be a Tensor, got {type(input).__name__}")
+        check_dense(name, "input", input)
         if input.dim() not in (1, 2):
             raise ValueError(f"{name}: Expected input to be 1D or 2D, got {input.dim()}D instead")
         if input.shape[-1] != self.input_size:
@@ -138,9 +143,8 @@ class RecurrentCell(Normalised, Generic[Hx]):
 class CellStepper(Generic[Hx]):
     """A cell for many steps, made by its ``stepper()``: its weights are prepared once, their gradients computed once.
 
-    It is called as the cell is. Make a new one for every forward pass, under the same autocast as its steps. It raises
-    an error when the parameters have been changed since it was made. It sees the changes that torch counts, which those
-    by fused optimizers and through ``.data`` are not.
+    It is called as the cell is, and computes what the cell would: a step after a change of the cell prepares its
+    weights again. It does not see numbers that fused optimizers, or writes through ``.data``, put into the same memory.
 
     Example::
 
@@ -149,9 +153,9 @@ class CellStepper(Generic[Hx]):
             hx = step(x, hx)
     """
 
-    def __init__(self, cell: RecurrentCell[Hx], params: Sequence[Tensor]) -> None:
+    def __init__(self, cell: RecurrentCell[Hx]) -> None:
         self.cell = cell
-        self._steps = Steps(params, cell.recurrence, cell._encoded, list(cell.parameters()))
+        self._prepared = PreparedLayers(cell)
 
     def __call__(
         self, input: Tensor, hx: Hx | None = None, *, reset: Tensor | None = None, reset_hx: Hx | None = None
@@ -159,6 +163,9 @@ class CellStepper(Generic[Hx]):
         """Takes one step. Arguments, shapes and errors are those of the cell.
 
         Raises:
-            RuntimeError: also if the cell's parameters have been changed since the stepper was made.
+            ValueError: also if the cell has got hooks on its forward or its backward.
         """
-        return self.cell._step(input, hx, reset, reset_hx, self._steps)
+        return self.cell._step(input, hx, reset, reset_hx, self._take_step)
+
+    def _take_step(self, input: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
+        return self._prepared.layers(input)[0](input, state)

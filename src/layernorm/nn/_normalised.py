@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..formula import PLAIN, Formula, Network, Recurrence
-from ..functional import apply_zoneout, as_cuts, describe
+from ..functional import apply_zoneout, as_cuts, check_dense, describe
 from ._moments import matched_gains
 from ._tracing import not_scriptable
 
@@ -89,12 +89,14 @@ class Normalised(torch.nn.Module):
         if hx is None:
             return None
         single = len(self._state_names) == 1
-        if single and isinstance(hx, Tensor):
-            return (hx,)
-        if not single and isinstance(hx, (tuple, list)) and [isinstance(part, Tensor) for part in hx] == [True, True]:
-            return tuple(hx)
-        expected = "a Tensor" if single else "a tuple (h, c)"
-        raise TypeError(f"{type(self).__name__}: expected {what} to be {expected}, got {type(hx).__name__}")
+        parts = (hx,) if single else hx
+        count = len(self._state_names)
+        if not isinstance(parts, (tuple, list)) or [isinstance(part, Tensor) for part in parts] != [True] * count:
+            expected = "a Tensor" if single else "a tuple (h, c)"
+            raise TypeError(f"{type(self).__name__}: expected {what} to be {expected}, got {type(hx).__name__}")
+        for part in parts:
+            check_dense(type(self).__name__, what, part)
+        return tuple(parts)
 
     def _hx_from(self, state: State) -> Any:
         """Returns a user's ``hx`` from its parts."""
@@ -114,20 +116,26 @@ class Normalised(torch.nn.Module):
         by_name = self._parameters
         return [p if (p := by_name.get(name)) is not None else getattr(self, name) for name in names]
 
-    def _leaf_parameters(self, suffix: str) -> list[Tensor]:
-        """Returns a layer and direction's leaf parameters; under weight norm those that the weights are made of."""
-        names = {name: name.split(".")[-2 if "." in name else -1] for name, _ in self.named_parameters()}
-        return [p for name, p in self.named_parameters() if names[name].endswith(suffix)]
+    def _parameters_of(self, suffix: str) -> list[Tensor]:
+        """Returns the parameters of one layer and direction."""
+        return self._parameters_named([name + suffix for name in self._names])
+
+    @property
+    def _hooks_of_a_call(self) -> tuple[Mapping[int, Any], ...]:
+        """The hooks that torch runs around a call of the module and its gradient."""
+        return self._forward_pre_hooks, self._forward_hooks, self._backward_pre_hooks, self._backward_hooks
 
     def _check_hooks(self) -> None:
-        """Checks that no hook would have to run before or after a step, as a stepper calls none.
+        """Checks that no hook would have to run around a step or its gradient, as a stepper calls none.
 
         Raises:
-            ValueError: the module has hooks on its forward, as pruning adds.
+            ValueError: the module has hooks on its forward, as pruning adds, or on its backward.
         """
-        if self._forward_pre_hooks or self._forward_hooks:
+        if any(self._hooks_of_a_call):
             name = type(self).__name__
-            raise ValueError(f"{name}.stepper: {name} has hooks on its forward (pruning adds one), which no step runs")
+            raise ValueError(
+                f"{name}.stepper: no step runs the hooks on the forward (pruning adds one) and the backward of {name}"
+            )
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -151,11 +159,19 @@ class Normalised(torch.nn.Module):
         for name in self._computed:
             setattr(self, name, torch.empty_like(getattr(self, name)).uniform_(-bound, bound))
             self._set_gain(name)
-        if self.forget_bias is not None:
-            gate = slice(self.hidden_size, 2 * self.hidden_size)  # of an LSTM's i, f, g, o and a GRU's r, z, n
-            for suffix in self._suffixes:
-                for k, name in enumerate(self.recurrence.added_biases):
-                    self.get_parameter(name + suffix)[gate] = 0.0 if k else self.forget_bias
+        self._set_forget_bias()
+
+    def _set_forget_bias(self) -> None:
+        """Makes the biases of the gate that keeps the old state add up to ``forget_bias``, if there is one."""
+        for number, part in enumerate(self._forget_biases()):
+            part.fill_(0.0 if number % len(self.recurrence.added_biases) else cast(float, self.forget_bias))
+
+    def _forget_biases(self) -> list[Tensor]:
+        """Returns the parts of the biases that add up to ``forget_bias``, for each layer and direction; none without
+        it."""
+        gate = slice(self.hidden_size, 2 * self.hidden_size)  # of an LSTM's i, f, g, o and a GRU's r, z, n
+        names = [] if self.forget_bias is None else self.recurrence.added_biases
+        return [self.get_parameter(name + suffix).detach()[gate] for suffix in self._suffixes for name in names]
 
     def _match_gains(self) -> None:
         """Sets each gain to what its normalisation would divide by if the network computed the plain equations."""

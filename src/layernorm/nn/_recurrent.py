@@ -11,9 +11,10 @@ from torch.fx import Proxy
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from ..formula import PLAIN, Formula
-from ..functional import StateChanges, Steps, as_cuts, recurrent, recurrent_by_steps, recurrent_over_cases
+from ..functional import StateChanges, as_cuts, check_dense, recurrent, recurrent_by_steps, recurrent_over_cases
 from ._normalised import GainInit, Normalised, State, check_flags, check_fraction, check_sizes, drop_mask
 from ._population import BatchNormOverTime, Norm, Population
+from ._prepared import PreparedLayers, in_inference_mode
 from ._tracing import fx_call_module
 
 LayerStates = list[list[Tensor]]
@@ -118,9 +119,6 @@ class Recurrent(Normalised, Generic[Hx]):
     @property
     def _suffixes(self) -> list[str]:
         return [f"_l{layer}{direction}" for layer in range(self.num_layers) for direction in self._directions]
-
-    def _parameters_of(self, suffix: str) -> list[Tensor]:
-        return self._parameters_named([name + suffix for name in self._names])
 
     def _population(self, suffix: str) -> Population:
         return Population(self, self.recurrence.gain_names, suffix)
@@ -270,14 +268,13 @@ class Recurrent(Normalised, Generic[Hx]):
 
         Raises:
             ValueError: the network is bidirectional; it has batch norm, which needs the statistics of whole sequences;
-                or it has hooks on its forward.
+                or it has hooks on its forward or its backward.
         """
         name = type(self).__name__
         if self.bidirectional:
             raise ValueError(f"{name}.stepper: a bidirectional network needs the whole sequence")
         if self.norm == "batch":
             raise ValueError(f"{name}.stepper: batch norm has statistics of whole sequences; call the module itself")
-        self._check_hooks()
         return Stepper(self)
 
     def _run(
@@ -291,6 +288,7 @@ class Recurrent(Normalised, Generic[Hx]):
             return self._run_packed(input, state, lengths, reset, restart)
         if not isinstance(input, Tensor):
             raise TypeError(f"{name}: expected input to be a Tensor or PackedSequence, got {type(input).__name__}")
+        check_dense(name, "input", input)
         if input.dim() not in (2, 3):
             raise ValueError(f"{name}: Expected input to be 2D or 3D, got {input.dim()}D instead")
         for part in state or ():
@@ -477,11 +475,11 @@ class Stepper(Generic[Hx]):
 
     The weights are prepared once, before the first step, and their gradients are computed once, for all steps together.
     A loop over the module itself does both at every step. What the module draws once for all steps, ``variational`` and
-    ``recurrent_dropout``, the stepper draws at its first step.
+    ``recurrent_dropout``, the stepper draws at its first step, and for another batch size at the first step with it. So
+    make a new stepper for every forward pass.
 
-    Make a new stepper for every forward pass, under the same autocast as its steps. It raises an error when the
-    parameters have been changed since it was made. It sees the changes that torch counts, which those by fused
-    optimizers and through ``.data`` are not.
+    A stepper computes what its module would compute: a step after a change of the module prepares the weights again. It
+    does not see numbers that fused optimizers, or writes through ``.data``, put into the same memory.
 
     Example::
 
@@ -493,11 +491,8 @@ class Stepper(Generic[Hx]):
 
     def __init__(self, module: Recurrent[Hx]) -> None:
         self.module = module
-        self._layers = [
-            Steps(module._parameters_of(suffix), module.recurrence, module._encoded, module._leaf_parameters(suffix))
-            for suffix in module._suffixes
-        ]
-        self._masks: dict[tuple[str, int], Tensor] = {}
+        self._prepared = PreparedLayers(module)
+        self._masks: dict[tuple[Any, ...], Tensor] = {}
 
     def __call__(
         self,
@@ -519,18 +514,19 @@ class Stepper(Generic[Hx]):
             output ``(B, P)`` of the last layer, and the state after the step.
 
         Raises:
-            RuntimeError, ValueError, TypeError: a shape, type or device does not fit, or the module's parameters have
-                been changed since the stepper was made.
+            RuntimeError, ValueError, TypeError: a shape, type or device does not fit, or the module has got hooks.
         """
         module, name = self.module, type(self.module).__name__
         if not isinstance(input, Tensor):
             raise TypeError(f"{name}.stepper: expected input to be a Tensor, got {type(input).__name__}")
+        check_dense(f"{name}.stepper", "input", input)
         if input.dim() != 2 or input.shape[1] != module.input_size:
             raise ValueError(
                 f"{name}.stepper: expected input of shape [B, {module.input_size}], got {list(input.shape)}"
             )
+        layers = self._prepared.layers(input)
         if state is None:
-            state = [[input.new_zeros(len(input), size) for size in module._state_sizes] for _ in self._layers]
+            state = [[input.new_zeros(len(input), size) for size in module._state_sizes] for _ in layers]
         self._check_state(state, "state")
         if reset is not None:
             if reset_hx is not None:
@@ -541,21 +537,22 @@ class Stepper(Generic[Hx]):
         elif reset_hx is not None:
             raise ValueError(f"{name}.stepper: reset_hx is where a row starts again; it needs reset, got None")
         after: LayerStates = []
-        for index, (layer, before) in enumerate(zip(self._layers, state, strict=True)):
+        for index, (layer, before) in enumerate(zip(layers, state, strict=True)):
             if index:
                 input = self._apply_dropout(input, index)
-            dropout = self._mask("h", index, module.recurrent_dropout, before[0])
+            dropout = self._mask("h", index, module.recurrent_dropout, before[0]) if module.recurrent_dropout else None
             after.append(module._apply_zoneout(before, layer(input, before, dropout)))
             input = after[-1][0]
         return input, after
 
     def _mask(self, what: str, layer: int, probability: float, like: Tensor) -> Tensor | None:
-        """Returns a dropout mask that is the same at every step."""
+        """Returns a dropout mask that is the same at every step with as many rows."""
         if not probability or not self.module.training:
             return None
-        if (what, layer) not in self._masks:
-            self._masks[what, layer] = drop_mask(probability, like.shape, like)
-        return self._masks[what, layer]
+        key = what, layer, probability, like.shape, like.dtype, like.device, in_inference_mode()
+        if key not in self._masks:
+            self._masks[key] = drop_mask(probability, like.shape, like)
+        return self._masks[key]
 
     def _apply_dropout(self, x: Tensor, layer: int) -> Tensor:
         """Applies the dropout below a layer."""
@@ -569,15 +566,15 @@ class Stepper(Generic[Hx]):
         parts, sequences = len(self.module._state_names), (list, tuple)
         layers = state if isinstance(state, sequences) else [None]
         for layer in layers:
-            if not isinstance(layer, sequences) or len(layer) != parts or not all(isinstance(s, Tensor) for s in layer):
+            if not isinstance(layer, sequences) or [isinstance(part, Tensor) for part in layer] != [True] * parts:
                 given = f"{type(state).__name__} with {type(layer).__name__}"
                 raise TypeError(
                     f"{type(self.module).__name__}.stepper: expected {what} to be what the last call returned, or "
                     f"step.state(hx): a list with {parts} tensors for each layer; got {given}"
                 )
-        if len(layers) != len(self._layers):
-            name = type(self.module).__name__
-            raise ValueError(f"{name}.stepper: expected {what} to have {len(self._layers)} layers, got {len(layers)}")
+        if len(layers) != self.module.num_layers:
+            name, expected = type(self.module).__name__, self.module.num_layers
+            raise ValueError(f"{name}.stepper: expected {what} to have {expected} layers, got {len(layers)}")
 
     def state(self, hx: Hx) -> LayerStates:
         """Returns the module's ``hx``, h ``(L, B, P)`` and in an LSTM c ``(L, B, H)``, as this stepper takes it."""

@@ -93,7 +93,7 @@ class NativeLayer:
         if save and self.packed_backward is None:  # now, of the weights that the forward has
             self.packed_backward = self._packed(LIBRARY.layernorm_prepare_backward)
         x, before = contiguous(input, dtype), [contiguous(s, dtype) for s in state]
-        after = [s.new_empty(s.shape) for s in before]
+        after = [torch.empty_like(s) for s in before]
         saved = x.new_empty(self.saved_size * x.shape[0], dtype=self.compute_type) if save else None
         call = self.step(x, before, saved, self.packed_forward)
         call.h_n, call.c_n = state_pointers(after)

@@ -1,0 +1,97 @@
+"""What a stepper prepares once, and again where its module has changed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from operator import attrgetter, is_
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.compiler import is_dynamo_compiling
+
+from ..functional import Steps, autocast_type
+from ._normalised import Normalised
+
+_version, _requires_grad, _address = attrgetter("_version"), attrgetter("requires_grad"), Tensor.data_ptr
+
+
+def in_inference_mode() -> bool:
+    """Says whether tensors are made for inference mode. torch.compile cannot trace torch's own question."""
+    return not is_dynamo_compiling() and torch.is_inference_mode_enabled()
+
+
+class PreparedLayers:
+    """A module's layers for steps: prepared at the first step, and again at a step that finds the module changed."""
+
+    def __init__(self, module: Normalised) -> None:
+        module._check_hooks()
+        self.module, self.hooks = module, module._hooks_of_a_call
+        self.last: _Preparation | None = None
+
+    def layers(self, input: Tensor) -> list[Steps]:
+        """Returns the layers for a step that ``input`` is given to.
+
+        Raises:
+            ValueError: the module has got a hook that no step runs.
+        """
+        if any(self.hooks):
+            self.module._check_hooks()
+        autocast, last = autocast_type(input), self.last
+        if last is None or not last.is_of_now(autocast):
+            self.last = last = _Preparation(self.module, autocast)
+        return last.layers
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a stepper cannot be copied or pickled: it belongs to its module's weights; make a new one")
+
+
+class _Preparation:
+    """The layers, and what is compared to see whether they are still the module's."""
+
+    def __init__(self, module: Normalised, autocast: torch.dtype | None) -> None:
+        self.autocast, self.in_inference_mode = autocast, in_inference_mode()
+        with torch.enable_grad():  # weight norm's and autocast's weights serve steps with and without gradients
+            self.layers = [
+                Steps(module._parameters_of(suffix), module.recurrence, module._encoded, autocast)
+                for suffix in module._suffixes
+            ]
+        self.holders = [(holder, list(holder.values())) for holder in _holders(module)]
+        self.tensors = [value for _, values in self.holders for value in values if isinstance(value, Tensor)]
+        self.comparable = False
+        if is_dynamo_compiling():  # where tensors have no versions
+            return
+        self.memory = [t.detach() for t in self.tensors]  # kept, so that no other tensor gets one of its addresses
+        self.trained = list(map(_requires_grad, self.tensors))
+        with contextlib.suppress(RuntimeError):  # inference tensors have no versions, those of torch.func no addresses
+            self.versions, self.addresses = list(map(_version, self.tensors)), list(map(_address, self.tensors))
+            self.comparable = True
+
+    def is_of_now(self, autocast: torch.dtype | None) -> bool:
+        """Says whether the module is as it was: its tensors, their numbers as far as torch counts changes, their place
+        in memory, and autocast; where gradients are taken, also what needs one."""
+        if autocast is not self.autocast:
+            return False
+        if is_dynamo_compiling():
+            return True
+        if not self.comparable:
+            return False
+        for holder, values in self.holders:
+            if len(holder) != len(values) or not all(map(is_, holder.values(), values)):
+                return False
+        if list(map(_version, self.tensors)) != self.versions or list(map(_address, self.tensors)) != self.addresses:
+            return False
+        if not torch.is_grad_enabled():
+            return True
+        return in_inference_mode() is self.in_inference_mode and list(map(_requires_grad, self.tensors)) == self.trained
+
+
+def _holders(module: Normalised) -> list[Mapping[str, Any]]:
+    """Returns the dictionaries in which a module has its weights, or what it computes them from."""
+    holders: list[Mapping[str, Any]] = []
+    for part in module.modules():
+        holders += [tensors for tensors in (part._parameters, part._buffers) if tensors]
+    if any(name + suffix in vars(module) for name in module._names for suffix in module._suffixes):
+        holders.append(vars(module))
+    return holders
