@@ -24,6 +24,7 @@ import math
 import os
 import sys
 import time
+import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -115,6 +116,7 @@ def main():
     parser.add_argument("--case", type=int, help="only the case of this seed")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", message=".*input_size=1")
     if options.case is not None:
         for name in options.campaign:
             CAMPAIGNS[name].before()

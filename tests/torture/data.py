@@ -3,9 +3,11 @@
 import functools
 import gzip
 import hashlib
+import io
 import os
 import random
 import shutil
+import tarfile
 from pathlib import Path
 
 from layernorm.experiments.data import catalogue
@@ -34,12 +36,17 @@ def _text(name):
     return made
 
 
+def _archive(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    cifar_files.archive_of(cifar_files.write_cifar(folder.parent / "unpacked"), folder / "cifar-10-binary.tar.gz")
+
+
 WRITERS = {
     "mnist": mnist_files.write_mnist,
     "binarized-mnist": binarized_files.write_binarized,
     "iam-ondb": _split(iam_files.write_iam),
     "order-embeddings": _split(captioned_files.write_captioned),
-    "cifar10": _split(cifar_files.write_cifar),
+    "cifar10": _archive,
     "cnn": question_files.write_questions,
     "books-cloze": question_files.write_books,
     "books": _text("books"),
@@ -69,6 +76,25 @@ def _bomb(file, chance):
         archive.write(bytes(1 << 26))
 
 
+def _tar_header(file, chance):
+    """Gives one number of one member of an archive another value, negative ones too, under a right checksum."""
+    if ".tar" not in file.suffixes:
+        file.write_bytes(CHANGES["more"](file.read_bytes(), chance))
+        return
+    content = bytearray(gzip.decompress(file.read_bytes()))
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        header = chance.choice(archive.getmembers()).offset
+    place, size = chance.choice([(100, 8), (124, 12), (136, 12), (156, 1)])  # mode, size, time, kind
+    number = chance.choice([-1, -512, -(2**40), 0, 1, 2**33, 2**62])
+    value = number.to_bytes(size, "big", signed=True) if size > 8 else bytes(chance.randbytes(size))
+    content[header + place : header + place + size] = value
+    if size > 8:
+        content[header + place] = 0xFF if number < 0 else 0x80  # as a binary number
+    content[header + 148 : header + 156] = b" " * 8
+    content[header + 148 : header + 156] = b"%06o\0 " % sum(content[header : header + 512])
+    file.write_bytes(gzip.compress(content, 1))
+
+
 def _fifo(file, chance):
     file.unlink()
     os.mkfifo(file)
@@ -87,6 +113,7 @@ def _damaged(change, file, chance):
 WAYS = {
     **{name: functools.partial(_damaged, change) for name, change in CHANGES.items()},
     "bomb": _bomb,
+    "tar header": _tar_header,
     "FIFO": _fifo,
     "device": _device,
 }
