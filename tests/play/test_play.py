@@ -50,6 +50,13 @@ def test_moves_together():
     assert [norm for norm, verdict in found.items() if verdict.invariant] == ["layer"]
 
 
+def test_a_sliders_value_that_is_no_position_is_no_move():
+    (name, *_) = table_1.MOVES
+    for value in ("abc", None, True, float("nan"), 1e300, -(10**400), [1]):
+        assert table_1.position(name, value) == 0.0
+    assert table_1.position(name, -0.5) == -0.5
+
+
 def test_with_an_eps_no_rescaling_is_exact():
     (layer,) = (o.verdict for o in table_1.outcomes({"dataset re-scaling": -1.0}, 1e-5) if o.verdict.norm == "layer")
     assert not layer.invariant
@@ -168,6 +175,8 @@ def test_the_pages_answer_and_refuse(runs, caplog):
 
         await user.should_see("layer norm: not moved")
         (slider,) = (item for item in user.find(ui.slider).elements if item.props["aria-label"] == "dataset re-scaling")
+        slider.value = "abc"
+        await user.should_see("layer norm: not moved")
         slider.value = 0.5
         await user.should_see("layer norm: stays (")
         await user.should_see("weight norm: changes (")

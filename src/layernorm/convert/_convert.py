@@ -143,8 +143,8 @@ def convert(
         parent._modules[name] = replacements[id(child)]
     converted = replacements.get(id(module), module)
     biases = [(part, part.clone()) for new in replacements.values() for part in new._forget_biases()]
-    for new in replacements.values():
-        new._set_forget_bias()
+    for replacement in replacements.values():
+        replacement._set_forget_bias()
     if match is not None:
         try:
             new = {name: part for name, part in named_networks(converted).items() if part in replacements.values()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -157,6 +158,24 @@ class Drawn(NamedTuple):
 
     pictures: Sequence[Picture]
     notes: Sequence[str] = ()
+
+
+class StoppedError(Exception):
+    """Nobody waits for a drawing any more."""
+
+
+def _never() -> bool:
+    return False
+
+
+stop_asked: ContextVar[Callable[[], bool]] = ContextVar("stop_asked", default=_never)
+"""Says whether the drawing that is being made is to stop."""
+
+
+def go_on() -> None:
+    """Raises `StoppedError` if nobody waits for the drawing. A network that draws calls this before each step."""
+    if stop_asked.get()():
+        raise StoppedError
 
 
 @dataclass(frozen=True)

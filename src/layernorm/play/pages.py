@@ -11,12 +11,15 @@ from typing import Any
 from nicegui import ui
 
 from ..experiments.errors import RunError, UsageError, error_line
-from ..experiments.protocol import Drawn
+from ..experiments.protocol import Drawn, StoppedError
 from ..experiments.report.page import Picture
 from ..experiments.report.rendering import address
 from . import table_1
 from .table_1 import Outcome
 from .trained import Trained
+from .worker import Job, Worker
+
+WORKER = Worker()
 
 _ABOUT = (
     "A layer of 6 units sees 8 training cases. Move its weights and inputs: under each norm the output stays or "
@@ -62,7 +65,7 @@ def _table_1() -> None:
                 with ui.row().classes("w-full justify-between gap-2 no-wrap"):
                     ui.label(name).tooltip(move.equation)
                     amounts[name] = ui.label().classes("soft whitespace-nowrap")
-                far, step = (2.0, 0.1) if table_1.shifts(name) else (1.0, 0.05)
+                far, step = table_1.farthest(name), 0.1 if table_1.shifts(name) else 0.05
                 sliders[name] = ui.slider(min=-far, max=far, step=step, value=0)
                 sliders[name].props["aria-label"] = name
                 sliders[name].props["selection-color"] = "transparent"  # 0 is in the middle: nothing is filled up
@@ -78,7 +81,7 @@ def _table_1() -> None:
                     charts.append(ui.echart({}).classes("w-full h-44"))
 
     def show() -> None:
-        positions = {name: float(slider.value) for name, slider in sliders.items()}
+        positions = {name: table_1.position(name, slider.value) for name, slider in sliders.items()}
         for name, position in positions.items():
             amounts[name].text = table_1.amount(name, position)
         for outcome, chart, label in zip(table_1.outcomes(positions, eps.value), charts, verdicts, strict=True):
@@ -163,6 +166,13 @@ class _Drawing:
         self.refusal = ui.label().classes("changes").props("role=alert")
         self.drawn = ui.column().classes("w-full")
         self.busy.visible = False
+        self.job: Job | None = None
+        ui.context.client.on_delete(self.stop)
+
+    def stop(self) -> None:
+        """Takes back what is drawn for a page that is gone."""
+        if self.job is not None:
+            self.job.stop()
 
     def _field(self, name: str, doc: str, default: Any) -> ui.input:
         field = ui.input(name, value=str(default)).props("outlined dense").on("keydown.enter", self.draw)
@@ -170,14 +180,18 @@ class _Drawing:
         return field
 
     async def draw(self) -> None:
-        """Lets the network draw in a thread beside the server, and shows the pictures or the error."""
+        """Lets the network draw in the worker, and shows the pictures or the error."""
         if not self.button.enabled:  # Enter in a field while it draws
             return
         texts = {name: field.value for name, field in self.fields.items()}
         self.refusal.text, self.busy.visible = "", True
         self.button.disable()
         try:
-            self._show(await asyncio.to_thread(self.network.draw, texts))
+            self.job = WORKER.submit(lambda: self.network.draw(texts))
+            drawn = await asyncio.wrap_future(self.job.future)
+            self._show(drawn)
+        except (StoppedError, asyncio.CancelledError):  # the page is gone
+            return
         except Exception as error:  # the page must show any error
             if not isinstance(error, (UsageError, RunError, OSError)):
                 logging.exception("drawing failed")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +32,17 @@ class Outcome(NamedTuple):
 def shifts(name: str) -> bool:
     """Tells whether a move adds a shift. The other moves multiply by delta."""
     return "shift" in MOVES[name].equation
+
+
+def farthest(name: str) -> float:
+    """Returns the largest position of a move's slider."""
+    return 2.0 if shifts(name) else 1.0
+
+
+def position(name: str, value: Any) -> float:
+    """Returns the position of a move's slider from what a client sent. What is no number, or too far, is no move."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if number and abs(value) <= farthest(name) else 0.0
 
 
 def amount(name: str, position: float) -> str:

@@ -31,7 +31,7 @@ from torch.nn import functional as F
 
 from ... import LSTMCell
 from ..data.binarized_mnist import SIDE
-from ..protocol import CheckedOptions, decay_option, option, seed_option
+from ..protocol import CheckedOptions, decay_option, go_on, option, seed_option
 from ..train.batches import INIT, derive_seed
 
 BOUNDED = 20.0
@@ -229,6 +229,7 @@ class DRAW(nn.Module):
         decode = self.decoder.stepper()
         canvases, windows = [], []
         for step in noise.unbind():
+            go_on()
             decoder = decode(step, decoder)
             canvas = write_patch(self.attention(decoder[0], rows), self.write_size, canvas)
             canvases.append(canvas.sigmoid())

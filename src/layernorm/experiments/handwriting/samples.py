@@ -11,7 +11,7 @@ import torch
 
 from ..data import iam
 from ..errors import RunError
-from ..protocol import CheckedOptions, Drawn, Sampler, option
+from ..protocol import CheckedOptions, Drawn, Sampler, go_on, option
 from ..report.page import Picture
 from ..runs import restore
 from ..runs.folder import Run
@@ -121,6 +121,7 @@ def write_text(
     written: list[np.ndarray] = []
     read = False
     for _ in range(limit):
+        go_on()
         y, phi, state = model.step(point, codes, state)
         # if all components are past U + 1, phi(t, U + 1) is the largest, although in float32 every phi may be 0
         read = read or int(phi.argmax()) == len(whole) or float(state.kappa.min()) > len(whole) + 1

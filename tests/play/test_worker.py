@@ -1,0 +1,95 @@
+"""The thread that draws for `layernorm play`."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from layernorm.experiments.draw.network import Config, build_draw
+from layernorm.experiments.errors import RunError
+from layernorm.experiments.protocol import Drawn, StoppedError, go_on
+from layernorm.play.worker import MOST_WAITING, Worker
+
+
+def test_one_drawing_at_a_time_in_order_and_no_more_than_may_wait():
+    worker, go, running, most, order = Worker(), threading.Event(), [], [], []
+
+    def draw(number):
+        running.append(number)
+        most.append(len(running))
+        assert go.wait(30)
+        order.append(number)
+        running.remove(number)
+        return Drawn([], [str(number)])
+
+    jobs = [worker.submit(lambda: draw(0))]
+    while not running:
+        time.sleep(0.001)
+    jobs += [worker.submit(lambda number=number: draw(number)) for number in range(1, MOST_WAITING + 1)]
+    with pytest.raises(RunError, match="drawings wait already; try again later"):
+        worker.submit(lambda: draw(-1))
+    jobs[3].stop()
+    go.set()
+    assert [job.future.result(30).notes for job in jobs if job is not jobs[3]]
+    assert max(most) == 1
+    assert order == [number for number in range(MOST_WAITING + 1) if number != 3]
+
+
+def test_a_drawing_whose_client_has_left_ends_at_the_next_step():
+    import torch
+
+    worker, started = Worker(), threading.Event()
+    model = build_draw(Config(hidden=4, glimpses=2))
+
+    def draw():
+        while True:
+            model.draw(torch.zeros(2, 1, model.posterior.out_features // 2))
+            started.set()
+
+    job = worker.submit(draw)
+    assert started.wait(30)
+    job.stop()
+    with pytest.raises(StoppedError):
+        job.future.result(30)
+    assert worker.submit(lambda: Drawn([], ["next"])).future.result(30).notes == ["next"]
+    go_on()  # nothing is to stop outside of the worker
+
+
+CODE = """
+import asyncio, sys, time
+from nicegui import app, background_tasks
+from layernorm.play import pages, server, trained
+
+def draw():
+    print("drawing", flush=True)
+    time.sleep(60)
+
+async def wait():
+    await asyncio.wrap_future(pages.WORKER.submit(draw).future)
+
+app.on_startup(lambda: background_tasks.create(wait()))
+server.serve([], int(sys.argv[1]))
+"""
+
+
+def test_ctrl_c_ends_it_while_it_draws():
+    pytest.importorskip("nicegui")
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "NICEGUI"))}
+    command = [sys.executable, "-c", CODE, port]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        while "drawing" not in process.stdout.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.stdout.close()
