@@ -54,9 +54,12 @@ def optimizer_of(program: Program, model: nn.Module) -> torch.optim.Optimizer:
     """Makes the program's optimiser, which clips as the program does."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = program.optimizer(parameters, lr=program.rate)
-    clip = program.clip
-    if clip is not None:
-        optimizer.register_step_pre_hook(lambda *_: clip(parameters) and None)
+
+    def clip(*_: object) -> None:
+        if program.clip is not None:
+            program.clip(parameters)
+
+    optimizer.register_step_pre_hook(clip)
     return optimizer
 
 

@@ -386,7 +386,7 @@ def _findings_of_start(
             f"at the rate {step.rate:g} the first update changes {step.name} by {step.change:.2g} of its length, "
             f"{ratio:.3g} times as much as in the plain network",
             ratio, LEAP,
-            "Set the gains with ln.match(module, *batch), or lower the rate.",
+            "Lower the rate, or set the gains with ln.match(module, *batch), with which the first updates are alike.",
         )  # fmt: skip
 
 
