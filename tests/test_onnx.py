@@ -1,5 +1,7 @@
 """ONNX: what is exported computes what the module does, with standard operators."""
 
+import importlib.machinery
+import importlib.util
 import re
 import subprocess
 import sys
@@ -237,6 +239,36 @@ def test_the_exporter_knows_the_ops_by_itself(loaded):
     """Whether it was used before layernorm is imported, or not yet."""
     before = "torch.onnx.export(torch.nn.Linear(3, 3), (torch.ones(2, 3),), dynamo=True, verbose=False)"
     run_program(WITHOUT_TABLE, before if loaded else "")
+
+
+class Archive:
+    """Finds and loads every module, with one loader, as zipimport does; the finder of a frozen program is like it."""
+
+    def find_spec(self, name, path=None, target=None):
+        return importlib.machinery.ModuleSpec(name, self)
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        module.loaded = True
+
+
+def test_the_translations_come_from_whichever_finder_has_them(monkeypatch):
+    from layernorm.export import _exporter
+
+    registered = []
+    finders = [_exporter._AfterTranslations(), _exporter._AfterTranslations(), Archive()]  # two, as after a reload
+    monkeypatch.setattr(sys, "meta_path", finders)
+    monkeypatch.setattr(_exporter, "_register", lambda: registered.append(True))
+    for finder, name in ((finders[0], _exporter._TRANSLATIONS), (finders[2], "another")):
+        spec = finder.find_spec(name, None)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        assert module.loaded
+        assert len(registered) == 2, "both finders, and nothing for another module of the same loader"
+    monkeypatch.setattr(sys, "meta_path", finders[:1])
+    assert finders[0].find_spec(_exporter._TRANSLATIONS, None) is None
 
 
 def test_where_the_ops_cannot_be_registered_a_warning_says_what_to_pass(monkeypatch):

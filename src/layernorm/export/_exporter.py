@@ -6,37 +6,49 @@ layernorm does not import it: it adds its own translations right after the expor
 
 from __future__ import annotations
 
-import importlib.machinery
+import itertools
 import sys
 import warnings
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 _TRANSLATIONS = "onnxscript.function_libs.torch_lib.ops"
 """The module that registers onnxscript's translations, which the first export imports."""
 
 
+class _RegisteringLoader:
+    """Loads a module as the given loader does, and calls `_register` afterwards."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.loader.exec_module(module)
+        _register()
+
+
 class _AfterTranslations(MetaPathFinder):
-    """Finds the module of onnxscript's translations as Python does, and calls `_register` after it was run."""
+    """Finds the module of onnxscript's translations where Python would, and has `_register` called after it was run."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    ) -> ModuleSpec | None:
         if fullname != _TRANSLATIONS:
             return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
-        loader = None if spec is None else spec.loader
-        if loader is None:
-            return None
-        run = loader.exec_module
-
-        def run_and_register(module: ModuleType) -> None:
-            run(module)
-            _register()
-
-        loader.exec_module = run_and_register  # type: ignore[method-assign]
-        return spec
+        others = itertools.dropwhile(lambda finder: finder is not self, list(sys.meta_path))  # none before it had found
+        for finder in itertools.islice(others, 1, None):
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if hasattr(spec.loader, "exec_module"):
+                    spec.loader = _RegisteringLoader(spec.loader)  # type: ignore[assignment]
+                return spec
+        return None
 
 
 def _register() -> None:
