@@ -355,6 +355,50 @@ def test_a_gradient_of_parameters_that_have_been_changed_is_refused(make):
         h.sum().backward()
 
 
+@pytest.mark.parametrize("make", MAKES)
+def test_gradients_are_added_up_over_several_backwards(make):
+    """Each frees the graph of the weights that weight norm computes, as also of casts."""
+    module, x = make(), torch.ones(B, I)
+    step = module.stepper()
+    for _ in range(2):
+        compare_step(module, step)
+        with torch.autocast("cpu", torch.bfloat16):
+            step(x)[0].sum().backward()
+    freed = weakref.ref(step._prepared.last)
+    del step
+    assert freed() is None
+
+
+class Dropped(torch.nn.Module):
+    def forward(self, weight):
+        return torch.nn.functional.dropout(weight, 0.5, self.training)
+
+
+def test_a_parametrization_in_another_mode():
+    module = ln.LSTM(I, H)
+    torch.nn.utils.parametrize.register_parametrization(module, "weight_ih_l0", Dropped())
+    step = module.stepper()
+    dropped = first_h(module, step)
+    assert torch.equal(first_h(module, step), dropped), "one draw for all steps"
+    module.eval()
+    torch.testing.assert_close(first_h(module, step), first_h(module))
+
+
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("make", MAKES)
+def test_a_graph_around_a_stepper_sees_changes(make, used):
+    module = make()
+    step = module.stepper()
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda: first_h(module, step), backend="eager", fullgraph=True)
+    if used:
+        first_h(module, step)
+    for change in (lambda module: None, replace, add_in_place):
+        change(module)
+        torch.testing.assert_close(compiled(), first_h(module))
+        compare_step(module, step, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("options", [{"recurrent_dropout": 0.5}, {"dropout": 0.5, "variational": True}])
 def test_each_batch_size_has_masks_of_its_own(options):
     module = ln.LSTM(I, 40, num_layers=2, **options)

@@ -15,6 +15,7 @@ from ..functional import Steps, autocast_type
 from ._normalised import Normalised
 
 _version, _requires_grad, _address = attrgetter("_version"), attrgetter("requires_grad"), Tensor.data_ptr
+_training = attrgetter("training")
 
 
 def in_inference_mode() -> bool:
@@ -29,6 +30,7 @@ class PreparedLayers:
         module._check_hooks()
         self.module, self.hooks = module, module._hooks_of_a_call
         self.last: _Preparation | None = None
+        self.made_in_graph = is_dynamo_compiling()
 
     def layers(self, input: Tensor) -> list[Steps]:
         """Returns the layers for a step that ``input`` is given to.
@@ -39,6 +41,8 @@ class PreparedLayers:
         if any(self.hooks):
             self.module._check_hooks()
         autocast, last = autocast_type(input), self.last
+        if is_dynamo_compiling() and not self.made_in_graph:  # a graph runs again, and cannot see what changed before
+            return _Preparation(self.module, autocast).layers
         if last is None or not last.is_of_now(autocast):
             self.last = last = _Preparation(self.module, autocast)
         return last.layers
@@ -62,15 +66,23 @@ class _Preparation:
         self.comparable = False
         if is_dynamo_compiling():  # where tensors have no versions
             return
+        self.parts = [part for part in module.modules() if part is not module]  # parametrizations
+        self.training = list(map(_training, self.parts))
         self.memory = [t.detach() for t in self.tensors]  # kept, so that no other tensor gets one of its addresses
         self.trained = list(map(_requires_grad, self.tensors))
         with contextlib.suppress(RuntimeError):  # inference tensors have no versions, those of torch.func no addresses
             self.versions, self.addresses = list(map(_version, self.tensors)), list(map(_address, self.tensors))
             self.comparable = True
+        self.spent: list[bool] = []  # holds something once a backward has freed the graph that computed a weight
+        spent = self.spent  # the hooks do not refer to the preparation, which would keep it from being freed
+        for p in (p for steps in self.layers for p in steps.layer.params):
+            if self.comparable and p.grad_fn is not None:
+                p.register_hook(lambda _: spent.append(True))
 
     def is_of_now(self, autocast: torch.dtype | None) -> bool:
         """Says whether the module is as it was: its tensors, their numbers as far as torch counts changes, their place
-        in memory, and autocast; where gradients are taken, also what needs one."""
+        in memory, its parametrizations' mode, and autocast; where gradients are taken, also what needs one, and whether
+        the graph that computed its weights is still there."""
         if autocast is not self.autocast:
             return False
         if is_dynamo_compiling():
@@ -82,8 +94,12 @@ class _Preparation:
                 return False
         if list(map(_version, self.tensors)) != self.versions or list(map(_address, self.tensors)) != self.addresses:
             return False
+        if list(map(_training, self.parts)) != self.training:
+            return False
         if not torch.is_grad_enabled():
             return True
+        if self.spent:
+            return False
         return in_inference_mode() is self.in_inference_mode and list(map(_requires_grad, self.tensors)) == self.trained
 
 
