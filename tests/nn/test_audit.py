@@ -403,6 +403,25 @@ def test_an_optimiser_that_cannot_be_followed_is_refused():
         started(model, optimizer, None)
     with pytest.raises(ValueError, match=r"the optimizer has no parameter of the module's"):
         started(drawn(), optimizer)
+    with pytest.raises(ValueError, match=r"expected the optimizer's parameter groups to have a rate, lr"):
+        started(model, torch.optim.Optimizer(model.parameters(), {}))
+
+
+class Signs(torch.optim.Optimizer):
+    """Its step takes no closure."""
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in (p for p in group["params"] if p.grad is not None):
+                p -= group["lr"] * p.grad.sign()
+
+
+def test_an_optimiser_whose_step_takes_no_closure():
+    model = drawn()
+    before = [p.detach().clone() for p in model.parameters()]
+    started(model, Signs(model.parameters(), {"lr": 0.1}))
+    assert all(map(torch.equal, before, model.parameters()))
 
 
 class Whole(nn.Module):

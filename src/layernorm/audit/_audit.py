@@ -127,7 +127,8 @@ def audit(
 
     Raises:
         TypeError: ``module`` is no module, or ``optimizer`` no optimiser.
-        ValueError: ``optimizer`` is given without ``loss``, or has no parameter of the module's.
+        ValueError: ``optimizer`` is given without ``loss``, has no parameter of the module's, or no rate
+            ``lr``.
 
     Example::
 
@@ -172,6 +173,8 @@ def _check_optimizer(module: torch.nn.Module, loss: object, optimizer: torch.opt
     parameters = set(module.parameters())
     if not any(p in parameters for group in optimizer.param_groups for p in group["params"]):
         raise ValueError("audit: the optimizer has no parameter of the module's")
+    if not all("lr" in group for group in optimizer.param_groups):
+        raise ValueError("audit: expected the optimizer's parameter groups to have a rate, lr")
 
 
 def _weighted_sum(output: Any) -> Tensor:

@@ -83,7 +83,8 @@ def _changes(
     try:
         optimizer.state.update({p: copy.deepcopy(of_parameter) for p, of_parameter in state.items()})
         with put_back(module):
-            if inspect.signature(optimizer.step).parameters["closure"].default is inspect.Parameter.empty:
+            argument = inspect.signature(optimizer.step).parameters.get("closure")
+            if argument is not None and argument.default is inspect.Parameter.empty:
                 optimizer.step(closure)
             else:  # with a closure the gradients would be computed after the optimiser's hooks, which may clip them
                 closure()
