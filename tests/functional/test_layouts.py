@@ -17,6 +17,10 @@ CALLS = {
     "LSTMCell: expected input": lambda bad: ln.LSTMCell(4, 5)(bad(torch.randn(3, 4))),
     "GRU.stepper: expected input": lambda bad: ln.GRU(4, 5).stepper()(bad(torch.randn(3, 4))),
     "gru: expected initial h": lambda bad: ln.GRU(4, 5).stepper()(torch.randn(3, 4), [[bad(torch.randn(3, 5))]]),
+    "LSTM: expected reset": lambda bad: ln.LSTM(4, 5)(torch.randn(6, 3, 4), reset=bad(torch.ones(6, 3))),
+    "LSTM.stepper: expected h of reset_hx": lambda bad: ln.LSTM(4, 5).stepper()(
+        torch.randn(3, 4), reset=torch.ones(3), reset_hx=[[bad(torch.randn(3, 5)), torch.randn(3, 5)]]
+    ),
     "gru: expected weight_hh": lambda bad: ln.functional.gru(
         torch.randn(6, 3, 4), None, {"weight_ih": torch.randn(15, 4), "weight_hh": bad(torch.randn(15, 5))}, norm=None
     ),
@@ -29,3 +33,9 @@ CALLS = {
 def test_a_tensor_that_is_not_dense_is_refused_by_name(message, bad, engine):
     with ln.backends.use(engine), pytest.raises(RuntimeError, match=f"{message} to be dense"):
         CALLS[message](bad)
+
+
+def test_a_mask_that_is_not_dense_is_refused_by_name():
+    mask = torch.ones(6, 3, dtype=torch.bool).to_sparse()
+    with pytest.raises(RuntimeError, match="LSTM: expected mask to be dense"):
+        ln.LSTM(4, 5)(torch.randn(6, 3, 4), mask=mask)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..engines import reference
-from ..engines.checks import unwrapped
+from ..engines.checks import check_dense, unwrapped
 from ..engines.protocol import RecurrentArguments
 from ..engines.reference import BatchMoments as BatchMoments
 from ..engines.reference import Moments as Moments
@@ -127,6 +127,7 @@ def as_cuts(reset: Any, shape: Sequence[int], who: str, order: str = "") -> Tens
     """
     if not isinstance(reset, Tensor):
         raise TypeError(f"{who}: expected reset to be a Tensor, got {type(reset).__name__}")
+    check_dense(who, "reset", reset)
     if tuple(reset.shape) != tuple(shape):
         raise RuntimeError(f"{who}: expected reset of shape {list(shape)}{order}, got {list(reset.shape)}")
     if reset.dtype == torch.bool:

@@ -227,6 +227,7 @@ class Normalised(torch.nn.Module):
         if restart is None:
             return [torch.where(cut, 0.0, part) for part in state]
         for part, name, old in zip(restart, self._state_names, state, strict=True):
+            check_dense(who, f"{name} of reset_hx", part)
             rows = part.shape[:-1]
             if part.dim() != old.dim() or part.shape[-1] != old.shape[-1] or rows not in (old.shape[:-1], (1,)):
                 raise RuntimeError(

@@ -250,6 +250,7 @@ class Recurrent(Normalised, Generic[Hx]):
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
             dtype = getattr(mask, "dtype", type(mask).__name__)
             raise TypeError(f"{name}: expected mask to be a bool Tensor, got {dtype}")
+        check_dense(name, "mask", mask)
         if not isinstance(input, Tensor) or input.dim() != 3 or mask.shape != input.shape[:2]:
             size = list(input.shape) if isinstance(input, Tensor) else type(input).__name__
             raise ValueError(
