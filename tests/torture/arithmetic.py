@@ -116,7 +116,7 @@ def _compare(said, dtype, results, *inputs):
         try:
             with ln.backends.use(engine):
                 if dtype != torch.float64:
-                    assert_as_near_as_the_reference(results, *inputs, draws=4)
+                    assert_as_near_as_the_reference(results, *inputs, draws=8)
                     continue
                 found = results(*inputs)
             with ln.backends.use("reference"):

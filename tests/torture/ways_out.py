@@ -12,8 +12,9 @@ from support.networks import NETWORKS, as_hx, flat
 from .arena import Campaign
 from .arithmetic import _module, _network_options, _norms, _units, _yes
 
-ROUNDINGS = 100
-"""Of a number, in its type, by which results may differ: both sides round in another order, step by step."""
+ROUNDINGS = 1000
+"""Of a number, in its type, by which results may differ: both sides round in another order, and a norm of a short
+vector multiplies what was rounded before it. What is stale is off by a tenth of the result or more."""
 
 
 def _assert_near(said, found, expected):

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import shutil
 
 import pytest
 import torch
@@ -53,6 +54,17 @@ def test_records_after_the_checkpoint_are_made_again(tmp_path):
         file.write('{"upd')
     train(tmp_path / "broken")
     assert untimed(tmp_path / "broken") == untimed(tmp_path / "whole")
+
+
+def test_a_run_that_was_killed_before_it_noted_its_environment_begins(tmp_path):
+    train(tmp_path / "whole")
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    shutil.copy(tmp_path / "whole" / "config.json", begun)
+    (begun / "records.jsonl").touch()  # made before environment.json
+    assert not folder.read_run(begun).done
+    train(begun)
+    assert outcome(begun) == outcome(tmp_path / "whole")
 
 
 def test_lost_records_are_noticed(tmp_path):

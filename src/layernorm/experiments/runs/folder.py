@@ -246,7 +246,9 @@ def _environment(path: Path) -> Environment:
     """Reads the environment of a run; empty if the run has not begun yet."""
     place = path / ENVIRONMENT
     if not place.exists():
-        if later := [name for name in (RESULT, CHECKPOINT, RECORDS) if (path / name).exists()]:
+        # the empty file of records is made first, and the run may be killed in between
+        later = [name for name in (RESULT, CHECKPOINT, RECORDS) if (path / name).exists()]
+        if later and (later != [RECORDS] or (path / RECORDS).stat().st_size):
             raise RunError(f"{place} is missing, although there is a {later[0]}; {ADVICE}")
         return Environment({}, [])
     try:
