@@ -13,6 +13,9 @@ CALLS = {
     "layer_norm: expected residual": lambda bad: ln.LayerNorm(4)(torch.randn(3, 4), bad(torch.randn(3, 4))),
     "layer_norm: expected weight": lambda bad: ln.functional.layer_norm(torch.randn(3, 4), (4,), bad(torch.randn(4))),
     "LSTM: expected input": lambda bad: ln.LSTM(4, 5)(bad(torch.randn(3, 4))),
+    "LSTM: expected input's data": lambda bad: ln.LSTM(4, 5)(
+        torch.nn.utils.rnn.PackedSequence(bad(torch.randn(3, 4)), torch.tensor([2, 1]))
+    ),
     "GRU: expected hx": lambda bad: ln.GRU(4, 5)(torch.randn(6, 3, 4), bad(torch.randn(1, 3, 5))),
     "LSTMCell: expected input": lambda bad: ln.LSTMCell(4, 5)(bad(torch.randn(3, 4))),
     "GRU.stepper: expected input": lambda bad: ln.GRU(4, 5).stepper()(bad(torch.randn(3, 4))),
@@ -39,3 +42,11 @@ def test_a_mask_that_is_not_dense_is_refused_by_name():
     mask = torch.ones(6, 3, dtype=torch.bool).to_sparse()
     with pytest.raises(RuntimeError, match="LSTM: expected mask to be dense"):
         ln.LSTM(4, 5)(torch.randn(6, 3, 4), mask=mask)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+@pytest.mark.parametrize("message", [name for name in CALLS if "_norm" in name or "input" in name])
+def test_a_nested_tensor_is_refused_by_name(message, layout):
+    with pytest.raises(RuntimeError, match=f"{message} to be dense, got a nested tensor"):
+        CALLS[message](lambda tensor: torch.nested.nested_tensor([tensor, tensor], layout=layout))

@@ -23,6 +23,11 @@ def check_dense(who: str, name: str, tensor: Tensor) -> None:
     Raises:
         RuntimeError: it is sparse, nested, or in MKL-DNN's order.
     """
+    if tensor.is_nested:
+        raise RuntimeError(
+            f"{who}: expected {name} to be dense, got a nested tensor; call to_padded_tensor(0.0) on it, and give "
+            "lengths to a network"
+        )
     if tensor.layout is not torch.strided:
         raise RuntimeError(
             f"{who}: expected {name} to be dense, with layout torch.strided, got layout {tensor.layout}; call "

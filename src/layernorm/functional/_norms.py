@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from ..engines import reference
-from ..engines.checks import check_norm
+from ..engines.checks import check_dense, check_norm
 from ..engines.protocol import NormArguments
 from ._bind import Arguments, Op, empty_like, gradients_of_equations, is_eager, is_transforming
 
@@ -163,6 +163,8 @@ def _normalize(
     for name, tensor in (("input", input), ("residual", residual), ("weight", weight), ("bias", bias)):
         if not isinstance(tensor, Tensor) and (tensor is not None or name == "input"):
             raise TypeError(f"{norm}_norm: expected {name} to be a Tensor, got {type(tensor).__name__}")
+        if tensor is not None:
+            check_dense(f"{norm}_norm", name, tensor)
     return _NORMALIZE.dispatch((*arguments, residual))
 
 

@@ -343,6 +343,7 @@ class Recurrent(Normalised, Generic[Hx]):
         if lengths is not None:
             raise ValueError(f"{type(self).__name__}: a PackedSequence has its own lengths; lengths must be None")
         data, sizes, order, inverse = input
+        check_dense(type(self).__name__, "input's data", data)
         padded, lengths = pad_packed_sequence(PackedSequence(data, sizes))
         hx, cuts = self._initial_state(padded, hx), self._cuts(reset, restart, padded)
         if order is not None:
