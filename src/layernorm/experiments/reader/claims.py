@@ -19,15 +19,18 @@ def laptop(initial: Literal["source", "torch"] = "source") -> Config:
 
 def _trial(initial: Literal["source", "torch"], about: str) -> Trial:
     options = shared(laptop(initial), "gain_init")
-    command = "layernorm run reader --gain-init 1" + (" --initial torch" if initial == "torch" else "")
-    rates = (1e-3, 2e-3, 4e-3, 8e-3)
+    command = "layernorm run reader --gain-init 1"
+    rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3, 8e-3)
+    if initial == "torch":  # layer norm is first at 0.016
+        command += " --initial torch --learning-rate 1e-3 2e-3 4e-3 8e-3 1.6e-2 3.2e-2"
+        rates = (*rates, 1.6e-2, 3.2e-2)
     return Trial(options, rates, updates=5000, paper=500_000, hours=0.04, command=command, about=about)
 
 
 MAIN = _trial("source", "")
 TORCH = _trial("torch", "torch's initial weights")
 
-GOALS: dict[str, float | None] = {"source": 0.54, "torch": None}
+GOALS = {"source": 0.54, "torch": 0.56}
 """The validation errors to which updates are counted: each pilot run at its norm's best rate reaches it."""
 
 LAYER, NONE = Arm("layer", {"gain_init": 1.0}), Arm("none")
