@@ -94,6 +94,16 @@ def test_the_time_of_an_update_is_the_fastest_at_any_rate(tmp_path):
     ]  # fmt: skip
 
 
+def test_the_time_of_an_update_is_that_of_one_version_of_the_code(tmp_path):
+    for norm, seed in (("none", 0), ("none", 1), ("layer", 0)):
+        write_digits(tmp_path, norm, 128, seed, [0.3, 0.2])
+    found, _ = compare(find_runs([tmp_path]).runs)
+    later = found[0].runs(next(iter(found[0].arms)))[-1]
+    later.environment["starts"][0]["commit"] = "later"
+    later.records[-1]["seconds_per_update"] = 0.001  # a faster version, which ran one arm
+    assert [row[1:] for row in update_times(found).rows] == [["baseline", "128", "1.00"], ["layer norm", "128", "1.00"]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Protocol:
     """Options of an experiment, with the paper's values."""

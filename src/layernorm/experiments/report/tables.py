@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..runs.folder import Run
-from .blocks import Block, Group, Metric, heading
+from .blocks import Arm, Block, Group, Metric, heading
 from .curves import geometric_mean
 from .page import Table
 
@@ -123,18 +123,26 @@ def learning_rates(blocks: Sequence[Block], metric: Metric, digits: int = 2) -> 
 
 
 def update_times(blocks: Sequence[Block]) -> Table:
-    """Makes a table with the time of an update for each arm, from the runs at all learning rates."""
+    """Makes a table with the time of an update for each arm, from the runs of one version of the code at all learning
+    rates. The version is the one that ran the most arms, and of these the one with the most runs."""
     rows = []
     for block in blocks:
-        arms = [arm for arm in block.arms if not arm.prefix and any(run.records for run in block.runs(arm))]
-        seconds = {arm: min(record["seconds_per_update"] for run in block.runs(arm) for record in run.records)
-                   for arm in arms}  # fmt: skip
+        versions: dict[tuple[str, ...], dict[Arm, list[float]]] = {}
+        for arm in block.arms:
+            for run in block.runs(arm) if not arm.prefix else ():
+                version = tuple(start.get("commit", "") for start in run.environment["starts"])
+                if times := [record["seconds_per_update"] for record in run.records]:
+                    versions.setdefault(version, {}).setdefault(arm, []).append(min(times))
+        if not versions:
+            continue
+        fastest = max(versions.values(), key=lambda arms: (len(arms), sum(map(len, arms.values()))))
+        seconds = {arm: min(fastest[arm]) for arm in block.arms if arm in fastest}
         base = next((value for arm, value in seconds.items() if arm.norm == "none"), None)
         for arm, value in seconds.items():
             text, ratio = f"{1000 * value:.{int(value < 0.1)}f}", f"{value / base:.2f}" if base else "-"
             rows.append([block.label, arm.name, text, ratio])
     note = (
         "Milliseconds: the median between two evaluations, of the fastest such stretch, since other work on the "
-        "machine slows the rest."
+        "machine slows the rest. Norms are compared in runs of one version of the code."
     )
     return Table("Time of an update", [heading(blocks), "norm", "ms", "x baseline"], rows, note)
