@@ -7,12 +7,13 @@
 `audit`: each task's network under a formula, with gains of 1 and matched, on the first batch, with the program's
 optimiser and clipping. Printed are the two numbers that the audit compares with the plain network's: the ratio of the
 normalised vector that is farthest from its size there, and the ratio of the first updates of the weight matrix that is
-changed most. Where the audit finds nothing, the ratios are below its thresholds (4 and 3).
+changed most. A `-` says that the audit found nothing: a size is then between a quarter and 4 times that of the plain
+network, and an update at most 3 times.
 
 `trained`: torch's networks are trained for a task's whole run, then converted, and all are trained for 100 more updates
 at the program's rate with a new optimiser. Printed is the number that the task is judged by.
 
-The data are looked for as `layernorm run` does.
+The data are those that `layernorm run swaps` finds.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["audit", "trained"])
     parser.add_argument("--tasks", nargs="+", choices=PROGRAMS, help="default: all; trained: three language tasks")
-    parser.add_argument("--formulas", nargs="+", default=["paper", "cell"])
+    parser.add_argument("--formulas", nargs="+", choices=PRESETS, default=["paper", "cell"])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
@@ -118,16 +119,16 @@ def main() -> None:
         print(f"{'':<38}{'gains of 1':^19} {'matched':^19}")
         print(f"{'task':<12} {'optimiser':<16} {'formula':<7}" + f" {'size':>9} {'update':>9}" * 2)
         for task in arguments.tasks or PROGRAMS:
-            audit(task, [name for name in arguments.formulas if name == "paper" or defined(name, task)])
+            audit(task, defined(arguments.formulas, task))
     else:
         print(f"{'task':<12} {'network':<16} {'at once':>9} {'after 100':>9}")
         for task in arguments.tasks or ("words", "characters", "translation"):
-            trained(task, [name for name in arguments.formulas if name == "paper" or defined(name, task)])
+            trained(task, defined(arguments.formulas, task))
 
 
-def defined(formula: str, task: str) -> bool:
-    """Tells whether a formula is defined for a task's network."""
-    return PROGRAMS[task].network in PRESETS[formula]
+def defined(formulas: list[str], task: TaskName) -> list[str]:
+    """Returns those of the formulas that are defined for a task's network."""
+    return [formula for formula in formulas if PROGRAMS[task].network in PRESETS[formula]]
 
 
 if __name__ == "__main__":

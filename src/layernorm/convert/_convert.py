@@ -191,7 +191,9 @@ def _convert_one(old: torch.nn.Module, keywords: dict[str, Any]) -> Normalised:
     ours, names = _TABLE[theirs]
     unknown = [name for name in keywords if name not in inspect.signature(ours).parameters]
     if unknown:
-        raise TypeError(f"convert: {ours.__name__} has no {', '.join(unknown)}; convert the others by themselves")
+        raise TypeError(
+            f"convert: {ours.__name__} has no {', '.join(unknown)}; convert the networks that have it one by one"
+        )
     like = next(old.parameters())
     arguments = {name: getattr(old, name) for name in names}
     with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):

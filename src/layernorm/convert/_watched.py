@@ -62,34 +62,21 @@ def watch_calls(module: torch.nn.Module, note: Callable[[LayerCall], None]) -> I
 
 def _covering_methods(name: str, part: Recurrent | RecurrentCell, note: Callable[[LayerCall], None]) -> dict[str, Any]:
     """Makes the methods that take the place of a module's own."""
-    if isinstance(part, RecurrentCell):
-        return _covering_methods_of_cell(name, part, note)
-    network, run_layer, make_stepper = part, part._run_layer, part.stepper
+    make_stepper = part.stepper
 
     def note_call(x: Tensor, state: Sequence[Tensor], suffix: str, *rest: Any) -> None:
-        params = network._parameters_of(suffix)
-        note(LayerCall(layer_name(name, network, suffix), network, suffix, x, state, params, *rest))
+        params = part._parameters_of(suffix)
+        note(LayerCall(layer_name(name, part, suffix), part, suffix, x, state, params, *rest))
 
-    def covered(x: Tensor, state: list[Tensor], suffix: str, *rest: Any) -> Any:
-        result = run_layer(x, state, suffix, *rest)
-        note_call(x, state, suffix, *rest)
-        return result
-
-    def note_step(suffix: str, x: Tensor, state: Sequence[Tensor], dropout: Tensor | None) -> None:
+    def note_step(suffix: str, x: Tensor, state: Sequence[Tensor], dropout: Tensor | None = None) -> None:
         note_call(x[None], state, suffix, None, None, False, StateChanges(dropout=dropout))
 
-    notes = [functools.partial(note_step, suffix) for suffix in network._suffixes]
-    return {"_run_layer": covered, "stepper": lambda: _noted_stepper(make_stepper(), notes)}
-
-
-def _covering_methods_of_cell(name: str, cell: RecurrentCell, note: Callable[[LayerCall], None]) -> dict[str, Any]:
-    take_step, make_stepper = cell._take_step, cell.stepper
-
-    def note_call(x: Tensor, state: Sequence[Tensor]) -> None:
-        note(LayerCall(name, cell, "", x[None], state, cell._parameters_of("")))
-
-    covered_stepper = lambda: _noted_stepper(make_stepper(), [note_call])  # noqa: E731
-    return {"_take_step": _with_note(take_step, note_call), "stepper": covered_stepper}
+    notes = [functools.partial(note_step, suffix) for suffix in part._suffixes]
+    if isinstance(part, RecurrentCell):
+        covered = {"_take_step": _with_note(part._take_step, notes[0])}
+    else:
+        covered = {"_run_layer": _with_note(part._run_layer, note_call)}
+    return {**covered, "stepper": lambda: _noted_stepper(make_stepper(), notes)}
 
 
 def _noted_stepper(stepper: Any, notes: Sequence[Callable[..., None]]) -> Any:

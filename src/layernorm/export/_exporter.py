@@ -41,7 +41,8 @@ class _AfterTranslations(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != _TRANSLATIONS:
             return None
-        others = itertools.dropwhile(lambda finder: finder is not self, list(sys.meta_path))  # none before it had found
+        # Python has asked the finders before this one, which did not find the module
+        others = itertools.dropwhile(lambda finder: finder is not self, list(sys.meta_path))
         for finder in itertools.islice(others, 1, None):
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
