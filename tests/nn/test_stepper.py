@@ -374,6 +374,17 @@ class Dropped(torch.nn.Module):
         return torch.nn.functional.dropout(weight, 0.5, self.training)
 
 
+@pytest.mark.parametrize("make", [ln.LSTM, ln.LSTMCell])
+def test_weights_that_are_no_longer_computed(make):
+    module = make(I, H, norm="weight", bias=False)  # all its parameters are those of parametrizations
+    step = module.stepper()
+    first_h(module, step)
+    for name in list(module.parametrizations):
+        torch.nn.utils.parametrize.remove_parametrizations(module, name)
+    add_in_place(module)
+    compare_step(module, step)
+
+
 def test_a_parametrization_in_another_mode():
     module = ln.LSTM(I, H)
     torch.nn.utils.parametrize.register_parametrization(module, "weight_ih_l0", Dropped())

@@ -340,6 +340,8 @@ class PortableNetwork(PortableLayers):
     ) -> tuple[Tensor, list[Tensor]]:
         """Runs a padded or unbatched input as `Recurrent.forward` does. ``hx``: the state's parts; empty: zeros."""
         self.check(input, hx, lengths, reset)
+        if lengths is not None:
+            lengths = lengths.to(torch.int64)  # torch compares no uint16 with a number
         batched = input.dim() == 3
         x = input if batched else input.unsqueeze(1)
         if batched and self.batch_first:

@@ -105,9 +105,9 @@ class _Preparation:
 
 def _holders(module: Normalised) -> list[Mapping[str, Any]]:
     """Returns the dictionaries in which a module has its weights, or what it computes them from."""
-    holders: list[Mapping[str, Any]] = []
+    holders: list[Mapping[str, Any]] = [module._parameters]  # also an empty one: weights may come that are computed now
     for part in module.modules():
-        holders += [tensors for tensors in (part._parameters, part._buffers) if tensors]
+        holders += [tensors for tensors in (part._parameters, part._buffers) if tensors and tensors is not holders[0]]
     if any(name + suffix in vars(module) for name in module._names for suffix in module._suffixes):
         holders.append(vars(module))
     return holders

@@ -1,5 +1,7 @@
 """IAM-OnDB from its official directories: both forms of XML, transcripts by order, what is dropped or refused."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -50,6 +52,20 @@ def test_damaged_and_foreign_strokes_are_named(content, message, tmp_path):
     (tmp_path / "line.xml").write_text(content)
     with pytest.raises(RunError, match=f"line.xml {message}"):
         iam.read_strokes(tmp_path / "line.xml")
+
+
+def test_strokes_around_strokes_are_refused_before_their_points_are_read(tmp_path):
+    depth = 1000
+    points = '<Point x="1" y="1"/>' * 1000 + "</Stroke>" * depth
+    content = f"<WhiteboardCaptureSession>{'<Stroke>' * depth}{points}</WhiteboardCaptureSession>"
+    (tmp_path / "line.xml").write_text(content)
+    tracemalloc.start()
+    try:
+        with pytest.raises(RunError, match=r"is damaged \(a Stroke lies inside another\)"):
+            iam.read_strokes(tmp_path / "line.xml")
+        assert tracemalloc.get_traced_memory()[1] < 100 * len(content), "each point once for every Stroke around it"
+    finally:
+        tracemalloc.stop()
 
 
 def test_lines_get_their_texts_lists_and_split(folder):

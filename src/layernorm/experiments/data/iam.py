@@ -316,12 +316,12 @@ def read_strokes(path: Path) -> np.ndarray:
         root = ElementTree.fromstring(content)
         if root.tag != "WhiteboardCaptureSession":
             raise RunError(f"{path} is not a line's strokes: its root is {root.tag!r}")
+        if root.find(".//Stroke//Stroke") is not None:  # its points would be taken once for each Stroke around them
+            raise ValueError("a Stroke lies inside another")
         strokes = [
             [(int(point.attrib["x"]), int(point.attrib["y"])) for point in stroke.iter("Point")]
             for stroke in root.iter("Stroke")
         ]
-        if root.find(".//Stroke//Stroke") is not None:
-            raise ValueError("a Stroke lies inside another")
     except (ElementTree.ParseError, LookupError, ValueError) as error:
         raise RunError(f"{path} is damaged ({error})") from error
     farthest = max((abs(place) for stroke in strokes for point in stroke for place in point), default=0)
