@@ -446,3 +446,10 @@ def test_everything_is_put_back_after_an_error():
     assert "_run_layer" not in vars(lstm)
     with pytest.raises(TypeError, match=r"audit: module must be a torch.nn.Module, got str"):
         ln.audit("lstm", ROWS)
+
+
+def test_it_works_in_inference_mode():
+    model = drawn()
+    with torch.inference_mode():
+        found = started(model, torch.optim.SGD(model.parameters(), lr=20.0))
+    assert found == started(model, torch.optim.SGD(model.parameters(), lr=20.0)) != []

@@ -146,7 +146,7 @@ def audit(
         _check_optimizer(module, loss, optimizer)
     spreads: Spreads = {}
     layers: dict[str, list[LayerCall]] = defaultdict(list)
-    with put_back(module), torch.enable_grad():
+    with put_back(module), torch.inference_mode(False), torch.enable_grad():
         with _watch_norms(module, spreads), watch_calls(module, lambda call: layers[call.name].append(call)):
             output = module(*batch)
         total = _weighted_sum(output) if loss is None else loss(output)

@@ -82,7 +82,7 @@ def _changes(
 
     try:
         optimizer.state.update({p: copy.deepcopy(of_parameter) for p, of_parameter in state.items()})
-        with put_back(module):
+        with put_back(module), torch.inference_mode(False):
             argument = inspect.signature(optimizer.step).parameters.get("closure")
             if argument is not None and argument.default is inspect.Parameter.empty:
                 optimizer.step(closure)
