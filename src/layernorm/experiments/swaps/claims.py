@@ -52,7 +52,9 @@ CANDIDATES = (
     Candidate("RMS", "paper", "1", "rms"),
     Candidate("RMS, matched", "paper", "match", "rms"),
 )
-"""The arms that the trial compares with the plain network; which stay is decided after the screening."""
+"""The arms of the screening. The trial has three of them, chosen by the screening before the trial's runs: ``paper``,
+which `layernorm.LSTM` is, ``cell, matched`` and ``sonnet, matched``. In a GRU or an RNN the last two are ``paper,
+matched``."""
 
 OWN, BEST = (1.0,), (1 / 16, 1 / 4, 1.0, 4.0)
 """The multiples of the program's rate: its own alone, and the grid from which each arm takes its best."""
