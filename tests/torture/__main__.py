@@ -117,6 +117,7 @@ def main():
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message=".*input_size=1")
+    warnings.filterwarnings("ignore", message=".*layer norm of one unit")
     if options.case is not None:
         for name in options.campaign:
             CAMPAIGNS[name].before()
