@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -40,7 +39,8 @@ class Worker:
     """Makes drawings in the order in which they were asked for. It does not keep the process from ending."""
 
     def __init__(self) -> None:
-        self.waiting: queue.Queue[Job] = queue.Queue(MOST_WAITING)
+        self.waiting: list[Job] = []
+        self.changed = threading.Condition()
         self.thread = threading.Thread(target=self._work, daemon=True)
 
     def submit(self, draw: Callable[[], Drawn]) -> Job:
@@ -50,14 +50,20 @@ class Worker:
             RunError: too many drawings wait.
         """
         job = Job(draw)
-        try:
-            self.waiting.put_nowait(job)
-        except queue.Full:
-            raise RunError(f"{MOST_WAITING} drawings wait already; try again later") from None
+        with self.changed:
+            self.waiting = [other for other in self.waiting if not other.stopped.is_set()]
+            if len(self.waiting) == MOST_WAITING:
+                raise RunError(f"{MOST_WAITING} drawings wait already; try again later")
+            self.waiting.append(job)
+            self.changed.notify()
         if self.thread.ident is None:
             self.thread.start()
         return job
 
     def _work(self) -> None:
         while True:
-            contextvars.copy_context().run(self.waiting.get().run)
+            with self.changed:
+                self.changed.wait_for(lambda: self.waiting)
+                job = self.waiting.pop(0)
+            contextvars.copy_context().run(job.run)
+            del job  # or its drawing would be kept until there is another
