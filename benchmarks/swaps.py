@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 import layernorm as ln
+from layernorm.experiments.errors import RunError
 from layernorm.experiments.swaps.experiment import load_task
 from layernorm.experiments.swaps.network import Config, Maker
 from layernorm.experiments.swaps.program import Parts, Program, TaskName
@@ -132,4 +133,7 @@ def defined(formulas: list[str], task: TaskName) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except RunError as error:  # a task's data are not here
+        raise SystemExit(str(error)) from None
