@@ -1,7 +1,9 @@
-"""What `ln.audit` says of the tasks of `layernorm run swaps` before training, and what a swap does to trained networks.
+"""The tasks of `layernorm run swaps`: what `ln.audit` says of them before training, what training does to the weights,
+and what a swap does to trained networks.
 
     python benchmarks/swaps.py audit
     python benchmarks/swaps.py audit --tasks words tagger --formulas paper cell kiros
+    python benchmarks/swaps.py course --tasks words ppo --rate 0.25
     python benchmarks/swaps.py trained --tasks words characters translation
 
 `audit`: each task's network under a formula, with gains of 1 and matched, on the first batch, with the program's
@@ -9,6 +11,10 @@ optimiser and clipping. Printed are the two numbers that the audit compares with
 normalised vector that is farthest from its size there, and the ratio of the first updates of the weight matrix that is
 changed most. A `-` says that the audit found nothing: a size is then between a quarter and 4 times that of the plain
 network, and an update at most 3 times.
+
+`course`: one training of the plain network and of each formula, with gains of 1 and matched. Printed after some updates
+are the number that the task is judged by, how much the update changed W_ih and W_hh of the first network as a part of
+their length, their length as a multiple of the first one, and the mean gains.
 
 `trained`: torch's networks are trained for a task's whole run, then converted, and all are trained for 100 more updates
 at the program's rate with a new optimiser. Printed is the number that the task is judged by.
@@ -32,6 +38,7 @@ from layernorm.experiments.swaps.network import Config, Maker
 from layernorm.experiments.swaps.program import Parts, Program, TaskName
 from layernorm.experiments.swaps.programs import PROGRAMS
 from layernorm.experiments.train.batches import INIT, derive_seed
+from layernorm.experiments.train.loop import step_size_factor
 from layernorm.formula import PRESETS
 
 
@@ -52,10 +59,10 @@ def build(task: TaskName, networks: Any) -> Parts:
     return PROGRAMS[task].build(load_task(task, None), networks, 0, PROGRAMS[task].updates)
 
 
-def optimizer_of(program: Program, model: nn.Module) -> torch.optim.Optimizer:
-    """Makes the program's optimiser, which clips as the program does."""
+def optimizer_of(program: Program, model: nn.Module, rate: float = 1.0) -> torch.optim.Optimizer:
+    """Makes the program's optimiser, which clips as the program does, at a multiple of the program's rate."""
     parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = program.optimizer(parameters, lr=program.rate)
+    optimizer = program.optimizer(parameters, lr=program.rate * rate)
 
     def clip(*_: object) -> None:
         if program.clip is not None:
@@ -82,11 +89,40 @@ def audit(task: TaskName, formulas: list[str]) -> None:
         print(f"{task:<12} {optimizer:<16} {formula:<7}", *(f"{cell:>9}" for cell in cells), flush=True)
 
 
+def course(task: TaskName, formulas: list[str], rate: float) -> None:
+    """Prints what training does to the weights and gains of the plain network and of those under each formula."""
+    program = PROGRAMS[task]
+    arms = [Config(task, "none")]
+    arms += [Config(task, formula=formula, start=start) for formula in formulas for start in ("1", "match")]  # type: ignore[arg-type]
+    for config in arms:
+        parts = build(task, Maker(config))
+        if config.start == "match":
+            ln.match((parts.network or parts.model).eval(), *parts.example)
+        network = next(module for module in parts.model.modules() if isinstance(module, (ln.LSTM, ln.GRU, ln.RNN)))
+        W = network.weight_ih_l0, network.weight_hh_l0
+        gains = [p for name, p in network.named_parameters() if name.startswith("gain") and name.endswith("_l0")]
+        first = [w.norm().item() for w in W]
+        optimizer = optimizer_of(program, parts.model, rate)
+        for update in range(program.updates):
+            for group in optimizer.param_groups:
+                group["lr"] = rate * program.rate * step_size_factor(program.decay, update, program.updates)
+            before = [w.detach().clone() for w in W]
+            train(parts, parts.model, optimizer, update, 1)
+            if update + 1 in (1, 3, 10, 30, 100, 300, 1000, 3000, program.updates):
+                with torch.no_grad():
+                    numbers = [parts.evaluate(parts.model.eval())]
+                numbers += [((w - old).norm() / old.norm()).item() for w, old in zip(W, before, strict=True)]
+                numbers += [w.norm().item() / start for w, start in zip(W, first, strict=True)]
+                numbers += [gain.abs().mean().item() for gain in gains]
+                arm = "plain" if config.norm == "none" else f"{config.formula}, {config.start}"
+                print(f"{task:<12} {arm:<14} {update + 1:>5}", *(f"{number:>8.3g}" for number in numbers), flush=True)
+
+
 def trained(task: TaskName, formulas: list[str]) -> None:
     """Prints the metric of a trained network, of the converted ones, and of all after 100 more updates."""
     program = PROGRAMS[task]
     parts = build(task, getattr(nn, program.network))
-    train(program, parts, parts.model, 0, program.updates)
+    train(parts, parts.model, optimizer_of(program, parts.model), 0, program.updates)
     models = {program.network: parts.model}
     for formula in formulas:
         models[formula] = ln.convert(copy.deepcopy(parts.model), formula=formula)
@@ -94,14 +130,14 @@ def trained(task: TaskName, formulas: list[str]) -> None:
         ln.match(matched.eval(), *parts.example)
     for name, model in models.items():
         ends = [parts.evaluate(model.eval())]
-        train(program, parts, model, program.updates, 100)
+        train(parts, model, optimizer_of(program, model), program.updates, 100)
         ends.append(parts.evaluate(model.eval()))
         print(f"{task:<12} {name:<16}", *(f"{end:>9.4f}" for end in ends), flush=True)
 
 
-def train(program: Program, parts: Parts, model: nn.Module, first: int, updates: int) -> None:
-    """Makes updates at the program's rate, with a new optimiser."""
-    optimizer = optimizer_of(program, model.train())
+def train(parts: Parts, model: nn.Module, optimizer: torch.optim.Optimizer, first: int, updates: int) -> None:
+    """Makes updates."""
+    model.train()
     for update in range(first, first + updates):
         optimizer.zero_grad()
         parts.loss(model, update).backward()
@@ -110,9 +146,10 @@ def train(program: Program, parts: Parts, model: nn.Module, first: int, updates:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["audit", "trained"])
-    parser.add_argument("--tasks", nargs="+", choices=PROGRAMS, help="default: all; trained: three language tasks")
+    parser.add_argument("what", choices=["audit", "course", "trained"])
+    parser.add_argument("--tasks", nargs="+", choices=PROGRAMS, help="default: all; course, trained: a few")
     parser.add_argument("--formulas", nargs="+", choices=PRESETS, default=["paper", "cell"])
+    parser.add_argument("--rate", type=float, default=1.0, help="course: a multiple of the program's learning rate")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
@@ -121,6 +158,11 @@ def main() -> None:
         print(f"{'task':<12} {'optimiser':<16} {'formula':<7}" + f" {'size':>9} {'update':>9}" * 2)
         for task in arguments.tasks or PROGRAMS:
             audit(task, defined(arguments.formulas, task))
+    elif arguments.what == "course":
+        heads = ("judged by", "dW_ih", "dW_hh", "W_ih", "W_hh", "gains")
+        print(f"{'task':<12} {'network':<14} {'update':>5}", *(f"{head:>8}" for head in heads))
+        for task in arguments.tasks or ("words",):
+            course(task, defined(arguments.formulas, task), arguments.rate)
     else:
         print(f"{'task':<12} {'network':<16} {'at once':>9} {'after 100':>9}")
         for task in arguments.tasks or ("words", "characters", "translation"):

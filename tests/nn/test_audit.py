@@ -334,14 +334,20 @@ def test_a_start_unlike_the_plain_networks_is_found_and_matched_gains_end_it():
 
 def test_the_first_update_is_the_optimisers():
     model, plain = drawn(), drawn(norm=None)
-    finding = started(model, torch.optim.SGD(model.parameters(), lr=0.5))[1]
+    finding = started(model, torch.optim.SGD(model.parameters(), lr=20.0))[1]
     changes = []
     for made in (model, plain):
         classified(made(ROWS)).backward()
         weight = made.network.weight_hh_l0
-        changes.append(0.5 * (weight.grad.norm() / weight.detach().norm()).item())
+        changes.append(20 * (weight.grad.norm() / weight.detach().norm()).item())
     assert finding.measured == pytest.approx(changes[0] / changes[1], rel=1e-4)
     assert f"{changes[0]:.2g} of its length" in finding.what
+
+
+def test_a_small_first_update_does_no_harm():
+    model = drawn()
+    (size,) = started(model, torch.optim.SGD(model.parameters(), lr=1e-4))
+    assert "W_hh h is " in size.what
 
 
 def test_adams_first_update_does_not_depend_on_the_norm():
@@ -352,9 +358,9 @@ def test_adams_first_update_does_not_depend_on_the_norm():
 
 def test_what_the_optimisers_hooks_do_to_gradients_counts():
     model = drawn()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=2e4)
     optimizer.register_step_pre_hook(lambda *_: scale_gradients(model, 1e-3))
-    without = torch.optim.SGD(model.parameters(), lr=1.0)
+    without = torch.optim.SGD(model.parameters(), lr=2e4)
     scaled, free = (
         float(started(model, of)[-1].what.partition(" by ")[2].partition(" of ")[0]) for of in (optimizer, without)
     )

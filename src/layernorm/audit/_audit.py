@@ -46,6 +46,9 @@ LEAP = 3.0
 """The largest ratio between the first updates of a weight, with the norms and in the plain network. Above it a rate
 that suits the plain network is as if raised by as much."""
 
+LARGE = 0.1
+"""The part of a weight's length from which on its first update is large. Smaller ones do no harm, whatever the ratio."""
+
 _ROUNDING = 1e-5
 """A bias's or gain's gradient relative to the largest gradient in its module. What is smaller is taken for rounding: a
 bias before a norm has no effect, and the gradient 0."""
@@ -105,9 +108,9 @@ def audit(
     - **A vector of another size than in the plain network.** Its gain is more than 4 times, or less than a quarter of,
       what the vector's deviation is there.
     - **A larger first update.** The optimiser's first update at its rate changes a weight matrix, relative to the
-      matrix's length, more than 3 times as much as it would in the plain network. With Adam the two are the same, as
-      its first update does not depend on the gradient's size. The optimiser's hooks run, so that a clipping of the
-      gradients counts if it is registered with ``optimizer.register_step_pre_hook``.
+      matrix's length, by more than 0.1, and more than 3 times as much as it would in the plain network. With Adam the
+      two are the same, as its first update does not depend on the gradient's size. The optimiser's hooks run, so that
+      a clipping of the gradients counts if it is registered with ``optimizer.register_step_pre_hook``.
 
     A recurrent module is measured without recurrent dropout, zoneout and ``reset_hx``.
 
@@ -377,11 +380,11 @@ def _findings_of_start(
             f"{PLACES[OF_GAIN[most.gain_name]]} is {ratio:.3g} times as large as in the plain network (its gain is "
             f"{most.gain:.3g}, its deviation there {most.plain:.3g}){others}",
             ratio, UNLIKE,
-            "A learning rate that was found for the plain network need not suit this one: look for another, or set the "
-            "gains with ln.match(module, *batch), with which the networks start alike.",
+            "A learning rate that was found for the plain network need not suit this one: try others, and gains set with "
+            "ln.match(module, *batch), with which the networks start alike.",
         )  # fmt: skip
     steps = first_steps(module, networks, batch, loss, optimizer)
-    leaps = [(step.change / step.plain, step) for step in steps if step.change > LEAP * step.plain > 0]
+    leaps = [(s.change / s.plain, s) for s in steps if s.plain > 0 and s.change > max(LEAP * s.plain, LARGE)]
     if leaps:
         ratio, step = max(leaps)
         yield Finding(
@@ -389,7 +392,7 @@ def _findings_of_start(
             f"at the rate {step.rate:g} the first update changes {step.name} by {step.change:.2g} of its length, "
             f"{ratio:.3g} times as much as in the plain network",
             ratio, LEAP,
-            "Lower the rate, or set the gains with ln.match(module, *batch), with which the first updates are alike.",
+            "Lower the rate, to a quarter for a start.",
         )  # fmt: skip
 
 
