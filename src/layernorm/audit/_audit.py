@@ -47,7 +47,7 @@ LEAP = 3.0
 that suits the plain network is as if raised by as much."""
 
 LARGE = 0.1
-"""The part of a weight's length from which on its first update is large. Smaller ones do no harm, whatever the ratio."""
+"""The part of a weight's length from which on its first update is large. Less does no harm, whatever the ratio."""
 
 _ROUNDING = 1e-5
 """A bias's or gain's gradient relative to the largest gradient in its module. What is smaller is taken for rounding: a
@@ -380,8 +380,8 @@ def _findings_of_start(
             f"{PLACES[OF_GAIN[most.gain_name]]} is {ratio:.3g} times as large as in the plain network (its gain is "
             f"{most.gain:.3g}, its deviation there {most.plain:.3g}){others}",
             ratio, UNLIKE,
-            "A learning rate that was found for the plain network need not suit this one: try others, and with Adam also "
-            "gains set with ln.match(module, *batch), with which the networks start alike.",
+            "A learning rate that was found for the plain network need not suit this one: try others, and with Adam "
+            "also gains set with ln.match(module, *batch), with which the networks start alike.",
         )  # fmt: skip
     steps = first_steps(module, networks, batch, loss, optimizer)
     leaps = [(s.change / s.plain, s) for s in steps if s.plain > 0 and s.change > max(LEAP * s.plain, LARGE)]

@@ -90,17 +90,24 @@ def _findings(own: Rulings, best: Rulings) -> list[str]:
     """Counts each arm's verdicts over the tasks, and follows the rule where there are runs of all tasks."""
     lines = []
     for where, rulings in (("at the programs' own settings", own), ("each at its best rate", best)):
-        for item in CANDIDATES:
-            known = [found[item.name] for found in rulings.values() if len(found[item.name].pairs) > 1]
-            if known:
-                told = ", ".join(f"{verdict} on {count}" for verdict, count in counts(known).items())
-                lines.append(f"{item.name}, {where}: {told} of {len(known)} tasks.")
+        for name in _tried(rulings):
+            known = [found[name] for found in rulings.values() if len(found[name].pairs) > 1]
+            told = ", ".join(f"{verdict} on {count}" for verdict, count in counts(known).items())
+            lines.append(f"{name}, {where}: {told} of {len(known)} tasks.")
     if lines and len(own) < len(PROGRAMS):
         lines.append(f"The rule: {RULE} These runs are not of all tasks.")
     elif lines:
-        name = recommended(own.values())
-        lines.append(f"The rule: {RULE} By it {f'the recommended arm is {name}' if name else 'no arm is recommended'}.")
+        best_arm = recommended(own.values())
+        told = f"the recommended arm is {best_arm}" if best_arm else "no arm is recommended"
+        lines.append(f"The rule: {RULE} By it {told}.")
     return lines
+
+
+def _tried(rulings: Rulings) -> list[str]:
+    """Returns the candidates with pairs on at least half of the tasks that any has. The others are known only where
+    they are the same arm as another."""
+    tasks = {item.name: sum(len(found[item.name].pairs) > 1 for found in rulings.values()) for item in CANDIDATES}
+    return [name for name, number in tasks.items() if 2 * number >= max(tasks.values()) > 0]
 
 
 def _style(name: str) -> Style:
@@ -121,11 +128,11 @@ def _figure(
 
 
 def _curves(task: TaskName, arms: Mapping[str, Mapping[float, Group]]) -> Panel:
-    """Draws the evaluations at the program's own rate: of the trial's runs, or else of the pilot's."""
+    """Draws the evaluations at the program's own rate: of the arms and seeds of the trial, or else of the pilot's."""
     metric, lines = PROGRAMS[task].metric, []
-    for name, by_rate in arms.items():
-        begun = [run for run in by_rate.get(1.0, []) if run.records]
-        shown = [run for run in begun if run.config["seed"] not in PILOT] or begun
+    begun = {name: [run for run in by_rate.get(1.0, []) if run.records] for name, by_rate in arms.items()}
+    trial = {name: [run for run in group if run.config["seed"] not in PILOT] for name, group in begun.items()}
+    for name, shown in (trial if any(trial.values()) else begun).items():
         steps = list(zip(*(run.records for run in shown), strict=False))
         if steps:
             values = [[record[metric.name] for record in step] for step in steps]
@@ -155,10 +162,11 @@ def _end(task: TaskName, run: Run) -> float:
 
 def _verdicts(title: str, rulings: Rulings) -> list[Table]:
     """Makes tables of tasks by arms: the verdict, and by how much an arm is better than the plain network."""
-    known = [item.name for item in CANDIDATES if any(len(found[item.name].pairs) > 1 for found in rulings.values())]
+    known = _tried(rulings)
     note = (
         "Plain: the mean of the number that the figures show. Others: the verdict, and by how much the arm is better "
-        "than the plain network, with the 95 % interval over paired seeds; negative: worse."
+        "than the plain network, with the 95 % interval over paired seeds; negative: worse. In a GRU and an RNN paper "
+        "stands for formulas that are not defined there."
     )
     tables = []
     for start in range(0, len(known), COLUMNS):
