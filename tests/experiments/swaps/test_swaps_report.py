@@ -72,6 +72,19 @@ def test_an_rnn_has_one_formula(whole):
     assert claims["sonnet, matched"].ahead == claims["cell, matched"].ahead
 
 
+def test_what_is_known_only_as_another_arm_has_no_column(tmp_path):
+    """In the RNN of `endings` paper stands for cell and sonnet."""
+    for task in ("words", "ppo", "endings"):
+        write(tmp_path, task, 4.0, **PLAIN)
+        write(tmp_path, task, 3.0, **PAPER)
+    write(tmp_path, "words", 3.0, PILOT, formula="cell")
+    report = report_of(tmp_path)
+    assert report.tables[0].columns == ["task", "plain", "paper"]
+    assert not [line for line in report.findings if line.startswith(("cell", "sonnet"))]
+    (curves,) = report.figures
+    assert [curve.label for curve in curves.rows[0][0].curves] == ["plain", "paper"]  # no pilot beside the trial
+
+
 def test_figures_have_a_panel_for_each_task(whole):
     curves, rates = report_of(whole).figures
     titles = [panel.title for row in curves.rows for panel in row]
