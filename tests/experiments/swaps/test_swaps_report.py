@@ -40,7 +40,7 @@ def whole(tmp_path):
     write(tmp_path, "ppo", 150.0, **PLAIN)
     write(tmp_path, "ppo", 250.0, **PAPER)
     write(tmp_path, "ppo", 350.0, **MATCHED)
-    for rate, value in ((1 / 16, 0.4), (1 / 4, 0.2), (1.0, 0.3), (4.0, 0.5)):
+    for rate, value in ((1 / 16, 0.4), (1 / 4, 0.2), (1.0, 0.3), (4.0, 0.5), (16.0, 0.6)):
         write(tmp_path, "endings", value, PILOT, rate, **PLAIN)
         write(tmp_path, "endings", value - 0.1, PILOT, rate, **PAPER)
     write(tmp_path, "endings", 0.25, rate=1 / 4, **PLAIN)
@@ -57,7 +57,7 @@ def test_the_tables_have_the_verdicts(whole, capsys, tmp_path):
     assert best.columns == ["task", "plain", "paper", "cell", "sonnet"]
     assert best.rows[0] == ["words", "-", "-", "-", "-"]
     assert best.rows[1][2:] == ["ahead 10.0 (10.0 to 10.0)"] * 3
-    assert rates.rows[-1] == ["ppo", "paper, matched", "-", "-", "350", "-", "60"]
+    assert rates.rows[-1] == ["ppo", "paper, matched", "-", "-", "350", "-", "-", "60"]
     assert [row[3:5] for row in rates.rows if row[:2] == ["words", "paper"]] == [["-", "5 of 5 diverged"]]
     markdown = shown(report, capsys)
     assert "data of words" in markdown
@@ -91,7 +91,7 @@ def test_figures_have_a_panel_for_each_task(whole):
     assert titles == ["words", "ppo", "endings"] or titles == ["words", "endings", "ppo"]
     assert [curve.label for curve in curves.rows[0][0].curves] == ["plain", "paper, matched"]
     assert [panel.title for row in rates.rows for panel in row] == ["endings"]
-    assert rates.rows[0][0].curves[0].x == [1 / 16, 1 / 4, 1.0, 4.0]
+    assert rates.rows[0][0].curves[0].x == [1 / 16, 1 / 4, 1.0, 4.0, 16.0]
 
 
 def test_the_findings_count_and_follow_the_rule(whole):

@@ -56,7 +56,7 @@ CANDIDATES = (
 which `layernorm.LSTM` is, ``cell, matched`` and ``sonnet, matched``. In a GRU or an RNN the last two are ``paper,
 matched``."""
 
-OWN, BEST = (1.0,), (1 / 16, 1 / 4, 1.0, 4.0)
+OWN, BEST = (1.0,), (1 / 16, 1 / 4, 1.0, 4.0, 16.0)
 """The multiples of the program's rate: its own alone, and the grid from which each arm takes its best."""
 
 
