@@ -380,8 +380,8 @@ def _findings_of_start(
             f"{PLACES[OF_GAIN[most.gain_name]]} is {ratio:.3g} times as large as in the plain network (its gain is "
             f"{most.gain:.3g}, its deviation there {most.plain:.3g}){others}",
             ratio, UNLIKE,
-            "A learning rate that was found for the plain network need not suit this one. Try others. With Adam try rates "
-            "up to 4 times as large, and gains set with ln.match(module, *batch), with which the networks start alike.",
+            "A learning rate that was found for the plain network need not suit this one: try others. With Adam try up "
+            "to 4 times the rate, and gains set with ln.match(module, *batch), with which the networks start alike.",
         )  # fmt: skip
     steps = first_steps(module, networks, batch, loss, optimizer)
     leaps = [(s.change / s.plain, s) for s in steps if s.plain > 0 and s.change > max(LEAP * s.plain, LARGE)]
