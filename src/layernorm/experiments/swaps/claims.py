@@ -52,9 +52,11 @@ CANDIDATES = (
     Candidate("RMS", "paper", "1", "rms"),
     Candidate("RMS, matched", "paper", "match", "rms"),
 )
-"""The arms of the screening. The trial has three of them, chosen by the screening before the trial's runs: ``paper``,
-which `layernorm.LSTM` is, ``cell, matched`` and ``sonnet, matched``. In a GRU or an RNN the last two are ``paper,
-matched``."""
+"""The arms of the screening."""
+
+TRIAL = tuple(item for item in CANDIDATES if item.name in ("paper", "cell, matched", "sonnet, matched"))
+"""The arms of the trial, chosen by the screening before the trial's runs: ``paper``, which `layernorm.LSTM` is, and the
+two that lost least. In a GRU or an RNN the last two are ``paper, matched``."""
 
 OWN, BEST = (1.0,), (1 / 16, 1 / 4, 1.0, 4.0, 16.0)
 """The multiples of the program's rate: its own alone, and the grid from which each arm takes its best."""
@@ -83,7 +85,7 @@ def measure(program: Program) -> Value:
 
 
 def claims_of(task: TaskName, rates: tuple[float, ...]) -> Mapping[str, Claim]:
-    """Makes the claims about a task by candidate. Candidates that are one arm there share a claim."""
+    """Makes the claims about a task by the trial's arms. Arms that are one there share a claim."""
     program = PROGRAMS[task]
     options = {"task": task, "updates": 0, "decay": 0.0}
     trial = Trial(
@@ -91,15 +93,15 @@ def claims_of(task: TaskName, rates: tuple[float, ...]) -> Mapping[str, Claim]:
     )
     return {
         item.name: Claim(f"{item.name} on {task}", "ours", item.arm(task), PLAIN, measure(program), trial)
-        for item in CANDIDATES
+        for item in TRIAL
     }
 
 
 def recommended(by_task: Iterable[Mapping[str, Ruling]]) -> str | None:
-    """Follows the rule on the rulings of all tasks at their own settings, by candidate. None: there is no such arm."""
+    """Follows the rule on the rulings of all tasks at their own settings, by arm. None: there is no such arm."""
     verdicts: dict[str, Sequence[str]] = {}
     by_task = list(by_task)
-    for item in CANDIDATES:
+    for item in TRIAL:
         verdicts[item.name] = [rulings[item.name].verdict for rulings in by_task]
     fit = [name for name, found in verdicts.items() if BEHIND not in found and 2 * found.count(AHEAD) > len(found)]
     return max(fit, key=lambda name: verdicts[name].count(AHEAD), default=None)

@@ -12,12 +12,9 @@ from ..report.judge import PILOT, Ruling, Value, best_rate, counts, decide
 from ..report.page import STYLES, Deviation, Figure, Panel, Report, Style, Table
 from ..report.tables import mean
 from ..runs.folder import Run
-from .claims import BEST, CANDIDATES, LAST, OWN, PLAIN, RULE, claims_of, measure, recommended
+from .claims import BEST, CANDIDATES, LAST, OWN, PLAIN, RULE, TRIAL, claims_of, measure, recommended
 from .program import TaskName
 from .programs import PROGRAMS
-
-COLUMNS = 4
-"""The most arms in a table, which is to fit a terminal."""
 
 _COLOURS = {"paper": "#D55E00", "cell": "#0072B2", "sonnet": "#009E73", "RMS": "#CC79A7"}
 
@@ -25,7 +22,7 @@ ByTask = Mapping[TaskName, Mapping[str, Mapping[float, Group]]]
 """The runs by task, arm and multiple of the program's rate."""
 
 Rulings = Mapping[TaskName, Mapping[str, Ruling]]
-"""What the judge says on each task of each candidate."""
+"""What the judge says on each task of each arm of the trial."""
 
 
 def report_swaps(runs: Sequence[Run]) -> Report:
@@ -75,7 +72,7 @@ def _length(run: Run) -> tuple[int, float]:
 
 
 def _rulings(task: TaskName, rates: tuple[float, ...], runs: Sequence[Run]) -> dict[str, Ruling]:
-    """Rules on every candidate's claim about a task. Holm's procedure counts an arm once."""
+    """Rules on the claim about a task of every arm of the trial. Holm's procedure counts an arm once."""
     claims = claims_of(task, rates)
     first = {name: next(other for other in claims if claims[other].ahead == claims[name].ahead) for name in claims}
     once = list(dict.fromkeys(first.values()))
@@ -90,7 +87,7 @@ def _findings(own: Rulings, best: Rulings) -> list[str]:
     """Counts each arm's verdicts over the tasks, and follows the rule where there are runs of all tasks."""
     lines = []
     for where, rulings in (("at the programs' own settings", own), ("each at its best rate", best)):
-        for name in _tried(rulings):
+        for name in _known(rulings):
             known = [found[name] for found in rulings.values() if len(found[name].pairs) > 1]
             told = ", ".join(f"{verdict} on {count}" for verdict, count in counts(known).items())
             lines.append(f"{name}, {where}: {told} of {len(known)} tasks.")
@@ -103,11 +100,9 @@ def _findings(own: Rulings, best: Rulings) -> list[str]:
     return lines
 
 
-def _tried(rulings: Rulings) -> list[str]:
-    """Returns the candidates with pairs on at least half of the tasks that any has. The others are known only where
-    they are the same arm as another."""
-    tasks = {item.name: sum(len(found[item.name].pairs) > 1 for found in rulings.values()) for item in CANDIDATES}
-    return [name for name, number in tasks.items() if 2 * number >= max(tasks.values()) > 0]
+def _known(rulings: Rulings) -> list[str]:
+    """Returns the arms of the trial that have pairs of runs."""
+    return [item.name for item in TRIAL if any(len(found[item.name].pairs) > 1 for found in rulings.values())]
 
 
 def _style(name: str) -> Style:
@@ -161,22 +156,18 @@ def _end(task: TaskName, run: Run) -> float:
 
 
 def _verdicts(title: str, rulings: Rulings) -> list[Table]:
-    """Makes tables of tasks by arms: the verdict, and by how much an arm is better than the plain network."""
-    known = _tried(rulings)
+    """Makes a table of tasks by arms: the verdict, and by how much an arm is better than the plain network."""
+    names = _known(rulings)
     note = (
         "Plain: the mean of the number that the figures show. Others: the verdict, and by how much the arm is better "
         "than the plain network, with the 95 % interval over paired seeds; negative: worse. In a GRU and an RNN paper "
         "stands for formulas that are not defined there."
     )
-    tables = []
-    for start in range(0, len(known), COLUMNS):
-        names = known[start : start + COLUMNS]
-        rows = []
-        for task, found in rulings.items():
-            plain = [found[name].claim.measure.shown(found[name].means[1]) for name in names if found[name].pairs]
-            rows.append([task, *(plain or ["-"])[:1], *(_cell(found[name]) for name in names)])
-        tables.append(Table(title, ["task", "plain", *names], rows, note))
-    return tables
+    rows = []
+    for task, found in rulings.items():
+        plain = [found[name].claim.measure.shown(found[name].means[1]) for name in names if found[name].pairs]
+        rows.append([task, *(plain or ["-"])[:1], *(_cell(found[name]) for name in names)])
+    return [Table(title, ["task", "plain", *names], rows, note)] if names else []
 
 
 def _cell(ruling: Ruling) -> str:
