@@ -58,18 +58,9 @@ TRIAL = tuple(item for item in CANDIDATES if item.name in ("paper", "cell, match
 """The arms of the trial, chosen by the screening before the trial's runs: ``paper``, which `layernorm.LSTM` is, and the
 two that lost least. In a GRU or an RNN the last two are ``paper, matched``."""
 
-OWN = (1.0,)
-"""The multiple of a program's rate that is its own."""
+OWN, BEST = (1.0,), (1 / 16, 1 / 4, 1.0, 4.0, 16.0)
+"""The multiples of the program's rate: its own alone, and the grid from which each arm takes its best."""
 
-GRID = (1 / 16, 1 / 4, 1.0, 4.0, 16.0)
-"""The multiples of a program's rate from which each arm takes its best, in most tasks."""
-
-GRIDS: Mapping[TaskName, tuple[float, ...]] = {
-    **dict.fromkeys(PROGRAMS, GRID),
-    **dict.fromkeys(("sentences", "translation", "speech", "forecast", "adding", "r2d2"), (*GRID, 64.0)),
-    "ppo": (1 / 64, *GRID),
-}
-"""The multiples in each task. A grid is wider where the best of an arm lay at its end in the pilot."""
 
 LAST = 3
 """The evaluations, of ten in a run, whose mean counts. With steps this large a single one is half noise."""

@@ -12,7 +12,7 @@ from ..report.judge import PILOT, Ruling, Value, best_rate, counts, decide
 from ..report.page import STYLES, Deviation, Figure, Panel, Report, Style, Table
 from ..report.tables import mean
 from ..runs.folder import Run
-from .claims import CANDIDATES, GRIDS, LAST, OWN, PLAIN, RULE, TRIAL, claims_of, measure, recommended
+from .claims import BEST, CANDIDATES, LAST, OWN, PLAIN, RULE, TRIAL, claims_of, measure, recommended
 from .program import TaskName
 from .programs import PROGRAMS
 
@@ -29,8 +29,7 @@ def report_swaps(runs: Sequence[Run]) -> Report:
     """Writes the report on runs of `swaps`, finished or not."""
     tasks = [name for name in PROGRAMS if any(run.config["task"] == name for run in runs)]
     arms: ByTask = {task: _by_arm(task, runs) for task in tasks}
-    own = {task: _rulings(task, OWN, runs) for task in tasks}
-    best = {task: _rulings(task, GRIDS[task], runs) for task in tasks}
+    own, best = ({task: _rulings(task, rates, runs) for task in tasks} for rates in (OWN, BEST))
     about = (
         "Evaluations of each task at the program's own learning rate.",
         f"The mean of the last {LAST} evaluations, against the multiple of the program's learning rate. A cross: a "
