@@ -343,6 +343,7 @@ HANDFUL = [
     ("LSTM", "kiros", "layer", 2),
     ("GRU", "kiros", "layer", 0),
     ("GRU", "dreamer", "layer", 0),
+    ("GRU", "dreamerv3", "layer", 0),
     ("GRU", ln.Formula(gates="sum", span="all", cell=None, bias_inside=True), "layer", 0),
 ]
 

@@ -48,6 +48,16 @@ def sonnet(a, x, h, c):
     return oracle.sonnet_lstm_step(x, h, c, a["w_gates"], a["b_gates"], norm)
 
 
+def dreamerv3(x, h, **a):
+    return oracle.dreamerv3_gru_step(x, h, a["GRU_linear.weight"], a["GRU_norm.weight"], a["GRU_norm.bias"])
+
+
+def sheeprl(x, h, **a):
+    """The same, of [h, x]."""
+    weight = np.roll(a["linear.weight"], -H, axis=1)
+    return oracle.dreamerv3_gru_step(x, h, weight, a["layer_norm.weight"], a["layer_norm.bias"])
+
+
 PROGRAMS = {"kiros": kiros, "haste": haste, "torchscript": torchscript, "keras": keras, "tf1": tf1, "sonnet": sonnet}
 
 
@@ -66,7 +76,16 @@ GRUS = {
         oracle.dreamer_gru_step,
         {"kernel": (I + H, 3 * H), "bias": (3 * H,), "gamma": (3 * H,), "beta": (3 * H,)},
     ),
+    "dreamerv3": (
+        dreamerv3,
+        {"GRU_linear.weight": (3 * H, I + H), "GRU_norm.weight": (3 * H,), "GRU_norm.bias": (3 * H,)},
+    ),
+    "sheeprl": (
+        sheeprl,
+        {"linear.weight": (3 * H, I + H), "layer_norm.weight": (3 * H,), "layer_norm.bias": (3 * H,)},
+    ),
 }
+PRESET = {library: library for library in (*PROGRAMS, *GRUS)} | {"sheeprl": "dreamerv3"}
 BOTH = [*(("LSTM", library) for library in PROGRAMS), *(("GRU", library) for library in GRUS)]
 
 
@@ -152,9 +171,10 @@ def equal(got, expected):
 
 def test_every_published_preset_has_a_row_and_a_program():
     rows = {(row.preset, row.network) for row in LIBRARIES}
+    names = {(row.name or row.preset, row.network) for row in LIBRARIES}
     own = {"paper", "cell"}  # these two are the paper's; every other preset is a library's
     assert rows == {(name, network) for name, of in PRESETS.items() for network in of if name not in own}
-    assert rows == {(library, network) for network, library in BOTH}
+    assert names == {(library, network) for network, library in BOTH}
 
 
 @pytest.mark.parametrize(("network", "library"), BOTH)
@@ -168,9 +188,9 @@ def test_the_shapes_are_the_librarys(network, library):
 @pytest.mark.parametrize(("network", "library"), BOTH)
 def test_it_computes_what_the_library_computes(network, library):
     arrays, (x, state) = weights_of(network, library), inputs(network=network)
-    module = ln.interop.from_state(arrays, library, network=network)
+    module = ln.interop.from_state(arrays, library)
     found = (type(module), module.formula, module.input_size, module.hidden_size)
-    assert found == (MODULE[network], library, I, H)
+    assert found == (MODULE[network], PRESET[library], I, H)
     closes_to_program(module, network, library, arrays, x, state)
 
 
@@ -179,17 +199,17 @@ def test_the_way_back_gives_the_same_arrays(network, library):
     arrays = weights_of(network, library)
     if library == "keras":  # a sum of three biases, of which we keep two
         arrays["bias"][:] = 0
-    equal(ln.interop.to_state(ln.interop.from_state(arrays, library, network=network)), arrays)
+    equal(ln.interop.to_state(ln.interop.from_state(arrays, library), library), arrays)
 
 
 @pytest.mark.parametrize(("network", "library"), BOTH)
 def test_the_way_there_and_back_gives_the_same_module(network, library):
     """Also biases that the library has not, of which only the sum is used."""
-    module = MODULE[network](I, H, formula=library, dtype=torch.float64)
+    module = MODULE[network](I, H, formula=PRESET[library], dtype=torch.float64)
     rng = np.random.default_rng(3)
     for parameter in module.parameters():
         parameter.data.copy_(torch.tensor(rng.normal(0.5, 0.7, parameter.shape)))
-    again = ln.interop.from_state(ln.interop.to_state(module), library, network=network)
+    again = ln.interop.from_state(ln.interop.to_state(module, library), library)
     x, state = inputs(network=network)
     output, final = module(torch.tensor(x), as_hx([torch.tensor(part) for part in state]))
     close(again, x, state, output.detach().numpy(), [part.detach().numpy() for part in flat(final)])
@@ -205,29 +225,28 @@ def test_two_layers_of_a_gru(library):
     for key, shape in ln.interop.shapes(library, H, H, "GRU").items():
         if shape != shapes[key]:
             two[f"1.{key}"] = rng.normal(0, 0.7, shape)
-    again = ln.interop.from_state(two, library, network="GRU", prefixes=["0.", "1."])
-    equal(ln.interop.to_state(again, prefixes=["0.", "1."]), two)
+    again = ln.interop.from_state(two, library, prefixes=["0.", "1."])
+    equal(ln.interop.to_state(again, library, prefixes=["0.", "1."]), two)
 
 
+@pytest.mark.parametrize(("library", "bias"), [("dreamer", "beta"), ("dreamerv3", "GRU_norm.bias")])
 @pytest.mark.parametrize("given", [-1, 0, 0.4])
-def test_dreamers_update_bias(given):
-    """It is as much in beta."""
-    arrays = weights_of("GRU", "dreamer")
-    beta = arrays["beta"] + np.repeat([0, 0, given + 1.0], H)
-    module = ln.interop.from_state(arrays, "dreamer", network="GRU", update_bias=given)
+def test_dreamers_update_bias(library, bias, given):
+    """It is as much in the norm's bias."""
+    arrays = weights_of("GRU", library)
+    beta = arrays[bias] + np.repeat([0, 0, given + 1.0], H)
+    module = ln.interop.from_state(arrays, library, update_bias=given)
     assert str(module.recurrence.formula.forget_bias) == str(float(-given) if given else 0.0)
-    closes_to_program(module, "GRU", "dreamer", arrays | {"beta": beta}, *inputs(network="GRU"))
-    equal(ln.interop.to_state(module, "dreamer"), arrays)
+    closes_to_program(module, "GRU", library, arrays | {bias: beta}, *inputs(network="GRU"))
+    equal(ln.interop.to_state(module, library), arrays)
 
 
 @pytest.mark.parametrize(("network", "library"), BOTH)
 def test_a_cell_is_the_modules_step(network, library):
     arrays = weights_of(network, library)
-    module = ln.interop.from_state(arrays, library, network=network)
-    cell = ln.interop.from_state(
-        {f"a/{k}": v for k, v in arrays.items()}, library, network=network, cell=True, prefixes="a/"
-    )
-    assert (type(cell), cell.formula) == (CELL[network], library)
+    module = ln.interop.from_state(arrays, library)
+    cell = ln.interop.from_state({f"a/{k}": v for k, v in arrays.items()}, library, cell=True, prefixes="a/")
+    assert (type(cell), cell.formula) == (CELL[network], PRESET[library])
     x, hx = inputs(network=network)
     x, hx = torch.tensor(x), [torch.tensor(part) for part in hx]
     output, _ = module(x, as_hx(hx))
@@ -237,7 +256,7 @@ def test_a_cell_is_the_modules_step(network, library):
         same(flat(state)[0], output[t].detach().numpy())
     expected = ln.interop.to_state(module)
     equal(ln.interop.to_state(cell), {key: value.numpy() for key, value in expected.items()})
-    assert set(ln.interop.to_state(cell, prefixes="b.")) == {f"b.{key}" for key in arrays}
+    assert set(ln.interop.to_state(cell, library, prefixes="b.")) == {f"b.{key}" for key in arrays}
     equal(cell.state_dict(), {key.removesuffix("_l0"): value.numpy() for key, value in module.state_dict().items()})
 
 
@@ -357,6 +376,19 @@ def changed(library, **arrays):
     return {key: a for key, a in given.items() if a is not None}
 
 
+def both_networks():
+    """Haste's LSTM under "a." and its GRU under "b."."""
+    networks = {"a.": weights_of("LSTM", "haste"), "b.": weights_of("GRU", "haste")}
+    return {prefix + key: array for prefix, arrays in networks.items() for key, array in arrays.items()}
+
+
+def test_the_prefix_says_which_network_it_is():
+    assert type(ln.interop.from_state(both_networks(), "haste", prefixes="a.")) is ln.LSTM
+    assert type(ln.interop.from_state(both_networks(), "haste", prefixes="b.")) is ln.GRU
+    assert type(ln.interop.from_state(both_networks(), "haste", network="GRU")) is ln.GRU
+    assert ln.interop.shapes("dreamerv3", I, H) == shapes_of("GRU", "dreamerv3")
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -429,7 +461,7 @@ def changed(library, **arrays):
         ),
         (lambda f: f(changed("sonnet"), "sonnet", eps=0.1), ValueError, "has no eps, always eps=1e-05; got 0.1"),
         (
-            lambda f: f({}, "dreamer", network="GRU", forget_bias=1.0),
+            lambda f: f({}, "dreamer", forget_bias=1.0),
             ValueError,
             "'dreamer' GRU has no forget_bias, always forget_bias=1.0; got 1.0",
         ),
@@ -438,7 +470,17 @@ def changed(library, **arrays):
             ValueError,
             "'tf1' LSTM has no update_bias, always forget_bias=1.0; got -1",
         ),
-        (lambda f: f({}, "dreamer"), ValueError, "'dreamer' has weights of GRU, not of LSTM"),
+        (lambda f: f({}, "dreamer", network="LSTM"), ValueError, "'dreamer' has weights of GRU, not of LSTM"),
+        (
+            lambda f: f(both_networks(), "haste"),
+            ValueError,
+            "haste: there are arrays of GRU and of LSTM; pass network= or prefixes=",
+        ),
+        (
+            lambda f: f(weights_of("GRU", "sheeprl"), "sheeprl", update_bias=0),
+            ValueError,
+            "'sheeprl' GRU has no update_bias, always forget_bias=1.0; got 0",
+        ),
         (
             lambda f: f(changed("haste"), "haste", cell=True, prefixes=["a", "b"]),
             ValueError,
@@ -574,7 +616,10 @@ def test_aliases(alias, preset):
             "did you mean 'gama_h' as 'gamma_h'",
         ),
         (lambda f: f(renamed("haste", [0], ["a.b."]), "haste", prefixes="a."), r"; they are under \['a.b.'\]"),
-        (lambda f: f(drawn_gru("haste", np.random.default_rng(0)), "haste"), "they are those of a GRU: network='GRU'"),
+        (
+            lambda f: f(weights_of("GRU", "haste"), "haste", network="LSTM"),
+            "they are those of a GRU: network='GRU'",
+        ),
         (
             lambda f: f({k: v for k, v in renamed("haste", [0], ["a."]).items() if k != "a.gamma"} | {"b": 0}, "haste"),
             r"under 'a.'; missing \['a.gamma'\]$",

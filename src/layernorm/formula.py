@@ -141,6 +141,8 @@ PRESETS: Mapping[str, Mapping[str, Formula]] = {
     "dreamer": {
         "GRU": Formula("sum", "all", cell=None, bias_inside=True, biases="input", eps=1e-3, forget_bias=1.0),
     },
+    # DreamerV3's, in ports to PyTorch: the same without the bias inside the normalisation.
+    "dreamerv3": {"GRU": Formula("sum", "all", cell=None, biases="input", eps=1e-3, forget_bias=1.0)},
 }
 """The published formulas by name, each for the networks that it was published for."""
 

@@ -174,6 +174,13 @@ def dreamer_gru_step(x, h, kernel, bias, gamma, beta):
     return (update * cand + (1 - update) * h,)
 
 
+def dreamerv3_gru_step(x, h, weight, gain, bias):
+    """The GRUCell of dreamerv3-torch: order reset, cand, update; weight (3H, I + H) for [x, h], no bias inside."""
+    reset, cand, update = np.split(layer_norm(weight @ np.concatenate([x, h]), gain, bias, eps=1e-3), 3)
+    update = sigmoid(update - 1.0)
+    return (update * tanh(sigmoid(reset) * cand) + (1 - update) * h,)
+
+
 # --- The space of formulas. f: anything with the fields of layernorm.Formula; order i, f, g, o and r, z, n. ---
 
 PLAIN = SimpleNamespace(gates=None, cell=None, span="joint", bias_inside=False, gate_bias=True, cell_bias=True)

@@ -57,6 +57,7 @@ class Library:
         transposed: whether the library's weights are (in, G*H), not (G*H, in).
         entries: the library's arrays by name.
         free: which of `ARGUMENTS` the library has.
+        name: the library's name, where another library's weights have that of the preset.
     """
 
     preset: str
@@ -65,6 +66,7 @@ class Library:
     transposed: bool
     entries: Mapping[str, Entry]
     free: tuple[str, ...] = ()
+    name: str = ""
 
     def gates(self, entry: Entry) -> str:
         """Returns the gates of an array in the library's order; none where the array belongs to the cell."""
@@ -88,9 +90,9 @@ class Library:
         entry = self.entries[key]
         if entry.weight:
             matrix = array.T if self.transposed else array
-            H = matrix.shape[0] // len(self.gates(entry))
-            sizes = [matrix.shape[1] - H, H] if len(entry.parts) == 2 else [matrix.shape[1]]
-            pieces = matrix.split(sizes, 1)
+            H, size = matrix.shape[0] // len(self.gates(entry)), matrix.shape[1]
+            columns = {"weight_ih": size - H, "weight_hh": H} if len(entry.parts) == 2 else {entry.parts[0]: size}
+            pieces = matrix.split([columns[part] for part in entry.parts], 1)
         else:
             pieces = array.unbind() if len(entry.parts) > 1 else (array,)
         for part, piece in zip(entry.parts, pieces, strict=True):
@@ -229,6 +231,28 @@ LIBRARIES = (
             "beta": Entry(("norm_bias",), negated="z"),
         },
     ),
+    # GRUCell of dreamerv3-torch (github.com/NM512/dreamerv3-torch), and LayerNormGRUCell of sheeprl's DreamerV3
+    # (github.com/Eclectic-Sheep/sheeprl), which multiplies [h, x] and has no update_bias. Signs as in DreamerV2.
+    Library(
+        *("dreamerv3", "GRU", "rnz"),
+        transposed=False,
+        free=("update_bias",),
+        entries={
+            "GRU_linear.weight": Entry(("weight_ih", "weight_hh")),
+            "GRU_norm.weight": Entry(("gain",), negated="z"),
+            "GRU_norm.bias": Entry(("bias_ih",), negated="z"),
+        },
+    ),
+    Library(
+        *("dreamerv3", "GRU", "rnz"),
+        transposed=False,
+        name="sheeprl",
+        entries={
+            "linear.weight": Entry(("weight_hh", "weight_ih")),
+            "layer_norm.weight": Entry(("gain",), negated="z"),
+            "layer_norm.bias": Entry(("bias_ih",), negated="z"),
+        },
+    ),
 )
 
 
@@ -236,17 +260,20 @@ ALIASES: Mapping[str, str] = {"nemo": "torchscript", "tfa": "keras"}
 """Names of libraries that have the preset of another library."""
 
 
-def library(preset: object, network: str) -> Library:
-    """Finds the row of a network of a preset or of one of its aliases. The ValueError for none says which there are."""
-    rows = rows_of(preset)
+def library(name: object, network: str | None) -> Library:
+    """Finds the row of a library's network; None is the library's first. The ValueError for none says which there
+    are."""
+    rows = rows_of(name)
     if not rows:
-        raise ValueError(unknown("formula", preset, sorted({row.preset for row in LIBRARIES} | set(ALIASES))))
+        raise ValueError(unknown("formula", name, sorted({row.name or row.preset for row in LIBRARIES} | set(ALIASES))))
+    if network is None:
+        return next(iter(rows.values()))
     if not isinstance(network, str) or network not in rows:
-        raise ValueError(f"{preset!r} has weights of {' and '.join(rows)}, not of {network}")
+        raise ValueError(f"{name!r} has weights of {' and '.join(rows)}, not of {network}")
     return rows[network]
 
 
-def rows_of(preset: object) -> dict[str, Library]:
-    """Returns the rows of a preset or alias, by network."""
-    name = ALIASES.get(preset, preset) if isinstance(preset, str) else preset
-    return {row.network: row for row in LIBRARIES if row.preset == name}
+def rows_of(name: object) -> dict[str, Library]:
+    """Returns the rows of a library, by network."""
+    name = ALIASES.get(name, name) if isinstance(name, str) else name
+    return {row.network: row for row in LIBRARIES if (row.name or row.preset) == name}

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ._libraries import Library, rows_of
+from ._libraries import Library, library, rows_of
 
 DIRECTIONS = (("backward", "forward"), ("bw", "fw"))
 """Words for the second direction in a name, each with the first direction's word."""
@@ -32,6 +32,25 @@ def complete(names: Iterable[str], row: Library) -> list[str]:
     required = [key for key, entry in row.entries.items() if not entry.optional]
     candidates = {name.removesuffix(required[0]) for name in present if name.endswith(required[0])}
     return sorted((p for p in candidates if all(p + key in present for key in required)), key=_text_and_numbers)
+
+
+def network_of(names: Iterable[str], name: str, prefix: str | None) -> Library:
+    """Finds the row of the network whose arrays are under a prefix, or under any. Where there are none, it is the
+    library's first.
+
+    Raises:
+        ValueError: there is no such library, or there are arrays of two networks.
+    """
+    first, names = library(name, None), list(names)
+    found: dict[str, Library] = {}
+    for row in sorted(rows_of(name).values(), key=lambda row: len(row.entries)):
+        found |= dict.fromkeys(complete(names, row), row)  # the authors' GRU has all names of their LSTM, and more
+    if prefix is not None:
+        return found.get(prefix, first)
+    networks = {row.network: row for row in found.values()}
+    if len(networks) > 1:
+        raise ValueError(f"{name}: there are arrays of {' and of '.join(sorted(networks))}; pass network= or prefixes=")
+    return next(iter(networks.values()), first)
 
 
 def _text_and_numbers(prefix: str) -> tuple[str, list[int]]:
@@ -86,6 +105,7 @@ def suggestions(names: Iterable[str], missing: list[str], unexpected: list[str],
     elsewhere = complete(names, row)
     if missing and elsewhere:
         texts = [f"they are under {elsewhere}"]
-    others = [other.network for other in rows_of(row.preset).values() if other is not row and complete(names, other)]
+    rows = rows_of(row.name or row.preset).values()
+    others = [other.network for other in rows if other is not row and complete(names, other)]
     texts += [f"they are those of a {network}: network={network!r}" for network in others if missing]
     return "".join(f"; {text}" for text in texts)

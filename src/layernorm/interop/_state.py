@@ -14,7 +14,7 @@ from torch import Tensor
 from ..formula import PRESETS, Formula, Network, Recurrence
 from ..nn import GRU, LSTM, GRUCell, LSTMCell
 from ._libraries import ARGUMENTS, Library, library
-from ._prefixes import layers_of, suggestions, without_index
+from ._prefixes import layers_of, network_of, suggestions, without_index
 
 Prefixes = str | Sequence[str | tuple[str, str]]
 Arrays = dict[str, Tensor]
@@ -35,7 +35,7 @@ def from_state(
     eps: float | None = None,
     forget_bias: float | None = None,
     update_bias: float | None = None,
-    network: Network = "LSTM",
+    network: Network | None = None,
     cell: bool = False,
     batch_first: bool = False,
     device: torch.device | str | None = None,
@@ -47,14 +47,14 @@ def from_state(
         state: NumPy arrays or tensors by the library's names (`shapes`), each name after a prefix, and with or without
             TensorFlow's ``:0`` at its end.
         formula: the library's preset: ``"kiros"``, ``"haste"``, ``"torchscript"`` or ``"nemo"``, ``"keras"`` or
-            ``"tfa"``, ``"tf1"``, ``"sonnet"`` or ``"dreamer"``.
+            ``"tfa"``, ``"tf1"``, ``"sonnet"``, ``"dreamer"``, ``"dreamerv3"`` or ``"sheeprl"``.
         prefixes: one for each layer, in a bidirectional network a pair for each. Arrays under other prefixes are not
             read. ``None``: the prefixes are found in the names. Several are layers if they differ in one number that
             counts up. Two are the directions of a layer if they differ in ``fw`` and ``bw``, or ``forward`` and
             ``backward``.
         eps, forget_bias, update_bias: the arguments that the library's network was made with, where it has them.
             ``None``: the library's default. An ``update_bias`` is the negative of a `Formula`'s ``forget_bias``.
-        network: ``"LSTM"``. With ``"kiros"``, ``"haste"`` and ``"dreamer"`` also ``"GRU"``.
+        network: ``"LSTM"`` or ``"GRU"``. ``None``: the one whose arrays ``state`` has, under the first of ``prefixes``.
         cell: whether to make an `LSTMCell` or `GRUCell`. It has one layer and direction and no ``batch_first``.
         batch_first: as in `LSTM`.
         device, dtype: of the module. ``None``: those of the arrays.
@@ -67,24 +67,27 @@ def from_state(
             type above.
         ValueError: there is no such library or network; an array is missing, unknown or of a wrong shape; ``eps``,
             ``forget_bias`` or ``update_bias`` is not an argument of that library; a cell is given several prefixes or
-            ``batch_first``; or the arrays are under several prefixes, and no number in them gives the layers' order.
-            The message names it.
+            ``batch_first``; the arrays are under several prefixes, and no number in them gives the layers' order; or
+            there are arrays of an LSTM and of a GRU, and neither ``network`` nor ``prefixes``. The message names it.
 
     Example::
 
         lstm = ln.interop.from_state(haste_lstm.state_dict(), "haste")
         lstm = ln.interop.from_state(nemo, "nemo")  # finds "layers.0.cell.", "layers.1.cell."
-        gru_cell = ln.interop.from_state(dreamer, "dreamer", network="GRU", cell=True)
+        gru_cell = ln.interop.from_state(dreamer, "dreamer", cell=True)
     """
-    row = library(formula, network)
     if not isinstance(state, Mapping):
         raise TypeError(f"from_state: state must be a mapping from names to arrays, got {type(state).__name__}")
     state = without_index(state, formula)
-    layers = layers_of(state, row, formula) if prefixes is None else _layers(prefixes)
+    given = None if prefixes is None else _layers(prefixes)
+    prefix = given[0][0] if given else None
+    row = network_of(state, formula, prefix) if network is None else library(formula, network)
+    layers = given or layers_of(state, row, formula)
     if cell and (batch_first or len(layers) > 1 or len(layers[0]) > 1):
         raise ValueError(
             f"from_state: a cell has one prefix and no batch_first, got prefixes={prefixes or layers!r}, {batch_first=}"
         )
+    network = row.network
     described = _described(formula, row, eps=eps, forget_bias=forget_bias, update_bias=update_bias)
     read = [[_read_arrays(state, prefix, formula, row) for prefix in pair] for pair in layers]
     tensors = [array for pair in read for arrays in pair for array in arrays.values()]
@@ -155,13 +158,15 @@ def to_state(module: Module, formula: str | None = None, *, prefixes: Prefixes =
     return state
 
 
-def shapes(formula: str, input_size: int, hidden_size: int, network: Network = "LSTM") -> dict[str, tuple[int, ...]]:
+def shapes(
+    formula: str, input_size: int, hidden_size: int, network: Network | None = None
+) -> dict[str, tuple[int, ...]]:
     """Lists the names and shapes of a library's arrays for one layer and direction, in the library's order.
 
     Args:
         formula: the library's preset.
         input_size, hidden_size: I and H.
-        network: ``"LSTM"``. With ``"kiros"``, ``"haste"`` and ``"dreamer"`` also ``"GRU"``.
+        network: ``"LSTM"`` or ``"GRU"``. ``None``: the library's only one; of ``"kiros"`` and ``"haste"`` the LSTM.
 
     Returns:
         the shapes by name.
