@@ -5,6 +5,7 @@ import warnings
 import torch
 
 from ..formula import Formula, Recurrence
+from . import init as init
 from ._gru import GRU as GRU
 from ._gru import GRUCell as GRUCell
 from ._lstm import LSTM as LSTM

@@ -1,0 +1,78 @@
+"""Initial values of whole networks, in the manner of `torch.nn.init`: in place, with an underscore."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import TypeVar
+
+import torch
+
+from ..formula import GATES, Network, Recurrence
+from ._gru import GRU, GRUCell
+from ._lstm import LSTM, LSTMCell
+from ._normalised import Normalised
+
+Module = TypeVar("Module", bound=torch.nn.Module)
+
+_NETWORKS: Mapping[type[torch.nn.Module], Network] = {
+    **dict.fromkeys((LSTM, LSTMCell, torch.nn.LSTM, torch.nn.LSTMCell), "LSTM"),
+    **dict.fromkeys((GRU, GRUCell, torch.nn.GRU, torch.nn.GRUCell), "GRU"),
+}
+
+
+@torch.no_grad()
+def chrono_(module: Module, t_max: float) -> Module:
+    r"""Draws the biases of the gates so that units forget over all times up to ``t_max`` steps.
+
+    .. math::
+        b_f = \log(u), \quad b_i = -\log(u), \quad u \sim U(1, t_{max} - 1)
+
+    Here :math:`b_f` is the bias of the gate that keeps the old state, an LSTM's f and a GRU's z. :math:`b_i` is that of
+    an LSTM's input gate. Each unit has its own u: with this bias alone it forgets in about 1 + u steps. Where several
+    biases are added to a gate, the first gets the value and the others become 0 there, as with the argument
+    ``forget_bias`` of our networks. A formula's constant ``forget_bias`` is taken off :math:`b_f`. All else stays as it
+    is. The equation is the paper's for an LSTM; a GRU's z takes the place of f.
+
+    Args:
+        module: an `LSTM`, `GRU`, `LSTMCell` or `GRUCell`, layernorm's or torch's, with any number of layers. It is
+            changed.
+        t_max: the longest time over which the data depend on each other, in steps. 2 or more.
+
+    Returns:
+        the module.
+
+    Raises:
+        TypeError: the module is of another kind.
+        ValueError: ``t_max`` is no finite number of 2 or more, or no bias is added to the gates.
+
+    Example::
+
+        lstm = ln.nn.init.chrono_(ln.LSTM(28, 128), t_max=784)
+
+    Source: Tallec, Ollivier, "Can recurrent neural networks warp time?", 2018, arXiv:1804.11188.
+    """
+    network = next((of for kind, of in _NETWORKS.items() if isinstance(module, kind)), None)
+    if network is None:
+        kind = f"{type(module).__module__}.{type(module).__name__}"
+        raise TypeError(f"chrono_: module must be an LSTM, GRU or a cell of one, got {kind}")
+    if not isinstance(t_max, int | float) or isinstance(t_max, bool) or not 2 <= t_max < math.inf:
+        raise ValueError(f"chrono_: t_max must be a finite number of 2 or more, got {t_max!r}")
+    recurrence = module.recurrence if isinstance(module, Normalised) else Recurrence(network, bias=bool(module.bias))
+    if not recurrence.added_biases:
+        raise ValueError(f"chrono_: no bias is added to the gates of {module}")
+    first, *_ = names = recurrence.added_biases
+    parameters = dict(module.named_parameters())
+    for suffix in [match[1] for name in parameters if (match := re.fullmatch(rf"{first}(|_l\d+(?:_reverse)?)", name))]:
+        biases = [parameters[name + suffix].detach().chunk(GATES[network]) for name in names]
+        for i, keep, *_ in biases:  # of an LSTM's i, f, g, o and a GRU's r, z, n
+            keep.zero_()
+            if network == "LSTM":
+                i.zero_()
+        i, keep, *_ = biases[0]
+        keep.uniform_(1, t_max - 1).log_()
+        if network == "LSTM":
+            i -= keep
+        keep -= recurrence.formula.forget_bias
+    return module
