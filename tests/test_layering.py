@@ -28,7 +28,7 @@ BELOW = {
     "geometry": {"functional", "formula"},
     "nn": {"functional", "formula"},
     "interop": {"nn", "formula"},
-    "convert": {"nn", "functional", "engines", "formula"},
+    "convert": {"nn", "functional", "backends", "engines", "formula"},
     "audit": {"convert", "nn", "engines", "formula"},
     "export": {"nn", "formula"},
     "experiments": {"audit", "convert", "nn", "geometry", "functional", "backends", "formula"},

@@ -15,7 +15,7 @@ def test_dir_lists_the_public_names_alone():
     networks = ["GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNCell"]
     norms = ["BatchNorm", "LayerNorm", "RMSNorm"]
     modules = ["backends", "formula", "functional", "geometry", "interop", "nn"]
-    expected = {*networks, *norms, *modules, "Formula", "convert", "match", "__version__"}
+    expected = {*networks, *norms, *modules, "Formula", "accelerate", "restore", "convert", "match", "__version__"}
     assert expected <= set(dir(ln))
     assert all(name == "__version__" or not name.startswith("_") for name in dir(ln))
     assert not {"engines", "TYPE_CHECKING"} & set(dir(ln))

@@ -12,8 +12,10 @@ from . import functional as functional
 from . import interop as interop
 from . import nn as nn
 from .audit import audit as audit
+from .convert import accelerate as accelerate
 from .convert import convert as convert
 from .convert import match as match
+from .convert import restore as restore
 from .export import portable as portable
 from .formula import Formula as Formula
 from .nn import GRU as GRU

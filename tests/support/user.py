@@ -57,6 +57,10 @@ assert_type(ln.convert(torch.nn.GRUCell(3, 4), "rms", eps=1e-3), ln.GRUCell)
 assert_type(ln.convert(torch.nn.RNN(3, 4), None), ln.RNN)
 assert_type(ln.convert(torch.nn.Sequential(torch.nn.LSTM(3, 4))), torch.nn.Sequential)
 
+# accelerate and restore: the module is the same object.
+assert_type(ln.accelerate(torch.nn.LSTM(3, 4)), torch.nn.LSTM)
+assert_type(ln.restore(torch.nn.Sequential()), torch.nn.Sequential)
+
 # match: the gains of each layer by name; the start of torch's network without inputs.
 assert_type(ln.convert(torch.nn.LSTM(3, 4), match=(x,)), ln.LSTM)
 assert_type(ln.match(lstm, x, lengths=lengths)[0].gains, dict[str, tuple[float, ...]])

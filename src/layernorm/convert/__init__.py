@@ -1,6 +1,8 @@
 """From torch's networks to layernorm's: the swap of the modules, their first gains, and what their layers are called
 with."""
 
+from ._accelerate import accelerate as accelerate
+from ._accelerate import restore as restore
 from ._convert import convert as convert
 from ._match import LayerOf as LayerOf
 from ._match import MatchedLayer as MatchedLayer

@@ -22,7 +22,7 @@ from ._match import match_networks, named_networks
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_TABLE: dict[type[torch.nn.Module], tuple[type[Normalised], tuple[str, ...]]] = {
+TABLE: dict[type[torch.nn.Module], tuple[type[Normalised], tuple[str, ...]]] = {
     # torch's module: ours, and the constructor arguments to read off
     torch.nn.RNN: (RNN, ("num_layers", "nonlinearity", "bias", "batch_first", "dropout", "bidirectional")),
     torch.nn.LSTM: (LSTM, ("num_layers", "bias", "batch_first", "dropout", "bidirectional", "proj_size")),
@@ -127,7 +127,7 @@ def convert(
         "gate_clip": (gate_clip, None),
     }
     keywords |= {name: value for name, (value, default) in more.items() if value != default}
-    replacements = {id(old): _convert_one(old, keywords) for old in module.modules() if own_class(old) in _TABLE}
+    replacements = {id(old): _convert_one(old, keywords) for old in module.modules() if own_class(old) in TABLE}
     if not replacements:
         describe(
             "LSTM", "batch" if isinstance(norm, BatchNormOverTime) else norm, formula, eps, bias=True
@@ -163,7 +163,7 @@ def _warn_of_unconverted(module: torch.nn.Module, converted: bool) -> None:
     subclasses = [
         f"{name or 'the module'} ({own_class(part).__name__})"
         for name, part in module.named_modules()
-        if issubclass(own_class(part), tuple(_TABLE)) and own_class(part) not in _TABLE
+        if issubclass(own_class(part), tuple(TABLE)) and own_class(part) not in TABLE
     ]
     warned = [] if converted else [f"no RNN, LSTM, GRU or cell of torch.nn in {type(module).__name__}"]
     if subclasses:
@@ -186,20 +186,28 @@ def _lost_names(old: torch.nn.Module, bare: torch.nn.Module) -> list[str]:
     return list(dict.fromkeys([*computed, *hooks, *added, *attributes]))
 
 
+def constructor_arguments(old: torch.nn.Module, theirs: type[torch.nn.Module]) -> dict[str, Any]:
+    """Reads off what a module of torch's was made with, but for device and type."""
+    return {name: getattr(old, name) for name in ("input_size", "hidden_size", *TABLE[theirs][1])}
+
+
+def bare_like(old: torch.nn.Module, theirs: type[torch.nn.Module]) -> torch.nn.Module:
+    """Makes a new module of torch's class with the same arguments, without memory."""
+    return cast(Any, theirs)(**constructor_arguments(old, theirs), device="meta")
+
+
 def _convert_one(old: torch.nn.Module, keywords: dict[str, Any]) -> Normalised:
     theirs = own_class(old)
-    ours, names = _TABLE[theirs]
+    ours = TABLE[theirs][0]
     unknown = [name for name in keywords if name not in inspect.signature(ours).parameters]
     if unknown:
         raise TypeError(
             f"convert: {ours.__name__} has no {', '.join(unknown)}; convert the networks that have it one by one"
         )
     like = next(old.parameters())
-    arguments = {name: getattr(old, name) for name in names}
     with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
-        new = ours(old.input_size, old.hidden_size, **arguments, device=like.device, dtype=like.dtype, **keywords)
-    bare = cast(Any, theirs)(old.input_size, old.hidden_size, **arguments, device="meta")
-    lost = _lost_names(old, bare)
+        new = ours(**constructor_arguments(old, theirs), device=like.device, dtype=like.dtype, **keywords)
+    lost = _lost_names(old, bare_like(old, theirs))
     if lost:
         raise ValueError(
             f"convert: cannot keep {', '.join(lost)} of {theirs.__name__}; convert first, then add what torch's "

@@ -1,0 +1,162 @@
+"""`accelerate`: torch's recurrent modules inside a network compute with layernorm's engine; `restore` undoes it."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any, ClassVar, NoReturn, TypeVar, cast
+
+import torch
+from torch.nn.utils.parametrize import is_parametrized
+
+from .. import backends
+from ._convert import TABLE, bare_like, constructor_arguments
+
+_OF_FORWARD = (
+    *("forward", "__call__", "check_forward_args", "check_input", "check_hidden_size", "permute_hidden"),
+    *("get_expected_hidden_size", "get_expected_cell_size"),
+)
+"""The methods of torch's modules that a call runs."""
+
+Module = TypeVar("Module", bound=torch.nn.Module)
+
+
+class Accelerated(torch.nn.Module):
+    """What comes first in the class of an accelerated module. The class that it had comes second, layernorm's third."""
+
+    _class_before: ClassVar[type[torch.nn.Module]]
+    _names_added: list[str]
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _make_empty, (self._class_before,), super().__reduce_ex__(protocol)[2]
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        name = type(self).__name__
+        raise RuntimeError(f"torch.jit.script cannot compile {name}; call layernorm.restore(model) first")
+
+
+def accelerate(module: Module) -> Module:
+    """Makes every `torch.nn.RNN`, `LSTM`, `GRU` and their cells inside a module compute with layernorm's CPU engine.
+
+    The equations are torch's, as under ``norm=None``: outputs and gradients are equal up to rounding. The modules stay
+    the objects that they are, with their parameters, state-dict keys, hooks, attributes and mode. Their ``forward``
+    alone becomes that of layernorm's module. It also takes ``lengths``, ``reset`` and ``mask``, and there is
+    ``stepper()``. Optimisers made before stay valid. The class of such a module is a subclass of the one it had and
+    of layernorm's, with "Accelerated" before its name. `copy.deepcopy` and pickle keep it.
+
+    Subclasses of torch's modules are accelerated, too, and keep all their methods and attributes.
+
+    Args:
+        module: changed in place, also where it is itself one of torch's recurrent modules.
+
+    Returns:
+        The module.
+
+    Warns:
+        UserWarning: there is nothing to accelerate, or a recurrent module is left as it is. Each is named with the
+            reason. It has a ``forward`` of its own, or another method that a call runs; an attribute or method with a
+            name that layernorm's module needs; parametrized weights; or a device or type that the engine lacks.
+
+    Raises:
+        TypeError: ``module`` is no module.
+
+    Limits: training a cell, or an `RNN` or `GRU` of one step, takes longer from some 32 rows on. An accelerated model
+    that is moved to a GPU computes plain torch equations there. `restore` gives torch's modules back, also for what
+    wants these: `convert`, `portable`, `torch.jit.script`, dynamic quantization, or a file for a program without
+    layernorm.
+
+    Example::
+
+        model = ln.accelerate(torch.nn.Sequential(torch.nn.LSTM(28, 128)))
+
+    Source: this library.
+    """
+    _check("accelerate", module)
+    parts = [(name, part) for name, part in module.named_modules() if _torch_class(type(part))]
+    left = []
+    for name, part in parts:
+        reason = None if isinstance(part, Accelerated) else _accelerate_one(part)
+        if reason:
+            left.append(f"{name or 'the module'} ({type(part).__name__}: {reason})")
+    if not parts:
+        left = [f"no RNN, LSTM, GRU or cell of torch.nn in {type(module).__name__}"]
+    elif left:
+        left[0] = f"left as they are: {left[0]}"
+    if left:
+        warnings.warn(f"accelerate: {', '.join(left)}", stacklevel=2)
+    return module
+
+
+def restore(module: Module) -> Module:
+    """Gives the modules that `accelerate` changed their classes back. Parameters, hooks and all else stay as they are.
+
+    Args:
+        module: changed in place. Without accelerated modules nothing happens.
+
+    Returns:
+        The module.
+
+    Raises:
+        TypeError: ``module`` is no module.
+        ValueError: an accelerated module has parametrizations, which are part of its class. Nothing has been changed.
+    """
+    _check("restore", module)
+    parts = {name: part for name, part in module.named_modules() if isinstance(part, Accelerated)}
+    parametrized = [name or "the module" for name, part in parts.items() if is_parametrized(part)]
+    if parametrized:
+        raise ValueError(f"restore: remove the parametrizations first, of {', '.join(parametrized)}")
+    for part in parts.values():
+        for name in part._names_added:
+            vars(part).pop(name, None)
+        part.__class__ = part._class_before  # type: ignore[assignment]
+    return module
+
+
+def _check(function: str, module: object) -> None:
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"{function}: module must be a torch.nn.Module, got {type(module).__name__} {module!r:.60}")
+
+
+def _accelerate_one(part: torch.nn.Module) -> str | None:
+    """Accelerates one of torch's modules, or returns why not."""
+    theirs = _torch_class(type(part))
+    ours = TABLE[theirs][0]
+    if is_parametrized(part):
+        return "parametrized weights"
+    changed = [name for name in _OF_FORWARD if getattr(type(part), name, None) is not getattr(theirs, name, None)]
+    changed += [name for name in _OF_FORWARD if name in vars(part) and name not in changed]
+    if changed:
+        return f"its own {', '.join(changed)}"
+    with warnings.catch_warnings():  # of arguments, which torch gave when it made the module
+        warnings.simplefilter("ignore")
+        new = cast(Any, ours)(**constructor_arguments(part, theirs), device="meta", norm=None)
+        bare = bare_like(part, theirs)
+    added = {name: item for name, item in vars(new).items() if name not in vars(bare)}
+    clashes = [name for name in {*added, *dir(ours)} - {*dir(theirs), *dir(bare)} if hasattr(part, name)]
+    if clashes:
+        return f"its own {', '.join(sorted(clashes))}"
+    for parameter in part.parameters():
+        device, dtype = parameter.device.type, parameter.dtype
+        if backends.preferred("recurrent", device, dtype) == "reference":
+            return f"no engine for {device} in {dtype}"
+    vars(part).update(added, _names_added=["_names_added", *added])
+    part.__class__ = _accelerated_class(cast(Any, type(part)))
+    return None
+
+
+def _torch_class(cls: type) -> Any:
+    """Returns the class of `TABLE` that a class is or is derived from, or None."""
+    return next((base for base in cls.__mro__ if base in TABLE), None)
+
+
+@functools.cache
+def _accelerated_class(cls: Any) -> type[torch.nn.Module]:
+    """Makes the class of accelerated modules that were of class ``cls``."""
+    ours = TABLE[_torch_class(cls)][0]
+    return type(f"Accelerated{cls.__name__}", (Accelerated, cls, ours), {"forward": ours.forward, "_class_before": cls})
+
+
+def _make_empty(cls: Any) -> torch.nn.Module:
+    """Makes an accelerated module without its state, which `copy` and `pickle` set."""
+    accelerated = _accelerated_class(cls)
+    return accelerated.__new__(accelerated)

@@ -1,0 +1,272 @@
+"""`accelerate`: torch's recurrent modules compute with our engine, and stay what they are; `restore` undoes it."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from torch.nn.utils import parametrizations, prune
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+
+import layernorm as ln
+from layernorm.convert._accelerate import Accelerated
+
+pytestmark = pytest.mark.skipif("native" not in ln.backends.available(), reason="nothing is accelerated without it")
+
+I, H, T, B = 3, 5, 7, 4  # noqa: E741
+NETWORKS = [
+    (torch.nn.LSTM, {}),
+    (torch.nn.LSTM, {"num_layers": 2, "bidirectional": True, "batch_first": True, "proj_size": 2}),
+    (torch.nn.LSTM, {"bias": False, "bidirectional": True}),
+    (torch.nn.GRU, {"num_layers": 2, "bidirectional": True}),
+    (torch.nn.GRU, {"batch_first": True, "bias": False}),
+    (torch.nn.RNN, {"num_layers": 2, "nonlinearity": "relu"}),
+    (torch.nn.RNN, {"bidirectional": True, "batch_first": True}),
+]
+CELLS = [(torch.nn.LSTMCell, {}), (torch.nn.GRUCell, {"bias": False}), (torch.nn.RNNCell, {"nonlinearity": "relu"})]
+EPS = torch.finfo(torch.float32).eps
+
+
+class Orthogonal(torch.nn.LSTM):
+    """A subclass as programs have them: it sets weights and has a method and an attribute, and torch's forward."""
+
+    def __init__(self, *args, **keywords):
+        super().__init__(*args, **keywords)
+        self.calls = 0
+        torch.nn.init.orthogonal_(self.weight_hh_l0)
+
+    def zero_state(self, rows):
+        self.calls += 1
+        return (torch.zeros(1, rows, self.hidden_size),) * 2
+
+
+class OwnForward(torch.nn.GRU):
+    def forward(self, input, hx=None):
+        return super().forward(2 * input, hx)
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = torch.nn.LSTM(I, H, 2, bidirectional=True, dropout=0.5)
+        self.decoder = self.again = Orthogonal(2 * H, H)
+        self.cell = torch.nn.GRUCell(H, H)
+
+    def forward(self, x):
+        x, _ = self.encoder(x)
+        x, _ = self.decoder(x, self.decoder.zero_state(x.shape[1]))
+        return self.cell(self.again(torch.cat([x, x], 2))[0][-1])
+
+
+def tensors(result):
+    if isinstance(result, torch.Tensor):
+        return [result]
+    return [result.data] if isinstance(result, PackedSequence) else [t for part in result for t in tensors(part)]
+
+
+def results(module, x, lengths=None):
+    """Outputs, final states, and the gradients of a fixed sum of them."""
+    x = x.to(next(module.parameters()).dtype).requires_grad_()
+    given = x
+    if lengths is not None:
+        given = pack_padded_sequence(x, lengths, batch_first=module.batch_first, enforce_sorted=False)
+    found = tensors(module(given))
+    total = sum((t * torch.arange(t.numel()).view_as(t).sin()).sum() for t in found)
+    return found + list(torch.autograd.grad(total, [x, *module.parameters()]))
+
+
+def assert_equal_to_rounding(found, exact):
+    """The matrix products are of at most 10 numbers, and T steps hand their roundings on."""
+    for a, b in zip(found, (t.detach() for t in exact), strict=True):
+        torch.testing.assert_close(a.detach().double(), b, rtol=0, atol=4 * T * EPS * max(1.0, float(b.abs().max())))
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+@pytest.mark.parametrize(
+    ("kind", "options", "form"),
+    [(*network, form) for network in NETWORKS for form in ("padded", "packed", "unbatched", "step")]
+    + [(*cell, form) for cell in CELLS for form in ("padded", "unbatched")],
+    ids=lambda item: getattr(item, "__name__", str(item)),
+)
+def test_outputs_and_gradients_are_torchs_in_float64(kind, options, form):
+    torch.manual_seed(0)
+    module = kind(I, H, **options)
+    exact = copy.deepcopy(module).double()
+    state, parameters = list(module.state_dict()), list(module.parameters())
+    assert ln.accelerate(module) is module
+    assert isinstance(module, kind)
+    assert isinstance(module, getattr(ln, kind.__name__))
+    assert list(module.state_dict()) == state
+    assert all(a is b for a, b in zip(module.parameters(), parameters, strict=True))
+    cell = (kind, options) in CELLS
+    x = torch.randn(B, T, I) if options.get("batch_first") else torch.randn(1 if form == "step" else T, B, I)
+    for _ in range(cell + (form == "unbatched")):
+        x = x[0]
+    lengths = torch.tensor([2, 7, 1, 4]) if form == "packed" else None
+    assert_equal_to_rounding(results(module, x, lengths), results(exact, x, lengths))
+
+
+def test_a_model_with_a_shared_module_and_a_subclass():
+    model, x = Model(), torch.randn(T, B, I)
+    model.encoder.weight_ih_l0.requires_grad_(False)
+    before, parts = repr(model), dict(model.named_modules())
+    torch.manual_seed(1)
+    expected = model(x)
+    assert ln.accelerate(model) is model
+    names = [type(part).__name__ for part in model.children()]
+    assert names == ["AcceleratedLSTM", "AcceleratedOrthogonal", "AcceleratedGRUCell"]
+    assert all(dict(model.named_modules())[name] is part for name, part in parts.items())
+    torch.manual_seed(1)
+    torch.testing.assert_close(model(x), expected)  # the dropout's draws, too
+    assert model.decoder.calls == 2, "its method and its attribute"
+    assert not torch.equal(model(x), model(x)), "in training"
+    model.eval()
+    assert torch.equal(model(x), model(x))
+    ln.accelerate(model)  # once more is nothing
+    assert ln.restore(ln.restore(model)) is model
+    assert repr(model) == before
+    assert [set(vars(part)) for part in model.children()] == [set(vars(part)) for part in Model().children()]
+    assert not model.encoder.training
+    assert not model.encoder.weight_ih_l0.requires_grad
+
+
+def test_an_optimiser_goes_on_across_both_swaps():
+    """Two steps accelerated and one after `restore` are three of torch's."""
+    torch.manual_seed(0)
+    model, x = torch.nn.Sequential(torch.nn.GRU(I, H)), torch.randn(T, B, I)
+    plain = copy.deepcopy(model)
+    for trained, changes in ((model, (lambda m: m, ln.accelerate, ln.restore)), (plain, (lambda m: m,) * 3)):
+        optimizer = torch.optim.Adam(trained.parameters(), lr=0.01)
+        for change in changes:
+            change(trained)(x)[0].square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    for a, b in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+    assert not torch.allclose(model[0].weight_hh_l0, torch.nn.GRU(I, H).weight_hh_l0, atol=1e-2)
+
+
+def test_hooks_pruning_and_computed_weights_stay_in_force():
+    gru, x, seen = torch.nn.GRU(I, H), torch.randn(T, B, I, requires_grad=True), []
+    prune.random_unstructured(gru, "weight_hh_l0", 0.5)
+    gru.register_forward_hook(lambda module, given, result: seen.append(module))
+    gru.register_full_backward_hook(lambda module, *grads: seen.append(module))
+    expected = gru(x)[0]
+    ln.accelerate(gru)
+    torch.testing.assert_close(gru(x)[0], expected)
+    gru(x)[0].sum().backward()
+    assert (gru.weight_hh_l0_orig.grad[gru.weight_hh_l0_mask == 0] == 0).all()
+    assert seen == [gru] * 4
+    gru.weight_hh_l0 = 0 * gru.weight_hh_l0  # as weight drop does before each call
+    gru._forward_pre_hooks.clear()
+    expected = gru(x)[0]
+    torch.testing.assert_close(ln.restore(gru)(x)[0], expected)
+    assert len(seen) == 6
+
+
+def saved_and_loaded(module):
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("of", [torch.nn.LSTM, torch.nn.GRUCell, Orthogonal])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), saved_and_loaded])
+def test_copies_are_accelerated_and_can_be_restored(of, copied):
+    module, x = ln.accelerate(of(I, H)), torch.randn(2, I) if of is torch.nn.GRUCell else torch.randn(T, B, I)
+    new = copied(module)
+    assert type(new) is type(module)
+    assert next(new.parameters()) is not next(module.parameters())
+    for a, b in zip(tensors(new(x)), tensors(module(x)), strict=True):
+        assert torch.equal(a, b)
+    assert type(ln.restore(new)) is of
+    assert isinstance(module, Accelerated)
+    torch.testing.assert_close(tensors(new(x)), tensors(module(x)))
+
+
+def test_what_is_changed_between_lasts_after_restore():
+    lstm, x = ln.accelerate(torch.nn.LSTM(I, H)), torch.randn(T, B, I)
+    lstm.load_state_dict({name: torch.ones_like(p) for name, p in lstm.state_dict().items()}, assign=True)
+    lstm.double().flatten_parameters()
+    lstm.note, lstm.batch_first = "kept", True
+    expected = lstm(x.double())[0]
+    torch.testing.assert_close(ln.restore(lstm)(x.double())[0], expected)
+    assert type(lstm) is torch.nn.LSTM
+    assert lstm.note == "kept"
+
+
+class OwnName(torch.nn.GRU):
+    def stepper(self):
+        return "mine"
+
+
+def with_forward(module):
+    module.forward = lambda x: (x, None)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: OwnForward(I, H), "OwnForward: its own forward"),
+        (lambda: with_forward(torch.nn.RNN(I, H)), "RNN: its own forward"),
+        (lambda: OwnName(I, H), "OwnName: its own stepper"),
+        (lambda: parametrizations.weight_norm(torch.nn.LSTM(I, H), "weight_hh_l0"), "LSTM: parametrized weights"),
+        (lambda: torch.nn.LSTMCell(I, H, device="meta"), "LSTMCell: no engine for meta in torch.float32"),
+    ],
+)
+def test_what_is_left_is_named_with_the_reason(make, reason):
+    model = torch.nn.ModuleDict({"left": make(), "gru": torch.nn.GRU(I, H)})
+    kind = type(model["left"])
+    with pytest.warns(UserWarning, match=r"^accelerate: left as they are: left \(\w*" + reason):
+        ln.accelerate(model)
+    assert type(model["left"]) is kind
+    assert isinstance(model["gru"], Accelerated)
+    with pytest.warns(UserWarning, match=r"left as they are: the module \("):
+        assert type(ln.accelerate(model["left"])) is kind
+
+
+def test_nothing_to_accelerate_is_said_and_wrong_arguments_are_errors():
+    with pytest.warns(UserWarning, match="no RNN, LSTM, GRU or cell of torch.nn in Linear"):
+        ln.accelerate(torch.nn.Linear(2, 2))
+    for function in (ln.accelerate, ln.restore):
+        with pytest.raises(TypeError, match=r"module must be a torch\.nn\.Module, got str 'x'"):
+            function("x")
+
+
+def test_a_parametrization_added_later_computes_and_is_removed_before_restore():
+    model, x = torch.nn.Sequential(ln.accelerate(torch.nn.GRU(I, H))), torch.randn(T, B, I)
+    expected = model(x)[0]
+    parametrizations.weight_norm(model[0], "weight_hh_l0")
+    torch.testing.assert_close(model(x)[0], expected)
+    with pytest.raises(ValueError, match="remove the parametrizations first, of 0"):
+        ln.restore(model)
+    torch.nn.utils.parametrize.remove_parametrizations(model[0], "weight_hh_l0")
+    assert type(ln.restore(model)[0]) is torch.nn.GRU
+    torch.testing.assert_close(model(x)[0], expected)
+
+
+def test_other_tools_say_to_restore_first():
+    model = ln.accelerate(torch.nn.Sequential(torch.nn.GRU(I, H)))
+    with pytest.raises(RuntimeError, match=r"cannot compile AcceleratedGRU; call layernorm.restore\(model\) first"):
+        torch.jit.script(model)
+    with pytest.warns(UserWarning, match=r"left alone as subclasses of torch's modules: 0 \(AcceleratedGRU\)"):
+        ln.convert(model)
+    assert type(ln.convert(ln.restore(model))[0]) is ln.GRU
+
+
+def test_the_extras_of_our_modules():
+    """`reset`, `lengths` and `stepper` of an accelerated module, against torch's in a loop."""
+    torch.manual_seed(0)
+    lstm, x, reset = torch.nn.LSTM(I, H), torch.randn(T, B, I), torch.rand(T, B) < 0.3
+    state, outputs = (torch.zeros(1, B, H),) * 2, []
+    for step, cut in zip(x, reset, strict=True):
+        state = tuple(torch.where(cut[:, None], 0, part) for part in state)
+        output, state = lstm(step[None], state)
+        outputs.append(output)
+    ln.accelerate(lstm)
+    torch.testing.assert_close(lstm(x, reset=reset)[0], torch.cat(outputs))
+    torch.testing.assert_close(lstm.stepper()(x[0])[0], lstm(x)[0][0])
+    assert (lstm(x, lengths=[2, 7, 1, 4])[0][2:, 0] == 0).all()
