@@ -1,5 +1,6 @@
 """`accelerate`: torch's recurrent modules compute with our engine, and stay what they are; `restore` undoes it."""
 
+import abc
 import copy
 import io
 import pickle
@@ -41,9 +42,9 @@ class Orthogonal(torch.nn.LSTM):
         return (torch.zeros(1, rows, self.hidden_size),) * 2
 
 
-class OwnForward(torch.nn.GRU):
-    def forward(self, input, hx=None):
-        return super().forward(2 * input, hx)
+class OwnForward(abc.ABC, torch.nn.GRU):
+    def forward(self, input, hx=None, scale=2):
+        return super().forward(scale * input, hx)
 
 
 class Model(torch.nn.Module):
@@ -197,6 +198,22 @@ def test_what_is_changed_between_lasts_after_restore():
     assert lstm.note == "kept"
 
 
+def test_an_own_forward_stays_and_calls_ours_in_the_place_of_torchs():
+    model, x = torch.nn.Sequential(OwnForward(I, H)), torch.randn(T, B, I)
+    expected = model[0](x, scale=3)
+    warned = r"^accelerate: accelerated where their own forward calls torch's: 0 \(OwnForward\)$"
+    with pytest.warns(UserWarning, match=warned):
+        ln.accelerate(model)
+    assert super(OwnForward, model[0]).forward.__func__ is ln.GRU.forward
+    torch.testing.assert_close(copy.deepcopy(model)[0](x, scale=3), expected)
+    assert type(ln.restore(model)[0]) is OwnForward
+
+
+class OwnPermutation(torch.nn.LSTM):
+    def permute_hidden(self, hx, permutation):
+        return hx
+
+
 class OwnName(torch.nn.GRU):
     def stepper(self):
         return "mine"
@@ -210,7 +227,7 @@ def with_forward(module):
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: OwnForward(I, H), "OwnForward: its own forward"),
+        (lambda: OwnPermutation(I, H), "OwnPermutation: its own permute_hidden"),
         (lambda: with_forward(torch.nn.RNN(I, H)), "RNN: its own forward"),
         (lambda: OwnName(I, H), "OwnName: its own stepper"),
         (lambda: parametrizations.weight_norm(torch.nn.LSTM(I, H), "weight_hh_l0"), "LSTM: parametrized weights"),

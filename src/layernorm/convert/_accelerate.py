@@ -13,16 +13,20 @@ from .. import backends
 from ._convert import TABLE, bare_like, constructor_arguments
 
 _OF_FORWARD = (
-    *("forward", "__call__", "check_forward_args", "check_input", "check_hidden_size", "permute_hidden"),
+    *("check_forward_args", "check_input", "check_hidden_size", "permute_hidden"),
     *("get_expected_hidden_size", "get_expected_cell_size"),
 )
-"""The methods of torch's modules that a call runs."""
+"""The methods that the forward of torch's modules calls, and ours does not."""
 
 Module = TypeVar("Module", bound=torch.nn.Module)
 
 
 class Accelerated(torch.nn.Module):
-    """What comes first in the class of an accelerated module. The class that it had comes second, layernorm's third."""
+    """What an accelerated module is besides.
+
+    In the order in which methods are looked up, its class has a user's subclass first, then the forward of layernorm's
+    module, then torch's class, and layernorm's last. So a subclass whose own ``forward`` calls torch's calls ours.
+    """
 
     _class_before: ClassVar[type[torch.nn.Module]]
     _names_added: list[str]
@@ -39,12 +43,13 @@ def accelerate(module: Module) -> Module:
     """Makes every `torch.nn.RNN`, `LSTM`, `GRU` and their cells inside a module compute with layernorm's CPU engine.
 
     The equations are torch's, as under ``norm=None``: outputs and gradients are equal up to rounding. The modules stay
-    the objects that they are, with their parameters, state-dict keys, hooks, attributes and mode. Their ``forward``
-    alone becomes that of layernorm's module. It also takes ``lengths``, ``reset`` and ``mask``, and there is
-    ``stepper()``. Optimisers made before stay valid. The class of such a module is a subclass of the one it had and
-    of layernorm's, with "Accelerated" before its name. `copy.deepcopy` and pickle keep it.
+    the objects that they are, with their parameters, state-dict keys, hooks, attributes, methods and mode. The
+    ``forward`` of torch's class alone becomes that of layernorm's. It also takes ``lengths``, ``reset`` and ``mask``,
+    and there is ``stepper()``. Optimisers made before stay valid. The class of such a module is a subclass of the one
+    that it had and of layernorm's, with "Accelerated" before its name. `copy.deepcopy` and pickle keep it.
 
-    Subclasses of torch's modules are accelerated, too, and keep all their methods and attributes.
+    Subclasses of torch's modules are accelerated, too. One with a ``forward`` of its own is so where this calls
+    ``super().forward``.
 
     Args:
         module: changed in place, also where it is itself one of torch's recurrent modules.
@@ -53,9 +58,10 @@ def accelerate(module: Module) -> Module:
         The module.
 
     Warns:
-        UserWarning: there is nothing to accelerate, or a recurrent module is left as it is. Each is named with the
-            reason. It has a ``forward`` of its own, or another method that a call runs; an attribute or method with a
-            name that layernorm's module needs; parametrized weights; or a device or type that the engine lacks.
+        UserWarning: names each recurrent module that is left as it is, with the reason. It has parametrized weights; a
+            ``forward`` set on the object; a method of its own in the place of one that torch's ``forward`` calls; an
+            attribute or method with a name that layernorm's module needs; or a device or type that the engine lacks.
+            Also names each with its class's own ``forward``, or says that there is nothing to accelerate.
 
     Raises:
         TypeError: ``module`` is no module.
@@ -73,17 +79,21 @@ def accelerate(module: Module) -> Module:
     """
     _check("accelerate", module)
     parts = [(name, part) for name, part in module.named_modules() if _torch_class(type(part))]
-    left = []
+    left, own = [], []
     for name, part in parts:
+        title = f"{name or 'the module'} ({type(part).__name__}"
         reason = None if isinstance(part, Accelerated) else _accelerate_one(part)
-        if reason:
-            left.append(f"{name or 'the module'} ({type(part).__name__}: {reason})")
-    if not parts:
-        left = [f"no RNN, LSTM, GRU or cell of torch.nn in {type(module).__name__}"]
-    elif left:
-        left[0] = f"left as they are: {left[0]}"
+        if reason is not None:
+            left.append(f"{title}: {reason})")
+        elif type(part).forward is not TABLE[_torch_class(type(part))][0].forward:
+            own.append(f"{title})")
+    warned = [] if parts else [f"no RNN, LSTM, GRU or cell of torch.nn in {type(module).__name__}"]
     if left:
-        warnings.warn(f"accelerate: {', '.join(left)}", stacklevel=2)
+        warned.append(f"left as they are: {', '.join(left)}")
+    if own:
+        warned.append(f"accelerated where their own forward calls torch's: {', '.join(own)}")
+    if warned:
+        warnings.warn(f"accelerate: {'; '.join(warned)}", stacklevel=2)
     return module
 
 
@@ -124,7 +134,7 @@ def _accelerate_one(part: torch.nn.Module) -> str | None:
     if is_parametrized(part):
         return "parametrized weights"
     changed = [name for name in _OF_FORWARD if getattr(type(part), name, None) is not getattr(theirs, name, None)]
-    changed += [name for name in _OF_FORWARD if name in vars(part) and name not in changed]
+    changed += [name for name in ("forward",) if name in vars(part)]
     if changed:
         return f"its own {', '.join(changed)}"
     with warnings.catch_warnings():  # of arguments, which torch gave when it made the module
@@ -132,7 +142,8 @@ def _accelerate_one(part: torch.nn.Module) -> str | None:
         new = cast(Any, ours)(**constructor_arguments(part, theirs), device="meta", norm=None)
         bare = bare_like(part, theirs)
     added = {name: item for name, item in vars(new).items() if name not in vars(bare)}
-    clashes = [name for name in {*added, *dir(ours)} - {*dir(theirs), *dir(bare)} if hasattr(part, name)]
+    needed = {name for name in {*added, *dir(ours)} - {*dir(theirs), *dir(bare)} if not name.startswith("__")}
+    clashes = [name for name in needed if hasattr(part, name)]
     if clashes:
         return f"its own {', '.join(sorted(clashes))}"
     for parameter in part.parameters():
@@ -152,8 +163,11 @@ def _torch_class(cls: type) -> Any:
 @functools.cache
 def _accelerated_class(cls: Any) -> type[torch.nn.Module]:
     """Makes the class of accelerated modules that were of class ``cls``."""
-    ours = TABLE[_torch_class(cls)][0]
-    return type(f"Accelerated{cls.__name__}", (Accelerated, cls, ours), {"forward": ours.forward, "_class_before": cls})
+    theirs, changed = _torch_class(cls), {"_class_before": cls}
+    if cls is not theirs:
+        return type(f"Accelerated{cls.__name__}", (cls, _accelerated_class(theirs)), changed)
+    ours = TABLE[theirs][0]
+    return type(f"Accelerated{cls.__name__}", (Accelerated, theirs, ours), {"forward": ours.forward, **changed})
 
 
 def _make_empty(cls: Any) -> torch.nn.Module:
