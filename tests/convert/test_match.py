@@ -92,10 +92,9 @@ def row_by_row(network, x, hx, reset, reset_hx):
 
 
 def by_stepper(network, x, hx, reset, reset_hx):
-    step = network.stepper()
-    state, restart = step.state(hx), step.state(reset_hx)
+    step, state = network.stepper(), hx
     for t in range(T):
-        _, state = step(x[t], state, reset=reset[t], reset_hx=restart)
+        _, state = step(x[t], state, reset=reset[t], reset_hx=reset_hx)
 
 
 def by_cells(network, x, hx, reset, reset_hx, stepper=False):

@@ -232,7 +232,7 @@ def test_a_stepper_is_the_module(network, training, monkeypatch):
     hx = as_hx(start)
     step, state, outputs = module.stepper(), None, []
     for t in range(T):
-        output, state = step(x[t], state, reset=reset[t].to(torch.uint8), reset_hx=step.state(hx))
+        output, state = step(x[t], state, reset=reset[t].to(torch.uint8), reset_hx=hx)
         outputs.append(output)
     found = [[torch.stack(outputs), *flat(step.hx(state))]]
     output, final = module(x, reset=reset, reset_hx=hx)
@@ -389,7 +389,7 @@ def test_a_cells_reset(network):
         (lambda m, x: m(x, reset=MASK * float("nan")), RuntimeError, "only 0 and 1, got torch.float32 with nan"),
         (lambda m, x: m.stepper()(x[0], reset=MASK), RuntimeError, r"GRU.stepper: expected reset of shape \[3\]"),
         (lambda m, x: m.stepper()(x[0], reset_hx=[[x], [x]]), ValueError, "GRU.stepper: reset_hx .* needs reset"),
-        (lambda m, x: m.stepper()(x[0], reset=MASK[0], reset_hx=x), TypeError, "GRU.stepper: expected reset_hx to be"),
+        (lambda m, x: m.stepper()(x[0], reset=MASK[0], reset_hx=(x, x)), TypeError, "expected reset_hx to be a Tensor"),
         (
             lambda m, x: m.stepper()(x[0], reset=MASK[0], reset_hx=[[x[0]], [x[0]]]),
             RuntimeError,

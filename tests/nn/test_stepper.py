@@ -24,9 +24,7 @@ CLOSE = {"rtol": 1e-10, "atol": 1e-11}
 
 def stepped(module, x, hx):
     """The module over x, step by step."""
-    step = module.stepper()
-    state = None if hx is None else step.state(hx)
-    outputs = []
+    step, state, outputs = module.stepper(), hx, []
     for x_t in x.unbind():
         output, state = step(x_t, state)
         outputs.append(output)
@@ -556,11 +554,11 @@ def test_a_backward_that_failed_keeps_nothing(engine):
         (lambda: ln.LSTM(I, H).stepper()(torch.zeros(T, B, I)), ValueError, r"shape \[B, 4\], got \[5, 3, 4\]"),
         (lambda: ln.LSTM(I, H).stepper()([0.0]), TypeError, "input to be a Tensor, got list"),
         (lambda: ln.GRU(I, H).stepper()(torch.zeros(B, I), []), ValueError, "state to have 1 layers, got 0"),
-        (lambda: ln.GRU(I, H).stepper()(torch.zeros(B, I), torch.zeros(1, B, H)), TypeError, r"or step\.state\(hx\)"),
+        (lambda: ln.GRU(I, H).stepper()(torch.zeros(B, I), torch.zeros(B, H)), ValueError, r"1 layers.* \[\[3, 6\]\]"),
         (
-            lambda: ln.LSTM(I, H, 2).stepper()(torch.zeros(B, I), (torch.zeros(2, B, H), torch.zeros(2, B, H))),
-            TypeError,
-            "got tuple with Tensor",
+            lambda: ln.LSTM(I, H, 2).stepper()(torch.zeros(B, I), (torch.zeros(2, B, H), torch.zeros(1, B, H))),
+            ValueError,
+            r"2 layers.* got \[\[2, 3, 6\], \[1, 3, 6\]\]",
         ),
         (lambda: ln.GRU(I, H).stepper()(torch.zeros(B, I), 3), TypeError, "for each layer; got int"),
         (lambda: ln.GRU(I, H).stepper()(torch.zeros(B, I), [[None]]), TypeError, "got list with list"),
@@ -569,8 +567,7 @@ def test_a_backward_that_failed_keeps_nothing(engine):
             RuntimeError,
             r"initial h of shape \[3, 6\], got \[3, 7\]",
         ),
-        (lambda: ln.LSTM(I, H).stepper().state(torch.zeros(1, B, H)), TypeError, r"expected hx to be a tuple \(h, c\)"),
-        (lambda: ln.LSTM(I, H).stepper().state(None), TypeError, "expected hx to be a state, got None"),
+        (lambda: ln.LSTM(I, H).stepper()(torch.zeros(B, I), torch.zeros(1, B, H)), TypeError, r"be a tuple \(h, c\)"),
         (lambda: ln.GRUCell(I, H).stepper()(torch.zeros(B, 7)), RuntimeError, "got 7, expected 4"),
         (lambda: ln.GRU(I, H).stepper()(torch.zeros(B, I).double()), RuntimeError, "of type torch.float64"),
     ],

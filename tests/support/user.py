@@ -34,7 +34,8 @@ def of_either(input: Tensor | PackedSequence) -> tuple[Tensor | PackedSequence, 
 # Steps.
 step = lstm.stepper()
 assert_type(step(x[0]), tuple[Tensor, Layers])
-assert_type(step.state((x, x)), Layers)
+assert_type(step(x[0], (x, x)), tuple[Tensor, Layers])
+assert_type(ln.GRU(3, 4).stepper()(x[0], x), tuple[Tensor, Layers])
 assert_type(step.hx(step(x[0])[1]), State)
 assert_type(ln.GRU(3, 4).stepper().hx([[x]]), Tensor)
 

@@ -202,7 +202,7 @@ def stepper(seed):
             output, final = module(x, as_hx(state))
         else:
             step = module.stepper()
-            here, outputs = step.state(as_hx(state)), []
+            here, outputs = as_hx(state), []
             for row in x.unbind():
                 output, here = step(row, here)
                 outputs.append(output)

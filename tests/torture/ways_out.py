@@ -175,7 +175,7 @@ def changing(seed):
         x = torch.randn(batch, inputs, dtype=dtype, requires_grad=True)
         hx = as_hx([torch.randn(module.num_layers, batch, size, dtype=dtype) for size in sizes])
         with torch.set_grad_enabled(_yes(chance, 0.7)):
-            output, state = step(x, step.state(hx))
+            output, state = step(x, hx)
             expected, final = module(x[None], hx)
         found, expected = [output, *flat(step.hx(state))], [expected[0], *flat(final)]
         assert [a.requires_grad for a in found] == [b.requires_grad for b in expected], f"{said}: requires_grad"

@@ -499,16 +499,17 @@ class Stepper(Generic[Hx]):
     def __call__(
         self,
         input: Tensor,
-        state: LayerStates | None = None,
+        state: LayerStates | Hx | None = None,
         *,
         reset: Tensor | None = None,
-        reset_hx: LayerStates | None = None,
+        reset_hx: LayerStates | Hx | None = None,
     ) -> tuple[Tensor, LayerStates]:
         """Takes one step of all layers.
 
         Args:
             input: ``(B, I)``.
-            state: the state that the last call returned, or that `state` made from an ``hx``. ``None``: zeros.
+            state: the state that the last call returned, or the module's ``hx``: h ``(L, B, P)``, in an LSTM ``(h, c)``
+                with c ``(L, B, H)``. ``None``: zeros.
             reset: ``(B,)``, bool or 0 and 1. A 1 starts this row's step from the zero state.
             reset_hx: the state that such a row starts from instead of zeros: like ``state``, or with 1 in place of B.
 
@@ -528,18 +529,17 @@ class Stepper(Generic[Hx]):
             )
         layers = self._prepared.layers(input)
         if state is None:
-            state = [[input.new_zeros(len(input), size) for size in module._state_sizes] for _ in layers]
-        self._check_state(state, "state")
+            befores = [[input.new_zeros(len(input), size) for size in module._state_sizes] for _ in layers]
+        else:
+            befores = self._layers_of(state, "state")
         if reset is not None:
-            if reset_hx is not None:
-                self._check_state(reset_hx, "reset_hx")
-            restarts = [None] * len(state) if reset_hx is None else reset_hx
-            cut = zip(state, restarts, strict=True)
-            state = [module._reset(before, reset, restart, f"{name}.stepper") for before, restart in cut]
+            restarts = [None] * len(befores) if reset_hx is None else self._layers_of(reset_hx, "reset_hx")
+            cut = zip(befores, restarts, strict=True)
+            befores = [module._reset(before, reset, restart, f"{name}.stepper") for before, restart in cut]
         elif reset_hx is not None:
             raise ValueError(f"{name}.stepper: reset_hx is where a row starts again; it needs reset, got None")
         after: LayerStates = []
-        for index, (layer, before) in enumerate(zip(layers, state, strict=True)):
+        for index, (layer, before) in enumerate(zip(layers, befores, strict=True)):
             if index:
                 input = self._apply_dropout(input, index)
             dropout = self._mask("h", index, module.recurrent_dropout, before[0]) if module.recurrent_dropout else None
@@ -563,27 +563,35 @@ class Stepper(Generic[Hx]):
         mask = self._mask("x", layer, self.module.dropout, x)
         return x if mask is None else x * mask.to(x.dtype)
 
-    def _check_state(self, state: Any, what: str) -> None:
-        """Checks that a state has this network's layers, each with its parts. `functional.Steps` checks the shapes."""
-        parts, sequences = len(self.module._state_names), (list, tuple)
-        layers = state if isinstance(state, sequences) else [None]
-        for layer in layers:
-            if not isinstance(layer, sequences) or [isinstance(part, Tensor) for part in layer] != [True] * parts:
-                given = f"{type(state).__name__} with {type(layer).__name__}"
-                raise TypeError(
-                    f"{type(self.module).__name__}.stepper: expected {what} to be what the last call returned, or "
-                    f"step.state(hx): a list with {parts} tensors for each layer; got {given}"
-                )
-        if len(layers) != self.module.num_layers:
-            name, expected = type(self.module).__name__, self.module.num_layers
-            raise ValueError(f"{name}.stepper: expected {what} to have {expected} layers, got {len(layers)}")
+    def _layers_of(self, state: Any, what: str) -> LayerStates:
+        """Returns the parts of a state by layers. `functional.Steps` checks their shapes.
 
-    def state(self, hx: Hx) -> LayerStates:
-        """Returns the module's ``hx``, h ``(L, B, P)`` and in an LSTM c ``(L, B, H)``, as this stepper takes it."""
-        parts = self.module._state_from(hx)
-        if parts is None:
-            raise TypeError(f"{type(self.module).__name__}.stepper: expected hx to be a state, got None")
-        return [list(of_layer) for of_layer in zip(*(part.unbind() for part in parts), strict=True)]
+        Raises:
+            TypeError, ValueError: it does not have this network's layers, each with its parts.
+        """
+        name, L, sequences = f"{type(self.module).__name__}.stepper", self.module.num_layers, (list, tuple)
+        parts = [state] if isinstance(state, Tensor) else state
+        count = [True] * len(self.module._state_names)
+        if not isinstance(parts, sequences):
+            layers: list[Any] = [None]
+        elif [isinstance(part, Tensor) for part in parts] == count:  # the module's hx
+            if any(part.dim() != 3 or len(part) != L for part in parts):
+                given = [list(part.shape) for part in parts]
+                raise ValueError(f"{name}: expected {what} to have {L} layers, each part (L, B, size); got {given}")
+            layers = list(zip(*(part.unbind() for part in parts), strict=True))
+        else:
+            layers = list(parts)
+        for layer in layers:
+            if not isinstance(layer, sequences) or [isinstance(part, Tensor) for part in layer] != count:
+                form = "a tuple (h, c)" if len(count) == 2 else "a Tensor"
+                raise TypeError(
+                    f"{name}: expected {what} to be {form}, as the module takes it, or what the last call returned, a "
+                    f"list with {len(count)} tensors for each layer; got {type(state).__name__} with "
+                    f"{type(layer).__name__}"
+                )
+        if len(layers) != L:
+            raise ValueError(f"{name}: expected {what} to have {L} layers, got {len(layers)}")
+        return [list(layer) for layer in layers]
 
     def hx(self, state: LayerStates) -> Hx:
         """Returns a state as the module takes and returns it."""
