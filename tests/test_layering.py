@@ -28,6 +28,8 @@ BELOW = {
     "geometry": {"functional", "formula"},
     "nn": {"functional", "formula"},
     "interop": {"nn", "formula"},
+    "sb3": {"convert", "nn", "formula"},
+    "torchrl": {"nn"},
     "convert": {"nn", "functional", "backends", "engines", "formula"},
     "audit": {"convert", "nn", "engines", "formula"},
     "export": {"nn", "formula"},
@@ -84,6 +86,8 @@ OPTIONAL = {
     "onnxscript",
     "onnxruntime",
     "nicegui",
+    "sb3_contrib",
+    "torchrl",
 }
 CORE = ["__init__", "formula", "backends", "engines", "functional", "nn", "convert", "audit", "interop", "geometry"]
 

@@ -1,0 +1,63 @@
+"""Policies for sb3-contrib's `RecurrentPPO`: each sequence is one call of a `layernorm.LSTM`. Needs sb3-contrib.
+
+import layernorm.sb3
+model = RecurrentPPO(layernorm.sb3.MlpLstmPolicy, env, policy_kwargs={"norm": "layer"})
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sb3_contrib.common.recurrent.policies import (
+    RecurrentActorCriticCnnPolicy,
+    RecurrentActorCriticPolicy,
+    RecurrentMultiInputActorCriticPolicy,
+)
+from torch.optim import Optimizer
+
+from .convert import convert
+from .formula import Formula
+from .nn import Norm
+
+
+class MlpLstmPolicy(RecurrentActorCriticPolicy):
+    """sb3-contrib's ``MlpLstmPolicy`` with `layernorm.LSTM` for actor and critic.
+
+    sb3-contrib takes the steps of a sequence one by one where an episode starts in it, as it does in nearly every
+    minibatch. Here the starts are ``reset``, and the sequence is one call. With ``norm=None`` the policy computes what
+    sb3-contrib's computes, to rounding: one seed gives the same weights, before and after training.
+
+    Args:
+        args, keywords: as in sb3-contrib.
+        norm, formula: as in `layernorm.LSTM`. The default formula normalises the cell alone: these policies have no
+            encoder by default, and layer norm of ``W x`` would hide the size of an observation.
+
+    Raises:
+        TypeError, ValueError: `layernorm.convert` raises it, for an unknown norm, for example.
+    """
+
+    optimizer: Optimizer
+
+    def __init__(self, *args: Any, norm: Norm = "layer", formula: str | Formula = "cell", **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        for name in ("lstm_actor", "lstm_critic"):
+            if (lstm := getattr(self, name)) is not None:
+                setattr(self, name, convert(lstm, norm, formula=formula))
+        rate = self.optimizer.param_groups[0]["lr"]  # a new optimizer, with the gains, too
+        self.optimizer = self.optimizer_class(self.parameters(), lr=rate, **self.optimizer_kwargs)
+
+    @staticmethod
+    def _process_sequence(features: Any, lstm_states: Any, episode_starts: Any, lstm: Any) -> Any:
+        """Runs sequences: features (B * T, I), states (L, B, H), starts (B * T,) -> (B * T, H), states."""
+        B = lstm_states[0].shape[1]
+        x = features.reshape(B, -1, lstm.input_size).swapaxes(0, 1)
+        output, states = lstm(x, lstm_states, reset=episode_starts.reshape(B, -1).swapaxes(0, 1).bool())
+        return output.swapaxes(0, 1).flatten(end_dim=1), states
+
+
+class CnnLstmPolicy(MlpLstmPolicy, RecurrentActorCriticCnnPolicy):
+    """sb3-contrib's ``CnnLstmPolicy``, changed as in `MlpLstmPolicy`."""
+
+
+class MultiInputLstmPolicy(MlpLstmPolicy, RecurrentMultiInputActorCriticPolicy):
+    """sb3-contrib's ``MultiInputLstmPolicy``, changed as in `MlpLstmPolicy`."""
