@@ -13,6 +13,7 @@ from layernorm.experiments.errors import RunError, UsageError
 from layernorm.experiments.protocol import Drawn
 from layernorm.play import table_1, trained
 from support.command import one_line
+from support.pages import simulated
 from support.runs import write_digits, write_drawing_runs
 
 
@@ -48,6 +49,22 @@ def test_moves_together():
         "layer": True, "batch": None, "weight": None, "rms": None, None: None
     }  # fmt: skip
     assert [norm for norm, verdict in found.items() if verdict.invariant] == ["layer"]
+
+
+def test_at_first_the_page_shows_what_it_says():
+    """All inputs are doubled; `pages._TABLE_1` says what stays."""
+    (name, position), *others = table_1.START.items()
+    assert not others
+    assert name == "dataset re-scaling"
+    assert 10**position == pytest.approx(2, abs=0.005)
+    stays = {outcome.verdict.norm for outcome in table_1.outcomes(table_1.START, 0.0) if outcome.verdict.invariant}
+    assert stays == {"batch", "layer", "rms"}
+
+
+def test_each_slider_says_its_row_of_table_1():
+    assert table_1.listed("weight matrix re-centring") == "Table 1: stays under layer norm"
+    assert table_1.listed("dataset re-scaling") == "Table 1: stays under batch norm, layer norm"
+    assert table_1.listed(geometry.CASE_RECENTRING.name) == "not in Table 1"
 
 
 def test_a_sliders_value_that_is_no_position_is_no_move():
@@ -131,21 +148,6 @@ def test_what_cannot_be_served_is_one_line(runs, tmp_path, monkeypatch, capsys):
     assert "the package 'nicegui' is missing" in one_line(capsys)
 
 
-def simulated(networks, drive):
-    """What `drive(user)` does with the pages, without a browser."""
-    pytest.importorskip("nicegui")
-    from nicegui.testing.user_simulation import user_simulation
-
-    from layernorm.play import pages
-
-    async def whole():
-        async with user_simulation(lambda: pages.root(networks)) as user:
-            await user.open("/")
-            await drive(user)
-
-    asyncio.run(whole())
-
-
 def test_enter_while_it_draws_does_not_draw_again(runs, monkeypatch):
     calls, go = [], threading.Event()
 
@@ -173,6 +175,9 @@ def test_the_pages_answer_and_refuse(runs, caplog):
     async def drive(user):
         from nicegui import ui
 
+        await user.should_see("layer norm: stays (")
+        await user.should_see("weight norm: changes (")
+        user.find("put all back").click()
         await user.should_see("layer norm: not moved")
         (slider,) = (item for item in user.find(ui.slider).elements if item.props["aria-label"] == "dataset re-scaling")
         slider.value = "abc"
@@ -180,7 +185,7 @@ def test_the_pages_answer_and_refuse(runs, caplog):
         slider.value = 0.5
         await user.should_see("layer norm: stays (")
         await user.should_see("weight norm: changes (")
-        user.find("put back").click()
+        user.find("put all back").click()
         await user.should_see("weight norm: not moved")
 
         user.find("text").type("é")

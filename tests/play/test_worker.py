@@ -30,11 +30,11 @@ def test_one_drawing_at_a_time_in_order_and_no_more_than_may_wait():
     while not running:
         time.sleep(0.001)
     jobs += [worker.submit(lambda number=number: draw(number)) for number in range(1, MOST_WAITING + 1)]
-    with pytest.raises(RunError, match="drawings wait already; try again later"):
+    with pytest.raises(RunError, match="drawings and trainings wait already; try again later"):
         worker.submit(lambda: draw(-1))
     jobs.pop(3).stop()  # a page that is closed gives its place to another
     jobs.append(worker.submit(lambda: draw(100)))
-    with pytest.raises(RunError, match="drawings wait already"):
+    with pytest.raises(RunError, match="wait already"):
         worker.submit(lambda: draw(-1))
     go.set()
     assert [job.future.result(30).notes for job in jobs]
@@ -65,34 +65,40 @@ def test_a_drawing_whose_client_has_left_ends_at_the_next_step():
 CODE = """
 import asyncio, sys, time
 from nicegui import app, background_tasks
-from layernorm.play import pages, server, trained
+from layernorm.play import pages, server, training
 
-def draw():
-    print("drawing", flush=True)
-    time.sleep(60)
+training.UPDATES = 10**6
+
+def busy():
+    print("busy", flush=True)
+    {}
 
 async def wait():
-    await asyncio.wrap_future(pages.WORKER.submit(draw).future)
+    await asyncio.wrap_future(pages.WORKER.submit(busy).future)
 
 app.on_startup(lambda: background_tasks.create(wait()))
 server.serve([], int(sys.argv[1]))
 """
 
 
-def test_ctrl_c_ends_it_while_it_draws():
+@pytest.mark.parametrize("work", ["time.sleep(60)", "training.Training(0.01).run()"], ids=["hangs", "trains"])
+def test_ctrl_c_ends_it_while_it_works(work):
     pytest.importorskip("nicegui")
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "NICEGUI"))}
-    command = [sys.executable, "-c", CODE, port]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    command = [sys.executable, "-c", CODE.format(work), port]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     try:
-        while "drawing" not in process.stdout.readline():
+        while "busy" not in process.stdout.readline():
             assert process.poll() is None
+        time.sleep(0.5)  # it is in the middle of it
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
+        assert not process.stderr.read()
     finally:
         process.kill()
         process.stdout.close()
+        process.stderr.close()

@@ -1,31 +1,35 @@
-"""The pages as NiceGUI shows them: Table 1, and one for each trained network."""
+"""The pages as NiceGUI shows them: Table 1, a training, and one for each trained network."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from nicegui import ui
 
-from ..experiments.errors import RunError, UsageError, error_line
 from ..experiments.protocol import Drawn, StoppedError
 from ..experiments.report.page import Picture
 from ..experiments.report.rendering import address
 from . import table_1
+from .elements import GREY, axis, refusal
 from .table_1 import Outcome
 from .trained import Trained
-from .worker import Job, Worker
+from .training_page import TrainingPage
+from .worker import WORKER, Job
 
-WORKER = Worker()
+_TABLE_1 = (
+    "After which changes of its weights or inputs does a layer's output stay as it was? Table 1 of the paper answers "
+    "for batch norm, weight norm and layer norm. Here a layer of 6 units sees 8 training cases. At first all its "
+    "inputs have been doubled: under batch norm and layer norm the output stays, under weight norm it changes. Move "
+    "the sliders for the other changes of the table."
+)
 
-_ABOUT = (
-    "A layer of 6 units sees 8 training cases. Move its weights and inputs: under each norm the output stays or "
-    "changes, as Table 1 of the paper says. The number is the relative change of the whole output. Each point of a "
-    "figure is the output of one unit for one case: to the right before the move, upwards after it. While the output "
-    "stays, all points lie on the line."
+_FIGURES = (
+    "The number is the relative change of the whole output. Each point of a figure is the output of one unit for one "
+    "case: to the right before the change, upwards after it. While the output stays, all points lie on the line."
 )
 
 _CSS = """
@@ -36,26 +40,27 @@ _CSS = """
 .drawn { max-width: 100%; background: #fff; padding: .4rem; border-radius: 6px; max-height: 70vh }
 """
 
-_GREY = "#8a8a8a"  # of axes and lines: seen on white and on black
-
 
 def root(networks: Sequence[Trained]) -> None:
     """Shows all pages, as tabs."""
     ui.add_css(_CSS)
+    pages: dict[str, Callable[[], object]] = {"Table 1": _table_1, "Training": TrainingPage}
+    for item in networks:
+        pages[f"{item.experiment.name}: {item.path.name}"] = functools.partial(_Drawing, item)
     with ui.tabs().props("align=left outside-arrows mobile-arrows no-caps").classes("w-full") as tabs:
-        first = ui.tab("Table 1")
-        others = [ui.tab(str(number), f"{item.experiment.name}: {item.path.name}") for number, item in
-                  enumerate(networks)]  # fmt: skip
-    with ui.tab_panels(tabs, value=first).classes("w-full"):
-        with ui.tab_panel(first):
-            _table_1()
-        for tab, item in zip(others, networks, strict=True):
-            with ui.tab_panel(tab):
-                _Drawing(item)
+        for name in pages:
+            ui.tab(name)
+    tabs.on_value_change(lambda: ui.page_title(f"{tabs.value} - layernorm play"))
+    with ui.tab_panels(tabs).classes("w-full"):
+        for name, show in pages.items():
+            with ui.tab_panel(name):
+                show()
+    tabs.value = "Table 1"
 
 
 def _table_1() -> None:
-    ui.label(_ABOUT).classes("max-w-3xl")
+    for text in (_TABLE_1, _FIGURES):
+        ui.label(text).classes("max-w-3xl pb-2")
     with ui.row().classes("verdicts gap-x-6 gap-y-0 w-full"):
         verdicts = [ui.label() for _ in table_1.NORMS]
     with ui.element("div").classes("grid grid-cols-1 md:grid-cols-[20rem_1fr] gap-6 w-full"):
@@ -66,11 +71,12 @@ def _table_1() -> None:
                     ui.label(name).tooltip(move.equation)
                     amounts[name] = ui.label().classes("soft whitespace-nowrap")
                 far, step = table_1.farthest(name), 0.1 if table_1.shifts(name) else 0.05
-                sliders[name] = ui.slider(min=-far, max=far, step=step, value=0)
+                sliders[name] = ui.slider(min=-far, max=far, step=step, value=table_1.START.get(name, 0))
                 sliders[name].props["aria-label"] = name
                 sliders[name].props["selection-color"] = "transparent"  # 0 is in the middle: nothing is filled up
+                ui.label(table_1.listed(name)).classes("soft text-xs pb-2")
             eps = ui.toggle({0.0: "eps 0", 1e-5: "eps 1e-5"}, value=0.0).props("no-caps")
-            ui.button("put back", on_click=lambda: [slider.set_value(0) for slider in sliders.values()]).props(
+            ui.button("put all back", on_click=lambda: [slider.set_value(0) for slider in sliders.values()]).props(
                 "flat no-caps"
             )
         with ui.element("div").classes("grid grid-cols-2 lg:grid-cols-3 gap-4 w-full"):
@@ -115,9 +121,10 @@ def _scatter(outcome: Outcome) -> dict[str, Any]:
             group = "case 1" if case == 0 else "unit 1" if unit == 0 else "others"
             groups[group].append((float(outcome.before[case, unit]), float(outcome.after[case, unit])))
     wide, high = (math.ceil(float(values.abs().max())) for values in (outcome.before, outcome.after))
-    marks = {"others": ("circle", _GREY), "unit 1": ("triangle", "#2a8fd0"), "case 1": ("diamond", "#e06c1f")}
+    high = max(wide, high)
+    marks = {"others": ("circle", GREY), "unit 1": ("triangle", "#2a8fd0"), "case 1": ("diamond", "#e06c1f")}
     line = {"name": "", "type": "line", "showSymbol": False, "silent": True, "data": [(-wide, -wide), (wide, wide)],
-            "lineStyle": {"color": _GREY, "width": 1}}  # fmt: skip
+            "lineStyle": {"color": GREY, "width": 1}}  # fmt: skip
     points = [
         {"name": name, "type": "scatter", "symbol": marks[name][0], "symbolSize": 7, "itemStyle":
          {"color": marks[name][1]}, "data": data} for name, data in groups.items()
@@ -125,29 +132,18 @@ def _scatter(outcome: Outcome) -> dict[str, Any]:
     return {
         "animationDuration": 200,
         "animationDurationUpdate": 200,
-        "textStyle": {"color": _GREY},
+        "textStyle": {"color": GREY},
         "legend": {
             "data": ["unit 1", "case 1"],
             "top": 0,
             "itemGap": 6,
             "itemWidth": 12,
-            "textStyle": {"color": _GREY},
+            "textStyle": {"color": GREY},
         },
         "grid": {"left": 34, "right": 8, "top": 26, "bottom": 22},
-        "xAxis": _axis(wide),
-        "yAxis": _axis(max(wide, high)),
+        "xAxis": axis(min=-wide, max=wide, interval=wide),
+        "yAxis": axis(min=-high, max=high, interval=high),
         "series": [line, *points],
-    }
-
-
-def _axis(end: float) -> dict[str, Any]:
-    return {
-        "min": -end,
-        "max": end,
-        "interval": end,
-        "axisLine": {"lineStyle": {"color": _GREY}},
-        "axisLabel": {"color": _GREY},
-        "splitLine": {"lineStyle": {"color": _GREY, "opacity": 0.25}},
     }
 
 
@@ -193,10 +189,8 @@ class _Drawing:
         except (StoppedError, asyncio.CancelledError):  # the page is gone
             return
         except Exception as error:  # the page must show any error
-            if not isinstance(error, (UsageError, RunError, OSError)):
-                logging.exception("drawing failed")
             self.drawn.clear()
-            self.refusal.text = error_line(error)
+            self.refusal.text = refusal(error)
         self.button.enable()
         self.busy.visible = False
 

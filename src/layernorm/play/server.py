@@ -10,12 +10,13 @@ from pathlib import Path
 
 from ..experiments.errors import RunError, UsageError
 from . import trained
+from .worker import WORKER
 
 HOST = "127.0.0.1"
 
 
 def serve(paths: Sequence[Path], port: int) -> None:
-    """Serves a page for Table 1 and one for each run folder on 127.0.0.1, until it is interrupted."""
+    """Serves the pages on 127.0.0.1, among them one for each run folder, until it is interrupted."""
     if not 1 <= port <= 65535:
         raise UsageError(f"expected --port to lie in 1..65535, got {port}")
     networks = [trained.find_trained(path) for path in paths]
@@ -35,6 +36,7 @@ def serve(paths: Sequence[Path], port: int) -> None:
     # also refuses requests that reach this machine under another host's name (DNS rebinding)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
     app.on_startup(lambda: print(f"open http://{HOST}:{port} in a browser; Ctrl-C ends", flush=True))
+    app.on_shutdown(WORKER.close)
     with contextlib.suppress(KeyboardInterrupt):
         ui.run(
             lambda: pages.root(networks),

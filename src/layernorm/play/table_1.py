@@ -21,12 +21,22 @@ _DIRECTION = torch.linspace(0.2, 1.0, 5, dtype=torch.float64)  # of every shift:
 _PAPER = {(verdict.norm, verdict.transform): verdict.paper for verdict in geometry.invariance_table()}
 
 
+START = {"dataset re-scaling": 0.3}
+"""The positions of sliders at first: all inputs are doubled."""
+
+
 class Outcome(NamedTuple):
     """The effect of moves under one norm: the change of the output, and the output (B, H) before and after."""
 
     verdict: geometry.Verdict
     before: Tensor
     after: Tensor
+
+
+def listed(name: str) -> str:
+    """Says what Table 1 says of a move."""
+    norms = [label for norm, label in NORMS.items() if _PAPER.get((norm, name))]
+    return f"Table 1: stays under {', '.join(norms)}" if norms else "not in Table 1"
 
 
 def shifts(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""A thread that draws, one drawing after the other, beside the server."""
+"""A thread that draws and trains, one job after the other, beside the server."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ import contextvars
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+import torch
 
 from ..experiments.errors import RunError
-from ..experiments.protocol import Drawn, stop_asked
+from ..experiments.protocol import stop_asked
 
 MOST_WAITING = 16
-"""So many drawings wait. With one drawing at a time, this bounds memory."""
+"""So many jobs wait. With one job at a time, this bounds memory."""
+
+_Made = TypeVar("_Made")
 
 
-class Job:
-    """A drawing that waits or is being made."""
+class Job(Generic[_Made]):
+    """A drawing or a training that waits or is being made."""
 
-    def __init__(self, draw: Callable[[], Drawn]) -> None:
-        self.draw, self.future, self.stopped = draw, Future[Drawn](), threading.Event()
+    def __init__(self, make: Callable[[], _Made]) -> None:
+        self.make, self.future, self.stopped = make, Future[_Made](), threading.Event()
 
     def stop(self) -> None:
-        """Takes the drawing back. If it is being made, it ends at the network's next step."""
+        """Takes the job back. If it is being made, it ends at the network's next step."""
         self.stopped.set()
         self.future.cancel()
 
@@ -30,40 +35,57 @@ class Job:
             return
         stop_asked.set(self.stopped.is_set)
         try:
-            self.future.set_result(self.draw())
-        except BaseException as error:  # the page that waits for the drawing shows it
+            self.future.set_result(self.make())
+        except BaseException as error:  # the page that waits for the job shows it
             self.future.set_exception(error)
 
 
 class Worker:
-    """Makes drawings in the order in which they were asked for. It does not keep the process from ending."""
+    """Does jobs in the order in which they were asked for. It does not keep the process from ending."""
 
     def __init__(self) -> None:
-        self.waiting: list[Job] = []
+        self.waiting: list[Job[Any]] = []
+        self.made: list[Job[Any]] = []  # one or none
         self.changed = threading.Condition()
         self.thread = threading.Thread(target=self._work, daemon=True)
 
-    def submit(self, draw: Callable[[], Drawn]) -> Job:
-        """Asks for a drawing.
+    def submit(self, make: Callable[[], _Made]) -> Job[_Made]:
+        """Asks for what `make` returns.
 
         Raises:
-            RunError: too many drawings wait.
+            RunError: too many jobs wait.
         """
-        job = Job(draw)
+        job = Job(make)
         with self.changed:
             self.waiting = [other for other in self.waiting if not other.stopped.is_set()]
             if len(self.waiting) == MOST_WAITING:
-                raise RunError(f"{MOST_WAITING} drawings wait already; try again later")
+                raise RunError(f"{MOST_WAITING} drawings and trainings wait already; try again later")
             self.waiting.append(job)
-            self.changed.notify()
+            self.changed.notify_all()
         if self.thread.ident is None:
             self.thread.start()
         return job
 
+    def close(self) -> None:
+        """Takes all jobs back, and waits two seconds for the one that is being made: Python cannot end well while
+        torch computes in a thread."""
+        with self.changed:
+            for job in self.waiting + self.made:
+                job.stop()
+            self.changed.wait_for(lambda: not self.made, 2)
+
     def _work(self) -> None:
+        torch.set_num_threads(1)  # two that wait for each other on busy cores are many times slower
+        torch.set_flush_denormal(True)
         while True:
             with self.changed:
                 self.changed.wait_for(lambda: self.waiting)
-                job = self.waiting.pop(0)
-            contextvars.copy_context().run(job.run)
-            del job  # or its drawing would be kept until there is another
+                self.made = [self.waiting.pop(0)]
+            contextvars.copy_context().run(self.made[0].run)
+            with self.changed:
+                self.made = []  # what it made is not kept until there is another
+                self.changed.notify_all()
+
+
+WORKER = Worker()
+"""The worker of all pages."""

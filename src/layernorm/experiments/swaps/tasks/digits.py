@@ -19,10 +19,10 @@ BATCH, UNITS, SIDE, TRAIN = 100, 128, 8, 1397
 class Reader(nn.Module):
     """Reads the rows of images `[B, 8, 8]` and scores the digits after the last one."""
 
-    def __init__(self, networks: Networks) -> None:
+    def __init__(self, networks: Networks, units: int) -> None:
         super().__init__()
-        self.lstm = networks(SIDE, UNITS, num_layers=2, batch_first=True)
-        self.scores = nn.Linear(UNITS, 10)
+        self.lstm = networks(SIDE, units, num_layers=2, batch_first=True)
+        self.scores = nn.Linear(units, 10)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.scores(self.lstm(images)[0][:, -1])
@@ -36,12 +36,12 @@ def load(folder: Path | None) -> Data:
     return as_data("digits", images=images.float().view(-1, SIDE, SIDE) / digits.white, labels=labels)
 
 
-def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
+def build(data: Data, networks: Networks, seed: int, updates: int, units: int = UNITS) -> Parts:
     def batch(rows: Tensor) -> tuple[tuple[Tensor], Tensor]:
         return (data["images"][rows],), data["labels"][rows]
 
     held_out = torch.arange(TRAIN, len(data["labels"]))
-    return batched(Reader(networks), Shuffled(TRAIN, BATCH, seed), batch, F.cross_entropy, held_out, error)
+    return batched(Reader(networks, units), Shuffled(TRAIN, BATCH, seed), batch, F.cross_entropy, held_out, error)
 
 
 PROGRAM = Program(
