@@ -31,7 +31,7 @@ examples:
   layernorm invariance           Table 1 of the paper, measured
   layernorm geometry             every claim of its section 5, measured
   layernorm stability            the stability of the hidden dynamics, by norm
-  layernorm play                 Table 1 with sliders, in your browser
+  layernorm play                 Table 1 with sliders and a training, in your browser
   layernorm doctor               what is installed, found and missing here
   layernorm doctor --check       whether every engine computes correctly
 """
@@ -206,10 +206,11 @@ def _parser() -> argparse.ArgumentParser:
     for command in (table, theory, dynamics):
         command.add_argument("--out", type=Path, metavar="DIR", help="write a page and its figures to this folder")
     play = commands.add_parser(
-        "play", help="show pages in your browser: Table 1 with sliders, trained networks that write and draw",
+        "play", help="show pages in your browser: Table 1 with sliders, a training, networks that write and draw",
         formatter_class=layout,
         description="Serves pages to a browser on this machine, until Ctrl-C. One page shows Table 1\n"
         "of the paper for a small layer, whose weights and inputs you move with sliders.\n"
+        "Another trains small networks, with layer norm and without, while you look on.\n"
         "For each RUN of handwriting or draw there is a page on which its network\n"
         "writes or draws.",
         epilog="examples:\n  layernorm play\n  layernorm play runs/handwriting/handwriting-layer-s0\n",

@@ -24,7 +24,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from support.runs import write_drawing_runs
 
-SECONDS = 60  # that a page may take on a busy machine
+SECONDS = 120  # that a page may take on a busy machine
 PICTURES = Path(__file__).parents[2] / "build" / "play"
 
 
@@ -119,6 +119,9 @@ def pages(server):
 
 
 def test_table_1_under_the_keys(pages):
+    pages.sees("batch norm: stays (")
+    pages.sees("weight norm: changes (")
+    pages.press("put all back")
     pages.sees("layer norm: not moved")
     pages.slide("weight matrix re-centring", [Keys.ARROW_RIGHT] * 5)
     for text in (
@@ -129,11 +132,34 @@ def test_table_1_under_the_keys(pages):
         "no norm: changes",
     ):
         pages.sees(text)
-    pages.press("put back")
+    pages.press("put all back")
     pages.sees("no norm: not moved")
     pages.slide("single case re-scaling", [Keys.ARROW_LEFT] * 4)
     for text in ("layer norm: stays (", "RMS norm: stays (", "weight norm: changes ("):
         pages.sees(text)
+
+
+def test_networks_are_trained_in_two_browsers_at_once(pages, server):
+    assert pages.driver.title == "Table 1 - layernorm play"
+    other = Pages(server[1], 380)
+    try:
+        for browser in (pages, other):
+            browser.press("Training")
+            browser.until(lambda browser=browser: browser.driver.title == "Training - layernorm play")
+            browser.press("train")
+        other.sees("waits for another page")
+        pages.sees("At a rate of 0.0025: no norm")
+        other.sees("update 10 of 200")
+    finally:
+        other.driver.quit()  # its training ends, and the next has its place
+    pages.slide("learning rate", [Keys.ARROW_RIGHT] * 2)
+    pages.sees("learning rate 0.01")
+    pages.press("train")
+    pages.sees("Best of 2 rates: no norm")
+    pages.press("train")
+    pages.sees("update 10 of 200")
+    pages.press("stop")
+    pages.sees("Best of 2 rates: no norm")
 
 
 def test_a_text_is_written_and_bad_input_refused(pages, server):
@@ -221,6 +247,10 @@ def test_the_pages_fit(server, width, dark):
         pages.sees("weight norm: stays (")
         name = f"{width}-{'dark' if dark else 'light'}"
         pages.photograph(f"table-1-{name}")
+        pages.press("Training")
+        pages.press("train")
+        pages.sees("At a rate of 0.0025: no norm")
+        pages.photograph(f"training-{name}")
         pages.press("handwriting: handwriting-layer-s0")
         pages.type("text", "Layer norm")
         pages.press("draw")

@@ -1,6 +1,8 @@
 """The page of `layernorm play` that trains: fair to both sides, right by torch's own LSTM, stopped, started again."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -135,3 +137,21 @@ def test_two_browsers_wait_for_each_other_and_a_closed_one_leaves(monkeypatch):
         assert await asyncio.wrap_future(WORKER.submit(lambda: "the next").future) == "the next"
 
     simulated([], drive)
+
+
+ALONE = """
+import sys
+for name in ("accelerate", "tyro", "rich", "matplotlib", "PIL", "pooch", "safetensors"):
+    sys.modules[name] = None
+from layernorm.play import server, training
+training.UPDATES = 2
+training.Training(0.01).run()
+try:
+    from layernorm.play import pages
+except ModuleNotFoundError as error:
+    assert error.name == "nicegui"
+"""
+
+
+def test_the_page_needs_no_package_of_the_experiments_but_the_digits():
+    subprocess.run([sys.executable, "-c", ALONE], check=True)

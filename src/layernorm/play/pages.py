@@ -79,7 +79,7 @@ def _table_1() -> None:
             ui.button("put all back", on_click=lambda: [slider.set_value(0) for slider in sliders.values()]).props(
                 "flat no-caps"
             )
-        with ui.element("div").classes("grid grid-cols-2 lg:grid-cols-3 gap-4 w-full"):
+        with ui.element("div").classes("grid grid-cols-2 lg:grid-cols-3 gap-4 w-full content-start"):
             charts = []
             for norm in table_1.NORMS.values():
                 with ui.column().classes("gap-0 w-full"):

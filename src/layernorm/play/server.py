@@ -24,7 +24,7 @@ def serve(paths: Sequence[Path], port: int) -> None:
         from nicegui import app, ui
         from starlette.middleware.trustedhost import TrustedHostMiddleware
     except ModuleNotFoundError as error:
-        advice = "pip install '.[experiments,play]' in layernorm's checkout"
+        advice = "pip install '.[play]' in layernorm's checkout"
         raise RunError(f"the package {error.name!r} is missing: {advice}") from error
     from . import pages
 

@@ -160,7 +160,7 @@ def _draw(chart: ui.echart, places: list[str], curves: list[dict[str, Any]]) -> 
         textStyle=text,
         legend={"data": list(NORMS.values()), "top": 0, "textStyle": text},
         grid={"left": 40, "right": 16, "top": 32, "bottom": 28},
-        xAxis=axis(type="category", data=places, boundaryGap=False),
+        xAxis=axis(type="category", data=places),
         yAxis=axis(type="value", min=0, max=100),
         series=curves,
     )

@@ -74,14 +74,14 @@ def strip(drawing: Drawing) -> bytes:
     return _png(_tiled([frames[column][row] for row in range(count) for column in range(len(frames))], len(frames)))
 
 
-def animation(drawing: Drawing) -> bytes:
+def animation(drawing: Drawing, columns: int = 5) -> bytes:
     """Draws the canvas over the glimpses with the write window, as a GIF of four seconds that pauses at the end."""
     from PIL import Image
 
-    pages = [_tiled(_windowed(drawing, step), 5) for step in range(len(drawing.canvas))]
-    pages.append(_tiled(_grey(drawing.canvas[-1]), 5))
+    pages = [_tiled(_windowed(drawing, step), columns) for step in range(len(drawing.canvas))]
+    pages.append(_tiled(_grey(drawing.canvas[-1]), columns))
     palette = Image.new("P", (1, 1))
-    palette.putpalette([level for grey in range(0, 256, 4) for level in (grey, grey, grey)] + [*_WINDOW])
+    palette.putpalette([level for grey in range(0, 256, 8) for level in (grey, grey, grey)] + [*_WINDOW])
     frames = [page.quantize(palette=palette, dither=Image.Dither.NONE) for page in pages]
     duration = [max(20, round(4000 / len(drawing.canvas)))] * len(drawing.canvas) + [2000]
     file = io.BytesIO()
