@@ -19,6 +19,7 @@ html_css_files = ["site.css"]
 html_copy_source = False
 html_theme_options = {"navigation_with_keys": True}
 
+autodoc_mock_imports = ["sb3_contrib", "tensordict", "torchrl"]  # bases of two modules
 autodoc_typehints = "none"  # signatures have them; the docstrings say what they mean
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
