@@ -82,6 +82,14 @@ def test_the_other_policies(policy, env):
     assert isinstance(model.policy.lstm_critic, ln.LSTM)
 
 
+def test_a_policys_own_file_has_its_norm_and_formula(tmp_path):
+    box = spaces.Box(-1, 1, (3,))
+    policy = layernorm.sb3.MlpLstmPolicy(box, box, lambda _: 1e-3, norm="rms", formula="torchscript")
+    policy.save(tmp_path / "policy")
+    again = layernorm.sb3.MlpLstmPolicy.load(tmp_path / "policy", device="cpu")
+    assert (again.lstm_actor.norm, again.lstm_critic.formula) == ("rms", "torchscript")
+
+
 def test_a_wrong_norm_is_refused():
     box = spaces.Box(-1, 1, (3,))
     with pytest.raises(ValueError, match="layr"):

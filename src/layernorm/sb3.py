@@ -46,6 +46,10 @@ class MlpLstmPolicy(RecurrentActorCriticPolicy):
         rate = self.optimizer.param_groups[0]["lr"]  # a new optimizer, with the gains, too
         self.optimizer = self.optimizer_class(self.parameters(), lr=rate, **self.optimizer_kwargs)
 
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        lstm = self.lstm_actor
+        return {**super()._get_constructor_parameters(), "norm": lstm.norm, "formula": lstm.formula}
+
     @staticmethod
     def _process_sequence(features: Any, lstm_states: Any, episode_starts: Any, lstm: Any) -> Any:
         """Runs sequences: features (B * T, I), states (L, B, H), starts (B * T,) -> (B * T, H), states."""
