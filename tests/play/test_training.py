@@ -100,6 +100,13 @@ def test_the_page_trains_again_and_again(monkeypatch):
         user.find(kind=ui.button, content="train").click()
         await user.should_see("Best of 2 rates: no norm", retries=100)
         await user.should_see("update 4 of 4")
+        slider.value = 4
+        user.find(kind=ui.button, content="train").click()
+        await user.should_see("At a rate of 0.0025: no norm", retries=100)  # again: the last one is shown
+        await user.should_see("Best of 2 rates")
+        slider.value = 6
+        user.find(kind=ui.button, content="train").click()
+        await user.should_see("At a rate of 0.01: no norm", retries=100)
 
         monkeypatch.setattr(training, "UPDATES", 10**6)  # one that does not end by itself
         user.find(kind=ui.button, content="train").click()

@@ -88,12 +88,14 @@ class TrainingPage:
             self.job = job = WORKER.submit(now.run)
             self.show()
             await asyncio.wrap_future(job.future)
-            self.ends[now.rate] = now
+            self.ends.pop(now.rate, None)
+            self.ends[now.rate] = now  # the last one
         except (StoppedError, asyncio.CancelledError):  # stopped, started again, or the page is gone
             return
         except Exception as error:  # the page must show any error
             self.refusal.text = refusal(error)
-        self.stop()
+        if self.training is now:  # it was not started again
+            self.stop()
 
     def show(self) -> None:
         """Shows how far the training has come, and the ends of all that are complete."""
