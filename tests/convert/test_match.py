@@ -122,7 +122,7 @@ class Caller(nn.Module):
 @pytest.mark.parametrize("run", [batch_first, packed, row_by_row, by_stepper, by_cells, by_cell_stepper])
 @pytest.mark.parametrize("network", MODULE)
 def test_it_makes_no_difference_how_a_network_is_run(network, run):
-    """With zoneout and a state to start from after a cut, which go step by step in the module, too."""
+    """With zoneout and a state to start from after a cut."""
     made = drawn(MODULE[network], I, H, zoneout=0.2).eval()
     x, reset = torch.randn(T, B, I, dtype=torch.float64), torch.rand(T, B) < 0.3
     hx, restart = (as_hx([torch.randn(1, B, H, dtype=torch.float64) for _ in made._state_names]) for _ in range(2))

@@ -87,16 +87,20 @@ def test_opcheck_recurrent(network, backend):
     recurrence = Recurrence(network, resolve("paper", network)).encode()
     state = [torch.randn(B, H, dtype=torch.float64, requires_grad=True) for _ in range(2 if network == "LSTM" else 1)]
     x = torch.randn(T, B, I, dtype=torch.float64, requires_grad=True)
-    lengths, reset = torch.tensor([3, 1]), torch.eye(T, B, dtype=torch.bool)
+    lengths, reset, unchanged = torch.tensor([3, 1]), torch.eye(T, B, dtype=torch.bool), ([], None, [])
+    shares = [torch.rand(T, B, H, dtype=torch.float64), None][: len(state)]
+    changes = [s.detach().clone().requires_grad_() for s in state], torch.rand(B, H, dtype=torch.float64), shares
     for masks in ((None, None), (lengths, reset)):
         for reverse in (False, True):
-            args = (x, state, list(p.values()), *masks, recurrence, reverse)
+            args = (x, state, list(p.values()), *masks, *unchanged, recurrence, reverse)
             torch.library.opcheck(torch.ops.layernorm.recurrent.default, (*args, backend))
     torch.library.opcheck(torch.ops.layernorm.recurrent.default, (*args, None))
+    args = (x, state, list(p.values()), lengths, reset, *changes, recurrence, True)
+    torch.library.opcheck(torch.ops.layernorm.recurrent.default, (*args, backend))
     state, params = [s.detach() for s in state], [q.detach() for q in p.values()]
     n = 1 + len(state)
     for steps in (T, 0):
-        args = (x.detach()[:steps], state, params, None, None, recurrence, False)
+        args = (x.detach()[:steps], state, params, None, None, *unchanged, recurrence, False)
         torch.library.opcheck(torch.ops.layernorm.recurrent_forward.default, (*args, backend))
         found = torch.ops.layernorm.recurrent_forward(*args, backend)
         args = (*args, found[n:], found[0], found[1:n], backend)

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 import layernorm as ln
 from layernorm.engines import reference
-from layernorm.engines.protocol import RecurrentArguments
+from layernorm.engines.protocol import NO_CHANGES, RecurrentArguments, StateChanges
 from layernorm.formula import PLAIN, PRESETS, Recurrence
-from support.formula_space import drawn, every_formula
+from support.formula_space import drawn, drawn_changes, every_formula
 
 native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 pytestmark = pytest.mark.usefixtures("instruction_set")
@@ -20,25 +20,28 @@ CLOSE = 1e-10
 TIMES, UNITS = 4.0, 8 * 2.0**-23
 
 
-def both_ways(engine, arguments, recurrence, reverse, grads=None):
+def both_ways(engine, arguments, recurrence, reverse, grads=None, changes=NO_CHANGES):
     """Results and gradients, and the results of a call that saves nothing."""
     n = 1 + len(arguments[1])
-    a = RecurrentArguments(*arguments, recurrence, reverse)
+    a = RecurrentArguments(*arguments, recurrence, reverse, changes)
     found = engine.recurrent_forward(a, True)
     grads = grads or [torch.ones_like(r) for r in found[:n]]
     back = engine.recurrent_backward(a, found[n:], grads[0], grads[1:])
     return [*found[:n], *back], engine.recurrent_forward(a, False)
 
 
-def compare(recurrence, T, B, I, H, P, reverse, lengths, reset):  # noqa: E741
+def compare(recurrence, T, B, I, H, P, reverse, lengths, reset, kind=0):  # noqa: E741
+    """``kind``: what happens between steps, as in `drawn_changes`."""
     arguments = drawn(recurrence, T, B, I, H, P, lengths, reset)
+    changes = drawn_changes(recurrence, T, B, H, P, kind) if kind else NO_CHANGES
     g = torch.Generator().manual_seed(1)
     results = reference.recurrent_forward(RecurrentArguments(*arguments, recurrence, reverse), False)
     grads = [torch.randn(r.shape, dtype=r.dtype, generator=g) for r in results]
-    expected, _ = both_ways(reference, arguments, recurrence, reverse, grads)
-    got, inference = both_ways(native, arguments, recurrence, reverse, grads)
+    expected, _ = both_ways(reference, arguments, recurrence, reverse, grads, changes)
+    got, inference = both_ways(native, arguments, recurrence, reverse, grads, changes)
     assert all(map(torch.equal, got, inference))
     names = ["output", *recurrence.state_names, "input", *recurrence.state_names, *recurrence.parameter_names]
+    names += ["restart h", "restart c"][: len(changes.restart)]
     for name, a, b in zip(names, got, expected, strict=True):
         assert a.shape == b.shape, name
         if a.numel():
@@ -58,6 +61,13 @@ def test_every_formula(network):
         compare(recurrence, *sizes, reverse=reverse, lengths=lengths, reset=reset)
 
 
+@pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
+def test_every_formula_with_what_happens_between_steps(network):
+    found = list(every_formula(network, SHAPES))[:: 5 if network == "LSTM" else 2]
+    for k, (recurrence, (*sizes, reverse, lengths, reset)) in enumerate(found):
+        compare(recurrence, *sizes, reverse, lengths, reset or k % 3 > 0, kind=1 + k % 15)
+
+
 @pytest.mark.parametrize("formula", [PLAIN, PRESETS["paper"]["LSTM"], PRESETS["tf1"]["LSTM"]])
 def test_derivatives_that_are_cut_at_the_gates(formula):
     compare(Recurrence("LSTM", formula, gate_clip=0.1), 6, 5, 7, 17, 17, False, True, True)
@@ -67,47 +77,66 @@ def test_derivatives_that_are_cut_at_the_gates(formula):
 @given(
     network=st.sampled_from(["LSTM", "GRU", "RNN"]), plain=st.booleans(), T=st.integers(0, 9), B=st.integers(0, 40),
     I=st.integers(0, 40), H=st.integers(1, 70), reverse=st.booleans(), lengths=st.booleans(), reset=st.booleans(),
+    kind=st.integers(0, 15),
 )  # fmt: skip
-def test_any_shape(network, plain, T, B, I, H, reverse, lengths, reset):  # noqa: E741
+def test_any_shape(network, plain, T, B, I, H, reverse, lengths, reset, kind):  # noqa: E741
     formula = PLAIN if plain else PRESETS["paper"][network]
-    compare(Recurrence(network, formula), T, B, I, H, H, reverse, lengths, reset)
+    compare(Recurrence(network, formula), T, B, I, H, H, reverse, lengths, reset, kind)
 
 
 def test_blocks_of_steps_and_of_rows():
     """Sizes at which every loop over blocks goes round more than once."""
     for network in ("LSTM", "GRU", "RNN"):
-        compare(Recurrence(network, PRESETS["paper"][network]), 20, 130, 70, 96, 96, True, True, True)
+        for kind in (0, 7):
+            compare(Recurrence(network, PRESETS["paper"][network]), 20, 130, 70, 96, 96, True, True, True, kind)
 
 
+def in_types(changes, dtype, compute_type):
+    """The same changes, restarts and what multiplies the state in these types."""
+    restart, dropout, kept = changes
+    return StateChanges(
+        [r.to(dtype) for r in restart],
+        None if dropout is None else dropout.to(compute_type),
+        tuple(None if k is None else k.to(compute_type) for k in kept),
+    )
+
+
+@pytest.mark.parametrize("kind", [0, 7, 15])
 @pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
-def test_float32_is_as_exact_as_the_references(network):
+def test_float32_is_as_exact_as_the_references(network, kind):
     recurrence = Recurrence(network, PRESETS["paper"][network])
     arguments = drawn(recurrence, 30, 20, 50, 64, 64, True, True)
-    exact, _ = both_ways(reference, arguments, recurrence, False)
+    changes = drawn_changes(recurrence, 30, 20, 64, 64, kind)
     narrow = (arguments[0].float(), *([t.float() for t in a] for a in arguments[1:3]), *arguments[3:])
     for dtype in (torch.float32, torch.bfloat16):
         given = (narrow[0].to(dtype), *([t.to(dtype) for t in a] for a in narrow[1:3]), *narrow[3:])
         wide = (given[0].double(), *([t.double() for t in a] for a in given[1:3]), *given[3:])
-        exact, _ = both_ways(reference, wide, recurrence, False)
-        theirs, _ = both_ways(reference, given, recurrence, False)
-        ours, _ = both_ways(native, given, recurrence, False)
+        given_changes = in_types(changes, dtype, torch.float32)
+        wide_changes = in_types(given_changes, torch.float64, torch.float64)
+        exact, _ = both_ways(reference, wide, recurrence, False, None, wide_changes)
+        theirs, _ = both_ways(reference, given, recurrence, False, None, given_changes)
+        ours, _ = both_ways(native, given, recurrence, False, None, given_changes)
         for e, t, o in zip(exact, theirs, ours, strict=True):
             assert o.dtype == dtype
             allowed = TIMES * (t.double() - e).abs().max() + UNITS * e.abs().max()
             assert (o.double() - e).abs().max() <= allowed
 
 
+@pytest.mark.parametrize("kind", [0, 7])
 @pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
-def test_bits_do_not_depend_on_threads_or_on_other_rows(network):
+def test_bits_do_not_depend_on_threads_or_on_other_rows(network, kind):
     recurrence = Recurrence(network, PRESETS["paper"][network])
     arguments = drawn(recurrence, 12, 70, 33, 40, 40, True, True)
+    changes = drawn_changes(recurrence, 12, 70, 40, 40, kind)
+    few_changes = drawn_changes(recurrence, 10, 1, 900, 900, kind)
     few = drawn(recurrence, 10, 1, 33, 900, 900, True, True)  # fewer rows than threads: columns are shared out
     before = torch.get_num_threads()
     try:
         found = []
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            found.append([t for a in (arguments, few) for t in both_ways(native, a, recurrence, False)[0]])
+            calls = ((arguments, changes), (few, few_changes))
+            found.append([t for a, c in calls for t in both_ways(native, a, recurrence, False, None, c)[0]])
     finally:
         torch.set_num_threads(before)
     for other in found[1:]:
@@ -115,7 +144,7 @@ def test_bits_do_not_depend_on_threads_or_on_other_rows(network):
     x = arguments[0]
     poisoned = x.clone()
     poisoned[:, 1::2] = float("nan")
-    a = RecurrentArguments(*arguments, recurrence, False)
+    a = RecurrentArguments(*arguments, recurrence, False, changes)
     found = [native.recurrent_forward(a._replace(input=given), False) for given in (x, poisoned)]
     assert torch.equal(found[0][0][:, ::2], found[1][0][:, ::2])
 

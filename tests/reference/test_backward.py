@@ -8,6 +8,7 @@ import torch
 from layernorm.engines import reference
 from layernorm.engines.protocol import NormArguments, RecurrentArguments
 from layernorm.formula import PLAIN, Formula, Recurrence
+from support.formula_space import with_changes
 
 FORMULAS = [
     Formula(gates, span, cell, inside, gate_bias, cell_bias, eps_on=eps_on)
@@ -36,17 +37,20 @@ def setting(recurrence, lengths, reset):
     return draw(T, B, I), state, params, *masks
 
 
-def compare(recurrence, reverse, lengths=True, reset=True):
+def compare(recurrence, reverse, lengths=True, reset=True, kind=0):
+    """``kind``: what happens between steps, as in `drawn_changes`."""
     x, state, params, *masks = setting(recurrence, lengths, reset)
-    a = RecurrentArguments(x, state, params, *masks, recurrence, reverse)
+    a = with_changes(RecurrentArguments(x, state, params, *masks, recurrence, reverse), kind)
+    restart = [r.requires_grad_() for r in a.changes.restart]
     outputs = reference.recurrent_equations(a)
     grads = [torch.randn_like(o) for o in outputs]
-    inputs = [x, *state, *params]
+    inputs = [x, *state, *params, *restart]
     expected = torch.autograd.grad(outputs, inputs, grads, materialize_grads=True)
     with torch.no_grad():
         kept = reference.recurrent_forward(a, True)[len(outputs) :]
         got = reference.recurrent_backward(a, kept, grads[0], grads[1:])
     names = ["input", *recurrence.state_names, *recurrence.parameter_names]
+    names += [f"restart {name}" for name in recurrence.state_names[: len(restart)]]
     for name, a, b in zip(names, got, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11, msg=lambda m, name=name: f"{name}: {m}")
 
@@ -60,7 +64,7 @@ def test_every_formula(network, norm):
         forget_bias = 0.0 if network == "RNN" else 0.5
         formula = Formula(**{**formula.__dict__, "forget_bias": forget_bias})
         projected = network == "LSTM" and k % 3 == 0
-        compare(Recurrence(network, formula, norm, bias=k % 5 != 0, projected=projected), reverse=k % 2 == 0)
+        compare(Recurrence(network, formula, norm, k % 5 != 0, projected), reverse=k % 2 == 0, kind=k % 16)
 
 
 @pytest.mark.parametrize("reset", [False, True])

@@ -5,6 +5,7 @@ import itertools
 
 import torch
 
+from layernorm.engines.protocol import StateChanges
 from layernorm.formula import Formula, Recurrence
 
 FIELDS = [("split", "sum", None), ("joint", "per_gate", "all"), ("output", "carry", None), (False, True), (True, False)]
@@ -43,3 +44,29 @@ def drawn(recurrence, T, B, I, H, P, lengths, reset, generator=None):  # noqa: E
         torch.rand(T, B, generator=generator) < 0.3 if reset else None,
     )
     return draw(T, B, I), state, params, *masks
+
+
+def drawn_changes(recurrence, T, B, H, P, kind, generator=None):
+    """What happens between steps, in float64: ``kind`` is a number whose four bits ask for restarts, dropout, drawn
+    zoneout and, with it, one number in place of what is drawn; of an LSTM every third has no zoneout of h or of c."""
+    generator = torch.Generator().manual_seed(2) if generator is None else generator
+    sizes = (P if recurrence.projected else H, H)[: len(recurrence.state_names)]
+
+    def draw(*shape):
+        return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+    shares = []
+    for k, size in enumerate(sizes if kind & 4 else ()):
+        drawn = (draw(T, B, size) < -0.5).double()
+        absent = len(sizes) == 2 and kind % 3 == k
+        shares.append(None if absent else torch.full((1, 1, 1), 0.3, dtype=torch.float64) if kind & 8 else drawn)
+    dropout = (draw(B, sizes[0]) < 0.5).double() * 1.4
+    return StateChanges(
+        [draw(B, size) for size in sizes] if kind & 1 else (), dropout if kind & 2 else None, tuple(shares)
+    )
+
+
+def with_changes(arguments, kind):
+    """The arguments of a call with what happens between its steps."""
+    T, B, _, H, P = arguments.sizes
+    return arguments._replace(changes=drawn_changes(arguments.recurrence, T, B, H, P, kind)) if kind else arguments

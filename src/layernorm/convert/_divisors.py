@@ -13,7 +13,7 @@ from ..engines.reference._cases import moments
 from ..engines.reference._norms import centre, reciprocal_deviation
 from ..engines.reference._recurrent import network_of, parameters_by_name, scheduled_input
 from ..engines.reference._rnn import Network
-from ..engines.schedule import State, StateChanges, walk
+from ..engines.schedule import State, walk
 from ..formula import Recurrence
 
 Divisors = dict[tuple[str, int, int], tuple[Tensor, Tensor]]
@@ -23,14 +23,13 @@ by. Both are (1,), under batch norm (n,), a number for each unit."""
 
 @torch.no_grad()
 @below_autocast
-def sum_divisors(a: RecurrentArguments, changes: StateChanges, recurrence: Recurrence) -> Divisors:
+def sum_divisors(a: RecurrentArguments, recurrence: Recurrence) -> Divisors:
     """Sums what each normalisation of a recurrence would divide by, on the states of the plain equations.
 
     Steps beyond a row's length do not count. Neither do vectors without a deviation, such as W_hh h at the first step.
 
     Args:
         a: the call of the layer, with ``recurrence.plain`` as its equations.
-        changes: what happens to the state between steps.
         recurrence: where the normalisations sit.
     """
     x, schedule = scheduled_input(a)
@@ -42,10 +41,10 @@ def sum_divisors(a: RecurrentArguments, changes: StateChanges, recurrence: Recur
 
     def step(t: int, old: State) -> State:
         before.append(old)
-        from_hidden.append(changes.apply_dropout(old[0]) @ p["weight_hh"].T)
+        from_hidden.append(a.changes.apply_dropout(old[0]) @ p["weight_hh"].T)
         return network.step(t, biased[t], from_hidden[t], old)
 
-    walk(step, tuple(s.to(x.dtype) for s in a.state), len(x), schedule, changes)
+    walk(step, tuple(s.to(x.dtype) for s in a.state), len(x), schedule, a.changes)
     if not before:
         return {}
     states = tuple(torch.stack(part) for part in zip(*before, strict=True))

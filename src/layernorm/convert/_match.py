@@ -153,8 +153,8 @@ def plain_divisors(
     def note(call: LayerCall) -> None:
         if call.module in recurrences:
             plain, of_layer = call.module.recurrence, sums[LayerOf(call.module, call.suffix)]
-            a = RecurrentArguments(call.input, call.state, call.params, call.lengths, call.reset, plain, call.reverse)
-            for place, (total, number) in sum_divisors(a, call.changes, recurrences[call.module]).items():
+            a = RecurrentArguments(*call[3:8], plain, call.reverse, call.changes)
+            for place, (total, number) in sum_divisors(a, recurrences[call.module]).items():
                 before = of_layer.get(place, (0.0, 0))
                 of_layer[place] = (before[0] + total, before[1] + number)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..engines.schedule import NO_CHANGES, StateChanges
+from ..engines.protocol import NO_CHANGES, StateChanges
 from ..nn._cell import RecurrentCell
 from ..nn._normalised import Normalised
 from ..nn._recurrent import Recurrent

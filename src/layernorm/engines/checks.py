@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._C import _functorch
 
 from ..formula import GATES, Recurrence
-from .protocol import NormArguments, RecurrentArguments
+from .protocol import NO_CHANGES, NormArguments, RecurrentArguments
 
 
 def check_dense(who: str, name: str, tensor: Tensor) -> None:
@@ -117,7 +117,7 @@ def check_tensors(a: RecurrentArguments) -> None:
     """
     input, state, params = a.input, a.state, a.params
     static = type(input) is Tensor and not torch.compiler.is_compiling()  # symbolic sizes are no keys of a cache
-    without_masks = static and a.lengths is None and a.reset is None
+    without_masks = static and a.lengths is None and a.reset is None and a.changes is NO_CHANGES
     if without_masks and input.dim() == 3 and len(params) > 1 and params[1].dim() == 2:
         dtype = input.dtype
         if dtype.is_floating_point and input.is_cpu and input.layout is torch.strided:
@@ -164,6 +164,12 @@ def _check_one_by_one(a: RecurrentArguments) -> None:
     }
     expected_shapes |= recurrence.parameter_shapes(I, H, P)
     tensors = dict(zip(expected_shapes, (*state, *params), strict=True))
+    restart, kept = a.changes.restart, a.changes.kept
+    if len(restart) not in (0, len(state)) or len(kept) not in (0, len(state)):
+        got = f"{len(restart)} and {len(kept)}"
+        raise RuntimeError(f"{op}: expected restart and kept of {len(state)} parts each, or none, got {got}")
+    for name, part, size in zip(recurrence.state_names, restart, (P, H), strict=False):
+        expected_shapes[f"{name} of restart"], tensors[f"{name} of restart"] = (B, size), part
     if not input.dtype.is_floating_point:
         raise RuntimeError(f"{op}: expected input of a floating-point type, got {input.dtype}")
     check_dense(op, "input", input)
@@ -185,9 +191,27 @@ def _check_one_by_one(a: RecurrentArguments) -> None:
         if wrong:
             raise RuntimeError(f"{op}: expected {name} of {'bool' if is_bool else 'an integer type'}, got {mask.dtype}")
         tensors[name] = mask
+    tensors |= _check_factors(a, op, (B, P), {name: (T, B, size) for name, size in zip("hc", (P, H), strict=True)})
     for name, tensor in tensors.items():
         if tensor.device != input.device:
             raise RuntimeError(f"{op}: expected {name} on {input.device}, where input is, got {tensor.device}")
+
+
+def _check_factors(
+    a: RecurrentArguments, op: str, of_dropout: tuple[int, ...], of_shares: dict[str, tuple[int, ...]]
+) -> dict[str, Tensor]:
+    """Checks what the state is multiplied by between steps, and returns it by its name."""
+    compute_type = torch.promote_types(a.input.dtype, torch.float32)
+    shapes = {"dropout": of_dropout} | {f"kept share of {name}": shape for name, shape in of_shares.items()}
+    given = dict(zip(shapes, (a.changes.dropout, *a.changes.kept), strict=False))
+    found = {name: tensor for name, tensor in given.items() if tensor is not None}
+    for name, tensor in found.items():
+        check_dense(op, name, tensor)
+        fits = tuple(tensor.shape) == shapes[name] or (name != "dropout" and tuple(tensor.shape) == (1, 1, 1))
+        if not fits or tensor.dtype != compute_type:
+            expected = f"{name} of shape {list(shapes[name])} and type {compute_type}"
+            raise RuntimeError(f"{op}: expected {expected}, got {list(tensor.shape)} and {tensor.dtype}")
+    return found
 
 
 def check_recurrent_gradients(

@@ -57,6 +57,34 @@ class NormArguments(NamedTuple):
         return [t for t in (self.input, self.weight, self.bias) if t is not None]
 
 
+class StateChanges(NamedTuple):
+    """What happens to the state of one layer and direction between its steps, beyond lengths and resets.
+
+    Attributes:
+        restart: the state that a row starts from after a cut, with the shapes of the initial one; none: zeros.
+        dropout: ``(B, P)``, a factor of the h that W_hh reads, the same at every step; None: 1.
+        kept: zoneout: for each part of the state the share of the old state that is kept, ``(T, B, size)`` in the order
+            in which a row takes its steps, or one number ``(1, 1, 1)``; None for a part without zoneout.
+
+    Dropout and shares are in float32 or wider, the type that the layer is computed in.
+    """
+
+    restart: Sequence[Tensor] = ()
+    dropout: Tensor | None = None
+    kept: Sequence[Tensor | None] = ()
+
+    def apply_dropout(self, h: Tensor) -> Tensor:
+        """Applies the dropout to the h before a step, as W_hh reads it, or to its gradient."""
+        return h if self.dropout is None else h * self.dropout.to(h.dtype)
+
+    def shares(self, t: int) -> list[Tensor | None]:
+        """Returns the shares that are kept at the step number ``t``, for each part of the state; empty: none."""
+        return [None if k is None else k[t if len(k) > 1 else 0] for k in self.kept]
+
+
+NO_CHANGES = StateChanges()
+
+
 class RecurrentArguments(NamedTuple):
     """One layer in one direction over a sequence.
 
@@ -68,6 +96,7 @@ class RecurrentArguments(NamedTuple):
         reset: ``(T, B)`` bool, or None. True cuts the row between t-1 and t; the step after the cut starts from zeros.
         recurrence: the equations.
         reverse: whether the steps go from the last to the first; with ``lengths``, from the end of each row.
+        changes: what else happens to the state between steps.
     """
 
     input: Tensor
@@ -77,6 +106,7 @@ class RecurrentArguments(NamedTuple):
     reset: Tensor | None
     recurrence: Recurrence
     reverse: bool
+    changes: StateChanges = NO_CHANGES
 
     @property
     def device(self) -> torch.device:
@@ -91,8 +121,9 @@ class RecurrentArguments(NamedTuple):
 
     @property
     def differentiable(self) -> list[Tensor]:
-        """The tensors that have gradients: input, state and parameters, in the order of `Engine.recurrent_backward`."""
-        return [self.input, *self.state, *self.params]
+        """The tensors that have gradients: input, state, parameters and the state of restarts, in the order of
+        `Engine.recurrent_backward`."""
+        return [self.input, *self.state, *self.params, *self.changes.restart]
 
 
 class PreparedLayer(Protocol):
@@ -172,7 +203,7 @@ class Engine(Protocol):
         grad_output: Tensor | None,
         grad_state: Sequence[Tensor | None],
     ) -> Sequence[Tensor]:
-        """Returns [d input, *d initial state, *d params]; a gradient that is ``None`` is zero."""
+        """Returns [d input, *d initial state, *d params, *d restart]; a gradient that is ``None`` is zero."""
 
     def prepare(self, params: Sequence[Tensor], recurrence: Recurrence) -> PreparedLayer:
         """Prepares a layer for steps one by one."""

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .protocol import StateChanges
+
 
 class Schedule(NamedTuple):
     """Which rows take a step at each time, and which start from the zero state there."""
@@ -18,33 +20,6 @@ class Schedule(NamedTuple):
 
 State = tuple[Tensor, ...]
 """h [B, P], in an LSTM also c [B, H]."""
-
-
-class StateChanges(NamedTuple):
-    """What happens to the state of one layer and direction between its steps, beyond lengths and resets.
-
-    Attributes:
-        restart: the state that a row starts from after a cut, with the shapes of the initial one; None: zeros.
-        dropout: [B, P], a factor of the h that W_hh reads, the same at every step; None: 1.
-        kept: zoneout: for each part of the state the share of the old state that is kept, [T, B, size] or [T, 1, 1];
-            None for a part without zoneout.
-    """
-
-    restart: Sequence[Tensor] | None = None
-    dropout: Tensor | None = None
-    kept: tuple[Tensor | None, ...] = ()
-
-    @property
-    def anything(self) -> bool:
-        """Whether anything happens at all."""
-        return self.restart is not None or self.dropout is not None or any(k is not None for k in self.kept)
-
-    def apply_dropout(self, h: Tensor) -> Tensor:
-        """Applies the dropout to the h before a step, as W_hh reads it."""
-        return h if self.dropout is None else h * self.dropout.to(h.dtype)
-
-
-NO_CHANGES = StateChanges()
 
 
 def reorder_steps(x: Tensor, lengths: Tensor | None, reverse: bool) -> Tensor:
@@ -81,7 +56,7 @@ def walk(
     ``changes`` itself.
     """
     zero = state[0].new_zeros(())
-    restart = [zero] * len(state) if changes.restart is None else [r.to(zero.dtype) for r in changes.restart]
+    restart = [r.to(zero.dtype) for r in changes.restart] or [zero] * len(state)
     states = [state]
     for t in range(T):
         before = states[-1]
@@ -90,9 +65,7 @@ def walk(
             old = tuple(torch.where(schedule.cut[t], new, s) for new, s in zip(restart, before, strict=True))
         after = step(t, old)
         if changes.kept:
-            after = tuple(
-                apply_zoneout(None if k is None else k[t], *s) for k, *s in zip(changes.kept, old, after, strict=True)
-            )
+            after = tuple(apply_zoneout(*part) for part in zip(changes.shares(t), old, after, strict=True))
         if schedule.active is not None:
             after = tuple(torch.where(schedule.active[t], new, s) for new, s in zip(after, before, strict=True))
         states.append(after)

@@ -226,9 +226,11 @@ class Layer:
         sizes = zip(parts, self.sizes, strict=False)
         return [gate for part, size in sizes for gate in n.split(part, [self.H] * (size // self.H))]
 
-    def step(self, n: Nodes, x: Values, state: Values) -> Values:
-        """Computes the state after a step. ``x`` is the input side of that step."""
-        hidden = self.summed_inputs(n, self.hidden, state[0], "weight_hh")
+    def step(self, n: Nodes, x: Values, state: Values, dropout: ir.Value | None) -> Values:
+        """Computes the state after a step. ``x`` is the input side of that step, ``dropout`` a factor of the h that
+        W_hh reads."""
+        h = state[0] if dropout is None else n("Mul", state[0], dropout)
+        hidden = self.summed_inputs(n, self.hidden, h, "weight_hh")
         return {"RNN": self._rnn, "LSTM": self._lstm, "GRU": self._gru}[self.recurrence.network](n, x, hidden, state)
 
     def _add_sides(self, n: Nodes, x: Values, hidden: Values) -> Values:
@@ -269,24 +271,57 @@ class Layer:
         return [n("Add", n("Mul", n("Sub", 1.0, z), n("Tanh", a)), n("Mul", z, state[0]))]
 
 
-def _recurrent(input, state, params, lengths, reset, recurrence, reverse, backend):
+def _recurrent(input, state, params, lengths, reset, restart, dropout, kept, recurrence, reverse, backend):
     n, nodes = _new_nodes(input)
     equations = Recurrence.decode(recurrence)
+    changes = Changes(
+        [n.cast(r) for r in restart],
+        None if dropout is None else n.cast(dropout),
+        [k if k is None else _one_share(n, k) for k in kept],
+    )
     x, initial, weights = n.cast(input), [n.cast(s) for s in state], [n.cast(p) for p in params]
     if x is not input:  # ONNX Runtime 1.31 fuses Transpose, Cast and MatMul and crashes; so they are not in a row
         x = n("Sum", x)
-    has_operator = equations.formula == PLAIN and not equations.projected and reset is None
+    unchanged = reset is None and changes.dropout is None and not any(changes.kept)
+    has_operator = equations.formula == PLAIN and not equations.projected and unchanged
     if has_operator and n.dtype == ir.DataType.FLOAT:  # ONNX Runtime has them in no wider type
         outputs = _onnx_op(n, x, initial, weights, lengths, equations, reverse)
     else:
-        outputs = _scan(n, x, initial, weights, lengths, reset, equations, reverse)
+        outputs = _scan(n, x, initial, weights, lengths, reset, changes, equations, reverse)
     outputs = [n.round(value, input.dtype) for value in outputs]
     nodes.extend(n.tape.nodes)
     return outputs
 
 
+class Changes(NamedTuple):
+    """What else happens to the state between steps, as in `layernorm.engines.protocol.StateChanges`."""
+
+    restart: Values
+    dropout: ir.Value | None
+    kept: list[ir.Value | None]  # one number each
+
+
+def _one_share(n: Nodes, kept: ir.Value) -> ir.Value:
+    """Returns the share of zoneout, (1, 1).
+
+    Raises:
+        RuntimeError: there is one for each step, row and unit.
+    """
+    if list(cast(Any, kept.shape)) != [1, 1, 1]:
+        raise RuntimeError("zoneout in training draws numbers for every step; call eval() on the module first")
+    return cast(ir.Value, n("Squeeze", n.cast(kept), [0]))
+
+
 def _scan(
-    n: Nodes, x: ir.Value, initial: Values, params: Values, lengths: Any, reset: Any, r: Recurrence, reverse: bool
+    n: Nodes,
+    x: ir.Value,
+    initial: Values,
+    params: Values,
+    lengths: Any,
+    reset: Any,
+    changes: Changes,
+    r: Recurrence,
+    reverse: bool,
 ) -> Values:
     """Returns [output, *final state] by a ``Scan`` over the steps, in the reverse direction from the last to the first.
 
@@ -301,8 +336,11 @@ def _scan(
     states = [_step_input(f"one step/{name}", n.dtype) for name in r.state_names]
     parts = [_step_input(f"one step/x{k}", n.dtype) for k in range(len(from_input))]
     bits = [_step_input(f"one step/mask{k}", ir.DataType.BOOL) for k in range(len(masks))]
-    before = states if cut is None else [b("Where", bits[-1], 0.0, s) for s in states]
-    after = layer.step(b, parts, before)
+    restart: Sequence[Any] = changes.restart or [0.0] * len(states)
+    before = states if cut is None else [b("Where", bits[-1], *pair) for pair in zip(restart, states, strict=True)]
+    after = layer.step(b, parts, before, changes.dropout)
+    shares = changes.kept or [None] * len(states)
+    after = [_zoneout(b, *part) for part in zip(shares, before, after, strict=True)]
     if active is None:
         output = b("Identity", after[0])  # a body may not return a value twice
     else:
@@ -321,6 +359,11 @@ def _scan(
         scan_output_directions=[int(reverse)],
     )
     return [outputs, *final]
+
+
+def _zoneout(n: Nodes, kept: ir.Value | None, old: ir.Value, new: ir.Value) -> ir.Value:
+    """Computes one part of the state after a step: ``kept * old + (1 - kept) * new``; None: ``new``."""
+    return new if kept is None else n("Add", n("Mul", kept, old), n("Mul", n("Sub", 1.0, kept), new))
 
 
 def _step_input(name: str, dtype: ir.DataType) -> ir.Value:

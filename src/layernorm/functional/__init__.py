@@ -1,10 +1,10 @@
 """The functions behind the modules: they gather the arguments, choose an engine and bind the gradient."""
 
 from ..engines.checks import check_dense as check_dense
-from ..engines.schedule import StateChanges as StateChanges
+from ..engines.protocol import NO_CHANGES as NO_CHANGES
+from ..engines.protocol import StateChanges as StateChanges
 from ..engines.schedule import apply_zoneout as apply_zoneout
 from ._bind import autocast_type as autocast_type
-from ._by_steps import recurrent_by_steps as recurrent_by_steps
 from ._norms import add_layer_norm as add_layer_norm
 from ._norms import add_rms_norm as add_rms_norm
 from ._norms import layer_norm as layer_norm

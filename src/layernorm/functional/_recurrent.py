@@ -11,13 +11,12 @@ from torch import Tensor
 
 from ..engines import reference
 from ..engines.checks import check_dense, unwrapped
-from ..engines.protocol import RecurrentArguments
+from ..engines.protocol import NO_CHANGES, RecurrentArguments, StateChanges
 from ..engines.reference import BatchMoments as BatchMoments
 from ..engines.reference import Moments as Moments
-from ..engines.schedule import NO_CHANGES, StateChanges
 from ..formula import GATES, PLAIN, Formula, Recurrence, resolve, unknown
 from ._bind import autocast_type, is_eager
-from ._recurrent_op import RECURRENT
+from ._recurrent_op import RECURRENT, tensors_between
 
 NORMS = ("layer", "rms", "batch", "weight", None)
 
@@ -63,24 +62,27 @@ def recurrent(
     lengths: Tensor | None = None,
     reset: Tensor | None = None,
     reverse: bool = False,
+    changes: StateChanges = NO_CHANGES,
 ) -> tuple[Tensor, list[Tensor]]:
     """Runs one layer in one direction: (output (T, B, P), final state), parameters in the order of ``parameter_names``.
 
-    Under autocast, input, state and parameters are cast to its type, as torch does for its own recurrent networks:
+    Under autocast, input, states and parameters are cast to its type, as torch does for its own recurrent networks:
     integers and float64 are left as they are.
     """
-    input, state, params = cast_by_autocast(input, state, params)
+    input, state, params, changes = cast_by_autocast(input, state, params, changes)
     tensors = [input, *state, *params]
     if lengths is not None:
         tensors.append(lengths)
     if reset is not None:
         tensors.append(reset)
+    if changes is not NO_CHANGES:
+        tensors += tensors_between(changes)
     if is_eager(tensors):
         equations = Recurrence.decode(recurrence)
-        a = _new_tuple(RecurrentArguments, (input, state, params, lengths, reset, equations, reverse))
+        a = _new_tuple(RecurrentArguments, (input, state, params, lengths, reset, equations, reverse, changes))
         output, *final = RECURRENT(tensors, (a,), equations)
     else:
-        output, *final = RECURRENT.dispatch((input, state, params, lengths, reset, recurrence, reverse))
+        output, *final = RECURRENT.dispatch((input, state, params, lengths, reset, *changes, recurrence, reverse))
     return output, final
 
 
@@ -112,9 +114,9 @@ def recurrent_over_cases(
     Raises:
         ValueError: fewer than two cases to take statistics over.
     """
-    input, state, params = cast_by_autocast(input, state, params)
-    a = RecurrentArguments(input, state, params, lengths, reset, equations, reverse)
-    (output, *final), batch = reference.recurrent_over_cases(a, population, count_padding, changes)
+    input, state, params, changes = cast_by_autocast(input, state, params, changes)
+    a = RecurrentArguments(input, state, params, lengths, reset, equations, reverse, changes)
+    (output, *final), batch = reference.recurrent_over_cases(a, population, count_padding)
     return output, final, batch
 
 
@@ -144,14 +146,16 @@ def as_cuts(reset: Any, shape: Sequence[int], who: str, order: str = "") -> Tens
 
 
 def cast_by_autocast(
-    input: Tensor, state: Sequence[Tensor], params: Sequence[Tensor]
-) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
+    input: Tensor, state: Sequence[Tensor], params: Sequence[Tensor], changes: StateChanges
+) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor], StateChanges]:
     """Casts to the type that autocast asks for, but for integers and float64, which torch leaves as they are, too."""
     dtype = autocast_type(input)
     if dtype is None:
-        return input, state, params
+        return input, state, params, changes
     (input,) = cast_tensors([input], dtype)
-    return input, cast_tensors(state, dtype), cast_tensors(params, dtype)
+    if changes.restart:
+        changes = changes._replace(restart=cast_tensors(changes.restart, dtype))
+    return input, cast_tensors(state, dtype), cast_tensors(params, dtype), changes
 
 
 def cast_tensors(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..engines import reference
 from ..engines.checks import check_recurrent, check_tensors
-from ..engines.protocol import RecurrentArguments
+from ..engines.protocol import NO_CHANGES, RecurrentArguments, StateChanges
 from ..formula import Recurrence
 from ._bind import Arguments, Op, gradients_of_equations, is_transforming
 
@@ -20,19 +20,22 @@ class _Recurrent(Op):
 
     name = "recurrent"
     arguments = (
-        "Tensor input, Tensor[] state, Tensor[] params, Tensor? lengths, Tensor? reset, str recurrence, bool reverse, "
+        "Tensor input, Tensor[] state, Tensor[] params, Tensor? lengths, Tensor? reset, "
+        "Tensor[] restart, Tensor? dropout, Tensor?[] kept, str recurrence, bool reverse, "
     )
     forward = ""
     backward = "Tensor[] saved, Tensor? grad_output, Tensor?[] grad_state, "
 
     def engine_arguments(self, flat: Arguments) -> Arguments:
-        input, state, params, lengths, reset, recurrence, reverse, *rest = flat
+        input, state, params, lengths, reset, *between, recurrence, reverse = flat[:10]
+        changes = StateChanges(*between)
+        changes = changes if tensors_between(changes) else NO_CHANGES
         equations = Recurrence.decode(recurrence)
-        return RecurrentArguments(input, state, params, lengths, reset, equations, reverse), *rest
+        return RecurrentArguments(input, state, params, lengths, reset, equations, reverse, changes), *flat[10:]
 
     def schema_arguments(self, args: Arguments) -> Arguments:
-        (*tensors, recurrence, reverse), *rest = args
-        return *tensors, recurrence.encode(), reverse, *rest
+        (*tensors, recurrence, reverse, changes), *rest = args
+        return *tensors, *changes, recurrence.encode(), reverse, *rest
 
     def fake(self, a: RecurrentArguments) -> list[Tensor]:
         check_tensors(a)
@@ -44,18 +47,26 @@ class _Recurrent(Op):
         return reference.recurrent_equations(a)
 
     def save(self, ctx: Any, args: Arguments, results: Sequence[Tensor]) -> Sequence[Tensor]:
-        input, state, params, lengths, reset, *ctx.rest = args[0]
-        ctx.states, ctx.params = len(state), len(params)
-        ctx.save_for_backward(lengths, reset, input, *state, *params, *results[1 + len(state) :])
+        input, state, params, lengths, reset, ctx.recurrence, ctx.reverse, changes = args[0]
+        restart, dropout, kept = changes
+        ctx.unchanged, ctx.sizes = changes is NO_CHANGES, (len(state), len(params), len(restart))
+        ctx.masks = 3 + len(kept)
+        ctx.save_for_backward(
+            lengths, reset, dropout, *kept, input, *state, *params, *restart, *results[1 + len(state) :]
+        )
         return results[: 1 + len(state)]
 
     def gradients(self, ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-        lengths, reset, *tensors = ctx.saved_tensors
-        n = 1 + ctx.states
-        inputs, saved = tensors[: n + ctx.params], tensors[n + ctx.params :]
+        states, params, restarts = ctx.sizes
+        n, m = 1 + states, 1 + states + params
+        lengths, reset, dropout, *kept = masks = ctx.saved_tensors[: ctx.masks]
+        tensors = ctx.saved_tensors[ctx.masks :]
+        inputs, saved = tensors[: m + restarts], tensors[m + restarts :]
 
         def arguments(*tensors: Tensor) -> RecurrentArguments:
-            return RecurrentArguments(tensors[0], tensors[1:n], tensors[n:], lengths, reset, *ctx.rest)
+            own, restart = (tensors[0], tensors[1:n], tensors[n:m], lengths, reset), tensors[m:]
+            changes = NO_CHANGES if ctx.unchanged else StateChanges(restart, dropout, kept)
+            return RecurrentArguments(*own, ctx.recurrence, ctx.reverse, changes)
 
         def equations(*tensors: Tensor) -> list[Tensor]:
             return reference.recurrent_equations(arguments(*tensors))
@@ -65,7 +76,13 @@ class _Recurrent(Op):
         else:
             given = [*tensors, *[g for g in grads if g is not None]]
             d_inputs = [*self.run_backward(given, ctx.backend, (arguments(*inputs), saved, grads[0], grads[1:]))]
-        return d_inputs + [None for mask in (lengths, reset) if mask is not None]
+        before, after = ([None for mask in part if mask is not None] for part in (masks[:2], masks[2:]))
+        return [*d_inputs[:m], *before, *d_inputs[m:], *after]
+
+
+def tensors_between(changes: StateChanges) -> list[Tensor]:
+    """Returns the tensors of the changes that there are, in order."""
+    return [t for t in (*changes.restart, changes.dropout, *changes.kept) if t is not None]
 
 
 RECURRENT = _Recurrent()

@@ -204,14 +204,18 @@ class Normalised(torch.nn.Module):
     def _kept_shares(self, like: Tensor, rows: Sequence[int]) -> tuple[Tensor | None, ...]:
         """Returns the share of the old state that zoneout keeps, for each part of the state.
 
-        In training it is drawn, 0 or 1. In evaluation it is the probability. It is None for a part without zoneout.
+        In training it is drawn, 0 or 1. In evaluation it is one number, the probability. It is None for a part without
+        zoneout.
         """
         dtype = torch.promote_types(like.dtype, torch.float32)
         shares: list[Tensor | None] = []
         for probability, size in zip(self._zoneouts, self._state_sizes, strict=True):
-            shape = (*rows, size if self.training else 1)
-            part = like.new_full(shape, probability, dtype=dtype)
-            shares.append((part.bernoulli() if self.training else part) if probability else None)
+            if not probability:
+                shares.append(None)
+            elif self.training:  # the numbers of `bernoulli`, in half of the time
+                shares.append(torch.rand(*rows, size, dtype=dtype, device=like.device).lt_(probability))
+            else:
+                shares.append(like.new_full((1,) * (len(rows) + 1), probability, dtype=dtype))
         return tuple(shares)
 
     def _apply_zoneout(self, before: Sequence[Tensor], after: Sequence[Tensor]) -> list[Tensor]:

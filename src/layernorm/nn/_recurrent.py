@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar, overload
 
 import torch
@@ -11,7 +12,7 @@ from torch.fx import Proxy
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from ..formula import PLAIN, Formula
-from ..functional import StateChanges, as_cuts, check_dense, recurrent, recurrent_by_steps, recurrent_over_cases
+from ..functional import NO_CHANGES, StateChanges, as_cuts, check_dense, recurrent, recurrent_over_cases
 from ._normalised import GainInit, Normalised, State, check_flags, check_fraction, check_sizes, drop_mask
 from ._population import BatchNormOverTime, Norm, Population
 from ._prepared import PreparedLayers, in_inference_mode
@@ -32,11 +33,11 @@ class Cuts(NamedTuple):
     Attributes:
         reset: (T, B) bool, true where a sequence is cut.
         restart: the parts of the state, each ``(L * D, B, size)``, that a sequence starts from after a cut.
-            ``None``: zeros.
+            Empty: zeros.
     """
 
     reset: Tensor
-    restart: State | None
+    restart: State
 
 
 class Recurrent(Normalised, Generic[Hx]):
@@ -323,8 +324,8 @@ class Recurrent(Normalised, Generic[Hx]):
             if tuple(part.shape) not in ((rows, B, size), (rows, 1, size)):
                 expected = f"{(rows, B, size)} or {(rows, 1, size)}"
                 raise RuntimeError(f"Expected {part_name} of reset_hx of size {expected}, got {list(part.shape)}")
-        expanded = None if restart is None else tuple(part.expand(-1, B, -1) for part in restart)
-        return Cuts(cut.transpose(0, 1) if self.batch_first else cut, expanded)
+        expanded = tuple(part.to(x.dtype).expand(-1, B, -1).contiguous() for part in restart or ())
+        return Cuts(cut.transpose(0, 1).contiguous() if self.batch_first else cut, expanded)
 
     def _run_unbatched(
         self, input: Tensor, hx: State | None, reset: Any, restart: State | None
@@ -349,8 +350,7 @@ class Recurrent(Normalised, Generic[Hx]):
         if order is not None:
             hx = tuple(s.index_select(1, order) for s in hx)
             if cuts is not None:
-                restart = cuts.restart and tuple(s.index_select(1, order) for s in cuts.restart)
-                cuts = Cuts(cuts.reset.index_select(1, order), restart)
+                cuts = Cuts(cuts.reset.index_select(1, order), tuple(s.index_select(1, order) for s in cuts.restart))
         output, state = self._run_padded(padded, hx, lengths.to(data.device), cuts)
         if inverse is not None:
             state = tuple(s.index_select(1, inverse) for s in state)
@@ -372,7 +372,7 @@ class Recurrent(Normalised, Generic[Hx]):
             for direction in self._directions:
                 state = [s[len(finals)] for s in hx]
                 reset = None if cuts is None else cuts.reset
-                restart = None if cuts is None or cuts.restart is None else [s[len(finals)] for s in cuts.restart]
+                restart = () if cuts is None else [s[len(finals)] for s in cuts.restart]
                 changes, suffix = self._draw_changes(x, restart), f"_l{layer}{direction}"
                 output, final = self._run_layer(x, state, suffix, lengths, reset, bool(direction), changes)
                 outputs.append(output)
@@ -390,13 +390,14 @@ class Recurrent(Normalised, Generic[Hx]):
             return x * drop_mask(self.dropout, x.shape[1:], x).to(x.dtype)
         return torch.nn.functional.dropout(x, self.dropout)
 
-    def _draw_changes(self, x: Tensor, restart: list[Tensor] | None) -> StateChanges:
+    def _draw_changes(self, x: Tensor, restart: Sequence[Tensor]) -> StateChanges:
         """Draws the changes of one layer and direction's state between its steps in this call."""
+        drops, keeps = self.recurrent_dropout > 0 and self.training, any(self._zoneouts)
+        if not (restart or drops or keeps):
+            return NO_CHANGES
         T, B = x.shape[:2]
-        dropout = None
-        if self.recurrent_dropout and self.training:
-            dropout = drop_mask(self.recurrent_dropout, (B, self._output_size), x)
-        return StateChanges(restart, dropout, self._kept_shares(x, (T, B)) if any(self._zoneouts) else ())
+        dropout = drop_mask(self.recurrent_dropout, (B, self._output_size), x) if drops else None
+        return StateChanges(restart, dropout, self._kept_shares(x, (T, B)) if keeps else ())
 
     def _run_layer(
         self,
@@ -411,10 +412,7 @@ class Recurrent(Normalised, Generic[Hx]):
         """Runs one layer in one direction: output, final state."""
         params = self._parameters_of(suffix)
         if self.norm != "batch":
-            if not changes.anything:
-                return recurrent(x, state, params, self._encoded, lengths, reset, reverse)
-            arguments = (self.recurrence, self._encoded, changes, lengths, reset, reverse)
-            return recurrent_by_steps(x, state, params, *arguments)
+            return recurrent(x, state, params, self._encoded, lengths, reset, reverse, changes)
         if self.training and torch.compiler.is_exporting():
             name = type(self).__name__
             raise RuntimeError(

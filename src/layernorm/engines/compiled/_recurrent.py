@@ -15,7 +15,7 @@ from ...formula import Recurrence
 from .. import reference
 from ..checks import check_recurrent, check_recurrent_gradients
 from ..dispatch import kernel
-from ..protocol import RecurrentArguments
+from ..protocol import NO_CHANGES, RecurrentArguments, StateChanges
 from ..reference import _recurrent as equations
 from ..reference import _steps
 from ..reference._recurrent import EVERY_ROW, Share
@@ -35,27 +35,33 @@ def backward_steps(recurrence: Recurrence, p: Parameters, *given: Any) -> tuple[
 
 
 def take_steps(
-    recurrence: Recurrence, p: Parameters, zx: Sequence[Tensor], state: State, schedule: Schedule = EVERY_ROW
-) -> tuple[list[State], list[Tensor]]:
+    recurrence: Recurrence, p: Parameters, zx: Sequence[Tensor], state: State, schedule: Schedule = EVERY_ROW,
+    changes: StateChanges = NO_CHANGES,
+) -> tuple[list[State], list[Tensor]]:  # fmt: skip
     """Runs `forward_steps`, compiled. Its tensors are those of single steps, so that the steps share one kernel."""
     masks = Schedule(*(None if mask is None else mask.unbind() for mask in schedule))  # type: ignore[arg-type]
-    run = compiled(forward_steps, recurrence, *_compile_key(p, zx, state, schedule))
-    return run(_step_parameters(p), zx, _contiguous(state), masks)
+    run = compiled(forward_steps, recurrence, *_compile_key(p, zx, state, schedule, changes))
+    kept = tuple(None if k is None else k.unbind() for k in changes.kept)
+    by_step = changes._replace(kept=kept)  # type: ignore[arg-type]
+    return run(_step_parameters(p), zx, _contiguous(state), masks, by_step)
 
 
 def take_steps_back(
     recurrence: Recurrence, p: Parameters, zx: Tensor, zh: Tensor, before: State, dy: Tensor, d: State,
-    schedule: Schedule = EVERY_ROW,
+    schedule: Schedule = EVERY_ROW, changes: StateChanges = NO_CHANGES,
 ) -> tuple[State, Share]:  # fmt: skip
     """Runs `backward_steps`, compiled."""
-    run = compiled(backward_steps, recurrence, *_compile_key(p, zx, d, schedule))
-    return run(_step_parameters(p), zx, zh, _contiguous(before), dy.contiguous(), _contiguous(d), schedule)
+    run = compiled(backward_steps, recurrence, *_compile_key(p, zx, d, schedule, changes))
+    return run(_step_parameters(p), zx, zh, _contiguous(before), dy.contiguous(), _contiguous(d), schedule, changes)
 
 
-def _compile_key(p: Parameters, zx: Sequence[Tensor] | Tensor, state: State, schedule: Schedule) -> tuple[Any, ...]:
+def _compile_key(
+    p: Parameters, zx: Sequence[Tensor] | Tensor, state: State, schedule: Schedule, changes: StateChanges
+) -> tuple[Any, ...]:
     """Returns what the calls that are compiled together have in common, besides their equations."""
-    weight = p["weight_hh"]
-    return len(zx), len(state[0]) == 1, *weight.shape, weight.dtype, weight.device, *(mask is None for mask in schedule)
+    weight, masks = p["weight_hh"], (*schedule, changes.dropout, *changes.kept)
+    there = len(changes.restart), *(mask is None for mask in masks)
+    return len(zx), len(state[0]) == 1, *weight.shape, weight.dtype, weight.device, *there
 
 
 def _step_parameters(p: Parameters) -> Parameters:
@@ -65,6 +71,22 @@ def _step_parameters(p: Parameters) -> Parameters:
 
 def _contiguous(state: State) -> State:
     return tuple(s.detach().contiguous() for s in state)
+
+
+def _whole_changes(a: RecurrentArguments, dtype: torch.dtype) -> StateChanges:
+    """Returns the changes of a call with a share of zoneout for each step, row and unit."""
+    restart, dropout, kept = a.changes
+    T, B = a.input.shape[:2]
+    shapes = ((T, B, s.shape[1]) for s in a.state)
+    return StateChanges(
+        _contiguous(tuple(s.to(dtype) for s in restart)),
+        None if dropout is None else dropout.contiguous(),
+        tuple(None if k is None else k.expand(*shape).contiguous() for k, shape in zip(kept, shapes, strict=False)),
+    )
+
+
+def _slice_changes(changes: StateChanges, chunk: slice) -> StateChanges:
+    return changes._replace(kept=tuple(None if k is None else k[chunk] for k in changes.kept))
 
 
 def _slice_schedule(schedule: Schedule, chunk: slice) -> Schedule:
@@ -81,15 +103,17 @@ def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
     p = equations.parameters_by_name(a.params, a.recurrence, x.dtype)
     zx = x @ p["weight_ih"].T
     rows, states, zh = zx.unbind(), [tuple(s.to(x.dtype) for s in a.state)], list[Tensor]()
+    changes = _whole_changes(a, x.dtype)
     for chunk in chunks(len(rows)):
-        after, from_hidden = take_steps(a.recurrence, p, rows[chunk], states[-1], _slice_schedule(schedule, chunk))
+        masks = _slice_schedule(schedule, chunk), _slice_changes(changes, chunk)
+        after, from_hidden = take_steps(a.recurrence, p, rows[chunk], states[-1], *masks)
         states += after
         zh += from_hidden
     output = stack_output(states, schedule, a.lengths, a.reverse).to(a.input.dtype)
     results = [output, *(s.to(a.input.dtype, copy=True) for s in states[-1])]
     if save:
         before = (torch.stack(s) for s in zip(*states[:-1], strict=True))
-        results += [zx, torch.stack(zh), *equations.starting_states(list(before), schedule)]
+        results += [zx, torch.stack(zh), *equations.starting_states(list(before), schedule, changes)]
     return results
 
 
@@ -103,7 +127,7 @@ def recurrent_saved(a: RecurrentArguments) -> list[Tensor]:
 def recurrent_backward(
     a: RecurrentArguments, saved: Sequence[Tensor], grad_output: Tensor | None, grad_state: Sequence[Tensor | None]
 ) -> list[Tensor]:
-    """Returns [d input, *d initial state, *d params]; a gradient that is ``None`` is zero."""
+    """Returns [d input, *d initial state, *d params, *d restart]; a gradient that is ``None`` is zero."""
     check_recurrent(a)
     check_recurrent_gradients(a, saved, recurrent_saved(a), grad_output, grad_state)
     zx, zh, *before = saved
@@ -113,9 +137,11 @@ def recurrent_backward(
     p = equations.parameters_by_name(a.params, a.recurrence, x.dtype)
     dy, d = equations.result_gradients(a, grad_output, grad_state)
     shares: list[Share] = []
+    changes = _whole_changes(a, x.dtype)
     for chunk in reversed(chunks(len(x))):
         steps = zx[chunk], zh[chunk], tuple(s[chunk] for s in before), dy[chunk]
-        d, share = take_steps_back(a.recurrence, p, *steps, d, _slice_schedule(schedule, chunk))
+        masks = _slice_schedule(schedule, chunk), _slice_changes(changes, chunk)
+        d, share = take_steps_back(a.recurrence, p, *steps, d, *masks)
         shares.append(share)
     return equations.argument_gradients(a, x, schedule, p["weight_ih"], d, shares[::-1])
 

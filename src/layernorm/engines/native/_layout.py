@@ -22,15 +22,17 @@ class Recurrent(ctypes.Structure):
     """A recurrent call."""
 
     _fields_ = (
-        *_fields(INTEGER, "T B I H P gates split norm together cell rms deviation relu projected reverse threads"),
+        *_fields(
+            INTEGER, "T B I H P gates split norm together cell rms deviation relu projected reverse one_share threads"
+        ),
         *_fields(NUMBER, "eps forget_bias gate_clip"),
         *_fields(POINTER, "x"),
         *_fields(INTEGER, "x_t x_b"),
         *_fields(POINTER, "h0 c0 w_ih w_hh w_hr"),
         *_fields(POINTER, "gain_x gain_h inside_x inside_h outside_x outside_h gain_c bias_c"),
-        *_fields(POINTER, "lengths reset output h_n c_n"),
-        *_fields(POINTER, "saved_x saved_h saved_c saved_statistics saved_output"),
-        *_fields(POINTER, "d_output d_h_n d_c_n d_x d_h0 d_c0 d_w_ih d_w_hh d_w_hr"),
+        *_fields(POINTER, "lengths reset restart_h restart_c dropout kept_h kept_c output h_n c_n"),
+        *_fields(POINTER, "saved_x saved_h saved_c saved_kept saved_statistics saved_output"),
+        *_fields(POINTER, "d_output d_h_n d_c_n d_x d_h0 d_c0 d_w_ih d_w_hh d_w_hr d_restart_h d_restart_c"),
         *_fields(POINTER * VECTORS, "d_vectors"),
         *_fields(POINTER, "prepared"),
         *_fields(INTEGER, "prepares"),
@@ -74,7 +76,7 @@ def transfer_type(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype is torch.float16 else dtype
 
 
-def recurrent_call(recurrence: Recurrence, reverse: bool = False, **sizes: int) -> Recurrent:
+def recurrent_call(recurrence: Recurrence, reverse: bool = False, **sizes: int | None) -> Recurrent:
     """Makes a call without its tensors; ``sizes`` are those that are known."""
     r, f = recurrence, recurrence.formula
     if r.norm == "batch":

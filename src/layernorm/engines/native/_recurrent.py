@@ -9,11 +9,19 @@ import torch
 from torch import Tensor
 
 from ..checks import check_recurrent, check_recurrent_gradients
-from ..protocol import RecurrentArguments, vector_gradients
+from ..protocol import NO_CHANGES, RecurrentArguments, StateChanges, vector_gradients
 from ._layout import compute_type, transfer_type
 from ._memory import contiguous, contiguous_or_none
 from ._plan import Plan
-from ._recurrent_plan import backward_plan, forward_plan, saved_block, shares_vectors, slot_gradients
+from ._recurrent_plan import (
+    NOTHING,
+    backward_plan,
+    between,
+    forward_plan,
+    saved_block,
+    shares_vectors,
+    slot_gradients,
+)
 
 
 def recurrent_forward(a: RecurrentArguments, save: bool) -> Sequence[Tensor]:
@@ -33,14 +41,16 @@ def recurrent_forward(a: RecurrentArguments, save: bool) -> Sequence[Tensor]:
 def recurrent_saved(a: RecurrentArguments) -> list[Tensor]:
     """Returns empty tensors with the shapes and types of what `recurrent_forward` saves."""
     T, B, _, H, P = a.sizes
-    _, size = saved_block(a.recurrence, int(H), int(P), a.input.dtype)  # in a graph with symbolic sizes a constant
+    keeps_c = any(k is not None for k in a.changes.kept[1:])
+    # In a graph with symbolic sizes these are constants.
+    _, size = saved_block(a.recurrence, int(H), int(P), a.input.dtype, keeps_c)
     return [a.input.new_empty(T * B * size, dtype=compute_type(a.input.dtype))]
 
 
 def recurrent_backward(
     a: RecurrentArguments, saved: Sequence[Tensor], grad_output: Tensor | None, grad_state: Sequence[Tensor | None]
 ) -> Sequence[Tensor]:
-    """Returns [d input, *d initial state, *d params]; a gradient that is ``None`` is zero."""
+    """Returns [d input, *d initial state, *d params, *d restart]; a gradient that is ``None`` is zero."""
     dtype = a.input.dtype
     if a.lengths is not None:
         check_recurrent(a)
@@ -58,13 +68,22 @@ def recurrent_backward(
 
 def _contiguous(a: RecurrentArguments) -> RecurrentArguments:
     """Returns the same numbers in contiguous tensors, in the type that the library takes."""
-    dtype = transfer_type(a.input.dtype)
+    dtype, changes = transfer_type(a.input.dtype), a.changes
+    compute, (T, B) = compute_type(a.input.dtype), a.input.shape[:2]
+    shares = changes.kept
+    if len({k.numel() == 1 for k in shares if k is not None}) > 1:
+        shares = [None if k is None else k.expand(T, B, s.shape[1]) for k, s in zip(shares, a.state, strict=True)]
     return a._replace(
         input=contiguous(a.input, dtype),
         state=[contiguous(s, dtype) for s in a.state],
         params=[contiguous(p, dtype) for p in a.params],
         lengths=contiguous_or_none(a.lengths, torch.int64),
         reset=contiguous_or_none(a.reset, torch.bool),
+        changes=StateChanges(
+            [contiguous(s, dtype) for s in changes.restart],
+            contiguous_or_none(changes.dropout, compute),
+            [contiguous_or_none(k, compute) for k in shares],
+        ),
     )
 
 
@@ -75,8 +94,9 @@ def _run_plan(
 
     ``variant`` is the first argument of ``plan_of``, ``extra`` are the tensors after those that both directions have.
     """
-    x, state, params, lengths, reset, recurrence, reverse = a
-    plan = plan_of(variant, recurrence, reverse, len(state), len(params), lengths is not None, reset is not None)
+    x, state, params, lengths, reset, recurrence, reverse, changes = a
+    kind = NOTHING if changes is NO_CHANGES else between(changes)
+    plan = plan_of(variant, recurrence, reverse, len(state), len(params), lengths is not None, reset is not None, kind)
     if plan is None:
         return None
     if x.dtype is torch.bfloat16:  # the kernels take vectors in float32
@@ -95,6 +115,8 @@ def _run_plan(
         given.append(lengths)
     if reset is not None:
         given.append(reset)
+    if kind is not NOTHING:
+        given += [t for t in (*changes.restart, changes.dropout, *changes.kept) if t is not None]
     given += extra
     return plan.run(given)
 
@@ -114,7 +136,7 @@ def _run_backward(
     if results is None or not shares_vectors(r):
         return results
     first = 1 + len(a.state)
-    end = first + len(a.params)
-    d_params = list(results[first:end])
+    last, end = first + len(a.params), len(a.differentiable)
+    d_params = list(results[first:last])
     vector_gradients(slot_gradients(d_params, results[end:], r), d_params, r)
-    return [*results[:first], *d_params]
+    return [*results[:first], *d_params, *results[last:end]]

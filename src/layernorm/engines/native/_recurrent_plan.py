@@ -5,46 +5,86 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...formula import GATES, Recurrence
-from ..protocol import term_indices
+from ..protocol import StateChanges, term_indices
 from ._layout import PARAMETERS, TYPES, WEIGHTS, recurrent_call, transfer_type
 from ._library import LIBRARY
 from ._plan import CALL, OTHER, SAVED, STEPS, UNITS, B, H, I, P, Plan, T, TensorSpec
 
 
 @functools.cache
-def saved_block(recurrence: Recurrence, H: int, P: int, dtype: torch.dtype) -> tuple[dict[str, int], int]:
+def saved_block(
+    recurrence: Recurrence, H: int, P: int, dtype: torch.dtype, keeps_c: bool = False
+) -> tuple[dict[str, int], int]:
     """Returns where in the block that the forward saves each part begins, by the fields of `Recurrent`, and the size of
-    the block: in numbers for each step and row, of the type computed in."""
-    numbers = (ctypes.c_int64 * 6)()
-    call = recurrent_call(recurrence, H=H, P=P)
+    the block: in numbers for each step and row, of the type computed in. ``keeps_c``: zoneout keeps a share of c."""
+    numbers = (ctypes.c_int64 * 7)()
+    call = recurrent_call(recurrence, H=H, P=P, kept_c=int(keeps_c) or None)
     LIBRARY.layernorm_recurrent_saved(call, TYPES[transfer_type(dtype)], numbers)
     *begins, size = numbers
-    names = ("saved_x", "saved_h", "saved_c", "saved_statistics", "saved_output")
+    names = ("saved_x", "saved_h", "saved_c", "saved_kept", "saved_statistics", "saved_output")
     return {name: begin for name, begin in zip(names, begins, strict=True) if begin >= 0}, size
+
+
+class Between(NamedTuple):
+    """Which of the tensors of `StateChanges` there are.
+
+    Attributes:
+        restart: how many.
+        dropout: whether there is one.
+        kept: for each part of the state whether there is a share.
+        one_share: whether the shares are one number each.
+    """
+
+    restart: int = 0
+    dropout: bool = False
+    kept: tuple[bool, ...] = ()
+    one_share: bool = False
+
+
+NOTHING = Between()
+
+
+def between(changes: StateChanges) -> Between:
+    """Returns which tensors there are. Shares of which only some are one number do not fit the plan."""
+    shares = [k for k in changes.kept if k is not None]
+    one_share = any(k.numel() == 1 for k in shares)
+    kept = tuple([k is not None for k in changes.kept])
+    return Between(len(changes.restart), changes.dropout is not None, kept, one_share)
 
 
 @functools.lru_cache(4096)
 def forward_plan(
-    save: bool, recurrence: Recurrence, reverse: bool, states: int, params: int, lengths: bool, reset: bool
+    save: bool,
+    recurrence: Recurrence,
+    reverse: bool,
+    states: int,
+    params: int,
+    lengths: bool,
+    reset: bool,
+    changes: Between = NOTHING,
 ) -> Plan | None:
-    """Plans a forward. Given are ``[x, *state, *weights, *vectors, lengths, reset]``, those that there are. Made are
-    ``[output, *final state]`` and with ``save`` what is saved. None: there are not as many tensors.
+    """Plans a forward. Given are ``[x, *state, *weights, *vectors, lengths, reset, *restart, dropout, *kept]``, those
+    that there are. Made are ``[output, *final state]`` and with ``save`` what is saved. None: there are not as many
+    tensors.
 
     Args:
         recurrence, reverse: as in `RecurrentArguments`.
         states, params: how many tensors there are.
         lengths, reset: whether there are such.
+        changes: what else happens to the state between steps.
     """
-    if not _fits(recurrence, states, params):
+    if not _fits(recurrence, states, params, changes):
         return None
     made = [TensorSpec("output", (T, B, _size_of_h(recurrence)), CALL), *_state_specs(recurrence, "h_n", "c_n")]
-    given = _given_specs(recurrence, lengths, reset)
-    return _plan("recurrent_forward", recurrence, reverse, given, [*made, _SAVED_SPEC] if save else made)
+    given = _given_specs(recurrence, lengths, reset, changes)
+    made = [*made, _SAVED_SPEC] if save else made
+    return _plan("recurrent_forward", recurrence, reverse, changes, given, made)
 
 
 @functools.lru_cache(4096)
@@ -56,16 +96,18 @@ def backward_plan(
     params: int,
     lengths: bool,
     reset: bool,
+    changes: Between = NOTHING,
 ) -> Plan | None:
     """Plans a backward. Given are the forward's tensors, what it saved, and the gradients of output, h and c that there
-    are (``has_grad``). Made are the gradients of x, state, parameters, and of vectors with tensors of their own."""
-    if not _fits(recurrence, states, params) or len(has_grad) != 1 + states:
+    are (``has_grad``). Made are the gradients of x, state, parameters, the state of restarts, and of vectors with
+    tensors of their own."""
+    if not _fits(recurrence, states, params, changes) or len(has_grad) != 1 + states:
         return None
     grads = [TensorSpec("d_output", (T, B, _size_of_h(recurrence)), CALL), *_state_specs(recurrence, "d_h_n", "d_c_n")]
-    given = [*_given_specs(recurrence, lengths, reset), _SAVED_SPEC]
+    given = [*_given_specs(recurrence, lengths, reset, changes), _SAVED_SPEC]
     given += [grad for grad, present in zip(grads, has_grad, strict=True) if present]
     shapes, terms = _symbolic_shapes(recurrence), term_indices(recurrence)
-    d_params = [_parameter_spec("", shape) for shape in shapes]
+    d_params, others = [_parameter_spec("", shape) for shape in shapes], list[TensorSpec]()
     for name, k in zip(WEIGHTS, terms, strict=False):
         if k:
             d_params[k[0]] = _parameter_spec(f"d_{name}", shapes[k[0]])
@@ -73,25 +115,34 @@ def backward_plan(
         if slot is not None:
             d = _parameter_spec("d_vectors", shapes[k[0]])._replace(element=i)
             if slot < 0:
-                d_params.append(d)
+                others.append(d)
             else:
                 d_params[slot] = d
     made = [TensorSpec("d_x", (T, B, I), CALL), *_state_specs(recurrence, "d_h0", "d_c0"), *d_params]
-    return _plan("recurrent_backward", recurrence, reverse, given, made)
+    if changes.restart:
+        made += _state_specs(recurrence, "d_restart_h", "d_restart_c")
+    return _plan("recurrent_backward", recurrence, reverse, changes, given, [*made, *others])
 
 
 _SAVED_SPEC = TensorSpec("saved_x", (SAVED,), OTHER)
 
 
 def _plan(
-    function: str, recurrence: Recurrence, reverse: bool, given: Sequence[TensorSpec], made: Sequence[TensorSpec]
+    function: str,
+    recurrence: Recurrence,
+    reverse: bool,
+    changes: Between,
+    given: Sequence[TensorSpec],
+    made: Sequence[TensorSpec],
 ) -> Plan:
     terms = [(k[0], k[1:]) for k in term_indices(recurrence) if k]
-    return Plan(function, recurrent_call(recurrence, reverse), given, made, terms)
+    return Plan(function, recurrent_call(recurrence, reverse, one_share=changes.one_share), given, made, terms)
 
 
-def _fits(recurrence: Recurrence, states: int, params: int) -> bool:
-    return (len(recurrence.state_names), len(recurrence.parameter_names)) == (states, params)
+def _fits(recurrence: Recurrence, states: int, params: int, changes: Between) -> bool:
+    expected = len(recurrence.state_names)
+    between_fit = changes.restart in (0, expected) and len(changes.kept) in (0, expected)
+    return between_fit and (expected, len(recurrence.parameter_names)) == (states, params)
 
 
 def _size_of_h(recurrence: Recurrence) -> int:
@@ -116,7 +167,7 @@ def _parameter_spec(name: str, shape: Sequence[int]) -> TensorSpec:
     return TensorSpec(name, shape, OTHER if len(shape) == 1 else CALL)
 
 
-def _given_specs(recurrence: Recurrence, lengths: bool, reset: bool) -> list[TensorSpec]:
+def _given_specs(recurrence: Recurrence, lengths: bool, reset: bool, changes: Between) -> list[TensorSpec]:
     """Describes the tensors that forward and backward are given."""
     shapes = _symbolic_shapes(recurrence)
     specs = [TensorSpec("x", (T, B, I), CALL, STEPS, "x_t"), *_state_specs(recurrence, "h0", "c0")]
@@ -127,6 +178,14 @@ def _given_specs(recurrence: Recurrence, lengths: bool, reset: bool) -> list[Ten
         specs.append(TensorSpec("lengths", (B,), torch.int64))
     if reset:
         specs.append(TensorSpec("reset", (T, B), torch.bool))
+    if changes.restart:
+        specs += _state_specs(recurrence, "restart_h", "restart_c")
+    if changes.dropout:
+        specs.append(TensorSpec("dropout", (B, _size_of_h(recurrence)), OTHER))
+    shares = (("kept_h", _size_of_h(recurrence)), ("kept_c", H))
+    for there, (name, size) in zip(changes.kept, shares, strict=False):
+        if there:
+            specs.append(TensorSpec(name, (1, 1, 1) if changes.one_share else (T, B, size), OTHER))
     return specs
 
 

@@ -16,6 +16,8 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
     using S::n, S::T_, S::B, S::I, S::H, S::P, S::G, S::Hp, S::Z, S::W, S::layer, S::in, S::out, S::given, S::result;
     i64 groups, block, Q;        // groups of rows; steps in a block; rows in a block
     T *dh, *dc;                  // [B][W], [B][Hp]: the gradient of the state
+    T *d_restart_h, *d_restart_c;  // the same of the state after a cut
+    E* dropped;                  // [Q][P]: the h that W_hh read, if that is not the state
     X *dzx, *dzh, *dht, *m;      // [Q][Z], [Q][Z], [Q][W], [Q][Hp] (m is projected, dht the gradient of what it becomes)
     Panels<F> x_panels, h_panels, m_panels;  // of Q rows: x, h before the step, m
     T *dw_ih, *dw_hh, *dw_hr;    // [G*Hp][columns in whole panels], [P in whole tiles][...]; or the results themselves
@@ -42,6 +44,9 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
         if (!n.prepared) lay_parameters(c);
         c.take(dh, B * W);
         c.take(dc, B * Hp);
+        c.take(d_restart_h, n.restart_h ? B * W : 0);
+        c.take(d_restart_c, n.restart_c ? B * Hp : 0);
+        c.take(dropped, n.dropout ? Q * P : 0);
         c.take(dzx, Q * Z);
         if (layer.two_streams()) c.take(dzh, Q * Z);
         else dzh = dzx;
@@ -102,6 +107,8 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
         }
         memset(dh, 0, B * W * sizeof(T));
         memset(dc, 0, B * Hp * sizeof(T));
+        if (n.restart_h) memset(d_restart_h, 0, B * W * sizeof(T));
+        if (n.restart_c) memset(d_restart_c, 0, B * Hp * sizeof(T));
         for (i64 b = 0; b < B; ++b) {
             if (n.d_h_n) convert(dh + b * W, given(n.d_h_n) + b * P, P);
             if (n.d_c_n) convert(dc + b * Hp, given(n.d_c_n) + b * H, H);
@@ -112,6 +119,7 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
         i64 rows;
         const BackwardPass& pass;
         T *dm, *through, *temporary, *h_before, *c_before;
+        T* kept;  // the share of dc that goes past a step
         T *dzx, *dzh, *dht;  // of one row, where the products read another type
         T* dx;               // of the block, where the result is of another type
         void lay(Cursor& c) {
@@ -124,6 +132,7 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
             c.take(temporary, 8 * pass.Hp);
             c.take(h_before, pass.W);
             c.take(c_before, pass.Hp);
+            c.take(kept, pass.n.kept_c ? pass.Hp : 0);
         }
     };
 
@@ -170,6 +179,7 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
             if (S::active(t, b)) {
                 memcpy(d, dh + b * W, P * sizeof(T));
                 if (n.d_output) add_elements(d, given(n.d_output) + (t * B + b) * P, P);
+                if (const T* share = S::kept_at(n.kept_h, t, b, P)) part_ways(d, dh + b * W, share, P);
             }
             if (n.projected) as_factors(factors, d, W);
         }
@@ -186,9 +196,19 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
             if (!S::active(t, b)) continue;
             const T *through = part.through + (b - b0) * W, *direct = part.dm + (b - b0) * M;
             const bool cut = S::cut(t, b);
-            for (i64 j = 0; j < P; ++j)
-                dh[b * W + j] = cut ? T(0) : n.projected ? through[j] : through[j] + direct[j];
-            if (cut) memset(dc + b * Hp, 0, Hp * sizeof(T));
+            const T *drop = n.dropout ? in(n.dropout) + b * P : nullptr, *kept = n.kept_h ? dh + b * W : nullptr;
+            over<T>(P, [&](i64 j, i64 k) {
+                V<T> d = load(through + j);
+                if (drop) d *= widen<T>(drop + j, k);
+                if (!n.projected) d += load(direct + j);
+                if (kept) d += load(kept + j);
+                narrow<T>(dh + b * W + j, d, k);
+            });
+            if (!cut) continue;
+            if (n.restart_h) add_elements(d_restart_h + b * W, dh + b * W, P);
+            if (n.restart_c) add_elements(d_restart_c + b * Hp, dc + b * Hp, H);
+            memset(dh + b * W, 0, P * sizeof(T));
+            memset(dc + b * Hp, 0, Hp * sizeof(T));
         }
     }
 
@@ -200,7 +220,15 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
         });
     }
 
-    static void add_elements(T* to, const E* from, i64 count) {
+    // Parts the gradient of a state after a step: d keeps what is the new state's, `kept` gets what is the old one's.
+    void part_ways(T* d, T* kept, const T* share, i64 count) const {
+        over<T>(count, [&](i64 j, i64 k) {
+            const V<T> of_share = S::number_at(share, j, k), all = load(d + j);
+            narrow<T>(kept + j, of_share * all, k);
+            narrow<T>(d + j, (T(1) - of_share) * all, k);
+        });
+    }
+    template <class From> static void add_elements(T* to, const From* from, i64 count) {
         over<T>(count, [&](i64 j, i64 k) { narrow<T>(to + j, load(to + j) + widen<T>(from + j, k), k); });
     }
     // Where numbers are made that become factors: in place, or in `apart`, if the products read another type.
@@ -212,19 +240,30 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
         if constexpr (!SAME<X, T>) convert(to, from, count);
     }
 
-    // The h that step t of row b starts from; null: zeros.
+    // The h that step t of row b starts from, without dropout; null: zeros.
     const E* h_before(i64 t, i64 b) const {
         const i64 before = S::time_before(t, b);
-        if (S::cut(t, b)) return nullptr;
+        if (S::cut(t, b)) return n.restart_h ? given(n.restart_h) + b * P : nullptr;
         return before < 0 ? given(n.h0) + b * P : given(n.saved_output) + (before * B + b) * P;
+    }
+
+    // The same as W_hh read it, once `row` has been there.
+    const E* h_read(i64 t, i64 b) const {
+        const E* h = h_before(t, b);
+        return h && n.dropout ? dropped + in_block(t, b) * P : h;
     }
 
     void row(i64 t, i64 b, T* dm, Part& part) {
         const i64 at = t * B + b, q = in_block(t, b), before = S::time_before(t, b), group = ((b + 1) * groups - 1) / B;
         memset(part.h_before, 0, W * sizeof(T));
-        if (const E* h = h_before(t, b)) convert(part.h_before, h, P);
+        if (const E* h = h_before(t, b)) {
+            convert(part.h_before, h, P);
+            if (n.dropout) S::drop(dropped + q * P, h, b);
+        }
         memset(part.c_before, 0, Hp * sizeof(T));
-        if (n.c0 && !S::cut(t, b)) {
+        if (S::cut(t, b)) {
+            if (n.restart_c) convert(part.c_before, given(n.restart_c) + b * H, H);
+        } else if (n.c0) {
             if (before < 0) convert(part.c_before, given(n.c0) + b * H, H);
             else c_after(before, b, part.c_before);
         }
@@ -239,7 +278,10 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
         w.dzx = as_wide(dzx + q * Z, part.dzx), w.dzh = dzh == dzx ? w.dzx : as_wide(dzh + q * Z, part.dzh);
         w.m = n.projected ? m_row : nullptr, w.temporary = part.temporary;
         w.sums = S::eight(sums + group * VECTORS * Z);
+        const T* share = S::kept_at(n.kept_c, t, b, H);
+        if (share) part_ways(w.dc, part.kept, share, H);
         layer.backward(w);
+        if (share) add_elements(w.dc, part.kept, H);
         as_factors(dzx + q * Z, w.dzx, G * Hp);
         if (dzh != dzx) as_factors(dzh + q * Z, w.dzh, G * Hp);
         if (deferred()) hand_over(at, w);
@@ -258,6 +300,10 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
     // The cell's state after the step at time t.
     void c_after(i64 t, i64 b, T* to) const {
         const i64 at = t * B + b;
+        if (n.saved_kept) {
+            memcpy(to, in(n.saved_kept) + at * Hp, Hp * sizeof(T));
+            return;
+        }
         const T* c = in(n.saved_c) + at * Hp;
         const Statistics<T> s = S::statistics(at)->c;
         for (i64 j = 0; j < Hp; j += LANES<T>) {
@@ -283,7 +329,7 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
                 const i64 q = k * DEPTH<F> + i, t = low + q / B, b = q % B;
                 if (q >= steps * B || !S::active(t, b)) continue;
                 x[i] = given(n.x) + t * n.x_t + b * n.x_b;
-                h[i] = h_before(t, b);
+                h[i] = h_read(t, b);
                 projected[i] = m + q * Hp;
             }
             S::join_panels(x_panels, k, x, I, 0, x_panels.count());
@@ -314,7 +360,7 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
     // The same where the weights are used as they are: units [u0, u1) of all G * H, all rows in one block.
     void direct_units(i64 u0, i64 u1) const {
         const auto x = [this](i64 t, i64 b) { return given(n.x) + t * n.x_t + b * n.x_b; };
-        const auto h = [this](i64 t, i64 b) { return h_before(t, b); };
+        const auto h = [this](i64 t, i64 b) { return h_read(t, b); };
         direct_products(dzx, u0, u1, I, result(n.d_w_ih), x);
         direct_products(dzh, u0, u1, P, result(n.d_w_hh), h);
     }
@@ -397,6 +443,8 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
         for (i64 b = 0; b < B; ++b) {
             convert(result(n.d_h0) + b * P, dh + b * W, P);
             if (n.d_c0) convert(result(n.d_c0) + b * H, dc + b * Hp, H);
+            if (n.d_restart_h) convert(result(n.d_restart_h) + b * P, d_restart_h + b * W, P);
+            if (n.d_restart_c) convert(result(n.d_restart_c) + b * H, d_restart_c + b * Hp, H);
         }
     }
     void finish_vectors() const {

@@ -26,6 +26,7 @@ struct Recurrent {
     int64_t relu;            // RNN
     int64_t projected;       // LSTM
     int64_t reverse;
+    int64_t one_share;       // kept_h and kept_c are one number each
     int64_t threads;         // of PyTorch's pool
     double eps, forget_bias;
     double gate_clip;        // LSTM: derivatives by the gates' summed inputs are cut to it; infinity: they are not
@@ -37,13 +38,19 @@ struct Recurrent {
     const void *gain_c, *bias_c;     // [H] or null
     const int64_t *lengths;  // [B] or null
     const uint8_t *reset;    // [T][B] or null
+    // What else happens between steps, each of it or null: the state after a cut; a factor of the h that W_hh reads; the
+    // share of the state before a step that is kept after it, of a row's first, second... step. The last three are of the
+    // type that is computed in.
+    const void *restart_h, *restart_c;  // [B][P], [B][H]
+    const void *dropout;                // [B][P]
+    const void *kept_h, *kept_c;        // [T][B][P], [T][B][H]
     void *output, *h_n, *c_n;  // [T][B][P], [B][P], [B][H]
     // Saved for the backward, or null; for each step and row as many numbers as `saved_sizes` tells: W x (one stream: the
-    // sum), U h (GRU with one stream, n apart: U_n h), c before it is normalised, the statistics, the output (the user may
-    // change his own in place).
-    void *saved_x, *saved_h, *saved_c, *saved_statistics, *saved_output;
+    // sum), U h (GRU with one stream, n apart: U_n h), c before it is normalised, c after the step where a share of the old
+    // one is kept, the statistics, the output (the user may change his own in place).
+    void *saved_x, *saved_h, *saved_c, *saved_kept, *saved_statistics, *saved_output;
     const void *d_output, *d_h_n, *d_c_n;
-    void *d_x, *d_h0, *d_c0, *d_w_ih, *d_w_hh, *d_w_hr;
+    void *d_x, *d_h0, *d_c0, *d_w_ih, *d_w_hh, *d_w_hr, *d_restart_h, *d_restart_c;
     void *d_vectors[VECTORS];  // [G*H], the last two [H], in the type that is computed in; null: not wanted
     // Steps one by one, whose parameters are packed once and whose weights' gradients are one product at the end. With
     // `totals` a call has no lengths.
@@ -57,13 +64,13 @@ struct Recurrent {
 
 // Numbers that the forward saves for each step and row; 0: there is no such tensor.
 struct Saved {
-    int64_t x, h, c, statistics, output;
+    int64_t x, h, c, kept, statistics, output;
 };
 
 // What is saved lies in one block, one part behind the other: where each part begins, and the size of all, in numbers for
 // each step and row, of the type that is computed in; -1: there is no such part.
 struct SavedBlock {
-    int64_t x, h, c, statistics, output, size;
+    int64_t x, h, c, kept, statistics, output, size;
 };
 
 // `static`: the linker must not keep one instruction set's copy for all.
@@ -80,20 +87,20 @@ static inline int64_t row_of_summed_inputs(const Recurrent &n) {
 static inline Saved saved_sizes(const Recurrent &n) {
     const int64_t Hp = round_up(n.H, PAD), Z = row_of_summed_inputs(n);
     const bool product = n.gates == 3 && n.together < 3;  // r multiplies U_n h before a normalisation
-    return {Z, n.split ? Z : product ? Hp : 0, n.gates == 4 ? Hp : 0, STATISTICS, n.P};
+    return {Z, n.split ? Z : product ? Hp : 0, n.gates == 4 ? Hp : 0, n.kept_c ? Hp : 0, STATISTICS, n.P};
 }
 
 // `type`: 0 float32, 1 float64, 2 bfloat16. In bfloat16 two numbers of the output take the place of one.
 static inline SavedBlock saved_block(const Recurrent &n, int type) {
     const Saved saved = saved_sizes(n);
     const int64_t output = type == 2 ? (saved.output + 1) / 2 : saved.output;
-    const int64_t sizes[5] = {saved.x, saved.h, saved.c, saved.statistics, output};
-    int64_t begins[5], end = 0;
-    for (int i = 0; i < 5; ++i) {
+    const int64_t sizes[6] = {saved.x, saved.h, saved.c, saved.kept, saved.statistics, output};
+    int64_t begins[6], end = 0;
+    for (int i = 0; i < 6; ++i) {
         begins[i] = sizes[i] ? end : -1;
         end += sizes[i];
     }
-    return {begins[0], begins[1], begins[2], begins[3], begins[4], end};
+    return {begins[0], begins[1], begins[2], begins[3], begins[4], begins[5], end};
 }
 
 struct Norm {

@@ -71,6 +71,7 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
         i64 rows, steps;
         const ForwardPass& pass;
         T *zx, *zh, *h, *c, *m, *temporary;
+        T* old;  // [2*Hp], h and c of a row before its step, if something of them is kept
         X *x, *h_factors, *m_factors;  // what the products read; h and m themselves, if they are of that type
         RowStatistics<T>* statistics;
         void lay(Cursor& cursor) {
@@ -81,12 +82,15 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
             cursor.take(m, pass.n.projected ? rows * pass.Hp : 0);
             cursor.take(x, SAME<E, F> || pass.direct() ? 0 : steps * rows * S::whole(pass.I));
             if constexpr (SAME<X, T>) {
-                h_factors = h, m_factors = m;
+                if (pass.n.dropout) cursor.take(h_factors, rows * pass.Wh);
+                else h_factors = h;
+                m_factors = m;
             } else {
                 cursor.take(h_factors, rows * pass.Wh);
                 cursor.take(m_factors, pass.n.projected ? rows * pass.Hp : 0);
             }
             cursor.take(temporary, 4 * pass.Hp);
+            cursor.take(old, pass.n.kept_h || pass.n.kept_c ? 2 * pass.Hp : 0);
             cursor.take(statistics, 1);
         }
     };
@@ -129,7 +133,7 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
         memset(part.c, 0, R * Hp * sizeof(T));
         for (i64 r = 0; r < R; ++r) {
             convert(part.h + r * Wh, given(n.h0) + (b0 + r) * P, P);
-            as_factors(part.h_factors + r * Wh, part.h + r * Wh, P);
+            read_h(b0 + r, r, part);
             if (n.c0) convert(part.c + r * Hp, given(n.c0) + (b0 + r) * H, H);
         }
         for (i64 done = 0; done < T_; done += part.steps) {
@@ -154,16 +158,35 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
         if constexpr (!SAME<X, T>) convert(to, from, count);
     }
 
+    // What W_hh reads of a row's state.
+    void read_h(i64 b, i64 r, Part& part) const {
+        if (n.dropout) S::drop(part.h_factors + r * Wh, part.h + r * Wh, b);
+        else as_factors(part.h_factors + r * Wh, part.h + r * Wh, P);
+    }
+    // A row's state after a cut.
+    void restart(i64 b, i64 r, Part& part) const {
+        memset(part.h + r * Wh, 0, W * sizeof(T));
+        memset(part.h_factors + r * Wh, 0, W * sizeof(X));
+        memset(part.c + r * Hp, 0, Hp * sizeof(T));
+        if (!n.restart_h) return;
+        convert(part.h + r * Wh, given(n.restart_h) + b * P, P);
+        if (n.restart_c) convert(part.c + r * Hp, given(n.restart_c) + b * H, H);
+        read_h(b, r, part);
+    }
+    // Zoneout: the state after a step, of which a share is the old one.
+    void keep(T* state, const T* old, const T* share, i64 count) const {
+        over<T>(count, [&](i64 j, i64 k) {
+            const V<T> kept = S::number_at(share, j, k);
+            narrow<T>(state + j, kept * widen<T>(old + j, k) + (T(1) - kept) * widen<T>(state + j, k), k);
+        });
+    }
+
     void step(i64 t, i64 b0, i64 R, T* zx, Part& part) {
         i64 rows = R;  // up to the last one that takes this step
         while (rows > 0 && !S::active(t, b0 + rows - 1)) --rows;
         if (n.reset)
             for (i64 r = 0; r < rows; ++r)
-                if (S::cut(t, b0 + r)) {
-                    memset(part.h + r * Wh, 0, W * sizeof(T));
-                    memset(part.h_factors + r * Wh, 0, W * sizeof(X));
-                    memset(part.c + r * Hp, 0, Hp * sizeof(T));
-                }
+                if (S::cut(t, b0 + r)) restart(b0 + r, r, part);
         T* zh = saves_h() ? out(n.saved_h) + (t * B + b0) * Z : part.zh;
         if (S::direct())
             dense_gates<X>({part.h_factors, 1, 0, rows, Wh}, given(n.w_hh), P, zh, 0);
@@ -178,14 +201,24 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
             const Forward<T> w{zx + r * Z, zh + r * Z, part.c + r * Hp, h, n.saved_c ? out(n.saved_c) + at * Hp : nullptr,
                 n.saved_statistics ? S::statistics(at) : part.statistics, part.temporary};
             memset(static_cast<void*>(w.statistics), 0, sizeof *w.statistics);
+            const T *share_h = n.projected ? nullptr : S::kept_at(n.kept_h, t, b0 + r, P);
+            const T* share_c = S::kept_at(n.kept_c, t, b0 + r, H);
+            if (share_h) memcpy(part.old, h, P * sizeof(T));
+            if (share_c) memcpy(part.old + Hp, w.c, H * sizeof(T));
             layer.forward(w);
-            if (!n.projected) as_factors(part.h_factors + r * Wh, h, P);
+            if (share_h) keep(h, part.old, share_h, P);
+            if (share_c) {
+                keep(w.c, part.old + Hp, share_c, H);
+                if (n.saved_kept) memcpy(out(n.saved_kept) + at * Hp, w.c, Hp * sizeof(T));
+            }
+            if (!n.projected) read_h(b0 + r, r, part);
             if (n.saved_h && !n.split) memcpy(out(n.saved_h) + at * Hp, w.zh + 2 * Hp, Hp * sizeof(T));
         }
         if (n.projected) project(t, b0, rows, part);
         for (i64 r = 0; r < R; ++r) {
             E* y = result(n.output) + (t * B + b0 + r) * P;
-            if (S::active(t, b0 + r)) convert(y, part.h_factors + r * Wh, P);
+            if (S::active(t, b0 + r) && n.dropout) convert(y, part.h + r * Wh, P);
+            else if (S::active(t, b0 + r)) convert(y, part.h_factors + r * Wh, P);
             else nothing(t, b0 + r, y);
             if (n.saved_output) memcpy(result(n.saved_output) + (t * B + b0 + r) * P, y, P * sizeof(E));
         }
@@ -198,6 +231,7 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
         if (n.saved_x) memset(out(n.saved_x) + at * Z, 0, Z * sizeof(T));
         if (n.saved_h) memset(out(n.saved_h) + at * S::saved.h, 0, S::saved.h * sizeof(T));
         if (n.saved_c) memset(out(n.saved_c) + at * Hp, 0, Hp * sizeof(T));
+        if (n.saved_kept) memset(out(n.saved_kept) + at * Hp, 0, Hp * sizeof(T));
         if (n.saved_statistics) memset(static_cast<void*>(S::statistics(at)), 0, STATISTICS * sizeof(T));
     }
 
@@ -207,8 +241,10 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
         S::multiply({part.m_factors, 1, 0, rows, Hp}, S::hr, part.zh, 0, W, W);
         for (i64 r = 0; r < rows; ++r) {
             if (!S::active(t, b0 + r)) continue;
-            memcpy(part.h + r * Wh, part.zh + r * W, P * sizeof(T));
-            as_factors(part.h_factors + r * Wh, part.h + r * Wh, P);
+            T *h = part.h + r * Wh, *made = part.zh + r * W;
+            if (const T* share = S::kept_at(n.kept_h, t, b0 + r, P)) keep(made, h, share, P);
+            memcpy(h, made, P * sizeof(T));
+            read_h(b0 + r, r, part);
         }
     }
 };

@@ -79,7 +79,7 @@ EXPORT int layernorm_norm_forward(const void *call, int type) {
 EXPORT int layernorm_norm_backward(const void *call, int type) {
     return kernels->norm_backward[type](static_cast<const Norm *>(call), parallel_for);
 }
-// How the forward lays out what it saves: the six numbers of `SavedBlock`.
+// How the forward lays out what it saves: the seven numbers of `SavedBlock`.
 EXPORT void layernorm_recurrent_saved(const Recurrent *call, int type, SavedBlock *block) {
     *block = saved_block(*call, type);
 }

@@ -71,6 +71,19 @@ template <class T, class E> struct Sequence {
         const i64 at = n.reverse ? t + 1 : t;
         return n.reset && at < T_ && active(at, b) && n.reset[at * B + b];
     }
+    // The share of h or c that is kept after step t, or null, of a part with so many units.
+    const T* kept_at(const void* kept, i64 t, i64 b, i64 size) const {
+        if (!kept || n.one_share) return in(kept);
+        const i64 step = n.reverse ? (n.lengths ? n.lengths[b] : T_) - 1 - t : t;
+        return in(kept) + (step * B + b) * size;
+    }
+    // Numbers [j, j + k) of a share.
+    V<T> number_at(const T* share, i64 j, i64 k) const { return n.one_share ? V<T>{} + *share : widen<T>(share + j, k); }
+    // h as W_hh reads it, in a type that products read or of the state.
+    template <class To, class From> void drop(To* to, const From* h, i64 b) const {
+        const T* factor = in(n.dropout) + b * P;
+        over<T>(P, [&](i64 j, i64 k) { narrow<T>(to + j, widen<T>(h + j, k) * widen<T>(factor + j, k), k); });
+    }
     // The state that step t starts from is that after this time; -1: the initial one.
     i64 time_before(i64 t, i64 b) const {
         const i64 before = n.reverse ? t + 1 : t - 1;

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...formula import Recurrence
 from ._cases import Cases
-from ._rnn import Factors, State, saved_at
+from ._rnn import Factors, State, StepGradients, saved_at
 from ._sites import Parameters, Saved, gate_sites
 
 
@@ -71,7 +71,7 @@ class GRU:
         a_n, n_both = self.candidate.both.forward(x_n + r * h_n)
         return Activations(r, z, torch.tanh(a_n), h_n, (rz_input, rz_hidden, rz_both), (n_input, n_hidden, n_both))
 
-    def step_backward(self, t: int, d: State, before: State, s: Activations) -> tuple[State, tuple[Tensor, ...]]:
+    def step_backward(self, t: int, d: State, before: State, s: Activations) -> StepGradients:
         dh, h = d[0], before[0][t]
         r, z, n, n_hidden = (gate[t] for gate in s[:4])
         da_n = dh * (1 - z) * (1 - n * n)
@@ -82,7 +82,7 @@ class GRU:
         dzh_rz = self.rz.hidden.backward(dsum_rz, saved_at(s.rz_saved[1], t))
         dzh_n = self.candidate.hidden.backward(dsum_n * r, saved_at(s.n_saved[1], t))
         dzh = torch.cat([dzh_rz, dzh_n], -1)
-        return (dzh @ self.p["weight_hh"] + dh * z,), (da_rz, dsum_rz, da_n, dsum_n, dzh)
+        return StepGradients(dzh, (dh * z,), (da_rz, dsum_rz, da_n, dsum_n, dzh))
 
     def input_backward(self, s: Activations, steps: tuple[Tensor, ...]) -> Tensor:
         _, dsum_rz, _, dsum_n, _ = steps

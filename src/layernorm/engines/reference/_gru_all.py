@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...formula import Recurrence
 from ._cases import Cases
-from ._rnn import Factors, State, saved_at
+from ._rnn import Factors, State, StepGradients, saved_at
 from ._sites import Parameters, Saved, gate_sites
 
 
@@ -66,7 +66,7 @@ class GRUOverAll:
         a, both = self.gates.both.forward(from_input + from_hidden)
         return Activations(*self.activate(a, from_input, from_hidden), input, hidden, both)
 
-    def step_backward(self, t: int, d: State, before: State, s: Activations) -> tuple[State, tuple[Tensor, ...]]:
+    def step_backward(self, t: int, d: State, before: State, s: Activations) -> StepGradients:
         dh, h = d[0], before[0][t]
         r, z, n, gated = (part[t] for part in s[:4])
         dn = dh * (1 - z) * (1 - n * n)
@@ -75,7 +75,7 @@ class GRUOverAll:
         d_hidden = self.gates.both.backward(da, saved_at(s.both, t))
         d_input = torch.cat([*d_rz, dn], -1) if self.split else d_hidden
         dzh = self.gates.hidden.backward(d_hidden, saved_at(s.hidden, t))
-        return (dzh @ self.p["weight_hh"] + dh * z,), (da, d_input, d_hidden, dzh)
+        return StepGradients(dzh, (dh * z,), (da, d_input, d_hidden, dzh))
 
     def input_backward(self, s: Activations, steps: tuple[Tensor, ...]) -> Tensor:
         return self.gates.input.backward(steps[1], s.input)

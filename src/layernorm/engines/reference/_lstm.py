@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...formula import Recurrence
 from ._cases import Cases
-from ._rnn import Factors, State, saved_at
+from ._rnn import Factors, State, StepGradients, saved_at
 from ._sites import Parameters, Saved, Site, gate_sites
 
 
@@ -120,7 +120,7 @@ class LSTM:
         normalised, cell = self.cell.forward(f * before[1] + i * g)
         return Activations(i, f, g, o, torch.tanh(normalised), input, hidden, both, cell)
 
-    def step_backward(self, t: int, d: State, before: State, s: Activations) -> tuple[State, tuple[Tensor, ...]]:
+    def step_backward(self, t: int, d: State, before: State, s: Activations) -> StepGradients:
         dh, dc = d
         i, f, g, o, tanh_c = (gate[t] for gate in s[:5])
         dm = dh @ self.p["weight_hr"] if "weight_hr" in self.p else dh  # m = o * tanh(...), what is projected
@@ -134,7 +134,7 @@ class LSTM:
         da = torch.cat([di, df, dg, dm * tanh_c * o * (1 - o)], -1).clamp(-self.gate_clip, self.gate_clip)
         dsum = self.gates.both.backward(da, saved_at(s.both, t))
         dzh = self.gates.hidden.backward(dsum, saved_at(s.hidden, t))
-        return (dzh @ self.p["weight_hh"], dc * f), (da, dsum, dzh, dn, dh)
+        return StepGradients(dzh, (None, dc * f), (da, dsum, dzh, dn, dh))
 
     def input_backward(self, s: Activations, steps: tuple[Tensor, ...]) -> Tensor:
         return self.gates.input.backward(steps[1], s.input)

@@ -2,7 +2,7 @@
 
 Times are in the order in which the steps are taken: a reverse direction turns its input round first and its output
 last, each row by itself, so that its first step is the row's own last. What ``lengths`` and ``reset`` mean is said at
-`RecurrentArguments`.
+`RecurrentArguments`, what else happens between steps at `StateChanges`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor
 from ...formula import Recurrence
 from ..checks import check_recurrent, check_recurrent_gradients
 from ..dispatch import below_autocast, kernel
-from ..protocol import RecurrentArguments
-from ..schedule import NO_CHANGES, Schedule, StateChanges, make_schedule, reorder_steps, stack_output, walk
+from ..protocol import NO_CHANGES, RecurrentArguments, StateChanges
+from ..schedule import Schedule, make_schedule, reorder_steps, stack_output, walk
 from ._cases import BatchMoments, Cases, Moments
 from ._gru import GRU
 from ._gru_all import GRUOverAll
@@ -52,9 +52,7 @@ def scheduled_input(a: RecurrentArguments) -> tuple[Tensor, Schedule]:
     return (x if schedule.active is None else torch.where(schedule.active, x, 0.0)), schedule
 
 
-def _run_equations(
-    a: RecurrentArguments, cases: Cases | None = None, changes: StateChanges = NO_CHANGES
-) -> tuple[Tensor, list[State], Schedule]:
+def _run_equations(a: RecurrentArguments, cases: Cases | None = None) -> tuple[Tensor, list[State], Schedule]:
     """Returns the output [T, B, P], all T + 1 states in the order of the steps, the initial first, and the schedule."""
     x, schedule = scheduled_input(a)
     p = parameters_by_name(a.params, a.recurrence, x.dtype)
@@ -62,22 +60,16 @@ def _run_equations(
     from_input = network.input_side(x @ p["weight_ih"].T).unbind()  # `[t]` would have a gradient as long as all steps
 
     def step(t: int, old: State) -> State:
-        return network.step(t, from_input[t], changes.apply_dropout(old[0]) @ p["weight_hh"].T, old)
+        return network.step(t, from_input[t], a.changes.apply_dropout(old[0]) @ p["weight_hh"].T, old)
 
-    states = walk(step, tuple(s.to(x.dtype) for s in a.state), len(x), schedule, changes)
+    states = walk(step, tuple(s.to(x.dtype) for s in a.state), len(x), schedule, a.changes)
     return stack_output(states, schedule, a.lengths, a.reverse).to(a.input.dtype), states, schedule
 
 
 @below_autocast
-def recurrent_equations(a: RecurrentArguments) -> list[Tensor]:
+def recurrent_equations(a: RecurrentArguments, cases: Cases | None = None) -> list[Tensor]:
     """Returns [output (T, B, P), *final state], differentiable to any order."""
-    return equations_with_changes(a, NO_CHANGES)
-
-
-@below_autocast
-def equations_with_changes(a: RecurrentArguments, changes: StateChanges, cases: Cases | None = None) -> list[Tensor]:
-    """Computes `recurrent_equations` with changes of the state between steps."""
-    output, states, _ = _run_equations(a, cases, changes)
+    output, states, _ = _run_equations(a, cases)
     return [output, *(s.to(a.input.dtype) for s in states[-1])]
 
 
@@ -96,9 +88,8 @@ def recurrent_over_cases(
     a: RecurrentArguments,
     population: Mapping[str, Moments] | None,
     count_padding: bool,
-    changes: StateChanges = NO_CHANGES,
 ) -> tuple[list[Tensor], BatchMoments | None]:
-    """Computes `equations_with_changes` under batch norm, and the batch's moments for the population.
+    """Computes `recurrent_equations` under batch norm, and the batch's moments for the population.
 
     ``population``: for each gain the mean and variance (T, n) to normalise by; ``None``: the batch's own.
     ``count_padding``: whether the batch's own are over all rows, where a row that has ended has the input 0 and stands
@@ -115,7 +106,7 @@ def recurrent_over_cases(
     if counted is not None and count_padding:  # beyond the longest row there is no step
         counted = counted.any(1, keepdim=True).expand_as(counted)
     cases = Cases(a.recurrence, counted, (T, B), population)
-    return equations_with_changes(a, changes, cases), cases.batch_moments() if population is None else None
+    return recurrent_equations(a, cases), cases.batch_moments() if population is None else None
 
 
 def _check_cases(counted: int | Tensor) -> None:
@@ -150,7 +141,7 @@ def recurrent_saved(a: RecurrentArguments) -> list[Tensor]:
 def recurrent_backward(
     a: RecurrentArguments, saved: Sequence[Tensor], grad_output: Tensor | None, grad_state: Sequence[Tensor | None]
 ) -> list[Tensor]:
-    """Returns [d input, *d initial state, *d params], by hand: only the state's gradient goes step by step.
+    """Returns [d input, *d initial state, *d params, *d restart], by hand: only the state's gradient goes step by step.
 
     A gradient that is ``None`` is zero.
     """
@@ -158,19 +149,23 @@ def recurrent_backward(
     check_recurrent_gradients(a, saved, recurrent_saved(a), grad_output, grad_state)
     if not len(saved[0]):
         final = [torch.zeros_like(s) if g is None else g.clone() for s, g in zip(a.state, grad_state, strict=True)]
-        return [torch.zeros_like(a.input), *final, *(torch.zeros_like(q) for q in a.params)]
+        return [torch.zeros_like(a.input), *final, *map(torch.zeros_like, a.differentiable[1 + len(final) :])]
     x, schedule = scheduled_input(a)
     p = parameters_by_name(a.params, a.recurrence, x.dtype)
-    before = starting_states(saved, schedule)
-    zx, zh = x @ p["weight_ih"].T, before[0] @ p["weight_hh"].T
+    before = starting_states(saved, schedule, a.changes)
+    zx, zh = x @ p["weight_ih"].T, a.changes.apply_dropout(before[0]) @ p["weight_hh"].T
     network = network_of(p, a.recurrence)
-    d, share = backward_steps(network, zx, zh, before, *result_gradients(a, grad_output, grad_state), schedule)
+    grads = result_gradients(a, grad_output, grad_state)
+    d, share = backward_steps(network, zx, zh, before, *grads, schedule, a.changes)
     return argument_gradients(a, x, schedule, p["weight_ih"], d, [share])
 
 
-def starting_states(before: Sequence[Tensor], schedule: Schedule) -> State:
-    """Returns the states that the steps start from, [T, B, size]: those before each step, and zeros after a cut."""
-    return tuple(before if schedule.cut is None else (torch.where(schedule.cut, 0.0, s) for s in before))
+def starting_states(before: Sequence[Tensor], schedule: Schedule, changes: StateChanges = NO_CHANGES) -> State:
+    """Returns the states that the steps start from, [T, B, size]: those before each step, after a cut the restart."""
+    if schedule.cut is None:
+        return tuple(before)
+    restart = changes.restart or [before[0].new_zeros(())] * len(before)
+    return tuple(torch.where(schedule.cut, r.to(s.dtype), s) for r, s in zip(restart, before, strict=True))
 
 
 def result_gradients(
@@ -187,37 +182,50 @@ def result_gradients(
 def argument_gradients(
     a: RecurrentArguments, x: Tensor, schedule: Schedule, weight_ih: Tensor, d: State, shares: Sequence[Share]
 ) -> list[Tensor]:
-    """Returns [d input, *d initial state, *d params], from the gradient of the initial state and all contributions."""
+    """Returns the gradients of ``a.differentiable``, from that of the initial state and all contributions."""
     dx = concatenate([share.dzx for share in shares]) @ weight_ih
     dx = dx if schedule.active is None else torch.where(schedule.active, dx, 0.0)
     d_params = parameter_gradients(x, shares)
     grads = [reorder_steps(dx, a.lengths, a.reverse), *d, *(d_params[name] for name in a.recurrence.parameter_names)]
+    grads += [torch.stack(parts).sum(0) for parts in zip(*(share.restart for share in shares), strict=True)]
     return [g.to(t.dtype) for g, t in zip(grads, a.differentiable, strict=True)]
 
 
 def forward_steps(
-    network: Network, zx: Sequence[Tensor], state: State, schedule: Schedule = EVERY_ROW
+    network: Network,
+    zx: Sequence[Tensor],
+    state: State,
+    schedule: Schedule = EVERY_ROW,
+    changes: StateChanges = NO_CHANGES,
 ) -> tuple[list[State], list[Tensor]]:
     """Takes steps from W_ih x of each, [B, G*H]. Returns the state after each, and W_hh h of each, [B, G*H]."""
     zh: list[Tensor] = []
 
     def step(t: int, old: State) -> State:
-        zh.append(old[0] @ network.p["weight_hh"].T)
+        zh.append(changes.apply_dropout(old[0]) @ network.p["weight_hh"].T)
         return network.step(t, network.input_side(zx[t]), zh[t], old)
 
-    return walk(step, state, len(zx), schedule, NO_CHANGES)[1:], zh
+    return walk(step, state, len(zx), schedule, changes)[1:], zh
 
 
 class Share(NamedTuple):
-    """What some steps contribute to the gradients of the input and of the parameters."""
+    """What some steps contribute to the gradients of the input, of the parameters and of the state of restarts."""
 
     dzx: Tensor  # [T, B, G*H], the gradient of W_ih x
     factors: Factors  # of the gradients of the other weights
     vectors: Parameters  # the gradients of gains and biases
+    restart: State  # the gradient of the state that rows start from after a cut; empty: that is zeros
 
 
 def backward_steps(
-    network: Network, zx: Tensor, zh: Tensor, before: State, dy: Tensor, d: State, schedule: Schedule = EVERY_ROW
+    network: Network,
+    zx: Tensor,
+    zh: Tensor,
+    before: State,
+    dy: Tensor,
+    d: State,
+    schedule: Schedule = EVERY_ROW,
+    changes: StateChanges = NO_CHANGES,
 ) -> tuple[State, Share]:
     """Takes steps back, by hand, from the gradients of their output [T, B, P] and of the state after the last one.
 
@@ -225,12 +233,20 @@ def backward_steps(
     """
     activations = network.activations(zx, zh, before)
     steps: list[tuple[Tensor, ...]] = []
+    restart = tuple(torch.zeros_like(s) for s in d[: len(changes.restart)])
     for t in reversed(range(len(dy))):
         after = (d[0] + dy[t], *d[1:])
         if schedule.active is not None:
             after = tuple(torch.where(schedule.active[t], s, 0.0) for s in after)
-        previous, intermediates = network.step_backward(t, after, before, activations)
+        shares = changes.shares(t) or [None] * len(after)
+        new = tuple(s if k is None else (1 - k) * s for k, s in zip(shares, after, strict=True))
+        dzh, direct, intermediates = network.step_backward(t, new, before, activations)
         steps.append(intermediates)
+        through = (changes.apply_dropout(dzh @ network.p["weight_hh"]), *[None] * (len(d) - 1))
+        kept = (None if k is None else k * s for k, s in zip(shares, after, strict=True))
+        previous = tuple(_sum(*terms) for terms in zip(through, direct, kept, strict=True))
+        if restart and schedule.cut is not None:
+            restart = tuple(r + torch.where(schedule.cut[t], s, 0.0) for r, s in zip(restart, previous, strict=True))
         if schedule.cut is not None:
             previous = tuple(torch.where(schedule.cut[t], 0.0, s) for s in previous)
         if schedule.active is not None:
@@ -239,7 +255,14 @@ def backward_steps(
     all_steps = tuple(torch.stack(k[::-1]) for k in zip(*steps, strict=True))
     dzx = network.input_backward(activations, all_steps)
     vectors = network.vector_gradients(activations, all_steps, dzx)
-    return d, Share(dzx, network.factors(before[0], activations, all_steps), vectors)
+    factors = network.factors(changes.apply_dropout(before[0]), activations, all_steps)
+    return d, Share(dzx, factors, vectors, restart)
+
+
+def _sum(*terms: Tensor | None) -> Tensor:
+    """Adds those that are not None."""
+    first, *others = [term for term in terms if term is not None]
+    return sum(others, first)
 
 
 def parameter_gradients(x: Tensor, shares: Sequence[Share]) -> Parameters:

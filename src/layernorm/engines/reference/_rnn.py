@@ -16,6 +16,14 @@ Factors = dict[str, tuple[Tensor, Tensor]]
 """For each weight d [T, B, m] and z [T, B, n]. Its gradient is the sum over time and batch of d z^T."""
 
 
+class StepGradients(NamedTuple):
+    """What one step's backward computes."""
+
+    dzh: Tensor  # [B, G*H], of W_hh h
+    direct: tuple[Tensor | None, ...]  # of the state before the step, but for what goes through W_hh h; None: 0
+    intermediates: tuple[Tensor, ...]  # for the functions that take all steps at once
+
+
 class Network(Protocol):
     """One layer in one direction: its equations with its parameters, and their backward by hand."""
 
@@ -32,8 +40,8 @@ class Network(Protocol):
     def activations(self, zx: Tensor, zh: Tensor, before: State) -> Any:
         """Computes the forward, every step at once: W_ih x, W_hh h and the states before each step are known."""
 
-    def step_backward(self, t: int, d: State, before: State, s: Any) -> tuple[State, tuple[Tensor, ...]]:
-        """Computes the gradient of the state before step t from that after it, and what the others need."""
+    def step_backward(self, t: int, d: State, before: State, s: Any) -> StepGradients:
+        """Computes the gradients of step t from that of the state after it, and what the other functions need."""
 
     def input_backward(self, s: Any, steps: tuple[Tensor, ...]) -> Tensor:
         """Computes the gradient of W_ih x, every step at once."""
@@ -75,12 +83,12 @@ class RNN:
         a, both = self.gates.both.forward(from_input + from_hidden)
         return Activations(torch.relu(a) if self.relu else torch.tanh(a), input, hidden, both)
 
-    def step_backward(self, t: int, d: State, before: State, s: Activations) -> tuple[State, tuple[Tensor, ...]]:
+    def step_backward(self, t: int, d: State, before: State, s: Activations) -> StepGradients:
         dh, h = d[0], s.h[t]
         da = torch.where(h > 0, dh, 0.0) if self.relu else dh * (1 - h * h)
         dsum = self.gates.both.backward(da, saved_at(s.both, t))
         dzh = self.gates.hidden.backward(dsum, saved_at(s.hidden, t))
-        return (dzh @ self.p["weight_hh"],), (da, dsum, dzh)
+        return StepGradients(dzh, (None,), (da, dsum, dzh))
 
     def input_backward(self, s: Activations, steps: tuple[Tensor, ...]) -> Tensor:
         return self.gates.input.backward(steps[1], s.input)
