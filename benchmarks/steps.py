@@ -1,4 +1,4 @@
-"""What steps cost that are taken one by one: single calls, a stepper, and what happens between steps.
+"""What single steps cost, steps that are taken one by one, and what happens between steps.
 
     python benchmarks/steps.py calls --rounds 12 --batches 1 8 16 64
     python benchmarks/steps.py calls --networks LSTMCell --units 64 --clock processor
@@ -13,8 +13,8 @@ state and parameters.
 feeds back cannot use. Printed are the milliseconds of a training step (forward and backward), and the ratio to the one
 call.
 
-`between`: a learned restart, zoneout and recurrent dropout, each of which takes the steps of a
-sequence one by one. Printed are the milliseconds of a plain call, and the ratios to it.
+`between`: a learned restart, zoneout and recurrent dropout over a whole sequence. Printed are the milliseconds of a
+plain call, and the ratios to it, which count what is drawn.
 
 All sides take turns in one process; the figures are minima over the rounds. Before that outputs and gradients are
 compared: of `calls` with those in float64, of the others among the sides.

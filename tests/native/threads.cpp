@@ -27,10 +27,19 @@ template <class Type = float> static std::vector<Type> numbers(size_t count) {
     return as;
 }
 
-// Prepared: parameters packed by another call, gradients left for a product of several calls.
-template <class Type> static double recurrent(int64_t T, int64_t B, bool prepared = false) {
+// PREPARED: parameters packed by another call, gradients left for a product of several calls. BETWEEN: lengths, cuts,
+// restarts, dropout and zoneout.
+enum Kind { PLAIN, PREPARED, BETWEEN };
+template <class Type> static double recurrent(int64_t T, int64_t B, Kind kind = PLAIN) {
+    const bool prepared = kind == PREPARED;
     const int64_t I = 20, H = 33, G = 4;
     Recurrent n{};
+    Numbers dropout = numbers(B * H), kept_h = numbers(T * B * H), kept_c = kept_h;
+    std::vector<int64_t> lengths(B);
+    std::vector<uint8_t> reset(T * B);
+    for (int64_t b = 0; b < B; ++b) lengths[b] = T - b % 3;
+    for (int64_t q = 0; q < T * B; ++q) reset[q] = q % 5 == 0;
+    if (kind == BETWEEN) n.kept_c = kept_c.data();  // more is saved then
     n.T = T, n.B = B, n.I = I, n.H = n.P = H, n.gates = G, n.together = G, n.split = 1, n.norm = 1, n.cell = 1, n.eps = 1e-5;
     const Saved saved = saved_sizes(n);
     const int64_t Z = row_of_summed_inputs(n), Hp = saved.c;
@@ -39,12 +48,18 @@ template <class Type> static double recurrent(int64_t T, int64_t B, bool prepare
                       w_hh = drawn(G * H * H), y(T * B * H), h(B * H), c(B * H), so(T * B * H), dy = drawn(T * B * H),
                       dx(T * B * I), dh0(B * H), dc0(B * H), d_ih(G * H * I), d_hh(G * H * H);
     Numbers gain = numbers(G * H), zx(T * B * Z), zh(T * B * Z), sc(T * B * Hp), st(T * B * STATISTICS),
-            d_vectors(VECTORS * G * H);
+            sk(T * B * Hp), d_vectors(VECTORS * G * H);
+    std::vector<Type> restart_h = drawn(B * H), restart_c = drawn(B * H), d_restart_h(B * H), d_restart_c(B * H);
     n.x = x.data(), n.x_t = B * I, n.x_b = I, n.h0 = h0.data(), n.c0 = c0.data(), n.w_ih = w_ih.data(), n.w_hh = w_hh.data();
     n.gain_x = n.gain_h = n.outside_x = n.outside_h = gain.data(), n.gain_c = n.bias_c = gain.data();
     n.output = y.data(), n.h_n = h.data(), n.c_n = c.data();
     n.saved_x = zx.data(), n.saved_h = zh.data(), n.saved_c = sc.data(), n.saved_statistics = st.data();
     n.saved_output = so.data();
+    if (kind == BETWEEN) {
+        n.lengths = lengths.data(), n.reset = reset.data(), n.restart_h = restart_h.data(), n.restart_c = restart_c.data();
+        n.dropout = dropout.data(), n.kept_h = kept_h.data(), n.saved_kept = sk.data();
+        n.d_restart_h = d_restart_h.data(), n.d_restart_c = d_restart_c.data();
+    }
     std::vector<char> for_forward, for_backward;
     std::vector<double> totals(VECTORS * Z);
     Numbers dzx(T * B * G * H), dzh(T * B * G * H);
@@ -65,7 +80,7 @@ template <class Type> static double recurrent(int64_t T, int64_t B, bool prepare
     if (recurrent_backward<float, Type>(&n, on_threads)) abort();
     if (prepared) recurrent_vectors<float>(&n);
     double sum = 0;
-    for (const auto* found : {&y, &h, &c, &dx, &dh0, &dc0, &d_ih, &d_hh}) {
+    for (const auto* found : {&y, &h, &c, &dx, &dh0, &dc0, &d_ih, &d_hh, &d_restart_h, &d_restart_c}) {
         Numbers wide(found->size());
         convert(wide.data(), found->data(), int64_t(wide.size()));
         for (float number : wide) sum += number;
@@ -91,7 +106,9 @@ static double norm(int64_t M, int64_t N) {
 }
 
 template <class Type> static double sequences() {
-    return recurrent<Type>(9, 70) + recurrent<Type>(1, 2) + recurrent<Type>(9, 70, true) + recurrent<Type>(1, 2, true);
+    double sum = 0;
+    for (Kind kind : {PLAIN, PREPARED, BETWEEN}) sum += recurrent<Type>(9, 70, kind) + recurrent<Type>(1, 2, kind);
+    return sum;
 }
 static double all() { return sequences<float>() + sequences<BFloat16>() + norm(3000, 70); }
 

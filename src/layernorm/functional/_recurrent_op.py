@@ -47,26 +47,24 @@ class _Recurrent(Op):
         return reference.recurrent_equations(a)
 
     def save(self, ctx: Any, args: Arguments, results: Sequence[Tensor]) -> Sequence[Tensor]:
-        input, state, params, lengths, reset, ctx.recurrence, ctx.reverse, changes = args[0]
-        restart, dropout, kept = changes
-        ctx.unchanged, ctx.sizes = changes is NO_CHANGES, (len(state), len(params), len(restart))
-        ctx.masks = 3 + len(kept)
-        ctx.save_for_backward(
-            lengths, reset, dropout, *kept, input, *state, *params, *restart, *results[1 + len(state) :]
-        )
-        return results[: 1 + len(state)]
+        input, state, params, lengths, reset, recurrence, reverse, changes = args[0]
+        (restart, dropout, kept), n = changes, 1 + len(state)
+        ends = n, n + len(params), n + len(params) + len(restart), -3 - len(kept)
+        ctx.call = recurrence, reverse, changes is NO_CHANGES, ends
+        ctx.save_for_backward(input, *state, *params, *restart, *results[n:], lengths, reset, dropout, *kept)
+        return results[:n]
 
     def gradients(self, ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-        states, params, restarts = ctx.sizes
-        n, m = 1 + states, 1 + states + params
-        lengths, reset, dropout, *kept = masks = ctx.saved_tensors[: ctx.masks]
-        tensors = ctx.saved_tensors[ctx.masks :]
-        inputs, saved = tensors[: m + restarts], tensors[m + restarts :]
+        recurrence, reverse, unchanged, (n, m, end, end_of_saved) = ctx.call
+        everything = ctx.saved_tensors  # unpacked each time that it is asked for
+        lengths, reset, dropout, *kept = masks = everything[end_of_saved:]
+        tensors = everything[:end_of_saved]
+        inputs, saved = tensors[:end], tensors[end:]
 
         def arguments(*tensors: Tensor) -> RecurrentArguments:
-            own, restart = (tensors[0], tensors[1:n], tensors[n:m], lengths, reset), tensors[m:]
-            changes = NO_CHANGES if ctx.unchanged else StateChanges(restart, dropout, kept)
-            return RecurrentArguments(*own, ctx.recurrence, ctx.reverse, changes)
+            changes = NO_CHANGES if unchanged else StateChanges(tensors[m:], dropout, kept)
+            own = tensors[0], tensors[1:n], tensors[n:m]
+            return RecurrentArguments(*own, lengths, reset, recurrence, reverse, changes)
 
         def equations(*tensors: Tensor) -> list[Tensor]:
             return reference.recurrent_equations(arguments(*tensors))
@@ -76,6 +74,8 @@ class _Recurrent(Op):
         else:
             given = [*tensors, *[g for g in grads if g is not None]]
             d_inputs = [*self.run_backward(given, ctx.backend, (arguments(*inputs), saved, grads[0], grads[1:]))]
+        if unchanged:
+            return d_inputs + [None for mask in masks if mask is not None]
         before, after = ([None for mask in part if mask is not None] for part in (masks[:2], masks[2:]))
         return [*d_inputs[:m], *before, *d_inputs[m:], *after]
 

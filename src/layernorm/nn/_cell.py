@@ -93,7 +93,7 @@ class RecurrentCell(Normalised, Generic[Hx]):
 
     def _take_step(self, input: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
         """Takes one step by itself, from (B, I) and the state before it to the state after it."""
-        return recurrent(input[None], state, self._parameters_of(""), self._encoded)[1]
+        return recurrent(input[None], state, self._parameters_named(self._names), self._encoded)[1]
 
     def _step(
         self,
@@ -108,26 +108,28 @@ class RecurrentCell(Normalised, Generic[Hx]):
         if not isinstance(input, Tensor):
             raise TypeError(f"{name}: expected input to be a Tensor, got {type(input).__name__}")
         check_dense(name, "input", input)
-        if input.dim() not in (1, 2):
-            raise ValueError(f"{name}: Expected input to be 1D or 2D, got {input.dim()}D instead")
+        dims = input.dim()
+        if dims not in (1, 2):
+            raise ValueError(f"{name}: Expected input to be 1D or 2D, got {dims}D instead")
         if input.shape[-1] != self.input_size:
             raise RuntimeError(
                 f"{name}: input has inconsistent input_size: got {input.shape[-1]}, expected {self.input_size}"
             )
-        expected = (*input.shape[:-1], self.hidden_size)
+        expected = (len(input), self.hidden_size) if dims == 2 else (self.hidden_size,)
         if state is None:
             state = tuple([input.new_zeros(expected) for _ in self._state_names])
         else:
-            for part_name, part in zip(self._state_names, state, strict=False):
+            for k, part in enumerate(state):
                 if part.shape != expected:
-                    size = list(part.shape)
-                    raise RuntimeError(f"{name}: Expected hidden {part_name} of size {expected}, got {size}")
+                    what, size = self._state_names[k], list(part.shape)
+                    raise RuntimeError(f"{name}: Expected hidden {what} of size {expected}, got {size}")
         if reset is not None:
             state = tuple(self._reset(state, reset, self._state_from(reset_hx, "reset_hx"), name))
         elif reset_hx is not None:
             raise ValueError(f"{name}: reset_hx is where a row starts again; it needs reset, got None")
-        if input.dim() == 2:
-            return self._hx_from(tuple(self._apply_zoneout(state, take(input, state))))
+        if dims == 2:
+            final = take(input, state)
+            return self._hx_from(tuple(self._apply_zoneout(state, final) if any(self._zoneouts) else final))
         batch = tuple([part.unsqueeze(0) for part in state])
         final = self._apply_zoneout(batch, take(input.unsqueeze(0), batch))
         return self._hx_from(tuple([part.squeeze(0) for part in final]))

@@ -56,10 +56,6 @@ class GRU(Recurrent[Tensor]):
     Raises:
         ValueError, TypeError: an argument has no meaning for this network. The message names it.
 
-    With ``zoneout`` or ``reset_hx``, Python runs the steps one by one. This takes about twice the time of one call for
-    the whole sequence. ``recurrent_dropout`` in training is computed by plain equations, in about 4 times the time of
-    one call (``benchmarks/steps.py between``).
-
     Parameters of a layer and direction in ``"paper"``, with the suffix ``_l{k}`` or ``_l{k}_reverse``:
     ``weight_ih (3H, I)``, ``weight_hh (3H, H)``, ``bias_ih``, ``bias_hh``, ``gain_ih``, ``gain_hh (3H)``. Gates are in
     torch's order r, z, n. The biases belong to the normalisations, and start as torch draws them.

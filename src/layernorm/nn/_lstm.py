@@ -63,9 +63,7 @@ class LSTM(Recurrent[State]):
     Raises:
         ValueError, TypeError: an argument has no meaning for this network. The message names it.
 
-    With ``zoneout``, ``recurrent_dropout`` in training or ``reset_hx``, Python runs the steps one by one. This takes
-    about twice the time of one call for the whole sequence (``benchmarks/steps.py between``). For c after every step,
-    take the steps yourself, by ``stepper()``, which costs the same.
+    For c after every step, take the steps yourself, by ``stepper()``.
 
     Parameters of a layer and direction in ``"paper"``, with the suffix ``_l{k}`` or ``_l{k}_reverse``:
     ``weight_ih (4H, I)``, ``weight_hh (4H, P)``, ``bias_ih``, ``bias_hh``, ``gain_ih``, ``gain_hh (4H)``, ``gain_c``,

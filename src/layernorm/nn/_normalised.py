@@ -88,14 +88,16 @@ class Normalised(torch.nn.Module):
         """Returns the parts of a user's ``hx``: a tensor, in an LSTM a pair."""
         if hx is None:
             return None
-        single = len(self._state_names) == 1
-        parts = (hx,) if single else hx
         count = len(self._state_names)
-        if not isinstance(parts, (tuple, list)) or [isinstance(part, Tensor) for part in parts] != [True] * count:
-            expected = "a Tensor" if single else "a tuple (h, c)"
+        parts = (hx,) if count == 1 else hx
+        fits = isinstance(parts, (tuple, list)) and len(parts) == count
+        for part in parts if fits else ():
+            fits = fits and isinstance(part, Tensor)
+            if fits:
+                check_dense(type(self).__name__, what, part)
+        if not fits:
+            expected = "a Tensor" if count == 1 else "a tuple (h, c)"
             raise TypeError(f"{type(self).__name__}: expected {what} to be {expected}, got {type(hx).__name__}")
-        for part in parts:
-            check_dense(type(self).__name__, what, part)
         return tuple(parts)
 
     def _hx_from(self, state: State) -> Any:

@@ -50,10 +50,6 @@ class RNN(Recurrent[Tensor]):
     Raises:
         ValueError, TypeError: an argument has no meaning for this network. The message names it.
 
-    With ``zoneout``, ``recurrent_dropout`` in training or ``reset_hx``, Python runs the steps one by one. This
-    takes about 3 times the time of one call for the whole sequence. Large networks lose less
-    (``benchmarks/steps.py between``).
-
     Parameters of a layer and direction in ``"paper"``, with the suffix ``_l{k}`` or ``_l{k}_reverse``:
     ``weight_ih (H, I)``, ``weight_hh (H, H)``, ``bias_ih``, ``bias_hh``, ``gain (H)``. The biases belong to the
     normalisations, and start as torch draws them.

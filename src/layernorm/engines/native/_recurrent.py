@@ -13,15 +13,7 @@ from ..protocol import NO_CHANGES, RecurrentArguments, StateChanges, vector_grad
 from ._layout import compute_type, transfer_type
 from ._memory import contiguous, contiguous_or_none
 from ._plan import Plan
-from ._recurrent_plan import (
-    NOTHING,
-    backward_plan,
-    between,
-    forward_plan,
-    saved_block,
-    shares_vectors,
-    slot_gradients,
-)
+from ._recurrent_plan import backward_plan, between, forward_plan, saved_block, shares_vectors, slot_gradients
 
 
 def recurrent_forward(a: RecurrentArguments, save: bool) -> Sequence[Tensor]:
@@ -95,8 +87,8 @@ def _run_plan(
     ``variant`` is the first argument of ``plan_of``, ``extra`` are the tensors after those that both directions have.
     """
     x, state, params, lengths, reset, recurrence, reverse, changes = a
-    kind = NOTHING if changes is NO_CHANGES else between(changes)
-    plan = plan_of(variant, recurrence, reverse, len(state), len(params), lengths is not None, reset is not None, kind)
+    kind = (variant, recurrence, reverse, len(state), len(params), lengths is not None, reset is not None)
+    plan = plan_of(*kind) if changes is NO_CHANGES else plan_of(*kind, between(changes))
     if plan is None:
         return None
     if x.dtype is torch.bfloat16:  # the kernels take vectors in float32
@@ -115,7 +107,7 @@ def _run_plan(
         given.append(lengths)
     if reset is not None:
         given.append(reset)
-    if kind is not NOTHING:
+    if changes is not NO_CHANGES:
         given += [t for t in (*changes.restart, changes.dropout, *changes.kept) if t is not None]
     given += extra
     return plan.run(given)
@@ -136,7 +128,7 @@ def _run_backward(
     if results is None or not shares_vectors(r):
         return results
     first = 1 + len(a.state)
-    last, end = first + len(a.params), len(a.differentiable)
+    last, end = first + len(a.params), first + len(a.params) + len(a.changes.restart)
     d_params = list(results[first:last])
     vector_gradients(slot_gradients(d_params, results[end:], r), d_params, r)
     return [*results[:first], *d_params, *results[last:end]]
