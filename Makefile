@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-SETS ?= avx512bf16 avx512 avx2 baseline   # instruction sets that `make sanitize` goes through
+SETS ?= avx512bf16 avx512 avx2 baseline amx-emulated   # instruction sets that `make sanitize` goes through
 
 .PHONY: help docs test test-all torture lint types types-as-editors-see-them play-test demo sanitize setup clean always
 help:
@@ -74,6 +74,9 @@ $(VENV)/.docs: $(VENV)/.ready
 sanitize:
 	mkdir -p build
 	$(CXX) -std=c++17 -O1 -g -fsanitize=thread -march=native -Wno-psabi tests/native/threads.cpp -o build/threads
+	build/threads
+	$(CXX) -std=c++17 -O1 -g -fsanitize=thread -march=native -Wno-psabi -DLAYERNORM_EMULATED_TILES -DLAYERNORM_PAIRS \
+	  tests/native/threads.cpp -o build/threads
 	build/threads
 	$(PYTHON) -m venv build/sanitize
 	build/sanitize/bin/pip install --quiet --constraint constraints.txt \

@@ -16,13 +16,14 @@ from layernorm.engines.protocol import RecurrentArguments
 from layernorm.formula import PRESETS, Recurrence
 from support.compiler import COMPILER
 from support.formula_space import drawn, every_formula
-from support.instruction_sets import SETS, start
+from support.instruction_sets import SETS, WITH_TILES, start
 
 native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 from layernorm.engines.native import _library, _plan, _recurrent, _recurrent_plan, _steps  # noqa: E402
 
 PAIRS = "pairs"
 NETWORKS = ["LSTM", "GRU", "RNN"]
+UNIT = 2.0**-8  # a rounding to bfloat16
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def library_of_pairs(tmp_path_factory):
     return library
 
 
-@pytest.fixture(autouse=True, params=[*SETS, PAIRS])
+@pytest.fixture(autouse=True, params=[*WITH_TILES, PAIRS])
 def products(request):
     """Every instruction set that runs here, and pairs without the instruction for them."""
     if request.param != PAIRS:
@@ -88,12 +89,33 @@ def test_errors_are_within_those_of_torch(network):
         assert (o - e).square().mean() <= (t - e).square().mean()
 
 
+@pytest.mark.parametrize("B", [9, 15, 16, 17, 32, 33, 49])
+def test_one_step_has_the_errors_of_its_sums_and_a_rounding(B):
+    """Each number is a sum of n products of numbers in bfloat16, in float32, and is rounded once. Rows, columns and
+    sums of sizes that fill no tile."""
+    I, H = 2 * B + 17, 3 * B - 10  # noqa: E741
+    module = ln.RNN(I, H, norm=None, bias=False, nonlinearity="relu", dtype=torch.bfloat16)
+    x, h, d = (torch.randn(1, B, n).bfloat16() for n in (I, H, H))
+    given = [t.requires_grad_() for t in (x, h)] + list(module.parameters())
+    y = module(x, h)[0]
+    got = [y, *torch.autograd.grad((y * d).sum(), given)]
+    x, h, d, w, u = (t.detach().double().view(-1, t.shape[-1]) for t in (x, h, d, *given[2:]))
+    z = x @ w.T + h @ u.T
+    dz = d * (z > 0)
+    sums = [((x, w.T), (h, u.T)), ((dz, w),), ((dz, u),), ((dz.T, x),), ((dz.T, h),)]
+    for a, products in zip(got, sums, strict=True):
+        exact = sum(b @ c for b, c in products) * (z > 0 if a is y else 1)
+        terms = sum(b.abs() @ c.abs() for b, c in products)
+        n = sum(b.shape[1] for b, _ in products)
+        assert ((a.double() - exact).abs() <= UNIT * exact.abs() + 1.01 * n * 2.0**-24 * terms).all()
+
+
 # No single input or state: its scale is normalised away, its gradient is 0, and what is found is rounding alone.
 SHAPES = [(5, 3, 4, 6, 3), (4, 7, 3, 17, 5), (3, 1, 2, 2, 2), (6, 5, 40, 33, 16), (5, 131, 35, 48, 48), (0, 2, 3, 4, 2)]
 SHAPES += [(3, 0, 2, 5, 2), (9, 1, 3, 31, 9), (12, 4, 0, 3, 2), (2, 3, 37, 43, 20)]
-# A rounding to bfloat16. What the products round changes a result by about as much as moving all that is given by half
-# a unit in the last place does; an LSTM rounds some ten numbers a unit and step: sqrt(10) such changes, and half again.
-UNIT, TIMES = 2.0**-8, 5.0
+# What the products round changes a result by about as much as moving all that is given by half a unit in the last
+# place does; an LSTM rounds some ten numbers a unit and step: sqrt(10) such changes, and half again.
+TIMES = 5.0
 
 
 def moved(tensors):

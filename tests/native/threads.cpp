@@ -6,6 +6,7 @@
 #include <vector>
 
 #define LAYERNORM_ISA native
+#undef __AMX_BF16__  // this program asks the system for no tiles
 #include "../../src/layernorm/engines/native/kernels.cpp"
 
 static int on_threads(int64_t begin, int64_t end, int64_t grain, void (*body)(int64_t, int64_t, void*), void* context) {

@@ -4,6 +4,9 @@ import os
 
 import pytest
 
+EMULATED = "amx-emulated"
+"""Tiles in plain C++, for the kernels of bfloat16. Its other kernels are those of the best set."""
+
 
 def start(name):
     """Has the library use an instruction set; an ImportError where there is no library, or the processor lacks it."""
@@ -18,7 +21,7 @@ def sets():
     """The names, of which the last one is in use."""
     asked = os.environ.get("LAYERNORM_ISA")
     found = []
-    for name in [asked] if asked else ["baseline", "avx2", "avx512", "avx512bf16"]:
+    for name in [asked] if asked else [EMULATED, "baseline", "avx2", "avx512", "avx512bf16", "amx"]:
         try:
             start(name)
         except ImportError:
@@ -27,4 +30,7 @@ def sets():
     return found
 
 
-SETS = sets()
+WITH_TILES = sets()
+"""Every set that runs here."""
+
+SETS = [name for name in WITH_TILES if name != EMULATED] or WITH_TILES

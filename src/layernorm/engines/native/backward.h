@@ -13,6 +13,7 @@ constexpr i64 ROW_GROUPS = 32;               // the parameters' gradients are fi
 template <class T, class E> struct BackwardPass : Sequence<T, E> {
     using S = Sequence<T, E>;
     using typename S::F, typename S::X;
+    using S::UNITS;
     using S::n, S::T_, S::B, S::I, S::H, S::P, S::G, S::Hp, S::Z, S::W, S::layer, S::in, S::out, S::given, S::result;
     i64 groups, block, Q;        // groups of rows; steps in a block; rows in a block
     T *dh, *dc;                  // [B][W], [B][Hp]: the gradient of the state
@@ -109,6 +110,11 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
         memset(dc, 0, B * Hp * sizeof(T));
         if (n.restart_h) memset(d_restart_h, 0, B * W * sizeof(T));
         if (n.restart_c) memset(d_restart_c, 0, B * Hp * sizeof(T));
+        if (const i64 end = S::whole(G * Hp); end > G * Hp)  // the products read zeros there
+            for (i64 q = 0; q < Q; ++q) {
+                memset(dzx + q * Z + G * Hp, 0, (end - G * Hp) * sizeof(X));
+                memset(dzh + q * Z + G * Hp, 0, (end - G * Hp) * sizeof(X));
+            }
         for (i64 b = 0; b < B; ++b) {
             if (n.d_h_n) convert(dh + b * W, given(n.d_h_n) + b * P, P);
             if (n.d_c_n) convert(dc + b * Hp, given(n.d_c_n) + b * H, H);
@@ -404,7 +410,7 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
         add_products(tiles.data, m_panels, dw_hr, u0, u1);
         of_part.release();
     }
-    // [unit / UNITS][line][UNITS] from [row][ld]
+    // [unit / UNITS][line][UNITS] from [row][ld]; for tiles [unit / UNITS][line / 16][UNITS][16]
     void gather(F* to, const X* from, i64 ld, i64 u0, i64 u1) const {
         for (i64 u = u0; u < u1; ++u)
             for (i64 k = 0; k < lines(); ++k, to += UNITS) {
@@ -414,9 +420,16 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
                     rows[i] = q < steps * B ? from + q * ld + u * UNITS : nullptr;
                 }
                 join(to, rows, UNITS);
+                if constexpr (TILED<F>)
+                    if (k % 16 == 15) transpose_square(to - 15 * UNITS);
             }
     }
     void add_products(const F* tiles, const Panels<F>& panels, T* dw, i64 u0, i64 u1) const {
+#if defined(LAYERNORM_TILES)
+        if constexpr (TILED<F>)
+            return (first_block ? tile_sums<false, Panels<F>> : tile_sums<true, Panels<F>>)(
+                tiles, u1 - u0, panels, lines(), dw + u0 * UNITS * panels.columns);
+#endif
         const Tile<F> add = first_block ? tile<F, UNITS, 1, false> : tile<F, UNITS, 1, true>;
         for (i64 p = 0; p < panels.count(); ++p)
             for (i64 u = u0; u < u1; ++u)
@@ -472,14 +485,14 @@ template <class T, class E> static int recurrent_backward(const Recurrent* call,
         pass.steps = least(pass.block, pass.T_ - done);
         pass.low = call->reverse ? done : pass.T_ - done - pass.steps;
         share(pass.columns ? nullptr : run, pass.groups, [&](i64 g0, i64 g1) { pass.rows(g0, g1); });
-        const i64 units = pass.G * pass.Hp / UNITS;
+        const i64 units = pass.G * pass.Hp / pass.UNITS;
         if (pass.deferred() || pass.direct()) {
             pass.add_vectors(0, units);
         } else {
             share(run, pass.lines(), [&](i64 from, i64 end) { pass.pack_rows(from, end); }, 32);
             share(run, units, [&](i64 u0, i64 u1) { pass.units(u0, u1); });
             if (call->projected)
-                share(run, round_up(pass.P, UNITS) / UNITS, [&](i64 u0, i64 u1) { pass.projected_units(u0, u1); });
+                share(run, round_up(pass.P, pass.UNITS) / pass.UNITS, [&](i64 u0, i64 u1) { pass.projected_units(u0, u1); });
         }
         done += pass.block;
     } while (done < pass.T_ && !pass.failed);

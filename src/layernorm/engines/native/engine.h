@@ -120,13 +120,17 @@ struct Norm {
 // 0, or not 0 after an error: threads cannot be had, and nothing has been done.
 typedef int (*ParallelFor)(int64_t begin, int64_t end, int64_t grain, void (*body)(int64_t, int64_t, void *), void *);
 
+struct RecurrentKernels {
+    int (*forward)(const Recurrent *, ParallelFor);  // 0, or 1: no memory
+    int (*backward)(const Recurrent *, ParallelFor);
+    int64_t (*prepare_forward)(const Recurrent *, void *, ParallelFor);  // bytes; without a place only these
+    int64_t (*prepare_backward)(const Recurrent *, void *, ParallelFor);
+    void (*vectors)(const Recurrent *);
+};
+constexpr int BFLOAT16 = 2;  // a set of tiles has these kernels alone; the others are those of the next set
 struct Kernels {
     const char *name;
-    int (*recurrent_forward[3])(const Recurrent *, ParallelFor);  // float32, float64, bfloat16; 0, or 1: no memory
-    int (*recurrent_backward[3])(const Recurrent *, ParallelFor);
-    int64_t (*prepare_forward[3])(const Recurrent *, void *, ParallelFor);  // bytes; without a place only these
-    int64_t (*prepare_backward[3])(const Recurrent *, void *, ParallelFor);
-    void (*recurrent_vectors[3])(const Recurrent *);
-    int (*norm_forward[4])(const Norm *, ParallelFor);  // the three, and float16
+    RecurrentKernels recurrent[3];  // float32, float64, bfloat16
+    int (*norm_forward[4])(const Norm *, ParallelFor);  // the three, and float16; 0, or 1: no memory
     int (*norm_backward[4])(const Norm *, ParallelFor);
 };

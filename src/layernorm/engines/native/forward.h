@@ -13,9 +13,12 @@ constexpr i64 NEAR_BYTES = 1280 << 10;       // of W_hh: what leaves room for th
 template <class T, class E> struct ForwardPass : Sequence<T, E> {
     using S = Sequence<T, E>;
     using typename S::F, typename S::X;
+    using S::UNITS;
     using S::n, S::T_, S::B, S::I, S::H, S::P, S::G, S::Hp, S::Z, S::W, S::layer, S::in, S::out, S::given, S::result;
     ParallelFor run;
-    const i64 Wh = rows_apart(W);  // numbers from one row of h to the next
+    static constexpr i64 HEIGHT = TILED<F> ? 16 : TILE;  // rows that fill a tile
+    const i64 Wh = rows_apart(W);                        // numbers from one row of h to the next
+    const i64 Wm = S::whole(Hp);                         // and of m, as the products read it
     ForwardPass(const Recurrent& call, ParallelFor run) : S(call, direct_rows(call)), run(run) {}
 
     // Where sums are short, adding up their lanes costs more than packing sooner.
@@ -64,7 +67,7 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
 
     // How many rows go through the sequence together: few, so that what they need stays in cache beside W_hh; many, where
     // W_hh itself does not stay there and has to be worth its way.
-    i64 rows_together() const { return P * Z / DEPTH<F> * i64(sizeof(F)) <= NEAR_BYTES ? 2 * TILE : 12 * TILE; }
+    i64 rows_together() const { return P * Z / DEPTH<F> * i64(sizeof(F)) <= NEAR_BYTES ? 2 * HEIGHT : 12 * HEIGHT; }
 
     // What a thread needs for its rows.
     struct Part {
@@ -87,7 +90,7 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
                 m_factors = m;
             } else {
                 cursor.take(h_factors, rows * pass.Wh);
-                cursor.take(m_factors, pass.n.projected ? rows * pass.Hp : 0);
+                cursor.take(m_factors, pass.n.projected ? rows * pass.Wm : 0);
             }
             cursor.take(temporary, 4 * pass.Hp);
             cursor.take(old, pass.n.kept_h || pass.n.kept_c ? 2 * pass.Hp : 0);
@@ -111,7 +114,7 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
                 for (i64 r = 0; r < rows; ++r) {
                     X* to = copy + (s * rows + r) * length;
                     if (I) convert(to, x + s * n.x_t + r * n.x_b, I);
-                    if (length > I) to[I] = X{};
+                    if (length > I) memset(static_cast<void*>(to + I), 0, (length - I) * sizeof(X));
                 }
             input_product(copy, rows * length, length, steps, rows, zx, apart);
         }
@@ -130,6 +133,7 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
         }
         memset(part.h, 0, R * Wh * sizeof(T));
         memset(part.h_factors, 0, R * Wh * sizeof(X));
+        if (n.projected) memset(part.m_factors, 0, R * Wm * sizeof(X));
         memset(part.c, 0, R * Hp * sizeof(T));
         for (i64 r = 0; r < R; ++r) {
             convert(part.h + r * Wh, given(n.h0) + (b0 + r) * P, P);
@@ -237,8 +241,8 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
 
     // h = W_hr m, for the rows that took the step.
     void project(i64 t, i64 b0, i64 rows, Part& part) {
-        for (i64 r = 0; r < rows; ++r) as_factors(part.m_factors + r * Hp, part.m + r * Hp, Hp);
-        S::multiply({part.m_factors, 1, 0, rows, Hp}, S::hr, part.zh, 0, W, W);
+        for (i64 r = 0; r < rows; ++r) as_factors(part.m_factors + r * Wm, part.m + r * Hp, Hp);
+        S::multiply({part.m_factors, 1, 0, rows, Wm}, S::hr, part.zh, 0, W, W);
         for (i64 r = 0; r < rows; ++r) {
             if (!S::active(t, b0 + r)) continue;
             T *h = part.h + r * Wh, *made = part.zh + r * W;
@@ -257,7 +261,7 @@ template <class T, class E> static int recurrent_forward(const Recurrent* call, 
     const bool by_columns = pass.few_rows(pass.B);
     pass.columns = by_columns ? run : nullptr;
     share(by_columns ? nullptr : run, pass.B, [&](i64 b0, i64 b1) {
-        const i64 chunks = (b1 - b0 + together - 1) / together, rows = round_up((b1 - b0 + chunks - 1) / chunks, TILE);
+        const i64 chunks = (b1 - b0 + together - 1) / together, rows = round_up((b1 - b0 + chunks - 1) / chunks, pass.HEIGHT);
         for (i64 b = b0; b < b1; b += rows) pass.rows(b, least(b1, b + rows));
     });
     of_call.release();

@@ -4,6 +4,10 @@
 #if defined(__x86_64__) || defined(__i386__)
 #include <cpuid.h>
 #endif
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include "engine.h"
 
@@ -23,9 +27,26 @@ bool has_f16c() {
 }
 #endif
 
+#if defined(__x86_64__) && defined(__linux__)
+// Whether the processor has tiles that multiply bfloat16, the system keeps them (XCR0), and this process may use them:
+// Linux gives their memory only to who has asked, for all threads at once.
+bool has_tiles() {
+    constexpr unsigned BF16 = 1u << 22, TILES = 1u << 24, KEPT = 3u << 17;
+    unsigned a, b, c, d, low, high;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE)) return false;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & BF16) || !(d & TILES)) return false;
+    asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    constexpr int ARCH_REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18;
+    return (low & KEPT) == KEPT && syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0;
+}
+#else
+bool has_tiles() { return false; }
+#endif
+
 // Whether the processor has what the kernels of this name were compiled for.
 bool runs(const char *name) {
 #if defined(__x86_64__) || defined(__i386__)
+    if (!strcmp(name, "amx")) return runs("avx512bf16") && has_tiles();
     if (!strcmp(name, "avx512bf16")) return runs("avx512") && __builtin_cpu_supports("avx512bf16");
     if (!strcmp(name, "avx512"))
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
@@ -33,14 +54,14 @@ bool runs(const char *name) {
                __builtin_cpu_supports("fma") && has_f16c();
     if (!strcmp(name, "avx2")) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 #endif
-    return !strcmp(name, "baseline");
+    return !strcmp(name, "baseline") || !strcmp(name, "amx-emulated");
 }
 
 #define LAYERNORM_TABLE(isa) &layernorm_##isa,
-const Kernels *const tables[] = {LAYERNORM_TABLES};  // the best first
+const Kernels *const tables[] = {LAYERNORM_TABLES};  // the best first; behind the baseline what only a name chooses
 #undef LAYERNORM_TABLE
 
-const Kernels *kernels = nullptr;
+Kernels kernels;
 ParallelFor parallel_for = nullptr;
 
 }  // namespace
@@ -50,7 +71,10 @@ EXPORT const char *layernorm_start(ParallelFor run, const char *name) {
     parallel_for = run;
     for (const Kernels *table : tables)
         if (runs(table->name) && (!name || !strcmp(name, table->name))) {
-            kernels = table;
+            const Kernels *const *whole = tables;
+            while (!runs((*whole)->name) || !(*whole)->norm_forward[0]) ++whole;
+            kernels = table->norm_forward[0] ? *table : **whole;
+            kernels.recurrent[BFLOAT16] = table->recurrent[BFLOAT16];
             return table->name;
         }
     return nullptr;
@@ -68,16 +92,16 @@ EXPORT int layernorm_fits(const int64_t *layout, int64_t count) {
 
 // What a plan calls: see planned.cpp.
 EXPORT int layernorm_recurrent_forward(const void *call, int type) {
-    return kernels->recurrent_forward[type](static_cast<const Recurrent *>(call), parallel_for);
+    return kernels.recurrent[type].forward(static_cast<const Recurrent *>(call), parallel_for);
 }
 EXPORT int layernorm_recurrent_backward(const void *call, int type) {
-    return kernels->recurrent_backward[type](static_cast<const Recurrent *>(call), parallel_for);
+    return kernels.recurrent[type].backward(static_cast<const Recurrent *>(call), parallel_for);
 }
 EXPORT int layernorm_norm_forward(const void *call, int type) {
-    return kernels->norm_forward[type](static_cast<const Norm *>(call), parallel_for);
+    return kernels.norm_forward[type](static_cast<const Norm *>(call), parallel_for);
 }
 EXPORT int layernorm_norm_backward(const void *call, int type) {
-    return kernels->norm_backward[type](static_cast<const Norm *>(call), parallel_for);
+    return kernels.norm_backward[type](static_cast<const Norm *>(call), parallel_for);
 }
 // How the forward lays out what it saves: the seven numbers of `SavedBlock`.
 EXPORT void layernorm_recurrent_saved(const Recurrent *call, int type, SavedBlock *block) {
@@ -85,10 +109,10 @@ EXPORT void layernorm_recurrent_saved(const Recurrent *call, int type, SavedBloc
 }
 // Packs the parameters for calls to come; the bytes that they take. Without a place it only tells these.
 EXPORT int64_t layernorm_prepare_forward(const Recurrent *call, int type, void *to) {
-    return kernels->prepare_forward[type](call, to, parallel_for);
+    return kernels.recurrent[type].prepare_forward(call, to, parallel_for);
 }
 EXPORT int64_t layernorm_prepare_backward(const Recurrent *call, int type, void *to) {
-    return kernels->prepare_backward[type](call, to, parallel_for);
+    return kernels.recurrent[type].prepare_backward(call, to, parallel_for);
 }
 EXPORT int64_t layernorm_recurrent_totals(const Recurrent *call) { return VECTORS * row_of_summed_inputs(*call); }
-EXPORT void layernorm_recurrent_vectors(const Recurrent *call, int type) { kernels->recurrent_vectors[type](call); }
+EXPORT void layernorm_recurrent_vectors(const Recurrent *call, int type) { kernels.recurrent[type].vectors(call); }

@@ -3,12 +3,13 @@
 // whatever the other rows are and however they are shared out among threads. k counts factors F of DEPTH numbers each.
 #pragma once
 
-#include "elements.h"
+#include "tile_product.h"
 
 namespace LAYERNORM_ISA {
 
-template <class F> constexpr int PANEL = 2 * LANES<F>;
+template <class F> constexpr int PANEL = TILED<F> ? 32 : 2 * LANES<F>;
 constexpr int TILE = REGISTERS == 32 ? 12 : 6;  // rows: TILE * 2 accumulators and 3 operands fill the registers
+template <class F> constexpr int WHOLE = TILED<F> ? 32 : DEPTH<F>;  // numbers along a sum: what is missing is zeros
 
 template <class F> struct Panels {
     F* data;
@@ -82,6 +83,9 @@ template <class X> struct Rows {
 template <class F>
 static void product(
     const Rows<ElementOf<F>>& A, const Panels<F>& B, SumOf<F>* c, i64 outer_c, i64 ldc, i64 columns) {
+#if defined(LAYERNORM_TILES)
+    if constexpr (TILED<F>) return tile_product(A, B, c, outer_c, ldc, columns);
+#endif
     if (A.rows == 0 || A.outer == 0) return;
     const i64 blocks = (A.rows + TILE - 1) / TILE, height = (A.rows + blocks - 1) / blocks;
     const i64 whole = columns / PANEL<F>, lda = A.lda / DEPTH<F>;
@@ -124,6 +128,27 @@ template <class T, int STEP> INLINE void transpose(V<T>* row) {
     }
 }
 #endif
+
+// 16 rows of 16 factors, one after the other.
+template <class F> static void transpose_square(F* square) {
+#if defined(LAYERNORM_SHUFFLES)
+    if constexpr (LANES<F> == 16) {
+        V<F> row[16];
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; ++i) row[i] = load(square + 16 * i);
+        transpose<F, 8>(row);
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; ++i) store(square + 16 * i, row[i]);
+        return;
+    }
+#endif
+    for (int i = 0; i < 16; ++i)
+        for (int j = 0; j < i; ++j) {
+            const F other = square[16 * i + j];
+            square[16 * i + j] = square[16 * j + i];
+            square[16 * j + i] = other;
+        }
+}
 
 // to[k * PANEL + c] = factor k of from[c], K numbers, for one vector of columns c (a null row is zero).
 template <class F, class E> static void interleave(F* to, const E* const* from, i64 K) {

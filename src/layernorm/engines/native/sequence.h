@@ -10,12 +10,12 @@ namespace LAYERNORM_ISA {
 constexpr i64 STEP_SHARED = 128 << 10;       // a product of few rows is shared out at every step if W_hh is larger
 constexpr i64 DENSE_SHARED = 64 << 10;       // a product of one row with a larger matrix is shared out
 constexpr int INSIDE_X = 2, INSIDE_H = 3, OUTSIDE_X = 4, OUTSIDE_H = 5, OF_GATES = 6;  // of the eight vectors
-constexpr i64 UNITS = REGISTERS == 32 ? 8 : 4;  // units of dz in one tile of dW: divides PAD
 
 // T: what is computed in. E: the type of x, of states and weights, of results, and of their gradients.
 template <class T, class E> struct Sequence {
     using F = typename FactorFor<T, E>::type;
     using X = ElementOf<F>;
+    static constexpr i64 UNITS = TILED<F> ? 16 : REGISTERS == 32 ? 8 : 4;  // units of dz in one tile of dW: divides PAD
     const Recurrent& n;
     const i64 direct_rows;                // up to so many rows in a whole call the weights are not packed
     i64 T_, B, I, H, P, G, Hp, Pp, Z, W;  // Z: a row of summed inputs, whole panels wide; W: of the state h
@@ -49,8 +49,8 @@ template <class T, class E> struct Sequence {
             if (last > first) product<F>(A, {W.panel(from), W.K, last - first}, c + first, outer_c, ldc, last - first);
         });
     }
-    // n numbers in whole factors.
-    static i64 whole(i64 n) { return round_up(n, DEPTH<F>); }
+    // n numbers and the zeros after them.
+    static i64 whole(i64 n) { return round_up(n, WHOLE<F>); }
 
     const E* given(const void* q) const { return static_cast<const E*>(q); }
     E* result(void* q) const { return static_cast<E*>(q); }
@@ -128,7 +128,7 @@ template <class T, class E> struct Sequence {
     // W^T as panels: their columns are the padded units, K the matrix's columns.
     template <class Unit>
     void pack_transposed(Panels<F>& to, const E* w, i64 columns, i64 from, i64 end, const Unit& unit) const {
-        for (i64 q = from; q < end; ++q)
+        for (i64 q = from; q < end; ++q) {
             for (i64 half = 0; half < PANEL<F>; half += LANES<F>) {
                 const E* rows[LANES<F>];
                 for (i64 c = 0; c < LANES<F>; ++c) {
@@ -137,6 +137,9 @@ template <class T, class E> struct Sequence {
                 }
                 interleave(to.panel(q) + half, rows, columns);
             }
+            if (const i64 lines = (columns + DEPTH<F> - 1) / DEPTH<F>; lines < to.K)
+                memset(static_cast<void*>(to.panel(q) + lines * PANEL<F>), 0, (to.K - lines) * PANEL<F> * sizeof(F));
+        }
     }
     // W as panels: their columns are the matrix's, K its rows, or what `unit` makes of them.
     template <class Unit>
