@@ -240,6 +240,7 @@ class Recurrence:
         nonlinearity: RNN only. ``"tanh"`` or ``"relu"``.
         gate_clip: LSTM only. In the backward pass, the gradients with respect to the gates' summed inputs (before
             sigmoid and tanh) are clipped to ``+-gate_clip``.
+        bfloat16_products: float32 only. Whether an engine may round what its products multiply to bfloat16.
     """
 
     network: Network
@@ -249,6 +250,7 @@ class Recurrence:
     projected: bool = False
     nonlinearity: Literal["tanh", "relu"] = "tanh"
     gate_clip: float = math.inf
+    bfloat16_products: bool = False
 
     @functools.cached_property
     def _hash(self) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _get_fp32_precision_getter
 
 from ..engines import reference
 from ..engines.checks import check_dense, unwrapped
@@ -67,9 +70,12 @@ def recurrent(
     """Runs one layer in one direction: (output (T, B, P), final state), parameters in the order of ``parameter_names``.
 
     Under autocast, input, states and parameters are cast to its type, as torch does for its own recurrent networks:
-    integers and float64 are left as they are.
+    integers and float64 are left as they are. Products of float32 are made as torch's switches say at this call,
+    in its backward as well.
     """
     input, state, params, changes = cast_by_autocast(input, state, params, changes)
+    if input.dtype is torch.float32:
+        recurrence = with_products(recurrence)
     tensors = [input, *state, *params]
     if lengths is not None:
         tensors.append(lengths)
@@ -84,6 +90,24 @@ def recurrent(
     else:
         output, *final = RECURRENT.dispatch((input, state, params, lengths, reset, *changes, recurrence, reverse))
     return output, final
+
+
+def with_products(recurrence: str) -> str:
+    """Returns the recurrence with bfloat16 products, if torch's switches allow them: those of its recurrent networks
+    (``torch.backends.mkldnn.rnn.fp32_precision``) or, where these say nothing, those of matrix products
+    (``torch.set_float32_matmul_precision``)."""
+    precision = _get_fp32_precision_getter("mkldnn", "rnn")
+    if precision == "none":
+        precision = _get_fp32_precision_getter("mkldnn", "matmul")
+    return _with_bfloat16_products(recurrence) if precision == "bf16" else recurrence
+
+
+with_products._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as `_encode`
+
+
+@functools.cache
+def _with_bfloat16_products(recurrence: str) -> str:
+    return replace(Recurrence.decode(recurrence), bfloat16_products=True).encode()
 
 
 _new_tuple = tuple.__new__  # the class's own takes twice as long

@@ -22,9 +22,8 @@ class Recurrent(ctypes.Structure):
     """A recurrent call."""
 
     _fields_ = (
-        *_fields(
-            INTEGER, "T B I H P gates split norm together cell rms deviation relu projected reverse one_share threads"
-        ),
+        *_fields(INTEGER, "T B I H P gates split norm together cell rms deviation relu projected reverse"),
+        *_fields(INTEGER, "one_share threads rounded"),
         *_fields(NUMBER, "eps forget_bias gate_clip"),
         *_fields(POINTER, "x"),
         *_fields(INTEGER, "x_t x_b"),
@@ -86,5 +85,6 @@ def recurrent_call(recurrence: Recurrence, reverse: bool = False, **sizes: int |
         gates=GATES[r.network], split=f.gates == "split", norm=0 if f.gates is None else 2 if rms else 1,
         together=last - first, cell={None: 0, "output": 1, "carry": 2}[f.cell], rms=rms,
         deviation=f.eps_on == "deviation", relu=r.nonlinearity == "relu", projected=r.projected, reverse=reverse,
+        rounded=r.bfloat16_products,
         eps=f.eps, forget_bias=f.forget_bias, gate_clip=r.gate_clip, **sizes,
     )  # fmt: skip

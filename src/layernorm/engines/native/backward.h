@@ -10,8 +10,8 @@ namespace LAYERNORM_ISA {
 constexpr i64 BACKWARD_ROWS = 384;           // rows of dz in a block of the backward
 constexpr i64 ROW_GROUPS = 32;               // the parameters' gradients are first summed within groups of rows
 
-template <class T, class E> struct BackwardPass : Sequence<T, E> {
-    using S = Sequence<T, E>;
+template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, E, Factors...> {
+    using S = Sequence<T, E, Factors...>;
     using typename S::F, typename S::X;
     using S::UNITS;
     using S::n, S::T_, S::B, S::I, S::H, S::P, S::G, S::Hp, S::Z, S::W, S::layer, S::in, S::out, S::given, S::result;
@@ -29,7 +29,7 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
 
     ParallelFor run = nullptr;
 
-    explicit BackwardPass(const Recurrent& call) : S(call, SAME<F, Pair> ? 8 : DIRECT_ROWS) {
+    explicit BackwardPass(const Recurrent& call) : S(call, SAME<F, Pair> && !S::ROUNDS ? 8 : DIRECT_ROWS) {
         groups = least(B, ROW_GROUPS);
         block = most(1, least(T_, BACKWARD_ROWS / most(1, B)));
         Q = block * B;
@@ -472,8 +472,9 @@ template <class T, class E> struct BackwardPass : Sequence<T, E> {
     }
 };
 
-template <class T, class E> static int recurrent_backward(const Recurrent* call, ParallelFor run) {
-    BackwardPass<T, E> pass(*call);
+template <class T, class E, class... Factors> static int recurrent_backward(const Recurrent* call, ParallelFor run) {
+    BackwardPass<T, E, Factors...> pass(*call);
+    if (pass.ROUNDS && pass.direct()) return NOT_ROUNDED;
     if (!of_call.arrange(pass)) return 1;
     pass.run = run;
     pass.find_parameters(pass, run);
@@ -501,8 +502,8 @@ template <class T, class E> static int recurrent_backward(const Recurrent* call,
     return pass.failed;
 }
 
-template <class T, class E> static i64 prepare_backward(const Recurrent* call, void* to, ParallelFor run) {
-    BackwardPass<T, E> pass(*call);
+template <class T, class E, class... Factors> static i64 prepare_backward(const Recurrent* call, void* to, ParallelFor run) {
+    BackwardPass<T, E, Factors...> pass(*call);
     return prepare(pass, to, run);
 }
 

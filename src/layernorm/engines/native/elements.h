@@ -301,6 +301,7 @@ template <class F> constexpr int DEPTH = Factor<F>::DEPTH;  // numbers in a fact
 
 template <class T, class E> struct FactorFor { typedef T type; };
 #if defined(__AVX512BF16__) || defined(LAYERNORM_PAIRS)  // LAYERNORM_PAIRS: a test, where the processor lacks it
+#define LAYERNORM_PAIRED
 template <> struct FactorFor<float, BFloat16> { typedef Pair type; };
 #endif
 
@@ -326,8 +327,15 @@ template <class F> INLINE void add_product(V<SumOf<F>>& sum, V<F> a, V<F> b) {
 
 // LANES factors of the numbers from p on, or of the first n of them; and one of the first n.
 template <class F, class E> INLINE V<F> factors(const E* p) {
-    if constexpr (SAME<F, Pair>) return load(reinterpret_cast<const Pair*>(p));
-    else return widen<F>(p);
+    if constexpr (!SAME<F, Pair>) {
+        return widen<F>(p);
+    } else if constexpr (SAME<E, BFloat16>) {
+        return load(reinterpret_cast<const Pair*>(p));
+    } else {
+        BFloat16 rounded[LANES<F> * DEPTH<F>];
+        convert(rounded, p, LANES<F> * DEPTH<F>);
+        return factors<F>(rounded);
+    }
 }
 template <class F, class E> INLINE V<F> factors(const E* p, i64 n) {
     E some[LANES<F> * DEPTH<F>] = {};
@@ -340,9 +348,15 @@ template <class F, class E> INLINE F factor(const E* p, i64 n) {
     return made;
 }
 
-// n factors, each of the numbers at one place of DEPTH rows; a null row is zeros.
+// n <= 32 factors, each of the numbers at one place of DEPTH rows; a null row is zeros.
 template <class F, class E> INLINE void join(F* to, const E* const* rows, i64 n) {
-    if constexpr (SAME<F, Pair>) {
+    if constexpr (SAME<F, Pair> && !SAME<E, BFloat16>) {
+        BFloat16 rounded[DEPTH<F>][32];
+        const BFloat16* here[DEPTH<F>] = {};
+        for (int i = 0; i < DEPTH<F>; ++i)
+            if (rows[i]) convert(rounded[i], rows[i], n), here[i] = rounded[i];
+        join(to, here, n);
+    } else if constexpr (SAME<F, Pair>) {
         i64 j = 0;
         for (; j + 8 <= n; j += 8) {
             const Words<8> lower = rows[0] ? words<8>(few<uint16_t, 8>(rows[0] + j)) : Words<8>{};

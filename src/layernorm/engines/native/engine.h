@@ -28,6 +28,7 @@ struct Recurrent {
     int64_t reverse;
     int64_t one_share;       // kept_h and kept_c are one number each
     int64_t threads;         // of PyTorch's pool
+    int64_t rounded;         // float32: products may be made of numbers rounded to bfloat16
     double eps, forget_bias;
     double gate_clip;        // LSTM: derivatives by the gates' summed inputs are cut to it; infinity: they are not
     const void *x;           // [T][B][I], steps x_t and rows x_b elements apart
@@ -127,10 +128,13 @@ struct RecurrentKernels {
     int64_t (*prepare_backward)(const Recurrent *, void *, ParallelFor);
     void (*vectors)(const Recurrent *);
 };
-constexpr int BFLOAT16 = 2;  // a set of tiles has these kernels alone; the others are those of the next set
+// What a set of tiles has kernels for. ROUNDED is float32 whose products are of numbers rounded to bfloat16: null, where
+// there is no instruction for them.
+constexpr int BFLOAT16 = 2, ROUNDED = 3;
+constexpr int NOT_ROUNDED = 2;  // returned by these: nothing has been done, the call is for the kernels of float32
 struct Kernels {
     const char *name;
-    RecurrentKernels recurrent[3];  // float32, float64, bfloat16
+    RecurrentKernels recurrent[4];  // float32, float64, BFLOAT16, ROUNDED
     int (*norm_forward[4])(const Norm *, ParallelFor);  // the three, and float16; 0, or 1: no memory
     int (*norm_backward[4])(const Norm *, ParallelFor);
 };

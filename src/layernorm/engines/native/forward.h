@@ -10,8 +10,8 @@ namespace LAYERNORM_ISA {
 constexpr i64 STEP_BLOCK_BYTES = 512 << 10;  // of W_ih x, a thread's
 constexpr i64 NEAR_BYTES = 1280 << 10;       // of W_hh: what leaves room for the rest in a core's own cache
 
-template <class T, class E> struct ForwardPass : Sequence<T, E> {
-    using S = Sequence<T, E>;
+template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E, Factors...> {
+    using S = Sequence<T, E, Factors...>;
     using typename S::F, typename S::X;
     using S::UNITS;
     using S::n, S::T_, S::B, S::I, S::H, S::P, S::G, S::Hp, S::Z, S::W, S::layer, S::in, S::out, S::given, S::result;
@@ -77,6 +77,10 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
         T* old;  // [2*Hp], h and c of a row before its step, if something of them is kept
         X *x, *h_factors, *m_factors;  // what the products read; h and m themselves, if they are of that type
         RowStatistics<T>* statistics;
+        const auto* h_result() const {  // h in the type of the output, if it is there
+            if constexpr (SAME<E, X>) return h_factors;
+            else return h;
+        }
         void lay(Cursor& cursor) {
             cursor.take(zx, pass.n.saved_x ? 0 : steps * rows * pass.Z);
             cursor.take(zh, rows * most(pass.Z, pass.W));
@@ -222,7 +226,7 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
         for (i64 r = 0; r < R; ++r) {
             E* y = result(n.output) + (t * B + b0 + r) * P;
             if (S::active(t, b0 + r) && n.dropout) convert(y, part.h + r * Wh, P);
-            else if (S::active(t, b0 + r)) convert(y, part.h_factors + r * Wh, P);
+            else if (S::active(t, b0 + r)) convert(y, part.h_result() + r * Wh, P);
             else nothing(t, b0 + r, y);
             if (n.saved_output) memcpy(result(n.saved_output) + (t * B + b0 + r) * P, y, P * sizeof(E));
         }
@@ -253,8 +257,9 @@ template <class T, class E> struct ForwardPass : Sequence<T, E> {
     }
 };
 
-template <class T, class E> static int recurrent_forward(const Recurrent* call, ParallelFor run) {
-    ForwardPass<T, E> pass(*call, run);
+template <class T, class E, class... Factors> static int recurrent_forward(const Recurrent* call, ParallelFor run) {
+    ForwardPass<T, E, Factors...> pass(*call, run);
+    if (pass.ROUNDS && pass.direct()) return NOT_ROUNDED;
     if (!of_call.arrange(pass)) return 1;
     pass.find_parameters(pass, run);
     const i64 together = pass.rows_together();
@@ -268,8 +273,8 @@ template <class T, class E> static int recurrent_forward(const Recurrent* call, 
     return pass.failed;
 }
 
-template <class T, class E> static i64 prepare_forward(const Recurrent* call, void* to, ParallelFor run) {
-    ForwardPass<T, E> pass(*call, run);
+template <class T, class E, class... Factors> static i64 prepare_forward(const Recurrent* call, void* to, ParallelFor run) {
+    ForwardPass<T, E, Factors...> pass(*call, run);
     return prepare(pass, to, run);
 }
 

@@ -13,16 +13,22 @@
 
 using namespace LAYERNORM_ISA;
 
-#define RECURRENT(T, E)                                                                                           \
-    {recurrent_forward<T, E>, recurrent_backward<T, E>, prepare_forward<T, E>, prepare_backward<T, E>,            \
-     recurrent_vectors<T>}
+#define RECURRENT(...)                                                                                            \
+    {recurrent_forward<__VA_ARGS__>, recurrent_backward<__VA_ARGS__>, prepare_forward<__VA_ARGS__>,               \
+     prepare_backward<__VA_ARGS__>, VECTORS_OF(__VA_ARGS__, )}
+#define VECTORS_OF(T, ...) recurrent_vectors<T>
+#if defined(LAYERNORM_PAIRED)
+#define OF_PAIRS RECURRENT(float, float, Pair)
+#else
+#define OF_PAIRS {}
+#endif
 
 extern "C" const Kernels TABLE(LAYERNORM_ISA) = {
     LAYERNORM_NAME,
 #if defined(LAYERNORM_TILES)
-    {{}, {}, RECURRENT(float, BFloat16)},
+    {{}, {}, RECURRENT(float, BFloat16), OF_PAIRS},
 #else
-    {RECURRENT(float, float), RECURRENT(double, double), RECURRENT(float, BFloat16)},
+    {RECURRENT(float, float), RECURRENT(double, double), RECURRENT(float, BFloat16), OF_PAIRS},
     {norm_forward<float>, norm_forward<double>, norm_forward<BFloat16>, norm_forward<Float16>},
     {norm_backward<float>, norm_backward<double>, norm_backward<BFloat16>, norm_backward<Float16>},
 #endif

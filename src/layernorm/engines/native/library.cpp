@@ -62,7 +62,19 @@ const Kernels *const tables[] = {LAYERNORM_TABLES};  // the best first; behind t
 #undef LAYERNORM_TABLE
 
 Kernels kernels;
+
+const RecurrentKernels &recurrent_kernels(const void *call, int type) {
+    const bool rounded = type == 0 && static_cast<const Recurrent *>(call)->rounded;
+    return kernels.recurrent[rounded && kernels.recurrent[ROUNDED].forward ? ROUNDED : type];
+}
+
 ParallelFor parallel_for = nullptr;
+
+int run(int (*RecurrentKernels::*function)(const Recurrent *, ParallelFor), const void *call, int type) {
+    const auto *n = static_cast<const Recurrent *>(call);
+    const int status = (recurrent_kernels(call, type).*function)(n, parallel_for);
+    return status == NOT_ROUNDED ? (kernels.recurrent[type].*function)(n, parallel_for) : status;
+}
 
 }  // namespace
 
@@ -74,7 +86,7 @@ EXPORT const char *layernorm_start(ParallelFor run, const char *name) {
             const Kernels *const *whole = tables;
             while (!runs((*whole)->name) || !(*whole)->norm_forward[0]) ++whole;
             kernels = table->norm_forward[0] ? *table : **whole;
-            kernels.recurrent[BFLOAT16] = table->recurrent[BFLOAT16];
+            for (int i = BFLOAT16; i <= ROUNDED; ++i) kernels.recurrent[i] = table->recurrent[i];
             return table->name;
         }
     return nullptr;
@@ -92,10 +104,10 @@ EXPORT int layernorm_fits(const int64_t *layout, int64_t count) {
 
 // What a plan calls: see planned.cpp.
 EXPORT int layernorm_recurrent_forward(const void *call, int type) {
-    return kernels.recurrent[type].forward(static_cast<const Recurrent *>(call), parallel_for);
+    return run(&RecurrentKernels::forward, call, type);
 }
 EXPORT int layernorm_recurrent_backward(const void *call, int type) {
-    return kernels.recurrent[type].backward(static_cast<const Recurrent *>(call), parallel_for);
+    return run(&RecurrentKernels::backward, call, type);
 }
 EXPORT int layernorm_norm_forward(const void *call, int type) {
     return kernels.norm_forward[type](static_cast<const Norm *>(call), parallel_for);
@@ -109,10 +121,10 @@ EXPORT void layernorm_recurrent_saved(const Recurrent *call, int type, SavedBloc
 }
 // Packs the parameters for calls to come; the bytes that they take. Without a place it only tells these.
 EXPORT int64_t layernorm_prepare_forward(const Recurrent *call, int type, void *to) {
-    return kernels.recurrent[type].prepare_forward(call, to, parallel_for);
+    return recurrent_kernels(call, type).prepare_forward(call, to, parallel_for);
 }
 EXPORT int64_t layernorm_prepare_backward(const Recurrent *call, int type, void *to) {
-    return kernels.recurrent[type].prepare_backward(call, to, parallel_for);
+    return recurrent_kernels(call, type).prepare_backward(call, to, parallel_for);
 }
 EXPORT int64_t layernorm_recurrent_totals(const Recurrent *call) { return VECTORS * row_of_summed_inputs(*call); }
-EXPORT void layernorm_recurrent_vectors(const Recurrent *call, int type) { kernels.recurrent[type].vectors(call); }
+EXPORT void layernorm_recurrent_vectors(const Recurrent *call, int type) { recurrent_kernels(call, type).vectors(call); }

@@ -12,10 +12,13 @@ constexpr i64 DENSE_SHARED = 64 << 10;       // a product of one row with a larg
 constexpr int INSIDE_X = 2, INSIDE_H = 3, OUTSIDE_X = 4, OUTSIDE_H = 5, OF_GATES = 6;  // of the eight vectors
 
 // T: what is computed in. E: the type of x, of states and weights, of results, and of their gradients.
-template <class T, class E> struct Sequence {
-    using F = typename FactorFor<T, E>::type;
+// F: what the products multiply.
+template <class T, class E, class Factors = typename FactorFor<T, E>::type> struct Sequence {
+    using F = Factors;
     using X = ElementOf<F>;
     static constexpr i64 UNITS = TILED<F> ? 16 : REGISTERS == 32 ? 8 : 4;  // units of dz in one tile of dW: divides PAD
+    // Whether products of float32 are of rounded numbers. A call that uses the weights as they are is not for these kernels.
+    static constexpr bool ROUNDS = !SAME<F, typename FactorFor<T, E>::type>;
     const Recurrent& n;
     const i64 direct_rows;                // up to so many rows in a whole call the weights are not packed
     i64 T_, B, I, H, P, G, Hp, Pp, Z, W;  // Z: a row of summed inputs, whole panels wide; W: of the state h
