@@ -15,6 +15,7 @@ from .audit import audit as audit
 from .convert import accelerate as accelerate
 from .convert import convert as convert
 from .convert import match as match
+from .convert import quantize as quantize
 from .convert import restore as restore
 from .export import portable as portable
 from .formula import Formula as Formula

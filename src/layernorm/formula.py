@@ -185,6 +185,10 @@ def resolve(formula: str | Formula, network: Network, eps: float | None = None) 
     return replace(formula, eps=number)
 
 
+QUANTIZED = ("weight_ih", "weight_hh")
+"""The weights that are int8 in a quantized network."""
+
+
 class Place(NamedTuple):
     """A place in one step where a normalisation may sit: ``y = N(z + inside) * gain + outside``.
 
@@ -241,6 +245,8 @@ class Recurrence:
         gate_clip: LSTM only. In the backward pass, the gradients with respect to the gates' summed inputs (before
             sigmoid and tanh) are clipped to ``+-gate_clip``.
         bfloat16_products: float32 only. Whether an engine may round what its products multiply to bfloat16.
+        quantized: whether ``weight_ih`` and ``weight_hh`` are int8, with a scale for each row. The vectors that they
+            multiply are then rounded to int8, too, each with its own scale. There is no gradient.
     """
 
     network: Network
@@ -251,6 +257,7 @@ class Recurrence:
     nonlinearity: Literal["tanh", "relu"] = "tanh"
     gate_clip: float = math.inf
     bfloat16_products: bool = False
+    quantized: bool = False
 
     @functools.cached_property
     def _hash(self) -> int:
@@ -377,6 +384,8 @@ class Recurrence:
             shapes["weight_hr"] = (P or H, H)
         shapes |= {place.gain: (units,) for place in gates if place.gain is not None}
         shapes |= {name: (units,) for name in biases if name not in torch_biases}
+        if self.quantized:
+            shapes |= {f"{name}_scale": (units,) for name in QUANTIZED}
         return shapes | dict.fromkeys(_names(self.places.cell.gain, *self.places.cell.outside), (H,))
 
     def encode(self) -> str:

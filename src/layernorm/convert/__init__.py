@@ -11,6 +11,7 @@ from ._match import match as match
 from ._match import named_networks as named_networks
 from ._match import plain_divisors as plain_divisors
 from ._match import plain_equations as plain_equations
+from ._quantize import quantize as quantize
 from ._watched import LayerCall as LayerCall
 from ._watched import layer_name as layer_name
 from ._watched import put_back as put_back

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch._C import _functorch
 
-from ..formula import GATES, Recurrence
+from ..formula import GATES, QUANTIZED, Recurrence
 from .protocol import NO_CHANGES, NormArguments, RecurrentArguments
 
 
@@ -140,7 +140,14 @@ def _expected_signatures(
         return []
     state = tuple((input[1], size) for size in (P, H)[: len(recurrence.state_names)])
     shapes = (*state, *recurrence.parameter_shapes(input[2], H, P).values())
-    return [(shape, dtype, True, torch.strided) for shape in shapes]
+    types = (*(dtype for _ in state), *_parameter_types(recurrence, dtype).values())
+    return [(shape, type, True, torch.strided) for shape, type in zip(shapes, types, strict=True)]
+
+
+def _parameter_types(recurrence: Recurrence, dtype: torch.dtype) -> dict[str, torch.dtype]:
+    """Returns the types that parameters must have with an input of type ``dtype``."""
+    types = dict.fromkeys(recurrence.parameter_names, dtype)
+    return types | dict.fromkeys(QUANTIZED, torch.int8) if recurrence.quantized else types
 
 
 def _check_one_by_one(a: RecurrentArguments) -> None:
@@ -173,13 +180,15 @@ def _check_one_by_one(a: RecurrentArguments) -> None:
     if not input.dtype.is_floating_point:
         raise RuntimeError(f"{op}: expected input of a floating-point type, got {input.dtype}")
     check_dense(op, "input", input)
+    types = _parameter_types(recurrence, input.dtype)
     for name, tensor in tensors.items():
         check_dense(op, name, tensor)
         shape = expected_shapes[name]
         if tuple(tensor.shape) != shape:
             raise RuntimeError(f"{op}: expected {name} of shape {list(shape)}, got {list(tensor.shape)}")
-        if tensor.dtype != input.dtype:
-            raise RuntimeError(f"{op}: expected {name} of type {input.dtype}, as input is, got {tensor.dtype}")
+        if tensor.dtype != (expected := types.get(name, input.dtype)):
+            why = ", as input is" if expected is input.dtype else ""
+            raise RuntimeError(f"{op}: expected {name} of type {expected}{why}, got {tensor.dtype}")
     masks = {"lengths": (a.lengths, (B,), False), "reset": (a.reset, (T, B), True)}
     for name, (mask, shape, is_bool) in masks.items():
         if mask is None:

@@ -279,6 +279,8 @@ def _recurrent(input, state, params, lengths, reset, restart, dropout, kept, rec
         None if dropout is None else n.cast(dropout),
         [k if k is None else _one_share(n, k) for k in kept],
     )
+    if equations.quantized:
+        raise ValueError(f"{equations.network}: a quantized network cannot be exported to ONNX; export it before")
     x, initial, weights = n.cast(input), [n.cast(s) for s in state], [n.cast(p) for p in params]
     if x is not input:  # ONNX Runtime 1.31 fuses Transpose, Cast and MatMul and crashes; so they are not in a row
         x = n("Sum", x)

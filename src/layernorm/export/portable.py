@@ -82,6 +82,8 @@ def _check(name: str, module: torch.nn.Module) -> None:
         raise ValueError(
             f"portable: cannot copy {name}: unbiased=True has no plain form in training; call eval() first"
         )
+    if isinstance(module, Normalised) and module.recurrence.quantized:
+        raise ValueError(f"portable: cannot copy {name}: a quantized {original.__name__} has no plain form")
     if isinstance(module, Normalised) and any(module._zoneouts):
         raise ValueError(f"portable: cannot copy {name}: zoneout={module.zoneout} has no plain form")
     if isinstance(module, Normalised) and module.training and math.isfinite(module.recurrence.gate_clip):

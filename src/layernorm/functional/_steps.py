@@ -47,6 +47,11 @@ class Steps:
     def __init__(
         self, params: Sequence[Tensor], recurrence: Recurrence, encoded: str, autocast: torch.dtype | None = None
     ) -> None:
+        if recurrence.quantized:
+            raise ValueError(
+                f"{recurrence.network}: a quantized network has no steps one by one (a stepper, reset_hx); call the "
+                "module with one step and the state before it"
+            )
         self.encoded, self.autocast = encoded, autocast
         self.layer = _Layer(params if autocast is None else cast_tensors(params, autocast), recurrence)
         self.eager = all(type(p) in EAGER_TYPES for p in self.layer.params)

@@ -110,13 +110,18 @@ class Normalised(torch.nn.Module):
             self.register_parameter(name + suffix, parameter)
 
     def _parameters_named(self, names: Sequence[str]) -> list[Tensor]:
-        """Returns the parameters of these names.
+        """Returns the parameters of these names; what is quantized is a buffer.
 
         A module's `__getattr__` is slow, so it is the second choice. Only there is found what parametrizations, pruning
         and replicas put in a parameter's place.
         """
-        by_name = self._parameters
-        return [p if (p := by_name.get(name)) is not None else getattr(self, name) for name in names]
+        parameters, buffers = self._parameters, self._buffers
+        return [
+            p
+            if (p := parameters.get(name)) is not None or (p := buffers.get(name)) is not None
+            else getattr(self, name)
+            for name in names
+        ]
 
     def _parameters_of(self, suffix: str) -> list[Tensor]:
         """Returns the parameters of one layer and direction."""

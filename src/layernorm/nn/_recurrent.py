@@ -411,6 +411,8 @@ class Recurrent(Normalised, Generic[Hx]):
     ) -> tuple[Tensor, list[Tensor]]:
         """Runs one layer in one direction: output, final state."""
         params = self._parameters_of(suffix)
+        if self.recurrence.quantized:
+            self._check_inference([x, *state, *params])
         if self.norm != "batch":
             return recurrent(x, state, params, self._encoded, lengths, reset, reverse, changes)
         if self.training and torch.compiler.is_exporting():
@@ -427,6 +429,14 @@ class Recurrent(Normalised, Generic[Hx]):
         if batch is not None:
             statistics.update(batch, self.over_time.momentum)
         return output, final
+
+    def _check_inference(self, tensors: list[Tensor]) -> None:
+        """Checks that nothing asks a quantized network for a gradient, or to train."""
+        name, why = type(self).__name__, "a quantized network is for inference"
+        if self.training:
+            raise RuntimeError(f"{name}: {why}, got it in training mode; call eval() first")
+        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+            raise RuntimeError(f"{name}: {why}, got a tensor that requires grad; call it under torch.no_grad()")
 
     def _initial_state(self, x: Tensor, hx: State | None) -> State:
         rows = self.num_layers * len(self._directions)

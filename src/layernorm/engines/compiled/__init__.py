@@ -41,5 +41,7 @@ def compiles_for(device: str) -> bool:
 
 
 def covers(op: str, device: str, dtype: torch.dtype, recurrence: Recurrence | None) -> bool:
-    """Covers every op where Inductor makes code."""
+    """Covers every op where Inductor makes code, but no int8 weights."""
+    if recurrence is not None and recurrence.quantized:
+        return False
     return dtype.is_floating_point and compiles_for(device)

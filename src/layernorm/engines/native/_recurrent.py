@@ -68,7 +68,7 @@ def _contiguous(a: RecurrentArguments) -> RecurrentArguments:
     return a._replace(
         input=contiguous(a.input, dtype),
         state=[contiguous(s, dtype) for s in a.state],
-        params=[contiguous(p, dtype) for p in a.params],
+        params=[contiguous(p, p.dtype if p.dtype is torch.int8 else dtype) for p in a.params],
         lengths=contiguous_or_none(a.lengths, torch.int64),
         reset=contiguous_or_none(a.reset, torch.bool),
         changes=StateChanges(
@@ -92,7 +92,7 @@ def _run_plan(
     if plan is None:
         return None
     if x.dtype is torch.bfloat16:  # the kernels take vectors in float32
-        if any(p.dtype is not torch.bfloat16 for p in params):
+        if any(p.dtype is not torch.bfloat16 for p in params if p.dim() == 1):
             return None
         params = [p.float() if p.dim() == 1 else p for p in params]
     given = [x, *state]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...formula import GATES, Recurrence
+from ...formula import GATES, QUANTIZED, Recurrence
 from ..protocol import StateChanges, term_indices
 from ._layout import PARAMETERS, TYPES, WEIGHTS, recurrent_call, transfer_type
 from ._library import LIBRARY
@@ -135,8 +135,14 @@ def _plan(
     given: Sequence[TensorSpec],
     made: Sequence[TensorSpec],
 ) -> Plan:
-    terms = [(k[0], k[1:]) for k in term_indices(recurrence) if k]
+    terms = [(k[0], k[1:]) for k in (*term_indices(recurrence), *_scale_indices(recurrence)) if k]
     return Plan(function, recurrent_call(recurrence, reverse, one_share=changes.one_share), given, made, terms)
+
+
+def _scale_indices(recurrence: Recurrence) -> list[tuple[int]]:
+    """Returns which parameters are the scales of int8 weights."""
+    names = recurrence.parameter_names
+    return [(names.index(f"{name}_scale"),) for name in QUANTIZED] if recurrence.quantized else []
 
 
 def _fits(recurrence: Recurrence, states: int, params: int, changes: Between) -> bool:
@@ -174,6 +180,9 @@ def _given_specs(recurrence: Recurrence, lengths: bool, reset: bool, changes: Be
     for name, terms in zip(PARAMETERS, term_indices(recurrence), strict=True):
         if terms:
             specs.append(_parameter_spec(name, shapes[terms[0]]))
+    if recurrence.quantized:
+        specs = [spec._replace(dtype=torch.int8) if spec.name in WEIGHTS else spec for spec in specs]
+        specs += [TensorSpec(name, (UNITS,), OTHER) for name in ("scale_ih", "scale_hh")]
     if lengths:
         specs.append(TensorSpec("lengths", (B,), torch.int64))
     if reset:

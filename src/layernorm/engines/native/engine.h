@@ -35,6 +35,7 @@ struct Recurrent {
     int64_t x_t, x_b;
     const void *h0, *c0;     // [B][P], [B][H]
     const void *w_ih, *w_hh, *w_hr;  // [G*H][I], [G*H][P], [P][H]
+    const void *scale_ih, *scale_hh;  // [G*H], of the rows of w_ih and w_hh if these are int8, or null
     const void *gain_x, *gain_h, *inside_x, *inside_h, *outside_x, *outside_h;  // [G*H] or null; one stream: gain_x
     const void *gain_c, *bias_c;     // [H] or null
     const int64_t *lengths;  // [B] or null

@@ -3,11 +3,13 @@
 // threads and a step's product is worth a barrier, the columns of each product are shared out instead.
 #pragma once
 
+#include "quantized.h"
 #include "sequence.h"
 
 namespace LAYERNORM_ISA {
 
 constexpr i64 STEP_BLOCK_BYTES = 512 << 10;  // of W_ih x, a thread's
+constexpr i64 QUANTIZED_SHARED = 4 * DENSE_SHARED;
 constexpr i64 NEAR_BYTES = 1280 << 10;       // of W_hh: what leaves room for the rest in a core's own cache
 
 template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E, Factors...> {
@@ -65,6 +67,28 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         });
     }
 
+    // The product with a matrix of int8. `memory`: for ROUNDED_ROWS rows.
+    template <class A>
+    void quantized_gates(
+        const Rows<A>& rows, const void* w, const void* scale, i64 K, T* z, i64 outer_z, int8_t* memory) const {
+        const i64 all = rows.outer * rows.rows, blocks = Hp / UNITS;
+        for (i64 done = 0; done < all; done += ROUNDED_ROWS) {
+            RoundedRows<T> few;
+            for (i64 i = done; i < least(all, done + ROUNDED_ROWS); ++i) {
+                const i64 o = i / rows.rows, r = i % rows.rows;
+                T* c = z + o * outer_z + r * Z;
+                memset(c, 0, Z * sizeof(T));
+                few.take(memory, rows.a + o * rows.outer_a + r * rows.lda, K, c);
+            }
+            share(G * H * K > QUANTIZED_SHARED ? run : nullptr, G * blocks, [&](i64 from, i64 end) {
+                for (i64 q = from; q < end; ++q) {
+                    const i64 g = q / blocks, u = q % blocks * UNITS, row = g * H + u;
+                    few.multiply(static_cast<const int8_t*>(w) + row * K, in(scale) + row, K, least(UNITS, H - u), g * Hp + u);
+                }
+            });
+        }
+    }
+
     // How many rows go through the sequence together: few, so that what they need stays in cache beside W_hh; many, where
     // W_hh itself does not stay there and has to be worth its way.
     i64 rows_together() const { return P * Z / DEPTH<F> * i64(sizeof(F)) <= NEAR_BYTES ? 2 * HEIGHT : 12 * HEIGHT; }
@@ -77,6 +101,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         T* old;  // [2*Hp], h and c of a row before its step, if something of them is kept
         X *x, *h_factors, *m_factors;  // what the products read; h and m themselves, if they are of that type
         RowStatistics<T>* statistics;
+        int8_t* rounded;
         const auto* h_result() const {  // h in the type of the output, if it is there
             if constexpr (SAME<E, X>) return h_factors;
             else return h;
@@ -99,6 +124,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
             cursor.take(temporary, 4 * pass.Hp);
             cursor.take(old, pass.n.kept_h || pass.n.kept_c ? 2 * pass.Hp : 0);
             cursor.take(statistics, 1);
+            cursor.take(rounded, pass.quantized() ? ROUNDED_ROWS * round_up(most(pass.I, pass.P), BYTES) : 0);
         }
     };
 
@@ -106,9 +132,11 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
 
     // W_ih x for times [t, t + steps): zx[time][row][Z], times `apart` elements apart. What is not yet made of factors is
     // copied.
-    void input_side(i64 t, i64 steps, i64 b0, i64 rows, X* copy, T* zx, i64 apart) const {
+    void input_side(i64 t, i64 steps, i64 b0, i64 rows, X* copy, T* zx, i64 apart, int8_t* rounded) const {
         const E* x = given(n.x) + t * n.x_t + b0 * n.x_b;
-        if (S::direct()) {
+        if (S::quantized()) {
+            quantized_gates<E>({x, steps, n.x_t, rows, n.x_b}, n.w_ih, n.scale_ih, I, zx, apart, rounded);
+        } else if (S::direct()) {
             dense_gates<E>({x, steps, n.x_t, rows, n.x_b}, given(n.w_ih), I, zx, apart);
         } else if constexpr (SAME<E, F>) {
             input_product(x, n.x_t, n.x_b, steps, rows, zx, apart);
@@ -148,7 +176,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
             const i64 steps = least(part.steps, T_ - done), low = n.reverse ? T_ - done - steps : done;
             T* zx = n.saved_x ? out(n.saved_x) + (low * B + b0) * Z : part.zx;
             const i64 apart = (n.saved_x ? B : R) * Z;
-            input_side(low, steps, b0, R, part.x, zx, apart);
+            input_side(low, steps, b0, R, part.x, zx, apart, part.rounded);
             for (i64 s = 0; s < steps; ++s) {
                 const i64 t = S::time(done + s);
                 step(t, b0, R, zx + (t - low) * apart, part);
@@ -196,7 +224,9 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
             for (i64 r = 0; r < rows; ++r)
                 if (S::cut(t, b0 + r)) restart(b0 + r, r, part);
         T* zh = saves_h() ? out(n.saved_h) + (t * B + b0) * Z : part.zh;
-        if (S::direct())
+        if (S::quantized())
+            quantized_gates<T>({part.h, 1, 0, rows, Wh}, n.w_hh, n.scale_hh, P, zh, 0, part.rounded);
+        else if (S::direct())
             dense_gates<X>({part.h_factors, 1, 0, rows, Wh}, given(n.w_hh), P, zh, 0);
         else
             S::multiply({part.h_factors, 1, 0, rows, Wh}, S::hh, zh, 0, Z, width());

@@ -47,7 +47,8 @@ bool has_tiles() { return false; }
 bool runs(const char *name) {
 #if defined(__x86_64__) || defined(__i386__)
     if (!strcmp(name, "amx")) return runs("avx512bf16") && has_tiles();
-    if (!strcmp(name, "avx512bf16")) return runs("avx512") && __builtin_cpu_supports("avx512bf16");
+    if (!strcmp(name, "avx512bf16"))
+        return runs("avx512") && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
     if (!strcmp(name, "avx512"))
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&

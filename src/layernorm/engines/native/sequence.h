@@ -44,7 +44,8 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
     }
 
     // Whether the weights are used as they are: for so few rows packing costs more than it gains, if it is not for more.
-    bool direct() const { return T_ * B <= direct_rows && !n.projected && !n.prepared && !n.prepares; }
+    bool direct() const { return quantized() || (T_ * B <= direct_rows && !n.projected && !n.prepared && !n.prepares); }
+    bool quantized() const { return n.scale_ih; }
     bool few_rows(i64 rows) const { return rows < n.threads && G * H * P > STEP_SHARED; }
     void multiply(const Rows<X>& A, const Panels<F>& W, T* c, i64 outer_c, i64 ldc, i64 width) const {
         share(columns, W.count(), [&](i64 from, i64 end) {

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...formula import Recurrence
+from ...formula import QUANTIZED, Recurrence
 from ..checks import check_recurrent, check_recurrent_gradients
 from ..dispatch import below_autocast, kernel
 from ..protocol import NO_CHANGES, RecurrentArguments, StateChanges
@@ -42,7 +42,19 @@ def network_of(p: Parameters, recurrence: Recurrence, cases: Cases | None = None
 def parameters_by_name(params: Sequence[Tensor], recurrence: Recurrence, dtype: torch.dtype) -> Parameters:
     """Returns the parameters by name, in float32 or wider."""
     compute_type = torch.promote_types(dtype, torch.float32)
-    return {name: p.to(compute_type) for name, p in zip(recurrence.parameter_names, params, strict=True)}
+    p = {name: p.to(compute_type) for name, p in zip(recurrence.parameter_names, params, strict=True)}
+    if recurrence.quantized:
+        p |= {name: p[name] * p.pop(f"{name}_scale")[:, None] for name in QUANTIZED}
+    return p
+
+
+def as_multiplied(x: Tensor, recurrence: Recurrence) -> Tensor:
+    """Returns vectors as the weights multiply them: rounded, if these are quantized, to the largest number / 127."""
+    if not recurrence.quantized:
+        return x
+    scale = x.abs().amax(-1, keepdim=True) / 127
+    inverse = torch.where(scale >= torch.finfo(x.dtype).tiny, 1 / scale, 0.0)
+    return (x * inverse).round() * scale
 
 
 def scheduled_input(a: RecurrentArguments) -> tuple[Tensor, Schedule]:
@@ -57,10 +69,12 @@ def _run_equations(a: RecurrentArguments, cases: Cases | None = None) -> tuple[T
     x, schedule = scheduled_input(a)
     p = parameters_by_name(a.params, a.recurrence, x.dtype)
     network = network_of(p, a.recurrence, cases)
+    x = as_multiplied(x, a.recurrence)
     from_input = network.input_side(x @ p["weight_ih"].T).unbind()  # `[t]` would have a gradient as long as all steps
 
     def step(t: int, old: State) -> State:
-        return network.step(t, from_input[t], a.changes.apply_dropout(old[0]) @ p["weight_hh"].T, old)
+        h = as_multiplied(a.changes.apply_dropout(old[0]), a.recurrence)
+        return network.step(t, from_input[t], h @ p["weight_hh"].T, old)
 
     states = walk(step, tuple(s.to(x.dtype) for s in a.state), len(x), schedule, a.changes)
     return stack_output(states, schedule, a.lengths, a.reverse).to(a.input.dtype), states, schedule

@@ -1,0 +1,115 @@
+"""`quantize`: a copy of a model whose recurrent networks have int8 weights, for inference."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn.utils.parametrize import is_parametrized
+from torch.nn.utils.parametrize import type_before_parametrizations as own_class
+
+from ..formula import QUANTIZED
+from ..nn._recurrent import Recurrent
+
+Model = TypeVar("Model", bound=torch.nn.Module)
+
+MOST = (2**31 - 1) // 127**2
+"""So many products of two int8 numbers have a sum that fits into 32 bits."""
+
+
+@torch.no_grad()
+def quantize(model: Model) -> Model:
+    r"""Copies a model so that its `RNN`, `LSTM` and `GRU` compute with int8 weights, for one sequence at a time.
+
+    .. math:: (W x)_j \approx s_j\, s \sum_k \mathrm{round}(W_{jk} / s_j)\, \mathrm{round}(x_k / s), \quad
+        s_j = \max_k |W_{jk}| / 127, \quad s = \max_k |x_k| / 127
+
+    ``W`` is ``weight_ih`` and ``weight_hh``, ``x`` the input and the state ``h`` of one case at one step. The sums are
+    whole numbers, and exact. What is rounded away from :math:`(W x)_j` is at most
+    :math:`\frac{s}{2} \sum_k |W_{jk}| + \frac{s_j}{2} (\sum_k |x_k| + \frac{s}{2} n)`, with n numbers in x. Gains,
+    biases, the normalisations and the state ``c`` stay as they are.
+
+    The weights become int8 buffers, and their scales ``weight_ih_scale_l0``... are buffers, too, so the copy has a
+    state dict of its own, a quarter as large. To load it, quantize a new model and call ``load_state_dict``. The copy
+    takes what the original takes in evaluation, but no ``reset_hx``, and it has no ``stepper``. Cells and other modules
+    stay as they are.
+
+    The copy has no gradient. A call raises a RuntimeError in training mode, or where a tensor requires grad.
+
+    Args:
+        model: any network, or one of layernorm's itself. It is not changed. Weights that a parametrization
+            computes, as under weight norm, become int8, too.
+
+    Returns:
+        the copy.
+
+    Raises:
+        TypeError: ``model`` is no module.
+        ValueError: a network has zoneout, batch norm, a projection or no inputs; its weights are computed (pruning), or
+            int8 already; or it is too large for sums of 32 bits, with more than 133,144 inputs or units.
+
+    Example::
+
+        fast = ln.quantize(model.eval())
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"quantize: model must be a torch.nn.Module, got {type(model).__name__} {model!r:.60}")
+    for name, part in model.named_modules():
+        if isinstance(part, Recurrent):
+            _check(name or "the model", part)
+    copied = copy.deepcopy(model)
+    networks = [part for part in copied.modules() if isinstance(part, Recurrent)]
+    for network in networks:
+        _quantize(network)
+    if not networks:
+        warnings.warn(f"quantize: no RNN, LSTM or GRU of layernorm in {type(model).__name__}", stacklevel=2)
+    return copied
+
+
+def _check(name: str, network: Recurrent[Any]) -> None:
+    """Raises an error where a network has no form with int8 weights."""
+    weights = [weight + suffix for weight in QUANTIZED for suffix in network._suffixes]
+    reasons = {
+        "is quantized already": network.recurrence.quantized,
+        "has batch norm": network.norm == "batch",
+        f"has proj_size={network.proj_size}": network.proj_size > 0,
+        f"has zoneout={network.zoneout}": any(network._zoneouts),
+        "has computed weights (pruning makes such); make them parameters first": not all(
+            weight in network._parameters or is_parametrized(network, weight) for weight in weights
+        ),
+        "has input_size=0": network.input_size == 0,
+        f"has more than {MOST} inputs or units": max(*network._input_sizes, network.hidden_size) > MOST,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise ValueError(f"quantize: cannot copy {name}: the {type(network).__name__} {reason}")
+
+
+def _quantize(network: Recurrent[Any]) -> None:
+    """Replaces a network's weights, in place."""
+    if is_parametrized(network):  # `remove_parametrizations` would change the original, whose class the copy has
+        computed = {name: getattr(network, name) for name in network.parametrizations}
+        original = own_class(network)
+        del network.parametrizations
+        network.__class__ = original
+        for name, value in computed.items():
+            network.register_buffer(name, value)
+    for suffix in network._suffixes:
+        for name in QUANTIZED:
+            whole, scale = round_rows(getattr(network, name + suffix))
+            delattr(network, name + suffix)
+            network.register_buffer(name + suffix, whole)
+            network.register_buffer(f"{name}_scale{suffix}", scale)
+    network.requires_grad_(False)
+    network._set_equations(replace(network.recurrence, quantized=True), network.norm)
+
+
+def round_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns a matrix in int8, and the scale of each row, which is not finite if a number of the row is not."""
+    scale = weight.abs().amax(1) / 127
+    divided = torch.where(scale >= torch.finfo(scale.dtype).tiny, 1 / scale, 0.0)[:, None] * weight
+    return divided.round().clamp(-127, 127).nan_to_num(0).to(torch.int8), scale

@@ -1,0 +1,159 @@
+// Products with int8 weights. Each row of the matrix has a scale, and each row of the other factor is rounded to int8 by a
+// scale of its own. The sums are whole numbers: the same on every instruction set, in any order.
+#pragma once
+
+#include "product.h"
+
+namespace LAYERNORM_ISA {
+
+constexpr i64 BYTES = 64;          // rounded rows are so many numbers long, or a multiple; the rest is zeros
+constexpr i64 ROUNDED_ROWS = 32;   // rounded at a time
+constexpr int QUANTIZED_ROWS = 4;  // of them in a tile
+constexpr int QUANTIZED_UNITS = 4;
+
+// The smallest number whose reciprocal is no infinity for sure.
+template <class T> constexpr T TINY = sizeof(T) == 4 ? T(__FLT_MIN__) : T(__DBL_MIN__);
+
+template <class T> INLINE FewOf<int8_t, LANES<T>> lowest_bytes(Bits<T> v) {
+#if defined(__AVX512F__)  // GCC 12 takes a conversion between vectors of two sizes apart
+    if constexpr (sizeof(T) == 4)
+        return same_bits<FewOf<int8_t, LANES<T>>>(_mm512_maskz_cvtepi32_epi8(0xffff, same_bits<__m512i>(v)));
+#endif
+    return __builtin_convertvector(v, FewOf<int8_t, LANES<T>>);
+}
+
+// q[k] = x[k] / scale, rounded, and zeros behind it; scale: the largest |x| / 127, or NaN if a number is not finite.
+template <class T> struct Rounded {
+    T scale;
+    int32_t total;  // of q
+
+    template <class X> void round(int8_t* q, const X* x, i64 K) {
+        V<T> largest = {}, wrong = {};
+        over<T>(K, [&](i64 k, i64 n) {
+            const V<T> v = widen<T>(x + k, n), size = v < V<T>{} ? -v : v;
+            largest = largest > size ? largest : size;
+            wrong += v * T(0);
+        });
+        T lane[LANES<T>], most = 0;
+        memcpy(lane, &largest, sizeof largest);
+        for (int i = 0; i < LANES<T>; ++i) most = most > lane[i] ? most : lane[i];
+        scale = most / 127 + sum<T>(wrong);
+        const T inverse = scale >= TINY<T> ? 1 / scale : 0, shift = Exponential<T>::ROUND;
+        Bits<T> totals = {};
+        memset(q + (K & -BYTES), 0, round_up(K, BYTES) - (K & -BYTES));
+        over<T>(K, [&](i64 k, i64 n) {
+            V<T> scaled = widen<T>(x + k, n) * inverse;
+            keep<T>(scaled);  // fused with the sum it would be rounded otherwise
+            const Bits<T> whole = same_bits<Bits<T>>(scaled + shift) - same_bits<Bits<T>>(all(shift));
+            const auto bytes = lowest_bytes<T>(whole);
+            totals += whole;
+            memcpy(q + k, &bytes, sizeof bytes);
+        });
+        total = 0;
+        for (int i = 0; i < LANES<T>; ++i) total += int32_t(totals[i]);
+    }
+};
+
+// sums[r][j] = sum over k of a[r][k] * w[j][k], for R rows r, each with its total, and n <= QUANTIZED_UNITS rows j.
+#if defined(__AVX512VNNI__)
+// The sums of the lanes of four vectors.
+INLINE __m128i four_sums(const __m512i* v) {
+    const auto pairs = [](__m512i a, __m512i b) __attribute__((always_inline)) {
+        return _mm512_add_epi32(_mm512_maskz_unpacklo_epi32(0xffff, a, b), _mm512_maskz_unpackhi_epi32(0xffff, a, b));
+    };
+    const __m512i a = pairs(v[0], v[1]), b = pairs(v[2], v[3]);
+    const __m512i c =
+        _mm512_add_epi32(_mm512_maskz_unpacklo_epi64(0xff, a, b), _mm512_maskz_unpackhi_epi64(0xff, a, b));
+    const __m256i d = _mm256_add_epi32(_mm512_castsi512_si256(c), _mm512_maskz_extracti64x4_epi64(0xf, c, 1));
+    return _mm_add_epi32(_mm256_castsi256_si128(d), _mm256_extracti128_si256(d, 1));
+}
+// The instruction multiplies unsigned bytes with signed ones: 128 is added to the weights.
+template <int R>
+static void quantized_tile(
+    const int8_t* const* a, const int32_t* total, const int8_t* w, i64 K, i64 n, int32_t (*sums)[QUANTIZED_UNITS]) {
+    const int8_t* row[QUANTIZED_UNITS];
+    for (i64 j = 0; j < QUANTIZED_UNITS; ++j) row[j] = w + least(j, n - 1) * K;
+    __m512i acc[R][QUANTIZED_UNITS];
+    for (int r = 0; r < R; ++r)
+        for (int j = 0; j < QUANTIZED_UNITS; ++j) acc[r][j] = _mm512_setzero_si512();
+    const __m512i top = _mm512_set1_epi8(-128);
+    const auto add = [&](i64 k, const auto& read) __attribute__((always_inline)) {
+        __m512i right[QUANTIZED_UNITS];
+#pragma GCC unroll 4
+        for (int j = 0; j < QUANTIZED_UNITS; ++j) right[j] = _mm512_xor_si512(read(row[j] + k), top);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) {
+            const __m512i left = _mm512_loadu_si512(a[r] + k);
+#pragma GCC unroll 4
+            for (int j = 0; j < QUANTIZED_UNITS; ++j) acc[r][j] = _mm512_dpbusd_epi32(acc[r][j], right[j], left);
+        }
+    };
+    i64 k = 0;
+    for (; k + BYTES <= K; k += BYTES) {
+#pragma GCC unroll 4
+        for (int j = 0; j < QUANTIZED_UNITS; ++j) __builtin_prefetch(row[j] + QUANTIZED_UNITS * K + k);  // the next tile
+        add(k, [](const int8_t* p) __attribute__((always_inline)) { return _mm512_loadu_si512(p); });
+    }
+    const __mmask64 some = (__mmask64(1) << (K - k)) - 1;
+    if (k < K) add(k, [some](const int8_t* p) __attribute__((always_inline)) { return _mm512_maskz_loadu_epi8(some, p); });
+    for (int r = 0; r < R; ++r) {
+        const __m128i added = _mm_slli_epi32(_mm_set1_epi32(total[r]), 7);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(sums[r]), _mm_sub_epi32(four_sums(acc[r]), added));
+    }
+}
+#else
+template <int R>
+static void quantized_tile(
+    const int8_t* const* a, const int32_t*, const int8_t* w, i64 K, i64 n, int32_t (*sums)[QUANTIZED_UNITS]) {
+    for (int r = 0; r < R; ++r)
+        for (i64 j = 0; j < n; ++j) {
+            int32_t sum = 0;
+            for (i64 k = 0; k < K; ++k) sum += int32_t(a[r][k]) * int32_t(w[j * K + k]);
+            sums[r][j] = sum;
+        }
+}
+#endif
+
+// A few rows of the other factor, rounded, and where the product of each goes.
+template <class T> struct RoundedRows {
+    i64 count = 0;
+    const int8_t* q[ROUNDED_ROWS];
+    int32_t total[ROUNDED_ROWS];
+    T scale[ROUNDED_ROWS];
+    T* c[ROUNDED_ROWS];
+
+    template <class X> void take(int8_t* memory, const X* x, i64 K, T* product) {
+        int8_t* to = memory + count * round_up(K, BYTES);
+        Rounded<T> row;
+        row.round(to, x, K);
+        q[count] = to, total[count] = row.total, scale[count] = row.scale, c[count] = product;
+        ++count;
+    }
+
+    template <int R> void tiles(i64& r, const int8_t* w, const T* scale_w, i64 K, i64 n, i64 at) const {
+        for (; r + R <= count; r += R) {
+            int32_t sums[R][QUANTIZED_UNITS];
+            quantized_tile<R>(q + r, total + r, w, K, n, sums);
+            for (int i = 0; i < R; ++i) {
+                const auto put = [&](i64 j) __attribute__((always_inline)) {
+                    c[r + i][at + j] = T(sums[i][j]) * (scale[r + i] * scale_w[j]);
+                };
+                if (n == QUANTIZED_UNITS)
+                    for (int j = 0; j < QUANTIZED_UNITS; ++j) put(j);
+                else
+                    for (i64 j = 0; j < n; ++j) put(j);
+            }
+        }
+    }
+    // c[r][at + j] = sum over k of row r's k-th number times w[j][k], j < units.
+    void multiply(const int8_t* w, const T* scale_w, i64 K, i64 units, i64 at) const {
+        for (i64 j = 0; j < units; j += QUANTIZED_UNITS) {
+            const i64 n = least(QUANTIZED_UNITS, units - j);
+            i64 r = 0;
+            tiles<QUANTIZED_ROWS>(r, w + j * K, scale_w + j, K, n, at + j);
+            tiles<1>(r, w + j * K, scale_w + j, K, n, at + j);
+        }
+    }
+};
+
+}  // namespace LAYERNORM_ISA

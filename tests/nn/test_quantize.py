@@ -1,0 +1,140 @@
+"""`ln.quantize`: what the copy is and has, how far it is from the original, and what it refuses."""
+
+import copy
+import io
+
+import pytest
+import torch
+import torch.nn.utils.prune
+
+import layernorm as ln
+from support.networks import ENGINES, MODULE, NETWORKS
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.ao.quantization:DeprecationWarning")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_error_of_a_product_is_within_the_bound(engine, dtype):
+    """That of the docstring, for the plain network with relu, whose output is the product."""
+    torch.manual_seed(0)
+    net = ln.RNN(90, 50, norm=None, bias=False, nonlinearity="relu", dtype=dtype).eval()
+    x, W = torch.randn(1, 20, 90, dtype=dtype), net.weight_ih_l0.detach()
+    with ln.backends.use(engine):
+        found, _ = ln.quantize(net)(x)
+    s, s_j = x.abs().amax(-1, keepdim=True) / 127, W.abs().amax(1) / 127
+    bound = s / 2 * W.abs().sum(1) + s_j / 2 * (x.abs().sum(-1, keepdim=True) + s / 2 * 90)
+    error = (found - (x @ W.T).relu()).abs()
+    assert (error <= bound * (1 + 1e-5)).all()
+    assert error.max() > 0.01 * bound.min(), "a bound that says something"
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("norm", ["layer", "weight", None])
+def test_the_copy_is_near_the_original_and_four_times_smaller(network, norm):
+    torch.manual_seed(0)
+    net = MODULE[network](64, 64, num_layers=2, norm=norm, batch_first=True)
+    model = torch.nn.ModuleDict({"net": net, "head": torch.nn.Linear(64, 3)}).eval()
+    before = copy.deepcopy(model.state_dict())
+    quantized = ln.quantize(model)
+    x = torch.randn(3, 5, 64)
+    with torch.no_grad():
+        (found, state), (expected, expected_state) = quantized["net"](x), model["net"](x)
+    assert type(quantized["net"]) is MODULE[network]
+    assert 1e-5 < (found - expected).abs().max() < 0.1
+    assert torch.is_tensor(state) == torch.is_tensor(expected_state)
+    assert torch.equal(quantized["head"].weight, model["head"].weight)
+    assert all(torch.equal(a, b) for a, b in zip(before.values(), model.state_dict().values(), strict=True))
+    sizes = [sum(t.nbytes for t in m["net"].state_dict().values()) for m in (model, quantized)]
+    assert sizes[0] > 3.4 * sizes[1]
+    assert {p.dtype for p in quantized["net"].buffers()} == {torch.int8, torch.float32}
+    assert not any(p.requires_grad for p in quantized["net"].parameters())
+
+
+def test_the_state_dict_is_saved_and_loaded():
+    torch.manual_seed(0)
+    trained, other = (ln.quantize(ln.GRU(6, 9).eval()) for _ in range(2))
+    x = torch.randn(4, 2, 6)
+    file = io.BytesIO()
+    torch.save(trained.state_dict(), file)
+    file.seek(0)
+    other.load_state_dict(torch.load(file))
+    assert torch.equal(other(x)[0], trained(x)[0])
+    assert torch.equal(copy.deepcopy(trained)(x)[0], trained(x)[0])
+    with pytest.raises(RuntimeError, match=r"Missing key.*weight_ih_scale_l0"):
+        other.load_state_dict(ln.GRU(6, 9).state_dict())
+
+
+def test_it_takes_what_the_original_takes():
+    """Unbatched and packed sequences, masks, lengths; `quantize_dynamic` and `torch.export` before or after it."""
+    torch.manual_seed(0)
+    net = ln.quantize(ln.LSTM(6, 9, bidirectional=True).eval())
+    x, lengths = torch.randn(5, 2, 6), torch.tensor([5, 3])
+    packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths)
+    expected, _ = net(x, lengths=lengths)
+    assert torch.equal(torch.nn.utils.rnn.pad_packed_sequence(net(packed)[0])[0], expected)
+    assert torch.equal(net(x[:, 0])[0], net(x)[0][:, 0])
+    exported = torch.export.export(net, (x,)).module()
+    assert torch.equal(exported(x)[0], net(x)[0])
+
+
+@pytest.mark.skipif(not torch.backends.quantized.supported_engines, reason="torch without quantised kernels")
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_torchs_quantisation_of_the_rest():
+    model = torch.nn.ModuleList([ln.LSTM(6, 8), torch.nn.Linear(8, 8)]).eval()
+    both = torch.ao.quantization.quantize_dynamic(ln.quantize(model), {torch.nn.Linear})
+    assert type(both[1]) is torch.ao.nn.quantized.dynamic.Linear
+    assert torch.equal(both[0](torch.ones(2, 1, 6))[0], ln.quantize(model)[0](torch.ones(2, 1, 6))[0])
+
+
+def test_a_call_for_gradients_is_refused():
+    net, x = ln.quantize(ln.LSTM(6, 9).eval()), torch.randn(4, 2, 6)
+    wanted = x.clone().requires_grad_()
+    with pytest.raises(RuntimeError, match=r"LSTM: .* for inference, got a tensor that requires grad; .*no_grad"):
+        net(wanted)
+    with pytest.raises(RuntimeError, match="requires grad"):
+        net(x, (wanted.new_zeros(1, 2, 9), torch.zeros(1, 2, 9, requires_grad=True)))
+    with pytest.raises(RuntimeError, match="requires grad"):
+        torch.func.grad(lambda x: net(x)[0].sum())(x)
+    with torch.no_grad():
+        assert torch.equal(net(wanted)[0], net(x)[0])
+    with pytest.raises(RuntimeError, match=r"in training mode; call eval\(\) first"):
+        net.train()(x)
+
+
+def test_what_has_no_form_with_int8_is_refused():
+    net = ln.quantize(ln.LSTM(6, 9).eval())
+    pruned = ln.GRU(3, 4)
+    torch.nn.utils.prune.l1_unstructured(pruned, "weight_hh_l0", 0.5)
+    for model, message in (
+        (net, "the model: the LSTM is quantized already"),
+        (torch.nn.Sequential(ln.LSTM(6, 9, norm="batch")), "0: the LSTM has batch norm"),
+        (ln.LSTM(6, 9, proj_size=2), "the LSTM has proj_size=2"),
+        (ln.GRU(6, 9, zoneout=0.1), "the GRU has zoneout=0.1"),
+        (ln.GRU(0, 9), "the GRU has input_size=0"),
+        (pruned, "the GRU has computed weights"),
+    ):
+        with pytest.raises(ValueError, match=f"quantize: cannot copy .*{message}"):
+            ln.quantize(model)
+    with pytest.raises(TypeError, match=r"quantize: model must be a torch\.nn\.Module, got int 3"):
+        ln.quantize(3)
+    with pytest.warns(UserWarning, match="quantize: no RNN, LSTM or GRU of layernorm in LSTM"):
+        ln.quantize(torch.nn.LSTM(3, 4))
+
+
+def test_what_reads_the_weights_refuses_them():
+    net, x = ln.quantize(ln.LSTM(6, 9).eval()), torch.randn(4, 2, 6)
+    reset, start = torch.zeros(4, 2, dtype=torch.bool), (torch.zeros(1, 2, 9), torch.zeros(1, 2, 9))
+    for call in (lambda: net.stepper()(x[0]), lambda: net(x, reset=reset, reset_hx=start)):
+        with pytest.raises(ValueError, match="LSTM: a quantized network has no steps one by one"):
+            call()
+    with pytest.raises(ValueError, match="portable: cannot copy the model: a quantized LSTM"):
+        ln.portable(net)
+    with pytest.raises(ValueError, match="it has quantized=True, not False"):
+        ln.interop.to_state(ln.quantize(ln.LSTM(6, 9, formula="haste")), "haste")
+    broken = copy.deepcopy(net)
+    broken.weight_ih_l0 = broken.weight_ih_l0.float()
+    with pytest.raises(RuntimeError, match=r"lstm: expected weight_ih of type torch.int8, got torch.float32"):
+        broken(x)
+    with ln.backends.use("reference"), pytest.raises(RuntimeError, match=r"as input is, got torch\.float32"):
+        net(x.double())
