@@ -44,9 +44,10 @@ def accelerate(module: Module) -> Module:
 
     The equations are torch's, as under ``norm=None``: outputs and gradients are equal up to rounding. The modules stay
     the objects that they are, with their parameters, state-dict keys, hooks, attributes, methods and mode. The
-    ``forward`` of torch's class alone becomes that of layernorm's. It also takes ``lengths``, ``reset`` and ``mask``,
-    and there is ``stepper()``. Optimisers made before stay valid. The class of such a module is a subclass of the one
-    that it had and of layernorm's, with "Accelerated" before its name. `copy.deepcopy` and pickle keep it.
+    ``forward`` of torch's class alone becomes that of layernorm's. It also takes ``reset``, that of a network
+    ``lengths`` and ``mask``, and there is ``stepper()``. Optimisers made before stay valid. The class of such a module
+    is a subclass of the one that it had and of layernorm's, with "Accelerated" before its name. `copy.deepcopy` and
+    pickle keep it.
 
     Subclasses of torch's modules are accelerated, too. One with a ``forward`` of its own is so where this calls
     ``super().forward``.
@@ -66,10 +67,10 @@ def accelerate(module: Module) -> Module:
     Raises:
         TypeError: ``module`` is no module.
 
-    Limits: training a cell, or an `RNN` or `GRU` of one step, takes longer from some 32 rows on. An accelerated model
-    that is moved to a GPU computes plain torch equations there. `restore` gives torch's modules back, also for what
-    wants these: `convert`, `portable`, `torch.jit.script`, dynamic quantization, or a file for a program without
-    layernorm.
+    Limits: training a cell, or an `RNN` or `GRU` one step a call, takes longer with 64 rows and more. An accelerated
+    model that is moved to a GPU computes plain torch equations there. `restore` gives torch's modules back. Call it
+    before `convert`, `portable`, `torch.jit.script` and dynamic quantization, and before a whole model is saved for a
+    program without layernorm.
 
     Example::
 
