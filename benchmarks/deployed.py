@@ -79,8 +79,8 @@ def main() -> None:
     symbols, frames = spoken(100, 16)
     exact, _, _ = model(frames, *model.silence(16))
     with tempfile.TemporaryDirectory() as folder:
-        ways = ways_out(model, Path(folder), options.aot)
-        for threads in timing.tables(options):  # ONNX Runtime has threads of its own: run it with --threads 1
+        for threads in timing.tables(options):
+            ways = ways_out(model, Path(folder), options.aot)
             network = f"LSTM({FEATURES}, {options.hidden_size}, 2)"
             print(f"\n{threads} threads, {network}, onnxruntime {onnxruntime.__version__}")
             start, one = model.silence(1), frames[:, :1].contiguous()

@@ -90,7 +90,9 @@ def export_onnx(model: Listener, path: Path) -> None:
 
 
 def in_onnx_runtime(path: Path) -> Runtime:
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
     def run(frames: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         scores, h, c = session.run(None, {"frames": frames.numpy(), "h": h.numpy(), "c": c.numpy()})

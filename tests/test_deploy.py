@@ -1,23 +1,33 @@
 """docs/deploy.md and examples/deploy.py do what they say."""
 
+import json
 import re
 import subprocess
 import sys
 
+import onnx_ir
 import pytest
 import torch
 
-from support.repository import ROOT
+from support.repository import ROOT, loaded
+
+pytestmark = [  # of torch's exporter, of its own code
+    pytest.mark.filterwarnings("ignore:.isinstance.treespec:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:# The axis name:UserWarning"),
+]
 
 
-@pytest.mark.filterwarnings("ignore:.isinstance.treespec:FutureWarning", "ignore:# The axis name:UserWarning")
+def blocks():
+    """The blocks of Python on the page."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8"), re.DOTALL)
+
+
 def test_every_block_of_the_page_runs(tmp_path, monkeypatch):
     """In their order, in one process; each way out gives the model's output, with other T and B than at export."""
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8"), re.DOTALL)
     names: dict = {"__name__": "page"}
     outputs = []
-    for block in blocks:
+    for block in [block for block in blocks() if "aoti_" not in block]:
         names.pop("output", None)
         exec(compile(block, "docs/deploy.md", "exec"), names)
         if "output" in names:
@@ -27,6 +37,32 @@ def test_every_block_of_the_page_runs(tmp_path, monkeypatch):
     for output in outputs:
         # float32: roundings of a layer norm in a layer norm, over 9 steps
         torch.testing.assert_close(output, expected, rtol=1e-4, atol=1e-5)
+    rounded = names["rounded"] - expected.detach().numpy()
+    assert 1e-4 < abs(rounded).max() < 0.1, "int8"
+    nodes = onnx_ir.traversal.RecursiveGraphIterator(onnx_ir.load("model.int8.onnx").graph)
+    assert [node.op_type for node in nodes].count("MatMulInteger") == 4, "W x and U h of two directions"
+
+
+WITHOUT = """
+import sys, torch
+sys.modules["layernorm"] = None
+inputs = torch.load("inputs.pt")
+with torch.no_grad():
+    torch.save(torch._inductor.aoti_load_package("cell.pt2")(*inputs), "after.pt")
+"""
+
+
+@pytest.mark.compiles
+def test_aotinductor_of_a_portable_cell_runs_without_layernorm(tmp_path, monkeypatch):
+    """The page's blocks, and what they make in a process that cannot import layernorm."""
+    monkeypatch.chdir(tmp_path)
+    names: dict = {"__name__": "page"}
+    for block in [blocks()[0], *(block for block in blocks() if "aoti_" in block)]:
+        exec(compile(block, "docs/deploy.md", "exec"), names)
+    inputs = torch.randn(5, 3), (torch.randn(5, 8), torch.randn(5, 8))
+    torch.save(inputs, "inputs.pt")
+    subprocess.run([sys.executable, "-c", WITHOUT], check=True)
+    torch.testing.assert_close(tuple(torch.load("after.pt")), names["cell"](*inputs))
 
 
 def test_the_example_runs_and_finds_no_difference():
@@ -37,3 +73,39 @@ def test_the_example_runs_and_finds_no_difference():
     rows = [line for line in done.stdout.splitlines() if re.match(r"\| (LSTM|GRU|RNN)", line)]
     assert len(rows) == 6
     assert "at most 1e-05 allowed" in done.stdout
+
+
+def test_the_stream_is_the_whole_and_needs_its_state():
+    """It fails by itself where chunks differ from the whole, or where a network without its state does not."""
+    command = [sys.executable, "-W", "ignore", ROOT / "examples" / "streaming.py", "--updates", "5"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert len(re.findall(r"^\| (?:layernorm|ONNX Runtime|TorchScript) ", done.stdout, re.MULTILINE)) == 3
+    assert "at most 1e-04 allowed" in done.stdout
+
+
+def test_the_benchmark_of_what_is_deployed(tmp_path, monkeypatch, capsys):
+    """int8 makes the file small and the score a little wrong; the other ways out do neither."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    arguments = [
+        "deployed.py",
+        "--hidden-size",
+        "64",
+        "--updates",
+        "40",
+        "--rounds",
+        "1",
+        "--json",
+        str(tmp_path / "f"),
+    ]
+    monkeypatch.setattr(sys, "argv", arguments)
+    threads = torch.get_num_threads()
+    try:
+        loaded("benchmarks/deployed.py").main()
+    finally:
+        torch.set_num_threads(threads)
+    rows = {row["name"]: row for row in json.loads((tmp_path / "f").read_text())["rows"]}
+    assert rows["ONNX int8, all"]["MB"] < rows["ONNX int8, W x"]["MB"] < rows["ONNX"]["MB"]
+    for name, row in rows.items():
+        assert row["error"] < (0.5 if "int8" in name else 1e-4), name
