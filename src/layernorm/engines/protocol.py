@@ -129,8 +129,13 @@ class RecurrentArguments(NamedTuple):
 class PreparedLayer(Protocol):
     """One layer for steps one by one: its weights are prepared once, and their gradients are computed at the end."""
 
-    def forward(self, input: Tensor, state: Sequence[Tensor], save: bool) -> tuple[list[Tensor], list[Tensor]]:
-        """Takes a step from (B, I) and the state before it to the state after it; ``save``: and what backwards need."""
+    def forward(
+        self, input: Tensor, state: Sequence[Tensor], dropout: Tensor | None, save: bool
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Takes a step from (B, I) and the state before it to the state after it; ``save``: and what backwards need.
+
+        ``dropout`` is that of `StateChanges`.
+        """
 
     def backward_pass(self) -> BackwardPass:
         """Starts a new backward pass through some of the steps."""
@@ -143,13 +148,14 @@ class BackwardPass(Protocol):
         self,
         input: Tensor,
         state: Sequence[Tensor],
+        dropout: Tensor | None,
         saved: Sequence[Tensor],
         grad_state: Sequence[Tensor | None],
     ) -> list[Tensor]:
         """Computes the gradients of a step's input and of the state before it, from those of the state after it.
 
-        ``input`` and ``state`` are those of the step's forward, ``saved`` is what it saved. A gradient that is None is
-        zero.
+        ``input``, ``state`` and ``dropout`` are those of the step's forward, ``saved`` is what it saved. A gradient
+        that is None is zero.
         """
 
     def gradients(self) -> list[Tensor]:

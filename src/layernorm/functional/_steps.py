@@ -24,7 +24,7 @@ from torch.autograd import profiler
 from .. import backends
 from ..engines import reference
 from ..engines.checks import check_tensors
-from ..engines.protocol import BackwardPass, PreparedLayer, RecurrentArguments
+from ..engines.protocol import NO_CHANGES, BackwardPass, PreparedLayer, RecurrentArguments, StateChanges
 from ..formula import Recurrence
 from ._bind import EAGER_TYPES, any_requires_grad, gradients_of_equations, is_eager, profiler_event
 from ._recurrent import cast_tensors, recurrent
@@ -62,8 +62,7 @@ class Steps:
     def __call__(self, input: Tensor, state: Sequence[Tensor], dropout: Tensor | None = None) -> list[Tensor]:
         """Takes a step, from (B, I) and the state before it, h (B, P) and in an LSTM c (B, H), to the state after it.
 
-        ``dropout`` (B, P) is a factor of the h that W_hh reads. A GRU also carries h on, without the factor. No engine
-        has such a step, so the plain equations compute it.
+        ``dropout`` (B, P) is a factor of the h that W_hh reads, in float32 or wider.
 
         Raises:
             RuntimeError: a shape, type or device does not fit.
@@ -71,33 +70,32 @@ class Steps:
         layer = self.layer
         if self.autocast is not None:
             input, *state = cast_tensors([input, *state], self.autocast)
-        if dropout is not None:
-            dropped_h = state[0] * dropout.to(state[0].dtype)
-            if layer.recurrence.network == "GRU":
-                a = RecurrentArguments(input.unsqueeze(0), state, layer.params, None, None, layer.recurrence, False)
-                check_tensors(a)
-                return reference.step_equations(a, dropped_h)
-            state = [dropped_h, *state[1:]]
-        tensors = [input, *state]
+        changes = NO_CHANGES if dropout is None else StateChanges(dropout=dropout)
+        tensors = [input, *state] if dropout is None else [input, *state, dropout]
         if not self.eager or not is_eager(tensors):
-            return recurrent(input.unsqueeze(0), state, layer.params, self.encoded)[1]
+            return recurrent(input.unsqueeze(0), state, layer.params, self.encoded, changes=changes)[1]
         signatures = _signatures(tensors)
         if signatures != self.checked:
             x, equations = input.unsqueeze(0), layer.recurrence
-            check_tensors(RecurrentArguments(x, state, layer.params, None, None, equations, False))
+            check_tensors(RecurrentArguments(x, state, layer.params, None, None, equations, False, changes))
             self.checked = signatures
         prepared = layer.prepared or self._prepare(input)
         if profiler._is_profiler_enabled:
             with profiler_event("step", tensors):
-                return self._take_step(prepared, signatures, input, state)
-        return self._take_step(prepared, signatures, input, state)
+                return self._take_step(prepared, signatures, input, state, dropout)
+        return self._take_step(prepared, signatures, input, state, dropout)
 
     def _take_step(
-        self, prepared: PreparedLayer, signatures: Signatures, input: Tensor, state: Sequence[Tensor]
+        self,
+        prepared: PreparedLayer,
+        signatures: Signatures,
+        input: Tensor,
+        state: Sequence[Tensor],
+        dropout: Tensor | None,
     ) -> list[Tensor]:
         if torch.is_grad_enabled() and (self.trained or any_requires_grad([input, *state])):
-            return list(_Step.apply(*(self.stand_in or self._stand_in()), signatures, input, *state))
-        return prepared.forward(input, state, False)[0]
+            return list(_Step.apply(*(self.stand_in or self._stand_in()), signatures, dropout, input, *state))
+        return prepared.forward(input, state, dropout, False)[0]
 
     def _prepare(self, input: Tensor) -> PreparedLayer:
         engine = backends.choose("steps", input, self.layer.recurrence).engine
@@ -191,30 +189,37 @@ class _Step(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, passes: _BackwardPasses, _: Tensor, signatures: Signatures, input: Tensor, *state: Tensor
+        ctx: Any,
+        passes: _BackwardPasses,
+        _: Tensor,
+        signatures: Signatures,
+        dropout: Tensor | None,
+        input: Tensor,
+        *state: Tensor,
     ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         assert passes.layer.prepared is not None
-        after, saved = passes.layer.prepared.forward(input, state, True)
+        after, saved = passes.layer.prepared.forward(input, state, dropout, True)
         ctx.passes, ctx.checked = passes, signatures
-        ctx.save_for_backward(input, *state, *saved)
+        ctx.save_for_backward(dropout, input, *state, *saved)
         return tuple(after)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        layer, n = ctx.passes.layer, len(ctx.checked)
+        layer = ctx.passes.layer
         ctx.passes.check_versions()
-        input, *rest = ctx.saved_tensors
-        state, saved = rest[: n - 1], rest[n - 1 :]
-        found = _signatures([input, *state])
+        dropout, input, *rest = ctx.saved_tensors
+        n = len(layer.recurrence.state_names)
+        state, saved = rest[:n], rest[n:]
+        found = _signatures([input, *state, *([] if dropout is None else [dropout])])
         if found != ctx.checked:  # a hook on saved tensors can replace them
-            raise RuntimeError(f"expected input and state of {ctx.checked}, as saved, got {found}")
+            raise RuntimeError(f"expected input, state and dropout of {ctx.checked}, as saved, got {found}")
         if torch.is_grad_enabled() or not is_eager([input, *state]):
             inputs = [input, *state, *layer.params]
-            d_inputs = gradients_of_equations(_equations(layer.recurrence, n), inputs, grads)
-            return None, torch.cat([g.flatten() for g in d_inputs[n:]]), None, *d_inputs[:n]
+            d_inputs = gradients_of_equations(_equations(layer.recurrence, dropout), inputs, grads)
+            return None, torch.cat([g.flatten() for g in d_inputs[1 + n :]]), None, None, *d_inputs[: 1 + n]
         backward_pass = ctx.passes.current(ctx.next_functions[0][0])
-        return None, None, None, *backward_pass.step(input, state, saved, grads)
+        return None, None, None, None, *backward_pass.step(input, state, dropout, saved, grads)
 
 
 def _signatures(tensors: Sequence[Tensor]) -> Signatures:
@@ -222,11 +227,12 @@ def _signatures(tensors: Sequence[Tensor]) -> Signatures:
     return [(t.shape, t.dtype, t.device) for t in tensors]
 
 
-def _equations(recurrence: Recurrence, n: int) -> Callable[..., list[Tensor]]:
-    """Makes a function that takes a step by plain equations, from input and state (``n`` tensors) and parameters."""
+def _equations(recurrence: Recurrence, dropout: Tensor | None) -> Callable[..., list[Tensor]]:
+    """Makes a function that takes a step by plain equations, from input, state and parameters."""
+    end, changes = 1 + len(recurrence.state_names), StateChanges(dropout=dropout)
 
     def equations(*tensors: Tensor) -> list[Tensor]:
-        split = (tensors[0].unsqueeze(0), tensors[1:n], tensors[n:])
-        return reference.recurrent_equations(RecurrentArguments(*split, None, None, recurrence, False))[1:]
+        split = (tensors[0].unsqueeze(0), tensors[1:end], tensors[end:])
+        return reference.recurrent_equations(RecurrentArguments(*split, None, None, recurrence, False, changes))[1:]
 
     return equations

@@ -154,12 +154,14 @@ def _has_steps(a: RecurrentArguments) -> bool:
 class CompiledLayer(_steps.ReferenceLayer):
     """A layer for steps one by one: the reference's, whose steps are compiled."""
 
-    def take_step(self, zx: Tensor, state: State) -> tuple[State, Tensor]:
-        (after,), (zh,) = take_steps(self.recurrence, self.p, [zx], state)
+    def take_step(self, zx: Tensor, state: State, changes: StateChanges) -> tuple[State, Tensor]:
+        (after,), (zh,) = take_steps(self.recurrence, self.p, [zx], state, changes=changes)
         return after, zh
 
-    def take_step_back(self, zx: Tensor, zh: Tensor, before: State, dy: Tensor, d: State) -> tuple[State, Share]:
-        return take_steps_back(self.recurrence, self.p, zx, zh, before, dy, d)
+    def take_step_back(
+        self, zx: Tensor, zh: Tensor, before: State, dy: Tensor, d: State, changes: StateChanges
+    ) -> tuple[State, Share]:
+        return take_steps_back(self.recurrence, self.p, zx, zh, before, dy, d, changes=changes)
 
 
 def prepare(params: Sequence[Tensor], recurrence: Recurrence) -> CompiledLayer:

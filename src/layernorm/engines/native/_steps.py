@@ -20,7 +20,7 @@ class Step(NamedTuple):
     """What the gradients of the weights need of one step."""
 
     x: Tensor  # (B, I)
-    h: Tensor  # (B, P), before the step
+    h: Tensor  # (B, P), before the step, as W_hh read it
     dzx: Tensor  # (B, G*H), the gradient of W_ih x
     dzh: Tensor  # of W_hh h
     dh: Tensor | None  # with projections (B, P), the gradient of h after the step,
@@ -67,12 +67,15 @@ class NativeLayer:
         call.B, call.threads = B, torch.get_num_threads()
         return call
 
-    def step(self, x: Tensor, state: Sequence[Tensor], saved: Tensor | None, prepared: Tensor) -> Recurrent:
+    def step(
+        self, x: Tensor, state: Sequence[Tensor], dropout: Tensor | None, saved: Tensor | None, prepared: Tensor
+    ) -> Recurrent:
         """Makes a step without its results."""
         B = x.shape[0]
         call = self.call(B)
         call.x, call.prepared = x.data_ptr(), prepared.data_ptr()
         call.h0, call.c0 = state_pointers(state)
+        call.dropout = pointer(dropout)
         if saved is not None:
             address = saved.data_ptr()
             for name, begin in self.offsets.items():
@@ -88,14 +91,16 @@ class NativeLayer:
         if function(call, TYPES[self.transfer_type]):
             raise MemoryError(f"layernorm: not enough memory for a call with input {[call.B, self.I]}")
 
-    def forward(self, input: Tensor, state: Sequence[Tensor], save: bool) -> tuple[list[Tensor], list[Tensor]]:
-        dtype = self.transfer_type
+    def forward(
+        self, input: Tensor, state: Sequence[Tensor], dropout: Tensor | None, save: bool
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        dtype, dropout = self.transfer_type, contiguous_or_none(dropout, self.compute_type)
         if save and self.packed_backward is None:  # now, of the weights that the forward has
             self.packed_backward = self._packed(LIBRARY.layernorm_prepare_backward)
         x, before = contiguous(input, dtype), [contiguous(s, dtype) for s in state]
         after = [torch.empty_like(s) for s in before]
         saved = x.new_empty(self.saved_size * x.shape[0], dtype=self.compute_type) if save else None
-        call = self.step(x, before, saved, self.packed_forward)
+        call = self.step(x, before, dropout, saved, self.packed_forward)
         call.h_n, call.c_n = state_pointers(after)
         call.output = call.h_n
         self.run(LIBRARY.layernorm_recurrent_forward, call)
@@ -129,9 +134,15 @@ class NativeBackwardPass:
         self.totals = torch.zeros(size, dtype=torch.float64)  # sums of the vectors' gradients
 
     def step(
-        self, input: Tensor, state: Sequence[Tensor], saved: Sequence[Tensor], grad_state: Sequence[Tensor | None]
+        self,
+        input: Tensor,
+        state: Sequence[Tensor],
+        dropout: Tensor | None,
+        saved: Sequence[Tensor],
+        grad_state: Sequence[Tensor | None],
     ) -> list[Tensor]:
         layer = self.layer
+        dropout = contiguous_or_none(dropout, layer.compute_type)
         x, before = contiguous(input, layer.transfer_type), [contiguous(s, layer.transfer_type) for s in state]
         B, units = x.shape[0], layer.params[1].shape[0]
         (block,) = saved
@@ -141,7 +152,7 @@ class NativeBackwardPass:
         dzx = x.new_empty(B, units, dtype=layer.compute_type)
         dzh = torch.empty_like(dzx) if layer.two_streams else dzx
         m = dzx.new_empty(B, layer.H) if layer.recurrence.projected else None
-        call = layer.step(x, before, block, self.prepared)
+        call = layer.step(x, before, dropout, block, self.prepared)
         call.d_h_n, call.d_c_n = state_pointers(grads_after)
         call.d_x = grads[0].data_ptr()
         call.d_h0, call.d_c0 = state_pointers(grads[1:])
@@ -152,7 +163,8 @@ class NativeBackwardPass:
         dh = None
         if m is not None:
             dh = x.new_zeros(B, layer.P) if grads_after[0] is None else grads_after[0]
-        self.steps.append(Step(x, before[0], dzx, dzh, dh, m))
+        h = before[0] if dropout is None else before[0] * dropout
+        self.steps.append(Step(x, h, dzx, dzh, dh, m))
         return grads if layer.dtype is layer.transfer_type else [d.to(layer.dtype) for d in grads]
 
     def gradients(self) -> list[Tensor]:

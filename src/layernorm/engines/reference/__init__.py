@@ -15,7 +15,6 @@ from ._cases import Moments as Moments
 from ._norms import normalize_backward, normalize_equations, normalize_forward, normalize_saved
 from ._recurrent import recurrent_backward, recurrent_equations, recurrent_forward, recurrent_saved
 from ._recurrent import recurrent_over_cases as recurrent_over_cases  # batch norm: no other engine has it
-from ._recurrent import step_equations as step_equations
 from ._steps import prepare
 
 __all__ = [

@@ -88,16 +88,6 @@ def recurrent_equations(a: RecurrentArguments, cases: Cases | None = None) -> li
 
 
 @below_autocast
-def step_equations(a: RecurrentArguments, dropped_h: Tensor) -> list[Tensor]:
-    """Takes one step, T = 1, whose W_hh reads ``dropped_h`` (B, P) instead of h; differentiable to any order."""
-    p = parameters_by_name(a.params, a.recurrence, a.input.dtype)
-    network, dtype = network_of(p, a.recurrence), p["weight_ih"].dtype
-    from_input = network.input_side(a.input[0].to(dtype) @ p["weight_ih"].T)
-    after = network.step(0, from_input, dropped_h.to(dtype) @ p["weight_hh"].T, tuple(s.to(dtype) for s in a.state))
-    return [s.to(a.input.dtype) for s in after]
-
-
-@below_autocast
 def recurrent_over_cases(
     a: RecurrentArguments,
     population: Mapping[str, Moments] | None,

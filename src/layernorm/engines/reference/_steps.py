@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...formula import Recurrence
 from ..dispatch import kernel
+from ..protocol import StateChanges
 from ._recurrent import Share, backward_steps, forward_steps, network_of, parameter_gradients, parameters_by_name
 from ._rnn import State
 from ._sites import Parameters
@@ -23,20 +24,24 @@ class ReferenceLayer:
         self.network = network_of(self.p, recurrence)
         self.compute_type = self.p["weight_ih"].dtype
 
-    def forward(self, input: Tensor, state: Sequence[Tensor], save: bool) -> tuple[list[Tensor], list[Tensor]]:
-        return _step_forward(input, state, self)
+    def forward(
+        self, input: Tensor, state: Sequence[Tensor], dropout: Tensor | None, save: bool
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        return _step_forward(input, state, StateChanges(dropout=dropout), self)
 
     def backward_pass(self) -> ReferenceBackwardPass:
         return ReferenceBackwardPass(self)
 
-    def take_step(self, zx: Tensor, state: State) -> tuple[State, Tensor]:
+    def take_step(self, zx: Tensor, state: State, changes: StateChanges) -> tuple[State, Tensor]:
         """Takes one step by `forward_steps`, from (B, G*H) and the state before it: the state after it, and W_hh h."""
-        (after,), (zh,) = forward_steps(self.network, [zx], state)
+        (after,), (zh,) = forward_steps(self.network, [zx], state, changes=changes)
         return after, zh
 
-    def take_step_back(self, zx: Tensor, zh: Tensor, before: State, dy: Tensor, d: State) -> tuple[State, Share]:
+    def take_step_back(
+        self, zx: Tensor, zh: Tensor, before: State, dy: Tensor, d: State, changes: StateChanges
+    ) -> tuple[State, Share]:
         """Takes one step back by `backward_steps`, T = 1."""
-        return backward_steps(self.network, zx, zh, before, dy, d)
+        return backward_steps(self.network, zx, zh, before, dy, d, changes=changes)
 
 
 class ReferenceBackwardPass:
@@ -48,9 +53,14 @@ class ReferenceBackwardPass:
         self.shares: list[Share] = []
 
     def step(
-        self, input: Tensor, state: Sequence[Tensor], saved: Sequence[Tensor], grad_state: Sequence[Tensor | None]
+        self,
+        input: Tensor,
+        state: Sequence[Tensor],
+        dropout: Tensor | None,
+        saved: Sequence[Tensor],
+        grad_state: Sequence[Tensor | None],
     ) -> list[Tensor]:
-        grads, x, share = _step_backward(input, state, saved, grad_state, self.layer)
+        grads, x, share = _step_backward(input, state, StateChanges(dropout=dropout), saved, grad_state, self.layer)
         self.inputs.append(x)
         self.shares.append(share)
         return grads
@@ -61,10 +71,12 @@ class ReferenceBackwardPass:
 
 
 @kernel
-def _step_forward(input: Tensor, state: Sequence[Tensor], layer: ReferenceLayer) -> tuple[list[Tensor], list[Tensor]]:
+def _step_forward(
+    input: Tensor, state: Sequence[Tensor], changes: StateChanges, layer: ReferenceLayer
+) -> tuple[list[Tensor], list[Tensor]]:
     """Takes a step. Returns the state after it, and W_ih x and W_hh h."""
     zx = input.to(layer.compute_type) @ layer.p["weight_ih"].T
-    after, zh = layer.take_step(zx, tuple(s.to(layer.compute_type) for s in state))
+    after, zh = layer.take_step(zx, tuple(s.to(layer.compute_type) for s in state), changes)
     return [s.to(input.dtype) for s in after], [zx, zh]
 
 
@@ -72,6 +84,7 @@ def _step_forward(input: Tensor, state: Sequence[Tensor], layer: ReferenceLayer)
 def _step_backward(
     input: Tensor,
     state: Sequence[Tensor],
+    changes: StateChanges,
     saved: Sequence[Tensor],
     grad_state: Sequence[Tensor | None],
     layer: ReferenceLayer,
@@ -79,7 +92,7 @@ def _step_backward(
     before = tuple(s.to(layer.compute_type)[None] for s in state)
     d = tuple(torch.zeros_like(s[0]) if g is None else g.to(s.dtype) for s, g in zip(before, grad_state, strict=True))
     zx, zh = (z[None] for z in saved)
-    previous, share = layer.take_step_back(zx, zh, before, torch.zeros_like(before[0]), d)
+    previous, share = layer.take_step_back(zx, zh, before, torch.zeros_like(before[0]), d, changes)
     grads = [g.to(input.dtype) for g in (share.dzx[0] @ layer.p["weight_ih"], *previous)]
     return grads, input.to(layer.compute_type)[None], share
 
