@@ -3,6 +3,7 @@
     python benchmarks/recurrent.py --threads 1 2 --json recurrent.json --chart recurrent.png
     python benchmarks/recurrent.py --networks LSTM --peers loop compile --rounds 5
     python benchmarks/recurrent.py --networks LSTM --type bfloat16 --peers
+    python benchmarks/recurrent.py --networks LSTM --products bfloat16 --peers
     python benchmarks/recurrent.py --peers batch --shapes 0 4 7 --clock processor
     python benchmarks/recurrent.py --networks LSTM --peers --size 48 30 250 260 --engines reference compiled/4 compiled
     python benchmarks/recurrent.py --memory
@@ -11,7 +12,8 @@
 All sides take turns in one process; printed are the minima over the rounds in milliseconds and their ratios to
 `torch.nn`'s network, inference (one call without gradients) and training (forward and backward to the input and all
 parameters). Before it is timed, every layer-normalised side is compared with the equations in float64. With
-``--type bfloat16`` all numbers are of that type; `float32` is then our network in float32.
+``--type bfloat16`` all numbers are of that type; `float32` is then our network in float32. With ``--products bfloat16``
+torch's switches let both sides make float32 products of numbers rounded to bfloat16.
 
 `floor` is the time of the matrix products alone, by torch.mm on the same shapes: W_ih x as one product, W_hh h as T.
 Peers: `loop`, a Python loop over torch's layer_norm; `compile`, the same with torch.compile over the step; `batch`, our
@@ -373,6 +375,7 @@ def main() -> int:
     parser = timing.parser(__doc__)
     parser.add_argument("--networks", nargs="+", choices=list(GATES), default=list(GATES), help="(default: all)")
     parser.add_argument("--type", choices=list(TYPES), default="float32", help="of every number (default: float32)")
+    parser.add_argument("--products", choices=["bfloat16"], help="float32: let both sides round what products multiply")
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=["loop"], help="further sides (default: loop)")
     parser.add_argument("--shapes", type=int, nargs="+", default=range(len(GRID)), help="places in the grid, from 0 on")
     parser.add_argument("--size", type=int, nargs=4, help="T, B, I, H instead of the grid")
@@ -400,6 +403,11 @@ def main() -> int:
             parser.error(f"--device cuda: PyTorch {torch.__version__} finds no GPU")
         torch.set_default_device("cuda")
         options.clock = "gpu"
+    if options.products:
+        if options.type != "float32":
+            parser.error("--products bfloat16 is of float32, not of --type " + options.type)
+        torch.set_float32_matmul_precision("medium")
+        torch.backends.mkldnn.rnn.fp32_precision = "bf16"
     shapes = [tuple(options.size)] if options.size else [GRID[k] for k in options.shapes]
     sides = TYPES[options.type], options.peers, options.engines
     rows = []
