@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -92,7 +92,7 @@ def _check(name: str, network: Recurrent[Any]) -> None:
 def _quantize(network: Recurrent[Any]) -> None:
     """Replaces a network's weights, in place."""
     if is_parametrized(network):  # `remove_parametrizations` would change the original, whose class the copy has
-        computed = {name: getattr(network, name) for name in network.parametrizations}
+        computed = {name: getattr(network, name) for name in cast(torch.nn.ModuleDict, network.parametrizations)}
         original = own_class(network)
         del network.parametrizations
         network.__class__ = original

@@ -186,9 +186,9 @@ def _check_one_by_one(a: RecurrentArguments) -> None:
         shape = expected_shapes[name]
         if tuple(tensor.shape) != shape:
             raise RuntimeError(f"{op}: expected {name} of shape {list(shape)}, got {list(tensor.shape)}")
-        if tensor.dtype != (expected := types.get(name, input.dtype)):
-            why = ", as input is" if expected is input.dtype else ""
-            raise RuntimeError(f"{op}: expected {name} of type {expected}{why}, got {tensor.dtype}")
+        if tensor.dtype != (dtype := types.get(name, input.dtype)):
+            why = ", as input is" if dtype is input.dtype else ""
+            raise RuntimeError(f"{op}: expected {name} of type {dtype}{why}, got {tensor.dtype}")
     masks = {"lengths": (a.lengths, (B,), False), "reset": (a.reset, (T, B), True)}
     for name, (mask, shape, is_bool) in masks.items():
         if mask is None:

@@ -115,7 +115,8 @@ class Normalised(torch.nn.Module):
         A module's `__getattr__` is slow, so it is the second choice. Only there is found what parametrizations, pruning
         and replicas put in a parameter's place.
         """
-        parameters, buffers = self._parameters, self._buffers
+        parameters: Mapping[str, Tensor | None] = self._parameters
+        buffers = self._buffers
         return [
             p
             if (p := parameters.get(name)) is not None or (p := buffers.get(name)) is not None

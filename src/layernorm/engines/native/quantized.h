@@ -8,7 +8,7 @@ namespace LAYERNORM_ISA {
 
 constexpr i64 BYTES = 64;          // rounded rows are so many numbers long, or a multiple; the rest is zeros
 constexpr i64 ROUNDED_ROWS = 32;   // rounded at a time
-constexpr int QUANTIZED_ROWS = 4;  // of them in a tile
+constexpr int QUANTIZED_ROWS = REGISTERS == 32 ? 4 : 2;  // of them in a tile
 constexpr int QUANTIZED_UNITS = 4;
 
 // The smallest number whose reciprocal is no infinity for sure.
@@ -54,65 +54,100 @@ template <class T> struct Rounded {
     }
 };
 
-// sums[r][j] = sum over k of a[r][k] * w[j][k], for R rows r, each with its total, and n <= QUANTIZED_UNITS rows j.
-#if defined(__AVX512VNNI__)
-// The sums of the lanes of four vectors.
-INLINE __m128i four_sums(const __m512i* v) {
-    const auto pairs = [](__m512i a, __m512i b) __attribute__((always_inline)) {
-        return _mm512_add_epi32(_mm512_maskz_unpacklo_epi32(0xffff, a, b), _mm512_maskz_unpackhi_epi32(0xffff, a, b));
-    };
-    const __m512i a = pairs(v[0], v[1]), b = pairs(v[2], v[3]);
-    const __m512i c =
-        _mm512_add_epi32(_mm512_maskz_unpacklo_epi64(0xff, a, b), _mm512_maskz_unpackhi_epi64(0xff, a, b));
-    const __m256i d = _mm256_add_epi32(_mm512_castsi512_si256(c), _mm512_maskz_extracti64x4_epi64(0xf, c, 1));
+// --- Integers of products of int8, AT_ONCE weights and as many numbers of a row at a time ---
+
+#if defined(__AVX512VNNI__)  // multiplies unsigned bytes with signed ones: OFFSET is added to the weights
+typedef __m512i Integers;
+constexpr i64 AT_ONCE = 64;
+constexpr uint32_t OFFSET = 128;
+INLINE Integers weights_at(const int8_t* p) { return _mm512_xor_si512(_mm512_loadu_si512(p), _mm512_set1_epi8(-128)); }
+INLINE Integers row_at(const int8_t* p) { return _mm512_loadu_si512(p); }
+INLINE Integers plus_products(Integers s, Integers w, Integers a) { return _mm512_dpbusd_epi32(s, w, a); }
+#elif defined(__AVX512F__)
+typedef __m512i Integers;
+constexpr i64 AT_ONCE = 32;
+constexpr uint32_t OFFSET = 0;
+INLINE Integers row_at(const int8_t* p) {
+    return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+INLINE Integers weights_at(const int8_t* p) { return row_at(p); }
+INLINE Integers plus_products(Integers s, Integers w, Integers a) { return _mm512_add_epi32(s, _mm512_madd_epi16(w, a)); }
+#elif defined(__AVX2__)
+typedef __m256i Integers;
+constexpr i64 AT_ONCE = 16;
+constexpr uint32_t OFFSET = 0;
+INLINE Integers row_at(const int8_t* p) {
+    return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+INLINE Integers weights_at(const int8_t* p) { return row_at(p); }
+INLINE Integers plus_products(Integers s, Integers w, Integers a) { return _mm256_add_epi32(s, _mm256_madd_epi16(w, a)); }
+#endif
+
+// The sums of the lanes of each of four vectors.
+#if defined(__AVX2__)
+INLINE __m128i four_sums(const __m256i* v) {
+    const __m256i d = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
     return _mm_add_epi32(_mm256_castsi256_si128(d), _mm256_extracti128_si256(d, 1));
 }
-// The instruction multiplies unsigned bytes with signed ones: 128 is added to the weights.
+#endif
+#if defined(__AVX512F__)
+INLINE __m128i four_sums(const __m512i* v) {
+    __m256i half[4];
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j)
+        half[j] = _mm256_add_epi32(_mm512_castsi512_si256(v[j]), _mm512_maskz_extracti64x4_epi64(0xf, v[j], 1));
+    return four_sums(half);
+}
+#endif
+
+// sums[r][j] = sum over k of a[r][k] * w[j][k], for R rows r, each with its total, and n <= QUANTIZED_UNITS rows j.
 template <int R>
-static void quantized_tile(
-    const int8_t* const* a, const int32_t* total, const int8_t* w, i64 K, i64 n, int32_t (*sums)[QUANTIZED_UNITS]) {
+static void quantized_tile(const int8_t* const* a, [[maybe_unused]] const int32_t* total, const int8_t* w, i64 K, i64 n,
+    int32_t (*sums)[QUANTIZED_UNITS]) {
+#if defined(__AVX2__)
     const int8_t* row[QUANTIZED_UNITS];
     for (i64 j = 0; j < QUANTIZED_UNITS; ++j) row[j] = w + least(j, n - 1) * K;
-    __m512i acc[R][QUANTIZED_UNITS];
-    for (int r = 0; r < R; ++r)
-        for (int j = 0; j < QUANTIZED_UNITS; ++j) acc[r][j] = _mm512_setzero_si512();
-    const __m512i top = _mm512_set1_epi8(-128);
-    const auto add = [&](i64 k, const auto& read) __attribute__((always_inline)) {
-        __m512i right[QUANTIZED_UNITS];
+    Integers acc[R][QUANTIZED_UNITS] = {};
+    const auto add = [&](i64 k, const int8_t* const* at) __attribute__((always_inline)) {
+        Integers right[QUANTIZED_UNITS];
 #pragma GCC unroll 4
-        for (int j = 0; j < QUANTIZED_UNITS; ++j) right[j] = _mm512_xor_si512(read(row[j] + k), top);
+        for (int j = 0; j < QUANTIZED_UNITS; ++j) right[j] = weights_at(at[j]);
 #pragma GCC unroll 4
         for (int r = 0; r < R; ++r) {
-            const __m512i left = _mm512_loadu_si512(a[r] + k);
+            const Integers left = row_at(a[r] + k);
 #pragma GCC unroll 4
-            for (int j = 0; j < QUANTIZED_UNITS; ++j) acc[r][j] = _mm512_dpbusd_epi32(acc[r][j], right[j], left);
+            for (int j = 0; j < QUANTIZED_UNITS; ++j) acc[r][j] = plus_products(acc[r][j], right[j], left);
         }
     };
     i64 k = 0;
-    for (; k + BYTES <= K; k += BYTES) {
+    for (; k + AT_ONCE <= K; k += AT_ONCE) {
+        const int8_t* at[QUANTIZED_UNITS];
 #pragma GCC unroll 4
-        for (int j = 0; j < QUANTIZED_UNITS; ++j) __builtin_prefetch(row[j] + QUANTIZED_UNITS * K + k);  // the next tile
-        add(k, [](const int8_t* p) __attribute__((always_inline)) { return _mm512_loadu_si512(p); });
+        for (int j = 0; j < QUANTIZED_UNITS; ++j) {
+            at[j] = row[j] + k;
+            __builtin_prefetch(at[j] + QUANTIZED_UNITS * K);  // of the next tile
+        }
+        add(k, at);
     }
-    const __mmask64 some = (__mmask64(1) << (K - k)) - 1;
-    if (k < K) add(k, [some](const int8_t* p) __attribute__((always_inline)) { return _mm512_maskz_loadu_epi8(some, p); });
+    if (k < K) {
+        int8_t rest[QUANTIZED_UNITS][AT_ONCE] = {};
+        const int8_t* at[QUANTIZED_UNITS];
+        for (int j = 0; j < QUANTIZED_UNITS; ++j) memcpy(rest[j], row[j] + k, K - k), at[j] = rest[j];
+        add(k, at);
+    }
     for (int r = 0; r < R; ++r) {
-        const __m128i added = _mm_slli_epi32(_mm_set1_epi32(total[r]), 7);
+        const __m128i added = _mm_set1_epi32(int32_t(OFFSET * uint32_t(total[r])));
         _mm_storeu_si128(reinterpret_cast<__m128i*>(sums[r]), _mm_sub_epi32(four_sums(acc[r]), added));
     }
-}
 #else
-template <int R>
-static void quantized_tile(
-    const int8_t* const* a, const int32_t*, const int8_t* w, i64 K, i64 n, int32_t (*sums)[QUANTIZED_UNITS]) {
     for (int r = 0; r < R; ++r)
         for (i64 j = 0; j < n; ++j) {
             int32_t sum = 0;
             for (i64 k = 0; k < K; ++k) sum += int32_t(a[r][k]) * int32_t(w[j * K + k]);
             sums[r][j] = sum;
         }
-}
 #endif
+}
 
 // A few rows of the other factor, rounded, and where the product of each goes.
 template <class T> struct RoundedRows {

@@ -1,0 +1,140 @@
+"""What int8 weights gain and what they cost: `ln.quantize`.
+
+    python benchmarks/quantized.py speed --rounds 20
+    python benchmarks/quantized.py trained
+
+`speed`: an LSTM over one sequence, a call with the state of the call before, under `torch.inference_mode`. Printed are
+microseconds in float32, bfloat16 and int8, and of a step of `module.stepper()` in float32. The sides take turns in one
+process; the figures are minima over the rounds.
+
+`trained`: a character model (an LSTM of 512 units) is trained on the help texts that come with Python, and evaluated on
+the last tenth in float32, bfloat16 and int8. Printed are nats a character.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import layernorm as ln
+import timing
+
+Row = dict[str, Any]
+
+
+def forms(model: Any) -> dict[str, Any]:
+    """Returns a model in each type of number."""
+    model = model.eval()
+    return {"float32": model, "bfloat16": copy.deepcopy(model).bfloat16(), "int8": ln.quantize(model)}
+
+
+# Time
+
+
+def call(net: Callable[..., tuple[Tensor, Any]], x: Tensor) -> Callable[[], Any]:
+    """Returns a call with the state of one before it, as a function."""
+    _, state = net(x)
+    return lambda: net(x, state)
+
+
+def speed(options: argparse.Namespace) -> list[Row]:
+    print(f"{'norm':<8}{'T, H':<12}{'float32':>10}{'stepper':>10}{'bfloat16':>10}{'int8':>10}{'float32 / int8':>16}")
+    rows: list[Row] = []
+    for H, norm in ((H, norm) for H in options.units for norm in ("layer", None)):
+        sides = forms(ln.LSTM(H, H, norm=norm))
+        for T in options.steps:
+            x = torch.randn(T, 1, H)
+            with torch.inference_mode():
+                runs = {name: call(net, x.bfloat16() if name == "bfloat16" else x) for name, net in sides.items()}
+                if T == 1:
+                    runs["stepper"] = call(sides["float32"].stepper(), x[0])
+                best = timing.minima(runs, options.rounds, 1e-3)
+            ratio = best["float32"] / best["int8"]
+            cells = [
+                f"{1e6 * best[side]:.1f}" if side in best else "" for side in ("float32", "stepper", "bfloat16", "int8")
+            ]
+            print(f"{norm!s:<8}{f'{T}, {H}':<12}" + "".join(f"{c:>10}" for c in cells) + f"{ratio:>16.2f}", flush=True)
+            rows.append({"norm": norm, "T": T, "H": H, "ratio": ratio, "seconds": best})
+    return rows
+
+
+# Error
+
+
+class Characters(nn.Module):
+    """The next character, from those before it."""
+
+    def __init__(self, characters: int, units: int, norm: str | None) -> None:
+        super().__init__()
+        self.embedding, self.net = nn.Embedding(characters, 64), ln.LSTM(64, units, norm=norm)
+        self.head = nn.Linear(units, characters)
+
+    def forward(self, text: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        output, state = self.net(self.embedding(text), state)
+        return self.head(output), state
+
+
+def help_texts() -> tuple[Tensor, int]:
+    """Returns the characters of Python's help texts as numbers, and how many there are."""
+    from pydoc_data.topics import topics
+
+    text = "".join(topics.values())
+    numbers = {c: i for i, c in enumerate(sorted(set(text)))}
+    return torch.tensor([numbers[c] for c in text]), len(numbers)
+
+
+def nats(model: nn.Module, text: Tensor) -> float:
+    """Returns the mean loss over a text, one sequence from its start."""
+    total, state = 0.0, None
+    with torch.inference_mode():
+        for part in text.split(1000):
+            if len(part) > 1:
+                scores, state = model(part[:-1, None], state)
+                total += float(nn.functional.cross_entropy(scores[:, 0].float(), part[1:], reduction="sum"))
+    return total / (len(text) - -(-len(text) // 1000))
+
+
+def trained(options: argparse.Namespace) -> list[Row]:
+    text, characters = help_texts()
+    training, test = text[: len(text) * 9 // 10], text[len(text) * 9 // 10 :][: options.test]
+    rows: list[Row] = []
+    print(f"{'norm':<8}{'float32':>10}{'bfloat16':>10}{'int8':>10}{'int8 - float32':>16}")
+    for norm in ("layer", None):
+        torch.manual_seed(0)
+        model = Characters(characters, options.units[0], norm)
+        optimizer = torch.optim.Adam(model.parameters(), 2e-3)
+        for _ in range(options.updates):
+            at = torch.randint(len(training) - 65, (32,))
+            batch = training[at + torch.arange(65)[:, None]]
+            loss = nn.functional.cross_entropy(model(batch[:-1])[0].flatten(0, 1), batch[1:].flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        found = {name: nats(form, test) for name, form in forms(model).items()}
+        line = "".join(f"{found[name]:>10.4f}" for name in ("float32", "bfloat16", "int8"))
+        print(f"{norm!s:<8}{line}{found['int8'] - found['float32']:>16.4f}", flush=True)
+        rows.append({"norm": norm, "nats": found})
+    return rows
+
+
+def main() -> None:
+    parser = timing.parser(__doc__, rounds=20)
+    parser.add_argument("what", choices=["speed", "trained"])
+    parser.add_argument("--units", type=int, nargs="+", help="default: 128 256 512 1024; trained: 512")
+    parser.add_argument("--steps", type=int, nargs="+", default=[1, 10], help="T (default: 1 10)")
+    parser.add_argument("--updates", type=int, default=600, help="of the training (default: 600)")
+    parser.add_argument("--test", type=int, default=20_000, help="characters (default: 20,000)")
+    options = parser.parse_args()
+    run = {"speed": speed, "trained": trained}[options.what]
+    options.units = options.units or ([128, 256, 512, 1024] if run is speed else [512])
+    timing.save(options.json, [row for _ in timing.tables(options) for row in run(options)])
+
+
+if __name__ == "__main__":
+    main()
