@@ -66,7 +66,7 @@ def test_the_state_dict_is_saved_and_loaded():
 
 
 def test_it_takes_what_the_original_takes():
-    """Unbatched and packed sequences, masks, lengths; `quantize_dynamic` and `torch.export` before or after it."""
+    """Unbatched and packed sequences, lengths; `torch.export` and `torch.compile`."""
     torch.manual_seed(0)
     net = ln.quantize(ln.LSTM(6, 9, bidirectional=True).eval())
     x, lengths = torch.randn(5, 2, 6), torch.tensor([5, 3])
@@ -76,6 +76,7 @@ def test_it_takes_what_the_original_takes():
     assert torch.equal(net(x[:, 0])[0], net(x)[0][:, 0])
     exported = torch.export.export(net, (x,)).module()
     assert torch.equal(exported(x)[0], net(x)[0])
+    assert torch.equal(torch.compile(net, backend="eager", fullgraph=True)(x)[0], net(x)[0])
 
 
 @pytest.mark.skipif(not torch.backends.quantized.supported_engines, reason="torch without quantised kernels")

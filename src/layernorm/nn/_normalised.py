@@ -115,14 +115,14 @@ class Normalised(torch.nn.Module):
         A module's `__getattr__` is slow, so it is the second choice. Only there is found what parametrizations, pruning
         and replicas put in a parameter's place.
         """
-        parameters: Mapping[str, Tensor | None] = self._parameters
-        buffers = self._buffers
-        return [
-            p
-            if (p := parameters.get(name)) is not None or (p := buffers.get(name)) is not None
-            else getattr(self, name)
-            for name in names
-        ]
+        parameters, buffers = self._parameters, self._buffers
+        found: list[Tensor] = []
+        for name in names:
+            tensor: Tensor | None = parameters.get(name)
+            if tensor is None:
+                tensor = buffers.get(name)
+            found.append(getattr(self, name) if tensor is None else tensor)
+        return found
 
     def _parameters_of(self, suffix: str) -> list[Tensor]:
         """Returns the parameters of one layer and direction."""
