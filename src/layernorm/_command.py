@@ -1,24 +1,22 @@
-"""Makes Ctrl-C print one line and no traceback while the command `layernorm` is still being imported.
+"""Whether this process is the command `layernorm`: then `import layernorm` leaves torch out.
 
-Python imports the package, and with it torch, before the command's first line runs. The package imports this module
-first. In a user's own program it does nothing.
+Python imports the package before the command's first line runs. The command itself imports what it uses, by the
+modules' own names, so that its help does not wait for torch.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import TracebackType
 
 
-def _ended(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    if not issubclass(kind, KeyboardInterrupt):
-        sys.__excepthook__(kind, error, traceback)
-        return
-    print("layernorm: interrupted", file=sys.stderr)
-    raise SystemExit(130)
+def _is_running() -> bool:
+    """Tells whether the console script or `python -m layernorm` has started this process."""
+    if sys.argv[:1] != ["-m"]:
+        return Path(*sys.argv[:1]).stem == "layernorm"
+    # under `python -m NAME` the program's name is "-m" until the package has been imported
+    options = sys.orig_argv
+    return "-m" in options and options[options.index("-m") + 1 :][:1] == ["layernorm"]
 
 
-# Under `python -m layernorm` the program's name is "-m" until the package has been imported.
-if Path(sys.argv[0]).stem == "layernorm" or (sys.argv[0] == "-m" and "layernorm" in sys.orig_argv):
-    sys.excepthook = _ended
+IS_RUNNING = _is_running()

@@ -3,23 +3,50 @@
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
 
 from .errors import unknown
-from .protocol import Experiment, Tool
+
+if TYPE_CHECKING:
+    from .protocol import Experiment, Tool
 
 EXPERIMENTS = {
-    "digits": "mnist.digits",
-    "mnist": "mnist.experiment",
-    "draw": "draw.experiment",
-    "handwriting": "handwriting.experiment",
-    "order-embeddings": "order_embeddings.experiment",
-    "reader": "reader.experiment",
-    "skip-thoughts": "skip_thoughts.experiment",
-    "convnets": "convnets.experiment",
-    "swaps": "swaps.experiment",
+    "digits": ("mnist.digits", "the experiment `mnist` on scikit-learn's small digits: no download, two minutes"),
+    "mnist": (
+        "mnist.experiment",
+        "permutation-invariant MNIST (6.6, Figure 6): layer norm against batch norm at batch sizes 128 and 4",
+    ),
+    "draw": (
+        "draw.experiment",
+        "DRAW, a generative model of binarised MNIST (6.4, Figure 4): layer norm on the LSTMs' cells against none",
+    ),
+    "handwriting": (
+        "handwriting.experiment",
+        "handwriting synthesis on IAM-OnDB (6.5, Figure 5): layer norm in three LSTMs against none",
+    ),
+    "order-embeddings": (
+        "order_embeddings.experiment",
+        "order embeddings of images and sentences (6.1, Table 2, Figure 1): layer norm in the GRU against none",
+    ),
+    "reader": (
+        "reader.experiment",
+        "the attentive reader (6.2, Figure 2): layer norm in its LSTMs against none and recurrent batch norm",
+    ),
+    "skip-thoughts": (
+        "skip_thoughts.experiment",
+        "skip-thoughts (6.3, Table 3, Figure 3): layer norm in the encoder and the decoders against none",
+    ),
+    "convnets": (
+        "convnets.experiment",
+        "ConvPool-CNN-C on CIFAR-10 (6.7): layer norm against the baseline and batch norm, units near the border",
+    ),
+    "swaps": (
+        "swaps.experiment",
+        "recurrent networks swapped at unchanged settings: tasks of public programs, plain and under a norm",
+    ),
 }
-"""The module of every experiment, in the order in which they are shown. Its `EXPERIMENT` is the experiment."""
-
+"""Every experiment, in the order in which they are shown: its module, whose `EXPERIMENT` it is, and a line for the
+help."""
 
 TOOLS = {
     "search": ("order_embeddings.search", "find test images for a sentence with a run of order-embeddings"),
@@ -35,7 +62,7 @@ def find_experiment(name: str) -> Experiment:
     """Finds the experiment of this name. An unknown one is a UsageError that suggests the nearest name."""
     if name not in EXPERIMENTS:
         raise unknown("experiment", name, EXPERIMENTS)
-    return importlib.import_module(f".{EXPERIMENTS[name]}", __package__).EXPERIMENT
+    return importlib.import_module(f".{EXPERIMENTS[name][0]}", __package__).EXPERIMENT
 
 
 def find_tool(name: str) -> Tool:

@@ -62,11 +62,11 @@ def wrapped(text: str, indent: int, width: int = 80) -> str:
     return textwrap.fill(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
+def unknown(kind: str, name: str, names: Iterable[str]) -> UsageError:
     """Makes the error for a name that is not among the known ones. It suggests the nearest one."""
-    known = list(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+    known = {item.lstrip("-"): item for item in names}  # the dashes of options make none of them like another
+    near = difflib.get_close_matches(name.lstrip("-"), known, n=1)
+    hint = f"did you mean {known[near[0]]!r}?" if near else f"there are: {', '.join(known.values())}"
     return UsageError(f"unknown {kind} {name!r}; {hint}")
 
 
@@ -76,7 +76,7 @@ def reason(error: OSError) -> str:
 
 
 EXTRA = "pip install '.[experiments]' in layernorm's checkout"
-"""The command that installs the optional packages. It needs a checkout, as the name on PyPI is not ours."""
+"""The command that installs the optional packages. It needs a checkout, as nothing is published yet."""
 
 
 def error_line(error: Exception) -> str:

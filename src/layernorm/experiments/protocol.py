@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch import Tensor, nn
-
 if TYPE_CHECKING:
     import torch
     from accelerate import Accelerator
+    from torch import Tensor, nn
 
     from .report.judge import Claim
     from .report.page import Picture, Report
@@ -84,6 +83,8 @@ class CheckedOptions:
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
+            if value is None:
+                continue
             least, above, most, below = (item.metadata[name] for name in ("least", "above", "most", "below"))
             kind = "a finite number, " if isinstance(value, float) else ""
             if least is not None and not least <= value < math.inf:
@@ -226,8 +227,7 @@ class Experiment:
     """An experiment of the paper.
 
     Attributes:
-        name: as in `layernorm run NAME`.
-        summary: one line for the list of experiments.
+        name: as in `layernorm run NAME`, and in `catalogue.py`.
         examples: command lines for the help.
         presets: by name. The first is the default.
         load: (configuration, folder given by --data) -> the data set.
@@ -244,7 +244,6 @@ class Experiment:
     """
 
     name: str
-    summary: str
     examples: Sequence[str]
     presets: Mapping[str, Preset]
     load: Callable[[Any, Path | None], Any]

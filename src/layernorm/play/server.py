@@ -18,7 +18,7 @@ HOST = "127.0.0.1"
 def serve(paths: Sequence[Path], port: int) -> None:
     """Serves the pages on 127.0.0.1, among them one for each run folder, until it is interrupted."""
     if not 1 <= port <= 65535:
-        raise UsageError(f"expected --port to lie in 1..65535, got {port}")
+        raise UsageError(f"--port must lie in 1..65535, got {port}")
     networks = [trained.find_trained(path) for path in paths]
     try:
         from nicegui import app, ui

@@ -48,7 +48,7 @@ def make_on_workers(experiment: Experiment, request: Request, runs: Mapping[int,
         Interrupted: SIGINT or SIGTERM arrived, and the workers have saved their runs.
         RunError: a worker ended while it had no run.
     """
-    with _stopped_by_sigterm(), progress(lines=min(request.settings.jobs, len(runs))) as displays:
+    with _stopped_by_sigterm(), progress(lines=min(request.settings.jobs or 1, len(runs))) as displays:
         pool = WorkerPool(experiment, request, runs)
         try:
             for display in displays:

@@ -107,7 +107,6 @@ _RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 
 EXPERIMENT = Experiment(
     name="convnets",
-    summary="ConvPool-CNN-C on CIFAR-10 (6.7): layer norm against the baseline and batch norm, units near the border",
     examples=(
         "layernorm run convnets --data ~/cifar-10-batches-bin",
         "layernorm run convnets --preset smoke --norm layer layer-channels group",

@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..errors import RunError
 from . import packed, source
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SIDE = 28
 """Pixels along one side of an image."""
@@ -76,6 +77,8 @@ def pack_binarized_mnist(folder: Path) -> bytes:
 @functools.lru_cache(maxsize=1)
 def read_binarized_mnist(folder: Path) -> Binarized:
     """Reads the fixed binarisation of Larochelle and Murray (2011), or other files of its form, or the packed file."""
+    import torch
+
     path = source.packed_in(BINARIZED_MNIST, folder) or folder
     form = {split: f"uint8 {split} {PIXELS // 8}" for split in _FILES}
     kept = packed.read_packed(source.packed_form(BINARIZED_MNIST, folder), path, BINARIZED_MNIST.name, form)

@@ -8,16 +8,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..errors import RunError
 from . import novels, packed, source
 from .progress import followed
 from .text import EOS, UNKNOWN, Sentences, Vocabulary
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SPLITS = ("train", "valid", "test")
 
@@ -61,6 +62,8 @@ class Books:
 
     def sentences(self, size: int) -> Sentences:
         """Numbers the sentences by the ids of `vocabulary(size)`, each with its end."""
+        import torch
+
         if size not in self._limited:
             count = len(self.ends) - 1
             ids = torch.full((len(self.ids) + count,), EOS)
@@ -151,6 +154,8 @@ _ARRAYS = {"ids": "int32 N", "lengths": "int64 S", "book": "int64 S", "split": "
 @functools.lru_cache(maxsize=1)
 def read_books(folder: Path) -> Books:
     """Reads the books in a folder, or their packed form."""
+    import torch
+
     path = source.packed_in(BOOKS, folder) or folder
     kept = packed.read_packed(source.packed_form(BOOKS, folder), path, BOOKS.name, _ARRAYS)
     words, titles, digests = (kept.about[name] for name in ("words", "titles", "digests"))

@@ -8,7 +8,6 @@ import tarfile
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from ..errors import RunError
 from ..runs.files import read_bytes, read_content
@@ -94,6 +93,8 @@ def pack_cifar10(folder: Path) -> bytes:
 
 
 def _cases(parts: list[np.ndarray]) -> Cases:
+    import torch
+
     rows = np.concatenate(parts)
     images = torch.from_numpy(np.ascontiguousarray(rows[:, 1:])).view(-1, 3, SIDE, SIDE)
     return Cases(images, torch.from_numpy(rows[:, 0].astype(np.int64)))

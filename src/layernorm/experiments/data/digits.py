@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from . import source
 from .mnist import Cases, Images
@@ -18,6 +17,7 @@ def load_digits() -> Images:
     The order is the publisher's, in which a writer's digits follow one another. So most test digits are by writers who
     are not in the training set.
     """
+    import torch
     from sklearn import datasets
 
     bunch = datasets.load_digits()

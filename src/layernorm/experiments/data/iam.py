@@ -9,17 +9,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..errors import RunError
 from ..runs.files import read_bytes
 from . import packed, source
 from .progress import followed
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 ALPHABET = ("", " ", ".", ",", "'", *LETTERS)
@@ -115,6 +117,8 @@ class Handwriting:
 
     def sequences(self, valid: bool, points: int) -> Sequences:
         """Pads the lines for training or validation, cut to a number of points to predict."""
+        import torch
+
         lines = [line for line in self.lines if (line.list == VALID) == valid]
         lengths = [min(len(line.points) - 1, points) for line in lines]
         width = max(len(line.text) for line in lines)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..errors import RunError, UsageError
 from . import idx, source
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 _URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 
@@ -100,6 +102,8 @@ def read_mnist(folder: Path) -> Images:
 
 
 def _cases(folder: Path, images: np.ndarray, labels: np.ndarray) -> Cases:
+    import torch
+
     if len(images) != len(labels) or not len(images):
         raise RunError(f"{folder}: {len(images)} images do not go with {len(labels)} labels")
     if labels.max() > 9:

@@ -10,16 +10,17 @@ import functools
 import io
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..errors import RunError
 from ..runs.files import decoded
 from . import source
 from .text import EOS, Sentences, Vocabulary
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CAPTIONS = 5
 """The number of captions for each image."""
@@ -97,6 +98,8 @@ def read_order_embeddings(folder: Path) -> ImagesAndCaptions:
 
 
 def _captioned(features: np.ndarray, captions: list[str], vocabulary: Vocabulary) -> Captioned:
+    import torch
+
     rows = [[*vocabulary.ids(caption_words(caption)), EOS] for caption in captions]
     return Captioned(torch.from_numpy(features), captions, Sentences.of(rows))
 

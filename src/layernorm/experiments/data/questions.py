@@ -6,11 +6,9 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..errors import RunError
 from ..runs.files import names_in, path_text, read_content
@@ -18,6 +16,9 @@ from . import cloze, packed, source
 from .cnn import PLACEHOLDER, RULES, Question, cut, guesses, parse_question
 from .progress import followed
 from .text import UNKNOWN, Sentences, Vocabulary
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FIRST_ENTITY = UNKNOWN + 1
 """The id of `@entity0`. The other entities, the placeholder and the words follow, the most frequent word first."""
@@ -47,6 +48,8 @@ class Split:
     @classmethod
     def of(cls, items: Sequence[Question], vocabulary: Vocabulary) -> Split:
         """Numbers the words of questions by the ids of a vocabulary."""
+        import torch
+
         passages = Sentences.of([vocabulary.ids(item.passage) for item in items])
         questions = Sentences.of([vocabulary.ids(item.question) for item in items])
         return cls(passages, questions, torch.tensor(vocabulary.ids(item.answer for item in items)))
@@ -62,6 +65,8 @@ class Split:
 
     def limited(self, vocabulary: int) -> Split:
         """Puts `UNKNOWN` in place of all ids from a number on."""
+        import torch
+
         passages, questions = (
             Sentences(torch.where(part.ids < vocabulary, part.ids, UNKNOWN), part.ends)
             for part in (self.passages, self.questions)
@@ -118,6 +123,8 @@ def read_questions(corpus: str, folder: Path) -> Questions:
 
 
 def _split(arrays: Mapping[str, np.ndarray], split: str) -> Split:
+    import torch
+
     def tensor(name: str) -> Tensor:
         return torch.from_numpy(arrays[f"{split}.{name}"].astype(np.int64))
 

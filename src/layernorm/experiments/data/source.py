@@ -17,15 +17,17 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..errors import RunError, reason
 from ..runs.files import locked, make_folder, names_in, path_text, read_bytes, read_content, write_atomic
-from ..runs.restore import HasFacts
 from .packed import ENDING, open_packed
 from .progress import PercentDone, followed
 
-Dataset = TypeVar("Dataset", bound=HasFacts)
+if TYPE_CHECKING:
+    from ..runs.restore import HasFacts
+
+Dataset = TypeVar("Dataset", bound="HasFacts")
 
 VARIABLE = "LAYERNORM_DATA"
 """The environment variable that names a folder with one folder for each data set."""

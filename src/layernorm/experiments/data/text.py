@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 EOS, UNKNOWN = 0, 1
 """The ids of a sentence's end and of words that are not in the vocabulary."""
@@ -59,6 +61,8 @@ class Sentences:
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> Sentences:
         """Makes the tensor from a list of ids for each sentence."""
+        import torch
+
         flat = torch.tensor([number for row in rows for number in row], dtype=torch.int64)
         lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
         return cls(flat, torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
@@ -73,6 +77,8 @@ class Sentences:
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Pads the sentences `rows`, int64 `[B]`, with 0 to the longest of them: ids `[T, B]` and lengths `[B]`."""
+        import torch
+
         starts, lengths = self.ends[rows], self.lengths[rows]
         steps = torch.arange(int(lengths.max()) if len(rows) else 0).unsqueeze(1)
         inside = steps < lengths

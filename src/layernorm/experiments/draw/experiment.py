@@ -82,7 +82,6 @@ _NORMS = ("none", "layer")
 
 EXPERIMENT = Experiment(
     name="draw",
-    summary="DRAW, a generative model of binarised MNIST (6.4, Figure 4): layer norm on the LSTMs' cells against none",
     examples=(
         "layernorm run draw --preset laptop",
         "layernorm run draw --preset paper --epochs 100 --out runs/draw-figure4",

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ... import LSTMCell
+from ...nn import LSTMCell
 from ..data.binarized_mnist import SIDE
 from ..protocol import CheckedOptions, decay_option, go_on, option, seed_option
 from ..train.batches import INIT, derive_seed

@@ -74,7 +74,6 @@ _NORMS = ("none", "layer")
 
 EXPERIMENT = Experiment(
     name="handwriting",
-    summary="handwriting synthesis on IAM-OnDB (6.5, Figure 5): layer norm in three LSTMs against none",
     examples=(
         "layernorm data prepare iam-ondb --source ~/iam-ondb",
         "layernorm run handwriting --preset laptop",

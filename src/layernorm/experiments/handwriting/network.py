@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import layernorm as ln
-
+from ... import nn as networks
 from ..data.iam import ALPHABET
 from ..protocol import CheckedOptions, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
@@ -116,9 +115,9 @@ class Synthesis(nn.Module):
         characters = len(ALPHABET)
         self.components, self.input_clip, self.output_clip = components, input_clip, output_clip
         kind: dict[str, Any] = {"norm": norm, "gain_init": gain_init, "gate_clip": gate_clip}
-        self.lstm1 = ln.LSTMCell(3 + characters, units, **kind)
-        self.lstm2 = ln.LSTM(3 + characters + units, units, **kind)
-        self.lstm3 = ln.LSTM(3 + characters + units, units, **kind)
+        self.lstm1 = networks.LSTMCell(3 + characters, units, **kind)
+        self.lstm2 = networks.LSTM(3 + characters + units, units, **kind)
+        self.lstm3 = networks.LSTM(3 + characters + units, units, **kind)
         self.window = nn.Linear(units, 3 * components)
         self.output = nn.Linear(3 * units, 1 + 6 * mixtures)
         nn.init.constant_(self.window.bias[:components], math.log(alpha))

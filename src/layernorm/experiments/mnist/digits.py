@@ -22,7 +22,6 @@ _NORMS, _SIZES = ("none", "layer", "batch"), (128, 4)
 
 EXPERIMENT = Experiment(
     name="digits",
-    summary="the experiment `mnist` on scikit-learn's small digits: no download, two minutes",
     examples=(
         "layernorm run digits",
         "layernorm run digits --norm none layer --batch-size 4 --out runs/small-batches",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ... import BatchNorm
+from ...nn import BatchNorm
 from ..data.mnist import MNIST, Cases, Images
 from ..protocol import Experiment, Preset, Task, check_most
 from ..report.judge import PILOT
@@ -111,7 +111,6 @@ BATCHED = (*_NORMS, "batch-hidden")
 
 EXPERIMENT = Experiment(
     name="mnist",
-    summary="permutation-invariant MNIST (6.6, Figure 6): layer norm against batch norm at batch sizes 128 and 4",
     examples=(
         "layernorm run mnist --preset laptop",
         "layernorm run mnist --preset paper --batch-size 128 --out runs/mnist-paper",

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from ... import BatchNorm, LayerNorm
+from ...nn import BatchNorm, LayerNorm
 from ..protocol import CheckedOptions, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
 

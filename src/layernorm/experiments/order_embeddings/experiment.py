@@ -132,7 +132,6 @@ _NORMS = ("none", "layer")
 
 EXPERIMENT = Experiment(
     name="order-embeddings",
-    summary="order embeddings of images and sentences (6.1, Table 2, Figure 1): layer norm in the GRU against none",
     examples=(
         "layernorm run order-embeddings --data ~/flickr8k",
         "layernorm run order-embeddings --preset paper --similarity order cosine",

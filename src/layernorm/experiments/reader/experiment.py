@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ... import LSTM, BatchNorm
+from ...nn import LSTM, BatchNorm
 from ..data.questions import CORPORA, FIRST_ENTITY, Questions, Split
 from ..errors import RunError
 from ..protocol import Experiment, Preset, Task, check_most
@@ -204,7 +204,6 @@ _NORMS = ("none", "layer", "batch", "batch-everywhere")
 
 EXPERIMENT = Experiment(
     name="reader",
-    summary="the attentive reader (6.2, Figure 2): layer norm in its LSTMs against none and recurrent batch norm",
     examples=(
         "layernorm data prepare books-cloze --source ~/books",
         "layernorm run reader",

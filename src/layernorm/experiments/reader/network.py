@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ... import LSTM, BatchNorm, BatchNormOverTime
-from ...nn import Norm
+from ...nn import LSTM, BatchNorm, BatchNormOverTime, Norm
 from ..protocol import CheckedOptions, decay_option, option, seed_option
 from ..train.batches import INIT, derive_seed
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = (
-    "accelerate", "tyro", "rich", "matplotlib", "pillow", "pooch", "filelock", "safetensors", "scikit-learn", "scipy",
+    "accelerate", "rich", "matplotlib", "pillow", "pooch", "filelock", "safetensors", "scikit-learn", "scipy",
 )  # fmt: skip
 """The optional packages, which the extra `experiments` installs."""
 

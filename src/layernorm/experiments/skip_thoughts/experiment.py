@@ -183,7 +183,6 @@ _NORMS = ("none", "layer")
 
 EXPERIMENT = Experiment(
     name="skip-thoughts",
-    summary="skip-thoughts (6.3, Table 3, Figure 3): layer norm in the encoder and the decoders against none",
     examples=(
         "layernorm run skip-thoughts --data ~/text",
         "layernorm run skip-thoughts --preset paper --data ~/text --fast-eval",

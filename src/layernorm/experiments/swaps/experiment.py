@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ... import match
+from ...convert import match
 from ..errors import UsageError
 from ..protocol import Experiment, Preset, Task
 from ..report.judge import FRESH, PILOT
@@ -67,7 +67,6 @@ _ARMS = {
 
 EXPERIMENT = Experiment(
     name="swaps",
-    summary="recurrent networks swapped at unchanged settings: tasks of public programs, plain and under a norm",
     examples=(
         "layernorm run swaps --jobs 2",
         "layernorm run swaps --task words --formula cell --start 1 match",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ... import BatchNorm
+from ...nn import BatchNorm
 from ..errors import RunError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from ... import GRU
+from ...nn import GRU
 
 _WEIGHTS = ("weight_ih_l0", "weight_hh_l0")
 
