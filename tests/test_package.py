@@ -44,6 +44,22 @@ def test_the_workflows_run_on_linux_arm_and_macos(name):
     assert systems == {"ubuntu", "ubuntu-arm", "macos"}
 
 
+def test_the_version_is_the_same_everywhere():
+    (version,) = re.findall(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.M)
+    assert version == ln.__version__
+
+
+def test_only_a_tag_is_published_and_only_what_was_built_and_tested():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "wheels.yml").read_text(encoding="utf-8"))
+    jobs = workflow["jobs"]
+    publish = jobs.pop("publish")
+    assert publish["if"] == "github.event_name == 'push' && startsWith(github.ref, 'refs/tags/v')"
+    assert set(publish["needs"]) == set(jobs)
+    assert publish["permissions"] == {"id-token": "write"}
+    assert workflow["permissions"] == {"contents": "read"}
+    assert workflow[True]["push"] == {"tags": ["v*"]}  # YAML 1.1 reads `on` as true
+
+
 def test_every_list_of_pythons_is_the_same():
     """pyproject.toml's classifiers and wheels, the oldest Python that it and mypy name, and the workflow's matrix."""
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")

@@ -68,14 +68,16 @@ def test_tables(whole):
 
 
 def test_units_at_the_border_in_words(whole):
-    text, *others = report_of(whole).findings
-    assert len(others) == 2
-    assert text == (
-        "Baseline: units at the border are on less often than the centre's in 1 of 9 convolutions in every "
-        "seed, at the least 0.40 times as often (convolution 4, highest seed). Rarely turned on, if rarely means less "
-        "than 0.5 times as often. Their deviation is 0.50 to 1.00 times the centre's. Distance from the border "
-        "explains at most 9 % of the variance between units of a layer in how often they are on (convolution 9; "
-        "channels explain 50 % there)."
+    border, distances = report_of(whole).figures[2:]
+    assert (len(border.says), len(distances.says)) == (3, 3)
+    assert border.says[0] == (
+        "Baseline: units at the border are rarely turned on, if rarely means less than 0.5 times as often as the "
+        "centre's: at the least 0.40 times as often (convolution 4, highest seed). They are on less often in 1 of 9 "
+        "convolutions in every seed. Their deviation is 0.50 to 1.00 times the centre's."
+    )
+    assert distances.says[0] == (
+        "Baseline: the distance from the border explains at most 9 % of the variance between units of a layer in how "
+        "often they are on (convolution 9; channels explain 50 % there)."
     )
 
 
@@ -84,8 +86,9 @@ def test_one_seed_that_differs_makes_units_not_rarely_turned_on(whole):
     path = whole / "convnets-none-lr0.003-s1"
     tensors, _ = checkpoint.load_checkpoint(path / folder.TEST)
     checkpoint.save_checkpoint(path / folder.TEST, {**tensors, "end.4.contrast": alike}, {})
-    text = report_of(whole).findings[0]
-    assert "at the least 0.80 times as often (convolution 4, highest seed). Not rarely turned on" in text
+    text = report_of(whole).figures[2].says[0]
+    assert text.startswith("Baseline: units at the border are not rarely turned on, ")
+    assert "at the least 0.80 times as often (convolution 4, highest seed)" in text
 
 
 def test_curves_of_the_border_figure(whole):

@@ -25,6 +25,8 @@ from layernorm.experiments.report.judge import (
     Value,
     decide,
 )
+from layernorm.experiments.report.page import Figure, Report
+from layernorm.experiments.report.verdicts import with_verdicts
 from layernorm.experiments.runs.folder import Run
 
 RATES = (0.001, 0.002, 0.004)
@@ -348,25 +350,64 @@ def test_the_error_rates_are_as_promised():
     assert judge.chance(0.0) == pytest.approx(0.025)
 
 
-def test_a_report_prints_the_verdicts_on_its_runs():
-    lines = judge.findings([LOSS, dataclasses.replace(LOSS, behind=Arm("batch"))], trial(0.1, 0.3))
-    assert len(lines) == 2  # there are no runs of batch norm
-    assert lines[0] == (
+FIGURES = [
+    Figure("curves", "Curves.", [], metrics=["other", "loss"]),
+    Figure("first", "More curves.", [], metrics=["error"]),
+    Figure("sensitivity", "Rates.", []),
+    Figure("units", "Units.", []),
+]
+
+
+def reported(claims, runs, figures=FIGURES):
+    return with_verdicts(Report("", "", ["They differ."], [], figures, [], []), claims, runs)
+
+
+def test_a_report_says_its_verdicts_above_their_figure_and_the_rule_below_it():
+    report = reported([LOSS, dataclasses.replace(LOSS, behind=Arm("batch"))], trial(0.1, 0.3))
+    curves, *others = report.figures
+    assert curves.says == [
+        "Layer norm is ahead of the baseline. The loss: 0.10 against 0.30, lower by 0.20 (0.18 to 0.22)."
+    ]
+    assert curves.rule == judge.RULE
+    assert others == FIGURES[1:]
+    assert report.verdicts == [  # there are no runs of batch norm
         "It ends lower. Verdict: ahead. 5 seeds, rates layer norm 0.002, baseline 0.002, each the best of 3; 30 "
         "updates (1 % of the paper's). The loss: layer norm 0.10, baseline 0.30; lower by 0.20 (0.18 to 0.22)."
-    )
-    assert lines[1] == judge.RULE
-    assert judge.findings([LOSS], []) == []
+    ]
+    assert report.findings == ["They differ."]
+    assert reported([LOSS], []).figures == FIGURES
+
+
+def test_the_better_arm_is_named_first():
+    worse, alike = reported([LOSS], trial(0.3, 0.1)), reported([LOSS], trial(0.1, 0.1))
+    assert worse.figures[0].says == [
+        "The baseline is ahead of layer norm. The loss: 0.10 against 0.30, lower by 0.20 (0.18 to 0.22)."
+    ]
+    assert alike.figures[0].says[0].startswith("Layer norm and the baseline are equal. The loss: 0.10 against 0.10, ")
+    few = reported([LOSS], [run for run in trial(0.3, 0.1) if run.config["seed"] not in FRESH[3:]])
+    assert few.figures[0].says[0].startswith("It is undecided whether the baseline is ahead of layer norm. The loss: ")
+    apart = dataclasses.replace(LOSS, trial=dataclasses.replace(TRIAL, about="larger weights"))
+    assert reported([apart], trial(0.1, 0.3)).figures[0].says[0].startswith("With larger weights: layer norm is ahead ")
+
+
+def test_a_verdict_over_all_rates_stands_above_the_figure_of_the_rates():
+    runs = [run(norm, rate, seed, value) for norm, value in (("layer", 0.1), ("none", 0.3))
+            for rate in RATES for seed in (*PILOT, *FRESH)]  # fmt: skip
+    rates = reported([GRID], runs).figures[2]
+    assert rates.says[0].startswith("Layer norm is ahead of the baseline. ")
+    assert rates.rule == judge.RULE_OVER_RATES
+    assert reported([GRID], runs, FIGURES[:1]).figures[0].says == rates.says
+    assert reported([GRID], runs, []).findings == [*rates.says, "They differ."]
 
 
 def test_claims_that_these_runs_are_no_trial_of_are_one_sentence():
-    lines = judge.findings([LOSS, SPEED, GRID], trial(0.1, 0.3, pilots=False)[:2])
-    assert lines == [
-        "3 claims are undecided, as these runs are not their trial; `layernorm claims` says what is missing."
+    assert reported([LOSS, SPEED, GRID], trial(0.1, 0.3, pilots=False)[:2]).findings == [
+        "3 claims are undecided, as these runs are not their trial; `layernorm claims` says what is missing.",
+        "They differ.",
     ]
     without_goal = dataclasses.replace(
         SPEED, measure=Sooner("loss", "a loss"), trial=dataclasses.replace(TRIAL, about="x")
     )
-    decided, rule, other = judge.findings([LOSS, without_goal], trial(0.1, 0.3))
-    assert (decided.startswith("It ends lower. Verdict: ahead. "), rule) == (True, judge.RULE)
-    assert other.startswith("One claim is undecided, as these runs are not its trial; ")
+    report = reported([LOSS, without_goal], trial(0.1, 0.3))
+    assert len(report.verdicts) == 1
+    assert report.findings[0].startswith("One claim is undecided, as these runs are not its trial; ")

@@ -7,8 +7,9 @@ from pathlib import Path
 from ..catalogue import find_experiment
 from ..errors import LackingError, RunError, UsageError
 from ..protocol import Experiment
-from ..report import judge, summary
+from ..report import summary
 from ..report.page import Report, environment_lines
+from ..report.verdicts import with_verdicts
 from ..runs import folder
 from ..runs.folder import FoundRuns, Run
 from ..runs.restore import configuration
@@ -22,8 +23,7 @@ def make_report(paths: list[Path]) -> Report:
     experiment, (runs, notes) = runs_of_one_experiment(paths)
     while runs:
         try:
-            report = experiment.report(runs)
-            report.findings[:0] = judge.findings(experiment.claims, runs)
+            report = with_verdicts(experiment.report(runs), experiment.claims, runs)
             environment_lines(report)  # fails here where the page would fail
         except LackingError as error:
             lost = error.path.parent

@@ -35,9 +35,8 @@ Groups = Mapping[Arm, Sequence[Tested]]
 
 
 class Units(NamedTuple):
-    """What a report says of units near the border, and a line for each test that cannot be read."""
+    """What a report shows of units near the border, and a line for each test that cannot be read."""
 
-    findings: list[str]
     figures: list[Figure]
     tables: list[Table]
     damaged: list[str]
@@ -45,7 +44,7 @@ class Units(NamedTuple):
 
 def measured(blocks: Sequence[Block], metric: Metric) -> Units:
     """Reports what the tests of the runs say that the panels of a metric show."""
-    parts = Units([], [], [], [])
+    parts = Units([], [], [])
     for block in blocks:
         groups: dict[Arm, list[Tested]] = {}
         for arm, run in ((arm, run) for arm, shown in block.shown(metric).items() for run in shown.runs):
@@ -57,7 +56,6 @@ def measured(blocks: Sequence[Block], metric: Metric) -> Units:
             if test:
                 groups.setdefault(arm, []).append(test)
         if groups:
-            parts.findings.extend(_findings(block, groups))
             parts.figures.extend(_figures(block, groups))
             parts.tables.extend(_tables(block, groups))
     return parts
@@ -90,6 +88,7 @@ def _figures(block: Block, groups: Groups) -> list[Figure]:
         ]
         for first in (0, 3, 6)
     ]
+    said = [_sentences(block, arm, runs) for arm, runs in groups.items()]
     place = f"-{block.label.replace(', ', '-')}" if block.label else ""
     return [
         Figure(
@@ -98,12 +97,14 @@ def _figures(block: Block, groups: Groups) -> list[Figure]:
             "over the first test images, in the trained networks and at the start. A unit is on where its summed input "
             "is above 0. The shift of the mean is border less centre, in deviations of the centre.",
             rows,
+            says=[border for border, _ in said],
         ),
         Figure(
             f"distances{place}",
             "Share of the units that are on, by the number of positions between them and the border of their map, in "
             "the trained networks.",
             distances,
+            says=[apart for _, apart in said],
         ),
     ]
 
@@ -136,29 +137,27 @@ def _tables(block: Block, groups: Groups) -> list[Table]:
     ]
 
 
-def _findings(block: Block, groups: Groups) -> list[str]:
-    """Says for each norm whether units at the border are rarely turned on, in numbers."""
-    findings = []
+def _sentences(block: Block, arm: Arm, runs: Sequence[Tested]) -> tuple[str, str]:
+    """Says of a norm whether units at the border are rarely turned on, and what tells units of a layer apart."""
     ratio = _ratio(ON)
-    for arm, runs in groups.items():
-        # for each layer, the seed that contradicts the claim most
-        ratios = {layer: max(ratio(run, "end", layer) for run in runs) for layer in LAYERS}
-        lowest = min(ratios, key=lambda layer: ratios[layer])
-        most = max(LAYERS, key=lambda layer: _explained(runs, layer, DISTANCE))
-        shares = [_explained(runs, most, part) for part in (DISTANCE, CHANNEL)]
-        fewer = sum(value < 1 for value in ratios.values())
-        deviations = [statistics.fmean(_ratio(DEVIATION)(run, "end", layer) for run in runs) for layer in LAYERS]
-        seen = "Rarely turned on" if ratios[lowest] < RARELY else "Not rarely turned on"
-        about = capital(", ".join(filter(None, [block.title, arm.name])))
-        findings.append(
-            f"{about}: units at the border are on less often than the centre's in {fewer} "
-            f"of {len(LAYERS)} convolutions in every seed, at the least {ratios[lowest]:.2f} times as often "
-            f"(convolution {lowest}, highest seed). {seen}, if rarely means less than {RARELY:g} times as often. Their "
-            f"deviation is {min(deviations):.2f} to {max(deviations):.2f} times the centre's. Distance from the border "
-            f"explains at most {100 * shares[DISTANCE]:.0f} % of the variance between units of a layer in how often "
-            f"they are on (convolution {most}; channels explain {100 * shares[CHANNEL]:.0f} % there)."
-        )
-    return findings
+    # for each layer, the seed that contradicts the claim most
+    ratios = {layer: max(ratio(run, "end", layer) for run in runs) for layer in LAYERS}
+    lowest = min(ratios, key=lambda layer: ratios[layer])
+    most = max(LAYERS, key=lambda layer: _explained(runs, layer, DISTANCE))
+    shares = [_explained(runs, most, part) for part in (DISTANCE, CHANNEL)]
+    fewer = sum(value < 1 for value in ratios.values())
+    deviations = [statistics.fmean(_ratio(DEVIATION)(run, "end", layer) for run in runs) for layer in LAYERS]
+    seen = "rarely turned on" if ratios[lowest] < RARELY else "not rarely turned on"
+    about = capital(", ".join(filter(None, [block.title, arm.name])))
+    return (
+        f"{about}: units at the border are {seen}, if rarely means less than {RARELY:g} times as often as the "
+        f"centre's: at the least {ratios[lowest]:.2f} times as often (convolution {lowest}, highest seed). They are on "
+        f"less often in {fewer} of {len(LAYERS)} convolutions in every seed. Their deviation is {min(deviations):.2f} "
+        f"to {max(deviations):.2f} times the centre's.",
+        f"{about}: the distance from the border explains at most {100 * shares[DISTANCE]:.0f} % of the variance "
+        f"between units of a layer in how often they are on (convolution {most}; channels explain "
+        f"{100 * shares[CHANNEL]:.0f} % there).",
+    )
 
 
 def _from_0(curves: Sequence[Curve]) -> tuple[float, float]:

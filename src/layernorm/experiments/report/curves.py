@@ -15,6 +15,9 @@ from .page import GREYS, Curve, Figure, Panel, Style, level
 GEOMETRIC = "mean, on a logarithmic axis the geometric mean,"
 """The name of what lines show, for captions."""
 
+SENSITIVITY = "sensitivity"
+"""The name of the figure of all learning rates."""
+
 
 def curves(name: str, about: str, blocks: Sequence[Block], metrics: Sequence[Metric], x: str = "epoch") -> list[Figure]:
     """Makes a figure with rows of panels for each block, one panel for each metric, against "epoch" or "update"; no
@@ -42,7 +45,15 @@ def curves(name: str, about: str, blocks: Sequence[Block], metrics: Sequence[Met
               for row in rows for panel in row)  # fmt: skip
     about = " ".join([about, *["Axes leave out the highest values of the beginning."] * cut, *rates])
     log = any(panel.log for row in rows for panel in row)
-    return [Figure(name, about, rows, mean=GEOMETRIC if log else "mean")]
+    return [
+        Figure(
+            name,
+            about,
+            rows,
+            mean=GEOMETRIC if log else "mean",
+            metrics=[metric.name for metric in metrics],
+        )
+    ]
 
 
 def _panel(block: Block, metric: Metric, choice: Choice, x: str, title: str) -> list[Panel]:
@@ -122,7 +133,7 @@ def sensitivity(blocks: Sequence[Block], *metrics: Metric) -> list[Figure]:
     about = "Sensitivity to the learning rate: the best evaluation of each run, and its last one."
     if any(line.lost for row in rows for panel in row for line in panel.curves):
         about += " A cross at the upper edge: at this rate a seed diverged; a line there is of the other seeds."
-    return [Figure("sensitivity", about, rows, mean=GEOMETRIC)] if rows else []
+    return [Figure(SENSITIVITY, about, rows, mean=GEOMETRIC)] if rows else []
 
 
 def _against_rates(block: Block, ended: Mapping[Arm, Mapping[float, Group]], metric: Metric) -> list[Panel]:

@@ -100,6 +100,9 @@ class Figure:
         rows: the panels.
         mean: the name of what lines with bands show.
         of: the name of what this is taken over.
+        metrics: the names of the metrics that the panels show.
+        says: what the panels say, a sentence or two for each verdict on them; shown above the figure.
+        rule: how this was decided; shown below the figure.
     """
 
     name: str
@@ -107,6 +110,9 @@ class Figure:
     rows: list[list[Panel]]
     mean: str = "mean"
     of: str = "seed"
+    metrics: Sequence[str] = ()
+    says: Sequence[str] = ()
+    rule: str = ""
 
     @property
     def caption(self) -> str:
@@ -163,10 +169,11 @@ class Report:
     Attributes:
         title: the heading.
         claim: the paper's claim, in its words or close to them; empty if the data are not of its kind.
-        findings: what these runs show about the claim, one sentence each.
+        findings: what these runs show beside the verdicts on them, one sentence each.
         status: what is unfinished or unequal among the runs; empty if nothing is.
         figures, tables, deviations: in the order in which they are shown.
         runs: the runs that the report is about.
+        verdicts: the judge's verdicts on these runs in all detail, one line each; the figures say them in plain words.
         start: without runs, `environment.describe` of the command that measured.
         pictures: samples as PNG, which are shown after the figures, on one scale.
     """
@@ -180,6 +187,7 @@ class Report:
     deviations: list[Deviation]
     runs: Sequence[Run] = field(default=(), repr=False)
     pictures: Sequence[Picture] = field(default=(), repr=False)
+    verdicts: Sequence[str] = ()
     start: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property

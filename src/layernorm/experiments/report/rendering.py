@@ -38,12 +38,14 @@ def markdown(report: Report) -> str:
     parts += [f"> **{escape(line)}**" for line in report.status]
     parts += [f"**The paper's claim.** {escape(report.claim)}"] if report.claim else []
     parts += [f"**{_measured(report)}.**", _bullets(report.findings)] if report.findings else []
-    files = [(figure.caption, f"{figure.name}.png") for figure in report.figures]
-    files += [(picture.caption, f"{picture.name}.{picture.kind}") for picture in report.pictures]
-    for caption, name in files:
-        parts += [f"![{escape(_first(caption))}]({name})", f"*{escape(caption)}*"]
+    for figure in report.figures:
+        parts += [f"**{escape(line)}**" for line in figure.says]
+        parts += [*_image(figure.caption, f"{figure.name}.png"), escape(figure.rule)]
+    for picture in report.pictures:
+        parts += _image(picture.caption, f"{picture.name}.{picture.kind}")
     for table in report.tables:
         parts += [f"## {escape(table.title)}", _markdown_table(table), escape(table.note)]
+    parts += ["## Verdicts", _bullets(report.verdicts)] if report.verdicts else []
     if report.deviations:
         lines = [f"[{item.mark}] {escape(f'{item.name}: {item.text}')}" for item in report.deviations]
         numbered = "\n".join(f"{number}. {line}" for number, line in enumerate(lines, 1))
@@ -53,6 +55,11 @@ def markdown(report: Report) -> str:
     parts += ["## Environment", _bullets(f"{what}: {value}" for what, value in environment_lines(report))]
     parts += [_written(report)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _image(caption: str, name: str) -> list[str]:
+    """Writes a picture in Markdown, with its caption."""
+    return [f"![{_escaped(_first(caption))}]({name})", f"*{_escaped(caption)}*"]
 
 
 def page_text(report: Report, vectors: Sequence[bytes]) -> str:
@@ -66,6 +73,8 @@ def page_text(report: Report, vectors: Sequence[bytes]) -> str:
     samples = [_picture(picture, widest) for picture in report.pictures]
     pictures = "".join([*map(_figure_html, report.figures, vectors), *samples])
     tables = "".join(map(_html_table, report.tables))
+    verdicts = "".join(f"<li>{escape(line)}</li>" for line in report.verdicts)
+    verdicts = f"<h2>Verdicts</h2><ul>{verdicts}</ul>" if verdicts else ""
     deviations = "".join(
         f"<li><b>[{escape(item.mark)}]</b> {escape(f'{item.name}: {item.text}')}</li>" for item in report.deviations
     )
@@ -82,7 +91,7 @@ def page_text(report: Report, vectors: Sequence[bytes]) -> str:
 <h1>{escape(report.title)}</h1>{status}
 {claim}{findings}
 {pictures}{tables}
-{deviations}
+{verdicts}{deviations}
 <h2>Commands</h2><pre>{lines}</pre>
 <h2>Environment</h2><div class="scroll"><table class="facts">{facts}</table></div>
 <p class="note">{_written(report)}</p>
@@ -91,7 +100,7 @@ def page_text(report: Report, vectors: Sequence[bytes]) -> str:
 
 
 def print_report(report: Report) -> None:
-    """Prints the tables with their notes, and the findings, in at most 80 columns."""
+    """Prints the tables with their notes, what the figures say, and the findings, in at most 80 columns."""
     from rich.console import Console
     from rich.padding import Padding
     from rich.table import Table as RichTable
@@ -114,7 +123,9 @@ def print_report(report: Report) -> None:
         if table.note:
             console.print(Padding(printable(table.note), (0, 1)), style="dim")
         console.print()
-    for line in (*report.status, *report.findings):
+    said = [line for figure in report.figures for line in figure.says]
+    rules = dict.fromkeys(figure.rule for figure in report.figures if figure.rule)
+    for line in (*report.status, *said, *rules, *report.findings):
         console.print(Padding(printable(line), (0, 1)))
 
 
@@ -134,10 +145,12 @@ _SIGNS = re.compile(r"[\\`*\[\]<>|~]|(?<!\w)_|_(?!\w)|&(?=#?\w+;)|^[#+-]")
 
 def _figure_html(figure: Figure, vector: bytes) -> str:
     wide, narrow = address("svg", vector), address("svg", figures.draw_figure(figure, "svg", narrow=True))
+    says = "".join(f'<p class="says">{_html(line)}</p>' for line in figure.says)
+    rule = f'<p class="note">{_html(figure.rule)}</p>' if figure.rule else ""
     return (
-        f'<figure><picture><source media="(max-width: 640px)" srcset="{narrow}">'
+        f'{says}<figure><picture><source media="(max-width: 640px)" srcset="{narrow}">'
         f'<img src="{wide}" alt="{_html(_first(figure.caption))}"></picture>'
-        f"<figcaption>{_html(figure.caption)}</figcaption></figure>"
+        f"<figcaption>{_html(figure.caption)}</figcaption></figure>{rule}"
     )
 
 
@@ -222,6 +235,7 @@ body{font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
 main{max-width:60rem;margin:0 auto;padding:1.2rem}
 h1{font-size:1.6rem;line-height:1.25;margin:.4rem 0 1rem}h2{font-size:1.15rem;margin:2rem 0 .6rem}
 .status{background:var(--warn);padding:.5rem .8rem;border-radius:6px}
+.says{font-size:1.1rem;font-weight:600;margin:1.2rem 0 .4rem}
 .note,figcaption{color:var(--soft);font-size:.88rem}
 figure{margin:1.5rem 0}figure img{width:100%;height:auto;background:#fff;border-radius:6px;padding:.4rem}
 figure .sample{box-sizing:content-box}

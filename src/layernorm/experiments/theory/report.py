@@ -94,7 +94,7 @@ def report_invariance(verdicts: Sequence[geometry.Verdict], sentence: str) -> Re
 
 def _claim_verdict(item: Finding) -> str:
     if not item.measured.as_stated:
-        return "NOT MEASURED AS STATED"
+        return "WAS NOT MEASURED AS STATED"
     return "holds" if item.claim.holds else "does not hold"
 
 
@@ -187,4 +187,6 @@ def _claim_figure(item: Finding) -> Figure:
         log = axes.log and not y_label.startswith("norm")  # the norm hardly grows, so its axis is linear
         drawn.append(Panel(title, axes.x_label, y_label or axes.y_label, curves, log, axes.log_x))
     rows = [drawn[start : start + axes.columns] for start in range(0, len(drawn), axes.columns)]
-    return Figure(item.claim.name, axes.caption, rows)
+    says = f"{item.claim.statement} This {_claim_verdict(item)}."
+    rule = f"The rule: {item.claim.condition}"
+    return Figure(item.claim.name, axes.caption, rows, says=[says], rule=rule)

@@ -28,10 +28,11 @@ from .claim import Claim as Claim
 from .claim import Trial as Trial
 from .claim import shared as shared
 from .decide import RULE as RULE
+from .decide import RULE_OVER_RATES as RULE_OVER_RATES
 from .decide import best_rate as best_rate
 from .decide import counts as counts
 from .decide import decide as decide
-from .decide import findings as findings
+from .decide import reported as reported
 from .measure import Robustness as Robustness
 from .measure import Sooner as Sooner
 from .measure import Value as Value

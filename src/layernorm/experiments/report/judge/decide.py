@@ -15,12 +15,22 @@ from .claim import FRESH, PILOT, SEEDS, Claim
 from .measure import Measure, Robustness
 from .ruling import LEVEL, VERDICTS, Ruling, capital, counted
 
-RULE = (
-    f"The rule: each arm at its best learning rate of a pilot with other seeds, {SEEDS} paired seeds or more, the mean "
-    "difference with its 95 % interval. Equal: the interval is inside the margin. Ahead, behind: the difference is not "
-    "0 at the level of 5 %, by Holm's procedure over the claims of a trial. docs/claims.md has all claims."
+_VERDICTS = (
+    "In brackets: the 95 % interval of the mean difference. Equal: the interval is inside the margin. Ahead: the "
+    "difference is not 0 at the level of 5 %, by Holm's procedure over the claims of a trial. docs/claims.md has all "
+    "claims."
 )
-"""The sentence below verdicts."""
+
+RULE = (
+    f"The rule: each network at the learning rate that was best for it in a pilot with other seeds; {SEEDS} seeds or "
+    f"more, compared in pairs. {_VERDICTS}"
+)
+"""How a claim about best learning rates is decided, in words."""
+
+RULE_OVER_RATES = (
+    f"The rule: the mean over all learning rates of the grid; {SEEDS} seeds or more, compared in pairs. {_VERDICTS}"
+)
+"""How a claim about the whole grid is decided, in words."""
 
 Places = Mapping[tuple[float, int], Run]
 """An arm's runs by learning rate and seed."""
@@ -42,28 +52,20 @@ def counts(rulings: Iterable[Ruling]) -> dict[str, int]:
     return {verdict: verdicts.count(verdict) for verdict in VERDICTS}
 
 
-def findings(claims: Sequence[Claim], runs: Sequence[Run]) -> list[str]:
-    """Writes what a report prints: a line for each claim that has two pairs of runs or more, and the rule below them.
-
-    One more line counts the other claims that have runs of both arms.
-    """
+def reported(claims: Sequence[Claim], runs: Sequence[Run]) -> tuple[list[Ruling], str]:
+    """Returns the rulings that a report prints, on the claims that have two pairs of runs or more. A sentence counts
+    the other claims that have runs of both arms; it is empty if there are none."""
     known = [ruling for ruling in decide(claims, runs)
              if all(ruling.claim.trial.runs(arm, runs) for arm in ruling.claim.arms)]  # fmt: skip
-    lines = [
-        f"{ruling.claim.text} Verdict: {ruling.verdict}. {capital(ruling.ran)}. {capital(ruling.effect_text)}."
-        for ruling in known
-        if len(ruling.pairs) > 1
-    ]
-    others = len(known) - len(lines)
-    if lines:
-        lines.append(RULE)
-    if others:
-        are, their = ("is", "its") if others == 1 else ("are", "their")
-        lines.append(
-            f"{capital(counted(others, 'claim'))} {are} undecided, as these runs are not {their} trial; `layernorm "
-            "claims` says what is missing."
-        )
-    return lines
+    printed = [ruling for ruling in known if len(ruling.pairs) > 1]
+    others = len(known) - len(printed)
+    if not others:
+        return printed, ""
+    are, their = ("is", "its") if others == 1 else ("are", "their")
+    return printed, (
+        f"{capital(counted(others, 'claim'))} {are} undecided, as these runs are not {their} trial; `layernorm "
+        "claims` says what is missing."
+    )
 
 
 def best_rate(claim: Claim, arm: Arm, runs: Sequence[Run]) -> float | None:

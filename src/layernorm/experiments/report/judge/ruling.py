@@ -103,6 +103,23 @@ class Ruling:
         return "; ".join(parts)
 
     @property
+    def plain(self) -> str:
+        """The verdict and the effect in plain words, the better arm first."""
+        arms = ["the baseline" if arm.name == "baseline" else arm.name for arm in self.claim.arms]
+        means, effect, (low, high) = [*self.means], self.effect, self.interval
+        if effect < 0:
+            arms, means, effect, (low, high) = arms[::-1], means[::-1], -effect, (-high, -low)
+        first, second = arms
+        said = {
+            EQUAL: f"{first} and {second} are equal",
+            UNDECIDED: f"it is undecided whether {first} is ahead of {second}",
+        }.get(self.verdict, f"{first} is ahead of {second}")
+        about, measure = self.claim.trial.about, self.claim.measure
+        verdict = f"with {about}: {said}" if about else said
+        numbers = f"{capital(measure.about)}: {' against '.join(map(measure.shown, means))}"
+        return f"{capital(verdict)}. {numbers}, {measure.compared(effect, low, high)}."
+
+    @property
     def ran(self) -> str:
         """The runs that were compared, in words."""
         trial = self.claim.trial
