@@ -390,6 +390,12 @@ def test_the_better_arm_is_named_first():
     assert reported([apart], trial(0.1, 0.3)).figures[0].says[0].startswith("With larger weights: layer norm is ahead ")
 
 
+def test_runs_that_never_came_to_the_goal_are_told():
+    """The baseline's runs end above the goal of 0.5."""
+    (said,) = reported([SPEED], trial(0.1, 0.55)).figures[0].says
+    assert said.endswith(" Never came there: 5 of 5 runs of the baseline; the number is a bound.")
+
+
 def test_a_verdict_over_all_rates_stands_above_the_figure_of_the_rates():
     runs = [run(norm, rate, seed, value) for norm, value in (("layer", 0.1), ("none", 0.3))
             for rate in RATES for seed in (*PILOT, *FRESH)]  # fmt: skip

@@ -124,8 +124,7 @@ def print_report(report: Report) -> None:
             console.print(Padding(printable(table.note), (0, 1)), style="dim")
         console.print()
     said = [line for figure in report.figures for line in figure.says]
-    rules = dict.fromkeys(figure.rule for figure in report.figures if figure.rule)
-    for line in (*report.status, *said, *rules, *report.findings):
+    for line in (*report.status, *said, *report.findings):
         console.print(Padding(printable(line), (0, 1)))
 
 

@@ -106,6 +106,9 @@ class Ruling:
     def plain(self) -> str:
         """The verdict and the effect in plain words, the better arm first."""
         arms = ["the baseline" if arm.name == "baseline" else arm.name for arm in self.claim.arms]
+        never = [f"{count} of {counted(len(self.pairs), 'run')} of {arm}"
+                 for arm, count in zip(arms, self.short, strict=True) if count]  # fmt: skip
+        bound = f" Never came there: {' and '.join(never)}; the number is a bound." if never else ""
         means, effect, (low, high) = [*self.means], self.effect, self.interval
         if effect < 0:
             arms, means, effect, (low, high) = arms[::-1], means[::-1], -effect, (-high, -low)
@@ -117,7 +120,7 @@ class Ruling:
         about, measure = self.claim.trial.about, self.claim.measure
         verdict = f"with {about}: {said}" if about else said
         numbers = f"{capital(measure.about)}: {' against '.join(map(measure.shown, means))}"
-        return f"{capital(verdict)}. {numbers}, {measure.compared(effect, low, high)}."
+        return f"{capital(verdict)}. {numbers}, {measure.compared(effect, low, high)}.{bound}"
 
     @property
     def ran(self) -> str:
