@@ -103,7 +103,22 @@ def test_flags_and_choices_keep_one_value():
     reader = catalogue.find_experiment("reader")
     with pytest.raises(UsageError, match="unexpected 'torch'"):
         parse_run(reader, ["--initial", "source", "torch"])
-    assert {config.prior for config in parse_run(reader, ["--preset", "paper", "--prior"]).configs} == {True}
+    paper = ["--preset", "paper"]
+    assert {config.prior for config in parse_run(reader, paper).configs} == {False}
+    assert {config.prior for config in parse_run(reader, [*paper, "--prior"]).configs} == {True}
+    assert {config.prior for config in parse_run(reader, []).configs} == {True}, "as the preset has it"
+    assert {config.prior for config in parse_run(reader, ["--no-prior"]).configs} == {False}
+
+
+@pytest.mark.parametrize("name", catalogue.EXPERIMENTS)
+def test_without_options_a_preset_is_taken_as_it_is(name):
+    """Whatever is not swept has the preset's value in every run."""
+    experiment = catalogue.find_experiment(name)
+    for preset_name, preset in experiment.presets.items():
+        for config in parse_run(experiment, ["--preset", preset_name]).configs:
+            same = {item.name for item in dataclasses.fields(config)} - set(preset.several)
+            made = dataclasses.replace(preset.config, **{name: getattr(config, name) for name in preset.several})
+            assert {name: getattr(config, name) for name in same} == {name: getattr(made, name) for name in same}
 
 
 @pytest.mark.parametrize("name", catalogue.EXPERIMENTS)

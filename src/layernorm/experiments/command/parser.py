@@ -75,18 +75,22 @@ class Parser(argparse.ArgumentParser):
 
         Args:
             flag: its name, with two dashes.
-            kind: a type (`bool` for one that takes no value), or a tuple of the texts to choose from.
+            kind: a type, or a tuple of the texts to choose from. An option of the type `bool` takes no value and
+                changes the default; `--no-NAME` changes one that is True.
             about: its help. Without a default it says what happens without the option.
             default: its value if it is not given. None: there is none.
             field: its name among the values that are read. None: the flag's.
             several: whether it takes several values.
             title: the heading under which it stands on the help page.
         """
-        self._flags.append(flag)
         field, group = field or flag.removeprefix("--").replace("-", "_"), self._group(title)
         if kind is bool:
-            group.add_argument(flag, dest=field, action="store_true", help=about)
+            flag = flag.replace("--", "--no-", 1) if default else flag
+            about = f"not: {about}" if default else about
+            self._flags.append(flag)
+            group.add_argument(flag, dest=field, action="store_const", const=not default, default=default, help=about)
             return
+        self._flags.append(flag)
         notes = [f"one of {', '.join(kind)}"] if isinstance(kind, tuple) else []
         if default not in (None, "", ()):
             notes.append(f"default: {' '.join(map(str, default if several else [default]))}")
