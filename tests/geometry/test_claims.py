@@ -166,7 +166,7 @@ def test_the_command_fails_and_names_the_claim(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--seed", "-1"], 2, "expected --seed to lie in 0..2147483647, got -1"),
+        (["--seed", "-1"], 2, "--seed must lie in 0..2147483647, got -1"),
         (["--seed", "1.5"], 2, "invalid int value"),
         (["--out", "file"], 1, "cannot create the folder file: "),
         (["--out", "file/below"], 1, "cannot create the folder file/below: "),

@@ -139,7 +139,7 @@ def test_the_command_prints_table_1_and_fails_where_a_verdict_differs(capsys):
     assert text.err == ("layernorm: 9 of 18 verdicts differ from the paper's; with an eps no re-scaling is exact\n")
     assert text.out.count("DIFFERS") == 9  # all 10 invariances but batch norm's to re-centring, which subtracts
     assert cli.main(["invariance", "--eps", "-1"]) == 2
-    assert "expected --eps to be finite and >= 0, got -1.0" in capsys.readouterr().err
+    assert "--eps must be finite and at least 0, got -1.0" in capsys.readouterr().err
 
 
 def test_geometry_is_part_of_the_library():

@@ -128,8 +128,8 @@ def test_what_cannot_be_served_is_one_line(runs, tmp_path, monkeypatch, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for arguments, code, message in (
-            (["--port", "0"], 2, "expected --port to lie in 1..65535, got 0"),
-            (["--port", "65536"], 2, "expected --port to lie in 1..65535, got 65536"),
+            (["--port", "0"], 2, "--port must lie in 1..65535, got 0"),
+            (["--port", "65536"], 2, "--port must lie in 1..65535, got 65536"),
             (
                 [str(tmp_path / "digits-none-b4-s0")],
                 2,
