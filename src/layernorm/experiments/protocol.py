@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import torch
-    from accelerate import Accelerator
     from torch import Tensor, nn
+
+    from accelerate import Accelerator
 
     from .report.judge import Claim
     from .report.page import Picture, Report

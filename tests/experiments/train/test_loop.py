@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 import torch
-from accelerate import Accelerator
 from torch import nn
 
+from accelerate import Accelerator
 from layernorm.experiments.errors import RunError
 from layernorm.experiments.runs import checkpoint, folder, records
 from layernorm.experiments.runs.folder import RunFolder
