@@ -35,8 +35,7 @@ def quantize(model: Model) -> Model:
 
     The weights become int8 buffers, and their scales ``weight_ih_scale_l0``... are buffers, too, so the copy has a
     state dict of its own, a quarter as large. To load it, quantize a new model and call ``load_state_dict``. The copy
-    takes what the original takes in evaluation, but no ``reset_hx``, and it has no ``stepper``. Cells and other modules
-    stay as they are.
+    takes what the original takes in evaluation, but it has no ``stepper``. Cells and other modules stay as they are.
 
     The copy has no gradient. A call raises a RuntimeError in training mode, or where a tensor requires grad.
 
@@ -49,7 +48,7 @@ def quantize(model: Model) -> Model:
 
     Raises:
         TypeError: ``model`` is no module.
-        ValueError: a network has zoneout, batch norm, a projection or no inputs; its weights are computed (pruning), or
+        ValueError: a network has batch norm, a projection or no inputs; its weights are computed (pruning), or
             int8 already; or it is too large for sums of 32 bits, with more than 133,144 inputs or units.
 
     Example::
@@ -77,7 +76,6 @@ def _check(name: str, network: Recurrent[Any]) -> None:
         "is quantized already": network.recurrence.quantized,
         "has batch norm": network.norm == "batch",
         f"has proj_size={network.proj_size}": network.proj_size > 0,
-        f"has zoneout={network.zoneout}": any(network._zoneouts),
         "has computed weights (pruning makes such); make them parameters first": not all(
             weight in network._parameters or is_parametrized(network, weight) for weight in weights
         ),

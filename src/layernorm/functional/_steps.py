@@ -49,8 +49,8 @@ class Steps:
     ) -> None:
         if recurrence.quantized:
             raise ValueError(
-                f"{recurrence.network}: a quantized network has no steps one by one (a stepper, reset_hx); call the "
-                "module with one step and the state before it"
+                f"{recurrence.network}: a quantized network has no stepper; call the module with one step and the "
+                "state before it"
             )
         self.encoded, self.autocast = encoded, autocast
         self.layer = _Layer(params if autocast is None else cast_tensors(params, autocast), recurrence)
