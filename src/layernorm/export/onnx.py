@@ -271,13 +271,13 @@ class Layer:
         return [n("Add", n("Mul", n("Sub", 1.0, z), n("Tanh", a)), n("Mul", z, state[0]))]
 
 
-def _recurrent(input, state, params, lengths, reset, restart, dropout, kept, recurrence, reverse, backend):
+def _recurrent(input, state, params, lengths, reset, restart, dropout, kept_h, kept_c, recurrence, reverse, backend):
     n, nodes = _new_nodes(input)
     equations = Recurrence.decode(recurrence)
     changes = Changes(
         [n.cast(r) for r in restart],
         None if dropout is None else n.cast(dropout),
-        [k if k is None else _one_share(n, k) for k in kept],
+        [k if k is None else _one_share(n, k) for k in (kept_h, kept_c)[: len(state)]],
     )
     if equations.quantized:
         raise ValueError(f"{equations.network}: a quantized network cannot be exported to ONNX; export it before")

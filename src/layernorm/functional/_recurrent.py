@@ -19,7 +19,7 @@ from ..engines.reference import BatchMoments as BatchMoments
 from ..engines.reference import Moments as Moments
 from ..formula import GATES, PLAIN, Formula, Recurrence, resolve, unknown
 from ._bind import autocast_type, is_eager
-from ._recurrent_op import RECURRENT, tensors_between
+from ._recurrent_op import RECURRENT, schema_changes, tensors_between
 
 NORMS = ("layer", "rms", "batch", "weight", None)
 
@@ -88,7 +88,9 @@ def recurrent(
         a = _new_tuple(RecurrentArguments, (input, state, params, lengths, reset, equations, reverse, changes))
         output, *final = RECURRENT(tensors, (a,), equations)
     else:
-        output, *final = RECURRENT.dispatch((input, state, params, lengths, reset, *changes, recurrence, reverse))
+        output, *final = RECURRENT.dispatch(
+            (input, state, params, lengths, reset, *schema_changes(changes), recurrence, reverse)
+        )
     return output, final
 
 

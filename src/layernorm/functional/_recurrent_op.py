@@ -21,21 +21,22 @@ class _Recurrent(Op):
     name = "recurrent"
     arguments = (
         "Tensor input, Tensor[] state, Tensor[] params, Tensor? lengths, Tensor? reset, "
-        "Tensor[] restart, Tensor? dropout, Tensor?[] kept, str recurrence, bool reverse, "
+        "Tensor[] restart, Tensor? dropout, Tensor? kept_h, Tensor? kept_c, str recurrence, bool reverse, "
     )
     forward = ""
     backward = "Tensor[] saved, Tensor? grad_output, Tensor?[] grad_state, "
 
     def engine_arguments(self, flat: Arguments) -> Arguments:
-        input, state, params, lengths, reset, *between, recurrence, reverse = flat[:10]
-        changes = StateChanges(*between)
+        input, state, params, lengths, reset, restart, dropout, kept_h, kept_c, recurrence, reverse = flat[:11]
+        kept = () if kept_h is None and kept_c is None else (kept_h, kept_c)[: len(state)]
+        changes = StateChanges(restart, dropout, kept)
         changes = changes if tensors_between(changes) else NO_CHANGES
         equations = Recurrence.decode(recurrence)
-        return RecurrentArguments(input, state, params, lengths, reset, equations, reverse, changes), *flat[10:]
+        return RecurrentArguments(input, state, params, lengths, reset, equations, reverse, changes), *flat[11:]
 
     def schema_arguments(self, args: Arguments) -> Arguments:
         (*tensors, recurrence, reverse, changes), *rest = args
-        return *tensors, *changes, recurrence.encode(), reverse, *rest
+        return *tensors, *schema_changes(changes), recurrence.encode(), reverse, *rest
 
     def fake(self, a: RecurrentArguments) -> list[Tensor]:
         check_tensors(a)
@@ -78,6 +79,11 @@ class _Recurrent(Op):
             return d_inputs + [None for mask in masks if mask is not None]
         before, after = ([None for mask in part if mask is not None] for part in (masks[:2], masks[2:]))
         return [*d_inputs[:m], *before, *d_inputs[m:], *after]
+
+
+def schema_changes(changes: StateChanges) -> Arguments:
+    """Returns the changes as the schema has them: `torch.jit.trace` takes no lists in which tensors may be missing."""
+    return changes.restart, changes.dropout, *(*changes.kept, None, None)[:2]
 
 
 def tensors_between(changes: StateChanges) -> list[Tensor]:

@@ -118,7 +118,8 @@ def test_blocks_have_figures_of_their_own(tmp_path):
         "curves", "border-32", "distances-32", "border-16", "distances-16"
     ]  # fmt: skip
     assert [row[0].title for row in report.figures[0].rows] == ["width 32", "width 16"]
-    assert [text.partition(":")[0] for text in report.findings] == ["Width 32, layer norm", "Width 16, layer norm"]
+    said = [figure.says[0].partition(":")[0] for figure in report.figures if figure.name.startswith("border")]
+    assert said == ["Width 32, layer norm", "Width 16, layer norm"]
     assert [row[0] for row in report.tables[0].rows[:2]] == ["32", "16"]
 
 
@@ -135,8 +136,9 @@ def test_unfinished_and_damaged_runs(whole):
     report = report_of(whole)
     assert any("test.safetensors is damaged" in line for line in report.status)
     assert any("Unfinished: 1 of 27 runs" in line for line in report.status)
-    assert len(report.findings) == 3
-    assert all("units at the border" in line for line in report.findings)
+    (said,) = (figure.says for figure in report.figures if figure.name == "border")
+    assert len(said) == 3
+    assert all("units at the border" in line for line in said)
 
 
 def test_the_terminal_and_the_markdown(whole, capsys):

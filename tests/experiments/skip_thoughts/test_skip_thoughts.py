@@ -180,7 +180,7 @@ def test_wrong_questions_are_one_line(finished, data, tmp_path, capsys):
         (tmp_path / name).write_bytes(content)
     place = {name: str(tmp_path / name) for name in files}
     for arguments, code, text in [
-        (["encode", run], 2, "give at least one FILE"),
+        (["encode", run], 2, "missing: FILE; expected: layernorm encode RUN FILE"),
         (["encode", run, place["good"], place["gap"]], 2, "give one file of sentences, got 2"),
         (["encode", run, place["empty"]], 1, "is empty: expected one sentence a line"),
         (["encode", run, place["gap"]], 1, "gap: line 2 has no word in it: ''"),
