@@ -130,7 +130,7 @@ def test_what_cannot_be_answered_is_one_line(run, place, foreign, tmp_path, caps
         ([str(empty)], 1, f"{empty} has no .question file"),
         ([str(tmp_path / "none.question")], 1, "cannot read"),
         ([str(foreign), "--show", "0", "--out", "x.png"], 2, "--show must be at least 1 with --out, got 0"),
-        ([], 2, "give at least one PATH"),
+        ([], 2, "missing: PATH; expected: layernorm answer RUN PATH"),
     ]:
         refused([*command, *arguments], code, message, capsys)
     other = write_questions(tmp_path / "other", seed=1)
