@@ -167,10 +167,10 @@ def test_the_command_fails_and_names_the_claim(monkeypatch, capsys):
     ("arguments", "code", "message"),
     [
         (["--seed", "-1"], 2, "--seed must lie in 0..2147483647, got -1"),
-        (["--seed", "1.5"], 2, "invalid int value"),
+        (["--seed", "1.5"], 2, "--seed must be a whole number, got '1.5'"),
         (["--out", "file"], 1, "cannot create the folder file: "),
         (["--out", "file/below"], 1, "cannot create the folder file/below: "),
-        (["layer"], 2, "unrecognized arguments"),
+        (["layer"], 2, "unexpected 'layer'; expected: layernorm geometry"),
     ],
 )
 def test_what_cannot_be_is_said_before_the_work(arguments, code, message, tmp_path, monkeypatch, capsys):
