@@ -165,9 +165,9 @@ def test_no_wrong_argument_reaches_the_recurrent_kernels(network, which, how, ba
     lengths = torch.tensor([5, 0, 3, 2]) if masks else None
     reset = torch.rand(T, B) < 0.2 if masks else None
     restart, kept = ([torch.randn(B, H) for _ in state], [torch.rand(T, B, H) for _ in state]) if changed else ([], [])
-    dropout = torch.rand(B, H) if changed else None
+    dropout, kept = torch.rand(B, H) if changed else None, [*kept, None, None][:2]
     found = torch.ops.layernorm.recurrent_forward(
-        torch.randn(T, B, I), state, params, lengths, reset, restart, dropout, kept, r.encode(), False, "native"
+        torch.randn(T, B, I), state, params, lengths, reset, restart, dropout, *kept, r.encode(), False, "native"
     )
     n = 1 + len(state)
     tensors = [torch.randn(T, B, I), *state, *params, lengths, reset, *restart, dropout, *kept]
@@ -181,7 +181,7 @@ def test_no_wrong_argument_reaches_the_recurrent_kernels(network, which, how, ba
         rest = iter(tensors)
         take = lambda k: [next(rest) for _ in range(k)]  # noqa: E731
         args = (next(rest), take(len(state)), take(len(params)), next(rest), next(rest))
-        args = (*args, take(len(restart)), next(rest), take(len(kept)))
+        args = (*args, take(len(restart)), next(rest), next(rest), next(rest))
         if not backward:
             return torch.ops.layernorm.recurrent_forward(*args, r.encode(), False, "native")
         saved, grads = take(len(found) - n), take(n)
@@ -311,7 +311,18 @@ def test_batch_norm_is_refused_by_the_op():
     params = [torch.randn(*shape) for shape in r.parameter_shapes(3, 4, 4).values()]
     with pytest.raises(RuntimeError, match="native engine has no kernel for batch norm"):
         torch.ops.layernorm.recurrent_forward(
-            torch.randn(2, 2, 3), [torch.randn(2, 4)], params, None, None, [], None, [], r.encode(), False, "native"
+            torch.randn(2, 2, 3),
+            [torch.randn(2, 4)],
+            params,
+            None,
+            None,
+            [],
+            None,
+            None,
+            None,
+            r.encode(),
+            False,
+            "native",
         )
 
 

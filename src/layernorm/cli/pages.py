@@ -19,7 +19,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "trained networks": {
         "sample": "let the network of a run draw or write",
         **{name: summary for name, (_, summary) in catalogue.TOOLS.items()},
-        "play": "show pages in your browser: Table 1 with sliders, a training, networks that write and draw",
+        "play": "show pages: Table 1 with sliders, a training, drawing networks",
     },
     "section 5 of the paper": {
         "invariance": "measure Table 1 of the paper",
@@ -39,7 +39,7 @@ examples:
   layernorm run mnist --help     the options of an experiment
   layernorm report runs/digits   its report again, also of unfinished runs
   layernorm geometry             the claims of section 5, measured
-  layernorm play                 Table 1 with sliders and a training, in your browser
+  layernorm play                 pages to move sliders and look on at a training
   layernorm doctor --check       whether every engine computes correctly"""
 
 OPTIONS = [
