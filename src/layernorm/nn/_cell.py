@@ -115,7 +115,7 @@ class RecurrentCell(Normalised, Generic[Hx]):
             raise RuntimeError(
                 f"{name}: input has inconsistent input_size: got {input.shape[-1]}, expected {self.input_size}"
             )
-        expected = (len(input), self.hidden_size) if dims == 2 else (self.hidden_size,)
+        expected = (input.shape[0], self.hidden_size) if dims == 2 else (self.hidden_size,)
         if state is None:
             state = tuple([input.new_zeros(expected) for _ in self._state_names])
         else:
