@@ -153,7 +153,6 @@ def _invariance(parsed: argparse.Namespace) -> None:
 
 
 def _check_seeds(option: str, seeds: Sequence[int]) -> None:
-
     for seed in seeds:
         if not 0 <= seed < _SEEDS:
             raise UsageError(f"{option} must lie in 0..{_SEEDS - 1}, got {seed}")

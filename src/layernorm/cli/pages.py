@@ -205,8 +205,8 @@ def _play() -> Parser:
         [
             "Serves pages to a browser on this machine, until Ctrl-C. One page shows Table 1 of the paper for a small "
             "layer, whose weights and inputs you move with sliders. Another trains small networks, with layer norm and "
-            "without, while you look on. For each RUN of handwriting or draw there is a "
-            "page on which its network writes or draws."
+            "without, while you look on. For each RUN of handwriting or draw there is a page on which its network "
+            "writes or draws."
         ],
         "[RUN ...]",
         ["layernorm play", "layernorm play runs/handwriting/handwriting-layer-s0"],
