@@ -22,7 +22,8 @@ template <class T> INLINE FewOf<int8_t, LANES<T>> lowest_bytes(Bits<T> v) {
     return __builtin_convertvector(v, FewOf<int8_t, LANES<T>>);
 }
 
-// q[k] = x[k] / scale, rounded, and zeros behind it; scale: the largest |x| / 127, or NaN if a number is not finite.
+// q[k] = x[k] / scale, rounded, and zeros behind it; scale: the largest |x| / 127. If a number is not finite, the scale is
+// NaN and q is zeros.
 template <class T> struct Rounded {
     T scale;
     int32_t total;  // of q
@@ -38,6 +39,11 @@ template <class T> struct Rounded {
         memcpy(lane, &largest, sizeof largest);
         for (int i = 0; i < LANES<T>; ++i) most = most > lane[i] ? most : lane[i];
         scale = most / 127 + sum<T>(wrong);
+        total = 0;
+        if (scale != scale) {
+            memset(q, 0, round_up(K, BYTES));
+            return;
+        }
         const T inverse = scale >= TINY<T> ? 1 / scale : 0, shift = Exponential<T>::ROUND;
         Bits<T> totals = {};
         memset(q + (K & -BYTES), 0, round_up(K, BYTES) - (K & -BYTES));
@@ -49,7 +55,6 @@ template <class T> struct Rounded {
             totals += whole;
             memcpy(q + k, &bytes, sizeof bytes);
         });
-        total = 0;
         for (int i = 0; i < LANES<T>; ++i) total += int32_t(totals[i]);
     }
 };
