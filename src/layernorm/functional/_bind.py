@@ -112,7 +112,7 @@ class Op(abc.ABC):
         backend, engine = backends.first_that_covers(self.name, device, x.dtype, backends.asked_for(), recurrence)
         run = getattr(engine, self._forward)
         if is_grad_enabled() and any_requires_grad(tensors):
-            return _record(self, run, backend, args, *tensors)
+            return record(self, run, backend, args, *tensors)
         return run(*args, False)
 
     def dispatch(self, flat: Arguments) -> Sequence[Tensor]:
@@ -201,7 +201,7 @@ class _Recorded(torch.autograd.Function):
 
 
 # `_Recorded.apply` without a look at `torch.func`'s transforms, which takes a microsecond: they never come here.
-_record = super(torch.autograd.Function, _Recorded).apply
+record = super(torch.autograd.Function, _Recorded).apply
 
 
 EAGER_TYPES = frozenset((Tensor, torch.nn.Parameter))

@@ -12,11 +12,8 @@ import torch
 from torch import Tensor
 from torch._C import _get_fp32_precision_getter
 
-from ..engines import reference
 from ..engines.checks import check_dense, unwrapped
 from ..engines.protocol import NO_CHANGES, RecurrentArguments, StateChanges
-from ..engines.reference import BatchMoments as BatchMoments
-from ..engines.reference import Moments as Moments
 from ..formula import GATES, PLAIN, Formula, Recurrence, resolve, unknown
 from ._bind import autocast_type, is_eager
 from ._recurrent_op import RECURRENT, schema_changes, tensors_between
@@ -113,37 +110,6 @@ def _with_bfloat16_products(recurrence: str) -> str:
 
 
 _new_tuple = tuple.__new__  # the class's own takes twice as long
-
-
-def recurrent_over_cases(
-    input: Tensor,
-    state: Sequence[Tensor],
-    params: Sequence[Tensor],
-    equations: Recurrence,
-    lengths: Tensor | None = None,
-    reset: Tensor | None = None,
-    reverse: bool = False,
-    population: Mapping[str, Moments] | None = None,
-    count_padding: bool = False,
-    changes: StateChanges = NO_CHANGES,
-) -> tuple[Tensor, list[Tensor], BatchMoments | None]:
-    """Computes `recurrent` under batch norm, by plain equations.
-
-    Args:
-        population: for each gain the mean and variance (T, n) to normalise by. ``None``: the batch's own.
-        count_padding: whether a row that has ended counts in the batch's statistics, with the input 0 and its final
-            state.
-
-    Returns:
-        output, final state, and the batch's statistics, or ``None`` with ``population``.
-
-    Raises:
-        ValueError: fewer than two cases to take statistics over.
-    """
-    input, state, params, changes = cast_by_autocast(input, state, params, changes)
-    a = RecurrentArguments(input, state, params, lengths, reset, equations, reverse, changes)
-    (output, *final), batch = reference.recurrent_over_cases(a, population, count_padding)
-    return output, final, batch
 
 
 def as_cuts(reset: Any, shape: Sequence[int], who: str, order: str = "") -> Tensor:

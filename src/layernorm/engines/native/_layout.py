@@ -12,6 +12,8 @@ from ...formula import GATES, Recurrence
 TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 INTEGER, NUMBER, POINTER = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 VECTORS = 8
+PLACES = 3
+"""What batch norm normalises: W x or the sum of both streams, U h, c."""
 
 
 def _fields(ctype: type, names: str) -> Iterator[tuple[str, type]]:
@@ -23,13 +25,15 @@ class Recurrent(ctypes.Structure):
 
     _fields_ = (
         *_fields(INTEGER, "T B I H P gates split norm together cell rms deviation relu projected reverse"),
-        *_fields(INTEGER, "one_share threads rounded"),
+        *_fields(INTEGER, "one_share threads cases rounded"),
         *_fields(NUMBER, "eps forget_bias gate_clip"),
         *_fields(POINTER, "x"),
         *_fields(INTEGER, "x_t x_b"),
         *_fields(POINTER, "h0 c0 w_ih w_hh w_hr scale_ih scale_hh"),
         *_fields(POINTER, "gain_x gain_h inside_x inside_h outside_x outside_h gain_c bias_c"),
-        *_fields(POINTER, "lengths reset restart_h restart_c dropout kept_h kept_c output h_n c_n"),
+        *_fields(POINTER, "lengths reset restart_h restart_c dropout kept_h kept_c"),
+        *_fields(POINTER * PLACES, "mean var"),
+        *_fields(POINTER, "output h_n c_n"),
         *_fields(POINTER, "saved_x saved_h saved_c saved_kept saved_statistics saved_output"),
         *_fields(POINTER, "d_output d_h_n d_c_n d_x d_h0 d_c0 d_w_ih d_w_hh d_w_hr d_restart_h d_restart_c"),
         *_fields(POINTER * VECTORS, "d_vectors"),
@@ -75,16 +79,16 @@ def transfer_type(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype is torch.float16 else dtype
 
 
-def recurrent_call(recurrence: Recurrence, reverse: bool = False, **sizes: int | None) -> Recurrent:
-    """Makes a call without its tensors; ``sizes`` are those that are known."""
+def recurrent_call(recurrence: Recurrence, reverse: bool = False, cases: int = 0, **sizes: int | None) -> Recurrent:
+    """Makes a call without its tensors; ``cases`` is said at `Recurrent` in engine.h, ``sizes`` are those known."""
     r, f = recurrence, recurrence.formula
-    if r.norm == "batch":
-        raise RuntimeError(f"{r.network.lower()}: the native engine has no kernel for batch norm")
+    if r.norm == "batch" and not cases:
+        raise RuntimeError(f"{r.network.lower()}: batch norm keeps statistics between calls, which no op does")
     rms, (first, last) = r.norm == "rms", r.spans[0]
     return Recurrent(
         gates=GATES[r.network], split=f.gates == "split", norm=0 if f.gates is None else 2 if rms else 1,
         together=last - first, cell={None: 0, "output": 1, "carry": 2}[f.cell], rms=rms,
         deviation=f.eps_on == "deviation", relu=r.nonlinearity == "relu", projected=r.projected, reverse=reverse,
-        rounded=r.bfloat16_products,
+        cases=cases, rounded=r.bfloat16_products,
         eps=f.eps, forget_bias=f.forget_bias, gate_clip=r.gate_clip, **sizes,
     )  # fmt: skip

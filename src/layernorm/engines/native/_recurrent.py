@@ -13,17 +13,47 @@ from ..protocol import NO_CHANGES, RecurrentArguments, StateChanges, vector_grad
 from ._layout import compute_type, transfer_type
 from ._memory import contiguous, contiguous_or_none
 from ._plan import Plan
-from ._recurrent_plan import backward_plan, between, forward_plan, saved_block, shares_vectors, slot_gradients
+from ._recurrent_plan import (
+    GIVEN,
+    MADE,
+    MADE_WITH_ENDED,
+    backward_plan,
+    between,
+    forward_plan,
+    saved_block,
+    shares_vectors,
+    slot_gradients,
+)
 
 
 def recurrent_forward(a: RecurrentArguments, save: bool) -> Sequence[Tensor]:
     """Returns [output (T, B, P), *final state], and with ``save`` what `recurrent_backward` needs, in one block."""
+    return _forward(a, save, 0, ())
+
+
+def cases_forward(
+    a: RecurrentArguments, population: Sequence[Tensor] | None, count_padding: bool, save: bool
+) -> Sequence[Tensor]:
+    """Returns [output (T, B, P), *final state, *moments], and with ``save`` what `cases_backward` needs, in one block.
+
+    ``population``: for each gain mean and variance (T, n) to normalise by; ``None``: the rows' own, which are then among
+    the results. ``count_padding``: as of `recurrent_over_cases`.
+    """
+    return _forward(a, save, _cases(population is not None, count_padding), population or ())
+
+
+def _cases(given: bool, count_padding: bool) -> int:
+    return GIVEN if given else MADE_WITH_ENDED if count_padding else MADE
+
+
+def _forward(a: RecurrentArguments, save: bool, cases: int, moments: Sequence[Tensor]) -> Sequence[Tensor]:
     if a.lengths is not None:
         check_recurrent(a)  # a plan looks at no values
-    results = _run_plan(forward_plan, save, a)
+    results = _run_plan(forward_plan, save, a, moments, cases)
     if results is None:
         check_recurrent(a)
-        results = _run_plan(forward_plan, save, _contiguous(a))
+        given = [contiguous(m, compute_type(a.input.dtype)) for m in moments]
+        results = _run_plan(forward_plan, save, _contiguous(a), given, cases)
         assert results is not None
         n = 1 + len(a.state)
         results = [*(r.to(a.input.dtype) for r in results[:n]), *results[n:]]
@@ -32,10 +62,14 @@ def recurrent_forward(a: RecurrentArguments, save: bool) -> Sequence[Tensor]:
 
 def recurrent_saved(a: RecurrentArguments) -> list[Tensor]:
     """Returns empty tensors with the shapes and types of what `recurrent_forward` saves."""
+    return _saved(a, 0)
+
+
+def _saved(a: RecurrentArguments, cases: int) -> list[Tensor]:
     T, B, _, H, P = a.sizes
     keeps_c = any(k is not None for k in a.changes.kept[1:])
     # In a graph with symbolic sizes these are constants.
-    _, size = saved_block(a.recurrence, int(H), int(P), a.input.dtype, keeps_c)
+    _, size = saved_block(a.recurrence, int(H), int(P), a.input.dtype, keeps_c, cases)
     return [a.input.new_empty(T * B * size, dtype=compute_type(a.input.dtype))]
 
 
@@ -43,17 +77,42 @@ def recurrent_backward(
     a: RecurrentArguments, saved: Sequence[Tensor], grad_output: Tensor | None, grad_state: Sequence[Tensor | None]
 ) -> Sequence[Tensor]:
     """Returns [d input, *d initial state, *d params, *d restart]; a gradient that is ``None`` is zero."""
+    return _backward(a, saved, grad_output, grad_state, 0, ())
+
+
+def cases_backward(
+    a: RecurrentArguments,
+    moments: Sequence[Tensor],
+    given: bool,
+    count_padding: bool,
+    saved: Sequence[Tensor],
+    grad_output: Tensor | None,
+    grad_state: Sequence[Tensor | None],
+) -> Sequence[Tensor]:
+    """Returns `recurrent_backward` under batch norm. ``given``: the moments are a population's, not the rows' own."""
+    return _backward(a, saved, grad_output, grad_state, _cases(given, count_padding), moments)
+
+
+def _backward(
+    a: RecurrentArguments,
+    saved: Sequence[Tensor],
+    grad_output: Tensor | None,
+    grad_state: Sequence[Tensor | None],
+    cases: int,
+    moments: Sequence[Tensor],
+) -> Sequence[Tensor]:
     dtype = a.input.dtype
     if a.lengths is not None:
         check_recurrent(a)
     # That of a sum is one number in memory for all elements.
     grads = [g if g is None or g.is_contiguous() else g.contiguous() for g in (grad_output, *grad_state)]
-    results = _run_backward(a, saved, grads)
+    results = _run_backward(a, saved, grads, cases, moments)
     if results is None:
         check_recurrent(a)
-        check_recurrent_gradients(a, saved, recurrent_saved(a), grad_output, grad_state)
-        blocks = [contiguous(block, compute_type(dtype)) for block in saved]
-        results = _run_backward(_contiguous(a), blocks, [contiguous_or_none(g, transfer_type(dtype)) for g in grads])
+        check_recurrent_gradients(a, saved, _saved(a, cases), grad_output, grad_state)
+        moments, saved = ([contiguous(t, compute_type(dtype)) for t in tensors] for tensors in (moments, saved))
+        grads = [contiguous_or_none(g, transfer_type(dtype)) for g in grads]
+        results = _run_backward(_contiguous(a), saved, grads, cases, moments)
         assert results is not None
     return results if dtype is compute_type(dtype) else [d.to(dtype) for d in results]
 
@@ -80,7 +139,11 @@ def _contiguous(a: RecurrentArguments) -> RecurrentArguments:
 
 
 def _run_plan(
-    plan_of: Callable[..., Plan | None], variant: object, a: RecurrentArguments, extra: Sequence[Tensor] = ()
+    plan_of: Callable[..., Plan | None],
+    variant: object,
+    a: RecurrentArguments,
+    extra: Sequence[Tensor] = (),
+    cases: int = 0,
 ) -> Sequence[Tensor] | None:
     """Runs a plan on tensors that lie as the kernels want them. None: they do not, or do not fit each other.
 
@@ -88,7 +151,7 @@ def _run_plan(
     """
     x, state, params, lengths, reset, recurrence, reverse, changes = a
     kind = (variant, recurrence, reverse, len(state), len(params), lengths is not None, reset is not None)
-    plan = plan_of(*kind) if changes is NO_CHANGES else plan_of(*kind, between(changes))
+    plan = plan_of(*kind) if changes is NO_CHANGES and not cases else plan_of(*kind, between(changes), cases)
     if plan is None:
         return None
     if x.dtype is torch.bfloat16:  # the kernels take vectors in float32
@@ -117,14 +180,18 @@ _SIGNATURE = operator.attrgetter("shape", "dtype", "device")
 
 
 def _run_backward(
-    a: RecurrentArguments, saved: Sequence[Tensor], grads: Sequence[Tensor | None]
+    a: RecurrentArguments,
+    saved: Sequence[Tensor],
+    grads: Sequence[Tensor | None],
+    cases: int,
+    moments: Sequence[Tensor],
 ) -> Sequence[Tensor] | None:
     """Runs the plan of `recurrent_backward`, as `_run_plan`. Adds up the vectors' gradients, in the type computed
     in."""
     if len(saved) != 1:
         return None
-    extra = [*saved, *[g for g in grads if g is not None]]
-    results, r = _run_plan(backward_plan, tuple([g is not None for g in grads]), a, extra), a.recurrence
+    extra = [*moments, *saved, *[g for g in grads if g is not None]]
+    results, r = _run_plan(backward_plan, tuple([g is not None for g in grads]), a, extra, cases), a.recurrence
     if results is None or not shares_vectors(r):
         return results
     first = 1 + len(a.state)

@@ -19,12 +19,12 @@ from ._plan import CALL, OTHER, SAVED, STEPS, UNITS, B, H, I, P, Plan, T, Tensor
 
 @functools.cache
 def saved_block(
-    recurrence: Recurrence, H: int, P: int, dtype: torch.dtype, keeps_c: bool = False
+    recurrence: Recurrence, H: int, P: int, dtype: torch.dtype, keeps_c: bool = False, cases: int = 0
 ) -> tuple[dict[str, int], int]:
     """Returns where in the block that the forward saves each part begins, by the fields of `Recurrent`, and the size of
     the block: in numbers for each step and row, of the type computed in. ``keeps_c``: zoneout keeps a share of c."""
     numbers = (ctypes.c_int64 * 7)()
-    call = recurrent_call(recurrence, H=H, P=P, kept_c=int(keeps_c) or None)
+    call = recurrent_call(recurrence, cases=cases, H=H, P=P, kept_c=int(keeps_c) or None)
     LIBRARY.layernorm_recurrent_saved(call, TYPES[transfer_type(dtype)], numbers)
     *begins, size = numbers
     names = ("saved_x", "saved_h", "saved_c", "saved_kept", "saved_statistics", "saved_output")
@@ -48,6 +48,8 @@ class Between(NamedTuple):
 
 
 NOTHING = Between()
+MADE, GIVEN, MADE_WITH_ENDED = 1, 2, 3
+"""Of ``cases``: batch norm finds the moments of each step's rows, or is given them; rows that have ended count, too."""
 
 
 def between(changes: StateChanges) -> Between:
@@ -68,23 +70,27 @@ def forward_plan(
     lengths: bool,
     reset: bool,
     changes: Between = NOTHING,
+    cases: int = 0,
 ) -> Plan | None:
     """Plans a forward. Given are ``[x, *state, *weights, *vectors, lengths, reset, *restart, dropout, *kept]``, those
-    that there are. Made are ``[output, *final state]`` and with ``save`` what is saved. None: there are not as many
-    tensors.
+    that there are, and moments that batch norm takes as given. Made are ``[output, *final state]``, the moments that it
+    finds, and with ``save`` what is saved. None: there are not as many tensors.
 
     Args:
         recurrence, reverse: as in `RecurrentArguments`.
         states, params: how many tensors there are.
         lengths, reset: whether there are such.
         changes: what else happens to the state between steps.
+        cases: whether batch norm finds its moments or is given them: said at `Recurrent` in engine.h.
     """
     if not _fits(recurrence, states, params, changes):
         return None
     made = [TensorSpec("output", (T, B, _size_of_h(recurrence)), CALL), *_state_specs(recurrence, "h_n", "c_n")]
     given = _given_specs(recurrence, lengths, reset, changes)
+    if cases:
+        (given if cases == GIVEN else made).extend(_moment_specs(recurrence))
     made = [*made, _SAVED_SPEC] if save else made
-    return _plan("recurrent_forward", recurrence, reverse, changes, given, made)
+    return _plan("recurrent_forward", recurrence, reverse, changes, given, made, cases)
 
 
 @functools.lru_cache(4096)
@@ -97,14 +103,16 @@ def backward_plan(
     lengths: bool,
     reset: bool,
     changes: Between = NOTHING,
+    cases: int = 0,
 ) -> Plan | None:
-    """Plans a backward. Given are the forward's tensors, what it saved, and the gradients of output, h and c that there
-    are (``has_grad``). Made are the gradients of x, state, parameters, the state of restarts, and of vectors with
+    """Plans a backward. Given are the forward's tensors, batch norm's moments, what the forward saved, and the
+    gradients of output, h and c that there are (``has_grad``). Made are the gradients of x, state, parameters, the state of restarts, and of vectors with
     tensors of their own."""
     if not _fits(recurrence, states, params, changes) or len(has_grad) != 1 + states:
         return None
     grads = [TensorSpec("d_output", (T, B, _size_of_h(recurrence)), CALL), *_state_specs(recurrence, "d_h_n", "d_c_n")]
-    given = [*_given_specs(recurrence, lengths, reset, changes), _SAVED_SPEC]
+    moments = _moment_specs(recurrence) if cases else []
+    given = [*_given_specs(recurrence, lengths, reset, changes), *moments, _SAVED_SPEC]
     given += [grad for grad, present in zip(grads, has_grad, strict=True) if present]
     shapes, terms = _symbolic_shapes(recurrence), term_indices(recurrence)
     d_params, others = [_parameter_spec("", shape) for shape in shapes], list[TensorSpec]()
@@ -121,7 +129,7 @@ def backward_plan(
     made = [TensorSpec("d_x", (T, B, I), CALL), *_state_specs(recurrence, "d_h0", "d_c0"), *d_params]
     if changes.restart:
         made += _state_specs(recurrence, "d_restart_h", "d_restart_c")
-    return _plan("recurrent_backward", recurrence, reverse, changes, given, [*made, *others])
+    return _plan("recurrent_backward", recurrence, reverse, changes, given, [*made, *others], cases)
 
 
 _SAVED_SPEC = TensorSpec("saved_x", (SAVED,), OTHER)
@@ -134,9 +142,20 @@ def _plan(
     changes: Between,
     given: Sequence[TensorSpec],
     made: Sequence[TensorSpec],
+    cases: int,
 ) -> Plan:
     terms = [(k[0], k[1:]) for k in (*term_indices(recurrence), *_scale_indices(recurrence)) if k]
-    return Plan(function, recurrent_call(recurrence, reverse, one_share=changes.one_share), given, made, terms)
+    return Plan(function, recurrent_call(recurrence, reverse, cases, one_share=changes.one_share), given, made, terms)
+
+
+def _moment_specs(recurrence: Recurrence) -> list[TensorSpec]:
+    """Describes batch norm's moments: for each gain mean and variance, (T, n)."""
+    specs = []
+    for gain in recurrence.gain_names:
+        place = {"gain": 0, "gain_ih": 0, "gain_hh": 1, "gain_c": 2}[gain]
+        size = H if gain == "gain_c" else UNITS
+        specs += [TensorSpec(name, (T, size), OTHER, element=place) for name in ("mean", "var")]
+    return specs
 
 
 def _scale_indices(recurrence: Recurrence) -> list[tuple[int]]:

@@ -3,6 +3,7 @@
 // dW += dz^T [x, h], summed over the block's rows in order, so that no sum depends on the number of threads.
 #pragma once
 
+#include "cases.h"
 #include "sequence.h"
 
 namespace LAYERNORM_ISA {
@@ -26,11 +27,12 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     double* totals;              // [VECTORS][Z]
     i64 low, steps;              // the block: times [low, low + steps)
     bool first_block;            // its products are not added to what is there
+    Cases<T> cases;
 
     ParallelFor run = nullptr;
 
-    explicit BackwardPass(const Recurrent& call) : S(call, SAME<F, Pair> && !S::ROUNDS ? 8 : DIRECT_ROWS) {
-        groups = least(B, ROW_GROUPS);
+    explicit BackwardPass(const Recurrent& call) : S(call, SAME<F, Pair> && !S::ROUNDS ? 8 : DIRECT_ROWS), cases(call) {
+        groups = least(B, n.cases ? 1 : ROW_GROUPS);
         block = most(1, least(T_, BACKWARD_ROWS / most(1, B)));
         Q = block * B;
     }
@@ -42,6 +44,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     bool deferred() const { return n.totals; }
 
     void lay(Cursor& c) {
+        cases.lay(c);
         if (!n.prepared) lay_parameters(c);
         c.take(dh, B * W);
         c.take(dc, B * Hp);
@@ -126,19 +129,25 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         const BackwardPass& pass;
         T *dm, *through, *temporary, *h_before, *c_before;
         T* kept;  // the share of dc that goes past a step
+        T* centred;  // c - mean, under batch norm
+        Backward<T>* taken;  // the rows that took a step, under batch norm
+        RowStatistics<T> none = RowStatistics<T>::none();
         T *dzx, *dzh, *dht;  // of one row, where the products read another type
         T* dx;               // of the block, where the result is of another type
         void lay(Cursor& c) {
-            c.take(dzx, SAME<X, T> ? 0 : pass.Z);
-            c.take(dzh, SAME<X, T> ? 0 : pass.Z);
+            const i64 together = pass.n.cases ? rows : 1;
+            c.take(dzx, SAME<X, T> ? 0 : together * pass.Z);
+            c.take(dzh, SAME<X, T> ? 0 : together * pass.Z);
             c.take(dht, SAME<X, T> ? 0 : pass.W);
             c.take(dx, SAME<E, T> || !pass.n.d_x ? 0 : pass.steps * rows * pass.I);
             c.take(dm, rows * pass.M());
             c.take(through, rows * pass.W);
-            c.take(temporary, 8 * pass.Hp);
-            c.take(h_before, pass.W);
-            c.take(c_before, pass.Hp);
-            c.take(kept, pass.n.kept_c ? pass.Hp : 0);
+            c.take(temporary, together * 8 * pass.Hp);
+            c.take(h_before, together * pass.W);
+            c.take(c_before, together * pass.Hp);
+            c.take(kept, pass.n.kept_c || pass.n.cases ? together * pass.Hp : 0);
+            c.take(centred, pass.n.cases && pass.n.saved_c ? rows * pass.Hp : 0);
+            c.take(taken, pass.n.cases ? rows : 0);
         }
     };
 
@@ -174,6 +183,9 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         else S::multiply({dz, R, Z, steps, B * Z}, S::ih, made, I, apart, I);
         if constexpr (!SAME<E, T>)
             for (i64 s = 0; s < steps; ++s) convert(dx + s * B * I, made + s * apart, R * I);
+        for (i64 s = 0; n.cases == MADE_WITH_ENDED && s < steps; ++s)
+            for (i64 b = b0; b < b0 + R; ++b)
+                if (!S::active(low + s, b)) memset(dx + (s * B + b - b0) * I, 0, I * sizeof(E));
     }
 
     void step(i64 t, i64 b0, i64 b1, Part& part) {
@@ -190,19 +202,36 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
             if (n.projected) as_factors(factors, d, W);
         }
         if (n.projected) S::multiply({dht + in_block(t, b0) * W, 1, 0, R, W}, S::hr, part.dm, 0, M, M);
+        if (n.cases) cases.read_step(t);
+        i64 taken = 0;
         for (i64 b = b0; b < b1; ++b) {
-            if (S::active(t, b)) row(t, b, part.dm + (b - b0) * M, part);
-            else nothing(t, b);
+            if (!S::counts(t, b)) {
+                nothing(t, b);
+                continue;
+            }
+            const Backward<T> w = begin_row(t, b, part.dm + (b - b0) * M, part);
+            if (n.cases) {
+                part.taken[taken++] = w;
+            } else {
+                layer.backward(w);
+                end_row(t, b, w, part);
+            }
+        }
+        if (n.cases) {
+            cases.backward(part.taken, taken, S::eight(cases.sums), sums);
+            taken = 0;
+            for (i64 b = b0; b < b1; ++b)
+                if (S::counts(t, b)) end_row(t, b, part.taken[taken++], part);
         }
         if (S::direct())
             through_weights({dzh + in_block(t, b0) * Z, 1, 0, R, Z}, given(n.w_hh), P, part.through, 0, W);
         else
             S::multiply({dzh + in_block(t, b0) * Z, 1, 0, R, Z}, S::hh, part.through, 0, W, W);
         for (i64 b = b0; b < b1; ++b) {
-            if (!S::active(t, b)) continue;
+            if (!S::counts(t, b)) continue;
             const T *through = part.through + (b - b0) * W, *direct = part.dm + (b - b0) * M;
             const bool cut = S::cut(t, b);
-            const T *drop = n.dropout ? in(n.dropout) + b * P : nullptr, *kept = n.kept_h ? dh + b * W : nullptr;
+            const T *drop = n.dropout ? in(n.dropout) + b * P : nullptr, *kept = n.kept_h || !S::active(t, b) ? dh + b * W : nullptr;
             over<T>(P, [&](i64 j, i64 k) {
                 V<T> d = load(through + j);
                 if (drop) d *= widen<T>(drop + j, k);
@@ -253,45 +282,59 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         return before < 0 ? given(n.h0) + b * P : given(n.saved_output) + (before * B + b) * P;
     }
 
-    // The same as W_hh read it, once `row` has been there.
+    // The x of a step; null: zeros, of a row that has ended.
+    const E* x_read(i64 t, i64 b) const { return S::active(t, b) ? given(n.x) + t * n.x_t + b * n.x_b : nullptr; }
+
+    // `h_before` as W_hh read it, once `row` has been there.
     const E* h_read(i64 t, i64 b) const {
         const E* h = h_before(t, b);
         return h && n.dropout ? dropped + in_block(t, b) * P : h;
     }
 
-    void row(i64 t, i64 b, T* dm, Part& part) {
+    Backward<T> begin_row(i64 t, i64 b, T* dm, Part& part) {
         const i64 at = t * B + b, q = in_block(t, b), before = S::time_before(t, b), group = ((b + 1) * groups - 1) / B;
-        memset(part.h_before, 0, W * sizeof(T));
-        if (const E* h = h_before(t, b)) {
-            convert(part.h_before, h, P);
+        const i64 own = n.cases ? b : 0;  // where its part of the memory is
+        Backward<T> w;
+        T *h_before = part.h_before + own * W, *c_before = part.c_before + own * Hp;
+        memset(h_before, 0, W * sizeof(T));
+        if (const E* h = this->h_before(t, b)) {
+            convert(h_before, h, P);
             if (n.dropout) S::drop(dropped + q * P, h, b);
         }
-        memset(part.c_before, 0, Hp * sizeof(T));
+        memset(c_before, 0, Hp * sizeof(T));
         if (S::cut(t, b)) {
-            if (n.restart_c) convert(part.c_before, given(n.restart_c) + b * H, H);
+            if (n.restart_c) convert(c_before, given(n.restart_c) + b * H, H);
         } else if (n.c0) {
-            if (before < 0) convert(part.c_before, given(n.c0) + b * H, H);
-            else c_after(before, b, part.c_before);
+            if (before < 0) convert(c_before, given(n.c0) + b * H, H);
+            else c_after(before, b, c_before);
         }
-        T* m_row = part.temporary + 7 * Hp;
-        Backward<T> w;
         w.zx = in(n.saved_x) + at * Z;
         w.zh = n.saved_h ? in(n.saved_h) + at * S::saved.h : nullptr;
-        w.h_before = part.h_before, w.c_before = part.c_before;
+        w.h_before = h_before, w.c_before = c_before;
         w.saved_c = n.saved_c ? in(n.saved_c) + at * Hp : nullptr;
-        w.statistics = S::statistics(at);
+        w.statistics = n.cases ? &part.none : S::statistics(at);
+        if (n.cases && n.saved_c) w.saved_c = centre(part.centred + own * Hp, w.saved_c);
         w.dh = dm, w.dc = dc + b * Hp;
-        w.dzx = as_wide(dzx + q * Z, part.dzx), w.dzh = dzh == dzx ? w.dzx : as_wide(dzh + q * Z, part.dzh);
-        w.m = n.projected ? m_row : nullptr, w.temporary = part.temporary;
-        w.sums = S::eight(sums + group * VECTORS * Z);
-        const T* share = S::kept_at(n.kept_c, t, b, H);
-        if (share) part_ways(w.dc, part.kept, share, H);
-        layer.backward(w);
-        if (share) add_elements(w.dc, part.kept, H);
+        w.dzx = as_wide(dzx + q * Z, part.dzx + own * Z);
+        w.dzh = dzh == dzx ? w.dzx : as_wide(dzh + q * Z, part.dzh + own * Z);
+        w.temporary = part.temporary + own * 8 * Hp, w.m = n.projected ? w.temporary + 7 * Hp : nullptr;
+        w.sums = S::eight(n.cases ? cases.sums : sums + group * VECTORS * Z);
+        T* kept = part.kept + own * Hp;
+        if (!S::active(t, b)) memcpy(kept, w.dc, Hp * sizeof(T)), memset(w.dc, 0, Hp * sizeof(T));
+        else if (const T* share = S::kept_at(n.kept_c, t, b, H)) part_ways(w.dc, kept, share, H);
+        return w;
+    }
+    const T* centre(T* to, const T* c) const {
+        for (i64 j = 0; j < Hp; j += LANES<T>) store<T>(to + j, load(c + j) - load(cases.place[OF_C].mean + j));
+        return to;
+    }
+    void end_row(i64 t, i64 b, const Backward<T>& w, Part& part) {
+        const i64 at = t * B + b, q = in_block(t, b);
+        if (n.kept_c || !S::active(t, b)) add_elements(w.dc, part.kept + (n.cases ? b * Hp : 0), H);
         as_factors(dzx + q * Z, w.dzx, G * Hp);
         if (dzh != dzx) as_factors(dzh + q * Z, w.dzh, G * Hp);
         if (deferred()) hand_over(at, w);
-        else if (n.projected) convert(m + q * Hp, m_row, Hp);
+        else if (n.projected) convert(m + q * Hp, w.m, Hp);
     }
 
     // The gradients of a row's summed inputs, and what is projected, for a product of several calls.
@@ -306,15 +349,15 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     // The cell's state after the step at time t.
     void c_after(i64 t, i64 b, T* to) const {
         const i64 at = t * B + b;
-        if (n.saved_kept) {
-            memcpy(to, in(n.saved_kept) + at * Hp, Hp * sizeof(T));
+        const T* c = in(n.saved_kept ? n.saved_kept : n.saved_c) + at * Hp;
+        if (n.saved_kept || !layer.carry) {
+            memcpy(to, c, Hp * sizeof(T));
             return;
         }
-        const T* c = in(n.saved_c) + at * Hp;
         const Statistics<T> s = S::statistics(at)->c;
         for (i64 j = 0; j < Hp; j += LANES<T>) {
             const V<T> y = Layer<T>::hat(c, j, s) * load(layer.p.gain_c + j) + load(layer.p.bias_c + j);
-            store<T>(to + j, layer.carry ? y : load(c + j));
+            store<T>(to + j, y);
         }
     }
 
@@ -333,8 +376,8 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
             const X* projected[DEPTH<F>] = {};
             for (i64 i = 0; i < DEPTH<F>; ++i) {
                 const i64 q = k * DEPTH<F> + i, t = low + q / B, b = q % B;
-                if (q >= steps * B || !S::active(t, b)) continue;
-                x[i] = given(n.x) + t * n.x_t + b * n.x_b;
+                if (q >= steps * B || !S::counts(t, b)) continue;
+                x[i] = x_read(t, b);
                 h[i] = h_read(t, b);
                 projected[i] = m + q * Hp;
             }
@@ -365,7 +408,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     }
     // The same where the weights are used as they are: units [u0, u1) of all G * H, all rows in one block.
     void direct_units(i64 u0, i64 u1) const {
-        const auto x = [this](i64 t, i64 b) { return given(n.x) + t * n.x_t + b * n.x_b; };
+        const auto x = [this](i64 t, i64 b) { return x_read(t, b); };
         const auto h = [this](i64 t, i64 b) { return h_read(t, b); };
         direct_products(dzx, u0, u1, I, result(n.d_w_ih), x);
         direct_products(dzh, u0, u1, P, result(n.d_w_hh), h);
@@ -378,7 +421,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         const E* b[DIRECT_ROWS];
         i64 rows = 0;
         for (i64 q = 0; q < T_ * B; ++q)
-            if (S::active(q / B, q % B) && (b[rows] = row(q / B, q % B))) from[rows++] = dz + q * Z;
+            if (S::counts(q / B, q % B) && (b[rows] = row(q / B, q % B))) from[rows++] = dz + q * Z;
         for (i64 j = u0; j < u1; j += N) {
             T a[DIRECT_ROWS][N];
             E* c[N];
@@ -479,7 +522,8 @@ template <class T, class E, class... Factors> static int recurrent_backward(cons
     pass.run = run;
     pass.find_parameters(pass, run);
     pass.start();
-    pass.columns = pass.few_rows(pass.groups) ? run : nullptr;
+    pass.cases.begin(pass.layer);
+    pass.columns = pass.shares_columns(pass.groups) ? run : nullptr;
     i64 done = 0;
     do {  // a sequence of no steps has one empty block, whose sums are 0
         pass.first_block = done == 0;

@@ -14,6 +14,8 @@ constexpr int64_t VECTORS = 8;      // gradients of gain_x, gain_h, inside_x, in
 
 // What autograd sees is of the call's type: x, the state, the weights, the results, and their gradients. The rest is of the
 // type that is computed in: float64, or float32.
+constexpr int64_t MADE = 1, GIVEN = 2, MADE_WITH_ENDED = 3;  // the moments; a row that has ended counts in the last ones
+
 struct Recurrent {
     int64_t T, B, I, H, P;
     int64_t gates;           // G: 1 RNN, 3 GRU, 4 LSTM
@@ -28,6 +30,7 @@ struct Recurrent {
     int64_t reverse;
     int64_t one_share;       // kept_h and kept_c are one number each
     int64_t threads;         // of PyTorch's pool
+    int64_t cases;           // batch norm, over the rows of a step: 0 no, or one of the following
     int64_t rounded;         // float32: products may be made of numbers rounded to bfloat16
     double eps, forget_bias;
     double gate_clip;        // LSTM: derivatives by the gates' summed inputs are cut to it; infinity: they are not
@@ -46,10 +49,11 @@ struct Recurrent {
     const void *restart_h, *restart_c;  // [B][P], [B][H]
     const void *dropout;                // [B][P]
     const void *kept_h, *kept_c;        // [T][B][P], [T][B][H]
+    void *mean[3], *var[3];  // batch norm: of W x (one stream: of the sum), of U h [T][G*H], of c [T][H]; in the type computed in
     void *output, *h_n, *c_n;  // [T][B][P], [B][P], [B][H]
     // Saved for the backward, or null; for each step and row as many numbers as `saved_sizes` tells: W x (one stream: the
-    // sum), U h (GRU with one stream, n apart: U_n h), c before it is normalised, c after the step where a share of the old
-    // one is kept, the statistics, the output (the user may change his own in place).
+    // sum), U h (GRU with one stream, n apart: U_n h), c before it is normalised, c after the step where it is not the one
+    // before and the statistics do not tell it, the statistics, the output (the user may change his own in place).
     void *saved_x, *saved_h, *saved_c, *saved_kept, *saved_statistics, *saved_output;
     const void *d_output, *d_h_n, *d_c_n;
     void *d_x, *d_h0, *d_c0, *d_w_ih, *d_w_hh, *d_w_hr, *d_restart_h, *d_restart_c;
@@ -89,7 +93,8 @@ static inline int64_t row_of_summed_inputs(const Recurrent &n) {
 static inline Saved saved_sizes(const Recurrent &n) {
     const int64_t Hp = round_up(n.H, PAD), Z = row_of_summed_inputs(n);
     const bool product = n.gates == 3 && n.together < 3;  // r multiplies U_n h before a normalisation
-    return {Z, n.split ? Z : product ? Hp : 0, n.gates == 4 ? Hp : 0, n.kept_c ? Hp : 0, STATISTICS, n.P};
+    return {Z, n.split ? Z : product ? Hp : 0, n.gates == 4 ? Hp : 0,
+        n.kept_c || (n.cases && n.cell == 2) ? Hp : 0, n.cases ? 0 : STATISTICS, n.P};
 }
 
 // `type`: 0 float32, 1 float64, 2 bfloat16. In bfloat16 two numbers of the output take the place of one.

@@ -3,6 +3,7 @@
 // threads and a step's product is worth a barrier, the columns of each product are shared out instead.
 #pragma once
 
+#include "cases.h"
 #include "quantized.h"
 #include "sequence.h"
 
@@ -18,15 +19,17 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
     using S::UNITS;
     using S::n, S::T_, S::B, S::I, S::H, S::P, S::G, S::Hp, S::Z, S::W, S::layer, S::in, S::out, S::given, S::result;
     ParallelFor run;
+    Cases<T> cases;
     static constexpr i64 HEIGHT = TILED<F> ? 16 : TILE;  // rows that fill a tile
     const i64 Wh = rows_apart(W);                        // numbers from one row of h to the next
     const i64 Wm = S::whole(Hp);                         // and of m, as the products read it
-    ForwardPass(const Recurrent& call, ParallelFor run) : S(call, direct_rows(call)), run(run) {}
+    ForwardPass(const Recurrent& call, ParallelFor run) : S(call, direct_rows(call)), run(run), cases(call) {}
 
     // Where sums are short, adding up their lanes costs more than packing sooner.
     static i64 direct_rows(const Recurrent& n) { return least(n.I, n.P) / DEPTH<F> <= 128 ? 8 : 16; }
 
     void lay(Cursor& c) {
+        cases.lay(c);
         if (!n.prepared) lay_parameters(c);
     }
     void lay_parameters(Cursor& c) {
@@ -99,6 +102,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         const ForwardPass& pass;
         T *zx, *zh, *h, *c, *m, *temporary;
         T* old;  // [2*Hp], h and c of a row before its step, if something of them is kept
+        Forward<T>* taken;  // the rows that take a step, under batch norm
         X *x, *h_factors, *m_factors;  // what the products read; h and m themselves, if they are of that type
         RowStatistics<T>* statistics;
         int8_t* rounded;
@@ -121,8 +125,10 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
                 cursor.take(h_factors, rows * pass.Wh);
                 cursor.take(m_factors, pass.n.projected ? rows * pass.Wm : 0);
             }
-            cursor.take(temporary, 4 * pass.Hp);
-            cursor.take(old, pass.n.kept_h || pass.n.kept_c ? 2 * pass.Hp : 0);
+            const i64 together = pass.n.cases ? rows : 1;
+            cursor.take(temporary, together * 4 * pass.Hp);
+            cursor.take(old, pass.keeps_old_state() ? together * 2 * pass.Hp : 0);
+            cursor.take(taken, pass.n.cases ? rows : 0);
             cursor.take(statistics, 1);
             cursor.take(rounded, pass.quantized() ? ROUNDED_ROWS * round_up(most(pass.I, pass.P), BYTES) : 0);
         }
@@ -219,7 +225,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
 
     void step(i64 t, i64 b0, i64 R, T* zx, Part& part) {
         i64 rows = R;  // up to the last one that takes this step
-        while (rows > 0 && !S::active(t, b0 + rows - 1)) --rows;
+        while (rows > 0 && !S::counts(t, b0 + rows - 1)) --rows;
         if (n.reset)
             for (i64 r = 0; r < rows; ++r)
                 if (S::cut(t, b0 + r)) restart(b0 + r, r, part);
@@ -230,27 +236,23 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
             dense_gates<X>({part.h_factors, 1, 0, rows, Wh}, given(n.w_hh), P, zh, 0);
         else
             S::multiply({part.h_factors, 1, 0, rows, Wh}, S::hh, zh, 0, Z, width());
+        i64 taken = 0;
         for (i64 r = 0; r < rows; ++r) {
-            if (!S::active(t, b0 + r)) continue;
-            const i64 at = t * B + b0 + r;
-            if (n.saved_x) memset(zx + r * Z + width(), 0, (Z - width()) * sizeof(T));
-            if (saves_h()) memset(zh + r * Z + width(), 0, (Z - width()) * sizeof(T));
-            T* h = n.projected ? part.m + r * Hp : part.h + r * Wh;
-            const Forward<T> w{zx + r * Z, zh + r * Z, part.c + r * Hp, h, n.saved_c ? out(n.saved_c) + at * Hp : nullptr,
-                n.saved_statistics ? S::statistics(at) : part.statistics, part.temporary};
-            memset(static_cast<void*>(w.statistics), 0, sizeof *w.statistics);
-            const T *share_h = n.projected ? nullptr : S::kept_at(n.kept_h, t, b0 + r, P);
-            const T* share_c = S::kept_at(n.kept_c, t, b0 + r, H);
-            if (share_h) memcpy(part.old, h, P * sizeof(T));
-            if (share_c) memcpy(part.old + Hp, w.c, H * sizeof(T));
-            layer.forward(w);
-            if (share_h) keep(h, part.old, share_h, P);
-            if (share_c) {
-                keep(w.c, part.old + Hp, share_c, H);
-                if (n.saved_kept) memcpy(out(n.saved_kept) + at * Hp, w.c, Hp * sizeof(T));
+            if (!S::counts(t, b0 + r)) continue;
+            if (!S::active(t, b0 + r)) memset(zx + r * Z, 0, Z * sizeof(T));
+            const Forward<T> w = begin_row(t, b0, r, zx + r * Z, zh + r * Z, part);
+            if (n.cases) {
+                part.taken[taken++] = w;
+            } else {
+                layer.forward(w);
+                end_row(t, b0, r, w, part);
             }
-            if (!n.projected) read_h(b0 + r, r, part);
-            if (n.saved_h && !n.split) memcpy(out(n.saved_h) + at * Hp, w.zh + 2 * Hp, Hp * sizeof(T));
+        }
+        if (n.cases) {
+            cases.forward(t, part.taken, taken);
+            taken = 0;
+            for (i64 r = 0; r < rows; ++r)
+                if (S::counts(t, b0 + r)) end_row(t, b0, r, part.taken[taken++], part);
         }
         if (n.projected) project(t, b0, rows, part);
         for (i64 r = 0; r < R; ++r) {
@@ -262,10 +264,43 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         }
     }
 
+    bool keeps_old_state() const { return n.kept_h || n.kept_c || n.cases == MADE_WITH_ENDED; }
+    T* old_state(i64 r, const Part& part) const { return part.old + (n.cases ? r * 2 * Hp : 0); }
+
+    Forward<T> begin_row(i64 t, i64 b0, i64 r, T* zx, T* zh, Part& part) const {
+        const i64 at = t * B + b0 + r;
+        if (n.saved_x) memset(zx + width(), 0, (Z - width()) * sizeof(T));
+        if (saves_h()) memset(zh + width(), 0, (Z - width()) * sizeof(T));
+        T *h = n.projected ? part.m + r * Hp : part.h + r * Wh, *c = part.c + r * Hp;
+        RowStatistics<T>* statistics = n.saved_statistics ? S::statistics(at) : part.statistics;
+        if (n.cases) *statistics = RowStatistics<T>::none();
+        else memset(static_cast<void*>(statistics), 0, sizeof *statistics);
+        if (keeps_old_state() && !n.projected) memcpy(old_state(r, part), h, P * sizeof(T));
+        if (keeps_old_state() && n.c0) memcpy(old_state(r, part) + Hp, c, H * sizeof(T));
+        return {zx, zh, c, h, n.saved_c ? out(n.saved_c) + at * Hp : nullptr, statistics,
+            part.temporary + (n.cases ? r * 4 * Hp : 0)};
+    }
+    void end_row(i64 t, i64 b0, i64 r, const Forward<T>& w, Part& part) const {
+        const i64 at = t * B + b0 + r;
+        if (n.saved_h && !n.split) memcpy(out(n.saved_h) + at * Hp, w.zh + 2 * Hp, Hp * sizeof(T));
+        if (!S::active(t, b0 + r)) {
+            if (!n.projected) memcpy(w.h, old_state(r, part), P * sizeof(T));
+            if (n.c0) memcpy(w.c, old_state(r, part) + Hp, H * sizeof(T));
+            return;
+        }
+        const T *share_h = n.projected ? nullptr : S::kept_at(n.kept_h, t, b0 + r, P);
+        const T* share_c = S::kept_at(n.kept_c, t, b0 + r, H);
+        if (share_h) keep(w.h, old_state(r, part), share_h, P);
+        if (share_c) keep(w.c, old_state(r, part) + Hp, share_c, H);
+        if (n.saved_kept) memcpy(out(n.saved_kept) + at * Hp, w.c, Hp * sizeof(T));
+        if (!n.projected) read_h(b0 + r, r, part);
+    }
+
     // What a row that did not take the step leaves: zeros, so that no result of the op is left to chance.
     void nothing(i64 t, i64 b, E* y) const {
         const i64 at = t * B + b;
         memset(y, 0, P * sizeof(E));
+        if (S::counts(t, b)) return;
         if (n.saved_x) memset(out(n.saved_x) + at * Z, 0, Z * sizeof(T));
         if (n.saved_h) memset(out(n.saved_h) + at * S::saved.h, 0, S::saved.h * sizeof(T));
         if (n.saved_c) memset(out(n.saved_c) + at * Hp, 0, Hp * sizeof(T));
@@ -292,9 +327,10 @@ template <class T, class E, class... Factors> static int recurrent_forward(const
     if (pass.ROUNDS && pass.direct()) return NOT_ROUNDED;
     if (!of_call.arrange(pass)) return 1;
     pass.find_parameters(pass, run);
-    const i64 together = pass.rows_together();
-    const bool by_columns = pass.few_rows(pass.B);
-    pass.columns = by_columns ? run : nullptr;
+    pass.cases.begin(pass.layer);
+    const i64 together = call->cases ? pass.B : pass.rows_together();
+    const bool by_columns = call->cases || pass.few_rows(pass.B);
+    pass.columns = pass.shares_columns(pass.B) ? run : nullptr;
     share(by_columns ? nullptr : run, pass.B, [&](i64 b0, i64 b1) {
         const i64 chunks = (b1 - b0 + together - 1) / together, rows = round_up((b1 - b0 + chunks - 1) / chunks, pass.HEIGHT);
         for (i64 b = b0; b < b1; b += rows) pass.rows(b, least(b1, b + rows));

@@ -240,7 +240,7 @@ private:
             n.saved_h = block.h < 0 ? nullptr : begin + block.h * rows;
             n.saved_c = block.c < 0 ? nullptr : begin + block.c * rows;
             n.saved_kept = block.kept < 0 ? nullptr : begin + block.kept * rows;
-            n.saved_statistics = begin + block.statistics * rows;
+            n.saved_statistics = block.statistics < 0 ? nullptr : begin + block.statistics * rows;
             n.saved_output = begin + block.output * rows;
         }
     }

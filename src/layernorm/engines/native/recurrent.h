@@ -17,6 +17,15 @@ template <class T> struct Vectors {
 // The statistics of one row at one step: of each gate's W x and U h, and of c. What is not normalised has mean 0, r 1.
 template <class T> struct RowStatistics {
     Statistics<T> x[4], h[4], c;
+    static RowStatistics none() {
+        constexpr Statistics<T> one{0, 1};
+        return {{one, one, one, one}, {one, one, one, one}, one};
+    }
+};
+
+// Of a span: the mean of its gradient, and that of the gradient times z_hat.
+template <class T> struct Means {
+    T d, product;
 };
 
 // One row. zx, zh: its summed inputs [G*Hp]; with one stream their sum is left in zx. temporary: [4*Hp].
@@ -63,12 +72,16 @@ template <class T> struct Layer {
         }
     }
 
-    // The two streams, or their sum, ready for the gains: gates first ... first + gates - 1.
-    void sites(const Forward<T>& w, i64 first, i64 gates) const {
+    // What is normalised, the two streams or their sum: gates first ... first + gates - 1.
+    void streams(const Forward<T>& w, i64 first, i64 gates) const {
         const i64 from = first * Hp, n = gates * Hp;
         if (!split) add(w.zx + from, w.zh + from, n);
         if (has_inside_x) add(w.zx + from, p.inside_x + from, n);
         if (has_inside_h) add((split ? w.zh : w.zx) + from, p.inside_h + from, n);
+    }
+    // The same ready for the gains.
+    void sites(const Forward<T>& w, i64 first, i64 gates) const {
+        streams(w, first, gates);
         find_statistics(w.zx, first, gates, w.statistics->x);
         if (split) find_statistics(w.zh, first, gates, w.statistics->h);
     }
@@ -109,7 +122,7 @@ template <class T> struct Layer {
             if (SPLIT) of_h[g] = sum<T>(dh), product_h[g] = sum<T>(dh_hat);
         }
         if (norm) normalised_backward(w.dzx, of_x, product_x, w.zx, s.x, first, gates);
-        if (SPLIT) normalised_backward(w.dzh, of_h, product_h, w.zh, s.h, first, gates);
+        if (SPLIT && norm) normalised_backward(w.dzh, of_h, product_h, w.zh, s.h, first, gates);
     }
     void normalised_backward(
         T* d, const T* of_d, const T* of_product, const T* z, const Statistics<T>* s, i64 first, i64 gates) const {
@@ -130,6 +143,9 @@ template <class T> struct Layer {
 
     template <bool SPLIT> void rnn(const Forward<T>& w) const {
         sites(w, 0, 1);
+        rnn_out<SPLIT>(w);
+    }
+    template <bool SPLIT> void rnn_out(const Forward<T>& w) const {
         for (i64 j = 0; j < Hp; j += LANES<T>) {
             const V<T> a = summed<SPLIT>(p, w, 0, j);
             store<T>(w.h + j, relu ? LAYERNORM_ISA::relu<T>(a) : tanh<T>(a));
@@ -137,20 +153,28 @@ template <class T> struct Layer {
     }
 
     template <bool SPLIT> void rnn_backward(const Backward<T>& w) const {
+        rnn_out_backward<SPLIT>(w);
+        gates_backward<SPLIT>(w, w.temporary, 0, 1);
+        inside_backward(w);
+    }
+    template <bool SPLIT> void rnn_out_backward(const Backward<T>& w) const {
         T* da = w.temporary;
         for (i64 j = 0; j < Hp; j += LANES<T>) {
             const V<T> a = summed<SPLIT>(p, w, 0, j), dh = load(w.dh + j), h = tanh<T>(a);
             store<T>(da + j, relu ? (a > V<T>{} ? dh : V<T>{}) : dh * (T(1) - h * h));
             store<T>(w.dh + j, V<T>{});
         }
-        gates_backward<SPLIT>(w, da, 0, 1);
-        inside_backward(w);
     }
 
     // --- LSTM, eqs. 20-22 ---
 
     template <bool SPLIT> void lstm(const Forward<T>& w) const {
         sites(w, 0, 4);
+        lstm_gates<SPLIT>(w);
+        w.statistics->c = cell ? statistics(w.c, span(1), cell_norming) : Statistics<T>{0, 1};
+        lstm_out(w);
+    }
+    template <bool SPLIT> void lstm_gates(const Forward<T>& w) const {
         T* out = w.temporary;
         for (i64 j = 0; j < Hp; j += LANES<T>) {
             const V<T> i = sigmoid<T>(summed<SPLIT>(p, w, 0, j));
@@ -160,8 +184,10 @@ template <class T> struct Layer {
             store<T>(w.c + j, f * load(w.c + j) + i * g);
         }
         if (w.saved_c) memcpy(w.saved_c, w.c, Hp * sizeof(T));
-        const Statistics<T> s = cell ? statistics(w.c, span(1), cell_norming) : Statistics<T>{0, 1};
-        w.statistics->c = s;
+    }
+    void lstm_out(const Forward<T>& w) const {
+        const T* out = w.temporary;
+        const Statistics<T> s = w.statistics->c;
         for (i64 j = 0; j < Hp; j += LANES<T>) {
             const V<T> y = hat(w.c, j, s) * load(p.gain_c + j) + load(p.bias_c + j);
             store<T>(w.h + j, load(out + j) * tanh<T>(y));
@@ -170,7 +196,18 @@ template <class T> struct Layer {
     }
 
     template <bool SPLIT> void lstm_backward(const Backward<T>& w) const {
-        T *da = w.temporary, *dn_c = da + 4 * Hp, *carried = dn_c + Hp;
+        const Means<T> means = lstm_out_backward<SPLIT>(w);
+        if (cell)
+            standardize_backward(
+                cell_gradient(w), means.d, means.product, w.saved_c, w.statistics->c, span(1), cell_norming);
+        lstm_gates_backward<SPLIT>(w);
+        gates_backward<SPLIT>(w, w.temporary, 0, 4);
+        inside_backward(w);
+    }
+    T* cell_gradient(const Backward<T>& w) const { return w.temporary + 4 * Hp; }
+    // The gradient of o's summed inputs, and of c from h, times gain_c; its mean, and that of its product with c_hat.
+    template <bool SPLIT> Means<T> lstm_out_backward(const Backward<T>& w) const {
+        T *da = w.temporary, *dn_c = cell_gradient(w), *carried = dn_c + Hp;
         const Statistics<T> s = w.statistics->c;
         V<T> of_d = {}, of_product = {};
         for (i64 j = 0; j < Hp; j += LANES<T>) {
@@ -188,9 +225,10 @@ template <class T> struct Layer {
             store<T>(carried + j, carry ? V<T>{} : load(w.dc + j));
             if (w.m) store<T>(w.m + j, o * tanh_c);
         }
-        if (cell)
-            standardize_backward(
-                dn_c, sum<T>(of_d) / T(H), sum<T>(of_product) / T(H), w.saved_c, s, span(1), cell_norming);
+        return {sum<T>(of_d) / T(H), sum<T>(of_product) / T(H)};
+    }
+    template <bool SPLIT> void lstm_gates_backward(const Backward<T>& w) const {
+        T *da = w.temporary, *dn_c = cell_gradient(w), *carried = dn_c + Hp;
         for (i64 j = 0; j < Hp; j += LANES<T>) {
             const V<T> i = sigmoid<T>(summed<SPLIT>(p, w, 0, j));
             const V<T> f = sigmoid<T>(summed<SPLIT>(p, w, 1, Hp + j) + forget_bias);
@@ -206,8 +244,6 @@ template <class T> struct Layer {
                 const V<T> d = load(da + j), most = V<T>{} + gate_clip;
                 store<T>(da + j, d > most ? most : d < -most ? -most : d);  // NaN stays
             }
-        gates_backward<SPLIT>(w, da, 0, 4);
-        inside_backward(w);
     }
 
     // --- GRU, eqs. 26-28: the candidate is tanh(LN(W_n x) + r LN(U_n h)), or with one stream tanh(LN(W_n x + r U_n h));
@@ -215,25 +251,36 @@ template <class T> struct Layer {
 
     template <bool SPLIT> void gru(const Forward<T>& w) const {
         sites(w, 0, all ? 3 : 2);
-        const i64 N = 2 * Hp;  // where the candidate begins
+        gru_gates<SPLIT>(w);
+        if (!all) candidate_sites<SPLIT>(w);
+        gru_out<SPLIT>(w);
+    }
+    template <bool SPLIT> void gru_gates(const Forward<T>& w) const {
         T *z = w.temporary, *r = z + Hp;
         for (i64 j = 0; j < Hp; j += LANES<T>) {
             store<T>(r + j, sigmoid<T>(summed<SPLIT>(p, w, 0, j)));
             store<T>(z + j, sigmoid<T>(summed<SPLIT>(p, w, 1, Hp + j) + forget_bias));
         }
-        if (!all) candidate_sites<SPLIT>(w, r);
+    }
+    template <bool SPLIT> void gru_out(const Forward<T>& w) const {
+        const i64 N = 2 * Hp;  // where the candidate begins
+        const T *z = w.temporary, *r = z + Hp;
         for (i64 j = 0; j < Hp; j += LANES<T>) {
             const V<T> n = tanh<T>(candidate<SPLIT>(w, summed<false>(p, w, 2, N + j), load(r + j), j));
             store<T>(w.h + j, n + load(z + j) * (load(w.h + j) - n));
         }
     }
-    // `sites` for a candidate that is normalised apart.
-    template <bool SPLIT> void candidate_sites(const Forward<T>& w, const T* r) const {
+    // `streams` and `sites` for a candidate that is normalised apart.
+    template <bool SPLIT> void candidate_streams(const Forward<T>& w) const {
         const i64 N = 2 * Hp;
+        const T* r = w.temporary + Hp;
         if (has_inside_x) add(w.zx + N, p.inside_x + N, Hp);
         if (has_inside_h) add(w.zh + N, p.inside_h + N, Hp);
         if (!SPLIT)
             for (i64 j = 0; j < Hp; j += LANES<T>) add<T>(w.zx + N + j, load(r + j) * load(w.zh + N + j));
+    }
+    template <bool SPLIT> void candidate_sites(const Forward<T>& w) const {
+        candidate_streams<SPLIT>(w);
         find_statistics(w.zx, 2, 1, w.statistics->x);
         if (SPLIT) find_statistics(w.zh, 2, 1, w.statistics->h);
     }
@@ -248,6 +295,18 @@ template <class T> struct Layer {
     }
 
     template <bool SPLIT> void gru_backward(const Backward<T>& w) const {
+        gru_out_backward<SPLIT>(w);
+        if (all) {
+            gates_backward<SPLIT>(w, w.temporary, 0, 3);
+        } else {
+            gates_backward<SPLIT>(w, w.temporary, 2, 1);
+            if (!SPLIT) gated_backward(w);
+            gates_backward<SPLIT>(w, w.temporary, 0, 2);
+            if (!SPLIT) memcpy(w.dzh, w.dzx, 2 * Hp * sizeof(T));
+        }
+        inside_backward(w);
+    }
+    template <bool SPLIT> void gru_out_backward(const Backward<T>& w) const {
         const i64 N = 2 * Hp;
         T *da = w.temporary, *da_n = da + N, *of_hidden = da_n + Hp, *r = of_hidden + Hp;
         for (i64 j = 0; j < Hp; j += LANES<T>) {
@@ -264,19 +323,11 @@ template <class T> struct Layer {
             store<T>(w.dh + j, dh * z);
             if (SPLIT) add<T>(w.sums.outside_h + N + j, d * reset);
         }
-        if (all) {
-            gates_backward<SPLIT>(w, da, 0, 3);
-        } else {
-            gates_backward<SPLIT>(w, da, 2, 1);
-            if (!SPLIT) gated_backward(w, da, r);
-            gates_backward<SPLIT>(w, da, 0, 2);
-            if (!SPLIT) memcpy(w.dzh, w.dzx, N * sizeof(T));
-        }
-        inside_backward(w);
     }
     // With one stream and a candidate normalised apart r multiplies U_n h, before the normalisation.
-    void gated_backward(const Backward<T>& w, T* da, const T* r) const {
+    void gated_backward(const Backward<T>& w) const {
         const i64 N = 2 * Hp;
+        T *da = w.temporary, *r = da + 4 * Hp;
         for (i64 j = 0; j < Hp; j += LANES<T>) {
             const V<T> reset = load(r + j), d = load(w.dzx + N + j);
             store<T>(da + j, d * load(w.zh + j) * reset * (T(1) - reset));

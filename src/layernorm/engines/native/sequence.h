@@ -22,6 +22,7 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
     const Recurrent& n;
     const i64 direct_rows;                // up to so many rows in a whole call the weights are not packed
     i64 T_, B, I, H, P, G, Hp, Pp, Z, W;  // Z: a row of summed inputs, whole panels wide; W: of the state h
+    i64 longest = 0;                      // row's length
     const Saved saved;                    // numbers a row and step of what the forward saves
     Layer<T> layer;
     T* vectors;
@@ -34,12 +35,13 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
         Hp = round_up(H, PAD), Pp = round_up(P, PAD), Z = row_of_summed_inputs(call), W = round_up(Pp, PANEL<F>);
         layer.G = G, layer.H = H, layer.Hp = Hp;
         layer.split = n.split, layer.per_gate = n.together == 1, layer.all = G == 3 && n.together == 3;
-        layer.norm = int(n.norm), layer.relu = n.relu;
+        layer.norm = n.cases ? 0 : int(n.norm), layer.relu = n.relu;
         layer.cell = n.cell != 0, layer.carry = n.cell == 2;
         layer.norming = {n.norm == 2, n.deviation != 0, n.eps};
         layer.cell_norming = {n.rms != 0, n.deviation != 0, n.eps};
         layer.forget_bias = T(n.forget_bias);
         layer.gate_clip = T(n.gate_clip);
+        for (i64 b = 0; n.lengths && b < B; ++b) longest = most(longest, n.lengths[b]);
         layer.has_inside_x = n.inside_x, layer.has_inside_h = n.inside_h;
     }
 
@@ -47,6 +49,8 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
     bool direct() const { return quantized() || (T_ * B <= direct_rows && !n.projected && !n.prepared && !n.prepares); }
     bool quantized() const { return n.scale_ih; }
     bool few_rows(i64 rows) const { return rows < n.threads && G * H * P > STEP_SHARED; }
+    // Whether threads share the columns of a product, because not the rows: these are few, or go step by step together.
+    bool shares_columns(i64 rows) const { return n.cases ? G * H * P > STEP_SHARED : few_rows(rows); }
     void multiply(const Rows<X>& A, const Panels<F>& W, T* c, i64 outer_c, i64 ldc, i64 width) const {
         share(columns, W.count(), [&](i64 from, i64 end) {
             const i64 first = from * PANEL<F>, last = least(width, end * PANEL<F>);
@@ -70,6 +74,9 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
 
     i64 time(i64 step) const { return n.reverse ? T_ - 1 - step : step; }
     bool active(i64 t, i64 b) const { return !n.lengths || t < n.lengths[b]; }
+    // Whether it counts in the moments of batch norm: a row that has ended does with the input 0 and its final state, and
+    // what becomes of it is dropped.
+    bool counts(i64 t, i64 b) const { return active(t, b) || (n.cases == MADE_WITH_ENDED && t < longest); }
     // Whether row b starts step t from the zero state. A cut lies between two times; it is met at either of them.
     bool cut(i64 t, i64 b) const {
         const i64 at = n.reverse ? t + 1 : t;
@@ -90,6 +97,7 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
     }
     // The state that step t starts from is that after this time; -1: the initial one.
     i64 time_before(i64 t, i64 b) const {
+        if (!active(t, b)) return n.lengths[b] - 1;
         const i64 before = n.reverse ? t + 1 : t - 1;
         return before < 0 || before >= T_ || !active(before, b) ? -1 : before;
     }

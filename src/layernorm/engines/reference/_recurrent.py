@@ -102,19 +102,27 @@ def recurrent_over_cases(
     Raises:
         ValueError: fewer than two cases to take statistics over.
     """
-    check_recurrent(a)
-    T, B = a.input.shape[:2]
-    if population is None and T:
-        _check_cases(B if count_padding or a.lengths is None else (a.lengths > 0).sum())
-    counted = make_schedule(T, a.lengths, None, a.reverse).active
-    if counted is not None and count_padding:  # beyond the longest row there is no step
-        counted = counted.any(1, keepdim=True).expand_as(counted)
-    cases = Cases(a.recurrence, counted, (T, B), population)
+    check_cases(a, population is None, count_padding)
+    cases = Cases(a.recurrence, counted_rows(a, count_padding), tuple(a.input.shape[:2]), population)
     return recurrent_equations(a, cases), cases.batch_moments() if population is None else None
 
 
-def _check_cases(counted: int | Tensor) -> None:
-    """Checks that there are two training cases or more; in a compiled graph when it runs."""
+def counted_rows(a: RecurrentArguments, count_padding: bool) -> Tensor | None:
+    """Returns which rows count in the moments at each step, (T, B, 1) bool; None: all."""
+    counted = make_schedule(a.input.shape[0], a.lengths, None, a.reverse).active
+    if counted is not None and count_padding:  # beyond the longest row there is no step
+        counted = counted.any(1, keepdim=True).expand_as(counted)
+    return counted
+
+
+def check_cases(a: RecurrentArguments, training: bool, count_padding: bool) -> None:
+    """Checks the arguments of a call under batch norm: `check_recurrent`, and in training that there are two training
+    cases or more; in a compiled graph when it runs."""
+    check_recurrent(a)
+    T, B = a.input.shape[:2]
+    if not training or not T:
+        return
+    counted: int | Tensor = B if count_padding or a.lengths is None else (a.lengths > 0).sum()
     expected = "expected two training cases or more under batch norm when training"
     if isinstance(counted, Tensor) and torch.compiler.is_compiling():
         torch._assert_async(counted >= 2, expected)

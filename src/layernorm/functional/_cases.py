@@ -1,0 +1,134 @@
+"""Batch norm in a recurrent network: a layer that finds moments over the training cases, or is given a population's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import backends
+from ..engines import reference
+from ..engines.protocol import NO_CHANGES, RecurrentArguments, StateChanges
+from ..engines.reference import BatchMoments as BatchMoments
+from ..engines.reference import Moments as Moments
+from ..engines.reference import check_cases
+from ..engines.schedule import make_schedule, reorder_steps
+from ..formula import Recurrence
+from ._bind import any_requires_grad, gradients_of_equations, is_eager, is_transforming, record
+from ._recurrent import cast_by_autocast
+from ._recurrent_op import tensors_between
+
+
+def recurrent_over_cases(
+    input: Tensor,
+    state: Sequence[Tensor],
+    params: Sequence[Tensor],
+    equations: Recurrence,
+    lengths: Tensor | None = None,
+    reset: Tensor | None = None,
+    reverse: bool = False,
+    population: Mapping[str, Moments] | None = None,
+    count_padding: bool = False,
+    changes: StateChanges = NO_CHANGES,
+) -> tuple[Tensor, list[Tensor], BatchMoments | None]:
+    """Computes `recurrent` under batch norm.
+
+    Args:
+        population: for each gain the mean and variance (T, n) to normalise by. ``None``: the batch's own.
+        count_padding: whether a row that has ended counts in the batch's statistics, with the input 0 and its final
+            state.
+
+    Returns:
+        output, final state, and the batch's statistics, or ``None`` with ``population``.
+
+    Raises:
+        ValueError: fewer than two cases to take statistics over.
+    """
+    input, state, params, changes = cast_by_autocast(input, state, params, changes)
+    a = RecurrentArguments(input, state, params, lengths, reset, equations, reverse, changes)
+    if not _has_kernel(a):
+        (output, *final), batch = reference.recurrent_over_cases(a, population, count_padding)
+        return output, final, batch
+    check_cases(a, population is None, count_padding)
+    if reverse:  # the kernels count each row's steps as they are taken
+        schedule = make_schedule(input.shape[0], lengths, reset, True)
+        cut = None if schedule.cut is None else schedule.cut.squeeze(-1)
+        a = a._replace(input=reorder_steps(input, lengths, True), reset=cut, reverse=False)
+    given = None if population is None else [m for gain in equations.gain_names for m in population[gain]]
+    output, *results = _CASES(a, given, count_padding)
+    n, batch = len(state), None
+    if population is None:
+        T, B = input.shape[:2]
+        counted = reference.counted_rows(a, count_padding)
+        counts = torch.full((T,), B) if counted is None else counted.sum((-2, -1))
+        batch = BatchMoments(counts, _by_gain(equations, results[n:]))
+    return reorder_steps(output, lengths, reverse), results[:n], batch
+
+
+def _by_gain(equations: Recurrence, moments: Sequence[Tensor]) -> dict[str, Moments]:
+    """Returns mean and variance of each gain, from these in a row."""
+    return dict(zip(equations.gain_names, zip(moments[::2], moments[1::2], strict=True), strict=True))
+
+
+def _has_kernel(a: RecurrentArguments) -> bool:
+    """Says whether the CPU engine computes this call; everything else is for the reference equations."""
+    tensors = [a.input, *a.state, *a.params, *tensors_between(a.changes)]
+    tensors += [t for t in (a.lengths, a.reset) if t is not None]
+    if not is_eager(tensors) or backends.asked_for() == "compiled":
+        return False
+    return backends.choose("cases", a.input, a.recurrence).name == "native"
+
+
+class _OverCases:
+    """[output (T, B, P), *final state, *moments of each gain that were found], with the gradient of all but these."""
+
+    def __call__(
+        self, a: RecurrentArguments, population: Sequence[Tensor] | None, count_padding: bool
+    ) -> Sequence[Tensor]:
+        engine: Any = backends.engine("native")
+        masks = [t for t in (a.lengths, a.reset, a.changes.dropout, *a.changes.kept) if t is not None]
+        tensors = [*a.differentiable, *masks, *(population or ())]
+        if torch.is_grad_enabled() and any_requires_grad(tensors):
+            return record(self, engine.cases_forward, "native", (a, population, count_padding), *tensors)
+        results: Sequence[Tensor] = engine.cases_forward(a, population, count_padding, False)
+        return results
+
+    def save(self, ctx: Any, args: tuple[Any, ...], results: Sequence[Tensor]) -> Sequence[Tensor]:
+        (a, population, count_padding), n = args, 1 + len(args[0].state)
+        found = results[n:-1] if population is None else ()
+        ctx.mark_non_differentiable(*found)
+        ctx.equations, ctx.given, ctx.count_padding = a.recurrence, population is not None, count_padding
+        ctx.sizes = n, n + len(a.params), len(a.differentiable), len(a.changes.kept)
+        masks = a.lengths, a.reset, a.changes.dropout, *a.changes.kept
+        ctx.save_for_backward(*a.differentiable, *masks, *(population or found), results[-1])
+        return results[:-1]
+
+    def gradients(self, ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+        n, m, end, shares = ctx.sizes
+        saved = ctx.saved_tensors
+        inputs, masks, moments = saved[:end], saved[end : end + 3 + shares], saved[end + 3 + shares : -1]
+        lengths, reset, dropout, *kept = masks
+
+        def arguments(*tensors: Tensor) -> RecurrentArguments:
+            changes = StateChanges(tensors[m:], dropout, kept)
+            changes = changes if tensors_between(changes) else NO_CHANGES
+            own = tensors[0], tensors[1:n], tensors[n:m]
+            return RecurrentArguments(*own, lengths, reset, ctx.equations, False, changes)
+
+        def equations(*tensors: Tensor) -> list[Tensor]:
+            population = _by_gain(ctx.equations, moments) if ctx.given else None
+            return reference.recurrent_over_cases(arguments(*tensors), population, ctx.count_padding)[0]
+
+        if torch.is_grad_enabled() or is_transforming():
+            d_inputs: Sequence[Tensor] = gradients_of_equations(equations, inputs, grads[:n])
+        else:
+            engine: Any = backends.engine("native")
+            kind = ctx.given, ctx.count_padding
+            d_inputs = engine.cases_backward(arguments(*inputs), moments, *kind, saved[-1:], grads[0], grads[1:n])
+        others = [*(t for t in masks if t is not None), *(moments if ctx.given else ())]
+        return [*d_inputs, *(None for _ in others)]
+
+
+_CASES = _OverCases()
