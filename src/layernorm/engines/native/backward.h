@@ -218,7 +218,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
             }
         }
         if (n.cases) {
-            cases.backward(part.taken, taken, S::eight(cases.sums), sums);
+            cases.backward(part.taken, taken, S::eight(cases.sums), sums, run);
             taken = 0;
             for (i64 b = b0; b < b1; ++b)
                 if (S::counts(t, b)) end_row(t, b, part.taken[taken++], part);

@@ -249,7 +249,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
             }
         }
         if (n.cases) {
-            cases.forward(t, part.taken, taken);
+            cases.forward(t, part.taken, taken, run);
             taken = 0;
             for (i64 r = 0; r < rows; ++r)
                 if (S::counts(t, b0 + r)) end_row(t, b0, r, part.taken[taken++], part);

@@ -55,6 +55,7 @@ template <class T> INLINE void add(T* z, V<T> more) { store<T>(z, load(z) + more
 
 template <class T> struct Layer {
     i64 G, H, Hp;
+    i64 from, to;  // the units of each gate that are looked at; what is normalised over the units needs all, 0 to Hp
     bool split, per_gate, all, carry, cell, relu, has_inside_x, has_inside_h;
     int norm;
     Norming norming, cell_norming;
@@ -63,6 +64,12 @@ template <class T> struct Layer {
 
     Span<T> span(i64 gates) const { return {gates, H, Hp}; }
     bool two_streams() const { return split || (G == 3 && !all); }
+
+    // f(k, n) for the pieces [k, k + n) of a row of summed inputs that the units of some gates are.
+    template <class F> void pieces(i64 first, i64 gates, const F& f) const {
+        if (to - from == Hp) return f(first * Hp, gates * Hp);
+        for (i64 g = first; g < first + gates; ++g) f(g * Hp + from, to - from);
+    }
 
     void find_statistics(const T* z, i64 first, i64 gates, Statistics<T>* found) const {
         const i64 step = per_gate ? 1 : gates;
@@ -74,10 +81,11 @@ template <class T> struct Layer {
 
     // What is normalised, the two streams or their sum: gates first ... first + gates - 1.
     void streams(const Forward<T>& w, i64 first, i64 gates) const {
-        const i64 from = first * Hp, n = gates * Hp;
-        if (!split) add(w.zx + from, w.zh + from, n);
-        if (has_inside_x) add(w.zx + from, p.inside_x + from, n);
-        if (has_inside_h) add((split ? w.zh : w.zx) + from, p.inside_h + from, n);
+        pieces(first, gates, [&](i64 k, i64 n) {
+            if (!split) add(w.zx + k, w.zh + k, n);
+            if (has_inside_x) add(w.zx + k, p.inside_x + k, n);
+            if (has_inside_h) add((split ? w.zh : w.zx) + k, p.inside_h + k, n);
+        });
     }
     // The same ready for the gains.
     void sites(const Forward<T>& w, i64 first, i64 gates) const {
@@ -103,7 +111,7 @@ template <class T> struct Layer {
         for (i64 g = first; g < first + gates; ++g) {
             V<T> dx = {}, dx_hat = {}, dh = {}, dh_hat = {};
             const T* of_hidden = da + (G == 3 && g == 2 ? Hp : 0);
-            for (i64 j = g * Hp; j < (g + 1) * Hp; j += LANES<T>) {
+            for (i64 j = g * Hp + from; j < g * Hp + to; j += LANES<T>) {
                 const V<T> d = load(da + j), x = hat(w.zx, j, s.x[g]), d_x = d * load(p.gain_x + j);
                 add<T>(w.sums.outside_x + j, d);
                 add<T>(w.sums.gain_x + j, d * x);
@@ -135,8 +143,10 @@ template <class T> struct Layer {
         }
     }
     void inside_backward(const Backward<T>& w) const {
-        if (has_inside_x) add(w.sums.inside_x, w.dzx, G * Hp);
-        if (has_inside_h && two_streams()) add(w.sums.inside_h, w.dzh, G * Hp);
+        pieces(0, G, [&](i64 k, i64 n) {
+            if (has_inside_x) add(w.sums.inside_x + k, w.dzx + k, n);
+            if (has_inside_h && two_streams()) add(w.sums.inside_h + k, w.dzh + k, n);
+        });
     }
 
     // --- RNN, eq. 4 ---
@@ -146,7 +156,7 @@ template <class T> struct Layer {
         rnn_out<SPLIT>(w);
     }
     template <bool SPLIT> void rnn_out(const Forward<T>& w) const {
-        for (i64 j = 0; j < Hp; j += LANES<T>) {
+        for (i64 j = from; j < to; j += LANES<T>) {
             const V<T> a = summed<SPLIT>(p, w, 0, j);
             store<T>(w.h + j, relu ? LAYERNORM_ISA::relu<T>(a) : tanh<T>(a));
         }
@@ -159,7 +169,7 @@ template <class T> struct Layer {
     }
     template <bool SPLIT> void rnn_out_backward(const Backward<T>& w) const {
         T* da = w.temporary;
-        for (i64 j = 0; j < Hp; j += LANES<T>) {
+        for (i64 j = from; j < to; j += LANES<T>) {
             const V<T> a = summed<SPLIT>(p, w, 0, j), dh = load(w.dh + j), h = tanh<T>(a);
             store<T>(da + j, relu ? (a > V<T>{} ? dh : V<T>{}) : dh * (T(1) - h * h));
             store<T>(w.dh + j, V<T>{});
@@ -176,19 +186,19 @@ template <class T> struct Layer {
     }
     template <bool SPLIT> void lstm_gates(const Forward<T>& w) const {
         T* out = w.temporary;
-        for (i64 j = 0; j < Hp; j += LANES<T>) {
+        for (i64 j = from; j < to; j += LANES<T>) {
             const V<T> i = sigmoid<T>(summed<SPLIT>(p, w, 0, j));
             const V<T> f = sigmoid<T>(summed<SPLIT>(p, w, 1, Hp + j) + forget_bias);
             const V<T> g = tanh<T>(summed<SPLIT>(p, w, 2, 2 * Hp + j));
             store<T>(out + j, sigmoid<T>(summed<SPLIT>(p, w, 3, 3 * Hp + j)));
             store<T>(w.c + j, f * load(w.c + j) + i * g);
         }
-        if (w.saved_c) memcpy(w.saved_c, w.c, Hp * sizeof(T));
+        if (w.saved_c) memcpy(w.saved_c + from, w.c + from, (to - from) * sizeof(T));
     }
     void lstm_out(const Forward<T>& w) const {
         const T* out = w.temporary;
         const Statistics<T> s = w.statistics->c;
-        for (i64 j = 0; j < Hp; j += LANES<T>) {
+        for (i64 j = from; j < to; j += LANES<T>) {
             const V<T> y = hat(w.c, j, s) * load(p.gain_c + j) + load(p.bias_c + j);
             store<T>(w.h + j, load(out + j) * tanh<T>(y));
             if (carry) store<T>(w.c + j, y);
@@ -210,7 +220,7 @@ template <class T> struct Layer {
         T *da = w.temporary, *dn_c = cell_gradient(w), *carried = dn_c + Hp;
         const Statistics<T> s = w.statistics->c;
         V<T> of_d = {}, of_product = {};
-        for (i64 j = 0; j < Hp; j += LANES<T>) {
+        for (i64 j = from; j < to; j += LANES<T>) {
             const V<T> o = sigmoid<T>(summed<SPLIT>(p, w, 3, 3 * Hp + j)), c_hat = hat(w.saved_c, j, s);
             const V<T> tanh_c = tanh<T>(c_hat * load(p.gain_c + j) + load(p.bias_c + j)), dm = load(w.dh + j);
             V<T> dn = dm * o * (T(1) - tanh_c * tanh_c);
@@ -229,7 +239,7 @@ template <class T> struct Layer {
     }
     template <bool SPLIT> void lstm_gates_backward(const Backward<T>& w) const {
         T *da = w.temporary, *dn_c = cell_gradient(w), *carried = dn_c + Hp;
-        for (i64 j = 0; j < Hp; j += LANES<T>) {
+        for (i64 j = from; j < to; j += LANES<T>) {
             const V<T> i = sigmoid<T>(summed<SPLIT>(p, w, 0, j));
             const V<T> f = sigmoid<T>(summed<SPLIT>(p, w, 1, Hp + j) + forget_bias);
             const V<T> g = tanh<T>(summed<SPLIT>(p, w, 2, 2 * Hp + j)), dc = load(dn_c + j) + load(carried + j);
@@ -240,10 +250,12 @@ template <class T> struct Layer {
             store<T>(w.dh + j, V<T>{});
         }
         if (gate_clip < T(__builtin_inf()))
-            for (i64 j = 0; j < 4 * Hp; j += LANES<T>) {
-                const V<T> d = load(da + j), most = V<T>{} + gate_clip;
-                store<T>(da + j, d > most ? most : d < -most ? -most : d);  // NaN stays
-            }
+            pieces(0, 4, [&](i64 k, i64 n) {
+                for (i64 j = k; j < k + n; j += LANES<T>) {
+                    const V<T> d = load(da + j), most = V<T>{} + gate_clip;
+                    store<T>(da + j, d > most ? most : d < -most ? -most : d);  // NaN stays
+                }
+            });
     }
 
     // --- GRU, eqs. 26-28: the candidate is tanh(LN(W_n x) + r LN(U_n h)), or with one stream tanh(LN(W_n x + r U_n h));
@@ -257,7 +269,7 @@ template <class T> struct Layer {
     }
     template <bool SPLIT> void gru_gates(const Forward<T>& w) const {
         T *z = w.temporary, *r = z + Hp;
-        for (i64 j = 0; j < Hp; j += LANES<T>) {
+        for (i64 j = from; j < to; j += LANES<T>) {
             store<T>(r + j, sigmoid<T>(summed<SPLIT>(p, w, 0, j)));
             store<T>(z + j, sigmoid<T>(summed<SPLIT>(p, w, 1, Hp + j) + forget_bias));
         }
@@ -265,7 +277,7 @@ template <class T> struct Layer {
     template <bool SPLIT> void gru_out(const Forward<T>& w) const {
         const i64 N = 2 * Hp;  // where the candidate begins
         const T *z = w.temporary, *r = z + Hp;
-        for (i64 j = 0; j < Hp; j += LANES<T>) {
+        for (i64 j = from; j < to; j += LANES<T>) {
             const V<T> n = tanh<T>(candidate<SPLIT>(w, summed<false>(p, w, 2, N + j), load(r + j), j));
             store<T>(w.h + j, n + load(z + j) * (load(w.h + j) - n));
         }
@@ -274,10 +286,10 @@ template <class T> struct Layer {
     template <bool SPLIT> void candidate_streams(const Forward<T>& w) const {
         const i64 N = 2 * Hp;
         const T* r = w.temporary + Hp;
-        if (has_inside_x) add(w.zx + N, p.inside_x + N, Hp);
-        if (has_inside_h) add(w.zh + N, p.inside_h + N, Hp);
+        if (has_inside_x) add(w.zx + N + from, p.inside_x + N + from, to - from);
+        if (has_inside_h) add(w.zh + N + from, p.inside_h + N + from, to - from);
         if (!SPLIT)
-            for (i64 j = 0; j < Hp; j += LANES<T>) add<T>(w.zx + N + j, load(r + j) * load(w.zh + N + j));
+            for (i64 j = from; j < to; j += LANES<T>) add<T>(w.zx + N + j, load(r + j) * load(w.zh + N + j));
     }
     template <bool SPLIT> void candidate_sites(const Forward<T>& w) const {
         candidate_streams<SPLIT>(w);
@@ -309,7 +321,7 @@ template <class T> struct Layer {
     template <bool SPLIT> void gru_out_backward(const Backward<T>& w) const {
         const i64 N = 2 * Hp;
         T *da = w.temporary, *da_n = da + N, *of_hidden = da_n + Hp, *r = of_hidden + Hp;
-        for (i64 j = 0; j < Hp; j += LANES<T>) {
+        for (i64 j = from; j < to; j += LANES<T>) {
             const V<T> reset = sigmoid<T>(summed<SPLIT>(p, w, 0, j));
             const V<T> z = sigmoid<T>(summed<SPLIT>(p, w, 1, Hp + j) + forget_bias);
             const V<T> x = summed<false>(p, w, 2, N + j), n = tanh<T>(candidate<SPLIT>(w, x, reset, j));
@@ -328,7 +340,7 @@ template <class T> struct Layer {
     void gated_backward(const Backward<T>& w) const {
         const i64 N = 2 * Hp;
         T *da = w.temporary, *r = da + 4 * Hp;
-        for (i64 j = 0; j < Hp; j += LANES<T>) {
+        for (i64 j = from; j < to; j += LANES<T>) {
             const V<T> reset = load(r + j), d = load(w.dzx + N + j);
             store<T>(da + j, d * load(w.zh + j) * reset * (T(1) - reset));
             store<T>(w.dzh + N + j, d * reset);

@@ -8,6 +8,7 @@
 namespace LAYERNORM_ISA {
 
 constexpr i64 STEP_SHARED = 128 << 10;       // a product of few rows is shared out at every step if W_hh is larger
+constexpr i64 CASES_SHARED = 256 << 10;      // under batch norm a step's product is shared out if it has more multiplications
 constexpr i64 DENSE_SHARED = 64 << 10;       // a product of one row with a larger matrix is shared out
 constexpr int INSIDE_X = 2, INSIDE_H = 3, OUTSIDE_X = 4, OUTSIDE_H = 5, OF_GATES = 6;  // of the eight vectors
 
@@ -33,7 +34,7 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
     Sequence(const Recurrent& call, i64 direct_rows) : n(call), direct_rows(direct_rows), saved(saved_sizes(call)) {
         T_ = n.T, B = n.B, I = n.I, H = n.H, P = n.P, G = n.gates;
         Hp = round_up(H, PAD), Pp = round_up(P, PAD), Z = row_of_summed_inputs(call), W = round_up(Pp, PANEL<F>);
-        layer.G = G, layer.H = H, layer.Hp = Hp;
+        layer.G = G, layer.H = H, layer.Hp = Hp, layer.from = 0, layer.to = Hp;
         layer.split = n.split, layer.per_gate = n.together == 1, layer.all = G == 3 && n.together == 3;
         layer.norm = n.cases ? 0 : int(n.norm), layer.relu = n.relu;
         layer.cell = n.cell != 0, layer.carry = n.cell == 2;
@@ -50,7 +51,7 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
     bool quantized() const { return n.scale_ih; }
     bool few_rows(i64 rows) const { return rows < n.threads && G * H * P > STEP_SHARED; }
     // Whether threads share the columns of a product, because not the rows: these are few, or go step by step together.
-    bool shares_columns(i64 rows) const { return n.cases ? G * H * P > STEP_SHARED : few_rows(rows); }
+    bool shares_columns(i64 rows) const { return n.cases ? B * G * H * P > CASES_SHARED : few_rows(rows); }
     void multiply(const Rows<X>& A, const Panels<F>& W, T* c, i64 outer_c, i64 ldc, i64 width) const {
         share(columns, W.count(), [&](i64 from, i64 end) {
             const i64 first = from * PANEL<F>, last = least(width, end * PANEL<F>);
