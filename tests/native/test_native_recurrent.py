@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 import layernorm as ln
 from layernorm.engines import reference
-from layernorm.engines.protocol import NO_CHANGES, RecurrentArguments, StateChanges
+from layernorm.engines.protocol import NO_CHANGES, RecurrentArguments
 from layernorm.formula import PLAIN, PRESETS, Recurrence
-from support.formula_space import drawn, drawn_changes, every_formula
+from support.formula_space import drawn, drawn_changes, every_formula, in_types
 
 native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 pytestmark = pytest.mark.usefixtures("instruction_set")
@@ -89,16 +89,6 @@ def test_blocks_of_steps_and_of_rows():
     for network in ("LSTM", "GRU", "RNN"):
         for kind in (0, 7):
             compare(Recurrence(network, PRESETS["paper"][network]), 20, 130, 70, 96, 96, True, True, True, kind)
-
-
-def in_types(changes, dtype, compute_type):
-    """The same changes, restarts and what multiplies the state in these types."""
-    restart, dropout, kept = changes
-    return StateChanges(
-        [r.to(dtype) for r in restart],
-        None if dropout is None else dropout.to(compute_type),
-        tuple(None if k is None else k.to(compute_type) for k in kept),
-    )
 
 
 @pytest.mark.parametrize("kind", [0, 7, 15])

@@ -1,5 +1,6 @@
 """Recurrent batch normalisation (`norm="batch"`) against `oracle_batch`; values, gradients, population, evaluation."""
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -143,7 +144,13 @@ RAGGED = [
 @pytest.mark.parametrize("lengths", RAGGED, ids=str)
 @pytest.mark.parametrize(("network", "formula", "more"), CASES, ids=IDS)
 @pytest.mark.parametrize("count_padding", [False, True])
-def test_training_then_evaluation(network, formula, more, count_padding, lengths):
+@pytest.mark.parametrize("engine", ["default", "reference"])
+def test_training_then_evaluation(network, formula, more, count_padding, lengths, engine):
+    with contextlib.nullcontext() if engine == "default" else ln.backends.use(engine):
+        trains_then_evaluates(network, formula, more, count_padding, lengths)
+
+
+def trains_then_evaluates(network, formula, more, count_padding, lengths):
     module = made(network, formula, max_steps=6, count_padding=count_padding, **more)
     trains(module, *batch(module, lengths=lengths))
     trains(module, *batch(module, T=2, B=3, seed=2))
@@ -226,7 +233,7 @@ def scalar(values, weights):
 @pytest.mark.parametrize("count_padding", [False, True])
 @pytest.mark.parametrize(("network", "formula", "more"), CASES, ids=IDS)
 def test_gradients_along_random_directions(network, formula, more, count_padding, lengths):
-    """Of every tensor by itself, against finite differences of the oracle."""
+    """Of every tensor by itself, against finite differences of the oracle, and the reference's."""
     module = made(network, formula, bidirectional=True, count_padding=count_padding, **more | {"eps": SMOOTH})
     x, state, _ = batch(module, T=3)
     rng = np.random.default_rng(5)
@@ -235,6 +242,9 @@ def test_gradients_along_random_directions(network, formula, more, count_padding
     weights = [rng.normal(0, 1, a.shape) for a in got]
     names, parameters = zip(*module.named_parameters(), strict=True)
     gradients = torch.autograd.grad(scalar(got, map(tensor, weights)), [*inputs, *parameters])
+    with ln.backends.use("reference"):
+        again = apply(module, *inputs[:1], inputs[1:], lengths)
+        close(gradients, torch.autograd.grad(scalar(again, map(tensor, weights)), [*inputs, *parameters]))
     arrays = [x, *state, *(p.detach().numpy().copy() for p in parameters)]
     if module.recurrence.nonlinearity == "relu":
         assert np.abs(got[0].detach().numpy()).max() > 0, "not all at rest"

@@ -66,6 +66,16 @@ def drawn_changes(recurrence, T, B, H, P, kind, generator=None):
     )
 
 
+def in_types(changes, dtype, compute_type):
+    """The same changes, restarts and what multiplies the state in these types."""
+    restart, dropout, kept = changes
+    return StateChanges(
+        [r.to(dtype) for r in restart],
+        None if dropout is None else dropout.to(compute_type),
+        tuple(None if k is None else k.to(compute_type) for k in kept),
+    )
+
+
 def with_changes(arguments, kind):
     """The arguments of a call with what happens between its steps."""
     T, B, _, H, P = arguments.sizes

@@ -11,6 +11,7 @@ constexpr int64_t PAD = 16;         // a multiple of every vector's lanes, so th
 constexpr int64_t ROW = 32;         // a row of summed inputs is a multiple of it, and it of any panel
 constexpr int64_t STATISTICS = 18;  // numbers a step and row: mean and r of four gates' W x, of their U h, and of c
 constexpr int64_t VECTORS = 8;      // gradients of gain_x, gain_h, inside_x, inside_h, outside_x, outside_h, gain_c, bias_c
+constexpr int64_t PLACES = 3;       // what batch norm normalises: W x (one stream: the sum), U h, c
 
 // What autograd sees is of the call's type: x, the state, the weights, the results, and their gradients. The rest is of the
 // type that is computed in: float64, or float32.
@@ -49,7 +50,7 @@ struct Recurrent {
     const void *restart_h, *restart_c;  // [B][P], [B][H]
     const void *dropout;                // [B][P]
     const void *kept_h, *kept_c;        // [T][B][P], [T][B][H]
-    void *mean[3], *var[3];  // batch norm: of W x (one stream: of the sum), of U h [T][G*H], of c [T][H]; in the type computed in
+    void *mean[PLACES], *var[PLACES];  // of the places of batch norm: [T][G*H], [T][G*H], [T][H]; in the type computed in
     void *output, *h_n, *c_n;  // [T][B][P], [B][P], [B][H]
     // Saved for the backward, or null; for each step and row as many numbers as `saved_sizes` tells: W x (one stream: the
     // sum), U h (GRU with one stream, n apart: U_n h), c before it is normalised, c after the step where it is not the one

@@ -1,0 +1,177 @@
+"""Batch norm in the CPU engine's recurrent kernels against the reference: every formula, mask and type, with gradients."""
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import layernorm as ln
+from layernorm.engines.protocol import NO_CHANGES
+from layernorm.formula import PRESETS, Recurrence
+from layernorm.functional import recurrent_over_cases
+from support.formula_space import drawn, drawn_changes, every_formula, in_types
+
+native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
+pytestmark = pytest.mark.usefixtures("instruction_set")
+
+# As in test_native_recurrent.py.
+CLOSE, TIMES, UNITS = 1e-10, 4.0, 8 * 2.0**-23
+
+SHAPES = [(7, 5, 4, 6, 3), (5, 7, 3, 17, 5), (3, 4, 2, 1, 1), (7, 5, 40, 33, 16), (3, 13, 5, 16, 7), (2, 4, 0, 9, 3)]
+SHAPES += [(1, 5, 70, 33, 16), (0, 4, 3, 4, 2), (1, 4, 3, 4, 2)]  # the last: the weights are not packed
+
+
+def of_batch(recurrence):
+    """The recurrence under batch norm. A small eps would enlarge the roundings of cases that are nearly equal."""
+    return dataclasses.replace(recurrence, norm="batch", formula=dataclasses.replace(recurrence.formula, eps=0.1))
+
+
+def results(engine, recurrence, arguments, reverse, population, count_padding, changes):
+    """Results, moments and gradients by name; the results of a call without gradients."""
+    x, state, params, lengths, reset = arguments
+    tensors = [t.clone().requires_grad_() for t in (x, *state, *params, *changes.restart)]
+    n, m = 1 + len(state), 1 + len(state) + len(params)
+
+    def call(x, state, params, restart):
+        with ln.backends.use(engine):
+            rest = lengths, reset, reverse, population, count_padding, changes._replace(restart=restart)
+            return recurrent_over_cases(x, state, params, recurrence, *rest)
+
+    def named(output, final, batch):
+        moments = (
+            {} if batch is None else {f"{g} {k}": v for g, pair in batch.moments.items() for k, v in enumerate(pair)}
+        )
+        moments = {name: moment.detach() for name, moment in moments.items()}
+        return {"output": output, **dict(zip(recurrence.state_names, final, strict=True)), **moments}, batch
+
+    found, batch = named(*call(tensors[0], tensors[1:n], tensors[n:m], tensors[m:]))
+    able = [found["output"], *(found[name] for name in recurrence.state_names)]
+    able = [result for result in able if result.requires_grad]  # not the reference's output of no steps
+    weights = [
+        torch.randn(r.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(r) for r in able
+    ]
+    grads = torch.autograd.grad(able, tensors, weights, materialize_grads=True)
+    names = ["input", *recurrence.state_names, *recurrence.parameter_names, "restart h", "restart c"]
+    found = {name: value.detach() for name, value in found.items()}
+    found |= {f"d {name}": g for name, g in zip(names, grads, strict=False)}
+    with torch.no_grad():
+        inference, _ = named(*call(x, state, params, changes.restart))
+    assert all(torch.equal(inference[name], found[name]) for name in inference)
+    return found, batch
+
+
+def population_of(recurrence, T, H):
+    """Means and variances that are not the batch's."""
+    shapes = recurrence.parameter_shapes(1, H, 1)
+    g = torch.Generator().manual_seed(3)
+    draw = lambda name: torch.randn(T, *shapes[name], generator=g, dtype=torch.float64)  # noqa: E731
+    return {name: (draw(name), draw(name).square() + 0.1) for name in recurrence.gain_names}
+
+
+def compare(recurrence, T, B, I, H, P, reverse, lengths, reset, kind=0, padding=False, trained=False):  # noqa: E741
+    arguments = drawn(recurrence, T, B, I, H, P, lengths, reset)
+    if lengths and T:
+        arguments[3][:3] = T  # moments of two cases are one difference
+    changes = drawn_changes(recurrence, T, B, H, P, kind) if kind else NO_CHANGES
+    given = recurrence, arguments, reverse, population_of(recurrence, T, H) if trained else None, padding, changes
+    (got, batch), (expected, theirs) = (results(engine, *given) for engine in ("native", "reference"))
+    assert got.keys() == expected.keys() or T == 0  # the reference has no moments of no steps
+    for name in expected:
+        a = got[name]
+        assert a.shape == expected[name].shape, name
+        if a.numel():
+            error = float((a - expected[name]).abs().max() / (1 + expected[name].abs().max()))
+            assert error < CLOSE, (name, error)
+    assert (batch is None) == trained
+    assert trained or torch.equal(batch.cases, theirs.cases)
+
+
+@pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
+def test_every_formula(network):
+    found = [(r, call) for r, call in every_formula(network, SHAPES) if r.norm == "layer"]
+    for k, (recurrence, (*sizes, reverse, lengths, reset)) in enumerate(found):
+        kind = 1 + k % 15 if k % 3 == 0 else 0
+        compare(of_batch(recurrence), *sizes, reverse, lengths, reset or kind > 0, kind, k % 4 == 1, k % 5 == 4)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    network=st.sampled_from(["LSTM", "GRU", "RNN"]), T=st.integers(0, 9), B=st.integers(3, 40),
+    I=st.integers(0, 40), H=st.integers(1, 70), reverse=st.booleans(), lengths=st.booleans(), reset=st.booleans(),
+    kind=st.integers(0, 15), padding=st.booleans(), trained=st.booleans(),
+)  # fmt: skip
+def test_any_shape(network, T, B, I, H, reverse, lengths, reset, kind, padding, trained):  # noqa: E741
+    recurrence = of_batch(Recurrence(network, PRESETS["paper"][network]))
+    compare(recurrence, T, B, I, H, H, reverse, lengths, reset, kind, padding, trained)
+
+
+@pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
+def test_fewer_bits_are_as_exact_as_the_references(network):
+    """Of float32 the largest error; of bfloat16, where h and its gradient are rounded at each step, the root mean
+    square: a rounding of one number near 1 is a large error."""
+    recurrence = of_batch(Recurrence(network, PRESETS["paper"][network]))
+    T, B, H = 20, 30, 64
+    arguments = drawn(recurrence, T, B, 50, H, H, True, True)
+    for dtype, kind, padding in ((torch.float32, 0, False), (torch.float32, 7, True), (torch.bfloat16, 0, False)):
+        x, state, params, *masks = arguments
+        changes = in_types(drawn_changes(recurrence, T, B, H, H, kind), dtype, torch.float32)
+        narrow = (x.to(dtype), *([t.to(dtype) for t in part] for part in (state, params)), *masks)
+        wide = (narrow[0].double(), *([t.double() for t in part] for part in narrow[1:3]), *masks)
+        wide_changes = in_types(changes, torch.float64, torch.float64)
+        exact, _ = results("reference", recurrence, wide, False, None, padding, wide_changes)
+        theirs, _ = results("reference", recurrence, narrow, False, None, padding, changes)
+        ours, _ = results("native", recurrence, narrow, False, None, padding, changes)
+        for name, e in exact.items():
+            assert ours[name].dtype == theirs[name].dtype
+            errors = [found[name].double() - e for found in (ours, theirs)]
+            if dtype is torch.bfloat16:
+                mine, allowed = (error.square().mean().sqrt() for error in errors)
+            else:
+                mine, allowed = (error.abs().max() for error in errors)
+            rounded_h = (
+                dtype is torch.bfloat16 and ours[name].dtype is torch.float32
+            )  # moments: their cases are rounded
+            assert mine <= TIMES * allowed + (2.0**-9 if rounded_h else UNITS) * e.abs().max(), (dtype, name)
+
+
+@pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
+def test_bits_do_not_depend_on_threads(network):
+    """Threads share out the units, and the columns of a product."""
+    recurrence = of_batch(Recurrence(network, PRESETS["paper"][network]))
+    arguments, changes = (
+        drawn(recurrence, 5, 40, 33, 200, 200, True, True),
+        drawn_changes(recurrence, 5, 40, 200, 200, 7),
+    )
+    before = torch.get_num_threads()
+    try:
+        found = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(results("native", recurrence, arguments, False, None, True, changes)[0])
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        assert all(torch.equal(found[0][name], other[name]) for name in other)
+
+
+def test_a_large_mean_loses_nothing():
+    """Inputs far from 0 with a small deviation, as exact as the sums themselves are rounded."""
+    module = ln.GRU(3, 16, norm="batch", eps=1e-12)
+    x = 1000 + torch.randn(4, 64, 3)
+    got = module(x)[0]
+    expected = module.double()(x.double())[0]
+    assert (got - expected).abs().max() < 1000 * 3 * 2.0**-23 * 4
+
+
+def test_second_derivatives_are_the_references():
+    module = ln.LSTM(3, 5, norm="batch").double()
+    x = torch.randn(3, 6, 3, dtype=torch.float64, requires_grad=True)
+    found = []
+    for engine in ("native", "reference"):
+        with ln.backends.use(engine):
+            (d,) = torch.autograd.grad(module(x)[0].square().sum(), x, create_graph=True)
+            found.append(torch.autograd.grad(d.square().sum(), [x, *module.parameters()]))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
