@@ -1,4 +1,4 @@
-"""Batch norm in the CPU engine's recurrent kernels against the reference: every formula, mask and type, with gradients."""
+"""Batch norm in the CPU engine's recurrent kernels against the reference: every formula, mask and type, gradients."""
 
 import dataclasses
 

@@ -84,7 +84,7 @@ def what_runs_where() -> list[tuple[str, str]]:
     """Returns which engine runs what on the CPU, and on a GPU if there is one, where a program asks for none."""
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     lines = [line for device in devices for line in who_runs_what(device)]
-    return [*lines, ("batch norm", "reference"), ("derivatives", "second and higher ones, torch.func: reference")]
+    return [*lines, ("derivatives", "second and higher ones, torch.func: reference")]
 
 
 def who_runs_what(device: str) -> list[tuple[str, str]]:

@@ -76,9 +76,7 @@ def _has_kernel(a: RecurrentArguments) -> bool:
     """Says whether the CPU engine computes this call; everything else is for the reference equations."""
     tensors = [a.input, *a.state, *a.params, *tensors_between(a.changes)]
     tensors += [t for t in (a.lengths, a.reset) if t is not None]
-    if not is_eager(tensors) or backends.asked_for() == "compiled":
-        return False
-    return backends.choose("cases", a.input, a.recurrence).name == "native"
+    return is_eager(tensors) and backends.choose("recurrent", a.input).name == "native"
 
 
 class _OverCases:

@@ -36,8 +36,8 @@ def cases_forward(
 ) -> Sequence[Tensor]:
     """Returns [output (T, B, P), *final state, *moments], and with ``save`` what `cases_backward` needs, in one block.
 
-    ``population``: for each gain mean and variance (T, n) to normalise by; ``None``: the rows' own, which are then among
-    the results. ``count_padding``: as of `recurrent_over_cases`.
+    ``population``: for each gain mean and variance (T, n) to normalise by; ``None``: the rows' own, which are then
+    among the results. ``count_padding``: as of `recurrent_over_cases`.
     """
     return _forward(a, save, _cases(population is not None, count_padding), population or ())
 

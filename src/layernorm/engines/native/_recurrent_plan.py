@@ -106,8 +106,8 @@ def backward_plan(
     cases: int = 0,
 ) -> Plan | None:
     """Plans a backward. Given are the forward's tensors, batch norm's moments, what the forward saved, and the
-    gradients of output, h and c that there are (``has_grad``). Made are the gradients of x, state, parameters, the state of restarts, and of vectors with
-    tensors of their own."""
+    gradients of output, h and c that there are (``has_grad``). Made are the gradients of x, state, parameters, the
+    state of restarts, and of vectors with tensors of their own."""
     if not _fits(recurrence, states, params, changes) or len(has_grad) != 1 + states:
         return None
     grads = [TensorSpec("d_output", (T, B, _size_of_h(recurrence)), CALL), *_state_specs(recurrence, "d_h_n", "d_c_n")]

@@ -103,7 +103,8 @@ def recurrent_over_cases(
         ValueError: fewer than two cases to take statistics over.
     """
     check_cases(a, population is None, count_padding)
-    cases = Cases(a.recurrence, counted_rows(a, count_padding), tuple(a.input.shape[:2]), population)
+    T, B = a.input.shape[:2]
+    cases = Cases(a.recurrence, counted_rows(a, count_padding), (T, B), population)
     return recurrent_equations(a, cases), cases.batch_moments() if population is None else None
 
 
