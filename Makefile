@@ -84,7 +84,7 @@ sanitize:
 	for isa in $(SETS); do \
 	  LAYERNORM_ISA=$$isa OMP_NUM_THREADS=2 ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
 	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
-	  build/sanitize/bin/python -m pytest -q -p no:cacheprovider -m 'not long' tests/native tests/nn/test_stepper.py || exit 1; done
+	  build/sanitize/bin/python -m pytest -q -s -p no:cacheprovider -m 'not long' tests/native tests/nn/test_stepper.py || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis src/*.egg-info
