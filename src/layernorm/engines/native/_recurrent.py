@@ -26,27 +26,13 @@ from ._recurrent_plan import (
 )
 
 
-def recurrent_forward(a: RecurrentArguments, save: bool) -> Sequence[Tensor]:
-    """Returns [output (T, B, P), *final state], and with ``save`` what `recurrent_backward` needs, in one block."""
-    return _forward(a, save, 0, ())
-
-
-def cases_forward(
-    a: RecurrentArguments, population: Sequence[Tensor] | None, count_padding: bool, save: bool
+def recurrent_forward(
+    a: RecurrentArguments, save: bool, cases: int = 0, moments: Sequence[Tensor] = ()
 ) -> Sequence[Tensor]:
-    """Returns [output (T, B, P), *final state, *moments], and with ``save`` what `cases_backward` needs, in one block.
+    """Returns [output (T, B, P), *final state], and with ``save`` what `recurrent_backward` needs, in one block.
 
-    ``population``: for each gain mean and variance (T, n) to normalise by; ``None``: the rows' own, which are then
-    among the results. ``count_padding``: as of `recurrent_over_cases`.
+    ``cases`` and ``moments`` are batch norm's: those of `cases_forward`.
     """
-    return _forward(a, save, _cases(population is not None, count_padding), population or ())
-
-
-def _cases(given: bool, count_padding: bool) -> int:
-    return GIVEN if given else MADE_WITH_ENDED if count_padding else MADE
-
-
-def _forward(a: RecurrentArguments, save: bool, cases: int, moments: Sequence[Tensor]) -> Sequence[Tensor]:
     if a.lengths is not None:
         check_recurrent(a)  # a plan looks at no values
     results = _run_plan(forward_plan, save, a, moments, cases)
@@ -60,12 +46,23 @@ def _forward(a: RecurrentArguments, save: bool, cases: int, moments: Sequence[Te
     return results
 
 
-def recurrent_saved(a: RecurrentArguments) -> list[Tensor]:
+def cases_forward(
+    a: RecurrentArguments, population: Sequence[Tensor] | None, count_padding: bool, save: bool
+) -> Sequence[Tensor]:
+    """Returns [output (T, B, P), *final state, *moments], and with ``save`` what `cases_backward` needs, in one block.
+
+    ``population``: for each gain mean and variance (T, n) to normalise by; ``None``: the rows' own, which are then
+    among the results. ``count_padding``: as of `recurrent_over_cases`.
+    """
+    return recurrent_forward(a, save, _cases(population is not None, count_padding), population or ())
+
+
+def _cases(given: bool, count_padding: bool) -> int:
+    return GIVEN if given else MADE_WITH_ENDED if count_padding else MADE
+
+
+def recurrent_saved(a: RecurrentArguments, cases: int = 0) -> list[Tensor]:
     """Returns empty tensors with the shapes and types of what `recurrent_forward` saves."""
-    return _saved(a, 0)
-
-
-def _saved(a: RecurrentArguments, cases: int) -> list[Tensor]:
     T, B, _, H, P = a.sizes
     keeps_c = any(k is not None for k in a.changes.kept[1:])
     # In a graph with symbolic sizes these are constants.
@@ -74,10 +71,28 @@ def _saved(a: RecurrentArguments, cases: int) -> list[Tensor]:
 
 
 def recurrent_backward(
-    a: RecurrentArguments, saved: Sequence[Tensor], grad_output: Tensor | None, grad_state: Sequence[Tensor | None]
+    a: RecurrentArguments,
+    saved: Sequence[Tensor],
+    grad_output: Tensor | None,
+    grad_state: Sequence[Tensor | None],
+    cases: int = 0,
+    moments: Sequence[Tensor] = (),
 ) -> Sequence[Tensor]:
     """Returns [d input, *d initial state, *d params, *d restart]; a gradient that is ``None`` is zero."""
-    return _backward(a, saved, grad_output, grad_state, 0, ())
+    dtype = a.input.dtype
+    if a.lengths is not None:
+        check_recurrent(a)
+    # That of a sum is one number in memory for all elements.
+    grads = [g if g is None or g.is_contiguous() else g.contiguous() for g in (grad_output, *grad_state)]
+    results = _run_backward(a, saved, grads, cases, moments)
+    if results is None:
+        check_recurrent(a)
+        check_recurrent_gradients(a, saved, recurrent_saved(a, cases), grad_output, grad_state)
+        moments, saved = ([contiguous(t, compute_type(dtype)) for t in tensors] for tensors in (moments, saved))
+        grads = [contiguous_or_none(g, transfer_type(dtype)) for g in grads]
+        results = _run_backward(_contiguous(a), saved, grads, cases, moments)
+        assert results is not None
+    return results if dtype is compute_type(dtype) else [d.to(dtype) for d in results]
 
 
 def cases_backward(
@@ -90,31 +105,7 @@ def cases_backward(
     grad_state: Sequence[Tensor | None],
 ) -> Sequence[Tensor]:
     """Returns `recurrent_backward` under batch norm. ``given``: the moments are a population's, not the rows' own."""
-    return _backward(a, saved, grad_output, grad_state, _cases(given, count_padding), moments)
-
-
-def _backward(
-    a: RecurrentArguments,
-    saved: Sequence[Tensor],
-    grad_output: Tensor | None,
-    grad_state: Sequence[Tensor | None],
-    cases: int,
-    moments: Sequence[Tensor],
-) -> Sequence[Tensor]:
-    dtype = a.input.dtype
-    if a.lengths is not None:
-        check_recurrent(a)
-    # That of a sum is one number in memory for all elements.
-    grads = [g if g is None or g.is_contiguous() else g.contiguous() for g in (grad_output, *grad_state)]
-    results = _run_backward(a, saved, grads, cases, moments)
-    if results is None:
-        check_recurrent(a)
-        check_recurrent_gradients(a, saved, _saved(a, cases), grad_output, grad_state)
-        moments, saved = ([contiguous(t, compute_type(dtype)) for t in tensors] for tensors in (moments, saved))
-        grads = [contiguous_or_none(g, transfer_type(dtype)) for g in grads]
-        results = _run_backward(_contiguous(a), saved, grads, cases, moments)
-        assert results is not None
-    return results if dtype is compute_type(dtype) else [d.to(dtype) for d in results]
+    return recurrent_backward(a, saved, grad_output, grad_state, _cases(given, count_padding), moments)
 
 
 def _contiguous(a: RecurrentArguments) -> RecurrentArguments:
