@@ -165,6 +165,38 @@ def test_a_large_mean_loses_nothing():
     assert (got - expected).abs().max() < 1000 * 3 * 2.0**-23 * 4
 
 
+@pytest.mark.parametrize("eps_on", ["variance", "deviation"])
+@pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
+def test_equal_rows(network, eps_on):
+    """What is normalised is exactly 0 at every place. Each place multiplies a gradient by 1e6 or 1e10."""
+    eps = 1e-12 if eps_on == "variance" else 1e-10
+    formula = dataclasses.replace(PRESETS["paper"][network], eps=eps, eps_on=eps_on)
+    recurrence = Recurrence(network, formula, norm="batch")
+    x, state, params, *masks = drawn(recurrence, 2, 6, 5, 16, 16, False, False)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        rows = x[:, :1].expand(2, 6, 5), [s[:1].expand(6, 16) for s in state], params
+        given = (rows[0].to(dtype), *([t.to(dtype) for t in part] for part in rows[1:]), *masks)
+        found.append(results("native", recurrence, given, False, None, False, NO_CHANGES)[0])
+    assert all(t.isfinite().all() for t in found[0].values())
+    assert (found[0]["output"] - found[1]["output"]).abs().max() < 1e-6
+    assert torch.equal(found[0]["output"], found[0]["output"][:, :1].expand(2, 6, 16))
+
+
+def test_products_in_bfloat16_where_torchs_switch_allows_them(instruction_set):
+    module, x = ln.LSTM(32, 48, norm="batch").eval(), torch.randn(6, 24, 32)
+    exact = module(x)[0]
+    try:
+        torch.set_float32_matmul_precision("medium")
+        rounded = module(x)[0]
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    if instruction_set == "avx512bf16":
+        assert 0 < (rounded - exact).norm() < 0.02 * exact.norm()  # three roundings of 2^-9 at each of 6 steps
+    else:
+        assert instruction_set == "amx" or torch.equal(rounded, exact)
+
+
 def test_second_derivatives_are_the_references():
     module = ln.LSTM(3, 5, norm="batch").double()
     x = torch.randn(3, 6, 3, dtype=torch.float64, requires_grad=True)

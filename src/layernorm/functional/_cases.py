@@ -17,7 +17,7 @@ from ..engines.reference import check_cases
 from ..engines.schedule import make_schedule, reorder_steps
 from ..formula import Recurrence
 from ._bind import any_requires_grad, gradients_of_equations, is_eager, is_transforming, record
-from ._recurrent import cast_by_autocast
+from ._recurrent import cast_by_autocast, with_products
 from ._recurrent_op import tensors_between
 
 
@@ -47,16 +47,18 @@ def recurrent_over_cases(
         ValueError: fewer than two cases to take statistics over.
     """
     input, state, params, changes = cast_by_autocast(input, state, params, changes)
+    given = None if population is None else [m for gain in equations.gain_names for m in population[gain]]
     a = RecurrentArguments(input, state, params, lengths, reset, equations, reverse, changes)
-    if not _has_kernel(a):
+    if not is_eager(_tensors(a, given)) or backends.choose("recurrent", input).name != "native":
         (output, *final), batch = reference.recurrent_over_cases(a, population, count_padding)
         return output, final, batch
     check_cases(a, population is None, count_padding)
+    if input.dtype is torch.float32:
+        a = a._replace(recurrence=Recurrence.decode(with_products(equations.encode())))
     if reverse:  # the kernels count each row's steps as they are taken
         schedule = make_schedule(input.shape[0], lengths, reset, True)
         cut = None if schedule.cut is None else schedule.cut.squeeze(-1)
         a = a._replace(input=reorder_steps(input, lengths, True), reset=cut, reverse=False)
-    given = None if population is None else [m for gain in equations.gain_names for m in population[gain]]
     output, *results = _CASES(a, given, count_padding)
     n, batch = len(state), None
     if population is None:
@@ -72,11 +74,10 @@ def _by_gain(equations: Recurrence, moments: Sequence[Tensor]) -> dict[str, Mome
     return dict(zip(equations.gain_names, zip(moments[::2], moments[1::2], strict=True), strict=True))
 
 
-def _has_kernel(a: RecurrentArguments) -> bool:
-    """Says whether the CPU engine computes this call; everything else is for the reference equations."""
-    tensors = [a.input, *a.state, *a.params, *tensors_between(a.changes)]
-    tensors += [t for t in (a.lengths, a.reset) if t is not None]
-    return is_eager(tensors) and backends.choose("recurrent", a.input).name == "native"
+def _tensors(a: RecurrentArguments, population: Sequence[Tensor] | None) -> list[Tensor]:
+    """Returns the tensors of a call: first those with gradients."""
+    masks = a.lengths, a.reset, a.changes.dropout, *a.changes.kept
+    return [*a.differentiable, *(t for t in masks if t is not None), *(population or ())]
 
 
 class _OverCases:
@@ -86,8 +87,7 @@ class _OverCases:
         self, a: RecurrentArguments, population: Sequence[Tensor] | None, count_padding: bool
     ) -> Sequence[Tensor]:
         engine: Any = backends.engine("native")
-        masks = [t for t in (a.lengths, a.reset, a.changes.dropout, *a.changes.kept) if t is not None]
-        tensors = [*a.differentiable, *masks, *(population or ())]
+        tensors = _tensors(a, population)
         if torch.is_grad_enabled() and any_requires_grad(tensors):
             return record(self, engine.cases_forward, "native", (a, population, count_padding), *tensors)
         results: Sequence[Tensor] = engine.cases_forward(a, population, count_padding, False)
@@ -100,7 +100,8 @@ class _OverCases:
         ctx.equations, ctx.given, ctx.count_padding = a.recurrence, population is not None, count_padding
         ctx.sizes = n, n + len(a.params), len(a.differentiable), len(a.changes.kept)
         masks = a.lengths, a.reset, a.changes.dropout, *a.changes.kept
-        ctx.save_for_backward(*a.differentiable, *masks, *(population or found), results[-1])
+        moments = population or found
+        ctx.save_for_backward(*a.differentiable, *masks, *moments, results[-1])
         return results[:-1]
 
     def gradients(self, ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:

@@ -34,5 +34,5 @@ FORMULA_FIELDS = frozenset(
 
 
 def covers(op: str, device: str, dtype: torch.dtype, recurrence: Recurrence | None) -> bool:
-    """Covers every op on the CPU in float64, float32, bfloat16 and float16. Batch norm is none: see `cases_forward`."""
+    """Covers every op on the CPU in float64, float32, bfloat16 and float16. Batch norm is no op: `cases_forward`."""
     return device == "cpu" and dtype in TYPES and (recurrence is None or recurrence.norm != "batch")

@@ -33,7 +33,7 @@ def recurrent_forward(
 
     ``cases`` and ``moments`` are batch norm's: those of `cases_forward`.
     """
-    if a.lengths is not None:
+    if a.lengths is not None and not cases:
         check_recurrent(a)  # a plan looks at no values
     results = _run_plan(forward_plan, save, a, moments, cases)
     if results is None:
@@ -51,14 +51,16 @@ def cases_forward(
 ) -> Sequence[Tensor]:
     """Returns [output (T, B, P), *final state, *moments], and with ``save`` what `cases_backward` needs, in one block.
 
-    ``population``: for each gain mean and variance (T, n) to normalise by; ``None``: the rows' own, which are then
-    among the results. ``count_padding``: as of `recurrent_over_cases`.
+    The moments are mean and variance (T, n) of the first gain, of the second... ``population``: those to normalise by,
+    and no results; ``None``: the rows' own. ``count_padding``: as of `recurrent_over_cases`. The arguments are checked
+    already (`check_cases`), and not in the reverse direction, in which a step's number is not the input's.
     """
-    return recurrent_forward(a, save, _cases(population is not None, count_padding), population or ())
+    assert not a.reverse
+    return recurrent_forward(a, save, _cases(a, population is not None, count_padding), population or ())
 
 
-def _cases(given: bool, count_padding: bool) -> int:
-    return GIVEN if given else MADE_WITH_ENDED if count_padding else MADE
+def _cases(a: RecurrentArguments, given: bool, count_padding: bool) -> int:
+    return GIVEN if given else MADE_WITH_ENDED if count_padding and a.lengths is not None else MADE
 
 
 def recurrent_saved(a: RecurrentArguments, cases: int = 0) -> list[Tensor]:
@@ -105,7 +107,7 @@ def cases_backward(
     grad_state: Sequence[Tensor | None],
 ) -> Sequence[Tensor]:
     """Returns `recurrent_backward` under batch norm. ``given``: the moments are a population's, not the rows' own."""
-    return recurrent_backward(a, saved, grad_output, grad_state, _cases(given, count_padding), moments)
+    return recurrent_backward(a, saved, grad_output, grad_state, _cases(a, given, count_padding), moments)
 
 
 def _contiguous(a: RecurrentArguments) -> RecurrentArguments:

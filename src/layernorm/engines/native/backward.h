@@ -1,6 +1,7 @@
 // The backward over a sequence, in blocks of steps, from the last one. In a block, first rows are shared out, as in the
 // forward: the gradients of the summed inputs, of the state, of x. Then x and h are packed, and the units are shared out:
-// dW += dz^T [x, h], summed over the block's rows in order, so that no sum depends on the number of threads.
+// dW += dz^T [x, h], summed over the block's rows in order, so that no sum depends on the number of threads. Under batch
+// norm all rows are one group, as in the forward.
 #pragma once
 
 #include "cases.h"
@@ -130,7 +131,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         T *dm, *through, *temporary, *h_before, *c_before;
         T* kept;  // the share of dc that goes past a step
         T* centred;  // c - mean, under batch norm
-        Backward<T>* taken;  // the rows that took a step, under batch norm
+        Backward<T>* taken;  // the rows that counted in a step, under batch norm
         RowStatistics<T> none = RowStatistics<T>::none();
         T *dzx, *dzh, *dht;  // of one row, where the products read another type
         T* dx;               // of the block, where the result is of another type

@@ -1,4 +1,4 @@
-// Batch norm in a sequence: at each step each unit is normalised over the training cases, the rows that take the step.
+// Batch norm in a sequence: at each step each unit is normalised over the training cases, the rows that count in it.
 //
 //   y = gain * z_hat + bias,   z_hat = (z - mean) * r,   r = 1 / sqrt(var + eps)
 //
@@ -24,7 +24,7 @@ template <class T> struct Cases {
     const Recurrent& n;
     Layer<T> layer, step;  // the layer, and what it is at one step
     Place place[PLACES];
-    T *places, *bias_c, *sums;  // of `place`; bias_c - mean * gain, for c as it is; the vectors' gradients at one step
+    T *places, *sums;  // of `place`; the vectors' gradients at one step
     i64 G, H, Hp, Z;
 
     explicit Cases(const Recurrent& call) : n(call) {
@@ -34,7 +34,6 @@ template <class T> struct Cases {
     void lay(Cursor& c) {
         if (!n.cases) return;
         c.take(places, PLACES * 6 * Z);
-        c.take(bias_c, Hp);
         c.take(sums, VECTORS * Z);
     }
 
@@ -141,11 +140,11 @@ template <class T> struct Cases {
     }
 
     void forward(i64 t, const Forward<T>* w, i64 rows, ParallelFor run) {
-        share_units(run, rows, [&](Layer<T>& units) {
+        share_units(run, rows, [&](const Layer<T>& units) {
             split() ? forward<true>(units, t, w, rows) : forward<false>(units, t, w, rows);
         });
     }
-    template <bool SPLIT> void forward(Layer<T>& units, i64 t, const Forward<T>* w, i64 rows) {
+    template <bool SPLIT> void forward(const Layer<T>& units, i64 t, const Forward<T>* w, i64 rows) {
         const auto x = [w](i64 i) { return w[i].zx; };
         const i64 known = known_gates();
         for (i64 i = 0; i < rows; ++i) units.streams(w[i], 0, known);
@@ -166,13 +165,13 @@ template <class T> struct Cases {
             for (i64 i = 0; i < rows; ++i) units.lstm_out(w[i]);
         }
     }
-    // c itself goes on to the next step, so that its mean is taken away in the bias.
-    void normalise_cell(Layer<T>& units, i64 t, const Forward<T>* w, i64 rows) {
+    // c itself goes on to the next step.
+    void normalise_cell(const Layer<T>& units, i64 t, const Forward<T>* w, i64 rows) {
         find_moments(units, OF_C, t, 0, 1, rows, [w](i64 i) { return w[i].c; });
-        units.p.bias_c = bias_c;
-        const Place& s = place[OF_C];
-        for (i64 j = units.from; j < units.to; j += LANES<T>)
-            store<T>(bias_c + j, load(layer.p.bias_c + j) - load(s.mean + j) * load(s.gain + j));
+        const T* mean = place[OF_C].mean;
+        for (i64 i = 0; i < rows; ++i)
+            for (i64 j = units.from; j < units.to; j += LANES<T>)
+                store<T>(w[i].normalised_c + j, load(w[i].c + j) - load(mean + j));
     }
 
     // --- backward ---
@@ -197,7 +196,7 @@ template <class T> struct Cases {
             for (i64 j = from; j < end; ++j) {
                 const T per_r = !layer.norming.deviation ? s.r[j] : s.var[j] > 0 ? T(1) / sqrt(s.var[j]) : T(0);
                 s.later_dy[j] *= s.gain[j] / T(rows);
-                s.later_product[j] *= s.gain[j] * s.r[j] * per_r / T(rows);
+                s.later_product[j] = s.later_product[j] * per_r * (s.gain[j] / T(rows)) * s.r[j];  // so none overflows
             }
             for (i64 i = 0; i < rows; ++i)
                 for (i64 j = from; j < end; j += LANES<T>)

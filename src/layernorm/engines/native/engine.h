@@ -11,12 +11,13 @@ constexpr int64_t PAD = 16;         // a multiple of every vector's lanes, so th
 constexpr int64_t ROW = 32;         // a row of summed inputs is a multiple of it, and it of any panel
 constexpr int64_t STATISTICS = 18;  // numbers a step and row: mean and r of four gates' W x, of their U h, and of c
 constexpr int64_t VECTORS = 8;      // gradients of gain_x, gain_h, inside_x, inside_h, outside_x, outside_h, gain_c, bias_c
+// `Recurrent::cases`: no batch norm, or its moments are those of the rows that take a step, are given, or are those of all
+// rows up to the last step of any.
+constexpr int64_t MADE = 1, GIVEN = 2, MADE_WITH_ENDED = 3;
 constexpr int64_t PLACES = 3;       // what batch norm normalises: W x (one stream: the sum), U h, c
 
 // What autograd sees is of the call's type: x, the state, the weights, the results, and their gradients. The rest is of the
 // type that is computed in: float64, or float32.
-constexpr int64_t MADE = 1, GIVEN = 2, MADE_WITH_ENDED = 3;  // the moments; a row that has ended counts in the last ones
-
 struct Recurrent {
     int64_t T, B, I, H, P;
     int64_t gates;           // G: 1 RNN, 3 GRU, 4 LSTM
@@ -31,7 +32,7 @@ struct Recurrent {
     int64_t reverse;
     int64_t one_share;       // kept_h and kept_c are one number each
     int64_t threads;         // of PyTorch's pool
-    int64_t cases;           // batch norm, over the rows of a step: 0 no, or one of the following
+    int64_t cases;           // batch norm: 0 no, or one of the above
     int64_t rounded;         // float32: products may be made of numbers rounded to bfloat16
     double eps, forget_bias;
     double gate_clip;        // LSTM: derivatives by the gates' summed inputs are cut to it; infinity: they are not
@@ -53,8 +54,8 @@ struct Recurrent {
     void *mean[PLACES], *var[PLACES];  // of the places of batch norm: [T][G*H], [T][G*H], [T][H]; in the type computed in
     void *output, *h_n, *c_n;  // [T][B][P], [B][P], [B][H]
     // Saved for the backward, or null; for each step and row as many numbers as `saved_sizes` tells: W x (one stream: the
-    // sum), U h (GRU with one stream, n apart: U_n h), c before it is normalised, c after the step where it is not the one
-    // before and the statistics do not tell it, the statistics, the output (the user may change his own in place).
+    // sum), U h (GRU with one stream, n apart: U_n h), c before it is normalised, c after the step if zoneout or, under batch
+    // norm, a normalisation changes it, the statistics, the output (the user may change his own in place).
     void *saved_x, *saved_h, *saved_c, *saved_kept, *saved_statistics, *saved_output;
     const void *d_output, *d_h_n, *d_c_n;
     void *d_x, *d_h0, *d_c0, *d_w_ih, *d_w_hh, *d_w_hr, *d_restart_h, *d_restart_c;

@@ -1,6 +1,7 @@
 // The forward over a sequence. The batch's rows are shared out among threads; each thread takes its rows through all steps
 // with no barrier, W_ih x in blocks of steps that stay in its cache, W_hh h step by step. Where there are fewer rows than
-// threads and a step's product is worth a barrier, the columns of each product are shared out instead.
+// threads and a step's product is worth a barrier, the columns of each product are shared out instead. So they are under
+// batch norm, where all rows go through each step together.
 #pragma once
 
 #include "cases.h"
@@ -102,7 +103,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         const ForwardPass& pass;
         T *zx, *zh, *h, *c, *m, *temporary;
         T* old;  // [2*Hp], h and c of a row before its step, if something of them is kept
-        Forward<T>* taken;  // the rows that take a step, under batch norm
+        Forward<T>* taken;  // the rows that count in a step, under batch norm
         X *x, *h_factors, *m_factors;  // what the products read; h and m themselves, if they are of that type
         RowStatistics<T>* statistics;
         int8_t* rounded;
@@ -273,12 +274,12 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         if (saves_h()) memset(zh + width(), 0, (Z - width()) * sizeof(T));
         T *h = n.projected ? part.m + r * Hp : part.h + r * Wh, *c = part.c + r * Hp;
         RowStatistics<T>* statistics = n.saved_statistics ? S::statistics(at) : part.statistics;
-        if (n.cases) *statistics = RowStatistics<T>::none();
-        else memset(static_cast<void*>(statistics), 0, sizeof *statistics);
+        *statistics = RowStatistics<T>::none();
         if (keeps_old_state() && !n.projected) memcpy(old_state(r, part), h, P * sizeof(T));
         if (keeps_old_state() && n.c0) memcpy(old_state(r, part) + Hp, c, H * sizeof(T));
-        return {zx, zh, c, h, n.saved_c ? out(n.saved_c) + at * Hp : nullptr, statistics,
-            part.temporary + (n.cases ? r * 4 * Hp : 0)};
+        T* temporary = part.temporary + (n.cases ? r * 4 * Hp : 0);
+        return {zx, zh, c, h, n.cases && n.cell ? temporary + Hp : c, n.saved_c ? out(n.saved_c) + at * Hp : nullptr,
+            statistics, temporary};
     }
     void end_row(i64 t, i64 b0, i64 r, const Forward<T>& w, Part& part) const {
         const i64 at = t * B + b0 + r;

@@ -32,6 +32,7 @@ template <class T> struct Means {
 template <class T> struct Forward {
     T *zx, *zh;
     T *c, *h;  // [Hp], the state before and after
+    T* normalised_c;  // what is normalised of c: itself, or under batch norm c - mean
     T* saved_c;
     RowStatistics<T>* statistics;
     T* temporary;
@@ -199,7 +200,7 @@ template <class T> struct Layer {
         const T* out = w.temporary;
         const Statistics<T> s = w.statistics->c;
         for (i64 j = from; j < to; j += LANES<T>) {
-            const V<T> y = hat(w.c, j, s) * load(p.gain_c + j) + load(p.bias_c + j);
+            const V<T> y = hat(w.normalised_c, j, s) * load(p.gain_c + j) + load(p.bias_c + j);
             store<T>(w.h + j, load(out + j) * tanh<T>(y));
             if (carry) store<T>(w.c + j, y);
         }
@@ -215,7 +216,8 @@ template <class T> struct Layer {
         inside_backward(w);
     }
     T* cell_gradient(const Backward<T>& w) const { return w.temporary + 4 * Hp; }
-    // The gradient of o's summed inputs, and of c from h, times gain_c; its mean, and that of its product with c_hat.
+    // The gradient of o's summed inputs, and of c from h, times gain_c. With all units: its mean, and that of its product
+    // with c_hat.
     template <bool SPLIT> Means<T> lstm_out_backward(const Backward<T>& w) const {
         T *da = w.temporary, *dn_c = cell_gradient(w), *carried = dn_c + Hp;
         const Statistics<T> s = w.statistics->c;

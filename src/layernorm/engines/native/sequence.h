@@ -23,7 +23,7 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
     const Recurrent& n;
     const i64 direct_rows;                // up to so many rows in a whole call the weights are not packed
     i64 T_, B, I, H, P, G, Hp, Pp, Z, W;  // Z: a row of summed inputs, whole panels wide; W: of the state h
-    i64 longest = 0;                      // row's length
+    i64 longest = 0;                      // of all lengths, where there are such
     const Saved saved;                    // numbers a row and step of what the forward saves
     Layer<T> layer;
     T* vectors;
@@ -75,8 +75,8 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
 
     i64 time(i64 step) const { return n.reverse ? T_ - 1 - step : step; }
     bool active(i64 t, i64 b) const { return !n.lengths || t < n.lengths[b]; }
-    // Whether it counts in the moments of batch norm: a row that has ended does with the input 0 and its final state, and
-    // what becomes of it is dropped.
+    // Whether it counts in the moments of batch norm: a row that has ended takes the step with the input 0 from its final
+    // state, and what becomes of it is dropped.
     bool counts(i64 t, i64 b) const { return active(t, b) || (n.cases == MADE_WITH_ENDED && t < longest); }
     // Whether row b starts step t from the zero state. A cut lies between two times; it is met at either of them.
     bool cut(i64 t, i64 b) const {
