@@ -26,24 +26,12 @@ from ._recurrent_plan import (
 )
 
 
-def recurrent_forward(
-    a: RecurrentArguments, save: bool, cases: int = 0, moments: Sequence[Tensor] = ()
-) -> Sequence[Tensor]:
-    """Returns [output (T, B, P), *final state], and with ``save`` what `recurrent_backward` needs, in one block.
-
-    ``cases`` and ``moments`` are batch norm's: those of `cases_forward`.
-    """
-    if a.lengths is not None and not cases:
+def recurrent_forward(a: RecurrentArguments, save: bool) -> Sequence[Tensor]:
+    """Returns [output (T, B, P), *final state], and with ``save`` what `recurrent_backward` needs, in one block."""
+    if a.lengths is not None:
         check_recurrent(a)  # a plan looks at no values
-    results = _run_plan(forward_plan, save, a, moments, cases)
-    if results is None:
-        check_recurrent(a)
-        given = [contiguous(m, compute_type(a.input.dtype)) for m in moments]
-        results = _run_plan(forward_plan, save, _contiguous(a), given, cases)
-        assert results is not None
-        n = 1 + len(a.state)
-        results = [*(r.to(a.input.dtype) for r in results[:n]), *results[n:]]
-    return results
+    results = _run_plan(forward_plan, save, a)
+    return _run_in_order(a, save) if results is None else results
 
 
 def cases_forward(
@@ -56,15 +44,32 @@ def cases_forward(
     already (`check_cases`), and not in the reverse direction, in which a step's number is not the input's.
     """
     assert not a.reverse
-    return recurrent_forward(a, save, _cases(a, population is not None, count_padding), population or ())
+    moments, cases = population or (), _cases(a, population is not None, count_padding)
+    results = _run_plan(forward_plan, save, a, moments, cases)
+    return _run_in_order(a, save, moments, cases) if results is None else results
+
+
+def _run_in_order(
+    a: RecurrentArguments, save: bool, moments: Sequence[Tensor] = (), cases: int = 0
+) -> Sequence[Tensor]:
+    """Runs the forward on tensors that a plan did not take."""
+    check_recurrent(a)
+    given = [contiguous(m, compute_type(a.input.dtype)) for m in moments]
+    results, n = _run_plan(forward_plan, save, _contiguous(a), given, cases), 1 + len(a.state)
+    assert results is not None
+    return [*(r.to(a.input.dtype) for r in results[:n]), *results[n:]]
 
 
 def _cases(a: RecurrentArguments, given: bool, count_padding: bool) -> int:
     return GIVEN if given else MADE_WITH_ENDED if count_padding and a.lengths is not None else MADE
 
 
-def recurrent_saved(a: RecurrentArguments, cases: int = 0) -> list[Tensor]:
+def recurrent_saved(a: RecurrentArguments) -> list[Tensor]:
     """Returns empty tensors with the shapes and types of what `recurrent_forward` saves."""
+    return _saved(a)
+
+
+def _saved(a: RecurrentArguments, cases: int = 0) -> list[Tensor]:
     T, B, _, H, P = a.sizes
     keeps_c = any(k is not None for k in a.changes.kept[1:])
     # In a graph with symbolic sizes these are constants.
@@ -73,28 +78,12 @@ def recurrent_saved(a: RecurrentArguments, cases: int = 0) -> list[Tensor]:
 
 
 def recurrent_backward(
-    a: RecurrentArguments,
-    saved: Sequence[Tensor],
-    grad_output: Tensor | None,
-    grad_state: Sequence[Tensor | None],
-    cases: int = 0,
-    moments: Sequence[Tensor] = (),
+    a: RecurrentArguments, saved: Sequence[Tensor], grad_output: Tensor | None, grad_state: Sequence[Tensor | None]
 ) -> Sequence[Tensor]:
     """Returns [d input, *d initial state, *d params, *d restart]; a gradient that is ``None`` is zero."""
-    dtype = a.input.dtype
     if a.lengths is not None:
         check_recurrent(a)
-    # That of a sum is one number in memory for all elements.
-    grads = [g if g is None or g.is_contiguous() else g.contiguous() for g in (grad_output, *grad_state)]
-    results = _run_backward(a, saved, grads, cases, moments)
-    if results is None:
-        check_recurrent(a)
-        check_recurrent_gradients(a, saved, recurrent_saved(a, cases), grad_output, grad_state)
-        moments, saved = ([contiguous(t, compute_type(dtype)) for t in tensors] for tensors in (moments, saved))
-        grads = [contiguous_or_none(g, transfer_type(dtype)) for g in grads]
-        results = _run_backward(_contiguous(a), saved, grads, cases, moments)
-        assert results is not None
-    return results if dtype is compute_type(dtype) else [d.to(dtype) for d in results]
+    return _backward(a, saved, grad_output, grad_state)
 
 
 def cases_backward(
@@ -107,7 +96,29 @@ def cases_backward(
     grad_state: Sequence[Tensor | None],
 ) -> Sequence[Tensor]:
     """Returns `recurrent_backward` under batch norm. ``given``: the moments are a population's, not the rows' own."""
-    return recurrent_backward(a, saved, grad_output, grad_state, _cases(a, given, count_padding), moments)
+    return _backward(a, saved, grad_output, grad_state, moments, _cases(a, given, count_padding))
+
+
+def _backward(
+    a: RecurrentArguments,
+    saved: Sequence[Tensor],
+    grad_output: Tensor | None,
+    grad_state: Sequence[Tensor | None],
+    moments: Sequence[Tensor] = (),
+    cases: int = 0,
+) -> Sequence[Tensor]:
+    dtype = a.input.dtype
+    # That of a sum is one number in memory for all elements.
+    grads = [g if g is None or g.is_contiguous() else g.contiguous() for g in (grad_output, *grad_state)]
+    results = _run_backward(a, saved, grads, cases, moments)
+    if results is None:
+        check_recurrent(a)
+        check_recurrent_gradients(a, saved, _saved(a, cases), grad_output, grad_state)
+        moments, saved = ([contiguous(t, compute_type(dtype)) for t in tensors] for tensors in (moments, saved))
+        grads = [contiguous_or_none(g, transfer_type(dtype)) for g in grads]
+        results = _run_backward(_contiguous(a), saved, grads, cases, moments)
+        assert results is not None
+    return results if dtype is compute_type(dtype) else [d.to(dtype) for d in results]
 
 
 def _contiguous(a: RecurrentArguments) -> RecurrentArguments:
