@@ -29,8 +29,8 @@ template <class Type = float> static std::vector<Type> numbers(size_t count) {
 }
 
 // PREPARED: parameters packed by another call, gradients left for a product of several calls. BETWEEN: lengths, cuts,
-// restarts, dropout and zoneout.
-enum Kind { PLAIN, PREPARED, BETWEEN };
+// restarts, dropout and zoneout. CASES: the same under batch norm.
+enum Kind { PLAIN, PREPARED, BETWEEN, CASES };
 template <class Type> static double recurrent(int64_t T, int64_t B, Kind kind = PLAIN) {
     const bool prepared = kind == PREPARED;
     const int64_t I = 20, H = 33, G = 4;
@@ -40,7 +40,8 @@ template <class Type> static double recurrent(int64_t T, int64_t B, Kind kind = 
     std::vector<uint8_t> reset(T * B);
     for (int64_t b = 0; b < B; ++b) lengths[b] = T - b % 3;
     for (int64_t q = 0; q < T * B; ++q) reset[q] = q % 5 == 0;
-    if (kind == BETWEEN) n.kept_c = kept_c.data();  // more is saved then
+    if (kind >= BETWEEN) n.kept_c = kept_c.data();  // more is saved then
+    if (kind == CASES) n.cases = MADE_WITH_ENDED;
     n.T = T, n.B = B, n.I = I, n.H = n.P = H, n.gates = G, n.together = G, n.split = 1, n.norm = 1, n.cell = 1, n.eps = 1e-5;
     const Saved saved = saved_sizes(n);
     const int64_t Z = row_of_summed_inputs(n), Hp = saved.c;
@@ -56,7 +57,15 @@ template <class Type> static double recurrent(int64_t T, int64_t B, Kind kind = 
     n.output = y.data(), n.h_n = h.data(), n.c_n = c.data();
     n.saved_x = zx.data(), n.saved_h = zh.data(), n.saved_c = sc.data(), n.saved_statistics = st.data();
     n.saved_output = so.data();
-    if (kind == BETWEEN) {
+    Numbers moments(PLACES * 2 * T * G * H);
+    if (kind == CASES) {
+        n.saved_statistics = nullptr;
+        for (int64_t k = 0; k < PLACES; ++k) {
+            n.mean[k] = moments.data() + 2 * k * T * G * H;
+            n.var[k] = moments.data() + (2 * k + 1) * T * G * H;
+        }
+    }
+    if (kind >= BETWEEN) {
         n.lengths = lengths.data(), n.reset = reset.data(), n.restart_h = restart_h.data(), n.restart_c = restart_c.data();
         n.dropout = dropout.data(), n.kept_h = kept_h.data(), n.saved_kept = sk.data();
         n.d_restart_h = d_restart_h.data(), n.d_restart_c = d_restart_c.data();
@@ -86,7 +95,7 @@ template <class Type> static double recurrent(int64_t T, int64_t B, Kind kind = 
         convert(wide.data(), found->data(), int64_t(wide.size()));
         for (float number : wide) sum += number;
     }
-    for (const Numbers* found : {&d_vectors, &dzx, &dzh})
+    for (const Numbers* found : {&d_vectors, &dzx, &dzh, &moments})
         for (float number : *found) sum += number;
     return sum;
 }
@@ -108,7 +117,7 @@ static double norm(int64_t M, int64_t N) {
 
 template <class Type> static double sequences() {
     double sum = 0;
-    for (Kind kind : {PLAIN, PREPARED, BETWEEN}) sum += recurrent<Type>(9, 70, kind) + recurrent<Type>(1, 2, kind);
+    for (Kind kind : {PLAIN, PREPARED, BETWEEN, CASES}) sum += recurrent<Type>(9, 70, kind) + recurrent<Type>(1, 2, kind);
     return sum;
 }
 static double all() { return sequences<float>() + sequences<BFloat16>() + norm(3000, 70); }
