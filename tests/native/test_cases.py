@@ -197,6 +197,21 @@ def test_products_in_bfloat16_where_torchs_switch_allows_them(instruction_set):
         assert torch.equal(rounded, exact)
 
 
+@pytest.mark.parametrize("kind", ["moments", "block"])
+def test_what_a_hook_spoils_is_refused(kind):
+    """Moments are (T, n), what the forward saved is one block."""
+    module, x = ln.GRU(3, 5, norm="batch", bias=False), torch.randn(4, 6, 3)
+    spoiled = {"moments": (4, 15), "block": None}[kind]
+
+    def spoil(t):
+        return t[..., 1:] if t.shape == spoiled or (spoiled is None and t.dim() == 1 and len(t) > 15) else t
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, spoil):
+        y = module(x)[0]
+    with pytest.raises(RuntimeError, match=r"gru: expected saved of shape \[.*\], torch.float32 on cpu, got \["):
+        y.sum().backward()
+
+
 def test_second_derivatives_are_the_references():
     module = ln.LSTM(3, 5, norm="batch").double()
     x = torch.randn(3, 6, 3, dtype=torch.float64, requires_grad=True)

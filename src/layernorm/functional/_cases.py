@@ -13,7 +13,7 @@ from ..engines import reference
 from ..engines.protocol import NO_CHANGES, RecurrentArguments, StateChanges
 from ..engines.reference import BatchMoments as BatchMoments
 from ..engines.reference import Moments as Moments
-from ..engines.reference import check_cases
+from ..engines.reference import check_cases, count_cases, counted_rows
 from ..engines.schedule import make_schedule, reorder_steps
 from ..formula import Recurrence
 from ._bind import any_requires_grad, gradients_of_equations, is_eager, is_transforming, record
@@ -62,9 +62,7 @@ def recurrent_over_cases(
     output, *results = _CASES(a, given, count_padding)
     n, batch = len(state), None
     if population is None:
-        T, B = input.shape[:2]
-        counted = reference.counted_rows(a, count_padding)
-        counts = torch.full((T,), B) if counted is None else counted.sum((-2, -1))
+        counts = count_cases(counted_rows(a, count_padding), *input.shape[:2])
         batch = BatchMoments(counts, _by_gain(equations, results[n:]))
     return reorder_steps(output, lengths, reverse), results[:n], batch
 
@@ -107,7 +105,7 @@ class _OverCases:
     def gradients(self, ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
         n, m, end, shares = ctx.sizes
         saved = ctx.saved_tensors
-        inputs, masks, moments = saved[:end], saved[end : end + 3 + shares], saved[end + 3 + shares : -1]
+        inputs, masks, saved = saved[:end], saved[end : end + 3 + shares], saved[end + 3 + shares :]
         lengths, reset, dropout, *kept = masks
 
         def arguments(*tensors: Tensor) -> RecurrentArguments:
@@ -117,7 +115,7 @@ class _OverCases:
             return RecurrentArguments(*own, lengths, reset, ctx.equations, False, changes)
 
         def equations(*tensors: Tensor) -> list[Tensor]:
-            population = _by_gain(ctx.equations, moments) if ctx.given else None
+            population = _by_gain(ctx.equations, saved[:-1]) if ctx.given else None
             return reference.recurrent_over_cases(arguments(*tensors), population, ctx.count_padding)[0]
 
         if torch.is_grad_enabled() or is_transforming():
@@ -125,8 +123,8 @@ class _OverCases:
         else:
             engine: Any = backends.engine("native")
             kind = ctx.given, ctx.count_padding
-            d_inputs = engine.cases_backward(arguments(*inputs), moments, *kind, saved[-1:], grads[0], grads[1:n])
-        others = [*(t for t in masks if t is not None), *(moments if ctx.given else ())]
+            d_inputs = engine.cases_backward(arguments(*inputs), *kind, saved, grads[0], grads[1:n])
+        others = [*(t for t in masks if t is not None), *(saved[:-1] if ctx.given else ())]
         return [*d_inputs, *(None for _ in others)]
 
 

@@ -70,11 +70,15 @@ def recurrent_saved(a: RecurrentArguments) -> list[Tensor]:
 
 
 def _saved(a: RecurrentArguments, cases: int = 0) -> list[Tensor]:
+    """Returns `recurrent_saved`; under batch norm the moments come first."""
     T, B, _, H, P = a.sizes
+    shapes = a.recurrence.parameter_shapes(a.input.shape[2], H, P) if cases else {}
+    of_places = [(T, *shapes[gain]) for gain in a.recurrence.gain_names for _ in ("mean", "var")] if cases else []
+    moments = [a.input.new_empty(shape, dtype=compute_type(a.input.dtype)) for shape in of_places]
     keeps_c = any(k is not None for k in a.changes.kept[1:])
     # In a graph with symbolic sizes these are constants.
     _, size = saved_block(a.recurrence, int(H), int(P), a.input.dtype, keeps_c, cases)
-    return [a.input.new_empty(T * B * size, dtype=compute_type(a.input.dtype))]
+    return [*moments, a.input.new_empty(T * B * size, dtype=compute_type(a.input.dtype))]
 
 
 def recurrent_backward(
@@ -88,15 +92,15 @@ def recurrent_backward(
 
 def cases_backward(
     a: RecurrentArguments,
-    moments: Sequence[Tensor],
     given: bool,
     count_padding: bool,
     saved: Sequence[Tensor],
     grad_output: Tensor | None,
     grad_state: Sequence[Tensor | None],
 ) -> Sequence[Tensor]:
-    """Returns `recurrent_backward` under batch norm. ``given``: the moments are a population's, not the rows' own."""
-    return _backward(a, saved, grad_output, grad_state, moments, _cases(a, given, count_padding))
+    """Returns `recurrent_backward` under batch norm. ``saved``: the moments, and what the forward saved. ``given``:
+    the moments are a population's, not the rows' own."""
+    return _backward(a, saved, grad_output, grad_state, _cases(a, given, count_padding))
 
 
 def _backward(
@@ -104,19 +108,18 @@ def _backward(
     saved: Sequence[Tensor],
     grad_output: Tensor | None,
     grad_state: Sequence[Tensor | None],
-    moments: Sequence[Tensor] = (),
     cases: int = 0,
 ) -> Sequence[Tensor]:
     dtype = a.input.dtype
     # That of a sum is one number in memory for all elements.
     grads = [g if g is None or g.is_contiguous() else g.contiguous() for g in (grad_output, *grad_state)]
-    results = _run_backward(a, saved, grads, cases, moments)
+    results = _run_backward(a, saved, grads, cases)
     if results is None:
         check_recurrent(a)
         check_recurrent_gradients(a, saved, _saved(a, cases), grad_output, grad_state)
-        moments, saved = ([contiguous(t, compute_type(dtype)) for t in tensors] for tensors in (moments, saved))
+        saved = [contiguous(t, compute_type(dtype)) for t in saved]
         grads = [contiguous_or_none(g, transfer_type(dtype)) for g in grads]
-        results = _run_backward(_contiguous(a), saved, grads, cases, moments)
+        results = _run_backward(_contiguous(a), saved, grads, cases)
         assert results is not None
     return results if dtype is compute_type(dtype) else [d.to(dtype) for d in results]
 
@@ -184,17 +187,13 @@ _SIGNATURE = operator.attrgetter("shape", "dtype", "device")
 
 
 def _run_backward(
-    a: RecurrentArguments,
-    saved: Sequence[Tensor],
-    grads: Sequence[Tensor | None],
-    cases: int,
-    moments: Sequence[Tensor],
+    a: RecurrentArguments, saved: Sequence[Tensor], grads: Sequence[Tensor | None], cases: int
 ) -> Sequence[Tensor] | None:
     """Runs the plan of `recurrent_backward`, as `_run_plan`. Adds up the vectors' gradients, in the type computed
     in."""
-    if len(saved) != 1:
+    if len(saved) != (1 + 2 * len(a.recurrence.gain_names) if cases else 1):
         return None
-    extra = [*moments, *saved, *[g for g in grads if g is not None]]
+    extra = [*saved, *[g for g in grads if g is not None]]
     results, r = _run_plan(backward_plan, tuple([g is not None for g in grads]), a, extra, cases), a.recurrence
     if results is None or not shares_vectors(r):
         return results

@@ -232,7 +232,8 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
             if (!S::counts(t, b)) continue;
             const T *through = part.through + (b - b0) * W, *direct = part.dm + (b - b0) * M;
             const bool cut = S::cut(t, b);
-            const T *drop = n.dropout ? in(n.dropout) + b * P : nullptr, *kept = n.kept_h || !S::active(t, b) ? dh + b * W : nullptr;
+            const T* drop = n.dropout ? in(n.dropout) + b * P : nullptr;
+            const T* kept = n.kept_h || !S::active(t, b) ? dh + b * W : nullptr;
             over<T>(P, [&](i64 j, i64 k) {
                 V<T> d = load(through + j);
                 if (drop) d *= widen<T>(drop + j, k);
@@ -286,7 +287,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     // The x of a step; null: zeros, of a row that has ended.
     const E* x_read(i64 t, i64 b) const { return S::active(t, b) ? given(n.x) + t * n.x_t + b * n.x_b : nullptr; }
 
-    // `h_before` as W_hh read it, once `row` has been there.
+    // `h_before` as W_hh read it, once `begin_row` has been there.
     const E* h_read(i64 t, i64 b) const {
         const E* h = h_before(t, b);
         return h && n.dropout ? dropped + in_block(t, b) * P : h;

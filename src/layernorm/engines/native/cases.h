@@ -13,7 +13,7 @@
 namespace LAYERNORM_ISA {
 
 constexpr int OF_X = 0, OF_H = 1, OF_C = 2;  // in the order of PLACES
-constexpr i64 UNITS_SHARED = 4 << 10;                    // a step with fewer summed inputs stays on one thread
+constexpr i64 UNITS_SHARED = 4 << 10;        // a step with fewer summed inputs stays on one thread
 
 template <class T> struct Cases {
     struct Place {

@@ -12,6 +12,7 @@ import torch
 from ...formula import Recurrence
 from ._cases import BatchMoments as BatchMoments
 from ._cases import Moments as Moments
+from ._cases import count_cases as count_cases
 from ._norms import normalize_backward, normalize_equations, normalize_forward, normalize_saved
 from ._recurrent import check_cases as check_cases
 from ._recurrent import counted_rows as counted_rows

@@ -44,8 +44,7 @@ class Cases:
         population: Mapping[str, Moments] | None,
     ) -> None:
         self.counted, self.population = counted, population
-        T, B = size
-        self.cases = torch.full((T,), B) if counted is None else counted.sum((-2, -1))
+        self.cases = count_cases(counted, *size)
         self.eps, self.eps_on = recurrence.formula.eps, recurrence.formula.eps_on
         self.moments_by_site: dict[tuple[str, int], list[Moments]] = {}
 
@@ -80,6 +79,11 @@ class Cases:
             by_gain.setdefault(gain, []).append(all_t)  # type: ignore[arg-type]
         joined = {gain: [torch.cat(part, -1) for part in zip(*parts, strict=True)] for gain, parts in by_gain.items()}
         return BatchMoments(self.cases, {gain: (mean, var) for gain, (mean, var) in joined.items()})
+
+
+def count_cases(counted: Tensor | None, T: int, B: int) -> Tensor:
+    """Returns how many cases count at each step, (T,)."""
+    return torch.full((T,), B) if counted is None else counted.sum((-2, -1))
 
 
 def moments(z: Tensor, counted: Tensor | None) -> Moments:
