@@ -7,6 +7,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 import layernorm as ln
+from layernorm.nn import _recurrent
 
 T, B, I, H = 7, 5, 3, 4  # noqa: E741
 LENGTHS = torch.tensor([3, 7, 1, 4, 4])
@@ -137,3 +138,48 @@ def test_a_batch_of_no_rows():
 def test_wrong_batch_sizes_are_named():
     with pytest.raises(RuntimeError, match=r"expected batch_sizes that start at 2, .* never rise, and add up to 3"):
         ln.LSTM(I, H)(PackedSequence(torch.zeros(3, I), torch.tensor([2, 2])))
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("network", ["LSTM", "GRU"])
+def test_uneven_lengths_are_computed_packed(network, batch_first, monkeypatch):
+    """Of 2,000 steps there are 162: the same results as padded, with cuts, in any order of rows."""
+    lengths = torch.tensor([40, 1, 100, 3, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1])
+    module = getattr(ln, network)(I, H, 2, bidirectional=True, batch_first=batch_first, dtype=torch.float64)
+    x = torch.randn(100, 20, I, dtype=torch.float64)
+    cuts = torch.rand(100, 20) < 0.1
+    given = (x.transpose(0, 1).contiguous(), cuts.T) if batch_first else (x, cuts)
+    sizes, run = [], _recurrent.recurrent
+    monkeypatch.setattr(_recurrent, "recurrent", lambda *args: (sizes.append(args[-1]), run(*args))[1])
+    found = []
+    for least in (256, 10**9):
+        monkeypatch.setattr(_recurrent, "_WORTH_PACKING", least)
+        inputs = given[0].clone().requires_grad_()
+        output, state = module(inputs, lengths=lengths, reset=given[1])
+        gradients = torch.autograd.grad(sum(part.sum() for part in [output, *parts(state)]), [inputs])
+        found.append([output, *parts(state), *gradients])
+    assert [None if s is None else int(s.sum()) for s in sizes] == [int(lengths.sum())] * 4 + [None] * 4
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        (torch.ones(20) * 3, "lengths of an integer type, got torch.float32"),
+        (torch.tensor([101] + [1] * 19), r"must lie in 0\.\.100"),
+        (torch.tensor([-1] + [1] * 19), r"must lie in 0\.\.100"),
+        (torch.ones(19, dtype=torch.int64), r"lengths of shape \[20\], got \[19\]"),
+    ],
+)
+def test_wrong_uneven_lengths(lengths, message):
+    with pytest.raises(RuntimeError, match=message):
+        ln.GRU(I, H)(torch.zeros(100, 20, I), lengths=lengths)
+
+
+def test_uneven_lengths_with_rows_of_no_steps():
+    lengths = torch.tensor([0, 5, *[1] * 18])
+    output, h = ln.GRU(I, H)(torch.randn(100, 20, I), lengths=lengths)
+    assert not output[:, 0].any()
+    assert not h[0, 0].any()
+    assert h[0, 1:].all()

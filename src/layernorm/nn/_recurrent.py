@@ -9,10 +9,19 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar, o
 import torch
 from torch import Tensor
 from torch.fx import Proxy
-from torch.nn.utils.rnn import PackedSequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from ..formula import PLAIN, Formula
-from ..functional import NO_CHANGES, StateChanges, as_cuts, check_dense, lines_of, recurrent, recurrent_over_cases
+from ..functional import (
+    NO_CHANGES,
+    StateChanges,
+    as_cuts,
+    check_dense,
+    is_eager,
+    lines_of,
+    recurrent,
+    recurrent_over_cases,
+)
 from ._normalised import GainInit, Normalised, State, check_flags, check_fraction, check_sizes, drop_mask
 from ._population import BatchNormOverTime, Norm, Population
 from ._prepared import PreparedLayers, in_inference_mode
@@ -24,6 +33,7 @@ LayerStates = list[list[Tensor]]
 Hx = TypeVar("Hx")
 """The type of a network's state: `Tensor`, in an LSTM ``tuple[Tensor, Tensor]``."""
 
+_WORTH_PACKING = 256  # steps, padding included: fewer take as long as it takes to pack them
 _TORCH_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
 
 
@@ -191,6 +201,7 @@ class Recurrent(Normalised, Generic[Hx]):
                 Without ``B`` if the input is unbatched. ``None``: zeros.
             lengths: the length of each sequence, ``(B,)``, from 0 to T, in any order. Outputs beyond a length are 0.
                 The final state is the one at the length, and the reverse direction starts there. Packing does the same.
+                On the CPU a batch of which half or more is padding is computed packed.
             reset: where to cut the sequences, in the order of the input: ``(T, B)``; ``(B, T)`` with ``batch_first``,
                 of a `PackedSequence`, too; ``(T,)`` unbatched. It is bool, or holds 0 and 1. A 1 at step t cuts between
                 t-1 and t: step t starts from the zero state, and in the reverse direction step t-1 does.
@@ -302,14 +313,19 @@ class Recurrent(Normalised, Generic[Hx]):
                 raise ValueError(f"{name}: lengths needs a batch, got unbatched input {list(input.shape)}")
             return self._run_unbatched(input, state, reset, restart)
         x = input.transpose(0, 1) if self.batch_first else input
-        cuts = self._cuts(reset, restart, x.shape[:2], x)
+        T, B = x.shape[:2]
+        cuts = self._cuts(reset, restart, (T, B), x)
         if lengths is not None and not isinstance(lengths, Tensor):
             try:
                 lengths = torch.tensor(lengths, device=x.device)
             except (TypeError, ValueError, RuntimeError):
                 raise TypeError(f"{name}: expected lengths to be a Tensor or a list of ints, got {lengths!r}") from None
             lengths = lengths if lengths.numel() else lengths.long()
-        output, state = self._run_layers(x, state, x.shape[1], lengths, cuts)
+        if lengths is not None and self._packs(x, lengths):
+            packed, state = self._run_lines(pack_padded_sequence(x, lengths, enforce_sorted=False), state, B, cuts)
+            output, _ = pad_packed_sequence(packed, total_length=T)
+        else:
+            output, state = self._run_layers(x, state, B, lengths, cuts)
         return output.transpose(0, 1) if self.batch_first else output, state
 
     def _cuts(self, reset: Any, restart: State | None, rows: Sequence[int], x: Tensor) -> Cuts | None:
@@ -343,10 +359,27 @@ class Recurrent(Normalised, Generic[Hx]):
     ) -> tuple[PackedSequence, State]:
         if lengths is not None:
             raise ValueError(f"{type(self).__name__}: a PackedSequence has its own lengths; lengths must be None")
-        data, sizes, order, inverse = input
+        data, sizes, order, _ = input
         check_dense(type(self).__name__, "input's data", data)
         B = len(order) if order is not None else int(sizes[0].item()) if len(sizes) else 0
-        cuts = self._cuts(reset, restart, (sizes.shape[0], B), data)
+        return self._run_lines(input, hx, B, self._cuts(reset, restart, (sizes.shape[0], B), data))
+
+    def _packs(self, x: Tensor, lengths: Tensor) -> bool:
+        """Says whether a padded batch is to be computed packed: at most half of it are steps of a row.
+
+        Errors are left to the padded call. Rows of no steps have no place in a packed batch.
+        """
+        steps, counts_padding = x.shape[0] * x.shape[1], self.over_time is not None and self.over_time.count_padding
+        if steps < _WORTH_PACKING or counts_padding or not (x.is_cpu and is_eager([x, lengths])):
+            return False
+        fits = lengths.dtype == torch.int64 and lengths.is_cpu and lengths.shape == x.shape[1:2]
+        return fits and 2 * int(lengths.sum()) <= steps and int(lengths.min()) >= 1 and int(lengths.max()) <= len(x)
+
+    def _run_lines(
+        self, input: PackedSequence, hx: State | None, B: int, cuts: Cuts | None
+    ) -> tuple[PackedSequence, State]:
+        """Runs a packed batch of B rows. The cuts are those of a padded one."""
+        data, sizes, order, inverse = input
         if order is not None:
             hx = tuple(s.index_select(1, order) for s in self._initial_state(data, hx, B))
         if cuts is not None:
