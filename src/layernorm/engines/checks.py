@@ -130,8 +130,8 @@ def check_tensors(a: RecurrentArguments) -> None:
     """
     input, state, params = a.input, a.state, a.params
     static = type(input) is Tensor and not torch.compiler.is_compiling()  # symbolic sizes are no keys of a cache
-    without_masks = static and a[3:5] == (None, None) and a.changes is NO_CHANGES and a.batch_sizes is None
-    if without_masks and input.dim() == 3 and len(params) > 1 and params[1].dim() == 2:
+    plain = a.lengths is None and a.reset is None and a.batch_sizes is None and a.changes is NO_CHANGES
+    if static and plain and input.dim() == 3 and len(params) > 1 and params[1].dim() == 2:
         dtype = input.dtype
         if dtype.is_floating_point and input.is_cpu and input.layout is torch.strided:
             signatures = list(map(_SIGNATURE, (*state, *params)))

@@ -369,8 +369,10 @@ class Recurrent(Normalised, Generic[Hx]):
 
         Errors are left to the padded call. Rows of no steps have no place in a packed batch.
         """
-        steps, counts_padding = x.shape[0] * x.shape[1], self.over_time is not None and self.over_time.count_padding
-        if steps < _WORTH_PACKING or counts_padding or not (x.is_cpu and is_eager([x, lengths])):
+        if not (x.is_cpu and is_eager([x, lengths])) or (self.over_time is not None and self.over_time.count_padding):
+            return False
+        steps = x.shape[0] * x.shape[1]
+        if steps < _WORTH_PACKING:
             return False
         fits = lengths.dtype == torch.int64 and lengths.is_cpu and lengths.shape == x.shape[1:2]
         return fits and 2 * int(lengths.sum()) <= steps and int(lengths.min()) >= 1 and int(lengths.max()) <= len(x)

@@ -6,6 +6,7 @@ The products W_ih x and the gradients of the weights are computed over all steps
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -189,7 +190,7 @@ def _of_all_rows(share: Share, a: RecurrentArguments) -> Share:
 
 def _has_steps(a: RecurrentArguments) -> bool:
     """Says whether any row takes a step."""
-    return a.lines.numel() > 0
+    return math.prod(a.lines) > 0
 
 
 class CompiledLayer(_steps.ReferenceLayer):

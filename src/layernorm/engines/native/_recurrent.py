@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 
@@ -78,7 +79,7 @@ def _saved(a: RecurrentArguments, cases: int = 0) -> list[Tensor]:
     keeps_c = any(k is not None for k in a.changes.kept[1:])
     # In a graph with symbolic sizes these are constants.
     _, size = saved_block(a.recurrence, int(H), int(P), a.input.dtype, keeps_c, cases)
-    return [*moments, a.input.new_empty(a.lines.numel() * size, dtype=compute_type(a.input.dtype))]
+    return [*moments, a.input.new_empty(math.prod(a.lines) * size, dtype=compute_type(a.input.dtype))]
 
 
 def recurrent_backward(
