@@ -37,7 +37,8 @@ def recurrent_over_cases(
     """Computes `recurrent` under batch norm.
 
     Args:
-        population: for each gain the mean and variance (T, n) to normalise by. ``None``: the batch's own.
+        population: for each gain the mean and variance (T, n) to normalise by, in any floating type. ``None``: the
+            batch's own.
         count_padding: whether a row that has ended counts in the batch's statistics, with the input 0 and its final
             state.
 
@@ -48,6 +49,9 @@ def recurrent_over_cases(
         ValueError: fewer than two cases to take statistics over.
     """
     input, state, params, changes = cast_by_autocast(input, state, params, changes)
+    if population is not None:  # a module keeps it in any type, and an engine computes in one
+        compute_type = torch.promote_types(input.dtype, torch.float32)
+        population = {gain: (mean.to(compute_type), var.to(compute_type)) for gain, (mean, var) in population.items()}
     given = None if population is None else [m for gain in equations.gain_names for m in population[gain]]
     a = RecurrentArguments(input, state, params, lengths, reset, equations, reverse, changes, batch_sizes)
     if batch_sizes is not None and count_padding:  # rows that have ended take steps, too
