@@ -167,6 +167,20 @@ def type_under_autocast(network: str, autocast: torch.dtype, state: Sequence[Ten
     return autocast if wider is torch.float64 else wider  # which no product with autocast's type takes
 
 
+def is_onednns(dtype: torch.dtype) -> bool:
+    """Says whether oneDNN computes torch's padded LSTM without projections on this processor, of inputs of a type."""
+    if not (torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled):
+        return False
+    if dtype is torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if dtype is torch.float16:
+        return not torch.is_grad_enabled() and bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return dtype is torch.float32
+
+
+is_onednns._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as `_encode`
+
+
 def cast_by_autocast(
     input: Tensor, state: Sequence[Tensor], params: Sequence[Tensor], changes: StateChanges, dtype: torch.dtype
 ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor], StateChanges]:

@@ -20,6 +20,7 @@ from ..functional import (
     cast_tensors,
     check_dense,
     is_eager,
+    is_onednns,
     lines_of,
     recurrent,
     recurrent_over_cases,
@@ -498,10 +499,12 @@ class Recurrent(Normalised, Generic[Hx]):
         return output, final
 
     def _state_of_padded(self, x: Tensor, hx: State | None, B: int) -> State | None:
-        """Casts the initial state of a padded call under autocast where torch does: a CPU computes an LSTM without
-        projections by oneDNN, all in autocast's type. Other networks' types are those of their cells."""
-        dtype = autocast_type(x) if self.network == "LSTM" and not self.proj_size and x.is_cpu else None
-        return hx if dtype is None else tuple(cast_tensors(self._initial_state(x, hx, B), dtype))
+        """Casts the initial state of a padded call under autocast where torch does: an LSTM that oneDNN computes is in
+        autocast's type as a whole. All else is in the type that the cells have."""
+        dtype = autocast_type(x) if self.network == "LSTM" and not self.proj_size and x.is_cpu and x.numel() else None
+        if dtype is None or not is_onednns(x.dtype):
+            return hx
+        return tuple(cast_tensors(self._initial_state(x, hx, B), dtype))
 
     def _check_inference(self, tensors: list[Tensor]) -> None:
         """Checks that nothing asks a quantized network for a gradient, or to train."""
