@@ -310,6 +310,7 @@ class Recurrent(Normalised, Generic[Hx]):
         self, input: Any, hx: Any, lengths: Tensor | list[int] | None, reset: Any, reset_hx: Any
     ) -> tuple[Any, State]:
         """Runs any input that torch's module takes. The state is a tuple of its parts."""
+        self._follow_attributes()
         name, state, restart = type(self).__name__, self._state_from(hx), self._state_from(reset_hx, "reset_hx")
         if restart is not None and reset is None:
             raise ValueError(f"{name}: reset_hx is where a sequence starts again after a cut; it needs reset, got None")
@@ -604,6 +605,7 @@ class Stepper(Generic[Hx]):
             RuntimeError, ValueError, TypeError: a shape, type or device does not fit, or the module has got hooks.
         """
         module, name = self.module, type(self.module).__name__
+        module._follow_attributes()
         if not isinstance(input, Tensor):
             raise TypeError(f"{name}.stepper: expected input to be a Tensor, got {type(input).__name__}")
         check_dense(f"{name}.stepper", "input", input)
