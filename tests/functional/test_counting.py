@@ -61,6 +61,17 @@ def test_an_lstm_is_counted_where_torchs_by_onednn_is_not():
     assert counter.get_total_flops() == 2 * T * B * 4 * H * (I + H)
 
 
+def test_a_packed_batch_has_its_own_steps_alone():
+    x, _ = inputs("GRU", {})
+    packed, theirs = torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 2])), torch.nn.GRU(I, H)
+    found = []
+    for module in (ln.GRU(I, H), ln.accelerate(torch.nn.GRU(I, H)), theirs):
+        with FlopCounterMode(display=False) as counter:
+            module(packed)
+        found.append(counter.get_total_flops())
+    assert found == [2 * 7 * 3 * H * (I + H)] * 3
+
+
 def test_nothing_is_imported_for_it():
     """torch's counter imports triton where it is installed."""
     program = "import sys, layernorm; sys.exit('torch.utils.flop_counter' in sys.modules)"

@@ -6,6 +6,7 @@ it triton, which takes long.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ def _formulas() -> Mapping[Any, Callable[..., int]]:
 
 def _forward(input: Tensor, state: Sequence[Tensor], params: Sequence[Tensor], *_: Any, **__: Any) -> int:
     """Counts a multiplication and an addition for each number of a weight, at each step of each row."""
-    rows = input.shape[0] * input.shape[1]
+    rows = math.prod(input.shape[:-1])  # of all steps; a packed batch has its own alone
     return 2 * rows * sum(p.numel() for p in params if p.dim() == 2)
 
 
