@@ -384,9 +384,10 @@ class Recurrence:
             shapes["weight_hr"] = (P or H, H)
         shapes |= {place.gain: (units,) for place in gates if place.gain is not None}
         shapes |= {name: (units,) for name in biases if name not in torch_biases}
-        if self.quantized:
+        shapes |= dict.fromkeys(_names(self.places.cell.gain, *self.places.cell.outside), (H,))
+        if self.quantized:  # last, as `functional` and engines expect it
             shapes |= {f"{name}_scale": (units,) for name in QUANTIZED}
-        return shapes | dict.fromkeys(_names(self.places.cell.gain, *self.places.cell.outside), (H,))
+        return shapes
 
     def encode(self) -> str:
         """Writes this recurrence as a string, for an op's schema. `decode` is the inverse."""

@@ -265,12 +265,163 @@ def test_a_parametrization_added_later_computes_and_is_removed_before_restore():
     torch.testing.assert_close(model(x)[0], expected)
 
 
+MODULES = [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN, torch.nn.LSTMCell, torch.nn.GRUCell, torch.nn.RNNCell]
+
+
+@pytest.mark.parametrize("kind", MODULES)
+def test_torchs_attributes_can_be_set_and_are_plain(kind):
+    """To what they are, as libraries do which copy a module attribute by attribute."""
+    module = kind(I, H)
+    before = dict(vars(module))
+    ln.accelerate(module)
+    for name, value in before.items():
+        setattr(module, name, value)
+        assert getattr(module, name) is value, name
+    assert {name: vars(module)[name] for name in before} == before
+    x = torch.randn(T, B, I) if hasattr(module, "mode") else torch.randn(B, I)
+    exact = copy.deepcopy(ln.restore(copy.deepcopy(module))).double()
+    assert_equal_to_rounding(results(module, x), results(exact, x))
+
+
+def stateless(module):
+    """A copy as the library `higher` makes it: a subclass, whose attributes are set one by one, with other weights."""
+
+    class Functional(type(module)):
+        def __init__(self):
+            torch.nn.Module.__init__(self)
+
+        def __setattr__(self, name, value):
+            object.__setattr__(self, name, value)
+
+    made = Functional()
+    for name, value in vars(module).items():
+        if name not in vars(made):
+            setattr(made, name, value)
+    object.__setattr__(made, "_parameters", {name: 2 * p for name, p in module._parameters.items()})
+    if hasattr(made, "_flat_weights_names"):
+        made._flat_weights = [made._parameters[name] for name in made._flat_weights_names]
+        made._flat_weight_refs = [None] * len(made._flat_weights)
+    return made
+
+
+@pytest.mark.parametrize("kind", MODULES)
+def test_a_copy_made_attribute_by_attribute(kind):
+    """Its gradients reach the weights that it was made from, also those of gradients."""
+    module, x = kind(I, H).double(), torch.randn(T, B, I, dtype=torch.float64)
+    x = x if hasattr(module, "mode") else x[0]
+    found = []
+    for changed in (module, ln.accelerate(copy.deepcopy(module))):
+        total = sum(t.square().sum() for t in tensors(stateless(changed)(x)))
+        first = torch.autograd.grad(total, list(changed.parameters()), create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), list(changed.parameters()))
+        found.append([total, *first, *second])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_function_that_is_set_later_is_computed():
+    rnn, cell, x = torch.nn.RNN(I, H), torch.nn.RNNCell(I, H), torch.randn(T, B, I)
+    rnn.mode, cell.nonlinearity = "RNN_RELU", "relu"
+    expected, expected_cell = rnn(x)[0], cell(x[0])
+    rnn.mode, cell.nonlinearity = "RNN_TANH", "tanh"
+    steppers = [ln.accelerate(rnn).stepper(), ln.accelerate(cell).stepper()]
+    assert (rnn(x)[0] < 0).any()
+    torch.testing.assert_close(steppers[0](x[0])[0], rnn(x)[0][0])
+    torch.testing.assert_close(steppers[1](x[0]), cell(x[0]))
+    rnn.mode, cell.nonlinearity = "RNN_RELU", "relu"
+    torch.testing.assert_close(rnn(x)[0], expected)
+    torch.testing.assert_close(cell(x[0]), expected_cell)
+    torch.testing.assert_close(steppers[0](x[0])[0], expected[0])
+    torch.testing.assert_close(steppers[1](x[0]), expected_cell)
+    torch.testing.assert_close(ln.restore(rnn)(x)[0], expected)
+    torch.testing.assert_close(ln.convert(copy.deepcopy(rnn), norm=None)(x)[0], expected)
+    rnn.nonlinearity = "tanh"  # which torch's network does not look at
+    torch.testing.assert_close(ln.accelerate(rnn)(x)[0], rnn(x)[0])
+    torch.testing.assert_close(rnn(x)[0], expected)
+    cell.nonlinearity, rnn.mode = "sine", "RNN_SINE"
+    with pytest.raises(
+        ValueError, match=r"AcceleratedRNNCell: expected nonlinearity to be 'tanh' or 'relu', got 'sine'"
+    ):
+        cell(x[0])
+    with pytest.raises(ValueError, match=r"AcceleratedRNN: expected nonlinearity .* mode 'RNN_SINE'"):
+        rnn(x)
+
+
+STRUCTURE = {"input_size": I + 1, "hidden_size": H + 1, "bias": False}
+OF_NETWORKS = {"num_layers": 2, "bidirectional": True, "proj_size": 2}
+TAKES_EFFECT = {"batch_first": True, "dropout": 0.5}
+LIKEWISE = {"mode", "nonlinearity", "training"}
+
+
+@pytest.mark.parametrize("kind", MODULES)
+def test_every_attribute_of_torchs_has_its_effect_or_is_refused(kind):
+    module = kind(I, H)
+    cell = not hasattr(module, "mode")
+    refused = STRUCTURE if cell else {**STRUCTURE, **OF_NETWORKS}
+    public = {name for name in vars(module) if not name.startswith("_")} - LIKEWISE
+    assert public == set(refused) | (set() if cell else set(TAKES_EFFECT)), "torch has other attributes"
+    x = torch.randn(B, I) if cell else torch.randn(T, B, I)
+    for name, value in refused.items():
+        accelerated = ln.accelerate(copy.deepcopy(module))
+        step, before = accelerated.stepper(), getattr(accelerated, name)
+        setattr(accelerated, name, value)
+        said = rf"{name} was {before} when it was accelerated, and is {value} now; call layernorm.restore first"
+        for call in (accelerated, step, lambda x, made=accelerated: made.stepper()(x)):
+            with pytest.raises((RuntimeError, ValueError), match=f"{said}|a bidirectional network needs"):
+                call(x if cell or call is accelerated else x[0])
+        setattr(accelerated, name, before)
+        accelerated(x)
+    if not cell:
+        accelerated, torchs = ln.accelerate(kind(I, H, 2)), kind(I, H, 2)
+        torchs.load_state_dict(accelerated.state_dict())
+        for one in (accelerated, torchs):
+            one.batch_first, one.dropout = True, 1.0  # every number between the layers is dropped
+        for a, b in zip(tensors(accelerated(x)), tensors(torchs(x)), strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_a_parameter_that_is_none_is_named():
+    cell, gru, x = ln.accelerate(torch.nn.GRUCell(I, H)), ln.accelerate(torch.nn.GRU(I, H)), torch.randn(T, B, I)
+    cell.bias_hh = gru.bias_hh_l0 = None
+    with pytest.raises(RuntimeError, match=r"AcceleratedGRUCell: expected bias_hh to be a Tensor, got None; .*restore"):
+        cell(x[0])
+    with pytest.raises(RuntimeError, match=r"AcceleratedGRU: expected bias_hh_l0 to be a Tensor, got None; .*restore"):
+        gru(x)
+    ours = ln.GRUCell(I, H)
+    ours.bias_hh = None
+    with pytest.raises(RuntimeError, match=r"^GRUCell: expected bias_hh to be a Tensor, got None$"):
+        ours(x[0])
+    assert ln.restore(cell)(x[0]).shape == (B, H)
+
+
+def test_our_own_function_that_is_set_later_is_computed():
+    for module, x in (
+        (ln.RNN(I, H, norm=None), torch.randn(T, B, I)),
+        (ln.RNNCell(I, H, norm=None), torch.randn(B, I)),
+    ):
+        module.nonlinearity = "relu"
+        other = type(module)(I, H, norm=None, nonlinearity="relu")
+        other.load_state_dict(module.state_dict())
+        torch.testing.assert_close(tensors(module(x)), tensors(other(x)))
+
+
+def test_a_second_call_names_the_class_that_a_user_wrote():
+    model = torch.nn.Sequential(OwnForward(I, H))
+    for _ in range(2):
+        with pytest.warns(UserWarning, match=r"^accelerate: accelerated where .* calls torch's: 0 \(OwnForward\)$"):
+            ln.accelerate(model)
+
+
 def test_other_tools_say_to_restore_first():
     model = ln.accelerate(torch.nn.Sequential(torch.nn.GRU(I, H)))
     with pytest.raises(RuntimeError, match=r"cannot compile AcceleratedGRU; call layernorm.restore\(model\) first"):
         torch.jit.script(model)
-    with pytest.warns(UserWarning, match=r"left alone as subclasses of torch's modules: 0 \(AcceleratedGRU\)"):
+    with pytest.warns(
+        UserWarning, match=r"left alone as accelerated, call layernorm.restore\(model\) first: 0 \(GRU\)$"
+    ):
         ln.convert(model)
+    with pytest.raises(TypeError, match=r"portable: cannot copy 0: it is accelerated; call layernorm.restore\(model\)"):
+        ln.portable(model)
     assert type(ln.convert(ln.restore(model))[0]) is ln.GRU
 
 

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import layernorm as ln
 from support import comparing, oracle_batch
 from support.comparing import tensor
-from support.networks import MODULE, NETWORKS, as_hx, flat
+from support.networks import ENGINES, MODULE, NETWORKS, as_hx, flat
 
 # Relative to the largest magnitude of what is expected. A variance over few rows may be small: what it divides by
 # enlarges float64's 1.1e-16, and the next step's statistics enlarge that again; 1e-13 is typical.
@@ -430,6 +430,44 @@ def test_float32_is_float64_to_its_digits(network):
     b = apply(module, x, state)
     close(a, b, 1e-3)
     assert narrow.num_batches_tracked_l0.dtype == module.num_batches_tracked_l0.dtype == torch.int64
+
+
+WIDER_AND_NARROWER = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+
+
+@pytest.mark.parametrize("kept", WIDER_AND_NARROWER, ids=str)
+@pytest.mark.parametrize("dtype", WIDER_AND_NARROWER, ids=str)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_statistics_in_any_type_beside_a_network_in_any_type(network, dtype, kept):
+    """In evaluation, with gradients, on every engine, against the same numbers in float64."""
+    narrow = made(network, "paper", layers=2, bidirectional=True).to(dtype).eval()
+    g = torch.Generator().manual_seed(5)
+    for name, buffer in narrow.named_buffers():
+        if buffer.is_floating_point():
+            drawn = torch.rand(buffer.shape, generator=g, dtype=torch.float64) + float("var" in name)
+            narrow.register_buffer(name, drawn.to(kept))
+        else:
+            buffer.fill_(1)
+    exact = copy.deepcopy(narrow).double()
+    x = torch.randn(3, 4, I, generator=g).to(dtype)
+
+    def results(module, x):
+        x = x.requires_grad_()
+        output, final = module(x)
+        found = [output, *flat(final)]
+        gradients = torch.autograd.grad(found, [x, *module.parameters()], [torch.ones_like(f) for f in found])
+        return [*(f.detach() for f in found), *gradients]
+
+    expected = results(exact, x.double())
+    # In 16 bits h and results alone are rounded, by half an eps each; 0.6 are typical. In float32 and float64 all sums
+    # are; 5 and 12 are typical.
+    tolerance = (4 if dtype.itemsize == 2 else 32) * torch.finfo(dtype).eps
+    for engine in ENGINES:
+        with ln.backends.use(engine):
+            found = results(narrow, x)
+        assert all(part.dtype is dtype for part in found)
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a.double(), b, rtol=0, atol=tolerance * max(1.0, float(b.abs().max())))
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import pickle
 
 import pytest
 import torch
@@ -13,20 +14,68 @@ from support.networks import ENGINES, MODULE, NETWORKS
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.ao.quantization:DeprecationWarning")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_the_error_of_a_product_is_within_the_bound(engine, dtype):
-    """That of the docstring, for the plain network with relu, whose output is the product."""
-    torch.manual_seed(0)
-    net = ln.RNN(90, 50, norm=None, bias=False, nonlinearity="relu", dtype=dtype).eval()
-    x, W = torch.randn(1, 20, 90, dtype=dtype), net.weight_ih_l0.detach()
-    with ln.backends.use(engine):
-        found, _ = ln.quantize(net)(x)
+TYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+
+
+def adding(dtype, size):
+    """A plain network with relu, whose output is the product; ``size``: of the numbers in its weights."""
+    net = ln.RNN(90, 50, norm=None, bias=False, nonlinearity="relu", dtype=torch.float64).eval()
+    torch.nn.init.uniform_(net.weight_ih_l0, -size, size)
+    return net.to(dtype)
+
+
+def assert_within_the_bound(net, weight, x):
+    """The error of a product is within the bound of the docstring, and the rounding of a result to its type."""
+    found, (x, W) = net(x)[0], (x.double(), weight.detach().double())
     s, s_j = x.abs().amax(-1, keepdim=True) / 127, W.abs().amax(1) / 127
     bound = s / 2 * W.abs().sum(1) + s_j / 2 * (x.abs().sum(-1, keepdim=True) + s / 2 * 90)
-    error = (found - (x @ W.T).relu()).abs()
-    assert (error <= bound * (1 + 1e-5)).all()
+    exact, half = (x @ W.T).relu(), torch.finfo(found.dtype).eps / 2
+    error = (found.double() - exact).abs()
+    few = 2.0**-24 if found.dtype is torch.float16 else 0.0  # below 6e-5 float16 has steps of this size
+    assert (error <= bound * (1 + 1e-5) + half * (exact + bound) + few).all()
     assert error.max() > 0.01 * bound.min(), "a bound that says something"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("size", [1e-3, 0.1, 20.0])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_the_error_of_a_product_is_within_the_bound(engine, dtype, size):
+    """Scales in 16 bits would make rows of float16 with numbers below 0.0078 zeros, and errors of bfloat16 larger."""
+    torch.manual_seed(0)
+    net, x = adding(dtype, size), torch.randn(1, 20, 90, dtype=torch.float64).to(dtype)
+    with ln.backends.use(engine):
+        assert_within_the_bound(ln.quantize(net), net.weight_ih_l0, x)
+
+
+@pytest.mark.parametrize("size", [1e-4, 1e-3, 0.1, 20.0])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_weights_are_rounded_by_half_a_scale_at_most(dtype, size):
+    torch.manual_seed(0)
+    net = adding(dtype, size)
+    quantized, weight = ln.quantize(net), net.weight_ih_l0.detach().double()
+    exact = weight.abs().amax(1, keepdim=True) / 127
+    error = (quantized.weight_ih_l0.double() * quantized.weight_ih_scale_l0.double()[:, None] - weight).abs() / exact
+    assert error.max() <= 0.5 + 1e-4  # the scale's rounding, 127 times
+    assert quantized.weight_ih_scale_l0.dtype is (torch.float64 if dtype is torch.float64 else torch.float32)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("narrow", TYPES[:2], ids=str)
+def test_scales_stay_wide_when_the_copy_is_made_narrow(engine, narrow):
+    """By ``half()``, ``bfloat16()`` or autocast."""
+    torch.manual_seed(0)
+    net, x = adding(torch.float32, 1e-3), torch.randn(1, 20, 90).to(narrow)
+    copies = [copy.deepcopy(ln.quantize(net)).to(narrow), ln.quantize(net.double()).to(narrow)]
+    copies.append(pickle.loads(pickle.dumps(copies[0])))
+    for quantized in copies:
+        assert quantized.weight_ih_scale_l0.dtype is torch.float32
+        with ln.backends.use(engine):
+            assert_within_the_bound(quantized, net.weight_ih_l0, x)
+    with ln.backends.use(engine), torch.autocast("cpu", narrow):
+        assert_within_the_bound(ln.quantize(net.float()), net.weight_ih_l0, x)
+        plain = ln.quantize(ln.LSTM(9, 5, norm=None).eval())
+        assert plain(torch.ones(2, 3, 9))[0].dtype is narrow
+    assert ln.quantize(net).to("meta", narrow).weight_ih_scale_l0.is_meta
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -10,6 +10,9 @@ networks, steppers, cells, norms   random features on every engine, against the 
 second                             gradients of gradients of networks and norms
 exports, portable                  ONNX files and portable copies, against their modules, also on wrong input
 changes                            steppers whose modules change between the steps
+autocast                           accelerated modules beside torch's, by types and numbers
+int8, statistics                   scales of int8 weights, statistics of batch norm, in every type
+attributes                         torch's attributes set after accelerate: torch's effect, or an error
 kills                              a training run killed at every file operation, then anywhere
 checkpoints, damage                every file of a run damaged; or whole, but lacking something
 races                              two commands in one folder
@@ -36,10 +39,10 @@ import torch
 from layernorm import backends
 from layernorm.experiments.runs import environment
 
-from . import arithmetic, data, runs, ways_out
+from . import arithmetic, data, precision, runs, ways_out
 from .arena import Process
 
-CAMPAIGNS = {**arithmetic.CAMPAIGNS, **ways_out.CAMPAIGNS, **runs.CAMPAIGNS, **data.CAMPAIGNS}
+CAMPAIGNS = {**arithmetic.CAMPAIGNS, **ways_out.CAMPAIGNS, **precision.CAMPAIGNS, **runs.CAMPAIGNS, **data.CAMPAIGNS}
 TURN = 10.0
 """Seconds of a campaign's turn."""
 

@@ -18,11 +18,17 @@ _OF_FORWARD = (
 )
 """The methods that the forward of torch's modules calls, and ours does not."""
 
+_STRUCTURE = ("input_size", "hidden_size", "bias", "num_layers", "bidirectional", "proj_size")
+"""The attributes that say which parameters there are; a cell has the first three."""
+
 Module = TypeVar("Module", bound=torch.nn.Module)
 
 
 class Accelerated(torch.nn.Module):
     """What an accelerated module is besides.
+
+    Its attributes are torch's own. A call follows ``mode`` of an `RNN` and ``nonlinearity`` of an `RNNCell`, as torch's
+    does, and refuses other sizes, layers and directions than those at `accelerate`.
 
     In the order in which methods are looked up, its class has a user's subclass first, then the forward of layernorm's
     module, then torch's class, and layernorm's last. So a subclass whose own ``forward`` calls torch's calls ours.
@@ -30,6 +36,27 @@ class Accelerated(torch.nn.Module):
 
     _class_before: ClassVar[type[torch.nn.Module]]
     _names_added: list[str]
+    _structure: tuple[Any, ...]
+    _way_out = "; call layernorm.restore first"
+
+    def _follow_attributes(self) -> None:
+        """Follows torch's attributes that have an effect in torch's forward.
+
+        Raises:
+            RuntimeError: one of the others has been changed.
+        """
+        if _structure(self) != self._structure:
+            changed = dict(zip(_STRUCTURE, zip(self._structure, _structure(self), strict=True), strict=False))
+            name, (before, now) = next((name, pair) for name, pair in changed.items() if pair[0] != pair[1])
+            raise RuntimeError(
+                f"{type(self).__name__}: {name} was {before!r} when it was accelerated, and is {now!r} now; call "
+                "layernorm.restore first"
+            )
+        if isinstance(self, torch.nn.RNN):
+            functions = {"RNN_TANH": "tanh", "RNN_RELU": "relu"}
+            cast(Any, self)._set_nonlinearity(functions.get(self.mode, f"that of mode {self.mode!r}"))
+        elif isinstance(self, torch.nn.RNNCell):
+            cast(Any, self)._set_nonlinearity(self.nonlinearity)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return _make_empty, (self._class_before,), super().__reduce_ex__(protocol)[2]
@@ -82,7 +109,8 @@ def accelerate(module: Module) -> Module:
     parts = [(name, part) for name, part in module.named_modules() if _torch_class(type(part))]
     left, own = [], []
     for name, part in parts:
-        title = f"{name or 'the module'} ({type(part).__name__}"
+        own_class = part._class_before if isinstance(part, Accelerated) else type(part)
+        title = f"{name or 'the module'} ({own_class.__name__}"
         reason = None if isinstance(part, Accelerated) else _accelerate_one(part)
         if reason is not None:
             left.append(f"{title}: {reason})")
@@ -123,6 +151,12 @@ def restore(module: Module) -> Module:
     return module
 
 
+def _structure(part: torch.nn.Module) -> tuple[Any, ...]:
+    """Returns a module's attributes of `_STRUCTURE`, as many as it has."""
+    found = vars(part)
+    return tuple([found.get(name) for name in _STRUCTURE])
+
+
 def _check(function: str, module: object) -> None:
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"{function}: module must be a torch.nn.Module, got {type(module).__name__} {module!r:.60}")
@@ -151,7 +185,7 @@ def _accelerate_one(part: torch.nn.Module) -> str | None:
         device, dtype = parameter.device.type, parameter.dtype
         if backends.preferred("recurrent", device, dtype) == "reference":
             return f"no engine for {device} in {dtype}"
-    vars(part).update(added, _names_added=["_names_added", *added])
+    vars(part).update(added, _structure=_structure(part), _names_added=["_names_added", "_structure", *added])
     part.__class__ = _accelerated_class(cast(Any, type(part)))
     return None
 
@@ -168,7 +202,10 @@ def _accelerated_class(cls: Any) -> type[torch.nn.Module]:
     if cls is not theirs:
         return type(f"Accelerated{cls.__name__}", (cls, _accelerated_class(theirs)), changed)
     ours = TABLE[theirs][0]
-    return type(f"Accelerated{cls.__name__}", (Accelerated, theirs, ours), {"forward": ours.forward, **changed})
+    # Where ours has properties torch's networks have attributes. What is no property does not hide them.
+    plain = {name: None for name in ("mode", "_all_weights") if isinstance(getattr(ours, name, None), property)}
+    bases = (Accelerated, theirs, ours)
+    return type(f"Accelerated{cls.__name__}", bases, {"forward": ours.forward, **plain, **changed})
 
 
 def _make_empty(cls: Any) -> torch.nn.Module:

@@ -160,12 +160,17 @@ def convert(
 
 def _warn_of_unconverted(module: torch.nn.Module, converted: bool) -> None:
     """Warns of what a caller may have expected to be converted and was not."""
-    subclasses = [
-        f"{name or 'the module'} ({own_class(part).__name__})"
-        for name, part in module.named_modules()
-        if issubclass(own_class(part), tuple(TABLE)) and own_class(part) not in TABLE
-    ]
-    warned = [] if converted else [f"no RNN, LSTM, GRU or cell of torch.nn in {type(module).__name__}"]
+    accelerated, subclasses = list[str](), list[str]()
+    for name, part in module.named_modules():
+        before = getattr(part, "_class_before", None)
+        if before is not None:
+            accelerated.append(f"{name or 'the module'} ({before.__name__})")
+        elif issubclass(own_class(part), tuple(TABLE)) and own_class(part) not in TABLE:
+            subclasses.append(f"{name or 'the module'} ({own_class(part).__name__})")
+    nothing = not converted and not accelerated
+    warned = [f"no RNN, LSTM, GRU or cell of torch.nn in {type(module).__name__}"] if nothing else []
+    if accelerated:
+        warned.append(f"left alone as accelerated, call layernorm.restore(model) first: {', '.join(accelerated)}")
     if subclasses:
         warned.append(f"left alone as subclasses of torch's modules: {', '.join(subclasses)}")
     if warned:
@@ -187,8 +192,11 @@ def _lost_names(old: torch.nn.Module, bare: torch.nn.Module) -> list[str]:
 
 
 def constructor_arguments(old: torch.nn.Module, theirs: type[torch.nn.Module]) -> dict[str, Any]:
-    """Reads off what a module of torch's was made with, but for device and type."""
-    return {name: getattr(old, name) for name in ("input_size", "hidden_size", *TABLE[theirs][1])}
+    """Reads off what a module of torch's was made with, but for device and type. An RNN computes what ``mode`` says."""
+    found = {name: getattr(old, name) for name in ("input_size", "hidden_size", *TABLE[theirs][1])}
+    if issubclass(theirs, torch.nn.RNN):
+        found["nonlinearity"] = str(old.mode).removeprefix("RNN_").lower()
+    return found
 
 
 def bare_like(old: torch.nn.Module, theirs: type[torch.nn.Module]) -> torch.nn.Module:

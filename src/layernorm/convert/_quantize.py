@@ -31,11 +31,13 @@ def quantize(model: Model) -> Model:
     ``W`` is ``weight_ih`` and ``weight_hh``, ``x`` the input and the state ``h`` of one case at one step. The sums are
     whole numbers, and exact. What is rounded away from :math:`(W x)_j` is at most
     :math:`\frac{s}{2} \sum_k |W_{jk}| + \frac{s_j}{2} (\sum_k |x_k| + \frac{s}{2} n)`, with n numbers in x. Gains,
-    biases, the normalisations and the state ``c`` stay as they are.
+    biases, the normalisations and the state ``c`` stay as they are. A row whose numbers are all below
+    1.5e-36 (in float64 2.8e-306) counts as zeros.
 
     The weights become int8 buffers, and their scales ``weight_ih_scale_l0``... are buffers, too, so the copy has a
-    state dict of its own, a quarter as large. To load it, quantize a new model and call ``load_state_dict``. The copy
-    takes what the original takes in evaluation, but it has no ``stepper``. Cells and other modules stay as they are.
+    state dict of its own, a quarter as large. Scales are in float32 or wider, also in a network of 16 bits. To load a
+    state dict, quantize a new model and call ``load_state_dict``. The copy takes what the original takes in evaluation,
+    but it has no ``stepper``. Cells and other modules stay as they are.
 
     The copy has no gradient. A call raises a RuntimeError in training mode, or where a tensor requires grad.
 
@@ -107,7 +109,9 @@ def _quantize(network: Recurrent[Any]) -> None:
 
 
 def round_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns a matrix in int8, and the scale of each row, which is not finite if a number of the row is not."""
+    """Returns a matrix in int8, and the scale of each row, in float32 or wider. It is not finite if a number of the row
+    is not."""
+    weight = weight.to(torch.promote_types(weight.dtype, torch.float32))
     scale = weight.abs().amax(1) / 127
     divided = torch.where(scale >= torch.finfo(scale.dtype).tiny, 1 / scale, 0.0)[:, None] * weight
     return divided.round().clamp(-127, 127).nan_to_num(0).to(torch.int8), scale

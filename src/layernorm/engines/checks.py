@@ -153,14 +153,18 @@ def _expected_signatures(
         return []
     state = tuple((input[1], size) for size in (P, H)[: len(recurrence.state_names)])
     shapes = (*state, *recurrence.parameter_shapes(input[2], H, P).values())
-    types = (*(dtype for _ in state), *_parameter_types(recurrence, dtype).values())
+    types = (*(dtype for _ in state), *parameter_types(recurrence, dtype).values())
     return [(shape, type, True, torch.strided) for shape, type in zip(shapes, types, strict=True)]
 
 
-def _parameter_types(recurrence: Recurrence, dtype: torch.dtype) -> dict[str, torch.dtype]:
-    """Returns the types that parameters must have with an input of type ``dtype``."""
+def parameter_types(recurrence: Recurrence, dtype: torch.dtype) -> dict[str, torch.dtype]:
+    """Returns the types that parameters must have with an input of type ``dtype``: int8 weights have scales in float32
+    or wider."""
     types = dict.fromkeys(recurrence.parameter_names, dtype)
-    return types | dict.fromkeys(QUANTIZED, torch.int8) if recurrence.quantized else types
+    if recurrence.quantized:
+        types |= dict.fromkeys(QUANTIZED, torch.int8)
+        types |= dict.fromkeys([f"{name}_scale" for name in QUANTIZED], torch.promote_types(dtype, torch.float32))
+    return types
 
 
 def _check_one_by_one(a: RecurrentArguments) -> None:
@@ -203,7 +207,7 @@ def _check_one_by_one(a: RecurrentArguments) -> None:
     if not input.dtype.is_floating_point:
         raise RuntimeError(f"{op}: expected input of a floating-point type, got {input.dtype}")
     check_dense(op, "input", input)
-    types = _parameter_types(recurrence, input.dtype)
+    types = parameter_types(recurrence, input.dtype)
     for name, tensor in tensors.items():
         check_dense(op, name, tensor)
         shape = expected_shapes[name]

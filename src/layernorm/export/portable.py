@@ -71,6 +71,8 @@ def _check(name: str, module: torch.nn.Module) -> None:
     """Raises an error where a module cannot be copied."""
     original = own_class(module)
     if original not in _TABLE:
+        if hasattr(original, "_class_before"):
+            raise TypeError(f"portable: cannot copy {name}: it is accelerated; call layernorm.restore(model) first")
         if issubclass(original, tuple(_TABLE)):
             raise TypeError(
                 f"portable: cannot copy {name}: {original.__name__} is a subclass, and may do more than its base"

@@ -15,8 +15,10 @@ from ._norms import add_rms_norm as add_rms_norm
 from ._norms import layer_norm as layer_norm
 from ._norms import rms_norm as rms_norm
 from ._recurrent import as_cuts as as_cuts
+from ._recurrent import cast_tensors as cast_tensors
 from ._recurrent import describe as describe
 from ._recurrent import gru as gru
+from ._recurrent import is_onednns as is_onednns
 from ._recurrent import lstm as lstm
 from ._recurrent import recurrent as recurrent
 from ._recurrent import rnn as rnn

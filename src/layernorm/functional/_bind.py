@@ -29,6 +29,7 @@ from torch.compiler import is_dynamo_compiling
 
 from .. import backends
 from ..formula import Recurrence
+from ._flops import give_formulas
 
 Arguments = tuple[Any, ...]
 """An op's arguments as an engine takes them: `NormArguments` or `RecurrentArguments`, and what else it is given."""
@@ -117,6 +118,7 @@ class Op(abc.ABC):
 
     def dispatch(self, flat: Arguments) -> Sequence[Tensor]:
         """Computes the results where something else needs to know of the call."""
+        _tell_modes()
         if is_transforming():
             return self.equations(*self.engine_arguments(flat))
         return self._dispatched(*flat, backends.asked_for_in_graph())
@@ -124,6 +126,7 @@ class Op(abc.ABC):
     def run_backward(self, tensors: Sequence[Tensor], backend: str, args: Arguments) -> Sequence[Tensor]:
         """Computes the gradients by an engine; ``tensors`` are those among ``args``."""
         if not is_eager(tensors):
+            _tell_modes()
             return self._dispatched_backward(*self.schema_arguments(args), backend)
         if profiler._is_profiler_enabled:
             with profiler_event(self._backward, tensors):
@@ -212,6 +215,7 @@ def is_eager(tensors: Sequence[Tensor]) -> bool:
     transform of `torch.func`."""
     for t in tensors:
         if type(t) not in EAGER_TYPES:
+            _refuse_expanded(t)
             return False
     return not (
         is_dynamo_compiling()
@@ -221,6 +225,25 @@ def is_eager(tensors: Sequence[Tensor]) -> bool:
         or _is_torch_function_mode_enabled()
         or _is_tracing()
     )
+
+
+def _refuse_expanded(tensor: Tensor) -> None:
+    """Refuses a weight of torch's per-sample gradients, which know a fixed list of torch's own functions.
+
+    Raises:
+        RuntimeError: it is one.
+    """
+    if type(tensor).__name__ == "ExpandedWeight":
+        raise RuntimeError(
+            "layernorm: per-sample gradients by ExpandedWeights (torch.nn.utils, Opacus) cannot look into this op; "
+            "take torch.func.vmap(torch.func.grad(...))"
+        )
+
+
+def _tell_modes() -> None:
+    """Gives modes that count operations the formulas of ours."""
+    if not is_dynamo_compiling() and _len_torch_dispatch_stack():
+        give_formulas()
 
 
 def autocast_type(tensor: Tensor) -> torch.dtype | None:

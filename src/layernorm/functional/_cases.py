@@ -16,8 +16,8 @@ from ..engines.reference import Moments as Moments
 from ..engines.reference import check_cases, count_cases
 from ..engines.schedule import lines_of, make_schedule, reorder_steps, unpacked
 from ..formula import Recurrence
-from ._bind import any_requires_grad, gradients_of_equations, is_eager, is_transforming, record
-from ._recurrent import cast_by_autocast, with_products
+from ._bind import any_requires_grad, autocast_type, gradients_of_equations, is_eager, is_transforming, record
+from ._recurrent import cast_by_autocast, cast_projected, type_under_autocast, with_products
 from ._recurrent_op import tensors_between
 
 
@@ -37,7 +37,8 @@ def recurrent_over_cases(
     """Computes `recurrent` under batch norm.
 
     Args:
-        population: for each gain the mean and variance (T, n) to normalise by. ``None``: the batch's own.
+        population: for each gain the mean and variance (T, n) to normalise by, in any floating type. ``None``: the
+            batch's own.
         count_padding: whether a row that has ended counts in the batch's statistics, with the input 0 and its final
             state.
 
@@ -47,7 +48,13 @@ def recurrent_over_cases(
     Raises:
         ValueError: fewer than two cases to take statistics over.
     """
-    input, state, params, changes = cast_by_autocast(input, state, params, changes)
+    autocast = autocast_type(input)
+    if autocast is not None:
+        dtype = type_under_autocast(equations.network, autocast, state)
+        input, state, params, changes = cast_by_autocast(input, state, params, changes, dtype)
+    if population is not None:  # a module keeps it in any type, and an engine computes in one
+        compute_type = torch.promote_types(input.dtype, torch.float32)
+        population = {gain: (mean.to(compute_type), var.to(compute_type)) for gain, (mean, var) in population.items()}
     given = None if population is None else [m for gain in equations.gain_names for m in population[gain]]
     a = RecurrentArguments(input, state, params, lengths, reset, equations, reverse, changes, batch_sizes)
     if batch_sizes is not None and count_padding:  # rows that have ended take steps, too
@@ -58,10 +65,10 @@ def recurrent_over_cases(
         return output[times, rows], final, batch
     if not is_eager(_tensors(a, given)) or backends.choose("recurrent", input).name != "native":
         (output, *final), batch = reference.recurrent_over_cases(a, population, count_padding)
-        return output, final, batch
+        return *((output, final) if autocast is None else cast_projected(output, final, autocast)), batch
     check_cases(a, population is None, count_padding)
     if input.dtype is torch.float32:
-        a = a._replace(recurrence=Recurrence.decode(with_products(equations.encode())))
+        a = a._replace(recurrence=Recurrence.decode(with_products(equations.encode(), autocast)))
     if reverse:  # the kernels count each row's steps as they are taken
         cut = make_schedule(a).cut
         cut = None if cut is None else cut.view(a.lines)
@@ -71,7 +78,8 @@ def recurrent_over_cases(
     if population is None:
         counts = count_cases(a, count_padding)
         batch = BatchMoments(counts, _by_gain(equations, results[n:]))
-    return reorder_steps(output, a._replace(reverse=reverse)), results[:n], batch
+    output, final = reorder_steps(output, a._replace(reverse=reverse)), [*results[:n]]
+    return *((output, final) if autocast is None else cast_projected(output, final, autocast)), batch
 
 
 def _by_gain(equations: Recurrence, moments: Sequence[Tensor]) -> dict[str, Moments]:

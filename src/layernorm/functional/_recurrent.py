@@ -14,7 +14,7 @@ from torch._C import _get_fp32_precision_getter
 
 from ..engines.checks import check_dense, unwrapped
 from ..engines.protocol import NO_CHANGES, RecurrentArguments, StateChanges
-from ..formula import GATES, PLAIN, Formula, Recurrence, resolve, unknown
+from ..formula import GATES, PLAIN, QUANTIZED, Formula, Recurrence, resolve, unknown
 from ._bind import autocast_type, is_eager
 from ._recurrent_op import RECURRENT, schema_changes, tensors_between
 
@@ -69,13 +69,16 @@ def recurrent(
 
     The arguments are those of `RecurrentArguments`.
 
-    Under autocast, input, states and parameters are cast to its type, as torch does for its own recurrent networks:
-    integers and float64 are left as they are. Products of float32 are made as torch's switches say at this call,
-    in its backward as well.
+    Under autocast it computes in the type that torch's cell of the same name has (`type_under_autocast`). Integers and
+    float64 are left as they are. Products of float32 are made as torch's switches say at this call, in its backward as
+    well, and under autocast to bfloat16 of numbers that are rounded to it.
     """
-    input, state, params, changes = cast_by_autocast(input, state, params, changes)
+    autocast = autocast_type(input)
+    if autocast is not None:
+        dtype = type_under_autocast(_network(recurrence), autocast, state)
+        input, state, params, changes = cast_by_autocast(input, state, params, changes, dtype)
     if input.dtype is torch.float32:
-        recurrence = with_products(recurrence)
+        recurrence = with_products(recurrence, autocast)
     tensors = [input, *state, *params]
     if lengths is not None:
         tensors.append(lengths)
@@ -94,13 +97,15 @@ def recurrent(
         output, *final = RECURRENT.dispatch(
             (input, state, params, lengths, reset, *schema_changes(changes), batch_sizes, recurrence, reverse)
         )
-    return output, final
+    return (output, final) if autocast is None else cast_projected(output, final, autocast)
 
 
-def with_products(recurrence: str) -> str:
-    """Returns the recurrence with bfloat16 products, if torch's switches allow them: those of its recurrent networks
-    (``torch.backends.mkldnn.rnn.fp32_precision``) or, where these say nothing, those of matrix products
-    (``torch.set_float32_matmul_precision``)."""
+def with_products(recurrence: str, autocast: torch.dtype | None = None) -> str:
+    """Returns the recurrence with bfloat16 products, if autocast asks for that type or torch's switches allow them:
+    those of its recurrent networks (``torch.backends.mkldnn.rnn.fp32_precision``) or, where these say nothing, those of
+    matrix products (``torch.set_float32_matmul_precision``)."""
+    if autocast is torch.bfloat16:
+        return _with_bfloat16_products(recurrence)
     precision = _get_fp32_precision_getter("mkldnn", "rnn")
     if precision == "none":
         precision = _get_fp32_precision_getter("mkldnn", "matmul")
@@ -143,17 +148,58 @@ def as_cuts(reset: Any, shape: Sequence[int], who: str, order: str = "") -> Tens
     return reset != 0
 
 
+def _network(recurrence: str) -> str:
+    return Recurrence.decode(recurrence).network
+
+
+_network._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as `_encode`
+
+
+def type_under_autocast(network: str, autocast: torch.dtype, state: Sequence[Tensor]) -> torch.dtype:
+    """Returns the type that a call computes in, and returns its state in, under autocast to a type.
+
+    It is autocast's. On a CPU torch's LSTM and GRU cells add to the state in the type that it has, so there it is the
+    wider one of the two; an LSTM's is that of c.
+    """
+    if network == "RNN" or not state[-1].is_cpu:
+        return autocast
+    wider = torch.promote_types(autocast, state[-1].dtype)
+    return autocast if wider is torch.float64 else wider  # which no product with autocast's type takes
+
+
+def is_onednns(dtype: torch.dtype) -> bool:
+    """Says whether oneDNN computes torch's padded LSTM without projections on this processor, of inputs of a type."""
+    if not (torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled):
+        return False
+    if dtype is torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if dtype is torch.float16:
+        return not torch.is_grad_enabled() and bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return dtype is torch.float32
+
+
+is_onednns._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as `_encode`
+
+
 def cast_by_autocast(
-    input: Tensor, state: Sequence[Tensor], params: Sequence[Tensor], changes: StateChanges
+    input: Tensor, state: Sequence[Tensor], params: Sequence[Tensor], changes: StateChanges, dtype: torch.dtype
 ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor], StateChanges]:
-    """Casts to the type that autocast asks for, but for integers and float64, which torch leaves as they are, too."""
-    dtype = autocast_type(input)
-    if dtype is None:
-        return input, state, params, changes
+    """Casts to the type of a call under autocast, but for integers and float64, which torch leaves as they are, too,
+    and the scales of int8 weights."""
     (input,) = cast_tensors([input], dtype)
     if changes.restart:
         changes = changes._replace(restart=cast_tensors(changes.restart, dtype))
-    return input, cast_tensors(state, dtype), cast_tensors(params, dtype), changes
+    scales = params[len(params) - len(QUANTIZED) :] if params[0].dtype is torch.int8 else ()
+    params = [*cast_tensors(params[: len(params) - len(scales)], dtype), *scales]
+    return input, cast_tensors(state, dtype), params, changes
+
+
+def cast_projected(output: Tensor, final: Sequence[Tensor], autocast: torch.dtype) -> tuple[Tensor, list[Tensor]]:
+    """Casts the h of a projected LSTM to the type of autocast, as it is a product; other networks' results stay."""
+    if len(final) == 1 or final[0].shape[1] == final[1].shape[1]:
+        return output, [*final]
+    output, h = cast_tensors([output, final[0]], autocast)
+    return output, [h, *final[1:]]
 
 
 def cast_tensors(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:

@@ -27,7 +27,7 @@ from ..engines.checks import check_tensors
 from ..engines.protocol import NO_CHANGES, BackwardPass, PreparedLayer, RecurrentArguments, StateChanges
 from ..formula import Recurrence
 from ._bind import EAGER_TYPES, any_requires_grad, gradients_of_equations, is_eager, profiler_event
-from ._recurrent import cast_tensors, recurrent
+from ._recurrent import cast_projected, cast_tensors, recurrent, type_under_autocast
 
 Signatures = list[tuple[torch.Size, torch.dtype, torch.device]]
 
@@ -53,7 +53,10 @@ class Steps:
                 "state before it"
             )
         self.encoded, self.autocast = encoded, autocast
-        self.layer = _Layer(params if autocast is None else cast_tensors(params, autocast), recurrence)
+        if autocast is not None:  # one type for the states of all types that may come
+            self.dtype = autocast if recurrence.network == "RNN" or not params[0].is_cpu else torch.float32
+            params = cast_tensors(params, self.dtype)
+        self.layer = _Layer(params, recurrence)
         self.eager = all(type(p) in EAGER_TYPES for p in self.layer.params)
         self.trained = any(p.requires_grad for p in self.layer.params)
         self.stand_in: tuple[_BackwardPasses, Tensor] | None = None
@@ -67,9 +70,16 @@ class Steps:
         Raises:
             RuntimeError: a shape, type or device does not fit.
         """
+        if self.autocast is None:
+            return self._in_one_type(input, state, dropout)
+        dtype = type_under_autocast(self.layer.recurrence.network, self.autocast, state)
+        input, *state = cast_tensors([input, *state], self.dtype)
+        after = cast_tensors(self._in_one_type(input, state, dropout), dtype)
+        return cast_projected(after[0], after, self.autocast)[1]
+
+    def _in_one_type(self, input: Tensor, state: Sequence[Tensor], dropout: Tensor | None) -> list[Tensor]:
+        """Takes a step, with input and state in the type of the parameters."""
         layer = self.layer
-        if self.autocast is not None:
-            input, *state = cast_tensors([input, *state], self.autocast)
         changes = NO_CHANGES if dropout is None else StateChanges(dropout=dropout)
         tensors = [input, *state] if dropout is None else [input, *state, dropout]
         if not self.eager or not is_eager(tensors):

@@ -104,6 +104,7 @@ class RecurrentCell(Normalised, Generic[Hx]):
         take: Callable[[Tensor, Sequence[Tensor]], list[Tensor]],
     ) -> Any:
         """Runs `forward` with the function that takes the step."""
+        self._follow_attributes()
         name, state = type(self).__name__, self._state_from(hx)
         if not isinstance(input, Tensor):
             raise TypeError(f"{name}: expected input to be a Tensor, got {type(input).__name__}")

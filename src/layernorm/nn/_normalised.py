@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import torch
@@ -75,6 +76,22 @@ class Normalised(torch.nn.Module):
         self.recurrence, self.norm = recurrence, norm
         self._encoded, self._names = recurrence.encode(), recurrence.parameter_names
 
+    def _follow_attributes(self) -> None:
+        """Takes over, at every call, what has been set on the module since the last one: an `RNN`'s nonlinearity."""
+
+    def _set_nonlinearity(self, nonlinearity: Any) -> None:
+        """Sets the function of an `RNN`.
+
+        Raises:
+            ValueError: it is another than tanh and relu.
+        """
+        if nonlinearity == self.recurrence.nonlinearity:
+            return
+        if nonlinearity not in ("tanh", "relu"):
+            name = type(self).__name__
+            raise ValueError(f"{name}: expected nonlinearity to be 'tanh' or 'relu', got {nonlinearity!r}")
+        self._set_equations(replace(self.recurrence, nonlinearity=nonlinearity), self.norm)
+
     def _check_forget_bias(self) -> None:
         value = self.forget_bias
         is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
@@ -121,8 +138,22 @@ class Normalised(torch.nn.Module):
             tensor: Tensor | None = parameters.get(name)
             if tensor is None:
                 tensor = buffers.get(name)
-            found.append(getattr(self, name) if tensor is None else tensor)
+            found.append(self._found_elsewhere(name) if tensor is None else tensor)
         return found
+
+    def _found_elsewhere(self, name: str) -> Tensor:
+        """Returns a parameter that is an attribute by other means.
+
+        Raises:
+            RuntimeError: it has been set to None.
+        """
+        tensor: Tensor | None = getattr(self, name)
+        if tensor is None:
+            raise RuntimeError(f"{type(self).__name__}: expected {name} to be a Tensor, got None{self._way_out}")
+        return tensor
+
+    _way_out = ""
+    """What the error says to do about a parameter that has been set to None."""
 
     def _parameters_of(self, suffix: str) -> list[Tensor]:
         """Returns the parameters of one layer and direction."""

@@ -56,6 +56,7 @@ class _Preparation:
 
     def __init__(self, module: Normalised, autocast: torch.dtype | None) -> None:
         self.autocast, self.in_inference_mode = autocast, in_inference_mode()
+        self.module, self.encoded = module, module._encoded
         with torch.enable_grad():  # weight norm's and autocast's weights serve steps with and without gradients
             self.layers = [
                 Steps(module._parameters_of(suffix), module.recurrence, module._encoded, autocast)
@@ -80,14 +81,14 @@ class _Preparation:
                 p.register_hook(lambda _: spent.append(True))
 
     def is_of_now(self, autocast: torch.dtype | None) -> bool:
-        """Says whether the module is as it was: its tensors, their numbers as far as torch counts changes, their place
-        in memory, its parametrizations' mode, and autocast; where gradients are taken, also what needs one, and whether
-        the graph that computed its weights is still there."""
+        """Says whether the module is as it was: its equations, its tensors, their numbers as far as torch counts
+        changes, their place in memory, its parametrizations' mode, and autocast; where gradients are taken, also what
+        needs one, and whether the graph that computed its weights is still there."""
         if autocast is not self.autocast:
             return False
         if is_dynamo_compiling():
             return True
-        if not self.comparable:
+        if not self.comparable or self.module._encoded != self.encoded:
             return False
         for holder, values in self.holders:
             if len(holder) != len(values) or not all(map(is_, holder.values(), values)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar, cast, overload
 
 import torch
 from torch import Tensor
@@ -16,8 +16,11 @@ from ..functional import (
     NO_CHANGES,
     StateChanges,
     as_cuts,
+    autocast_type,
+    cast_tensors,
     check_dense,
     is_eager,
+    is_onednns,
     lines_of,
     recurrent,
     recurrent_over_cases,
@@ -26,6 +29,9 @@ from ._normalised import GainInit, Normalised, State, check_flags, check_fractio
 from ._population import BatchNormOverTime, Norm, Population
 from ._prepared import PreparedLayers, in_inference_mode
 from ._tracing import fx_call_module
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 LayerStates = list[list[Tensor]]
 """For each layer h ``(B, P)``, in an LSTM also c ``(B, H)``."""
@@ -159,6 +165,16 @@ class Recurrent(Normalised, Generic[Hx]):
     def mode(self) -> str:
         """What torch calls the network: "LSTM", "GRU", "RNN_TANH" or "RNN_RELU"."""
         return f"RNN_{self.recurrence.nonlinearity.upper()}" if self.network == "RNN" else self.network
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        """Converts the module, as ``half()`` and ``to()`` do. The scales of int8 weights stay in float32 or wider."""
+        scales = {name: b for name, b in self._buffers.items() if b is not None and "_scale_l" in name}
+        super()._apply(fn, recurse)
+        for name, scale in scales.items() if self.recurrence.quantized else ():
+            now = cast(Tensor, self._buffers[name])
+            if now.dtype.itemsize < 4:
+                self._buffers[name] = scale.to(now.device, torch.float32)
+        return self
 
     def flatten_parameters(self) -> None:
         """Does nothing: the parameters need no flat copy. It is here because torch's modules have it."""
@@ -294,6 +310,7 @@ class Recurrent(Normalised, Generic[Hx]):
         self, input: Any, hx: Any, lengths: Tensor | list[int] | None, reset: Any, reset_hx: Any
     ) -> tuple[Any, State]:
         """Runs any input that torch's module takes. The state is a tuple of its parts."""
+        self._follow_attributes()
         name, state, restart = type(self).__name__, self._state_from(hx), self._state_from(reset_hx, "reset_hx")
         if restart is not None and reset is None:
             raise ValueError(f"{name}: reset_hx is where a sequence starts again after a cut; it needs reset, got None")
@@ -314,7 +331,7 @@ class Recurrent(Normalised, Generic[Hx]):
             return self._run_unbatched(input, state, reset, restart)
         x = input.transpose(0, 1) if self.batch_first else input
         T, B = x.shape[:2]
-        cuts = self._cuts(reset, restart, (T, B), x)
+        cuts, state = self._cuts(reset, restart, (T, B), x), self._state_of_padded(x, state, B)
         if lengths is not None and not isinstance(lengths, Tensor):
             try:
                 lengths = torch.tensor(lengths, device=x.device)
@@ -340,7 +357,9 @@ class Recurrent(Normalised, Generic[Hx]):
             if tuple(part.shape) not in ((layers, B, size), (layers, 1, size)):
                 expected = f"{(layers, B, size)} or {(layers, 1, size)}"
                 raise RuntimeError(f"Expected {part_name} of reset_hx of size {expected}, got {list(part.shape)}")
-        expanded = tuple(part.to(x.dtype).expand(-1, B, -1).contiguous() for part in restart or ())
+        if autocast_type(x) is None:
+            restart = tuple(part.to(x.dtype) for part in restart or ())
+        expanded = tuple(part.expand(-1, B, -1).contiguous() for part in restart or ())
         return Cuts(cut.transpose(0, 1).contiguous() if self.batch_first else cut, expanded)
 
     def _run_unbatched(
@@ -351,7 +370,8 @@ class Recurrent(Normalised, Generic[Hx]):
         if reset is not None:
             reset = as_cuts(reset, input.shape[:1], type(self).__name__).unsqueeze(0 if self.batch_first else 1)
             restart = None if restart is None else tuple(part.unsqueeze(1) for part in restart)
-        output, state = self._run_layers(x, hx, 1, None, self._cuts(reset, restart, x.shape[:2], x))
+        cuts = self._cuts(reset, restart, x.shape[:2], x)
+        output, state = self._run_layers(x, self._state_of_padded(x, hx, 1), 1, None, cuts)
         return output.squeeze(1), tuple(part.squeeze(1) for part in state)
 
     def _run_packed(
@@ -479,6 +499,14 @@ class Recurrent(Normalised, Generic[Hx]):
             statistics.update(batch, self.over_time.momentum)
         return output, final
 
+    def _state_of_padded(self, x: Tensor, hx: State | None, B: int) -> State | None:
+        """Casts the initial state of a padded call under autocast where torch does: an LSTM that oneDNN computes is in
+        autocast's type as a whole. All else is in the type that the cells have."""
+        dtype = autocast_type(x) if self.network == "LSTM" and not self.proj_size and x.is_cpu and x.numel() else None
+        if dtype is None or not is_onednns(x.dtype):
+            return hx
+        return tuple(cast_tensors(self._initial_state(x, hx, B), dtype))
+
     def _check_inference(self, tensors: list[Tensor]) -> None:
         """Checks that nothing asks a quantized network for a gradient, or to train."""
         name, why = type(self).__name__, "a quantized network is for inference"
@@ -577,6 +605,7 @@ class Stepper(Generic[Hx]):
             RuntimeError, ValueError, TypeError: a shape, type or device does not fit, or the module has got hooks.
         """
         module, name = self.module, type(self.module).__name__
+        module._follow_attributes()
         if not isinstance(input, Tensor):
             raise TypeError(f"{name}.stepper: expected input to be a Tensor, got {type(input).__name__}")
         check_dense(f"{name}.stepper", "input", input)

@@ -93,6 +93,9 @@ class RNN(Recurrent[Tensor]):
         )  # fmt: skip
         self.nonlinearity = nonlinearity
 
+    def _follow_attributes(self) -> None:
+        self._set_nonlinearity(self.nonlinearity)
+
 
 class RNNCell(RecurrentCell[Tensor]):
     r"""One step of `RNN`.
@@ -133,3 +136,6 @@ class RNNCell(RecurrentCell[Tensor]):
             formula=formula, eps=eps, gain_init=gain_init, zoneout=zoneout,
         )  # fmt: skip
         self.nonlinearity = nonlinearity
+
+    def _follow_attributes(self) -> None:
+        self._set_nonlinearity(self.nonlinearity)

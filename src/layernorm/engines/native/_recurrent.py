@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..checks import check_recurrent, check_recurrent_gradients
+from ..checks import check_recurrent, check_recurrent_gradients, parameter_types
 from ..protocol import NO_CHANGES, RecurrentArguments, StateChanges, vector_gradients
 from ._layout import compute_type, transfer_type
 from ._memory import contiguous, contiguous_or_none
@@ -135,7 +135,7 @@ def _contiguous(a: RecurrentArguments) -> RecurrentArguments:
     return a._replace(
         input=contiguous(a.input, dtype),
         state=[contiguous(s, dtype) for s in a.state],
-        params=[contiguous(p, p.dtype if p.dtype is torch.int8 else dtype) for p in a.params],
+        params=[contiguous(p, t) for p, t in zip(a.params, parameter_types(a.recurrence, dtype).values(), strict=True)],
         lengths=contiguous_or_none(a.lengths, torch.int64),
         batch_sizes=contiguous_or_none(a.batch_sizes, torch.int64),
         reset=contiguous_or_none(a.reset, torch.bool),
@@ -165,7 +165,10 @@ def _run_plan(
     if plan is None:
         return None
     if x.dtype is torch.bfloat16:  # the kernels take vectors in float32
-        if any(p.dtype is not torch.bfloat16 for p in params if p.dim() == 1):
+        scales = 2 if recurrence.quantized else 0  # the last ones, which are in float32
+        if any(p.dtype is not torch.bfloat16 for p in params[: len(params) - scales] if p.dim() == 1):
+            return None
+        if any(p.dtype is not torch.float32 for p in params[len(params) - scales :]):
             return None
         params = [p.float() if p.dim() == 1 else p for p in params]
     given = [x, *state]
