@@ -136,6 +136,10 @@ class Recurrent(Normalised, Generic[Hx]):
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
+        self.reset_running_stats()
+
+    def reset_running_stats(self) -> None:
+        """Sets batch norm's population statistics to mean 0 and variance 1. Without batch norm there are none."""
         if self.norm == "batch":
             for suffix in self._suffixes:
                 self._population(suffix).reset()
