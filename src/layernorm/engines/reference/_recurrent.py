@@ -131,7 +131,7 @@ def count_cases(a: RecurrentArguments, count_padding: bool) -> Tensor:
     if a.batch_sizes is not None:
         return unwrapped(a.batch_sizes)
     counted = counted_rows(a, count_padding)
-    return torch.full(a.lines[:1], a.lines[1]) if counted is None else counted.sum((-2, -1))
+    return torch.full(a.lines[:1], a.lines[1], device="cpu") if counted is None else counted.sum((-2, -1))
 
 
 def packed(a: RecurrentArguments) -> list[int] | None:
