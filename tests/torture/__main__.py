@@ -10,6 +10,7 @@ networks, steppers, cells, norms   random features on every engine, against the 
 second                             gradients of gradients of networks and norms
 exports, portable                  ONNX files and portable copies, against their modules, also on wrong input
 changes                            steppers whose modules change between the steps
+edges                              audits of bad numbers, populations anew, the device meta, ever new formulas
 kills                              a training run killed at every file operation, then anywhere
 checkpoints, damage                every file of a run damaged; or whole, but lacking something
 races                              two commands in one folder
@@ -36,10 +37,10 @@ import torch
 from layernorm import backends
 from layernorm.experiments.runs import environment
 
-from . import arithmetic, data, runs, ways_out
+from . import arithmetic, data, edges, runs, ways_out
 from .arena import Process
 
-CAMPAIGNS = {**arithmetic.CAMPAIGNS, **ways_out.CAMPAIGNS, **runs.CAMPAIGNS, **data.CAMPAIGNS}
+CAMPAIGNS = {**arithmetic.CAMPAIGNS, **ways_out.CAMPAIGNS, **edges.CAMPAIGNS, **runs.CAMPAIGNS, **data.CAMPAIGNS}
 TURN = 10.0
 """Seconds of a campaign's turn."""
 
