@@ -499,7 +499,9 @@ def test_where_numbers_that_are_not_finite_begin_is_said():
 
     found("the loss is inf of a finite output", loss=lambda output: output.exp().sum() / 0)
     found("the loss is nan of a finite output", loss=lambda output: (output * 0).sum().log() * 0)
-    found("the gradient of network.weight_ih_l0 is not finite, one of 10", loss=lambda output: (output * 0).sum().sqrt())
+    found(
+        "the gradient of network.weight_ih_l0 is not finite, one of 10", loss=lambda output: (output * 0).sum().sqrt()
+    )
     with torch.no_grad():
         model.out.weight.fill_(1e38)
         found("numbers of the output are not finite, from inputs up to 1.0e+00 (batch[0]) and parameters up to 1.0e+38")

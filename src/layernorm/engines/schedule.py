@@ -82,7 +82,11 @@ def lines_of(batch_sizes: Tensor, lines: int) -> tuple[Tensor, Tensor]:
 def _own_lines(batch_sizes: Tensor, lines: int) -> Tensor:
     """Returns the line of each row's step in the reverse direction: its last one first."""
     times, rows = lines_of(batch_sizes, lines)
-    lengths = (batch_sizes[:, None] > torch.arange(int(batch_sizes[0]), device=batch_sizes.device)).sum(0) if lines else batch_sizes
+    lengths = (
+        (batch_sizes[:, None] > torch.arange(int(batch_sizes[0]), device=batch_sizes.device)).sum(0)
+        if lines
+        else batch_sizes
+    )
     return (batch_sizes.cumsum(0) - batch_sizes)[lengths[rows] - 1 - times] + rows
 
 
