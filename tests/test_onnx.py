@@ -240,6 +240,32 @@ for dtype in (torch.float16, torch.bfloat16):
 """
 
 
+RESTARTS = """
+class Restarts(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.network, self.start = ln.RNN(3, 4), torch.nn.Parameter(torch.randn(1, 1, 4))
+
+    def forward(self, x, reset):
+        starts = (self.start, torch.cat([x[:1], x[:1, :, :1]], -1).to(self.start.dtype))  # for all rows, for each
+        x = x.to(self.start.dtype)
+        return [self.network(x, reset=reset, reset_hx=start)[0].float() for start in starts]
+
+for dtype in (torch.float16, torch.bfloat16):
+    model = Restarts().to(dtype).eval()
+    x, reset = torch.randn(5, 3, 3), torch.rand(5, 3) < 0.5
+    program = onnx_errors.export(model, (torch.randn(5, 2, 3), torch.rand(5, 2) < 0.5), ({1: "B"},) * 2)
+    found, expected = onnx_errors.run(program)(x, None, reset), model(x, reset)
+    for a, b in zip(found, expected, strict=True):  # as in `NARROW`
+        torch.testing.assert_close(a, b.detach(), rtol=0, atol=16 * torch.finfo(dtype).eps)
+"""
+
+
+def test_the_state_after_a_cut_in_16_bits_loads_and_runs():
+    """ONNX Runtime 1.31 has no Expand of bfloat16."""
+    run_program(RESTARTS)
+
+
 def test_16_bits_with_the_batch_first_load_and_run():
     """ONNX Runtime 1.31 crashes where it loads Transpose, Cast and MatMul in a row."""
     run_program(NARROW)

@@ -90,6 +90,14 @@ def test_a_policys_own_file_has_its_norm_and_formula(tmp_path):
     assert (again.lstm_actor.norm, again.lstm_critic.formula) == ("rms", "torchscript")
 
 
+@pytest.mark.parametrize("norm", ["batch", ln.BatchNormOverTime(max_steps=3)], ids=str)
+def test_batch_norm_is_refused(norm):
+    """A policy plays step by step, each of which would have the statistics of a sequence's first."""
+    box = spaces.Box(-1, 1, (3,))
+    with pytest.raises(ValueError, match=r"MlpLstmPolicy: batch norm .* got norm=.*[bB]atch"):
+        layernorm.sb3.MlpLstmPolicy(box, box, lambda _: 1e-3, norm=norm)
+
+
 def test_a_wrong_norm_is_refused():
     box = spaces.Box(-1, 1, (3,))
     with pytest.raises(ValueError, match="layr"):

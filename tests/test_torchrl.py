@@ -128,3 +128,5 @@ def test_what_our_module_refuses():
         layernorm.torchrl.LSTMModule(input_size=4, hidden_size=H, **keys)
     with pytest.raises(TypeError, match=r"gru= to be a layernorm.GRU, got layernorm.*LSTM"):
         layernorm.torchrl.GRUModule(gru=ln.LSTM(4, H, batch_first=True), **keys)
+    with pytest.raises(ValueError, match=r"GRUModule: batch norm .* got gru=GRU\(4, 5, .*norm='batch'"):
+        layernorm.torchrl.GRUModule(gru=ln.GRU(4, H, batch_first=True, norm="batch"), **keys)

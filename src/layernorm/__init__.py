@@ -31,6 +31,7 @@ if TYPE_CHECKING or not _command.IS_RUNNING:  # they import torch, which takes a
     from .nn import LSTMCell as LSTMCell
     from .nn import RMSNorm as RMSNorm
     from .nn import RNNCell as RNNCell
+    from .nn import update_bn as update_bn
 
 if TYPE_CHECKING:
     from . import geometry as geometry

@@ -25,7 +25,7 @@ from typing import NamedTuple, cast
 import torch
 
 from .engines.protocol import Engine
-from .formula import Recurrence, unknown
+from .formula import CACHED, Recurrence, unknown
 
 
 class Entry(NamedTuple):
@@ -150,7 +150,7 @@ def preferred(op: str, device: str, dtype: torch.dtype) -> str:
     return first_that_covers(op, device, dtype, None, None).name
 
 
-@functools.lru_cache(4096)
+@functools.lru_cache(CACHED)
 def first_that_covers(
     op: str, device: str, dtype: torch.dtype, asked_for: str | None, recurrence: Recurrence | None
 ) -> Choice:

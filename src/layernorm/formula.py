@@ -19,6 +19,9 @@ Network = Literal["RNN", "LSTM", "GRU"]
 GATES: Mapping[str, int] = {"RNN": 1, "LSTM": 4, "GRU": 3}
 """G: how many blocks of H units the summed inputs have; torch's order (LSTM i, f, g, o; GRU r, z, n)."""
 
+CACHED = 1024
+"""How many kinds of call a cache remembers, the last ones. A search over eps or clips makes new ones without end."""
+
 CHOICES = {
     "gates": ("split", "sum", None),
     "span": ("joint", "per_gate", "all"),
@@ -394,7 +397,7 @@ class Recurrence:
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @staticmethod
-    @functools.cache
+    @functools.lru_cache(CACHED)
     def decode(text: str) -> Recurrence:
         fields = json.loads(text)
         return Recurrence(**fields | {"formula": Formula(**fields["formula"])})

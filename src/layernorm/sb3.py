@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from .convert import convert
 from .formula import Formula
-from .nn import Norm
+from .nn import BatchNormOverTime, Norm
 
 
 class MlpLstmPolicy(RecurrentActorCriticPolicy):
@@ -34,11 +34,17 @@ class MlpLstmPolicy(RecurrentActorCriticPolicy):
 
     Raises:
         TypeError, ValueError: `layernorm.convert` raises it, for an unknown norm, for example.
+        ValueError: ``norm`` is batch norm.
     """
 
     optimizer: Optimizer
 
     def __init__(self, *args: Any, norm: Norm = "layer", formula: str | Formula = "cell", **keywords: Any) -> None:
+        if norm == "batch" or isinstance(norm, BatchNormOverTime):
+            raise ValueError(
+                f"{type(self).__name__}: batch norm has statistics for each time step, and a policy is called for one "
+                f"step at a time, whose number it does not know; got norm={norm!r}"
+            )
         super().__init__(*args, **keywords)
         for name in ("lstm_actor", "lstm_critic"):
             if (lstm := getattr(self, name)) is not None:

@@ -26,6 +26,11 @@ class _OneCall(TensorDictModuleBase):
         if not isinstance(given := getattr(self, name), ours):
             kind = f"{type(given).__module__}.{type(given).__name__}"
             raise TypeError(f"{type(self).__name__}: expected {name}= to be a layernorm.{ours.__name__}, got {kind}")
+        if given.norm == "batch":
+            raise ValueError(
+                f"{type(self).__name__}: batch norm has statistics for each time step, and a policy is called for one "
+                f"step at a time, whose number it does not know; got {name}={given!r}"
+            )
 
     @dispatch
     def forward(self, tensordict: Any) -> Any:
@@ -62,6 +67,7 @@ class LSTMModule(_OneCall, modules.LSTMModule):
 
     Raises:
         TypeError: ``lstm`` is no `layernorm.LSTM`.
+        ValueError: it has batch norm.
     """
 
     _network = "lstm", LSTM

@@ -1,6 +1,7 @@
 """`audit`: each fault that is planted is found and said, nothing is found in what starts well, nothing is changed."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -459,3 +460,55 @@ def test_it_works_in_inference_mode():
     with torch.inference_mode():
         found = started(model, torch.optim.SGD(model.parameters(), lr=20.0))
     assert found == started(model, torch.optim.SGD(model.parameters(), lr=20.0)) != []
+
+
+BEYOND = [
+    (lambda x: x * 1e38, r"batch\[0\] reaches .*e\+38, and the squares of numbers above 1\.8e\+19 are infinite"),
+    (lambda x: x.index_fill(0, torch.tensor([2]), math.inf), r"256 of the 2048 numbers of batch\[0\] .* \[2, 0, 0\]"),
+    (lambda x: x.index_fill(0, torch.tensor([2]), math.nan), r"256 of the 2048 numbers of batch\[0\] .* \[2, 0, 0\]"),
+]
+
+
+@pytest.mark.parametrize(("change", "text"), BEYOND, ids=["1e38", "infinite", "NaN"])
+@pytest.mark.parametrize("norm", ["layer", "rms", "batch"])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_inputs_that_are_not_finite_or_whose_squares_are_not_are_named(network, norm, change, text):
+    model = Classifier(MODULE[network](8, 16, norm=norm))
+    loss, optimizer = torch.square, torch.optim.SGD(model.parameters(), 0.1)
+    found = ln.audit(model, change(ROWS))
+    assert all(re.match(text, finding.what) for finding in found)  # the norms may cope with 1e38
+    found = ln.audit(model, change(ROWS), loss=lambda output: loss(output).mean(), optimizer=optimizer)
+    assert re.match(text, only(found, "batch[0]").what)
+
+
+def test_infinite_inputs_that_change_nothing_are_no_fault():
+    class Masked(Classifier):
+        def forward(self, rows, mask):
+            return super().forward(rows) + mask.exp().sum()
+
+    model = Masked(ln.LSTM(8, 64))
+    assert ln.audit(model, ROWS, torch.full((3,), -math.inf), loss=lambda output: output.square().mean()) == []
+
+
+def test_where_numbers_that_are_not_finite_begin_is_said():
+    model = Classifier(ln.LSTM(8, 16, norm="batch"))
+
+    def found(text, owner="", loss=None):
+        finding = only(ln.audit(model, ROWS, loss=loss), text)
+        assert finding.module == owner
+
+    found("the loss is inf of a finite output", loss=lambda output: output.exp().sum() / 0)
+    found("the loss is nan of a finite output", loss=lambda output: (output * 0).sum().log() * 0)
+    found(
+        "the gradient of network.weight_ih_l0 is not finite, one of 10", loss=lambda output: (output * 0).sum().sqrt()
+    )
+    with torch.no_grad():
+        model.out.weight.fill_(1e38)
+        found("numbers of the output are not finite, from inputs up to 1.0e+00 (batch[0]) and parameters up to 1.0e+38")
+        model.out.weight.fill_(0.1)
+        model.network.bias_hh_l0[3] = math.nan
+    found("1 of the 64 numbers of bias_hh_l0 are not finite", "network")
+    with torch.no_grad():
+        model.network.bias_hh_l0[3] = 0.0
+    model.eval().network.running_var_ih_l0.fill_(math.nan)
+    found("numbers of running_var_ih_l0 are not finite", "network")

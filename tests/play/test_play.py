@@ -1,10 +1,14 @@
 """`layernorm play` without a browser: Table 1 by hand, what a trained network is asked, and the pages' parts."""
 
 import asyncio
+import contextlib
 import logging
+import os
 import socket
+import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -195,3 +199,42 @@ def test_the_pages_answer_and_refuse(runs, caplog):
 
     simulated([trained.find_trained(runs[0])], drive)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_pages_of_other_origins_are_refused():
+    """A real server, and the requests that a browser sends: status lines of WebSocket handshakes and of pages."""
+    pytest.importorskip("nicegui")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "layernorm", "play", "--port", str(port)]
+
+    def connect():
+        while True:  # it says that it is open a moment before it is
+            with contextlib.suppress(ConnectionRefusedError):
+                return socket.create_connection(("127.0.0.1", port), timeout=60)
+            assert server.poll() is None
+            time.sleep(0.05)
+
+    def status(path, *headers):
+        with connect() as connection:
+            lines = [f"GET {path} HTTP/1.1", f"Host: 127.0.0.1:{port}", *headers, "", ""]
+            connection.sendall("\r\n".join(lines).encode())
+            return connection.recv(64).split()[1].decode()
+
+    def handshake(*headers):
+        path = "/_nicegui_ws/socket.io/?EIO=4&transport=websocket"
+        key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="
+        return status(path, "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", key, *headers)
+
+    own = f"Origin: http://127.0.0.1:{port}"
+    others = ["https://example.com", f"http://127.0.0.1:{port + 1}", f"http://localhost:{port}", "null"]
+    # NiceGUI serves otherwise where it finds pytest's variables.
+    own_variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=own_variables) as server:
+        try:
+            assert server.stdout.readline() == f"open http://127.0.0.1:{port} in a browser; Ctrl-C ends\n"
+            assert [handshake(own), handshake(), status("/", own), status("/")] == ["101", "101", "200", "200"]
+            for other in others:
+                assert handshake(f"Origin: {other}") == status("/", f"Origin: {other}") == "403"
+        finally:
+            server.terminate()

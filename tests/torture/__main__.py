@@ -13,6 +13,7 @@ changes                            steppers whose modules change between the ste
 autocast                           accelerated modules beside torch's, by types and numbers
 int8, statistics                   scales of int8 weights, statistics of batch norm, in every type
 attributes                         torch's attributes set after accelerate: torch's effect, or an error
+edges                              audits of bad numbers, populations anew, the device meta, ever new formulas
 kills                              a training run killed at every file operation, then anywhere
 checkpoints, damage                every file of a run damaged; or whole, but lacking something
 races                              two commands in one folder
@@ -39,10 +40,17 @@ import torch
 from layernorm import backends
 from layernorm.experiments.runs import environment
 
-from . import arithmetic, data, precision, runs, ways_out
+from . import arithmetic, data, edges, precision, runs, ways_out
 from .arena import Process
 
-CAMPAIGNS = {**arithmetic.CAMPAIGNS, **ways_out.CAMPAIGNS, **precision.CAMPAIGNS, **runs.CAMPAIGNS, **data.CAMPAIGNS}
+CAMPAIGNS = {
+    **arithmetic.CAMPAIGNS,
+    **ways_out.CAMPAIGNS,
+    **precision.CAMPAIGNS,
+    **edges.CAMPAIGNS,
+    **runs.CAMPAIGNS,
+    **data.CAMPAIGNS,
+}
 TURN = 10.0
 """Seconds of a campaign's turn."""
 

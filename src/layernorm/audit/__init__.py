@@ -1,5 +1,5 @@
 """What is badly scaled in a network at the start of training, measured on a batch."""
 
-from ._audit import Audit as Audit
-from ._audit import Finding as Finding
 from ._audit import audit as audit
+from ._finding import Audit as Audit
+from ._finding import Finding as Finding

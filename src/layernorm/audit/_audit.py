@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -16,6 +15,8 @@ from torch.utils._pytree import tree_leaves
 from ..convert import LayerCall, named_networks, put_back, watch_calls
 from ..engines.protocol import RecurrentArguments
 from ..nn._normalised import Normalised
+from ._finding import Audit, Finding
+from ._finite import first_not_finite
 from ._inspected import OF_GAIN, PLACES, Inspected, inspect
 from ._start import first_steps, start_sizes
 
@@ -54,28 +55,6 @@ _ROUNDING = 1e-5
 bias before a norm has no effect, and the gradient 0."""
 
 
-class Finding(NamedTuple):
-    """Something that is badly scaled at the start of training."""
-
-    module: str  # its name in the audited module, "" for the audited module itself
-    what: str  # what was found, in words
-    measured: float
-    threshold: float
-    fix: str  # what can be done about it
-
-    def __str__(self) -> str:
-        return f"{self.module or 'the module'}: {self.what}. {self.fix}"
-
-
-class Audit(list[Finding]):
-    """The findings of an audit. As text it is what they say, and empty where there are none."""
-
-    def __str__(self) -> str:
-        return "\n".join(textwrap.fill(str(finding), 80, subsequent_indent="  ") for finding in self)
-
-    __repr__ = __str__
-
-
 def audit(
     module: torch.nn.Module,
     *batch: Any,
@@ -84,7 +63,9 @@ def audit(
 ) -> Audit:
     r"""Looks for what is badly scaled in a network at the start of training, and says how to fix it.
 
-    It runs one batch forward and backward and looks for four faults:
+    It runs one batch forward and backward. If the loss, a gradient or a deviation is infinite or NaN, the one finding
+    says where that begins: in a parameter, an input, the output, the loss or the gradients. Else it looks for four
+    faults:
 
     - **A vector without spread under a norm.** At some time step its deviation is at most :math:`\sqrt{\epsilon}` in
       half of the cases or more. The norm then divides by eps rather than by the deviation. Its output is not
@@ -157,14 +138,20 @@ def audit(
         grads: tuple[Tensor | None, ...] = ()
         if trained and total.requires_grad:
             grads = torch.autograd.grad(total, [p for _, p in trained], allow_unused=True)
+    pairs = zip(trained, grads, strict=False)  # ``grads`` is empty where no parameter asks for a gradient
+    gradients = [(name, g.detach()) for (name, _), g in pairs if g is not None]
+    results = [total.detach(), *(g for _, g in gradients)]
+    if not all(bool(part.isfinite().all()) for part in results):
+        return Audit([first_not_finite(module, batch, output, total, gradients)])
     findings = Audit()
     for calls in layers.values():
         findings += _findings_of_layer(calls, spreads)
     findings[:0] = [finding for spread in spreads.values() for finding in spread.findings()]
-    pairs = zip(trained, grads, strict=False)  # ``grads`` is empty where no parameter asks for a gradient
-    findings += _findings_of_gradients(module, [(name, g.detach()) for (name, _), g in pairs if g is not None])
+    findings += _findings_of_gradients(module, gradients)
     if optimizer is not None and loss is not None:
         findings += _findings_of_start(module, batch, loss, optimizer)
+    if not all(math.isfinite(finding.measured) for finding in findings):
+        return Audit([first_not_finite(module, batch, output, total, gradients)])
     return findings
 
 
@@ -370,6 +357,9 @@ def _findings_of_start(
     if not networks:
         return
     sizes = list(start_sizes(module, networks, batch))
+    if not all(math.isfinite(size.plain) for size in sizes):
+        yield Finding("", "the plain network's numbers are not finite", math.inf, UNLIKE, "")
+        return
     apart = [size for size in sizes if max(size.gain, size.plain) > UNLIKE * min(size.gain, size.plain)]
     if apart:
         most = max(apart, key=lambda size: abs(math.log(size.gain or 1e-30) - math.log(size.plain)))
@@ -384,6 +374,9 @@ def _findings_of_start(
             "to 4 times the rate, and gains set with ln.match(module, *batch), with which the networks start alike.",
         )  # fmt: skip
     steps = first_steps(module, networks, batch, loss, optimizer)
+    if not all(math.isfinite(step.change) and math.isfinite(step.plain) for step in steps):
+        yield Finding("", "the first update is not finite", math.inf, LEAP, "")
+        return
     leaps = [(s.change / s.plain, s) for s in steps if s.plain > 0 and s.change > max(LEAP * s.plain, LARGE)]
     if leaps:
         ratio, step = max(leaps)
@@ -399,7 +392,7 @@ def _findings_of_start(
 def _findings_of_gradients(module: torch.nn.Module, grads: list[tuple[str, Tensor]]) -> list[Finding]:
     """Says for which kinds of parameters the gradients differ by orders of magnitude."""
     parts = dict(module.named_modules())
-    sizes = {name: float(g.double().square().mean().sqrt().nan_to_num(nan=math.inf)) for name, g in grads if g.numel()}
+    sizes = {name: float(g.double().square().mean().sqrt()) for name, g in grads if g.numel()}
     largest: dict[str, float] = defaultdict(float)
     for name, size in sizes.items():
         largest[_owner(name)] = max(largest[_owner(name)], size)
@@ -414,7 +407,7 @@ def _findings_of_gradients(module: torch.nn.Module, grads: list[tuple[str, Tenso
         small, large = min(of_kind, key=of_kind.__getitem__), max(of_kind, key=of_kind.__getitem__)
         low, high = of_kind[small], of_kind[large]
         ratio = high / low
-        if not ratio <= APART:  # also where it is NaN, as infinity over infinity is
+        if not ratio <= APART:  # also where it is NaN: float64 cannot hold the squares
             findings.append(Finding(
                 _owner(large),
                 f"the gradient of {large} is {ratio:.3g} times that of {small}, which is of the same kind "

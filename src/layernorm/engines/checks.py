@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch._C import _functorch
 
-from ..formula import GATES, QUANTIZED, Recurrence
+from ..formula import CACHED, GATES, QUANTIZED, Recurrence
 from .protocol import NO_CHANGES, NormArguments, RecurrentArguments
 
 
@@ -100,7 +100,7 @@ def check_recurrent(a: RecurrentArguments) -> None:
     check_tensors(a)
     if a.batch_sizes is not None:
         _check_batch_sizes(a)
-    if a.lengths is None:
+    if a.lengths is None or a.lengths.is_meta:  # there are no values
         return
     compiling, T = torch.compiler.is_compiling(), a.input.shape[0]
     lengths = (a.lengths if compiling else unwrapped(a.lengths)).to(torch.int64)  # T may be too large for a narrow type
@@ -143,7 +143,7 @@ def check_tensors(a: RecurrentArguments) -> None:
 _SIGNATURE = operator.attrgetter("shape", "dtype", "is_cpu", "layout")
 
 
-@functools.lru_cache(1024)
+@functools.lru_cache(CACHED)
 def _expected_signatures(
     recurrence: Recurrence, input: torch.Size, weight_hh: torch.Size, dtype: torch.dtype
 ) -> list[tuple[tuple[int, ...], torch.dtype, bool, torch.layout]]:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ..formula import GATES, Recurrence
+from ..formula import CACHED, GATES, Recurrence
 
 
 class NormArguments(NamedTuple):
@@ -236,7 +236,7 @@ class Engine(Protocol):
         """Prepares a layer for steps one by one."""
 
 
-@functools.cache
+@functools.lru_cache(CACHED)
 def term_indices(recurrence: Recurrence) -> tuple[tuple[int, ...], ...]:
     """Returns of which parameters each weight (W_ih, W_hh, W_hr) and each of the eight `Recurrence.vectors` is the sum.
 

@@ -82,7 +82,11 @@ def lines_of(batch_sizes: Tensor, lines: int) -> tuple[Tensor, Tensor]:
 def _own_lines(batch_sizes: Tensor, lines: int) -> Tensor:
     """Returns the line of each row's step in the reverse direction: its last one first."""
     times, rows = lines_of(batch_sizes, lines)
-    lengths = (batch_sizes[:, None] > torch.arange(int(batch_sizes[0]))).sum(0) if lines else batch_sizes
+    lengths = (
+        (batch_sizes[:, None] > torch.arange(int(batch_sizes[0]), device=batch_sizes.device)).sum(0)
+        if lines
+        else batch_sizes
+    )
     return (batch_sizes.cumsum(0) - batch_sizes)[lengths[rows] - 1 - times] + rows
 
 
@@ -146,7 +150,7 @@ def unpacked(a: RecurrentArguments) -> RecurrentArguments:
     def padded(x: Tensor) -> Tensor:
         return x.new_zeros(T, B, *x.shape[1:]).index_put((times, rows), x)
 
-    lengths = (sizes[:, None] > torch.arange(B)).sum(0).to(a.input.device)
+    lengths = (sizes[:, None] > torch.arange(B, device=sizes.device)).sum(0).to(a.input.device)
     kept = [k if k is None else k[None] if k.numel() == 1 else padded(k) for k in a.changes.kept]
     return a._replace(
         input=padded(a.input),

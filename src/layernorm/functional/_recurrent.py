@@ -14,7 +14,7 @@ from torch._C import _get_fp32_precision_getter
 
 from ..engines.checks import check_dense, unwrapped
 from ..engines.protocol import NO_CHANGES, RecurrentArguments, StateChanges
-from ..formula import GATES, PLAIN, QUANTIZED, Formula, Recurrence, resolve, unknown
+from ..formula import CACHED, GATES, PLAIN, QUANTIZED, Formula, Recurrence, resolve, unknown
 from ._bind import autocast_type, is_eager
 from ._recurrent_op import RECURRENT, schema_changes, tensors_between
 
@@ -115,7 +115,7 @@ def with_products(recurrence: str, autocast: torch.dtype | None = None) -> str:
 with_products._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as `_encode`
 
 
-@functools.cache
+@functools.lru_cache(CACHED)
 def _with_bfloat16_products(recurrence: str) -> str:
     return replace(Recurrence.decode(recurrence), bfloat16_products=True).encode()
 

@@ -17,6 +17,7 @@ from ._population import BatchNormOverTime as BatchNormOverTime
 from ._population import Norm as Norm
 from ._rnn import RNN as RNN
 from ._rnn import RNNCell as RNNCell
+from ._update_bn import update_bn as update_bn
 
 # What a file of a whole module names: data classes and modules. torch.load reads no others from a file that it does not
 # trust.

@@ -142,6 +142,10 @@ class Recurrent(Normalised, Generic[Hx]):
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
+        self.reset_running_stats()
+
+    def reset_running_stats(self) -> None:
+        """Sets batch norm's population statistics to mean 0 and variance 1. Without batch norm there are none."""
         if self.norm == "batch":
             for suffix in self._suffixes:
                 self._population(suffix).reset()
@@ -288,7 +292,7 @@ class Recurrent(Normalised, Generic[Hx]):
         first = (rows[1:] <= rows[:-1]).all()
         if torch.compiler.is_compiling():
             torch._assert_async(first, "each row's steps must come first in mask")
-        elif not bool(first):
+        elif not mask.is_meta and not bool(first):
             raise ValueError(f"{name}: expected each row's steps to come first in mask, got a row with a gap")
         return rows.sum(0)
 
@@ -359,7 +363,7 @@ class Recurrent(Normalised, Generic[Hx]):
                 raise RuntimeError(f"Expected {part_name} of reset_hx of size {expected}, got {list(part.shape)}")
         if autocast_type(x) is None:
             restart = tuple(part.to(x.dtype) for part in restart or ())
-        expanded = tuple(part.expand(-1, B, -1).contiguous() for part in restart or ())
+        expanded = tuple(_expand_rows(part, B) for part in restart or ())
         return Cuts(cut.transpose(0, 1).contiguous() if self.batch_first else cut, expanded)
 
     def _run_unbatched(
@@ -541,6 +545,15 @@ class Recurrent(Normalised, Generic[Hx]):
         }
         text += "".join(f", {name}={value!r}" for name, (value, default) in given.items() if value != default)
         return text + self._keywords(self.norm if self.over_time in (None, BatchNormOverTime()) else self.over_time)
+
+
+def _expand_rows(state: Tensor, B: int) -> Tensor:
+    """Repeats one part of a state, (L * D, 1, size), for every row; one that has all rows stays."""
+    if state.shape[1] == B:
+        return state.contiguous()
+    if torch.compiler.is_exporting():  # ONNX Runtime has no Expand of bfloat16
+        return state.index_select(1, torch.zeros(B, dtype=torch.long, device=state.device))
+    return state.expand(-1, B, -1).contiguous()
 
 
 class _OnlyTorchNames(list[list[str]]):

@@ -7,12 +7,35 @@ import os
 import socket
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ..experiments.errors import RunError, UsageError
 from . import trained
 from .worker import WORKER
 
 HOST = "127.0.0.1"
+
+
+class SameOrigin:
+    """Refuses what a page of another origin asks for: a browser lets every page open a WebSocket to this machine.
+
+    A browser names the page's origin in all such requests. Programs name none, and are let in.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        headers = dict(scope.get("headers", ()))
+        origin = headers.get(b"origin")
+        if origin is None or origin == b"http://" + headers.get(b"host", b""):
+            await self.app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})  # before it is accepted: status 403
+        else:
+            await send({"type": "http.response.start", "status": 403, "headers": []})
+            await send({"type": "http.response.body", "body": b"a page of another origin asked for this"})
 
 
 def serve(paths: Sequence[Path], port: int) -> None:
@@ -35,6 +58,7 @@ def serve(paths: Sequence[Path], port: int) -> None:
         raise RunError(f"cannot serve on {HOST}:{port}: {why}; choose another --port") from error
     # also refuses requests that reach this machine under another host's name (DNS rebinding)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
+    app.add_middleware(SameOrigin)
     app.on_startup(lambda: print(f"open http://{HOST}:{port} in a browser; Ctrl-C ends", flush=True))
     app.on_shutdown(WORKER.close)
     with contextlib.suppress(KeyboardInterrupt):

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ...formula import CACHED
 from ..checks import check_norm, check_norm_gradients
 from ..protocol import NormArguments
 from ._layout import TYPES, Norm
@@ -73,7 +74,7 @@ def _contiguous(a: NormArguments) -> NormArguments:
     return a._replace(input=x, weight=contiguous_or_none(a.weight, dtype), bias=contiguous_or_none(a.bias, dtype))
 
 
-@functools.lru_cache(4096)
+@functools.lru_cache(CACHED)
 def forward_plan(
     save: bool, normalized_shape: Shape, eps: float, norm: str, weight: bool, bias: bool, residual: bool
 ) -> Plan | None:
@@ -94,7 +95,7 @@ def forward_plan(
     return _plan("norm_forward", normalized_shape, eps, norm, given, made)
 
 
-@functools.lru_cache(4096)
+@functools.lru_cache(CACHED)
 def backward_plan(normalized_shape: Shape, eps: float, norm: str, weight: bool, bias: bool, total: bool) -> Plan | None:
     """Plans a backward, as `forward_plan`. Given are x, the statistics, the gradient of y, and of gain, bias and the
     gradient of the sum those that there are. Made are the gradients of x, gain and bias."""

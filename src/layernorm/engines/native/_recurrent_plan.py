@@ -10,14 +10,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...formula import GATES, QUANTIZED, Recurrence
+from ...formula import CACHED, GATES, QUANTIZED, Recurrence
 from ..protocol import StateChanges, term_indices
 from ._layout import PARAMETERS, TYPES, WEIGHTS, recurrent_call, transfer_type
 from ._library import LIBRARY
 from ._plan import CALL, LINES, OTHER, SAVED, STEPS, UNITS, B, H, I, P, Plan, T, TensorSpec
 
 
-@functools.cache
+@functools.lru_cache(CACHED)
 def saved_block(
     recurrence: Recurrence, H: int, P: int, dtype: torch.dtype, keeps_c: bool = False, cases: int = 0
 ) -> tuple[dict[str, int], int]:
@@ -60,7 +60,7 @@ def between(changes: StateChanges) -> Between:
     return Between(len(changes.restart), changes.dropout is not None, kept, one_share)
 
 
-@functools.lru_cache(4096)
+@functools.lru_cache(CACHED)
 def forward_plan(
     save: bool,
     recurrence: Recurrence,
@@ -97,7 +97,7 @@ def forward_plan(
     return _plan("recurrent_forward", recurrence, reverse, changes, given, made, cases)
 
 
-@functools.lru_cache(4096)
+@functools.lru_cache(CACHED)
 def backward_plan(
     has_grad: tuple[bool, ...],
     recurrence: Recurrence,
@@ -229,7 +229,7 @@ def _given_specs(recurrence: Recurrence, ends: str | None, reset: bool, changes:
     return specs
 
 
-@functools.cache
+@functools.lru_cache(CACHED)
 def gradient_slots(recurrence: Recurrence) -> tuple[int | None, ...]:
     """Returns for each of the eight vectors the parameter in whose tensor its gradient is made; None: there is no such
     vector, -1: it needs a separate tensor, because its parameters stand in another vector, too."""
@@ -241,7 +241,7 @@ def gradient_slots(recurrence: Recurrence) -> tuple[int | None, ...]:
     return tuple(slots)
 
 
-@functools.cache
+@functools.lru_cache(CACHED)
 def shares_vectors(recurrence: Recurrence) -> bool:
     """Says whether a parameter's gradient is not that of a single vector: then `vector_gradients` adds them up."""
     return any(len(terms) > 1 for terms in term_indices(recurrence)) or -1 in gradient_slots(recurrence)

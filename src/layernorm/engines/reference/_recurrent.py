@@ -131,7 +131,7 @@ def count_cases(a: RecurrentArguments, count_padding: bool) -> Tensor:
     if a.batch_sizes is not None:
         return unwrapped(a.batch_sizes)
     counted = counted_rows(a, count_padding)
-    return torch.full(a.lines[:1], a.lines[1]) if counted is None else counted.sum((-2, -1))
+    return torch.full(a.lines[:1], a.lines[1], device="cpu") if counted is None else counted.sum((-2, -1))
 
 
 def packed(a: RecurrentArguments) -> list[int] | None:
@@ -150,7 +150,7 @@ def check_cases(a: RecurrentArguments, training: bool, count_padding: bool) -> N
     expected = "expected two training cases or more under batch norm when training"
     if isinstance(counted, Tensor) and torch.compiler.is_compiling():
         torch._assert_async(counted >= 2, expected)
-    elif int(counted) < 2:
+    elif not (isinstance(counted, Tensor) and counted.is_meta) and int(counted) < 2:
         raise ValueError(f"{expected}, got {int(counted)}")
 
 

@@ -1,0 +1,105 @@
+"""`update_bn`: the population statistics of every batch norm in a model, computed anew."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.rnn import PackedSequence
+
+from ._recurrent import Recurrent
+
+
+@torch.no_grad()
+def update_bn(
+    loader: Iterable[Any],
+    model: torch.nn.Module,
+    device: int | torch.device | str | None = None,
+    *,
+    run: Callable[[Any], object] | None = None,
+) -> None:
+    """Computes the population statistics of every batch norm in a model anew, in one pass over a loader's batches.
+
+    Weights that are averages over a training (`torch.optim.swa_utils.AveragedModel`) have other statistics than the
+    weights that were trained. This does what `torch.optim.swa_utils.update_bn` does, for layernorm's recurrent networks
+    with ``norm="batch"`` as well, which torch's function leaves as they are. The model runs in training mode without
+    gradients. Afterwards each mean and variance is the average of those of the batches, each with the same weight; at
+    a time step that few batches reach, of those that reach it.
+
+    Args:
+        loader: gives the batches: tensors, `PackedSequence`, or lists and tuples of which the first element is the
+            input.
+        model: any module. Every part is afterwards in training or evaluation as before.
+        device: where the input is moved to. ``None``: it stays.
+        run: runs the model on a batch as the loader gives it, for a model with another call, such as
+            ``lambda batch: model(batch["x"], lengths=batch["lengths"])``. ``None``: ``model(input)``.
+
+    Raises:
+        TypeError: ``model`` is no module.
+        ValueError: the loader gives no batch; ``device`` is given with ``run``.
+
+    Example::
+
+        average = torch.optim.swa_utils.AveragedModel(model)
+        ...  # average.update_parameters(model) after each epoch
+        ln.update_bn(loader, average)
+
+    Source: Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization", 2018,
+    arXiv:1803.05407, section 3.2.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"update_bn: model must be a torch.nn.Module, got {type(model).__name__}")
+    if run is not None and device is not None:
+        raise ValueError("update_bn: device moves what the model is called with, which run does by itself; give one")
+    parts = [part for part in model.modules() if _has_batch_norm(part)]
+    if not parts:
+        return
+    modes = [(part, part.training) for part in model.modules()]
+    momenta = [(part, _set_momentum(part, None)) for part in parts]
+    call = run or (lambda batch: model(_input_of(batch, device)))
+    try:
+        model.train()
+        for batch in _not_empty(loader, parts):
+            call(batch)
+    finally:
+        for part, momentum in momenta:
+            _set_momentum(part, momentum)
+        for part, training in modes:
+            part.training = training
+
+
+def _has_batch_norm(part: torch.nn.Module) -> bool:
+    return isinstance(part, _BatchNorm) or (isinstance(part, Recurrent) and part.over_time is not None)
+
+
+def _set_momentum(part: Any, momentum: float | None) -> float | None:
+    """Gives a part with batch norm another momentum, and returns the old one."""
+    old: float | None
+    if isinstance(part, Recurrent):
+        assert part.over_time is not None
+        old, part.over_time = part.over_time.momentum, dataclasses.replace(part.over_time, momentum=momentum)
+    else:
+        old, part.momentum = part.momentum, momentum
+    return old
+
+
+def _not_empty(loader: Iterable[Any], parts: list[Any]) -> Iterator[Any]:
+    """Yields the batches. Before the first the statistics are reset, so that a loader without any loses none."""
+    is_empty = True
+    for batch in loader:
+        if is_empty:
+            for part in parts:
+                part.reset_running_stats()
+        is_empty = False
+        yield batch
+    if is_empty:
+        raise ValueError("update_bn: the loader gave no batch")
+
+
+def _input_of(batch: Any, device: int | torch.device | str | None) -> Any:
+    is_several = isinstance(batch, list | tuple) and not isinstance(batch, PackedSequence)
+    input = batch[0] if is_several else batch
+    return input if device is None else input.to(device)
