@@ -32,7 +32,7 @@ BELOW = {
     "torchrl": {"nn"},
     "convert": {"nn", "functional", "backends", "engines", "formula"},
     "audit": {"convert", "nn", "engines", "formula"},
-    "export": {"nn", "formula"},
+    "export": {"nn", "functional", "formula"},
     "experiments": {"audit", "convert", "nn", "geometry", "functional", "backends", "formula"},
     "doctor": {"experiments", "nn", "functional", "backends", "formula"},
     "play": {"experiments", "geometry"},

@@ -265,6 +265,7 @@ def test_a_parametrization_added_later_computes_and_is_removed_before_restore():
     torch.testing.assert_close(model(x)[0], expected)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit")  # TorchScript is deprecated
 def test_other_tools_say_to_restore_first():
     model = ln.accelerate(torch.nn.Sequential(torch.nn.GRU(I, H)))
     with pytest.raises(RuntimeError, match=r"cannot compile AcceleratedGRU; call layernorm.restore\(model\) first"):

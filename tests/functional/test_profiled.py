@@ -8,8 +8,10 @@ from layernorm.functional import _bind, _steps
 
 
 def shown(call, **options):
-    """The profiler's rows of our ops: (name, shapes of the inputs)."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], **options) as profiler:
+    """The profiler's rows of our ops: (name, shapes of the inputs). torch 2.12 warns without `acc_events`."""
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True, **options
+    ) as profiler:
         call()
     return [(e.name, e.input_shapes) for e in profiler.events() if e.name.startswith("layernorm::")]
 

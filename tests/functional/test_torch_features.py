@@ -80,6 +80,7 @@ def test_third_derivative():
     torch.testing.assert_close(nth(lambda x: ln.functional.layer_norm(x, (4,)), 3), nth(plain, 3), rtol=1e-9, atol=0)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of opcheck's own, in torch 2.15
 @pytest.mark.parametrize("backend", ln.backends.available())
 @pytest.mark.parametrize("network", list(NETWORKS))
 def test_opcheck_recurrent(network, backend):
@@ -107,6 +108,7 @@ def test_opcheck_recurrent(network, backend):
         torch.library.opcheck(torch.ops.layernorm.recurrent_backward.default, args)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of opcheck's own, in torch 2.15
 @pytest.mark.parametrize("backend", ln.backends.available())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_opcheck_normalize(dtype, backend):
