@@ -10,7 +10,7 @@ import layernorm as ln
 from support.networks import KINDS, NETWORKS
 
 pytestmark = pytest.mark.filterwarnings("ignore:.isinstance.treespec:FutureWarning")  # torch.export's own
-T, B, I, H = 3, 3, 3, 4
+T, B, I, H = 3, 3, 3, 4  # noqa: E741
 BATCH = torch.export.Dim("B")
 
 
@@ -148,7 +148,9 @@ def test_a_program_refuses_lengths_when_it_runs():
 
 def test_steps_without_end_are_refused():
     program = torch.export.export(ln.LSTM(I, H), (torch.zeros(T, B, I),), dynamic_shapes=({0: torch.export.Dim("T")},))
-    with pytest.raises(ValueError, match="lstm: .* the number of time steps must be fixed; export the model without a"):
+    with pytest.raises(
+        ValueError, match=r"lstm: .* the number of time steps must be fixed; export the model without a"
+    ):
         program.run_decompositions(ln.decompositions())
 
 
