@@ -22,7 +22,8 @@ BELOW = {
     # room: the rooms that it may import
     "_command": set(),
     "formula": set(),
-    "engines": {"formula"},
+    "_torch": set(),
+    "engines": {"_torch", "formula"},
     "backends": {"engines", "formula"},  # engines are imported by name, when they are used
     "functional": {"backends", "engines", "formula"},  # the reference's equations are the second derivative
     "geometry": {"functional", "formula"},
