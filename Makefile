@@ -10,7 +10,7 @@ SETS ?= avx512bf16 avx512 avx2 baseline amx-emulated   # instruction sets that `
 help:
 	@echo "make test   lint, types and the tests"
 	@echo "make test-all  the same in one process on all cores, with the tests that take long and find little"
-	@echo "make test-torch TORCH=2.15.0  the tests with another PyTorch, in build/torch-2.15.0; TORCH=newest"
+	@echo "make test-torch TORCH=2.15.0  the tests with another PyTorch, in an environment of its own"
 	@echo "make torture MINUTES=10  attacks with cases drawn at random (docs/reliability.md)"
 	@echo "make torture CAMPAIGN='checkpoints races' CASES=100  so many cases of these; CAMPAIGN=races CASE=17  one again"
 	@echo "make demo   the first experiment on scikit-learn's digits, with its report (a few minutes)"
@@ -42,14 +42,15 @@ test-all: setup lint
 
 # In an environment of its own, which a second call takes again: that of `setup`, with a pin of its own. PyTorch with
 # CUDA is 5 GB. PIP_CONSTRAINT: a machine's own cap on versions does not hold here.
-test-torch: build/torch-$(TORCH)/constraints.txt
-	PIP_CONSTRAINT=/dev/null $(MAKE) VENV=build/torch-$(TORCH) CONSTRAINTS=$< setup
-	@build/torch-$(TORCH)/bin/python -c 'import platform, torch; print("PyTorch", torch.__version__, "on Python", platform.python_version())'
-	OMP_NUM_THREADS=1 build/torch-$(TORCH)/bin/python -m pytest -m 'not long' --numprocesses auto --maxprocesses 8 \
-	  --junitxml=build/torch-$(TORCH).xml $(TESTS)
-build/torch-%/constraints.txt: constraints.txt
-	mkdir -p $(@D)
-	sed 's/^torch==.*/$(if $(filter newest,$*),torch>=0,torch==$*)/' $< > $@
+OTHER = build/torch-$(TORCH)-python-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+test-torch:
+	@echo "PyTorch $(TORCH) in $(OTHER): the first call installs it there"
+	@mkdir -p $(OTHER)
+	@sed 's/^torch==.*/torch$(if $(filter newest,$(TORCH)),>=0,==$(TORCH))/' constraints.txt > $(OTHER)/constraints.txt
+	PIP_CONSTRAINT=/dev/null $(MAKE) VENV=$(OTHER) CONSTRAINTS=$(OTHER)/constraints.txt setup
+	@$(OTHER)/bin/python -c 'import torch; print("PyTorch", torch.__version__)'
+	OMP_NUM_THREADS=1 $(OTHER)/bin/python -m pytest -m 'not long' --numprocesses auto --maxprocesses 8 \
+	  --junitxml=$(OTHER).xml $(TESTS)
 
 torture: setup
 	PYTHONPATH=tests $(BIN)/python -m torture $(if $(MINUTES),--minutes $(MINUTES)) $(if $(CASES),--cases $(CASES)) \
