@@ -167,3 +167,14 @@ found = torch.export.load(sys.argv[1] + "/model.pt2").module()(x)[0]
 torch.testing.assert_close(found, expected, rtol=2e-5, atol=2e-5)
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", code, tmp_path], check=True)
+
+
+def test_a_packed_sequence_is_refused():
+    """An exported graph cannot hold one; a program that was made otherwise says what to give instead."""
+    x, sizes = torch.zeros(4, I), torch.tensor([3, 1])
+    module = ln.RNN(I, H)
+    params = [module.get_parameter(f"{name}_l0") for name in module.recurrence.parameter_names]
+    masks = (None, None, [], None, None, None, sizes)
+    recurrent = ln.decompositions()[torch.ops.layernorm.recurrent.default]
+    with pytest.raises(ValueError, match="RNN: a PackedSequence has no plain operations; call the module with lengths="):
+        recurrent(x, [torch.zeros(3, H)], params, *masks, module.recurrence.encode(), False, None)
