@@ -53,7 +53,7 @@ def cell(counts: Counter[str]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="results in JUnit's format")
-    print("| run | " + " | ".join(AREAS) + " |\n|---" * 1 + "|--:" * len(AREAS) + "|")
+    print("| run | " + " | ".join(AREAS) + " |\n|---" + "|--:" * len(AREAS) + "|")
     for path in parser.parse_args().files:
         counts = counted(path)
         print(f"| {path.stem} | " + " | ".join(cell(counts[area]) for area in AREAS) + " |")

@@ -12,7 +12,7 @@ import torch
 
 import layernorm
 from layernorm import _torch
-from support.repository import ROOT
+from support.repository import ROOT, loaded
 
 SOURCES = sorted(Path(layernorm.__file__).parent.rglob("*.py"))
 
@@ -88,3 +88,28 @@ def test_the_oldest_version_is_the_same_everywhere():
     assert f"torch>={_torch.OLDEST})" in (ROOT / "constraints.txt").read_text(encoding="utf-8")
     nightly = (ROOT / ".github" / "workflows" / "torch.yml").read_text(encoding="utf-8")
     assert f'"{_torch.OLDEST}.0"' in nightly
+
+
+def test_the_table_of_what_ran(tmp_path, monkeypatch, capsys):
+    """`benchmarks/torch_versions.py`: every test in one area, counted as pytest wrote it."""
+    cases = [
+        ("tests.compiled.test_compiled", "test_a", ""),
+        ("tests.functional.test_torch_features", "test_inductor_compiles_it", "<failure/>"),
+        ("tests.functional.test_torch_features", "test_autocast", ""),
+        ("tests.nn.test_norms", "test_b", "<skipped/>"),
+        ("tests.experiments.mnist.test_mnist", "test_c", "<error/>"),
+    ]
+    written = "".join(f'<testcase classname="{file}" name="{name}">{inside}</testcase>' for file, name, inside in cases)
+    file = tmp_path / "torch-2.12.0-python-3.11.xml"
+    file.write_text(f"<testsuites><testsuite>{written}</testsuite></testsuites>")
+    monkeypatch.setattr(sys, "argv", ["torch_versions.py", str(file)])
+    loaded("benchmarks/torch_versions.py").main()
+    heads, _, row = (line.strip("|").split("|") for line in capsys.readouterr().out.splitlines())
+    found = {head.strip(): cell.strip() for head, cell in zip(heads, row, strict=True) if cell.strip()}
+    assert found == {
+        "run": "torch-2.12.0-python-3.11",
+        "compile": "1, 1 failed",
+        "networks": "1",
+        "norms": "0",
+        "the rest": "0, 1 failed",
+    }
