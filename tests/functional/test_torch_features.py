@@ -88,9 +88,9 @@ def test_opcheck_recurrent(network, backend):
     recurrence = Recurrence(network, resolve("paper", network)).encode()
     state = [torch.randn(B, H, dtype=torch.float64, requires_grad=True) for _ in range(2 if network == "LSTM" else 1)]
     x = torch.randn(T, B, I, dtype=torch.float64, requires_grad=True)
-    lengths, reset, unchanged = torch.tensor([3, 1]), torch.eye(T, B, dtype=torch.bool), ([], None, None, None)
-    share = torch.rand(T, B, H, dtype=torch.float64)
-    changes = [s.detach().clone().requires_grad_() for s in state], torch.rand(B, H, dtype=torch.float64), share, None
+    lengths, reset, unchanged = torch.tensor([3, 1]), torch.eye(T, B, dtype=torch.bool), ([], None, None, None, None)
+    drop, share = torch.rand(B, H, dtype=torch.float64), torch.rand(T, B, H, dtype=torch.float64)
+    changes = [s.detach().clone().requires_grad_() for s in state], drop, share, None, None
     for masks in ((None, None), (lengths, reset)):
         for reverse in (False, True):
             args = (x, state, list(p.values()), *masks, *unchanged, recurrence, reverse)
