@@ -2,12 +2,15 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+CONSTRAINTS ?= constraints.txt
+TORCH ?= newest
 SETS ?= avx512bf16 avx512 avx2 baseline amx-emulated   # instruction sets that `make sanitize` goes through
 
-.PHONY: help docs test test-all torture lint types types-as-editors-see-them play-test demo sanitize setup clean always
+.PHONY: help docs test test-all test-torch torture lint types types-as-editors-see-them play-test demo sanitize setup clean always
 help:
 	@echo "make test   lint, types and the tests"
 	@echo "make test-all  the same in one process on all cores, with the tests that take long and find little"
+	@echo "make test-torch TORCH=2.15.0  the tests with another PyTorch, in an environment of its own"
 	@echo "make torture MINUTES=10  attacks with cases drawn at random (docs/reliability.md)"
 	@echo "make torture CAMPAIGN='checkpoints races' CASES=100  so many cases of these; CAMPAIGN=races CASE=17  one again"
 	@echo "make demo   the first experiment on scikit-learn's digits, with its report (a few minutes)"
@@ -20,7 +23,7 @@ help:
 setup: $(VENV)/.ready
 $(VENV)/.ready: pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/layernorm/engines/native/*.cpp src/layernorm/engines/native/*.h) $(VENV)/.files
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[experiments,onnx,play,test]'
+	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable '.[experiments,onnx,play,test]'
 	@touch $@
 
 # An editable installation remembers the package's files: a new or moved one asks for a new installation.
@@ -36,6 +39,18 @@ test: setup lint
 # In one process, with torch's own number of threads.
 test-all: setup lint
 	$(BIN)/python -m pytest
+
+# In an environment of its own, which a second call takes again: that of `setup`, with a pin of its own. PyTorch with
+# CUDA is 5 GB. PIP_CONSTRAINT: a machine's own cap on versions does not hold here.
+OTHER = build/torch-$(TORCH)-python-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+test-torch:
+	@echo "PyTorch $(TORCH) in $(OTHER): the first call installs it there"
+	@mkdir -p $(OTHER)
+	@sed 's/^torch==.*/torch$(if $(filter newest,$(TORCH)),>=0,==$(TORCH))/' constraints.txt > $(OTHER)/constraints.txt
+	PIP_CONSTRAINT=/dev/null $(MAKE) VENV=$(OTHER) CONSTRAINTS=$(OTHER)/constraints.txt setup
+	@$(OTHER)/bin/python -c 'import torch; print("PyTorch", torch.__version__)'
+	OMP_NUM_THREADS=1 $(OTHER)/bin/python -m pytest -m 'not long' --numprocesses auto --maxprocesses 8 \
+	  --junitxml=$(OTHER).xml $(TESTS)
 
 torture: setup
 	PYTHONPATH=tests $(BIN)/python -m torture $(if $(MINUTES),--minutes $(MINUTES)) $(if $(CASES),--cases $(CASES)) \

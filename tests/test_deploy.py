@@ -12,6 +12,7 @@ import torch
 from support.repository import ROOT, loaded
 
 pytestmark = [  # of torch's exporter, of its own code
+    pytest.mark.filterwarnings("ignore:`torch.jit"),  # TorchScript is deprecated
     pytest.mark.filterwarnings("ignore:.isinstance.treespec:FutureWarning"),
     pytest.mark.filterwarnings("ignore:# The axis name:UserWarning"),
 ]
@@ -23,7 +24,8 @@ def blocks():
 
 
 def test_every_block_of_the_page_runs(tmp_path, monkeypatch):
-    """In their order, in one process; each way out gives the model's output, with other T and B than at export."""
+    """In their order, in one process; each way out gives the model's output with another B than at export, and all but
+    plain operations with another T."""
     monkeypatch.chdir(tmp_path)
     names: dict = {"__name__": "page"}
     outputs = []
@@ -32,13 +34,14 @@ def test_every_block_of_the_page_runs(tmp_path, monkeypatch):
         exec(compile(block, "docs/deploy.md", "exec"), names)
         if "output" in names:
             outputs.append(torch.as_tensor(names["output"]))
-    assert len(outputs) == 3, "torch.export, ONNX and TorchScript"
+    assert list(map(len, outputs)) == [9, 9, 5, 9], "T of torch.export, ONNX, plain operations and TorchScript"
     expected = names["model"](names["longer"])[0]
     for output in outputs:
+        of_module = names["model"](names["longer"][: len(output)])[0]
         # float32: roundings of a layer norm in a layer norm, over 9 steps
-        torch.testing.assert_close(output, expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(output, of_module, rtol=1e-4, atol=1e-5)
     rounded = names["rounded"] - expected.detach().numpy()
-    assert 1e-4 < abs(rounded).max() < 0.1, "int8"
+    assert 1e-4 < abs(rounded).max() < 0.2, "int8: 7 bits of weights, in an untrained network, whose errors grow"
     nodes = onnx_ir.traversal.RecursiveGraphIterator(onnx_ir.load("model.int8.onnx").graph)
     assert [node.op_type for node in nodes].count("MatMulInteger") == 4, "W x and U h of two directions"
 
@@ -53,7 +56,7 @@ with torch.no_grad():
 
 
 @pytest.mark.compiles
-def test_aotinductor_of_a_portable_cell_runs_without_layernorm(tmp_path, monkeypatch):
+def test_aotinductor_of_plain_operations_runs_without_layernorm(tmp_path, monkeypatch):
     """The page's blocks, and what they make in a process that cannot import layernorm."""
     monkeypatch.chdir(tmp_path)
     names: dict = {"__name__": "page"}

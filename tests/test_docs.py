@@ -30,7 +30,7 @@ WRITTEN = [page for page in PAGES if DOCS / "results" not in page.parents]
 
 UNRAISED = (
     "ignore:.isinstance.treespec:FutureWarning",  # torch.export's own
-    "ignore:`torch.jit:DeprecationWarning",
+    "ignore:`torch.jit",  # TorchScript is deprecated
 )
 
 

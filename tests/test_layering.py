@@ -22,7 +22,8 @@ BELOW = {
     # room: the rooms that it may import
     "_command": set(),
     "formula": set(),
-    "engines": {"formula"},
+    "_torch": set(),
+    "engines": {"_torch", "formula"},
     "backends": {"engines", "formula"},  # engines are imported by name, when they are used
     "functional": {"backends", "engines", "formula"},  # the reference's equations are the second derivative
     "geometry": {"functional", "formula"},
@@ -32,7 +33,7 @@ BELOW = {
     "torchrl": {"nn"},
     "convert": {"nn", "functional", "backends", "engines", "formula"},
     "audit": {"convert", "nn", "engines", "formula"},
-    "export": {"nn", "formula"},
+    "export": {"nn", "functional", "formula"},
     "experiments": {"audit", "convert", "nn", "geometry", "functional", "backends", "formula"},
     "doctor": {"experiments", "nn", "functional", "backends", "formula"},
     "play": {"experiments", "geometry"},

@@ -19,6 +19,7 @@ if TYPE_CHECKING or not _command.IS_RUNNING:  # they import torch, which takes a
     from .convert import match as match
     from .convert import quantize as quantize
     from .convert import restore as restore
+    from .export.decompositions import decompositions as decompositions
     from .export.portable import portable as portable
     from .formula import Formula as Formula
     from .nn import GRU as GRU

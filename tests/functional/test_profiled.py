@@ -7,9 +7,14 @@ import layernorm as ln
 from layernorm.functional import _bind, _steps
 
 
+def profiled(**options):
+    """A profiler of the processor; torch 2.12 warns of one without `acc_events`."""
+    return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True, **options)
+
+
 def shown(call, **options):
     """The profiler's rows of our ops: (name, shapes of the inputs)."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], **options) as profiler:
+    with profiled(**options) as profiler:
         call()
     return [(e.name, e.input_shapes) for e in profiler.events() if e.name.startswith("layernorm::")]
 
@@ -61,5 +66,5 @@ def test_no_event_is_entered_where_no_profiler_runs(name, monkeypatch):
 def test_events_give_the_same_numbers():
     lstm, x = ln.LSTM(3, 4), torch.randn(5, 2, 3)
     alone = lstm(x)[0]
-    with torch.profiler.profile():
+    with profiled():
         torch.testing.assert_close(lstm(x)[0], alone, rtol=0, atol=0)

@@ -80,6 +80,7 @@ def test_third_derivative():
     torch.testing.assert_close(nth(lambda x: ln.functional.layer_norm(x, (4,)), 3), nth(plain, 3), rtol=1e-9, atol=0)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of opcheck's own, in torch 2.15
 @pytest.mark.parametrize("backend", ln.backends.available())
 @pytest.mark.parametrize("network", list(NETWORKS))
 def test_opcheck_recurrent(network, backend):
@@ -87,9 +88,9 @@ def test_opcheck_recurrent(network, backend):
     recurrence = Recurrence(network, resolve("paper", network)).encode()
     state = [torch.randn(B, H, dtype=torch.float64, requires_grad=True) for _ in range(2 if network == "LSTM" else 1)]
     x = torch.randn(T, B, I, dtype=torch.float64, requires_grad=True)
-    lengths, reset, unchanged = torch.tensor([3, 1]), torch.eye(T, B, dtype=torch.bool), ([], None, None, None)
-    share = torch.rand(T, B, H, dtype=torch.float64)
-    changes = [s.detach().clone().requires_grad_() for s in state], torch.rand(B, H, dtype=torch.float64), share, None
+    lengths, reset, unchanged = torch.tensor([3, 1]), torch.eye(T, B, dtype=torch.bool), ([], None, None, None, None)
+    drop, share = torch.rand(B, H, dtype=torch.float64), torch.rand(T, B, H, dtype=torch.float64)
+    changes = [s.detach().clone().requires_grad_() for s in state], drop, share, None, None
     for masks in ((None, None), (lengths, reset)):
         for reverse in (False, True):
             args = (x, state, list(p.values()), *masks, *unchanged, recurrence, reverse)
@@ -107,6 +108,7 @@ def test_opcheck_recurrent(network, backend):
         torch.library.opcheck(torch.ops.layernorm.recurrent_backward.default, args)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of opcheck's own, in torch 2.15
 @pytest.mark.parametrize("backend", ln.backends.available())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_opcheck_normalize(dtype, backend):

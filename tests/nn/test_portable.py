@@ -2,22 +2,15 @@
 
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
 
 import layernorm as ln
-from layernorm.formula import PRESETS
+from support.networks import KINDS
 
-KINDS = [(network, {"formula": formula}) for formula, networks in PRESETS.items() for network in networks]
-KINDS += [(network, {"norm": norm}) for network in ("RNN", "LSTM", "GRU") for norm in ("rms", "weight", None)]
-KINDS += [
-    ("LSTM", {"formula": ln.Formula("sum", "per_gate", "carry", bias_inside=True, eps=0.1, eps_on="deviation")}),
-    ("GRU", {"formula": ln.Formula("sum", "per_gate", None), "norm": "rms"}),
-    ("LSTM", {"proj_size": 2}),
-    ("GRU", {"bias": False}),
-    ("RNN", {"nonlinearity": "relu"}),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit")  # TorchScript is deprecated
 
 
 def new(kind, more, **layers):
@@ -139,14 +132,33 @@ def test_a_cells_copy_refuses_what_the_cell_refuses(scripted):
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # of the number of steps, which a trace fixes
-@pytest.mark.parametrize("graph", ["export", "trace"])
-def test_a_graph_of_a_copy_refuses_values_when_it_runs(graph):
-    copy, x, lengths = ln.portable(ln.GRU(3, 4)), torch.zeros(5, 2, 3), torch.tensor([5, 2])
-    given = (x, None, lengths) if graph == "export" else (x, torch.zeros(1, 2, 4), lengths)
-    made = torch.export.export(copy, given).module() if graph == "export" else torch.jit.trace(copy, given)
+def test_a_trace_of_a_copy_refuses_values_when_it_runs():
+    copy, x, lengths, reset = ln.portable(ln.GRU(3, 4)), torch.zeros(5, 2, 3), torch.tensor([5, 2]), torch.zeros(5, 2)
+    given = (x, torch.zeros(1, 2, 4), lengths, reset)
+    made = torch.jit.trace(copy, given)
     assert_same(made(*given), copy(*given))
-    with pytest.raises((RuntimeError, torch.jit.Error), match="lengths must lie in"):
-        made(*given[:2], lengths + 1)
+    with pytest.raises(torch.jit.Error, match="lengths must lie in"):
+        made(*given[:2], lengths + 1, reset)
+    with pytest.raises(torch.jit.Error, match="reset to be bool, or to hold only 0 and 1"):
+        made(*given[:3], reset + 2)
+
+
+@pytest.mark.filterwarnings("default:`torch.jit", "ignore::torch.jit.TracerWarning")
+def test_layernorm_warns_of_nothing_that_its_caller_has_not_called():
+    """PyTorch says that TorchScript is deprecated, once for each of its functions that this test itself calls."""
+
+    def kinds(call):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            result = call()
+        return result, {str(w.message).split("`")[1] for w in caught if "`torch.jit" in str(w.message)}
+
+    copy, found = kinds(lambda: ln.portable(ln.GRU(3, 4)))
+    assert not found
+    given = torch.zeros(5, 2, 3), torch.zeros(1, 2, 4), torch.tensor([5, 2]), torch.zeros(5, 2)
+    assert kinds(lambda: copy(*given))[1] == set()
+    assert kinds(lambda: torch.jit.script(copy))[1] <= {"torch.jit.script"}
+    assert kinds(lambda: torch.jit.trace(copy, given))[1] <= {"torch.jit.trace", "torch.jit.trace_method"}
 
 
 class Model(torch.nn.Module):

@@ -3,6 +3,7 @@
 import torch
 
 import layernorm as ln
+from layernorm.formula import PRESETS
 
 MODULE = {"RNN": ln.RNN, "LSTM": ln.LSTM, "GRU": ln.GRU}
 CELL = {"RNN": ln.RNNCell, "LSTM": ln.LSTMCell, "GRU": ln.GRUCell}
@@ -15,6 +16,16 @@ PAPER = {
     "GRU": ln.Formula(gates="split", cell=None),
 }
 ENGINES = [name for name in ("native", "reference") if name in ln.backends.available()]
+KINDS = [(network, {"formula": formula}) for formula, networks in PRESETS.items() for network in networks]
+KINDS += [(network, {"norm": norm}) for network in ("RNN", "LSTM", "GRU") for norm in ("rms", "weight", None)]
+KINDS += [
+    ("LSTM", {"formula": ln.Formula("sum", "per_gate", "carry", bias_inside=True, eps=0.1, eps_on="deviation")}),
+    ("GRU", {"formula": ln.Formula("sum", "per_gate", None), "norm": "rms"}),
+    ("LSTM", {"proj_size": 2}),
+    ("GRU", {"bias": False}),
+    ("RNN", {"nonlinearity": "relu"}),
+]
+"""Each network with what else its constructor is given: every formula, norm and other variant of the equations."""
 
 
 def flat(state):

@@ -100,12 +100,15 @@ def check_recurrent(a: RecurrentArguments) -> None:
     check_tensors(a)
     if a.batch_sizes is not None:
         _check_batch_sizes(a)
-    if a.lengths is None or a.lengths.is_meta:  # there are no values
-        return
-    compiling, T = torch.compiler.is_compiling(), a.input.shape[0]
-    lengths = (a.lengths if compiling else unwrapped(a.lengths)).to(torch.int64)  # T may be too large for a narrow type
+    if a.lengths is not None and not a.lengths.is_meta:  # where there are no values
+        check_lengths(a.lengths, a.input.shape[0], torch.compiler.is_compiling())
+
+
+def check_lengths(lengths: Tensor, T: int, in_graph: bool) -> None:
+    """Checks the values of lengths, for `check_recurrent`. ``in_graph``: a graph is being made, which checks them."""
+    lengths = (lengths if in_graph else unwrapped(lengths)).to(torch.int64)  # T may be too large for a narrow type
     fits = ((lengths >= 0) & (lengths <= T)).all()
-    if compiling:  # a compiled graph cannot branch on a value, but can raise an error when it runs
+    if in_graph:  # a graph cannot branch on a value, but can raise an error when it runs
         torch._assert_async(fits, "lengths must lie in 0..T, the time steps of the input")
     elif not bool(fits):
         raise RuntimeError(f"lengths must lie in 0..{T}, the time steps of the input, got {lengths.tolist()}")

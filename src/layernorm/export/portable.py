@@ -1,4 +1,4 @@
-"""`portable`: a copy of a model on plain PyTorch operations, for tools and processes that do not know layernorm's ops.
+"""`portable`: a copy of a model on plain PyTorch operations, for TorchScript, which compiles a module's source.
 
 The modules here are written for `torch.jit.script`: one set of equations for every network and formula, in terms of the
 eight vectors that `Recurrence.vectors` names. TorchScript reads annotations as types, so this file does without
@@ -7,6 +7,8 @@ eight vectors that `Recurrence.vectors` names. TorchScript reads annotations as 
 
 import copy
 import math
+import warnings
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -26,11 +28,15 @@ from ..nn._tracing import fx_call_module
 
 
 def portable(model: torch.nn.Module) -> torch.nn.Module:
-    """Copies a model so that layernorm's modules compute with plain PyTorch operations.
+    """Copies a model so that `torch.jit.script` can compile it: layernorm's modules become plain PyTorch operations.
 
-    `torch.jit.script` compiles the copy, and the saved result runs in processes without layernorm. The copied modules
-    have the arguments, shapes and state-dict keys of the originals. Weights that weight norm computes become parameters
-    with their values.
+    The saved result runs in processes without layernorm. The copied modules have the arguments, shapes and state-dict
+    keys of the originals. Weights that weight norm computes become parameters with their values.
+
+    TorchScript is deprecated: PyTorch 2.13 warns with a DeprecationWarning wherever it is called, 2.15 with a
+    FutureWarning, and on Python 3.14 PyTorch does not support it. PyTorch has named no release that removes it.
+    `portable` goes when the oldest PyTorch that layernorm runs on has no `torch.jit.script`. For all other tools use
+    `torch.export` with `layernorm.decompositions`.
 
     The copies compute step by step, in the type of their weights: they are slower, and in 16 bits less exact. They have
     no ``stepper`` and ``reset_hx``. They take ``lengths`` as a tensor, and no `PackedSequence`. The norms become
@@ -107,19 +113,26 @@ def check_shape(name: str, tensor: Tensor, expected: list[int]) -> None:
         raise RuntimeError(f"expected {name} of size {expected}, got {list(tensor.shape)}")
 
 
-@torch.jit.script_if_tracing  # a trace keeps the branch
-def check_values(fits: Tensor, expected: str, given: Tensor) -> Tensor:
-    """Returns ``fits``. If it is false, raises an error with what is ``expected``; a graph does so when it runs."""
-    if not torch.jit.is_scripting() and compiling():  # an exported graph cannot branch on a value
-        torch._assert_async(fits, expected)
-    elif not bool(fits):
+def raise_unless(fits: Tensor, expected: str, given: Tensor) -> Tensor:
+    if not bool(fits):
         raise RuntimeError(f"{expected}, got {given}")
     return fits
 
 
+def check_values(fits: Tensor, expected: str, given: Tensor) -> Tensor:
+    """Returns ``fits``. If it is false, raises an error with what is ``expected``; a trace does so when it runs."""
+    if not torch.jit.is_scripting() and torch.jit.is_tracing():
+        return check_in_trace(fits, expected, given)
+    return raise_unless(fits, expected, given)
+
+
 @torch.jit.unused
-def compiling() -> bool:
-    return torch.compiler.is_compiling()
+def check_in_trace(fits: Tensor, expected: str, given: Tensor) -> Tensor:
+    """Writes the check into a trace: it keeps branches of scripted functions, and no others."""
+    with warnings.catch_warnings():  # `torch.jit.trace` has told whoever called it that TorchScript is deprecated
+        warnings.filterwarnings("ignore", "`torch.jit.script` is")
+        scripted: Callable[..., Tensor] = torch.jit.script(raise_unless)
+    return scripted(fits, expected, given)
 
 
 class Vectors(NamedTuple):

@@ -10,6 +10,7 @@ from ._bind import is_eager as is_eager
 from ._cases import BatchMoments as BatchMoments
 from ._cases import Moments as Moments
 from ._cases import recurrent_over_cases as recurrent_over_cases
+from ._norms import NORMALIZE as NORMALIZE
 from ._norms import add_layer_norm as add_layer_norm
 from ._norms import add_rms_norm as add_rms_norm
 from ._norms import layer_norm as layer_norm
@@ -22,4 +23,5 @@ from ._recurrent import is_onednns as is_onednns
 from ._recurrent import lstm as lstm
 from ._recurrent import recurrent as recurrent
 from ._recurrent import rnn as rnn
+from ._recurrent_op import RECURRENT as RECURRENT
 from ._steps import Steps as Steps

@@ -92,6 +92,11 @@ class Op(abc.ABC):
     def equations(self, *args: Any) -> list[Tensor]:
         """Computes the results by plain equations, for `torch.func`; checks its arguments."""
 
+    def decomposition(self, *flat: Any) -> list[Tensor]:
+        """Computes the results by plain equations, for a graph that is to hold nothing else; the arguments of
+        ``layernorm::NAME``."""
+        return self.equations(*self.engine_arguments(flat[:-1]))
+
     @abc.abstractmethod
     def save(self, ctx: Any, args: Arguments, results: Sequence[Tensor]) -> Sequence[Tensor]:
         """Puts what the backward needs into a context, and returns the results without what is saved."""

@@ -159,13 +159,13 @@ def _normalize(
     if residual is not None:
         tensors.append(residual)
     if is_eager(tensors):
-        return _NORMALIZE(tensors, (_new_tuple(NormArguments, arguments), residual))
+        return NORMALIZE(tensors, (_new_tuple(NormArguments, arguments), residual))
     for name, tensor in (("input", input), ("residual", residual), ("weight", weight), ("bias", bias)):
         if not isinstance(tensor, Tensor) and (tensor is not None or name == "input"):
             raise TypeError(f"{norm}_norm: expected {name} to be a Tensor, got {type(tensor).__name__}")
         if tensor is not None:
             check_dense(f"{norm}_norm", name, tensor)
-    return _NORMALIZE.dispatch((*arguments, residual))
+    return NORMALIZE.dispatch((*arguments, residual))
 
 
 _new_tuple = tuple.__new__  # the class's own takes twice as long
@@ -261,4 +261,4 @@ def _gradients_by_equations(a: NormArguments, grad: Tensor) -> list[Tensor]:
     return gradients_of_equations(equations, a.differentiable, [grad])
 
 
-_NORMALIZE = _Normalize()
+NORMALIZE = _Normalize()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..engines import reference
-from ..engines.checks import check_recurrent, check_tensors
+from ..engines.checks import check_lengths, check_recurrent, check_tensors
 from ..engines.protocol import NO_CHANGES, RecurrentArguments, StateChanges
 from ..formula import Recurrence
 from ._bind import Arguments, Op, gradients_of_equations, is_transforming
@@ -46,6 +46,22 @@ class _Recurrent(Op):
 
     def equations(self, a: RecurrentArguments) -> list[Tensor]:
         check_recurrent(a)
+        return reference.recurrent_equations(a)
+
+    def decomposition(self, *flat: Any) -> list[Tensor]:
+        (a,) = self.engine_arguments(flat[:-1])
+        if a.batch_sizes is not None:
+            network = a.recurrence.network
+            raise ValueError(f"{network}: a PackedSequence has no plain operations; call the module with lengths=")
+        check_tensors(a)
+        T = a.input.shape[0]
+        if not isinstance(T, int):
+            raise ValueError(
+                f"{a.recurrence.network.lower()}: plain operations are those of every step, so that the number of "
+                f"time steps must be fixed; export the model without a dynamic dimension for it, got T={T}"
+            )
+        if a.lengths is not None:
+            check_lengths(a.lengths, T, in_graph=True)
         return reference.recurrent_equations(a)
 
     def save(self, ctx: Any, args: Arguments, results: Sequence[Tensor]) -> Sequence[Tensor]:

@@ -91,7 +91,7 @@ def _bind(library: ctypes.CDLL) -> ctypes.c_void_p:
     """Hands the library PyTorch's C functions. Returns what ops of ``layernorm_native`` are registered with."""
     missing = [name for name in SHIMS if not hasattr(TORCH, name)]
     if missing:
-        raise ImportError(f"the CPU engine needs PyTorch 2.10 or later: this one has no {missing[0]}")
+        raise ImportError(f"the CPU engine calls {missing[0]}, which PyTorch {torch.__version__} does not have")
     addresses = [ctypes.cast(getattr(TORCH, name), ctypes.c_void_p).value for name in SHIMS]
     library.layernorm_bind(
         (ctypes.c_void_p * len(SHIMS))(*addresses), (ctypes.c_int32 * len(TYPES))(*map(torch_type_number, TYPES))
