@@ -18,7 +18,8 @@ def _trial(deviation: float, about: str) -> Trial:
 
 
 TRIALS = {0.0: _trial(0.0, ""), **{value: _trial(value, f"weights from N(0, {value:g}^2)") for value in (0.03, 0.1)}}
-"""By the deviation of the initial weights. 0: torch's own, U(+-1/sqrt(units)), like those of the authors' code."""
+"""By the deviation of the initial weights. 0: torch's own, U(+-1/sqrt(units)). The authors' code has U(+-1/sqrt(inputs))
+for each linear map."""
 
 GOALS = {0.0: 178.0, 0.03: 178.0, 0.1: 178.0}
 """The bounds on the validation images, in nats, to which the updates are counted. 178 was fixed on 2026-11-23, after
