@@ -309,12 +309,14 @@ def prediction(seed: int, data: Data) -> Measured:
     others = [abs(ratio - 1) for name, ratio in ratios.items() if name != "gaussian"]
     return Measured(
         abs(ratios["gaussian"] - 1) < ROUNDING and min(others) > 1e-3,
-        "eq. 32 over ds^2: " + ", ".join(f"{name} {ratio:.3g}" for name, ratio in ratios.items())
-        + f" (the same step in every gain, a special one; for the middle half of 1,000 random steps {random[250]:.2g} to "
-        f"{random[750]:.2g})",
+        "eq. 32 over ds^2: "
+        + ", ".join(f"{name} {ratio:.3g}" for name, ratio in ratios.items())
+        + " (the same step in every gain, a special one; for the middle half of 1,000 random steps "
+        f"{random[250]:.2g} to {random[750]:.2g})",
         "Eq. 32 against ds^2 under batch norm",
         {"family": "", "norm": "", "ds^2": ".4g", "eq. 32": ".4g", "ratio": ".4g"},
         rows,
         [],
-        "A step of 1 in every gain. A categorical's covariance sends that step, and no other direction, to 0 in eq. 32.",
+        "A step of 1 in every gain. A categorical's covariance sends that step, and no other direction, to 0 in eq. "
+        "32.",
     )
