@@ -12,6 +12,7 @@ from layernorm.experiments.command.options import parse_run
 from layernorm.experiments.errors import RunError
 from layernorm.experiments.report import judge, summary
 from layernorm.experiments.report.judge import FACTOR, FRESH, PILOT, decide
+from layernorm.experiments.report.judge.claim import LEVELS
 from layernorm.experiments.runs.folder import find_runs
 from support.command import one_line, refused
 from support.repository import ROOT
@@ -76,9 +77,8 @@ def test_the_commands_write_summary_report_and_page(tmp_path, capsys):
     assert by_runs.split("## Environment")[0] == again.split("## Environment")[0]
     assert cli.main(["claims", "--results", str(tmp_path), "--out", str(tmp_path / "claims.md")]) == 0
     page = (tmp_path / "claims.md").read_text()
-    count = len(
-        [claim for name, claim in CLAIMS if name != "digits" and claim.where != "ours" and not claim.trial.about]
-    )
+    counted = [claim for name, claim in CLAIMS if name != "digits" and claim.where != "ours"]
+    count = len([claim for claim in counted if not claim.trial.about and not claim.trial.plan])
     assert page.startswith("# The paper's claims")
     assert f"{count} claims about experiments: ahead 0, behind 0, equal 0, undecided {count}." in page
 
@@ -130,14 +130,21 @@ def test_a_claim_fits_its_experiment(name, claim):
     program, command, run, *words = claim.trial.command.split()
     assert (program, command, run) == ("layernorm", "run", name)
     configs = parse_run(catalogue.find_experiment(name), words).configs
+    plan = claim.trial.plan
+    options = {**claim.trial.options, **(plan.rungs[0].options if plan else {})}
     made = {
         (config.norm, config.learning_rate, config.seed, getattr(config, "gain_init", 1.0))
         for config in configs
-        if all(getattr(config, option) == value for option, value in claim.trial.options.items())
+        if all(getattr(config, option) == value for option, value in options.items())
     }
     for arm in claim.arms:
         gain = arm.options.get("gain_init", 1.0)
-        assert {(arm.norm, rate, seed, gain) for rate in claim.trial.rates for seed in PILOT} <= made
+        assert {(arm.norm, rate, seed, gain) for rate in claim.trial.rates for seed in claim.trial.pilot} <= made
+    if plan:
+        assert len(plan.looks) in LEVELS
+        assert len(plan.seeds) == plan.looks[-1]
+        assert not set(plan.seeds) & set(plan.pilot)
+        assert plan.rungs[-1].keep == 1
 
 
 def test_no_two_claims_have_one_name():

@@ -69,6 +69,7 @@ class Trial:
         command: the command of its pilot; with other seeds and rates, that of its runs.
         about: the choice by which this trial differs from the main one, for a table of sensitivity; empty for the main
             one.
+        note: what the table says beside "no runs", where there are runs of another kind.
         plan: how it follows the rule of 2026-11-25; None: it was decided by the earlier rule.
     """
 
@@ -79,6 +80,7 @@ class Trial:
     hours: float
     command: str = ""
     about: str = ""
+    note: str = ""
     plan: Plan | None = None
 
     def runs(self, arm: Arm, runs: Iterable[Run], options: Mapping[str, Any] | None = None) -> list[Run]:

@@ -104,7 +104,8 @@ def _paired(
     if count:
         fresh = [seed for seed in trial.seeds if seed not in pairs][: count - len(pairs)]
         for arm, rate in zip(claim.arms, (first, second), strict=True):
-            missing |= {(arm.name, f"best in {measure.name}" if rate is None else f"{rate:g}", s) for s in fresh}
+            best = f"best in {measure.chooses.name if trial.plan else measure.name}"
+            missing |= {(arm.name, best if rate is None else f"{rate:g}", s) for s in fresh}
     seconds = _seconds(run for places in of_arms for run in places.values())
     values = {seed: (pair[0][0], pair[1][0]) for seed, pair in pairs.items()}
     flags = {seed: (pair[0][1], pair[1][1]) for seed, pair in pairs.items()}

@@ -177,7 +177,7 @@ class Ruling:
         """The runs that were compared, in words."""
         trial = self.claim.trial
         if self.seconds is None:
-            return "no runs"
+            return f"no runs{trial.note and '; '}{trial.note}"
         share = f"{trial.updates} updates ({100 * trial.updates / trial.paper:.2g} % of the paper's)"
         seeds = counted(len(self.seeds), "seed")
         count = len(trial.rates)
