@@ -66,6 +66,13 @@ def test_a_summary_has_every_record_with_all_digits(tmp_path):
     assert [run.records for run in summary.read_summary(path)] == [run.records for run in found]
 
 
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("**/summary.json")), ids=lambda path: str(path.parent.name))
+def test_the_committed_summaries_can_be_read(path):
+    runs = summary.read_summary(path)
+    assert runs
+    assert all(run.done and (run.records or run.diverged is not None) for run in runs)
+
+
 def test_the_commands_write_summary_report_and_page(tmp_path, capsys):
     write(tmp_path / "runs")
     folders = [str(tmp_path / "runs" / rate) for rate in ("0.001", "0.002")]
