@@ -44,6 +44,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import layernorm as ln
+import packed
 import timing
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -391,6 +392,7 @@ def main() -> int:
         return 0
     if options.memory:
         memory_table(options.networks)
+        packed.memory_table(options.networks, packed.BATCHES)
         return 0
     if options.redraw:
         chart(options.chart or "recurrent.png", json.loads(Path(options.redraw).read_text())["rows"])

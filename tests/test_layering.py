@@ -61,7 +61,7 @@ ENGINES = {
     "protocol": set(),  # what an engine is: its functions, and what they are called with
     "checks": {"protocol"},  # what every engine refuses
     "dispatch": set(),
-    "schedule": {"protocol"},
+    "schedule": {"protocol", "checks"},
     "reference": {"protocol", "checks", "dispatch", "schedule"},
     "native": {"protocol", "checks"},
     "compiled": {"reference", "protocol", "checks", "dispatch", "schedule"},  # compiles the reference's equations

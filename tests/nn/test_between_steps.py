@@ -110,7 +110,7 @@ def recorded(monkeypatch):
     found, true = [], _recurrent.recurrent
 
     def wrapper(*arguments):
-        found.append(arguments[-1])
+        found.append(arguments[7])  # the `StateChanges`
         return true(*arguments)
 
     monkeypatch.setattr(_recurrent, "recurrent", wrapper)

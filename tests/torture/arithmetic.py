@@ -139,12 +139,14 @@ def network(seed, again=False):
     options = _network_options(chance, kind, dtype, units, _norms(dtype, *([] if again else ["batch"])))
     options |= {"batch_first": _yes(chance), "bidirectional": _yes(chance, 0.4)}
     module = _module(kind, inputs, units, options)
-    steps, batch = chance.randint(1, 4 if again else 20), chance.randint(1, 9)
+    steps, batch = chance.randint(1, 4 if again else 20), chance.randint(1, 9 if again or not _yes(chance, 0.2) else 60)
     if options["norm"] == "batch":
         batch += 3  # of two cases the statistics are one difference, which may be as small as its rounding
         module.train(_yes(chance))
     way = chance.choice(["plain", "plain", "lengths", "packed", "unbatched"][: 4 if options["norm"] == "batch" else 5])
     lengths = torch.randint(int(way == "packed"), steps + 1, (batch,)) if way in ("lengths", "packed") else None
+    if lengths is not None and _yes(chance, 0.4):  # a long row among short ones
+        lengths[1:].clamp_(max=2)
     if options["norm"] == "batch" and lengths is not None:
         lengths[:4] = steps  # statistics of one case do not exist
     shape = {"unbatched": (steps, inputs)}.get(

@@ -13,7 +13,7 @@ from ..engines.reference._cases import moments
 from ..engines.reference._norms import centre, reciprocal_deviation
 from ..engines.reference._recurrent import network_of, parameters_by_name, scheduled_input
 from ..engines.reference._rnn import Network
-from ..engines.schedule import State, walk
+from ..engines.schedule import State, shares_of_lines, walk
 from ..formula import Recurrence
 
 Divisors = dict[tuple[str, int, int], tuple[Tensor, Tensor]]
@@ -44,7 +44,7 @@ def sum_divisors(a: RecurrentArguments, recurrence: Recurrence) -> Divisors:
         from_hidden.append(a.changes.apply_dropout(old[0]) @ p["weight_hh"].T)
         return network.step(t, biased[t], from_hidden[t], old)
 
-    walk(step, tuple(s.to(x.dtype) for s in a.state), len(x), schedule, a.changes)
+    walk(step, tuple(s.to(x.dtype) for s in a.state), len(x), schedule, shares_of_lines(a))
     if not before:
         return {}
     states = tuple(torch.stack(part) for part in zip(*before, strict=True))

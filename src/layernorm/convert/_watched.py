@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..engines.protocol import NO_CHANGES, StateChanges
+from ..engines.protocol import NO_CHANGES, RecurrentArguments, StateChanges
+from ..engines.schedule import unpacked
 from ..nn._cell import RecurrentCell
 from ..nn._normalised import Normalised
 from ..nn._recurrent import Recurrent
@@ -64,12 +65,15 @@ def _covering_methods(name: str, part: Recurrent | RecurrentCell, note: Callable
     """Makes the methods that take the place of a module's own."""
     make_stepper = part.stepper
 
-    def note_call(x: Tensor, state: Sequence[Tensor], suffix: str, *rest: Any) -> None:
-        params = part._parameters_of(suffix)
-        note(LayerCall(layer_name(name, part, suffix), part, suffix, x, state, params, *rest))
+    def note_call(x: Tensor, state: Sequence[Tensor], suffix: str, *masks: Any) -> None:
+        lengths, reset, reverse, changes, batch_sizes = masks
+        params, r = part._parameters_of(suffix), part.recurrence
+        a = unpacked(RecurrentArguments(x, state, params, lengths, reset, r, reverse, changes, batch_sizes))
+        call = a.input, state, params, a.lengths, a.reset, reverse, a.changes
+        note(LayerCall(layer_name(name, part, suffix), part, suffix, *call))
 
     def note_step(suffix: str, x: Tensor, state: Sequence[Tensor], dropout: Tensor | None = None) -> None:
-        note_call(x[None], state, suffix, None, None, False, StateChanges(dropout=dropout))
+        note_call(x[None], state, suffix, None, None, False, StateChanges(dropout=dropout), None)
 
     notes = [functools.partial(note_step, suffix) for suffix in part._suffixes]
     if isinstance(part, RecurrentCell):

@@ -98,6 +98,8 @@ def check_recurrent(a: RecurrentArguments) -> None:
         RuntimeError: something does not fit. Of lengths a compiled graph raises it when it runs.
     """
     check_tensors(a)
+    if a.batch_sizes is not None:
+        _check_batch_sizes(a)
     if a.lengths is None:
         return
     compiling, T = torch.compiler.is_compiling(), a.input.shape[0]
@@ -109,6 +111,17 @@ def check_recurrent(a: RecurrentArguments) -> None:
         raise RuntimeError(f"lengths must lie in 0..{T}, the time steps of the input, got {lengths.tolist()}")
 
 
+def _check_batch_sizes(a: RecurrentArguments) -> None:
+    """Checks that the batch sizes of a packed call are those of B rows, which have the lines of the input."""
+    if torch.compiler.is_compiling() or a.batch_sizes is None:
+        return
+    counts, B, lines = unwrapped(a.batch_sizes).tolist(), a.state[0].shape[0], a.input.shape[0]
+    falling = all(n >= later >= 1 for n, later in zip(counts, [*counts[1:], 1], strict=True))
+    if not falling or sum(counts) != lines or (counts and counts[0] != B):
+        expected = f"batch_sizes that start at {B}, the rows of the state, never rise, and add up to {lines}"
+        raise RuntimeError(f"{a.recurrence.network.lower()}: expected {expected}, the lines of the input; got {counts}")
+
+
 def check_tensors(a: RecurrentArguments) -> None:
     """Checks shapes, types and devices of a recurrent op's arguments.
 
@@ -117,8 +130,8 @@ def check_tensors(a: RecurrentArguments) -> None:
     """
     input, state, params = a.input, a.state, a.params
     static = type(input) is Tensor and not torch.compiler.is_compiling()  # symbolic sizes are no keys of a cache
-    without_masks = static and a.lengths is None and a.reset is None and a.changes is NO_CHANGES
-    if without_masks and input.dim() == 3 and len(params) > 1 and params[1].dim() == 2:
+    plain = a.lengths is None and a.reset is None and a.batch_sizes is None and a.changes is NO_CHANGES
+    if static and plain and input.dim() == 3 and len(params) > 1 and params[1].dim() == 2:
         dtype = input.dtype
         if dtype.is_floating_point and input.is_cpu and input.layout is torch.strided:
             signatures = list(map(_SIGNATURE, (*state, *params)))
@@ -158,10 +171,20 @@ def _check_one_by_one(a: RecurrentArguments) -> None:
         expected = f"parameters {list(names)} and state {list(recurrence.state_names)}"
         got = f"{len(params)} parameters and {len(state)} state tensors"
         raise RuntimeError(f"{op}: expected {expected}, got {got}")
-    if input.dim() != 3 or params[0].dim() != 2 or params[1].dim() != 2:
+    lines = "T, B" if a.batch_sizes is None else "lines"
+    if input.dim() != (3 if a.batch_sizes is None else 2) or params[0].dim() != 2 or params[1].dim() != 2:
         shapes = [list(t.shape) for t in (input, params[0], params[1])]
-        raise RuntimeError(f"{op}: expected input [T, B, I], weight_ih and weight_hh with 2 dimensions, got {shapes}")
-    T, B, I, H, P = a.sizes  # noqa: E741
+        raise RuntimeError(
+            f"{op}: expected input [{lines}, I], weight_ih and weight_hh with 2 dimensions, got {shapes}"
+        )
+    if a.batch_sizes is not None:
+        sizes = a.batch_sizes
+        if a.lengths is not None or not state[0].dim() or sizes.dim() != 1 or sizes.dtype != torch.int64:
+            got = f"{sizes.dtype} {list(sizes.shape)}" + ("" if a.lengths is None else " and lengths")
+            raise RuntimeError(f"{op}: expected batch_sizes (T,) of type torch.int64, and no lengths; got {got}")
+        if not sizes.is_cpu and not sizes.is_meta:
+            raise RuntimeError(f"{op}: expected batch_sizes on the CPU, got {sizes.device}")
+    _, B, I, H, P = a.sizes  # noqa: E741
     if H < 1 or P < 1:
         raise RuntimeError(f"{op}: expected a hidden size of at least 1, got weight_hh {list(params[1].shape)}")
     if not recurrence.projected:
@@ -189,7 +212,7 @@ def _check_one_by_one(a: RecurrentArguments) -> None:
         if tensor.dtype != (dtype := types.get(name, input.dtype)):
             why = ", as input is" if dtype is input.dtype else ""
             raise RuntimeError(f"{op}: expected {name} of type {dtype}{why}, got {tensor.dtype}")
-    masks = {"lengths": (a.lengths, (B,), False), "reset": (a.reset, (T, B), True)}
+    masks = {"lengths": (a.lengths, (B,), False), "reset": (a.reset, tuple(a.lines), True)}
     for name, (mask, shape, is_bool) in masks.items():
         if mask is None:
             continue
@@ -200,7 +223,8 @@ def _check_one_by_one(a: RecurrentArguments) -> None:
         if wrong:
             raise RuntimeError(f"{op}: expected {name} of {'bool' if is_bool else 'an integer type'}, got {mask.dtype}")
         tensors[name] = mask
-    tensors |= _check_factors(a, op, (B, P), {name: (T, B, size) for name, size in zip("hc", (P, H), strict=True)})
+    of_shares: dict[str, tuple[int, ...]] = {name: (*a.lines, size) for name, size in zip("hc", (P, H), strict=True)}
+    tensors |= _check_factors(a, op, (B, P), of_shares)
     for name, tensor in tensors.items():
         if tensor.device != input.device:
             raise RuntimeError(f"{op}: expected {name} on {input.device}, where input is, got {tensor.device}")
@@ -216,7 +240,8 @@ def _check_factors(
     found = {name: tensor for name, tensor in given.items() if tensor is not None}
     for name, tensor in found.items():
         check_dense(op, name, tensor)
-        fits = tuple(tensor.shape) == shapes[name] or (name != "dropout" and tuple(tensor.shape) == (1, 1, 1))
+        one = (1,) * len(shapes[name])
+        fits = tuple(tensor.shape) == shapes[name] or (name != "dropout" and tuple(tensor.shape) == one)
         if not fits or tensor.dtype != compute_type:
             expected = f"{name} of shape {list(shapes[name])} and type {compute_type}"
             raise RuntimeError(f"{op}: expected {expected}, got {list(tensor.shape)} and {tensor.dtype}")
@@ -237,7 +262,7 @@ def check_recurrent_gradients(
     Raises:
         RuntimeError: something does not fit, as in `check_recurrent`.
     """
-    (T, B, _, _, P), counts = a.sizes, (len(expected), len(a.state))
+    counts = len(expected), len(a.state)
     if (len(saved), len(grad_state)) != counts:
         raise RuntimeError(
             f"{a.recurrence.network.lower()}: expected {counts[0]} saved tensors and {counts[1]} gradients of the "
@@ -245,7 +270,7 @@ def check_recurrent_gradients(
         )
     for tensor, like in zip(saved, expected, strict=True):
         _check_alike(a, "saved", tensor, like.shape, like.dtype)
-    _check_alike(a, "grad_output", grad_output, (T, B, P), a.input.dtype)
+    _check_alike(a, "grad_output", grad_output, (*a.lines, a.sizes[4]), a.input.dtype)
     for name, grad, state in zip("hc", grad_state, a.state, strict=False):
         _check_alike(a, f"grad of the final {name}", grad, state.shape, state.dtype)
 

@@ -5,7 +5,7 @@ that do not fit each other with the errors of `layernorm.engines.checks`. The re
 (`layernorm.engines.reference`) has every function, and its docstrings say what each computes.
 
 Letters in shapes: T time steps, B batch, I input size, H hidden size, P projected size (H without projections),
-G gates, M rows, N row length.
+G gates, M rows, N row length. Lines are the steps of all rows of a packed call (`RecurrentArguments.batch_sizes`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -64,7 +64,8 @@ class StateChanges(NamedTuple):
         restart: the state that a row starts from after a cut, with the shapes of the initial one; none: zeros.
         dropout: ``(B, P)``, a factor of the h that W_hh reads, the same at every step; None: 1.
         kept: zoneout: for each part of the state the share of the old state that is kept, ``(T, B, size)`` in the order
-            in which a row takes its steps, or one number ``(1, 1, 1)``; None for a part without zoneout.
+            in which a row takes its steps, or one number ``(1, 1, 1)``; in a packed call ``(lines, size)`` or
+            ``(1, 1)``. None for a part without zoneout.
 
     Dropout and shares are in float32 or wider, the type that the layer is computed in.
     """
@@ -77,9 +78,17 @@ class StateChanges(NamedTuple):
         """Applies the dropout to the h before a step, as W_hh reads it, or to its gradient."""
         return h if self.dropout is None else h * self.dropout.to(h.dtype)
 
-    def shares(self, t: int) -> list[Tensor | None]:
-        """Returns the shares that are kept at the step number ``t``, for each part of the state; empty: none."""
-        return [None if k is None else k[t if len(k) > 1 else 0] for k in self.kept]
+    def shares(self, place: Any) -> list[Tensor | None]:
+        """Returns the shares that are kept at one step, for each part of the state; empty: none.
+
+        ``place`` is the step's index in the shares, which are there for all lines (`schedule.shares_of_lines`).
+        """
+        return [None if k is None else k[place] for k in self.kept]
+
+    def of_rows(self, rows: int) -> StateChanges:
+        """Returns the changes of the first rows."""
+        dropout = None if self.dropout is None else self.dropout[:rows]
+        return self._replace(restart=[r[:rows] for r in self.restart], dropout=dropout)
 
 
 NO_CHANGES = StateChanges()
@@ -97,6 +106,9 @@ class RecurrentArguments(NamedTuple):
         recurrence: the equations.
         reverse: whether the steps go from the last to the first; with ``lengths``, from the end of each row.
         changes: what else happens to the state between steps.
+        batch_sizes: ``(T,)`` int64 on the CPU, or None. Then the call is packed: rows come in the order of falling
+            lengths, ``batch_sizes`` of them have a step at each time, and ``input`` has the steps that there are,
+            ``(lines, I)``, those of the first time first. So have output and ``reset``, and there are no ``lengths``.
     """
 
     input: Tensor
@@ -107,6 +119,7 @@ class RecurrentArguments(NamedTuple):
     recurrence: Recurrence
     reverse: bool
     changes: StateChanges = NO_CHANGES
+    batch_sizes: Tensor | None = None
 
     @property
     def device(self) -> torch.device:
@@ -116,8 +129,15 @@ class RecurrentArguments(NamedTuple):
     @property
     def sizes(self) -> tuple[int, int, int, int, int]:
         """T, B, I, H, P."""
-        (T, B, I), (units, P) = self.input.shape, self.params[1].shape  # noqa: E741
-        return T, B, I, units // GATES[self.recurrence.network], P
+        units, P = self.params[1].shape
+        T = self.input.shape[0] if self.batch_sizes is None else self.batch_sizes.shape[0]
+        B = self.input.shape[1] if self.batch_sizes is None else self.state[0].shape[0]
+        return T, B, self.input.shape[-1], units // GATES[self.recurrence.network], P
+
+    @property
+    def lines(self) -> torch.Size:
+        """The leading sizes of what has a number for each step of each row: T and B; of a packed call one number."""
+        return self.input.shape[:-1]
 
     @property
     def differentiable(self) -> list[Tensor]:
@@ -197,7 +217,8 @@ class Engine(Protocol):
         """
 
     def recurrent_forward(self, a: RecurrentArguments, save: bool) -> Sequence[Tensor]:
-        """Returns [output (T, B, P), *final state], and with ``save`` what the backward needs (`recurrent_saved`)."""
+        """Returns [output (T, B, P) or (lines, P), *final state], and with ``save`` what the backward needs
+        (`recurrent_saved`)."""
 
     def recurrent_saved(self, a: RecurrentArguments) -> list[Tensor]:
         """Returns empty tensors with the shapes and types of what `recurrent_forward` saves."""

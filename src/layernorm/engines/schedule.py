@@ -1,75 +1,203 @@
-"""In what order the rows of a batch take their time steps (directions, lengths, resets), and the loop over them."""
+"""In what order the rows of a batch take their time steps (directions, lengths, resets), and the loop over them.
+
+A line is one step of one row. Tensors that have a number for every line are ``[T, B, *]`` here. Those of a packed call,
+which has lines only for the steps that there are, are ``[1, lines, *]``. So a sum over the first two dimensions is the
+same for both, and so is what is computed of all lines at once.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .protocol import StateChanges
-
-
-class Schedule(NamedTuple):
-    """Which rows take a step at each time, and which start from the zero state there."""
-
-    active: Tensor | None  # [T, B, 1] bool; None: all rows
-    cut: Tensor | None  # [T, B, 1] bool; None: no row
-
+from .checks import unwrapped
+from .protocol import RecurrentArguments, StateChanges
 
 State = tuple[Tensor, ...]
 """h [B, P], in an LSTM also c [B, H]."""
 
 
-def reorder_steps(x: Tensor, lengths: Tensor | None, reverse: bool) -> Tensor:
-    """Changes (T, B, ...) from the order of the input to the order of the steps, or back.
+class Schedule(NamedTuple):
+    """Which rows take a step at each time, and which start from the zero state there. Times are in the order of steps.
+
+    Attributes:
+        active: [T, B, 1] bool; None: all rows that have a line.
+        cut: [T, B, 1] bool, or [1, lines, 1]; None: no row.
+        sizes: of a packed call how many rows, the first ones, take each step; None: it is not packed.
+    """
+
+    active: Tensor | None
+    cut: Tensor | None
+    sizes: Sequence[int] | None = None
+
+    @property
+    def starts(self) -> list[int]:
+        """The first line of each step of a packed call, and the number of all."""
+        return list(itertools.accumulate(self.sizes or (), initial=0))
+
+    def places(self, T: int) -> list[Any]:
+        """Returns for each step the index of its rows in a tensor of all lines."""
+        if self.sizes is None:
+            return list(range(T))
+        return [(0, slice(first, end)) for first, end in itertools.pairwise(self.starts)]
+
+    def split(self, x: Tensor) -> Sequence[Tensor]:
+        """Splits a tensor of all lines into those of each step."""
+        return x.unbind() if self.sizes is None else x[0].split(list(self.sizes))
+
+    def join(self, steps: Sequence[Tensor]) -> Tensor:
+        """Makes a tensor of all lines from those of each step, one at least."""
+        return torch.stack(list(steps)) if self.sizes is None else torch.cat(list(steps))[None]
+
+    def apply_dropout(self, changes: StateChanges, h: Tensor) -> Tensor:
+        """Applies the dropout to the h before each step, of all lines at once."""
+        if self.sizes is None or changes.dropout is None:
+            return changes.apply_dropout(h)
+        return self.join([changes.of_rows(len(part)).apply_dropout(part) for part in self.split(h)])
+
+    def with_ended(self, d: State, final: State, t: int) -> State:
+        """Adds to the gradient of the state after step t the rows that end with this step: those of the final state."""
+        n = None if self.sizes is None else self.sizes[t]
+        if n is None or n == len(d[0]):
+            return d
+        return tuple(torch.cat([part, last[len(part) : n]]) for part, last in zip(d, final, strict=True))
+
+
+def row_counts(batch_sizes: Tensor) -> list[int]:
+    """Returns ``batch_sizes`` as numbers."""
+    counts: list[int] = unwrapped(batch_sizes).tolist()
+    return counts
+
+
+def lines_of(batch_sizes: Tensor, lines: int) -> tuple[Tensor, Tensor]:
+    """Returns of which time and of which row each line of a packed call is, (lines,) each."""
+    times = torch.arange(len(batch_sizes), device=batch_sizes.device).repeat_interleave(batch_sizes, output_size=lines)
+    return times, torch.arange(lines, device=batch_sizes.device) - (batch_sizes.cumsum(0) - batch_sizes)[times]
+
+
+def _own_lines(batch_sizes: Tensor, lines: int) -> Tensor:
+    """Returns the line of each row's step in the reverse direction: its last one first."""
+    times, rows = lines_of(batch_sizes, lines)
+    lengths = (batch_sizes[:, None] > torch.arange(int(batch_sizes[0]))).sum(0) if lines else batch_sizes
+    return (batch_sizes.cumsum(0) - batch_sizes)[lengths[rows] - 1 - times] + rows
+
+
+def reorder_steps(x: Tensor, a: RecurrentArguments) -> Tensor:
+    """Changes a tensor of all lines, as the call has it, from the order of the input to the order of steps, or back.
 
     In the reverse direction this reverses each row up to its length; padding stays in place.
     """
-    if not reverse:
+    if not a.reverse:
         return x
-    if lengths is None:
+    if a.batch_sizes is not None:
+        return x.index_select(0, _own_lines(unwrapped(a.batch_sizes), len(x)).to(x.device))
+    if a.lengths is None:
         return x.flip(0)
     t = torch.arange(len(x), device=x.device)[:, None]
-    source = torch.where(t < lengths, lengths - 1 - t, t)
+    source = torch.where(t < a.lengths, a.lengths - 1 - t, t)
     return x.gather(0, source.reshape(*source.shape, *(1,) * (x.dim() - 2)).expand_as(x))
 
 
-def make_schedule(T: int, lengths: Tensor | None, reset: Tensor | None, reverse: bool) -> Schedule:
+def in_lines(x: Tensor, a: RecurrentArguments) -> Tensor:
+    """Returns a tensor of all lines in the form of this module from that of a call, (T, B, *) or (lines, *)."""
+    return x if a.batch_sizes is None else x[None]
+
+
+def shares_of_lines(a: RecurrentArguments) -> StateChanges:
+    """Returns the changes with zoneout's shares in the form of this module; one number stands for all lines."""
+    if not a.changes.kept:
+        return a.changes
+    kept = [None if k is None else in_lines(k.expand(*a.lines, -1), a) for k in a.changes.kept]
+    return a.changes._replace(kept=kept)
+
+
+def make_schedule(a: RecurrentArguments) -> Schedule:
     """Makes the `Schedule`, in the order of the steps."""
-    active, cut = None, reset
+    cut, reverse = a.reset, a.reverse
+    if a.batch_sizes is not None:
+        sizes = row_counts(a.batch_sizes)
+        if cut is not None and reverse:  # as below; a time's rows were the first ones of the time before it
+            times = reorder_steps(cut, a).split(sizes)
+            met = [before[:n] for before, n in zip(times, sizes[1:], strict=False)]
+            cut = torch.cat([torch.zeros_like(cut[: sum(sizes[:1])]), *met])
+        return Schedule(None, None if cut is None else cut[None, :, None], sizes)
+    active = None
     if cut is not None and reverse:  # the reverse direction meets a cut between t-1 and t after its step at t
-        cut = torch.cat([torch.zeros_like(cut[:1]), reorder_steps(cut, lengths, reverse)[:-1]])
-    if lengths is not None:
-        active = torch.arange(T, device=lengths.device)[:, None] < lengths
+        cut = torch.cat([torch.zeros_like(cut[:1]), reorder_steps(cut, a)[:-1]])
+    if a.lengths is not None:
+        active = torch.arange(len(a.input), device=a.lengths.device)[:, None] < a.lengths
         cut = None if cut is None else cut & active
-    return Schedule(*(None if mask is None else mask.unsqueeze(-1) for mask in (active, cut)))
+    active, cut = (None if mask is None else mask.unsqueeze(-1) for mask in (active, cut))
+    return Schedule(active, cut)
 
 
-def walk(
-    step: Callable[[int, State], State], state: State, T: int, schedule: Schedule, changes: StateChanges
-) -> list[State]:
-    """Takes T steps and returns all T + 1 states, the initial one first, in the order of the steps.
+def unpacked(a: RecurrentArguments) -> RecurrentArguments:
+    """Returns a packed call as one with lengths: all rows with T steps each."""
+    if a.batch_sizes is None:
+        return a
+    sizes = unwrapped(a.batch_sizes)
+    times, rows = (index.to(a.input.device) for index in lines_of(sizes, len(a.input)))
+    T, B = len(sizes), len(a.state[0])
+
+    def padded(x: Tensor) -> Tensor:
+        return x.new_zeros(T, B, *x.shape[1:]).index_put((times, rows), x)
+
+    lengths = (sizes[:, None] > torch.arange(B)).sum(0).to(a.input.device)
+    kept = [k if k is None else k[None] if k.numel() == 1 else padded(k) for k in a.changes.kept]
+    return a._replace(
+        input=padded(a.input),
+        lengths=lengths,
+        reset=None if a.reset is None else padded(a.reset),
+        changes=a.changes._replace(kept=kept) if kept else a.changes,
+        batch_sizes=None,
+    )
+
+
+class Walk(NamedTuple):
+    """The states of a sequence: those before and after each step, in order, and the final one of all rows."""
+
+    before: list[State]
+    after: list[State]
+    final: State
+
+
+def walk(step: Callable[[int, State], State], state: State, T: int, schedule: Schedule, changes: StateChanges) -> Walk:
+    """Takes T steps from the initial state.
 
     ``step`` is a function from t and the state before the step to the state after it. It applies the dropout of
-    ``changes`` itself.
+    ``changes`` itself. The rows of a packed call that have ended leave the state.
     """
     zero = state[0].new_zeros(())
-    restart = [r.to(zero.dtype) for r in changes.restart] or [zero] * len(state)
-    states = [state]
-    for t in range(T):
-        before = states[-1]
+    result = Walk([], [], state)
+    ended: list[State] = []
+    for t, place in enumerate(schedule.places(T)):
+        before = result.final
+        if schedule.sizes is not None and schedule.sizes[t] < len(before[0]):
+            n = schedule.sizes[t]
+            ended.append(tuple(part[n:] for part in before))
+            before, changes = tuple(part[:n] for part in before), changes.of_rows(n)
         old = before
         if schedule.cut is not None:
-            old = tuple(torch.where(schedule.cut[t], new, s) for new, s in zip(restart, before, strict=True))
+            restart = [r.to(zero.dtype) for r in changes.restart] or [zero] * len(state)
+            old = tuple(torch.where(schedule.cut[place], new, s) for new, s in zip(restart, before, strict=True))
         after = step(t, old)
         if changes.kept:
-            after = tuple(apply_zoneout(*part) for part in zip(changes.shares(t), old, after, strict=True))
+            after = tuple(apply_zoneout(*part) for part in zip(changes.shares(place), old, after, strict=True))
         if schedule.active is not None:
-            after = tuple(torch.where(schedule.active[t], new, s) for new, s in zip(after, before, strict=True))
-        states.append(after)
-    return states
+            after = tuple(torch.where(schedule.active[place], new, s) for new, s in zip(after, before, strict=True))
+        result.before.append(before)
+        result.after.append(after)
+        result = result._replace(final=after)
+    return result._replace(final=with_all_rows(result.final, ended))
+
+
+def with_all_rows(state: State, ended: Sequence[State]) -> State:
+    """Puts the rows that have ended, the longest of them last, back behind those that have not."""
+    return tuple(torch.cat(parts) for parts in zip(state, *reversed(ended), strict=True)) if ended else state
 
 
 def apply_zoneout(kept: Tensor | None, old: Tensor, new: Tensor) -> Tensor:
@@ -77,13 +205,14 @@ def apply_zoneout(kept: Tensor | None, old: Tensor, new: Tensor) -> Tensor:
     return new if kept is None else kept * old + (1 - kept) * new
 
 
-def stack_output(states: Sequence[State], schedule: Schedule, lengths: Tensor | None, reverse: bool) -> Tensor:
-    """Stacks h after each step, of the states that `walk` returns, in the order of the input: [T, B, P].
+def stack_output(after: Sequence[State], schedule: Schedule, a: RecurrentArguments) -> Tensor:
+    """Joins h after each step, of the states that `walk` returns, in the order and the form of the input.
 
     It is 0 beyond a row's length.
     """
-    after = [h for h, *_ in states[1:]]
-    sequence = torch.stack(after) if after else states[0][0].new_zeros(0, *states[0][0].shape)
+    if not after:
+        return a.input.new_zeros(*a.input.shape[:-1], a.sizes[4], dtype=a.state[0].dtype)
+    sequence = schedule.join([h for h, *_ in after])
     if schedule.active is not None:
         sequence = torch.where(schedule.active, sequence, 0.0)
-    return reorder_steps(sequence, lengths, reverse)
+    return reorder_steps(sequence if schedule.sizes is None else sequence[0], a)

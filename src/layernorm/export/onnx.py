@@ -271,7 +271,9 @@ class Layer:
         return [n("Add", n("Mul", n("Sub", 1.0, z), n("Tanh", a)), n("Mul", z, state[0]))]
 
 
-def _recurrent(input, state, params, lengths, reset, restart, dropout, kept_h, kept_c, recurrence, reverse, backend):
+def _recurrent(
+    input, state, params, lengths, reset, restart, dropout, kept_h, kept_c, batch_sizes, recurrence, reverse, backend
+):
     n, nodes = _new_nodes(input)
     equations = Recurrence.decode(recurrence)
     changes = Changes(
@@ -281,6 +283,8 @@ def _recurrent(input, state, params, lengths, reset, restart, dropout, kept_h, k
     )
     if equations.quantized:
         raise ValueError(f"{equations.network}: a quantized network cannot be exported to ONNX; export it before")
+    if batch_sizes is not None:
+        raise ValueError(f"{equations.network}: a PackedSequence cannot be exported to ONNX; call it with lengths=")
     x, initial, weights = n.cast(input), [n.cast(s) for s in state], [n.cast(p) for p in params]
     if x is not input:  # ONNX Runtime 1.31 fuses Transpose, Cast and MatMul and crashes; so they are not in a row
         x = n("Sum", x)

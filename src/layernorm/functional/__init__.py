@@ -4,7 +4,9 @@ from ..engines.checks import check_dense as check_dense
 from ..engines.protocol import NO_CHANGES as NO_CHANGES
 from ..engines.protocol import StateChanges as StateChanges
 from ..engines.schedule import apply_zoneout as apply_zoneout
+from ..engines.schedule import lines_of as lines_of
 from ._bind import autocast_type as autocast_type
+from ._bind import is_eager as is_eager
 from ._cases import BatchMoments as BatchMoments
 from ._cases import Moments as Moments
 from ._cases import recurrent_over_cases as recurrent_over_cases

@@ -13,8 +13,8 @@ from ..engines import reference
 from ..engines.protocol import NO_CHANGES, RecurrentArguments, StateChanges
 from ..engines.reference import BatchMoments as BatchMoments
 from ..engines.reference import Moments as Moments
-from ..engines.reference import check_cases, count_cases, counted_rows
-from ..engines.schedule import make_schedule, reorder_steps
+from ..engines.reference import check_cases, count_cases
+from ..engines.schedule import lines_of, make_schedule, reorder_steps, unpacked
 from ..formula import Recurrence
 from ._bind import any_requires_grad, gradients_of_equations, is_eager, is_transforming, record
 from ._recurrent import cast_by_autocast, with_products
@@ -32,6 +32,7 @@ def recurrent_over_cases(
     population: Mapping[str, Moments] | None = None,
     count_padding: bool = False,
     changes: StateChanges = NO_CHANGES,
+    batch_sizes: Tensor | None = None,
 ) -> tuple[Tensor, list[Tensor], BatchMoments | None]:
     """Computes `recurrent` under batch norm.
 
@@ -48,7 +49,13 @@ def recurrent_over_cases(
     """
     input, state, params, changes = cast_by_autocast(input, state, params, changes)
     given = None if population is None else [m for gain in equations.gain_names for m in population[gain]]
-    a = RecurrentArguments(input, state, params, lengths, reset, equations, reverse, changes)
+    a = RecurrentArguments(input, state, params, lengths, reset, equations, reverse, changes, batch_sizes)
+    if batch_sizes is not None and count_padding:  # rows that have ended take steps, too
+        times, rows = (index.to(input.device) for index in lines_of(batch_sizes, len(input)))
+        a = unpacked(a)
+        padded = a.lengths, a.reset, reverse, population, count_padding, a.changes
+        output, final, batch = recurrent_over_cases(a.input, state, params, equations, *padded)
+        return output[times, rows], final, batch
     if not is_eager(_tensors(a, given)) or backends.choose("recurrent", input).name != "native":
         (output, *final), batch = reference.recurrent_over_cases(a, population, count_padding)
         return output, final, batch
@@ -56,15 +63,15 @@ def recurrent_over_cases(
     if input.dtype is torch.float32:
         a = a._replace(recurrence=Recurrence.decode(with_products(equations.encode())))
     if reverse:  # the kernels count each row's steps as they are taken
-        schedule = make_schedule(input.shape[0], lengths, reset, True)
-        cut = None if schedule.cut is None else schedule.cut.squeeze(-1)
-        a = a._replace(input=reorder_steps(input, lengths, True), reset=cut, reverse=False)
+        cut = make_schedule(a).cut
+        cut = None if cut is None else cut.view(a.lines)
+        a = a._replace(input=reorder_steps(input, a), reset=cut, reverse=False)
     output, *results = _CASES(a, given, count_padding)
     n, batch = len(state), None
     if population is None:
-        counts = count_cases(counted_rows(a, count_padding), *input.shape[:2])
+        counts = count_cases(a, count_padding)
         batch = BatchMoments(counts, _by_gain(equations, results[n:]))
-    return reorder_steps(output, lengths, reverse), results[:n], batch
+    return reorder_steps(output, a._replace(reverse=reverse)), results[:n], batch
 
 
 def _by_gain(equations: Recurrence, moments: Sequence[Tensor]) -> dict[str, Moments]:
@@ -74,7 +81,7 @@ def _by_gain(equations: Recurrence, moments: Sequence[Tensor]) -> dict[str, Mome
 
 def _tensors(a: RecurrentArguments, population: Sequence[Tensor] | None) -> list[Tensor]:
     """Returns the tensors of a call: first those with gradients."""
-    masks = a.lengths, a.reset, a.changes.dropout, *a.changes.kept
+    masks = a.lengths, a.reset, a.changes.dropout, *a.changes.kept, a.batch_sizes
     return [*a.differentiable, *(t for t in masks if t is not None), *(population or ())]
 
 
@@ -97,7 +104,7 @@ class _OverCases:
         ctx.mark_non_differentiable(*found)
         ctx.equations, ctx.given, ctx.count_padding = a.recurrence, population is not None, count_padding
         ctx.sizes = n, n + len(a.params), len(a.differentiable), len(a.changes.kept)
-        masks = a.lengths, a.reset, a.changes.dropout, *a.changes.kept
+        masks = a.lengths, a.reset, a.changes.dropout, *a.changes.kept, a.batch_sizes
         moments = population or found
         ctx.save_for_backward(*a.differentiable, *masks, *moments, results[-1])
         return results[:-1]
@@ -105,14 +112,14 @@ class _OverCases:
     def gradients(self, ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
         n, m, end, shares = ctx.sizes
         saved = ctx.saved_tensors
-        inputs, masks, saved = saved[:end], saved[end : end + 3 + shares], saved[end + 3 + shares :]
-        lengths, reset, dropout, *kept = masks
+        inputs, masks, saved = saved[:end], saved[end : end + 4 + shares], saved[end + 4 + shares :]
+        lengths, reset, dropout, *kept, sizes = masks
 
         def arguments(*tensors: Tensor) -> RecurrentArguments:
             changes = StateChanges(tensors[m:], dropout, kept)
             changes = changes if tensors_between(changes) else NO_CHANGES
             own = tensors[0], tensors[1:n], tensors[n:m]
-            return RecurrentArguments(*own, lengths, reset, ctx.equations, False, changes)
+            return RecurrentArguments(*own, lengths, reset, ctx.equations, False, changes, sizes)
 
         def equations(*tensors: Tensor) -> list[Tensor]:
             population = _by_gain(ctx.equations, saved[:-1]) if ctx.given else None

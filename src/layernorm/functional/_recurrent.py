@@ -63,8 +63,11 @@ def recurrent(
     reset: Tensor | None = None,
     reverse: bool = False,
     changes: StateChanges = NO_CHANGES,
+    batch_sizes: Tensor | None = None,
 ) -> tuple[Tensor, list[Tensor]]:
-    """Runs one layer in one direction: (output (T, B, P), final state), parameters in the order of ``parameter_names``.
+    """Runs one layer in one direction: (output, final state), parameters in the order of ``parameter_names``.
+
+    The arguments are those of `RecurrentArguments`.
 
     Under autocast, input, states and parameters are cast to its type, as torch does for its own recurrent networks:
     integers and float64 are left as they are. Products of float32 are made as torch's switches say at this call,
@@ -80,13 +83,16 @@ def recurrent(
         tensors.append(reset)
     if changes is not NO_CHANGES:
         tensors += tensors_between(changes)
+    if batch_sizes is not None:
+        tensors.append(batch_sizes)
     if is_eager(tensors):
         equations = Recurrence.decode(recurrence)
-        a = _new_tuple(RecurrentArguments, (input, state, params, lengths, reset, equations, reverse, changes))
+        args = (input, state, params, lengths, reset, equations, reverse, changes, batch_sizes)
+        a = _new_tuple(RecurrentArguments, args)
         output, *final = RECURRENT(tensors, (a,), equations)
     else:
         output, *final = RECURRENT.dispatch(
-            (input, state, params, lengths, reset, *schema_changes(changes), recurrence, reverse)
+            (input, state, params, lengths, reset, *schema_changes(changes), batch_sizes, recurrence, reverse)
         )
     return output, final
 

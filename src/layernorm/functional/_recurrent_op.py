@@ -16,31 +16,32 @@ from ._bind import Arguments, Op, gradients_of_equations, is_transforming
 
 
 class _Recurrent(Op):
-    """[output (T, B, P), *final state]."""
+    """[output (T, B, P), *final state]; in a packed call [output (lines, P), *final state]."""
 
     name = "recurrent"
     arguments = (
         "Tensor input, Tensor[] state, Tensor[] params, Tensor? lengths, Tensor? reset, "
-        "Tensor[] restart, Tensor? dropout, Tensor? kept_h, Tensor? kept_c, str recurrence, bool reverse, "
+        "Tensor[] restart, Tensor? dropout, Tensor? kept_h, Tensor? kept_c, Tensor? batch_sizes, str recurrence, "
+        "bool reverse, "
     )
     forward = ""
     backward = "Tensor[] saved, Tensor? grad_output, Tensor?[] grad_state, "
 
     def engine_arguments(self, flat: Arguments) -> Arguments:
-        input, state, params, lengths, reset, restart, dropout, kept_h, kept_c, recurrence, reverse = flat[:11]
+        input, state, params, lengths, reset, restart, dropout, kept_h, kept_c, sizes, recurrence, reverse = flat[:12]
         kept = () if kept_h is None and kept_c is None else (kept_h, kept_c)[: len(state)]
         changes = StateChanges(restart, dropout, kept)
         changes = changes if tensors_between(changes) else NO_CHANGES
         equations = Recurrence.decode(recurrence)
-        return RecurrentArguments(input, state, params, lengths, reset, equations, reverse, changes), *flat[11:]
+        return RecurrentArguments(input, state, params, lengths, reset, equations, reverse, changes, sizes), *flat[12:]
 
     def schema_arguments(self, args: Arguments) -> Arguments:
-        (*tensors, recurrence, reverse, changes), *rest = args
-        return *tensors, *schema_changes(changes), recurrence.encode(), reverse, *rest
+        (*tensors, recurrence, reverse, changes, batch_sizes), *rest = args
+        return *tensors, *schema_changes(changes), batch_sizes, recurrence.encode(), reverse, *rest
 
     def fake(self, a: RecurrentArguments) -> list[Tensor]:
         check_tensors(a)
-        output = a.input.new_empty(*a.input.shape[:2], a.params[1].shape[1])
+        output = a.input.new_empty(*a.lines, a.params[1].shape[1])
         return [output, *(s.new_empty(s.shape) for s in a.state)]
 
     def equations(self, a: RecurrentArguments) -> list[Tensor]:
@@ -48,24 +49,25 @@ class _Recurrent(Op):
         return reference.recurrent_equations(a)
 
     def save(self, ctx: Any, args: Arguments, results: Sequence[Tensor]) -> Sequence[Tensor]:
-        input, state, params, lengths, reset, recurrence, reverse, changes = args[0]
+        input, state, params, lengths, reset, recurrence, reverse, changes, sizes = args[0]
         (restart, dropout, kept), n = changes, 1 + len(state)
-        ends = n, n + len(params), n + len(params) + len(restart), -3 - len(kept)
+        ends = n, n + len(params), n + len(params) + len(restart), -4 - len(kept)
         ctx.call = recurrence, reverse, changes is NO_CHANGES, ends
-        ctx.save_for_backward(input, *state, *params, *restart, *results[n:], lengths, reset, dropout, *kept)
+        masks = lengths, reset, dropout, *kept, sizes
+        ctx.save_for_backward(input, *state, *params, *restart, *results[n:], *masks)
         return results[:n]
 
     def gradients(self, ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
         recurrence, reverse, unchanged, (n, m, end, end_of_saved) = ctx.call
         everything = ctx.saved_tensors  # unpacked each time that it is asked for
-        lengths, reset, dropout, *kept = masks = everything[end_of_saved:]
+        lengths, reset, dropout, *kept, sizes = masks = everything[end_of_saved:]
         tensors = everything[:end_of_saved]
         inputs, saved = tensors[:end], tensors[end:]
 
         def arguments(*tensors: Tensor) -> RecurrentArguments:
             changes = NO_CHANGES if unchanged else StateChanges(tensors[m:], dropout, kept)
             own = tensors[0], tensors[1:n], tensors[n:m]
-            return RecurrentArguments(*own, lengths, reset, recurrence, reverse, changes)
+            return RecurrentArguments(*own, lengths, reset, recurrence, reverse, changes, sizes)
 
         def equations(*tensors: Tensor) -> list[Tensor]:
             return reference.recurrent_equations(arguments(*tensors))

@@ -12,7 +12,16 @@ from torch.fx import Proxy
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from ..formula import PLAIN, Formula
-from ..functional import NO_CHANGES, StateChanges, as_cuts, check_dense, recurrent, recurrent_over_cases
+from ..functional import (
+    NO_CHANGES,
+    StateChanges,
+    as_cuts,
+    check_dense,
+    is_eager,
+    lines_of,
+    recurrent,
+    recurrent_over_cases,
+)
 from ._normalised import GainInit, Normalised, State, check_flags, check_fraction, check_sizes, drop_mask
 from ._population import BatchNormOverTime, Norm, Population
 from ._prepared import PreparedLayers, in_inference_mode
@@ -24,6 +33,7 @@ LayerStates = list[list[Tensor]]
 Hx = TypeVar("Hx")
 """The type of a network's state: `Tensor`, in an LSTM ``tuple[Tensor, Tensor]``."""
 
+_WORTH_PACKING = 256  # steps, padding included: fewer take as long as it takes to pack them
 _TORCH_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
 
 
@@ -31,7 +41,7 @@ class Cuts(NamedTuple):
     """Where the sequences of a batch are cut.
 
     Attributes:
-        reset: (T, B) bool, true where a sequence is cut.
+        reset: (T, B) bool, of a packed batch (lines,), true where a sequence is cut.
         restart: the parts of the state, each ``(L * D, B, size)``, that a sequence starts from after a cut.
             Empty: zeros.
     """
@@ -191,6 +201,7 @@ class Recurrent(Normalised, Generic[Hx]):
                 Without ``B`` if the input is unbatched. ``None``: zeros.
             lengths: the length of each sequence, ``(B,)``, from 0 to T, in any order. Outputs beyond a length are 0.
                 The final state is the one at the length, and the reverse direction starts there. Packing does the same.
+                On the CPU a batch of which half or more is padding is computed packed.
             reset: where to cut the sequences, in the order of the input: ``(T, B)``; ``(B, T)`` with ``batch_first``,
                 of a `PackedSequence`, too; ``(T,)`` unbatched. It is bool, or holds 0 and 1. A 1 at step t cuts between
                 t-1 and t: step t starts from the zero state, and in the reverse direction step t-1 does.
@@ -302,27 +313,32 @@ class Recurrent(Normalised, Generic[Hx]):
                 raise ValueError(f"{name}: lengths needs a batch, got unbatched input {list(input.shape)}")
             return self._run_unbatched(input, state, reset, restart)
         x = input.transpose(0, 1) if self.batch_first else input
-        cuts = self._cuts(reset, restart, x)
+        T, B = x.shape[:2]
+        cuts = self._cuts(reset, restart, (T, B), x)
         if lengths is not None and not isinstance(lengths, Tensor):
             try:
                 lengths = torch.tensor(lengths, device=x.device)
             except (TypeError, ValueError, RuntimeError):
                 raise TypeError(f"{name}: expected lengths to be a Tensor or a list of ints, got {lengths!r}") from None
             lengths = lengths if lengths.numel() else lengths.long()
-        output, state = self._run_padded(x, state, lengths, cuts)
+        if lengths is not None and self._packs(x, lengths):
+            packed, state = self._run_lines(pack_padded_sequence(x, lengths, enforce_sorted=False), state, B, cuts)
+            output, _ = pad_packed_sequence(packed, total_length=T)
+        else:
+            output, state = self._run_layers(x, state, B, lengths, cuts)
         return output.transpose(0, 1) if self.batch_first else output, state
 
-    def _cuts(self, reset: Any, restart: State | None, x: Tensor) -> Cuts | None:
-        """Returns the cuts of a padded batch (T, B, I) from a user's ``reset`` and ``reset_hx``, or None."""
+    def _cuts(self, reset: Any, restart: State | None, rows: Sequence[int], x: Tensor) -> Cuts | None:
+        """Returns the cuts of ``rows``, T and B, from a user's ``reset`` and ``reset_hx``, or None."""
         if reset is None:
             return None
-        T, B = x.shape[:2]
-        name, rows = type(self).__name__, self.num_layers * len(self._directions)
+        T, B = rows
+        name, layers = type(self).__name__, self.num_layers * len(self._directions)
         shape, order = ((B, T), " (batch first, as the input)") if self.batch_first else ((T, B), "")
         cut = as_cuts(reset, shape, name, order)
         for part_name, part, size in zip(self._state_names, restart or (), self._state_sizes, strict=False):
-            if tuple(part.shape) not in ((rows, B, size), (rows, 1, size)):
-                expected = f"{(rows, B, size)} or {(rows, 1, size)}"
+            if tuple(part.shape) not in ((layers, B, size), (layers, 1, size)):
+                expected = f"{(layers, B, size)} or {(layers, 1, size)}"
                 raise RuntimeError(f"Expected {part_name} of reset_hx of size {expected}, got {list(part.shape)}")
         expanded = tuple(part.to(x.dtype).expand(-1, B, -1).contiguous() for part in restart or ())
         return Cuts(cut.transpose(0, 1).contiguous() if self.batch_first else cut, expanded)
@@ -335,7 +351,7 @@ class Recurrent(Normalised, Generic[Hx]):
         if reset is not None:
             reset = as_cuts(reset, input.shape[:1], type(self).__name__).unsqueeze(0 if self.batch_first else 1)
             restart = None if restart is None else tuple(part.unsqueeze(1) for part in restart)
-        output, state = self._run_padded(x, hx, None, self._cuts(reset, restart, x))
+        output, state = self._run_layers(x, hx, 1, None, self._cuts(reset, restart, x.shape[:2], x))
         return output.squeeze(1), tuple(part.squeeze(1) for part in state)
 
     def _run_packed(
@@ -343,29 +359,59 @@ class Recurrent(Normalised, Generic[Hx]):
     ) -> tuple[PackedSequence, State]:
         if lengths is not None:
             raise ValueError(f"{type(self).__name__}: a PackedSequence has its own lengths; lengths must be None")
-        data, sizes, order, inverse = input
+        data, sizes, order, _ = input
         check_dense(type(self).__name__, "input's data", data)
-        padded, lengths = pad_packed_sequence(PackedSequence(data, sizes))
-        hx, cuts = self._initial_state(padded, hx), self._cuts(reset, restart, padded)
+        B = len(order) if order is not None else int(sizes[0].item()) if len(sizes) else 0
+        return self._run_lines(input, hx, B, self._cuts(reset, restart, (sizes.shape[0], B), data))
+
+    def _packs(self, x: Tensor, lengths: Tensor) -> bool:
+        """Says whether a padded batch is to be computed packed: at most half of it are steps of a row.
+
+        Errors are left to the padded call. Rows of no steps have no place in a packed batch.
+        """
+        if not (x.is_cpu and is_eager([x, lengths])) or (self.over_time is not None and self.over_time.count_padding):
+            return False
+        steps = x.shape[0] * x.shape[1]
+        if steps < _WORTH_PACKING:
+            return False
+        fits = lengths.dtype == torch.int64 and lengths.is_cpu and lengths.shape == x.shape[1:2]
+        return fits and 2 * int(lengths.sum()) <= steps and int(lengths.min()) >= 1 and int(lengths.max()) <= len(x)
+
+    def _run_lines(
+        self, input: PackedSequence, hx: State | None, B: int, cuts: Cuts | None
+    ) -> tuple[PackedSequence, State]:
+        """Runs a packed batch of B rows. The cuts are those of a padded one."""
+        data, sizes, order, inverse = input
         if order is not None:
-            hx = tuple(s.index_select(1, order) for s in hx)
-            if cuts is not None:
-                cuts = Cuts(cuts.reset.index_select(1, order), tuple(s.index_select(1, order) for s in cuts.restart))
-        output, state = self._run_padded(padded, hx, lengths.to(data.device), cuts)
+            hx = tuple(s.index_select(1, order) for s in self._initial_state(data, hx, B))
+        if cuts is not None:
+            times, rows = (index.to(data.device) for index in lines_of(sizes, len(data)))
+            if order is not None:
+                rows, cuts = order[rows], cuts._replace(restart=tuple(s.index_select(1, order) for s in cuts.restart))
+            cuts = cuts._replace(reset=cuts.reset[times, rows])
+        output, state = self._run_layers(data, hx, B, None, cuts, sizes)
         if inverse is not None:
             state = tuple(s.index_select(1, inverse) for s in state)
-        packed = pack_padded_sequence(output, lengths)
-        return PackedSequence(packed.data, sizes, order, inverse), state
+        return PackedSequence(output, sizes, order, inverse), state
 
-    def _run_padded(
-        self, x: Tensor, hx: State | None, lengths: Tensor | None, cuts: Cuts | None
+    def _run_layers(
+        self,
+        x: Tensor,
+        hx: State | None,
+        B: int,
+        lengths: Tensor | None,
+        cuts: Cuts | None,
+        batch_sizes: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        """Runs all layers: (T, B, I) -> (T, B, D * P), each part of the state (L * D, B, size)."""
+        """Runs all layers: (T, B, I) -> (T, B, D * P), each part of the state (L * D, B, size).
+
+        With ``batch_sizes`` the batch is packed: (lines, I) -> (lines, D * P).
+        """
         if x.shape[-1] != self.input_size:
             raise RuntimeError(
                 f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got {x.shape[-1]}"
             )
-        hx = self._initial_state(x, hx)
+        hx = self._initial_state(x, hx, B)
         finals: list[list[Tensor]] = []
         for layer in range(self.num_layers):
             outputs: list[Tensor] = []
@@ -373,31 +419,32 @@ class Recurrent(Normalised, Generic[Hx]):
                 state = [s[len(finals)] for s in hx]
                 reset = None if cuts is None else cuts.reset
                 restart = () if cuts is None else [s[len(finals)] for s in cuts.restart]
-                changes, suffix = self._draw_changes(x, restart), f"_l{layer}{direction}"
-                output, final = self._run_layer(x, state, suffix, lengths, reset, bool(direction), changes)
+                changes, suffix = self._draw_changes(x, B, restart), f"_l{layer}{direction}"
+                masks = lengths, reset, bool(direction), changes, batch_sizes
+                output, final = self._run_layer(x, state, suffix, *masks)
                 outputs.append(output)
                 finals.append(final)
             x = torch.cat(outputs, -1) if len(outputs) > 1 else outputs[0]
             if layer < self.num_layers - 1:
-                x = self._apply_dropout(x)
+                x = self._apply_dropout(x, B, batch_sizes)
         return x, tuple(torch.stack(part) for part in zip(*finals, strict=True))
 
-    def _apply_dropout(self, x: Tensor) -> Tensor:
-        """Applies the dropout between two layers: (T, B, n)."""
+    def _apply_dropout(self, x: Tensor, B: int, batch_sizes: Tensor | None) -> Tensor:
+        """Applies the dropout between two layers: (T, B, n) or (lines, n)."""
         if not self.dropout or not self.training:
             return x
-        if self.variational:
-            return x * drop_mask(self.dropout, x.shape[1:], x).to(x.dtype)
-        return torch.nn.functional.dropout(x, self.dropout)
+        if not self.variational:
+            return torch.nn.functional.dropout(x, self.dropout)
+        mask = drop_mask(self.dropout, (B, x.shape[-1]), x).to(x.dtype)
+        return x * (mask if batch_sizes is None else mask[lines_of(batch_sizes, len(x))[1].to(x.device)])
 
-    def _draw_changes(self, x: Tensor, restart: Sequence[Tensor]) -> StateChanges:
+    def _draw_changes(self, x: Tensor, B: int, restart: Sequence[Tensor]) -> StateChanges:
         """Draws the changes of one layer and direction's state between its steps in this call."""
         drops, keeps = self.recurrent_dropout > 0 and self.training, any(self._zoneouts)
         if not (restart or drops or keeps):
             return NO_CHANGES
-        T, B = x.shape[:2]
         dropout = drop_mask(self.recurrent_dropout, (B, self._output_size), x) if drops else None
-        return StateChanges(restart, dropout, self._kept_shares(x, (T, B)) if keeps else ())
+        return StateChanges(restart, dropout, self._kept_shares(x, x.shape[:-1]) if keeps else ())
 
     def _run_layer(
         self,
@@ -408,13 +455,14 @@ class Recurrent(Normalised, Generic[Hx]):
         reset: Tensor | None,
         reverse: bool,
         changes: StateChanges,
+        batch_sizes: Tensor | None,
     ) -> tuple[Tensor, list[Tensor]]:
         """Runs one layer in one direction: output, final state."""
         params = self._parameters_of(suffix)
         if self.recurrence.quantized:
             self._check_inference([x, *state, *params])
         if self.norm != "batch":
-            return recurrent(x, state, params, self._encoded, lengths, reset, reverse, changes)
+            return recurrent(x, state, params, self._encoded, lengths, reset, reverse, changes, batch_sizes)
         if self.training and torch.compiler.is_exporting():
             name = type(self).__name__
             raise RuntimeError(
@@ -423,8 +471,9 @@ class Recurrent(Normalised, Generic[Hx]):
             )
         assert self.over_time is not None
         statistics = self._population(suffix)
-        population = None if self.training else statistics.at_steps(len(x))
-        cases = (lengths, reset, reverse, population, self.over_time.count_padding, changes)
+        steps = len(x if batch_sizes is None else batch_sizes)
+        population = None if self.training else statistics.at_steps(steps)
+        cases = (lengths, reset, reverse, population, self.over_time.count_padding, changes, batch_sizes)
         output, final, batch = recurrent_over_cases(x, state, params, self.recurrence, *cases)
         if batch is not None:
             statistics.update(batch, self.over_time.momentum)
@@ -438,12 +487,12 @@ class Recurrent(Normalised, Generic[Hx]):
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             raise RuntimeError(f"{name}: {why}, got a tensor that requires grad; call it under torch.no_grad()")
 
-    def _initial_state(self, x: Tensor, hx: State | None) -> State:
+    def _initial_state(self, x: Tensor, hx: State | None, B: int) -> State:
         rows = self.num_layers * len(self._directions)
         if hx is None:
-            return tuple(x.new_zeros(rows, x.shape[1], size) for size in self._state_sizes)
+            return tuple(x.new_zeros(rows, B, size) for size in self._state_sizes)
         for name, part, size in zip(self._state_names, hx, self._state_sizes, strict=True):
-            expected = (rows, x.shape[1], size)
+            expected = (rows, B, size)
             if tuple(part.shape) != expected:
                 raise RuntimeError(f"Expected hidden {name} of size {expected}, got {list(part.shape)}")
         return hx

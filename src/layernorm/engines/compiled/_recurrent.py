@@ -5,6 +5,8 @@ The products W_ih x and the gradients of the weights are computed over all steps
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +22,7 @@ from ..reference import _recurrent as equations
 from ..reference import _steps
 from ..reference._recurrent import EVERY_ROW, Share
 from ..reference._sites import Parameters
-from ..schedule import Schedule, State, stack_output
+from ..schedule import Schedule, State, in_lines, stack_output, with_all_rows
 from ._compile import chunks, compiled
 
 
@@ -39,7 +41,7 @@ def take_steps(
     changes: StateChanges = NO_CHANGES,
 ) -> tuple[list[State], list[Tensor]]:  # fmt: skip
     """Runs `forward_steps`, compiled. Its tensors are those of single steps, so that the steps share one kernel."""
-    masks = Schedule(*(None if mask is None else mask.unbind() for mask in schedule))  # type: ignore[arg-type]
+    masks = Schedule(*(None if mask is None else mask.unbind() for mask in schedule[:2]))  # type: ignore[arg-type]
     run = compiled(forward_steps, recurrence, *_compile_key(p, zx, state, schedule, changes))
     kept = tuple(None if k is None else k.unbind() for k in changes.kept)
     by_step = changes._replace(kept=kept)  # type: ignore[arg-type]
@@ -59,7 +61,7 @@ def _compile_key(
     p: Parameters, zx: Sequence[Tensor] | Tensor, state: State, schedule: Schedule, changes: StateChanges
 ) -> tuple[Any, ...]:
     """Returns what the calls that are compiled together have in common, besides their equations."""
-    weight, masks = p["weight_hh"], (*schedule, changes.dropout, *changes.kept)
+    weight, masks = p["weight_hh"], (*schedule[:2], changes.dropout, *changes.kept)
     there = len(changes.restart), *(mask is None for mask in masks)
     return len(zx), len(state[0]) == 1, *weight.shape, weight.dtype, weight.device, *there
 
@@ -76,21 +78,47 @@ def _contiguous(state: State) -> State:
 def _whole_changes(a: RecurrentArguments, dtype: torch.dtype) -> StateChanges:
     """Returns the changes of a call with a share of zoneout for each step, row and unit."""
     restart, dropout, kept = a.changes
-    T, B = a.input.shape[:2]
-    shapes = ((T, B, s.shape[1]) for s in a.state)
+    shapes = ((*a.lines, s.shape[1]) for s in a.state)
+    shares = (None if k is None else k.expand(shape).contiguous() for k, shape in zip(kept, shapes, strict=False))
     return StateChanges(
         _contiguous(tuple(s.to(dtype) for s in restart)),
         None if dropout is None else dropout.contiguous(),
-        tuple(None if k is None else k.expand(*shape).contiguous() for k, shape in zip(kept, shapes, strict=False)),
+        tuple(None if k is None else in_lines(k, a) for k in shares),
     )
 
 
-def _slice_changes(changes: StateChanges, chunk: slice) -> StateChanges:
-    return changes._replace(kept=tuple(None if k is None else k[chunk] for k in changes.kept))
+class _Chunk:
+    """Some steps in which the same rows have lines: those of a packed call change where rows end."""
+
+    def __init__(self, schedule: Schedule, steps: slice) -> None:
+        self.steps, self.sizes = steps, schedule.sizes
+        self.rows = None if self.sizes is None else self.sizes[steps.start]
+        self.lines = slice(*(schedule.starts[t] for t in (steps.start, steps.stop))) if self.sizes else steps
+
+    def of(self, x: Tensor) -> Tensor:
+        """Returns these steps of a tensor of all lines, (steps, rows, *)."""
+        return x[self.lines] if self.rows is None else x[0, self.lines].unflatten(0, (-1, self.rows))
+
+    def masks(self, schedule: Schedule, changes: StateChanges) -> tuple[Schedule, StateChanges]:
+        """Returns what happens in these steps."""
+        if self.rows is not None:
+            changes = changes.of_rows(self.rows)
+        kept = tuple(None if k is None else self.of(k) for k in changes.kept)
+        active, cut = (None if mask is None else self.of(mask) for mask in schedule[:2])
+        return Schedule(active, cut), changes._replace(kept=kept)
 
 
-def _slice_schedule(schedule: Schedule, chunk: slice) -> Schedule:
-    return Schedule(*(None if mask is None else mask[chunk] for mask in schedule))
+def _chunks(schedule: Schedule, T: int) -> list[_Chunk]:
+    """Cuts T steps into chunks."""
+    groups = [(0, T)]
+    if schedule.sizes is not None:
+        ends = [t for t in range(1, T + 1) if t == T or schedule.sizes[t] != schedule.sizes[t - 1]]
+        groups = list(itertools.pairwise([0, *ends]))
+    return [
+        _Chunk(schedule, slice(first + steps.start, first + steps.stop))
+        for first, end in groups
+        for steps in chunks(end - first)
+    ]
 
 
 @kernel
@@ -102,25 +130,31 @@ def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
     x, schedule = equations.scheduled_input(a)
     p = equations.parameters_by_name(a.params, a.recurrence, x.dtype)
     zx = x @ p["weight_ih"].T
-    rows, states, zh = zx.unbind(), [tuple(s.to(x.dtype) for s in a.state)], list[Tensor]()
+    state, befores, afters, zh = tuple(s.to(x.dtype) for s in a.state), list[State](), list[State](), list[Tensor]()
+    ended: list[State] = []
     changes = _whole_changes(a, x.dtype)
-    for chunk in chunks(len(rows)):
-        masks = _slice_schedule(schedule, chunk), _slice_changes(changes, chunk)
-        after, from_hidden = take_steps(a.recurrence, p, rows[chunk], states[-1], *masks)
-        states += after
+    for chunk in _chunks(schedule, a.sizes[0]):
+        if chunk.rows is not None and chunk.rows < len(state[0]):
+            ended.append(tuple(s[chunk.rows :] for s in state))
+            state = tuple(s[: chunk.rows] for s in state)
+        after, from_hidden = take_steps(a.recurrence, p, chunk.of(zx).unbind(), state, *chunk.masks(schedule, changes))
+        befores += [state, *after[:-1]]
+        afters += after
         zh += from_hidden
-    output = stack_output(states, schedule, a.lengths, a.reverse).to(a.input.dtype)
-    results = [output, *(s.to(a.input.dtype, copy=True) for s in states[-1])]
+        state = after[-1]
+    output = stack_output(afters, schedule, a).to(a.input.dtype)
+    results = [output, *(s.to(a.input.dtype, copy=True) for s in with_all_rows(state, ended))]
     if save:
-        before = (torch.stack(s) for s in zip(*states[:-1], strict=True))
-        results += [zx, torch.stack(zh), *equations.starting_states(list(before), schedule, changes)]
+        before = [schedule.join(s) for s in zip(*befores, strict=True)]
+        saved = [zx, schedule.join(zh), *equations.starting_states(before, schedule, changes)]
+        results += saved if schedule.sizes is None else [s[0] for s in saved]
     return results
 
 
 def recurrent_saved(a: RecurrentArguments) -> list[Tensor]:
     """Returns empty tensors with the shapes and types of what `recurrent_forward` saves."""
     before = reference.recurrent_saved(a)
-    return [before[0].new_empty(*a.input.shape[:2], a.params[0].shape[0]) for _ in range(2)] + before
+    return [before[0].new_empty(*a.lines, a.params[0].shape[0]) for _ in range(2)] + before
 
 
 @kernel
@@ -130,25 +164,33 @@ def recurrent_backward(
     """Returns [d input, *d initial state, *d params, *d restart]; a gradient that is ``None`` is zero."""
     check_recurrent(a)
     check_recurrent_gradients(a, saved, recurrent_saved(a), grad_output, grad_state)
-    zx, zh, *before = saved
     if not _has_steps(a):
-        return reference.recurrent_backward(a, before, grad_output, grad_state)
+        return reference.recurrent_backward(a, saved[2:], grad_output, grad_state)
     x, schedule = equations.scheduled_input(a)
     p = equations.parameters_by_name(a.params, a.recurrence, x.dtype)
-    dy, d = equations.result_gradients(a, grad_output, grad_state)
+    dy, final = equations.result_gradients(a, grad_output, grad_state)
+    d = final if schedule.sizes is None else tuple(part[: schedule.sizes[-1]] for part in final)
+    zx, zh, *before = (in_lines(s, a) for s in saved)
     shares: list[Share] = []
     changes = _whole_changes(a, x.dtype)
-    for chunk in reversed(chunks(len(x))):
-        steps = zx[chunk], zh[chunk], tuple(s[chunk] for s in before), dy[chunk]
-        masks = _slice_schedule(schedule, chunk), _slice_changes(changes, chunk)
-        d, share = take_steps_back(a.recurrence, p, *steps, d, *masks)
-        shares.append(share)
+    for chunk in reversed(_chunks(schedule, a.sizes[0])):
+        d = schedule.with_ended(d, final, chunk.steps.start)
+        steps = chunk.of(zx), chunk.of(zh), tuple(map(chunk.of, before)), chunk.of(dy)
+        d, share = take_steps_back(a.recurrence, p, *steps, d, *chunk.masks(schedule, changes))
+        shares.append(_of_all_rows(share, a))
     return equations.argument_gradients(a, x, schedule, p["weight_ih"], d, shares[::-1])
+
+
+def _of_all_rows(share: Share, a: RecurrentArguments) -> Share:
+    """Gives the gradient of the state of restarts a row for each of the batch."""
+    B = len(a.state[0])
+    rows = (torch.nn.functional.pad(r, (0, 0, 0, B - len(r))) for r in share.restart)
+    return share._replace(restart=tuple(rows))
 
 
 def _has_steps(a: RecurrentArguments) -> bool:
     """Says whether any row takes a step."""
-    return a.input.shape[0] * a.input.shape[1] > 0
+    return math.prod(a.lines) > 0
 
 
 class CompiledLayer(_steps.ReferenceLayer):

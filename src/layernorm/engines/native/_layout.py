@@ -25,13 +25,13 @@ class Recurrent(ctypes.Structure):
 
     _fields_ = (
         *_fields(INTEGER, "T B I H P gates split norm together cell rms deviation relu projected reverse"),
-        *_fields(INTEGER, "one_share threads cases rounded"),
+        *_fields(INTEGER, "one_share threads cases rounded lines"),
         *_fields(NUMBER, "eps forget_bias gate_clip"),
         *_fields(POINTER, "x"),
         *_fields(INTEGER, "x_t x_b"),
         *_fields(POINTER, "h0 c0 w_ih w_hh w_hr scale_ih scale_hh"),
         *_fields(POINTER, "gain_x gain_h inside_x inside_h outside_x outside_h gain_c bias_c"),
-        *_fields(POINTER, "lengths reset restart_h restart_c dropout kept_h kept_c"),
+        *_fields(POINTER, "lengths batch_sizes reset restart_h restart_c dropout kept_h kept_c"),
         *_fields(POINTER * PLACES, "mean var"),
         *_fields(POINTER, "output h_n c_n"),
         *_fields(POINTER, "saved_x saved_h saved_c saved_kept saved_statistics saved_output"),

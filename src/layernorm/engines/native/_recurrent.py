@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 
@@ -27,7 +28,7 @@ from ._recurrent_plan import (
 
 
 def recurrent_forward(a: RecurrentArguments, save: bool) -> Sequence[Tensor]:
-    """Returns [output (T, B, P), *final state], and with ``save`` what `recurrent_backward` needs, in one block."""
+    """Returns [output, *final state], and with ``save`` what `recurrent_backward` needs, in one block."""
     if a.lengths is not None:
         check_recurrent(a)  # a plan looks at no values
     results = _run_plan(forward_plan, save, a)
@@ -37,7 +38,7 @@ def recurrent_forward(a: RecurrentArguments, save: bool) -> Sequence[Tensor]:
 def cases_forward(
     a: RecurrentArguments, population: Sequence[Tensor] | None, count_padding: bool, save: bool
 ) -> Sequence[Tensor]:
-    """Returns [output (T, B, P), *final state, *moments], and with ``save`` what `cases_backward` needs, in one block.
+    """Returns [output, *final state, *moments], and with ``save`` what `cases_backward` needs, in one block.
 
     The moments are mean and variance (T, n) of the first gain, of the second... ``population``: those to normalise by,
     and no results; ``None``: the rows' own. ``count_padding``: as of `recurrent_over_cases`. The arguments are checked
@@ -71,14 +72,14 @@ def recurrent_saved(a: RecurrentArguments) -> list[Tensor]:
 
 def _saved(a: RecurrentArguments, cases: int = 0) -> list[Tensor]:
     """Returns `recurrent_saved`; under batch norm the moments come first."""
-    T, B, _, H, P = a.sizes
-    shapes = a.recurrence.parameter_shapes(a.input.shape[2], H, P) if cases else {}
+    T, _, _, H, P = a.sizes
+    shapes = a.recurrence.parameter_shapes(a.input.shape[-1], H, P) if cases else {}
     of_places = [(T, *shapes[gain]) for gain in a.recurrence.gain_names for _ in ("mean", "var")] if cases else []
     moments = [a.input.new_empty(shape, dtype=compute_type(a.input.dtype)) for shape in of_places]
     keeps_c = any(k is not None for k in a.changes.kept[1:])
     # In a graph with symbolic sizes these are constants.
     _, size = saved_block(a.recurrence, int(H), int(P), a.input.dtype, keeps_c, cases)
-    return [*moments, a.input.new_empty(T * B * size, dtype=compute_type(a.input.dtype))]
+    return [*moments, a.input.new_empty(math.prod(a.lines) * size, dtype=compute_type(a.input.dtype))]
 
 
 def recurrent_backward(
@@ -127,15 +128,16 @@ def _backward(
 def _contiguous(a: RecurrentArguments) -> RecurrentArguments:
     """Returns the same numbers in contiguous tensors, in the type that the library takes."""
     dtype, changes = transfer_type(a.input.dtype), a.changes
-    compute, (T, B) = compute_type(a.input.dtype), a.input.shape[:2]
+    compute = compute_type(a.input.dtype)
     shares = changes.kept
     if len({k.numel() == 1 for k in shares if k is not None}) > 1:
-        shares = [None if k is None else k.expand(T, B, s.shape[1]) for k, s in zip(shares, a.state, strict=True)]
+        shares = [None if k is None else k.expand(*a.lines, s.shape[1]) for k, s in zip(shares, a.state, strict=True)]
     return a._replace(
         input=contiguous(a.input, dtype),
         state=[contiguous(s, dtype) for s in a.state],
         params=[contiguous(p, p.dtype if p.dtype is torch.int8 else dtype) for p in a.params],
         lengths=contiguous_or_none(a.lengths, torch.int64),
+        batch_sizes=contiguous_or_none(a.batch_sizes, torch.int64),
         reset=contiguous_or_none(a.reset, torch.bool),
         changes=StateChanges(
             [contiguous(s, dtype) for s in changes.restart],
@@ -156,8 +158,9 @@ def _run_plan(
 
     ``variant`` is the first argument of ``plan_of``, ``extra`` are the tensors after those that both directions have.
     """
-    x, state, params, lengths, reset, recurrence, reverse, changes = a
-    kind = (variant, recurrence, reverse, len(state), len(params), lengths is not None, reset is not None)
+    x, state, params, lengths, reset, recurrence, reverse, changes, batch_sizes = a
+    ends = "lengths" if lengths is not None else None if batch_sizes is None else "batch_sizes"
+    kind = (variant, recurrence, reverse, len(state), len(params), ends, reset is not None)
     plan = plan_of(*kind) if changes is NO_CHANGES and not cases else plan_of(*kind, between(changes), cases)
     if plan is None:
         return None
@@ -175,6 +178,8 @@ def _run_plan(
         given.append(total)
     if lengths is not None:
         given.append(lengths)
+    if batch_sizes is not None:
+        given.append(batch_sizes)
     if reset is not None:
         given.append(reset)
     if changes is not NO_CHANGES:

@@ -14,7 +14,7 @@ from ...formula import GATES, QUANTIZED, Recurrence
 from ..protocol import StateChanges, term_indices
 from ._layout import PARAMETERS, TYPES, WEIGHTS, recurrent_call, transfer_type
 from ._library import LIBRARY
-from ._plan import CALL, OTHER, SAVED, STEPS, UNITS, B, H, I, P, Plan, T, TensorSpec
+from ._plan import CALL, LINES, OTHER, SAVED, STEPS, UNITS, B, H, I, P, Plan, T, TensorSpec
 
 
 @functools.cache
@@ -22,7 +22,7 @@ def saved_block(
     recurrence: Recurrence, H: int, P: int, dtype: torch.dtype, keeps_c: bool = False, cases: int = 0
 ) -> tuple[dict[str, int], int]:
     """Returns where in the block that the forward saves each part begins, by the fields of `Recurrent`, and the size of
-    the block: in numbers for each step and row, of the type computed in. ``keeps_c``: zoneout keeps a share of c."""
+    the block: in numbers for each line, of the type computed in. ``keeps_c``: zoneout keeps a share of c."""
     numbers = (ctypes.c_int64 * 7)()
     call = recurrent_call(recurrence, cases=cases, H=H, P=P, kept_c=int(keeps_c) or None)
     LIBRARY.layernorm_recurrent_saved(call, TYPES[transfer_type(dtype)], numbers)
@@ -67,26 +67,30 @@ def forward_plan(
     reverse: bool,
     states: int,
     params: int,
-    lengths: bool,
+    ends: str | None,
     reset: bool,
     changes: Between = NOTHING,
     cases: int = 0,
 ) -> Plan | None:
-    """Plans a forward. Given are ``[x, *state, *weights, *vectors, lengths, reset, *restart, dropout, *kept]``, those
-    that there are, and moments that batch norm takes as given. Made are ``[output, *final state]``, the moments that it
+    """Plans a forward.
+
+    Given are ``[x, *state, *weights, *vectors, lengths or batch_sizes, reset, *restart, dropout, *kept]``, those that
+    there are, and moments that batch norm takes as given. Made are ``[output, *final state]``, the moments that it
     finds, and with ``save`` what is saved. None: there are not as many tensors.
 
     Args:
         recurrence, reverse: as in `RecurrentArguments`.
         states, params: how many tensors there are.
-        lengths, reset: whether there are such.
+        ends: what says where rows end, ``"lengths"`` or, in a packed call, ``"batch_sizes"``; None: nothing does.
+        reset: whether there is one.
         changes: what else happens to the state between steps.
         cases: whether batch norm finds its moments or is given them: said at `Recurrent` in engine.h.
     """
     if not _fits(recurrence, states, params, changes):
         return None
-    made = [TensorSpec("output", (T, B, _size_of_h(recurrence)), CALL), *_state_specs(recurrence, "h_n", "c_n")]
-    given = _given_specs(recurrence, lengths, reset, changes)
+    output = TensorSpec("output", (*_lines(ends), _size_of_h(recurrence)), CALL)
+    made = [output, *_state_specs(recurrence, "h_n", "c_n")]
+    given = _given_specs(recurrence, ends, reset, changes)
     if cases:
         (given if cases == GIVEN else made).extend(_moment_specs(recurrence))
     made = [*made, _SAVED_SPEC] if save else made
@@ -100,7 +104,7 @@ def backward_plan(
     reverse: bool,
     states: int,
     params: int,
-    lengths: bool,
+    ends: str | None,
     reset: bool,
     changes: Between = NOTHING,
     cases: int = 0,
@@ -110,9 +114,10 @@ def backward_plan(
     state of restarts, and of vectors with tensors of their own."""
     if not _fits(recurrence, states, params, changes) or len(has_grad) != 1 + states:
         return None
-    grads = [TensorSpec("d_output", (T, B, _size_of_h(recurrence)), CALL), *_state_specs(recurrence, "d_h_n", "d_c_n")]
+    d_output = TensorSpec("d_output", (*_lines(ends), _size_of_h(recurrence)), CALL)
+    grads = [d_output, *_state_specs(recurrence, "d_h_n", "d_c_n")]
     moments = _moment_specs(recurrence) if cases else []
-    given = [*_given_specs(recurrence, lengths, reset, changes), *moments, _SAVED_SPEC]
+    given = [*_given_specs(recurrence, ends, reset, changes), *moments, _SAVED_SPEC]
     given += [grad for grad, present in zip(grads, has_grad, strict=True) if present]
     shapes, terms = _symbolic_shapes(recurrence), term_indices(recurrence)
     d_params, others = [_parameter_spec("", shape) for shape in shapes], list[TensorSpec]()
@@ -126,7 +131,7 @@ def backward_plan(
                 others.append(d)
             else:
                 d_params[slot] = d
-    made = [TensorSpec("d_x", (T, B, I), CALL), *_state_specs(recurrence, "d_h0", "d_c0"), *d_params]
+    made = [TensorSpec("d_x", (*_lines(ends), I), CALL), *_state_specs(recurrence, "d_h0", "d_c0"), *d_params]
     if changes.restart:
         made += _state_specs(recurrence, "d_restart_h", "d_restart_c")
     return _plan("recurrent_backward", recurrence, reverse, changes, given, [*made, *others], cases)
@@ -170,6 +175,11 @@ def _fits(recurrence: Recurrence, states: int, params: int, changes: Between) ->
     return between_fit and (expected, len(recurrence.parameter_names)) == (states, params)
 
 
+def _lines(ends: str | None) -> tuple[int, ...]:
+    """Returns the leading sizes of what has a number for each line."""
+    return (LINES,) if ends == "batch_sizes" else (T, B)
+
+
 def _size_of_h(recurrence: Recurrence) -> int:
     return P if recurrence.projected else H
 
@@ -192,20 +202,21 @@ def _parameter_spec(name: str, shape: Sequence[int]) -> TensorSpec:
     return TensorSpec(name, shape, OTHER if len(shape) == 1 else CALL)
 
 
-def _given_specs(recurrence: Recurrence, lengths: bool, reset: bool, changes: Between) -> list[TensorSpec]:
+def _given_specs(recurrence: Recurrence, ends: str | None, reset: bool, changes: Between) -> list[TensorSpec]:
     """Describes the tensors that forward and backward are given."""
-    shapes = _symbolic_shapes(recurrence)
-    specs = [TensorSpec("x", (T, B, I), CALL, STEPS, "x_t"), *_state_specs(recurrence, "h0", "c0")]
+    shapes, lines = _symbolic_shapes(recurrence), _lines(ends)
+    x = TensorSpec("x", (LINES, I), CALL) if lines == (LINES,) else TensorSpec("x", (T, B, I), CALL, STEPS, "x_t")
+    specs = [x, *_state_specs(recurrence, "h0", "c0")]
     for name, terms in zip(PARAMETERS, term_indices(recurrence), strict=True):
         if terms:
             specs.append(_parameter_spec(name, shapes[terms[0]]))
     if recurrence.quantized:
         specs = [spec._replace(dtype=torch.int8) if spec.name in WEIGHTS else spec for spec in specs]
         specs += [TensorSpec(name, (UNITS,), OTHER) for name in ("scale_ih", "scale_hh")]
-    if lengths:
-        specs.append(TensorSpec("lengths", (B,), torch.int64))
+    if ends is not None:
+        specs.append(TensorSpec(ends, (B,) if ends == "lengths" else (T,), torch.int64))
     if reset:
-        specs.append(TensorSpec("reset", (T, B), torch.bool))
+        specs.append(TensorSpec("reset", lines, torch.bool))
     if changes.restart:
         specs += _state_specs(recurrence, "restart_h", "restart_c")
     if changes.dropout:
@@ -213,7 +224,8 @@ def _given_specs(recurrence: Recurrence, lengths: bool, reset: bool, changes: Be
     shares = (("kept_h", _size_of_h(recurrence)), ("kept_c", H))
     for there, (name, size) in zip(changes.kept, shares, strict=False):
         if there:
-            specs.append(TensorSpec(name, (1, 1, 1) if changes.one_share else (T, B, size), OTHER))
+            sizes = (1,) * (len(lines) + 1) if changes.one_share else (*lines, size)
+            specs.append(TensorSpec(name, sizes, OTHER))
     return specs
 
 

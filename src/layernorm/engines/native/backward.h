@@ -17,7 +17,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     using typename S::F, typename S::X;
     using S::UNITS;
     using S::n, S::T_, S::B, S::I, S::H, S::P, S::G, S::Hp, S::Z, S::W, S::layer, S::in, S::out, S::given, S::result;
-    i64 groups, block, Q;        // groups of rows; steps in a block; rows in a block
+    i64 Q;                       // lines in a block at most
     T *dh, *dc;                  // [B][W], [B][Hp]: the gradient of the state
     T *d_restart_h, *d_restart_c;  // the same of the state after a cut
     E* dropped;                  // [Q][P]: the h that W_hh read, if that is not the state
@@ -26,16 +26,15 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     T *dw_ih, *dw_hh, *dw_hr;    // [G*Hp][columns in whole panels], [P in whole tiles][...]; or the results themselves
     T* sums;                     // [groups][VECTORS][Z]
     double* totals;              // [VECTORS][Z]
-    i64 low, steps;              // the block: times [low, low + steps)
+    i64 low, end;                // the block: times [low, end)
+    i64 first_rows, groups;      // of a block: rows at its first time, of which there are most; groups of these
     bool first_block;            // its products are not added to what is there
     Cases<T> cases;
 
     ParallelFor run = nullptr;
 
     explicit BackwardPass(const Recurrent& call) : S(call, SAME<F, Pair> && !S::ROUNDS ? 8 : DIRECT_ROWS), cases(call) {
-        groups = least(B, n.cases ? 1 : ROW_GROUPS);
-        block = most(1, least(T_, BACKWARD_ROWS / most(1, B)));
-        Q = block * B;
+        Q = S::packed() ? most(B, least(S::all_lines, BACKWARD_ROWS)) : B * most(1, least(T_, BACKWARD_ROWS / most(1, B)));
     }
 
     i64 M() const { return n.projected ? round_up(Hp, PANEL<F>) : W; }  // a row of the gradient of o * tanh(c)
@@ -46,6 +45,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
 
     void lay(Cursor& c) {
         cases.lay(c);
+        S::lay_lines(c);
         if (!n.prepared) lay_parameters(c);
         c.take(dh, B * W);
         c.take(dc, B * Hp);
@@ -55,7 +55,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         c.take(dzx, Q * Z);
         if (layer.two_streams()) c.take(dzh, Q * Z);
         else dzh = dzx;
-        c.take(sums, groups * VECTORS * Z);
+        c.take(sums, groups_of(B) * VECTORS * Z);
         c.take(dht, n.projected ? Q * W : 0);
         if (deferred()) return;
         c.take(totals, VECTORS * Z);
@@ -102,9 +102,24 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
                 [&](i64 from, i64 end) { S::pack(S::hr, given(n.w_hr), H, from, end, of_projection); });
     }
 
+    // The next block of steps, after `done`: as many as have Q lines, one at least, if there is one.
+    void begin_block(i64 done) {
+        first_block = done == 0;
+        low = n.reverse ? done : T_ - done, end = low;
+        i64 lines = 0;
+        while (end - low < T_ - done) {
+            lines += S::rows_of(n.reverse ? end : low - 1);
+            if (lines > Q) break;
+            n.reverse ? ++end : --low;
+        }
+        first_rows = end > low ? S::rows_of(low) : B;
+        groups = groups_of(first_rows);
+    }
+    i64 groups_of(i64 rows) const { return least(rows, n.cases ? 1 : ROW_GROUPS); }
+
     // The vectors' sums are 0, and the state has the gradient that arrives.
     void start() {
-        memset(sums, 0, groups * VECTORS * Z * sizeof(T));
+        memset(sums, 0, groups_of(B) * VECTORS * Z * sizeof(T));
         if (deferred()) {
             totals = static_cast<double*>(n.totals);
         } else {
@@ -140,7 +155,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
             c.take(dzx, SAME<X, T> ? 0 : together * pass.Z);
             c.take(dzh, SAME<X, T> ? 0 : together * pass.Z);
             c.take(dht, SAME<X, T> ? 0 : pass.W);
-            c.take(dx, SAME<E, T> || !pass.n.d_x ? 0 : pass.steps * rows * pass.I);
+            c.take(dx, SAME<E, T> || !pass.n.d_x ? 0 : least(pass.Q, (pass.end - pass.low) * rows) * pass.I);
             c.take(dm, rows * pass.M());
             c.take(through, rows * pass.W);
             c.take(temporary, together * 8 * pass.Hp);
@@ -152,41 +167,45 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         }
     };
 
-    i64 in_block(i64 t, i64 b) const { return (t - low) * B + b; }
+    i64 in_block(i64 t, i64 b) const { return S::line(t, b) - S::line(low, 0); }
+    i64 block_lines() const { return S::line(end, 0) - S::line(low, 0); }
 
     // The first part of a block: the rows of some groups, from the last step to the first.
     void rows(i64 g0, i64 g1) {
-        const i64 b0 = g0 * B / groups, b1 = g1 * B / groups;
+        const i64 b0 = g0 * first_rows / groups, b1 = g1 * first_rows / groups;
         Part part{b1 - b0, *this};
         if (!of_part.arrange(part)) {
             S::failed.set();
             return;
         }
-        for (i64 s = steps - 1; s >= 0; --s) {
-            const i64 t = n.reverse ? low + steps - 1 - s : low + s;
-            step(t, b0, b1, part);
+        for (i64 s = 0; s < end - low; ++s) {
+            const i64 t = n.reverse ? low + s : end - 1 - s;
+            if (const i64 R = S::rows_of(t, b0, b1)) step(t, b0, b0 + R, part);
         }
-        if (n.d_x) input_side(b0, b1 - b0, part.dx);
+        if (n.d_x) input_side(b0, b1, part.dx);
         of_part.release();
     }
 
     // The gradient of x, W_ih^T dz; `wide`: where it is made, if the result is of another type.
-    void input_side(i64 b0, i64 R, [[maybe_unused]] T* wide) const {
-        E* dx = result(n.d_x) + (low * B + b0) * I;
-        const X* dz = dzx + b0 * Z;
-        T* made;
-        i64 apart;  // numbers from one step to the next
-        if constexpr (SAME<E, T>) made = dx, apart = B * I;
-        else made = wide, apart = R * I;
-        if (S::direct())
-            through_weights({dz, steps, B * Z, R, Z}, given(n.w_ih), I, made, apart, I);
-        else if (R >= steps) S::multiply({dz, steps, B * Z, R, Z}, S::ih, made, apart, I, I);
-        else S::multiply({dz, R, Z, steps, B * Z}, S::ih, made, I, apart, I);
-        if constexpr (!SAME<E, T>)
-            for (i64 s = 0; s < steps; ++s) convert(dx + s * B * I, made + s * apart, R * I);
-        for (i64 s = 0; n.cases == MADE_WITH_ENDED && s < steps; ++s)
-            for (i64 b = b0; b < b0 + R; ++b)
-                if (!S::active(low + s, b)) memset(dx + (s * B + b - b0) * I, 0, I * sizeof(E));
+    void input_side(i64 b0, i64 b1, [[maybe_unused]] T* wide) const {
+        S::runs(low, end, b0, b1, [&](i64 t, i64 steps, i64 R, i64 lines_apart) {
+            E* dx = result(n.d_x) + S::line(t, b0) * I;
+            const X* dz = dzx + in_block(t, b0) * Z;
+            const i64 dz_apart = lines_apart * Z;
+            T* made;
+            i64 apart;  // numbers from one step to the next
+            if constexpr (SAME<E, T>) made = dx, apart = lines_apart * I;
+            else made = wide, apart = R * I;
+            if (S::direct())
+                through_weights({dz, steps, dz_apart, R, Z}, given(n.w_ih), I, made, apart, I);
+            else if (R >= steps) S::multiply({dz, steps, dz_apart, R, Z}, S::ih, made, apart, I, I);
+            else S::multiply({dz, R, Z, steps, dz_apart}, S::ih, made, I, apart, I);
+            if constexpr (!SAME<E, T>)
+                for (i64 s = 0; s < steps; ++s) convert(dx + s * lines_apart * I, made + s * apart, R * I);
+        });
+        for (i64 t = low; n.cases == MADE_WITH_ENDED && t < end; ++t)
+            for (i64 b = b0; b < b1; ++b)
+                if (!S::active(t, b)) memset(result(n.d_x) + S::line(t, b) * I, 0, I * sizeof(E));
     }
 
     void step(i64 t, i64 b0, i64 b1, Part& part) {
@@ -197,7 +216,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
             memset(d, 0, W * sizeof(T));
             if (S::active(t, b)) {
                 memcpy(d, dh + b * W, P * sizeof(T));
-                if (n.d_output) add_elements(d, given(n.d_output) + (t * B + b) * P, P);
+                if (n.d_output) add_elements(d, given(n.d_output) + S::line(t, b) * P, P);
                 if (const T* share = S::kept_at(n.kept_h, t, b, P)) part_ways(d, dh + b * W, share, P);
             }
             if (n.projected) as_factors(factors, d, W);
@@ -281,11 +300,11 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     const E* h_before(i64 t, i64 b) const {
         const i64 before = S::time_before(t, b);
         if (S::cut(t, b)) return n.restart_h ? given(n.restart_h) + b * P : nullptr;
-        return before < 0 ? given(n.h0) + b * P : given(n.saved_output) + (before * B + b) * P;
+        return before < 0 ? given(n.h0) + b * P : given(n.saved_output) + S::line(before, b) * P;
     }
 
     // The x of a step; null: zeros, of a row that has ended.
-    const E* x_read(i64 t, i64 b) const { return S::active(t, b) ? given(n.x) + t * n.x_t + b * n.x_b : nullptr; }
+    const E* x_read(i64 t, i64 b) const { return S::active(t, b) ? S::x_at(t, b) : nullptr; }
 
     // `h_before` as W_hh read it, once `begin_row` has been there.
     const E* h_read(i64 t, i64 b) const {
@@ -294,7 +313,8 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     }
 
     Backward<T> begin_row(i64 t, i64 b, T* dm, Part& part) {
-        const i64 at = t * B + b, q = in_block(t, b), before = S::time_before(t, b), group = ((b + 1) * groups - 1) / B;
+        const i64 at = S::line(t, b), q = in_block(t, b), before = S::time_before(t, b);
+        const i64 group = ((b + 1) * groups - 1) / first_rows;
         const i64 own = n.cases ? b : 0;  // where its part of the memory is
         Backward<T> w;
         T *h_before = part.h_before + own * W, *c_before = part.c_before + own * Hp;
@@ -331,7 +351,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         return to;
     }
     void end_row(i64 t, i64 b, const Backward<T>& w, Part& part) {
-        const i64 at = t * B + b, q = in_block(t, b);
+        const i64 at = S::line(t, b), q = in_block(t, b);
         if (n.kept_c || !S::active(t, b)) add_elements(w.dc, part.kept + (n.cases ? b * Hp : 0), H);
         as_factors(dzx + q * Z, w.dzx, G * Hp);
         if (dzh != dzx) as_factors(dzh + q * Z, w.dzh, G * Hp);
@@ -350,7 +370,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
 
     // The cell's state after the step at time t.
     void c_after(i64 t, i64 b, T* to) const {
-        const i64 at = t * B + b;
+        const i64 at = S::line(t, b);
         const T* c = in(n.saved_kept ? n.saved_kept : n.saved_c) + at * Hp;
         if (n.saved_kept || !layer.carry) {
             memcpy(to, c, Hp * sizeof(T));
@@ -371,14 +391,18 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     }
 
     // The second part of a block: lines [from, end) of what dz is multiplied with, a factor's rows each.
-    i64 lines() const { return S::whole(steps * B) / DEPTH<F>; }
-    void pack_rows(i64 from, i64 end) const {
-        for (i64 k = from; k < end; ++k) {
+    i64 lines() const { return S::whole(block_lines()) / DEPTH<F>; }
+    void pack_rows(i64 from, i64 to) const {
+        i64 t = low;
+        for (i64 k = from; k < to; ++k) {
             const E *x[DEPTH<F>] = {}, *h[DEPTH<F>] = {};
             const X* projected[DEPTH<F>] = {};
             for (i64 i = 0; i < DEPTH<F>; ++i) {
-                const i64 q = k * DEPTH<F> + i, t = low + q / B, b = q % B;
-                if (q >= steps * B || !S::counts(t, b)) continue;
+                const i64 q = k * DEPTH<F> + i;
+                if (q >= block_lines()) continue;
+                while (in_block(t + 1, 0) <= q) ++t;
+                const i64 b = q - in_block(t, 0);
+                if (!S::counts(t, b)) continue;
                 x[i] = x_read(t, b);
                 h[i] = h_read(t, b);
                 projected[i] = m + q * Hp;
@@ -422,8 +446,9 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         const X* from[DIRECT_ROWS];
         const E* b[DIRECT_ROWS];
         i64 rows = 0;
-        for (i64 q = 0; q < T_ * B; ++q)
-            if (S::counts(q / B, q % B) && (b[rows] = row(q / B, q % B))) from[rows++] = dz + q * Z;
+        for (i64 t = low; t < end; ++t)
+            for (i64 r = 0; r < S::rows_of(t); ++r)
+                if (S::counts(t, r) && (b[rows] = row(t, r))) from[rows++] = dz + in_block(t, r) * Z;
         for (i64 j = u0; j < u1; j += N) {
             T a[DIRECT_ROWS][N];
             E* c[N];
@@ -462,7 +487,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
                 const X* rows[DEPTH<F>];
                 for (i64 i = 0; i < DEPTH<F>; ++i) {
                     const i64 q = k * DEPTH<F> + i;
-                    rows[i] = q < steps * B ? from + q * ld + u * UNITS : nullptr;
+                    rows[i] = q < block_lines() ? from + q * ld + u * UNITS : nullptr;
                 }
                 join(to, rows, UNITS);
                 if constexpr (TILED<F>)
@@ -522,15 +547,14 @@ template <class T, class E, class... Factors> static int recurrent_backward(cons
     if (pass.ROUNDS && pass.direct()) return NOT_ROUNDED;
     if (!of_call.arrange(pass)) return 1;
     pass.run = run;
+    pass.find_lines();
     pass.find_parameters(pass, run);
     pass.start();
     pass.cases.begin(pass.layer);
-    pass.columns = pass.shares_columns(pass.groups) ? run : nullptr;
     i64 done = 0;
     do {  // a sequence of no steps has one empty block, whose sums are 0
-        pass.first_block = done == 0;
-        pass.steps = least(pass.block, pass.T_ - done);
-        pass.low = call->reverse ? done : pass.T_ - done - pass.steps;
+        pass.begin_block(done);
+        pass.columns = pass.shares_columns(pass.groups) ? run : nullptr;
         share(pass.columns ? nullptr : run, pass.groups, [&](i64 g0, i64 g1) { pass.rows(g0, g1); });
         const i64 units = pass.G * pass.Hp / pass.UNITS;
         if (pass.deferred() || pass.direct()) {
@@ -541,7 +565,7 @@ template <class T, class E, class... Factors> static int recurrent_backward(cons
             if (call->projected)
                 share(run, round_up(pass.P, pass.UNITS) / pass.UNITS, [&](i64 u0, i64 u1) { pass.projected_units(u0, u1); });
         }
-        done += pass.block;
+        done += pass.end - pass.low;
     } while (done < pass.T_ && !pass.failed);
     pass.finish(run);
     of_call.release();

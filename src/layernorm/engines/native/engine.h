@@ -3,13 +3,17 @@
 //
 // Letters in shapes: T time steps, B batch, I input size, H hidden size, P projected size (H without projections),
 // G gates, M rows, N row length. Hp is H rounded up to PAD: a gate's block of units in everything that is saved.
+//
+// A line is one step of one row. Lines lie in the order of times, those of a time in the order of rows: [T][B] of them. In a
+// packed call rows come in the order of falling lengths, and only the steps that there are have lines: batch_sizes[t] at
+// time t. So [lines] stands below in the place of [T][B], with `lines` = T * B where the call is not packed.
 #pragma once
 
 #include <stdint.h>
 
 constexpr int64_t PAD = 16;         // a multiple of every vector's lanes, so that saved tensors have one shape
 constexpr int64_t ROW = 32;         // a row of summed inputs is a multiple of it, and it of any panel
-constexpr int64_t STATISTICS = 18;  // numbers a step and row: mean and r of four gates' W x, of their U h, and of c
+constexpr int64_t STATISTICS = 18;  // numbers a line: mean and r of four gates' W x, of their U h, and of c
 constexpr int64_t VECTORS = 8;      // gradients of gain_x, gain_h, inside_x, inside_h, outside_x, outside_h, gain_c, bias_c
 // `Recurrent::cases`: no batch norm, or its moments are those of the rows that take a step, are given, or are those of all
 // rows up to the last step of any.
@@ -34,9 +38,10 @@ struct Recurrent {
     int64_t threads;         // of PyTorch's pool
     int64_t cases;           // batch norm: 0 no, or one of the above
     int64_t rounded;         // float32: products may be made of numbers rounded to bfloat16
+    int64_t lines;           // packed: the sum of batch_sizes
     double eps, forget_bias;
     double gate_clip;        // LSTM: derivatives by the gates' summed inputs are cut to it; infinity: they are not
-    const void *x;           // [T][B][I], steps x_t and rows x_b elements apart
+    const void *x;           // [T][B][I], steps x_t and rows x_b elements apart; packed: [lines][I], lines x_b apart
     int64_t x_t, x_b;
     const void *h0, *c0;     // [B][P], [B][H]
     const void *w_ih, *w_hh, *w_hr;  // [G*H][I], [G*H][P], [P][H]
@@ -44,16 +49,17 @@ struct Recurrent {
     const void *gain_x, *gain_h, *inside_x, *inside_h, *outside_x, *outside_h;  // [G*H] or null; one stream: gain_x
     const void *gain_c, *bias_c;     // [H] or null
     const int64_t *lengths;  // [B] or null
-    const uint8_t *reset;    // [T][B] or null
+    const int64_t *batch_sizes;  // [T], or null: the call is not packed
+    const uint8_t *reset;    // [lines] or null
     // What else happens between steps, each of it or null: the state after a cut; a factor of the h that W_hh reads; the
     // share of the state before a step that is kept after it, of a row's first, second... step. The last three are of the
     // type that is computed in.
     const void *restart_h, *restart_c;  // [B][P], [B][H]
     const void *dropout;                // [B][P]
-    const void *kept_h, *kept_c;        // [T][B][P], [T][B][H]
+    const void *kept_h, *kept_c;        // [lines][P], [lines][H]
     void *mean[PLACES], *var[PLACES];  // of the places of batch norm: [T][G*H], [T][G*H], [T][H]; in the type computed in
-    void *output, *h_n, *c_n;  // [T][B][P], [B][P], [B][H]
-    // Saved for the backward, or null; for each step and row as many numbers as `saved_sizes` tells: W x (one stream: the
+    void *output, *h_n, *c_n;  // [lines][P], [B][P], [B][H]
+    // Saved for the backward, or null; for each line as many numbers as `saved_sizes` tells: W x (one stream: the
     // sum), U h (GRU with one stream, n apart: U_n h), c before it is normalised, c after the step if zoneout or, under batch
     // norm, a normalisation changes it, the statistics, the output (the user may change his own in place).
     void *saved_x, *saved_h, *saved_c, *saved_kept, *saved_statistics, *saved_output;
@@ -64,19 +70,19 @@ struct Recurrent {
     // `totals` a call has no lengths.
     const void *prepared;    // packed parameters, or null: the call packs them itself
     int64_t prepares;        // this call packs parameters for others
-    void *d_zx, *d_zh;       // [T][B][G*H]; two streams, or d_zh is null
-    void *m;                 // [T][B][H] o * tanh(c), which is projected
+    void *d_zx, *d_zh;       // [lines][G*H]; two streams, or d_zh is null
+    void *m;                 // [lines][H] o * tanh(c), which is projected
     void *totals;            // [VECTORS][Z] float64, added to, or null: the vectors' gradients; d_zx, d_zh, m take the place
                              // of the weights'
 };
 
-// Numbers that the forward saves for each step and row; 0: there is no such tensor.
+// Numbers that the forward saves for each line; 0: there is no such tensor.
 struct Saved {
     int64_t x, h, c, kept, statistics, output;
 };
 
 // What is saved lies in one block, one part behind the other: where each part begins, and the size of all, in numbers for
-// each step and row, of the type that is computed in; -1: there is no such part.
+// each line, of the type that is computed in; -1: there is no such part.
 struct SavedBlock {
     int64_t x, h, c, kept, statistics, output, size;
 };

@@ -31,6 +31,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
 
     void lay(Cursor& c) {
         cases.lay(c);
+        S::lay_lines(c);
         if (!n.prepared) lay_parameters(c);
     }
     void lay_parameters(Cursor& c) {
@@ -93,13 +94,20 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         }
     }
 
+    // Of a packed call: the rows that come before thread k's, if each has about as many lines.
+    i64 rows_before(i64 k) const {
+        i64 b = 0, lines = 0;
+        while (b < B && lines * n.threads < k * S::all_lines) lines += S::lengths[b++];
+        return b;
+    }
+
     // How many rows go through the sequence together: few, so that what they need stays in cache beside W_hh; many, where
     // W_hh itself does not stay there and has to be worth its way.
     i64 rows_together() const { return P * Z / DEPTH<F> * i64(sizeof(F)) <= NEAR_BYTES ? 2 * HEIGHT : 12 * HEIGHT; }
 
     // What a thread needs for its rows.
     struct Part {
-        i64 rows, steps;
+        i64 rows, lines;  // lines: of these rows in a block of steps
         const ForwardPass& pass;
         T *zx, *zh, *h, *c, *m, *temporary;
         T* old;  // [2*Hp], h and c of a row before its step, if something of them is kept
@@ -112,12 +120,12 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
             else return h;
         }
         void lay(Cursor& cursor) {
-            cursor.take(zx, pass.n.saved_x ? 0 : steps * rows * pass.Z);
+            cursor.take(zx, pass.n.saved_x ? 0 : lines * pass.Z);
             cursor.take(zh, rows * most(pass.Z, pass.W));
             cursor.take(h, rows * pass.Wh);
             cursor.take(c, rows * pass.Hp);
             cursor.take(m, pass.n.projected ? rows * pass.Hp : 0);
-            cursor.take(x, SAME<E, F> || pass.direct() ? 0 : steps * rows * S::whole(pass.I));
+            cursor.take(x, SAME<E, F> || pass.direct() ? 0 : lines * S::whole(pass.I));
             if constexpr (SAME<X, T>) {
                 if (pass.n.dropout) cursor.take(h_factors, rows * pass.Wh);
                 else h_factors = h;
@@ -137,25 +145,39 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
 
     bool saves_h() const { return n.saved_h && n.split; }
 
-    // W_ih x for times [t, t + steps): zx[time][row][Z], times `apart` elements apart. What is not yet made of factors is
-    // copied.
-    void input_side(i64 t, i64 steps, i64 b0, i64 rows, X* copy, T* zx, i64 apart, int8_t* rounded) const {
-        const E* x = given(n.x) + t * n.x_t + b0 * n.x_b;
+    // W_ih x of rows [b0, b1) at times [low, end): where it is saved, or line by line in the part's own memory.
+    void input_side(i64 low, i64 end, i64 b0, i64 b1, const Part& part) const {
+        T* zx = part.zx;
+        S::runs(low, end, b0, b1, [&](i64 t, i64 steps, i64 rows, i64 apart) {
+            const E* x = S::x_at(t, b0);
+            const i64 x_t = S::packed() ? apart * n.x_b : n.x_t;
+            if (n.saved_x) {
+                input_run(x, x_t, steps, rows, part, saved_zx(t, b0), apart * Z);
+            } else {
+                input_run(x, x_t, steps, rows, part, zx, rows * Z);
+                zx += steps * rows * Z;
+            }
+        });
+    }
+    T* saved_zx(i64 t, i64 b) const { return out(n.saved_x) + S::line(t, b) * Z; }
+    // W_ih x of so many steps of so many rows: zx[step][row][Z], steps `apart` elements apart. What is not yet made of
+    // factors is copied.
+    void input_run(const E* x, i64 x_t, i64 steps, i64 rows, const Part& part, T* zx, i64 apart) const {
         if (S::quantized()) {
-            quantized_gates<E>({x, steps, n.x_t, rows, n.x_b}, n.w_ih, n.scale_ih, I, zx, apart, rounded);
+            quantized_gates<E>({x, steps, x_t, rows, n.x_b}, n.w_ih, n.scale_ih, I, zx, apart, part.rounded);
         } else if (S::direct()) {
-            dense_gates<E>({x, steps, n.x_t, rows, n.x_b}, given(n.w_ih), I, zx, apart);
+            dense_gates<E>({x, steps, x_t, rows, n.x_b}, given(n.w_ih), I, zx, apart);
         } else if constexpr (SAME<E, F>) {
-            input_product(x, n.x_t, n.x_b, steps, rows, zx, apart);
+            input_product(x, x_t, n.x_b, steps, rows, zx, apart);
         } else {
             const i64 length = S::whole(I);
             for (i64 s = 0; s < steps; ++s)
                 for (i64 r = 0; r < rows; ++r) {
-                    X* to = copy + (s * rows + r) * length;
-                    if (I) convert(to, x + s * n.x_t + r * n.x_b, I);
+                    X* to = part.x + (s * rows + r) * length;
+                    if (I) convert(to, x + s * x_t + r * n.x_b, I);
                     if (length > I) memset(static_cast<void*>(to + I), 0, (length - I) * sizeof(X));
                 }
-            input_product(copy, rows * length, length, steps, rows, zx, apart);
+            input_product(part.x, rows * length, length, steps, rows, zx, apart);
         }
     }
     void input_product(const X* x, i64 x_t, i64 x_b, i64 steps, i64 rows, T* zx, i64 apart) const {
@@ -164,8 +186,8 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
     }
 
     void rows(i64 b0, i64 b1) {
-        const i64 R = b1 - b0;
-        Part part{R, most(1, least(T_, STEP_BLOCK_BYTES / i64(R * Z * sizeof(T)))), *this};
+        const i64 R = b1 - b0, T_end = S::packed() ? S::lengths[b0] : T_;
+        Part part{R, R * most(1, least(T_end, STEP_BLOCK_BYTES / i64(R * Z * sizeof(T)))), *this};
         if (!of_part.arrange(part)) {
             S::failed.set();
             return;
@@ -179,14 +201,22 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
             read_h(b0 + r, r, part);
             if (n.c0) convert(part.c + r * Hp, given(n.c0) + (b0 + r) * H, H);
         }
-        for (i64 done = 0; done < T_; done += part.steps) {
-            const i64 steps = least(part.steps, T_ - done), low = n.reverse ? T_ - done - steps : done;
-            T* zx = n.saved_x ? out(n.saved_x) + (low * B + b0) * Z : part.zx;
-            const i64 apart = (n.saved_x ? B : R) * Z;
-            input_side(low, steps, b0, R, part.x, zx, apart, part.rounded);
+        const auto time = [&](i64 step) { return n.reverse ? T_end - 1 - step : step; };
+        for (i64 done = 0, steps; done < T_end; done += steps) {
+            i64 lines = 0;
+            for (steps = 0; done + steps < T_end; ++steps) {
+                const i64 more = S::rows_of(time(done + steps), b0, b1);
+                if (lines + more > part.lines) break;
+                lines += more;
+            }
+            const i64 low = n.reverse ? T_end - done - steps : done;
+            input_side(low, low + steps, b0, b1, part);
+            T* zx = part.zx + (n.reverse ? lines * Z : 0);
             for (i64 s = 0; s < steps; ++s) {
-                const i64 t = S::time(done + s);
-                step(t, b0, R, zx + (t - low) * apart, part);
+                const i64 t = time(done + s), rows = S::rows_of(t, b0, b1);
+                if (n.reverse) zx -= rows * Z;
+                step(t, b0, rows, n.saved_x ? saved_zx(t, b0) : zx, part);
+                if (!n.reverse) zx += rows * Z;
             }
         }
         for (i64 r = 0; r < R; ++r) {
@@ -224,13 +254,14 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         });
     }
 
+    // R: of the rows from b0 on so many have a line at time t.
     void step(i64 t, i64 b0, i64 R, T* zx, Part& part) {
         i64 rows = R;  // up to the last one that takes this step
         while (rows > 0 && !S::counts(t, b0 + rows - 1)) --rows;
         if (n.reset)
             for (i64 r = 0; r < rows; ++r)
                 if (S::cut(t, b0 + r)) restart(b0 + r, r, part);
-        T* zh = saves_h() ? out(n.saved_h) + (t * B + b0) * Z : part.zh;
+        T* zh = saves_h() ? out(n.saved_h) + S::line(t, b0) * Z : part.zh;
         if (S::quantized())
             quantized_gates<T>({part.h, 1, 0, rows, Wh}, n.w_hh, n.scale_hh, P, zh, 0, part.rounded);
         else if (S::direct())
@@ -257,11 +288,11 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         }
         if (n.projected) project(t, b0, rows, part);
         for (i64 r = 0; r < R; ++r) {
-            E* y = result(n.output) + (t * B + b0 + r) * P;
+            E* y = result(n.output) + S::line(t, b0 + r) * P;
             if (S::active(t, b0 + r) && n.dropout) convert(y, part.h + r * Wh, P);
             else if (S::active(t, b0 + r)) convert(y, part.h_result() + r * Wh, P);
             else nothing(t, b0 + r, y);
-            if (n.saved_output) memcpy(result(n.saved_output) + (t * B + b0 + r) * P, y, P * sizeof(E));
+            if (n.saved_output) memcpy(result(n.saved_output) + S::line(t, b0 + r) * P, y, P * sizeof(E));
         }
     }
 
@@ -269,7 +300,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
     T* old_state(i64 r, const Part& part) const { return part.old + (n.cases ? r * 2 * Hp : 0); }
 
     Forward<T> begin_row(i64 t, i64 b0, i64 r, T* zx, T* zh, Part& part) const {
-        const i64 at = t * B + b0 + r;
+        const i64 at = S::line(t, b0 + r);
         if (n.saved_x) memset(zx + width(), 0, (Z - width()) * sizeof(T));
         if (saves_h()) memset(zh + width(), 0, (Z - width()) * sizeof(T));
         T *h = n.projected ? part.m + r * Hp : part.h + r * Wh, *c = part.c + r * Hp;
@@ -282,7 +313,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
             statistics, temporary};
     }
     void end_row(i64 t, i64 b0, i64 r, const Forward<T>& w, Part& part) const {
-        const i64 at = t * B + b0 + r;
+        const i64 at = S::line(t, b0 + r);
         if (n.saved_h && !n.split) memcpy(out(n.saved_h) + at * Hp, w.zh + 2 * Hp, Hp * sizeof(T));
         if (!S::active(t, b0 + r)) {
             if (!n.projected) memcpy(w.h, old_state(r, part), P * sizeof(T));
@@ -299,7 +330,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
 
     // What a row that did not take the step leaves: zeros, so that no result of the op is left to chance.
     void nothing(i64 t, i64 b, E* y) const {
-        const i64 at = t * B + b;
+        const i64 at = S::line(t, b);
         memset(y, 0, P * sizeof(E));
         if (S::counts(t, b)) return;
         if (n.saved_x) memset(out(n.saved_x) + at * Z, 0, Z * sizeof(T));
@@ -327,15 +358,18 @@ template <class T, class E, class... Factors> static int recurrent_forward(const
     ForwardPass<T, E, Factors...> pass(*call, run);
     if (pass.ROUNDS && pass.direct()) return NOT_ROUNDED;
     if (!of_call.arrange(pass)) return 1;
+    pass.find_lines();
     pass.find_parameters(pass, run);
     pass.cases.begin(pass.layer);
     const i64 together = call->cases ? pass.B : pass.rows_together();
     const bool by_columns = call->cases || pass.few_rows(pass.B);
     pass.columns = pass.shares_columns(pass.B) ? run : nullptr;
-    share(by_columns ? nullptr : run, pass.B, [&](i64 b0, i64 b1) {
+    const auto rows = [&](i64 b0, i64 b1) {
         const i64 chunks = (b1 - b0 + together - 1) / together, rows = round_up((b1 - b0 + chunks - 1) / chunks, pass.HEIGHT);
         for (i64 b = b0; b < b1; b += rows) pass.rows(b, least(b1, b + rows));
-    });
+    };
+    if (by_columns || !pass.packed()) share(by_columns ? nullptr : run, pass.B, rows);
+    else share(run, call->threads, [&](i64 from, i64 end) { rows(pass.rows_before(from), pass.rows_before(end)); });
     of_call.release();
     return pass.failed;
 }

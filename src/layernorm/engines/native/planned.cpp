@@ -43,7 +43,7 @@ enum Status { DONE = 0, NO_MEMORY = 1, UNFIT = 2 };
 
 // What a plan leaves open. A spec has -1 - NAME in the place of such a size or type. It stands for what the first tensor
 // with it has, or for what follows from the others, and is the same in all.
-enum Size { T, B, I, H, P, UNITS, SAVED, M, SIZES };  // UNITS: G*H; SAVED: of the block of what is saved
+enum Size { T, B, I, H, P, UNITS, LINES, SAVED, M, SIZES };  // UNITS: G*H; SAVED: of the block of what is saved
 enum Type { CALL, OTHER, OPEN_TYPES };                // OTHER: recurrent: the one computed in; norm: the parameters'
 enum Layout {
     IN_ORDER,
@@ -110,7 +110,7 @@ public:
 private:
     const Plan &plan;
     alignas(Recurrent) char fields[sizeof(Recurrent)];
-    int64_t sizes[SIZES] = {OPEN, OPEN, OPEN, OPEN, OPEN, OPEN, OPEN, OPEN}, types[OPEN_TYPES] = {OPEN, OPEN};
+    int64_t sizes[SIZES] = {OPEN, OPEN, OPEN, OPEN, OPEN, OPEN, OPEN, OPEN, OPEN}, types[OPEN_TYPES] = {OPEN, OPEN};
     const int64_t *rows = nullptr;  // the sizes of x in a norm
     int64_t rows_dim = 0;
 
@@ -195,8 +195,22 @@ private:
         n.T = sizes[T], n.B = sizes[B], n.I = sizes[I], n.H = sizes[H], n.P = n.projected ? sizes[P] : n.H;
         n.threads = threads;
         if (n.H < 1 || n.P < 1 || sizes[UNITS] != n.gates * n.H) return false;
-        const int64_t saved = product(product(n.T, n.B), saved_block(n, type).size);
+        if (n.batch_sizes ? !packs(n) : !is(product(n.T, n.B), -1 - LINES, sizes)) return false;
+        if (n.batch_sizes) n.x_b = n.I;
+        n.lines = sizes[LINES];
+        const int64_t saved = product(n.lines, saved_block(n, type).size);
         return is(dtypes[type == 1], -1 - OTHER, types) && is(saved, -1 - SAVED, sizes);
+    }
+
+    // Whether batch_sizes are those of B rows in the order of falling lengths, of LINES lines together.
+    bool packs(const Recurrent &n) const {
+        int64_t lines = 0, rows = n.B;
+        for (int64_t t = 0; t < n.T; ++t) {
+            const int64_t here = n.batch_sizes[t];
+            if (here < 1 || here > rows || (t == 0 && here < rows)) return false;
+            lines += rows = here;
+        }
+        return lines == sizes[LINES];
     }
 
     bool make(const TensorSpec &spec, Handle *to) {
@@ -235,7 +249,7 @@ private:
             Recurrent &n = recurrent();
             const int type = number(types[CALL]);
             const SavedBlock block = saved_block(n, type);
-            const int64_t rows = n.T * n.B * (type == 1 ? 8 : 4);
+            const int64_t rows = n.lines * (type == 1 ? 8 : 4);
             char *const begin = static_cast<char *>(n.saved_x);
             n.saved_h = block.h < 0 ? nullptr : begin + block.h * rows;
             n.saved_c = block.c < 0 ? nullptr : begin + block.c * rows;

@@ -23,8 +23,12 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
     const Recurrent& n;
     const i64 direct_rows;                // up to so many rows in a whole call the weights are not packed
     i64 T_, B, I, H, P, G, Hp, Pp, Z, W;  // Z: a row of summed inputs, whole panels wide; W: of the state h
+    i64 all_lines;                        // of the call
+    i64* starts;                          // [T + 1]: the first line of each time
+    i64* packed_lengths;                  // [B]
+    const i64* lengths;                   // of each row, or null: all are T
     i64 longest = 0;                      // of all lengths, where there are such
-    const Saved saved;                    // numbers a row and step of what the forward saves
+    const Saved saved;                    // numbers a line of what the forward saves
     Layer<T> layer;
     T* vectors;
     Panels<F> ih, hh, hr;
@@ -33,6 +37,8 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
 
     Sequence(const Recurrent& call, i64 direct_rows) : n(call), direct_rows(direct_rows), saved(saved_sizes(call)) {
         T_ = n.T, B = n.B, I = n.I, H = n.H, P = n.P, G = n.gates;
+        all_lines = packed() ? n.lines : T_ * B;
+        lengths = n.lengths;
         Hp = round_up(H, PAD), Pp = round_up(P, PAD), Z = row_of_summed_inputs(call), W = round_up(Pp, PANEL<F>);
         layer.G = G, layer.H = H, layer.Hp = Hp, layer.from = 0, layer.to = Hp;
         layer.split = n.split, layer.per_gate = n.together == 1, layer.all = G == 3 && n.together == 3;
@@ -47,7 +53,7 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
     }
 
     // Whether the weights are used as they are: for so few rows packing costs more than it gains, if it is not for more.
-    bool direct() const { return quantized() || (T_ * B <= direct_rows && !n.projected && !n.prepared && !n.prepares); }
+    bool direct() const { return quantized() || (all_lines <= direct_rows && !n.projected && !n.prepared && !n.prepares); }
     bool quantized() const { return n.scale_ih; }
     bool few_rows(i64 rows) const { return rows < n.threads && G * H * P > STEP_SHARED; }
     // Whether threads share the columns of a product, because not the rows: these are few, or go step by step together.
@@ -71,23 +77,54 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
         return static_cast<RowStatistics<T>*>(n.saved_statistics) + at;
     }
 
+    // --- where ---
+
+    bool packed() const { return n.batch_sizes; }
+    void lay_lines(Cursor& c) {
+        c.take(starts, T_ + 1);
+        c.take(packed_lengths, packed() ? B : 0);
+    }
+    void find_lines() {
+        starts[0] = 0;
+        for (i64 t = 0; t < T_; ++t) starts[t + 1] = starts[t] + (packed() ? n.batch_sizes[t] : B);
+        if (!packed()) return;
+        for (i64 t = 0; t < T_; ++t)
+            for (i64 b = t + 1 < T_ ? rows_of(t + 1) : 0; b < rows_of(t); ++b) packed_lengths[b] = t + 1;
+        lengths = packed_lengths;
+    }
+    i64 line(i64 t, i64 b) const { return starts[t] + b; }
+    // How many rows have a line at time t; how many of rows [b0, b1).
+    i64 rows_of(i64 t) const { return starts[t + 1] - starts[t]; }
+    i64 rows_of(i64 t, i64 b0, i64 b1) const { return most(0, least(b1, rows_of(t)) - b0); }
+    const E* x_at(i64 t, i64 b) const {
+        return given(n.x) + (packed() ? line(t, b) * n.x_b : t * n.x_t + b * n.x_b);
+    }
+    // f(t, steps, rows, apart) for the lines of rows [b0, b1) at times [low, end): so many steps from t on have so many
+    // rows, their first lines `apart` lines from each other. Packed lines with no others between them count as one step's.
+    template <class Run> void runs(i64 low, i64 end, i64 b0, i64 b1, const Run& f) const {
+        for (i64 t = low, steps = 1; t < end && rows_of(t, b0, b1); t += steps, steps = 1) {
+            if (packed() && b0 == 0 && rows_of(t) <= b1) return f(t, 1, starts[end] - starts[t], 0);
+            while (t + steps < end && rows_of(t + steps) == rows_of(t)) ++steps;
+            f(t, steps, rows_of(t, b0, b1), rows_of(t));
+        }
+    }
+
     // --- when ---
 
-    i64 time(i64 step) const { return n.reverse ? T_ - 1 - step : step; }
-    bool active(i64 t, i64 b) const { return !n.lengths || t < n.lengths[b]; }
+    bool active(i64 t, i64 b) const { return !lengths || t < lengths[b]; }
     // Whether it counts in the moments of batch norm: a row that has ended takes the step with the input 0 from its final
     // state, and what becomes of it is dropped.
     bool counts(i64 t, i64 b) const { return active(t, b) || (n.cases == MADE_WITH_ENDED && t < longest); }
     // Whether row b starts step t from the zero state. A cut lies between two times; it is met at either of them.
     bool cut(i64 t, i64 b) const {
         const i64 at = n.reverse ? t + 1 : t;
-        return n.reset && at < T_ && active(at, b) && n.reset[at * B + b];
+        return n.reset && at < T_ && active(at, b) && n.reset[line(at, b)];
     }
     // The share of h or c that is kept after step t, or null, of a part with so many units.
     const T* kept_at(const void* kept, i64 t, i64 b, i64 size) const {
         if (!kept || n.one_share) return in(kept);
-        const i64 step = n.reverse ? (n.lengths ? n.lengths[b] : T_) - 1 - t : t;
-        return in(kept) + (step * B + b) * size;
+        const i64 step = n.reverse ? (lengths ? lengths[b] : T_) - 1 - t : t;
+        return in(kept) + line(step, b) * size;
     }
     // Numbers [j, j + k) of a share.
     V<T> number_at(const T* share, i64 j, i64 k) const { return n.one_share ? V<T>{} + *share : widen<T>(share + j, k); }
@@ -98,7 +135,7 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
     }
     // The state that step t starts from is that after this time; -1: the initial one.
     i64 time_before(i64 t, i64 b) const {
-        if (!active(t, b)) return n.lengths[b] - 1;
+        if (!active(t, b)) return lengths[b] - 1;
         const i64 before = n.reverse ? t + 1 : t - 1;
         return before < 0 || before >= T_ || !active(before, b) ? -1 : before;
     }

@@ -12,10 +12,9 @@ import torch
 from ...formula import Recurrence
 from ._cases import BatchMoments as BatchMoments
 from ._cases import Moments as Moments
-from ._cases import count_cases as count_cases
 from ._norms import normalize_backward, normalize_equations, normalize_forward, normalize_saved
 from ._recurrent import check_cases as check_cases
-from ._recurrent import counted_rows as counted_rows
+from ._recurrent import count_cases as count_cases
 from ._recurrent import recurrent_backward, recurrent_equations, recurrent_forward, recurrent_saved
 from ._recurrent import recurrent_over_cases as recurrent_over_cases
 from ._steps import prepare

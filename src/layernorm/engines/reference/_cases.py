@@ -7,7 +7,7 @@ A step at which fewer than two cases count takes the statistics of the last step
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -31,25 +31,29 @@ class Cases:
     """The cases of one batch, as the sites of a network need them.
 
     Args:
-        counted: (T, B, 1) bool, which cases count; ``None``: all.
-        size: T and B.
+        counted: (T, B, 1) bool, which cases count; ``None``: all that have a line.
+        cases: (T,), how many count at each step.
         population: for each gain the mean and variance (T, n) to normalise by; ``None``: the batch's own.
+        sizes: of a packed call how many rows take each step.
     """
 
     def __init__(
         self,
         recurrence: Recurrence,
         counted: Tensor | None,
-        size: tuple[int, int],
+        cases: Tensor,
         population: Mapping[str, Moments] | None,
+        sizes: Sequence[int] | None = None,
     ) -> None:
-        self.counted, self.population = counted, population
-        self.cases = count_cases(counted, *size)
+        self.counted, self.population, self.cases, self.sizes = counted, population, cases, sizes
         self.eps, self.eps_on = recurrence.formula.eps, recurrence.formula.eps_on
         self.moments_by_site: dict[tuple[str, int], list[Moments]] = {}
 
     def standardize(self, z: Tensor, gain: str, units: slice, t: int | slice) -> Tensor:
-        """Computes z_hat at one step, (B, n), or at all, (T, B, n), of the site that has these units of a gain."""
+        """Computes z_hat at one step, (B, n), or at all, of the site that has these units of a gain."""
+        if self.sizes is not None and isinstance(t, slice):
+            steps = enumerate(z[0].split(list(self.sizes)))
+            return torch.cat([self.standardize(rows, gain, units, step) for step, rows in steps] or [z[0]])[None]
         if self.population is not None:
             mean, var = (s[t][..., units] for s in self.population[gain])
         else:
@@ -67,6 +71,8 @@ class Cases:
                 mean, var = mean[last], var[last]
             elif before:
                 mean, var = (torch.where(enough[t], new, old) for new, old in zip((mean, var), before[-1], strict=True))
+        elif self.sizes is not None and before and len(z) < 2:
+            mean, var = before[-1]
         before.append((mean, var))
         return mean, var
 
@@ -79,11 +85,6 @@ class Cases:
             by_gain.setdefault(gain, []).append(all_t)  # type: ignore[arg-type]
         joined = {gain: [torch.cat(part, -1) for part in zip(*parts, strict=True)] for gain, parts in by_gain.items()}
         return BatchMoments(self.cases, {gain: (mean, var) for gain, (mean, var) in joined.items()})
-
-
-def count_cases(counted: Tensor | None, T: int, B: int) -> Tensor:
-    """Returns how many cases count at each step, (T,)."""
-    return torch.full((T,), B) if counted is None else counted.sum((-2, -1))
 
 
 def moments(z: Tensor, counted: Tensor | None) -> Moments:

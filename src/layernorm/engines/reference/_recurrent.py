@@ -14,10 +14,20 @@ import torch
 from torch import Tensor
 
 from ...formula import QUANTIZED, Recurrence
-from ..checks import check_recurrent, check_recurrent_gradients
+from ..checks import check_recurrent, check_recurrent_gradients, unwrapped
 from ..dispatch import below_autocast, kernel
 from ..protocol import NO_CHANGES, RecurrentArguments, StateChanges
-from ..schedule import Schedule, make_schedule, reorder_steps, stack_output, walk
+from ..schedule import (
+    Schedule,
+    Walk,
+    in_lines,
+    make_schedule,
+    reorder_steps,
+    row_counts,
+    shares_of_lines,
+    stack_output,
+    walk,
+)
 from ._cases import BatchMoments, Cases, Moments
 from ._gru import GRU
 from ._gru_all import GRUOverAll
@@ -59,32 +69,33 @@ def as_multiplied(x: Tensor, recurrence: Recurrence) -> Tensor:
 
 def scheduled_input(a: RecurrentArguments) -> tuple[Tensor, Schedule]:
     """Returns the input in the order of the steps, without what padding holds, in float32 or wider; the schedule."""
-    schedule = make_schedule(a.input.shape[0], a.lengths, a.reset, a.reverse)
-    x = reorder_steps(a.input.to(torch.promote_types(a.input.dtype, torch.float32)), a.lengths, a.reverse)
+    schedule = make_schedule(a)
+    x = in_lines(reorder_steps(a.input.to(torch.promote_types(a.input.dtype, torch.float32)), a), a)
     return (x if schedule.active is None else torch.where(schedule.active, x, 0.0)), schedule
 
 
-def _run_equations(a: RecurrentArguments, cases: Cases | None = None) -> tuple[Tensor, list[State], Schedule]:
-    """Returns the output [T, B, P], all T + 1 states in the order of the steps, the initial first, and the schedule."""
+def _run_equations(a: RecurrentArguments, cases: Cases | None = None) -> tuple[Tensor, Walk, Schedule]:
+    """Returns the output, as long as the input, the states of all steps in their order, and the schedule."""
     x, schedule = scheduled_input(a)
     p = parameters_by_name(a.params, a.recurrence, x.dtype)
     network = network_of(p, a.recurrence, cases)
     x = as_multiplied(x, a.recurrence)
-    from_input = network.input_side(x @ p["weight_ih"].T).unbind()  # `[t]` would have a gradient as long as all steps
+    from_input = schedule.split(network.input_side(x @ p["weight_ih"].T))  # `[t]` would have a gradient as long as all
 
     def step(t: int, old: State) -> State:
-        h = as_multiplied(a.changes.apply_dropout(old[0]), a.recurrence)
+        changes = a.changes if schedule.sizes is None else a.changes.of_rows(schedule.sizes[t])
+        h = as_multiplied(changes.apply_dropout(old[0]), a.recurrence)
         return network.step(t, from_input[t], h @ p["weight_hh"].T, old)
 
-    states = walk(step, tuple(s.to(x.dtype) for s in a.state), len(x), schedule, a.changes)
-    return stack_output(states, schedule, a.lengths, a.reverse).to(a.input.dtype), states, schedule
+    states = walk(step, tuple(s.to(x.dtype) for s in a.state), a.sizes[0], schedule, shares_of_lines(a))
+    return stack_output(states.after, schedule, a).to(a.input.dtype), states, schedule
 
 
 @below_autocast
 def recurrent_equations(a: RecurrentArguments, cases: Cases | None = None) -> list[Tensor]:
-    """Returns [output (T, B, P), *final state], differentiable to any order."""
+    """Returns [output (T, B, P) or (lines, P), *final state], differentiable to any order."""
     output, states, _ = _run_equations(a, cases)
-    return [output, *(s.to(a.input.dtype) for s in states[-1])]
+    return [output, *(s.to(a.input.dtype) for s in states.final)]
 
 
 @below_autocast
@@ -103,24 +114,36 @@ def recurrent_over_cases(
         ValueError: fewer than two cases to take statistics over.
     """
     check_cases(a, population is None, count_padding)
-    T, B = a.input.shape[:2]
-    cases = Cases(a.recurrence, counted_rows(a, count_padding), (T, B), population)
+    cases = Cases(a.recurrence, counted_rows(a, count_padding), count_cases(a, count_padding), population, packed(a))
     return recurrent_equations(a, cases), cases.batch_moments() if population is None else None
 
 
 def counted_rows(a: RecurrentArguments, count_padding: bool) -> Tensor | None:
     """Returns which rows count in the moments at each step, (T, B, 1) bool; None: all."""
-    counted = make_schedule(a.input.shape[0], a.lengths, None, a.reverse).active
+    counted = make_schedule(a._replace(reset=None)).active
     if counted is not None and count_padding:  # beyond the longest row there is no step
         counted = counted.any(1, keepdim=True).expand_as(counted)
     return counted
+
+
+def count_cases(a: RecurrentArguments, count_padding: bool) -> Tensor:
+    """Returns how many rows count at each step, (T,)."""
+    if a.batch_sizes is not None:
+        return unwrapped(a.batch_sizes)
+    counted = counted_rows(a, count_padding)
+    return torch.full(a.lines[:1], a.lines[1]) if counted is None else counted.sum((-2, -1))
+
+
+def packed(a: RecurrentArguments) -> list[int] | None:
+    """Returns how many rows take each step of a packed call; None: it is not packed."""
+    return None if a.batch_sizes is None else row_counts(a.batch_sizes)
 
 
 def check_cases(a: RecurrentArguments, training: bool, count_padding: bool) -> None:
     """Checks the arguments of a call under batch norm: `check_recurrent`, and in training that there are two training
     cases or more; in a compiled graph when it runs."""
     check_recurrent(a)
-    T, B = a.input.shape[:2]
+    T, B = a.sizes[:2]
     if not training or not T:
         return
     counted: int | Tensor = B if count_padding or a.lengths is None else (a.lengths > 0).sum()
@@ -133,21 +156,22 @@ def check_cases(a: RecurrentArguments, training: bool, count_padding: bool) -> N
 
 @kernel
 def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
-    """Returns [output (T, B, P), *final state], and with ``save`` the state before each step."""
+    """Returns [output, *final state], and with ``save`` the state before each step, as many as the input's."""
     check_recurrent(a)
-    output, states, _ = _run_equations(a)
-    final = [s.to(a.input.dtype, copy=True) for s in states[-1]]
+    output, states, schedule = _run_equations(a)
+    final = [s.to(a.input.dtype, copy=True) for s in states.final]
     if not save:
         return [output, *final]
-    before = zip(*states[:-1], strict=True) if len(states) > 1 else [()] * len(final)
-    empty = [s.new_zeros(0, *s.shape) for s in states[0]]
-    return [output, *final, *(torch.stack(b) if b else e for b, e in zip(before, empty, strict=True))]
+    if not states.before:
+        return [output, *final, *recurrent_saved(a)]
+    before = [schedule.join(part) for part in zip(*states.before, strict=True)]
+    return [output, *final, *(before if schedule.sizes is None else [part[0] for part in before])]
 
 
 def recurrent_saved(a: RecurrentArguments) -> list[Tensor]:
     """Returns empty tensors with the shapes and types of what `recurrent_forward` saves."""
     dtype = torch.promote_types(a.input.dtype, torch.float32)
-    return [s.new_empty(a.input.shape[0], *s.shape, dtype=dtype) for s in a.state]
+    return [s.new_empty(*a.lines, s.shape[-1], dtype=dtype) for s in a.state]
 
 
 @kernel
@@ -165,19 +189,22 @@ def recurrent_backward(
         return [torch.zeros_like(a.input), *final, *map(torch.zeros_like, a.differentiable[1 + len(final) :])]
     x, schedule = scheduled_input(a)
     p = parameters_by_name(a.params, a.recurrence, x.dtype)
-    before = starting_states(saved, schedule, a.changes)
-    zx, zh = x @ p["weight_ih"].T, a.changes.apply_dropout(before[0]) @ p["weight_hh"].T
+    changes = shares_of_lines(a)
+    before = starting_states([in_lines(s, a) for s in saved], schedule, changes)
+    zx, zh = x @ p["weight_ih"].T, schedule.apply_dropout(changes, before[0]) @ p["weight_hh"].T
     network = network_of(p, a.recurrence)
     grads = result_gradients(a, grad_output, grad_state)
-    d, share = backward_steps(network, zx, zh, before, *grads, schedule, a.changes)
+    d, share = backward_steps(network, zx, zh, before, *grads, schedule, changes)
     return argument_gradients(a, x, schedule, p["weight_ih"], d, [share])
 
 
 def starting_states(before: Sequence[Tensor], schedule: Schedule, changes: StateChanges = NO_CHANGES) -> State:
-    """Returns the states that the steps start from, [T, B, size]: those before each step, after a cut the restart."""
+    """Returns the states that the steps start from, of all lines: those before each step, after a cut the restart."""
     if schedule.cut is None:
         return tuple(before)
     restart = changes.restart or [before[0].new_zeros(())] * len(before)
+    if schedule.sizes is not None and changes.restart:
+        restart = [torch.cat([r[:n] for n in schedule.sizes]) for r in restart]
     return tuple(torch.where(schedule.cut, r.to(s.dtype), s) for r, s in zip(restart, before, strict=True))
 
 
@@ -186,20 +213,19 @@ def result_gradients(
 ) -> tuple[Tensor, State]:
     """Returns the gradients of output and final state in float32 or wider, the output's in the order of the steps."""
     compute_type = torch.promote_types(a.input.dtype, torch.float32)
-    T, B, _, _, P = a.sizes
-    dy = a.input.new_zeros(T, B, P) if grad_output is None else reorder_steps(grad_output, a.lengths, a.reverse)
+    dy = a.input.new_zeros(*a.lines, a.sizes[4]) if grad_output is None else reorder_steps(grad_output, a)
     d = (torch.zeros_like(s) if g is None else g for s, g in zip(a.state, grad_state, strict=True))
-    return dy.to(compute_type), tuple(g.to(compute_type) for g in d)
+    return in_lines(dy, a).to(compute_type), tuple(g.to(compute_type) for g in d)
 
 
 def argument_gradients(
     a: RecurrentArguments, x: Tensor, schedule: Schedule, weight_ih: Tensor, d: State, shares: Sequence[Share]
 ) -> list[Tensor]:
     """Returns the gradients of ``a.differentiable``, from that of the initial state and all contributions."""
-    dx = concatenate([share.dzx for share in shares]) @ weight_ih
+    dx = (concatenate([share.dzx.flatten(0, 1) for share in shares]) @ weight_ih).view(a.input.shape)
     dx = dx if schedule.active is None else torch.where(schedule.active, dx, 0.0)
     d_params = parameter_gradients(x, shares)
-    grads = [reorder_steps(dx, a.lengths, a.reverse), *d, *(d_params[name] for name in a.recurrence.parameter_names)]
+    grads = [reorder_steps(dx, a), *d, *(d_params[name] for name in a.recurrence.parameter_names)]
     grads += [torch.stack(parts).sum(0) for parts in zip(*(share.restart for share in shares), strict=True)]
     return [g.to(t.dtype) for g, t in zip(grads, a.differentiable, strict=True)]
 
@@ -218,13 +244,13 @@ def forward_steps(
         zh.append(changes.apply_dropout(old[0]) @ network.p["weight_hh"].T)
         return network.step(t, network.input_side(zx[t]), zh[t], old)
 
-    return walk(step, state, len(zx), schedule, changes)[1:], zh
+    return walk(step, state, len(zx), schedule, changes).after, zh
 
 
 class Share(NamedTuple):
     """What some steps contribute to the gradients of the input, of the parameters and of the state of restarts."""
 
-    dzx: Tensor  # [T, B, G*H], the gradient of W_ih x
+    dzx: Tensor  # of all lines, G*H numbers each: the gradient of W_ih x
     factors: Factors  # of the gradients of the other weights
     vectors: Parameters  # the gradients of gains and biases
     restart: State  # the gradient of the state that rows start from after a cut; empty: that is zeros
@@ -240,36 +266,49 @@ def backward_steps(
     schedule: Schedule = EVERY_ROW,
     changes: StateChanges = NO_CHANGES,
 ) -> tuple[State, Share]:
-    """Takes steps back, by hand, from the gradients of their output [T, B, P] and of the state after the last one.
+    """Takes steps back, by hand, from the gradients of their output, of all lines, and of the final state.
 
     ``before`` has the states that the steps start from. Returns the gradient of the state before the first step.
     """
     activations = network.activations(zx, zh, before)
     steps: list[tuple[Tensor, ...]] = []
     restart = tuple(torch.zeros_like(s) for s in d[: len(changes.restart)])
-    for t in reversed(range(len(dy))):
-        after = (d[0] + dy[t], *d[1:])
+    final, all_rows = d, changes
+    if schedule.sizes is not None:
+        d = tuple(part[: schedule.sizes[-1]] for part in final)
+    for t, place in reversed(list(enumerate(schedule.places(len(dy))))):
+        if schedule.sizes is not None:
+            d, changes = schedule.with_ended(d, final, t), all_rows.of_rows(schedule.sizes[t])
+        after = (d[0] + dy[place], *d[1:])
         if schedule.active is not None:
-            after = tuple(torch.where(schedule.active[t], s, 0.0) for s in after)
-        shares = changes.shares(t) or [None] * len(after)
+            after = tuple(torch.where(schedule.active[place], s, 0.0) for s in after)
+        shares = changes.shares(place) or [None] * len(after)
         new = tuple(s if k is None else (1 - k) * s for k, s in zip(shares, after, strict=True))
-        dzh, direct, intermediates = network.step_backward(t, new, before, activations)
+        dzh, direct, intermediates = network.step_backward(place, new, before, activations)
         steps.append(intermediates)
         through = (changes.apply_dropout(dzh @ network.p["weight_hh"]), *[None] * (len(d) - 1))
         kept = (None if k is None else k * s for k, s in zip(shares, after, strict=True))
         previous = tuple(_sum(*terms) for terms in zip(through, direct, kept, strict=True))
         if restart and schedule.cut is not None:
-            restart = tuple(r + torch.where(schedule.cut[t], s, 0.0) for r, s in zip(restart, previous, strict=True))
+            met = (torch.where(schedule.cut[place], s, 0.0) for s in previous)
+            restart = tuple(_add_to_first_rows(r, s) for r, s in zip(restart, met, strict=True))
         if schedule.cut is not None:
-            previous = tuple(torch.where(schedule.cut[t], 0.0, s) for s in previous)
+            previous = tuple(torch.where(schedule.cut[place], 0.0, s) for s in previous)
         if schedule.active is not None:
-            previous = tuple(torch.where(schedule.active[t], new, old) for new, old in zip(previous, d, strict=True))
+            previous = tuple(
+                torch.where(schedule.active[place], new, old) for new, old in zip(previous, d, strict=True)
+            )
         d = previous
-    all_steps = tuple(torch.stack(k[::-1]) for k in zip(*steps, strict=True))
+    all_steps = tuple(schedule.join(k[::-1]) for k in zip(*steps, strict=True))
     dzx = network.input_backward(activations, all_steps)
     vectors = network.vector_gradients(activations, all_steps, dzx)
-    factors = network.factors(changes.apply_dropout(before[0]), activations, all_steps)
+    factors = network.factors(schedule.apply_dropout(all_rows, before[0]), activations, all_steps)
     return d, Share(dzx, factors, vectors, restart)
+
+
+def _add_to_first_rows(all_rows: Tensor, rows: Tensor) -> Tensor:
+    n = len(rows)
+    return all_rows + rows if n == len(all_rows) else torch.cat([all_rows[:n] + rows, all_rows[n:]])
 
 
 def _sum(*terms: Tensor | None) -> Tensor:
@@ -280,12 +319,12 @@ def _sum(*terms: Tensor | None) -> Tensor:
 
 def parameter_gradients(x: Tensor, shares: Sequence[Share]) -> Parameters:
     """Computes the gradients of the parameters by name; those of the weights are single products over all steps."""
-    factors = {"weight_ih": (concatenate([share.dzx for share in shares]), x)}
+    factors = {"weight_ih": (concatenate([share.dzx.flatten(0, 1) for share in shares]), x.flatten(0, 1))}
     for name in shares[0].factors:
-        d, z = zip(*(share.factors[name] for share in shares), strict=True)
+        d, z = zip(*([part.flatten(0, 1) for part in share.factors[name]] for share in shares), strict=True)
         factors[name] = concatenate(d), concatenate(z)
     vectors = {name: concatenate([share.vectors[name][None] for share in shares]).sum(0) for name in shares[0].vectors}
-    return {name: d.flatten(0, 1).T @ z.flatten(0, 1) for name, (d, z) in factors.items()} | vectors
+    return {name: d.T @ z for name, (d, z) in factors.items()} | vectors
 
 
 def concatenate(parts: Sequence[Tensor]) -> Tensor:

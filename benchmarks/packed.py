@@ -1,0 +1,161 @@
+"""Packed sequences of uneven lengths: time and memory against torch's networks.
+
+    python benchmarks/packed.py
+    python benchmarks/packed.py --networks LSTM --lengths tail lognormal-1.2 --threads 1 2
+    python benchmarks/packed.py --memory
+
+A batch is packed once, with ``pack_padded_sequence``, and given to `torch.nn`'s network, to the same one after
+`ln.accelerate`, and to ours with layer norm. Printed are the minima over rounds in milliseconds and their ratios to
+torch's, inference and training (forward and backward to the input and all parameters). With ``--memory``: by how much
+one call raises the peak of a process of its own, in MB.
+
+Batches: `tail`, one row of 4,000 steps and 127 of 5; `lognormal-S`, 256 rows whose lengths have the median 30 and the
+deviation S of their logarithm; `even`, 64 rows of 60 steps. 128 inputs and units. All but `tail` in both directions.
+"""
+
+from __future__ import annotations
+
+import copy
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+
+import layernorm as ln
+import timing
+
+UNITS = 128
+BATCHES = ["tail", "lognormal-0.3", "lognormal-0.8", "lognormal-1.2", "even"]
+SIDES = ["torch", "accelerate", "layer norm"]
+MODES = ["inference", "training"]
+
+
+def lengths_of(batch: str) -> torch.Tensor:
+    """Draws the lengths of a batch."""
+    if batch == "tail":
+        return torch.tensor([4000] + [5] * 127)
+    if batch == "even":
+        return torch.full((64,), 60)
+    generator = torch.Generator().manual_seed(0)
+    deviation = float(batch.removeprefix("lognormal-"))
+    return (30 * (torch.randn(256, generator=generator) * deviation).exp()).round().long().clamp_min(1)
+
+
+def packed_batch(batch: str, longest: int | None = None) -> PackedSequence:
+    """Draws a batch, without the memory that padding takes. ``longest``: rows are cut to so many steps."""
+    lengths = lengths_of(batch).clamp_max(longest or 10**9).sort(descending=True).values
+    sizes = pack_padded_sequence(torch.zeros(int(lengths[0]), len(lengths), 1), lengths).batch_sizes
+    return PackedSequence(torch.randn(int(lengths.sum()), UNITS), sizes)
+
+
+def network_of(network: str, side: str, batch: str) -> Any:
+    """Makes a side's network, each from the same weights."""
+    torch.manual_seed(1)
+    both = batch != "tail"
+    if side == "layer norm":
+        return getattr(ln, network)(UNITS, UNITS, bidirectional=both)
+    module = getattr(nn, network)(UNITS, UNITS, bidirectional=both)
+    return module if side == "torch" else ln.accelerate(module)
+
+
+def call(module: Any, batch: PackedSequence, mode: str) -> Callable[[], Any]:
+    """Returns one call in this mode."""
+
+    def inference() -> Any:
+        with torch.no_grad():
+            return module(batch)[0].data
+
+    def training() -> None:
+        data = batch.data.detach().requires_grad_()
+        module.zero_grad()
+        module(PackedSequence(data, batch.batch_sizes))[0].data.sum().backward()
+
+    return inference if mode == "inference" else training
+
+
+def check(network: str, batch: str) -> None:
+    """Compares both of ours with the equations in float64 and stops where one is wrong.
+
+    Rows are cut to 30 steps: a network with layer norm multiplies rounding errors by 1.01 a step at its start.
+    """
+    data = packed_batch(batch, 30)
+    exact = PackedSequence(data.data.double(), data.batch_sizes)
+    for side, true in (("accelerate", "torch"), ("layer norm", "layer norm")):
+        module = network_of(network, side, batch)
+        with torch.no_grad(), ln.backends.use("reference"):
+            expected = copy.deepcopy(network_of(network, true, batch)).double()(exact)[0].data
+        with torch.no_grad():
+            error = float((module(data)[0].data.double() - expected).abs().max())
+        if error > 1e-4:  # float32 over 30 steps; a step of another row would be wrong by a tenth and more
+            raise SystemExit(f"{network} {batch} {side}: wrong by {error}")
+
+
+def table(networks: list[str], batches: list[str], threads: int, rounds: int) -> list[dict[str, Any]]:
+    """Times and prints all sides in turns."""
+    rows = []
+    for network in networks:
+        for batch in batches:
+            check(network, batch)
+            data = packed_batch(batch)
+            modules = {side: network_of(network, side, batch) for side in SIDES}
+            for mode in MODES:
+                found = timing.minima({side: call(modules[side], data, mode) for side in SIDES}, rounds)
+                ratios = "  ".join(
+                    f"{side} {found[side] * 1e3:.1f} ({found[side] / found['torch']:.2f})" for side in SIDES
+                )
+                print(f"{network} {batch} {mode}, {threads} threads: {ratios}", flush=True)
+                rows.append({"network": network, "batch": batch, "mode": mode, "threads": threads, "seconds": found})
+    return rows
+
+
+def peak(network: str, batch: str, mode: str, side: str) -> int:
+    """KiB by which a call raises the peak of this process."""
+    data = packed_batch(batch)
+    module = network_of(network, side, batch)
+    small = PackedSequence(data.data[:2].clone(), torch.tensor([1, 1]))
+    call(module, small, mode)()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    call(module, data, mode)()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+
+
+def memory_table(networks: list[str], batches: list[str]) -> None:
+    """Prints the peaks, each in a process of its own."""
+    for network in networks:
+        for batch in batches:
+            for mode in MODES:
+                found = {}
+                for side in SIDES:
+                    command = [sys.executable, __file__, "--peak", network, batch, mode, side]
+                    found[side] = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) / 1024
+                texts = [f"{side} +{found[side]:.0f} MB ({found[side] / max(found['torch'], 1):.2f})" for side in SIDES]
+                print(f"{network} {batch} {mode}: {', '.join(texts)}", flush=True)
+
+
+def main() -> int:
+    parser = timing.parser(__doc__, 3)
+    parser.add_argument("--networks", nargs="+", choices=["LSTM", "GRU", "RNN"], default=["LSTM", "GRU"])
+    parser.add_argument("--lengths", nargs="+", default=BATCHES, help="batches (default: all)")
+    parser.add_argument("--memory", action="store_true", help="measure memory, no time")
+    parser.add_argument("--peak", nargs=4, help="KiB that a call takes: network, batch, mode, side")
+    options = parser.parse_args()
+    if options.peak:
+        print(peak(*options.peak))
+        return 0
+    if options.memory:
+        memory_table(options.networks, options.lengths)
+        return 0
+    rows = []
+    for threads in timing.tables(options):
+        rows += table(options.networks, options.lengths, threads, options.rounds)
+    timing.save(options.json, rows)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
