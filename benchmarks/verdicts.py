@@ -2,11 +2,13 @@
 
     python benchmarks/verdicts.py [--results docs/results] [--page docs/claims.md]
 
-It shares nothing with `layernorm claims` but the claims themselves: the summaries are read as plain JSON, the intervals
-are SciPy's paired t test, and Holm's procedure is the closed test by Bonferroni. Printed is a line for each claim:
-the verdict, the mean difference of the pairs with its 95 % interval (positive: the claim's first norm is ahead; of
-updates the natural logarithm of the ratio), the number of pairs, and what the page says. The last line counts the
-claims that differ; if there are any, the exit status is 1. It needs SciPy.
+It was written from the words of `docs/results/trials.md` and `docs/claims.md` alone, and shares nothing with `layernorm
+claims` but the claims themselves: the summaries are read as plain JSON, the intervals are SciPy's paired t test, and
+Holm's procedure is the closed test by Bonferroni. Printed is a line for each claim: the verdict, the mean difference of
+the pairs with its 95 % interval (positive: the claim's first norm is ahead; of updates the natural logarithm of the
+ratio), the number of pairs, and what the page says. A row is equal if the page has the same verdict, effect and
+interval, as far as it prints digits. The last line counts the claims that differ; if there are any, the exit status is
+1. It needs SciPy.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -29,10 +31,11 @@ from scipy.integrate import trapezoid
 from layernorm.experiments import catalogue
 
 EXPERIMENTS = ("order-embeddings", "reader", "skip-thoughts", "draw", "handwriting", "mnist", "convnets")
-SECTIONS = ("The paper's claims about experiments", "Claims of ours", "What hangs on a choice of ours")
-PILOT = (0, 1)
-PAIRS = 5
-LEVEL = 0.05
+SECTIONS = (
+    "The paper's claims about experiments", "Claims of ours", "What hangs on a choice of ours", "Trials that have begun"
+)  # fmt: skip
+EARLIER_PILOT, EARLIER_PAIRS = (0, 1), 5
+LEVELS = {1: (0.05,), 2: (0.02, 0.03)}
 
 Run = dict[str, Any]
 Runs = dict[tuple[float, int], Run]  # by learning rate and seed
@@ -42,24 +45,64 @@ class LackError(Exception):
     """Why nothing decides a claim."""
 
 
+class Number(NamedTuple):
+    """A run in a claim's measure, lower is better, and whether that is only a bound."""
+
+    value: float
+    bound: bool = False
+
+
 @dataclass
 class Finding:
     """What the runs say of a claim; ``why`` is empty unless nothing decides it."""
 
     claim: Any
     why: str = ""
-    effect: float = math.nan
-    low: float = -math.inf
-    high: float = math.inf
-    p: float = 1.0
-    pairs: int = 0
-    short: bool = False
+    differences: np.ndarray = field(default_factory=lambda: np.array([]))  # of the pairs, by seed
+    bounds: np.ndarray = field(default_factory=lambda: np.array([], dtype=bool))
+    pairs: int = 0  # that count
     verdict: str = "undecided"
 
+    @property
+    def used(self) -> np.ndarray:
+        return self.differences[: self.pairs]
 
-def runs_of(arm: Any, trial: Any, runs: Iterable[Run]) -> Runs:
+    @property
+    def short(self) -> bool:
+        return bool(self.bounds[: self.pairs].any())
+
+    @property
+    def effect(self) -> float:
+        return float(self.used.mean()) if self.pairs else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        if self.pairs < 2:
+            return -math.inf, math.inf
+        if _alike(self.used):
+            return self.effect, self.effect
+        low, high = stats.ttest_rel(self.used, 0 * self.used).confidence_interval(0.95)
+        return float(low), float(high)
+
+    @property
+    def p(self) -> float:
+        return chance(self.used) if not self.why and self.pairs else 1.0
+
+
+def _alike(differences: np.ndarray) -> bool:
+    return bool(np.ptp(differences) <= 1e-9 * abs(differences.mean()))
+
+
+def chance(differences: np.ndarray) -> float:
+    """The chance of such an effect without a difference."""
+    if _alike(differences):
+        return 1.0 if differences.mean() == 0 else 2.0 ** (1 - len(differences))
+    return float(stats.ttest_rel(differences, 0 * differences).pvalue)
+
+
+def runs_of(arm: Any, trial: Any, runs: Iterable[Run], rung: dict[str, Any] | None = None) -> Runs:
     """The finished runs of an arm. Two of the same rate and seed end the script: the rule does not say which counts."""
-    wanted = {"norm": arm.norm, "precision": "float32", **arm.options, **trial.options}
+    wanted = {"norm": arm.norm, "precision": "float32", **arm.options, **trial.options, **(rung or {})}
     found: Runs = {}
     for run in runs:
         config = run["config"]
@@ -75,105 +118,200 @@ def diverged(run: Run) -> bool:
     return run["result"].get("diverged") is not None
 
 
-def curve(measure: Any, arm: Any, run: Run, metric: str) -> tuple[np.ndarray, np.ndarray]:
+def curve(measure: Any, arm: Any, run: Run) -> tuple[np.ndarray, np.ndarray]:
     """Updates, and the metric there, signed so that lower is better."""
-    updates, values = (np.array(run["records"].get(name, []), dtype=float) for name in ("update", arm.prefix + metric))
+    names = ("update", arm.prefix + measure.metric)
+    updates, values = (np.array(run["records"].get(name, []), dtype=float) for name in names)  # None becomes NaN
     return updates, -values if measure.rising else values
 
 
-def value(measure: Any, arm: Any, run: Run, metric: str) -> tuple[float, bool]:
-    """A run in the claim's measure, lower is better, and whether it stayed short of a goal."""
+def number(measure: Any, arm: Any, run: Run, updates: float = 0) -> Number:
+    """A run's number. It lacks one if it diverged, is not finite, or ended before so many updates and its goal."""
+    kind, last = type(measure).__name__, max(run["records"].get("update", [0]), default=0)
     if diverged(run):
-        return math.inf, False
-    updates, values = curve(measure, arm, run, metric)
-    if type(measure).__name__ != "Sooner":
-        best = type(measure).__name__ == "Robustness" or measure.best
-        return measure.scale * float(values.min() if best else values[-1]), False
-    goal = -measure.goal if measure.rising else measure.goal
-    if not (values <= goal).any():
-        return math.log(updates[-1]), True
-    k = int(np.argmax(values <= goal))
-    return math.log(np.interp(goal, values[[k, k - 1]], updates[[k, k - 1]]) if k else updates[0]), False
+        raise LackError(f"{arm.name} diverged")
+    if kind == "Kept":
+        value, bound = run["result"].get(measure.metric, math.nan), False
+        value = math.log(value)
+    elif kind == "Summed":
+        value, bound = measure.scale * sum(run["result"].get(name, math.nan) for name in measure.names), False
+        value = -value if measure.rising else value
+    else:
+        at, values = curve(measure, arm, run)
+        if len(values) == 0 or not np.isfinite(values).all():
+            raise LackError(f"{arm.name} has no finite {measure.metric}")
+        if kind == "Sooner":
+            goal = -measure.goal if measure.rising else measure.goal
+            k = int(np.argmax(values <= goal)) if (values <= goal).any() else -1
+            if k > 0:
+                return Number(math.log(np.interp(goal, values[[k, k - 1]], at[[k, k - 1]])))
+            value, bound = math.log(at[k]), True
+            last = math.inf if k == 0 else last
+        else:
+            best = kind == "Robustness" or measure.best
+            value, bound = measure.scale * float(values.min() if best else values[-1]), False
+    if last < updates:
+        raise LackError(f"{arm.name} ended after {last} of {updates} updates")
+    if not math.isfinite(value):
+        raise LackError(f"{arm.name} has no number")
+    return Number(value, bound)
 
 
-def chosen_rate(measure: Any, arm: Any, trial: Any, runs: Runs) -> float:
-    """The rate that is best in the pilot."""
-    rates = trial.rates
-    if missing := sum((rate, seed) not in runs for rate in rates for seed in PILOT):
+def score(measure: Any, arm: Any, runs: Sequence[Run]) -> float:
+    """The mean number of a pilot's runs at one rate."""
+    numbers = []
+    for run in runs:
+        try:
+            numbers.append(number(measure, arm, run).value)
+        except LackError:
+            numbers.append(math.inf)
+    return float(np.mean(numbers))
+
+
+def scores(measure: Any, arm: Any, runs: Runs, rates: Sequence[float], seeds: Sequence[int]) -> np.ndarray:
+    if missing := sum((rate, seed) not in runs for rate in rates for seed in seeds):
         raise LackError(f"{missing} pilot runs of {arm.name} are missing")
-    metric = measure.chosen or measure.metric
-    means = [np.mean([value(measure, arm, runs[rate, seed], metric)[0] for seed in PILOT]) for rate in rates]
-    best = int(np.argmin(means))
-    if rates[best] in (min(rates), max(rates)):
-        raise LackError(f"the best rate of {arm.name}, {rates[best]:g}, is at an end of its grid")
-    return rates[best]
+    told = [runs[rate, seed] for rate in rates for seed in seeds]
+    whole = [run["records"]["update"][-1] for run in told if not diverged(run) and run["records"].get("update")]
+    for run in told:
+        try:
+            number(measure, arm, run, max(whole, default=0))
+        except LackError as lack:
+            if "ended after" in str(lack):
+                raise
+    return np.array([score(measure, arm, [runs[rate, seed] for seed in seeds]) for rate in rates])
 
 
-def at_best_rates(claim: Any, sides: Sequence[tuple[Any, Runs]]) -> tuple[list[np.ndarray], bool]:
-    """For each arm the values of the paired seeds, and whether any run stayed short of the goal."""
-    measure = claim.measure
-    if getattr(measure, "goal", 0) is None:
-        raise LackError("the goal is not fixed")
-    rates = [chosen_rate(measure, arm, claim.trial, runs) for arm, runs in sides]
-    told = [{s: run for (r, s), run in runs.items() if r == rate} for rate, (_, runs) in zip(rates, sides, strict=True)]
-    seeds = sorted(set.intersection(*map(set, told)) - set(PILOT))
-    if any(diverged(side[seed]) for side in told for seed in seeds):
-        raise LackError("a run of the pairs diverged")
-    table = np.array(
-        [
-            [value(measure, arm, side[seed], measure.metric) for seed in seeds]
-            for (arm, _), side in zip(sides, told, strict=True)
-        ]
-    ).reshape(2, -1, 2)
-    return list(table[..., 0]), bool(table[..., 1].any())
+def chosen_rate(claim: Any, arm: Any, runs: Sequence[Run]) -> float:
+    """The rate that the pilot chooses for an arm."""
+    trial, measure = claim.trial, claim.measure.chosen or claim.measure
+    if trial.plan is None:
+        rungs, seeds = [({}, 1)], EARLIER_PILOT
+    else:
+        rungs, seeds = [(rung.options, rung.keep) for rung in trial.plan.rungs], trial.plan.pilot
+    rates = np.array(trial.rates)
+    for options, keep in rungs:
+        means = scores(measure, arm, runs_of(arm, trial, runs, options), list(rates), seeds)
+        if np.isinf(means).all() or (np.ptp(means[np.isfinite(means)]) == 0 and np.isfinite(means).all()):
+            raise LackError(f"all rates of {arm.name} are alike")
+        best = float(rates[int(np.argmin(means))])
+        if best in (trial.rates[0], trial.rates[-1]):
+            raise LackError(f"the best rate of {arm.name}, {best:g}, is at an end of its grid")
+        if trial.plan is None:
+            return best
+        if len(rates) > 2:
+            means = np.convolve(np.where(np.isinf(means), 1e300, means), np.ones(3) / 3, mode="valid")
+            rates = rates[1:-1]
+        rates = np.sort(rates[np.argsort(means, kind="stable")[:keep]])
+    return float(rates[0])
 
 
-def over_rates(claim: Any, sides: Sequence[tuple[Any, Runs]]) -> list[np.ndarray]:
-    """For each arm the mean height of its curve over the rates, of every seed with all rates in both arms."""
-    measure, metric, rates = claim.measure, claim.measure.metric, claim.trial.rates
-    firsts = [curve(measure, arm, run, metric)[1][:1] for arm, runs in sides for (r, _), run in runs.items()
-              if r in rates]  # fmt: skip
-    worst = measure.scale * max(np.concatenate(firsts), default=math.nan) if firsts else math.nan
-    whole = [{s for _, s in runs if all((r, s) in runs for r in rates)} for _, runs in sides]
-    heights = []
-    for arm, runs in sides:
-        table = [[value(measure, arm, runs[r, s], metric)[0] for r in rates] for s in sorted(set.intersection(*whole))]
-        curves = np.array(table).reshape(-1, len(rates))
-        heights.append(trapezoid(np.where(np.isinf(curves), worst, curves), axis=1) / (len(rates) - 1))
-    if np.isnan(heights).any():
+def with_goal(claim: Any, rate: float, runs: Sequence[Run]) -> Any:
+    """The claim's measure, its goal half of the way that the baseline's pilot falls."""
+    measure, arm, trial = claim.measure, claim.behind, claim.trial
+    if type(measure).__name__ != "Sooner" or not measure.by_pilot:
+        if getattr(measure, "goal", 0) is None:
+            raise LackError("the goal is not fixed")
+        return measure
+    of_pilot = runs_of(arm, trial, runs, trial.plan.rungs[-1].options)
+    lines = [curve(measure, arm, of_pilot[rate, seed])[1] for seed in trial.plan.pilot]
+    first, best = np.mean([line[0] for line in lines]), np.mean([line.min() for line in lines])
+    goal = math.sqrt(first * best) if measure.log else (first + best) / 2
+    fields = {**vars(measure), "goal": -goal if measure.rising else goal}
+    return type(measure)(**fields)
+
+
+def at_best_rates(claim: Any, runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
+    """The differences of the paired seeds, and for each whether a number is a bound."""
+    trial, arms = claim.trial, (claim.ahead, claim.behind)
+    if len(trial.rates) == 1:
+        rates = [trial.rates[0]] * 2
+    else:
+        if getattr(claim.measure, "goal", 0) is None and not claim.measure.by_pilot:
+            raise LackError("the goal is not fixed")
+        rates = [chosen_rate(claim, arm, runs) for arm in arms]
+    measure = with_goal(claim, rates[1], runs)
+    pilot = trial.plan.pilot if trial.plan else EARLIER_PILOT
+    sides = [
+        {seed: run for (at, seed), run in runs_of(arm, trial, runs).items() if at == rate and seed not in pilot}
+        for arm, rate in zip(arms, rates, strict=True)
+    ]
+    differences, bounds = [], []
+    for seed in sorted(sides[0].keys() & sides[1].keys()):
+        ahead, behind = (number(measure, arm, side[seed], trial.updates) for arm, side in zip(arms, sides, strict=True))
+        differences.append(behind.value - ahead.value)
+        bounds.append(ahead.bound or behind.bound)
+    return np.array(differences), np.array(bounds, dtype=bool)
+
+
+def over_rates(claim: Any, runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
+    """The differences of the mean heights of both arms' curves over the rates, of every seed with all rates."""
+    measure, trial, arms = claim.measure, claim.trial, (claim.ahead, claim.behind)
+    sides = [runs_of(arm, trial, runs) for arm in arms]
+    firsts = [measure.scale * value for arm, side in zip(arms, sides, strict=True) for (rate, _), run in side.items()
+              if rate in trial.rates for value in curve(measure, arm, run)[1][:1] if math.isfinite(value)]  # fmt: skip
+    if not firsts:
         raise LackError("no run has a record")
-    return heights
+    whole = [{s for _, s in side if all((r, s) in side for r in trial.rates)} for side in sides]
+    heights = []
+    for arm, side in zip(arms, sides, strict=True):
+        for_seeds = []
+        for seed in sorted(set.intersection(*whole)):
+            line = []
+            for rate in trial.rates:
+                try:
+                    line.append(number(measure, arm, side[rate, seed], trial.updates).value)
+                except LackError as lack:
+                    if "ended after" in str(lack):
+                        raise
+                    line.append(max(firsts))
+            for_seeds.append(trapezoid(line) / (len(trial.rates) - 1))
+        heights.append(np.array(for_seeds))
+    return heights[1] - heights[0], np.zeros(len(heights[0]), dtype=bool)
+
+
+def looks_of(trial: Any, robust: bool) -> tuple[int, ...]:
+    return trial.plan.looks if trial.plan and not robust else (EARLIER_PAIRS,)
 
 
 def examine(claim: Any, runs: Sequence[Run]) -> Finding:
-    """A claim by itself, before Holm's procedure."""
-    sides = [(arm, runs_of(arm, claim.trial, runs)) for arm in (claim.ahead, claim.behind)]
-    short = False
+    """A claim by itself: its pairs."""
+    robust = type(claim.measure).__name__ == "Robustness"
+    used = [run for arm in (claim.ahead, claim.behind) for run in runs_of(arm, claim.trial, runs).values()]
     try:
-        if len({run["data"].get("fingerprint") for _, found in sides for run in found.values()}) > 1:
+        if len({run["data"].get("fingerprint") for run in used}) > 1:
             raise LackError("the runs were made on several data sets")
-        if type(claim.measure).__name__ == "Robustness":
-            ahead, behind = over_rates(claim, sides)
-        else:
-            (ahead, behind), short = at_best_rates(claim, sides)
-        if len(ahead) < PAIRS:
-            raise LackError(f"{len(ahead)} pairs of {PAIRS}")
+        differences, bounds = over_rates(claim, runs) if robust else at_best_rates(claim, runs)
+        least = looks_of(claim.trial, robust)[0]
+        if len(differences) < least:
+            raise LackError(f"{len(differences)} pairs of {least}")
     except LackError as lack:
         return Finding(claim, str(lack))
-    differences = behind - ahead
-    effect = float(differences.mean())
-    if np.ptp(differences) == 0:
-        return Finding(claim, "", effect, effect, effect, float(effect == 0), len(ahead), short)
-    test = stats.ttest_rel(behind, ahead)
-    low, high = test.confidence_interval(1 - LEVEL)
-    return Finding(claim, "", effect, float(low), float(high), float(test.pvalue), len(ahead), short)
+    return Finding(claim, "", differences, bounds, len(differences))
 
 
-def significant(ps: Sequence[float], one: int) -> bool:
+def significant(ps: Sequence[float], one: int, level: float = 0.05) -> bool:
     """Holm's procedure: Bonferroni's test rejects every set of the hypotheses that this one is in."""
     others = [k for k in range(len(ps)) if k != one]
     sets = itertools.chain.from_iterable(itertools.combinations(others, size) for size in range(len(ps)))
-    return all(min(ps[k] for k in (one, *some)) <= LEVEL / (1 + len(some)) for some in sets)
+    return all(min(ps[k] for k in (one, *some)) <= level / (1 + len(some)) for some in sets)
+
+
+def look(one: Finding, family: Sequence[Finding], count: int | None, level: float) -> str:
+    """The verdict after so many pairs; None: after all."""
+    seen = [
+        Finding(f.claim, f.why, f.differences, f.bounds, len(f.differences) if count is None else count) for f in family
+    ]
+    place = [f is one for f in family].index(True)
+    now, margin = seen[place], one.claim.measure.margin
+    low, high = now.interval
+    ps = [f.p if len(f.differences) >= f.pairs else 1.0 for f in seen]
+    one.pairs = now.pairs
+    if -margin < low and high < margin and not now.short:
+        return "equal"
+    if significant(ps, place, level):
+        return f"{one.claim.ahead.name} {'ahead' if now.effect > 0 else 'behind'}"
+    return "undecided"
 
 
 def decide(claims: Sequence[Any], runs: Sequence[Run]) -> list[Finding]:
@@ -181,13 +319,16 @@ def decide(claims: Sequence[Any], runs: Sequence[Run]) -> list[Finding]:
     findings = [examine(claim, runs) for claim in claims]
     for one in findings:
         family = [other for other in findings if other.claim.trial == one.claim.trial]
-        margin = one.claim.measure.margin
+        robust = type(one.claim.measure).__name__ == "Robustness"
         if one.why:
             continue
-        if -margin < one.low and one.high < margin and not one.short:
-            one.verdict = "equal"
-        elif significant([other.p for other in family], [other is one for other in family].index(True)):
-            one.verdict = f"{one.claim.ahead.name} {'ahead' if one.effect > 0 else 'behind'}"
+        if one.claim.trial.plan is None or robust:
+            one.verdict = look(one, family, None, 0.05)
+            continue
+        looks = looks_of(one.claim.trial, robust)
+        for count, level in zip(looks, LEVELS[len(looks)], strict=True):
+            if len(one.differences) >= count and one.verdict == "undecided":
+                one.verdict = look(one, family, count, level)
     return findings
 
 
@@ -195,24 +336,44 @@ def cell(claim: Any) -> str:
     return f"{claim.text} *With {claim.trial.about}.*" if claim.trial.about else claim.text
 
 
-def page_verdicts(page: str) -> dict[str, list[str]]:
-    """The verdicts that a page prints, without their stars, by the claim's cell."""
-    found: dict[str, list[str]] = {}
+Printed = tuple[str, str]
+"""A page's verdict, without stars, and its cell of the effect."""
+
+
+def page_verdicts(page: str) -> dict[str, list[Printed]]:
+    """What a page prints, by the claim's cell."""
+    found: dict[str, list[Printed]] = {}
     for section in re.split(r"^## ", page, flags=re.MULTILINE):
         if section.partition("\n")[0].strip() in SECTIONS:
             rows = [line for line in section.splitlines() if line.startswith("|")]
             for row in rows[2:]:
                 cells = [text.strip() for text in re.split(r"(?<!\\)\|", row)[1:-1]]
-                found.setdefault(cells[0], []).append(cells[2].replace("*", ""))
+                found.setdefault(cells[0], []).append((cells[2].replace("*", ""), cells[3]))
     return found
 
 
-def line(finding: Finding, printed: str) -> str:
-    one = finding
-    told = one.why or f"{one.effect:.3g} ({one.low:.3g} to {one.high:.3g}), {one.pairs} pairs"
-    same = "equal" if printed.casefold() == one.verdict.casefold() else "DIFFERENT"
-    short = ", not all reach the goal" if one.short else ""
-    return f"{cell(one.claim)} | {one.verdict} | {told}{short} | page: {printed} | {same}"
+def same_numbers(finding: Finding, printed: str) -> bool:
+    """Whether the first effect with an interval that is printed is this one, as far as it has digits."""
+    found = re.search(r"(-?[\d.]+)( times as \w+)? \((-?[\d.]+) to (-?[\d.]+)\)", printed)
+    if finding.why:  # what the page prints of a claim that lacks something decides nothing
+        return True
+    if found is None:
+        return False
+    numbers = [finding.effect, *finding.interval]
+    numbers = [math.exp(value) for value in numbers] if found[2] else numbers
+    texts = (found[1], found[3], found[4])
+    return all(abs(float(text) - value) <= 0.5001 * 10.0 ** -len(text.partition(".")[2])
+               for text, value in zip(texts, numbers, strict=True))  # fmt: skip
+
+
+def line(finding: Finding, printed: Printed) -> str:
+    one, (low, high) = finding, finding.interval
+    told = one.why or f"{one.effect:.3g} ({low:.3g} to {high:.3g}), {one.pairs} pairs"
+    same = printed[0].casefold() == one.verdict.casefold() and same_numbers(one, printed[1])
+    short = ", not all reach the goal after their first evaluation" if one.short else ""
+    return (
+        f"{cell(one.claim)} | {one.verdict} | {told}{short} | page: {printed[0]} | {'equal' if same else 'DIFFERENT'}"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -226,12 +387,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path = Path(options.results) / name / "summary.json"
         runs = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
         for finding in decide(catalogue.find_experiment(name).claims, runs):
-            printed = page.get(cell(finding.claim)) or ["nothing"]
+            printed = page.get(cell(finding.claim)) or [("nothing", "")]
             lines.append(line(finding, printed.pop(0)))
             print(lines[-1])
     for claim, rest in page.items():
         for printed in rest:
-            lines.append(f"{claim} | no such claim | page: {printed} | DIFFERENT")
+            lines.append(f"{claim} | no such claim | page: {printed[0]} | DIFFERENT")
             print(lines[-1])
     different = sum(text.endswith("DIFFERENT") for text in lines)
     print(f"{len(lines)} claims, {len(lines) - different} equal, {different} different")

@@ -1,15 +1,20 @@
 """`benchmarks/verdicts.py`, the second computation of every verdict: on what is committed, and on runs made up here."""
 
 import dataclasses
+import itertools
 import json
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from layernorm.experiments import catalogue
+from layernorm.experiments.report import judge
+from layernorm.experiments.report.judge import Arm, Claim, Kept, Plan, Rung, Sooner, Summed, Trial, Value
+from layernorm.experiments.runs.folder import Run
 from support.repository import ROOT, loaded
 
 PATH = ROOT / "benchmarks" / "verdicts.py"
@@ -76,11 +81,12 @@ def one(kind, runs):
 
 
 def page(printed):
-    """A page of all claims, with these verdicts: cell -> text. The others are undecided."""
+    """A page of all claims, with these verdicts and effects: cell -> two texts. The others are undecided."""
     head = "| claim | in the paper | verdict | effect (95 % interval) | what we ran | figure |\n|" + " --- |" * 6
     claims = [claim for name in verdicts.EXPERIMENTS for claim in catalogue.find_experiment(name).claims]
     cells = [verdicts.cell(claim) for claim in claims]
-    rows = "\n".join(f"| {cell} | 6 | {printed.get(cell, '**undecided**')} | - | - | - |" for cell in cells)
+    told = {cell: printed.get(cell, ("**undecided**", "-")) for cell in cells}
+    rows = "\n".join(f"| {cell} | 6 | {verdict} | {effect} | - | - |" for cell, (verdict, effect) in told.items())
     return f"# Claims\n\n## {verdicts.SECTIONS[0]}\n\n{head}\n{rows}\n"
 
 
@@ -96,12 +102,18 @@ def test_a_page_with_another_verdict_is_named(tmp_path, capsys):
     runs = made(layer_end=90.0)
     (tmp_path / "draw").mkdir()
     (tmp_path / "draw" / "summary.json").write_text(json.dumps({"experiment": "draw", "runs": runs}))
-    right = {
-        verdicts.cell(finding.claim): f"{finding.verdict.rpartition(' ')[0]} **{finding.verdict.rpartition(' ')[2]}**"
-        for finding in verdicts.decide(catalogue.find_experiment("draw").claims, runs)
-    }
+    right = {}
+    for finding in verdicts.decide(catalogue.find_experiment("draw").claims, runs):
+        name, _, word = finding.verdict.rpartition(" ")
+        numbers = [finding.effect, *finding.interval]
+        if type(finding.claim.measure).__name__ == "Sooner":
+            numbers = [math.exp(value) for value in numbers if math.isfinite(value)]
+        effect = "A: 5 of 5; {:.2f}{} ({:.2f} to {:.2f})" if len(numbers) == 3 and not finding.why else "-"
+        unit = " times as fast" if type(finding.claim.measure).__name__ == "Sooner" else ""
+        effect = effect.format(numbers[0], unit, *numbers[1:]) if effect != "-" else effect
+        right[verdicts.cell(finding.claim)] = (f"{name} **{word}**", effect)
     claim = verdicts.cell(draws("Value"))
-    assert right[claim] == "layer norm **ahead**"
+    assert right[claim][0] == "layer norm **ahead**"
     file = tmp_path / "claims.md"
     arguments = ["--results", str(tmp_path), "--page", str(file)]
 
@@ -110,10 +122,15 @@ def test_a_page_with_another_verdict_is_named(tmp_path, capsys):
     assert "DIFFERENT" not in capsys.readouterr().out
 
     for wrong in ("**undecided**", "**equal**", "layer norm **behind**", "baseline **ahead**"):
-        file.write_text(page({**right, claim: wrong}))
+        file.write_text(page({**right, claim: (wrong, right[claim][1])}))
         assert verdicts.main(arguments) == 1
         (named,) = [line for line in capsys.readouterr().out.splitlines() if line.endswith("DIFFERENT")]
         assert named.startswith(f"{claim} | layer norm ahead | ")
+
+    for effect in ("9.99 (9.27 to 10.72)", "-"):
+        file.write_text(page({**right, claim: (right[claim][0], effect)}))
+        assert verdicts.main(arguments) == 1
+        assert capsys.readouterr().out.count("DIFFERENT") == 1
 
     whole = page(right)
     file.write_text(whole.replace(f"| {claim} |", "| Another claim. |"))
@@ -147,8 +164,9 @@ def test_effects_and_intervals():
     for kind, base, size in (("Value", 10.0, 0.5), ("Sooner", math.log(1.6), 0.05)):
         finding = one(kind, made(layer_end=90, layer_time=250))
         assert finding.effect == pytest.approx(base + size * difference.mean(), rel=1e-9)
-        assert finding.high - finding.effect == pytest.approx(size * half, rel=1e-6)
-        assert finding.effect - finding.low == pytest.approx(size * half, rel=1e-6)
+        low, high = finding.interval
+        assert high - finding.effect == pytest.approx(size * half, rel=1e-6)
+        assert finding.effect - low == pytest.approx(size * half, rel=1e-6)
 
 
 def test_what_leaves_a_claim_undecided():
@@ -162,7 +180,7 @@ def test_what_leaves_a_claim_undecided():
         "1 pilot runs of layer norm are missing": [run for run in runs if run["name"] != pilot],
         f"the best rate of layer norm, {trial.rates[0]:g}, is at an end": make_runs(trial, times, ends, best=0),
         "4 pairs of 5": [run for run in runs if run["name"] != at_best("layer", 14)],
-        "a run of the pairs diverged": spoilt,
+        "baseline diverged": spoilt,
     }
     for why, some in cases.items():
         finding = one("Value", some)
@@ -176,14 +194,15 @@ def test_runs_that_do_not_reach_the_goal_are_not_equal():
     """Each counts with its last update, so that no pair differs."""
     late = {norm: [400.0, 400.0] + [3000.0] * 5 for norm in ("layer", "none")}
     finding = one("Sooner", make_runs(draws("Value").trial, late, dict.fromkeys(late, SEEDS)))
-    assert (finding.effect, finding.low, finding.high, finding.short) == (0, 0, 0, True)
+    assert (finding.effect, *finding.interval, finding.short) == (0, 0, 0, True)
     assert (finding.verdict, finding.why) == ("undecided", "")
 
 
 def test_a_goal_reached_at_the_first_record_counts_with_it():
     early = {"layer": [400.0, 400.0] + [50.0] * 5, "none": [400.0] * 7}
     finding = one("Sooner", make_runs(draws("Value").trial, early, dict.fromkeys(early, SEEDS)))
-    assert (finding.effect, finding.p) == (pytest.approx(math.log(400 / 100)), 0)
+    assert (finding.effect, finding.p) == (pytest.approx(math.log(400 / 100)), 1 / 16)  # five equal differences
+    assert finding.short
 
 
 def test_over_all_rates_a_run_that_diverged_counts_as_the_worst_beginning():
@@ -226,3 +245,78 @@ def test_two_runs_of_the_same_rate_and_seed_are_refused():
     runs = made()
     with pytest.raises(SystemExit, match=r"are both rate .* and seed 0 of layer norm"):
         one("Value", [*runs, {**runs[0], "name": "again"}])
+
+
+def planned(kind, generator):
+    """A claim by the rule of 2026-11-25, drawn at random."""
+    chosen = Value("valid_bound", "bound")
+    measure = {
+        "Sooner": Sooner("valid_bound", "a bound", chosen, by_pilot=True, log=bool(generator.integers(2))),
+        "Value": Value("test_bound", "test", chosen, margin=1.0),
+        "Kept": Kept("kept_update", "updates", chosen),
+        "Summed": Summed("valid_bound", "sum", chosen, margin=1.0, names=("one", "two")),
+    }[kind]
+    rungs = [(Rung(),), (Rung({"epochs": 1}, keep=2), Rung())][generator.integers(2)]
+    looks = [(5, 8), (5,)][generator.integers(2)]
+    rates = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
+    plan = Plan(rungs, seeds=tuple(range(20, 28)), looks=looks)
+    trial = Trial({"epochs": 2}, rates, updates=1000, paper=9999, hours=1.0, plan=plan)
+    return Claim(kind, "7", Arm("layer"), Arm("none"), measure, trial)
+
+
+def drawn(trial, generator, gain, noise):
+    """Runs of both arms at all rates, in both rungs, some of which are spoilt."""
+    runs = []
+    for norm, epochs, rate in itertools.product(("layer", "none"), (1, 2), trial.rates):
+        for seed in (0, 1, *range(20, 20 + int(generator.integers(4, 9)))):
+            worse = abs(math.log2(rate / 2e-3)) + noise * generator.normal() - gain * (norm == "layer")
+            updates = np.arange(100, 100 + 500 * epochs, 100)
+            line = 50 + 5 * worse + 100 * np.exp(-updates / 300) + 0.1 * generator.normal(size=len(updates))
+            config = {"epochs": epochs, "precision": "float32", "norm": norm, "learning_rate": rate, "seed": seed}
+            result = {"kept_update": int(updates[line.argmin()]), "one": float(line.min()), "two": 1.0}
+            records = {"update": updates.tolist(), "valid_bound": line.tolist(), "test_bound": (line + 1).tolist()}
+            chance = generator.random()
+            if chance < 0.004:
+                result["diverged"] = 500
+            elif chance < 0.008:
+                records["valid_bound"][2] = records["test_bound"][2] = math.nan
+            elif chance < 0.012:
+                records = {name: values[:3] for name, values in records.items()}
+            run = {"name": f"{norm}-{epochs}-{rate}-{seed}", "config": config, "data": {}, "done": True}
+            runs.append({**run, "start": {}, "result": result, "records": records})
+    return runs
+
+
+def as_run(run):
+    """The run of a summary, as the judge takes it."""
+    rows = [
+        {**dict(zip(run["records"], row, strict=True)), "seconds": 1.0}
+        for row in zip(*run["records"].values(), strict=True)
+    ]
+    return Run(Path(run["name"]), "toy", run["config"], {"data": {}, "starts": []}, rows, True, run["result"])
+
+
+def test_the_judge_and_the_script_agree_on_trials_drawn_at_random():
+    """Verdicts and numbers of 40 trials of four claims each, by the rule of 2026-11-25."""
+    generator, seen = np.random.default_rng(0), []
+    for case in range(40):
+        first = planned("Value", generator)
+        kinds = ("Sooner", "Value", "Kept", "Summed")
+        claims = [dataclasses.replace(planned(kind, generator), trial=first.trial) for kind in kinds]
+        runs = drawn(first.trial, generator, generator.choice([-2.0, 0.0, 0.3, 2.0]), generator.choice([0.01, 0.2]))
+        whole = [as_run(run) for run in runs]
+        for ruling, finding in zip(judge.decide(claims, whole), verdicts.decide(claims, runs), strict=True):
+            said = ruling.verdict
+            said = f"layer norm {said}" if said in ("ahead", "behind") else said
+            assert (finding.verdict, bool(finding.why)) == (said, bool(ruling.lacking)), (
+                case,
+                ruling.lacking,
+                finding.why,
+            )
+            if not finding.why:
+                assert (finding.effect, *finding.interval) == pytest.approx((ruling.effect, *ruling.interval), abs=1e-9)
+                assert finding.pairs == len(ruling.seeds)
+            seen.append((said, bool(finding.why), finding.pairs))
+    assert {said for said, *_ in seen} == {"layer norm ahead", "layer norm behind", "equal", "undecided"}
+    assert {lacks for _, lacks, _ in seen} == {True, False}
+    assert {5, 8} <= {pairs for said, lacks, pairs in seen if not lacks and said != "undecided"}

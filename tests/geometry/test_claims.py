@@ -1,5 +1,7 @@
 """The claims of section 5: what is measured is what independent sums expect, and their renderings say all of them."""
 
+import re
+
 import pytest
 import torch
 
@@ -107,6 +109,9 @@ def test_eq_32_by_hand(found):
     assert column(found["prediction"], "ds^2")["gaussian", "batch"] == pytest.approx(2, rel=1e-12)
     assert ratio["gaussian", "batch"] == pytest.approx(1, rel=1e-12)
     assert all(abs(value - 1) > 0.01 for key, value in ratio.items() if key[0] != "gaussian")
+    assert ratio["categorical", "batch"] == 0  # the same step in every gain
+    low, high = map(float, re.search(r"random steps ([\d.]+) to ([\d.]+)", found["prediction"].found).groups())
+    assert 0.5 < low < high < 3  # no other direction goes to 0
 
 
 def test_power_iteration_is_the_dense_matrixs(found):

@@ -10,7 +10,9 @@ from support.runs import write_digits
 
 RATES = (0.001, 0.002, 0.004)
 TRIAL = Trial({"units": 3}, RATES, updates=30, paper=3000, hours=2.0)
-LOSS = Claim("It ends lower.", "7", Arm("layer"), Arm("none"), Value("test", "the loss", chosen="valid"), TRIAL)
+LOSS = Claim(
+    "It ends lower.", "7", Arm("layer"), Arm("none"), Value("test", "the loss", chosen=Value("valid", "loss")), TRIAL
+)
 SPEED = Claim("It is faster.", "7", Arm("layer"), Arm("none"), Sooner("valid", "a loss", goal=0.5), TRIAL)
 
 

@@ -107,8 +107,8 @@ CLAIMS: tuple[Claim, ...] = (
         False,
         "Eq. 32 leaves out the factor (a_i - mu_i)(a_j - mu_j) / (sigma_i sigma_j). Its mean is 1 for i = j, so that "
         "the equation is exact for independent outputs whose covariance is the same for every case, as the Gaussian's "
-        "is. For other outputs the covariance varies with the summed inputs, and the equation can be far off: it "
-        "gives 0 for a step that adds the same number to every eta of a categorical.",
+        "is. For other outputs the covariance varies with the summed inputs, and the equation can be far off: for a "
+        "categorical it gives 0 for a step that adds the same number to every gain.",
         _layer_claims.prediction,
     ),
     Claim(

@@ -16,13 +16,14 @@ PAPER, MATCHED = {"formula": "paper"}, {"formula": "cell", "start": "match"}
 
 
 def write(place, task, value, seeds=FRESH, rate=1.0, diverged=None, **options):
-    """Runs of an arm whose last three evaluations are this value, a little different for each seed."""
+    """Runs of an arm whose last three evaluations are this value, a little different for each seed and formula."""
     name = PROGRAMS[task].metric.name
     for seed in seeds:
         config = vars(Config(task=task, seed=seed, learning_rate=rate, **options))
-        ends = [value * share + 1e-4 * (seed % 3) for share in (1.5, 1.1, 1.0, 0.9)]
+        change = 1e-4 * ((seed + len(options.get("formula", ""))) % 3)
+        ends = [value * share + change for share in (1.5, 1.1, 1.0, 0.9)]
         records = [
-            {"update": 100 * place, "epoch": place / 4, "seconds_per_update": 0.01, name: end}
+            {"update": PROGRAMS[task].updates * place // 4, "epoch": place / 4, "seconds_per_update": 0.01, name: end}
             for place, end in enumerate(ends, 1)
         ]
         facts = {"name": f"data of {task}", "fingerprint": task, "original": False}

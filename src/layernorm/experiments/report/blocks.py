@@ -12,7 +12,7 @@ from ..errors import RunError
 from ..runs.folder import Run
 from .arms import GAINED, NORMS, RATE, Arm, has
 from .deviations import option_text
-from .judge import PILOT, Claim, best_rate
+from .judge import Claim, best_rate
 from .page import STYLES, Style
 
 Group = list[Run]
@@ -112,7 +112,7 @@ class Block:
         """
         about = [claim for claim in self.claims if not claim.over_rates]
         exact = [claim for claim in about if claim.measure.metric == metric.name]
-        like = [claim for claim in about if claim.measure.chosen == metric.chosen]
+        like = [claim for claim in about if claim.measure.chosen and claim.measure.chosen.metric == metric.chosen]
         like = like or [claim for claim in about if claim.measure.metric == metric.chosen]
         choices: dict[str, Choice] = {}
         decided: Sequence[Claim | None] = exact or like[:1] or [None]
@@ -135,7 +135,7 @@ class Block:
             how = how if len(by_rate) > 1 else "the only one tried"
             return Shown(rate, [run for run in by_rate[rate] if run.records], how)
         runs = [run for run in claim.trial.runs(arm, by_rate[rate]) if run.records]
-        fresh = [run for run in runs if run.config["seed"] not in PILOT]
+        fresh = [run for run in runs if run.config["seed"] not in claim.trial.pilot]
         return Shown(rate, fresh or runs, "the pilot's best" if fresh else "the pilot's best, with the pilot's runs")
 
 

@@ -1,7 +1,8 @@
 """Some runs of one experiment as one small JSON file, from which verdicts can be computed after the runs are deleted.
 
-A summary has the fields of `Run`, without checkpoints and tests, and with only some of the records: a list of values
-for each metric. Every function that takes runs also takes those that are read from a summary.
+A summary has the fields of `Run`, without checkpoints and tests; of the records it has a list of values for each
+metric. Nothing is thinned or rounded, so that verdicts from it are those from the runs. Every function that takes runs
+also takes those that are read from a summary.
 """
 
 from __future__ import annotations
@@ -18,18 +19,12 @@ from ..runs.folder import Run
 from ..runs.records import Record
 from ..runs.schema import sealed
 
-RECORDS = 60
-"""The largest number of a run's records that are kept. They are evenly spread, with the first and the last."""
-
 FOLDERS = ("--out", "--data")
 """The options of commands that name folders of the machine."""
 
-DIGITS = 6
-"""The significant digits of the numbers."""
-
 
 def write_summary(path: Path, runs: Sequence[Run]) -> None:
-    """Writes the summary of some runs: configurations, environments, seeds, thinned curves, results. Folders of the
+    """Writes the summary of some runs: configurations, environments, seeds, curves, results. Folders of the
     machine are left out of the data's facts and of the commands."""
     items = [
         {
@@ -38,8 +33,8 @@ def write_summary(path: Path, runs: Sequence[Run]) -> None:
             "data": {name: value for name, value in run.environment["data"].items() if not name.startswith("folder")},
             "start": _elsewhere(run.environment["starts"][-1]),
             "done": run.done,
-            "result": _rounded(run.result),
-            "records": _columns([_rounded(record) for record in _thinned(run.records)]),
+            "result": run.result,
+            "records": _columns(run.records),
         }
         for run in sorted(runs, key=lambda run: run.path.name)
     ]
@@ -82,11 +77,6 @@ def _elsewhere(start: dict[str, Any]) -> dict[str, Any]:
     return {**start, "command": shlex.join(kept)}
 
 
-def _thinned(records: Sequence[Record]) -> list[Record]:
-    step = -(-(len(records) - 1) // (RECORDS - 1)) or 1
-    return [record for place, record in enumerate(records) if place % step == 0 or place == len(records) - 1]
-
-
 def _columns(records: Sequence[Record]) -> dict[str, list[Any]]:
     """Returns for each metric its value in every record, None in one without it."""
     names = dict.fromkeys(name for record in records for name in record)
@@ -97,7 +87,3 @@ def _rows(columns: Mapping[str, Sequence[Any]]) -> list[Record]:
     """Returns the records: the reverse of `_columns`."""
     rows = (zip(columns, row, strict=True) for row in zip(*columns.values(), strict=True))
     return [{name: value for name, value in row if value is not None} for row in rows]
-
-
-def _rounded(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: float(f"{value:.{DIGITS}g}") if type(value) is float else value for name, value in values.items()}

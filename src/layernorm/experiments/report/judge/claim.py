@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...runs.folder import Run
@@ -17,10 +17,43 @@ SEEDS = 5
 """The least number of pairs that a verdict needs."""
 
 FRESH = tuple(range(10, 10 + SEEDS))
-"""The seeds of a trial as it is planned."""
+"""The seeds of a trial as it is planned by the earlier rule."""
 
 FACTOR = 2.0
 """The ratio of neighbouring learning rates in a grid."""
+
+LEVELS = {1: (0.05,), 2: (0.02, 0.03)}
+"""The levels of a trial's looks, by their number."""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One stage of a pilot: all rates that are left are trained with the pilot's seeds.
+
+    Attributes:
+        options: the options by which its runs differ from the trial's, such as fewer epochs.
+        keep: the number of rates that it keeps.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    keep: int = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a trial follows the rule of 2026-11-25 (docs/results/trials.md).
+
+    Attributes:
+        rungs: the stages of the pilot.
+        pilot: the seeds of the pilot.
+        seeds: the seeds of the pairs.
+        looks: the numbers of pairs at which there is a look.
+    """
+
+    rungs: tuple[Rung, ...] = (Rung(),)
+    pilot: tuple[int, ...] = PILOT
+    seeds: tuple[int, ...] = tuple(range(20, 30))
+    looks: tuple[int, ...] = (5, 10)
 
 
 @dataclass(frozen=True)
@@ -36,6 +69,8 @@ class Trial:
         command: the command of its pilot; with other seeds and rates, that of its runs.
         about: the choice by which this trial differs from the main one, for a table of sensitivity; empty for the main
             one.
+        note: what the table says beside "no runs", where there are runs of another kind.
+        plan: how it follows the rule of 2026-11-25; None: it was decided by the earlier rule.
     """
 
     options: Mapping[str, Any]
@@ -45,11 +80,23 @@ class Trial:
     hours: float
     command: str = ""
     about: str = ""
+    note: str = ""
+    plan: Plan | None = None
 
-    def runs(self, arm: Arm, runs: Iterable[Run]) -> list[Run]:
-        """Returns the finished runs of an arm, in float32."""
-        wanted = {"precision": "float32", **self.options}
+    def runs(self, arm: Arm, runs: Iterable[Run], options: Mapping[str, Any] | None = None) -> list[Run]:
+        """Returns the finished runs of an arm, in float32; those of a rung if its options are given."""
+        wanted = {"precision": "float32", **self.options, **(options or {})}
         return [run for run in runs if run.done and arm.has(run) and has(run, wanted)]
+
+    @property
+    def pilot(self) -> tuple[int, ...]:
+        """The seeds of the pilot."""
+        return self.plan.pilot if self.plan else PILOT
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of the pairs, as they are planned."""
+        return self.plan.seeds if self.plan else FRESH
 
 
 @dataclass(frozen=True)

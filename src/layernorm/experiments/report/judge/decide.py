@@ -1,4 +1,4 @@
-"""From runs to rulings, and to the lines of a report: pilots, pairs, and the runs that are missing."""
+"""From runs to rulings, and to the lines of a report: pairs, looks, and the runs that are missing."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from ...runs.folder import Run
 from ..arms import RATE, Arm
-from .claim import FRESH, PILOT, SEEDS, Claim
-from .measure import Measure, Robustness
-from .ruling import LEVEL, VERDICTS, Ruling, capital, counted
+from .claim import LEVELS, SEEDS, Claim
+from .measure import Robustness
+from .pilot import Missing, Pilot, Places, by_place, choose, ended_early, goals, kept, last_rung, scores
+from .ruling import LEVEL, UNDECIDED, VERDICTS, Ruling, capital, counted
 
 _VERDICTS = (
     "In brackets: the 95 % interval of the mean difference. Equal: the interval is inside the margin. Ahead: the "
@@ -32,17 +32,11 @@ RULE_OVER_RATES = (
 )
 """How a claim about the whole grid is decided, in words."""
 
-Places = Mapping[tuple[float, int], Run]
-"""An arm's runs by learning rate and seed."""
-
-Missing = tuple[str, str, int]
-"""A run that must be made: the arm, its rate or what its rate is best for, the seed."""
-
 
 def decide(claims: Sequence[Claim], runs: Sequence[Run]) -> list[Ruling]:
     """Rules on the claims of an experiment by its runs."""
     rulings = [_over_rates(claim, runs) if claim.over_rates else _at_best_rates(claim, runs) for claim in claims]
-    return [_with_level(ruling, [other for other in rulings if other.claim.trial == ruling.claim.trial])
+    return [_looked_at(ruling, [other for other in rulings if other.claim.trial == ruling.claim.trial])
             for ruling in rulings]  # fmt: skip
 
 
@@ -71,113 +65,125 @@ def reported(claims: Sequence[Claim], runs: Sequence[Run]) -> tuple[list[Ruling]
 def best_rate(claim: Claim, arm: Arm, runs: Sequence[Run]) -> float | None:
     """Finds the learning rate that the pilot of the claim's trial chose for an arm, in the claim's measure; None if the
     pilot is not whole, or chose none. The arm may be another one that the same pilot was run with."""
-    pilot = _pilot(claim, arm, _by_place(claim, arm, runs)[0])
+    pilot = choose(claim, arm, runs)
     return pilot.rate if pilot.chosen else None
-
-
-class _Pilot(NamedTuple):
-    """An arm's rate, whether its pilot chose it, what a verdict lacks in words, and the runs that must be made. Without
-    a whole pilot the rate is the only one of the arm's other runs, or None."""
-
-    rate: float | None
-    chosen: bool = True
-    lacking: Sequence[str] = ()
-    missing: Iterable[Missing] = ()
-
-
-def _pilot(claim: Claim, arm: Arm, places: Places) -> _Pilot:
-    """Chooses an arm's rate."""
-    grid = claim.trial.rates
-    if len(grid) == 1:  # nothing to choose
-        return _Pilot(grid[0])
-    absent = [(arm.name, f"{rate:g}", seed) for rate in grid for seed in PILOT if (rate, seed) not in places]
-    if absent or claim.measure.open():
-        lacking = [f"{len(absent)} of {len(grid) * len(PILOT)} pilot runs with {arm.name}"] if absent else []
-        others = {rate for rate, seed in places if seed not in PILOT}
-        return _Pilot(others.pop() if len(others) == 1 else None, False, lacking, absent)
-    scores = {rate: statistics.fmean(_score(claim.measure, arm, places[rate, seed]) for seed in PILOT) for rate in grid}
-    if len(set(scores.values())) == 1:
-        lacking = [f"a pilot in which the rates of {arm.name} differ: all diverged, or none came to the goal"]
-        return _Pilot(None, False, lacking)
-    best = min(scores, key=lambda rate: scores[rate])
-    if best not in (grid[0], grid[-1]):
-        return _Pilot(best)
-    edge, beyond = ("lowest", best**2 / grid[1]) if best == grid[0] else ("highest", best**2 / grid[-2])
-    lacking = [f"a rate inside the grid: {arm.name} is best at the {edge}, {best:g}"]
-    return _Pilot(best, True, lacking, [(item.name, f"{beyond:g}", seed) for item in claim.arms for seed in PILOT])
-
-
-def _score(measure: Measure, arm: Arm, run: Run) -> float:
-    if run.diverged is not None:
-        return math.inf
-    return measure.value(run, arm.prefix + (measure.chosen or measure.metric))
 
 
 def _at_best_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:
     """Rules on a claim about each arm's best rate."""
-    measure = claim.measure
     of_arms, faults = _of_arms(claim, runs)
-    pilots = [_pilot(claim, arm, places) for arm, places in zip(claim.arms, of_arms, strict=True)]
-    first, second = (pilot.rate for pilot in pilots)
-    lacking = [*faults, *filter(None, [measure.open()]), *(text for pilot in pilots for text in pilot.lacking)]
+    pilots = [choose(claim, arm, runs) for arm in claim.arms]
+    lacking = [*faults, *filter(None, [claim.measure.open()]), *(text for pilot in pilots for text in pilot.lacking)]
     missing = {run for pilot in pilots for run in pilot.missing}
-    pairs: dict[int, tuple[float, float]] = {}
-    short = (0, 0)
+    measures = goals(claim, pilots[1].rate, runs) if pilots[1].chosen and pilots[1].rate and not lacking else ()
+    if measures:
+        claim = dataclasses.replace(claim, measure=measures[1])
+    ruling = _paired(claim, of_arms, pilots, lacking, missing)
+    others = [_paired(dataclasses.replace(claim, measure=item), of_arms, pilots, lacking, missing)
+              for item in measures[::2]]  # fmt: skip
+    check = None if lacking else _check(claim, of_arms, runs)
+    return dataclasses.replace(ruling, others=tuple(others), check=check)
+
+
+def _paired(
+    claim: Claim, of_arms: Sequence[Places], pilots: Sequence[Pilot], lacking: Sequence[str], missing: Iterable[Missing]
+) -> Ruling:
+    """Pairs the values of both arms for each seed that they share at their rates, without the pilot's seeds."""
+    measure, trial = claim.measure, claim.trial
+    first, second = (pilot.rate for pilot in pilots)
+    lacking, missing = [*lacking], {*missing}
+    pairs: dict[int, Pair] = {}
     if not measure.open() and first is not None and second is not None:
-        pairs, short, lost = _pairs(claim, of_arms, (first, second))
+        sides = [{seed: run for (rate, seed), run in places.items() if rate == best and seed not in trial.pilot}
+                 for places, best in zip(of_arms, (first, second), strict=True)]  # fmt: skip
+        pairs, lost = _pairs(claim, sides)
         lacking += lost
-    if len(pairs) < SEEDS:
-        lacking.append(f"{SEEDS - len(pairs)} of {SEEDS} paired seeds")
-        fresh = [seed for seed in FRESH if seed not in pairs][: SEEDS - len(pairs)]
+    count = next((look for look in _looks(claim) if look > len(pairs)), 0)
+    if len(pairs) < _looks(claim)[0]:
+        lacking.append(f"{count - len(pairs)} of {count} paired seeds")
+    if count:
+        fresh = [seed for seed in trial.seeds if seed not in pairs][: count - len(pairs)]
         for arm, rate in zip(claim.arms, (first, second), strict=True):
-            missing |= {(arm.name, f"best in {measure.name}" if rate is None else f"{rate:g}", seed) for seed in fresh}
+            best = f"best in {measure.chooses.name if trial.plan else measure.name}"
+            missing |= {(arm.name, best if rate is None else f"{rate:g}", s) for s in fresh}
     seconds = _seconds(run for places in of_arms for run in places.values())
-    return Ruling(claim, (first, second), pairs, short, tuple(lacking), frozenset(missing), seconds)
+    values = {seed: (pair[0][0], pair[1][0]) for seed, pair in pairs.items()}
+    flags = {seed: (pair[0][1], pair[1][1]) for seed, pair in pairs.items()}
+    return Ruling(claim, (first, second), values, tuple(lacking), frozenset(missing), seconds, flags=flags)
 
 
-def _pairs(
-    claim: Claim, of_arms: Sequence[Places], rates: tuple[float, float]
-) -> tuple[dict[int, tuple[float, float]], tuple[int, int], list[str]]:
-    """Pairs the values of both arms for each seed that they share at their rates, without the pilot's seeds. Returns
-    also how many of each arm's are bounds, and what is lacking."""
-    measure, lacking = claim.measure, []
-    pairs: dict[int, tuple[float, float]] = {}
-    short = [0, 0]
-    names = [arm.prefix + measure.metric for arm in claim.arms]
-    chosen = [
-        {seed: run for (rate, seed), run in places.items() if rate == best and seed not in PILOT}
-        for places, best in zip(of_arms, rates, strict=True)
-    ]
-    for seed in sorted(chosen[0].keys() & chosen[1].keys()):
-        both = [by_seed[seed] for by_seed in chosen]
-        lost = [arm.name for arm, run in zip(claim.arms, both, strict=True) if run.diverged is not None]
-        if lost and measure.lost is None:
-            lacking.append(f"a value of seed {seed}: {' and '.join(lost)} diverged")
-            continue
-        pairs[seed] = (measure.value(both[0], names[0]), measure.value(both[1], names[1]))
-        short = [count + measure.short(run, name) for count, run, name in zip(short, both, names, strict=True)]
-    return pairs, (short[0], short[1]), lacking
+Pair = tuple[tuple[float, str], tuple[float, str]]
+"""For each arm the number of its run, and why that is a bound."""
+
+
+def _pairs(claim: Claim, sides: Sequence[Mapping[int, Run]]) -> tuple[dict[int, Pair], list[str]]:
+    """Returns the pairs of the seeds that both sides have, and what is lacking."""
+    measure, lacking, pairs = claim.measure, [], {}
+    for seed in sorted(sides[0].keys() & sides[1].keys()):
+        both = [(arm, side[seed], arm.prefix + measure.metric) for arm, side in zip(claim.arms, sides, strict=True)]
+        fails = [(arm.name, fault) for arm, run, name in both if (fault := measure.fails(run, name))]
+        early = [line for arm, run, _ in both for line in ended_early(arm, measure, [run], claim.trial.updates)]
+        if fails:
+            lacking.append(f"a value of seed {seed}: {' and '.join(' '.join(fault) for fault in fails)}")
+        elif early:
+            lacking += early
+        else:
+            one, two = ((measure.value(run, name), measure.flag(run, name)) for _, run, name in both)
+            pairs[seed] = (one, two)
+    return pairs, lacking
+
+
+def _check(claim: Claim, of_arms: Sequence[Places], runs: Sequence[Run]) -> Ruling | None:
+    """Pairs both arms with each seed's rates chosen by the other seeds that have all rates of the last rung."""
+    trial = claim.trial
+    if len(trial.rates) == 1:
+        return None
+    options, grids = last_rung(trial.plan).options, []
+    tried = [by_place(claim, arm, runs, options)[0] for arm in claim.arms]
+    for places in tried:
+        grids.append([rate for rate in trial.rates if all((rate, seed) in places for seed in trial.pilot)])
+    whole = [{seed for _, seed in places if all((rate, seed) in places for rate in grid)}
+             for places, grid in zip(tried, grids, strict=True)]  # fmt: skip
+    known = sorted(set.intersection(*whole))
+    pairs: dict[int, Pair] = {}
+    for seed in sorted({seed for _, seed in of_arms[0]} & {seed for _, seed in of_arms[1]}):
+        others = [item for item in known if item != seed]
+        chosen = [_chosen(claim, arm, places, grid, others)
+                  for arm, places, grid in zip(claim.arms, tried, grids, strict=True)]  # fmt: skip
+        found = [places.get((rate, seed)) for places, rate in zip(of_arms, chosen, strict=True)]
+        if others and all(found):
+            pairs |= _pairs(claim, [{seed: run} for run in found if run])[0]
+    values = {seed: (pair[0][0], pair[1][0]) for seed, pair in pairs.items()}
+    flags = {seed: (pair[0][1], pair[1][1]) for seed, pair in pairs.items()}
+    return Ruling(claim, (None, None), values, (), frozenset(), None, flags=flags) if len(values) > 1 else None
+
+
+def _chosen(claim: Claim, arm: Arm, places: Places, grid: Sequence[float], seeds: Sequence[int]) -> float:
+    points = scores(claim.measure.chooses, arm, places, grid, seeds) if seeds else dict.fromkeys(grid, 0.0)
+    return kept(points, 1)[0] if claim.trial.plan else min(grid, key=lambda rate: points[rate])
 
 
 def _over_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:
     """Rules on a claim about the whole grid, which is the same for both arms."""
-    measure, rates = claim.measure, claim.trial.rates
+    measure, rates, trial = claim.measure, claim.trial.rates, claim.trial
     assert isinstance(measure, Robustness)
     of_arms, lacking = _of_arms(claim, runs)
     every = [(arm, run) for arm, places in zip(claim.arms, of_arms, strict=True) for run in places.values()]
-    begun = [(arm, run) for arm, run in every if run.records and run.config[RATE] in rates]
+    begun = [(arm, run) for arm, run in every if run.config[RATE] in rates and not _lost(measure, arm, run, first=True)]
     firsts = [measure.scale * measure.values(run, arm.prefix + measure.metric)[0] for arm, run in begun]
     if every and not firsts:
         lacking.append("a run that did not diverge at once")
     worst = max(firsts, default=math.inf)
     made = {
         seed: sum((rate, seed) in places for places in of_arms for rate in rates)
-        for seed in {*PILOT, *FRESH, *(run.config["seed"] for _, run in every)}
+        for seed in {*trial.pilot, *trial.seeds, *(run.config["seed"] for _, run in every)}
     }
     pairs: dict[int, tuple[float, float]] = {}
     for seed in sorted(seed for seed, count in made.items() if firsts and count == len(rates) * len(of_arms)):
-        first, second = (_area(claim, arm, places, seed, worst)
-                         for arm, places in zip(claim.arms, of_arms, strict=True))  # fmt: skip
+        lines = [[places[rate, seed] for rate in rates] for places in of_arms]
+        lacking += [text for arm, line in zip(claim.arms, lines, strict=True)
+                    for text in ended_early(arm, measure, line, trial.updates)]  # fmt: skip
+        first, second = (_area(claim, arm, line, worst) for arm, line in zip(claim.arms, lines, strict=True))
         pairs[seed] = (first, second)
     missing: set[Missing] = set()
     if len(pairs) < SEEDS:
@@ -187,58 +193,74 @@ def _over_rates(claim: Claim, runs: Sequence[Run]) -> Ruling:
             missing |= {(arm.name, f"{rate:g}", seed) for rate in rates for seed in nearest
                         if (rate, seed) not in places}  # fmt: skip
     seconds = _seconds(run for _, run in begun)
-    return Ruling(claim, (None, None), pairs, (0, 0), tuple(lacking), frozenset(missing), seconds)
+    return Ruling(claim, (None, None), pairs, tuple(lacking), frozenset(missing), seconds)
 
 
-def _area(claim: Claim, arm: Arm, places: Places, seed: int, worst: float) -> float:
+def _lost(measure: Robustness, arm: Arm, run: Run, first: bool = False) -> bool:
+    """Tells whether a run counts as diverged, or, for its first evaluation, had diverged before it."""
+    name = arm.prefix + measure.metric
+    if first:
+        return not run.records or not math.isfinite(run.records[0].get(name, math.nan))
+    return run.diverged is not None or bool(measure.fails(run, name))
+
+
+def _area(claim: Claim, arm: Arm, line: Sequence[Run], worst: float) -> float:
     """Computes the mean height of the trapezoids between an arm's values at neighbouring rates. A diverged run's is
     `worst`."""
-    name = arm.prefix + claim.measure.metric
-    line = [places[rate, seed] for rate in claim.trial.rates]
-    heights = [worst if run.diverged is not None else claim.measure.value(run, name) for run in line]
+    measure, name = claim.measure, arm.prefix + claim.measure.metric
+    assert isinstance(measure, Robustness)
+    heights = [worst if _lost(measure, arm, run) else measure.value(run, name) for run in line]
     return statistics.fmean((left + right) / 2 for left, right in itertools.pairwise(heights))
 
 
-def _with_level(ruling: Ruling, family: Sequence[Ruling]) -> Ruling:
+def _looks(claim: Claim) -> tuple[int, ...]:
+    plan = claim.trial.plan
+    return plan.looks if plan and not claim.over_rates else (SEEDS,)
+
+
+def _looked_at(ruling: Ruling, family: Sequence[Ruling]) -> Ruling:
+    """Returns the ruling at the look that decides it, or else at the last one that there are pairs for; by the earlier
+    rule at all pairs."""
+    plan = ruling.claim.trial.plan
+    if plan is None or ruling.claim.over_rates:
+        return _with_level(ruling, family, LEVEL)
+    found = _with_level(ruling, family, LEVEL)
+    for count, level in zip(plan.looks, LEVELS[len(plan.looks)], strict=True):
+        if ruling.lacking or len(ruling.pairs) < count:
+            break
+        found = _with_level(ruling.after(count), [other.after(count) for other in family], level)
+        if found.verdict != UNDECIDED:
+            return dataclasses.replace(found, missing=frozenset())
+    return found
+
+
+def _with_level(ruling: Ruling, family: Sequence[Ruling], whole: float) -> Ruling:
     """Returns the ruling with the level of Holm's procedure over its family: the k-th lowest of n chances is compared
-    with 5 % / (n - k + 1), until one is above it."""
+    with the whole level / (n - k + 1), until one is above it."""
     ordered = sorted(family, key=lambda item: item.p)
+    place = next(k for k, item in enumerate(ordered) if item.claim == ruling.claim)
     level = 0.0
-    for place, item in enumerate(ordered):
-        bound = LEVEL / (len(ordered) - place)
+    for k, item in enumerate(ordered[: place + 1]):
+        bound = whole / (len(ordered) - k)
         if item.p > bound:
-            level = bound if item is ruling else 0.0
+            level = bound if k == place else 0.0
             break
         level = bound
-        if item is ruling:
-            break
     return dataclasses.replace(ruling, level=level)
 
 
 def _of_arms(claim: Claim, runs: Sequence[Run]) -> tuple[list[Places], list[str]]:
     """Sorts each arm's runs by learning rate and seed. Says what is lacking because runs do not fit together."""
-    of_arms, lacking = [], []
+    of_arms: list[Places] = []
+    lacking: list[str] = []
     for arm in claim.arms:
-        places, faults = _by_place(claim, arm, runs)
+        places, faults = by_place(claim, arm, runs)
         of_arms.append(places)
         lacking += faults
     count = len({run.environment["data"].get("fingerprint") for places in of_arms for run in places.values()})
     if count > 1:
         lacking.append(f"one data set: the runs were made on {count}")
     return of_arms, lacking
-
-
-def _by_place(claim: Claim, arm: Arm, runs: Sequence[Run]) -> tuple[Places, list[str]]:
-    """Sorts an arm's runs by learning rate and seed. Says what is lacking because there are two in one place."""
-    places: dict[tuple[float, int], Run] = {}
-    lacking = []
-    for run in claim.trial.runs(arm, runs):
-        place = (run.config[RATE], run.config["seed"])
-        if place in places:
-            names = f"{places[place].path.name} and {run.path.name}"
-            lacking.append(f"one run of {arm.name} at {place[0]:g} with seed {place[1]}: there are {names}")
-        places[place] = run
-    return places, lacking
 
 
 def _seconds(runs: Iterable[Run]) -> float | None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ...runs.folder import Run
+
+SHARES = (0.25, 0.5, 0.75)
+"""The shares of the fall of the baseline's pilot at which there are goals. The claim is decided at the second."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +22,7 @@ class Measure(ABC):
     Attributes:
         metric: its name in the records.
         name: its name in sentences, with its unit.
-        chosen: the metric, on validation data, by which the learning rate is chosen; None: `metric`.
+        chosen: the measure, on validation data, by which the learning rate is chosen; None: this one.
         rising: whether higher values are better.
         margin: two arms are equal if their effect is known to be smaller.
         lost: the value of the metric that a run counts with that has diverged. None: a verdict lacks such a run.
@@ -26,7 +30,7 @@ class Measure(ABC):
 
     metric: str
     name: str
-    chosen: str | None = None
+    chosen: Measure | None = None
     rising: bool = False
     margin: float = math.log(1.1)
     lost: float | None = None
@@ -48,6 +52,16 @@ class Measure(ABC):
         """What is compared, in words."""
         return self.name
 
+    @property
+    def margin_text(self) -> str:
+        """The margin, as text."""
+        return f"{self.margin:g}"
+
+    @property
+    def chooses(self) -> Measure:
+        """The measure by which the learning rate is chosen."""
+        return self.chosen or self
+
     def values(self, run: Run, metric: str) -> list[float]:
         """Returns the metric at each evaluation, with the sign with which lower is better."""
         sign = -1 if self.rising else 1
@@ -55,28 +69,41 @@ class Measure(ABC):
             return [sign * self.lost]
         return [sign * record[metric] for record in run.records]
 
+    def fails(self, run: Run, metric: str) -> str:
+        """Says why a run has no number; empty if it has one. A run that diverged has one if `lost` is given."""
+        if run.diverged is not None:
+            return "" if self.lost is not None else "diverged"
+        if not run.records or any(metric not in record for record in run.records):
+            return f"has no {metric}"
+        return "" if all(map(math.isfinite, self.values(run, metric))) else f"has a {metric} that is not finite"
+
     def open(self) -> str:
         """Says what must be fixed before a trial can be run; empty if nothing."""
         return ""
 
-    def short(self, run: Run, metric: str) -> bool:
-        """Tells whether the run ended before its number was known, which then is a bound."""
-        return False
+    def flag(self, run: Run, metric: str) -> str:
+        """Says why a run's number is a bound: `short`, as it ended before the goal, or `early`, as it was there at its
+        first evaluation; empty if it is none."""
+        return ""
 
 
 @dataclass(frozen=True)
 class Sooner(Measure):
     """The logarithm of the updates until a metric first reaches a goal, on the line between two evaluations.
 
-    A run that does not reach the goal counts with its last update. This makes the difference smaller than it is, so
-    that two arms are not called equal if it happens.
+    A run that does not reach the goal counts with its last update, and one that is there at its first evaluation with
+    that one. This makes the difference smaller than it is, so that two arms are not called equal if it happens.
 
     Attributes:
-        goal: a value of the metric, fixed before the trial. None: not fixed yet.
+        goal: a value of the metric. None: it is computed from the pilot, or not fixed yet.
+        by_pilot: whether goals are computed from the pilot, as shares of its baseline's fall.
+        log: whether that fall is one of the logarithm.
         unit, scale: the unit in which the goal is shown, with the space before it, and what the goal is multiplied by.
     """
 
     goal: float | None = None
+    by_pilot: bool = False
+    log: bool = False
     unit: str = ""
     scale: float = 1.0
 
@@ -84,16 +111,31 @@ class Sooner(Measure):
         reached = self._reached(run, metric)
         return math.log(run.records[-1]["update"] if reached is None else reached)
 
-    def short(self, run: Run, metric: str) -> bool:
-        return self._reached(run, metric) is None
+    def flag(self, run: Run, metric: str) -> str:
+        reached = self._reached(run, metric)
+        if reached is None:
+            return "short"
+        return "early" if reached <= run.records[0]["update"] else ""
 
     def open(self) -> str:
-        return "a goal, which the pilot gives" if self.goal is None else ""
+        return "" if self.goal is not None or self.by_pilot else "a goal, which the pilot gives"
+
+    def with_goal(self, share: float, curves: Sequence[Sequence[float]]) -> Sooner:
+        """Returns the measure with the goal at a share of the fall of some curves, which `values` returned: from the
+        mean of their first values to the mean of their best ones."""
+        sign = -1 if self.rising else 1
+        ends = (statistics.fmean(curve[0] for curve in curves), statistics.fmean(min(curve) for curve in curves))
+        start, best = (math.log(end) for end in ends) if self.log else ends
+        goal = start + share * (best - start)
+        return dataclasses.replace(self, goal=sign * (math.exp(goal) if self.log else goal))
+
+    @property
+    def margin_text(self) -> str:
+        return f"{100 * math.expm1(self.margin):.0f} % of the updates"
 
     @property
     def about(self) -> str:
-        goal = "" if self.goal is None else f" of {self.scale * self.goal:g}{self.unit}"
-        return f"updates to {self.name}{goal}"
+        return f"updates to {self.name}" + ("" if self.goal is None else f" of {goal_text(self)}")
 
     def shown(self, mean: float) -> str:
         return f"{math.exp(mean):.0f}"
@@ -105,6 +147,27 @@ class Sooner(Measure):
         assert self.goal is not None
         line = zip((record["update"] for record in run.records), self.values(run, metric), strict=True)
         return first_reaching(line, -self.goal if self.rising else self.goal)
+
+
+@dataclass(frozen=True)
+class Kept(Measure):
+    """The logarithm of the updates until the model that a run keeps: its best one on validation data."""
+
+    def value(self, run: Run, metric: str) -> float:
+        return math.log(run.result[metric])
+
+    def fails(self, run: Run, metric: str) -> str:
+        return "diverged" if run.diverged is not None else "" if run.result.get(metric) else f"has no {metric}"
+
+    @property
+    def margin_text(self) -> str:
+        return f"{100 * math.expm1(self.margin):.0f} % of the updates"
+
+    def shown(self, mean: float) -> str:
+        return f"{math.exp(mean):.0f}"
+
+    def compared(self, effect: float, low: float, high: float) -> str:
+        return f"{math.exp(effect):.2f} times as soon ({math.exp(low):.2f} to {math.exp(high):.2f})"
 
 
 @dataclass(frozen=True)
@@ -136,11 +199,38 @@ class Value(Measure):
 
 
 @dataclass(frozen=True)
+class Summed(Value):
+    """The sum of some numbers of the test at a run's end, of the model that it kept.
+
+    Attributes:
+        names: their names in `result.json`. `metric` is the metric of the records whose figure shows the claim.
+    """
+
+    names: tuple[str, ...] = ()
+
+    def value(self, run: Run, metric: str) -> float:
+        return (-1 if self.rising else 1) * self.scale * sum(run.result[name] for name in self.names)
+
+    def fails(self, run: Run, metric: str) -> str:
+        if run.diverged is not None:
+            return "diverged"
+        lost = [name for name in self.names if not math.isfinite(run.result.get(name, math.nan))]
+        return f"has no {lost[0]}" if lost else ""
+
+
+@dataclass(frozen=True)
 class Robustness(Value):
     """The area of the trapezoids under the best value against the logarithm of the learning rate, divided by the grid's
     width. A run that diverged counts with the worst first evaluation of all runs."""
 
     best: bool = True
+
+
+def goal_text(measure: Measure) -> str:
+    """Writes the goal of a measure of speed, with its unit."""
+    assert isinstance(measure, Sooner)
+    assert measure.goal is not None
+    return f"{measure.scale * measure.goal:.4g}{measure.unit}"
 
 
 def first_reaching(line: Iterable[tuple[float, float]], goal: float) -> float | None:

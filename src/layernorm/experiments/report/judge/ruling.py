@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from .claim import PILOT, SEEDS, Claim
+from .claim import SEEDS, Claim
+from .measure import goal_text
 
 LEVEL = 0.05
 """The chance that a trial whose arms do not differ gives one of its claims the verdict *ahead* or *behind*."""
+
+SAME = 1e-9
+"""Pairs have no deviation if the standard error of their mean is at most this share of it: that much is rounding."""
 
 AHEAD, BEHIND, EQUAL, UNDECIDED = VERDICTS = ("ahead", "behind", "equal", "undecided")
 
@@ -22,29 +27,44 @@ class Ruling:
     """What the runs say about a claim.
 
     Attributes:
-        claim: the claim.
+        claim: the claim. A goal that the pilot gives is filled in.
         rates: the two arms' learning rates, as the pilot chose them; None: all rates of the grid, or not chosen yet.
         pairs: for each seed the two arms' values, of which lower is better.
-        short: for each arm the number of runs whose value is a bound.
         lacking: what a verdict lacks, in words.
         missing: the runs that must be made: the arm, its rate or what its rate is best for, the seed.
         seconds: the time of a run, where there are runs.
+        flags: for each seed why the two arms' values are bounds (`Measure.flag`).
+        used: the number of pairs at the look that decides, the first ones by seed; None: all.
         level: the level at which Holm's procedure compares this claim; 0: it does not come to it.
+        others: the rulings at the goals that do not decide.
+        check: the pairs with each seed's rates chosen by the other seeds.
     """
 
     claim: Claim
     rates: tuple[float | None, float | None]
     pairs: Mapping[int, tuple[float, float]]
-    short: tuple[int, int]
     lacking: tuple[str, ...]
     missing: frozenset[tuple[str, str, int]]
     seconds: float | None
+    flags: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    used: int | None = None
     level: float = LEVEL
+    others: tuple[Ruling, ...] = ()
+    check: Ruling | None = None
+
+    def after(self, count: int) -> Ruling:
+        """Returns what was known at the look after a number of pairs."""
+        return dataclasses.replace(self, used=count, others=tuple(other.after(count) for other in self.others))
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds of the pairs that count."""
+        return sorted(self.pairs)[: self.used]
 
     @cached_property
     def differences(self) -> list[float]:
         """By how much the claim's first arm is ahead, for each seed."""
-        return [behind - ahead for ahead, behind in self.pairs.values()]
+        return [self.pairs[seed][1] - self.pairs[seed][0] for seed in self.seeds]
 
     @property
     def effect(self) -> float:
@@ -54,7 +74,7 @@ class Ruling:
     @property
     def means(self) -> tuple[float, float]:
         """The mean value of each arm."""
-        ahead, behind = zip(*self.pairs.values(), strict=True)
+        ahead, behind = zip(*(self.pairs[seed] for seed in self.seeds), strict=True)
         return statistics.fmean(ahead), statistics.fmean(behind)
 
     @property
@@ -64,17 +84,34 @@ class Ruling:
         half = _quantile(LEVEL, count) * statistics.stdev(self.differences) / math.sqrt(count)
         return self.effect - half, self.effect + half
 
+    def flagged(self, flag: str) -> tuple[int, int]:
+        """Counts, for each arm, the runs whose value is a bound for this reason."""
+        ahead, behind = ([self.flags[seed][k] for seed in self.seeds if seed in self.flags].count(flag) for k in (0, 1))
+        return ahead, behind
+
+    @property
+    def short(self) -> tuple[int, int]:
+        """For each arm the number of runs that ended before the goal."""
+        return self.flagged("short")
+
+    @property
+    def early(self) -> tuple[int, int]:
+        """For each arm the number of runs that were at the goal at their first evaluation."""
+        return self.flagged("early")
+
     @property
     def p(self) -> float:
-        """The chance of an effect this far from 0 if there is no difference; 1 if a verdict lacks something."""
-        if self.lacking:
+        """The chance of an effect this far from 0 if there is no difference; 1 if a verdict lacks something. Pairs that
+        all differ by the same amount have no deviation; then it is the chance that all signs are alike."""
+        count = len(self.differences)
+        if self.lacking or count < max(2, self.used or 0):
             return 1.0
         from scipy import stats
 
-        error = statistics.stdev(self.differences) / math.sqrt(len(self.differences))
-        if error == 0:
-            return float(self.effect == 0)
-        return float(2 * stats.t.sf(abs(self.effect) / error, len(self.differences) - 1))
+        error = statistics.stdev(self.differences) / math.sqrt(count)
+        if error <= SAME * abs(self.effect):
+            return 1.0 if self.effect == 0 else 2.0 ** (1 - count)
+        return float(2 * stats.t.sf(abs(self.effect) / error, count - 1))
 
     @property
     def verdict(self) -> str:
@@ -83,11 +120,17 @@ class Ruling:
             return UNDECIDED
         low, high = self.interval
         margin = self.claim.measure.margin
-        if -margin < low and high < margin and not any(self.short):
+        if -margin < low and high < margin and not any(self.short + self.early):
             return EQUAL
         if self.p <= self.level:
             return AHEAD if self.effect > 0 else BEHIND
         return UNDECIDED
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the claim is undecided, and more pairs are planned."""
+        plan = self.claim.trial.plan
+        return self.verdict == UNDECIDED and plan is not None and len(self.pairs) < plan.looks[-1]
 
     @property
     def effect_text(self) -> str:
@@ -98,6 +141,13 @@ class Ruling:
             parts += [f"{measure.about}: {means}", measure.compared(self.effect, *self.interval)]
             if any(self.short):
                 parts.append(f"never reached it, so that the number is a bound: {self.named(self.short)} runs")
+            if any(self.early):
+                parts.append(f"there at the first evaluation, so that it is a bound: {self.named(self.early)} runs")
+            parts += [f"at {goal_text(other.claim.measure)}: {other.compared}" for other in self.others]
+            parts.append(f"margin {measure.margin_text}")
+            if self.check is not None:
+                seeds = counted(len(self.check.seeds), "seed")
+                parts.append(f"with each seed's rates chosen by the other seeds: {self.check.compared}, {seeds}")
         if self.lacking:
             parts.append(f"lacking: {', '.join(self.lacking)}")
         return "; ".join(parts)
@@ -106,7 +156,7 @@ class Ruling:
     def plain(self) -> str:
         """The verdict and the effect in plain words, the better arm first."""
         arms = ["the baseline" if arm.name == "baseline" else arm.name for arm in self.claim.arms]
-        never = [f"{count} of {counted(len(self.pairs), 'run')} of {arm}"
+        never = [f"{count} of {counted(len(self.seeds), 'run')} of {arm}"
                  for arm, count in zip(arms, self.short, strict=True) if count]  # fmt: skip
         bound = f" Never came there: {' and '.join(never)}; the number is a bound." if never else ""
         means, effect, (low, high) = [*self.means], self.effect, self.interval
@@ -127,14 +177,14 @@ class Ruling:
         """The runs that were compared, in words."""
         trial = self.claim.trial
         if self.seconds is None:
-            return "no runs"
+            return f"no runs{trial.note and '; '}{trial.note}"
         share = f"{trial.updates} updates ({100 * trial.updates / trial.paper:.2g} % of the paper's)"
-        seeds = counted(len(self.pairs), "seed")
+        seeds = counted(len(self.seeds), "seed")
         count = len(trial.rates)
         if self.claim.over_rates:
             return f"{seeds} at each of {count} rates, {trial.rates[0]:g} to {trial.rates[-1]:g}; {share}"
         chosen = self.named([f"{rate:g}" if rate else "-" for rate in self.rates])
-        whole = count > 1 and not any(seed in PILOT for *_, seed in self.missing)
+        whole = count > 1 and not any(seed in trial.pilot for *_, seed in self.missing)
         return f"{seeds}, rates {chosen}{f', each the best of {count}' if whole else ''}; {share}"
 
     @property
@@ -146,10 +196,15 @@ class Ruling:
     def hours_of_more_seeds(self) -> float:
         """Estimates the hours of the seeds that would decide a claim that lacks nothing and is undecided all the same;
         infinity if 100 seeds would not."""
-        if self.lacking or self.verdict != UNDECIDED:
+        if self.lacking or self.verdict != UNDECIDED or self.claim.trial.plan:
             return 0.0
         rates = len(self.claim.trial.rates) if self.claim.over_rates else 1
         return 2 * rates * (self._enough() - len(self.pairs)) * self.hours_of_a_run
+
+    @property
+    def compared(self) -> str:
+        """The effect with its interval, as text."""
+        return self.claim.measure.compared(self.effect, *self.interval)
 
     def named(self, texts: Sequence[Any]) -> str:
         """Writes two texts, each after the name of its arm."""

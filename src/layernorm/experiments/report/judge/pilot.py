@@ -1,0 +1,158 @@
+"""How a pilot chooses an arm's learning rate, and the goals that it gives."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ...runs.folder import Run
+from ..arms import RATE, Arm
+from .claim import Claim, Plan, Rung
+from .measure import SHARES, Measure, Sooner
+
+Places = Mapping[tuple[float, int], Run]
+"""An arm's runs by learning rate and seed."""
+
+Missing = tuple[str, str, int]
+"""A run that must be made: the arm, its rate or what its rate is best for, the seed."""
+
+
+class Pilot(NamedTuple):
+    """An arm's rate, whether its pilot chose it, what a verdict lacks in words, and the runs that must be made. Without
+    a whole pilot the rate is the only one of the arm's other runs, or None."""
+
+    rate: float | None
+    chosen: bool = True
+    lacking: Sequence[str] = ()
+    missing: Iterable[Missing] = ()
+
+
+def by_place(
+    claim: Claim, arm: Arm, runs: Sequence[Run], options: Mapping[str, Any] | None = None
+) -> tuple[dict[tuple[float, int], Run], list[str]]:
+    """Sorts an arm's runs by learning rate and seed. Says what is lacking because there are two in one place."""
+    places: dict[tuple[float, int], Run] = {}
+    lacking = []
+    for run in claim.trial.runs(arm, runs, options):
+        place = (run.config[RATE], run.config["seed"])
+        if place in places:
+            names = f"{places[place].path.name} and {run.path.name}"
+            lacking.append(f"one run of {arm.name} at {place[0]:g} with seed {place[1]}: there are {names}")
+        places[place] = run
+    return places, lacking
+
+
+def choose(claim: Claim, arm: Arm, runs: Sequence[Run]) -> Pilot:
+    """Chooses an arm's rate."""
+    grid, plan = claim.trial.rates, claim.trial.plan
+    if len(grid) == 1:  # nothing to choose
+        return Pilot(grid[0])
+    if plan is None:
+        return _by_the_earlier_rule(claim, arm, by_place(claim, arm, runs)[0])
+    rates = grid
+    for place, rung in enumerate(plan.rungs):
+        places = by_place(claim, arm, runs, rung.options)[0]
+        absent = _absent(arm, rates, plan.pilot, places)
+        if absent:
+            where = f" of rung {place + 1}" if len(plan.rungs) > 1 else ""
+            count = f"{len(absent)} of {len(rates) * len(plan.pilot)}"
+            return Pilot(None, False, [f"{count} pilot runs{where} with {arm.name}"], absent)
+        points = scores(claim.measure.chooses, arm, places, rates, plan.pilot)
+        lacking, best = _faults(claim, arm, points, places), min(rates, key=lambda rate: points[rate])
+        if lacking:
+            return Pilot(None, False, lacking)
+        if best in (grid[0], grid[-1]):
+            return _beyond(claim, arm, best)
+        rates = kept(points, rung.keep)
+    return Pilot(rates[0])
+
+
+def scores(
+    measure: Measure, arm: Arm, places: Places, rates: Sequence[float], seeds: Sequence[int]
+) -> dict[float, float]:
+    """Returns the score of each rate: the mean of its runs' numbers; infinity if one has none."""
+    return {rate: statistics.fmean(_score(measure, arm, places[rate, seed]) for seed in seeds) for rate in rates}
+
+
+def kept(points: Mapping[float, float], count: int) -> tuple[float, ...]:
+    """Returns the rates that a rung keeps, from low to high: those with the best means over themselves and their
+    neighbours, without the lowest and the highest rate. Of two rates, or fewer, the better ones."""
+    rates = sorted(points)
+    if len(rates) > 2:
+        inner = range(1, len(rates) - 1)
+        points = {rates[k]: statistics.fmean(points[rate] for rate in rates[k - 1 : k + 2]) for k in inner}
+    return tuple(sorted(sorted(points, key=lambda rate: (points[rate], rate))[:count]))
+
+
+def last_rung(plan: Plan | None) -> Rung:
+    """Returns the last stage of the pilot, which without a plan is the only one."""
+    return plan.rungs[-1] if plan else Rung()
+
+
+def goals(claim: Claim, rate: float, runs: Sequence[Run]) -> tuple[Sooner, ...]:
+    """Computes the goals that the baseline's pilot gives at its rate: none if they are not its to give."""
+    measure, arm = claim.measure, claim.behind
+    if not isinstance(measure, Sooner) or not measure.by_pilot:
+        return ()
+    places = by_place(claim, arm, runs, last_rung(claim.trial.plan).options)[0]
+    name = arm.prefix + measure.metric
+    curves = [measure.values(places[rate, seed], name) for seed in claim.trial.pilot]
+    return tuple(measure.with_goal(share, curves) for share in SHARES)
+
+
+def _absent(arm: Arm, rates: Sequence[float], seeds: Sequence[int], places: Places) -> list[Missing]:
+    return [(arm.name, f"{rate:g}", seed) for rate in rates for seed in seeds if (rate, seed) not in places]
+
+
+def _faults(claim: Claim, arm: Arm, points: Mapping[float, float], places: Places) -> list[str]:
+    """Says why the runs of a pilot choose nothing."""
+    if len(set(points.values())) == 1:
+        return [f"a pilot in which the rates of {arm.name} differ: all diverged, or none came to the goal"]
+    of_pilot = [run for (rate, seed), run in places.items() if rate in points and seed in claim.trial.pilot]
+    longest = max(run.records[-1]["update"] for run in of_pilot if run.records)
+    measure = claim.measure.chooses
+    return ended_early(arm, measure, of_pilot, longest)
+
+
+def ended_early(arm: Arm, measure: Measure, runs: Iterable[Run], updates: int) -> list[str]:
+    """Names the runs that ended, without having diverged or come to the goal, after fewer updates than these. Their
+    number would be too good."""
+    name, lacking = arm.prefix + measure.metric, []
+    for run in runs:
+        if run.diverged is not None or measure.fails(run, name) or not run.records:
+            continue
+        last = run.records[-1]["update"]
+        reached = isinstance(measure, Sooner) and measure.flag(run, name) != "short"
+        if last < updates and not reached:
+            lacking.append(f"{updates} updates of {arm.name} with seed {run.config['seed']}: it has {last}")
+    return lacking
+
+
+def _beyond(claim: Claim, arm: Arm, best: float) -> Pilot:
+    """An arm whose best rate is an end of its grid needs a wider one, as all arms then do."""
+    grid = claim.trial.rates
+    edge, beyond = ("lowest", best**2 / grid[1]) if best == grid[0] else ("highest", best**2 / grid[-2])
+    lacking = [f"a rate inside the grid: {arm.name} is best at the {edge}, {best:g}"]
+    return Pilot(best, True, lacking, [(item.name, f"{beyond:g}", s) for item in claim.arms for s in claim.trial.pilot])
+
+
+def _by_the_earlier_rule(claim: Claim, arm: Arm, places: Places) -> Pilot:
+    """Chooses the rate with the best score."""
+    grid, seeds = claim.trial.rates, claim.trial.pilot
+    absent = _absent(arm, grid, seeds, places)
+    if absent or claim.measure.open():
+        lacking = [f"{len(absent)} of {len(grid) * len(seeds)} pilot runs with {arm.name}"] if absent else []
+        others = {rate for rate, seed in places if seed not in seeds}
+        return Pilot(others.pop() if len(others) == 1 else None, False, lacking, absent)
+    points = scores(claim.measure.chooses, arm, places, grid, seeds)
+    if lacking := _faults(claim, arm, points, places):
+        return Pilot(None, False, lacking)
+    best = min(grid, key=lambda rate: points[rate])
+    return _beyond(claim, arm, best) if best in (grid[0], grid[-1]) else Pilot(best)
+
+
+def _score(measure: Measure, arm: Arm, run: Run) -> float:
+    name = arm.prefix + measure.metric
+    return math.inf if run.diverged is not None or measure.fails(run, name) else measure.value(run, name)
