@@ -503,9 +503,12 @@ def test_where_numbers_that_are_not_finite_begin_is_said():
         "the gradient of network.weight_ih_l0 is not finite, one of 10", loss=lambda output: (output * 0).sum().sqrt()
     )
     with torch.no_grad():
-        model.out.weight.fill_(1e38)
-        found("numbers of the output are not finite, from inputs up to 1.0e+00 (batch[0]) and parameters up to 1.0e+38")
-        model.out.weight.fill_(0.1)
+        large = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+        for p in large.parameters():
+            p.fill_(1e30)
+        sources = "inputs up to 1.0e+00 (batch[0]) and parameters up to 1.0e+30"
+        text = f"256 numbers of the output are not finite, from {sources}"
+        only(ln.audit(large, ROWS[0]), text)
         model.network.bias_hh_l0[3] = math.nan
     found("1 of the 64 numbers of bias_hh_l0 are not finite", "network")
     with torch.no_grad():
