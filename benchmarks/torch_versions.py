@@ -51,7 +51,8 @@ def cell(counts: Counter[str]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="results in JUnit's format")
     print("| run | " + " | ".join(AREAS) + " |\n|---" + "|--:" * len(AREAS) + "|")
     for path in parser.parse_args().files:

@@ -12,7 +12,6 @@ import torch
 from support.repository import ROOT, loaded
 
 pytestmark = [  # of torch's exporter, of its own code
-    pytest.mark.filterwarnings("ignore:`torch.jit"),  # TorchScript is deprecated
     pytest.mark.filterwarnings("ignore:.isinstance.treespec:FutureWarning"),
     pytest.mark.filterwarnings("ignore:# The axis name:UserWarning"),
 ]

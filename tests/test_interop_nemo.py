@@ -105,7 +105,6 @@ def test_its_state_dict_is_nemos_in_a_model_too():
         module.load_state_dict({k: v for k, v in drawn().items() if k != "layers.0.cell.layernorm_c.weight"})
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit")  # TorchScript is deprecated
 def test_it_becomes_torchscript_by_portable():
     x, states = inputs()
     module, file = loaded(), io.BytesIO()

@@ -412,7 +412,6 @@ def test_a_second_call_names_the_class_that_a_user_wrote():
             ln.accelerate(model)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit")  # TorchScript is deprecated
 def test_other_tools_say_to_restore_first():
     model = ln.accelerate(torch.nn.Sequential(torch.nn.GRU(I, H)))
     with pytest.raises(RuntimeError, match=r"cannot compile AcceleratedGRU; call layernorm.restore\(model\) first"):

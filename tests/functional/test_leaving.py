@@ -83,7 +83,6 @@ def test_a_loaded_graph_has_gradients():
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit")  # TorchScript is deprecated
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # pytest forgets layernorm's own filter
 @pytest.mark.parametrize("make", [ln.LSTM, ln.GRU, ln.RNN])
 def test_a_traced_module_runs_with_other_sizes(make, tmp_path):
@@ -96,7 +95,6 @@ def test_a_traced_module_runs_with_other_sizes(make, tmp_path):
     torch.testing.assert_close(loaded(x), module(x), rtol=0, atol=0)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit")  # TorchScript is deprecated
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 def test_without_layernorm_the_message_names_the_op(tmp_path):
     """torch's message; the op's name is the name of the package to import."""

@@ -283,7 +283,6 @@ def test_hooks_may_not_spoil_what_was_saved(make):
         (output[0] if isinstance(output, tuple) else output).sum().backward()
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit")  # TorchScript is deprecated
 def test_a_graph_traced_without_gradients_has_them_later():
     x = torch.randn(3, 2, 4, requires_grad=True)
     traced = torch.jit.trace(ln.LayerNorm(4).requires_grad_(False), torch.randn(3, 2, 4))

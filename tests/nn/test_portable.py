@@ -10,8 +10,6 @@ import torch
 import layernorm as ln
 from support.networks import KINDS
 
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit")  # TorchScript is deprecated
-
 
 def new(kind, more, **layers):
     torch.manual_seed(0)
@@ -143,7 +141,7 @@ def test_a_trace_of_a_copy_refuses_values_when_it_runs():
         made(*given[:3], reset + 2)
 
 
-@pytest.mark.filterwarnings("default:`torch.jit", "ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 def test_layernorm_warns_of_nothing_that_its_caller_has_not_called():
     """PyTorch says that TorchScript is deprecated, once for each of its functions that this test itself calls."""
 
