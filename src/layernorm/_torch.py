@@ -37,6 +37,9 @@ NEEDED = {
     "torch.nn.modules.batchnorm._BatchNorm": "`audit` knows PyTorch's batch norms",
     "torch.nn.modules.instancenorm._InstanceNorm": "`audit` knows PyTorch's instance norms",
     "torch.utils._pytree.tree_leaves": "`audit` finds the tensors in what a model returns",
+    "torch.utils._pytree.keystr": "`audit` names an input that is not finite",
+    "torch.utils._pytree.tree_flatten_with_path": "the same",
+    "torch.utils._python_dispatch._get_current_dispatch_mode_stack": "PyTorch's counter of operations counts the ops",
     "torch.utils._pytree.tree_map_only": "the compiled engine copies what a step is given",
 }
 
@@ -46,6 +49,8 @@ LATER = {
     "torch._inductor.codegen.common.get_scheduling_for_device": "the same",
     "torch._inductor.codegen.common.init_backend_registration": "the same",
     "torch._foreach_mul_": "the experiment `reader`",
+    "torch.ops.mkldnn._is_mkldnn_bf16_supported": "autocast to bfloat16 on a CPU",
+    "torch.ops.mkldnn._is_mkldnn_fp16_supported": "autocast to float16 on a CPU",
 }
 
 
