@@ -19,7 +19,7 @@ def planned(T=T, B=B, I=I, H=H):  # noqa: E741
     """A plan, and tensors that fit it."""
     cell = ln.RNNCell(I, H)
     params = {name: p.detach() for name, p in cell.named_parameters()}
-    plan = forward_plan(False, cell.recurrence, False, 1, len(params), False, False)
+    plan = forward_plan(False, cell.recurrence, False, 1, len(params), None, False)
     in_order = [params[name] for name in ("weight_ih", "weight_hh", "gain", "bias_ih", "bias_hh")]
     return plan, [torch.randn(T, B, I), torch.randn(B, H), *in_order]
 
