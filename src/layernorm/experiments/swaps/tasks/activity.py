@@ -92,7 +92,7 @@ PROGRAM = Program(
     network="LSTM",
     metric=Metric("error", "error", percent=True),
     chance=5 / 6,
-    margin=0.02,
+    margin=0.03,
     optimizer=torch.optim.Adam,
     rate=0.0025,
     updates=400,

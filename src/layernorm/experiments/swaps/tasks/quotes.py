@@ -81,7 +81,7 @@ PROGRAM = Program(
     network="LSTM",
     metric=Metric("error", "error", percent=True),
     chance=0.5,
-    margin=0.01,
+    margin=0.015,
     optimizer=torch.optim.Adam,
     rate=1e-3,
     updates=700,
