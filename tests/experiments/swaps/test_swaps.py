@@ -2,7 +2,9 @@
 
 import copy
 import random
+import re
 import string
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -201,6 +203,17 @@ def test_the_line_that_a_user_types_makes_the_arm(item):
     assert typed.state_dict().keys() == ours.state_dict().keys()
     for name, value in typed.state_dict().items():
         assert torch.equal(value, ours.state_dict()[name]), name
+
+
+def test_the_page_has_the_rule_as_it_is():
+    """The lines of the choice in their order, the tasks that confirm, and how many must be ahead."""
+    page = (Path(__file__).parents[3] / "docs" / "results" / "swaps" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]+) \| `(ln\.convert[^`]+)` \|", page, re.MULTILINE)
+    assert rows == [(item.name, item.line) for item in CHOICE]
+    table = page.split("| task | optimiser | program | data |")[1].split("\n\n")[0]
+    assert re.findall(r"^\| (\w+)[,]", table, re.MULTILINE) == [*FRESH]
+    of = [family(task) for task in FRESH]
+    assert f"on 4 of {of.count('Adam')} with\nAdam, on 2 of {of.count('SGD')} with SGD" in page
 
 
 DIGESTS = {
