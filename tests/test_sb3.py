@@ -96,6 +96,8 @@ def test_batch_norm_is_refused(norm):
     box = spaces.Box(-1, 1, (3,))
     with pytest.raises(ValueError, match=r"MlpLstmPolicy: batch norm .* got norm=.*[bB]atch"):
         layernorm.sb3.MlpLstmPolicy(box, box, lambda _: 1e-3, norm=norm)
+
+
 @pytest.mark.parametrize("start", [0.3, "match"])
 def test_the_start_of_the_gains(start):
     """As `layernorm.convert` has it; "match" needs no data."""

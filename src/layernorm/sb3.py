@@ -18,7 +18,6 @@ from torch.optim import Optimizer
 from .convert import convert
 from .formula import Formula
 from .nn import BatchNormOverTime, Norm
-from .nn import Norm
 from .nn._normalised import GainInit
 
 
@@ -41,12 +40,6 @@ class MlpLstmPolicy(RecurrentActorCriticPolicy):
 
     optimizer: Optimizer
 
-    def __init__(self, *args: Any, norm: Norm = "layer", formula: str | Formula = "cell", **keywords: Any) -> None:
-        if norm == "batch" or isinstance(norm, BatchNormOverTime):
-            raise ValueError(
-                f"{type(self).__name__}: batch norm has statistics for each time step, and a policy is called for one "
-                f"step at a time, whose number it does not know; got norm={norm!r}"
-            )
     def __init__(
         self,
         *args: Any,
@@ -55,6 +48,11 @@ class MlpLstmPolicy(RecurrentActorCriticPolicy):
         gain_init: GainInit = None,
         **keywords: Any,
     ) -> None:
+        if norm == "batch" or isinstance(norm, BatchNormOverTime):
+            raise ValueError(
+                f"{type(self).__name__}: batch norm has statistics for each time step, and a policy is called for one "
+                f"step at a time, whose number it does not know; got norm={norm!r}"
+            )
         super().__init__(*args, **keywords)
         for name in ("lstm_actor", "lstm_critic"):
             if (lstm := getattr(self, name)) is not None:

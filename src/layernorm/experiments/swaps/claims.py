@@ -5,6 +5,7 @@ These are claims of ours about tasks of our own size. They stand on the experime
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -172,10 +173,9 @@ def measure(program: Program) -> Value:
     margin = scale * program.margin
     digits = max(0, 1 - math.floor(math.log10(margin)))
     label = f"{metric.label}, %" if metric.percent else metric.label
-    return Value(
-        TEST + metric.name if program.confirms else metric.name,
+    validated = Value(
+        metric.name,
         label,
-        chosen=metric.name,
         rising=metric.rising,
         margin=margin,
         last=LAST,
@@ -183,6 +183,9 @@ def measure(program: Program) -> Value:
         scale=scale,
         digits=digits,
     )
+    if not program.confirms:
+        return validated
+    return dataclasses.replace(validated, metric=TEST + metric.name, chosen=validated)
 
 
 def claims_of(task: TaskName, arms: Iterable[Candidate], rates: tuple[float, ...]) -> dict[str, tuple[Claim, ...]]:
