@@ -1,10 +1,12 @@
 """The tasks of `layernorm run swaps`: what `ln.audit` says of them before training, what training does to the weights,
-and what a swap does to trained networks.
+what a swap does to trained networks, and how often the rule of the swaps is wrong.
 
     python benchmarks/swaps.py audit
     python benchmarks/swaps.py audit --tasks words tagger --formulas paper cell kiros
     python benchmarks/swaps.py course --tasks words ppo --rate 0.25
     python benchmarks/swaps.py trained --tasks words characters translation
+    python benchmarks/swaps.py rates
+    python benchmarks/swaps.py rule
 
 `audit`: each task's network under a formula, with gains of 1 and matched, on the first batch, with the program's
 optimiser and clipping. Printed are the two numbers that the audit compares with the plain network's: the ratio of the
@@ -19,6 +21,15 @@ their length, their length as a multiple of the first one, and the mean gains.
 `trained`: torch's networks are trained for a task's whole run, then converted, and all are trained for 100 more updates
 at the program's rate with a new optimiser. Printed is the number that the task is judged by.
 
+`rates`: what the page on swaps derives for each task, from the deviation of the summed inputs W x + U h over the units,
+as it is in the plain network on the first batch; the smallest and the largest of all layers. Printed are the rate of W
+under `formula="sum"` with gains of 1, in the ratio to the plain network's, and the share by which a step of Adam, or of
+RMSprop, changes matched gains (`-` for SGD, whose steps depend on the gradient).
+
+`rule`: runs are drawn from N(0, 1) for two plain networks, three candidates and the class alone, with five pairs on
+eight tasks, and on three. One candidate is better by some deviations of a run on all tasks. Printed is how often the
+rule finds it behind on a task, and how often the rule recommends it.
+
 The data are those that `layernorm run swaps` finds.
 """
 
@@ -28,11 +39,15 @@ import argparse
 import copy
 from typing import Any
 
+import numpy as np
 import torch
+from scipy import stats
 from torch import Tensor, nn
 
 import layernorm as ln
 from layernorm.experiments.errors import RunError
+from layernorm.experiments.report.judge import LEVEL, SEEDS
+from layernorm.experiments.swaps.claims import family
 from layernorm.experiments.swaps.experiment import load_task
 from layernorm.experiments.swaps.network import Config, Maker
 from layernorm.experiments.swaps.program import Parts, Program, TaskName
@@ -144,9 +159,51 @@ def train(parts: Parts, model: nn.Module, optimizer: torch.optim.Optimizer, firs
         optimizer.step()
 
 
+def rates(task: TaskName) -> None:
+    """Prints the derived rates of a task."""
+    program = PROGRAMS[task]
+    parts = build(task, Maker(Config(task, formula="sum")))
+    found = ln.match((parts.network or parts.model).eval(), *parts.example)
+    sizes = [size for layer in found for gains in layer.gains.values() for size in gains]
+    power, share = (2, "{:>7}".format("-")) if family(task) == "SGD" else (1, f"{program.rate / min(sizes):>7.1%}")
+    optimizer = f"{type(optimizer_of(program, parts.model)).__name__} {program.rate:g}"
+    fast = " to ".join(f"{size**-power:.3g}" for size in (max(sizes), min(sizes)))
+    print(f"{task:<12} {optimizer:<16} {min(sizes):>7.3f} to {max(sizes):<7.3f} {fast:>18} {share}", flush=True)
+
+
+def rule(worlds: int = 1000) -> None:
+    """Prints how often the rule is wrong about an arm that is no better, and how often it finds one that is."""
+    random, arms = np.random.default_rng(0), 4
+    for tasks in (8, 3):
+        for effect in (0, 2, 3, 4, 6):
+            behind = recommended = 0
+            for _ in range(worlds):
+                runs = random.normal(size=(tasks, 2 + arms, SEEDS))
+                runs[:, 2] += effect
+                pairs = runs[:, None, 2:] - runs[:, :2, None]  # (tasks, plain networks, arms, seeds)
+                mean, error = pairs.mean(-1), pairs.std(-1, ddof=1) / SEEDS**0.5
+                decided = holm(2 * stats.t.sf(abs(mean) / error, SEEDS - 1).reshape(tasks, -1)).reshape(mean.shape)
+                ahead = (decided & (mean > 0))[:, :, 0].all(1).sum()
+                lost = (decided & (mean < 0))[:, :, 0].any()
+                behind, recommended = behind + lost, recommended + (not lost and 2 * ahead >= tasks)
+            print(
+                f"{tasks} tasks, better by {effect}: {behind / worlds:>6.1%} behind, {recommended / worlds:>6.1%}",
+                flush=True,
+            )
+
+
+def holm(p: Any) -> Any:
+    """Returns which of the claims about each task are decided, by Holm's procedure: chances (tasks, claims)."""
+    order = p.argsort(1)
+    fits = np.take_along_axis(p, order, 1) <= LEVEL / np.arange(p.shape[1], 0, -1)
+    decided = np.zeros_like(fits)
+    np.put_along_axis(decided, order, np.logical_and.accumulate(fits, 1), 1)
+    return decided
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["audit", "course", "trained"])
+    parser.add_argument("what", choices=["audit", "course", "trained", "rates", "rule"])
     parser.add_argument("--tasks", nargs="+", choices=PROGRAMS, help="default: all; course, trained: a few")
     parser.add_argument("--formulas", nargs="+", choices=PRESETS, default=["paper", "cell"])
     parser.add_argument("--rate", type=float, default=1.0, help="course: a multiple of the program's learning rate")
@@ -163,6 +220,12 @@ def main() -> None:
         print(f"{'task':<12} {'network':<14} {'update':>5}", *(f"{head:>8}" for head in heads))
         for task in arguments.tasks or ("words",):
             course(task, defined(arguments.formulas, task), arguments.rate)
+    elif arguments.what == "rates":
+        print(f"{'task':<12} {'optimiser':<16} {'deviation':^18} {'rate of W':>18} {'gains':>7}")
+        for task in arguments.tasks or PROGRAMS:
+            rates(task)
+    elif arguments.what == "rule":
+        rule()
     else:
         print(f"{'task':<12} {'network':<16} {'at once':>9} {'after 100':>9}")
         for task in arguments.tasks or ("words", "characters", "translation"):

@@ -1,5 +1,6 @@
 """`Formula`, its presets, and what a `Recurrence` says of parameters."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -15,6 +16,13 @@ def test_the_papers_formulas():
     assert PRESETS["paper"]["RNN"] == ln.Formula(gates="sum", cell=None)
     assert PRESETS["cell"]["LSTM"] == ln.Formula(gates=None, cell="output")
     assert all(f.eps == 1e-5 and f.eps_on == "variance" for f in PRESETS["paper"].values())
+
+
+def test_the_sum_is_sonnets_formula_without_its_constant():
+    assert PRESETS["sum"].keys() == {"LSTM", "GRU", "RNN"}
+    assert PRESETS["sum"]["LSTM"] == dataclasses.replace(PRESETS["sonnet"]["LSTM"], forget_bias=0.0)
+    assert PRESETS["sum"]["RNN"] == PRESETS["paper"]["RNN"]
+    assert ln.LSTM(3, 4, formula="sum").recurrence.formula == ln.Formula(gates="sum", cell=None)
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,18 @@ def test_batch_norm_is_refused(norm):
         layernorm.sb3.MlpLstmPolicy(box, box, lambda _: 1e-3, norm=norm)
 
 
+@pytest.mark.parametrize("start", [0.3, "match"])
+def test_the_start_of_the_gains(start):
+    """As `layernorm.convert` has it; "match" needs no data."""
+    spaces_of = (spaces.Box(-1, 1, (3,)), spaces.Discrete(2), lambda _: 1e-3)
+    torch.manual_seed(0)
+    policy = layernorm.sb3.MlpLstmPolicy(*spaces_of, formula="sum", gain_init=start, lstm_hidden_size=16)
+    for lstm in (policy.lstm_actor, policy.lstm_critic):
+        expected = ln.convert(torch.nn.LSTM(3, 16), formula="sum", gain_init=start)
+        assert torch.equal(lstm.gain_l0, expected.gain_l0)
+        assert (lstm.gain_l0 < 0.5).all()
+
+
 def test_a_wrong_norm_is_refused():
     box = spaces.Box(-1, 1, (3,))
     with pytest.raises(ValueError, match="layr"):

@@ -1,8 +1,9 @@
 """Where the normalisations sit in one step of a recurrent network: data, no arithmetic.
 
-A `Formula` says where they sit, for any network. `PRESETS` has the published formulas by name. A `Recurrence` is a
-formula with everything else that determines a layer's equations. It derives, once for every engine, which parameters
-stand where (`Places`), which gates are normalised together (`spans`), and the parameters' names and shapes.
+A `Formula` says where they sit, for any network. `PRESETS` has formulas by name, nearly all of them published. A
+`Recurrence` is a formula with everything else that determines a layer's equations. It derives, once for every engine,
+which parameters stand where (`Places`), which gates are normalised together (`spans`), and the parameters' names and
+shapes.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Formula:
             finite, or ``bias_again`` comes without ``bias_inside``.
         TypeError: ``eps`` or ``forget_bias`` is no number.
 
-    Source: the formulas of `PRESETS`, each published by the paper or library that is named there.
+    Source: the formulas of `PRESETS`, most of them published by the paper or library that is named there.
     """
 
     gates: Literal["split", "sum"] | None = "split"
@@ -121,6 +122,8 @@ PRESETS: Mapping[str, Mapping[str, Formula]] = {
     },
     # Eqs. 29-31 (DRAW, section 6.4): only the cell on its way to h.
     "cell": {"LSTM": Formula(gates=None, cell="output")},
+    # Nobody's publication: one norm of W x + U h in every network, and nothing else. In an RNN it is the paper's.
+    "sum": {network: Formula(gates="sum", cell=None) for network in ("LSTM", "GRU", "RNN")},
     # The authors' own program (lnlstm_layer, lngru_layer): a bias inside LN(W x), which the LSTM adds again outside.
     "kiros": {
         "LSTM": Formula(gates="split", cell="output", bias_inside=True, biases="input", bias_again=True),
@@ -147,7 +150,7 @@ PRESETS: Mapping[str, Mapping[str, Formula]] = {
     # DreamerV3's, in ports to PyTorch: the same without the bias inside the normalisation.
     "dreamerv3": {"GRU": Formula("sum", "all", cell=None, biases="input", eps=1e-3, forget_bias=1.0)},
 }
-"""The published formulas by name, each for the networks that it was published for."""
+"""Formulas by name. All but `sum` are published, each for the networks that it was published for."""
 
 
 def unknown(what: str, given: object, known: list[str]) -> str:

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from .convert import convert
 from .formula import Formula
 from .nn import BatchNormOverTime, Norm
+from .nn._normalised import GainInit
 
 
 class MlpLstmPolicy(RecurrentActorCriticPolicy):
@@ -29,8 +30,8 @@ class MlpLstmPolicy(RecurrentActorCriticPolicy):
 
     Args:
         args, keywords: as in sb3-contrib.
-        norm, formula: as in `layernorm.LSTM`. The default formula normalises the cell alone: these policies have no
-            encoder by default, and layer norm of ``W x`` would hide the size of an observation.
+        norm, formula, gain_init: as in `layernorm.LSTM`. The default formula normalises the cell alone: these policies
+            have no encoder by default, and layer norm of ``W x`` would hide the size of an observation.
 
     Raises:
         TypeError, ValueError: `layernorm.convert` raises it, for an unknown norm, for example.
@@ -39,7 +40,14 @@ class MlpLstmPolicy(RecurrentActorCriticPolicy):
 
     optimizer: Optimizer
 
-    def __init__(self, *args: Any, norm: Norm = "layer", formula: str | Formula = "cell", **keywords: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        norm: Norm = "layer",
+        formula: str | Formula = "cell",
+        gain_init: GainInit = None,
+        **keywords: Any,
+    ) -> None:
         if norm == "batch" or isinstance(norm, BatchNormOverTime):
             raise ValueError(
                 f"{type(self).__name__}: batch norm has statistics for each time step, and a policy is called for one "
@@ -48,7 +56,7 @@ class MlpLstmPolicy(RecurrentActorCriticPolicy):
         super().__init__(*args, **keywords)
         for name in ("lstm_actor", "lstm_critic"):
             if (lstm := getattr(self, name)) is not None:
-                setattr(self, name, convert(lstm, norm, formula=formula))
+                setattr(self, name, convert(lstm, norm, formula=formula, gain_init=gain_init))
         rate = self.optimizer.param_groups[0]["lr"]  # a new optimizer, with the gains, too
         self.optimizer = self.optimizer_class(self.parameters(), lr=rate, **self.optimizer_kwargs)
 

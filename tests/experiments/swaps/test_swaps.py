@@ -2,21 +2,40 @@
 
 import copy
 import random
+import re
 import string
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+import layernorm as ln
 from layernorm import cli
 from layernorm.experiments.errors import RunError, UsageError
 from layernorm.experiments.runs.folder import find_runs
 from layernorm.experiments.swaps import cartpole, experiment
-from layernorm.experiments.swaps.network import Config
+from layernorm.experiments.swaps.claims import CHOICE, FRESH, OLD, family
+from layernorm.experiments.swaps.made import noise, rounded, uniform
+from layernorm.experiments.swaps.network import Config, Maker
 from layernorm.experiments.swaps.programs import PROGRAMS
-from layernorm.experiments.swaps.tasks import tagger, translation
+from layernorm.experiments.swaps.tasks import (
+    activity,
+    dates,
+    irregular,
+    keywords,
+    maze,
+    melody,
+    quotes,
+    tagger,
+    translation,
+    weather,
+)  # fmt: skip
 from layernorm.experiments.train.batches import NOISE, derive_seed
 from layernorm.experiments.train.distributed import accelerator
-from support.book_files import write_sentences
+from support.book_files import write_sentences, write_sick
+
+MADE = (dates, melody, keywords, activity, irregular)
 
 ARMS = {
     "plain": {"norm": "none"},
@@ -41,9 +60,26 @@ def folder(tmp_path_factory):
         lines.append(f"The {' '.join(sentence)}.")
     (place / "books").mkdir()
     (place / "books" / "A_Brown.txt").write_text("\n".join(lines))
-    (place / "sentences").mkdir()
+    spoken = [f'"{" ".join(chance.choices(words, k=5))}," said {chance.choice(names)}.' for _ in range(200)]
+    (place / "books" / "B_White.txt").write_text("\n".join(spoken))
+    for name in ("sentences", "sick"):
+        (place / name).mkdir()
     write_sentences(place / "sentences", random.Random(1), count=60)
+    write_sick(place / "sick", np.random.default_rng(2))
     return place
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_data():
+    """Fewer cases in the tasks that confirm, whose data are made."""
+    with pytest.MonkeyPatch.context() as patch:
+        for task in MADE:
+            patch.setattr(task, "TRAIN", 300)
+            patch.setattr(task, "TEST", 40)
+        patch.setattr(weather, "HOURS", 180)
+        experiment.load_task.cache_clear()
+        yield
+    experiment.load_task.cache_clear()
 
 
 def made(folder, task, seed=0, updates=0, **options):
@@ -90,15 +126,16 @@ def test_arms_start_from_the_same_weights_and_train(folder, name):
         train(task, 0, 2)
         task.model.eval()
         with torch.no_grad():
-            (value,) = task.evaluate(task.model).values()
-        assert torch.isfinite(torch.tensor(value))
+            values = task.evaluate(task.model)
+        assert len(values) == 1 + PROGRAMS[name].confirms
+        assert torch.isfinite(torch.tensor([*values.values()])).all()
         assert all(bool(item.isfinite().all()) for item in task.model.parameters())
 
 
-@pytest.mark.parametrize("name", ["words", "weight_drop", "characters", "ppo", "r2d2"])
+@pytest.mark.parametrize("name", ["words", "weight_drop", "characters", "ppo", "r2d2", "ptb", "maze"])
 def test_a_run_goes_on_where_it_stopped(folder, name):
-    """Those tasks whose batches are no function of the update alone; PPO is stopped within its use of a rollout."""
-    stop, end = (21, 23) if name == "ppo" else (3, 6)
+    """Tasks whose batches are no function of the update alone. PPO is stopped within its use of a rollout."""
+    stop, end = (21, 23) if name in ("ppo", "maze") else (3, 6)
     torch.manual_seed(derive_seed(0, NOISE))
     whole = made(folder, name, updates=end)
     train(whole, 0, stop)
@@ -128,6 +165,8 @@ def test_options_without_a_meaning_have_one_value():
     assert Config("translation", formula="cell") == Config("translation", formula="paper")
     assert Config("endings", forget_bias="1") == Config("endings")
     assert Config("words", formula="cell").formula == "cell"
+    assert Config("words", "none", eps="1") == Config("words", "none")
+    assert [Config(task, formula="sum").formula for task in ("words", "characters", "endings")] == ["sum"] * 3
     with pytest.raises(ValueError, match="--formula none is for --norm none, got --norm layer"):
         Config("words", formula="none")
 
@@ -135,6 +174,125 @@ def test_options_without_a_meaning_have_one_value():
 def test_all_kinds_of_networks_have_tasks():
     kinds = [program.network for program in PROGRAMS.values()]
     assert (len(kinds) >= 10, kinds.count("GRU") >= 2, kinds.count("RNN") >= 1) == (True, True, True)
+
+
+def test_eight_tasks_or_more_confirm_and_none_of_them_chose():
+    assert (len(OLD), len(FRESH)) == (13, 11)
+    assert [family(task) for task in FRESH].count("SGD") == 3
+    assert {family(task) for task in ("tagger", "words", "endings")} == {"SGD"}
+    assert {family(task) for task in ("adding", "speech", "irregular", "ppo")} == {"Adam"}
+
+
+def test_eps_is_the_formulas_own_or_another():
+    for eps, expected in (("own", 1e-5), ("0.1", 0.1), ("1", 1.0)):
+        made_by_arm = Maker(Config("words", formula="sum", eps=eps))(3, 4)
+        assert made_by_arm.recurrence.formula == ln.Formula(gates="sum", cell=None, eps=expected)
+
+
+@pytest.mark.parametrize("item", CHOICE, ids=lambda item: item.name)
+def test_the_line_that_a_user_types_makes_the_arm(item):
+    """The network of the line beside the one of the runs, whose gains `match` sets on the same batch."""
+    torch.manual_seed(0)
+    model, batch = torch.nn.LSTM(3, 8), torch.randn(5, 4, 3)
+    torch.manual_seed(0)
+    ours = Maker(Config("words", item.norm, item.formula, item.start, item.forget_bias, item.eps))(3, 8)
+    if item.start == "match":
+        ln.match(ours, batch)
+    typed = eval(item.line, {"ln": ln, "model": model, "batch": batch})
+    assert typed.recurrence == ours.recurrence
+    assert typed.state_dict().keys() == ours.state_dict().keys()
+    for name, value in typed.state_dict().items():
+        assert torch.equal(value, ours.state_dict()[name]), name
+
+
+def test_the_page_has_the_rule_as_it_is():
+    """The lines of the choice in their order, the tasks that confirm, and how many must be ahead."""
+    page = (Path(__file__).parents[3] / "docs" / "results" / "swaps" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]+) \| `(ln\.convert[^`]+)` \|", page, re.MULTILINE)
+    assert rows == [(item.name, item.line) for item in CHOICE]
+    table = page.split("| task | optimiser | program | data |")[1].split("\n\n")[0]
+    assert re.findall(r"^\| (\w+)[,]", table, re.MULTILINE) == [*FRESH]
+    of = [family(task) for task in FRESH]
+    assert f"on 4 of {of.count('Adam')} with\nAdam, on 2 of {of.count('SGD')} with SGD" in page
+
+
+DIGESTS = {
+    "dates": "f0e252951375",
+    "melody": "ab1f345e8ed6",
+    "keywords": "adeabd2f63eb",
+    "activity": "415adad06c20",
+    "irregular": "ad07cbd59872",
+    "weather": "9712963cb156",
+}
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_made_data_are_the_same_on_every_processor(name):
+    """The digests are those of an AMD EPYC (Zen 4). Numbers are drawn as integers, and results rounded."""
+    experiment.load_task.cache_clear()
+    assert experiment.load_task(name, None).facts["fingerprint"][:12] == DIGESTS[name]
+
+
+def test_made_noise_is_nearly_normal():
+    generator = torch.Generator().manual_seed(0)
+    drawn = noise(generator, 100_000)
+    assert abs(float(drawn.mean())) < 4 / 100_000**0.5  # four standard errors
+    assert abs(float(drawn.var()) - 1) < 4 * (2 / 100_000) ** 0.5
+    assert 2.5 < float((drawn**4).mean()) < 3.0  # a normal one has 3, the sum of twelve 2.9
+    assert float(drawn.abs().max()) <= 6
+    even = uniform(generator, 100_000, low=-1, high=3)
+    assert (even >= -1).all()
+    assert (even < 3).all()
+    assert abs(float(even.mean()) - 1) < 4 * (16 / 12 / 100_000) ** 0.5
+    values = torch.linspace(-3, 3, 101, dtype=torch.float64) + 1e-5
+    assert torch.equal(rounded(values), rounded(values * (1 + 1e-15)))
+    assert float((rounded(values).double() - values).abs().max()) <= 0.5 / 1024
+
+
+def test_dates_are_written_in_four_forms():
+    phrases = [" ".join(dates.phrase(21, 5, 6, 1969, form)) for form in range(4)]
+    assert phrases[0] == "saturday , the twenty one of july one thousand nine hundred and sixty nine"
+    assert phrases[2].startswith("in the year one thousand nine hundred and sixty nine , on saturday , twenty one july")
+    assert all(word in dates.WORDS for text in phrases for word in text.split())
+    assert len(set(dates.WORDS)) == len(dates.WORDS)
+
+
+def test_melodies_are_eight_bars_of_events():
+    found = [melody.melody(random.Random(seed)) for seed in range(50)]
+    assert {len(events) for events in found} == {64}
+    assert {event for events in found for event in events} <= set(range(melody.EVENTS))
+    held = [events.count(melody.HOLD) / 64 for events in found]
+    assert 0.3 < sum(held) / len(held) < 0.9
+
+
+def test_what_stands_between_quotation_marks_is_tagged():
+    words = ["Then", '"', "Come", ",", '"', "he", "said", ".", '"', "Now"]
+    assert quotes.tag(words) == (["then", "come", ",", "he", "said", ".", "now"], [0, 1, 1, 0, 0, 0, 1])
+
+
+class _Walker(torch.nn.Module):
+    """Walks to the junction. There it turns to the side of the sign, which it remembers, or always to the left."""
+
+    def __init__(self, remembers):
+        super().__init__()
+        self.remembers = remembers
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, seen, begins, state=None):
+        state = seen[0, :, 0] if state is None else torch.where(begins[0], seen[0, :, 0], state)
+        side = state if self.remembers else -torch.ones_like(state)
+        action = torch.where(seen[0, :, 3] > 0, (side > 0).long() + 1, 0)
+        return torch.nn.functional.one_hot(action, 3).float().log().clamp(min=-50)[None], None, state
+
+
+def test_the_maze_needs_a_memory():
+    assert maze.solved(_Walker(True), 0) == 1.0
+    assert 0.35 < maze.solved(_Walker(False), 0) < 0.65  # a half, to four standard errors of 200 mazes
+    mazes = torch.tensor([[maze.LONG, 1, 8], [maze.LONG, 1, 8], [3, -1, 3], [3, -1, 3], [2, 1, maze.LONGEST - 1]])
+    moved, rewards, ended = maze.moved(mazes, torch.tensor([2, 1, 0, 1, 0]), -torch.ones(5, dtype=torch.int64))
+    assert moved.tolist() == [[0, -1, 0], [0, -1, 0], [4, -1, 4], [3, -1, 4], [0, -1, 0]]
+    assert rewards.tolist() == pytest.approx([1, -0.1, 0, -0.1, 0])
+    assert ended.tolist() == [True, True, False, False, True]
 
 
 def test_the_field_is_that_of_all_ways():

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from ...convert import match
 from ..errors import UsageError
 from ..protocol import Experiment, Preset, Task
 from ..report.judge import FRESH, PILOT
 from ..train.batches import INIT, derive_seed
+from .claims import OLD
 from .network import Config, Maker
-from .program import Data, TaskName
+from .program import TEST, Data, TaskName
 from .programs import PROGRAMS
 from .report import report_swaps
 
@@ -42,6 +44,10 @@ def swaps_task(config: Config, data: Data, accelerator: Accelerator) -> Task:
         match((parts.network or model).eval(), *(item.to(device) for item in parts.example))
     name, clip = program.metric.name, program.clip
 
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        tested = {} if parts.test is None else {TEST + name: parts.test(model)}
+        return {name: parts.evaluate(model), **tested}
+
     return Task(
         model=model,
         optimizer=program.optimizer(
@@ -51,7 +57,7 @@ def swaps_task(config: Config, data: Data, accelerator: Accelerator) -> Task:
         evaluate_every=max(1, updates // 10),
         updates_per_epoch=updates,
         loss=parts.loss,
-        evaluate=lambda model: {name: parts.evaluate(model)},
+        evaluate=evaluate,
         seen=lambda update: update,
         shown={name: f"{program.metric.label} {{:.4g}}"},
         before_step=None if clip is None else lambda model: clip(model.parameters()),
@@ -59,10 +65,9 @@ def swaps_task(config: Config, data: Data, accelerator: Accelerator) -> Task:
     )
 
 
-_TASKS = tuple(PROGRAMS)
 _ARMS = {
     "norm": ("none", "layer", "rms"), "formula": ("paper", "cell", "sonnet"), "start": ("1", "match"),
-    "forget_bias": ("torch",),
+    "forget_bias": ("torch",), "eps": ("own",),
 }  # fmt: skip
 
 EXPERIMENT = Experiment(
@@ -75,7 +80,7 @@ EXPERIMENT = Experiment(
         "laptop": Preset(
             "the screening: three formulas, RMS norm, gains of 1 or matched, three rates, two seeds",
             Config(),
-            {**_ARMS, "task": _TASKS, "learning_rate": (1 / 4, 1.0, 4.0), "seed": PILOT},
+            {**_ARMS, "task": OLD, "learning_rate": (1 / 4, 1.0, 4.0), "seed": PILOT},
         ),
         "smoke": Preset(
             "20 updates of three tasks on made data",
@@ -92,7 +97,7 @@ EXPERIMENT = Experiment(
         "paper": Preset(
             "the trial: the same arms at the programs' own rates with five seeds that the screening did not have",
             Config(),
-            {**_ARMS, "task": _TASKS, "learning_rate": (1.0,), "seed": FRESH},
+            {**_ARMS, "task": OLD, "learning_rate": (1.0,), "seed": FRESH},
         ),
     },
     load=lambda config, folder: load_task(config.task, folder),

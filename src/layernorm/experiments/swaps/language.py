@@ -16,7 +16,7 @@ def columns(ids: Tensor, count: int) -> Tensor:
     return ids[: len(ids) // count * count].view(count, -1).T.contiguous()
 
 
-def language_parts(model: nn.Module, text: Tensor, batch: int, steps: int) -> Parts:
+def language_parts(model: nn.Module, text: Tensor, batch: int, steps: int, confirms: bool = False) -> Parts:
     """Makes what a language model trains.
 
     Args:
@@ -24,9 +24,11 @@ def language_parts(model: nn.Module, text: Tensor, batch: int, steps: int) -> Pa
             added to the training loss. It gets one more buffer for each state, for a resumed run.
         text: int64 `[N]`. Its last tenth is for validation.
         batch, steps: the columns and the length of a window, at whose start the state is cut off.
+        confirms: whether the last tenth is for the test, and the one before it for validation.
     """
-    train = len(text) * 9 // 10
-    text, held_out = columns(text[:train], batch), columns(text[train:], 10)
+    train, end = len(text) * (8 if confirms else 9) // 10, len(text) * 9 // 10 if confirms else len(text)
+    held_out, last = columns(text[train:end], 10), columns(text[end:], 10)
+    text = columns(text[:train], batch)
     windows = (len(text) - 1) // steps
     with torch.no_grad():
         states = model.to(text.device).eval()(text[:1])[1]
@@ -45,15 +47,16 @@ def language_parts(model: nn.Module, text: Tensor, batch: int, steps: int) -> Pa
             state.copy_(value.detach())
         return nll(scores, text[start + 1 : start + steps + 1]) + penalty
 
-    def evaluate(model: nn.Module) -> float:
+    def evaluate(model: nn.Module, text: Tensor = held_out) -> float:
         total, state = 0.0, None
-        for start in range(0, len(held_out) - 1, steps):
-            ids = held_out[start : start + steps + 1]
+        for start in range(0, len(text) - 1, steps):
+            ids = text[start : start + steps + 1]
             scores, state, _ = model(ids[:-1], state)
             total += float(nll(scores, ids[1:])) * (len(ids) - 1)
-        return total / (len(held_out) - 1)
+        return total / (len(text) - 1)
 
-    return Parts(model, loss, evaluate, (text[:steps],))
+    test = (lambda model: evaluate(model, last)) if confirms else None
+    return Parts(model, loss, evaluate, (text[:steps],), test=test)
 
 
 def nll(scores: Tensor, ids: Tensor) -> Tensor:

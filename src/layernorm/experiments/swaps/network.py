@@ -14,7 +14,11 @@ from ..protocol import CheckedOptions, decay_option, option, seed_option
 from .program import TaskName
 from .programs import PROGRAMS
 
-FormulaName = Literal["none", "paper", "cell", "kiros", "haste", "torchscript", "keras", "tf1", "sonnet", "dreamer"]
+FormulaName = Literal[
+    "none", "paper", "sum", "cell", "kiros", "haste", "torchscript", "keras", "tf1", "sonnet", "dreamer"
+]
+Start = Literal["1", "0.3", "0.1", "match"]
+Eps = Literal["own", "0.1", "1"]
 
 _KINDS: dict[Network, Any] = {"LSTM": networks.LSTM, "GRU": networks.GRU, "RNN": networks.RNN}
 
@@ -30,7 +34,7 @@ class Config(CheckedOptions):
         "where the norm sits; paper, where this formula is not defined for the task's network",
         several="formula",
     )
-    start: Literal["1", "0.3", "0.1", "match"] = option(
+    start: Start = option(
         "1",
         "the initial gain, or match: gains matched to the plain network",
         several="start",
@@ -38,6 +42,12 @@ class Config(CheckedOptions):
     )
     forget_bias: Literal["torch", "1"] = option(
         "torch", "the initial forget bias: as in torch's network, or 1", several="forget-bias", mark="forget"
+    )
+    eps: Eps = option(
+        "own",
+        "what is added to the variance: own, that of the formula, 0.1 or 1",
+        several="eps",
+        mark="eps",
     )
     seed: int = seed_option("seeds of the initial weights, of the batches and of exploration")
     learning_rate: float = option(1.0, "the learning rate, as a multiple of the program's own", mark="lr", above=0)
@@ -51,6 +61,7 @@ class Config(CheckedOptions):
         if self.norm == "none":
             object.__setattr__(self, "formula", "none")
             object.__setattr__(self, "start", "1")
+            object.__setattr__(self, "eps", "own")
         elif self.formula == "none":
             raise ValueError(f"--formula none is for --norm none, got --norm {self.norm}")
         elif network not in PRESETS[self.formula]:
@@ -73,6 +84,8 @@ class Maker:
         if config.norm == "none":
             return self.kind(input_size, hidden_size, norm=None, **options)
         options["gain_init"] = 1.0 if config.start == "match" else float(config.start)
+        if config.eps != "own":
+            options["eps"] = float(config.eps)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*input_size=1")  # a task has one input, and shows what follows
             return self.kind(input_size, hidden_size, norm=config.norm, formula=config.formula, **options)

@@ -18,8 +18,13 @@ from ..train.batches import Batches, derive_seed
 TaskName = Literal[
     "words", "weight_drop", "characters", "endings", "tagger", "sentences", "translation", "speech", "digits",
     "forecast", "adding", "ppo", "r2d2",
+    "ptb", "letters", "dates", "pairs", "quotes", "melody", "keywords", "activity", "weather", "irregular", "maze",
 ]  # fmt: skip
-"""The tasks in the order in which they are shown. Each is a file in `tasks/`."""
+"""The tasks in the order in which they are shown. Each is a file in `tasks/`. Those in the last line confirm what was
+chosen on the others."""
+
+TEST = "test_"
+"""What stands before a metric's name in the records if it is of test cases."""
 
 Networks = Callable[..., nn.Module]
 """(input size, hidden size, options of `torch.nn.LSTM`) -> a recurrent network as the arm says."""
@@ -60,6 +65,7 @@ class Parts(NamedTuple):
         evaluate: (model in evaluation mode) -> the number that the task is judged by.
         example: inputs, for which the matched start runs the network.
         network: the part of the model that takes the example; None: all of it.
+        test: as `evaluate`, for test cases; None: there are none.
     """
 
     model: nn.Module
@@ -67,6 +73,7 @@ class Parts(NamedTuple):
     evaluate: Callable[[Any], float]
     example: tuple[Any, ...]
     network: nn.Module | None = None
+    test: Callable[[Any], float] | None = None
 
 
 def batched(
@@ -76,6 +83,7 @@ def batched(
     loss: Callable[[Any, Any], Tensor],
     held_out: Tensor,
     score: Callable[[Any, Any], Tensor | float] | None = None,
+    test: Tensor | None = None,
 ) -> Parts:
     """Makes what a task trains whose cases are drawn in batches.
 
@@ -86,17 +94,22 @@ def batched(
         loss: (outputs, what is right) -> the loss.
         held_out: the numbers of the cases for validation.
         score: (outputs, what is right) -> the number that the task is judged by; None: the loss.
+        test: the numbers of the test cases, if there are any.
     """
 
     def compute(model: nn.Module, rows: Tensor, measure: Callable[[Any, Any], Any]) -> Any:
         inputs, right = batch(rows)
         return measure(model(*inputs), right)
 
+    def scored(rows: Tensor) -> Callable[[Any], float]:
+        return lambda model: float(compute(model, rows, score or loss))
+
     return Parts(
         model,
         lambda model, update: compute(model, batches.share(update)[0], loss),
-        lambda model: float(compute(model, held_out, score or loss)),
+        scored(held_out),
         batch(batches.share(0)[0])[0],
+        test=None if test is None else scored(test),
     )
 
 
@@ -123,6 +136,7 @@ class Program:
         build: (the data, a maker of recurrent networks, the seed of the batches, the updates) -> what is trained.
         clip: what the program does to the gradients of the parameters.
         decay: the share of the updates, at the end, in which the step size falls to 0.
+        confirms: whether the task confirms what was chosen on other ones. It has test cases then, which decide.
     """
 
     source: str
@@ -138,3 +152,4 @@ class Program:
     build: Callable[[Data, Networks, int, int], Parts]
     clip: Callable[[Iterable[nn.Parameter]], Any] | None = None
     decay: float = 0.0
+    confirms: bool = False

@@ -8,28 +8,47 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..report.blocks import Group, incomplete
 from ..report.curves import banded, view
-from ..report.judge import PILOT, Ruling, Value, best_rate, counts, decide
-from ..report.page import STYLES, Deviation, Figure, Panel, Report, Style, Table
+from ..report.judge import PILOT, VERDICTS, Claim, Ruling, Value, best_rate, decide
+from ..report.page import GREYS, STYLES, Deviation, Figure, Panel, Report, Style, Table
 from ..report.tables import mean
 from ..runs.folder import Run
-from .claims import BEST, CANDIDATES, LAST, OWN, PLAIN, RULE, TRIAL, claims_of, measure, recommended
+from .claims import (
+    ARMS,
+    CHOICE_RULE,
+    CHOOSING,
+    CONFIRMING,
+    FAMILIES,
+    LAST,
+    ROUNDS,
+    RULE,
+    Against,
+    ByTask,
+    Round,
+    chosen,
+    claims_of,
+    family,
+    measure,
+    plains_of,
+    recommended,
+)
 from .program import TaskName
 from .programs import PROGRAMS
 
-_COLOURS = {"paper": "#D55E00", "cell": "#0072B2", "sonnet": "#009E73", "RMS": "#CC79A7"}
+_COLOURS = {
+    "paper": "#D55E00", "cell": "#0072B2", "sonnet": "#009E73", "RMS": "#CC79A7",
+    "sum": "#E69F00", "sum, eps 0.1": "#56B4E9", "sum, eps 1": "#332288",
+}  # fmt: skip
+_DASHES = {"1": (0, (4, 1.5)), "0.3": (0, (1.5, 1)), "0.1": (0, (1, 2)), "match": "solid"}
 
-ByTask = Mapping[TaskName, Mapping[str, Mapping[float, Group]]]
+Groups = Mapping[TaskName, Mapping[str, Mapping[float, Group]]]
 """The runs by task, arm and multiple of the program's rate."""
-
-Rulings = Mapping[TaskName, Mapping[str, Ruling]]
-"""What the judge says on each task of each arm of the trial."""
 
 
 def report_swaps(runs: Sequence[Run]) -> Report:
     """Writes the report on runs of `swaps`, finished or not."""
     tasks = [name for name in PROGRAMS if any(run.config["task"] == name for run in runs)]
-    arms: ByTask = {task: _by_arm(task, runs) for task in tasks}
-    own, best = ({task: _rulings(task, rates, runs) for task in tasks} for rates in (OWN, BEST))
+    arms: Groups = {task: _by_arm(task, runs) for task in tasks}
+    ruled = [(item, {task: _against(task, item, runs) for task in tasks if task in item.tasks}) for item in ROUNDS]
     about = (
         "Evaluations of each task at the program's own learning rate.",
         f"The mean of the last {LAST} evaluations, against the multiple of the program's learning rate. A cross: a "
@@ -38,14 +57,10 @@ def report_swaps(runs: Sequence[Run]) -> Report:
     return Report(
         title="The swap at unchanged settings",
         claim="",
-        findings=_findings(own, best),
+        findings=_findings(ruled),
         status=incomplete(runs),
         figures=[*_figure("curves", about[0], arms, _curves), *_figure("rates", about[1], arms, _against_rates)],
-        tables=[
-            *_verdicts("At the programs' own settings", own),
-            *_verdicts("Each arm at its best rate", best),
-            _values(arms),
-        ],
+        tables=[*(table for item, found in ruled for table in _verdicts(item, found)), _values(arms)],
         deviations=[Deviation(task, "S", f"{PROGRAMS[task].source}: {PROGRAMS[task].settings}") for task in tasks],
         runs=runs,
     )
@@ -58,7 +73,7 @@ def _by_arm(task: TaskName, runs: Sequence[Run]) -> dict[str, dict[float, Group]
     length = min(_length(run) for run in of_task)
     of_task = [run for run in of_task if _length(run) == length]
     found: dict[str, dict[float, Group]] = {}
-    sides = [("plain", PLAIN), *((item.name, item.arm(task)) for item in CANDIDATES)]
+    sides = [*plains_of(task).items(), *((item.name, item.arm(task)) for item in ARMS)]
     for place, (name, arm) in enumerate(sides):
         own = [run for run in of_task if arm.has(run)]
         if own and arm not in [other for _, other in sides[:place]]:
@@ -71,50 +86,71 @@ def _length(run: Run) -> tuple[int, float]:
     return run.config["updates"], run.config["decay"]
 
 
-def _rulings(task: TaskName, rates: tuple[float, ...], runs: Sequence[Run]) -> dict[str, Ruling]:
-    """Rules on the claim about a task of every arm of the trial. Holm's procedure counts an arm once."""
-    claims = claims_of(task, rates)
-    first = {name: next(other for other in claims if claims[other].ahead == claims[name].ahead) for name in claims}
-    once = list(dict.fromkeys(first.values()))
-    ruled = {}
-    for name, ruling in zip(once, decide([claims[name] for name in once], runs), strict=True):
-        chosen = all(best_rate(claims[name], arm, runs) for arm in claims[name].arms)
-        ruled[name] = ruling if chosen else dataclasses.replace(ruling, pairs={})  # runs at a rate that nothing chose
-    return {name: ruled[first[name]] for name in claims}
+def _against(task: TaskName, item: Round, runs: Sequence[Run]) -> dict[str, Against]:
+    """Rules on the claims about a task of every arm of a round. Holm's procedure counts each claim once, but none over
+    a plain network of which there are no runs."""
+    claims = claims_of(task, item.arms, item.rates)
+    once: list[Claim] = []
+    for claim in (claim for of_arm in claims.values() for claim in of_arm):
+        if all(claim.arms != other.arms for other in once):
+            once.append(claim)
+    known = [claim for claim in once if claim.trial.runs(claim.behind, runs)]
+    decided = [decide([claim], runs)[0] for claim in known] if item.alone else decide(known, runs)
+    ruled = [_at_chosen_rates(ruling, runs) for ruling in decided]
+    ruled += [decide([claim], [])[0] for claim in once if claim not in known]
+    return {
+        name: Against(tuple(next(ruling for ruling in ruled if ruling.claim.arms == claim.arms) for claim in of_arm))
+        for name, of_arm in claims.items()
+    }
 
 
-def _findings(own: Rulings, best: Rulings) -> list[str]:
-    """Counts each arm's verdicts over the tasks, and follows the rule where there are runs of all tasks."""
+def _at_chosen_rates(ruling: Ruling, runs: Sequence[Run]) -> Ruling:
+    """Leaves out the pairs of runs at a rate that no pilot chose."""
+    chose = all(best_rate(ruling.claim, arm, runs) for arm in ruling.claim.arms)
+    return ruling if chose else dataclasses.replace(ruling, pairs={})
+
+
+def _findings(ruled: Sequence[tuple[Round, ByTask]]) -> list[str]:
+    """Counts each arm's verdicts over the tasks, and follows the rules where there are runs of all tasks."""
     lines = []
-    for where, rulings in (("at the programs' own settings", own), ("each at its best rate", best)):
-        for name in _known(rulings):
-            known = [found[name] for found in rulings.values() if len(found[name].pairs) > 1]
-            told = ", ".join(f"{verdict} on {count}" for verdict, count in counts(known).items())
-            lines.append(f"{name}, {where}: {told} of {len(known)} tasks.")
-    if lines and len(own) < len(PROGRAMS):
-        lines.append(f"The rule: {RULE} These runs are not of all tasks.")
-    elif lines:
-        best_arm = recommended(own.values())
-        told = f"the recommended arm is {best_arm}" if best_arm else "no arm is recommended"
-        lines.append(f"The rule: {RULE} By it {told}.")
-    return lines
+    for item, by_task in ruled:
+        for name in _known(item, by_task):
+            for about in FAMILIES if item is CONFIRMING else [""]:
+                of_family = [arms[name] for task, arms in by_task.items() if about in ("", family(task))]
+                verdicts = [found.verdict for found in of_family if found.known]
+                if verdicts:
+                    told = ", ".join(f"{verdict} on {verdicts.count(verdict)}" for verdict in VERDICTS)
+                    where = f"{item.title}, {about}" if about else item.title
+                    lines.append(f"{where}: {name} is {told} of {len(verdicts)} tasks.")
+    if not lines:
+        return []
+    by_round = {item.title: by_task for item, by_task in ruled}
+    choice, decided = chosen(by_round[CHOOSING.title]), recommended(by_round[CONFIRMING.title])
+    told = "; ".join(f"for {about} {name}" for about, name in choice.items()) or "these runs are not all that it needs"
+    lines.append(f"The choice: {CHOICE_RULE} By it: {told}.")
+    if decided is None:
+        told = "these runs are not all that it needs"
+    else:
+        told = "; ".join(f"for {FAMILIES[about]} {name or 'none'}" for about, name in decided.items())
+    return [*lines, f"The rule: {RULE} By it: {told}."]
 
 
-def _known(rulings: Rulings) -> list[str]:
-    """Returns the arms of the trial that have pairs of runs."""
-    return [item.name for item in TRIAL if any(len(found[item.name].pairs) > 1 for found in rulings.values())]
+def _known(item: Round, by_task: ByTask) -> list[str]:
+    """Returns the arms of a round that have pairs of runs."""
+    return [arm.name for arm in item.arms if any(arms[arm.name].known for arms in by_task.values())]
 
 
 def _style(name: str) -> Style:
-    """Returns the style of an arm's curves: a colour for each formula; a start at gain 1 is dashed."""
-    if name == "plain":
-        return STYLES["none"]
-    formula, _, start = name.partition(", ")
-    return Style(_COLOURS[formula], "solid" if start else (0, (4, 1.5)))
+    """Returns the style of an arm's curves: a colour for each formula and eps, dashes for the start."""
+    if name.startswith("plain"):
+        return STYLES["none"] if name == "plain" else GREYS[1]
+    item = next(item for item in ARMS if item.name == name)
+    kind = "RMS" if item.norm == "rms" else item.formula + (f", eps {item.eps}" if item.eps != "own" else "")
+    return Style(_COLOURS[kind], _DASHES[item.start])
 
 
 def _figure(
-    name: str, about: str, arms: ByTask, panel: Callable[[TaskName, Mapping[str, Mapping[float, Group]]], Panel]
+    name: str, about: str, arms: Groups, panel: Callable[[TaskName, Mapping[str, Mapping[float, Group]]], Panel]
 ) -> list[Figure]:
     """Makes a figure with a panel for each task, three in a row; none if there is nothing to show."""
     panels = [item for task, found in arms.items() if (item := panel(task, found)).curves]
@@ -152,34 +188,40 @@ def _against_rates(task: TaskName, arms: Mapping[str, Mapping[float, Group]]) ->
 
 def _end(task: TaskName, run: Run) -> float:
     """Returns what a task measures of a run, in the unit of its records."""
-    return statistics.fmean(record[PROGRAMS[task].metric.name] for record in run.records[-LAST:])
+    return statistics.fmean(record[measure(PROGRAMS[task]).metric] for record in run.records[-LAST:])
 
 
-def _verdicts(title: str, rulings: Rulings) -> list[Table]:
-    """Makes a table of tasks by arms: the verdict, and by how much an arm is better than the plain network."""
-    names = _known(rulings)
+def _verdicts(item: Round, by_task: ByTask) -> list[Table]:
+    """Makes a table of tasks by arms: the verdict, and by how much an arm is better than the better plain network."""
+    names = _known(item, by_task)
     note = (
-        "Plain: the mean of the number that the figures show. Others: the verdict, and by how much the arm is better "
-        "than the plain network, with the 95 % interval over paired seeds; negative: worse. In a GRU and an RNN paper "
-        "stands for formulas that are not defined there."
+        "Plain: the means of the number that is compared, with torch's forget bias and with 1. Others: the verdict "
+        "against the better plain network, and by how much the arm is better than the one that is nearer to it, with "
+        "the 95 % interval over paired seeds; negative: worse. In a GRU and an RNN paper stands for formulas that are "
+        "not defined there." + " Each comparison counts by itself." * item.alone
     )
     rows = []
-    for task, found in rulings.items():
-        plain = [found[name].claim.measure.shown(found[name].means[1]) for name in names if found[name].pairs]
-        rows.append([task, *(plain or ["-"])[:1], *(_cell(found[name]) for name in names)])
-    return [Table(title, ["task", "plain", *names], rows, note)] if names else []
+    for task, arms in by_task.items():
+        plains = {}
+        for name in names:
+            for ruling in arms[name].known:
+                plains[ruling.claim.behind.options["forget_bias"]] = ruling.claim.measure.shown(ruling.means[1])
+        shown = [plains.get(bias, "-") for bias in ("torch", "1")]
+        rows.append([task, family(task), *shown, *(_cell(arms[name]) for name in names)])
+    return [Table(item.title, ["task", "family", "plain", "forget bias 1", *names], rows, note)] if names else []
 
 
-def _cell(ruling: Ruling) -> str:
+def _cell(found: Against) -> str:
     """Writes the verdict with the effect and its interval."""
-    if len(ruling.pairs) < 2:
+    if not found.known:
         return "-"
+    ruling = found.better
     assert isinstance(ruling.claim.measure, Value)
     effect, low, high = (f"{value:.{ruling.claim.measure.digits}f}" for value in (ruling.effect, *ruling.interval))
-    return f"{ruling.verdict} {effect} ({low} to {high})"
+    return f"{found.verdict} {effect} ({low} to {high})"
 
 
-def _values(arms: ByTask) -> Table:
+def _values(arms: Groups) -> Table:
     """Makes a table of the last evaluations at every rate, and of the time of a run."""
     rates = sorted({rate for found in arms.values() for by_rate in found.values() for rate in by_rate})
     rows = []

@@ -48,6 +48,7 @@ from .ruling import BEHIND as BEHIND
 from .ruling import EQUAL as EQUAL
 from .ruling import LEVEL as LEVEL
 from .ruling import UNDECIDED as UNDECIDED
+from .ruling import VERDICTS as VERDICTS
 from .ruling import Ruling as Ruling
 from .ruling import capital as capital
 from .ruling import chance as chance
