@@ -154,23 +154,27 @@ def attempt(call, tensors, which, how, spoilt, fits):
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(
     network=st.sampled_from(["LSTM", "GRU", "RNN"]), which=st.integers(0, 36), how=st.integers(0, len(WRONG) - 1),
-    backward=st.booleans(), masks=st.booleans(), changed=st.booleans(),
+    backward=st.booleans(), cuts=st.booleans(), changed=st.booleans(), packed=st.booleans(),
 )  # fmt: skip
-def test_no_wrong_argument_reaches_the_recurrent_kernels(network, which, how, backward, masks, changed):
+def test_no_wrong_argument_reaches_the_recurrent_kernels(network, which, how, backward, cuts, changed, packed):
     """Any one tensor of the op spoilt: an error in Python, never a crash; in another layout: the same result."""
     r = Recurrence(network, PRESETS["paper"][network])
     T, B, I, H = 5, 4, 3, 6  # noqa: E741
     state = [torch.randn(B, H) for _ in r.state_names]
     params = [torch.randn(*s) for s in r.parameter_shapes(I, H, H).values()]
-    lengths = torch.tensor([5, 0, 3, 2]) if masks else None
-    reset = torch.rand(T, B) < 0.2 if masks else None
-    restart, kept = ([torch.randn(B, H) for _ in state], [torch.rand(T, B, H) for _ in state]) if changed else ([], [])
+    sizes = torch.tensor([4, 3, 2, 1, 1]) if packed else None
+    lines = (int(sizes.sum()),) if packed else (T, B)
+    lengths = torch.tensor([5, 0, 3, 2]) if cuts and not packed else None
+    reset = torch.rand(lines) < 0.2 if cuts else None
+    rows, shares = [torch.randn(B, H) for _ in state], [torch.rand(*lines, H) for _ in state]
+    restart, kept = (rows, shares) if changed else ([], [])
     dropout, kept = torch.rand(B, H) if changed else None, [*kept, None, None][:2]
+    masks = lengths, reset, restart, dropout, *kept, sizes
     found = torch.ops.layernorm.recurrent_forward(
-        torch.randn(T, B, I), state, params, lengths, reset, restart, dropout, *kept, r.encode(), False, "native"
+        torch.randn(*lines, I), state, params, *masks, r.encode(), False, "native"
     )
     n = 1 + len(state)
-    tensors = [torch.randn(T, B, I), *state, *params, lengths, reset, *restart, dropout, *kept]
+    tensors = [torch.randn(*lines, I), *state, *params, lengths, reset, *restart, dropout, *kept, sizes]
     if backward:
         tensors += [*found[n:], *found[:n]]
     which %= len(tensors)
@@ -181,7 +185,7 @@ def test_no_wrong_argument_reaches_the_recurrent_kernels(network, which, how, ba
         rest = iter(tensors)
         take = lambda k: [next(rest) for _ in range(k)]  # noqa: E731
         args = (next(rest), take(len(state)), take(len(params)), next(rest), next(rest))
-        args = (*args, take(len(restart)), next(rest), next(rest), next(rest))
+        args = (*args, take(len(restart)), next(rest), next(rest), next(rest), next(rest))
         if not backward:
             return torch.ops.layernorm.recurrent_forward(*args, r.encode(), False, "native")
         saved, grads = take(len(found) - n), take(n)
@@ -192,7 +196,7 @@ def test_no_wrong_argument_reaches_the_recurrent_kernels(network, which, how, ba
     same = spoilt.shape == tensors[which].shape and spoilt.dtype == tensors[which].dtype
     if tensors[which] is lengths and spoilt.shape == lengths.shape:  # any integers
         same = spoilt.dtype in (torch.int64, torch.int32)
-    if which == 0 and not (backward or masks or changed) and spoilt.dim() == 3:  # any number of steps
+    if which == 0 and not (backward or cuts or changed or packed) and spoilt.dim() == 3:  # any number of steps
         same = spoilt.shape[1:] == (B, I) and spoilt.dtype == torch.float32
     attempt(call, tensors, which, how, spoilt, same)
 
@@ -317,6 +321,7 @@ def test_batch_norm_is_refused_by_the_op():
             None,
             None,
             [],
+            None,
             None,
             None,
             None,

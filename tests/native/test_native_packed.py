@@ -88,12 +88,13 @@ def test_what_no_row_has_is_not_read():
         ([3, 3, 1, 0], r"never rise.*got \[3, 3, 1, 0\]"),
         ([3, 2, 1], r"add up to 7.*got \[3, 2, 1\]"),
         ([3, 3, 2, -1], r"got \[3, 3, 2, -1\]"),
+        ([], r"add up to 7.*got \[\]"),
     ],
 )
 def test_wrong_batch_sizes(engine, sizes, message):
     recurrence = Recurrence("RNN", PLAIN)
     _, packed, _ = packing.both_calls(recurrence, 4, 3, 2, 5, 5, False, False)
-    packed = packed._replace(input=packed.input[:1].expand(7, 2), batch_sizes=torch.tensor(sizes))
+    packed = packed._replace(input=packed.input[:1].expand(7, 2), batch_sizes=torch.tensor(sizes, dtype=torch.int64))
     with pytest.raises(RuntimeError, match=message):
         engine.recurrent_forward(packed, False)
 

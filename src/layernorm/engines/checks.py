@@ -6,6 +6,7 @@ An engine calls these where it has not looked at the tensors by other means, bef
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections.abc import Sequence
 
@@ -119,7 +120,7 @@ def _check_batch_sizes(a: RecurrentArguments) -> None:
     if torch.compiler.is_compiling() or a.batch_sizes is None:
         return
     counts, B, lines = unwrapped(a.batch_sizes).tolist(), a.state[0].shape[0], a.input.shape[0]
-    falling = all(n >= later >= 1 for n, later in zip(counts, [*counts[1:], 1], strict=True))
+    falling = all(n >= later for n, later in itertools.pairwise([*counts, 1]))
     if not falling or sum(counts) != lines or (counts and counts[0] != B):
         expected = f"batch_sizes that start at {B}, the rows of the state, never rise, and add up to {lines}"
         raise RuntimeError(f"{a.recurrence.network.lower()}: expected {expected}, the lines of the input; got {counts}")
