@@ -84,7 +84,8 @@ def test_both_run_without_the_optional_packages():
         "sys.exit(cli.main(['doctor']) or cli.main(['doctor', '--check']))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    said = [line for line in done.stderr.splitlines() if "triton not found" not in line]  # torch 2.15's own word
+    assert (done.returncode, said) == (0, [])
     assert "cases are right" in done.stdout
 
 

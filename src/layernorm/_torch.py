@@ -12,7 +12,7 @@ import re
 import torch
 
 OLDEST = "2.12"
-"""The oldest PyTorch on which the whole test suite passes, as in pyproject.toml."""
+"""The oldest PyTorch on which the tests of the library pass, as in pyproject.toml."""
 
 NEEDED = {
     # name: what it is used for. Without it layernorm is not imported, with an error that names it
