@@ -30,7 +30,7 @@ def test_threads_share_out_the_lines(threads, reverse):
     recurrence = Recurrence("LSTM", resolve("paper", "LSTM"))
     before = torch.get_num_threads()
     try:
-        for T, B, seed in ((300, 5, 0), (40, 70, 3), (2, 400, 5)):
+        for T, B, seed in ((300, 5, 0), (40, 70, 3), (2, 400, 5), (3, 1, 0)):
             calls = packing.both_calls(recurrence, T, B, 6, 9, 9, reverse, True, 3, seed)
             torch.set_num_threads(1)
             one = native.recurrent_forward(calls[1], True)

@@ -365,6 +365,7 @@ template <class T, class E, class... Factors> static int recurrent_forward(const
     const bool by_columns = call->cases || pass.few_rows(pass.B);
     pass.columns = pass.shares_columns(pass.B) ? run : nullptr;
     const auto rows = [&](i64 b0, i64 b1) {
+        if (b0 == b1) return;  // fewer rows than threads
         const i64 chunks = (b1 - b0 + together - 1) / together, rows = round_up((b1 - b0 + chunks - 1) / chunks, pass.HEIGHT);
         for (i64 b = b0; b < b1; b += rows) pass.rows(b, least(b1, b + rows));
     };
