@@ -364,13 +364,13 @@ template <class T, class E, class... Factors> static int recurrent_forward(const
     const i64 together = call->cases ? pass.B : pass.rows_together();
     const bool by_columns = call->cases || pass.few_rows(pass.B);
     pass.columns = pass.shares_columns(pass.B) ? run : nullptr;
-    const auto rows = [&](i64 b0, i64 b1) {
+    const auto in_chunks = [&](i64 b0, i64 b1) {
         if (b0 == b1) return;  // fewer rows than threads
         const i64 chunks = (b1 - b0 + together - 1) / together, rows = round_up((b1 - b0 + chunks - 1) / chunks, pass.HEIGHT);
         for (i64 b = b0; b < b1; b += rows) pass.rows(b, least(b1, b + rows));
     };
-    if (by_columns || !pass.packed()) share(by_columns ? nullptr : run, pass.B, rows);
-    else share(run, call->threads, [&](i64 from, i64 end) { rows(pass.rows_before(from), pass.rows_before(end)); });
+    if (by_columns || !pass.packed()) share(by_columns ? nullptr : run, pass.B, in_chunks);
+    else share(run, call->threads, [&](i64 from, i64 end) { in_chunks(pass.rows_before(from), pass.rows_before(end)); });
     of_call.release();
     return pass.failed;
 }
