@@ -99,8 +99,8 @@ def check_recurrent(a: RecurrentArguments) -> None:
         RuntimeError: something does not fit. Of lengths a compiled graph raises it when it runs.
     """
     check_tensors(a)
-    if a.batch_sizes is not None:
-        _check_batch_sizes(a)
+    if a.batch_sizes is not None and not torch.compiler.is_compiling():
+        _check_batch_sizes(a, a.batch_sizes)
     if a.lengths is not None and not a.lengths.is_meta:  # where there are no values
         check_lengths(a.lengths, a.input.shape[0], torch.compiler.is_compiling())
 
@@ -115,11 +115,9 @@ def check_lengths(lengths: Tensor, T: int, in_graph: bool) -> None:
         raise RuntimeError(f"lengths must lie in 0..{T}, the time steps of the input, got {lengths.tolist()}")
 
 
-def _check_batch_sizes(a: RecurrentArguments) -> None:
+def _check_batch_sizes(a: RecurrentArguments, sizes: Tensor) -> None:
     """Checks that the batch sizes of a packed call are those of B rows, which have the lines of the input."""
-    if torch.compiler.is_compiling() or a.batch_sizes is None:
-        return
-    counts, B, lines = unwrapped(a.batch_sizes).tolist(), a.state[0].shape[0], a.input.shape[0]
+    counts, B, lines = unwrapped(sizes).tolist(), a.state[0].shape[0], a.input.shape[0]
     falling = all(n >= later for n, later in itertools.pairwise([*counts, 1]))
     if not falling or sum(counts) != lines or (counts and counts[0] != B):
         expected = f"batch_sizes that start at {B}, the rows of the state, never rise, and add up to {lines}"
@@ -190,7 +188,7 @@ def _check_one_by_one(a: RecurrentArguments) -> None:
         if a.lengths is not None or not state[0].dim() or sizes.dim() != 1 or sizes.dtype != torch.int64:
             got = f"{sizes.dtype} {list(sizes.shape)}" + ("" if a.lengths is None else " and lengths")
             raise RuntimeError(f"{op}: expected batch_sizes (T,) of type torch.int64, and no lengths; got {got}")
-        if not sizes.is_cpu and not sizes.is_meta:
+        if not sizes.is_cpu:
             raise RuntimeError(f"{op}: expected batch_sizes on the CPU, got {sizes.device}")
     _, B, I, H, P = a.sizes  # noqa: E741
     if H < 1 or P < 1:

@@ -176,10 +176,12 @@ def walk(step: Callable[[int, State], State], state: State, T: int, schedule: Sc
     ``changes`` itself. The rows of a packed call that have ended leave the state.
     """
     zero = state[0].new_zeros(())
-    result = Walk([], [], state)
+    befores: list[State] = []
+    afters: list[State] = []
     ended: list[State] = []
+    after = state
     for t, place in enumerate(schedule.places(T)):
-        before = result.final
+        before = after
         if schedule.sizes is not None and schedule.sizes[t] < len(before[0]):
             n = schedule.sizes[t]
             ended.append(tuple(part[n:] for part in before))
@@ -193,10 +195,9 @@ def walk(step: Callable[[int, State], State], state: State, T: int, schedule: Sc
             after = tuple(apply_zoneout(*part) for part in zip(changes.shares(place), old, after, strict=True))
         if schedule.active is not None:
             after = tuple(torch.where(schedule.active[place], new, s) for new, s in zip(after, before, strict=True))
-        result.before.append(before)
-        result.after.append(after)
-        result = result._replace(final=after)
-    return result._replace(final=with_all_rows(result.final, ended))
+        befores.append(before)
+        afters.append(after)
+    return Walk(befores, afters, with_all_rows(after, ended))
 
 
 def with_all_rows(state: State, ended: Sequence[State]) -> State:

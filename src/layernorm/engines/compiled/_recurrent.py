@@ -90,10 +90,8 @@ def _whole_changes(a: RecurrentArguments, dtype: torch.dtype) -> StateChanges:
 class _Chunk:
     """Some steps in which the same rows have lines: those of a packed call change where rows end."""
 
-    def __init__(self, schedule: Schedule, steps: slice) -> None:
-        self.steps, self.sizes = steps, schedule.sizes
-        self.rows = None if self.sizes is None else self.sizes[steps.start]
-        self.lines = slice(*(schedule.starts[t] for t in (steps.start, steps.stop))) if self.sizes else steps
+    def __init__(self, steps: slice, lines: slice, rows: int | None) -> None:
+        self.steps, self.lines, self.rows = steps, lines, rows  # rows: of a packed call
 
     def of(self, x: Tensor) -> Tensor:
         """Returns these steps of a tensor of all lines, (steps, rows, *)."""
@@ -110,15 +108,17 @@ class _Chunk:
 
 def _chunks(schedule: Schedule, T: int) -> list[_Chunk]:
     """Cuts T steps into chunks."""
-    groups = [(0, T)]
-    if schedule.sizes is not None:
-        ends = [t for t in range(1, T + 1) if t == T or schedule.sizes[t] != schedule.sizes[t - 1]]
-        groups = list(itertools.pairwise([0, *ends]))
-    return [
-        _Chunk(schedule, slice(first + steps.start, first + steps.stop))
-        for first, end in groups
-        for steps in chunks(end - first)
-    ]
+    if schedule.sizes is None:
+        return [_Chunk(steps, steps, None) for steps in chunks(T)]
+    found: list[_Chunk] = []
+    first = line = 0
+    for rows, group in itertools.groupby(schedule.sizes):
+        count = len(list(group))
+        for own in chunks(count):
+            steps = slice(first + own.start, first + own.stop)
+            found.append(_Chunk(steps, slice(line + own.start * rows, line + own.stop * rows), rows))
+        first, line = first + count, line + count * rows
+    return found
 
 
 @kernel

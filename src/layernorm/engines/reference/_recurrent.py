@@ -114,7 +114,8 @@ def recurrent_over_cases(
         ValueError: fewer than two cases to take statistics over.
     """
     check_cases(a, population is None, count_padding)
-    cases = Cases(a.recurrence, counted_rows(a, count_padding), count_cases(a, count_padding), population, packed(a))
+    sizes = None if a.batch_sizes is None else row_counts(a.batch_sizes)
+    cases = Cases(a.recurrence, counted_rows(a, count_padding), count_cases(a, count_padding), population, sizes)
     return recurrent_equations(a, cases), cases.batch_moments() if population is None else None
 
 
@@ -132,11 +133,6 @@ def count_cases(a: RecurrentArguments, count_padding: bool) -> Tensor:
         return unwrapped(a.batch_sizes)
     counted = counted_rows(a, count_padding)
     return torch.full(a.lines[:1], a.lines[1], device="cpu") if counted is None else counted.sum((-2, -1))
-
-
-def packed(a: RecurrentArguments) -> list[int] | None:
-    """Returns how many rows take each step of a packed call; None: it is not packed."""
-    return None if a.batch_sizes is None else row_counts(a.batch_sizes)
 
 
 def check_cases(a: RecurrentArguments, training: bool, count_padding: bool) -> None:
