@@ -92,7 +92,7 @@ def test_variational_dropout_is_one_mask_for_each_row():
 @pytest.mark.parametrize("norm", ["layer", None, "batch"])
 @pytest.mark.parametrize("engine", ["native", "reference"])
 def test_what_is_saved_follows_the_steps_that_there_are(engine, norm):
-    """One row of 400 steps and 39 of one keep as much for the backward as 40 rows of 11 steps, or less."""
+    """One row of 400 steps and 39 of one keep about as much for the backward as 40 rows of 11 steps."""
     if engine not in ln.backends.available():
         engine = "reference"
 
@@ -110,11 +110,7 @@ def test_what_is_saved_follows_the_steps_that_there_are(engine, norm):
             module(packed)
         return sum(kept.values())
 
-    if engine == "native":
-        few = 400 * 8 * (1 + 4 * 10 * (norm == "batch"))  # batch_sizes; under batch norm the moments of each step
-        assert saved([400] + [1] * 39) <= saved([11] * 40) + few
-    else:  # by autograd's steps, some numbers each
-        assert saved([400] + [1] * 39) <= 3 * saved([11] * 40) + 400 * 64 * 20
+    assert saved([400] + [1] * 39) <= 2 * saved([11] * 40)  # padded to 400 steps it is 33 times as much and more
 
 
 def test_compiled_by_torch():
