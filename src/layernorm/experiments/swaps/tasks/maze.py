@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from ...report.blocks import Metric
 from ...train.batches import EVALUATION, NOISE, derive_seed
 from ..program import Data, Networks, Parts, Program, as_data
+from ..rollout import advantages
 
 MAZES, STEPS, EPOCHS, PARTS, UNITS = 8, 128, 4, 4, 64
 DISCOUNT, LAMBDA, CLIP, ENTROPY = 0.99, 0.95, 0.1, 0.01
@@ -93,12 +94,9 @@ def play(agent: Any, seed: int) -> None:
         agent.guess[step] = value[0]
     agent.after.copy_(torch.stack(state))
     last = agent(seen_of(agent.mazes).unsqueeze(0), agent.begins[-1:], state)[1]
-    values, later = torch.cat([agent.guess, last]), torch.zeros_like(last[0])
-    for step in reversed(range(STEPS)):
-        goes_on = DISCOUNT * ~agent.begins[step + 1]
-        later = rewards[step] + goes_on * values[step + 1] - values[step] + goes_on * LAMBDA * later
-        agent.advantage[step] = later
-        agent.gain[step] = later + values[step]
+    values = torch.cat([agent.guess, last])
+    agent.advantage.copy_(advantages(rewards, values, agent.begins, DISCOUNT, LAMBDA))
+    agent.gain.copy_(agent.advantage + agent.guess)
 
 
 @torch.no_grad()

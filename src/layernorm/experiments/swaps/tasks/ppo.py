@@ -13,6 +13,7 @@ from ...report.blocks import Metric
 from ...train.batches import NOISE, derive_seed
 from ..cartpole import Poles, load_cartpole, steps_held
 from ..program import Data, Networks, Parts, Program
+from ..rollout import advantages
 
 POLES, STEPS, EPOCHS, UNITS = 8, 32, 20, 64
 DISCOUNT, LAMBDA, CLIP = 0.98, 0.8, 0.2
@@ -60,12 +61,9 @@ def play(agent: Any, seed: int) -> None:
     agent.poles.keep()
     agent.after.copy_(torch.stack(state))
     values.append(agent(agent.poles.seen().unsqueeze(0), agent.begins[-1:], state)[1][0])
-    later = torch.zeros_like(values[0])
-    for step in reversed(range(STEPS)):
-        goes_on = DISCOUNT * ~agent.begins[step + 1]
-        later = 1 + goes_on * values[step + 1] - values[step] + goes_on * LAMBDA * later
-        agent.advantage[step] = later
-        agent.gain[step] = later + values[step]
+    rewards = torch.ones_like(agent.advantage)  # for every step
+    agent.advantage.copy_(advantages(rewards, values, agent.begins, DISCOUNT, LAMBDA))
+    agent.gain.copy_(agent.advantage + torch.stack(values[:-1]))
 
 
 def build(data: Data, networks: Networks, seed: int, updates: int) -> Parts:
