@@ -94,7 +94,7 @@ def play(agent: Any, seed: int) -> None:
         agent.guess[step] = value[0]
     agent.after.copy_(torch.stack(state))
     last = agent(seen_of(agent.mazes).unsqueeze(0), agent.begins[-1:], state)[1]
-    values = torch.cat([agent.guess, last])
+    values = [*agent.guess, *last]
     agent.advantage.copy_(advantages(rewards, values, agent.begins, DISCOUNT, LAMBDA))
     agent.gain.copy_(agent.advantage + agent.guess)
 
