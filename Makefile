@@ -21,15 +21,15 @@ help:
 	@echo "make clean  removes the virtual environment, caches and build folders (never runs/)"
 
 setup: $(VENV)/.ready
-$(VENV)/.ready: pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/layernorm/engines/native/*.cpp src/layernorm/engines/native/*.h) $(VENV)/.files
+$(VENV)/.ready: pyproject.toml lab/pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/layernorm/engines/native/*.cpp src/layernorm/engines/native/*.h) $(VENV)/.files
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable '.[experiments,onnx,play,test]'
+	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable '.[onnx,test]' --editable ./lab
 	@touch $@
 
 # An editable installation remembers the package's files: a new or moved one asks for a new installation.
 $(VENV)/.files: always
 	@mkdir -p $(VENV)
-	@find src -name '*.py' | sort > $@.now; cmp -s $@.now $@ || cp $@.now $@
+	@find src lab/src -name '*.py' | sort > $@.now; cmp -s $@.now $@ || cp $@.now $@
 always:
 
 # A process a core, with one thread each: two that wait for each other on busy cores are many times slower.
@@ -53,7 +53,7 @@ test-torch:
 	  --junitxml=$(OTHER).xml $(TESTS)
 
 torture: setup
-	PYTHONPATH=tests $(BIN)/python -m torture $(if $(MINUTES),--minutes $(MINUTES)) $(if $(CASES),--cases $(CASES)) \
+	PYTHONPATH=tests:lab/tests $(BIN)/python -m torture $(if $(MINUTES),--minutes $(MINUTES)) $(if $(CASES),--cases $(CASES)) \
 	  $(if $(CAMPAIGN),--campaign $(CAMPAIGN)) $(if $(CASE),--case $(CASE))
 
 lint: setup
@@ -71,7 +71,7 @@ types-as-editors-see-them:
 # Needs Chromium and its driver (Debian: apt-get install chromium chromium-driver).
 play-test: setup
 	$(BIN)/pip install --quiet --constraint constraints.txt selenium
-	$(BIN)/python -m pytest -q -p no:cacheprovider tests/browser/play.py
+	$(BIN)/python -m pytest -q -p no:cacheprovider lab/tests/browser/play.py
 
 demo: setup
 	$(BIN)/layernorm run digits --norm none layer batch --batch-size 128 4 --seeds 0 1 2 --out runs/digits

@@ -12,8 +12,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from layernorm.experiments.draw.samples import animation, draw_digits
-from layernorm.experiments.runs.folder import read_run
+from layernorm_lab.experiments.draw.samples import animation, draw_digits
+from layernorm_lab.runs.folder import read_run
 
 FIGURE = Path(__file__).parents[1] / "docs" / "drawing.gif"
 COLUMNS, ROWS = 8, 3

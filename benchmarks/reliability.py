@@ -32,7 +32,7 @@ ROWS = ("checkpoint written", "checkpoint read", "handwriting read", "digits, an
 
 
 def _checkpoint(folder: Path) -> tuple[Callable[[], object], Callable[[], object]]:
-    from layernorm.experiments.runs import checkpoint
+    from layernorm_lab.runs import checkpoint
 
     tensors = {f"{part}/{k}": torch.randn(PARAMETERS // 6) for part in ("model", "m", "v") for k in range(6)}
     path = folder / "checkpoint.safetensors"
@@ -40,7 +40,7 @@ def _checkpoint(folder: Path) -> tuple[Callable[[], object], Callable[[], object
 
 
 def _handwriting(folder: Path) -> Callable[[], object]:
-    from layernorm.experiments.data import iam
+    from layernorm_lab.data import iam
 
     random = np.random.default_rng(0)
     lines = []
@@ -58,7 +58,7 @@ def _handwriting(folder: Path) -> Callable[[], object]:
 
 
 def _update() -> Callable[[], object]:
-    from layernorm.experiments.mnist.network import Config, build_mlp
+    from layernorm_lab.experiments.mnist.network import Config, build_mlp
 
     model = build_mlp(Config(norm="layer", batch_size=128, hidden=100), inputs=64)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)

@@ -45,16 +45,16 @@ from scipy import stats
 from torch import Tensor, nn
 
 import layernorm as ln
-from layernorm.experiments.errors import RunError
-from layernorm.experiments.report.judge import LEVEL, SEEDS
-from layernorm.experiments.swaps.claims import family
-from layernorm.experiments.swaps.experiment import load_task
-from layernorm.experiments.swaps.network import Config, Maker
-from layernorm.experiments.swaps.program import Parts, Program, TaskName
-from layernorm.experiments.swaps.programs import PROGRAMS
-from layernorm.experiments.train.batches import INIT, derive_seed
-from layernorm.experiments.train.loop import step_size_factor
 from layernorm.formula import PRESETS
+from layernorm_lab.errors import RunError
+from layernorm_lab.experiments.swaps.claims import family
+from layernorm_lab.experiments.swaps.experiment import load_task
+from layernorm_lab.experiments.swaps.network import Config, Maker
+from layernorm_lab.experiments.swaps.program import Parts, Program, TaskName
+from layernorm_lab.experiments.swaps.programs import PROGRAMS
+from layernorm_lab.report.judge import LEVEL, SEEDS
+from layernorm_lab.train.batches import INIT, derive_seed
+from layernorm_lab.train.loop import step_size_factor
 
 
 class Update(nn.Module):

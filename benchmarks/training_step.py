@@ -31,19 +31,19 @@ from torch.profiler import ProfilerActivity, profile
 
 import layernorm as ln
 import timing
-from layernorm.experiments import catalogue
-from layernorm.experiments.data.binarized_mnist import PIXELS, Binarized
-from layernorm.experiments.data.books import Books
-from layernorm.experiments.data.iam import Sequences
-from layernorm.experiments.data.mnist import Cases, Images
-from layernorm.experiments.data.order_embeddings import CAPTIONS, Captioned, ImagesAndCaptions
-from layernorm.experiments.data.questions import FIRST_ENTITY, Questions, Split
-from layernorm.experiments.data.text import Sentences, Vocabulary
-from layernorm.experiments.errors import RunError, UsageError
-from layernorm.experiments.handwriting.network import one_hot
-from layernorm.experiments.protocol import Experiment, Task
-from layernorm.experiments.train import distributed
-from layernorm.experiments.train.batches import NOISE, derive_seed
+from layernorm_lab import catalogue
+from layernorm_lab.data.binarized_mnist import PIXELS, Binarized
+from layernorm_lab.data.books import Books
+from layernorm_lab.data.iam import Sequences
+from layernorm_lab.data.mnist import Cases, Images
+from layernorm_lab.data.order_embeddings import CAPTIONS, Captioned, ImagesAndCaptions
+from layernorm_lab.data.questions import FIRST_ENTITY, Questions, Split
+from layernorm_lab.data.text import Sentences, Vocabulary
+from layernorm_lab.errors import RunError, UsageError
+from layernorm_lab.experiments.handwriting.network import one_hot
+from layernorm_lab.protocol import Experiment, Task
+from layernorm_lab.train import distributed
+from layernorm_lab.train.batches import NOISE, derive_seed
 
 Run = Callable[[], None]
 

@@ -28,7 +28,7 @@ import numpy as np
 from scipy import stats
 from scipy.integrate import trapezoid
 
-from layernorm.experiments import catalogue
+from layernorm_lab import catalogue
 
 EXPERIMENTS = ("order-embeddings", "reader", "skip-thoughts", "draw", "handwriting", "mnist", "convnets")
 SECTIONS = (

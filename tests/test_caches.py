@@ -22,8 +22,7 @@ def caches():
     """Every cache of a function of the library, by the function's name."""
     kind = type(functools.cache(int))
     found = [c for c in gc.get_objects() if type(c) is kind and str(c.__module__).startswith("layernorm.")]
-    laboratory = ("layernorm.experiments", "layernorm.play", "layernorm.doctor", "layernorm.cli")
-    return {c.__qualname__.rpartition(".")[2]: c for c in found if not c.__module__.startswith(laboratory)}
+    return {c.__qualname__.rpartition(".")[2]: c for c in found if not c.__module__.startswith("layernorm.doctor")}
 
 
 def call(number):

@@ -10,13 +10,11 @@ import pytest
 import torch
 
 import layernorm as ln
-from layernorm import cli
 from layernorm.backends import Entry
-from layernorm.doctor import battery, check, comparison, installation, isolation, table, timing
+from layernorm.doctor import battery, check, command, comparison, installation, isolation, machine, table, timing
 from layernorm.doctor.battery import Norm, Recurrent
 from layernorm.doctor.comparison import Case, compare
 from layernorm.doctor.isolation import Failure, isolated
-from layernorm.experiments.runs.environment import PACKAGES
 from layernorm.formula import PRESETS
 
 native = pytest.mark.skipif("native" not in ln.backends.available(), reason="breaks the CPU engine")
@@ -51,14 +49,14 @@ def tiny(monkeypatch):
 # --- What is installed ---
 
 
-def test_versions_backends_and_data(capsys, monkeypatch):
-    monkeypatch.setattr("layernorm.experiments.runs.environment.PACKAGES", (*PACKAGES, "not-installed"))
+def test_versions_and_backends(capsys, monkeypatch):
+    monkeypatch.setitem(installation.OPTIONAL, "not-installed", "pip install it")
     monkeypatch.setenv("LAYERNORM_ISA", "avx2")
-    assert cli.main(["doctor"]) == 0
+    assert command.main(["doctor"]) == 0
     text = capsys.readouterr().out
-    for word in ("python", "torch", "numpy", *PACKAGES, "threads", "CUDA", "reference", "digits", "mnist"):
+    for word in ("python", "torch", "numpy", *installation.OPTIONAL, "threads", "CUDA", "reference"):
         assert word in text
-    assert "not-installed  missing: pip install" in text
+    assert "not-installed  missing: pip install it" in text
     assert "reference      available" in text
     assert "LAYERNORM_ISA=avx2" in text
 
@@ -71,22 +69,90 @@ def test_what_runs_where(monkeypatch):
     assert lines["cpu recurrent"] == "native in float32, bfloat16, float16; reference in float64"
 
 
-def test_both_run_without_the_optional_packages():
-    optional = {*PACKAGES, "PIL", "sklearn"} - {"filelock"}  # torch's compiler cannot do without filelock
-    code = (
-        f"import sys; sys.modules |= dict.fromkeys({optional})\n"
-        "from layernorm import cli\n"
+def alone(*words, code=""):
+    """Runs `python -m layernorm` in a process in which the laboratory and every optional package are missing."""
+    missing = {
+        "layernorm_lab",
+        "onnx",
+        "onnxscript",
+        "sb3_contrib",
+        "torchrl",
+        "rich",
+        "scipy",
+        "matplotlib",
+        "sklearn",
+    }
+    hidden = (
+        "import importlib.util, runpy, sys\n"
+        f"sys.modules |= dict.fromkeys({missing})\n"
+        "find = importlib.util.find_spec\n"
+        f"importlib.util.find_spec = lambda name, *a: None if name in {missing} else find(name, *a)\n"
+        f"{code}\n"
+        f"sys.argv = ['layernorm', *{list(words)}]\n"
+        "runpy.run_module('layernorm', run_name='__main__', alter_sys=True)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True)
+    done.stderr = "".join(line for line in done.stderr.splitlines(True) if "triton not found" not in line)  # torch 2.15
+    return done
+
+
+def test_the_library_alone_has_a_doctor():
+    done = alone("doctor")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "reference" in done.stdout
+    few = (
         "from layernorm.doctor import battery, check\n"
         "check.battery = lambda: [(battery.Norm('rms_norm', 3, 4), battery.TYPES[1])]\n"
         "check.few = lambda: []\n"
         "check.relative_time = lambda row: 1.0\n"
         "check.isolated = lambda function, items, limit: ((item, function(item)) for item in items)\n"
-        "sys.exit(cli.main(['doctor']) or cli.main(['doctor', '--check']))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    said = [line for line in done.stderr.splitlines() if "triton not found" not in line]  # torch 2.15's own word
-    assert (done.returncode, said) == (0, [])
+    done = alone("doctor", "--check", code=few)
+    assert (done.returncode, done.stderr) == (0, "")
     assert "cases are right" in done.stdout
+
+
+@pytest.mark.parametrize("words", [["run", "digits"], ["doctor", "now"], [], ["--nosuch"]])
+def test_the_library_alone_says_how_to_install_the_laboratory(words):
+    done = alone(*words)
+    assert done.returncode == 2
+    assert ("pip install ./lab in layernorm's checkout" in done.stderr) is (words[:1] == ["run"])
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A git repository with a package in the folder that is given; returns the package and its commit."""
+
+    def git(*arguments):
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        return subprocess.run(
+            ["git", *who, "-C", str(tmp_path), *arguments], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    def place(folder, ignored=""):
+        package = tmp_path / folder
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("")
+        (tmp_path / ".gitignore").write_text(ignored)
+        git("init", "--quiet")
+        git("add", ".")
+        git("commit", "--quiet", "--message", "first")
+        return package, git("rev-parse", "--short=12", "HEAD")
+
+    return place
+
+
+def test_the_commit_is_told_with_a_plus_for_local_changes(checkout):
+    package, commit = checkout("src/layernorm")
+    assert machine.commit(package) == commit
+    (package / "new.py").write_text("")
+    assert machine.commit(package) == f"{commit}+"
+
+
+def test_a_package_installed_inside_another_repository_has_none(checkout):
+    package, _ = checkout("venv/lib/layernorm", ignored="venv\n")
+    assert machine.commit(package) is None
 
 
 # --- The check ---
@@ -94,7 +160,7 @@ def test_both_run_without_the_optional_packages():
 
 @native
 def test_engines_that_are_right(tiny, capsys):
-    assert cli.main(["doctor", "--check"]) == 0
+    assert command.main(["doctor", "--check"]) == 0
     text = capsys.readouterr().out
     assert f"all {CASES} cases are right" in text
     for name in ln.backends.available():
@@ -109,7 +175,7 @@ def test_engines_that_are_right(tiny, capsys):
 def test_a_missing_engine_is_not_checked(tiny, capsys, monkeypatch):
     engines = {"elsewhere": Entry("no_such_engine", "cpu"), "reference": Entry("layernorm.engines.reference", None)}
     monkeypatch.setattr(ln.backends, "ENGINES", engines)
-    assert cli.main(["doctor", "--check"]) == 0
+    assert command.main(["doctor", "--check"]) == 0
     text = capsys.readouterr().out
     assert "all 8 cases are right" in text
     assert "not checked:\n  elsewhere: this version of layernorm does not contain it" in text
@@ -142,7 +208,7 @@ def test_a_kernel_that_is_wrong(how, tiny, capsys, monkeypatch):
         return found
 
     monkeypatch.setattr(engine, "recurrent_backward", broken)
-    assert cli.main(["doctor", "--check"]) == 1
+    assert command.main(["doctor", "--check"]) == 1
     text, error = capsys.readouterr()
     rows = [line for line in text.splitlines() if line.startswith("LSTM") and "WRONG" in line]
     assert [line.split()[1] for line in rows] == [table.type_name(dtype) for dtype in types]
@@ -167,7 +233,7 @@ def test_a_compiler_that_is_wrong(tiny, capsys, monkeypatch):
         return run if function.__name__.startswith("backward_steps") else function
 
     monkeypatch.setattr("layernorm.engines.compiled._compile.through_compiler", compiled)
-    assert cli.main(["doctor", "--check"]) == 1
+    assert command.main(["doctor", "--check"]) == 1
     text, error = capsys.readouterr()
     for dtype in battery.TYPES:
         assert f"LSTM in {table.type_name(dtype)} by compiled on cpu" in error
@@ -198,7 +264,7 @@ def test_a_wrong_forward_an_exception_and_a_wrong_shape(tiny, capsys, monkeypatc
         return [change(y), *rest]
 
     monkeypatch.setattr(engine, "normalize_forward", broken)
-    assert cli.main(["doctor", "--check"]) == 1
+    assert command.main(["doctor", "--check"]) == 1
     text, error = capsys.readouterr()
     assert f"3 of {CASES} cases are wrong" in error
     text = " ".join(text.split())
@@ -222,7 +288,7 @@ def test_what_has_no_kernel_is_not_counted(tiny, capsys, monkeypatch):
     engine = ln.backends.engine("native")
     covers = engine.covers
     monkeypatch.setattr(engine, "covers", lambda op, d, dtype, r: dtype != torch.bfloat16 and covers(op, d, dtype, r))
-    assert cli.main(["doctor", "--check"]) == 0
+    assert command.main(["doctor", "--check"]) == 0
     text = capsys.readouterr().out
     assert f"all {CASES - 2} cases are right" in text
     assert "LSTM in bfloat16 by native on cpu: no kernel for 1 cases" in text
@@ -239,7 +305,7 @@ def test_after_a_case_that_hangs_its_op_is_not_asked_again(tiny, capsys, monkeyp
             yield item, Failure("no answer", hung=True) if lstm else answer(item)
 
     monkeypatch.setattr(check, "isolated", hanging)
-    assert cli.main(["doctor", "--check"]) == 1
+    assert command.main(["doctor", "--check"]) == 1
     text, error = capsys.readouterr()
     assert error.endswith("cases are wrong: LSTM in float64 by reference on cpu\n")
     assert "LSTM by reference on cpu: 3 cases after one that gave no answer" in text

@@ -6,33 +6,30 @@ lstm = ln.LSTM(28, 128)        # takes the place of torch.nn.LSTM
 
 from typing import TYPE_CHECKING
 
-from . import _command as _command
-
-if TYPE_CHECKING or not _command.IS_RUNNING:  # they import torch, which takes a second
-    from . import backends as backends
-    from . import functional as functional
-    from . import interop as interop
-    from . import nn as nn
-    from .audit import audit as audit
-    from .convert import accelerate as accelerate
-    from .convert import convert as convert
-    from .convert import match as match
-    from .convert import quantize as quantize
-    from .convert import restore as restore
-    from .export.decompositions import decompositions as decompositions
-    from .export.portable import portable as portable
-    from .formula import Formula as Formula
-    from .nn import GRU as GRU
-    from .nn import LSTM as LSTM
-    from .nn import RNN as RNN
-    from .nn import BatchNorm as BatchNorm
-    from .nn import BatchNormOverTime as BatchNormOverTime
-    from .nn import GRUCell as GRUCell
-    from .nn import LayerNorm as LayerNorm
-    from .nn import LSTMCell as LSTMCell
-    from .nn import RMSNorm as RMSNorm
-    from .nn import RNNCell as RNNCell
-    from .nn import update_bn as update_bn
+from . import backends as backends
+from . import functional as functional
+from . import interop as interop
+from . import nn as nn
+from .audit import audit as audit
+from .convert import accelerate as accelerate
+from .convert import convert as convert
+from .convert import match as match
+from .convert import quantize as quantize
+from .convert import restore as restore
+from .export.decompositions import decompositions as decompositions
+from .export.portable import portable as portable
+from .formula import Formula as Formula
+from .nn import GRU as GRU
+from .nn import LSTM as LSTM
+from .nn import RNN as RNN
+from .nn import BatchNorm as BatchNorm
+from .nn import BatchNormOverTime as BatchNormOverTime
+from .nn import GRUCell as GRUCell
+from .nn import LayerNorm as LayerNorm
+from .nn import LSTMCell as LSTMCell
+from .nn import RMSNorm as RMSNorm
+from .nn import RNNCell as RNNCell
+from .nn import update_bn as update_bn
 
 if TYPE_CHECKING:
     from . import geometry as geometry

@@ -38,7 +38,7 @@ os.environ.setdefault("LAYERNORM_DATA", "")
 import torch
 
 from layernorm import backends
-from layernorm.experiments.runs import environment
+from layernorm_lab.runs import environment
 
 from . import arithmetic, data, edges, precision, runs, ways_out
 from .arena import Process

@@ -123,7 +123,7 @@ def ready():
     """
     import sklearn.datasets
 
-    from layernorm.experiments.report import figures
+    from layernorm_lab.report import figures
 
     sklearn.datasets.load_digits = functools.cache(sklearn.datasets.load_digits)
     figures.draw_figure = lambda *_, **__: b""
@@ -143,7 +143,7 @@ def command(*arguments, cache=None, kill_at=None, within=None):
     Returns:
         what it did, and how many file operations were under `within`.
     """
-    from layernorm import cli
+    from layernorm_lab import cli
 
     if cache is not None:
         os.environ["XDG_CACHE_HOME"] = str(cache)

@@ -10,9 +10,17 @@ import shutil
 import tarfile
 from pathlib import Path
 
-from layernorm.experiments.data import catalogue
-from layernorm.experiments.errors import RunError
-from support import binarized_files, book_files, captioned_files, cifar_files, iam_files, mnist_files, question_files
+from lab_support import (
+    binarized_files,
+    book_files,
+    captioned_files,
+    cifar_files,
+    iam_files,
+    mnist_files,
+    question_files,
+)
+from layernorm_lab.data import catalogue
+from layernorm_lab.errors import RunError
 
 from .arena import Campaign, Process, command, place, ready
 from .runs import CHANGES

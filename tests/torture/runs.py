@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from layernorm.experiments.runs import checkpoint, folder, records
-from layernorm.experiments.runs.files import read_json, write_json
+from layernorm_lab.runs import checkpoint, folder, records
+from layernorm_lab.runs.files import read_json, write_json
 
 from .arena import Campaign, Process, command, place, ready
 

@@ -1,8 +1,9 @@
 """`layernorm doctor`: what is installed here, and with ``--check`` whether every engine computes correctly.
 
-- `installation`: versions, machine, engines, data sets.
+- `installation`: versions, engines and what they run. `machine`: versions, commit, processor, cores.
 - `battery`: the problems that engines are compared on.
 - `comparison`: compares one engine with float64 on one problem. `timing`: compares its time with torch's.
 - `isolation`: runs a function in a process of its own, which may crash or hang.
 - `check`: runs all of these. `table`: the text that it prints.
+- `command`: `python -m layernorm doctor`, for those who have the library alone.
 """

@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterator, Sequence
 import torch
 
 from .. import backends
-from ..experiments.errors import RunError, wrapped
 from . import installation, table
 from .battery import battery, few
 from .comparison import Case, Row, compare
 from .isolation import Failure, isolated
 from .table import Outcome
+from .text import wrapped
 from .timing import relative_time
 
 SECONDS = 300.0
@@ -26,11 +26,15 @@ LINE_SECONDS = 10.0
 """The time between two lines of progress where there is no terminal."""
 
 
+class WrongEngineError(Exception):
+    """An engine is wrong. The message names its rows."""
+
+
 def check() -> None:
     """Compares every engine with float64, and prints how far each is off and what could not be checked.
 
     Raises:
-        RunError: an engine is wrong. The message names its rows.
+        WrongEngineError: an engine is wrong.
     """
     installation.write(installation.core())
     targets = _engines_and_devices()
@@ -112,7 +116,7 @@ def _conclude(outcomes: Sequence[Outcome], unchecked: Sequence[str]) -> None:
         print(wrapped(f"  {line}", 6))
     if wrong:
         rows = dict.fromkeys(str(outcome.case.row) for outcome in wrong)
-        raise RunError(f"{len(wrong)} of {len(outcomes)} cases are wrong: {'; '.join(rows)}")
+        raise WrongEngineError(f"{len(wrong)} of {len(outcomes)} cases are wrong: {'; '.join(rows)}")
     print(f"\nall {len(outcomes)} cases are right")
 
 

@@ -1,4 +1,4 @@
-"""What `layernorm doctor` prints: versions, machine, engines and what they run, data sets."""
+"""What `layernorm doctor` prints: versions, machine, engines and what they run."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ from typing import NamedTuple
 import torch
 
 from .. import backends
-from ..experiments.data import catalogue
-from ..experiments.errors import EXTRA, printable, wrapped
-from ..experiments.runs import environment
+from . import machine
+from .text import wrapped
 
 VARIABLES = (
     "LAYERNORM_ENGINE", "LAYERNORM_ISA", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_ENABLE_INSTRUCTIONS",
     "ATEN_CPU_CAPABILITY", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE", "CXX",
 )  # fmt: skip
 """Environment variables that change results or times."""
+OPTIONAL = {
+    "layernorm-lab": "pip install ./lab in layernorm's checkout",
+    "onnx": "pip install '.[onnx]' in layernorm's checkout",
+    "onnxscript": "pip install '.[onnx]' in layernorm's checkout",
+    "sb3-contrib": "pip install '.[sb3]' in layernorm's checkout",
+    "torchrl": "pip install torchrl",
+}
+"""What a part of the package needs, or uses the package, and how it is installed."""
 
 
 class Section(NamedTuple):
@@ -30,13 +37,10 @@ class Section(NamedTuple):
 
 def show() -> None:
     """Prints what is installed here, what is found and what is missing."""
-    optional = [(name, environment.version(name) or f"missing: {EXTRA}") for name in environment.PACKAGES]
+    optional = [(name, machine.version(name) or f"missing: {how}") for name, how in OPTIONAL.items()]
     versions, *others = core()
     write([versions._replace(lines=versions.lines + optional), *others])
     write([Section("what runs where", what_runs_where())])
-    print("data sets")
-    for line in catalogue.listing():
-        print(printable(f"  {line}"))
 
 
 def write(sections: Iterable[Section]) -> None:
@@ -56,15 +60,15 @@ def core() -> list[Section]:
     variables = [(name, os.environ[name]) for name in VARIABLES if name in os.environ]
     return [
         Section("versions", [
-            ("layernorm", f"{environment.version('layernorm')}, commit {environment.commit() or 'unknown'}"),
+            ("layernorm", f"{machine.version('layernorm')}, commit {machine.commit() or 'unknown'}"),
             ("python", platform.python_version()),
             ("torch", torch.__version__),
-            ("numpy", environment.version("numpy") or "missing"),
+            ("numpy", machine.version("numpy") or "missing"),
         ]),
         Section("machine", [
             ("system", f"{platform.system()} {platform.release()} {platform.machine()}"),
-            ("processor", f"{environment.processor()}, {torch.backends.cpu.get_cpu_capability()}"),
-            ("cores", f"{environment.cores()}; threads of torch: {torch.get_num_threads()}"),
+            ("processor", f"{machine.processor()}, {torch.backends.cpu.get_cpu_capability()}"),
+            ("cores", f"{machine.cores()}; threads of torch: {torch.get_num_threads()}"),
             ("CUDA", cuda),
             *([("variables", " ".join(f"{name}={value}" for name, value in variables))] if variables else []),
         ]),

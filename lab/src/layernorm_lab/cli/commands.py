@@ -1,0 +1,260 @@
+"""What each command does. It imports what it needs after its options were read."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import RunError, UsageError, printable, unknown
+from . import pages
+
+if TYPE_CHECKING:
+    from ..protocol import Experiment
+    from ..report.page import Report
+
+_SEEDS = 2**31  # more than anyone needs, and a generator takes four times each
+
+
+def run_command(name: str, words: list[str]) -> None:
+    """Runs the command of this name, one of `pages.SUMMARIES`."""
+    if name == "run":
+        _run(words)
+    elif name == "sample":
+        _sample(words)
+    elif name == "data":
+        _data(words)
+    elif name in COMMANDS:
+        COMMANDS[name](pages.PARSERS[name]().read(words))
+    else:
+        _ask(name, words)
+
+
+def _chosen(usage: str, words: list[str], print_help: Callable[[], None]) -> Experiment:
+    """Finds the experiment that the first word names. Without a word, or asked for help, it prints this and ends."""
+    from .. import catalogue
+
+    if not words or words[0] in ("-h", "--help"):
+        print_help()
+        raise SystemExit(0 if words else 2)
+    if words[0].startswith("-"):
+        raise UsageError(f"the experiment's name comes before its options: layernorm {usage} {words[0]} ...")
+    return catalogue.find_experiment(words[0])
+
+
+def _run(words: list[str]) -> None:
+    chosen = _chosen("run NAME", words, pages.print_experiments)
+    from ..command import options, sweep
+    from ..train.distributed import processes_ended
+
+    request = options.parse_run(chosen, words[1:])
+    with processes_ended():
+        failures = sweep.make_runs(chosen, request)
+    if failures is None:  # another process is the main one
+        return
+    if len(failures) < len(request.configs):
+        out = sweep.out_folder(chosen, request)
+        _write_report([out], out / "report")
+    sweep.check_outcome(chosen, request, failures)
+
+
+def _sample(words: list[str]) -> None:
+    chosen = _chosen("sample NAME RUN", words, pages.print_samplers)
+    from ..command import options, sample
+
+    run, drawing, settings = options.parse_sample(chosen, sample.find_sampler(chosen), words[1:])
+    for line in sample.write_drawings(chosen, run, drawing, settings):
+        print(printable(line))
+
+
+def _ask(name: str, words: list[str]) -> None:
+    from .. import catalogue
+    from ..command import options, sample
+
+    tool = catalogue.find_tool(name)
+    path, texts, chosen = options.parse_tool(name, tool, words)
+    for line in tool.ask(sample.read_run_of(catalogue.find_experiment(tool.experiment), path), texts, chosen):
+        print(printable(line))
+
+
+def _report(parsed: argparse.Namespace) -> None:
+    for path in parsed.runs:
+        if not path.is_dir() and not (path.suffix == ".json" and path.is_file()):
+            raise RunError(f"{path} is not a folder; give run folders, a folder of them, or a summary (*.json)")
+    if parsed.summary is not None:
+        from ..command.report import runs_of_one_experiment
+        from ..report import summary
+
+        summary.write_summary(parsed.summary, runs_of_one_experiment(parsed.runs)[1].runs)
+    first = parsed.runs[0]
+    alone = len(parsed.runs) == 1 and first.is_dir()
+    _write_report(parsed.runs, parsed.out or (first if alone else first.parent) / "report")
+
+
+def _write_report(paths: list[Path], folder: Path) -> None:
+    """Writes the report on the runs under some folders, and prints its tables and where it is."""
+    from ..command.report import make_report
+    from ..report import rendering
+
+    report = make_report(paths)
+    page = rendering.write_report(report, folder)
+    rendering.print_report(report)
+    print(f"\nreport: {printable(str(page))}")
+
+
+def _data(words: list[str]) -> None:
+    if not words or words[0] in ("-h", "--help"):
+        pages.print_data()
+        raise SystemExit(0 if words else 2)
+    if words[0] not in ("list", "prepare"):
+        raise unknown("action", words[0], ["list", "prepare"])
+    parsed = pages.PARSERS[f"data {words[0]}"]().read(words[1:])
+    from ..data import catalogue, source
+
+    if words[0] == "list":
+        for line in catalogue.listing():
+            print(printable(line))
+        return
+    if parsed.name in catalogue.EMBEDDED:
+        print(f"{parsed.name}: {catalogue.EMBEDDED[parsed.name]}")
+        return
+    folder, facts = source.prepare_source(catalogue.find_source(parsed.name), parsed.source)
+    print(printable(f"{parsed.name}: ready in {folder}"))
+    for name, value in facts.items():
+        if name not in ("name", "folder"):
+            print(printable(f"  {name}: {value}"))
+
+
+def _invariance(parsed: argparse.Namespace) -> None:
+    from layernorm import geometry
+
+    if not 0 <= parsed.eps < float("inf"):
+        raise UsageError(f"--eps must be finite and at least 0, got {parsed.eps}")
+    verdicts = geometry.invariance_table(parsed.eps)
+    print(geometry.invariance_text(verdicts))
+    shifted = geometry.invariance("layer", geometry.CASE_RECENTRING, eps=parsed.eps)
+    print(f"\nlayer norm, single case re-centring (not in Table 1): relative change {shifted:.1e}")
+    listed = [verdict for verdict in verdicts if verdict.paper is not None]
+    differ = sum(verdict.differs for verdict in listed)
+    why = "; with an eps no re-scaling is exact" if parsed.eps else ""
+    end = f"{differ} of {len(listed)} verdicts differ from the paper's{why}"
+    if not differ:
+        end = f"all {len(listed)} verdicts are the paper's"
+        print(end)
+    if parsed.out is not None:
+        from ..report import rendering
+        from ..theory import report as theory
+
+        report = theory.report_invariance(verdicts, f"With eps {parsed.eps:g}: {end}.")
+        print(f"page: {rendering.write_report(report, parsed.out)}")
+    if differ:
+        raise RunError(end)
+
+
+def _check_seeds(option: str, seeds: Sequence[int]) -> None:
+    for seed in seeds:
+        if not 0 <= seed < _SEEDS:
+            raise UsageError(f"{option} must lie in 0..{_SEEDS - 1}, got {seed}")
+
+
+def _geometry(parsed: argparse.Namespace) -> None:
+    from ..report import rendering
+    from ..runs.files import make_folder
+    from ..theory import report as theory
+
+    _check_seeds("--seed", [parsed.seed])
+    if parsed.out is not None:
+        make_folder(parsed.out)  # before the work, not after it
+    findings = theory.measure_claims(parsed.seed, parsed.spectrum)
+    report = theory.report_claims(findings)
+    page = None if parsed.out is None else rendering.write_report(report, parsed.out)
+    if parsed.out is not None:
+        theory.write_claims(findings, parsed.out / "claims.json")
+    rendering.print_report(report)
+    if page is not None:
+        print(f"\npage: {page}")
+    wrong = theory.not_as_stated(findings)
+    if wrong:
+        raise RunError(f"{len(wrong)} of {len(findings)} claims were not measured as stated: {', '.join(wrong)}")
+    print(f"\nall {len(findings)} claims were measured as stated")
+
+
+def _stability(parsed: argparse.Namespace) -> None:
+    from ..report import rendering
+    from ..runs.files import make_folder, write_json
+    from ..theory import stability
+
+    study = {"network": parsed.network, "units": parsed.units, "seeds": parsed.seeds}
+    set_options = [f"--{name}" for name, value in study.items() if value is not None]
+    if parsed.runs and set_options:
+        raise UsageError(f"{', '.join(set_options)} cannot be set for RUNS, which have their own")
+    if parsed.data is not None and not parsed.runs:
+        raise UsageError("--data needs RUNS; without these, scikit-learn's digits are the data")
+    network, units, seeds = parsed.network or "LSTM", parsed.units or 400, parsed.seeds or [0, 1, 2]
+    if parsed.units is not None and not 1 <= parsed.units <= 4096:
+        raise UsageError(f"--units must lie in 1..4096, got {parsed.units}")
+    _check_seeds("--seeds", seeds)
+    if parsed.out is not None:
+        make_folder(parsed.out)  # before the work, not after it
+    if parsed.runs:
+        numbers, report = _stability_of_runs(parsed.runs, parsed.data)
+    else:
+        study_result = stability.measure_settings(network, units, list(dict.fromkeys(seeds)))
+        numbers, report = study_result.numbers(), stability.report_study(study_result)
+    rendering.print_report(report)
+    if parsed.out is not None:
+        page = rendering.write_report(report, parsed.out)
+        write_json(parsed.out / "stability.json", numbers)
+        print(f"\npage: {printable(str(page))}")
+
+
+def _stability_of_runs(paths: list[Path], data: Path | None) -> tuple[dict[str, Any], Report]:
+    from ..command.report import runs_of_one_experiment
+    from ..theory import trained
+
+    experiment, (runs, notes) = runs_of_one_experiment(paths)
+    layers = []
+    for run in runs:
+        of_run, of_notes = trained.measure_run(experiment, run, data)
+        layers += of_run
+        notes += of_notes
+    return trained.layers_as_json(layers), trained.report_layers(layers, notes)
+
+
+def _play(parsed: argparse.Namespace) -> None:
+    from ..play import server
+
+    server.serve(parsed.runs, parsed.port)
+
+
+def _claims(parsed: argparse.Namespace) -> None:
+    from .. import claims
+    from ..runs.files import write_atomic
+
+    text = claims.claims_page(parsed.results)
+    if parsed.out is None:
+        print(text, end="")
+    else:
+        write_atomic(parsed.out, text.encode())
+
+
+def _doctor(parsed: argparse.Namespace) -> None:
+    if parsed.check:
+        from layernorm.doctor.check import WrongEngineError, check
+
+        try:
+            check()
+        except WrongEngineError as error:
+            raise RunError(str(error)) from None
+    else:
+        from layernorm.doctor import installation
+
+        installation.show()
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "report": _report, "claims": _claims, "play": _play, "invariance": _invariance, "geometry": _geometry,
+    "stability": _stability, "doctor": _doctor,
+}  # fmt: skip
+"""What each command does whose options do not depend on an experiment."""

@@ -1,0 +1,42 @@
+"""The paper's claims about convolutional networks, and the trials that decide them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ...report.judge import Arm, Claim, Robustness, Sooner, Trial, Value, shared
+from .network import Config
+
+LAPTOP = Config(
+    epochs=8, width=16, train_cases=10_000, held_out=5000, evaluate_cases=2000, dropout=0.0, noise=0.0
+)  # fmt: skip
+"""The options of the laptop preset and of the trials."""
+
+MAIN = Trial(
+    shared(LAPTOP), (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2), updates=800, paper=90_000, hours=0.03,
+    command="layernorm run convnets",
+)  # fmt: skip
+SHARED = dataclasses.replace(MAIN, about="layer norm with a gain and a bias for each channel")
+
+_NONE, _LAYER, _SHARED, _BATCH = Arm("none"), Arm("layer"), Arm("layer-shared"), Arm("batch")
+_SPEED = Sooner("train_nll", "a training NLL", goal=1.03, unit=" nats")
+_SPEED_OF_SHARED = Sooner("train_nll", "a training NLL", goal=1.22, unit=" nats")
+"""The goals were fixed on 2026-11-23, after the pilot and before the trial: the pilot's runs at the best rates reach
+them."""
+_ERROR = Value(
+    "test_error", "test error, %", chosen=Value("valid_error", "validation error"), scale=100, digits=1, margin=1.0
+)
+_FASTER = "Layer norm speeds convolutional networks up over the baseline."
+_BETTER = "Batch norm outperforms layer norm in convolutional networks."
+
+CLAIMS = (
+    Claim(_FASTER, "6.7", _LAYER, _NONE, _SPEED, MAIN, "laptop/curves.png"),
+    Claim(_BETTER, "6.7", _BATCH, _LAYER, _ERROR, MAIN, "laptop/curves.png"),
+    Claim(_FASTER, "6.7", _SHARED, _NONE, _SPEED_OF_SHARED, SHARED, "laptop/curves.png"),
+    Claim(_BETTER, "6.7", _BATCH, _SHARED, _ERROR, SHARED, "laptop/curves.png"),
+    Claim(
+        "Over all learning rates convolutional networks are better with layer norm than without.", "ours", _LAYER,
+        _NONE, Robustness("valid_error", "mean over the rates of the lowest validation error, %", scale=100, digits=1,
+                          margin=1.0), MAIN, "laptop/sensitivity.png",
+    ),
+)  # fmt: skip

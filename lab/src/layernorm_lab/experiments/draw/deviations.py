@@ -1,0 +1,34 @@
+"""Where experiment 6.4 departs from the paper."""
+
+from ...report.page import Deviation
+
+DEVIATIONS = (
+    Deviation("sizes", "S", "z of size 100, a 2 x 2 grid to read and 5 x 5 to write are not in the paper."),
+    Deviation(
+        "initial weights",
+        "I",
+        "torch's own, or N(0, deviation^2) where a deviation is given; biases, states and the canvas at 0.",
+    ),
+    Deviation("clipping", "I", "the whole gradient is cut to norm {clip}; the paper states no clipping."),
+    Deviation(
+        "filterbanks",
+        "I",
+        "their rows are normalised exactly (as a softmax), also where a grid lies outside the image; the original adds "
+        "a small constant to the denominator.",
+    ),
+    Deviation("evaluation", "I", "one draw of z an image, the same in every evaluation and for every norm of a seed."),
+    Deviation(
+        "measure",
+        "stand-in",
+        "speed is measured by the bound on the validation images, where Figure 4 shows that on the test images.",
+    ),
+    Deviation("selection", "I", "no model is selected."),
+    Deviation("last batch", "I", "that of an epoch is smaller: 391 updates in place of 390."),
+    Deviation(
+        "data",
+        "stand-in",
+        "the data files' content is not that of Larochelle and Murray's binarised MNIST (other SHA-256).",
+    ),
+    Deviation("RMS norm", "I", "not in the paper: the cell is divided by its root mean square.", {"norm": ["rms"]}),
+    Deviation("weight norm", "I", "not in the paper's experiment: of the LSTMs' weights alone.", {"norm": ["weight"]}),
+)

@@ -1,0 +1,111 @@
+"""Experiment 6.4: DRAW on binarised MNIST, Figure 4. Layer norm on the cell of both LSTMs against none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from ...data.binarized_mnist import BINARIZED_MNIST, Binarized
+from ...protocol import Experiment, Preset, Task, check_most
+from ...report.judge import PILOT
+from ...train.batches import EVALUATION, Shuffled, derive_seed
+from . import claims, report, samples
+from .network import Config, build_draw
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+CHUNK = 500
+"""The number of cases that are evaluated together. The evaluation's noise is drawn chunk by chunk."""
+
+
+def check_draw(config: Config, data: Binarized) -> None:
+    """Checks that there are enough training images for a batch."""
+    check_most(config, "batch_size", len(data.train), "training cases")
+
+
+def draw_task(config: Config, data: Binarized, accelerator: Accelerator) -> Task:
+    """Makes one run: the network, Adam, and the bound as the loss."""
+    device = accelerator.device
+    train, valid, test = (part.to(device) for part in (data.train, data.valid, data.test))
+    order = Shuffled(len(train), config.batch_size, config.seed, accelerator.process_index, accelerator.num_processes)
+    model = build_draw(config)
+
+    def loss(model: nn.Module, update: int) -> Tensor:
+        rows, size = order.share(update)
+        images = train.index_select(0, rows.to(device)).float()
+        noise = torch.randn(config.glimpses, len(images), config.latent, device=device)
+        parts = model(images, noise)
+        return (parts.kl.sum() + parts.reconstruction.sum()) / size
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        tested = {f"test_{name}": value for name, value in measure_bound(model, test, config).items()}
+        return {"valid_bound": measure_bound(model, valid, config)["bound"], **tested}
+
+    def clip(model: nn.Module) -> None:
+        nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+
+    return Task(
+        model=model,
+        optimizer=torch.optim.Adam(model.parameters(), lr=config.learning_rate, fused=True),
+        updates=config.epochs * order.updates_per_epoch,
+        evaluate_every=config.evaluate_every or order.updates_per_epoch,
+        updates_per_epoch=order.updates_per_epoch,
+        loss=loss,
+        evaluate=evaluate,
+        seen=order.seen,
+        decay=config.decay,
+        shown={"test_bound": "test bound {:.1f}"},
+        before_step=clip,
+    )
+
+
+def measure_bound(model: nn.Module, cases: Tensor, config: Config) -> dict[str, float]:
+    """Computes the bound and its parts in nats, means over all cases `[M, 784]`.
+
+    The noise depends on the configuration's seed alone, so that it is the same in every evaluation and for every norm.
+    """
+    generator = torch.Generator().manual_seed(derive_seed(config.seed, EVALUATION))
+    kl = reconstruction = 0.0
+    for part in cases.split(CHUNK):
+        noise = torch.randn(config.glimpses, len(part), config.latent, generator=generator).to(part.device)
+        parts = model(part.float(), noise)
+        kl += float(parts.kl.double().sum())
+        reconstruction += float(parts.reconstruction.double().sum())
+    count = len(cases)
+    return {"bound": (kl + reconstruction) / count, "kl": kl / count, "reconstruction": reconstruction / count}
+
+
+_NORMS = ("none", "layer")
+
+EXPERIMENT = Experiment(
+    name="draw",
+    examples=(
+        "layernorm run draw --preset laptop",
+        "layernorm run draw --preset paper --epochs 100 --out runs/draw-figure4",
+        "layernorm run draw --norm layer rms --glimpses 8 --epochs 1 --data ~/amat",
+    ),
+    presets={
+        "laptop": Preset(
+            "2 epochs of 8 glimpses, read through a 5 x 5 grid; two seeds and five learning rates",
+            claims.laptop(),
+            {"norm": _NORMS, "learning_rate": claims.TRIALS[0.0].rates, "seed": PILOT},
+        ),
+        "smoke": Preset(
+            "1 epoch of 2 glimpses, 16 hidden units",
+            Config(epochs=1, glimpses=2, hidden=16, latent=8, evaluate_every=196),
+            {"norm": _NORMS, "seed": (0,)},
+        ),
+        "paper": Preset(
+            "the paper's protocol: 64 glimpses, 200 epochs; three seeds", Config(), {"norm": _NORMS, "seed": (0, 1, 2)}
+        ),
+    },
+    load=lambda config, data: BINARIZED_MNIST.load(data),
+    check=check_draw,
+    task=draw_task,
+    report=report.report_draw,
+    claims=claims.CLAIMS,
+    sampler=samples.SAMPLER,
+)

@@ -1,0 +1,93 @@
+"""The report of experiment 6.5: Figure 5 again, the networks' sizes, and samples."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...errors import RunError
+from ...report.arms import Arm
+from ...report.blocks import Block, Metric, compare
+from ...report.curves import curves, sensitivity
+from ...report.deviations import deviations
+from ...report.page import Picture, Report
+from ...report.pictures import pictures
+from ...report.tables import Column, learning_rates, results, update_times
+from ...runs.folder import Run
+from . import pen, samples
+from .claims import CLAIMS
+from .deviations import APART, DEVIATIONS
+from .network import Config
+
+CLAIM = (
+    "Layer normalization comes to a log-likelihood comparable to the baseline's much faster (section 6.5, Figure 5: "
+    "between -700 and -900 nats a sequence of 500 points)."
+)
+
+SENTENCE = "layer normalization"
+"""The text of the report's samples."""
+
+NLL = Metric("valid_nll", "validation NLL, nats in 500 points")
+METRICS = (dataclasses.replace(NLL, log_x=True), NLL)
+COLUMNS = (Column("NLL", NLL.name, digits=1), Column("lowest NLL", NLL.name, "lowest", digits=1))
+
+
+def report_handwriting(runs: Sequence[Run]) -> Report:
+    """Writes the report on runs of `handwriting`, finished or not."""
+    blocks, status = compare(runs, CLAIMS)
+    written, failed = pictures(blocks, NLL, _write, "No sample")
+    inch = max((pen.scale(item.strokes) for item in written), default=1.0)
+    about = (
+        "Validation negative log-likelihood against updates, as in the paper's Figure 5 (left), and the same on a "
+        "linear axis."
+    )
+    note = "Nats in 500 points over the validation lines, after the last update and at the best evaluation."
+    return Report(
+        title="Handwriting synthesis, Figure 5",
+        claim=CLAIM,
+        findings=_sizes(blocks),
+        status=[*status, *failed],
+        figures=[*curves("figure5", about, blocks, METRICS, x="update"), *sensitivity(blocks, NLL)],
+        tables=[results(blocks, METRICS, COLUMNS, note), *learning_rates(blocks, NLL, digits=1), update_times(blocks)],
+        deviations=deviations(runs, DEVIATIONS, Config(), APART),
+        runs=runs,
+        pictures=[Picture(item.name, "png", item.caption, pen.png(item.strokes, inch)) for item in written],
+    )
+
+
+def _sizes(blocks: Sequence[Block]) -> list[str]:
+    """Counts the networks' numbers of parameters."""
+    counts = {}
+    for arm, run in ((arm, block.runs(arm)[0]) for block in blocks for arm in block.arms):
+        try:
+            counts[arm.name] = sum(parameter.numel() for parameter in samples.network(run).parameters())
+        except RunError:
+            continue
+    text = ", ".join(f"{count:,} ({name})" for name, count in counts.items())
+    return [f"Parameters: {text}."] if counts else []
+
+
+class _Written(NamedTuple):
+    """The writing of a network, with the name of its picture and the caption."""
+
+    name: str
+    caption: str
+    strokes: list[np.ndarray]
+
+
+def _write(run: Run, arm: Arm, name: str) -> list[_Written]:
+    """Lets a run's network write, at bias 0 and 1."""
+    model, mean, deviation = samples.trained_synthesis(run)
+    writings = []
+    for bias in (0.0, 1.0):
+        points, finished = samples.write_text(model, samples.TextOptions(text=SENTENCE, bias=bias))
+        end = "stopped by itself" if finished else "cut off, its window had not read to the end"
+        caption = (
+            f'"{SENTENCE}" written with {arm.name} after {run.records[-1]["update"]} updates, seed '
+            f"{run.config['seed']}, bias {bias:g} ({len(points)} points, {end})."
+        )
+        writings.append(_Written(f"sample-{name}-bias{bias:g}", caption, pen.strokes(points, mean, deviation)))
+    return writings

@@ -1,0 +1,132 @@
+"""The report of experiment 6.3: Figure 3 and Table 3 again."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from ...data.sentences import FILES
+from ...report.blocks import Block, Group, Metric, compare, heading
+from ...report.curves import curves, sensitivity
+from ...report.deviations import deviations
+from ...report.page import Report, Table
+from ...report.tables import Column, learning_rates, mean_and_range, results, update_times
+from ...runs.folder import Run
+from .claims import CLAIMS
+from .deviations import APART, DEVIATIONS
+from .network import Config
+
+CLAIM = (
+    "With layer normalization in encoder and decoders, skip-thoughts learn faster than the baseline, and their vectors "
+    "give better final results, on SICK, MR, CR, SUBJ and MPQA (section 6.3, Table 3, Figure 3)."
+)
+
+PAPER = {
+    # model: r, rho, MSE, then MR, CR, SUBJ, MPQA
+    "original, paper": (".848", ".778", ".287", "75.5", "79.3", "92.1", "86.9"),
+    "baseline, paper": (".842", ".767", ".298", "77.3", "81.8", "92.6", "87.9"),
+    "layer norm, paper": (".854", ".785", ".277", "79.5", "82.6", "93.4", "89.0"),
+    "layer norm, 1.7M, paper": (".858", ".788", ".270", "79.4", "83.1", "93.7", "89.3"),
+}
+"""The paper's Table 3, on BookCorpus."""
+
+EVALUATIONS = {"trained": "", "untrained": ", untrained", "bag": ", bag", "random_bag": ", random bag"}
+"""The evaluations of a finished run, each with its text after the norm's name in a table's row."""
+
+NLL = Metric("valid_nll", "validation NLL, nats a word")
+TASKS = {"sick_pearson": "SICK, Pearson's r", "sick_mse": "SICK, MSE", **{name: f"{name.upper()}, %" for name in FILES}}
+FIGURE3 = tuple(Metric(name, label, chosen=NLL.name, sparse=True) for name, label in TASKS.items())
+COLUMNS = (Column("NLL", NLL.name, digits=3), Column("test NLL", "test_nll", "test", digits=3))
+
+
+def report_skip_thoughts(runs: Sequence[Run]) -> Report:
+    """Writes the report on runs of `skip-thoughts`, finished or not."""
+    blocks, status = compare(runs, CLAIMS)
+    tasks = "The encoder on SICK and on four classification tasks in training."
+    books = "The decoders' negative log-likelihood of a word in the validation books."
+    note = (
+        "The decoders' negative log-likelihood, in nats a word, after the last update: in the validation books, and of "
+        "finished runs in the test books."
+    )
+    tested = _tested(blocks)
+    return Report(
+        title="Skip-thoughts, Table 3 and Figure 3",
+        claim=CLAIM,
+        findings=[],
+        status=status,
+        figures=[
+            *curves("figure3", tasks, blocks, FIGURE3, x="update"),
+            *curves("nll", books, blocks, [NLL], x="update"),
+            *sensitivity(blocks, NLL),
+        ],
+        tables=[
+            *([_relatedness(blocks, tested), _classification(blocks, tested)] if tested else []),
+            results(blocks, [NLL], COLUMNS, note),
+            *learning_rates(blocks, NLL, digits=3),
+            update_times(blocks),
+        ],
+        deviations=deviations(runs, DEVIATIONS, Config(), APART),
+        runs=runs,
+    )
+
+
+def _tested(blocks: Sequence[Block]) -> list[tuple[list[str], Group, str]]:
+    """Returns the rows of Table 3: their first cells, the runs that were tested on the tasks, and the evaluation."""
+    rows = []
+    for evaluation, text in EVALUATIONS.items():
+        for block in blocks:
+            for arm, shown in block.shown(NLL).items():
+                runs = [run for run in shown.runs if run.whole and run.config["tasks_every"]]
+                if runs:
+                    rows.append(([block.label or "ours", f"{arm.name}{text}"], runs, evaluation))
+    return rows
+
+
+def _relatedness(blocks: Sequence[Block], tested: Sequence[tuple[list[str], Group, str]]) -> Table:
+    rows = []
+    for head, runs, evaluation in tested:
+        r, rho, mse = ([run.result[f"{evaluation}_sick_{name}"] for run in runs]
+                       for name in ("pearson", "spearman", "mse"))  # fmt: skip
+        rows.append(
+            [
+                *head,
+                mean_and_range(r, 3),
+                f"{statistics.fmean(rho):.3f}",
+                f"{statistics.fmean(mse):.3f}",
+                str(len(runs)),
+            ]
+        )
+    rows += [["2400 units", model, *values[:3], "-"] for model, values in PAPER.items()]
+    return Table(
+        "Table 3: SICK",
+        [heading(blocks), "model", "r", "rho", "MSE", "seeds"],
+        rows,
+        "After the last update: Pearson's r with its lowest and highest seed, means of the others. Untrained: the "
+        "encoder before the first update. Bag: the mean of the trained embeddings; random bag: of those before the "
+        "first update; both layer-normalised in layer norm's rows. Of an encoder that is not above its random bag "
+        "nothing can be claimed. 1.7M: so many updates. The paper's encoders are trained on BookCorpus: compare the "
+        "direction.",
+    )
+
+
+def _classification(blocks: Sequence[Block], tested: Sequence[tuple[list[str], Group, str]]) -> Table:
+    rows = []
+    for head, runs, evaluation in tested:
+        columns = [[run.result[f"{evaluation}_{name}"] for run in runs] for name in FILES]
+        means = [statistics.fmean(values) for values in zip(*columns, strict=True)]
+        rows.append(
+            [
+                *head,
+                *(f"{statistics.fmean(column):.1f}" for column in columns),
+                mean_and_range(means, 1),
+                str(len(runs)),
+            ]
+        )
+    for model, values in PAPER.items():
+        rows.append(["2400 units", model, *values[3:], f"{statistics.fmean(map(float, values[3:])):.1f}", "-"])
+    return Table(
+        "Table 3: classification",
+        [heading(blocks), "model", *(name.upper() for name in FILES), "mean", "seeds"],
+        rows,
+        "Accuracy in percent, means over seeds; the mean of the four with its lowest and highest seed. Rows as above.",
+    )

@@ -1,0 +1,156 @@
+"""A task: the settings of a public program, its data, its model, its loss, and the one number that it is judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from layernorm.formula import Network
+
+from ...data.source import fingerprint, sha256
+from ...report.blocks import Metric
+from ...train.batches import Batches, derive_seed
+
+TaskName = Literal[
+    "words", "weight_drop", "characters", "endings", "tagger", "sentences", "translation", "speech", "digits",
+    "forecast", "adding", "ppo", "r2d2",
+    "ptb", "letters", "dates", "pairs", "quotes", "melody", "keywords", "activity", "weather", "irregular", "maze",
+]  # fmt: skip
+"""The tasks in the order in which they are shown. Each is a file in `tasks/`. Those in the last line confirm what was
+chosen on the others."""
+
+TEST = "test_"
+"""What stands before a metric's name in the records if it is of test cases."""
+
+Networks = Callable[..., nn.Module]
+"""(input size, hidden size, options of `torch.nn.LSTM`) -> a recurrent network as the arm says."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """The data of a task, the same for every arm and seed: tensors by name, and facts for records and reports."""
+
+    tensors: Mapping[str, Tensor]
+    facts: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    def to(self, device: torch.device) -> Data:
+        """Moves the tensors to a device."""
+        return replace(self, tensors={name: tensor.to(device) for name, tensor in self.tensors.items()})
+
+
+def as_data(name: str, **tensors: Tensor) -> Data:
+    """Makes the data of a task, with the SHA-256 of their content."""
+    digests = {key: sha256(tensor.contiguous().numpy().tobytes()) for key, tensor in tensors.items()}
+    return Data(tensors, {"name": name, "fingerprint": fingerprint(digests), "original": False})
+
+
+def data_generator(name: str) -> torch.Generator:
+    """Makes the generator that a task's data are drawn from. It depends on the task alone."""
+    return torch.Generator().manual_seed(derive_seed(*name.encode()))
+
+
+class Parts(NamedTuple):
+    """What a task trains.
+
+    Attributes:
+        model: the whole model. Whatever a resumed run needs is in its parameters and buffers.
+        loss: (model, the update's number) -> the loss of a batch.
+        evaluate: (model in evaluation mode) -> the number that the task is judged by.
+        example: inputs, for which the matched start runs the network.
+        network: the part of the model that takes the example; None: all of it.
+        test: as `evaluate`, for test cases; None: there are none.
+    """
+
+    model: nn.Module
+    loss: Callable[[Any, int], Tensor]
+    evaluate: Callable[[Any], float]
+    example: tuple[Any, ...]
+    network: nn.Module | None = None
+    test: Callable[[Any], float] | None = None
+
+
+def batched(
+    model: nn.Module,
+    batches: Batches,
+    batch: Callable[[Tensor], tuple[tuple[Tensor, ...], Any]],
+    loss: Callable[[Any, Any], Tensor],
+    held_out: Tensor,
+    score: Callable[[Any, Any], Tensor | float] | None = None,
+    test: Tensor | None = None,
+) -> Parts:
+    """Makes what a task trains whose cases are drawn in batches.
+
+    Args:
+        model: (inputs) -> outputs.
+        batches: which cases are in the batch of an update.
+        batch: (numbers of cases) -> the model's inputs, and what is right.
+        loss: (outputs, what is right) -> the loss.
+        held_out: the numbers of the cases for validation.
+        score: (outputs, what is right) -> the number that the task is judged by; None: the loss.
+        test: the numbers of the test cases, if there are any.
+    """
+
+    def compute(model: nn.Module, rows: Tensor, measure: Callable[[Any, Any], Any]) -> Any:
+        inputs, right = batch(rows)
+        return measure(model(*inputs), right)
+
+    def scored(rows: Tensor) -> Callable[[Any], float]:
+        return lambda model: float(compute(model, rows, score or loss))
+
+    return Parts(
+        model,
+        lambda model, update: compute(model, batches.share(update)[0], loss),
+        scored(held_out),
+        batch(batches.share(0)[0])[0],
+        test=None if test is None else scored(test),
+    )
+
+
+def error(scores: Tensor, right: Tensor) -> Tensor:
+    """Computes the share of cases `[B]` whose highest score `[B, classes]` is of another class."""
+    return (scores.argmax(1) != right).double().mean()
+
+
+@dataclass(frozen=True)
+class Program:
+    """A task with the settings of a public program.
+
+    Attributes:
+        source: where the program is published.
+        settings: what is taken from it, and what is smaller or left out here.
+        network: the kind of its recurrent networks.
+        metric: the number that it is judged by, as figures show it.
+        chance: the value of the metric where nothing is learned. A run that diverged counts with it.
+        margin: the difference in the metric that does not matter.
+        optimizer: (parameters, lr=the rate) -> the program's optimiser.
+        rate: the program's own learning rate.
+        updates: the length of a run.
+        load: (folder given by --data, or None) -> the data.
+        build: (the data, a maker of recurrent networks, the seed of the batches, the updates) -> what is trained.
+        clip: what the program does to the gradients of the parameters.
+        decay: the share of the updates, at the end, in which the step size falls to 0.
+        confirms: whether the task confirms what was chosen on other ones. It has test cases then, which decide.
+    """
+
+    source: str
+    settings: str
+    network: Network
+    metric: Metric
+    chance: float
+    margin: float
+    optimizer: Callable[..., torch.optim.Optimizer]
+    rate: float
+    updates: int
+    load: Callable[[Path | None], Data]
+    build: Callable[[Data, Networks, int, int], Parts]
+    clip: Callable[[Iterable[nn.Parameter]], Any] | None = None
+    decay: float = 0.0
+    confirms: bool = False

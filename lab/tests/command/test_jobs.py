@@ -1,0 +1,150 @@
+"""`--jobs`: runs on worker processes, which fail alone, stop with their parent and give what one process gives."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from lab_support.command import refused
+from lab_support.runs import outcome
+from layernorm_lab import cli
+from layernorm_lab.runs import folder
+
+COMMAND = ["run", "digits", "--hidden", "16", "--norm", "layer", "--batch-size", "128", "--seeds", "0"]
+RATES = [*COMMAND, "--epochs", "150", "--learning-rate", "0.001", "0.01"]
+"""Two runs of a second or two each."""
+
+RUNS = ["digits-layer-b128-lr0.001-s0", "digits-layer-b128-lr0.01-s0"]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """What the runs of `RATES` give in this process."""
+    place = tmp_path_factory.mktemp("unbroken")
+    assert cli.main([*RATES, "--out", str(place)]) == 0
+    return [outcome(place / name) for name in RUNS]
+
+
+def started(place, *options):
+    """A command of its own, writing a checkpoint after every block; `place` must be new."""
+    command = [sys.executable, "-m", "layernorm", *RATES, "--out", str(place), "--checkpoint-seconds", "0", *options]
+    return subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def until(condition, seconds=120):
+    """Waits; a machine may be busy."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.01)
+
+
+def begun(*paths):
+    return all((path / folder.CHECKPOINT).exists() for path in paths)
+
+
+def holder(path):
+    """The process that makes a run."""
+    return int((path / ".lock").read_text())
+
+
+def is_alive(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_two_workers_give_what_one_process_gives(unbroken, tmp_path, capsys):
+    assert cli.main([*RATES, "--jobs", "2", "--out", str(tmp_path)]) == 0
+    assert [outcome(tmp_path / name) for name in RUNS] == unbroken
+    text = capsys.readouterr()
+    assert all(f"[{number}/2] {name}: train NLL" in text.err for number, name in enumerate(RUNS, 1))
+    assert text.out.splitlines()[-1] == f"report: {tmp_path}/report/index.html"
+    (start,) = folder.read_run(tmp_path / RUNS[0]).environment["starts"]
+    assert start["threads"] == 1
+    assert cli.main([*RATES, "--jobs", "2", "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        f"[{number}/2] {name}: done before" for number, name in enumerate(RUNS, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    "how", ["SIGKILL", *(pytest.param(how, marks=pytest.mark.long) for how in ("Ctrl-C", "SIGTERM"))]
+)
+def test_an_ended_parent_leaves_no_worker_and_the_same_command_resumes(unbroken, how, tmp_path):
+    paths = [tmp_path / name for name in RUNS]
+    with started(tmp_path, "--jobs", "2") as command:
+        until(lambda: begun(*paths) or command.poll() is not None)
+        workers = [holder(path) for path in paths]
+        assert len({command.pid, *workers}) == 3
+        if how == "Ctrl-C":
+            os.killpg(command.pid, signal.SIGINT)  # a terminal sends it to all
+        else:
+            command.send_signal(signal.Signals[how])
+        _, said = command.communicate(timeout=120)
+        if how == "SIGKILL":
+            until(lambda: not any(map(is_alive, workers)))
+        else:
+            assert command.returncode == 130
+            assert said.splitlines()[-1] == "layernorm: interrupted; the same command resumes"
+            assert not any(map(is_alive, workers))
+        assert "Traceback" not in said
+    assert not all((path / folder.RESULT).exists() for path in paths), "it was broken off"
+    # without workers, but for one case: the others start sooner
+    assert cli.main([*RATES, *(["--jobs", "2"] if how == "SIGKILL" else []), "--out", str(tmp_path)]) == 0
+    assert [outcome(path) for path in paths] == unbroken
+    assert [len(folder.read_run(path).environment["starts"]) for path in paths] == [2, 2]
+
+
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capsys):
+    (tmp_path / "digits-layer-b128-s1").write_text("in the way")
+    command = [*COMMAND, "1", "2", "--epochs", "2", "--jobs", "2", "--out", str(tmp_path)]
+    assert cli.main(command) == 1
+    text = capsys.readouterr()
+    last = text.err.splitlines()[-1]
+    assert last.startswith("layernorm: digits-layer-b128-s1 failed: cannot create the folder")
+    assert all((tmp_path / f"digits-layer-b128-s{seed}" / folder.RESULT).exists() for seed in (0, 2))
+    assert "report:" in text.out
+
+
+def test_where_all_fail_each_has_its_line_and_there_is_no_report(tmp_path, capsys):
+    for seed in (0, 1):
+        (tmp_path / f"digits-layer-b128-s{seed}").write_text("in the way")
+    assert cli.main([*COMMAND, "1", "--epochs", "2", "--jobs", "1", "--out", str(tmp_path)]) == 1
+    text = capsys.readouterr()
+    assert [line.split(":")[1] for line in text.err.splitlines()[-2:]] == [
+        f" digits-layer-b128-s{seed} failed" for seed in (0, 1)
+    ]
+    assert "report:" not in text.out
+
+
+def test_a_worker_that_is_killed_costs_its_run_alone(tmp_path):
+    first, second = (tmp_path / name for name in RUNS)
+    with started(tmp_path, "--jobs", "1") as command:
+        until(lambda: begun(first) or command.poll() is not None)
+        os.kill(holder(first), signal.SIGKILL)
+        _, said = command.communicate(timeout=120)
+    assert command.returncode == 1
+    assert said.splitlines()[-1] == f"layernorm: {RUNS[0]} failed: its worker process ended (SIGKILL)"
+    assert not (first / folder.RESULT).exists()
+    assert (second / folder.RESULT).exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--threads", "2"], "--threads must be 0 or 1 where --jobs gives each run one thread, got 2"),
+        ([], "--jobs makes each run in one process, torchrun makes one run in several"),
+    ],
+)
+def test_jobs_beside_several_threads_or_processes_are_refused(options, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    refused([*RATES, "--jobs", "2", *options, "--out", str(tmp_path)], 2, message, capsys)
+    assert not list(tmp_path.iterdir())

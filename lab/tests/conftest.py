@@ -1,0 +1,21 @@
+"""Tests of the experiments look at no data of this machine, and at none of an earlier test."""
+
+import matplotlib
+import pytest
+
+from lab_support.data_sets import forget
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_machine(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MPLCONFIGDIR", matplotlib.get_cachedir())  # else each new cache would list the fonts anew
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.delenv("LAYERNORM_DATA", raising=False)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    forget()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

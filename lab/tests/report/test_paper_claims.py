@@ -1,0 +1,158 @@
+"""docs/claims.md and the reports: made again from the committed summaries, and the claims as data."""
+
+import itertools
+import json
+import re
+
+import pytest
+
+from lab_support.command import one_line, refused
+from lab_support.runs import write_digits
+from layernorm_lab import catalogue, claims, cli
+from layernorm_lab.command.options import parse_run
+from layernorm_lab.errors import RunError
+from layernorm_lab.report import judge, summary
+from layernorm_lab.report.judge import FACTOR, FRESH, PILOT, decide
+from layernorm_lab.report.judge.claim import LEVELS
+from layernorm_lab.runs.folder import find_runs
+from support.repository import ROOT
+
+RESULTS = ROOT / "docs" / "results"
+CLAIMS = [(name, claim) for name in catalogue.EXPERIMENTS for claim in catalogue.find_experiment(name).claims]
+
+
+def write(place):
+    """Runs of `digits` at two rates, with seeds of a pilot and others."""
+    for rate, norm, seed in itertools.product((0.001, 0.002), ("layer", "none"), (*PILOT, *FRESH[:2])):
+        errors = [0.5, 0.2 + 0.001 * seed + (norm == "none") * 0.1 + rate, 0.1]
+        write_digits(place / f"{rate}", norm, 128, seed, errors, learning_rate=rate)
+    return find_runs([place / "0.001", place / "0.002"]).runs
+
+
+def test_a_summary_decides_as_the_runs_do_and_is_refused_when_changed(tmp_path):
+    runs = write(tmp_path / "runs")
+    path = tmp_path / "summary.json"
+    summary.write_summary(path, runs)
+    options = {"batch_size": 128}
+    trial = judge.Trial(options, (0.001, 0.002), updates=30, paper=300, hours=1.0)
+    claim = judge.Claim("It.", "7", judge.Arm("layer"), judge.Arm("none"), judge.Value("test_error", "error"), trial)
+    from_runs, from_summary = decide([claim], runs), decide([claim], summary.read_summary(path))
+    assert from_runs == from_summary
+    assert from_runs[0].seconds
+    summary.write_summary(tmp_path / "again.json", summary.read_summary(path))
+    assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
+    path.write_text(path.read_text().replace('"seed": 1,', '"seed": 3,', 1))
+    with pytest.raises(RunError, match=r"does not match its SHA-256.*make it again with layernorm report"):
+        summary.read_summary(path)
+
+
+def test_a_summary_names_no_folder_of_the_machine(tmp_path):
+    write_digits(tmp_path / "runs", "layer", 128, 0, [0.5, 0.4])
+    (run,) = find_runs([tmp_path / "runs"]).runs
+    run.environment["data"]["folder"] = "/home/somebody/data"
+    run.environment["starts"][-1]["command"] = "layernorm run digits --out '/home/a b' --epochs 3 --data=/home/c"
+    summary.write_summary(tmp_path / "summary.json", [run])
+    assert "/home" not in (tmp_path / "summary.json").read_text()
+    (kept,) = summary.read_summary(tmp_path / "summary.json")
+    assert kept.environment["starts"][-1]["command"] == "layernorm run digits --epochs 3"
+
+
+def test_a_summary_has_every_record_with_all_digits(tmp_path):
+    write_digits(tmp_path / "runs", "layer", 128, 0, [1 - place / 3000 for place in range(250)])
+    path = tmp_path / "summary.json"
+    found = find_runs([tmp_path / "runs"]).runs
+    summary.write_summary(path, found)
+    assert [run.records for run in summary.read_summary(path)] == [run.records for run in found]
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("**/summary.json")), ids=lambda path: str(path.parent.name))
+def test_the_committed_summaries_can_be_read(path):
+    runs = summary.read_summary(path)
+    assert runs
+    assert all(run.done and (run.records or run.diverged is not None) for run in runs)
+
+
+def test_the_commands_write_summary_report_and_page(tmp_path, capsys):
+    write(tmp_path / "runs")
+    folders = [str(tmp_path / "runs" / rate) for rate in ("0.001", "0.002")]
+    assert cli.main(["report", *folders, "--summary", str(tmp_path / "summary.json")]) == 0
+    assert json.loads((tmp_path / "summary.json").read_text())["experiment"] == "digits"
+    assert cli.main(["report", str(tmp_path / "summary.json"), "--out", str(tmp_path / "again")]) == 0
+    by_runs = (tmp_path / "runs" / "report" / "report.md").read_text()
+    again = (tmp_path / "again" / "report.md").read_text()
+    assert by_runs.split("## Environment")[0] == again.split("## Environment")[0]
+    assert cli.main(["claims", "--results", str(tmp_path), "--out", str(tmp_path / "claims.md")]) == 0
+    page = (tmp_path / "claims.md").read_text()
+    counted = [claim for name, claim in CLAIMS if name != "digits" and claim.where != "ours"]
+    count = len([claim for claim in counted if not claim.trial.about and not claim.trial.plan])
+    assert page.startswith("# The paper's claims")
+    assert f"{count} claims about experiments: ahead 0, behind 0, equal 0, undecided {count}." in page
+
+
+def test_a_folder_that_is_not_there_is_one_line(tmp_path, capsys):
+    refused(["claims", "--results", str(tmp_path / "none")], 1, f"{tmp_path / 'none'} is not a folder", capsys)
+    assert cli.main(["report", str(tmp_path / "none.json")]) == 1
+    assert "is not a folder; give run folders, a folder of them, or a summary (*.json)" in one_line(capsys)
+
+
+def test_another_json_file_is_no_summary(capsys):
+    refused(["report", str(RESULTS / "theory" / "claims.json")], 1, "claims.json is no summary of runs", capsys)
+
+
+def test_the_committed_page_is_made_again_to_the_byte():
+    assert claims.claims_page(RESULTS).encode() == (ROOT / "docs" / "claims.md").read_bytes()
+
+
+def test_the_committed_reports_print_the_verdicts_of_the_page():
+    """Each verdict in a report is the judge's on the committed summary; the page has the same one."""
+    page, seen = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8"), 0
+    for name, rulings in claims.rulings(RESULTS).items():
+        said = {}
+        for ruling in rulings:
+            about = ruling.claim.trial.about
+            said.setdefault(ruling.claim.text, set()).add(ruling.verdict)
+            cell = ruling.claim.text + (f" *With {about}.*" if about else "")
+            assert f"| {cell} | " in page
+        for report in (RESULTS / name).glob("*/report.md"):
+            for text, verdict in re.findall(r"^- (.*?\.) Verdict: (\w+)\.", report.read_text(encoding="utf-8"), re.M):
+                assert verdict in said[text], (report, text)
+                seen += 1
+    assert seen or all(
+        ruling.verdict == judge.UNDECIDED for items in claims.rulings(RESULTS).values() for ruling in items
+    )
+
+
+@pytest.mark.parametrize(("name", "claim"), CLAIMS)
+def test_a_claim_fits_its_experiment(name, claim):
+    """Its arms are norms of the experiment, its trial has all other options, its grid goes in factors of 2."""
+    config = type(catalogue.find_experiment(name).presets["smoke"].config)
+    for arm in claim.arms:
+        made = config(**{**claim.trial.options, **arm.options, "norm": arm.norm})  # refuses what it does not know
+        fields = set(vars(made)) - {"norm", "learning_rate", "seed"}
+        assert fields - set(claim.trial.options) <= {"gain_init"}
+        assert len(claim.trial.rates) >= 4
+        assert all(high / low == pytest.approx(FACTOR) for low, high in itertools.pairwise(claim.trial.rates))
+    assert claim.trial.updates < claim.trial.paper
+    program, command, run, *words = claim.trial.command.split()
+    assert (program, command, run) == ("layernorm", "run", name)
+    configs = parse_run(catalogue.find_experiment(name), words).configs
+    plan = claim.trial.plan
+    options = {**claim.trial.options, **(plan.rungs[0].options if plan else {})}
+    made = {
+        (config.norm, config.learning_rate, config.seed, getattr(config, "gain_init", 1.0))
+        for config in configs
+        if all(getattr(config, option) == value for option, value in options.items())
+    }
+    for arm in claim.arms:
+        gain = arm.options.get("gain_init", 1.0)
+        assert {(arm.norm, rate, seed, gain) for rate in claim.trial.rates for seed in claim.trial.pilot} <= made
+    if plan:
+        assert len(plan.looks) in LEVELS
+        assert len(plan.seeds) == plan.looks[-1]
+        assert not set(plan.seeds) & set(plan.pilot)
+        assert plan.rungs[-1].keep == 1
+
+
+def test_no_two_claims_have_one_name():
+    names = [(name, claim.text, claim.trial.about) for name, claim in CLAIMS]
+    assert len(set(names)) == len(names)

@@ -1,0 +1,106 @@
+"""How a report looks: files that need no others, figures that depend on the runs alone, tables of 80 columns."""
+
+import io
+import re
+from dataclasses import replace
+
+import pytest
+from PIL import Image
+
+from lab_support.runs import report_of, write_digits, write_sweep
+from layernorm_lab.report import figures, rendering
+from layernorm_lab.report.page import Curve, Figure, Panel, Picture, Style, Table, level
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_sweep(tmp_path)
+
+
+def test_the_files(folder, tmp_path):
+    out = tmp_path / "report"
+    page = rendering.write_report(replace(report_of(folder), findings=["Layer norm is ahead."]), out)
+    assert (out / "figure6.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "figure6.svg").read_bytes().startswith(b"<?xml")
+    text = page.read_text()
+    # self-contained: nothing is fetched
+    assert not re.search(r'(src|href|srcset)="(?!data:)', text)
+    assert "url(" not in text
+    assert "A &lt;fast&gt; one" in text
+    markdown = (out / "report.md").read_text()
+    for part in ("7.50 (7.00-8.00)", "layernorm run digits", "Layer norm is ahead.", "[stand-in]", "2.13.0"):
+        assert part in text
+        assert part in markdown
+    assert "](figure6.png)" in markdown
+
+
+def test_captions_speak_of_bands_where_there_are_several_seeds(folder, tmp_path):
+    (several,) = report_of(folder).figures
+    assert "geometric mean, over seeds; bands: lowest to highest seed." in several.caption
+    write_digits(tmp_path / "one", "layer", 128, 0, [0.3, 0.2])
+    (alone,) = report_of(tmp_path / "one").figures
+    assert alone.caption == alone.about
+    assert not re.search("band|seed|mean", alone.caption)
+
+
+def test_the_evaluations_of_a_short_run_are_marked():
+    style = Style("#000000", "solid")
+
+    def curve(count):
+        return Curve(f"{count}", style, list(range(count)), *([[1.0] * count] * 3))
+
+    panel = Panel("", "", "", [curve(2), curve(30), level("a level", style, [0.0, 29.0], 2.0)])
+    (axes,) = figures.canvas(Figure("", "", [[panel]])).axes
+    assert [line.get_marker() for line in axes.get_lines()] == ["o", "None", "None"]
+
+
+def test_pictures_are_shown_on_one_scale_and_never_larger_than_they_are(folder):
+    found = [Picture(f"{width}", "png", "", png(width)) for width in (174, 862)]
+    page = rendering.page_text(replace(report_of(folder), figures=[], pictures=found), [])
+    shown = re.findall(r'<img class="sample" style="width:min\((\d+)px,calc\(([\d.]+)\*\(100% - .8rem\)\)\)"', page)
+    assert shown == [("174", f"{174 / 862:.4f}"), ("862", "1.0000")]
+
+
+def png(width):
+    file = io.BytesIO()
+    Image.new("L", (width, 20)).save(file, "png")
+    return file.getvalue()
+
+
+def test_the_same_runs_give_the_same_figure(folder, tmp_path):
+    for name in ("a", "b"):
+        rendering.write_report(report_of(folder), tmp_path / name)
+    assert (tmp_path / "a" / "figure6.svg").read_bytes() == (tmp_path / "b" / "figure6.svg").read_bytes()
+
+
+NAMED = "[red]x[/red] :smile: *a* <b> [c](d) `e` |\x1b[31m\u202e\udcff\n# f"
+
+
+def test_what_a_user_named_is_shown_as_it_is(folder, tmp_path, capsys):
+    """Its signs are no markup's, and what a terminal would obey is an escape, in the terminal, Markdown and page."""
+    table = Table(NAMED, ["a", NAMED], [["1", NAMED]], NAMED)
+    report = replace(report_of(folder), title=NAMED, claim=NAMED, status=[NAMED], findings=[NAMED], tables=[table])
+    rendering.print_report(report)
+    said = capsys.readouterr().out
+    assert "[red]x[/red] :smile: *a* <b> [c](d) `e` |" in " ".join(said.split())
+    rendering.write_report(report, tmp_path / "report")
+    page, text = ((tmp_path / "report" / name).read_text("utf-8") for name in ("index.html", "report.md"))
+    for written in (said, page, text):
+        assert not set("\x1b\u202e\udcff") & set(written)
+        assert "\\x1b" in written
+        assert "\\udcff" in written
+        assert not re.search(r"^# f", written, re.MULTILINE)
+    assert "&lt;b&gt;" in page
+    escaped = r"\[red\]x\[/red\] :smile: \*a\* \<b\> \[c\](d) \`e\` \|\\x1b\[31m\\u202e\\udcff\\n# f"
+    assert f"# {escaped}\n" in text
+    assert f"| --: | :-- |\n| 1 | {escaped} |\n" in text
+
+
+def test_the_terminals_tables_fit_80_columns(folder, capsys):
+    rendering.print_report(report_of(folder))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    text = " ".join(" ".join(lines).split())
+    assert "Milliseconds: the median between two evaluations, of the fastest such stretch" in text
+    row = next(line for line in lines if "layer norm" in line)
+    assert row.split() == ["128", "layer", "norm", "0.001", "7.50", "13.00", "9.4e-03", "3", "40"]

@@ -1,0 +1,153 @@
+"""The shared tables, and the deviations, on numbers that one can add up by hand."""
+
+import dataclasses
+
+import pytest
+
+from lab_support.runs import write_digits
+from lab_support.sweeps import LOSS, SPEED, runs_of_trial, write_rates
+from layernorm_lab.protocol import option
+from layernorm_lab.report.blocks import Metric, compare
+from layernorm_lab.report.deviations import deviations
+from layernorm_lab.report.page import Deviation
+from layernorm_lab.report.tables import (
+    Column,
+    learning_rates,
+    low_to_high,
+    mean,
+    mean_and_range,
+    results,
+    update_times,
+)
+from layernorm_lab.runs.folder import find_runs
+
+ERROR = Metric("valid_error", "validation error", percent=True)
+
+
+def blocks(place):
+    return compare(find_runs(sorted(place.iterdir())).runs)[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "digits", "text"), [([3, 1, 2], 3, "1-3"), ([1.1, 1.4], 1, "1"), ([0.84, 2.371], 3, "0.84-2.37")]
+)
+def test_the_lowest_and_the_highest_over_seeds(values, digits, text):
+    assert low_to_high(values, digits) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "text"), [([1.5], "1.50"), ([1, 2, 6], "3.00 (1.00-6.00)"), ([-2, 1], "-0.50 (-2.00 to 1.00)")]
+)
+def test_the_mean_with_its_range(values, text):
+    assert mean_and_range(values) == text
+
+
+def test_results_have_a_row_for_each_rate_that_the_figure_shows():
+    (block,), _ = compare(runs_of_trial(), [LOSS, SPEED])
+    metrics = [Metric("test", "", chosen="valid"), Metric("valid", "")]
+    columns = [Column("last", "test"), Column("lowest", "valid", "lowest", scale=100, text=mean)]
+    table = results([block], metrics, columns, "A note.", [("paper", "baseline", {"last": "7", "seeds": "1"})])
+    assert table.columns == ["", "norm", "rate", "last", "lowest", "seeds", "updates"]
+    assert table.rows == [
+        ["ours", "baseline", "0.001", "0.40 (0.40-0.40)", "40.00", "5", "30"],
+        ["ours", "baseline", "0.002", "0.10 (0.10-0.10)", "10.00", "5", "30"],
+        ["ours", "layer norm", "0.001", "0.40 (0.40-0.40)", "40.00", "5", "30"],
+        ["ours", "layer norm", "0.002", "0.10 (0.10-0.10)", "10.00", "5", "30"],
+        ["ours", "weight norm", "0.001", "0.40 (0.40-0.40)", "40.00", "2", "30"],
+        ["ours", "weight norm", "0.002", "0.10 (0.10-0.10)", "10.00", "2", "30"],
+        ["paper", "baseline", "-", "7", "-", "1", "-"],
+    ]
+    assert results([block], metrics[:1], columns, "").rows[0][0] == ""
+
+
+def test_what_only_finished_runs_have_is_a_dash_for_others(tmp_path):
+    write_rates(tmp_path, "layer", {0.001: [None]})
+    write_rates(tmp_path, "none", {0.001: [0.3]})
+    table = results(blocks(tmp_path), [ERROR], [Column("n", "records", "test", text=mean)], "")
+    assert [row[3] for row in table.rows] == ["2.00", "-"]
+
+
+def test_all_learning_rates(tmp_path):
+    write_rates(tmp_path, "none", {0.001: [0.3, 0.4], 0.01: [0.2, 0.2], 0.1: [0.01, "lost"]})
+    write_rates(tmp_path, "layer", {0.001: [0.4], 0.1: ["lost", "lost at once"]})
+    (table,) = learning_rates(blocks(tmp_path), ERROR, digits=1)
+    assert table.columns == ["", "norm", "0.001", "0.01", "0.1"]
+    assert table.rows == [
+        ["", "baseline", "70.0 (60.0-80.0)", "40.0 (40.0-40.0)", "1 of 2 diverged"],
+        ["", "layer norm", "80.0", "-", "diverged"],
+    ]
+    assert table.note == "The best evaluation of each run: validation error, %. Mean over seeds (lowest to highest)."
+    rising = dataclasses.replace(ERROR, name="test_error", rising=True, percent=False)
+    assert learning_rates(blocks(tmp_path), rising)[0].rows[0][2] == "0.90 (0.90-0.90)"
+    write_rates(tmp_path / "one", "layer", {0.001: [0.4]})
+    assert learning_rates(blocks(tmp_path / "one"), ERROR) == []
+
+
+def test_the_time_of_an_update_is_the_fastest_at_any_rate(tmp_path):
+    for norm, size in (("none", 128), ("layer", 128), ("layer", 4)):
+        write_digits(tmp_path, norm, size, 0, [0.3, 0.2])
+    found, _ = compare(find_runs([tmp_path]).runs)
+    for run in found[0].runs(next(iter(found[0].arms))):
+        run.records[-1]["seconds_per_update"] = 0.064
+    assert update_times(found).rows == [
+        ["128", "baseline", "64.0", "1.00"], ["128", "layer norm", "128", "2.00"], ["4", "layer norm", "4.0", "-"]
+    ]  # fmt: skip
+
+
+def test_the_time_of_an_update_is_that_of_one_version_of_the_code(tmp_path):
+    for norm, seed in (("none", 0), ("none", 1), ("layer", 0)):
+        write_digits(tmp_path, norm, 128, seed, [0.3, 0.2])
+    found, _ = compare(find_runs([tmp_path]).runs)
+    later = found[0].runs(next(iter(found[0].arms)))[-1]
+    later.environment["starts"][0]["commit"] = "later"
+    later.records[-1]["seconds_per_update"] = 0.001  # a faster version, which ran one arm
+    assert [row[1:] for row in update_times(found).rows] == [["baseline", "128", "1.00"], ["layer norm", "128", "1.00"]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Protocol:
+    """Options of an experiment, with the paper's values."""
+
+    norm: str = option("layer", "the norm", several="norm")
+    learning_rate: float = option(1e-3, "the step size")
+    train_cases: int = option(0, "cases to train on (0: all (of them))")
+    prior: bool = option(False, "whether there is a prior")
+    bias: float = option(0.0, "the bias")
+    batch_size: int = option(128, "cases in a batch")
+    held_out: int = option(5000, "cases held out")
+
+
+def test_departures_from_a_protocol_are_told_as_one_writes_them(tmp_path):
+    for number, rate in enumerate((2e-5, 1e-3, 0.1 + 0.2)):
+        write_digits(
+            tmp_path / str(number), "layer", 128, 0, [0.3], learning_rate=rate, train_cases=50, prior=True, bias=2.0
+        )
+    runs = find_runs(sorted(tmp_path.iterdir())).runs
+    assert [f"{item.name}: {item.text}" for item in deviations(runs, (), Protocol(), ["held_out"])] == [
+        "learning_rate: 2e-05, 0.001 or 0.3; the paper's protocol has 0.001.".replace("2e-05, 0.001", "2e-05"),
+        "train_cases: 50; the paper's protocol has all (of them).",
+        "prior: on; the paper's protocol has off.",
+        "bias: 2; the paper's protocol has 0.",
+    ]
+
+
+def test_deviations_hold_for_some_runs_and_have_their_numbers_filled_in(tmp_path):
+    write_digits(tmp_path, "layer", 128, 0, [0.3], learning_rate=0.5)
+    write_digits(tmp_path, "layer", 4, 0, [0.3])
+    (one, two) = find_runs([tmp_path]).runs
+    one.environment["data"]["images"] = {"train": 6000}
+    named = (
+        Deviation("rate", "I", "{learning_rate}, {data_images_train} of {data_name}, {data_lacking}."),
+        Deviation("norm", "I", "rms", {"norm": ["rms", "none"]}),
+        Deviation("both", "S", "both", {"norm": ["layer"], "batch_size": [4]}),
+        Deviation("neither", "S", "neither", {"norm": ["none"], "batch_size": [4]}),
+        Deviation("data", "stand-in", "other data"),
+    )
+    found = deviations([one, two], named, Protocol(), ["learning_rate", "batch_size", "held_out"])
+    assert [(item.name, item.text) for item in found] == [
+        ("rate", "0.001 or 0.5, 6,000 of digits, ?."),
+        ("both", "both"),
+        ("data", "other data"),
+    ]
+    one.environment["data"]["original"] = True
+    assert [item.name for item in deviations([one], named, Protocol(), ["learning_rate", "held_out"])] == ["rate"]

@@ -1,0 +1,55 @@
+"""Two processes compute what one computes."""
+
+import json
+
+import pytest
+import torch
+
+from lab_support import plain_descent
+from lab_support.command import in_two_processes
+from layernorm_lab import cli
+from layernorm_lab.runs import checkpoint
+
+# 206 cases: the last batch of an epoch has 2 cases, and shares of 3 and 2 cases occur
+COMMAND = ["run", "digits", "--norm", "none", "layer", "batch", "--batch-size", "6", "4", "--seeds", "0"]
+COMMAND += ["--train-cases", "206", "--epochs", "2", "--hidden", "16", "--threads", "1"]
+
+
+def last_records(out):
+    return {path.parent.name: path.read_text().splitlines() for path in sorted(out.glob("*/records.jsonl"))}
+
+
+def test_two_processes_give_the_same_metrics_and_write_once(tmp_path, capsys):
+    said = in_two_processes("-m", "layernorm", *COMMAND, "--out", str(tmp_path / "two"))
+    assert said.count("report: ") == 1
+    assert cli.main([*COMMAND, "--out", str(tmp_path / "one")]) == 0
+
+    one, two = last_records(tmp_path / "one"), last_records(tmp_path / "two")
+    assert len(one) == 6
+    assert one.keys() == two.keys()
+    for name in one:
+        assert len(one[name]) == len(two[name]) == 2
+        first, second = json.loads(one[name][-1]), json.loads(two[name][-1])
+        for metric in ("batch_loss", "train_nll", "valid_nll", "test_nll"):
+            # the sums over a batch are taken in another order; the rest is the same
+            assert second[metric] == pytest.approx(first[metric], rel=2e-3), (name, metric)
+        starts = [json.loads(found[name][0])["first_gradient_norm"] for found in (one, two)]
+        assert starts[1] == pytest.approx(starts[0], rel=1e-4), name  # float32 sums in another order
+        assert abs(second["test_error"] - first["test_error"]) <= 0.01
+
+    # a run that one process left unfinished is not continued by two
+    run = tmp_path / "two" / "digits-layer-b6-s0"
+    (run / "result.json").unlink()
+    assert cli.main([*COMMAND, "--out", str(tmp_path / "two")]) == 1
+    assert "was trained by 2 process(es), now there are 1" in capsys.readouterr().err
+
+
+def test_gradients_are_those_of_the_global_mean(tmp_path):
+    """Under plain gradient descent, which unlike Adam feels the gradients' scale, and with an empty share."""
+    in_two_processes(plain_descent.__file__, str(tmp_path / "two"))
+    plain_descent.train(tmp_path / "one")
+    one, two = (checkpoint.load_checkpoint(tmp_path / name / "checkpoint.safetensors")[0] for name in ("one", "two"))
+    names = [name for name in one if name.startswith("model/")]
+    assert any(name.endswith("running_var") for name in names)
+    for name in names:
+        torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-6)

@@ -1,0 +1,35 @@
+"""`python -m layernorm doctor`, where the laboratory is not installed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from .check import WrongEngineError, check
+from .installation import OPTIONAL, show
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs the command with these words. Returns the exit code: 0 all is right, 1 an engine is wrong, 2 wrong usage."""
+    laboratory = OPTIONAL["layernorm-lab"]
+    parser = argparse.ArgumentParser(
+        "python -m layernorm",
+        epilog=f"The experiments and their reports are a package of their own: {laboratory}",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    doctor = commands.add_parser("doctor", help="print the versions and engines found here, and why one is missing")
+    doctor.add_argument(
+        "--check", action="store_true",
+        help="compare the results and gradients of every engine that runs here with the equations in float64, and its "
+        "time with torch's; takes some minutes; exits with 1 if an engine is wrong",
+    )  # fmt: skip
+    if words and not words[0].startswith("-") and words[0] != "doctor":
+        parser.error(f"{words[0]!r} is no command of the library alone; for the laboratory's: {laboratory}")
+    parsed = parser.parse_args(words)
+    try:
+        check() if parsed.check else show()
+    except WrongEngineError as error:
+        print(f"layernorm: {error}", file=sys.stderr)
+        return 1
+    return 0
