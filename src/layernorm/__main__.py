@@ -8,4 +8,4 @@ if importlib.util.find_spec("layernorm_lab") is None:
 else:
     from layernorm_lab.cli import main
 
-sys.exit(main(sys.argv[1:]))
+sys.exit(main())

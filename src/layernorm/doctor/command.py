@@ -10,8 +10,10 @@ from .check import WrongEngineError, check
 from .installation import OPTIONAL, show
 
 
-def main(words: Sequence[str]) -> int:
-    """Runs the command with these words. Returns the exit code: 0 all is right, 1 an engine is wrong, 2 wrong usage."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command with these arguments, or with those of the process. Returns the exit code: 0 all is right, 1 an
+    engine is wrong. Wrong usage ends the process with 2."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
     laboratory = OPTIONAL["layernorm-lab"]
     parser = argparse.ArgumentParser(
         "python -m layernorm",
