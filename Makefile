@@ -6,9 +6,10 @@ CONSTRAINTS ?= constraints.txt
 TORCH ?= newest
 SETS ?= avx512bf16 avx512 avx2 baseline amx-emulated   # instruction sets that `make sanitize` goes through
 
-.PHONY: help docs test test-all test-torch torture lint types types-as-editors-see-them play-test demo sanitize setup clean always
+.PHONY: help docs test test-library test-lab test-all test-torch torture lint types types-as-editors-see-them play-test demo sanitize setup clean always
 help:
 	@echo "make test   lint, types and the tests"
+	@echo "make test-library, make test-lab  the tests of one house alone"
 	@echo "make test-all  the same in one process on all cores, with the tests that take long and find little"
 	@echo "make test-torch TORCH=2.15.0  the tests with another PyTorch, in an environment of its own"
 	@echo "make torture MINUTES=10  attacks with cases drawn at random (docs/reliability.md)"
@@ -22,8 +23,10 @@ help:
 
 setup: $(VENV)/.ready
 $(VENV)/.ready: pyproject.toml lab/pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/layernorm/engines/native/*.cpp src/layernorm/engines/native/*.h) $(VENV)/.files
+	@echo "setting up $(VENV): packages, then the CPU engine is compiled, for each of its instruction sets (a minute or two)"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable '.[onnx,test]' --editable ./lab
+	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --config-settings=cmake.define.LAYERNORM_TESTED=ON \
+	  --editable '.[onnx,test]' --editable ./lab
 	@touch $@
 
 # An editable installation remembers the package's files: a new or moved one asks for a new installation.
@@ -33,8 +36,15 @@ $(VENV)/.files: always
 always:
 
 # A process a core, with one thread each: two that wait for each other on busy cores are many times slower.
+TEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not long' --numprocesses auto --maxprocesses 8
 test: setup lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not long' --numprocesses auto --maxprocesses 8
+	$(TEST) tests lab/tests
+
+test-library: setup
+	$(TEST) tests
+
+test-lab: setup
+	$(TEST) lab/tests
 
 # In one process, with torch's own number of threads.
 test-all: setup lint
@@ -81,7 +91,8 @@ docs: $(VENV)/.docs
 	OMP_NUM_THREADS=1 $(BIN)/sphinx-build --fail-on-warning --fresh-env --write-all --quiet docs build/docs
 	@echo "build/docs/index.html"
 $(VENV)/.docs: $(VENV)/.ready
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --config-settings=cmake.define.LAYERNORM_TESTED=ON \
+	  --editable '.[docs]'
 	@touch $@
 
 # The library is built anew, in a virtual environment of its own; Python itself is not instrumented, so that the
@@ -95,7 +106,8 @@ sanitize:
 	build/threads
 	$(PYTHON) -m venv build/sanitize
 	build/sanitize/bin/pip install --quiet --constraint constraints.txt \
-	  --config-settings=cmake.define.LAYERNORM_SANITIZE=address,undefined '.[test]'
+	  --config-settings=cmake.define.LAYERNORM_SANITIZE=address,undefined \
+	  --config-settings=cmake.define.LAYERNORM_TESTED=ON --config-settings=build-dir=build/sanitized '.[test]'
 	for isa in $(SETS); do \
 	  LAYERNORM_ISA=$$isa OMP_NUM_THREADS=2 ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
 	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \

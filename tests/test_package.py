@@ -45,8 +45,18 @@ def test_the_workflows_run_on_linux_arm_and_macos(name):
 
 
 def test_the_version_is_the_same_everywhere():
-    (version,) = re.findall(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.M)
-    assert version == ln.__version__
+    pages = [(ROOT / folder / "pyproject.toml").read_text(encoding="utf-8") for folder in (".", "lab")]
+    found = [version for page in pages for version in re.findall(r'^version = "(.*)"', page, re.M)]
+    assert found == [ln.__version__] * 2
+    assert f'"layernorm=={ln.__version__}"' in pages[1]
+
+
+def test_the_picture_of_the_houses_has_every_room():
+    """benchmarks/houses.py draws it from the imports."""
+    said = re.findall(r">([\w ]+)</text>", (ROOT / "docs" / "houses.svg").read_text(encoding="utf-8"))
+    for house in (ROOT / "src" / "layernorm", ROOT / "lab" / "src" / "layernorm_lab"):
+        rooms = {path.stem for path in house.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+        assert rooms - {"__init__", "__main__"} <= set(said)
 
 
 def test_only_a_tag_is_published_and_only_what_was_built_and_tested():

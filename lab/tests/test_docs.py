@@ -20,8 +20,8 @@ from markdown_it.token import Token
 import layernorm as ln
 from layernorm.formula import GATES, PRESETS
 from layernorm_lab import catalogue, cli
+from support.repository import ROOT
 
-ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 NOTEBOOK = DOCS / "notebook.ipynb"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "examples").glob("*.md"), *DOCS.rglob("*.md")])

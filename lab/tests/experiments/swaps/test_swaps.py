@@ -4,7 +4,6 @@ import copy
 import random
 import re
 import string
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,6 +33,7 @@ from layernorm_lab.experiments.swaps.tasks import (
 from layernorm_lab.runs.folder import find_runs
 from layernorm_lab.train.batches import NOISE, derive_seed
 from layernorm_lab.train.distributed import accelerator
+from support.repository import ROOT
 
 MADE = (dates, melody, keywords, activity, irregular)
 
@@ -207,7 +207,7 @@ def test_the_line_that_a_user_types_makes_the_arm(item):
 
 def test_the_page_has_the_rule_as_it_is():
     """The lines of the choice in their order, the tasks that confirm, and how many must be ahead."""
-    page = (Path(__file__).parents[4] / "docs" / "results" / "swaps" / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "results" / "swaps" / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([^|]+) \| `(ln\.convert[^`]+)` \|", page, re.MULTILINE)
     assert rows == [(item.name, item.line) for item in CHOICE]
     table = page.split("| task | optimiser | program | data |")[1].split("\n\n")[0]
