@@ -178,6 +178,25 @@ def test_every_benchmark_that_is_named_exists_with_its_options(script, monkeypat
         assert [word for word in words if word not in text] == [], arguments
 
 
+def test_every_page_is_in_a_table_of_contents():
+    """The site is built with warnings as errors, and a page in no toctree is one."""
+    listed = {DOCS / "index"}
+    for page in [*DOCS.rglob("*.md"), *DOCS.rglob("*.rst")]:
+        text = page.read_text(encoding="utf-8")
+        trees = re.findall(r"```\{toctree\}\n(.*?)```", text, re.S) + re.findall(
+            r"\.\. toctree::\n((?: .*\n|\n)*)", text
+        )
+        for line in [line.strip() for tree in trees for line in tree.splitlines()]:
+            if line and not line.startswith(":"):
+                listed |= {
+                    found.with_suffix("")
+                    for kind in ("md", "rst", "ipynb")
+                    for found in page.parent.glob(f"{line}.{kind}")
+                }
+    pages = {page.with_suffix("") for kind in ("md", "rst", "ipynb") for page in DOCS.rglob(f"*.{kind}")}
+    assert sorted(str(page.relative_to(DOCS)) for page in pages - listed) == []
+
+
 def test_the_readme_fits_two_screens():
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 100
