@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS ?= constraints.txt
 TORCH ?= newest
-SETS ?= avx512bf16 avx512 avx2 baseline amx-emulated   # instruction sets that `make sanitize` goes through
+SETS ?= avx512bf16 avx512 avx2 baseline amx_emulated   # instruction sets that `make sanitize` goes through
 
 .PHONY: help docs test test-library test-lab test-all test-torch torture lint types types-as-editors-see-them play-test demo sanitize setup clean always
 help:
@@ -101,7 +101,7 @@ sanitize:
 	mkdir -p build
 	$(CXX) -std=c++17 -O1 -g -fsanitize=thread -march=native -Wno-psabi tests/native/threads.cpp -o build/threads
 	build/threads
-	$(CXX) -std=c++17 -O1 -g -fsanitize=thread -march=native -Wno-psabi -DLAYERNORM_EMULATED_TILES -DLAYERNORM_PAIRS \
+	$(CXX) -std=c++17 -O1 -g -fsanitize=thread -march=native -Wno-psabi -DLAYERNORM_ISA=amx_emulated \
 	  tests/native/threads.cpp -o build/threads
 	build/threads
 	$(PYTHON) -m venv build/sanitize

@@ -19,7 +19,7 @@ from support.formula_space import drawn, every_formula
 from support.instruction_sets import SETS, WITH_TILES, start
 
 native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
-from layernorm.engines.native import _library, _plan, _recurrent, _recurrent_plan, _steps  # noqa: E402
+from layernorm.engines.native import _library, _plan, _recurrent, _recurrent_plan, _step_plan, _steps  # noqa: E402
 
 PAIRS = "pairs"
 NETWORKS = ["LSTM", "GRU", "RNN"]
@@ -34,8 +34,9 @@ def library_of_pairs(tmp_path_factory):
     # an installed package has no sources
     folder = Path(__file__).parents[2] / "src" / "layernorm" / "engines" / "native"
     sources = [folder / name for name in ("library.cpp", "kernels.cpp")]
-    defined = ["LAYERNORM_PAIRS", "LAYERNORM_ISA=baseline", "LAYERNORM_TABLES=LAYERNORM_TABLE(baseline)"]
+    defined = ["LAYERNORM_ISA=pairs", 'LAYERNORM_NAME="baseline"', "LAYERNORM_TABLES=LAYERNORM_TABLE(pairs)"]
     options = ["-std=gnu++17", "-O1", "-fPIC", "-shared", "-w", *(f"-D{name}" for name in defined)]
+    options += ["-I", str(Path(__file__).parent)]  # where sets/pairs.h is
     variables = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}  # `make sanitize`
     subprocess.run([COMPILER, *options, *map(str, sources), "-o", str(built)], check=True, env=variables)
     library = _library._load(built)
@@ -56,8 +57,11 @@ def products(request):
         with pytest.MonkeyPatch.context() as patch:
             for module in (_plan, _recurrent_plan, _steps):
                 patch.setattr(module, "LIBRARY", library)
-            for planned in ("forward_plan", "backward_plan"):  # no plan for the other library
-                patch.setattr(_recurrent, planned, functools.cache(getattr(_recurrent_plan, planned).__wrapped__))
+            planned = [(_recurrent, name, _recurrent_plan) for name in ("forward_plan", "backward_plan")]
+            steps = ("packing_plan", "step_plan", "step_back_plan", "gradient_plan")
+            planned += [(_steps, name, _step_plan) for name in steps]
+            for module, name, origin in planned:  # no plan for the other library
+                patch.setattr(module, name, functools.cache(getattr(origin, name).__wrapped__))
             yield
 
 

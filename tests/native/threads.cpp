@@ -5,8 +5,17 @@
 #include <thread>
 #include <vector>
 
-#define LAYERNORM_ISA native
-#undef __AMX_BF16__  // this program asks the system for no tiles
+#if !defined(LAYERNORM_ISA)  // the best that it was compiled for, without tiles, for which it does not ask the system
+#if defined(__AVX512BF16__) && defined(__AVX512VNNI__)
+#define LAYERNORM_ISA avx512bf16
+#elif defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+#define LAYERNORM_ISA avx512
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define LAYERNORM_ISA avx2
+#else
+#define LAYERNORM_ISA baseline
+#endif
+#endif
 #include "../../src/layernorm/engines/native/kernels.cpp"
 
 static int on_threads(int64_t begin, int64_t end, int64_t grain, void (*body)(int64_t, int64_t, void*), void* context) {
@@ -75,12 +84,13 @@ template <class Type> static double recurrent(int64_t T, int64_t B, Kind kind = 
     Numbers dzx(T * B * G * H), dzh(T * B * G * H);
     if (prepared) {
         n.prepares = 1;
-        for_forward.resize(prepare_forward<float, Type>(&n, nullptr, on_threads) + 64);
-        for_backward.resize(prepare_backward<float, Type>(&n, nullptr, on_threads) + 64);
+        for_forward.resize(prepare_forward<float, Type>(&n, on_threads) + 64);
+        for_backward.resize(prepare_backward<float, Type>(&n, on_threads) + 64);
         void* place = reinterpret_cast<void*>(round_up(reinterpret_cast<int64_t>(for_backward.data()), 64));
-        prepare_backward<float, Type>(&n, place, on_threads);
+        n.prepared = place;
+        prepare_backward<float, Type>(&n, on_threads);
         n.prepared = reinterpret_cast<void*>(round_up(reinterpret_cast<int64_t>(for_forward.data()), 64));
-        prepare_forward<float, Type>(&n, const_cast<void*>(n.prepared), on_threads);
+        prepare_forward<float, Type>(&n, on_threads);
         if (recurrent_forward<float, Type>(&n, on_threads)) abort();
         n.prepared = place, n.totals = totals.data(), n.d_zx = dzx.data(), n.d_zh = dzh.data();
     } else if (recurrent_forward<float, Type>(&n, on_threads)) abort();

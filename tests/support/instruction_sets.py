@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-EMULATED = "amx-emulated"
+EMULATED = "amx_emulated"
 """Tiles in plain C++, for the kernels of bfloat16. Its other kernels are those of the best set."""
 
 

@@ -25,7 +25,7 @@ class Recurrent(ctypes.Structure):
 
     _fields_ = (
         *_fields(INTEGER, "T B I H P gates split norm together cell rms deviation relu projected reverse"),
-        *_fields(INTEGER, "one_share threads cases rounded lines"),
+        *_fields(INTEGER, "one_share threads cases rounded lines inside"),
         *_fields(NUMBER, "eps forget_bias gate_clip"),
         *_fields(POINTER, "x"),
         *_fields(INTEGER, "x_t x_b"),
@@ -85,10 +85,11 @@ def recurrent_call(recurrence: Recurrence, reverse: bool = False, cases: int = 0
     if r.norm == "batch" and not cases:
         raise RuntimeError(f"{r.network.lower()}: batch norm keeps statistics between calls, which no op does")
     rms, (first, last) = r.norm == "rms", r.spans[0]
+    inside_x, inside_h = r.vectors[2:4]  # of which parameters they are the sums
     return Recurrent(
         gates=GATES[r.network], split=f.gates == "split", norm=0 if f.gates is None else 2 if rms else 1,
         together=last - first, cell={None: 0, "output": 1, "carry": 2}[f.cell], rms=rms,
         deviation=f.eps_on == "deviation", relu=r.nonlinearity == "relu", projected=r.projected, reverse=reverse,
-        cases=cases, rounded=r.bfloat16_products,
+        cases=cases, rounded=r.bfloat16_products, inside=bool(inside_x) + 2 * bool(inside_h),
         eps=f.eps, forget_bias=f.forget_bias, gate_clip=r.gate_clip, **sizes,
     )  # fmt: skip

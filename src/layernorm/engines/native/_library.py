@@ -52,19 +52,9 @@ def _load(path: Path) -> ctypes.CDLL:
         )
     library.layernorm_start.restype = ctypes.c_char_p
     library.layernorm_start.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-    call, type_number, address = ctypes.POINTER(Recurrent), ctypes.c_int, ctypes.c_void_p
-    for name, *arguments in (
-        ("recurrent_forward", call, type_number),
-        ("recurrent_backward", call, type_number),
-        ("recurrent_saved", call, type_number, address),
-        ("recurrent_vectors", call, type_number),
-        ("recurrent_totals", call),
-        ("prepare_forward", call, type_number, address),
-        ("prepare_backward", call, type_number, address),
-    ):
-        getattr(library, f"layernorm_{name}").argtypes = arguments
-    for name in ("recurrent_totals", "prepare_forward", "prepare_backward"):
-        getattr(library, f"layernorm_{name}").restype = ctypes.c_int64
+    library.layernorm_recurrent_saved.argtypes = [ctypes.POINTER(Recurrent), ctypes.c_int, ctypes.c_void_p]
+    library.layernorm_recurrent_totals.argtypes = [ctypes.POINTER(Recurrent)]
+    library.layernorm_recurrent_totals.restype = ctypes.c_int64
     return library
 
 

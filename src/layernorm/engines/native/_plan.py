@@ -18,7 +18,7 @@ from ._library import LIBRARY, call_op, last_status, torch_type_number
 NO_MEMORY = 1  # of `Status` in planned.cpp
 MOST = 64  # tensors of one call
 # What a plan leaves open: `Size` and `Type` of planned.cpp.
-T, B, I, H, P, UNITS, LINES, SAVED, M = range(-1, -10, -1)  # noqa: E741
+T, B, I, H, P, UNITS, LINES, SAVED, M, PREPARED, TOTALS = range(-1, -12, -1)  # noqa: E741
 CALL, OTHER = -1, -2
 IN_ORDER, STEPS, ROWS = range(3)  # `Layout`
 

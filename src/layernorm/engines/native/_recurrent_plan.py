@@ -88,12 +88,12 @@ def forward_plan(
     """
     if not _fits(recurrence, states, params, changes):
         return None
-    output = TensorSpec("output", (*_lines(ends), _size_of_h(recurrence)), CALL)
-    made = [output, *_state_specs(recurrence, "h_n", "c_n")]
+    output = TensorSpec("output", (*_lines(ends), size_of_h(recurrence)), CALL)
+    made = [output, *state_specs(recurrence, "h_n", "c_n")]
     given = _given_specs(recurrence, ends, reset, changes)
     if cases:
         (given if cases == GIVEN else made).extend(_moment_specs(recurrence))
-    made = [*made, _SAVED_SPEC] if save else made
+    made = [*made, SAVED_SPEC] if save else made
     return _plan("recurrent_forward", recurrence, reverse, changes, given, made, cases)
 
 
@@ -114,30 +114,19 @@ def backward_plan(
     state of restarts, and of vectors with tensors of their own."""
     if not _fits(recurrence, states, params, changes) or len(has_grad) != 1 + states:
         return None
-    d_output = TensorSpec("d_output", (*_lines(ends), _size_of_h(recurrence)), CALL)
-    grads = [d_output, *_state_specs(recurrence, "d_h_n", "d_c_n")]
+    d_output = TensorSpec("d_output", (*_lines(ends), size_of_h(recurrence)), CALL)
+    grads = [d_output, *state_specs(recurrence, "d_h_n", "d_c_n")]
     moments = _moment_specs(recurrence) if cases else []
-    given = [*_given_specs(recurrence, ends, reset, changes), *moments, _SAVED_SPEC]
+    given = [*_given_specs(recurrence, ends, reset, changes), *moments, SAVED_SPEC]
     given += [grad for grad, present in zip(grads, has_grad, strict=True) if present]
-    shapes, terms = _symbolic_shapes(recurrence), term_indices(recurrence)
-    d_params, others = [_parameter_spec("", shape) for shape in shapes], list[TensorSpec]()
-    for name, k in zip(WEIGHTS, terms, strict=False):
-        if k:
-            d_params[k[0]] = _parameter_spec(f"d_{name}", shapes[k[0]])
-    for i, (slot, k) in enumerate(zip(gradient_slots(recurrence), terms[len(WEIGHTS) :], strict=True)):
-        if slot is not None:
-            d = _parameter_spec("d_vectors", shapes[k[0]])._replace(element=i)
-            if slot < 0:
-                others.append(d)
-            else:
-                d_params[slot] = d
-    made = [TensorSpec("d_x", (*_lines(ends), I), CALL), *_state_specs(recurrence, "d_h0", "d_c0"), *d_params]
+    d_params, others = gradient_specs(recurrence)
+    made = [TensorSpec("d_x", (*_lines(ends), I), CALL), *state_specs(recurrence, "d_h0", "d_c0"), *d_params]
     if changes.restart:
-        made += _state_specs(recurrence, "d_restart_h", "d_restart_c")
+        made += state_specs(recurrence, "d_restart_h", "d_restart_c")
     return _plan("recurrent_backward", recurrence, reverse, changes, given, [*made, *others], cases)
 
 
-_SAVED_SPEC = TensorSpec("saved_x", (SAVED,), OTHER)
+SAVED_SPEC = TensorSpec("saved_x", (SAVED,), OTHER)
 
 
 def _plan(
@@ -180,20 +169,20 @@ def _lines(ends: str | None) -> tuple[int, ...]:
     return (LINES,) if ends == "batch_sizes" else (T, B)
 
 
-def _size_of_h(recurrence: Recurrence) -> int:
+def size_of_h(recurrence: Recurrence) -> int:
     return P if recurrence.projected else H
 
 
-def _state_specs(recurrence: Recurrence, *names: str) -> list[TensorSpec]:
+def state_specs(recurrence: Recurrence, *names: str) -> list[TensorSpec]:
     """Describes tensors like h and, in an LSTM, c."""
-    sizes = zip(names, (_size_of_h(recurrence), H), recurrence.state_names, strict=False)
+    sizes = zip(names, (size_of_h(recurrence), H), recurrence.state_names, strict=False)
     return [TensorSpec(name, (B, size), CALL) for name, size, _ in sizes]
 
 
 def _symbolic_shapes(recurrence: Recurrence) -> list[tuple[int, ...]]:
     """Returns the parameters' shapes, in names of sizes."""
     units = GATES[recurrence.network] * H
-    shapes = recurrence.parameter_shapes(I, H, _size_of_h(recurrence)).values()
+    shapes = recurrence.parameter_shapes(I, H, size_of_h(recurrence)).values()
     return [tuple([UNITS if size == units else size for size in shape]) for shape in shapes]
 
 
@@ -204,12 +193,9 @@ def _parameter_spec(name: str, shape: Sequence[int]) -> TensorSpec:
 
 def _given_specs(recurrence: Recurrence, ends: str | None, reset: bool, changes: Between) -> list[TensorSpec]:
     """Describes the tensors that forward and backward are given."""
-    shapes, lines = _symbolic_shapes(recurrence), _lines(ends)
+    lines = _lines(ends)
     x = TensorSpec("x", (LINES, I), CALL) if lines == (LINES,) else TensorSpec("x", (T, B, I), CALL, STEPS, "x_t")
-    specs = [x, *_state_specs(recurrence, "h0", "c0")]
-    for name, terms in zip(PARAMETERS, term_indices(recurrence), strict=True):
-        if terms:
-            specs.append(_parameter_spec(name, shapes[terms[0]]))
+    specs = [x, *state_specs(recurrence, "h0", "c0"), *parameter_specs(recurrence)]
     if recurrence.quantized:
         specs = [spec._replace(dtype=torch.int8) if spec.name in WEIGHTS else spec for spec in specs]
         specs += [TensorSpec(name, (UNITS,), OTHER) for name in ("scale_ih", "scale_hh")]
@@ -218,15 +204,39 @@ def _given_specs(recurrence: Recurrence, ends: str | None, reset: bool, changes:
     if reset:
         specs.append(TensorSpec("reset", lines, torch.bool))
     if changes.restart:
-        specs += _state_specs(recurrence, "restart_h", "restart_c")
+        specs += state_specs(recurrence, "restart_h", "restart_c")
     if changes.dropout:
-        specs.append(TensorSpec("dropout", (B, _size_of_h(recurrence)), OTHER))
-    shares = (("kept_h", _size_of_h(recurrence)), ("kept_c", H))
+        specs.append(TensorSpec("dropout", (B, size_of_h(recurrence)), OTHER))
+    shares = (("kept_h", size_of_h(recurrence)), ("kept_c", H))
     for there, (name, size) in zip(changes.kept, shares, strict=False):
         if there:
             sizes = (1,) * (len(lines) + 1) if changes.one_share else (*lines, size)
             specs.append(TensorSpec(name, sizes, OTHER))
     return specs
+
+
+def gradient_specs(recurrence: Recurrence) -> tuple[list[TensorSpec], list[TensorSpec]]:
+    """Describes the gradients of the parameters, and of the vectors that need tensors of their own."""
+    shapes, terms = _symbolic_shapes(recurrence), term_indices(recurrence)
+    d_params, others = [_parameter_spec("", shape) for shape in shapes], list[TensorSpec]()
+    for name, k in zip(WEIGHTS, terms, strict=False):
+        if k:
+            d_params[k[0]] = _parameter_spec(f"d_{name}", shapes[k[0]])
+    for i, (slot, k) in enumerate(zip(gradient_slots(recurrence), terms[len(WEIGHTS) :], strict=True)):
+        if slot is not None:
+            d = _parameter_spec("d_vectors", shapes[k[0]])._replace(element=i)
+            if slot < 0:
+                others.append(d)
+            else:
+                d_params[slot] = d
+    return d_params, others
+
+
+def parameter_specs(recurrence: Recurrence) -> list[TensorSpec]:
+    """Describes the weights and vectors, each the sum of its `Plan.terms`."""
+    shapes = _symbolic_shapes(recurrence)
+    parameters = zip(PARAMETERS, term_indices(recurrence), strict=True)
+    return [_parameter_spec(name, shapes[terms[0]]) for name, terms in parameters if terms]
 
 
 @functools.lru_cache(CACHED)

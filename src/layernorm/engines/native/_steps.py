@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...formula import GATES, Recurrence
-from ..protocol import term_indices, vector_gradients
-from ._layout import PARAMETERS, TYPES, WEIGHTS, Recurrent, compute_type, recurrent_call, transfer_type
+from ..protocol import vector_gradients
+from ._layout import compute_type, recurrent_call, transfer_type
 from ._library import LIBRARY
-from ._memory import contiguous, contiguous_or_none, materialize
-from ._recurrent_plan import gradient_slots, saved_block, slot_gradients
+from ._memory import contiguous, contiguous_or_none
+from ._recurrent_plan import saved_block, slot_gradients
+from ._step_plan import FOR_BACKWARD, FOR_FORWARD, gradient_plan, packing_plan, step_back_plan, step_plan
 
 
 class Step(NamedTuple):
@@ -33,92 +34,31 @@ class NativeLayer:
     def __init__(self, params: Sequence[Tensor], recurrence: Recurrence) -> None:
         self.recurrence, self.dtype = recurrence, params[0].dtype
         self.transfer_type, self.compute_type = transfer_type(self.dtype), compute_type(self.dtype)
-        (units, self.I), (_, self.P) = params[0].shape, params[1].shape
-        self.H = units // GATES[recurrence.network]
         self.params = [p.detach() for p in params]
-        begins, _ = saved_block(recurrence, self.H, self.P, self.dtype)
-        # Without the output: it would be that of the steps before, and there are none in one call.
-        self.offsets = {name: n * self.compute_type.itemsize for name, n in begins.items() if name != "saved_output"}
-        self.saved_size = begins["saved_output"]
-        self.two_streams = "saved_h" in begins  # otherwise W x and U h are only added, and have one gradient
-        self.template = recurrent_call(recurrence, T=1, I=self.I, H=self.H, P=self.P, x_b=self.I)
-        self.packed_forward = self._packed(LIBRARY.layernorm_prepare_forward)
+        self.packed_forward = self._packed(FOR_FORWARD)
         self.packed_backward: Tensor | None = None  # until a step is to have a gradient
 
-    def _packed(self, function: Callable[[Recurrent, int, int | None], int]) -> Tensor:
-        """Packs the weights as the forward or the backward takes them."""
-        call, sums = self.call(1), []
-        call.prepares = True
-        for name, terms in zip(PARAMETERS, term_indices(self.recurrence), strict=True):
-            if terms:
-                dtype = self.transfer_type if name in WEIGHTS else self.compute_type
-                first, *rest = [contiguous(self.params[k], dtype) for k in terms]
-                sums.append(sum(rest, first))
-                setattr(call, name, sums[-1].data_ptr())
-                setattr(self.template, name, 1)  # that it is there: a prepared call does not read it
-        type_number = TYPES[self.transfer_type]
-        packed = torch.empty(function(call, type_number, None), dtype=torch.uint8)
-        function(call, type_number, packed.data_ptr())
-        return packed
-
-    def call(self, B: int) -> Recurrent:
-        """Makes a step of B rows without its tensors."""
-        call = Recurrent.from_buffer_copy(self.template)
-        call.B, call.threads = B, torch.get_num_threads()
-        return call
-
-    def step(
-        self, x: Tensor, state: Sequence[Tensor], dropout: Tensor | None, saved: Tensor | None, prepared: Tensor
-    ) -> Recurrent:
-        """Makes a step without its results."""
-        B = x.shape[0]
-        call = self.call(B)
-        call.x, call.prepared = x.data_ptr(), prepared.data_ptr()
-        call.h0, call.c0 = state_pointers(state)
-        call.dropout = pointer(dropout)
-        if saved is not None:
-            address = saved.data_ptr()
-            for name, begin in self.offsets.items():
-                setattr(call, name, address + begin * B)
-        return call
-
-    def run(self, function: Callable[[Recurrent, int], int], call: Recurrent) -> None:
-        """Computes a step.
-
-        Raises:
-            MemoryError: there is not enough of it.
-        """
-        if function(call, TYPES[self.transfer_type]):
-            raise MemoryError(f"layernorm: not enough memory for a call with input {[call.B, self.I]}")
+    def _packed(self, purpose: int) -> Tensor:
+        """Packs the parameters as steps forward or backward take them."""
+        plan = packing_plan(purpose, self.recurrence)
+        params = [contiguous(p, self.transfer_type if p.dim() == 2 else self.compute_type) for p in self.params]
+        results = plan.run([sum((params[k] for k in others), params[first]) for first, others in plan.terms])
+        assert results is not None
+        return results[0]
 
     def forward(
         self, input: Tensor, state: Sequence[Tensor], dropout: Tensor | None, save: bool
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        dtype, dropout = self.transfer_type, contiguous_or_none(dropout, self.compute_type)
+    ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         if save and self.packed_backward is None:  # now, of the weights that the forward has
-            self.packed_backward = self._packed(LIBRARY.layernorm_prepare_backward)
-        x, before = contiguous(input, dtype), [contiguous(s, dtype) for s in state]
-        after = [torch.empty_like(s) for s in before]
-        saved = x.new_empty(self.saved_size * x.shape[0], dtype=self.compute_type) if save else None
-        call = self.step(x, before, dropout, saved, self.packed_forward)
-        call.h_n, call.c_n = state_pointers(after)
-        call.output = call.h_n
-        self.run(LIBRARY.layernorm_recurrent_forward, call)
-        return after if self.dtype is dtype else [s.to(self.dtype) for s in after], [] if saved is None else [saved]
-
-    def check_saved(self, saved: Tensor, B: int) -> None:
-        """Checks that this is what the forward saved: a hook on saved tensors can put another in its place.
-
-        Raises:
-            RuntimeError: it is not.
-        """
-        size = self.saved_size * B
-        fits = saved.shape == (size,) and saved.dtype is self.compute_type and saved.is_cpu and saved.is_contiguous()
-        if not fits or materialize(saved) is not saved:
-            expected = f"{size} numbers in {self.compute_type} on the CPU"
-            raise RuntimeError(
-                f"expected a saved tensor of {expected}, got {list(saved.shape)}, {saved.dtype}, {saved.device}"
-            )
+            self.packed_backward = self._packed(FOR_BACKWARD)
+        plan, n = step_plan(save, self.recurrence, dropout is not None), len(state)
+        results = plan.run(_present(input, *state, self.packed_forward, dropout))
+        if results is not None:
+            return results[:n], results[n:]
+        x, *before = [contiguous(t, self.transfer_type) for t in (input, *state)]
+        results = plan.run(_present(x, *before, self.packed_forward, contiguous_or_none(dropout, self.compute_type)))
+        assert results is not None
+        return [s.to(self.dtype) for s in results[:n]], results[n:]
 
     def backward_pass(self) -> NativeBackwardPass:
         assert self.packed_backward is not None, "a step's forward has made it"
@@ -128,10 +68,13 @@ class NativeLayer:
 class NativeBackwardPass:
     """The way back (`BackwardPass`)."""
 
-    def __init__(self, layer: NativeLayer, prepared: Tensor) -> None:
-        self.layer, self.prepared, self.steps = layer, prepared, list[Step]()
-        size = LIBRARY.layernorm_recurrent_totals(layer.call(1))
-        self.totals = torch.zeros(size, dtype=torch.float64)  # sums of the vectors' gradients
+    def __init__(self, layer: NativeLayer, packed: Tensor) -> None:
+        self.layer, self.packed, self.steps = layer, packed, list[Step]()
+        H, P = layer.params[0].shape[0] // GATES[layer.recurrence.network], layer.params[1].shape[1]
+        totals = LIBRARY.layernorm_recurrent_totals(recurrent_call(layer.recurrence, H=H))
+        self.totals = torch.zeros(totals, dtype=torch.float64)  # sums of the vectors' gradients
+        self.two_streams = "saved_h" in saved_block(layer.recurrence, H, P, layer.dtype)[0]
+        self.example: list[Tensor] = []  # x and state of a step
 
     def step(
         self,
@@ -140,63 +83,52 @@ class NativeBackwardPass:
         dropout: Tensor | None,
         saved: Sequence[Tensor],
         grad_state: Sequence[Tensor | None],
-    ) -> list[Tensor]:
-        layer = self.layer
-        dropout = contiguous_or_none(dropout, layer.compute_type)
-        x, before = contiguous(input, layer.transfer_type), [contiguous(s, layer.transfer_type) for s in state]
-        B, units = x.shape[0], layer.params[1].shape[0]
-        (block,) = saved
-        layer.check_saved(block, B)
-        grads_after = [contiguous_or_none(g, layer.transfer_type) for g in grad_state]
-        grads = [torch.empty_like(x), *(torch.empty_like(s) for s in before)]
-        dzx = x.new_empty(B, units, dtype=layer.compute_type)
-        dzh = torch.empty_like(dzx) if layer.two_streams else dzx
-        m = dzx.new_empty(B, layer.H) if layer.recurrence.projected else None
-        call = layer.step(x, before, dropout, block, self.prepared)
-        call.d_h_n, call.d_c_n = state_pointers(grads_after)
-        call.d_x = grads[0].data_ptr()
-        call.d_h0, call.d_c0 = state_pointers(grads[1:])
-        call.d_zx, call.m, call.totals = dzx.data_ptr(), pointer(m), self.totals.data_ptr()
-        if layer.two_streams:
-            call.d_zh = dzh.data_ptr()
-        layer.run(LIBRARY.layernorm_recurrent_backward, call)
+    ) -> Sequence[Tensor]:
+        layer, (block,) = self.layer, saved
+        has_grad = tuple([g is not None for g in grad_state])
+        plan = step_back_plan(has_grad, layer.recurrence, dropout is not None, self.two_streams)
+        before, grads_after = [input, *state], list(grad_state)
+        results = plan.run(_present(*before, self.packed, dropout, self.totals, block, *grads_after))
+        if results is None:
+            before = [contiguous(t, layer.transfer_type) for t in before]
+            grads_after = [contiguous_or_none(g, layer.transfer_type) for g in grad_state]
+            dropout, block = contiguous_or_none(dropout, layer.compute_type), contiguous(block, layer.compute_type)
+            results = plan.run(_present(*before, self.packed, dropout, self.totals, block, *grads_after))
+        if results is None:  # a hook on saved tensors can put another in its place
+            raise RuntimeError(
+                f"expected the tensor that the step has saved, got {list(block.shape)}, {block.dtype}, {block.device}"
+            )
+        self.example = before
+        x, h, end = before[0], before[1], len(before)
+        grads, (dzx, *others) = results[:end], results[end:]
+        m = others.pop() if layer.recurrence.projected else None
         dh = None
         if m is not None:
-            dh = x.new_zeros(B, layer.P) if grads_after[0] is None else grads_after[0]
-        h = before[0] if dropout is None else before[0] * dropout
-        self.steps.append(Step(x, h, dzx, dzh, dh, m))
+            dh = torch.zeros_like(h) if grads_after[0] is None else grads_after[0]
+        self.steps.append(Step(x, h if dropout is None else h * dropout, dzx, others[0] if others else dzx, dh, m))
         return grads if layer.dtype is layer.transfer_type else [d.to(layer.dtype) for d in grads]
 
     def gradients(self) -> list[Tensor]:
-        layer = self.layer
+        layer, r = self.layer, self.layer.recurrence
+        results = gradient_plan(r).run([*self.example, self.packed, self.totals])
+        assert results is not None
+        n = len(layer.params)
+        d_params = list(results[:n])
+        vector_gradients(slot_gradients(d_params, results[n:], r), d_params, r)
         columns = zip(*self.steps, strict=True)
         joined = [None if column[0] is None else torch.cat(column).to(layer.compute_type) for column in columns]
         x, h, dzx, dzh, dh, m = joined
-        parameters = zip(layer.recurrence.parameter_names, layer.params, strict=True)
-        d_params = {name: torch.empty_like(p, dtype=layer.compute_type) for name, p in parameters}
+        by_name = dict(zip(r.parameter_names, d_params, strict=True))
         with torch.autocast("cpu", enabled=False):  # a user may run the backward under it
             for name, d, factor in (("weight_ih", dzx, x), ("weight_hh", dzh, h), ("weight_hr", dh, m)):
                 if d is not None and factor is not None:
-                    torch.mm(d.t(), factor, out=d_params[name])
-        grads = list(d_params.values())
-        vectors = zip(gradient_slots(layer.recurrence), term_indices(layer.recurrence)[len(WEIGHTS) :], strict=True)
-        others = [torch.empty_like(grads[terms[0]]) for slot, terms in vectors if slot == -1]
-        d_vectors = slot_gradients(grads, others, layer.recurrence)
-        call = layer.call(1)
-        call.d_vectors[:], call.totals = list(map(pointer, d_vectors)), self.totals.data_ptr()
-        LIBRARY.layernorm_recurrent_vectors(call, TYPES[layer.transfer_type])
-        vector_gradients(d_vectors, grads, layer.recurrence)
-        return [d.to(layer.dtype) for d in d_params.values()]
+                    torch.mm(d.t(), factor, out=by_name[name])
+        return [d.to(layer.dtype) for d in d_params]
 
 
-def pointer(tensor: Tensor | None) -> int | None:
-    """Returns where a tensor's numbers begin."""
-    return None if tensor is None else tensor.data_ptr()
-
-
-def state_pointers(state: Sequence[Tensor | None]) -> tuple[int | None, int | None]:
-    """Returns the pointers of h's part and of c's, if there is one."""
-    return pointer(state[0]), pointer(state[1]) if len(state) > 1 else None
+def _present(*tensors: Tensor | None) -> list[Tensor]:
+    """Returns the tensors that there are."""
+    return [t for t in tensors if t is not None]
 
 
 def prepare(params: Sequence[Tensor], recurrence: Recurrence) -> NativeLayer:

@@ -495,11 +495,9 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
             }
     }
     void add_products(const F* tiles, const Panels<F>& panels, T* dw, i64 u0, i64 u1) const {
-#if defined(LAYERNORM_TILES)
         if constexpr (TILED<F>)
             return (first_block ? tile_sums<false, Panels<F>> : tile_sums<true, Panels<F>>)(
                 tiles, u1 - u0, panels, lines(), dw + u0 * UNITS * panels.columns);
-#endif
         const Tile<F> add = first_block ? tile<F, UNITS, 1, false> : tile<F, UNITS, 1, true>;
         for (i64 p = 0; p < panels.count(); ++p)
             for (i64 u = u0; u < u1; ++u)
@@ -572,9 +570,9 @@ template <class T, class E, class... Factors> static int recurrent_backward(cons
     return pass.failed;
 }
 
-template <class T, class E, class... Factors> static i64 prepare_backward(const Recurrent* call, void* to, ParallelFor run) {
+template <class T, class E, class... Factors> static i64 prepare_backward(const Recurrent* call, ParallelFor run) {
     BackwardPass<T, E, Factors...> pass(*call);
-    return prepare(pass, to, run);
+    return prepare(pass, run);
 }
 
 // The gradients of the eight vectors, once all deferred calls have added to `totals`.

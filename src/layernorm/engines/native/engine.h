@@ -11,13 +11,15 @@
 
 #include <stdint.h>
 
-constexpr int64_t PAD = 16;         // a multiple of every vector's lanes, so that saved tensors have one shape
-constexpr int64_t ROW = 32;         // a row of summed inputs is a multiple of it, and it of any panel
-constexpr int64_t STATISTICS = 18;  // numbers a line: mean and r of four gates' W x, of their U h, and of c
+// Every set's vectors have 2, 4, 8 or 16 lanes. PAD is a multiple of all of them, so that what is saved has one shape.
+constexpr int64_t PAD = 16;
+constexpr int64_t ROW = 32;         // a row of summed inputs is a multiple of it long: it holds whole panels of every set
+constexpr int64_t STATISTICS = 18;  // saved for each line: mean and r = 1 / deviation of W x and U h of four gates, and of c
 constexpr int64_t VECTORS = 8;      // gradients of gain_x, gain_h, inside_x, inside_h, outside_x, outside_h, gain_c, bias_c
 // `Recurrent::cases`: no batch norm, or its moments are those of the rows that take a step, are given, or are those of all
 // rows up to the last step of any.
 constexpr int64_t MADE = 1, GIVEN = 2, MADE_WITH_ENDED = 3;
+constexpr int64_t FOR_FORWARD = 1, FOR_BACKWARD = 2;  // `Recurrent::prepares`
 constexpr int64_t PLACES = 3;       // what batch norm normalises: W x (one stream: the sum), U h, c
 
 // What autograd sees is of the call's type: x, the state, the weights, the results, and their gradients. The rest is of the
@@ -39,6 +41,7 @@ struct Recurrent {
     int64_t cases;           // batch norm: 0 no, or one of the above
     int64_t rounded;         // float32: products may be made of numbers rounded to bfloat16
     int64_t lines;           // packed: the sum of batch_sizes
+    int64_t inside;          // 1: there is inside_x, 2: there is inside_h, 3: both
     double eps, forget_bias;
     double gate_clip;        // LSTM: derivatives by the gates' summed inputs are cut to it; infinity: they are not
     const void *x;           // [T][B][I], steps x_t and rows x_b elements apart; packed: [lines][I], lines x_b apart
@@ -61,7 +64,8 @@ struct Recurrent {
     void *output, *h_n, *c_n;  // [lines][P], [B][P], [B][H]
     // Saved for the backward, or null; for each line as many numbers as `saved_sizes` tells: W x (one stream: the
     // sum), U h (GRU with one stream, n apart: U_n h), c before it is normalised, c after the step if zoneout or, under batch
-    // norm, a normalisation changes it, the statistics, the output (the user may change his own in place).
+    // norm, a normalisation changes it, the statistics, the output (the user may change his own in place; a call of
+    // one step with prepared parameters saves none, because the state before it is all that the backward needs).
     void *saved_x, *saved_h, *saved_c, *saved_kept, *saved_statistics, *saved_output;
     const void *d_output, *d_h_n, *d_c_n;
     void *d_x, *d_h0, *d_c0, *d_w_ih, *d_w_hh, *d_w_hr, *d_restart_h, *d_restart_c;
@@ -69,20 +73,21 @@ struct Recurrent {
     // Steps one by one, whose parameters are packed once and whose weights' gradients are one product at the end. With
     // `totals` a call has no lengths.
     const void *prepared;    // packed parameters, or null: the call packs them itself
-    int64_t prepares;        // this call packs parameters for others
+    int64_t prepares;        // 0, or this call packs the parameters for others into `prepared`: FOR_FORWARD, FOR_BACKWARD
     void *d_zx, *d_zh;       // [lines][G*H]; two streams, or d_zh is null
     void *m;                 // [lines][H] o * tanh(c), which is projected
     void *totals;            // [VECTORS][Z] float64, added to, or null: the vectors' gradients; d_zx, d_zh, m take the place
                              // of the weights'
 };
 
-// Numbers that the forward saves for each line; 0: there is no such tensor.
+// How many numbers the forward saves for each line, of each part; 0: that part is not saved.
 struct Saved {
     int64_t x, h, c, kept, statistics, output;
 };
 
-// What is saved lies in one block, one part behind the other: where each part begins, and the size of all, in numbers for
-// each line, of the type that is computed in; -1: there is no such part.
+// The parts that the forward saves lie in one block of memory, one after the other. This is where each begins, and how large
+// the block is. Both count numbers for each line, in the type that is computed in. A part that is not saved begins at -1.
+// Example: x at 0, c at 256 and size 320 mean that of 10 lines c begins at number 2,560 of a block of 3,200.
 struct SavedBlock {
     int64_t x, h, c, kept, statistics, output, size;
 };
@@ -102,7 +107,7 @@ static inline Saved saved_sizes(const Recurrent &n) {
     const int64_t Hp = round_up(n.H, PAD), Z = row_of_summed_inputs(n);
     const bool product = n.gates == 3 && n.together < 3;  // r multiplies U_n h before a normalisation
     return {Z, n.split ? Z : product ? Hp : 0, n.gates == 4 ? Hp : 0,
-        n.kept_c || (n.cases && n.cell == 2) ? Hp : 0, n.cases ? 0 : STATISTICS, n.P};
+        n.kept_c || (n.cases && n.cell == 2) ? Hp : 0, n.cases ? 0 : STATISTICS, n.prepared ? 0 : n.P};
 }
 
 // `type`: 0 float32, 1 float64, 2 bfloat16. In bfloat16 two numbers of the output take the place of one.
@@ -138,8 +143,8 @@ typedef int (*ParallelFor)(int64_t begin, int64_t end, int64_t grain, void (*bod
 struct RecurrentKernels {
     int (*forward)(const Recurrent *, ParallelFor);  // 0, or 1: no memory
     int (*backward)(const Recurrent *, ParallelFor);
-    int64_t (*prepare_forward)(const Recurrent *, void *, ParallelFor);  // bytes; without a place only these
-    int64_t (*prepare_backward)(const Recurrent *, void *, ParallelFor);
+    int64_t (*prepare_forward)(const Recurrent *, ParallelFor);  // the bytes of `prepared`; where that is null it packs nothing
+    int64_t (*prepare_backward)(const Recurrent *, ParallelFor);
     void (*vectors)(const Recurrent *);
 };
 // What a set of tiles has kernels for. ROUNDED is float32 whose products are of numbers rounded to bfloat16: null, where

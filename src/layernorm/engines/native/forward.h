@@ -42,7 +42,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         if (n.projected) S::lay_panels(c, S::hr, H, W);
     }
 
-    // Of a row of summed inputs: what the products make. The rest, up to Z, only keeps rows apart.
+    // How many numbers of a row of summed inputs the products make. The others, up to Z, only keep rows apart.
     i64 width() const { return round_up(G * Hp, PANEL<F>); }
 
     void pack_parameters(ParallelFor run) {
@@ -94,15 +94,15 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         }
     }
 
-    // Of a packed call: the rows that come before thread k's, if each has about as many lines.
+    // Returns how many rows of a packed call come before thread k's, if all threads have about as many lines.
     i64 rows_before(i64 k) const {
         i64 b = 0, lines = 0;
         while (b < B && lines * n.threads < k * S::all_lines) lines += S::lengths[b++];
         return b;
     }
 
-    // How many rows go through the sequence together: few, so that what they need stays in cache beside W_hh; many, where
-    // W_hh itself does not stay there and has to be worth its way.
+    // How many rows go through the sequence together. Few, where what they need then stays in cache beside W_hh. Many, where
+    // W_hh does not fit there and is read again at each step: each reading serves as many rows as possible.
     i64 rows_together() const { return P * Z / DEPTH<F> * i64(sizeof(F)) <= NEAR_BYTES ? 2 * HEIGHT : 12 * HEIGHT; }
 
     // What a thread needs for its rows.
@@ -145,7 +145,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
 
     bool saves_h() const { return n.saved_h && n.split; }
 
-    // W_ih x of rows [b0, b1) at times [low, end): where it is saved, or line by line in the part's own memory.
+    // Computes W_ih x of rows [b0, b1) at times [low, end): to where it is saved, or line by line into the part's own memory.
     void input_side(i64 low, i64 end, i64 b0, i64 b1, const Part& part) const {
         T* zx = part.zx;
         S::runs(low, end, b0, b1, [&](i64 t, i64 steps, i64 rows, i64 apart) {
@@ -160,8 +160,8 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         });
     }
     T* saved_zx(i64 t, i64 b) const { return out(n.saved_x) + S::line(t, b) * Z; }
-    // W_ih x of so many steps of so many rows: zx[step][row][Z], steps `apart` elements apart. What is not yet made of
-    // factors is copied.
+    // Computes W_ih x of so many steps of so many rows: zx[step][row][Z], with steps `apart` elements apart. An x that does not
+    // lie in memory as factors is copied first.
     void input_run(const E* x, i64 x_t, i64 steps, i64 rows, const Part& part, T* zx, i64 apart) const {
         if (S::quantized()) {
             quantized_gates<E>({x, steps, x_t, rows, n.x_b}, n.w_ih, n.scale_ih, I, zx, apart, part.rounded);
@@ -226,17 +226,17 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         of_part.release();
     }
 
-    // Rounded to what the products read, if that is not what it is.
+    // Rounds numbers to the type that the products read, if they have another one.
     static void as_factors(X* to, const T* from, i64 count) {
         if constexpr (!SAME<X, T>) convert(to, from, count);
     }
 
-    // What W_hh reads of a row's state.
+    // Brings a row's h into the form that W_hh reads.
     void read_h(i64 b, i64 r, Part& part) const {
         if (n.dropout) S::drop(part.h_factors + r * Wh, part.h + r * Wh, b);
         else as_factors(part.h_factors + r * Wh, part.h + r * Wh, P);
     }
-    // A row's state after a cut.
+    // Sets a row's state to that after a cut.
     void restart(i64 b, i64 r, Part& part) const {
         memset(part.h + r * Wh, 0, W * sizeof(T));
         memset(part.h_factors + r * Wh, 0, W * sizeof(X));
@@ -246,7 +246,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         if (n.restart_c) convert(part.c + r * Hp, given(n.restart_c) + b * H, H);
         read_h(b, r, part);
     }
-    // Zoneout: the state after a step, of which a share is the old one.
+    // Zoneout: mixes the state after a step with its share of the old one.
     void keep(T* state, const T* old, const T* share, i64 count) const {
         over<T>(count, [&](i64 j, i64 k) {
             const V<T> kept = S::number_at(share, j, k);
@@ -254,7 +254,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         });
     }
 
-    // R: of the rows from b0 on so many have a line at time t.
+    // One step of the R rows from b0 on that have a line at time t.
     void step(i64 t, i64 b0, i64 R, T* zx, Part& part) {
         i64 rows = R;  // up to the last one that takes this step
         while (rows > 0 && !S::counts(t, b0 + rows - 1)) --rows;
@@ -328,7 +328,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         if (!n.projected) read_h(b0 + r, r, part);
     }
 
-    // What a row that did not take the step leaves: zeros, so that no result of the op is left to chance.
+    // Writes zeros as the results of a row that did not take the step, so that none is left to chance.
     void nothing(i64 t, i64 b, E* y) const {
         const i64 at = S::line(t, b);
         memset(y, 0, P * sizeof(E));
@@ -375,9 +375,9 @@ template <class T, class E, class... Factors> static int recurrent_forward(const
     return pass.failed;
 }
 
-template <class T, class E, class... Factors> static i64 prepare_forward(const Recurrent* call, void* to, ParallelFor run) {
+template <class T, class E, class... Factors> static i64 prepare_forward(const Recurrent* call, ParallelFor run) {
     ForwardPass<T, E, Factors...> pass(*call, run);
-    return prepare(pass, to, run);
+    return prepare(pass, run);
 }
 
 }  // namespace LAYERNORM_ISA

@@ -1,35 +1,39 @@
-// The kernels of one instruction set: compiled once for each, with -DLAYERNORM_ISA=its name.
+// The kernels of one instruction set: compiled once for each, with -DLAYERNORM_ISA=its name, which is its header's in sets/.
 #include "backward.h"
 #include "forward.h"
 #include "norms.h"
 
-#define TEXT(name) #name
-#define NAME(name) TEXT(name)
-#define TABLE_OF(isa) layernorm_##isa
-#define TABLE(isa) TABLE_OF(isa)
 #ifndef LAYERNORM_NAME
-#define LAYERNORM_NAME NAME(LAYERNORM_ISA)
+#define LAYERNORM_EXPANDED(name) LAYERNORM_TEXT(name)
+#define LAYERNORM_NAME LAYERNORM_EXPANDED(LAYERNORM_ISA)
 #endif
+#define LAYERNORM_TABLE_OF(name) LAYERNORM_JOIN(layernorm_, name)
+
+namespace LAYERNORM_ISA {
+
+// Kernels of these types, if there are any.
+template <bool THERE, class T, class... Types> constexpr RecurrentKernels recurrent() {
+    if constexpr (THERE)
+        return {recurrent_forward<T, Types...>, recurrent_backward<T, Types...>, prepare_forward<T, Types...>,
+            prepare_backward<T, Types...>, recurrent_vectors<T>};
+    else return {};
+}
+template <class... E> constexpr void add_norms(Kernels& k) {
+    int i = 0;
+    ((k.norm_forward[i] = norm_forward<E>, k.norm_backward[i++] = norm_backward<E>), ...);
+}
+// A set of tiles has kernels for bfloat16 alone. The others are those of the best set without tiles.
+template <class S> constexpr Kernels kernels() {
+    constexpr bool WHOLE = !S::TILES;
+    Kernels k{LAYERNORM_NAME,
+        {recurrent<WHOLE, float, float>(), recurrent<WHOLE, double, double>(), recurrent<true, float, BFloat16>(),
+            recurrent<S::PAIRS, float, float, Pair>()}, {}, {}};
+    if constexpr (WHOLE) add_norms<float, double, BFloat16, Float16>(k);
+    return k;
+}
+
+}  // namespace LAYERNORM_ISA
 
 using namespace LAYERNORM_ISA;
 
-#define RECURRENT(...)                                                                                            \
-    {recurrent_forward<__VA_ARGS__>, recurrent_backward<__VA_ARGS__>, prepare_forward<__VA_ARGS__>,               \
-     prepare_backward<__VA_ARGS__>, VECTORS_OF(__VA_ARGS__, )}
-#define VECTORS_OF(T, ...) recurrent_vectors<T>
-#if defined(LAYERNORM_PAIRED)
-#define OF_PAIRS RECURRENT(float, float, Pair)
-#else
-#define OF_PAIRS {}
-#endif
-
-extern "C" const Kernels TABLE(LAYERNORM_ISA) = {
-    LAYERNORM_NAME,
-#if defined(LAYERNORM_TILES)
-    {{}, {}, RECURRENT(float, BFloat16), OF_PAIRS},
-#else
-    {RECURRENT(float, float), RECURRENT(double, double), RECURRENT(float, BFloat16), OF_PAIRS},
-    {norm_forward<float>, norm_forward<double>, norm_forward<BFloat16>, norm_forward<Float16>},
-    {norm_backward<float>, norm_backward<double>, norm_backward<BFloat16>, norm_backward<Float16>},
-#endif
-};
+extern "C" constexpr Kernels LAYERNORM_TABLE_OF(LAYERNORM_ISA) = kernels<Set>();

@@ -55,7 +55,7 @@ bool runs(const char *name) {
                __builtin_cpu_supports("fma") && has_f16c();
     if (!strcmp(name, "avx2")) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 #endif
-    return !strcmp(name, "baseline") || !strcmp(name, "amx-emulated");
+    return !strcmp(name, "baseline") || !strcmp(name, "amx_emulated");
 }
 
 #define LAYERNORM_TABLE(isa) &layernorm_##isa,
@@ -78,6 +78,12 @@ int run(int (*RecurrentKernels::*function)(const Recurrent *, ParallelFor), cons
 }
 
 }  // namespace
+
+// Packs the parameters for calls to come into `prepared`, and returns their bytes. Where that is null it packs nothing.
+int64_t layernorm_prepare(const Recurrent *call, int type) {
+    const RecurrentKernels &k = recurrent_kernels(call, type);
+    return (call->prepares == FOR_FORWARD ? k.prepare_forward : k.prepare_backward)(call, parallel_for);
+}
 
 // Chooses the best instruction set, or the one of this name. The name of what was chosen, or null.
 EXPORT const char *layernorm_start(ParallelFor run, const char *name) {
@@ -116,16 +122,18 @@ EXPORT int layernorm_norm_forward(const void *call, int type) {
 EXPORT int layernorm_norm_backward(const void *call, int type) {
     return kernels.norm_backward[type](static_cast<const Norm *>(call), parallel_for);
 }
+EXPORT int layernorm_recurrent_prepare(const void *call, int type) {
+    layernorm_prepare(static_cast<const Recurrent *>(call), type);
+    return 0;
+}
+EXPORT int layernorm_recurrent_vectors(const void *call, int type) {
+    recurrent_kernels(call, type).vectors(static_cast<const Recurrent *>(call));
+    return 0;
+}
+
 // How the forward lays out what it saves: the seven numbers of `SavedBlock`.
 EXPORT void layernorm_recurrent_saved(const Recurrent *call, int type, SavedBlock *block) {
     *block = saved_block(*call, type);
 }
-// Packs the parameters for calls to come; the bytes that they take. Without a place it only tells these.
-EXPORT int64_t layernorm_prepare_forward(const Recurrent *call, int type, void *to) {
-    return recurrent_kernels(call, type).prepare_forward(call, to, parallel_for);
-}
-EXPORT int64_t layernorm_prepare_backward(const Recurrent *call, int type, void *to) {
-    return recurrent_kernels(call, type).prepare_backward(call, to, parallel_for);
-}
+// How many numbers `totals` has.
 EXPORT int64_t layernorm_recurrent_totals(const Recurrent *call) { return VECTORS * row_of_summed_inputs(*call); }
-EXPORT void layernorm_recurrent_vectors(const Recurrent *call, int type) { recurrent_kernels(call, type).vectors(call); }

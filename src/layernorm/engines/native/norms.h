@@ -62,24 +62,7 @@ template <class T> struct Parameter {
     }
 };
 
-// The two halves of a vector of float32 added up in float64. Not through memory, where there are instructions for it: a
-// sum that is stored after its loop GCC keeps in memory in the loop.
-INLINE V<double> doubled(V<float> v) {
-#if defined(__AVX512F__)
-    const __m512 w = same_bits<__m512>(v);
-    return same_bits<V<double>>(_mm512_maskz_cvtps_pd(0xff, _mm512_castps512_ps256(w))) +
-        same_bits<V<double>>(_mm512_maskz_cvtps_pd(0xff,
-            _mm256_castpd_ps(_mm512_maskz_extractf64x4_pd(0xf, _mm512_castps_pd(w), 1))));
-#elif defined(__F16C__)
-    const __m256 w = same_bits<__m256>(v);
-    return same_bits<V<double>>(_mm256_cvtps_pd(_mm256_castps256_ps128(w))) +
-        same_bits<V<double>>(_mm256_cvtps_pd(_mm256_extractf128_ps(w, 1)));
-#else
-    float lane[LANES<float>];
-    memcpy(lane, &v, sizeof v);
-    return widen<double>(lane) + widen<double>(lane + LANES<double>);
-#endif
-}
+INLINE V<double> doubled(V<float> v) { return Set::add_halves(v); }
 INLINE V<double> doubled(V<double> v) { return v; }
 
 // Whether a result, M rows of N, goes past the caches: it is large, and its vectors lie at multiples of their size.
@@ -89,7 +72,7 @@ template <class W, class E> static bool streams(const Norm& n, const void* resul
 }
 // n numbers of a row of such a result.
 template <bool STREAM, class A, class E> INLINE void put(E* to, V<A> v, i64 n) {
-    if constexpr (STREAM && sizeof(A) == sizeof(E)) stream<A>(to, v);
+    if constexpr (STREAM && sizeof(A) == sizeof(E)) Set::stream<A>(to, v);
     else narrow<A>(to, v, n);
 }
 
@@ -141,7 +124,7 @@ template <class E> struct NormForward {
             all += doubled((s[0] + s[1]) + (s[2] + s[3]));
             squares += doubled((q[0] + q[1]) + (q[2] + q[3]));
         }
-        return {sum<double>(all) * each, sum<double>(squares) * each};
+        return {Set::sum<double>(all) * each, Set::sum<double>(squares) * each};
     }
 
     // The mean of the first elements, so many that no lane is left out. That of equal numbers is exact.
@@ -149,7 +132,7 @@ template <class E> struct NormForward {
         const i64 count = least(n.N, 4 * LANES<A>);
         V<double> total = {};
         over<A>(count, [&](i64 j, i64 few) { total += doubled(widen<A>(z + j, few)); });
-        return sum<double>(total) / count;
+        return Set::sum<double>(total) / count;
     }
 
     // Rows m ... m + R - 1, computed in A; false if sums or squares leave its range.
@@ -212,7 +195,7 @@ template <class E> struct NormForward {
             count = 1;  // which of them is out of range?
             if (!(streams ? rows<W, 1, true>(m) : rows<W, 1, false>(m))) rows<double, 1, false>(m);
         }
-        if (streams) streamed();
+        if (streams) Set::streamed();
     }
 };
 
@@ -283,10 +266,10 @@ template <class E> struct NormBackward {
                     V<A> z = z_hat[i].at(j, count);
                     if (count < LANES<A>) z = first<A>(z, count);
                     const V<A> g = widen<A>(dy[i] + j, count), d = g * f;
-                    to_gain = fused<A>(g, z, to_gain);
+                    to_gain = Set::fused<A>(g, z, to_gain);
                     to_bias += g;
                     block_d[i] += d;
-                    block_product[i] = fused<A>(d, z, block_product[i]);
+                    block_product[i] = Set::fused<A>(d, z, block_product[i]);
                 }
                 if (SUMS) {
                     narrow<A>(d_gain + j, widen<A>(d_gain + j) + to_gain);
@@ -297,8 +280,8 @@ template <class E> struct NormBackward {
         }
         A a[R], c[R];
         for (int i = 0; i < R; ++i) {
-            a[i] = n.rms ? A(0) : A(sum<double>(of_d[i]) * each);
-            c[i] = A(sum<double>(of_product[i]) * each * r(m + i));
+            a[i] = n.rms ? A(0) : A(Set::sum<double>(of_d[i]) * each);
+            c[i] = A(Set::sum<double>(of_product[i]) * each * r(m + i));
         }
         E* dx = static_cast<E*>(n.d_x) + m * N;
         const bool adds = n.d_total;
@@ -306,9 +289,9 @@ template <class E> struct NormBackward {
             const V<A> f = widen<A>(gain + j, count);
             for (int i = 0; i < R; ++i) {
                 V<A> d = widen<A>(dy[i] + j, count) * f;
-                keep<A>(d);  // rounded as it was when it was added up: for a row of one d - mean(d) is 0
+                Set::keep<A>(d);  // rounded as it was when it was added up: for a row of one d - mean(d) is 0
                 V<A> along = z_hat[i].at(j, count) * c[i];
-                keep<A>(along);  // which of two products is rounded must not depend on how many rows are together
+                Set::keep<A>(along);  // which of two products is rounded must not depend on how many rows are together
                 V<A> v = z_hat[i].r * (d - a[i]) - along;
                 if (adds) v += widen<A>(more[i] + j, count);
                 put<STREAM, A>(dx + i * N + j, v, count);
@@ -325,7 +308,7 @@ template <class E> struct NormBackward {
             else if (in_range<W>(r(m))) rows<W, 1, SUMS, STREAM>(m, d_gain, d_bias);
             else rows<double, 1, SUMS, false>(m, d_gain, d_bias);
         }
-        if (STREAM) streamed();
+        if (STREAM) Set::streamed();
     }
     template <bool SUMS> void all_rows(i64 m, i64 end, W* d_gain, W* d_bias) const {
         if (streams<W, E>(n, n.d_x)) all_rows<SUMS, true>(m, end, d_gain, d_bias);

@@ -15,6 +15,8 @@
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
+int64_t layernorm_prepare(const Recurrent *call, int type);  // library.cpp
+
 namespace {
 
 using Value = uint64_t;  // what the dispatcher hands over: a number or a pointer
@@ -41,19 +43,22 @@ constexpr int64_t MOST = 64;  // a plan has no more tensors, given and made
 constexpr int64_t OPEN = -1;
 enum Status { DONE = 0, NO_MEMORY = 1, UNFIT = 2 };
 
-// What a plan leaves open. A spec has -1 - NAME in the place of such a size or type. It stands for what the first tensor
-// with it has, or for what follows from the others, and is the same in all.
-enum Size { T, B, I, H, P, UNITS, LINES, SAVED, M, SIZES };  // UNITS: G*H; SAVED: of the block of what is saved
+// Sizes and types that a plan leaves open, so that one plan serves calls of all sizes. Where a spec has -1 - NAME instead of
+// a number, the tensor has the size or type of that name. The first tensor with the name decides what it is in this call, or
+// `complete` derives it from others. All tensors with the name must agree. Example: x with the sizes (-1 - T, -1 - B, -1 - I)
+// and a reset with (-1 - T, -1 - B) fit each other if both have as many steps and rows.
+// UNITS: G*H. SAVED: numbers of the block that is saved. PREPARED: bytes of packed parameters. TOTALS: numbers of `totals`.
+enum Size { T, B, I, H, P, UNITS, LINES, SAVED, M, PREPARED, TOTALS, SIZES };
 enum Type { CALL, OTHER, OPEN_TYPES };                // OTHER: recurrent: the one computed in; norm: the parameters'
 enum Layout {
     IN_ORDER,
-    STEPS,  // the last dimension in order: x of a recurrent call
+    STEPS,  // the last dimension in order: x of a recurrent call, or of one step
     ROWS,   // the last dimensions in order, and all rows as far apart: tensors like x of a norm, which is the first one
 };
 struct TensorSpec {  // its sizes are behind it; of ROWS those of a row, before which come those of x
     int64_t type, layout;
     int64_t field;    // the byte of the call where its address goes; -1: nowhere
-    int64_t strides;  // the byte where it goes how far its elements are apart: STEPS: two strides, ROWS: one; -1: nowhere
+    int64_t strides;  // the byte where its strides go, of STEPS all but the last one, of ROWS one for all rows; -1: nowhere
     int64_t dim;
     const int64_t *sizes() const { return reinterpret_cast<const int64_t *>(this + 1); }
     const TensorSpec *next() const { return reinterpret_cast<const TensorSpec *>(sizes() + dim); }
@@ -110,7 +115,7 @@ public:
 private:
     const Plan &plan;
     alignas(Recurrent) char fields[sizeof(Recurrent)];
-    int64_t sizes[SIZES] = {OPEN, OPEN, OPEN, OPEN, OPEN, OPEN, OPEN, OPEN, OPEN}, types[OPEN_TYPES] = {OPEN, OPEN};
+    int64_t sizes[SIZES] = {OPEN, OPEN, OPEN, OPEN, OPEN, OPEN, OPEN, OPEN, OPEN, OPEN, OPEN}, types[OPEN_TYPES] = {OPEN, OPEN};
     const int64_t *rows = nullptr;  // the sizes of x in a norm
     int64_t rows_dim = 0;
 
@@ -120,7 +125,7 @@ private:
     void set(int64_t field, Value value) {
         if (field >= 0) memcpy(fields + field, &value, sizeof value);
     }
-    // Whether a number is the one that a spec has, or that a name in its place stands for.
+    // Whether a number is that of the spec: the same, or the one that the spec's name stands for in this call.
     static bool is(int64_t number, int64_t in_spec, int64_t *open) {
         if (in_spec >= 0) return number == in_spec;
         int64_t &known = open[-1 - in_spec];
@@ -128,8 +133,8 @@ private:
         return number == known;
     }
 
-    // Whether a tensor is as planned; its address goes into the call. How far elements are apart matters where there are
-    // several. A tensor may have elements and no storage.
+    // Whether a tensor is as planned. Its address goes into the call. A stride is looked at where a dimension has several
+    // elements. A tensor that has elements and no storage does not fit.
     bool fits(Handle tensor, const TensorSpec &spec) {
         int32_t dtype, device;
         int64_t dim, *found, *strides, bytes, count = 1;
@@ -152,10 +157,7 @@ private:
         }
         if (torch.data(tensor, &data) || torch.storage_size(tensor, &bytes)) return false;
         set(spec.field, data);
-        if (spec.layout == STEPS) {
-            set(spec.strides, strides[0]);
-            set(spec.strides + 8, strides[1]);
-        }
+        for (int64_t i = 0; spec.layout == STEPS && i < dim - 1; ++i) set(spec.strides + 8 * i, strides[i]);
         return count == 0 || (bytes > 0 && lies(spec, leading, dim, found, strides));
     }
 
@@ -192,14 +194,18 @@ private:
         uint32_t threads;
         const int type = number(types[CALL]);
         if (type < 0 || type > 2 || torch.threads(&threads)) return false;
-        n.T = sizes[T], n.B = sizes[B], n.I = sizes[I], n.H = sizes[H], n.P = n.projected ? sizes[P] : n.H;
+        const auto known = [&](Size name, int64_t otherwise) { return sizes[name] == OPEN ? otherwise : sizes[name]; };
+        n.T = known(T, n.T), n.B = known(B, n.B);  // steps one by one have no time, and packing weights has no rows
+        n.I = sizes[I], n.H = known(H, sizes[UNITS] / n.gates), n.P = n.projected ? sizes[P] : n.H;
         n.threads = threads;
-        if (n.H < 1 || n.P < 1 || sizes[UNITS] != n.gates * n.H) return false;
+        if (n.H < 1 || n.P < 1 || !is(product(n.gates, n.H), -1 - UNITS, sizes)) return false;
         if (n.batch_sizes ? !packs(n) : !is(product(n.T, n.B), -1 - LINES, sizes)) return false;
         if (n.batch_sizes) n.x_b = n.I;
         n.lines = sizes[LINES];
         const int64_t saved = product(n.lines, saved_block(n, type).size);
-        return is(dtypes[type == 1], -1 - OTHER, types) && is(saved, -1 - SAVED, sizes);
+        if (n.prepares) sizes[PREPARED] = layernorm_prepare(&n, type);
+        return is(dtypes[type == 1], -1 - OTHER, types) && is(saved, -1 - SAVED, sizes) &&
+            is(VECTORS * row_of_summed_inputs(n), -1 - TOTALS, sizes);
     }
 
     // Whether batch_sizes are those of B rows in the order of falling lengths, of LINES lines together.
@@ -245,8 +251,11 @@ private:
     void place_parts() {
         if (!plan.recurrent) {
             if (norm().mean) norm().r = static_cast<double *>(norm().mean) + norm().M;
-        } else if (recurrent().saved_x) {
-            Recurrent &n = recurrent();
+            return;
+        }
+        Recurrent &n = recurrent();
+        if (!n.output) n.output = n.h_n;  // a step's output is the state after it
+        if (n.saved_x) {
             const int type = number(types[CALL]);
             const SavedBlock block = saved_block(n, type);
             const int64_t rows = n.lines * (type == 1 ? 8 : 4);
@@ -255,7 +264,7 @@ private:
             n.saved_c = block.c < 0 ? nullptr : begin + block.c * rows;
             n.saved_kept = block.kept < 0 ? nullptr : begin + block.kept * rows;
             n.saved_statistics = block.statistics < 0 ? nullptr : begin + block.statistics * rows;
-            n.saved_output = begin + block.output * rows;
+            n.saved_output = block.output < 0 ? nullptr : begin + block.output * rows;
         }
     }
 };

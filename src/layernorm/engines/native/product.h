@@ -8,8 +8,9 @@
 namespace LAYERNORM_ISA {
 
 template <class F> constexpr int PANEL = TILED<F> ? 32 : 2 * LANES<F>;
-constexpr int TILE = REGISTERS == 32 ? 12 : 6;  // rows: TILE * 2 accumulators and 3 operands fill the registers
-template <class F> constexpr int WHOLE = TILED<F> ? 32 : DEPTH<F>;  // numbers along a sum: what is missing is zeros
+constexpr int TILE = Set::TILE;  // rows, of two vectors each
+// Sums are over a multiple of so many numbers; what a matrix lacks is zeros.
+template <class F> constexpr int WHOLE = TILED<F> ? 32 : DEPTH<F>;
 
 template <class F> struct Panels {
     F* data;
@@ -35,7 +36,7 @@ static void tile(const F* a, i64 row, i64 column, const F* b, i64 K, SumOf<F>* c
             right[j] = load(b + (j / 2) * K * PANEL<F> + k * PANEL<F> + (j % 2) * LANES<F>);
         if (MR > 1)
 #pragma GCC unroll 8
-            for (int j = 0; j < 2 * PANELS; ++j) keep<F>(right[j]);
+            for (int j = 0; j < 2 * PANELS; ++j) Set::keep<F>(right[j]);
 #pragma GCC unroll 12
         for (int r = 0; r < MR; ++r) {
             const V<F> left = all(a[r * row + k * column]);
@@ -54,24 +55,17 @@ static void tile(const F* a, i64 row, i64 column, const F* b, i64 K, SumOf<F>* c
 
 template <class F> using Tile = void (*)(const F*, i64, i64, const F*, i64, SumOf<F>*, i64);
 
-// How many panels are taken at once: with few rows several, to have enough sums under way.
-constexpr i64 wide(i64 rows) { return rows == 1 ? 4 : rows == 2 || (REGISTERS == 32 && rows <= 6) ? 2 : 1; }
+// How many panels a tile takes at once. A tile of few rows takes several, to have enough sums under way.
+constexpr i64 wide(i64 rows) { return rows == 1 ? 4 : rows == 2 || (Set::REGISTERS == 32 && rows <= 6) ? 2 : 1; }
 
-template <class F, int PANELS> static Tile<F> tile_of(i64 rows) {
-    static constexpr Tile<F> by_rows[] = {nullptr, tile<F, 1, PANELS, false>, tile<F, 2, PANELS, false>,
-        tile<F, 3, PANELS, false>, tile<F, 4, PANELS, false>, tile<F, 5, PANELS, false>, tile<F, 6, PANELS, false>,
-#if defined(__AVX512F__) || defined(__aarch64__)
-        tile<F, 7, PANELS, false>, tile<F, 8, PANELS, false>, tile<F, 9, PANELS, false>, tile<F, 10, PANELS, false>,
-        tile<F, 11, PANELS, false>, tile<F, 12, PANELS, false>,
-#endif
-    };
-    return by_rows[rows];
+template <class F, int... ROW> static Tile<F> tile_of(i64 rows, bool wider, const Lanes<ROW...>&) {
+    static constexpr Tile<F> narrow[] = {tile<F, ROW + 1, 1, false>...};
+    static constexpr Tile<F> wider_ones[] = {tile<F, ROW + 1, wide(ROW + 1), false>...};
+    return (wider ? wider_ones : narrow)[rows - 1];
 }
+// The tile of so many rows, and of one panel or of wide(rows).
 template <class F> static Tile<F> tile_of(i64 rows, i64 panels) {
-    if (panels == 1) return tile_of<F, 1>(rows);
-    static constexpr Tile<F> by_rows[] = {nullptr, tile<F, 1, 4, false>, tile<F, 2, 2, false>,
-        tile<F, 3, 2, false>, tile<F, 4, 2, false>, tile<F, 5, 2, false>, tile<F, 6, 2, false>};
-    return by_rows[rows];
+    return tile_of<F>(rows, panels > 1, AllLanes<TILE>{});
 }
 
 // C = A B for `outer` blocks of `rows` rows each; rows lda numbers, blocks `outer_a` apart. C has `columns` columns, of
@@ -83,9 +77,7 @@ template <class X> struct Rows {
 template <class F>
 static void product(
     const Rows<ElementOf<F>>& A, const Panels<F>& B, SumOf<F>* c, i64 outer_c, i64 ldc, i64 columns) {
-#if defined(LAYERNORM_TILES)
     if constexpr (TILED<F>) return tile_product(A, B, c, outer_c, ldc, columns);
-#endif
     if (A.rows == 0 || A.outer == 0) return;
     const i64 blocks = (A.rows + TILE - 1) / TILE, height = (A.rows + blocks - 1) / blocks;
     const i64 whole = columns / PANEL<F>, lda = A.lda / DEPTH<F>;
@@ -101,7 +93,7 @@ static void product(
                         tile_of<F>(m, at_once)(a, lda, 1, B.panel(p + q), B.K, to + q * PANEL<F>, ldc);
                 } else {
                     SumOf<F> part[TILE * PANEL<F>];
-                    tile_of<F, 1>(m)(a, lda, 1, B.panel(p), B.K, part, PANEL<F>);
+                    tile_of<F>(m, 1)(a, lda, 1, B.panel(p), B.K, part, PANEL<F>);
                     for (i64 i = 0; i < m; ++i)
                         memcpy(to + i * ldc, part + i * PANEL<F>, (columns - p * PANEL<F>) * sizeof *to);
                 }
@@ -129,7 +121,7 @@ template <class T, int STEP> INLINE void transpose(V<T>* row) {
 }
 #endif
 
-// 16 rows of 16 factors, one after the other.
+// Transposes 16 rows of 16 factors, which lie one after the other.
 template <class F> static void transpose_square(F* square) {
 #if defined(LAYERNORM_SHUFFLES)
     if constexpr (LANES<F> == 16) {
@@ -168,13 +160,13 @@ template <class F, class E> static void interleave(F* to, const E* const* from, 
             to[k * PANEL<F> + c] = from[c] ? factor<F>(from[c] + k * DEPTH<F>, K - k * DEPTH<F>) : F{};
 }
 
-// --- without packing: for a call that uses a matrix only a few times. What is read of it serves all rows ---
+// --- without packing: for a call that uses a matrix only a few times. A number that is read of it serves all rows ---
 
-constexpr i64 DIRECT_ROWS = 32;  // so many at most
+constexpr i64 DIRECT_ROWS = 32;  // rows of the other factor, at most
 constexpr int DENSE_UNITS = 4;   // rows of the matrix in a tile of `dense`
-constexpr int DENSE_ROWS = REGISTERS == 32 ? 4 : 2;  // and of the other factor
+constexpr int DENSE_ROWS = Set::REGISTERS == 32 ? 4 : 2;  // and of the other factor
 
-// Where each of a few rows begins, and its product.
+// A few rows: where each begins, and where its product goes.
 template <class X, class T> struct FewRows {
     i64 count = 0;
     const X* a[DIRECT_ROWS];
@@ -186,9 +178,10 @@ template <class X, class T> struct FewRows {
     }
 };
 
-// The sums of the lanes of four vectors, as `sum` adds them, of which the first n are stored.
+// Stores the first n of four sums, each over the lanes of a vector, in the order of `sum`.
 #if defined(LAYERNORM_SHUFFLES)
-// Each block of S lanes of a, then of b, becomes one of S / 2: its upper half is added to its lower one.
+// Adds the upper half of each block of S lanes to the lower one: a and b become one vector, first the blocks of a.
+// Example: S = 4 lanes a0 a1 a2 a3 and b0 b1 b2 b3 become a0+a2, a1+a3, b0+b2, b1+b3.
 template <class T, int S, int... LANE> INLINE V<T> fold(V<T> a, V<T> b, const Lanes<LANE...>&) {
     constexpr int half = S / 2;
     return __builtin_shufflevector(a, b, (LANE / half * S + LANE % half)...) +
@@ -210,7 +203,7 @@ template <class T> INLINE void store_sums(T* to, const V<T>* v, i64 n) {
         return;
     }
 #endif
-    for (i64 i = 0; i < n; ++i) to[i] = sum<T>(v[i]);
+    for (i64 i = 0; i < n; ++i) to[i] = Set::sum<T>(v[i]);
 }
 
 // c[r][j] = sum over k of a[r][k] * w[j][k] for MR rows r and n <= DENSE_UNITS rows j.
@@ -224,7 +217,7 @@ static void dense_tile(const A* const* a, const E* w, i64 K, i64 n, SumOf<F>* co
     const auto add = [&](const auto& load_factors) __attribute__((always_inline)) {
         V<F> right[DENSE_UNITS];
 #pragma GCC unroll 8
-        for (int j = 0; j < DENSE_UNITS; ++j) right[j] = load_factors(row[j]), keep<F>(right[j]);
+        for (int j = 0; j < DENSE_UNITS; ++j) right[j] = load_factors(row[j]), Set::keep<F>(right[j]);
 #pragma GCC unroll 8
         for (int r = 0; r < MR; ++r) {
             const V<F> left = load_factors(a[r]);
@@ -265,7 +258,7 @@ INLINE void add_dense_transposed(const FewRows<A, T>& few, i64 at, const E* w, i
         for (i64 i = 0; i < units; ++i) left[r][i] = widened<T>(few.a[r][at + i]);
     over<T>(end - from, [&](i64 k, i64 n) {
         V<T> right[N];
-        for (i64 i = 0; i < units; ++i) right[i] = widen<T>(w + i * K + from + k, n), keep<T>(right[i]);
+        for (i64 i = 0; i < units; ++i) right[i] = widen<T>(w + i * K + from + k, n), Set::keep<T>(right[i]);
         for (i64 r = 0; r < few.count; ++r) {
             V<T> sum = widen<T>(few.c[r] + from + k, n);
             for (i64 i = 0; i < units; ++i) sum += all(left[r][i]) * right[i];

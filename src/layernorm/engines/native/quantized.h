@@ -8,19 +8,11 @@ namespace LAYERNORM_ISA {
 
 constexpr i64 BYTES = 64;          // rounded rows are so many numbers long, or a multiple; the rest is zeros
 constexpr i64 ROUNDED_ROWS = 32;   // rounded at a time
-constexpr int QUANTIZED_ROWS = REGISTERS == 32 ? 4 : 2;  // of them in a tile
+constexpr int QUANTIZED_ROWS = Set::REGISTERS == 32 ? 4 : 2;  // of them in a tile
 constexpr int QUANTIZED_UNITS = 4;
 
-// The smallest number whose reciprocal is no infinity for sure.
+// A number whose reciprocal is finite; those of smaller ones may be infinite.
 template <class T> constexpr T TINY = sizeof(T) == 4 ? T(__FLT_MIN__) : T(__DBL_MIN__);
-
-template <class T> INLINE FewOf<int8_t, LANES<T>> lowest_bytes(Bits<T> v) {
-#if defined(__AVX512F__)  // GCC 12 takes a conversion between vectors of two sizes apart
-    if constexpr (sizeof(T) == 4)
-        return same_bits<FewOf<int8_t, LANES<T>>>(_mm512_maskz_cvtepi32_epi8(0xffff, same_bits<__m512i>(v)));
-#endif
-    return __builtin_convertvector(v, FewOf<int8_t, LANES<T>>);
-}
 
 // q[k] = x[k] / scale, rounded, and zeros behind it; scale: the largest |x| / 127. If a number is not finite, the scale is
 // NaN and q is zeros.
@@ -38,7 +30,7 @@ template <class T> struct Rounded {
         T lane[LANES<T>], most = 0;
         memcpy(lane, &largest, sizeof largest);
         for (int i = 0; i < LANES<T>; ++i) most = most > lane[i] ? most : lane[i];
-        scale = most / 127 + sum<T>(wrong);
+        scale = most / 127 + Set::sum<T>(wrong);
         total = 0;
         if (scale != scale) {
             memset(q, 0, round_up(K, BYTES));
@@ -49,9 +41,9 @@ template <class T> struct Rounded {
         memset(q + (K & -BYTES), 0, round_up(K, BYTES) - (K & -BYTES));
         over<T>(K, [&](i64 k, i64 n) {
             V<T> scaled = widen<T>(x + k, n) * inverse;
-            keep<T>(scaled);  // fused with the sum it would be rounded otherwise
+            Set::keep<T>(scaled);  // fused with the sum it would be rounded otherwise
             const Bits<T> whole = same_bits<Bits<T>>(scaled + shift) - same_bits<Bits<T>>(all(shift));
-            const auto bytes = lowest_bytes<T>(whole);
+            const auto bytes = Set::lowest_bytes<T>(whole);
             totals += whole;
             memcpy(q + k, &bytes, sizeof bytes);
         });
@@ -59,73 +51,36 @@ template <class T> struct Rounded {
     }
 };
 
-// --- Integers of products of int8, AT_ONCE weights and as many numbers of a row at a time ---
-
-#if defined(__AVX512VNNI__)  // multiplies unsigned bytes with signed ones: OFFSET is added to the weights
-typedef __m512i Integers;
-constexpr i64 AT_ONCE = 64;
-constexpr uint32_t OFFSET = 128;
-INLINE Integers weights_at(const int8_t* p) { return _mm512_xor_si512(_mm512_loadu_si512(p), _mm512_set1_epi8(-128)); }
-INLINE Integers row_at(const int8_t* p) { return _mm512_loadu_si512(p); }
-INLINE Integers plus_products(Integers s, Integers w, Integers a) { return _mm512_dpbusd_epi32(s, w, a); }
-#elif defined(__AVX512F__)
-typedef __m512i Integers;
-constexpr i64 AT_ONCE = 32;
-constexpr uint32_t OFFSET = 0;
-INLINE Integers row_at(const int8_t* p) {
-    return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-}
-INLINE Integers weights_at(const int8_t* p) { return row_at(p); }
-INLINE Integers plus_products(Integers s, Integers w, Integers a) { return _mm512_add_epi32(s, _mm512_madd_epi16(w, a)); }
-#elif defined(__AVX2__)
-typedef __m256i Integers;
-constexpr i64 AT_ONCE = 16;
-constexpr uint32_t OFFSET = 0;
-INLINE Integers row_at(const int8_t* p) {
-    return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-}
-INLINE Integers weights_at(const int8_t* p) { return row_at(p); }
-INLINE Integers plus_products(Integers s, Integers w, Integers a) { return _mm256_add_epi32(s, _mm256_madd_epi16(w, a)); }
-#endif
-
-// The sums of the lanes of each of four vectors.
-#if defined(__AVX2__)
-INLINE __m128i four_sums(const __m256i* v) {
-    const __m256i d = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
-    return _mm_add_epi32(_mm256_castsi256_si128(d), _mm256_extracti128_si256(d, 1));
-}
-#endif
-#if defined(__AVX512F__)
-INLINE __m128i four_sums(const __m512i* v) {
-    __m256i half[4];
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j)
-        half[j] = _mm256_add_epi32(_mm512_castsi512_si256(v[j]), _mm512_maskz_extracti64x4_epi64(0xf, v[j], 1));
-    return four_sums(half);
-}
-#endif
-
 // sums[r][j] = sum over k of a[r][k] * w[j][k], for R rows r, each with its total, and n <= QUANTIZED_UNITS rows j.
 template <int R>
 static void quantized_tile(const int8_t* const* a, [[maybe_unused]] const int32_t* total, const int8_t* w, i64 K, i64 n,
     int32_t (*sums)[QUANTIZED_UNITS]) {
-#if defined(__AVX2__)
+    using Int8 = Set::Int8;
+    if constexpr (Int8::AT_ONCE == 0) {
+        for (int r = 0; r < R; ++r)
+            for (i64 j = 0; j < n; ++j) {
+                int32_t sum = 0;
+                for (i64 k = 0; k < K; ++k) sum += int32_t(a[r][k]) * int32_t(w[j * K + k]);
+                sums[r][j] = sum;
+            }
+        return;
+    }
     const int8_t* row[QUANTIZED_UNITS];
     for (i64 j = 0; j < QUANTIZED_UNITS; ++j) row[j] = w + least(j, n - 1) * K;
-    Integers acc[R][QUANTIZED_UNITS] = {};
+    Int8::Integers acc[R][QUANTIZED_UNITS] = {};
     const auto add = [&](i64 k, const int8_t* const* at) __attribute__((always_inline)) {
-        Integers right[QUANTIZED_UNITS];
+        Int8::Integers right[QUANTIZED_UNITS];
 #pragma GCC unroll 4
-        for (int j = 0; j < QUANTIZED_UNITS; ++j) right[j] = weights_at(at[j]);
+        for (int j = 0; j < QUANTIZED_UNITS; ++j) right[j] = Int8::weights_at(at[j]);
 #pragma GCC unroll 4
         for (int r = 0; r < R; ++r) {
-            const Integers left = row_at(a[r] + k);
+            const Int8::Integers left = Int8::row_at(a[r] + k);
 #pragma GCC unroll 4
-            for (int j = 0; j < QUANTIZED_UNITS; ++j) acc[r][j] = plus_products(acc[r][j], right[j], left);
+            for (int j = 0; j < QUANTIZED_UNITS; ++j) acc[r][j] = Int8::plus_products(acc[r][j], right[j], left);
         }
     };
     i64 k = 0;
-    for (; k + AT_ONCE <= K; k += AT_ONCE) {
+    for (; k + Int8::AT_ONCE <= K; k += Int8::AT_ONCE) {
         const int8_t* at[QUANTIZED_UNITS];
 #pragma GCC unroll 4
         for (int j = 0; j < QUANTIZED_UNITS; ++j) {
@@ -135,26 +90,18 @@ static void quantized_tile(const int8_t* const* a, [[maybe_unused]] const int32_
         add(k, at);
     }
     if (k < K) {
-        int8_t rest[QUANTIZED_UNITS][AT_ONCE] = {};
+        int8_t rest[QUANTIZED_UNITS][Int8::AT_ONCE] = {};
         const int8_t* at[QUANTIZED_UNITS];
         for (int j = 0; j < QUANTIZED_UNITS; ++j) memcpy(rest[j], row[j] + k, K - k), at[j] = rest[j];
         add(k, at);
     }
     for (int r = 0; r < R; ++r) {
-        const __m128i added = _mm_set1_epi32(int32_t(OFFSET * uint32_t(total[r])));
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(sums[r]), _mm_sub_epi32(four_sums(acc[r]), added));
+        const auto found = Int8::four_sums(acc[r]) - int32_t(Int8::OFFSET * uint32_t(total[r]));
+        memcpy(sums[r], &found, sizeof found);
     }
-#else
-    for (int r = 0; r < R; ++r)
-        for (i64 j = 0; j < n; ++j) {
-            int32_t sum = 0;
-            for (i64 k = 0; k < K; ++k) sum += int32_t(a[r][k]) * int32_t(w[j * K + k]);
-            sums[r][j] = sum;
-        }
-#endif
 }
 
-// A few rows of the other factor, rounded, and where the product of each goes.
+// A few rows of the other factor, rounded to int8, and where the product of each goes.
 template <class T> struct RoundedRows {
     i64 count = 0;
     const int8_t* q[ROUNDED_ROWS];

@@ -127,8 +127,8 @@ template <class T> struct Layer {
                     dh_hat += d_h * h;
                 }
             }
-            of_x[g] = sum<T>(dx), product_x[g] = sum<T>(dx_hat);
-            if (SPLIT) of_h[g] = sum<T>(dh), product_h[g] = sum<T>(dh_hat);
+            of_x[g] = Set::sum<T>(dx), product_x[g] = Set::sum<T>(dx_hat);
+            if (SPLIT) of_h[g] = Set::sum<T>(dh), product_h[g] = Set::sum<T>(dh_hat);
         }
         if (norm) normalised_backward(w.dzx, of_x, product_x, w.zx, s.x, first, gates);
         if (SPLIT && norm) normalised_backward(w.dzh, of_h, product_h, w.zh, s.h, first, gates);
@@ -237,7 +237,7 @@ template <class T> struct Layer {
             store<T>(carried + j, carry ? V<T>{} : load(w.dc + j));
             if (w.m) store<T>(w.m + j, o * tanh_c);
         }
-        return {sum<T>(of_d) / T(H), sum<T>(of_product) / T(H)};
+        return {Set::sum<T>(of_d) / T(H), Set::sum<T>(of_product) / T(H)};
     }
     template <bool SPLIT> void lstm_gates_backward(const Backward<T>& w) const {
         T *da = w.temporary, *dn_c = cell_gradient(w), *carried = dn_c + Hp;

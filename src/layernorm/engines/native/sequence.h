@@ -1,5 +1,5 @@
-// What a sequence is: its sizes, which rows take which step, its parameters as the kernels take them.
-// forward.h and backward.h: the order in which it is worked through.
+// What a sequence is: its sizes, which rows take which step, its parameters as the kernels take them. The order in which it
+// is worked through is in forward.h and backward.h.
 #pragma once
 
 #include "recurrent.h"
@@ -17,8 +17,8 @@ constexpr int INSIDE_X = 2, INSIDE_H = 3, OUTSIDE_X = 4, OUTSIDE_H = 5, OF_GATES
 template <class T, class E, class Factors = typename FactorFor<T, E>::type> struct Sequence {
     using F = Factors;
     using X = ElementOf<F>;
-    static constexpr i64 UNITS = TILED<F> ? 16 : REGISTERS == 32 ? 8 : 4;  // units of dz in one tile of dW: divides PAD
-    // Whether products of float32 are of rounded numbers. A call that uses the weights as they are is not for these kernels.
+    static constexpr i64 UNITS = TILED<F> ? 16 : Set::REGISTERS == 32 ? 8 : 4;  // units of dz in one tile of dW: divides PAD
+    // Whether these kernels round float32 to bfloat16 for the products. They do not serve calls that use the weights unpacked.
     static constexpr bool ROUNDS = !SAME<F, typename FactorFor<T, E>::type>;
     const Recurrent& n;
     const i64 direct_rows;                // up to so many rows in a whole call the weights are not packed
@@ -49,14 +49,16 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
         layer.forget_bias = T(n.forget_bias);
         layer.gate_clip = T(n.gate_clip);
         for (i64 b = 0; n.lengths && b < B; ++b) longest = most(longest, n.lengths[b]);
-        layer.has_inside_x = n.inside_x, layer.has_inside_h = n.inside_h;
+        layer.has_inside_x = n.inside & 1, layer.has_inside_h = n.inside & 2;
     }
 
-    // Whether the weights are used as they are: for so few rows packing costs more than it gains, if it is not for more.
+    // Whether the weights are used as they lie in memory. For so few rows packing them costs more than it gains, unless they
+    // are packed for other calls, too.
     bool direct() const { return quantized() || (all_lines <= direct_rows && !n.projected && !n.prepared && !n.prepares); }
     bool quantized() const { return n.scale_ih; }
     bool few_rows(i64 rows) const { return rows < n.threads && G * H * P > STEP_SHARED; }
-    // Whether threads share the columns of a product, because not the rows: these are few, or go step by step together.
+    // Whether threads share out the columns of a product. They cannot share out the rows where these are fewer than threads, or
+    // take each step together (batch norm).
     bool shares_columns(i64 rows) const { return n.cases ? B * G * H * P > CASES_SHARED : few_rows(rows); }
     void multiply(const Rows<X>& A, const Panels<F>& W, T* c, i64 outer_c, i64 ldc, i64 width) const {
         share(columns, W.count(), [&](i64 from, i64 end) {
@@ -112,28 +114,28 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
     // --- when ---
 
     bool active(i64 t, i64 b) const { return !lengths || t < lengths[b]; }
-    // Whether it counts in the moments of batch norm: a row that has ended takes the step with the input 0 from its final
-    // state, and what becomes of it is dropped.
+    // Whether row b counts in the moments of batch norm at time t. With MADE_WITH_ENDED a row that has ended does, too: it takes
+    // the step from its final state with the input 0, and the state after it is dropped.
     bool counts(i64 t, i64 b) const { return active(t, b) || (n.cases == MADE_WITH_ENDED && t < longest); }
     // Whether row b starts step t from the zero state. A cut lies between two times; it is met at either of them.
     bool cut(i64 t, i64 b) const {
         const i64 at = n.reverse ? t + 1 : t;
         return n.reset && at < T_ && active(at, b) && n.reset[line(at, b)];
     }
-    // The share of h or c that is kept after step t, or null, of a part with so many units.
+    // Returns the share of h or c, with `size` units, that zoneout keeps at step t, or null.
     const T* kept_at(const void* kept, i64 t, i64 b, i64 size) const {
         if (!kept || n.one_share) return in(kept);
         const i64 step = n.reverse ? (lengths ? lengths[b] : T_) - 1 - t : t;
         return in(kept) + line(step, b) * size;
     }
-    // Numbers [j, j + k) of a share.
+    // Returns the numbers j ... j + k - 1 of a share.
     V<T> number_at(const T* share, i64 j, i64 k) const { return n.one_share ? V<T>{} + *share : widen<T>(share + j, k); }
-    // h as W_hh reads it, in a type that products read or of the state.
+    // Writes h as W_hh reads it, times recurrent dropout's factor, in a type that products read or in that of the state.
     template <class To, class From> void drop(To* to, const From* h, i64 b) const {
         const T* factor = in(n.dropout) + b * P;
         over<T>(P, [&](i64 j, i64 k) { narrow<T>(to + j, widen<T>(h + j, k) * widen<T>(factor + j, k), k); });
     }
-    // The state that step t starts from is that after this time; -1: the initial one.
+    // Returns the time after which row b has the state that step t starts from; -1: it starts from the initial state.
     i64 time_before(i64 t, i64 b) const {
         if (!active(t, b)) return lengths[b] - 1;
         const i64 before = n.reverse ? t + 1 : t - 1;
@@ -227,11 +229,11 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
     }
 };
 
-// Packs a pass's parameters for calls to come; the bytes that they take. Without a place it only tells these.
-template <class Pass> static i64 prepare(Pass& pass, void* to, ParallelFor run) {
-    Cursor place{static_cast<char*>(to)};
+// Packs a pass's parameters for calls to come, and returns their size in bytes. Without a place for them it packs nothing.
+template <class Pass> static i64 prepare(Pass& pass, ParallelFor run) {
+    Cursor place{static_cast<char*>(const_cast<void*>(pass.n.prepared))};
     pass.lay_parameters(place);
-    if (to) pass.pack_parameters(run);
+    if (place.base) pass.pack_parameters(run);
     return place.used;
 }
 

@@ -25,8 +25,8 @@ struct Norming {
 // The sums over the units of what f makes of each vector of z, two at most; four of each under way at a time.
 template <class T> struct Sums {
     V<T> first[4] = {}, second[4] = {};
-    T one() const { return sum<T>((first[0] + first[1]) + (first[2] + first[3])); }
-    T two() const { return sum<T>((second[0] + second[1]) + (second[2] + second[3])); }
+    T one() const { return Set::sum<T>((first[0] + first[1]) + (first[2] + first[3])); }
+    T two() const { return Set::sum<T>((second[0] + second[1]) + (second[2] + second[3])); }
 };
 template <class T, class F> INLINE void over_units(const T* z, const Span<T>& s, const F& f) {
     const i64 whole = s.H / LANES<T>, rest = s.H % LANES<T>;

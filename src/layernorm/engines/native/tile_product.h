@@ -2,9 +2,8 @@
 // have up to 32 rows. Along a sum there are whole tiles, zeros where it ends: every element is the same sum in every block.
 #pragma once
 
-#include "tiles.h"
+#include "elements.h"
 
-#if defined(LAYERNORM_TILES)
 namespace LAYERNORM_ISA {
 
 constexpr i64 LINE_BYTES = 2 * TILE_BYTES;  // of a panel
@@ -17,7 +16,7 @@ class BlockTiles {
 
 public:
     ~BlockTiles() {
-        if (rows) release_tiles();
+        if (rows) Set::Tiles::release();
     }
     void take(i64 m) {
         if (m == rows) return;
@@ -30,7 +29,7 @@ public:
             shapes.rows[n] = uint8_t(heights[n]);
             shapes.bytes[n] = heights[n] ? TILE_BYTES : 0;
         }
-        shape_tiles(shapes);
+        Set::Tiles::shape(shapes);
     }
 };
 
@@ -57,25 +56,25 @@ static void tile_block(const TiledRows& a, const Pair* b, i64 panel, i64 K, floa
     const i64 c_row = ldc * i64(sizeof *c);
     counted<DOWN * ACROSS>([&](auto n) __attribute__((always_inline)) {
         constexpr int C = decltype(n)::value;
-        if constexpr (ADD) load_tile<C>(place(C), c_row);
-        else zero_tile<C>();
+        if constexpr (ADD) Set::Tiles::load<C>(place(C), c_row);
+        else Set::Tiles::zero<C>();
     });
     const char* left = static_cast<const char*>(a.first);
     const i64 row = a.row, down = a.down, along = a.along;
     for (i64 k = 0; k < K; k += TILE_PAIRS, left += along, b += TILE_PAIRS * 2 * TILE_PAIRS) {
         counted<DOWN>([&](auto i) __attribute__((always_inline)) {
-            load_tile<4 + decltype(i)::value>(left + decltype(i)::value * down, row);
+            Set::Tiles::load<4 + decltype(i)::value>(left + decltype(i)::value * down, row);
         });
         counted<ACROSS>([&](auto j) __attribute__((always_inline)) {
             constexpr int J = decltype(j)::value, B = 6 + J % 2;
-            load_tile<B>(b + J / 2 * panel + J % 2 * TILE_PAIRS, LINE_BYTES);
+            Set::Tiles::load<B>(b + J / 2 * panel + J % 2 * TILE_PAIRS, LINE_BYTES);
             counted<DOWN>([&](auto i) __attribute__((always_inline)) {
-                multiply_tiles<decltype(i)::value * ACROSS + J, 4 + decltype(i)::value, B>();
+                Set::Tiles::multiply<decltype(i)::value * ACROSS + J, 4 + decltype(i)::value, B>();
             });
         });
     }
     counted<DOWN * ACROSS>([&](auto n) __attribute__((always_inline)) {
-        store_tile<decltype(n)::value>(place(decltype(n)::value), c_row);
+        Set::Tiles::store<decltype(n)::value>(place(decltype(n)::value), c_row);
     });
 }
 
@@ -131,4 +130,3 @@ static void tile_sums(const Pair* a, i64 count, const Panels& B, i64 K, float* c
 }
 
 }  // namespace LAYERNORM_ISA
-#endif
