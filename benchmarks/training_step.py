@@ -159,7 +159,7 @@ def update(task: Task) -> Run:
     numbers = itertools.count()
 
     def run() -> None:
-        task.loss(task.model, next(numbers)).backward()
+        task.mean_loss(task.model, next(numbers)).backward()
         if task.before_step is not None:
             task.before_step(task.model)
         task.optimizer.step()
@@ -243,7 +243,7 @@ def gradient(experiment: Experiment, config: Any) -> float:
     task = task_of(experiment, config, experiment.load(config, None))
     torch.manual_seed(derive_seed(config.seed, NOISE, 0))
     task.model.train()
-    task.loss(task.model, 0).backward()
+    task.mean_loss(task.model, 0).backward()
     return float(torch.nn.utils.get_total_norm([p.grad for p in task.model.parameters() if p.grad is not None]))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     import torch
@@ -115,6 +115,11 @@ class Preset:
     several: Mapping[str, tuple]
 
 
+Loss: TypeAlias = "tuple[Tensor, int | None]"
+"""The loss of some cases: its sum, and their number. None in the place of the number: the sum itself is the loss of a
+batch, whatever its size."""
+
+
 @dataclass
 class Task:
     """One run, ready to train: exactly what the loop in `train/` needs.
@@ -125,8 +130,8 @@ class Task:
         updates: the length of the run.
         evaluate_every: updates between evaluations. There is always an evaluation after the last update.
         updates_per_epoch: updates in one epoch.
-        loss: (the wrapped model, the update's number from 0) -> this process's part of the mean loss of the global
-            batch. The parts of all processes add up to it.
+        loss: (the wrapped model, the update's number from 0) -> the loss of this process's share of a batch, as its sum
+            over cases and their number. The loop divides the sum over all processes by the number over all processes.
         evaluate: (the bare model, in evaluation mode) -> metrics. Every process computes all of them by itself.
         seen: updates -> training cases seen.
         shown: for each metric, how the progress display shows it: `test error {:.2%}`. Where there is room for one, it
@@ -144,7 +149,7 @@ class Task:
     updates: int
     evaluate_every: int
     updates_per_epoch: int
-    loss: Callable[[nn.Module, int], Tensor]
+    loss: Callable[[nn.Module, int], Loss]
     evaluate: Callable[[nn.Module], dict[str, float]]
     seen: Callable[[int], int]
     shown: Mapping[str, str]
@@ -152,6 +157,11 @@ class Task:
     keep: str | None = None
     decay: float = 0.0
     test: Callable[[nn.Module], tuple[dict[str, float], dict[str, Tensor]]] | None = None
+
+    def mean_loss(self, model: nn.Module, update: int) -> Tensor:
+        """Computes the loss of a batch that this process has alone."""
+        total, count = self.loss(model, update)
+        return total if count is None else total / count
 
 
 class Drawn(NamedTuple):

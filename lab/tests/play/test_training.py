@@ -50,7 +50,7 @@ def test_the_curve_without_a_norm_is_that_of_torchs_lstm(monkeypatch):
         if update % 2 == 0:
             guesses = scores(lstm(data["images"][1397:])[0][:, -1]).argmax(1)
             errors.append((guesses != data["labels"][1397:]).double().mean().item())
-        batch = rows.share(update)[0]
+        batch = rows.share(update)
         optimizer.zero_grad()
         F.cross_entropy(scores(lstm(data["images"][batch])[0][:, -1]), data["labels"][batch]).backward()
         optimizer.step()

@@ -37,7 +37,7 @@ def lengths(path, kind, decay):
 
     def loss(model, update):
         places.append(model.place())
-        return model()
+        return model(), 1
 
     task = dataclasses.replace(
         toy(updates=10, evaluate_every=3, loss=loss), model=model, optimizer=OPTIMIZERS[kind](groups, lr=0.1),

@@ -19,8 +19,8 @@ from layernorm_lab.runs.restore import restore_model
 def failing(update, value=math.nan, **changes):
     """The toy task, evaluated every 8 updates, whose loss is not finite from an update on."""
     task = dataclasses.replace(toy(), **changes)
-    loss = task.loss
-    task.loss = lambda model, now: loss(model, now) * (value if now >= update else 1)
+    loss = dataclasses.replace(task).mean_loss
+    task.loss = lambda model, now: (loss(model, now) * (value if now >= update else 1), 1)
     return task
 
 
@@ -126,9 +126,9 @@ def diverging(monkeypatch):
         def task(config, data, accelerator):
             made = original.task(config, data, accelerator)
             if config.norm in norms:
-                loss = made.loss
+                loss = dataclasses.replace(made).mean_loss
                 first = made.updates_per_epoch + 2
-                made.loss = lambda model, update: loss(model, update) * (math.nan if update >= first else 1)
+                made.loss = lambda model, update: (loss(model, update) * (math.nan if update >= first else 1), 1)
             return made
 
         monkeypatch.setattr(catalogue, "find_experiment", lambda name: dataclasses.replace(original, task=task))

@@ -153,7 +153,7 @@ def test_restoring_gives_the_kept_weights_or_the_newest(tmp_path, keep, update):
 
 def slopes(model, update):
     """A loss whose gradient has the norm 5 at update 0, and 50 later."""
-    return (3 * model[0].weight[0, 0] + 4 * model[4].bias.sum()) * (10 if update else 1)
+    return (3 * model[0].weight[0, 0] + 4 * model[4].bias.sum()) * (10 if update else 1), 1
 
 
 def cut(model):

@@ -50,13 +50,12 @@ class Batches(ABC):
     def _made(self, generator: torch.Generator) -> Sequence[Tensor]:
         """Draws the batches of an epoch by its own generator. A batch is the indices of its cases (int64)."""
 
-    def share(self, update: int) -> tuple[Tensor, int]:
+    def share(self, update: int) -> Tensor:
         """Returns the indices, int64, of this process's cases of the batch of an update, counted from 0 over the whole
-        run, and the size of the whole batch."""
+        run."""
         epoch, position = divmod(update, self.updates_per_epoch)
         self._go_to(epoch)
-        batch = self._batches[position]
-        return batch[self.rank :: self.processes], len(batch)
+        return self._batches[position][self.rank :: self.processes]
 
     def seen(self, update: int) -> int:
         """Counts the training cases seen after a number of updates."""

@@ -45,6 +45,16 @@ def processes_ended() -> Iterator[None]:
             torch.distributed.destroy_process_group()
 
 
+def share_of_loss(total: Tensor, count: int | None) -> Tensor:
+    """Computes this process's share of a batch's loss from what its task returned. The shares of all processes add up
+    to that loss."""
+    if count is None:
+        return total
+    counts = torch.tensor(count, device=total.device)
+    torch.distributed.all_reduce(counts)
+    return total / int(counts)
+
+
 class _Sum(torch.autograd.Function):
     """The sum over the processes, differentiable: every process's result depends on every process's input."""
 
@@ -63,8 +73,8 @@ def gathered(share: Tensor, size: int, rank: int, processes: int) -> Tensor:
     """Gathers the rows of a batch `[size, N]` from all processes, differentiably. Each gives the share `[M_local, N]`
     that `Shuffled` gave it.
 
-    Every process may compute the whole batch's loss from them. It must return a `processes`-th of that loss, so that
-    the parts add up to it.
+    Every process may compute the whole batch's loss from them, and give it as that of one case: the mean over the
+    processes is that loss.
     """
     if processes == 1:
         return share

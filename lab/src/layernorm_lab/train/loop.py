@@ -25,6 +25,7 @@ from ..protocol import Task
 from ..runs import checkpoint, environment
 from ..runs.checkpoint import Header, State, check_alike
 from ..runs.folder import RunFolder
+from .distributed import share_of_loss
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -117,8 +118,8 @@ class Fit:
             for group, rate in zip(task.optimizer.param_groups, self.rates, strict=True):
                 group["lr"] = rate * factor
             with self.accelerator.autocast():
-                loss = task.loss(model, update)
-            # DDP averages the gradients of the processes, but their parts of the mean loss must be added up
+                loss = task.mean_loss(model, update) if processes == 1 else share_of_loss(*task.loss(model, update))
+            # DDP averages the gradients of the processes, but their shares of the loss must be added up
             (loss if processes == 1 else loss * processes).backward()
             if update == 0 or self._due(update + 1):
                 gradients = [item.grad for item in self.bare.parameters() if item.grad is not None]

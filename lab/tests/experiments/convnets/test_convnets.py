@@ -69,7 +69,7 @@ def test_the_loss_is_the_mean_over_the_batch_and_evaluation_is_of_the_first_imag
     task.model.eval()
     with torch.no_grad():
         logits = task.model(scaled(images.train.images)).double()
-        loss = float(task.loss(task.model, 0))  # one batch holds every image
+        loss = float(task.mean_loss(task.model, 0))  # one batch holds every image
         metrics = task.evaluate(task.model)
     assert loss == pytest.approx(float(nn.functional.cross_entropy(logits, images.train.labels)), rel=1e-5)
     first = nn.functional.cross_entropy(logits[:10], images.train.labels[:10])

@@ -67,7 +67,7 @@ def test_the_loss_is_the_mean_bound_and_evaluation_takes_all_cases(data):
     assert task.decay == 0.25
     torch.manual_seed(5)
     with torch.no_grad():
-        loss = float(task.loss(task.model, 0))  # one batch holds every case, in an order of its own
+        loss = float(task.mean_loss(task.model, 0))  # one batch holds every case, in an order of its own
         torch.manual_seed(5)
         noise = torch.randn(2, 190, 4)
         order = torch.randperm(190, generator=torch.Generator().manual_seed(derive_seed(0, 2, 0)))
@@ -90,7 +90,7 @@ def test_gradients_are_cut_to_the_norm(data):
     images = binarized_mnist.BINARIZED_MNIST.load(data)
     config = Config(glimpses=2, hidden=8, clip=0.5, batch_size=20)
     task = experiment.draw_task(config, images, distributed.accelerator("cpu", "float32"))
-    task.loss(task.model, 0).backward()
+    task.mean_loss(task.model, 0).backward()
     task.before_step(task.model)
     norm = torch.cat([p.grad.flatten() for p in task.model.parameters()]).norm().item()
     assert norm == pytest.approx(0.5, rel=1e-4)

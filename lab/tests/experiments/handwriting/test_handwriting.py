@@ -80,7 +80,7 @@ def test_a_process_without_a_line_of_the_last_batch_adds_nothing(iam):
         config = Config(units=4, mixtures=1, points=9, batch_size=5, decay=0.25)
         task = experiment.handwriting_task(config, lines, accelerator)
         assert task.decay == 0.25
-        loss = task.loss(task.model, 1)
+        loss = task.mean_loss(task.model, 1)
         loss.backward()
         shares.append((loss.item(), max(float(p.grad.abs().max()) for p in task.model.parameters())))
     assert min(shares[0]) > 0

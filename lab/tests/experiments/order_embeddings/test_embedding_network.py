@@ -121,7 +121,7 @@ def test_folds_are_contiguous_and_averaged(data):
 
 def test_each_parameters_gradient_is_cut_by_itself(data):
     task = experiment.order_embeddings_task(config(clip=0.01), data, distributed.accelerator("cpu", "float32"))
-    task.loss(task.model, 0).backward()
+    task.mean_loss(task.model, 0).backward()
     before = {name: item.grad.clone() for name, item in task.model.named_parameters()}
     task.before_step(task.model)
     cut = 0
@@ -149,4 +149,4 @@ def test_the_loss_is_summed_over_the_batchs_pairs(data):
                 wrong = F.relu(sentences[i] - images[j]).square().sum()
                 total += F.relu(0.05 - wrong + F.relu(sentences[i] - images[i]).square().sum())
                 total += F.relu(0.05 - wrong + F.relu(sentences[j] - images[j]).square().sum())
-    assert task.loss(model, 16).item() == pytest.approx(total.item(), rel=1e-4)  # float32, 24 terms of about 0.05
+    assert task.mean_loss(model, 16).item() == pytest.approx(total.item(), rel=1e-4)  # float32, 24 terms of about 0.05

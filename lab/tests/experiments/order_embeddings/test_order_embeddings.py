@@ -158,7 +158,7 @@ def test_every_norm_and_similarity_learns(data, norm, similarity):
     assert task.decay == 0.25
     losses = []
     for update in range(18):
-        losses.append(task.loss(task.model, update))
+        losses.append(task.mean_loss(task.model, update))
         losses[-1].backward()
         task.before_step(task.model)
         task.optimizer.step()

@@ -77,7 +77,7 @@ def test_entities_are_renamed_in_passage_question_and_answer_together(data):
     assert task.decay == 0.25
     update = 3
     ids = experiment.renaming(0, update, data.entities, len(data.vocabulary))
-    rows, _ = experiment.Bucketed(data.train.passages.lengths, 4, 0).share(update)
+    rows = experiment.Bucketed(data.train.passages.lengths, 4, 0).share(update)
     last = FIRST_ENTITY + data.entities
     assert sorted(ids[FIRST_ENTITY:last].tolist()) == list(range(FIRST_ENTITY, last))
     assert torch.equal(ids[last:], torch.arange(last, len(ids)))
@@ -100,7 +100,7 @@ def test_entities_are_renamed_in_passage_question_and_answer_together(data):
         return experiment.answer_loss(logits, answers).mean().item()
 
     # float32, one more mean
-    assert task.loss(task.model, update).item() == pytest.approx(loss(data.train), rel=1e-5)
+    assert task.mean_loss(task.model, update).item() == pytest.approx(loss(data.train), rel=1e-5)
     batch = experiment.Batch.of(named, rows, ids)
     found = experiment.answer_loss(task.model(*batch[:4])[0], batch.answers).mean().item()
     assert found == pytest.approx(loss(named), rel=1e-5)
@@ -120,7 +120,7 @@ def test_the_prior_counts_answers_and_holds_entities_equal():
 
 def test_a_prior_starts_with_the_loss_of_a_guess_among_entities(data):
     with torch.no_grad():
-        without, prior = (float(task_of(data, prior=on).loss(task_of(data, prior=on).model, 0)) for on in (False, True))
+        without, prior = (float(task_of(data, prior=on).mean_loss(task_of(data, prior=on).model, 0)) for on in (False, True))
     assert without == pytest.approx(np.log(len(data.vocabulary)), rel=0.05)
     share = experiment.answer_shares(data.train.answers, data.entities, len(data.vocabulary))[FIRST_ENTITY]
     assert prior == pytest.approx(-np.log(float(share)), rel=0.05)
@@ -152,7 +152,7 @@ def test_batch_norm_is_evaluated_by_the_batch_or_by_the_population(data, norm):
     found = {}
     for kind, task in tasks.items():
         for update in range(3):
-            task.loss(task.model, update).backward()
+            task.mean_loss(task.model, update).backward()
             task.optimizer.step()
             task.optimizer.zero_grad()
         before = {name: value.clone() for name, value in task.model.state_dict().items()}

@@ -99,7 +99,7 @@ def test_batches_are_of_one_length_and_of_training_books_alone(data):
     task = experiment.skip_thoughts_task(config, found, accelerator)
     assert task.decay == 0.25
     for update in range(task.updates_per_epoch):
-        task.loss(Recording(), update)
+        task.mean_loss(Recording(), update)
     rows = found.books.sentences(40)
     sentence = lambda number: rows.ids[rows.ends[number] : rows.ends[number + 1]].tolist()  # noqa: E731
     middle = found.books.triples("train").tolist()
@@ -234,7 +234,7 @@ def test_every_norm_learns(data, norm):
     with torch.no_grad():
         before = experiment.held_out(task.model, rows, middle)
     for update in range(40):
-        task.loss(task.model, update).backward()
+        task.mean_loss(task.model, update).backward()
         task.before_step(task.model)
         # the whole gradient is cut to the norm 5; its elements are float32
         total = torch.nn.utils.get_total_norm([item.grad for item in task.model.parameters()])

@@ -92,7 +92,7 @@ def train(task, first, last):
     """Makes some updates, as the loop makes them."""
     for update in range(first, last):
         task.model.train()
-        task.loss(task.model, update).backward()
+        task.mean_loss(task.model, update).backward()
         if task.before_step:
             task.before_step(task.model)
         task.optimizer.step()

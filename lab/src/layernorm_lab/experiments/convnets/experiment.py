@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ...data.cifar10 import CIFAR10
 from ...data.mnist import Cases, Images
-from ...protocol import Experiment, Preset, Task, check_most
+from ...protocol import Experiment, Loss, Preset, Task, check_most
 from ...report.judge import PILOT
 from ...train.batches import Shuffled
 from ...train.distributed import share_batch_norms
@@ -46,11 +46,10 @@ def convnets_task(config: Config, data: Images, accelerator: Accelerator) -> Tas
     looked_at = {name: cases[: config.evaluate_cases] for name, cases in
                  (("train", train), ("valid", valid), ("test", test))}  # fmt: skip
 
-    def loss(model: nn.Module, update: int) -> Tensor:
-        rows, size = order.share(update)
-        rows = rows.to(device)
+    def loss(model: nn.Module, update: int) -> Loss:
+        rows = order.share(update).to(device)
         images = scaled(train.images.index_select(0, rows))
-        return F.cross_entropy(model(images), train.labels.index_select(0, rows), reduction="sum") / size
+        return F.cross_entropy(model(images), train.labels.index_select(0, rows), reduction="sum"), len(rows)
 
     def evaluate(model: nn.Module) -> dict[str, float]:
         metrics = {}

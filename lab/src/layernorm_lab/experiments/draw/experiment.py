@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data.binarized_mnist import BINARIZED_MNIST, Binarized
-from ...protocol import Experiment, Preset, Task, check_most
+from ...protocol import Experiment, Loss, Preset, Task, check_most
 from ...report.judge import PILOT
 from ...train.batches import EVALUATION, Shuffled, derive_seed
 from . import claims, report, samples
@@ -33,12 +33,11 @@ def draw_task(config: Config, data: Binarized, accelerator: Accelerator) -> Task
     order = Shuffled(len(train), config.batch_size, config.seed, accelerator.process_index, accelerator.num_processes)
     model = build_draw(config)
 
-    def loss(model: nn.Module, update: int) -> Tensor:
-        rows, size = order.share(update)
-        images = train.index_select(0, rows.to(device)).float()
+    def loss(model: nn.Module, update: int) -> Loss:
+        images = train.index_select(0, order.share(update).to(device)).float()
         noise = torch.randn(config.glimpses, len(images), config.latent, device=device)
         parts = model(images, noise)
-        return (parts.kl.sum() + parts.reconstruction.sum()) / size
+        return parts.kl.sum() + parts.reconstruction.sum(), len(images)
 
     def evaluate(model: nn.Module) -> dict[str, float]:
         tested = {f"test_{name}": value for name, value in measure_bound(model, test, config).items()}

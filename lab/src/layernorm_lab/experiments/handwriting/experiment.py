@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data.iam import Handwriting, Sequences, load_iam
-from ...protocol import Experiment, Preset, Task, check_most
+from ...protocol import Experiment, Loss, Preset, Task, check_most
 from ...report.judge import PILOT
 from ...train.batches import Shuffled
 from . import claims, report, samples
@@ -35,11 +35,11 @@ def handwriting_task(config: Config, data: Handwriting, accelerator: Accelerator
     order = Shuffled(len(train), config.batch_size, config.seed, accelerator.process_index, accelerator.num_processes)
     model = build_synthesis(config)
 
-    def loss(model: nn.Module, update: int) -> Tensor:
-        rows, size = order.share(update)
+    def loss(model: nn.Module, update: int) -> Loss:
+        rows = order.share(update)
         # every process must have gradients, also one that gets no line of a small batch
         lines = train[rows] if len(rows) else train[:1]
-        return nats(model, lines.to(device)).sum() * (len(rows) > 0) / size
+        return nats(model, lines.to(device)).sum() * (len(rows) > 0), len(rows)
 
     def evaluate(model: nn.Module) -> dict[str, float]:
         parts = [nats(model, valid[start : start + 64].to(device)) for start in range(0, len(valid), 64)]

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from layernorm.nn import BatchNorm
 
 from ...data.mnist import MNIST, Cases, Images
-from ...protocol import Experiment, Preset, Task, check_most
+from ...protocol import Experiment, Loss, Preset, Task, check_most
 from ...report.judge import PILOT
 from ...train.batches import Shuffled
 from ...train.distributed import share_batch_norms
@@ -47,11 +47,10 @@ def mnist_task(config: Config, data: Images, accelerator: Accelerator) -> Task:
         share_batch_norms(model)
     white = float(data.white)
 
-    def loss(model: nn.Module, update: int) -> Tensor:
-        rows, size = order.share(update)
-        rows = rows.to(device)
+    def loss(model: nn.Module, update: int) -> Loss:
+        rows = order.share(update).to(device)
         images = train.images.index_select(0, rows).float().div_(white)
-        return F.cross_entropy(model(images), train.labels.index_select(0, rows), reduction="sum") / size
+        return F.cross_entropy(model(images), train.labels.index_select(0, rows), reduction="sum"), len(rows)
 
     def evaluate(model: nn.Module) -> dict[str, float]:
         metrics = {}

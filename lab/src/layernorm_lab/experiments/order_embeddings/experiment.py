@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data.order_embeddings import CAPTIONS, ORDER_EMBEDDINGS, Captioned, ImagesAndCaptions
-from ...protocol import Experiment, Preset, Task, check_most
+from ...protocol import Experiment, Loss, Preset, Task, check_most
 from ...report.judge import PILOT
 from ...train.batches import ORDER, Shuffled, derive_seed
 from ...train.distributed import gathered
@@ -42,12 +42,12 @@ def order_embeddings_task(config: Config, data: ImagesAndCaptions, accelerator: 
     margin = config.margin or MARGINS[config.similarity]
     model = build_embedding(config, len(data.vocabulary), features.shape[1])
 
-    def loss(model: nn.Module, update: int) -> Tensor:
-        rows, size = order.share(update)
+    def loss(model: nn.Module, update: int) -> Loss:
+        rows = order.share(update)
         ids, lengths = train.sentences.batch(chosen.of(rows, update // order.updates_per_epoch))
         sentences, images = model(ids.to(device), lengths.to(device), features.index_select(0, rows.to(device)))
-        sentences, images = (gathered(item, size, rank, processes) for item in (sentences, images))
-        return ranking_loss(penalties(sentences, images, config.similarity), margin) / processes
+        sentences, images = (gathered(item, config.batch_size, rank, processes) for item in (sentences, images))
+        return ranking_loss(penalties(sentences, images, config.similarity), margin), 1
 
     def evaluate(model: nn.Module) -> dict[str, float]:
         assert isinstance(model, Embedding)

@@ -13,7 +13,7 @@ from layernorm.nn import LSTM, BatchNorm
 
 from ...data.questions import CORPORA, FIRST_ENTITY, Questions, Split
 from ...errors import RunError
-from ...protocol import Experiment, Preset, Task, check_most
+from ...protocol import Experiment, Loss, Preset, Task, check_most
 from ...report.judge import PILOT
 from ...train.batches import ORDER, Bucketed, derive_seed
 from . import claims, page, report
@@ -88,12 +88,12 @@ def reader_task(config: Config, data: Questions, accelerator: Accelerator) -> Ta
     shares = answer_shares(train.answers, data.entities, vocabulary) if config.prior else None
     model = build_reader(config, vocabulary, longest(data.train), shares)
 
-    def loss(model: nn.Module, update: int) -> Tensor:
-        rows, size = order.share(update)
+    def loss(model: nn.Module, update: int) -> Loss:
+        rows = order.share(update)
         ids = renaming(config.seed, update, data.entities, vocabulary)
         batch = Batch.of(train, rows, ids).to(device)
         logits, _ = model(*batch[:4])
-        return answer_loss(logits, batch.answers).sum() / size
+        return answer_loss(logits, batch.answers).sum(), len(rows)
 
     def evaluate(model: nn.Module) -> dict[str, float]:
         right, nll = answer(model, looked_at, config)

@@ -15,7 +15,7 @@ from ...data.books import Books
 from ...data.sentences import Classified
 from ...data.sick import Sick
 from ...data.text import Sentences
-from ...protocol import Experiment, Preset, Task, check_most
+from ...protocol import Experiment, Loss, Preset, Task, check_most
 from ...report.judge import PILOT
 from ...train.batches import OneLength
 from ...train.legacy_adam import LegacyAdam
@@ -82,9 +82,8 @@ def skip_thoughts_task(config: Config, data: Data, accelerator: Accelerator) -> 
     valid, held = (evenly_spread(data.books.triples(split), config.held_out_triples) for split in ("valid", "test"))
     last: dict[int, Scores] = {}  # the last evaluation, by its update; the test at the end uses it again
 
-    def loss(model: nn.Module, update: int) -> Tensor:
-        chosen, _ = order.share(update)
-        return model(*triple(rows, middle[chosen], device))
+    def loss(model: nn.Module, update: int) -> Loss:
+        return model(*triple(rows, middle[order.share(update)], device)), None
 
     def evaluate(model: nn.Module) -> dict[str, float]:
         assert isinstance(model, SkipThoughts)

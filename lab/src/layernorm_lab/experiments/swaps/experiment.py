@@ -57,7 +57,7 @@ def swaps_task(config: Config, data: Data, accelerator: Accelerator) -> Task:
         updates=updates,
         evaluate_every=max(1, updates // 10),
         updates_per_epoch=updates,
-        loss=parts.loss,
+        loss=lambda model, update: (parts.loss(model, update), 1),
         evaluate=evaluate,
         seen=lambda update: update,
         shown={name: f"{program.metric.label} {{:.4g}}"},

@@ -107,9 +107,9 @@ def batched(
 
     return Parts(
         model,
-        lambda model, update: compute(model, batches.share(update)[0], loss),
+        lambda model, update: compute(model, batches.share(update), loss),
         scored(held_out),
-        batch(batches.share(0)[0])[0],
+        batch(batches.share(0))[0],
         test=None if test is None else scored(test),
     )
 
