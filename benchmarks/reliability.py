@@ -58,7 +58,8 @@ def _handwriting(folder: Path) -> Callable[[], object]:
 
 
 def _update() -> Callable[[], object]:
-    from layernorm_lab.experiments.mnist.network import Config, build_mlp
+    from layernorm_lab.experiments.mnist.config import Config
+    from layernorm_lab.experiments.mnist.network import build_mlp
 
     model = build_mlp(Config(norm="layer", batch_size=128, hidden=100), inputs=64)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)

@@ -48,8 +48,9 @@ import layernorm as ln
 from layernorm.formula import PRESETS
 from layernorm_lab.errors import RunError
 from layernorm_lab.experiments.swaps.claims import family
+from layernorm_lab.experiments.swaps.config import Config
 from layernorm_lab.experiments.swaps.experiment import load_task
-from layernorm_lab.experiments.swaps.network import Config, Maker
+from layernorm_lab.experiments.swaps.network import Maker
 from layernorm_lab.experiments.swaps.program import Parts, Program, TaskName
 from layernorm_lab.experiments.swaps.programs import PROGRAMS
 from layernorm_lab.report.judge import LEVEL, SEEDS

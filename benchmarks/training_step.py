@@ -41,9 +41,10 @@ from layernorm_lab.data.questions import FIRST_ENTITY, Questions, Split
 from layernorm_lab.data.text import Sentences, Vocabulary
 from layernorm_lab.errors import RunError, UsageError
 from layernorm_lab.experiments.handwriting.network import one_hot
-from layernorm_lab.protocol import Experiment, Task
+from layernorm_lab.protocol import Experiment
 from layernorm_lab.train import distributed
 from layernorm_lab.train.batches import NOISE, derive_seed
+from layernorm_lab.train.task import Task
 
 Run = Callable[[], None]
 

@@ -140,7 +140,7 @@ def number(measure: Any, arm: Any, run: Run, updates: float = 0) -> Number:
         at, values = curve(measure, arm, run)
         if len(values) == 0 or not np.isfinite(values).all():
             raise LackError(f"{arm.name} has no finite {measure.metric}")
-        if kind == "Sooner":
+        if kind == "UpdatesToGoal":
             goal = -measure.goal if measure.rising else measure.goal
             k = int(np.argmax(values <= goal)) if (values <= goal).any() else -1
             if k > 0:
@@ -209,7 +209,7 @@ def chosen_rate(claim: Any, arm: Any, runs: Sequence[Run]) -> float:
 def with_goal(claim: Any, rate: float, runs: Sequence[Run]) -> Any:
     """The claim's measure, its goal half of the way that the baseline's pilot falls."""
     measure, arm, trial = claim.measure, claim.behind, claim.trial
-    if type(measure).__name__ != "Sooner" or not measure.by_pilot:
+    if type(measure).__name__ != "UpdatesToGoal" or not measure.by_pilot:
         if getattr(measure, "goal", 0) is None:
             raise LackError("the goal is not fixed")
         return measure

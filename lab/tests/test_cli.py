@@ -14,10 +14,10 @@ import pytest
 from lab_support.command import QUICK, RUN, one_line, refused
 from layernorm_lab import catalogue, cli
 from layernorm_lab.cli import commands, pages
-from layernorm_lab.command import sweep
-from layernorm_lab.command.options import parse_run
+from layernorm_lab.cli import run as run_command
+from layernorm_lab.cli.options import parse_run
+from layernorm_lab.config import swept
 from layernorm_lab.data.mnist import MNIST
-from layernorm_lab.protocol import swept
 from layernorm_lab.runs import files
 from layernorm_lab.runs.files import read_json, write_json
 
@@ -225,8 +225,8 @@ def test_every_option_of_every_experiment_is_documented():
         for preset in found.presets.values():
             fields = type(preset.config).__dataclass_fields__.values()
             assert all(field.metadata["doc"] for field in fields)
-            told = {field.name for field in fields if field.metadata["several"]}
-            assert told <= set(preset.several) <= {field.name for field in swept(type(preset.config))}
+            told = {field.name for field in fields if field.metadata["in_name"]}
+            assert told <= set(preset.sweep) <= {field.name for field in swept(type(preset.config))}
 
 
 def test_a_run_ends_with_its_table_and_the_reports_path(tmp_path, capsys):
@@ -282,7 +282,7 @@ def test_another_configuration_in_the_same_folder_is_refused(out, capsys):
 def test_changed_values_have_folders_of_their_own(options, folder):
     """A first try with few epochs is not in the way of the whole experiment."""
     digits = catalogue.find_experiment("digits")
-    assert sweep.out_folder(digits, parse_run(digits, options)).name == folder
+    assert run_command.out_folder(digits, parse_run(digits, options)).name == folder
 
 
 def test_impossible_values_come_before_what_the_folder_holds(out, capsys):

@@ -13,7 +13,7 @@ import pytest
 
 from layernorm_lab import catalogue
 from layernorm_lab.report import judge
-from layernorm_lab.report.judge import Arm, Claim, Kept, Plan, Rung, Sooner, Summed, Trial, Value
+from layernorm_lab.report.judge import Arm, Claim, Kept, Plan, Rung, Summed, Trial, UpdatesToGoal, Value
 from layernorm_lab.runs.folder import Run
 from support.repository import ROOT, loaded
 
@@ -34,9 +34,13 @@ def draws(kind):
         c for c in catalogue.find_experiment("draw").claims if type(c.measure).__name__ == kind and not c.trial.about
     )
     claim = next(found)
-    if kind != "Sooner":
+    if kind != "UpdatesToGoal":
         return claim
     return dataclasses.replace(claim, measure=dataclasses.replace(claim.measure, goal=GOAL))
+
+
+def without_goal(claim):
+    return dataclasses.replace(claim, measure=dataclasses.replace(claim.measure, goal=None))
 
 
 def make_runs(trial, times, ends, best=BEST):
@@ -106,10 +110,10 @@ def test_a_page_with_another_verdict_is_named(tmp_path, capsys):
     for finding in verdicts.decide(catalogue.find_experiment("draw").claims, runs):
         name, _, word = finding.verdict.rpartition(" ")
         numbers = [finding.effect, *finding.interval]
-        if type(finding.claim.measure).__name__ == "Sooner":
+        if type(finding.claim.measure).__name__ == "UpdatesToGoal":
             numbers = [math.exp(value) for value in numbers if math.isfinite(value)]
         effect = "A: 5 of 5; {:.2f}{} ({:.2f} to {:.2f})" if len(numbers) == 3 and not finding.why else "-"
-        unit = " times as fast" if type(finding.claim.measure).__name__ == "Sooner" else ""
+        unit = " times as fast" if type(finding.claim.measure).__name__ == "UpdatesToGoal" else ""
         effect = effect.format(numbers[0], unit, *numbers[1:]) if effect != "-" else effect
         right[verdicts.cell(finding.claim)] = (f"{name} **{word}**", effect)
     claim = verdicts.cell(draws("Value"))
@@ -146,10 +150,10 @@ def test_a_page_with_another_verdict_is_named(tmp_path, capsys):
         ("Value", made(layer_end=110), "layer norm behind"),
         ("Value", made(layer_end=100.3), "equal"),
         ("Value", made(layer_end=98.6, stray=WIDE), "undecided"),
-        ("Sooner", made(layer_time=250), "layer norm ahead"),
-        ("Sooner", made(layer_time=600), "layer norm behind"),
-        ("Sooner", made(layer_time=402), "equal"),
-        ("Sooner", made(layer_time=380, stray=WIDE), "undecided"),
+        ("UpdatesToGoal", made(layer_time=250), "layer norm ahead"),
+        ("UpdatesToGoal", made(layer_time=600), "layer norm behind"),
+        ("UpdatesToGoal", made(layer_time=402), "equal"),
+        ("UpdatesToGoal", made(layer_time=380, stray=WIDE), "undecided"),
     ],
 )
 def test_each_verdict_comes_out(kind, runs, verdict):
@@ -161,7 +165,7 @@ def test_effects_and_intervals():
     """Against the differences that went into the runs, and the t distribution's quantile for 4 degrees of freedom."""
     difference = (STRAY[::-1] - STRAY)[2:]  # reversed, the pilot's zeros are the last two seeds'
     half = 2.7764451 * difference.std(ddof=1) / math.sqrt(5)
-    for kind, base, size in (("Value", 10.0, 0.5), ("Sooner", math.log(1.6), 0.05)):
+    for kind, base, size in (("Value", 10.0, 0.5), ("UpdatesToGoal", math.log(1.6), 0.05)):
         finding = one(kind, made(layer_end=90, layer_time=250))
         assert finding.effect == pytest.approx(base + size * difference.mean(), rel=1e-9)
         low, high = finding.interval
@@ -186,21 +190,21 @@ def test_what_leaves_a_claim_undecided():
         finding = one("Value", some)
         assert finding.verdict == "undecided"
         assert finding.why.startswith(why)
-    claim = dataclasses.replace(draws("Sooner"), measure=dataclasses.replace(draws("Sooner").measure, goal=None))
+    claim = without_goal(draws("UpdatesToGoal"))
     assert verdicts.decide([claim], runs)[0].why == "the goal is not fixed"
 
 
 def test_runs_that_do_not_reach_the_goal_are_not_equal():
     """Each counts with its last update, so that no pair differs."""
     late = {norm: [400.0, 400.0] + [3000.0] * 5 for norm in ("layer", "none")}
-    finding = one("Sooner", make_runs(draws("Value").trial, late, dict.fromkeys(late, SEEDS)))
+    finding = one("UpdatesToGoal", make_runs(draws("Value").trial, late, dict.fromkeys(late, SEEDS)))
     assert (finding.effect, *finding.interval, finding.short) == (0, 0, 0, True)
     assert (finding.verdict, finding.why) == ("undecided", "")
 
 
 def test_a_goal_reached_at_the_first_record_counts_with_it():
     early = {"layer": [400.0, 400.0] + [50.0] * 5, "none": [400.0] * 7}
-    finding = one("Sooner", make_runs(draws("Value").trial, early, dict.fromkeys(early, SEEDS)))
+    finding = one("UpdatesToGoal", make_runs(draws("Value").trial, early, dict.fromkeys(early, SEEDS)))
     assert (finding.effect, finding.p) == (pytest.approx(math.log(400 / 100)), 1 / 16)  # five equal differences
     assert finding.short
 
@@ -235,7 +239,7 @@ def test_claims_of_one_trial_share_their_errors():
         assert [verdicts.significant(ps, k) for k in range(len(ps))] == expected
     runs = made(layer_end=98.2, stray=WIDE)
     alone = one("Value", runs)
-    other = dataclasses.replace(draws("Sooner"), measure=dataclasses.replace(draws("Sooner").measure, goal=None))
+    other = without_goal(draws("UpdatesToGoal"))
     assert 0.025 < alone.p <= 0.05, "choose another layer_end"
     assert alone.verdict == "layer norm ahead"
     assert [finding.verdict for finding in verdicts.decide([draws("Value"), other], runs)] == ["undecided"] * 2
@@ -251,7 +255,9 @@ def planned(kind, generator):
     """A claim by the rule of 2026-11-25, drawn at random."""
     chosen = Value("valid_bound", "bound")
     measure = {
-        "Sooner": Sooner("valid_bound", "a bound", chosen, by_pilot=True, log=bool(generator.integers(2))),
+        "UpdatesToGoal": UpdatesToGoal(
+            "valid_bound", "a bound", chosen, by_pilot=True, log=bool(generator.integers(2))
+        ),
         "Value": Value("test_bound", "test", chosen, margin=1.0),
         "Kept": Kept("kept_update", "updates", chosen),
         "Summed": Summed("valid_bound", "sum", chosen, margin=1.0, names=("one", "two")),
@@ -301,7 +307,7 @@ def test_the_judge_and_the_script_agree_on_trials_drawn_at_random():
     generator, seen = np.random.default_rng(0), []
     for case in range(100):
         first = planned("Value", generator)
-        kinds = ("Sooner", "Value", "Kept", "Summed")
+        kinds = ("UpdatesToGoal", "Value", "Kept", "Summed")
         claims = [dataclasses.replace(planned(kind, generator), trial=first.trial) for kind in kinds]
         gain, noise = generator.choice([-0.4, 0.0, 0.2, 0.4]), generator.choice([0.01, 0.1, 0.1])
         runs = drawn(first.trial, generator, gain, noise)

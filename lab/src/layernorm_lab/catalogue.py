@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from .errors import unknown
+from .errors import UsageError, unknown
 
 if TYPE_CHECKING:
-    from .protocol import Experiment, Tool
+    from .protocol import Experiment, Sampler, Tool
 
 EXPERIMENTS = {
     "digits": ("mnist.digits", "the experiment `mnist` on scikit-learn's small digits: no download, two minutes"),
@@ -63,6 +63,14 @@ def find_experiment(name: str) -> Experiment:
     if name not in EXPERIMENTS:
         raise unknown("experiment", name, EXPERIMENTS)
     return importlib.import_module(f".experiments.{EXPERIMENTS[name][0]}", __package__).EXPERIMENT
+
+
+def find_sampler(experiment: Experiment) -> Sampler:
+    """Finds an experiment's sampler. The error for one without names the experiments that have one."""
+    if experiment.sampler is None:
+        able = [name for name in EXPERIMENTS if find_experiment(name).sampler is not None]
+        raise UsageError(f"{experiment.name} has nothing to sample; experiments that have: {', '.join(able) or 'none'}")
+    return experiment.sampler
 
 
 def find_tool(name: str) -> Tool:

@@ -15,7 +15,7 @@ from . import catalogue
 from .errors import RunError
 from .report import summary
 from .report.judge import (
-    PILOT,
+    PILOT_SEEDS,
     SEEDS,
     UNDECIDED,
     Ruling,
@@ -152,8 +152,9 @@ def _open(items: Sequence[Ruling]) -> list[str]:
         rows.append(
             [f"`{trial.command}`", trial.about or "-", str(len(of_trial)), " and ".join(needed), f"{hours:.1f}"]
         )
+    pilot = " and ".join(map(str, PILOT_SEEDS))
     about = (
-        f"The command makes the pilot of a trial (seeds {PILOT[0]} and {PILOT[1]}, all rates). Then the same with "
+        f"The command makes the pilot of a trial (seeds {pilot}, all rates). Then the same with "
         "`--seeds 10 11 12 13 14` and each norm's best rate makes the pairs; the table above names the rates once "
         "there is a pilot. Trials by the rule of 2026-11-25 have the pilots and seeds of [their "
         "page](results/trials.md). Hours are those of one core."
@@ -175,9 +176,10 @@ def _rule(results: Path) -> list[str]:
         "Trials that began on 2026-11-25 or later follow [the rule on the page of the trials](results/trials.md), and "
         "say so in the table. All others followed this one:"
     )
+    pilot = " and ".join(map(str, PILOT_SEEDS))
     points = [
         f"**Pilot.** Each norm is trained at the same number of learning rates, in factors of 2, with the seeds "
-        f"{PILOT[0]} and {PILOT[1]}. Its best rate in the claim's own measure, never on test data, must lie inside the "
+        f"{pilot}. Its best rate in the claim's own measure, never on test data, must lie inside the "
         "grid. The pilot's seeds are then left out.",
         "**Goals** of claims about speed are fixed after the pilot and before the runs that are compared.",
         f"**Runs.** At least {SEEDS} other seeds, in float32, on one data set. One seed gives both norms the same "

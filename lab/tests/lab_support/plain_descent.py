@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 import layernorm as ln
-from layernorm_lab.protocol import Task
 from layernorm_lab.runs.folder import RunFolder
 from layernorm_lab.train import distributed
 from layernorm_lab.train.batches import Shuffled
 from layernorm_lab.train.loop import Fit
 from layernorm_lab.train.progress import Progress
+from layernorm_lab.train.task import Task
 
 
 def train(path):

@@ -3,7 +3,9 @@
 import dataclasses
 
 from layernorm_lab import catalogue
+from layernorm_lab.experiments.draw import config as draw_config
 from layernorm_lab.experiments.draw import network as draw
+from layernorm_lab.experiments.handwriting import config as handwriting_config
 from layernorm_lab.experiments.handwriting import network as handwriting
 from layernorm_lab.experiments.mnist.digits import Config as Digits
 from layernorm_lab.report import rendering
@@ -125,8 +127,8 @@ def write_start(path, experiment, config, build, facts):
 def write_drawing_runs(place):
     """Runs of small networks that write and draw, before their first update."""
     facts = {"name": "made up", "fingerprint": "abc", "original": False, "mean": [8.0, 0.0], "deviation": [40.0, 30.0]}
-    writes = handwriting.Config(norm="layer", units=8, mixtures=2)
-    draws = draw.Config(norm="layer", glimpses=3, hidden=8, latent=4)
+    writes = handwriting_config.Config(norm="layer", units=8, mixtures=2)
+    draws = draw_config.Config(norm="layer", glimpses=3, hidden=8, latent=4)
     return [
         write_start(place / "handwriting-layer-s0", "handwriting", writes, handwriting.build_synthesis, facts),
         write_start(place / "draw-layer-s0", "draw", draws, draw.build_draw, facts),

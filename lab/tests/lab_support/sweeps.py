@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lab_support.runs import write_digits
 from layernorm_lab.report.arms import Arm
-from layernorm_lab.report.judge import FRESH, PILOT, Claim, Sooner, Trial, Value
+from layernorm_lab.report.judge import PILOT_SEEDS, TRIAL_SEEDS, Claim, Trial, UpdatesToGoal, Value
 from layernorm_lab.runs.folder import Run
 
 RATES = (0.001, 0.002, 0.004)
@@ -13,7 +13,7 @@ TRIAL = Trial({"units": 3}, RATES, updates=30, paper=3000, hours=2.0)
 LOSS = Claim(
     "It ends lower.", "7", Arm("layer"), Arm("none"), Value("test", "the loss", chosen=Value("valid", "loss")), TRIAL
 )
-SPEED = Claim("It is faster.", "7", Arm("layer"), Arm("none"), Sooner("valid", "a loss", goal=0.5), TRIAL)
+SPEED = Claim("It is faster.", "7", Arm("layer"), Arm("none"), UpdatesToGoal("valid", "a loss", goal=0.5), TRIAL)
 
 
 def write_rates(place, norm, found, epochs=2):
@@ -31,11 +31,11 @@ def write_rates(place, norm, found, epochs=2):
             write_digits(place / f"lr{rate:g}", norm, 128, seed, curve, diverged=diverged, **options)
 
 
-def runs_of_trial(fresh=FRESH, **options):
+def runs_of_trial(fresh=TRIAL_SEEDS, **options):
     """A pilot of three arms, and fresh seeds of two. At 0.002 the loss ends lower, at 0.001 it is sooner at 0.5."""
     runs = []
-    for norm, rate, seed in itertools.product(("none", "layer", "weight"), RATES, (*PILOT, *fresh)):
-        if seed not in PILOT and (norm == "weight" or rate == 0.004):
+    for norm, rate, seed in itertools.product(("none", "layer", "weight"), RATES, (*PILOT_SEEDS, *fresh)):
+        if seed not in PILOT_SEEDS and (norm == "weight" or rate == 0.004):
             continue
         losses = {0.001: (0.4, 0.4, 0.4), 0.002: (1.0, 0.9, 0.1), 0.004: (1.0, 0.9, 0.8)}[rate]
         config = {"norm": norm, "learning_rate": rate, "seed": seed, "units": 3, "precision": "float32", **options}

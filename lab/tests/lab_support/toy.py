@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from layernorm_lab.errors import Interrupted
-from layernorm_lab.protocol import Task
 from layernorm_lab.runs.folder import RunFolder
 from layernorm_lab.train import distributed
 from layernorm_lab.train.loop import Fit
 from layernorm_lab.train.progress import Progress
+from layernorm_lab.train.task import Task
 
 FACTS = {"name": "toy", "fingerprint": "0"}
 

@@ -10,7 +10,8 @@ import time
 import pytest
 
 from layernorm_lab.errors import RunError
-from layernorm_lab.experiments.draw.network import Config, build_draw
+from layernorm_lab.experiments.draw.config import Config
+from layernorm_lab.experiments.draw.network import build_draw
 from layernorm_lab.play.worker import MOST_WAITING, Worker
 from layernorm_lab.protocol import Drawn, StoppedError, go_on
 

@@ -8,7 +8,7 @@ from lab_support.runs import write_digits
 from lab_support.sweeps import LOSS, SPEED, runs_of_trial, write_rates
 from layernorm_lab.errors import RunError
 from layernorm_lab.report.blocks import Metric, best_tried, compare
-from layernorm_lab.report.judge import FRESH, PILOT, Value, decide
+from layernorm_lab.report.judge import PILOT_SEEDS, TRIAL_SEEDS, Value, decide
 from layernorm_lab.report.pictures import pictures
 from layernorm_lab.runs.folder import find_runs
 
@@ -114,9 +114,9 @@ def test_a_panel_shows_the_runs_that_decide_the_claim_about_its_metric():
         assert by == ruling.claim.measure.about
         assert ruling.rates == (rate, rate)
         assert seeds(block.shown(metric)) == {
-            "baseline": (rate, list(FRESH), "the pilot's best"),
-            "layer norm": (rate, list(FRESH), "the pilot's best"),
-            "weight norm": (rate, list(PILOT), "the pilot's best, with the pilot's runs"),
+            "baseline": (rate, list(TRIAL_SEEDS), "the pilot's best"),
+            "layer norm": (rate, list(TRIAL_SEEDS), "the pilot's best"),
+            "weight norm": (rate, list(PILOT_SEEDS), "the pilot's best, with the pilot's runs"),
         }
     assert (loss.rates[0], speed.rates[0]) == (0.002, 0.001)
 

@@ -11,7 +11,7 @@ from layernorm_lab.report import figures
 from layernorm_lab.report.arms import NORMS, Arm
 from layernorm_lab.report.blocks import Metric, compare
 from layernorm_lab.report.curves import curves, sensitivity, view
-from layernorm_lab.report.judge import FRESH, Value
+from layernorm_lab.report.judge import TRIAL_SEEDS, Value
 from layernorm_lab.report.page import STYLES, Curve, Figure, Panel
 from layernorm_lab.runs.folder import find_runs
 
@@ -281,4 +281,4 @@ def test_a_norm_that_always_diverged_is_there_as_crosses(tmp_path):
 def test_seeds_of_the_trial_are_drawn_without_the_pilots():
     (block,), _ = compare(runs_of_trial(), [SPEED])
     shown = block.shown(Metric("valid", ""))
-    assert [len(item.runs) for item in shown.values()] == [len(FRESH), len(FRESH), 2]
+    assert [len(item.runs) for item in shown.values()] == [len(TRIAL_SEEDS), len(TRIAL_SEEDS), 2]

@@ -14,14 +14,14 @@ from layernorm_lab.report.judge import (
     AHEAD,
     BEHIND,
     EQUAL,
-    FRESH,
-    PILOT,
+    PILOT_SEEDS,
+    TRIAL_SEEDS,
     UNDECIDED,
     Arm,
     Claim,
     Robustness,
-    Sooner,
     Trial,
+    UpdatesToGoal,
     Value,
     decide,
 )
@@ -33,7 +33,7 @@ RATES = (0.001, 0.002, 0.004)
 TRIAL = Trial({"units": 3}, RATES, updates=30, paper=3000, hours=2.0, command="layernorm run toy")
 LAYER, NONE = Arm("layer"), Arm("none")
 LOSS = Claim("It ends lower.", "7", LAYER, NONE, Value("loss", "the loss", margin=0.05), TRIAL)
-SPEED = dataclasses.replace(LOSS, measure=Sooner("loss", "a loss", goal=0.5))
+SPEED = dataclasses.replace(LOSS, measure=UpdatesToGoal("loss", "a loss", goal=0.5))
 GRID = dataclasses.replace(LOSS, measure=Robustness("loss", "the mean of the best loss", margin=0.05))
 SPREAD = (0.0, 0.01, -0.01, 0.02, -0.02)
 """By how much the seeds of a trial differ."""
@@ -49,13 +49,13 @@ def run(norm, rate, seed, *losses, diverged=None, **options):
 
 def pilot(norm, best=0.002, low=0.3):
     """The pilot of an arm whose best rate is `best`."""
-    return [run(norm, rate, seed, 1.0, 0.6, low + (rate != best)) for rate in RATES for seed in PILOT]
+    return [run(norm, rate, seed, 1.0, 0.6, low + (rate != best)) for rate in RATES for seed in PILOT_SEEDS]
 
 
 def trial(layer, none, spread=SPREAD, pilots=True):
     """A whole trial, whose runs end at these losses, differently for each seed."""
     runs = [*pilot("layer"), *pilot("none")] if pilots else []
-    for seed, change in zip(FRESH, spread, strict=True):
+    for seed, change in zip(TRIAL_SEEDS, spread, strict=True):
         runs += [run("layer", 0.002, seed, 1.0, 0.6, layer + change), run("none", 0.002, seed, 1.0, 0.6, none)]
     return runs
 
@@ -107,7 +107,7 @@ def test_the_pilot_chooses_the_rate_and_counts_in_no_comparison():
     runs = [*pilot("layer", best=0.002, low=0.0), *pilot("none", best=0.002, low=0.9), *trial(0.3, 0.3, pilots=False)]
     (ruling,) = decide([LOSS], runs)
     assert ruling.rates == (0.002, 0.002)
-    assert set(ruling.pairs) == set(FRESH)
+    assert set(ruling.pairs) == set(TRIAL_SEEDS)
     assert ruling.verdict == EQUAL
 
 
@@ -121,11 +121,11 @@ def test_a_grid_of_one_rate_needs_no_pilot():
 
 def test_a_run_that_diverged_may_count_with_a_value():
     runs = trial(0.1, 0.3)
-    runs[-2] = run("layer", 0.002, FRESH[-1], diverged=10)
+    runs[-2] = run("layer", 0.002, TRIAL_SEEDS[-1], diverged=10)
     assert "diverged" in decide([LOSS], runs)[0].lacking[0]
     counted = dataclasses.replace(LOSS, measure=dataclasses.replace(LOSS.measure, lost=0.7))
     (ruling,) = decide([counted], runs)
-    assert (ruling.lacking, ruling.pairs[FRESH[-1]]) == ((), (0.7, 0.3))
+    assert (ruling.lacking, ruling.pairs[TRIAL_SEEDS[-1]]) == ((), (0.7, 0.3))
 
 
 def test_the_mean_of_the_last_evaluations_may_count():
@@ -139,7 +139,7 @@ def test_the_rate_is_chosen_by_the_measure_of_the_claim():
     curves = {0.001: (1.0, 0.9, 0.8), 0.002: (1.0, 0.9, 0.1), 0.004: (0.4, 0.4, 0.4), 0.008: (1.0, 0.9, 0.8)}
     wide = dataclasses.replace(TRIAL, rates=tuple(curves))
     runs = [run(norm, rate, seed, *line) for norm in ("layer", "none") for rate, line in curves.items()
-            for seed in PILOT]  # fmt: skip
+            for seed in PILOT_SEEDS]  # fmt: skip
     first, second = decide([dataclasses.replace(LOSS, trial=wide), dataclasses.replace(SPEED, trial=wide)], runs)
     assert first.rates == (0.002, 0.002)
     assert second.rates == (0.004, 0.004)
@@ -178,7 +178,7 @@ def test_what_is_lacking_is_named_and_nothing_is_decided(runs, why):
 
 
 def test_a_goal_that_is_not_fixed_decides_nothing():
-    claim = dataclasses.replace(SPEED, measure=Sooner("loss", "a loss"))
+    claim = dataclasses.replace(SPEED, measure=UpdatesToGoal("loss", "a loss"))
     (ruling,) = decide([claim], trial(0.1, 0.3))
     assert ruling.lacking[0] == "a goal, which the pilot gives"
     assert ruling.pairs == {}
@@ -203,8 +203,8 @@ def test_two_runs_of_one_rate_and_seed_decide_nothing():
 
 
 def test_runs_of_other_options_and_unfinished_runs_do_not_count():
-    others = [run("layer", 0.002, seed, 1.0, 0.6, -5.0, units=4) for seed in FRESH]
-    others += [run("layer", 0.002, seed, 1.0, 0.6, -5.0, precision="bf16") for seed in FRESH]
+    others = [run("layer", 0.002, seed, 1.0, 0.6, -5.0, units=4) for seed in TRIAL_SEEDS]
+    others += [run("layer", 0.002, seed, 1.0, 0.6, -5.0, precision="bf16") for seed in TRIAL_SEEDS]
     open_runs = [dataclasses.replace(run("layer", 0.002, 15, 1.0), done=False), run("none", 0.002, 15, 1.0, 0.6, 0.3)]
     assert decide([LOSS], [*trial(0.1, 0.3), *others, *open_runs]) == decide([LOSS], trial(0.1, 0.3))
 
@@ -246,8 +246,8 @@ def test_holm_over_the_claims_of_a_trial():
     runs = []
     for item in trial(0.0, 0.0, [0.0] * 5):
         seed, first = item.config["seed"], item.config["norm"] == "layer"
-        place = FRESH.index(seed) if seed in FRESH else 0
-        shift = first and seed in FRESH
+        place = TRIAL_SEEDS.index(seed) if seed in TRIAL_SEEDS else 0
+        shift = first and seed in TRIAL_SEEDS
         values = [
             {
                 **record,
@@ -282,7 +282,7 @@ def test_robustness_is_the_area_over_the_whole_grid():
         run(norm, rate, seed, 1.0, low, 0.9)
         for norm in lows
         for rate, low in zip(RATES, lows[norm], strict=True)
-        for seed in (*PILOT, 10, 11, 12)
+        for seed in (*PILOT_SEEDS, 10, 11, 12)
     ]
     (ruling,) = decide([GRID], runs)
     assert ruling.pairs == {seed: pytest.approx((0.225, 0.325)) for seed in (0, 1, 10, 11, 12)}
@@ -339,8 +339,8 @@ def test_the_error_rates_are_as_promised():
         ahead = behind = 0
         for _ in range(count):
             runs = [run(norm, rate, seed, generator.normal() + (rate in (rates[0], rates[-1])) * 99)
-                    for norm in ("layer", "none") for rate in rates for seed in PILOT]  # fmt: skip
-            for seed in FRESH:
+                    for norm in ("layer", "none") for rate in rates for seed in PILOT_SEEDS]  # fmt: skip
+            for seed in TRIAL_SEEDS:
                 shared = generator.normal()  # both arms' own parts have the deviation 1, their difference sqrt(2)
                 for rate, (norm, shift) in itertools.product(rates[1:-1], (("layer", effect), ("none", 0.0))):
                     runs.append(run(norm, rate, seed, shared + generator.normal() - shift * math.sqrt(2)))
@@ -387,7 +387,7 @@ def test_the_better_arm_is_named_first():
         "The baseline is ahead of layer norm. The loss: 0.10 against 0.30, lower by 0.20 (0.18 to 0.22)."
     ]
     assert alike.figures[0].says[0].startswith("Layer norm and the baseline are equal. The loss: 0.10 against 0.10, ")
-    few = reported([LOSS], [run for run in trial(0.3, 0.1) if run.config["seed"] not in FRESH[3:]])
+    few = reported([LOSS], [run for run in trial(0.3, 0.1) if run.config["seed"] not in TRIAL_SEEDS[3:]])
     assert few.figures[0].says[0].startswith("It is undecided whether the baseline is ahead of layer norm. The loss: ")
     apart = dataclasses.replace(LOSS, trial=dataclasses.replace(TRIAL, about="larger weights"))
     assert reported([apart], trial(0.1, 0.3)).figures[0].says[0].startswith("With larger weights: layer norm is ahead ")
@@ -401,7 +401,7 @@ def test_runs_that_never_came_to_the_goal_are_told():
 
 def test_a_verdict_over_all_rates_stands_above_the_figure_of_the_rates():
     runs = [run(norm, rate, seed, 1.0, 0.6, value + 0.001 * seed * (norm == "none")) for norm, value in
-            (("layer", 0.1), ("none", 0.3)) for rate in RATES for seed in (*PILOT, *FRESH)]  # fmt: skip
+            (("layer", 0.1), ("none", 0.3)) for rate in RATES for seed in (*PILOT_SEEDS, *TRIAL_SEEDS)]  # fmt: skip
     rates = reported([GRID], runs).figures[2]
     assert rates.says[0].startswith("Layer norm is ahead of the baseline. ")
     assert rates.rule == judge.RULE_OVER_RATES
@@ -415,7 +415,7 @@ def test_claims_that_these_runs_are_no_trial_of_are_one_sentence():
         "They differ.",
     ]
     without_goal = dataclasses.replace(
-        SPEED, measure=Sooner("loss", "a loss"), trial=dataclasses.replace(TRIAL, about="x")
+        SPEED, measure=UpdatesToGoal("loss", "a loss"), trial=dataclasses.replace(TRIAL, about="x")
     )
     report = reported([LOSS, without_goal], trial(0.1, 0.3))
     assert len(report.verdicts) == 1

@@ -9,10 +9,10 @@ import pytest
 from lab_support.command import one_line, refused
 from lab_support.runs import write_digits
 from layernorm_lab import catalogue, claims, cli
-from layernorm_lab.command.options import parse_run
+from layernorm_lab.cli.options import parse_run
 from layernorm_lab.errors import RunError
 from layernorm_lab.report import judge, summary
-from layernorm_lab.report.judge import FACTOR, FRESH, PILOT, decide
+from layernorm_lab.report.judge import FACTOR, PILOT_SEEDS, TRIAL_SEEDS, decide
 from layernorm_lab.report.judge.claim import LEVELS
 from layernorm_lab.runs.folder import find_runs
 from support.repository import ROOT
@@ -23,7 +23,7 @@ CLAIMS = [(name, claim) for name in catalogue.EXPERIMENTS for claim in catalogue
 
 def write(place):
     """Runs of `digits` at two rates, with seeds of a pilot and others."""
-    for rate, norm, seed in itertools.product((0.001, 0.002), ("layer", "none"), (*PILOT, *FRESH[:2])):
+    for rate, norm, seed in itertools.product((0.001, 0.002), ("layer", "none"), (*PILOT_SEEDS, *TRIAL_SEEDS[:2])):
         errors = [0.5, 0.2 + 0.001 * seed + (norm == "none") * 0.1 + rate, 0.1]
         write_digits(place / f"{rate}", norm, 128, seed, errors, learning_rate=rate)
     return find_runs([place / "0.001", place / "0.002"]).runs

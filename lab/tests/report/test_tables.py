@@ -6,7 +6,7 @@ import pytest
 
 from lab_support.runs import write_digits
 from lab_support.sweeps import LOSS, SPEED, runs_of_trial, write_rates
-from layernorm_lab.protocol import option
+from layernorm_lab.config import option
 from layernorm_lab.report.blocks import Metric, compare
 from layernorm_lab.report.deviations import deviations
 from layernorm_lab.report.page import Deviation
@@ -108,7 +108,7 @@ def test_the_time_of_an_update_is_that_of_one_version_of_the_code(tmp_path):
 class Protocol:
     """Options of an experiment, with the paper's values."""
 
-    norm: str = option("layer", "the norm", several="norm")
+    norm: str = option("layer", "the norm", in_name=True)
     learning_rate: float = option(1e-3, "the step size")
     train_cases: int = option(0, "cases to train on (0: all (of them))")
     prior: bool = option(False, "whether there is a prior")

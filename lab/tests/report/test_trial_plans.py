@@ -22,9 +22,9 @@ from layernorm_lab.report.judge import (
     Plan,
     Robustness,
     Rung,
-    Sooner,
     Summed,
     Trial,
+    UpdatesToGoal,
     Value,
     decide,
     simulated_error,
@@ -117,7 +117,7 @@ def test_a_best_rate_at_an_end_asks_both_arms_for_one_more(scores, beyond):
 def test_goals_are_shares_of_the_fall_of_the_baselines_pilot():
     """The baseline's pilot falls from 1.0 to 0.5, so that the goals are 0.875, 0.75 and 0.625. Straight lines from
     (10, 1.0) over (20, 0.9) to (30, 0.5) reach 0.75 at 23.75, to (30, 0.1) at 21.875."""
-    claim = dataclasses.replace(LOSS, measure=Sooner("loss", "a loss", chosen=CHOSEN, by_pilot=True))
+    claim = dataclasses.replace(LOSS, measure=UpdatesToGoal("loss", "a loss", chosen=CHOSEN, by_pilot=True))
     ruling = one(claim, [*PILOTS, *pairs(0.1 + SPREAD, 0.5 + 0 * SPREAD)])
     assert ruling.claim.measure.goal == pytest.approx(0.75)
     assert [item.claim.measure.goal for item in ruling.others] == pytest.approx([0.875, 0.625])
@@ -132,9 +132,9 @@ def test_goals_are_shares_of_the_fall_of_the_baselines_pilot():
 
 def test_goals_of_a_loss_that_falls_over_powers_of_ten_and_of_a_rising_recall():
     curves = [[-10.0, -60.0, -90.0], [-20.0, -70.0, -110.0]]  # as `values` returns a rising metric
-    rising = Sooner("recall", "a recall", rising=True, by_pilot=True).with_goal(0.25, curves)
+    rising = UpdatesToGoal("recall", "a recall", rising=True, by_pilot=True).with_goal(0.25, curves)
     assert rising.goal == pytest.approx(15 + 0.25 * 85)
-    fallen = Sooner("loss", "a loss", log=True, by_pilot=True).with_goal(0.5, [[1.0, 1e-4, 2e-4]])
+    fallen = UpdatesToGoal("loss", "a loss", log=True, by_pilot=True).with_goal(0.5, [[1.0, 1e-4, 2e-4]])
     assert fallen.goal == pytest.approx(1e-2)
 
 
@@ -211,7 +211,7 @@ def test_equal_differences_have_the_chance_of_equal_signs():
 
 def test_a_shorter_run_does_not_win_by_missing_the_goal():
     """Layer norm's runs end at 20 updates, above the goal, the baseline's reach it at 30."""
-    claim = dataclasses.replace(LOSS, measure=Sooner("loss", "a loss", goal=0.5, chosen=CHOSEN))
+    claim = dataclasses.replace(LOSS, measure=UpdatesToGoal("loss", "a loss", goal=0.5, chosen=CHOSEN))
     runs = [*PILOTS, *pairs([0.7] * 10, [0.4] * 10)]
     late = [dataclasses.replace(item, records=item.records[:2]) if item.config["norm"] == "layer" else item
             for item in runs[len(PILOTS):]]  # fmt: skip
@@ -235,7 +235,7 @@ def test_a_shorter_run_does_not_win_by_missing_the_goal():
 
 
 def test_a_pilot_with_a_shorter_run_chooses_nothing():
-    claim = dataclasses.replace(LOSS, measure=Sooner("loss", "a loss", goal=0.3))
+    claim = dataclasses.replace(LOSS, measure=UpdatesToGoal("loss", "a loss", goal=0.3))
     runs = [dataclasses.replace(item, records=item.records[:1]) if item.config["learning_rate"] == 0.004 else item
             for item in pilot("layer")]  # fmt: skip
     for trial in (TRIAL, dataclasses.replace(TRIAL, plan=None)):
@@ -254,7 +254,7 @@ def test_a_pilot_with_a_shorter_run_chooses_nothing():
         ({"records": []}, "layer norm has no loss"),
     ],
 )
-@pytest.mark.parametrize("measure", [LOSS.measure, Sooner("loss", "a loss", goal=0.55, chosen=CHOSEN)])
+@pytest.mark.parametrize("measure", [LOSS.measure, UpdatesToGoal("loss", "a loss", goal=0.55, chosen=CHOSEN)])
 def test_a_pair_without_a_number_is_refused_with_words(measure, spoilt, why):
     for trial in (TRIAL, dataclasses.replace(TRIAL, plan=None)):
         claim = dataclasses.replace(LOSS, measure=measure, trial=trial)
@@ -277,7 +277,7 @@ def test_over_all_rates_a_run_that_is_not_finite_counts_with_the_worst_beginning
 
 
 def test_runs_that_are_at_the_goal_at_once_are_marked_and_never_equal():
-    claim = dataclasses.replace(LOSS, measure=Sooner("loss", "a loss", goal=0.95, chosen=CHOSEN))
+    claim = dataclasses.replace(LOSS, measure=UpdatesToGoal("loss", "a loss", goal=0.95, chosen=CHOSEN))
     runs = [*PILOTS, *pairs(0.5 + SPREAD, 0.5 + 0 * SPREAD)]
     soon = [dataclasses.replace(item, records=[{**record, "loss": 0.9} for record in item.records])
             if item.config["norm"] == "layer" and item.config["seed"] == 20 else item for item in runs]  # fmt: skip
@@ -342,7 +342,7 @@ def test_the_simulated_error_is_the_level_where_the_rates_are_alike_and_more_whe
 def test_verdicts_from_a_summary_are_those_of_the_runs(tmp_path):
     """Sixty made trials with curves of up to 150 evaluations: every ruling, numbers too."""
     generator = np.random.default_rng(0)
-    speed = Sooner("loss", "a loss", chosen=CHOSEN, by_pilot=True)
+    speed = UpdatesToGoal("loss", "a loss", chosen=CHOSEN, by_pilot=True)
     over_rates = Robustness("loss", "the mean of the best loss")
     claims = [
         LOSS,

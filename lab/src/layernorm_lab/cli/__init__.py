@@ -74,4 +74,4 @@ def _dispatch(words: list[str]) -> None:
         raise unknown("option", words[0], ["--help", "--version", "--traceback"])
     if words[0] not in pages.SUMMARIES:
         raise unknown("command", words[0], pages.SUMMARIES)
-    commands.run_command(words[0], words[1:])
+    commands.COMMANDS[words[0]](words[1:])

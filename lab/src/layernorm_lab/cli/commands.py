@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import catalogue
 from ..errors import RunError, UsageError, printable, unknown
 from . import pages
 
@@ -17,24 +19,8 @@ if TYPE_CHECKING:
 _SEEDS = 2**31  # more than anyone needs, and a generator takes four times each
 
 
-def run_command(name: str, words: list[str]) -> None:
-    """Runs the command of this name, one of `pages.SUMMARIES`."""
-    if name == "run":
-        _run(words)
-    elif name == "sample":
-        _sample(words)
-    elif name == "data":
-        _data(words)
-    elif name in COMMANDS:
-        COMMANDS[name](pages.PARSERS[name]().read(words))
-    else:
-        _ask(name, words)
-
-
 def _chosen(usage: str, words: list[str], print_help: Callable[[], None]) -> Experiment:
     """Finds the experiment that the first word names. Without a word, or asked for help, it prints this and ends."""
-    from .. import catalogue
-
     if not words or words[0] in ("-h", "--help"):
         print_help()
         raise SystemExit(0 if words else 2)
@@ -44,63 +30,53 @@ def _chosen(usage: str, words: list[str], print_help: Callable[[], None]) -> Exp
 
 
 def _run(words: list[str]) -> None:
-    chosen = _chosen("run NAME", words, pages.print_experiments)
-    from ..command import options, sweep
-    from ..train.distributed import processes_ended
+    experiment = _chosen("run NAME", words, pages.print_experiments)
+    from . import run
 
-    request = options.parse_run(chosen, words[1:])
-    with processes_ended():
-        failures = sweep.make_runs(chosen, request)
-    if failures is None:  # another process is the main one
-        return
-    if len(failures) < len(request.configs):
-        out = sweep.out_folder(chosen, request)
-        _write_report([out], out / "report")
-    sweep.check_outcome(chosen, request, failures)
+    run.run(experiment, words[1:])
 
 
 def _sample(words: list[str]) -> None:
-    chosen = _chosen("sample NAME RUN", words, pages.print_samplers)
-    from ..command import options, sample
+    experiment = _chosen("sample NAME RUN", words, pages.print_samplers)
+    from ..runs.files import make_folder, write_atomic
+    from ..runs.restore import read_run_of
+    from . import options
 
-    run, drawing, settings = options.parse_sample(chosen, sample.find_sampler(chosen), words[1:])
-    for line in sample.write_drawings(chosen, run, drawing, settings):
+    sampler = catalogue.find_sampler(experiment)
+    path, drawing, settings = options.parse_sample(experiment, sampler, words[1:])
+    run = read_run_of(experiment.name, path)
+    out = make_folder(settings.out or path / "samples")
+    drawn = sampler.draw(run, drawing, settings.data)
+    files = {out / f"{picture.name}.{picture.kind}": picture.content for picture in drawn.pictures}
+    for file, content in files.items():
+        write_atomic(file, content)
+    for line in [*drawn.notes, *(f"wrote {file}" for file in files)]:
         print(printable(line))
 
 
 def _ask(name: str, words: list[str]) -> None:
-    from .. import catalogue
-    from ..command import options, sample
+    from ..runs.restore import read_run_of
+    from . import options
 
     tool = catalogue.find_tool(name)
     path, texts, chosen = options.parse_tool(name, tool, words)
-    for line in tool.ask(sample.read_run_of(catalogue.find_experiment(tool.experiment), path), texts, chosen):
+    for line in tool.ask(read_run_of(tool.experiment, path), texts, chosen):
         print(printable(line))
 
 
 def _report(parsed: argparse.Namespace) -> None:
+    from .report import runs_of_one_experiment, write_report
+
     for path in parsed.runs:
         if not path.is_dir() and not (path.suffix == ".json" and path.is_file()):
             raise RunError(f"{path} is not a folder; give run folders, a folder of them, or a summary (*.json)")
     if parsed.summary is not None:
-        from ..command.report import runs_of_one_experiment
         from ..report import summary
 
         summary.write_summary(parsed.summary, runs_of_one_experiment(parsed.runs)[1].runs)
     first = parsed.runs[0]
     alone = len(parsed.runs) == 1 and first.is_dir()
-    _write_report(parsed.runs, parsed.out or (first if alone else first.parent) / "report")
-
-
-def _write_report(paths: list[Path], folder: Path) -> None:
-    """Writes the report on the runs under some folders, and prints its tables and where it is."""
-    from ..command.report import make_report
-    from ..report import rendering
-
-    report = make_report(paths)
-    page = rendering.write_report(report, folder)
-    rendering.print_report(report)
-    print(f"\nreport: {printable(str(page))}")
+    write_report(parsed.runs, parsed.out or (first if alone else first.parent) / "report")
 
 
 def _data(words: list[str]) -> None:
@@ -210,8 +186,8 @@ def _stability(parsed: argparse.Namespace) -> None:
 
 
 def _stability_of_runs(paths: list[Path], data: Path | None) -> tuple[dict[str, Any], Report]:
-    from ..command.report import runs_of_one_experiment
     from ..theory import trained
+    from .report import runs_of_one_experiment
 
     experiment, (runs, notes) = runs_of_one_experiment(paths)
     layers = []
@@ -253,8 +229,20 @@ def _doctor(parsed: argparse.Namespace) -> None:
         installation.show()
 
 
-COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
-    "report": _report, "claims": _claims, "play": _play, "invariance": _invariance, "geometry": _geometry,
-    "stability": _stability, "doctor": _doctor,
+def _with_parser(name: str, command: Callable[[argparse.Namespace], None]) -> Callable[[list[str]], None]:
+    """Makes the command that reads its words by the parser of this name."""
+    return lambda words: command(pages.PARSERS[name]().read(words))
+
+
+COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "run": _run, "sample": _sample, "data": _data,
+    **{name: functools.partial(_ask, name) for name in catalogue.TOOLS},
+    **{
+        name: _with_parser(name, command)
+        for name, command in {
+            "report": _report, "claims": _claims, "play": _play, "invariance": _invariance, "geometry": _geometry,
+            "stability": _stability, "doctor": _doctor,
+        }.items()
+    },
 }  # fmt: skip
-"""What each command does whose options do not depend on an experiment."""
+"""What each command does with the words after its name."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .. import catalogue
-from ..command.parser import Parser, table
+from .parser import Parser, table
 
 GROUPS: dict[str, dict[str, str]] = {
     "experiments": {
@@ -66,7 +66,8 @@ def print_experiments() -> None:
     print(table("experiments", [(name, summary) for name, (_, summary) in catalogue.EXPERIMENTS.items()]))
     print(
         "\nEvery experiment has the presets laptop, which is the default, smoke, which\n"
-        "takes seconds, and paper, the paper's own protocol.\n\n"
+        "takes seconds, and paper, the paper's own protocol; swaps, which is not the\n"
+        "paper's, has trial instead.\n\n"
         "examples:\n"
         "  layernorm run digits                  two minutes, no download\n"
         "  layernorm run mnist --preset smoke    2 epochs on 2,000 cases\n"

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from .. import catalogue
-from ..command import sample
 from ..errors import UsageError
 from ..protocol import Drawn, Experiment
 from ..runs import folder
+from ..runs.restore import read_run_of
 
 _KINDS: dict[Any, tuple[str, type]] = {int: ("a whole number", int), float: ("a number", float), str: ("a text", str)}
 
@@ -34,21 +34,21 @@ class Trained:
     @property
     def fields(self) -> tuple[dataclasses.Field, ...]:
         """The options of the experiment's sampler."""
-        return dataclasses.fields(sample.find_sampler(self.experiment).options)
+        return dataclasses.fields(catalogue.find_sampler(self.experiment).options)
 
     def draw(self, texts: Mapping[str, str]) -> Drawn:
         """Lets the network draw by the texts that were typed for its options, by their names. What is refused is a
         UsageError."""
-        sampler = sample.find_sampler(self.experiment)
+        sampler = catalogue.find_sampler(self.experiment)
         options = parsed(sampler.options, texts)
-        return sampler.draw(sample.read_run_of(self.experiment, self.path), options, None)
+        return sampler.draw(read_run_of(self.experiment.name, self.path), options, None)
 
 
 def find_trained(path: Path) -> Trained:
     """Finds the trained network of the run in a folder, which must have a checkpoint and an experiment that draws."""
     experiment = catalogue.find_experiment(folder.read_run(path).experiment)
-    sample.find_sampler(experiment)
-    sample.read_run_of(experiment, path)
+    catalogue.find_sampler(experiment)
+    read_run_of(experiment.name, path)
     return Trained(path, experiment)
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..errors import RunError
 from . import checkpoint
-from .folder import CONFIG, Run
+from .folder import CONFIG, Run, read_run
 from .schema import filled
 
 Config = TypeVar("Config")
@@ -25,6 +25,17 @@ def configuration(kind: type[Config], run: Run) -> Config:
         return filled(kind, values)
     except ValueError as error:
         raise RunError(f"{run.path / CONFIG} {error}") from error
+
+
+def read_run_of(experiment: str, path: Path) -> Run:
+    """Reads the run in a folder, which must be of this experiment and have a checkpoint."""
+    if not path.is_dir():
+        raise RunError(f"{path} is not a folder; give the folder of one run")
+    run = read_run(path)
+    if run.experiment != experiment:
+        raise RunError(f"{path} holds a run of {run.experiment}, not of {experiment}")
+    run.checkpoint()
+    return run
 
 
 class HasFacts(Protocol):

@@ -16,13 +16,14 @@ from layernorm import functional, geometry
 from layernorm.convert import LayerCall, watch_calls
 
 from ..errors import RunError
-from ..protocol import Experiment, Task
+from ..protocol import Experiment
 from ..report.curves import banded
 from ..report.page import STYLES, Curve, Figure, Panel, Report, Table
 from ..runs import environment
 from ..runs.folder import Run
 from ..runs.restore import configuration, restore_model, training_data
 from ..train import distributed
+from ..train.task import Task
 from .stability import CASES, CLAIM, STEPS, WARMUP, lowest_to_highest
 
 

@@ -9,10 +9,18 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from ..config import TrainingConfig
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from accelerate import Accelerator
 
 INIT, ORDER, NOISE, EVALUATION = 1, 2, 3, 4
 """The uses of a run's seed: the initial weights, the order of the cases, the draws during training (dropout, z), and
@@ -45,6 +53,12 @@ class Batches(ABC):
         self._epoch = -1
         self._batches: Sequence[Tensor] = ()
         self._seen: Sequence[int] = ()  # the epoch's cases before each of its batches, and all of them
+
+    @classmethod
+    def of(cls, cases: Any, config: TrainingConfig, accelerator: Accelerator, **options: Any) -> Self:
+        """Makes the batches of a run: of these cases, with the size and the seed of its configuration."""
+        rank, processes = accelerator.process_index, accelerator.num_processes
+        return cls(cases, config.batch_size, config.seed, rank, processes, **options)
 
     @abstractmethod
     def _made(self, generator: torch.Generator) -> Sequence[Tensor]:

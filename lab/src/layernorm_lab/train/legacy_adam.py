@@ -47,3 +47,7 @@ class LegacyAdam(torch.optim.Adam):
         finally:
             for group, rate in zip(self.param_groups, rates, strict=True):
                 group["lr"] = rate
+
+
+OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {"legacy_adam": LegacyAdam, "adam": torch.optim.Adam}
+"""The optimisers of experiments that have a choice, by the names that their configurations give them."""

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import Interrupted, RunError
-from ..protocol import Task
 from ..runs import checkpoint, environment
 from ..runs.checkpoint import Header, State, check_alike
 from ..runs.folder import RunFolder
 from .distributed import share_of_loss
+from .task import Task
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..protocol import Task
 from ..runs.checkpoint import State
+from .task import Task
 
 LINE_SECONDS = 10.0
 """The seconds between two plain lines about one run."""

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from layernorm_lab.experiments.convnets.border import SHOWN, Statistics, distances, measure_units
-from layernorm_lab.experiments.convnets.network import Config, Unit, build_convnet
+from layernorm_lab.experiments.convnets.config import Config
+from layernorm_lab.experiments.convnets.network import Unit, build_convnet
 
 
 def test_distances():

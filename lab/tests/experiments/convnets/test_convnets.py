@@ -13,9 +13,9 @@ from layernorm_lab import cli
 from layernorm_lab.data import cifar10
 from layernorm_lab.data.mnist import Cases
 from layernorm_lab.experiments.convnets import claims, experiment
+from layernorm_lab.experiments.convnets.config import Config
 from layernorm_lab.experiments.convnets.experiment import EXPERIMENT, scaled
-from layernorm_lab.experiments.convnets.network import Config
-from layernorm_lab.report.judge import PILOT
+from layernorm_lab.report.judge import PILOT_SEEDS
 from layernorm_lab.runs import folder
 from layernorm_lab.train import distributed
 
@@ -140,7 +140,7 @@ def test_presets():
     assert len(paper.several["learning_rate"]) >= 3
     assert {"none", "layer", "layer-shared", "batch", "weight"} <= set(paper.several["norm"])
     assert EXPERIMENT.default_preset == "laptop"
-    assert laptop.several["seed"] == PILOT
+    assert laptop.several["seed"] == PILOT_SEEDS
     for trial in (claims.MAIN, claims.SHARED):
         assert laptop.several["learning_rate"] == trial.rates
         assert {name: getattr(laptop.config, name) for name in trial.options} == trial.options

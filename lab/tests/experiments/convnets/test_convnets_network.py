@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from layernorm_lab.experiments.convnets.config import Config
 from layernorm_lab.experiments.convnets.experiment import EXPERIMENT, scaled
-from layernorm_lab.experiments.convnets.network import Config, Unit, build_convnet
+from layernorm_lab.experiments.convnets.network import Unit, build_convnet
 
 ALL = ("none", "layer", "layer-shared", "layer-channels", "batch", "weight", "group")
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lab_support.runs import report_of, shown, write_result, write_run
-from layernorm_lab.experiments.convnets.network import Config
+from layernorm_lab.experiments.convnets.config import Config
 from layernorm_lab.runs import checkpoint, folder
 
 # of every layer at the start and at the end: on / mean / deviation at the border and in the centre

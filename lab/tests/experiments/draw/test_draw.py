@@ -14,7 +14,8 @@ from layernorm_lab import cli
 from layernorm_lab.data import binarized_mnist
 from layernorm_lab.errors import RunError
 from layernorm_lab.experiments.draw import experiment, samples
-from layernorm_lab.experiments.draw.network import Config, build_draw
+from layernorm_lab.experiments.draw.config import Config
+from layernorm_lab.experiments.draw.network import build_draw
 from layernorm_lab.runs import folder
 from layernorm_lab.train import distributed
 from layernorm_lab.train.batches import EVALUATION, derive_seed

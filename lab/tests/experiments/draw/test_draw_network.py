@@ -8,7 +8,8 @@ from torch.distributions import Bernoulli, Normal, kl_divergence
 
 import layernorm as ln
 from layernorm_lab.experiments.draw import network
-from layernorm_lab.experiments.draw.network import DRAW, Attention, Config, Grids, build_draw, read_glimpse, write_patch
+from layernorm_lab.experiments.draw.config import Config
+from layernorm_lab.experiments.draw.network import DRAW, Attention, Grids, build_draw, read_glimpse, write_patch
 
 A, R, N, H = 28, 2, 5, 3
 

@@ -3,7 +3,7 @@
 import pytest
 
 from lab_support.runs import report_of, shown, write_run
-from layernorm_lab.experiments.draw.network import Config
+from layernorm_lab.experiments.draw.config import Config
 
 
 def write_draw(place, norm, seed, bounds, glimpses=16, **changes):

@@ -15,8 +15,9 @@ from layernorm_lab import cli
 from layernorm_lab.data.iam import IAM, Sequences, find_line
 from layernorm_lab.errors import Interrupted
 from layernorm_lab.experiments.handwriting import experiment, samples
+from layernorm_lab.experiments.handwriting.config import Config
 from layernorm_lab.experiments.handwriting.experiment import nats
-from layernorm_lab.experiments.handwriting.network import Config, build_synthesis
+from layernorm_lab.experiments.handwriting.network import build_synthesis
 from layernorm_lab.runs.files import read_json, write_json
 from layernorm_lab.train import loop
 

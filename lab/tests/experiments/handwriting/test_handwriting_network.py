@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from layernorm_lab.experiments.handwriting import mixture
-from layernorm_lab.experiments.handwriting.network import Config, Synthesis, build_synthesis, clipped, one_hot
+from layernorm_lab.experiments.handwriting.config import Config
+from layernorm_lab.experiments.handwriting.network import Synthesis, build_synthesis, clipped, one_hot
 from layernorm_lab.experiments.handwriting.window import read_window, window_step
 
 NORMS = (None, "layer", "rms", "weight")

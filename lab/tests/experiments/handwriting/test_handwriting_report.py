@@ -2,7 +2,7 @@
 
 from lab_support.runs import report_of, write_run
 from layernorm_lab.experiments.handwriting import samples
-from layernorm_lab.experiments.handwriting.network import Config
+from layernorm_lab.experiments.handwriting.config import Config
 from layernorm_lab.runs.folder import find_runs
 
 

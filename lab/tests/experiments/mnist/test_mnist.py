@@ -11,7 +11,8 @@ import layernorm as ln
 from layernorm_lab.data.digits import load_digits
 from layernorm_lab.data.mnist import Cases
 from layernorm_lab.experiments.mnist import digits, experiment
-from layernorm_lab.experiments.mnist.network import Config, build_mlp
+from layernorm_lab.experiments.mnist.config import Config
+from layernorm_lab.experiments.mnist.network import build_mlp
 from layernorm_lab.train import distributed
 from layernorm_lab.train.progress import glance
 

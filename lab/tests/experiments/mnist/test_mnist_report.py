@@ -3,7 +3,7 @@
 import pytest
 
 from lab_support.runs import report_of, write_digits, write_sweep
-from layernorm_lab.command.report import make_report
+from layernorm_lab.cli.report import make_report
 from layernorm_lab.report import rendering
 from layernorm_lab.report.page import STYLES
 

@@ -10,7 +10,8 @@ from torch.nn import functional as F
 from lab_support.captioned_files import write_captioned
 from layernorm_lab.data import order_embeddings
 from layernorm_lab.experiments.order_embeddings import experiment
-from layernorm_lab.experiments.order_embeddings.network import Config, build_embedding
+from layernorm_lab.experiments.order_embeddings.config import Config
+from layernorm_lab.experiments.order_embeddings.network import build_embedding
 from layernorm_lab.experiments.order_embeddings.objective import penalties, ranks
 from layernorm_lab.train import distributed
 

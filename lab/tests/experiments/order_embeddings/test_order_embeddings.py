@@ -18,7 +18,7 @@ from layernorm_lab import cli
 from layernorm_lab.data import order_embeddings
 from layernorm_lab.experiments.order_embeddings import experiment
 from layernorm_lab.experiments.order_embeddings import search as searching
-from layernorm_lab.experiments.order_embeddings.network import Config
+from layernorm_lab.experiments.order_embeddings.config import Config
 from layernorm_lab.runs import folder
 from layernorm_lab.train import distributed
 

@@ -4,7 +4,7 @@ import pytest
 
 from lab_support.runs import report_of, shown, write_result, write_run
 from layernorm_lab import catalogue
-from layernorm_lab.experiments.order_embeddings.network import Config
+from layernorm_lab.experiments.order_embeddings.config import Config
 from layernorm_lab.runs import folder
 
 FACTS = {"name": "order-embeddings", "fingerprint": "abc", "original": False, "features": 6}

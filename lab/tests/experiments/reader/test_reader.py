@@ -17,7 +17,8 @@ from layernorm_lab.data import cnn, questions
 from layernorm_lab.data.questions import FIRST_ENTITY
 from layernorm_lab.errors import RunError
 from layernorm_lab.experiments.reader import experiment, page
-from layernorm_lab.experiments.reader.network import Config, build_reader
+from layernorm_lab.experiments.reader.config import Config
+from layernorm_lab.experiments.reader.network import build_reader
 from layernorm_lab.runs import folder
 from layernorm_lab.runs.restore import configuration, restore_model
 from layernorm_lab.train import distributed
@@ -120,7 +121,8 @@ def test_the_prior_counts_answers_and_holds_entities_equal():
 
 def test_a_prior_starts_with_the_loss_of_a_guess_among_entities(data):
     with torch.no_grad():
-        without, prior = (float(task_of(data, prior=on).mean_loss(task_of(data, prior=on).model, 0)) for on in (False, True))
+        tasks = [task_of(data, prior=on) for on in (False, True)]
+        without, prior = (float(task.mean_loss(task.model, 0)) for task in tasks)
     assert without == pytest.approx(np.log(len(data.vocabulary)), rel=0.05)
     share = experiment.answer_shares(data.train.answers, data.entities, len(data.vocabulary))[FIRST_ENTITY]
     assert prior == pytest.approx(-np.log(float(share)), rel=0.05)

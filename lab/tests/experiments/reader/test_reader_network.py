@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from layernorm_lab.experiments.reader import network
-from layernorm_lab.experiments.reader.network import Config, answer_loss, build_reader, clip, masked_softmax
+from layernorm_lab.experiments.reader.config import Config
+from layernorm_lab.experiments.reader.network import answer_loss, build_reader, clip, masked_softmax
 
 VOCABULARY = 11
 

@@ -7,7 +7,7 @@ import torch
 
 from lab_support.runs import report_of, shown, write_result, write_run
 from layernorm_lab.data.cnn import RULES
-from layernorm_lab.experiments.reader.network import Config
+from layernorm_lab.experiments.reader.config import Config
 from layernorm_lab.report import rendering
 from layernorm_lab.runs import checkpoint, folder
 

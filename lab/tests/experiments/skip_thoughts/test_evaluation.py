@@ -13,8 +13,9 @@ from layernorm_lab.data.sick import Pairs, Sick
 from layernorm_lab.data.text import Vocabulary
 from layernorm_lab.experiments.skip_thoughts import encoder as encoding
 from layernorm_lab.experiments.skip_thoughts import evaluation
+from layernorm_lab.experiments.skip_thoughts.config import Config
 from layernorm_lab.experiments.skip_thoughts.encoder import Encoder, Expansion
-from layernorm_lab.experiments.skip_thoughts.network import Config, build_skip_thoughts
+from layernorm_lab.experiments.skip_thoughts.network import build_skip_thoughts
 
 
 @pytest.fixture(autouse=True)

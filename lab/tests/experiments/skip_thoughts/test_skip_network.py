@@ -7,8 +7,9 @@ import torch
 from torch.nn.utils import parametrize
 
 from layernorm_lab.data.text import Sentences
+from layernorm_lab.experiments.skip_thoughts.config import Config
 from layernorm_lab.experiments.skip_thoughts.experiment import triple
-from layernorm_lab.experiments.skip_thoughts.network import Config, build_skip_thoughts
+from layernorm_lab.experiments.skip_thoughts.network import build_skip_thoughts
 from layernorm_lab.experiments.skip_thoughts.objective import ROWS, negative_log_likelihood
 
 CPU = torch.device("cpu")

@@ -4,7 +4,7 @@ import pytest
 
 from lab_support.runs import report_of, shown, write_result, write_run
 from layernorm_lab.data.sentences import FILES
-from layernorm_lab.experiments.skip_thoughts.network import Config
+from layernorm_lab.experiments.skip_thoughts.config import Config
 
 FACTS = {"name": "books", "fingerprint": "abc", "original": False, "books": {"train": 84, "valid": 10, "test": 5}}
 FACTS["triples"] = {"train": 246_329, "valid": 24_236, "test": 10_155}

@@ -12,7 +12,7 @@ from lab_support.command import goes_on_and_ends_the_same, one_line, refused
 from layernorm_lab import cli
 from layernorm_lab.data import books
 from layernorm_lab.experiments.skip_thoughts import experiment, trained
-from layernorm_lab.experiments.skip_thoughts.network import Config
+from layernorm_lab.experiments.skip_thoughts.config import Config
 from layernorm_lab.runs import folder
 
 SMALL = ["--preset", "smoke", "--updates", "10", "--evaluate-every", "4", "--tasks-every", "2", "--threads", "1"]

@@ -14,9 +14,10 @@ from lab_support.book_files import write_sentences, write_sick
 from layernorm_lab import cli
 from layernorm_lab.errors import RunError, UsageError
 from layernorm_lab.experiments.swaps import cartpole, experiment
-from layernorm_lab.experiments.swaps.claims import CHOICE, FRESH, OLD, family
+from layernorm_lab.experiments.swaps.claims import CHOICE, CHOOSING_TASKS, CONFIRMING_TASKS, family
+from layernorm_lab.experiments.swaps.config import Config
 from layernorm_lab.experiments.swaps.made import noise, rounded, uniform
-from layernorm_lab.experiments.swaps.network import Config, Maker
+from layernorm_lab.experiments.swaps.network import Maker
 from layernorm_lab.experiments.swaps.programs import PROGRAMS
 from layernorm_lab.experiments.swaps.tasks import (
     activity,
@@ -177,8 +178,8 @@ def test_all_kinds_of_networks_have_tasks():
 
 
 def test_eight_tasks_or_more_confirm_and_none_of_them_chose():
-    assert (len(OLD), len(FRESH)) == (13, 11)
-    assert [family(task) for task in FRESH].count("SGD") == 3
+    assert (len(CHOOSING_TASKS), len(CONFIRMING_TASKS)) == (13, 11)
+    assert [family(task) for task in CONFIRMING_TASKS].count("SGD") == 3
     assert {family(task) for task in ("tagger", "words", "endings")} == {"SGD"}
     assert {family(task) for task in ("adding", "speech", "irregular", "ppo")} == {"Adam"}
 
@@ -211,8 +212,8 @@ def test_the_page_has_the_rule_as_it_is():
     rows = re.findall(r"^\| ([^|]+) \| `(ln\.convert[^`]+)` \|", page, re.MULTILINE)
     assert rows == [(item.name, item.line) for item in CHOICE]
     table = page.split("| task | optimiser | program | data |")[1].split("\n\n")[0]
-    assert re.findall(r"^\| (\w+)[,]", table, re.MULTILINE) == [*FRESH]
-    of = [family(task) for task in FRESH]
+    assert re.findall(r"^\| (\w+)[,]", table, re.MULTILINE) == [*CONFIRMING_TASKS]
+    of = [family(task) for task in CONFIRMING_TASKS]
     assert f"on 4 of {of.count('Adam')} with\nAdam, on 2 of {of.count('SGD')} with SGD" in page
 
 

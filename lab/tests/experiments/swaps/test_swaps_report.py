@@ -8,11 +8,20 @@ import pytest
 from lab_support.runs import report_of, shown, write_run
 from layernorm_lab.experiments.swaps import claims as rules
 from layernorm_lab.experiments.swaps import report as swaps_report
-from layernorm_lab.experiments.swaps.claims import ARMS, CHOICE, OLD, RULE, TRIAL, claims_of, measure, plains_of
-from layernorm_lab.experiments.swaps.network import Config
+from layernorm_lab.experiments.swaps.claims import (
+    ARMS,
+    CHOICE,
+    CHOOSING_TASKS,
+    RULE,
+    TRIAL,
+    claims_of,
+    measure,
+    plains_of,
+)
+from layernorm_lab.experiments.swaps.config import Config
 from layernorm_lab.experiments.swaps.programs import PROGRAMS
 from layernorm_lab.experiments.swaps.report import report_swaps
-from layernorm_lab.report.judge import FRESH, PILOT
+from layernorm_lab.report.judge import PILOT_SEEDS, TRIAL_SEEDS
 from layernorm_lab.report.rendering import write_report
 from layernorm_lab.runs import folder
 
@@ -20,7 +29,7 @@ PLAIN = {"norm": "none"}
 PAPER, MATCHED = {"formula": "paper"}, {"formula": "cell", "start": "match"}
 
 
-def write(place, task, value, seeds=FRESH, rate=1.0, diverged=None, **options):
+def write(place, task, value, seeds=TRIAL_SEEDS, rate=1.0, diverged=None, **options):
     """Runs of an arm whose last three evaluations are this value, a little different for each seed and arm. Where
     there are test cases, the value is theirs, and that of the validation is always the same."""
     name = PROGRAMS[task].metric.name
@@ -50,8 +59,8 @@ def whole(tmp_path):
     write(tmp_path, "ppo", 250.0, **PAPER)
     write(tmp_path, "ppo", 350.0, **MATCHED)
     for rate, value in ((1 / 16, 0.4), (1 / 4, 0.2), (1.0, 0.3), (4.0, 0.5), (16.0, 0.6)):
-        write(tmp_path, "endings", value, PILOT, rate, **PLAIN)
-        write(tmp_path, "endings", value - 0.1, PILOT, rate, **PAPER)
+        write(tmp_path, "endings", value, PILOT_SEEDS, rate, **PLAIN)
+        write(tmp_path, "endings", value - 0.1, PILOT_SEEDS, rate, **PAPER)
     write(tmp_path, "endings", 0.25, rate=1 / 4, **PLAIN)
     write(tmp_path, "endings", 0.15, rate=1 / 4, **PAPER)
     return tmp_path
@@ -90,11 +99,11 @@ def test_an_rnn_has_one_formula(whole):
 
 def test_an_arm_outside_the_trial_is_neither_judged_nor_counted(tmp_path):
     """Holm's procedure is over the trial's arms: a chance of 1.3 % decides among three, not among eight."""
-    for seed, better in zip(FRESH, (1.0, 1.8, 2.4, 0.5, 1.3), strict=True):
+    for seed, better in zip(TRIAL_SEEDS, (1.0, 1.8, 2.4, 0.5, 1.3), strict=True):
         write(tmp_path, "words", 4.0, (seed,), **PLAIN)
         write(tmp_path, "words", 4.0 - 0.1 * better, (seed,), **PAPER)
     write(tmp_path, "words", 3.0, formula="kiros")
-    write(tmp_path, "words", 3.0, PILOT, formula="cell")
+    write(tmp_path, "words", 3.0, PILOT_SEEDS, formula="cell")
     report = report_of(tmp_path)
     assert report.tables[0].columns == ["task", "family", "plain", "forget bias 1", "paper"]
     (curves,) = report.figures
@@ -153,7 +162,7 @@ def test_the_better_plain_network_counts(tmp_path):
 def test_the_choice(tmp_path):
     """Of the arms that are behind on as many tasks the one is taken that is ahead on more, for each family, too."""
     gained = {item.name: 0.0 for item in CHOICE} | {"sum, 0.3": 0.3, "sum, matched": 0.3}
-    for task in OLD:
+    for task in CHOOSING_TASKS:
         write_plains(tmp_path, task)
         for item in CHOICE:
             share = gained[item.name]
@@ -185,7 +194,7 @@ def candidates(monkeypatch):
 def test_the_rule(tmp_path, candidates):
     """Under Adam one is ahead on half of the tasks and behind on none; under SGD the other is behind on one."""
     first, second = candidates
-    for place, task in enumerate(rules.FRESH):
+    for place, task in enumerate(rules.CONFIRMING_TASKS):
         write_plains(tmp_path, task)
         write(tmp_path, task, better(task, 0.0), **PAPER)
         adam = rules.family(task) == "Adam"
@@ -202,7 +211,7 @@ def test_the_rule(tmp_path, candidates):
 def test_nothing_decides_for_no_arm(candidates):
     assert rules.chosen({}) == {}
     assert rules.recommended({}) is None
-    assert rules.recommended({task: {} for task in rules.FRESH[:3]}) is None
+    assert rules.recommended({task: {} for task in rules.CONFIRMING_TASKS[:3]}) is None
 
 
 @pytest.mark.parametrize("task", PROGRAMS)

@@ -8,14 +8,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ...config import check_most
 from ...data.cifar10 import CIFAR10
 from ...data.mnist import Cases, Images
-from ...protocol import Experiment, Loss, Preset, Task, check_most
-from ...report.judge import PILOT
+from ...protocol import Experiment, Preset
+from ...report.judge import PILOT_SEEDS
 from ...train.batches import Shuffled
 from ...train.distributed import share_batch_norms
+from ...train.task import Loss, Task, Tested
 from . import border, claims, report
-from .network import Config, build_convnet
+from .config import Config
+from .network import build_convnet
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -39,7 +42,7 @@ def convnets_task(config: Config, data: Images, accelerator: Accelerator) -> Tas
     train, valid, test = (cases.to(device) for cases in (data.train, data.valid, data.test))
     if config.train_cases:
         train = train[: config.train_cases]
-    order = Shuffled(len(train), config.batch_size, config.seed, accelerator.process_index, accelerator.num_processes)
+    order = Shuffled.of(len(train), config, accelerator)
     model = build_convnet(config)
     if accelerator.num_processes > 1:
         share_batch_norms(model)
@@ -58,7 +61,7 @@ def convnets_task(config: Config, data: Images, accelerator: Accelerator) -> Tas
             metrics[f"{name}_error"] = 1 - float(correct.double().mean())
         return metrics
 
-    def final(model: nn.Module) -> tuple[dict[str, float], dict[str, Tensor]]:
+    def final(model: nn.Module) -> Tested:
         assert isinstance(model, nn.Sequential)
         nll, correct = nll_and_answers(model, test)
         tensors = {"correct": correct.to(torch.uint8)}
@@ -69,16 +72,12 @@ def convnets_task(config: Config, data: Images, accelerator: Accelerator) -> Tas
                     tensors[f"{when}.{number}.{name}"] = getattr(layer, name)()
         return {"all_test_nll": nll, "all_test_error": 1 - float(correct.double().mean())}, tensors
 
-    return Task(
-        model=model,
-        optimizer=torch.optim.Adam(model.parameters(), lr=config.learning_rate, fused=True),
-        updates=config.epochs * order.updates_per_epoch,
-        evaluate_every=order.updates_per_epoch,
-        updates_per_epoch=order.updates_per_epoch,
+    return Task.of(
+        config,
+        order,
+        model,
         loss=loss,
         evaluate=evaluate,
-        seen=order.seen,
-        decay=config.decay,
         shown={"train_nll": "train NLL {:.2f}", "valid_error": "valid. error {:.1%}"},
         test=final,
     )
@@ -118,7 +117,7 @@ EXPERIMENT = Experiment(
             {
                 "norm": ("none", "layer", "layer-shared", "batch"),
                 "learning_rate": claims.MAIN.rates,
-                "seed": PILOT,
+                "seed": PILOT_SEEDS,
             },
         ),
         "smoke": Preset(
@@ -135,6 +134,6 @@ EXPERIMENT = Experiment(
     load=lambda config, data: CIFAR10.load(data).holding_out(config.held_out),
     check=check_convnets,
     task=convnets_task,
-    report=report.report_convnets,
+    report=report.OUTLINE.report,
     claims=claims.CLAIMS,
 )

@@ -1,11 +1,9 @@
-"""The network of experiment 6.7, ConvPool-CNN-C with or without a norm, and the experiment's options."""
+"""The network of experiment 6.7, ConvPool-CNN-C with or without a norm."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +12,8 @@ from torch.nn.utils.parametrizations import weight_norm
 from layernorm.nn import LayerNorm
 
 from ...data.cifar10 import CLASSES
-from ...protocol import CheckedOptions, decay_option, option, seed_option
 from ...train.batches import INIT, derive_seed
+from .config import Config
 
 SLOPE = 0.1
 """The slope of the leaky ReLU below 0."""
@@ -23,30 +21,6 @@ SLOPE = 0.1
 
 GROUPS = 8
 """The number of groups in group norm, if it divides the number of channels."""
-
-
-@dataclass(frozen=True)
-class Config(CheckedOptions):
-    """Options of the experiment. The defaults are the protocol of Salimans and Kingma (2016)."""
-
-    norm: Literal["none", "layer", "layer-shared", "layer-channels", "batch", "weight", "group"] = option(
-        "layer",
-        "what is done to every convolution: nothing; layer norm over channels and positions, with a gain and a bias "
-        "for each unit (layer) or for each channel (layer-shared), or over the channels at each position "
-        "(layer-channels); batch, weight or group norm",
-        several="norm",
-    )
-    learning_rate: float = option(3e-3, "Adam's step size at the start", several="learning-rate", mark="lr", above=0)
-    decay: float = decay_option(0.5)
-    seed: int = seed_option("seeds of the initial weights, of the order of the images, of dropout and of the noise")
-    batch_size: int = option(100, "images in a batch, over all processes together", least=1)
-    epochs: int = option(200, "passes over the training images", least=1)
-    width: int = option(96, "channels of the first three convolutions; the others have twice as many", least=1)
-    train_cases: int = option(0, "number of images to train on, from the first on (0: all)", least=0)
-    held_out: int = option(5000, "images at the end of the training files that are kept for validation", least=1)
-    evaluate_cases: int = option(5000, "images of each part to evaluate on after an epoch", least=1)
-    dropout: float = option(0.5, "dropout probability after each pooling", least=0, below=1)
-    noise: float = option(0.15, "standard deviation of the noise on the images in training", least=0)
 
 
 class ChannelNorm(LayerNorm):

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ...report.arms import NORMS
-from ...report.blocks import Metric, compare
-from ...report.curves import curves, sensitivity
-from ...report.deviations import deviations
-from ...report.page import Report
-from ...report.tables import Column, learning_rates, low_to_high, mean, results, update_times
-from ...runs.folder import Run
+from ...report.blocks import Metric
+from ...report.outline import Curves, Outline, Results
+from ...report.tables import Column, low_to_high, mean
 from . import units
 from .claims import CLAIMS
+from .config import Config
 from .deviations import APART, DEVIATIONS
-from .network import Config
 
 CLAIM = (
     "With convolutional networks layer normalization speeds learning up over the baseline, and batch normalization "
@@ -38,29 +33,24 @@ COLUMNS = (
 )
 
 
-def report_convnets(runs: Sequence[Run]) -> Report:
-    """Writes the report on runs of `convnets`, finished or not."""
-    blocks, status = compare(runs, CLAIMS)
-    border = units.measured(blocks, ERROR)
-    about = "Training loss and test error after each epoch, both on the first images of their part, in evaluation mode."
-    note = (
-        "After the last epoch. Test error: of finished runs over all test images. Valid.: the validation error in "
-        "percent; loss: of training, in nats. Gradient: its norm at update 0, lowest to highest seed. [R]: a third "
-        "party's reproduction with the whole network and data set, after 200 epochs."
-    )
-    others = [("[R]", NORMS[norm], {TEST: error}) for norm, error in REPRODUCTION.items()]
-    return Report(
-        title="Convolutional networks on CIFAR-10",
-        claim=CLAIM,
-        findings=[],
-        status=[*status, *border.damaged],
-        figures=[*curves("curves", about, blocks, METRICS), *sensitivity(blocks, ERROR, LOSS), *border.figures],
-        tables=[
-            results(blocks, METRICS, COLUMNS, note, others),
-            *learning_rates(blocks, ERROR, digits=1),
-            update_times(blocks),
-            *border.tables,
-        ],
-        deviations=deviations(runs, DEVIATIONS, Config(), APART),
-        runs=runs,
-    )
+ABOUT = "Training loss and test error after each epoch, both on the first images of their part, in evaluation mode."
+NOTE = (
+    "After the last epoch. Test error: of finished runs over all test images. Valid.: the validation error in "
+    "percent; loss: of training, in nats. Gradient: its norm at update 0, lowest to highest seed. [R]: a third "
+    "party's reproduction with the whole network and data set, after 200 epochs."
+)
+
+OUTLINE = Outline(
+    title="Convolutional networks on CIFAR-10",
+    claim=CLAIM,
+    config=Config(),
+    curves=[Curves("curves", ABOUT, METRICS)],
+    results=[Results(COLUMNS, NOTE, [("[R]", NORMS[norm], {TEST: error}) for norm, error in REPRODUCTION.items()])],
+    chosen=ERROR,
+    digits=1,
+    also=[LOSS],
+    claims=CLAIMS,
+    deviations=DEVIATIONS,
+    apart=APART,
+    extra=lambda blocks: units.measured(blocks, ERROR),
+)

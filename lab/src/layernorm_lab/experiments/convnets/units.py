@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from torch import Tensor
 
@@ -13,6 +12,7 @@ from ...report.arms import Arm
 from ...report.blocks import Block, Metric, heading
 from ...report.curves import banded
 from ...report.judge import capital
+from ...report.outline import Extra
 from ...report.page import STYLES, Curve, Figure, Panel, Table
 
 LAYERS = range(1, 10)
@@ -34,31 +34,25 @@ Groups = Mapping[Arm, Sequence[Tested]]
 """The tests of each arm's runs; an arm without one is left out."""
 
 
-class Units(NamedTuple):
-    """What a report shows of units near the border, and a line for each test that cannot be read."""
-
-    figures: list[Figure]
-    tables: list[Table]
-    damaged: list[str]
-
-
-def measured(blocks: Sequence[Block], metric: Metric) -> Units:
+def measured(blocks: Sequence[Block], metric: Metric) -> Extra:
     """Reports what the tests of the runs say that the panels of a metric show."""
-    parts = Units([], [], [])
+    figures: list[Figure] = []
+    tables: list[Table] = []
+    damaged = []
     for block in blocks:
         groups: dict[Arm, list[Tested]] = {}
         for arm, run in ((arm, run) for arm, shown in block.shown(metric).items() for run in shown.runs):
             try:
                 test = run.tested()
             except RunError as error:
-                parts.damaged.append(f"No test: {error}")
+                damaged.append(f"No test: {error}")
                 continue
             if test:
                 groups.setdefault(arm, []).append(test)
         if groups:
-            parts.figures.extend(_figures(block, groups))
-            parts.tables.extend(_tables(block, groups))
-    return parts
+            figures += _figures(block, groups)
+            tables += _tables(block, groups)
+    return Extra(status=damaged, figures=figures, tables=tables)
 
 
 def _figures(block: Block, groups: Groups) -> list[Figure]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...report.judge import Arm, Claim, Robustness, Sooner, Trial, Value, shared
-from .network import Config
+from ...report.judge import Arm, Claim, Robustness, Trial, UpdatesToGoal, Value, shared
+from .config import Config
 
 
 def laptop(deviation: float = 0.0) -> Config:
@@ -28,7 +28,7 @@ each pilot and before its trial: the baseline at its best rate ends lower with b
 
 def _speed_and_bound(deviation: float, trial: Trial) -> tuple[Claim, Claim]:
     layer, none = Arm("layer"), Arm("none")
-    speed = Sooner("valid_bound", "a validation bound", goal=GOALS[deviation], unit=" nats")
+    speed = UpdatesToGoal("valid_bound", "a validation bound", goal=GOALS[deviation], unit=" nats")
     bound = Value("test_bound", "test bound, nats", chosen=Value("valid_bound", "validation bound"), margin=1.0)
     return (
         Claim("DRAW converges faster with layer norm (in the paper almost twice as fast).", "6.4, Figure 4", layer,

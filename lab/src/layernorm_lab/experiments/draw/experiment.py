@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from ...config import check_most
 from ...data.binarized_mnist import BINARIZED_MNIST, Binarized
-from ...protocol import Experiment, Loss, Preset, Task, check_most
-from ...report.judge import PILOT
+from ...protocol import Experiment, Preset
+from ...report.judge import PILOT_SEEDS
 from ...train.batches import EVALUATION, Shuffled, derive_seed
+from ...train.task import Loss, Task
 from . import claims, report, samples
-from .network import Config, build_draw
+from .config import Config
+from .network import build_draw
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -30,7 +33,7 @@ def draw_task(config: Config, data: Binarized, accelerator: Accelerator) -> Task
     """Makes one run: the network, Adam, and the bound as the loss."""
     device = accelerator.device
     train, valid, test = (part.to(device) for part in (data.train, data.valid, data.test))
-    order = Shuffled(len(train), config.batch_size, config.seed, accelerator.process_index, accelerator.num_processes)
+    order = Shuffled.of(len(train), config, accelerator)
     model = build_draw(config)
 
     def loss(model: nn.Module, update: int) -> Loss:
@@ -43,21 +46,14 @@ def draw_task(config: Config, data: Binarized, accelerator: Accelerator) -> Task
         tested = {f"test_{name}": value for name, value in measure_bound(model, test, config).items()}
         return {"valid_bound": measure_bound(model, valid, config)["bound"], **tested}
 
-    def clip(model: nn.Module) -> None:
-        nn.utils.clip_grad_norm_(model.parameters(), config.clip)
-
-    return Task(
-        model=model,
-        optimizer=torch.optim.Adam(model.parameters(), lr=config.learning_rate, fused=True),
-        updates=config.epochs * order.updates_per_epoch,
-        evaluate_every=config.evaluate_every or order.updates_per_epoch,
-        updates_per_epoch=order.updates_per_epoch,
+    return Task.of(
+        config,
+        order,
+        model,
         loss=loss,
         evaluate=evaluate,
-        seen=order.seen,
-        decay=config.decay,
         shown={"test_bound": "test bound {:.1f}"},
-        before_step=clip,
+        before_step=lambda model: nn.utils.clip_grad_norm_(model.parameters(), config.clip),
     )
 
 
@@ -90,7 +86,7 @@ EXPERIMENT = Experiment(
         "laptop": Preset(
             "2 epochs of 8 glimpses, read through a 5 x 5 grid; two seeds and five learning rates",
             claims.laptop(),
-            {"norm": _NORMS, "learning_rate": claims.TRIALS[0.0].rates, "seed": PILOT},
+            {"norm": _NORMS, "learning_rate": claims.TRIALS[0.0].rates, "seed": PILOT_SEEDS},
         ),
         "smoke": Preset(
             "1 epoch of 2 glimpses, 16 hidden units",
@@ -104,7 +100,7 @@ EXPERIMENT = Experiment(
     load=lambda config, data: BINARIZED_MNIST.load(data),
     check=check_draw,
     task=draw_task,
-    report=report.report_draw,
+    report=report.OUTLINE.report,
     claims=claims.CLAIMS,
     sampler=samples.SAMPLER,
 )

@@ -22,8 +22,7 @@ s2, log d~ and log gamma. With i = 1..N and the pixels a = 1..A along a side
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,37 +31,12 @@ from torch.nn import functional as F
 from layernorm.nn import LSTMCell
 
 from ...data.binarized_mnist import SIDE
-from ...protocol import CheckedOptions, decay_option, go_on, option, seed_option
+from ...protocol import go_on
 from ...train.batches import INIT, derive_seed
+from .config import Config
 
 BOUNDED = 20.0
 """The logarithms of the attention's parameters are clipped to +-20, so that no exponential overflows."""
-
-
-@dataclass(frozen=True)
-class Config(CheckedOptions):
-    """Options of the experiment. The defaults are the paper's protocol."""
-
-    norm: Literal["none", "layer", "rms", "weight"] = option(
-        "layer",
-        "what is normalised in both LSTMs: nothing; the cell on its way to h (layer, rms); the weights (weight)",
-        several="norm",
-    )
-    seed: int = seed_option("seeds of the initial weights, of the order of the training cases and of the noise")
-    epochs: int = option(200, "passes over the training set", least=1)
-    glimpses: int = option(64, "steps of reading and writing an image", least=1)
-    hidden: int = option(256, "units in each LSTM", least=2)
-    latent: int = option(100, "size of z at each glimpse", least=1)
-    read_size: int = option(2, "filters along each side of the grid that reads", least=2)
-    write_size: int = option(5, "filters along each side of the grid that writes", least=2)
-    batch_size: int = option(128, "training cases in a batch, over all processes together", least=1)
-    learning_rate: float = option(1e-3, "Adam's step size", mark="lr", above=0)
-    decay: float = decay_option()
-    deviation: float = option(
-        0.0, "standard deviation of the initial weights (0: torch's own, uniform on +-1/sqrt(units))", least=0
-    )
-    clip: float = option(10.0, "largest norm of the whole gradient", above=0)
-    evaluate_every: int = option(0, "updates between evaluations (0: one epoch)", least=0)
 
 
 class Grids(NamedTuple):

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...report.arms import NORMS, Arm
-from ...report.blocks import Metric, compare
-from ...report.curves import curves, sensitivity
-from ...report.deviations import deviations
-from ...report.page import Picture, Report
+from ...report.blocks import Block, Metric
+from ...report.outline import Curves, Extra, Outline, Results
+from ...report.page import Picture
 from ...report.pictures import pictures
-from ...report.tables import Column, learning_rates, mean, results, update_times
+from ...report.tables import Column, mean
 from ...runs.folder import Run
 from . import samples
 from .claims import CLAIMS
+from .config import Config
 from .deviations import DEVIATIONS
-from .network import Config, Drawing
+from .network import Drawing
 
 CLAIM = (
     "Layer normalization speeds DRAW up: it converges almost twice as fast as the baseline, and after 200 epochs its "
@@ -45,32 +45,19 @@ COLUMNS = (
 )
 
 
-def report_draw(runs: Sequence[Run]) -> Report:
-    """Writes the report on runs of `draw`, finished or not."""
-    blocks, status = compare(runs, CLAIMS)
+ABOUT = (
+    "The bound on -log p of the validation images and of the test images, and its two parts on these. Grey: what "
+    "the paper reports after 200 epochs of 64 glimpses, 82.36 nats for the baseline and 82.09 for layer norm."
+)
+NOTE = (
+    "Nats an image over all test images after the last epoch: an upper bound on -log p(x), from one draw of z an "
+    "image, and its two parts."
+)
+
+
+def _samples(blocks: Sequence[Block]) -> Extra:
     drawn, notes = pictures(blocks, TEST, _draw, "no samples")
-    about = (
-        "The bound on -log p of the validation images and of the test images, and its two parts on these. Grey: what "
-        "the paper reports after 200 epochs of 64 glimpses, 82.36 nats for the baseline and 82.09 for layer norm."
-    )
-    note = (
-        "Nats an image over all test images after the last epoch: an upper bound on -log p(x), from one draw of z an "
-        "image, and its two parts."
-    )
-    paper = [("paper", NORMS[norm], {"test bound, nats": bound}) for norm, bound in PAPER.items()]
-    return Report(
-        title="DRAW on binarised MNIST, Figure 4",
-        claim=CLAIM,
-        findings=[],
-        status=[*status, *notes],
-        figures=[*curves("figure4", about, blocks, METRICS), *sensitivity(blocks, VALID)],
-        tables=[
-            results(blocks, METRICS, COLUMNS, note, paper), *learning_rates(blocks, VALID), update_times(blocks)
-        ],
-        deviations=deviations(runs, DEVIATIONS, Config()),
-        runs=runs,
-        pictures=drawn,
-    )  # fmt: skip
+    return Extra(status=notes, pictures=drawn)
 
 
 def _draw(run: Run, arm: Arm, name: str) -> list[Picture]:
@@ -90,3 +77,18 @@ def _draw(run: Run, arm: Arm, name: str) -> list[Picture]:
         Picture(f"digits-{name}", "png", digits, samples.sheet(drawing)),
         Picture(f"canvas-{name}", "png", canvas, samples.strip(few)),
     ]
+
+
+OUTLINE = Outline(
+    title="DRAW on binarised MNIST, Figure 4",
+    claim=CLAIM,
+    config=Config(),
+    curves=[Curves("figure4", ABOUT, METRICS)],
+    results=[
+        Results(COLUMNS, NOTE, [("paper", NORMS[norm], {"test bound, nats": bound}) for norm, bound in PAPER.items()])
+    ],
+    chosen=VALID,
+    claims=CLAIMS,
+    deviations=DEVIATIONS,
+    extra=_samples,
+)

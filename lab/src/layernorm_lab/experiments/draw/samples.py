@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ...protocol import CheckedOptions, Drawn, Sampler, option
+from ...config import CheckedOptions, option
+from ...protocol import Drawn, Sampler
 from ...report import page
 from ...runs import restore
 from ...runs.folder import Run
 from ...train.batches import derive_seed
-from .network import Config, Drawing, build_draw
+from .config import Config
+from .network import Drawing, build_draw
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture

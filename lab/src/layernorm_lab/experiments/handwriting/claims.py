@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from ...report.judge import Arm, Claim, Robustness, Sooner, Trial, shared
-from .network import Config
+from ...report.judge import Arm, Claim, Robustness, Trial, UpdatesToGoal, shared
+from .config import Config
 
 LAPTOP = Config(updates=600, points=200, evaluate_every=20, valid_lines=64)
 """The options of the laptop preset."""
@@ -18,7 +18,7 @@ TRIAL = Trial(
 )  # fmt: skip
 GAIN = dataclasses.replace(TRIAL, command=f"{TRIAL.command} --gain-init 0.3", about="initial gain 0.3")
 
-_SPEED = Sooner("valid_nll", "a validation NLL", goal=-700, unit=" nats in 500 points")
+_SPEED = UpdatesToGoal("valid_nll", "a validation NLL", goal=-700, unit=" nats in 500 points")
 _TEXT, _FIGURE = "Handwriting synthesis converges much faster with layer norm.", "laptop/figure5.png"
 _NONE, _LAYER, _GAIN = Arm("none"), Arm("layer", {"gain_init": 1.0}), Arm("layer", {"gain_init": 0.3})
 

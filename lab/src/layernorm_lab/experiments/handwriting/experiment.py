@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from ...config import check_most
 from ...data.iam import Handwriting, Sequences, load_iam
-from ...protocol import Experiment, Loss, Preset, Task, check_most
-from ...report.judge import PILOT
+from ...protocol import Experiment, Preset
+from ...report.judge import PILOT_SEEDS
 from ...train.batches import Shuffled
+from ...train.task import Loss, Task
 from . import claims, report, samples
+from .config import Config
 from .mixture import log_density
-from .network import Config, build_synthesis
+from .network import build_synthesis
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -32,7 +35,7 @@ def handwriting_task(config: Config, data: Handwriting, accelerator: Accelerator
     valid = data.sequences(valid=True, points=config.points)
     if config.valid_lines:
         valid = valid[torch.arange(config.valid_lines) * len(valid) // config.valid_lines]
-    order = Shuffled(len(train), config.batch_size, config.seed, accelerator.process_index, accelerator.num_processes)
+    order = Shuffled.of(len(train), config, accelerator)
     model = build_synthesis(config)
 
     def loss(model: nn.Module, update: int) -> Loss:
@@ -46,16 +49,12 @@ def handwriting_task(config: Config, data: Handwriting, accelerator: Accelerator
         total = float(torch.cat(parts).double().sum())
         return {"valid_nll": 500 * total / int(valid.lengths.sum()), "valid_nll_line": total / len(valid)}
 
-    return Task(
-        model=model,
-        optimizer=torch.optim.Adam(model.parameters(), lr=config.learning_rate, fused=True),
-        updates=config.updates,
-        evaluate_every=config.evaluate_every,
-        updates_per_epoch=order.updates_per_epoch,
+    return Task.of(
+        config,
+        order,
+        model,
         loss=loss,
         evaluate=evaluate,
-        seen=order.seen,
-        decay=config.decay,
         shown={"valid_nll": "valid NLL {:.1f}"},
     )
 
@@ -83,7 +82,7 @@ EXPERIMENT = Experiment(
         "laptop": Preset(
             "600 updates on lines of 200 points, 64 lines to evaluate on; two seeds and four learning rates",
             claims.LAPTOP,
-            {"norm": _NORMS, "learning_rate": claims.TRIAL.rates, "seed": PILOT},
+            {"norm": _NORMS, "learning_rate": claims.TRIAL.rates, "seed": PILOT_SEEDS},
         ),
         "smoke": Preset(
             "4 updates on lines of 40 points, 16 units",
@@ -99,7 +98,7 @@ EXPERIMENT = Experiment(
     load=lambda config, data: load_iam(data, cleaned=config.lines == "cleaned"),
     check=check_handwriting,
     task=handwriting_task,
-    report=report.report_handwriting,
+    report=report.OUTLINE.report,
     claims=claims.CLAIMS,
     # Two threads wait for each other between the small operations of 500 steps.
     threads=1,

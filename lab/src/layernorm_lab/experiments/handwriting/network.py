@@ -6,8 +6,7 @@ Letters in shapes: T points, B batch, U characters, H units, K window components
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,50 +15,12 @@ from torch.nn import functional as F
 from layernorm import nn as networks
 
 from ...data.iam import ALPHABET
-from ...protocol import CheckedOptions, decay_option, option, seed_option
 from ...train.batches import INIT, derive_seed
+from .config import GAINED, Config
 from .window import read_window, window_step
 
 OUTPUT_LIMIT, LSTM_LIMIT = 100.0, 10.0
 """The limits for clipping the gradients of a sequence's loss: at the network's outputs, and inside each LSTM."""
-
-
-GAINED = ("layer", "rms")
-"""The norms that have gains of their own."""
-
-
-@dataclass(frozen=True)
-class Config(CheckedOptions):
-    """Options of the experiment. The defaults are the paper's protocol."""
-
-    norm: Literal["none", "layer", "rms", "weight"] = option(
-        "layer",
-        "what is normalised in the LSTMs: nothing; the summed inputs and the cells (layer, rms); the weights (weight)",
-        several="norm",
-    )
-    seed: int = seed_option("seeds of the initial weights and of the order of the training lines")
-    updates: int = option(20000, "updates of the weights", least=1)
-    batch_size: int = option(8, "training lines in a batch, over all processes together", least=1)
-    points: int = option(500, "points of a line; longer lines are cut", least=1)
-    units: int = option(400, "units in each of the three LSTMs", least=1)
-    mixtures: int = option(20, "Gaussians in the density of the next point", least=1)
-    learning_rate: float = option(1e-3, "Adam's step size", mark="lr", above=0)
-    decay: float = decay_option()
-    gain_init: float = option(1.0, "initial gains of layer and RMS norm; the other norms are named 1", above=0)
-    forget_bias: float = option(0.0, "added to the initial biases of the LSTMs' forget gates", least=0)
-    clip: Literal["gates", "inputs"] = option(
-        "gates", "where the LSTMs' gradients are clipped: at the gates' summed inputs, as by Graves, or at the inputs"
-    )
-    lines: Literal["cleaned", "raw"] = option(
-        "cleaned", "cleaned: missing readings are filled in and over-long steps removed; raw: lines as published"
-    )
-    evaluate_every: int = option(200, "updates between evaluations", least=1)
-    valid_lines: int = option(0, "lines to evaluate on, spread over all 1438 (0: all)", least=0)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.norm not in GAINED:  # a fixed value, so that several gains do not make the same run several times
-            object.__setattr__(self, "gain_init", 1.0)
 
 
 class State(NamedTuple):

@@ -10,17 +10,16 @@ import numpy as np
 
 from ...errors import RunError
 from ...report.arms import Arm
-from ...report.blocks import Block, Metric, compare
-from ...report.curves import curves, sensitivity
-from ...report.deviations import deviations
-from ...report.page import Picture, Report
+from ...report.blocks import Block, Metric
+from ...report.outline import Curves, Extra, Outline, Results
+from ...report.page import Picture
 from ...report.pictures import pictures
-from ...report.tables import Column, learning_rates, results, update_times
+from ...report.tables import Column
 from ...runs.folder import Run
 from . import pen, samples
 from .claims import CLAIMS
+from .config import Config
 from .deviations import APART, DEVIATIONS
-from .network import Config
 
 CLAIM = (
     "Layer normalization comes to a log-likelihood comparable to the baseline's much faster (section 6.5, Figure 5: "
@@ -35,27 +34,18 @@ METRICS = (dataclasses.replace(NLL, log_x=True), NLL)
 COLUMNS = (Column("NLL", NLL.name, digits=1), Column("lowest NLL", NLL.name, "lowest", digits=1))
 
 
-def report_handwriting(runs: Sequence[Run]) -> Report:
-    """Writes the report on runs of `handwriting`, finished or not."""
-    blocks, status = compare(runs, CLAIMS)
+ABOUT = (
+    "Validation negative log-likelihood against updates, as in the paper's Figure 5 (left), and the same on a "
+    "linear axis."
+)
+NOTE = "Nats in 500 points over the validation lines, after the last update and at the best evaluation."
+
+
+def _samples(blocks: Sequence[Block]) -> Extra:
     written, failed = pictures(blocks, NLL, _write, "No sample")
     inch = max((pen.scale(item.strokes) for item in written), default=1.0)
-    about = (
-        "Validation negative log-likelihood against updates, as in the paper's Figure 5 (left), and the same on a "
-        "linear axis."
-    )
-    note = "Nats in 500 points over the validation lines, after the last update and at the best evaluation."
-    return Report(
-        title="Handwriting synthesis, Figure 5",
-        claim=CLAIM,
-        findings=_sizes(blocks),
-        status=[*status, *failed],
-        figures=[*curves("figure5", about, blocks, METRICS, x="update"), *sensitivity(blocks, NLL)],
-        tables=[results(blocks, METRICS, COLUMNS, note), *learning_rates(blocks, NLL, digits=1), update_times(blocks)],
-        deviations=deviations(runs, DEVIATIONS, Config(), APART),
-        runs=runs,
-        pictures=[Picture(item.name, "png", item.caption, pen.png(item.strokes, inch)) for item in written],
-    )
+    drawn = [Picture(item.name, "png", item.caption, pen.png(item.strokes, inch)) for item in written]
+    return Extra(_sizes(blocks), failed, pictures=drawn)
 
 
 def _sizes(blocks: Sequence[Block]) -> list[str]:
@@ -91,3 +81,18 @@ def _write(run: Run, arm: Arm, name: str) -> list[_Written]:
         )
         writings.append(_Written(f"sample-{name}-bias{bias:g}", caption, pen.strokes(points, mean, deviation)))
     return writings
+
+
+OUTLINE = Outline(
+    title="Handwriting synthesis, Figure 5",
+    claim=CLAIM,
+    config=Config(),
+    curves=[Curves("figure5", ABOUT, METRICS, "update")],
+    results=[Results(COLUMNS, NOTE)],
+    chosen=NLL,
+    digits=1,
+    claims=CLAIMS,
+    deviations=DEVIATIONS,
+    apart=APART,
+    extra=_samples,
+)

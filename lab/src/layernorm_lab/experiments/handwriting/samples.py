@@ -9,15 +9,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ...config import CheckedOptions, option
 from ...data import iam
 from ...errors import RunError
-from ...protocol import CheckedOptions, Drawn, Sampler, go_on, option
+from ...protocol import Drawn, Sampler, go_on
 from ...report.page import Picture
 from ...runs import restore
 from ...runs.folder import Run
 from ...train.batches import NOISE, derive_seed
 from . import mixture, pen
-from .network import Config, Synthesis, build_synthesis, one_hot
+from .config import Config
+from .network import Synthesis, build_synthesis, one_hot
 
 LONGEST = 200
 """The most characters of a text, about three training lines. The time grows with the length."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from ...report.judge import Arm, Claim, Plan, Robustness, Sooner, Trial, Value, shared
-from .network import Config
+from ...report.judge import Arm, Claim, Plan, Robustness, Trial, UpdatesToGoal, Value, shared
+from .config import Config
 
 NONE, LAYER, BATCH, EXACT, HIDDEN = (
     Arm("none"), Arm("layer"), Arm("batch"), Arm("batch", prefix="exact_"), Arm("batch-hidden"),
@@ -21,8 +21,8 @@ def claims_of(large: Trial, small: Trial, nll: float | None, error: float | None
         nll, error: the goals of the training NLL and of the validation error at batch size 128.
     """
     curves, both = "batch-128/figure6.png", "batch-4/sensitivity.png"
-    training = Sooner("train_nll", "a training NLL", goal=nll, unit=" nats")
-    validation = Sooner("valid_error", "a validation error", goal=error, unit=" %", scale=100)
+    training = UpdatesToGoal("train_nll", "a training NLL", goal=nll, unit=" nats")
+    validation = UpdatesToGoal("valid_error", "a validation error", goal=error, unit=" %", scale=100)
     test = Value("test_error", "test error, %", chosen=Value("valid_error", "validation error"), scale=100, margin=0.1)
     faster = "Layer norm converges faster than batch norm {} at batch size 128, in {}."
     better = "At batch size 4 layer norm generalises better than {}."

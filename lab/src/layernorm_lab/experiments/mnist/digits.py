@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...config import option
 from ...data.digits import load_digits
-from ...protocol import Experiment, Preset, option
-from . import experiment, network, report
+from ...protocol import Experiment, Preset
+from . import config, experiment, report
 
 
 @dataclass(frozen=True)
-class Config(network.Config):
+class Config(config.Config):
     """The options of `mnist`, sized for 1200 training cases of 64 pixels."""
 
     epochs: int = option(30, "passes over the training set", least=1)
@@ -38,7 +39,7 @@ EXPERIMENT = Experiment(
     load=lambda config, data: load_digits().holding_out(config.held_out),
     check=experiment.check_mnist,
     task=experiment.mnist_task,
-    report=report.report_digits,
+    report=report.OF_DIGITS.report,
     # One thread is as fast as two on idle cores. On busy cores two threads that wait for each other are a hundred times
     # slower (0.5 ms an update became 90 ms with two trainings on the same two cores).
     threads=1,

@@ -6,18 +6,21 @@ import copy
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from layernorm.nn import BatchNorm
 
+from ...config import check_most
 from ...data.mnist import MNIST, Cases, Images
-from ...protocol import Experiment, Loss, Preset, Task, check_most
-from ...report.judge import PILOT
+from ...protocol import Experiment, Preset
+from ...report.judge import PILOT_SEEDS
 from ...train.batches import Shuffled
 from ...train.distributed import share_batch_norms
+from ...train.task import Loss, Task
 from . import claims, report
-from .network import BATCH_NORMS, Config, build_mlp
+from .config import BATCH_NORMS, Config
+from .network import build_mlp
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -41,7 +44,7 @@ def mnist_task(config: Config, data: Images, accelerator: Accelerator) -> Task:
     train, valid, test = (cases.to(device) for cases in (data.train, data.valid, data.test))
     if config.train_cases:
         train = train[: config.train_cases]
-    order = Shuffled(len(train), config.batch_size, config.seed, accelerator.process_index, accelerator.num_processes)
+    order = Shuffled.of(len(train), config, accelerator)
     model = build_mlp(config, inputs=train.images.shape[1])
     if accelerator.num_processes > 1:
         share_batch_norms(model)
@@ -63,17 +66,12 @@ def mnist_task(config: Config, data: Images, accelerator: Accelerator) -> Task:
                 metrics[f"exact_{name}_nll"], metrics[f"exact_{name}_error"] = nll_and_error(exact, cases, white)
         return metrics
 
-    return Task(
-        model=model,
-        # fused: one pass over the weights instead of a dozen, which would take most of an update at batch size 4
-        optimizer=torch.optim.Adam(model.parameters(), lr=config.learning_rate, fused=True),
-        updates=config.epochs * order.updates_per_epoch,
-        evaluate_every=order.updates_per_epoch,
-        updates_per_epoch=order.updates_per_epoch,
+    return Task.of(
+        config,
+        order,
+        model,
         loss=loss,
         evaluate=evaluate,
-        seen=order.seen,
-        decay=config.decay,
         shown={"train_nll": "train NLL {:.2g}", "test_error": "test error {:.2%}", "valid_nll": "valid NLL {:.2g}"},
     )
 
@@ -120,7 +118,7 @@ EXPERIMENT = Experiment(
         "laptop": Preset(
             "5 epochs, batch norm on all layers or on the hidden ones; two seeds and nine learning rates",
             claims.LAPTOP,
-            {"norm": BATCHED, "batch_size": (128,), "learning_rate": claims.LARGE.rates, "seed": PILOT},
+            {"norm": BATCHED, "batch_size": (128,), "learning_rate": claims.LARGE.rates, "seed": PILOT_SEEDS},
         ),
         "smoke": Preset(
             "2 epochs on 2,000 cases, 100 hidden units",
@@ -136,6 +134,6 @@ EXPERIMENT = Experiment(
     load=lambda config, data: MNIST.load(data).holding_out(config.held_out),
     check=check_mnist,
     task=mnist_task,
-    report=report.report_mnist,
+    report=report.OUTLINE.report,
     claims=claims.CLAIMS,
 )

@@ -1,8 +1,7 @@
-"""The network of experiment 6.6, two hidden layers with or without a norm, and the experiment's options."""
+"""The network of experiment 6.6, two hidden layers with or without a norm."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -10,42 +9,8 @@ from torch import nn
 
 from layernorm.nn import BatchNorm, LayerNorm
 
-from ...protocol import CheckedOptions, decay_option, option, seed_option
 from ...train.batches import INIT, derive_seed
-
-BATCH_NORMS = ("batch", "batch-hidden")
-
-
-@dataclass(frozen=True)
-class Config(CheckedOptions):
-    """Options of the experiment. The defaults are the paper's protocol."""
-
-    norm: Literal["none", "layer", "batch", "batch-hidden"] = option(
-        "layer",
-        "what is normalised: nothing; the hidden layers (layer, batch-hidden); all layers, the logits too (batch)",
-        several="norm",
-    )
-    batch_size: int = option(
-        128,
-        "training cases in a batch, over all processes together",
-        several="batch-size",
-        mark="b",
-        outermost=True,
-        least=1,
-    )
-    seed: int = seed_option("seeds of the initial weights and of the order of the training cases")
-    epochs: int = option(60, "passes over the training set", least=1)
-    decay: float = decay_option()
-    hidden: int = option(1000, "units in each of the two hidden layers", least=1)
-    learning_rate: float = option(1e-3, "Adam's step size", mark="lr", above=0)
-    held_out: int = option(5000, "cases at the end of the training set that are kept for validation", least=1)
-    train_cases: int = option(0, "number of cases to train on, from the first on (0: all)", least=0)
-    unbiased_up_to: int = option(4, "largest batch size M at which batch norm's variance divides by M - 1", least=0)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.norm in BATCH_NORMS and self.batch_size == 1:
-            raise ValueError("--batch-size must be at least 2 for batch norm, got 1")
+from .config import BATCH_NORMS, Config
 
 
 def build_mlp(config: Config, inputs: int) -> nn.Sequential:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
 
-from ...report.blocks import Metric, compare
-from ...report.curves import curves, sensitivity
-from ...report.deviations import deviations
-from ...report.judge import Claim
-from ...report.page import Deviation, Report
-from ...report.tables import Column, geometric, learning_rates, results, update_times
-from ...runs.folder import Run
+from ...report.blocks import Metric
+from ...report.outline import Curves, Outline, Results
+from ...report.tables import Column, geometric
 from .claims import CLAIMS, EXACT
+from .config import Config
 from .deviations import APART, DEVIATIONS, DIGITS, MNIST
-from .network import Config
 
 CLAIM = (
     "Layer normalization is robust to the batch size and converges faster than batch normalization applied to all "
@@ -37,29 +33,25 @@ NOTE = (
 )
 
 
-def report_mnist(runs: Sequence[Run]) -> Report:
-    """Writes the report on runs of `mnist`, finished or not."""
-    return _report("Permutation-invariant MNIST, Figure 6", CLAIM, CLAIMS, MNIST, (), runs)
+OUTLINE = Outline(
+    title="Permutation-invariant MNIST, Figure 6",
+    claim=CLAIM,
+    config=Config(),
+    curves=[Curves("figure6", "Training negative log-likelihood and test error after each epoch.", METRICS)],
+    results=[Results(COLUMNS, NOTE)],
+    chosen=ERROR,
+    claims=CLAIMS,
+    deviations=(*DEVIATIONS, MNIST),
+    apart=APART,
+    prefixes=[EXACT.prefix],
+)
 
-
-def report_digits(runs: Sequence[Run]) -> Report:
-    """Writes the report on runs of `digits`. They say nothing of the paper's claims, as their data are not the
-    paper's."""
-    return _report("Figure 6 on scikit-learn's digits", "", (), DIGITS, ("hidden", "held_out"), runs)
-
-
-def _report(
-    title: str, claim: str, claims: Sequence[Claim], data: Deviation, apart: Sequence[str], runs: Sequence[Run]
-) -> Report:
-    blocks, status = compare(runs, claims, prefixes=[EXACT.prefix])
-    about = "Training negative log-likelihood and test error after each epoch."
-    return Report(
-        title=title,
-        claim=claim,
-        findings=[],
-        status=status,
-        figures=[*curves("figure6", about, blocks, METRICS), *sensitivity(blocks, ERROR)],
-        tables=[results(blocks, METRICS, COLUMNS, NOTE), *learning_rates(blocks, ERROR), update_times(blocks)],
-        deviations=deviations(runs, (*DEVIATIONS, data), Config(), (*APART, *apart)),
-        runs=runs,
-    )
+OF_DIGITS = dataclasses.replace(
+    OUTLINE,
+    title="Figure 6 on scikit-learn's digits",
+    claim="",
+    claims=(),
+    deviations=(*DEVIATIONS, DIGITS),
+    apart=(*APART, "hidden", "held_out"),
+)
+"""The report on runs of `digits`. They say nothing of the paper's claims, as their data are not the paper's."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...report.judge import Arm, Claim, Kept, Plan, Robustness, Rung, Sooner, Summed, Trial, Value, shared
-from .network import Config
+from ...report.judge import Arm, Claim, Kept, Plan, Robustness, Rung, Summed, Trial, UpdatesToGoal, Value, shared
+from .config import Config
 
 LAPTOP = Config(epochs=25, words=128, hidden=256, evaluate_every=25)
 """The options of the laptop preset and of the first trial."""
@@ -48,7 +48,7 @@ CLAIMS = (
     Claim("Layer norm's order embeddings retrieve images better.", "6.1, Table 2", _LAYER, _NONE,
           _KEPT, TRIAL, "laptop/figure1.png"),
     Claim("Layer norm's order embeddings train faster (in the paper in 60 % of the time).", "6.1, Figure 1", _LAYER,
-          _NONE, Sooner(_RECALL, "a validation recall (sum of R@K)", goal=GOAL, rising=True), TRIAL,
+          _NONE, UpdatesToGoal(_RECALL, "a validation recall (sum of R@K)", goal=GOAL, rising=True), TRIAL,
           "laptop/figure1.png"),
     Claim("Over all learning rates order embeddings are better with layer norm.", "ours", _LAYER, _NONE,
           Robustness(_RECALL, f"mean over the rates of the best validation recall, {_WHAT}", rising=True, digits=1,
@@ -61,5 +61,5 @@ CLAIMS = (
           "6.1, Figure 1", _LAYER, _NONE, Kept("kept_update", "updates to the best model on validation data", _KEPT),
           CONVERGED),
     Claim("Layer norm's order embeddings, trained to their end, train faster.", "6.1, Figure 1", _LAYER, _NONE,
-          Sooner(_RECALL, "a validation recall (sum of R@K)", _KEPT, True, by_pilot=True), CONVERGED),
+          UpdatesToGoal(_RECALL, "a validation recall (sum of R@K)", _KEPT, True, by_pilot=True), CONVERGED),
 )  # fmt: skip

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from ...config import check_most
 from ...data.order_embeddings import CAPTIONS, ORDER_EMBEDDINGS, Captioned, ImagesAndCaptions
-from ...protocol import Experiment, Loss, Preset, Task, check_most
-from ...report.judge import PILOT
+from ...protocol import Experiment, Preset
+from ...report.judge import PILOT_SEEDS
 from ...train.batches import ORDER, Shuffled, derive_seed
 from ...train.distributed import gathered
-from ...train.legacy_adam import LegacyAdam
+from ...train.legacy_adam import OPTIMIZERS
+from ...train.task import Loss, Task, Tested
 from . import claims, report
-from .network import MARGINS, Config, Embedding, build_embedding
+from .config import Config
+from .network import MARGINS, Embedding, build_embedding
 from .objective import penalties, ranking_loss, ranks, recalls
 
 if TYPE_CHECKING:
@@ -37,7 +40,7 @@ def order_embeddings_task(config: Config, data: ImagesAndCaptions, accelerator: 
     device, rank, processes = accelerator.device, accelerator.process_index, accelerator.num_processes
     train = data.train
     features = train.features.to(device)
-    order = Shuffled(len(train), config.batch_size, config.seed, rank, processes, drop_last=True)
+    order = Shuffled.of(len(train), config, accelerator, drop_last=True)
     chosen = _Captions(len(train), config.seed)
     margin = config.margin or MARGINS[config.similarity]
     model = build_embedding(config, len(data.vocabulary), features.shape[1])
@@ -55,7 +58,7 @@ def order_embeddings_task(config: Config, data: ImagesAndCaptions, accelerator: 
         metrics = recalls(caption_rank, "valid_caption") | recalls(image_rank, "valid_image")
         return {KEPT_BY: sum(metrics[f"valid_image_r{count}"] for count in (1, 5, 10)), **metrics}
 
-    def test(model: nn.Module) -> tuple[dict[str, float], dict[str, Tensor]]:
+    def test(model: nn.Module) -> Tested:
         assert isinstance(model, Embedding)
         return folds(model, data.test, config.fold, config.similarity)
 
@@ -63,17 +66,13 @@ def order_embeddings_task(config: Config, data: ImagesAndCaptions, accelerator: 
         for parameter in model.parameters():
             nn.utils.clip_grad_norm_([parameter], config.clip)
 
-    kind = LegacyAdam if config.optimizer == "legacy_adam" else torch.optim.Adam
-    return Task(
-        model=model,
-        optimizer=kind(model.parameters(), lr=config.learning_rate, fused=True),
-        updates=config.epochs * order.updates_per_epoch,
-        evaluate_every=config.evaluate_every,
-        updates_per_epoch=order.updates_per_epoch,
+    return Task.of(
+        config,
+        order,
+        model,
+        optimizer=OPTIMIZERS[config.optimizer],
         loss=loss,
         evaluate=evaluate,
-        seen=order.seen,
-        decay=config.decay,
         shown={"batch_loss": "loss {:.1f}", "valid_image_r10": "valid R@10 {:.1f}"},
         before_step=clip,
         keep=KEPT_BY,
@@ -115,7 +114,7 @@ def fold_ranks(model: Embedding, data: Captioned, start: int, count: int, simila
     return ranks(penalties(sentences, images, similarity), CAPTIONS)
 
 
-def folds(model: Embedding, data: Captioned, size: int, similarity: str) -> tuple[dict[str, float], dict[str, Tensor]]:
+def folds(model: Embedding, data: Captioned, size: int, similarity: str) -> Tested:
     """Returns metrics averaged over contiguous folds, and the rank of every image and caption within its fold.
 
     Images that do not fill a fold are left out. If there are fewer than one fold needs, all images are one fold.
@@ -141,7 +140,7 @@ EXPERIMENT = Experiment(
         "laptop": Preset(
             "25 epochs with 256 units; two seeds and four learning rates",
             claims.LAPTOP,
-            {"similarity": ("order",), "norm": _NORMS, "learning_rate": claims.TRIAL.rates, "seed": PILOT},
+            {"similarity": ("order",), "norm": _NORMS, "learning_rate": claims.TRIAL.rates, "seed": PILOT_SEEDS},
         ),
         "smoke": Preset(
             "1 epoch with 16 units",
@@ -157,6 +156,6 @@ EXPERIMENT = Experiment(
     load=lambda config, data: ORDER_EMBEDDINGS.load(data),
     check=check_order_embeddings,
     task=order_embeddings_task,
-    report=report.report_order_embeddings,
+    report=report.OUTLINE.report,
     claims=claims.CLAIMS,
 )

@@ -1,9 +1,6 @@
-"""The network of experiment 6.1, a GRU for sentences and a linear map for images, and the experiment's options."""
+"""The network of experiment 6.1, a GRU for sentences and a linear map for images."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,39 +8,12 @@ from torch.nn import functional as F
 
 from layernorm.nn import GRU
 
-from ...protocol import CheckedOptions, decay_option, option, seed_option
 from ...train.batches import INIT, derive_seed
 from ...train.initial import draw_gru
+from .config import Config
 
 MARGINS = {"order": 0.05, "cosine": 0.2}
 """The margin of each similarity's loss."""
-
-
-@dataclass(frozen=True)
-class Config(CheckedOptions):
-    """Options of the experiment. The defaults are the paper's protocol."""
-
-    similarity: Literal["order", "cosine"] = option(
-        "order", "order: the order embedding; cosine: the symmetric baseline (Sym)", several="similarity"
-    )
-    norm: Literal["none", "layer", "rms", "weight", "batch"] = option(
-        "layer", "what the GRU's summed inputs are normalised by", several="norm"
-    )
-    learning_rate: float = option(1e-3, "step size", several="learning-rate", mark="lr", above=0)
-    seed: int = seed_option("seeds of the initial weights, of the order of the images and of the choice of captions")
-    epochs: int = option(100, "passes over the training images, each with one of its captions", least=1)
-    batch_size: int = option(128, "images in a batch, over all processes together", least=2)
-    decay: float = decay_option()
-    words: int = option(300, "size of a word's embedding", least=1)
-    hidden: int = option(1024, "units of the GRU, and the size of the embedding of sentences and images", least=1)
-    margin: float = option(0.0, "margin of the loss (0: 0.05 for order, 0.2 for cosine)", least=0)
-    optimizer: Literal["legacy_adam", "adam"] = option(
-        "legacy_adam", "legacy_adam: the original code's Adam, with nearly no bias correction; adam: torch's"
-    )
-    clip: float = option(2.0, "largest norm of each parameter's gradient", above=0)
-    evaluate_every: int = option(300, "updates between evaluations on the validation set", least=1)
-    valid_images: int = option(1000, "number of validation images to use, from the first on", least=1)
-    fold: int = option(1000, "images in a test fold", least=1)
 
 
 class Embedding(nn.Module):

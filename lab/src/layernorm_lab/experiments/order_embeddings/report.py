@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ...report.blocks import Block, Metric, compare
-from ...report.curves import curves, sensitivity
-from ...report.deviations import deviations
-from ...report.page import Report, Table
-from ...report.tables import Column, learning_rates, mean, mean_and_range, results, update_times
-from ...runs.folder import Run
+from ...report.blocks import Metric
+from ...report.outline import Curves, Outline, Results
+from ...report.tables import Column, mean, mean_and_range
 from .claims import CLAIMS
+from .config import Config
 from .deviations import APART, DEVIATIONS
-from .network import Config
 
 CLAIM = (
     "With layer normalization in the GRU, order embeddings reach their best validation model in 60 % of the baseline's "
@@ -40,40 +35,37 @@ METRICS = (
 )
 
 
-def report_order_embeddings(runs: Sequence[Run]) -> Report:
-    """Writes the report on runs of `order-embeddings`, finished or not."""
-    blocks, status = compare(runs, CLAIMS)
-    about = (
-        "How often the right image is among the first 1, 5 and 10 on validation, as in the paper's Figure 1, and the "
-        "sum of the three, by which the model is kept."
-    )
-    return Report(
-        title="Order embeddings, Table 2 and Figure 1",
-        claim=CLAIM,
-        findings=[],
-        status=status,
-        figures=[*curves("figure1", about, blocks, METRICS, x="update"), *sensitivity(blocks, RECALL)],
-        tables=[
-            *(_recalls(blocks, side) for side in SIDES),
-            *learning_rates(blocks, RECALL, digits=1),
-            update_times(blocks),
-        ],
-        deviations=deviations(runs, DEVIATIONS, Config(), APART),
-        runs=runs,
-    )
+ABOUT = (
+    "How often the right image is among the first 1, 5 and 10 on validation, as in the paper's Figure 1, and the "
+    "sum of the three, by which the model is kept."
+)
+NOTE = (
+    "The kept model on the test images: R@K is the percentage with the right one among the first K; mean r: the "
+    "mean rank, from 1. Averaged over folds. The paper's rows are on COCO: compare the direction."
+)
 
 
-def _recalls(blocks: Sequence[Block], side: str) -> Table:
-    """Makes the paper's Table 2 in one direction."""
+def _recalls(side: str) -> Results:
+    """Describes the paper's Table 2 in one direction."""
     names = {"R@1": "r1", "R@5": "r5", "R@10": "r10", "mean r": "mean_rank"}
     columns = [
         Column(head, f"test_{side}_{name}", "test", digits=1, text=mean_and_range if head == "R@10" else mean)
         for head, name in names.items()
     ]
-    note = (
-        "The kept model on the test images: R@K is the percentage with the right one among the first K; mean r: the "
-        "mean rank, from 1. Averaged over folds. The paper's rows are on COCO: compare the direction."
-    )
-    column = list(SIDES).index(side)
-    paper = [(label, norm, dict(zip(names, cells[column], strict=True))) for (label, norm), cells in PAPER.items()]
-    return results(blocks, METRICS, columns, note, paper, SIDES[side])
+    place = list(SIDES).index(side)
+    paper = [(label, norm, dict(zip(names, cells[place], strict=True))) for (label, norm), cells in PAPER.items()]
+    return Results(columns, NOTE, paper, SIDES[side])
+
+
+OUTLINE = Outline(
+    title="Order embeddings, Table 2 and Figure 1",
+    claim=CLAIM,
+    config=Config(),
+    curves=[Curves("figure1", ABOUT, METRICS, "update")],
+    results=[_recalls(side) for side in SIDES],
+    chosen=RECALL,
+    digits=1,
+    claims=CLAIMS,
+    deviations=DEVIATIONS,
+    apart=APART,
+)

@@ -12,15 +12,17 @@ from typing import Any
 
 import torch
 
+from ...config import CheckedOptions, option
 from ...data import order_embeddings
 from ...data.order_embeddings import CAPTIONS, ImagesAndCaptions
 from ...data.text import EOS, Sentences
 from ...errors import RunError, printable
-from ...protocol import CheckedOptions, Tool, option
+from ...protocol import Tool
 from ...runs.files import names_in, write_atomic
 from ...runs.folder import Run
 from ...runs.restore import configuration, restore_model, training_data
-from .network import Config, Embedding, build_embedding
+from .config import Config
+from .network import Embedding, build_embedding
 from .objective import penalties
 
 PICTURES = (".jpg", ".jpeg", ".png")

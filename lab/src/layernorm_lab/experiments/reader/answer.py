@@ -10,18 +10,20 @@ from typing import Any
 
 import torch
 
+from ...config import CheckedOptions, option
 from ...data import questions
 from ...data.cnn import PLACEHOLDER, Question, is_entity
 from ...data.questions import FIRST_ENTITY, Questions, Split
 from ...data.text import Vocabulary
 from ...errors import RunError
-from ...protocol import CheckedOptions, Tool, option
+from ...protocol import Tool
 from ...runs.files import write_atomic
 from ...runs.folder import Run
 from ...runs.restore import configuration, restore_model, training_data
 from . import page
+from .config import Config
 from .experiment import answer, answered, longest
-from .network import Config, Reader, build_reader
+from .network import Reader, build_reader
 
 
 @dataclass(frozen=True)

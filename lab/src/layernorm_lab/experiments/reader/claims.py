@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from ...report.judge import Arm, Claim, Plan, Robustness, Rung, Sooner, Trial, Value, shared
-from .network import Config
+from ...report.judge import Arm, Claim, Plan, Robustness, Rung, Trial, UpdatesToGoal, Value, shared
+from .config import Config
 
 
 def laptop(initial: Literal["source", "torch"] = "source") -> Config:
@@ -51,7 +51,7 @@ LAYER, NONE = Arm("layer", {"gain_init": 1.0}), Arm("none")
 
 
 def _speed_and_error(initial: str, trial: Trial) -> tuple[Claim, Claim]:
-    speed = Sooner("valid_error", "a validation error", goal=GOALS[initial], unit=" %", scale=100)
+    speed = UpdatesToGoal("valid_error", "a validation error", goal=GOALS[initial], unit=" %", scale=100)
     lowest = Value("valid_error", "lowest validation error, %", best=True, scale=100, margin=1.0)
     text, where, figure = "With layer norm the attentive reader {}.", "6.2, Figure 2", "laptop/figure2.png"
     return (
@@ -63,7 +63,7 @@ def _speed_and_error(initial: str, trial: Trial) -> tuple[Claim, Claim]:
 def _reading() -> tuple[Claim, Claim]:
     """Makes the claims of trial 3. The margin is two standard errors of 1,131 questions at the baseline's 41 %."""
     lowest = Value("valid_error", "lowest validation error, %", best=True, scale=100, margin=3.0)
-    speed = Sooner("valid_error", "a validation error", lowest, by_pilot=True, unit=" %", scale=100)
+    speed = UpdatesToGoal("valid_error", "a validation error", lowest, by_pilot=True, unit=" %", scale=100)
     text, where = "With layer norm the attentive reader {}.", "6.2, Figure 2"
     return (
         Claim(text.format("trains faster"), where, LAYER, NONE, speed, READING),

@@ -11,13 +11,16 @@ from torch import Tensor, nn
 
 from layernorm.nn import LSTM, BatchNorm
 
+from ...config import check_most
 from ...data.questions import CORPORA, FIRST_ENTITY, Questions, Split
 from ...errors import RunError
-from ...protocol import Experiment, Loss, Preset, Task, check_most
-from ...report.judge import PILOT
+from ...protocol import Experiment, Preset
+from ...report.judge import PILOT_SEEDS
 from ...train.batches import ORDER, Bucketed, derive_seed
+from ...train.task import Loss, Task, Tested
 from . import claims, page, report
-from .network import Config, Reader, answer_loss, build_reader, clip
+from .config import Config
+from .network import Reader, answer_loss, build_reader, clip
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -84,7 +87,7 @@ def reader_task(config: Config, data: Questions, accelerator: Accelerator) -> Ta
     vocabulary = config.vocabulary or len(data.vocabulary)
     train, valid, test = (split.limited(vocabulary) for split in (data.train, data.valid, data.test))
     looked_at = valid.first(config.evaluate_cases)
-    order = Bucketed(train.passages.lengths, config.batch_size, config.seed, accelerator.process_index, processes)
+    order = Bucketed.of(train.passages.lengths, config, accelerator)
     shares = answer_shares(train.answers, data.entities, vocabulary) if config.prior else None
     model = build_reader(config, vocabulary, longest(data.train), shares)
 
@@ -100,7 +103,7 @@ def reader_task(config: Config, data: Questions, accelerator: Accelerator) -> Ta
         accuracy = float(right.double().mean())
         return {"valid_error": 1 - accuracy, "valid_nll": float(nll.mean()), KEPT_BY: accuracy}
 
-    def final(model: nn.Module) -> tuple[dict[str, float], dict[str, Tensor]]:
+    def final(model: nn.Module) -> Tested:
         right, nll = answer(model, test, config)
         number = page.choose(valid)
         shown = next(part for part in answered(model, valid, config) if number in part.rows)
@@ -109,16 +112,12 @@ def reader_task(config: Config, data: Questions, accelerator: Accelerator) -> Ta
             {"right": right.to(torch.uint8), **page.kept(data, number, shown.of(number))},
         )
 
-    return Task(
-        model=model,
-        optimizer=torch.optim.Adam(model.parameters(), lr=config.learning_rate, fused=True),
-        updates=config.updates,
-        evaluate_every=config.evaluate_every,
-        updates_per_epoch=order.updates_per_epoch,
+    return Task.of(
+        config,
+        order,
+        model,
         loss=loss,
         evaluate=evaluate,
-        seen=order.seen,
-        decay=config.decay,
         shown={"batch_loss": "loss {:.2f}", "valid_error": "valid. error {:.1%}"},
         before_step=lambda model: clip(model, config.clip),
         keep=KEPT_BY,
@@ -215,7 +214,7 @@ EXPERIMENT = Experiment(
         "laptop": Preset(
             "5000 updates with 64 units on questions from books; two seeds and four learning rates",
             claims.laptop(),
-            {"norm": ("none", "layer"), "gain_init": (1.0,), "learning_rate": claims.MAIN.rates, "seed": PILOT},
+            {"norm": ("none", "layer"), "gain_init": (1.0,), "learning_rate": claims.MAIN.rates, "seed": PILOT_SEEDS},
         ),
         "smoke": Preset(
             "20 updates with 8 units",

@@ -7,17 +7,16 @@ from collections.abc import Sequence
 
 from ...data.cnn import RULES
 from ...report.arms import NORMS, Arm
-from ...report.blocks import Block, Metric, compare
-from ...report.curves import curves, sensitivity
-from ...report.deviations import deviations
+from ...report.blocks import Block, Metric
+from ...report.outline import Curves, Extra, Outline, Results
 from ...report.page import Picture, Report
 from ...report.pictures import pictures
-from ...report.tables import Column, learning_rates, low_to_high, results, update_times
+from ...report.tables import Column, low_to_high
 from ...runs.folder import Run
 from . import page
 from .claims import CLAIMS, LAYER, NONE
+from .config import Config
 from .deviations import APART, DEVIATIONS
-from .network import Config
 
 CLAIM = (
     "With layer normalization in its LSTMs the attentive reader trains faster and converges to a better validation "
@@ -39,38 +38,41 @@ COLUMNS = (
 )
 
 
+ABOUT = (
+    "Validation error, as in the paper's Figure 2, and the negative log-likelihood of the right answer. Grey: "
+    "answers that need no reading, on the same passages, cut to four sentences."
+)
+NOTE = (
+    "The lowest validation error, and the test error of the model kept there. Without reading: answers of rules, "
+    "on the cut passages, ties decided at random. Gradient: its norm at update 0, lowest to highest seed."
+)
+
+
 def report_reader(runs: Sequence[Run]) -> Report:
-    """Writes the report on runs of `reader`, finished or not."""
-    blocks, status = compare(runs, CLAIMS)
+    """Writes the report on runs of `reader`, finished or not. Rules that read nothing are levels in its figure."""
     given = runs[0].environment["data"].get("guesses", {})
     guessed = {rule: 1 - given[rule] for rule in RULES if rule in given}
     error = dataclasses.replace(ERROR, levels=guessed)
-    read, notes = pictures(blocks, ERROR, _show, "No question is shown")
-    about = (
-        "Validation error, as in the paper's Figure 2, and the negative log-likelihood of the right answer. Grey: "
-        "answers that need no reading, on the same passages, cut to four sentences."
-    )
-    note = (
-        "The lowest validation error, and the test error of the model kept there. Without reading: answers of rules, "
-        "on the cut passages, ties decided at random. Gradient: its norm at update 0, lowest to highest seed."
-    )
     others = [("without reading", rule, {VALID: f"{100 * value:.1f}"}) for rule, value in guessed.items()]
     others += [("cnn, paper", NORMS[norm], {"rate": "8e-05", VALID: value}) for norm, value in PAPER.items()]
-    return Report(
+
+    def extra(blocks: Sequence[Block]) -> Extra:
+        read, notes = pictures(blocks, error, _show, "No question is shown")
+        return Extra([line for block in blocks for line in _reading(block, guessed)], notes, pictures=read)
+
+    return Outline(
         title="The attentive reader, Figure 2",
         claim=CLAIM,
-        findings=[line for block in blocks for line in _reading(block, guessed)],
-        status=[*status, *notes],
-        figures=[*curves("figure2", about, blocks, (error, NLL), x="update"), *sensitivity(blocks, ERROR)],
-        tables=[
-            results(blocks, (ERROR, NLL), COLUMNS, note, others),
-            *learning_rates(blocks, ERROR, digits=1),
-            update_times(blocks),
-        ],
-        deviations=deviations(runs, DEVIATIONS, Config(), APART),
-        runs=runs,
-        pictures=read,
-    )
+        config=Config(),
+        curves=[Curves("figure2", ABOUT, (error, NLL), "update")],
+        results=[Results(COLUMNS, NOTE, others)],
+        chosen=ERROR,
+        digits=1,
+        claims=CLAIMS,
+        deviations=DEVIATIONS,
+        apart=APART,
+        extra=extra,
+    ).report(runs)
 
 
 def _show(run: Run, arm: Arm, name: str) -> list[Picture]:

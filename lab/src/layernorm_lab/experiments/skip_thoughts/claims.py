@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...report.judge import Arm, Claim, Robustness, Sooner, Trial, shared
-from .network import Config
+from ...report.judge import Arm, Claim, Robustness, Trial, UpdatesToGoal, shared
+from .config import Config
 
 LAPTOP = Config(
     updates=800, vocabulary=5_000, words=200, hidden=400, evaluate_every=50, tasks_every=0, fast_eval=True,
@@ -28,7 +28,7 @@ _NLL = "validation NLL, nats a word"
 CLAIMS = (
     Claim(
         "Skip-thoughts with layer norm train faster.", "6.3, Figure 3", Arm("layer"), Arm("none"),
-        Sooner("valid_nll", "a validation NLL", goal=GOAL, unit=" nats a word"), TRIAL, "laptop/nll.png",
+        UpdatesToGoal("valid_nll", "a validation NLL", goal=GOAL, unit=" nats a word"), TRIAL, "laptop/nll.png",
     ),
     Claim(
         "Over all learning rates skip-thoughts are better with layer norm.", "ours", Arm("layer"), Arm("none"),

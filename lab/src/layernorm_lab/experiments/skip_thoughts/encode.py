@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ...config import option
 from ...errors import RunError, UsageError
-from ...protocol import Tool, option
+from ...protocol import Tool
 from ...runs.files import decoded, read_content, write_atomic
 from ...runs.folder import Run
 from .trained import sentence_words, trained_encoder

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ...config import option
 from ...data import sentences, sick
-from ...protocol import Tool, option
+from ...protocol import Tool
 from ...runs.folder import Run
 from ...runs.restore import training_data
 from .experiment import Data, encoders, scores

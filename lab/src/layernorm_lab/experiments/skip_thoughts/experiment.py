@@ -10,19 +10,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ...config import check_most
 from ...data import books, sentences, sick, source
 from ...data.books import Books
 from ...data.sentences import Classified
 from ...data.sick import Sick
 from ...data.text import Sentences
-from ...protocol import Experiment, Loss, Preset, Task, check_most
-from ...report.judge import PILOT
+from ...protocol import Experiment, Preset
+from ...report.judge import PILOT_SEEDS
 from ...train.batches import OneLength
-from ...train.legacy_adam import LegacyAdam
+from ...train.legacy_adam import OPTIMIZERS
+from ...train.task import Loss, Task, Tested
 from . import claims, report
+from .config import Config
 from .encoder import Encode, Encoder
 from .evaluation import classification, relatedness
-from .network import Config, SkipThoughts, build_skip_thoughts
+from .network import SkipThoughts, build_skip_thoughts
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -73,21 +76,17 @@ def skip_thoughts_task(config: Config, data: Data, accelerator: Accelerator) -> 
     device = accelerator.device
     rows = data.books.sentences(config.vocabulary)
     middle = data.books.triples("train")
-    order = OneLength(
-        rows.lengths[middle], config.batch_size, config.seed, accelerator.process_index, accelerator.num_processes
-    )
+    order = OneLength.of(rows.lengths[middle], config, accelerator)
     model = build_skip_thoughts(config, config.vocabulary)
-    kind = LegacyAdam if config.optimizer == "legacy_adam" else torch.optim.Adam
-    optimizer = kind(model.parameters(), lr=config.learning_rate, fused=True)
     valid, held = (evenly_spread(data.books.triples(split), config.held_out_triples) for split in ("valid", "test"))
-    last: dict[int, Scores] = {}  # the last evaluation, by its update; the test at the end uses it again
+    last: dict[int, Tested] = {}  # the last evaluation, by its update; the test at the end uses it again
 
     def loss(model: nn.Module, update: int) -> Loss:
         return model(*triple(rows, middle[order.share(update)], device)), None
 
     def evaluate(model: nn.Module) -> dict[str, float]:
         assert isinstance(model, SkipThoughts)
-        update = int(optimizer.state[model.output.bias]["step"])
+        update = int(task.optimizer.state[model.output.bias]["step"])
         metrics = {"valid_nll": held_out(model, rows, valid)}
         if with_tasks(config, update):
             encoder = Encoder(model, data.books.vocabulary(config.vocabulary))
@@ -96,7 +95,7 @@ def skip_thoughts_task(config: Config, data: Data, accelerator: Accelerator) -> 
             metrics |= last[update][0]
         return metrics
 
-    def test(model: nn.Module) -> tuple[dict[str, float], dict[str, Tensor]]:
+    def test(model: nn.Module) -> Tested:
         assert isinstance(model, SkipThoughts)
         nll = {"test_nll": held_out(model, rows, held)}
         if not config.tasks_every:
@@ -108,23 +107,18 @@ def skip_thoughts_task(config: Config, data: Data, accelerator: Accelerator) -> 
         metrics = {f"{row}_{name}": value for row, part in by_row.items() for name, value in part.items()}
         return {**nll, **metrics}, tensors
 
-    def clip(model: nn.Module) -> None:
-        nn.utils.clip_grad_norm_(model.parameters(), config.clip)
-
-    return Task(
-        model=model,
-        optimizer=optimizer,
-        updates=config.updates,
-        evaluate_every=config.evaluate_every,
-        updates_per_epoch=order.updates_per_epoch,
+    task = Task.of(
+        config,
+        order,
+        model,
+        optimizer=OPTIMIZERS[config.optimizer],
         loss=loss,
         evaluate=evaluate,
-        seen=order.seen,
-        decay=config.decay,
         shown={"sick_pearson": "SICK r {:.3f}", "valid_nll": "valid. nats a word {:.2f}"},
-        before_step=clip,
+        before_step=lambda model: nn.utils.clip_grad_norm_(model.parameters(), config.clip),
         test=test,
     )
+    return task
 
 
 def with_tasks(config: Config, update: int) -> bool:
@@ -155,11 +149,7 @@ def held_out(model: SkipThoughts, rows: Sentences, middle: Tensor) -> float:
     return total / words
 
 
-Scores = tuple[dict[str, float], dict[str, Tensor]]
-"""Measures, and tensors with one value for every test case."""
-
-
-def scores(encode: Encode, data: Data, fast: bool) -> Scores:
+def scores(encode: Encode, data: Data, fast: bool) -> Tested:
     """Computes the measures of SICK and of the classification tasks, and tensors with one value for every test case."""
     metrics, errors = relatedness(encode, data.sick)
     accuracies, right = classification(encode, data.classified.sets, fast)
@@ -191,7 +181,7 @@ EXPERIMENT = Experiment(
         "laptop": Preset(
             "800 updates with 400 units and 5,000 words, without the tasks; two seeds and four learning rates",
             claims.LAPTOP,
-            {"norm": _NORMS, "learning_rate": claims.TRIAL.rates, "seed": PILOT},
+            {"norm": _NORMS, "learning_rate": claims.TRIAL.rates, "seed": PILOT_SEEDS},
         ),
         "smoke": Preset(
             "20 updates with 8 units and 30 words",
@@ -210,6 +200,6 @@ EXPERIMENT = Experiment(
     load=lambda config, data: load_text(data),
     check=check_skip_thoughts,
     task=skip_thoughts_task,
-    report=report.report_skip_thoughts,
+    report=report.OUTLINE.report,
     claims=claims.CLAIMS,
 )  # fmt: skip

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...config import CheckedOptions, option
 from ...data.books import LONGEST
-from ...protocol import CheckedOptions, Tool, option
+from ...protocol import Tool
 from ...runs.folder import Run
 from .experiment import evenly_spread
 from .trained import sentence_words, trained_encoder

@@ -6,15 +6,13 @@ import statistics
 from collections.abc import Sequence
 
 from ...data.sentences import FILES
-from ...report.blocks import Block, Group, Metric, compare, heading
-from ...report.curves import curves, sensitivity
-from ...report.deviations import deviations
-from ...report.page import Report, Table
-from ...report.tables import Column, learning_rates, mean_and_range, results, update_times
-from ...runs.folder import Run
+from ...report.blocks import Block, Group, Metric, heading
+from ...report.outline import Curves, Extra, Outline, Results
+from ...report.page import Table
+from ...report.tables import Column, mean_and_range
 from .claims import CLAIMS
+from .config import Config
 from .deviations import APART, DEVIATIONS
-from .network import Config
 
 CLAIM = (
     "With layer normalization in encoder and decoders, skip-thoughts learn faster than the baseline, and their vectors "
@@ -39,35 +37,17 @@ FIGURE3 = tuple(Metric(name, label, chosen=NLL.name, sparse=True) for name, labe
 COLUMNS = (Column("NLL", NLL.name, digits=3), Column("test NLL", "test_nll", "test", digits=3))
 
 
-def report_skip_thoughts(runs: Sequence[Run]) -> Report:
-    """Writes the report on runs of `skip-thoughts`, finished or not."""
-    blocks, status = compare(runs, CLAIMS)
-    tasks = "The encoder on SICK and on four classification tasks in training."
-    books = "The decoders' negative log-likelihood of a word in the validation books."
-    note = (
-        "The decoders' negative log-likelihood, in nats a word, after the last update: in the validation books, and of "
-        "finished runs in the test books."
-    )
+TASKS_ABOUT = "The encoder on SICK and on four classification tasks in training."
+BOOKS_ABOUT = "The decoders' negative log-likelihood of a word in the validation books."
+NOTE = (
+    "The decoders' negative log-likelihood, in nats a word, after the last update: in the validation books, and of "
+    "finished runs in the test books."
+)
+
+
+def _table_3(blocks: Sequence[Block]) -> Extra:
     tested = _tested(blocks)
-    return Report(
-        title="Skip-thoughts, Table 3 and Figure 3",
-        claim=CLAIM,
-        findings=[],
-        status=status,
-        figures=[
-            *curves("figure3", tasks, blocks, FIGURE3, x="update"),
-            *curves("nll", books, blocks, [NLL], x="update"),
-            *sensitivity(blocks, NLL),
-        ],
-        tables=[
-            *([_relatedness(blocks, tested), _classification(blocks, tested)] if tested else []),
-            results(blocks, [NLL], COLUMNS, note),
-            *learning_rates(blocks, NLL, digits=3),
-            update_times(blocks),
-        ],
-        deviations=deviations(runs, DEVIATIONS, Config(), APART),
-        runs=runs,
-    )
+    return Extra(first=[_relatedness(blocks, tested), _classification(blocks, tested)] if tested else [])
 
 
 def _tested(blocks: Sequence[Block]) -> list[tuple[list[str], Group, str]]:
@@ -130,3 +110,18 @@ def _classification(blocks: Sequence[Block], tested: Sequence[tuple[list[str], G
         rows,
         "Accuracy in percent, means over seeds; the mean of the four with its lowest and highest seed. Rows as above.",
     )
+
+
+OUTLINE = Outline(
+    title="Skip-thoughts, Table 3 and Figure 3",
+    claim=CLAIM,
+    config=Config(),
+    curves=[Curves("figure3", TASKS_ABOUT, FIGURE3, "update"), Curves("nll", BOOKS_ABOUT, [NLL], "update")],
+    results=[Results(COLUMNS, NOTE)],
+    chosen=NLL,
+    digits=3,
+    claims=CLAIMS,
+    deviations=DEVIATIONS,
+    apart=APART,
+    extra=_table_3,
+)

@@ -9,8 +9,9 @@ from ...data.books import Books
 from ...errors import RunError
 from ...runs.folder import Run
 from ...runs.restore import configuration, restore_model, training_data
+from .config import Config
 from .encoder import Encoder
-from .network import Config, build_skip_thoughts
+from .network import build_skip_thoughts
 
 
 def trained_encoder(run: Run, folder: Path | None) -> tuple[Encoder, Config, Books, int]:

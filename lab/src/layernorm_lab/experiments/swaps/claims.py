@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from ...report.judge import AHEAD, BEHIND, EQUAL, SEEDS, UNDECIDED, Arm, Claim, Ruling, Trial, Value
-from .network import Config, Eps, FormulaName, Start
+from .config import Config, Eps, FormulaName, Start
 from .program import TEST, Program, TaskName
 from .programs import PROGRAMS
 
@@ -120,8 +120,8 @@ ARMS = tuple(
 OWN, BEST, THREE = (1.0,), (1 / 16, 1 / 4, 1.0, 4.0, 16.0), (1 / 4, 1.0, 4.0)
 """The multiples of the program's rate: its own alone, and the grids from which each arm takes its best."""
 
-OLD = tuple(task for task, program in PROGRAMS.items() if not program.confirms)
-FRESH = tuple(task for task, program in PROGRAMS.items() if program.confirms)
+CHOOSING_TASKS = tuple(task for task, program in PROGRAMS.items() if not program.confirms)
+CONFIRMING_TASKS = tuple(task for task, program in PROGRAMS.items() if program.confirms)
 """The tasks on which candidates are chosen, and those that confirm."""
 
 
@@ -144,15 +144,15 @@ class Round:
     alone: bool = False
 
 
-TRIED = Round("At the programs' own settings", OLD, TRIAL)
-CHOOSING = Round("The choice of candidates", OLD, CHOICE, alone=True)
-CONFIRMING = Round("The confirmation, by test cases", FRESH, (TRIAL[0], *CHOSEN))
+TRIED = Round("At the programs' own settings", CHOOSING_TASKS, TRIAL)
+CHOOSING = Round("The choice of candidates", CHOOSING_TASKS, CHOICE, alone=True)
+CONFIRMING = Round("The confirmation, by test cases", CONFIRMING_TASKS, (TRIAL[0], *CHOSEN))
 ROUNDS = (
     TRIED,
     CHOOSING,
     CONFIRMING,
-    Round("Each arm at its best rate", OLD, TRIAL, BEST),
-    Round("Candidates at the best of three rates, by test cases", FRESH, (TRIAL[0], *CHOSEN), THREE),
+    Round("Each arm at its best rate", CHOOSING_TASKS, TRIAL, BEST),
+    Round("Candidates at the best of three rates, by test cases", CONFIRMING_TASKS, (TRIAL[0], *CHOSEN), THREE),
 )
 """The comparisons that a report shows."""
 

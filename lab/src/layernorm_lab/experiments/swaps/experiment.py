@@ -12,11 +12,13 @@ from torch import nn
 from layernorm.convert import match
 
 from ...errors import UsageError
-from ...protocol import Experiment, Preset, Task
-from ...report.judge import FRESH, PILOT
+from ...protocol import Experiment, Preset
+from ...report.judge import PILOT_SEEDS, TRIAL_SEEDS
 from ...train.batches import INIT, derive_seed
-from .claims import OLD
-from .network import Config, Maker
+from ...train.task import Task
+from .claims import CHOOSING_TASKS
+from .config import Config
+from .network import Maker
 from .program import TEST, Data, TaskName
 from .programs import PROGRAMS
 from .report import report_swaps
@@ -81,7 +83,7 @@ EXPERIMENT = Experiment(
         "laptop": Preset(
             "the screening: three formulas, RMS norm, gains of 1 or matched, three rates, two seeds",
             Config(),
-            {**_ARMS, "task": OLD, "learning_rate": (1 / 4, 1.0, 4.0), "seed": PILOT},
+            {**_ARMS, "task": CHOOSING_TASKS, "learning_rate": (1 / 4, 1.0, 4.0), "seed": PILOT_SEEDS},
         ),
         "smoke": Preset(
             "20 updates of three tasks on made data",
@@ -95,10 +97,10 @@ EXPERIMENT = Experiment(
                 "learning_rate": (1.0,),
             },
         ),
-        "paper": Preset(
-            "the trial: the same arms at the programs' own rates with five seeds that the screening did not have",
+        "trial": Preset(
+            "the same arms at the programs' own rates with five seeds that the screening did not have",
             Config(),
-            {**_ARMS, "task": OLD, "learning_rate": (1.0,), "seed": FRESH},
+            {**_ARMS, "task": CHOOSING_TASKS, "learning_rate": (1.0,), "seed": TRIAL_SEEDS},
         ),
     },
     load=lambda config, folder: load_task(config.task, folder),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ...report.blocks import Group, incomplete
 from ...report.curves import banded, view
-from ...report.judge import PILOT, VERDICTS, Claim, Ruling, Value, best_rate, decide
+from ...report.judge import PILOT_SEEDS, VERDICTS, Claim, Ruling, Value, best_rate, decide
 from ...report.page import GREYS, STYLES, Deviation, Figure, Panel, Report, Style, Table
 from ...report.tables import mean
 from ...runs.folder import Run
@@ -162,7 +162,7 @@ def _curves(task: TaskName, arms: Mapping[str, Mapping[float, Group]]) -> Panel:
     """Draws the evaluations at the program's own rate: of the arms and seeds of the trial, or else of the pilot's."""
     metric, lines = PROGRAMS[task].metric, []
     begun = {name: [run for run in by_rate.get(1.0, []) if run.records] for name, by_rate in arms.items()}
-    trial = {name: [run for run in group if run.config["seed"] not in PILOT] for name, group in begun.items()}
+    trial = {name: [run for run in group if run.config["seed"] not in PILOT_SEEDS] for name, group in begun.items()}
     for name, shown in (trial if any(trial.values()) else begun).items():
         steps = list(zip(*(run.records for run in shown), strict=False))
         if steps:

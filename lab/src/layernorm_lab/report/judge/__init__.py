@@ -4,7 +4,7 @@ An experiment gives the judge its claims as data (`Claim`): two arms, what is me
 which is planned before it is run. The rule since 2026-11-25 is on docs/results/trials.md; a trial with a `Plan` follows
 it. The others were decided by the earlier rule, of which this is left:
 
-1. A pilot. Each arm is trained at the same number of learning rates, in factors of 2, with the seeds `PILOT`. Its
+1. A pilot. Each arm is trained at the same number of learning rates, in factors of 2, with the seeds `PILOT_SEEDS`. Its
    rate is the best of them in the claim's own measure, never on test data. It must lie inside the grid.
 2. The trial. Each arm is trained at its rate with `SEEDS` seeds or more that the pilot did not have. One seed gives
    both arms the same initial weights and the same batches, so that seeds are pairs.
@@ -23,9 +23,9 @@ interval; its `Ruling.verdict` is step 4. `simulate.py` says how often the rule 
 
 from ..arms import Arm as Arm
 from .claim import FACTOR as FACTOR
-from .claim import FRESH as FRESH
-from .claim import PILOT as PILOT
+from .claim import PILOT_SEEDS as PILOT_SEEDS
 from .claim import SEEDS as SEEDS
+from .claim import TRIAL_SEEDS as TRIAL_SEEDS
 from .claim import Claim as Claim
 from .claim import Plan as Plan
 from .claim import Rung as Rung
@@ -40,8 +40,8 @@ from .decide import reported as reported
 from .measure import Kept as Kept
 from .measure import Measure as Measure
 from .measure import Robustness as Robustness
-from .measure import Sooner as Sooner
 from .measure import Summed as Summed
+from .measure import UpdatesToGoal as UpdatesToGoal
 from .measure import Value as Value
 from .ruling import AHEAD as AHEAD
 from .ruling import BEHIND as BEHIND

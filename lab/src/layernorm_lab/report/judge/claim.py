@@ -10,13 +10,13 @@ from ...runs.folder import Run
 from ..arms import RATE, Arm, has
 from .measure import Measure, Robustness
 
-PILOT = (0, 1)
+PILOT_SEEDS = (0, 1)
 """The seeds of a pilot. They choose a rate, and count in no comparison that the rate is chosen for."""
 
 SEEDS = 5
 """The least number of pairs that a verdict needs."""
 
-FRESH = tuple(range(10, 10 + SEEDS))
+TRIAL_SEEDS = tuple(range(10, 10 + SEEDS))
 """The seeds of a trial as it is planned by the earlier rule."""
 
 FACTOR = 2.0
@@ -51,7 +51,7 @@ class Plan:
     """
 
     rungs: tuple[Rung, ...] = (Rung(),)
-    pilot: tuple[int, ...] = PILOT
+    pilot: tuple[int, ...] = PILOT_SEEDS
     seeds: tuple[int, ...] = tuple(range(20, 30))
     looks: tuple[int, ...] = (5, 10)
 
@@ -91,12 +91,12 @@ class Trial:
     @property
     def pilot(self) -> tuple[int, ...]:
         """The seeds of the pilot."""
-        return self.plan.pilot if self.plan else PILOT
+        return self.plan.pilot if self.plan else PILOT_SEEDS
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """The seeds of the pairs, as they are planned."""
-        return self.plan.seeds if self.plan else FRESH
+        return self.plan.seeds if self.plan else TRIAL_SEEDS
 
 
 @dataclass(frozen=True)

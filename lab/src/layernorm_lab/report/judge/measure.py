@@ -88,7 +88,7 @@ class Measure(ABC):
 
 
 @dataclass(frozen=True)
-class Sooner(Measure):
+class UpdatesToGoal(Measure):
     """The logarithm of the updates until a metric first reaches a goal, on the line between two evaluations.
 
     A run that does not reach the goal counts with its last update, and one that is there at its first evaluation with
@@ -120,7 +120,7 @@ class Sooner(Measure):
     def open(self) -> str:
         return "" if self.goal is not None or self.by_pilot else "a goal, which the pilot gives"
 
-    def with_goal(self, share: float, curves: Sequence[Sequence[float]]) -> Sooner:
+    def with_goal(self, share: float, curves: Sequence[Sequence[float]]) -> UpdatesToGoal:
         """Returns the measure with the goal at a share of the fall of some curves, which `values` returned: from the
         mean of their first values to the mean of their best ones."""
         sign = -1 if self.rising else 1
@@ -228,7 +228,7 @@ class Robustness(Value):
 
 def goal_text(measure: Measure) -> str:
     """Writes the goal of a measure of speed, with its unit."""
-    assert isinstance(measure, Sooner)
+    assert isinstance(measure, UpdatesToGoal)
     assert measure.goal is not None
     return f"{measure.scale * measure.goal:.4g}{measure.unit}"
 

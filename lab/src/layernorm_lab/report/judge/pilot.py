@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ...runs.folder import Run
 from ..arms import RATE, Arm
 from .claim import Claim, Plan, Rung
-from .measure import SHARES, Measure, Sooner
+from .measure import SHARES, Measure, UpdatesToGoal
 
 Places = Mapping[tuple[float, int], Run]
 """An arm's runs by learning rate and seed."""
@@ -91,10 +91,10 @@ def last_rung(plan: Plan | None) -> Rung:
     return plan.rungs[-1] if plan else Rung()
 
 
-def goals(claim: Claim, rate: float, runs: Sequence[Run]) -> tuple[Sooner, ...]:
+def goals(claim: Claim, rate: float, runs: Sequence[Run]) -> tuple[UpdatesToGoal, ...]:
     """Computes the goals that the baseline's pilot gives at its rate: none if they are not its to give."""
     measure, arm = claim.measure, claim.behind
-    if not isinstance(measure, Sooner) or not measure.by_pilot:
+    if not isinstance(measure, UpdatesToGoal) or not measure.by_pilot:
         return ()
     places = by_place(claim, arm, runs, last_rung(claim.trial.plan).options)[0]
     name = arm.prefix + measure.metric
@@ -124,7 +124,7 @@ def ended_early(arm: Arm, measure: Measure, runs: Iterable[Run], updates: int) -
         if run.diverged is not None or measure.fails(run, name) or not run.records:
             continue
         last = run.records[-1]["update"]
-        reached = isinstance(measure, Sooner) and measure.flag(run, name) != "short"
+        reached = isinstance(measure, UpdatesToGoal) and measure.flag(run, name) != "short"
         if last < updates and not reached:
             lacking.append(f"{updates} updates of {arm.name} with seed {run.config['seed']}: it has {last}")
     return lacking

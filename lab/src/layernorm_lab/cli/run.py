@@ -1,4 +1,4 @@
-"""`layernorm run`: makes every run of a request, in this process or on workers."""
+"""`layernorm run`: makes every run that its words ask for, in this process or on workers, and the report on them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..config import field_of, flag
 from ..errors import Failure, Failures, RunError, UsageError
 from ..protocol import Experiment
 from ..runs.folder import RunFolder, read_run
@@ -24,7 +25,7 @@ def out_folder(experiment: Experiment, request: Request) -> Path:
     if request.settings.out is not None:
         return request.settings.out
     preset, config = experiment.presets[request.preset].config, request.configs[0]
-    in_names = {item.name for item in dataclasses.fields(config) if item.metadata["several"]}
+    in_names = {item.name for item in dataclasses.fields(config) if item.metadata["in_name"]}
     names = [experiment.name, *([request.preset] if request.preset != experiment.default_preset else [])]
     for name, value in vars(preset).items():
         if name not in in_names.union(request.swept_options) and getattr(config, name) != value:
@@ -86,7 +87,8 @@ def check_outcome(experiment: Experiment, request: Request, failures: Sequence[F
     if all(run.diverged is not None for run in runs):
         lost = f"{runs[0].path.name} diverged at update {runs[0].diverged}"
         more = f" (as did all {len(runs)} runs)" if len(runs) > 1 else ""
-        why = "the training loss, a weight or a metric is not finite; try a lower --learning-rate"
+        rate = field_of(request.configs[0], "learning_rate")
+        why = f"the training loss, a weight or a metric is not finite; try a lower {flag(rate)}"
         raise RunError(f"{lost}{more}: {why}")
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..catalogue import find_experiment
-from ..errors import LackingError, RunError, UsageError
+from ..errors import LackingError, RunError, UsageError, printable
 from ..protocol import Experiment
-from ..report import summary
+from ..report import rendering, summary
 from ..report.page import Report, environment_lines
 from ..report.verdicts import with_verdicts
 from ..runs import folder
@@ -16,6 +16,14 @@ from ..runs.restore import configuration
 
 SUMMARY = ".json"
 """The ending of a summary's name."""
+
+
+def write_report(paths: list[Path], place: Path) -> None:
+    """Writes the report on the runs under some folders, and prints its tables and where it is."""
+    report = make_report(paths)
+    page = rendering.write_report(report, place)
+    rendering.print_report(report)
+    print(f"\nreport: {printable(str(page))}")
 
 
 def make_report(paths: list[Path]) -> Report:

@@ -26,10 +26,11 @@ import torch
 
 from ..catalogue import find_experiment
 from ..errors import Failure, Interrupted, RunError, error_line
-from ..protocol import Experiment, Task
+from ..protocol import Experiment
 from ..runs.checkpoint import State
 from ..train import distributed
 from ..train.progress import Course, Progress, progress
+from ..train.task import Task
 from . import single
 from .options import Request
 

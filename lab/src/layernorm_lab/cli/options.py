@@ -12,8 +12,9 @@ from types import NoneType
 from typing import Any, Literal, TypeVar
 
 from ..catalogue import EXPERIMENTS, TOOLS
+from ..config import CheckedOptions, field_of, flag, option, swept
 from ..errors import UsageError
-from ..protocol import CheckedOptions, Experiment, Sampler, SampleSettings, Tool, flag, option, swept
+from ..protocol import Experiment, Sampler, SampleSettings, Tool
 from .parser import Parser
 
 Chosen = TypeVar("Chosen")
@@ -65,6 +66,8 @@ def parse_run(experiment: Experiment, arguments: Sequence[str]) -> Request:
     preset_name = _preset_name(experiment, arguments)
     preset = experiment.presets[preset_name]
     several = [item.name for item in swept(type(preset.config))]
+    rate = field_of(preset.config, "learning_rate")
+    rates = " ".join(f"{factor * rate.default:g}" for factor in (0.5, 1, 2))
     parser = Parser(
         f"run {experiment.name}",
         [
@@ -72,12 +75,12 @@ def parse_run(experiment: Experiment, arguments: Sequence[str]) -> Request:
             "An option with ... takes several values. There is one run for each combination of values, whose name has "
             "them. After an interruption the same command resumes the runs.",
         ],
-        examples=[*experiment.examples, f"layernorm run {experiment.name} --learning-rate 5e-4 1e-3 2e-3 --jobs 2"],
+        examples=[*experiment.examples, f"layernorm run {experiment.name} {flag(rate)} {rates} --jobs 2"],
         lists=[("presets", [(name, preset.summary) for name, preset in experiment.presets.items()])],
     )
     parser.option("--preset", tuple(experiment.presets), "the defaults of the options below", preset_name)
     defaults = {name: (value,) if name in several else value for name, value in vars(preset.config).items()}
-    _add_options(parser, type(preset.config), {**defaults, **preset.several}, several)
+    _add_options(parser, type(preset.config), {**defaults, **preset.sweep}, several)
     settings = vars(Settings(threads=experiment.threads))
     _add_options(
         parser, Settings, settings, leave=["data"] if experiment.embedded else [], title="where and how to run"
@@ -156,7 +159,7 @@ def _configs(kind: type, values: Mapping[str, Any]) -> Iterator[Any]:
     """Makes one configuration for each combination of the values, in the order in which they run. Configurations may
     set an option without a meaning for them to a fixed value; equal ones make one run."""
     several = swept(kind)
-    order = [field.name for field in sorted(several, key=lambda field: not field.metadata["outermost"])]
+    order = [field.name for field in sorted(several, key=lambda field: not field.metadata["outer_loop"])]
     single = {field.name: values[field.name] for field in dataclasses.fields(kind) if field.name not in order}
     made = []
     for combination in itertools.product(*(dict.fromkeys(values[name]) for name in order)):

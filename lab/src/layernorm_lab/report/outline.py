@@ -1,0 +1,106 @@
+"""A report as data: what an experiment says of its figures and tables. Most of a report is the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..runs.folder import Run
+from .blocks import Block, Metric, compare
+from .curves import curves, sensitivity
+from .deviations import deviations
+from .judge import Claim
+from .page import Deviation, Figure, Picture, Report, Table
+from .tables import Column, Paper, learning_rates, results, update_times
+
+
+class Curves(NamedTuple):
+    """A figure of metrics against "epoch" or "update". Its caption begins with `about`."""
+
+    name: str
+    about: str
+    metrics: Sequence[Metric]
+    x: str = "epoch"
+
+
+class Results(NamedTuple):
+    """A table of results: its columns, what a reader must know of them, and rows to compare with."""
+
+    columns: Sequence[Column]
+    note: str
+    others: Paper = ()
+    title: str = "Results"
+
+
+@dataclass(frozen=True)
+class Extra:
+    """What a report has beside the parts that all have: `first` stands before the other tables, `tables` after them."""
+
+    findings: Sequence[str] = ()
+    status: Sequence[str] = ()
+    figures: Sequence[Figure] = ()
+    first: Sequence[Table] = ()
+    tables: Sequence[Table] = ()
+    pictures: Sequence[Picture] = ()
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The report of an experiment.
+
+    Attributes:
+        title: the heading.
+        claim: the paper's claim, in its words or close to them; empty if the data are not of its kind.
+        config: the configuration that has the paper's values.
+        curves: the figures. The runs that the last one shows are those of the tables of results.
+        results: the tables of results.
+        chosen: the metric on validation data by which learning rates are compared.
+        digits: the digits of its values in the table of learning rates.
+        also: further metrics in the figure of learning rates.
+        claims: the experiment's claims.
+        deviations: where the experiment departs from the paper.
+        apart: the options that the paper does not state, or states several values of.
+        prefixes: of metrics that make an arm of their own, such as `exact_`.
+        extra: (the blocks of runs) -> what this experiment alone has.
+    """
+
+    title: str
+    claim: str
+    config: Any
+    curves: Sequence[Curves]
+    results: Sequence[Results]
+    chosen: Metric
+    digits: int = 2
+    also: Sequence[Metric] = ()
+    claims: Sequence[Claim] = ()
+    deviations: Sequence[Deviation] = ()
+    apart: Sequence[str] = ()
+    prefixes: Sequence[str] = ()
+    extra: Callable[[Sequence[Block]], Extra] = field(default=lambda blocks: Extra())
+
+    def report(self, runs: Sequence[Run]) -> Report:
+        """Writes the report on some runs, finished or not."""
+        blocks, status = compare(runs, self.claims, self.prefixes)
+        extra = self.extra(blocks)
+        shown = self.curves[-1].metrics
+        figures = [
+            figure for item in self.curves for figure in curves(item.name, item.about, blocks, item.metrics, item.x)
+        ]
+        return Report(
+            title=self.title,
+            claim=self.claim,
+            findings=[*extra.findings],
+            status=[*status, *extra.status],
+            figures=[*figures, *sensitivity(blocks, self.chosen, *self.also), *extra.figures],
+            tables=[
+                *extra.first,
+                *(results(blocks, shown, *item) for item in self.results),
+                *learning_rates(blocks, self.chosen, self.digits),
+                update_times(blocks),
+                *extra.tables,
+            ],
+            deviations=deviations(runs, self.deviations, self.config, self.apart),
+            runs=runs,
+            pictures=extra.pictures,
+        )
