@@ -1,8 +1,8 @@
 """`torch.onnx.export` knows layernorm's ops without a ``custom_translation_table``.
 
 The exporter asks onnxscript for the translations of all ops at every export. onnxscript takes seconds to import, so
-layernorm does not import it: it adds its own translations right after the exporter has imported onnxscript's. A finder in
-`sys.meta_path` notices that import. There is no way without one: neither PyTorch nor onnxscript has an entry point for
+layernorm does not import it: it adds its own translations right after the exporter has imported onnxscript's. A finder
+in `sys.meta_path` notices that import. There is no way without one: neither PyTorch nor onnxscript has an entry point for
 other packages' translations, and both import theirs inside the export.
 """
 

@@ -25,7 +25,7 @@ torch.serialization.add_safe_globals(
     [RNN, LSTM, GRU, RNNCell, LSTMCell, GRUCell, LayerNorm, RMSNorm, BatchNorm, BatchNormOverTime, Formula, Recurrence]
 )
 
-# torch.jit.trace warns of comparisons of sizes, which here only decide whether an error is raised. The filter is for the
-# code of this package alone. There is no way without one: to look at a traced size is what warns, and
+# torch.jit.trace warns of comparisons of sizes, which here only decide whether an error is raised. The filter is for
+# the code of this package alone. There is no way without one: to look at a traced size is what warns, and
 # `warnings.catch_warnings` inside a call changes the filters of other threads. torch has one for its own modules, too.
 warnings.filterwarnings("ignore", category=torch.jit.TracerWarning, module=__name__)
