@@ -2,8 +2,8 @@
 
 The exporter asks onnxscript for the translations of all ops at every export. onnxscript takes seconds to import, so
 layernorm does not import it: it adds its own translations right after the exporter has imported onnxscript's. A finder
-in `sys.meta_path` notices that import. There is no way without one: neither PyTorch nor onnxscript has an entry point for
-other packages' translations, and both import theirs inside the export.
+in `sys.meta_path` notices that import. There is no way without one: neither PyTorch nor onnxscript has an entry point
+for other packages' translations, and both import theirs inside the export.
 """
 
 from __future__ import annotations
