@@ -11,7 +11,7 @@ import torch
 
 import layernorm as ln
 from layernorm.backends import Entry
-from layernorm.engines.protocol import RecurrentArguments
+from layernorm.equations.arguments import RecurrentArguments
 from layernorm.formula import Recurrence
 
 REFERENCE = Entry("layernorm.engines.reference", None)

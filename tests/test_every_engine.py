@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import layernorm as ln
-from layernorm.engines.protocol import Engine, RecurrentArguments
+from layernorm.engines.protocol import Engine
+from layernorm.equations.arguments import RecurrentArguments
 from layernorm.formula import Formula, Recurrence
 
 ENGINES = [name for name in ln.backends.ENGINES if name in ln.backends.available()]

@@ -1,6 +1,8 @@
-"""Imports of the library go one way: audit -> convert -> nn, geometry -> functional -> backends -> engines -> formula.
+"""Imports of the library go one way: audit -> convert -> nn, geometry -> functional -> backends -> engines ->
+equations -> formula.
 
-Inside engines/: an engine -> protocol, checks, dispatch, schedule; no engine imports another.
+Inside engines/: an engine -> protocol. No engine imports another, and nobody else imports one: `backends` finds it by
+name.
 """
 
 import subprocess
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import layernorm
-from support.layering import circle, circle_of, outside_imports, room, wrong_imports
+from support.layering import circle, circle_of, imports, outside_imports, room, wrong_imports
 
 ROOT = Path(layernorm.__file__).parent
 
@@ -18,16 +20,17 @@ BELOW = {
     # room: the rooms that it may import
     "formula": set(),
     "_torch": set(),
-    "engines": {"_torch", "formula"},
+    "equations": {"_torch", "formula"},
+    "engines": {"equations", "formula"},
     "backends": {"engines", "formula"},  # engines are imported by name, when they are used
-    "functional": {"backends", "engines", "formula"},  # the reference's equations are the second derivative
+    "functional": {"backends", "engines", "equations", "formula"},  # of engines/ the types of `protocol`
     "geometry": {"functional", "formula"},
     "nn": {"functional", "formula"},
     "interop": {"nn", "formula"},
     "sb3": {"convert", "nn", "formula"},
     "torchrl": {"nn"},
-    "convert": {"nn", "functional", "backends", "engines", "formula"},
-    "audit": {"convert", "nn", "engines", "formula"},
+    "convert": {"nn", "functional", "backends", "equations", "formula"},
+    "audit": {"convert", "nn", "equations", "formula"},
     "export": {"nn", "functional", "formula"},
     "doctor": {"nn", "functional", "backends", "formula"},
     "__main__": {"doctor"},
@@ -36,13 +39,10 @@ BELOW = {
 ENGINES = {
     # room of engines/: the rooms of engines/ that it may import
     "__init__": set(),
-    "protocol": set(),  # what an engine is: its functions, and what they are called with
-    "checks": {"protocol"},  # what every engine refuses
-    "dispatch": set(),
-    "schedule": {"protocol", "checks"},
-    "reference": {"protocol", "checks", "dispatch", "schedule"},
-    "native": {"protocol", "checks"},
-    "compiled": {"reference", "protocol", "checks", "dispatch", "schedule"},  # compiles the reference's equations
+    "protocol": set(),  # what an engine is: its functions
+    "reference": {"protocol"},
+    "native": {"protocol"},
+    "compiled": {"protocol"},
 }
 
 WITH_TORCH = {"torch", "numpy", "typing_extensions"}
@@ -58,6 +58,20 @@ OTHERS = {
 
 def test_imports_go_down():
     assert [*wrong_imports(ROOT, "", BELOW), *wrong_imports(ROOT, "engines", ENGINES)] == []
+
+
+def imported_engines(root):
+    """By files outside of engines/ the engines that they import; what an engine is (`protocol`) anyone may import."""
+    found = {}
+    for path in root.rglob("*.py"):
+        parts = [name.split(".") for name in imports(root, path) if room(root, path) != "engines"]
+        if engines := {p[2] for p in parts if p[:2] == [root.name, "engines"] and len(p) > 2} - {"protocol"}:
+            found[path.name] = engines
+    return found
+
+
+def test_nobody_imports_an_engine():
+    assert imported_engines(ROOT) == {}
 
 
 def test_there_is_no_circle_of_rooms_or_files():
@@ -122,12 +136,25 @@ def test_the_check_sees_a_wrong_import(root, file, line, wrong, form):
     [
         ("engines__native___steps", "from ..reference import prepare", "engines/native/_steps.py: imports reference"),
         ("engines__protocol", "from . import native", "engines/protocol.py: imports native"),
-        ("engines__reference___lstm", "from ..schedule import walk", None),
+        ("engines__compiled___x", "from ..reference import prepare", "engines/compiled/_x.py: imports reference"),
+        ("engines__reference", "from ..equations.steps import prepare", None),
     ],
 )
 def test_the_check_sees_a_wrong_import_inside_engines(root, file, line, wrong):
     write(root, **{file: line})
     assert list(wrong_imports(root, "engines", ENGINES)) == ([] if wrong is None else [wrong])
+
+
+def test_the_check_sees_an_engine(root):
+    lines = (
+        "from ..engines import native\n",
+        "from ..engines.native import f\n",
+        "from ..engines.protocol import Engine\n",
+    )
+    write(
+        root, functional__a=lines[0], functional__b=lines[1], functional__c=lines[2], engines__x="from . import native"
+    )
+    assert imported_engines(root) == {"a.py": {"native"}, "b.py": {"native"}}
 
 
 @pytest.mark.parametrize("form", ["{}\n", UNDER_TYPE_CHECKING, INSIDE_A_FUNCTION])

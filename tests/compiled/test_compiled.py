@@ -14,7 +14,7 @@ from torch._inductor.utils import run_and_get_code
 
 import layernorm as ln
 from layernorm.engines import reference
-from layernorm.engines.protocol import NormArguments, RecurrentArguments
+from layernorm.equations.arguments import NormArguments, RecurrentArguments
 from layernorm.formula import PRESETS, Recurrence
 from support.formula_space import drawn, every_formula, with_changes
 

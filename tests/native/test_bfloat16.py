@@ -12,7 +12,7 @@ import torch
 from test_native_recurrent import both_ways
 
 import layernorm as ln
-from layernorm.engines.protocol import RecurrentArguments
+from layernorm.equations.arguments import RecurrentArguments
 from layernorm.formula import PRESETS, Recurrence
 from support.compiler import COMPILER
 from support.formula_space import drawn, every_formula

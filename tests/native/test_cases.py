@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import layernorm as ln
-from layernorm.engines.protocol import NO_CHANGES
+from layernorm.equations.arguments import NO_CHANGES
 from layernorm.formula import PRESETS, Recurrence
 from layernorm.functional import recurrent_over_cases
 from support.formula_space import drawn, drawn_changes, every_formula, in_types

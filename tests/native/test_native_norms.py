@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import layernorm as ln
 from layernorm.engines import reference
-from layernorm.engines.protocol import NormArguments
+from layernorm.equations.arguments import NormArguments
 
 native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 pytestmark = pytest.mark.usefixtures("instruction_set")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import layernorm as ln
 from layernorm.engines import reference
-from layernorm.engines.protocol import NO_CHANGES, RecurrentArguments
+from layernorm.equations.arguments import NO_CHANGES, RecurrentArguments
 from layernorm.formula import PLAIN, PRESETS, Recurrence
 from support.formula_space import drawn, drawn_changes, every_formula, in_types
 

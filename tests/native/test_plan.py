@@ -10,7 +10,7 @@ pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 import layernorm as ln
 from layernorm.engines.native import _library, _norms, _recurrent, recurrent_backward, recurrent_forward
 from layernorm.engines.native._recurrent_plan import forward_plan
-from layernorm.engines.protocol import RecurrentArguments
+from layernorm.equations.arguments import RecurrentArguments
 
 T, B, I, H = 3, 2, 4, 5  # noqa: E741
 

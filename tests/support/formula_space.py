@@ -5,7 +5,7 @@ import itertools
 
 import torch
 
-from layernorm.engines.protocol import StateChanges
+from layernorm.equations.arguments import StateChanges
 from layernorm.formula import Formula, Recurrence
 
 FIELDS = [("split", "sum", None), ("joint", "per_gate", "all"), ("output", "carry", None), (False, True), (True, False)]

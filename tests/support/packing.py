@@ -2,7 +2,7 @@
 
 import torch
 
-from layernorm.engines.protocol import RecurrentArguments
+from layernorm.equations.arguments import RecurrentArguments
 
 from .formula_space import drawn, drawn_changes
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from ..convert import LayerCall, named_networks, put_back, watch_calls
-from ..engines.protocol import RecurrentArguments
+from ..equations.arguments import RecurrentArguments
 from ..nn._normalised import Normalised
 from ._finding import Audit, Finding
 from ._finite import first_not_finite

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..engines.protocol import RecurrentArguments
-from ..engines.reference._recurrent import (
+from ..equations.arguments import RecurrentArguments
+from ..equations.recurrent import (
     network_of,
     parameters_by_name,
     recurrent_forward,
@@ -16,7 +16,7 @@ from ..engines.reference._recurrent import (
     scheduled_input,
     starting_states,
 )
-from ..engines.reference._sites import Saved
+from ..equations.sites import Saved
 
 PLACES = {"input": "W_ih x", "hidden": "W_hh h", "both": "W_ih x + W_hh h", "cell": "c"}
 OF_GAIN = {"gain_ih": "input", "gain_hh": "hidden", "gain": "both", "gain_c": "cell"}

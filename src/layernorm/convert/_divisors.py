@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ..engines.dispatch import below_autocast
-from ..engines.protocol import RecurrentArguments
-from ..engines.reference._cases import moments
-from ..engines.reference._norms import centre, reciprocal_deviation
-from ..engines.reference._recurrent import network_of, parameters_by_name, scheduled_input
-from ..engines.reference._rnn import Network
-from ..engines.schedule import State, shares_of_lines, walk
+from ..equations.arguments import RecurrentArguments
+from ..equations.batch_norm import moments
+from ..equations.dispatch import below_autocast
+from ..equations.norms import centre, reciprocal_deviation
+from ..equations.recurrent import network_of, parameters_by_name, scheduled_input
+from ..equations.rnn import Network
+from ..equations.schedule import State, shares_of_lines, walk
 from ..formula import Recurrence
 
 Divisors = dict[tuple[str, int, int], tuple[Tensor, Tensor]]

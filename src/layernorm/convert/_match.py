@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.parametrize import type_before_parametrizations as own_class
 
-from ..engines.protocol import RecurrentArguments
+from ..equations.arguments import RecurrentArguments
 from ..nn._normalised import Normalised
 from ._divisors import Divisors, sum_divisors
 from ._watched import LayerCall, layer_name, put_back, watch_calls

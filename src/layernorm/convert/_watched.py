@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..engines.protocol import NO_CHANGES, RecurrentArguments, StateChanges
-from ..engines.schedule import unpacked
+from ..equations.arguments import NO_CHANGES, RecurrentArguments, StateChanges
+from ..equations.schedule import unpacked
 from ..nn._cell import RecurrentCell
 from ..nn._normalised import Normalised
 from ..nn._recurrent import Recurrent

@@ -1,149 +1,21 @@
-"""What an engine is: the functions that it offers, and the object that each of them is called with.
+"""What an engine is: the functions that it offers.
 
-`functional` makes these objects and asks the engine that `backends` finds. The engine computes, or refuses arguments
-that do not fit each other with the errors of `layernorm.engines.checks`. The reference engine
-(`layernorm.engines.reference`) has every function, and its docstrings say what each computes.
-
-Letters in shapes: T time steps, B batch, I input size, H hidden size, P projected size (H without projections),
-G gates, M rows, N row length. Lines are the steps of all rows of a packed call (`RecurrentArguments.batch_sizes`).
+`functional` makes the arguments (`layernorm.equations.arguments`) and asks the engine that `backends` finds. The engine
+computes, or refuses arguments that do not fit each other with the errors of `layernorm.equations.checks`. What each
+function computes is said in `layernorm.equations`.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from ..formula import CACHED, GATES, Recurrence
-
-
-class NormArguments(NamedTuple):
-    """The arguments of a norm op: its input, and how it is normalised.
-
-    Attributes:
-        input: ``(*, *normalized_shape)``.
-        normalized_shape: the last dimensions, which are normalised together.
-        weight, bias: of that shape, or None.
-        eps: added to the variance or the mean square.
-        norm: ``"layer"`` or ``"rms"``.
-    """
-
-    input: Tensor
-    normalized_shape: tuple[int, ...]
-    weight: Tensor | None
-    bias: Tensor | None
-    eps: float
-    norm: str
-
-    @property
-    def device(self) -> torch.device:
-        """Where all tensors are."""
-        return self.input.device
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """M and N: the number of rows, and the length of a row."""
-        shape = self.normalized_shape
-        N = shape[0] if len(shape) == 1 else math.prod(shape)
-        return (self.input.numel() // N if N else math.prod(self.input.shape[: self.input.dim() - len(shape)])), N
-
-    @property
-    def differentiable(self) -> list[Tensor]:
-        """The tensors that have gradients, in the order of `Engine.normalize_backward`."""
-        return [t for t in (self.input, self.weight, self.bias) if t is not None]
-
-
-class StateChanges(NamedTuple):
-    """What happens to the state of one layer and direction between its steps, beyond lengths and resets.
-
-    Attributes:
-        restart: the state that a row starts from after a cut, with the shapes of the initial one; none: zeros.
-        dropout: ``(B, P)``, a factor of the h that W_hh reads, the same at every step; None: 1.
-        kept: zoneout: for each part of the state the share of the old state that is kept, ``(T, B, size)`` in the order
-            in which a row takes its steps, or one number ``(1, 1, 1)``; in a packed call ``(lines, size)`` or
-            ``(1, 1)``. None for a part without zoneout.
-
-    Dropout and shares are in float32 or wider, the type that the layer is computed in.
-    """
-
-    restart: Sequence[Tensor] = ()
-    dropout: Tensor | None = None
-    kept: Sequence[Tensor | None] = ()
-
-    def apply_dropout(self, h: Tensor) -> Tensor:
-        """Applies the dropout to the h before a step, as W_hh reads it, or to its gradient."""
-        return h if self.dropout is None else h * self.dropout.to(h.dtype)
-
-    def shares(self, place: Any) -> list[Tensor | None]:
-        """Returns the shares that are kept at one step, for each part of the state; empty: none.
-
-        ``place`` is the step's index in the shares, which are there for all lines (`schedule.shares_of_lines`).
-        """
-        return [None if k is None else k[place] for k in self.kept]
-
-    def of_rows(self, rows: int) -> StateChanges:
-        """Returns the changes of the first rows."""
-        dropout = None if self.dropout is None else self.dropout[:rows]
-        return self._replace(restart=[r[:rows] for r in self.restart], dropout=dropout)
-
-
-NO_CHANGES = StateChanges()
-
-
-class RecurrentArguments(NamedTuple):
-    """One layer in one direction over a sequence.
-
-    Attributes:
-        input: ``(T, B, I)``.
-        state: the initial state: ``h (B, P)``, in an LSTM also ``c (B, H)``.
-        params: in the order of ``recurrence.parameter_names``.
-        lengths: ``(B,)`` integers in 0..T, or None. Beyond its length a row keeps its state, and its output is 0.
-        reset: ``(T, B)`` bool, or None. True cuts the row between t-1 and t; the step after the cut starts from zeros.
-        recurrence: the equations.
-        reverse: whether the steps go from the last to the first; with ``lengths``, from the end of each row.
-        changes: what else happens to the state between steps.
-        batch_sizes: ``(T,)`` int64 on the CPU, or None. Then the call is packed: rows come in the order of falling
-            lengths, ``batch_sizes`` of them have a step at each time, and ``input`` has the steps that there are,
-            ``(lines, I)``, those of the first time first. So have output and ``reset``, and there are no ``lengths``.
-    """
-
-    input: Tensor
-    state: Sequence[Tensor]
-    params: Sequence[Tensor]
-    lengths: Tensor | None
-    reset: Tensor | None
-    recurrence: Recurrence
-    reverse: bool
-    changes: StateChanges = NO_CHANGES
-    batch_sizes: Tensor | None = None
-
-    @property
-    def device(self) -> torch.device:
-        """Where all tensors are."""
-        return self.input.device
-
-    @property
-    def sizes(self) -> tuple[int, int, int, int, int]:
-        """T, B, I, H, P."""
-        units, P = self.params[1].shape
-        T = self.input.shape[0] if self.batch_sizes is None else self.batch_sizes.shape[0]
-        B = self.input.shape[1] if self.batch_sizes is None else self.state[0].shape[0]
-        return T, B, self.input.shape[-1], units // GATES[self.recurrence.network], P
-
-    @property
-    def lines(self) -> torch.Size:
-        """The leading sizes of what has a number for each step of each row: T and B; of a packed call one number."""
-        return self.input.shape[:-1]
-
-    @property
-    def differentiable(self) -> list[Tensor]:
-        """The tensors that have gradients: input, state, parameters and the state of restarts, in the order of
-        `Engine.recurrent_backward`."""
-        return [self.input, *self.state, *self.params, *self.changes.restart]
+from ..equations.arguments import NormArguments, RecurrentArguments
+from ..formula import CACHED, Recurrence
 
 
 class PreparedLayer(Protocol):

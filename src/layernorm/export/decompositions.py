@@ -15,7 +15,7 @@ def decompositions() -> dict[Any, Callable[..., list[Tensor]]]:
     """Returns each op with its equations in plain PyTorch operations, for `ExportedProgram.run_decompositions`.
 
     The program that it returns has no op of layernorm's: it runs in processes without layernorm, and AOTInductor and
-    ExecuTorch compile it. The equations are those of the reference engine. A recurrent network becomes the operations
+    ExecuTorch compile it. The equations are those of `layernorm.equations`. A recurrent network becomes the operations
     of every step, so the number of time steps is that of the export. `LayerNorm` and `RMSNorm` compute in float64 and
     round once at the end.
 

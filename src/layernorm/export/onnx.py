@@ -174,7 +174,7 @@ def _units(p: Mapping[str, ir.Value]) -> int:
 
 
 class Layer:
-    """The equations of one layer in one direction, as in `layernorm.engines.reference`.
+    """The equations of one layer in one direction, as in `layernorm.equations`.
 
     The summed inputs are lists of parts, one for each of ``recurrence.spans``. What does not depend on the state is
     computed once, in the graph around the ``Scan``, and the body refers to it.
@@ -300,7 +300,7 @@ def _recurrent(
 
 
 class Changes(NamedTuple):
-    """What else happens to the state between steps, as in `layernorm.engines.protocol.StateChanges`."""
+    """What else happens to the state between steps, as in `layernorm.equations.arguments.StateChanges`."""
 
     restart: Values
     dropout: ir.Value | None

@@ -1,10 +1,10 @@
 """The functions behind the modules: they gather the arguments, choose an engine and bind the gradient."""
 
-from ..engines.checks import check_dense as check_dense
-from ..engines.protocol import NO_CHANGES as NO_CHANGES
-from ..engines.protocol import StateChanges as StateChanges
-from ..engines.schedule import apply_zoneout as apply_zoneout
-from ..engines.schedule import lines_of as lines_of
+from ..equations.arguments import NO_CHANGES as NO_CHANGES
+from ..equations.arguments import StateChanges as StateChanges
+from ..equations.checks import check_dense as check_dense
+from ..equations.schedule import apply_zoneout as apply_zoneout
+from ..equations.schedule import lines_of as lines_of
 from ._bind import autocast_type as autocast_type
 from ._bind import is_eager as is_eager
 from ._cases import BatchMoments as BatchMoments

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from .. import backends
-from ..engines import reference
-from ..engines.protocol import NO_CHANGES, RecurrentArguments, StateChanges
-from ..engines.reference import BatchMoments as BatchMoments
-from ..engines.reference import Moments as Moments
-from ..engines.reference import check_cases, count_cases
-from ..engines.schedule import lines_of, make_schedule, reorder_steps, unpacked
+from ..equations import recurrent as equations_of
+from ..equations.arguments import NO_CHANGES, RecurrentArguments, StateChanges
+from ..equations.batch_norm import BatchMoments as BatchMoments
+from ..equations.batch_norm import Moments as Moments
+from ..equations.recurrent import check_cases, count_cases
+from ..equations.schedule import lines_of, make_schedule, reorder_steps, unpacked
 from ..formula import Recurrence
 from ._bind import any_requires_grad, autocast_type, gradients_of_equations, is_eager, is_transforming, record
 from ._recurrent import cast_by_autocast, cast_projected, type_under_autocast, with_products
@@ -64,7 +64,7 @@ def recurrent_over_cases(
         output, final, batch = recurrent_over_cases(a.input, state, params, equations, *padded)
         return output[times, rows], final, batch
     if not is_eager(_tensors(a, given)) or backends.choose("recurrent", input).name != "native":
-        (output, *final), batch = reference.recurrent_over_cases(a, population, count_padding)
+        (output, *final), batch = equations_of.recurrent_over_cases(a, population, count_padding)
         return *((output, final) if autocast is None else cast_projected(output, final, autocast)), batch
     check_cases(a, population is None, count_padding)
     if input.dtype is torch.float32:
@@ -131,7 +131,7 @@ class _OverCases:
 
         def equations(*tensors: Tensor) -> list[Tensor]:
             population = _by_gain(ctx.equations, saved[:-1]) if ctx.given else None
-            return reference.recurrent_over_cases(arguments(*tensors), population, ctx.count_padding)[0]
+            return equations_of.recurrent_over_cases(arguments(*tensors), population, ctx.count_padding)[0]
 
         if torch.is_grad_enabled() or is_transforming():
             d_inputs: Sequence[Tensor] = gradients_of_equations(equations, inputs, grads[:n])

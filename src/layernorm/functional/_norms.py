@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from ..engines import reference
-from ..engines.checks import check_dense, check_norm
-from ..engines.protocol import NormArguments
+from ..equations.arguments import NormArguments
+from ..equations.checks import check_dense, check_norm
+from ..equations.norms import normalize_equations
 from ._bind import Arguments, Op, empty_like, gradients_of_equations, is_eager, is_transforming
 
 
@@ -215,9 +215,9 @@ class _Normalize(Op):
     def equations(self, a: NormArguments, residual: Tensor | None) -> list[Tensor]:
         check_norm(a, residual)
         if residual is None:
-            return [reference.normalize_equations(a)]
+            return [normalize_equations(a)]
         total = a.input + residual
-        return [reference.normalize_equations(a._replace(input=total)), total]
+        return [normalize_equations(a._replace(input=total)), total]
 
     def save(self, ctx: Any, args: Arguments, results: Sequence[Tensor]) -> Sequence[Tensor]:
         (input, normalized_shape, weight, bias, eps, norm), residual = args
@@ -256,7 +256,7 @@ def _gradients_by_equations(a: NormArguments, grad: Tensor) -> list[Tensor]:
         x, *rest = tensors
         weight = None if a.weight is None else rest.pop(0)
         bias = None if a.bias is None else rest.pop(0)
-        return [reference.normalize_equations(a._replace(input=x, weight=weight, bias=bias))]
+        return [normalize_equations(a._replace(input=x, weight=weight, bias=bias))]
 
     return gradients_of_equations(equations, a.differentiable, [grad])
 

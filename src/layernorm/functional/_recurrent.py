@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch._C import _get_fp32_precision_getter
 
-from ..engines.checks import check_dense, unwrapped
-from ..engines.protocol import NO_CHANGES, RecurrentArguments, StateChanges
+from ..equations.arguments import NO_CHANGES, RecurrentArguments, StateChanges
+from ..equations.checks import check_dense, unwrapped
 from ..formula import CACHED, GATES, PLAIN, QUANTIZED, Formula, Recurrence, resolve, unknown
 from ._bind import autocast_type, is_eager
 from ._recurrent_op import RECURRENT, schema_changes, tensors_between

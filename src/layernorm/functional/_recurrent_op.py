@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..engines import reference
-from ..engines.checks import check_lengths, check_recurrent, check_tensors
-from ..engines.protocol import NO_CHANGES, RecurrentArguments, StateChanges
+from ..equations.arguments import NO_CHANGES, RecurrentArguments, StateChanges
+from ..equations.checks import check_lengths, check_recurrent, check_tensors
+from ..equations.recurrent import recurrent_equations
 from ..formula import Recurrence
 from ._bind import Arguments, Op, gradients_of_equations, is_transforming
 
@@ -46,7 +46,7 @@ class _Recurrent(Op):
 
     def equations(self, a: RecurrentArguments) -> list[Tensor]:
         check_recurrent(a)
-        return reference.recurrent_equations(a)
+        return recurrent_equations(a)
 
     def decomposition(self, *flat: Any) -> list[Tensor]:
         (a,) = self.engine_arguments(flat[:-1])
@@ -62,7 +62,7 @@ class _Recurrent(Op):
             )
         if a.lengths is not None:
             check_lengths(a.lengths, T, in_graph=True)
-        return reference.recurrent_equations(a)
+        return recurrent_equations(a)
 
     def save(self, ctx: Any, args: Arguments, results: Sequence[Tensor]) -> Sequence[Tensor]:
         input, state, params, lengths, reset, recurrence, reverse, changes, sizes = args[0]
@@ -86,7 +86,7 @@ class _Recurrent(Op):
             return RecurrentArguments(*own, lengths, reset, recurrence, reverse, changes, sizes)
 
         def equations(*tensors: Tensor) -> list[Tensor]:
-            return reference.recurrent_equations(arguments(*tensors))
+            return recurrent_equations(arguments(*tensors))
 
         if torch.is_grad_enabled() or is_transforming():
             d_inputs: list[Tensor | None] = [*gradients_of_equations(equations, inputs, grads)]

@@ -22,9 +22,10 @@ from torch import Tensor
 from torch.autograd import profiler
 
 from .. import backends
-from ..engines import reference
-from ..engines.checks import check_tensors
-from ..engines.protocol import NO_CHANGES, BackwardPass, PreparedLayer, RecurrentArguments, StateChanges
+from ..engines.protocol import BackwardPass, PreparedLayer
+from ..equations.arguments import NO_CHANGES, RecurrentArguments, StateChanges
+from ..equations.checks import check_tensors
+from ..equations.recurrent import recurrent_equations
 from ..formula import Recurrence
 from ._bind import EAGER_TYPES, any_requires_grad, gradients_of_equations, is_eager, profiler_event
 from ._recurrent import cast_projected, cast_tensors, recurrent, type_under_autocast
@@ -243,6 +244,6 @@ def _equations(recurrence: Recurrence, dropout: Tensor | None) -> Callable[..., 
 
     def equations(*tensors: Tensor) -> list[Tensor]:
         split = (tensors[0].unsqueeze(0), tensors[1:end], tensors[end:])
-        return reference.recurrent_equations(RecurrentArguments(*split, None, None, recurrence, False, changes))[1:]
+        return recurrent_equations(RecurrentArguments(*split, None, None, recurrence, False, changes))[1:]
 
     return equations

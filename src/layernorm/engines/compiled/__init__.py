@@ -1,4 +1,4 @@
-"""The compiled engine: the reference's equations and their backward by hand, some steps at a time, by `torch.compile`.
+"""The compiled engine: the equations and their backward by hand, some steps at a time, by `torch.compile`.
 
 It runs where torch's compiler, Inductor, does: on GPUs, and on CPUs for its tests. It is never chosen by itself: the
 first call of every kind takes seconds, and on no GPU has it been measured.
@@ -13,8 +13,8 @@ import sys
 
 import torch
 
+from ...equations import FORMULA_FIELDS as FORMULA_FIELDS
 from ...formula import Recurrence
-from ..reference import FORMULA_FIELDS as FORMULA_FIELDS
 from ._norms import normalize_backward as normalize_backward
 from ._norms import normalize_forward as normalize_forward
 from ._norms import normalize_saved as normalize_saved

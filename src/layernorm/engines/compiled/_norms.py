@@ -1,4 +1,4 @@
-"""The norm ops: the reference's functions, compiled for rows of one length."""
+"""The norm ops: the functions of `layernorm.equations`, compiled for rows of one length."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 from torch import Tensor
 
-from .. import reference
-from ..checks import check_norm, check_norm_gradients
-from ..dispatch import kernel
-from ..protocol import NormArguments
-from ..reference import normalize_saved as normalize_saved
+from ...equations import norms as equations
+from ...equations.arguments import NormArguments
+from ...equations.checks import check_norm, check_norm_gradients
+from ...equations.dispatch import kernel
+from ...equations.norms import normalize_saved as normalize_saved
 from ._compile import compiled
 
 # Without what `dispatch.kernel` does around them, which no compiler can trace.
-FORWARD, BACKWARD = unwrap(reference.normalize_forward), unwrap(reference.normalize_backward)
+FORWARD, BACKWARD = unwrap(equations.normalize_forward), unwrap(equations.normalize_backward)
 
 Affine = tuple[Tensor | None, Tensor | None]
 """Weight and bias, (N,)."""
@@ -36,10 +36,10 @@ def backward_rows(fixed: tuple[Any, ...], affine: Affine, x: Tensor, *given: Any
 
 @kernel
 def normalize_forward(a: NormArguments, residual: Tensor | None, save: bool) -> list[Tensor]:
-    """Returns [y] or [y, input + residual], and with ``save`` the statistics that the reference saves."""
+    """Returns [y] or [y, input + residual], and with ``save`` the statistics that the equations save."""
     check_norm(a, residual)
     if not a.input.numel():
-        return reference.normalize_forward(a, residual, save)
+        return equations.normalize_forward(a, residual, save)
     run = compiled(forward_rows, (a.sizes[1], a.eps, a.norm, save), *_compile_key(a, residual))
     outputs = run(_affine(a), _rows(a.input, a), _rows(residual, a))
     results = 1 if residual is None else 2
@@ -54,7 +54,7 @@ def normalize_backward(
     check_norm(a, None)
     check_norm_gradients(a, saved, normalize_saved(a), grad, grad_total)
     if not a.input.numel():
-        return reference.normalize_backward(a, saved, grad, grad_total)
+        return equations.normalize_backward(a, saved, grad, grad_total)
     run = compiled(backward_rows, (a.sizes[1], a.eps, a.norm), *_compile_key(a, grad_total))
     grads = run(_affine(a), _rows(a.input, a), saved, _rows(grad, a), _rows(grad_total, a))
     return [d.reshape(t.shape) for d, t in zip(grads, a.differentiable, strict=True)]

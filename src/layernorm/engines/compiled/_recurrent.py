@@ -13,16 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...equations import recurrent as equations
+from ...equations.arguments import NO_CHANGES, RecurrentArguments, StateChanges
+from ...equations.checks import check_recurrent, check_recurrent_gradients
+from ...equations.dispatch import kernel
+from ...equations.recurrent import EVERY_ROW, Share
+from ...equations.schedule import Schedule, State, in_lines, stack_output, with_all_rows
+from ...equations.sites import Parameters
+from ...equations.steps import SteppedLayer
 from ...formula import Recurrence
-from .. import reference
-from ..checks import check_recurrent, check_recurrent_gradients
-from ..dispatch import kernel
-from ..protocol import NO_CHANGES, RecurrentArguments, StateChanges
-from ..reference import _recurrent as equations
-from ..reference import _steps
-from ..reference._recurrent import EVERY_ROW, Share
-from ..reference._sites import Parameters
-from ..schedule import Schedule, State, in_lines, stack_output, with_all_rows
 from ._compile import chunks, compiled
 
 
@@ -126,7 +125,7 @@ def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
     """Returns [output (T, B, P), *final state], and with ``save`` W_ih x, W_hh h and the state before each step."""
     check_recurrent(a)
     if not _has_steps(a):
-        return [*reference.recurrent_forward(a, False), *(recurrent_saved(a) if save else [])]
+        return [*equations.recurrent_forward(a, False), *(recurrent_saved(a) if save else [])]
     x, schedule = equations.scheduled_input(a)
     p = equations.parameters_by_name(a.params, a.recurrence, x.dtype)
     zx = x @ p["weight_ih"].T
@@ -153,7 +152,7 @@ def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
 
 def recurrent_saved(a: RecurrentArguments) -> list[Tensor]:
     """Returns empty tensors with the shapes and types of what `recurrent_forward` saves."""
-    before = reference.recurrent_saved(a)
+    before = equations.recurrent_saved(a)
     return [before[0].new_empty(*a.lines, a.params[0].shape[0]) for _ in range(2)] + before
 
 
@@ -165,7 +164,7 @@ def recurrent_backward(
     check_recurrent(a)
     check_recurrent_gradients(a, saved, recurrent_saved(a), grad_output, grad_state)
     if not _has_steps(a):
-        return reference.recurrent_backward(a, saved[2:], grad_output, grad_state)
+        return equations.recurrent_backward(a, saved[2:], grad_output, grad_state)
     x, schedule = equations.scheduled_input(a)
     p = equations.parameters_by_name(a.params, a.recurrence, x.dtype)
     dy, final = equations.result_gradients(a, grad_output, grad_state)
@@ -193,8 +192,8 @@ def _has_steps(a: RecurrentArguments) -> bool:
     return math.prod(a.lines) > 0
 
 
-class CompiledLayer(_steps.ReferenceLayer):
-    """A layer for steps one by one: the reference's, whose steps are compiled."""
+class CompiledLayer(SteppedLayer):
+    """A layer for steps one by one: `SteppedLayer`, whose steps are compiled."""
 
     def take_step(self, zx: Tensor, state: State, changes: StateChanges) -> tuple[State, Tensor]:
         (after,), (zh,) = take_steps(self.recurrence, self.p, [zx], state, changes=changes)

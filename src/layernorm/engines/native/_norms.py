@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ...equations.arguments import NormArguments
+from ...equations.checks import check_norm, check_norm_gradients
 from ...formula import CACHED
-from ..checks import check_norm, check_norm_gradients
-from ..protocol import NormArguments
 from ._layout import TYPES, Norm
 from ._memory import contiguous, contiguous_or_none
 from ._plan import CALL, OTHER, ROWS, M, Plan, TensorSpec

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..checks import check_recurrent, check_recurrent_gradients, parameter_types
-from ..protocol import NO_CHANGES, RecurrentArguments, StateChanges, vector_gradients
+from ...equations.arguments import NO_CHANGES, RecurrentArguments, StateChanges
+from ...equations.checks import check_recurrent, check_recurrent_gradients, parameter_types
+from ..protocol import vector_gradients
 from ._layout import compute_type, transfer_type
 from ._memory import contiguous, contiguous_or_none
 from ._plan import Plan

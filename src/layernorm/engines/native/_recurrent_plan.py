@@ -10,8 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...equations.arguments import StateChanges
 from ...formula import CACHED, GATES, QUANTIZED, Recurrence
-from ..protocol import StateChanges, term_indices
+from ..protocol import term_indices
 from ._layout import PARAMETERS, TYPES, WEIGHTS, recurrent_call, transfer_type
 from ._library import LIBRARY
 from ._plan import CALL, LINES, OTHER, SAVED, STEPS, UNITS, B, H, I, P, Plan, T, TensorSpec

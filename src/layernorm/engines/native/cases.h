@@ -4,7 +4,7 @@
 //
 // So all rows go through a step's parts together (recurrent.h), with the moments between the parts. These parts see z - mean,
 // which stays in the place of z, and gain * r in the place of the gain. No unit needs another one before the next product:
-// threads share out the units. The blueprint is engines/reference/_cases.py.
+// threads share out the units. The blueprint is equations/batch_norm.py.
 #pragma once
 
 #include "recurrent.h"

@@ -1,4 +1,4 @@
-// Layer norm and RMS norm of M rows of N elements, forward and backward: the counterpart of engines/reference/_norms.py.
+// Layer norm and RMS norm of M rows of N elements, forward and backward: the counterpart of equations/norms.py.
 //
 // E is the type of the rows; W the type that they are computed in: float64 for float64, else float32; A that of one pass:
 // W, or float64 for rows whose squares leave float32's range. A row is swept twice: for the sums of what is left when a

@@ -1,7 +1,7 @@
 // A recurrent layer in one direction over a whole sequence. This file: its equations for one training case at one step
 // (a row), forward and backward, for each network; sequence.h, forward.h and backward.h: the order of steps, products and rows.
 //
-// The blueprint is engines/reference/{_rnn,_lstm,_gru}.py, whose names are kept. Summed inputs are kept as they are, and
+// The blueprint is equations/{rnn,lstm,gru}.py, whose names are kept. Summed inputs are kept as they are, and
 // normalised where they are used: z_hat = (z - mean) * r.
 #pragma once
 

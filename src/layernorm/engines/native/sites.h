@@ -1,4 +1,4 @@
-// The places in one step where a normalisation may sit, for one row: the counterpart of engines/reference/_sites.py.
+// The places in one step where a normalisation may sit, for one row: the counterpart of equations/sites.py.
 //
 // A row of summed inputs is G blocks of Hp units, H of them real. In the other Hp - H units z is 0, and gains, biases
 // and gradients are 0, so that only the statistics have to leave them out.

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
-from ...formula import Recurrence
-from ._cases import Cases
-from ._rnn import Factors, State, StepGradients, saved_at
-from ._sites import Parameters, Saved, Site, gate_sites
+from ..formula import Recurrence
+from .batch_norm import Cases
+from .rnn import Factors, State, StepGradients, saved_at
+from .sites import Parameters, Saved, Site, gate_sites
 
 
 class _Clipped(torch.autograd.Function):

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .arguments import RecurrentArguments, StateChanges
 from .checks import unwrapped
-from .protocol import RecurrentArguments, StateChanges
 
 State = tuple[Tensor, ...]
 """h [B, P], in an LSTM also c [B, H]."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._C import _functorch
 
 from ..formula import CACHED, GATES, QUANTIZED, Recurrence
-from .protocol import NO_CHANGES, NormArguments, RecurrentArguments
+from .arguments import NO_CHANGES, NormArguments, RecurrentArguments
 
 
 def check_dense(who: str, name: str, tensor: Tensor) -> None:

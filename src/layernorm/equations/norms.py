@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..checks import check_norm, check_norm_gradients
-from ..dispatch import below_autocast, kernel
-from ..protocol import NormArguments
+from .arguments import NormArguments
+from .checks import check_norm, check_norm_gradients
+from .dispatch import below_autocast, kernel
 
 
 def centre(z: Tensor) -> Tensor:

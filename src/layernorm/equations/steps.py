@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ...formula import Recurrence
-from ..dispatch import kernel
-from ..protocol import StateChanges
-from ._recurrent import Share, backward_steps, forward_steps, network_of, parameter_gradients, parameters_by_name
-from ._rnn import State
-from ._sites import Parameters
+from ..formula import Recurrence
+from .arguments import StateChanges
+from .dispatch import kernel
+from .recurrent import Share, backward_steps, forward_steps, network_of, parameter_gradients, parameters_by_name
+from .rnn import State
+from .sites import Parameters
 
 
-class ReferenceLayer:
+class SteppedLayer:
     """A layer's equations with its parameters (`PreparedLayer`)."""
 
     def __init__(self, params: Sequence[Tensor], recurrence: Recurrence) -> None:
@@ -29,8 +29,8 @@ class ReferenceLayer:
     ) -> tuple[list[Tensor], list[Tensor]]:
         return _step_forward(input, state, StateChanges(dropout=dropout), self)
 
-    def backward_pass(self) -> ReferenceBackwardPass:
-        return ReferenceBackwardPass(self)
+    def backward_pass(self) -> SteppedBackwardPass:
+        return SteppedBackwardPass(self)
 
     def take_step(self, zx: Tensor, state: State, changes: StateChanges) -> tuple[State, Tensor]:
         """Takes one step by `forward_steps`, from (B, G*H) and the state before it: the state after it, and W_hh h."""
@@ -44,10 +44,10 @@ class ReferenceLayer:
         return backward_steps(self.network, zx, zh, before, dy, d, changes=changes)
 
 
-class ReferenceBackwardPass:
+class SteppedBackwardPass:
     """The way back (`BackwardPass`); every gradient of a weight is one product over all steps, at the end."""
 
-    def __init__(self, layer: ReferenceLayer) -> None:
+    def __init__(self, layer: SteppedLayer) -> None:
         self.layer = layer
         self.inputs: list[Tensor] = []
         self.shares: list[Share] = []
@@ -72,7 +72,7 @@ class ReferenceBackwardPass:
 
 @kernel
 def _step_forward(
-    input: Tensor, state: Sequence[Tensor], changes: StateChanges, layer: ReferenceLayer
+    input: Tensor, state: Sequence[Tensor], changes: StateChanges, layer: SteppedLayer
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Takes a step. Returns the state after it, and W_ih x and W_hh h."""
     zx = input.to(layer.compute_type) @ layer.p["weight_ih"].T
@@ -87,7 +87,7 @@ def _step_backward(
     changes: StateChanges,
     saved: Sequence[Tensor],
     grad_state: Sequence[Tensor | None],
-    layer: ReferenceLayer,
+    layer: SteppedLayer,
 ) -> tuple[list[Tensor], Tensor, Share]:
     before = tuple(s.to(layer.compute_type)[None] for s in state)
     d = tuple(torch.zeros_like(s[0]) if g is None else g.to(s.dtype) for s, g in zip(before, grad_state, strict=True))
@@ -103,6 +103,6 @@ def _parameter_gradients(x: Tensor, shares: Sequence[Share]) -> Parameters:
     return parameter_gradients(x, shares)
 
 
-def prepare(params: Sequence[Tensor], recurrence: Recurrence) -> ReferenceLayer:
+def prepare(params: Sequence[Tensor], recurrence: Recurrence) -> SteppedLayer:
     """Prepares a layer for steps one by one (`PreparedLayer`)."""
-    return ReferenceLayer(params, recurrence)
+    return SteppedLayer(params, recurrence)

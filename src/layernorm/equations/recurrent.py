@@ -13,11 +13,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...formula import QUANTIZED, Recurrence
-from ..checks import check_recurrent, check_recurrent_gradients, unwrapped
-from ..dispatch import below_autocast, kernel
-from ..protocol import NO_CHANGES, RecurrentArguments, StateChanges
-from ..schedule import (
+from ..formula import QUANTIZED, Recurrence
+from .arguments import NO_CHANGES, RecurrentArguments, StateChanges
+from .batch_norm import BatchMoments, Cases, Moments
+from .checks import check_recurrent, check_recurrent_gradients, unwrapped
+from .dispatch import below_autocast, kernel
+from .gru import GRU
+from .gru_all import GRUOverAll
+from .lstm import LSTM
+from .rnn import RNN, Factors, Network, State
+from .schedule import (
     Schedule,
     Walk,
     in_lines,
@@ -28,12 +33,7 @@ from ..schedule import (
     stack_output,
     walk,
 )
-from ._cases import BatchMoments, Cases, Moments
-from ._gru import GRU
-from ._gru_all import GRUOverAll
-from ._lstm import LSTM
-from ._rnn import RNN, Factors, Network, State
-from ._sites import Parameters
+from .sites import Parameters
 
 EVERY_ROW = Schedule(None, None)
 """Every row takes every step."""

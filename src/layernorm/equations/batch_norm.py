@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...formula import Recurrence
-from ._norms import reciprocal_deviation
+from ..formula import Recurrence
+from .norms import reciprocal_deviation
 
 Moments = tuple[Tensor, Tensor]
 ALL = slice(None)  # every time step at once

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...formula import Recurrence
-from ._cases import Cases
-from ._rnn import Factors, State, StepGradients, saved_at
-from ._sites import Parameters, Saved, gate_sites
+from ..formula import Recurrence
+from .batch_norm import Cases
+from .rnn import Factors, State, StepGradients, saved_at
+from .sites import Parameters, Saved, gate_sites
 
 
 class Activations(NamedTuple):

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ...formula import GATES, Place, Recurrence
-from ._cases import ALL, Cases
-from ._norms import standardize, standardize_backward
+from ..formula import GATES, Place, Recurrence
+from .batch_norm import ALL, Cases
+from .norms import standardize, standardize_backward
 
 Parameters = dict[str, Tensor]
 Saved = tuple[Tensor, Tensor] | None

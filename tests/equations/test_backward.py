@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from layernorm.engines import reference
-from layernorm.engines.protocol import NormArguments, RecurrentArguments
+from layernorm.equations.arguments import NormArguments, RecurrentArguments
+from layernorm.equations.norms import normalize_equations
+from layernorm.equations.recurrent import recurrent_equations
 from layernorm.formula import PLAIN, Formula, Recurrence
 from support.formula_space import with_changes
 
@@ -42,7 +44,7 @@ def compare(recurrence, reverse, lengths=True, reset=True, kind=0):
     x, state, params, *masks = setting(recurrence, lengths, reset)
     a = with_changes(RecurrentArguments(x, state, params, *masks, recurrence, reverse), kind)
     restart = [r.requires_grad_() for r in a.changes.restart]
-    outputs = reference.recurrent_equations(a)
+    outputs = recurrent_equations(a)
     grads = [torch.randn_like(o) for o in outputs]
     inputs = [x, *state, *params, *restart]
     expected = torch.autograd.grad(outputs, inputs, grads, materialize_grads=True)
@@ -91,10 +93,10 @@ def test_derivatives_that_are_cut_at_the_gates(formula):
 
 def test_the_check_sees_a_wrong_gradient(monkeypatch):
     """One sign turned in the normalisation's backward fails the comparison."""
-    from layernorm.engines.reference import _sites
+    from layernorm.equations import sites
 
-    right = _sites.standardize_backward
-    monkeypatch.setattr(_sites, "standardize_backward", lambda *a, **k: -right(*a, **k))
+    right = sites.standardize_backward
+    monkeypatch.setattr(sites, "standardize_backward", lambda *a, **k: -right(*a, **k))
     with pytest.raises(AssertionError, match="input: "):
         compare(Recurrence("GRU", Formula(cell=None)), reverse=False)
 
@@ -105,7 +107,7 @@ def test_normalize(norm, affine, bias):
     x, w, b = (torch.randn(*s, dtype=torch.float64).requires_grad_() for s in ((5, 2, 7), (2, 7), (2, 7)))
     weight, offset = w if affine else None, b if bias and norm == "layer" else None
     a = NormArguments(x, (2, 7), weight, offset, 1e-5, norm)
-    y = reference.normalize_equations(a)
+    y = normalize_equations(a)
     g = torch.randn_like(y)
     inputs = [t for t in (x, weight, offset) if t is not None]
     with torch.no_grad():

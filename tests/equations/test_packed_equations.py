@@ -5,6 +5,7 @@ import torch
 
 from layernorm import backends
 from layernorm.engines import reference
+from layernorm.equations.recurrent import recurrent_equations
 from layernorm.formula import Recurrence, resolve
 from support import packing
 from support.formula_space import every_formula
@@ -30,7 +31,7 @@ def test_by_autograd(network, reverse):
         n = 1 + len(packed.state)
         own = {"input": tensors[0], "state": tensors[1:n], "params": tensors[n : n + len(packed.params)]}
         changes = packed.changes._replace(restart=tensors[n + len(packed.params) :])
-        return tuple(reference.recurrent_equations(packed._replace(**own, changes=changes)))
+        return tuple(recurrent_equations(packed._replace(**own, changes=changes)))
 
     inputs = [t.requires_grad_() for t in packed.differentiable]
     assert torch.autograd.gradcheck(run, inputs, fast_mode=True)

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ...formula import Recurrence
-from ..schedule import State as State
-from ._cases import Cases
-from ._sites import Parameters, Saved, gate_sites
+from ..formula import Recurrence
+from .batch_norm import Cases
+from .schedule import State as State
+from .sites import Parameters, Saved, gate_sites
 
 Factors = dict[str, tuple[Tensor, Tensor]]
 """For each weight d [T, B, m] and z [T, B, n]. Its gradient is the sum over time and batch of d z^T."""
