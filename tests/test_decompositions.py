@@ -174,9 +174,9 @@ def test_a_packed_sequence_is_refused():
     x, sizes = torch.zeros(4, I), torch.tensor([3, 1])
     module = ln.RNN(I, H)
     params = [module.get_parameter(f"{name}_l0") for name in module.recurrence.parameter_names]
-    masks = (None, None, [], None, None, None, sizes)
+    masks = (None, None, [], None, None, None, sizes, [])
     recurrent = ln.decompositions()[torch.ops.layernorm.recurrent.default]
     with pytest.raises(
         ValueError, match="RNN: a PackedSequence has no plain operations; call the module with lengths="
     ):
-        recurrent(x, [torch.zeros(3, H)], params, *masks, module.recurrence.encode(), False, None)
+        recurrent(x, [torch.zeros(3, H)], params, *masks, module.recurrence.encode(), False, False, None)

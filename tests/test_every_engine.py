@@ -59,5 +59,7 @@ def test_the_native_engine_tells_what_it_saves_as_it_saves_it():
             state = [torch.randn(2, 17)] * len(r.state_names)
             params = [torch.randn(*shape) for shape in r.parameter_shapes(3, 17).values()]
             a = RecurrentArguments(torch.randn(4, 2, 3), state, params, None, None, r, False)
-            saved = native.recurrent_forward(a, True)[1 + len(state) :]
-            assert [s.shape for s in saved] == [s.shape for s in native.recurrent_saved(a)]
+            for call in (a, a._replace(recurrence=dataclasses.replace(r, norm="batch"))):
+                saved = native.recurrent_forward(call, True)[1 + len(state) :]
+                announced = [*call.new_moments(), *native.recurrent_saved(call)]
+                assert [s.shape for s in saved] == [s.shape for s in announced]

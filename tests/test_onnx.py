@@ -85,25 +85,31 @@ def test_cells_norms_and_a_plain_network_are_standard_operators():
             torch.testing.assert_close(torch.from_numpy(a), b.detach(), rtol=rtol, atol=atol)
 
 
-def test_batch_norm_has_the_steps_of_the_export_and_any_batch():
-    """It takes its populations, which some batches have moved."""
+@pytest.mark.parametrize("formula", ["paper", ln.Formula("sum", "per_gate", None, eps_on="deviation", eps=1e-2)])
+@pytest.mark.parametrize("network", [ln.LSTM, ln.GRU, ln.RNN])
+def test_batch_norm_takes_any_number_of_steps_and_rows(network, formula):
+    """It takes its populations, which some batches have moved, in each direction by a row's own steps."""
+    torch.manual_seed(0)
+    model = network(5, 8, bidirectional=True, norm=ln.BatchNormOverTime(max_steps=4), formula=formula)
+    with torch.no_grad():
+        for _ in range(3):
+            model(torch.randn(5, 16, 5), lengths=torch.randint(2, 6, (16,)))
 
     class Model(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.network = ln.GRU(5, 8, norm=ln.BatchNormOverTime(max_steps=2))
+            self.network = model
 
-        def forward(self, x):
-            return self.network(x)[0]
+        def forward(self, x, lengths):
+            return self.network(x)[0], self.network(x, lengths=lengths)[0]
 
-    torch.manual_seed(0)
-    model = Model()
-    for _ in range(3):
-        model(torch.randn(3, 16, 5))
-    program = onnx_errors.export(model.eval(), (torch.randn(3, 2, 5),), ({1: "B"},))
-    x = torch.randn(3, 7, 5)
-    # a few roundings of sums of 8 numbers of the size of 1, which 3 steps carry on
-    torch.testing.assert_close(onnx_errors.run(program)(x)[0], model(x).detach(), rtol=1e-5, atol=2e-6)
+    given = torch.randn(3, 2, 5), torch.tensor([3, 1])
+    program = onnx_errors.export(Model().eval(), given, ({0: "T", 1: "B"}, {0: "B"}))
+    assert "Scan" in kinds_of_nodes(program)
+    x, lengths = torch.randn(6, 4, 5), torch.tensor([6, 1, 4, 0])
+    for found, expected in zip(onnx_errors.run(program)(x, lengths), Model().eval()(x, lengths), strict=True):
+        # a few roundings of sums of 8 numbers of the size of 1, divided by deviations of 0.3 and more, in 6 steps
+        torch.testing.assert_close(found, expected.detach(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("network", [ln.LSTM, ln.GRU, ln.RNN])

@@ -1,15 +1,17 @@
 """The hand-derived backward against autograd through the equations, in float64, over the whole space of formulas."""
 
+import dataclasses
 import itertools
 
 import pytest
 import torch
 
 from layernorm.engines import reference
+from layernorm.equations import batch_norm, sites
 from layernorm.equations.arguments import NormArguments, RecurrentArguments
 from layernorm.equations.norms import normalize_equations
 from layernorm.equations.recurrent import recurrent_equations
-from layernorm.formula import PLAIN, Formula, Recurrence
+from layernorm.formula import PLAIN, PRESETS, Formula, Recurrence
 from support.formula_space import with_changes
 
 FORMULAS = [
@@ -39,17 +41,23 @@ def setting(recurrence, lengths, reset):
     return draw(T, B, I), state, params, *masks
 
 
-def compare(recurrence, reverse, lengths=True, reset=True, kind=0):
+def compare(recurrence, reverse, lengths=True, reset=True, kind=0, **batch_norm):
     """``kind``: what happens between steps, as in `drawn_changes`."""
     x, state, params, *masks = setting(recurrence, lengths, reset)
-    a = with_changes(RecurrentArguments(x, state, params, *masks, recurrence, reverse), kind)
+    a = with_changes(RecurrentArguments(x, state, params, *masks, recurrence, reverse), kind)._replace(**batch_norm)
+    compare_call(a)
+
+
+def compare_call(a):
+    x, state, params, *_, recurrence, _ = a[:7]
     restart = [r.requires_grad_() for r in a.changes.restart]
-    outputs = recurrent_equations(a)
+    n = 1 + len(state)
+    outputs = recurrent_equations(a)[:n]  # without moments, which have no gradient
     grads = [torch.randn_like(o) for o in outputs]
     inputs = [x, *state, *params, *restart]
     expected = torch.autograd.grad(outputs, inputs, grads, materialize_grads=True)
     with torch.no_grad():
-        kept = reference.recurrent_forward(a, True)[len(outputs) :]
+        kept = reference.recurrent_forward(a, True)[n:]
         got = reference.recurrent_backward(a, kept, grads[0], grads[1:])
     names = ["input", *recurrence.state_names, *recurrence.parameter_names]
     names += [f"restart {name}" for name in recurrence.state_names[: len(restart)]]
@@ -91,14 +99,49 @@ def test_derivatives_that_are_cut_at_the_gates(formula):
     compare(Recurrence("LSTM", formula, gate_clip=0.2), reverse=False)
 
 
+def under_batch_norm(network, formula, **more):
+    """A small eps would enlarge the roundings of rows that are nearly equal."""
+    return Recurrence(network, dataclasses.replace(formula, eps=0.1), norm="batch", **more)
+
+
+@pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
+def test_every_formula_under_batch_norm(network):
+    """At the last two of four steps one row is left: their moments are those of the step before, or of all rows."""
+    formulas = [f for f in FORMULAS if network == "LSTM" or (f.cell is None and f.cell_bias)]
+    formulas += [dataclasses.replace(f, span="all") for f in formulas if network == "GRU" and f.gates]
+    for k, formula in enumerate(formulas[::3]):
+        recurrence = under_batch_norm(network, formula, projected=network == "LSTM" and k % 3 == 0)
+        compare(recurrence, k % 2 == 1, k % 7 > 0, k % 5 > 1, 1 + k % 15 if k % 4 == 1 else 0, count_padding=k % 3 == 1)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
+def test_batch_norm_of_a_packed_call_and_by_a_population(network, reverse):
+    recurrence = under_batch_norm(network, PRESETS["paper"][network])
+    x, state, params, *_ = setting(recurrence, False, False)
+    sizes = torch.tensor([3, 2, 2, 1, 1])
+    packed = RecurrentArguments(
+        x.detach().flatten(0, 1)[:9].requires_grad_(), state, params, None, None, recurrence, reverse, batch_sizes=sizes
+    )
+    for a in (packed, RecurrentArguments(x, state, params, None, None, recurrence, reverse)):
+        for population in ((), [torch.rand_like(m) + 0.1 for m in a.empty_moments()]):
+            compare_call(a._replace(population=population))
+
+
 def test_the_check_sees_a_wrong_gradient(monkeypatch):
     """One sign turned in the normalisation's backward fails the comparison."""
-    from layernorm.equations import sites
-
     right = sites.standardize_backward
     monkeypatch.setattr(sites, "standardize_backward", lambda *a, **k: -right(*a, **k))
     with pytest.raises(AssertionError, match="input: "):
         compare(Recurrence("GRU", Formula(cell=None)), reverse=False)
+
+
+def test_the_check_sees_a_gradient_that_batch_norm_loses(monkeypatch):
+    """That of moments by steps which have none of their own."""
+    right = batch_norm.BatchNorm.backward
+    monkeypatch.setattr(batch_norm.BatchNorm, "backward", lambda self, d, s, later: right(self, d, s, None))
+    with pytest.raises(AssertionError, match="input: "):
+        compare(under_batch_norm("GRU", Formula(cell=None)), reverse=False)
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])

@@ -61,6 +61,13 @@ def test_an_lstm_is_counted_where_torchs_by_onednn_is_not():
     assert counter.get_total_flops() == 2 * T * B * 4 * H * (I + H)
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_is_counted_as_layer_norm_is(training):
+    x, state = inputs("GRU", {})
+    found = [counted(ln.GRU(I, H, norm=norm).train(training), x, state) for norm in ("batch", "layer")]
+    assert found[0] == found[1]
+
+
 def test_a_packed_batch_has_its_own_steps_alone():
     x, _ = inputs("GRU", {})
     packed, theirs = torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 2])), torch.nn.GRU(I, H)

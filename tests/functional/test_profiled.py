@@ -24,6 +24,11 @@ def a_sequence():
     return lambda: lstm(x)
 
 
+def a_sequence_under_batch_norm():
+    lstm, x = ln.LSTM(3, 4, norm="batch"), torch.randn(5, 2, 3)
+    return lambda: lstm(x)
+
+
 def a_step():
     step, x = ln.LSTM(3, 4).stepper(), torch.ones(2, 3)
     return lambda: step(x)
@@ -44,8 +49,17 @@ def test_profiler_shows_an_event_for_each_op(name, grad):
         assert [row for row, _ in shown(call)] == [name]
 
 
-def test_profiler_shows_the_backward_too():
-    output, _ = ln.LSTM(3, 4)(torch.ones(5, 2, 3))
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("engine", ln.backends.available())
+def test_batch_norm_is_the_same_op(engine, grad):
+    call = a_sequence_under_batch_norm()
+    with ln.backends.use(engine), torch.set_grad_enabled(grad):
+        assert [row for row, _ in shown(call)] == ["layernorm::recurrent"]
+
+
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+def test_profiler_shows_the_backward_too(norm):
+    output, _ = ln.LSTM(3, 4, norm=norm)(torch.randn(5, 2, 3))
     assert [row for row, _ in shown(lambda: output.sum().backward())] == ["layernorm::recurrent_backward"]
 
 

@@ -8,6 +8,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.func import functional_call, grad, hessian, jvp, vmap
 
 import layernorm as ln
+from layernorm.equations.arguments import RecurrentArguments
 from layernorm.formula import PRESETS, Recurrence, resolve
 
 NETWORKS = {"RNN": ln.functional.rnn, "LSTM": ln.functional.lstm, "GRU": ln.functional.gru}
@@ -88,24 +89,50 @@ def test_opcheck_recurrent(network, backend):
     recurrence = Recurrence(network, resolve("paper", network)).encode()
     state = [torch.randn(B, H, dtype=torch.float64, requires_grad=True) for _ in range(2 if network == "LSTM" else 1)]
     x = torch.randn(T, B, I, dtype=torch.float64, requires_grad=True)
-    lengths, reset, unchanged = torch.tensor([3, 1]), torch.eye(T, B, dtype=torch.bool), ([], None, None, None, None)
+    lengths, reset, unchanged = (
+        torch.tensor([3, 1]),
+        torch.eye(T, B, dtype=torch.bool),
+        ([], None, None, None, None, []),
+    )
     drop, share = torch.rand(B, H, dtype=torch.float64), torch.rand(T, B, H, dtype=torch.float64)
-    changes = [s.detach().clone().requires_grad_() for s in state], drop, share, None, None
+    changes = [s.detach().clone().requires_grad_() for s in state], drop, share, None, None, []
     for masks in ((None, None), (lengths, reset)):
         for reverse in (False, True):
-            args = (x, state, list(p.values()), *masks, *unchanged, recurrence, reverse)
+            args = (x, state, list(p.values()), *masks, *unchanged, recurrence, reverse, False)
             torch.library.opcheck(torch.ops.layernorm.recurrent.default, (*args, backend))
     torch.library.opcheck(torch.ops.layernorm.recurrent.default, (*args, None))
-    args = (x, state, list(p.values()), lengths, reset, *changes, recurrence, True)
+    args = (x, state, list(p.values()), lengths, reset, *changes, recurrence, True, False)
     torch.library.opcheck(torch.ops.layernorm.recurrent.default, (*args, backend))
     state, params = [s.detach() for s in state], [q.detach() for q in p.values()]
     n = 1 + len(state)
     for steps in (T, 0):
-        args = (x.detach()[:steps], state, params, None, None, *unchanged, recurrence, False)
+        args = (x.detach()[:steps], state, params, None, None, *unchanged, recurrence, False, False)
         torch.library.opcheck(torch.ops.layernorm.recurrent_forward.default, (*args, backend))
         found = torch.ops.layernorm.recurrent_forward(*args, backend)
         args = (*args, found[n:], found[0], found[1:n], backend)
         torch.library.opcheck(torch.ops.layernorm.recurrent_backward.default, args)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of opcheck's own, in torch 2.15
+@pytest.mark.parametrize("backend", ln.backends.available())
+@pytest.mark.parametrize("network", list(NETWORKS))
+def test_opcheck_batch_norm(network, backend):
+    """With the moments of the batch, which are results, and with those that it is given."""
+    recurrence = Recurrence(network, resolve("paper", network), norm="batch")
+    draw = lambda *shape: torch.randn(*shape, dtype=torch.float64, requires_grad=True)  # noqa: E731
+    x, state = draw(T, 3, I), [draw(3, H) for _ in recurrence.state_names]
+    params = [draw(*shape) for shape in recurrence.parameter_shapes(I, H).values()]
+    lengths, unchanged = torch.tensor([3, 1, 2]), ([], None, None, None, None)
+    a = RecurrentArguments(x, state, params, None, None, recurrence, False)
+    for population in ([], [torch.rand_like(m) for m in a.empty_moments()]):
+        for reverse, mask, count_padding in ((False, None, False), (True, lengths, False), (False, lengths, True)):
+            kind = (*unchanged, population, recurrence.encode(), reverse, count_padding)
+            torch.library.opcheck(torch.ops.layernorm.recurrent.default, (x, state, params, mask, None, *kind, backend))
+            args = (x.detach(), [s.detach() for s in state], [p.detach() for p in params], mask, None, *kind)
+            torch.library.opcheck(torch.ops.layernorm.recurrent_forward.default, (*args, backend))
+            found, n = torch.ops.layernorm.recurrent_forward(*args, backend), 1 + len(state)
+            args = (*args, found[n:], found[0], found[1:n], backend)
+            torch.library.opcheck(torch.ops.layernorm.recurrent_backward.default, args)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of opcheck's own, in torch 2.15

@@ -169,9 +169,9 @@ def test_no_wrong_argument_reaches_the_recurrent_kernels(network, which, how, ba
     rows, shares = [torch.randn(B, H) for _ in state], [torch.rand(*lines, H) for _ in state]
     restart, kept = (rows, shares) if changed else ([], [])
     dropout, kept = torch.rand(B, H) if changed else None, [*kept, None, None][:2]
-    masks = lengths, reset, restart, dropout, *kept, sizes
+    masks = lengths, reset, restart, dropout, *kept, sizes, []
     found = torch.ops.layernorm.recurrent_forward(
-        torch.randn(*lines, I), state, params, *masks, r.encode(), False, "native"
+        torch.randn(*lines, I), state, params, *masks, r.encode(), False, False, "native"
     )
     n = 1 + len(state)
     tensors = [torch.randn(*lines, I), *state, *params, lengths, reset, *restart, dropout, *kept, sizes]
@@ -185,12 +185,12 @@ def test_no_wrong_argument_reaches_the_recurrent_kernels(network, which, how, ba
         rest = iter(tensors)
         take = lambda k: [next(rest) for _ in range(k)]  # noqa: E731
         args = (next(rest), take(len(state)), take(len(params)), next(rest), next(rest))
-        args = (*args, take(len(restart)), next(rest), next(rest), next(rest), next(rest))
+        args = (*args, take(len(restart)), next(rest), next(rest), next(rest), next(rest), [])
         if not backward:
-            return torch.ops.layernorm.recurrent_forward(*args, r.encode(), False, "native")
+            return torch.ops.layernorm.recurrent_forward(*args, r.encode(), False, False, "native")
         saved, grads = take(len(found) - n), take(n)
         arriving = (grads[0], grads[1:])
-        return torch.ops.layernorm.recurrent_backward(*args, r.encode(), False, saved, *arriving, "native")
+        return torch.ops.layernorm.recurrent_backward(*args, r.encode(), False, False, saved, *arriving, "native")
 
     spoilt = WRONG[how](tensors[which])
     same = spoilt.shape == tensors[which].shape and spoilt.dtype == tensors[which].dtype
@@ -309,26 +309,12 @@ def test_squares_that_overflow():
     assert torch.isfinite(ln.LSTM(3, 5).double()(x)[0]).all()
 
 
-def test_batch_norm_is_refused_by_the_op():
-    """It keeps statistics, which no op does."""
+@pytest.mark.parametrize("backend", ln.backends.available())
+def test_batch_norm_takes_no_steps_one_by_one(backend):
     r = Recurrence("GRU", PRESETS["paper"]["GRU"], norm="batch")
     params = [torch.randn(*shape) for shape in r.parameter_shapes(3, 4, 4).values()]
-    with pytest.raises(RuntimeError, match="batch norm keeps statistics"):
-        torch.ops.layernorm.recurrent_forward(
-            torch.randn(2, 2, 3),
-            [torch.randn(2, 4)],
-            params,
-            None,
-            None,
-            [],
-            None,
-            None,
-            None,
-            None,
-            r.encode(),
-            False,
-            "native",
-        )
+    with pytest.raises(RuntimeError, match="batch norm has moments for each time step"):
+        ln.backends.engine(backend).prepare(params, r).forward(torch.randn(2, 3), [torch.randn(2, 4)], None, False)
 
 
 def test_a_length_that_is_no_integer():

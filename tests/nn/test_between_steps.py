@@ -59,7 +59,7 @@ def test_everything_between_steps_is_the_slow_loop(network, name, norm, P, rever
     recurrence = Recurrence(network, f, norm or "layer", projected=P > 0)
     between = StateChanges(leaves[1 + n : 1 + 2 * n], tensor(dropout), tuple(map(tensor, kept)))
     with ln.backends.use(engine):
-        output, final = recurrent(
+        output, final, _ = recurrent(
             leaves[0], leaves[1 : 1 + n], leaves[1 + 2 * n :], recurrence.encode(), torch.tensor(lengths),
             tensor(reset), reverse, between,
         )  # fmt: skip

@@ -8,15 +8,16 @@ import torch
 from torch import Tensor
 
 from ..equations.arguments import RecurrentArguments
+from ..equations.checks import check_recurrent
 from ..equations.recurrent import (
     network_of,
     parameters_by_name,
+    recurrent_equations,
     recurrent_forward,
-    recurrent_over_cases,
     scheduled_input,
     starting_states,
 )
-from ..equations.sites import Saved
+from ..equations.schedule import count_rows
 
 PLACES = {"input": "W_ih x", "hidden": "W_hh h", "both": "W_ih x + W_hh h", "cell": "c"}
 OF_GAIN = {"gain_ih": "input", "gain_hh": "hidden", "gain": "both", "gain_c": "cell"}
@@ -50,7 +51,7 @@ def inspect(a: RecurrentArguments) -> Inspected:
     per_input = x[active].square().mean(0) * p["weight_ih"].square().sum(0)
     from_input = x @ p["weight_ih"].T
     if a.recurrence.norm == "batch":
-        return Inspected(_vectors_of_cases(a, x), from_input, None, per_input)
+        return Inspected(_vectors_of_units(a, x), from_input, None, per_input)
     before = starting_states(recurrent_forward(a, True)[1 + len(a.state) :], schedule)
     from_hidden = before[0] @ p["weight_hh"].T
     nothing = {"input": (x == 0).all(-1), "hidden": (before[0] == 0).all(-1)}
@@ -70,7 +71,7 @@ def inspect(a: RecurrentArguments) -> Inspected:
 
 def _saved_by_place(activations: Any) -> list[tuple[str, tuple[Tensor, Tensor]]]:
     """Returns what the places that normalise saved, of any network's activations; in a GRU r and z are apart from n."""
-    of_places: list[tuple[str, Saved]] = []
+    of_places: list[tuple[str, Any]] = []
     for field in activations._fields:
         value = getattr(activations, field)
         if field.endswith("_saved"):
@@ -80,16 +81,16 @@ def _saved_by_place(activations: Any) -> list[tuple[str, tuple[Tensor, Tensor]]]
     return [(place, saved) for place, saved in of_places if saved is not None]
 
 
-def _vectors_of_cases(a: RecurrentArguments, x: Tensor) -> list[Vectors]:
-    """Finds the vectors under batch norm, by the batch's own statistics: a vector is a unit over the cases."""
-    _, batch = recurrent_over_cases(a, None, False)
-    assert batch is not None
-    enough = (batch.cases >= 2).to(x.device)
+def _vectors_of_units(a: RecurrentArguments, x: Tensor) -> list[Vectors]:
+    """Finds the vectors under batch norm, by the batch's own moments: a vector is a unit over the cases."""
+    check_recurrent(a)
+    variances = recurrent_equations(a)[1 + len(a.state) :][1::2]
+    enough = (count_rows(a.lines, a.lengths, a.batch_sizes, False) >= 2).to(x.device)
     resting = torch.zeros_like(enough)  # the steps before which the state is all 0
     resting[:1] = bool((a.state[0] == 0).all())
     nothing = {"input": (x == 0).flatten(1).all(1), "hidden": resting}
     vectors = []
-    for gain, (_, var) in batch.moments.items():
+    for gain, var in zip(a.recurrence.gain_names, variances, strict=True):
         place = OF_GAIN[gain]
         counted = enough & ~nothing.get(place, torch.zeros_like(enough))
         vectors.append(Vectors(place, var.sqrt(), counted[:, None].expand_as(var), var.new_empty(0)))

@@ -89,11 +89,14 @@ class Engine(Protocol):
         """
 
     def recurrent_forward(self, a: RecurrentArguments, save: bool) -> Sequence[Tensor]:
-        """Returns [output (T, B, P) or (lines, P), *final state], and with ``save`` what the backward needs
-        (`recurrent_saved`)."""
+        """Returns [output (T, B, P) or (lines, P), *final state, *moments], and with ``save`` what else the backward
+        needs (`recurrent_saved`).
+
+        The moments are those that batch norm has found, mean and variance (T, n) of each gain.
+        """
 
     def recurrent_saved(self, a: RecurrentArguments) -> list[Tensor]:
-        """Returns empty tensors with the shapes and types of what `recurrent_forward` saves."""
+        """Returns empty tensors with the shapes and types of what `recurrent_forward` saves, after the moments."""
 
     def recurrent_backward(
         self,
@@ -102,7 +105,10 @@ class Engine(Protocol):
         grad_output: Tensor | None,
         grad_state: Sequence[Tensor | None],
     ) -> Sequence[Tensor]:
-        """Returns [d input, *d initial state, *d params, *d restart]; a gradient that is ``None`` is zero."""
+        """Returns [d input, *d initial state, *d params, *d restart]; a gradient that is ``None`` is zero.
+
+        ``saved``: the moments that the forward has found, and what it has saved.
+        """
 
     def prepare(self, params: Sequence[Tensor], recurrence: Recurrence) -> PreparedLayer:
         """Prepares a layer for steps one by one."""

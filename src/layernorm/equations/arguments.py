@@ -104,6 +104,11 @@ class RecurrentArguments(NamedTuple):
         batch_sizes: ``(T,)`` int64 on the CPU, or None. Then the call is packed: rows come in the order of falling
             lengths, ``batch_sizes`` of them have a step at each time, and ``input`` has the steps that there are,
             ``(lines, I)``, those of the first time first. So have output and ``reset``, and there are no ``lengths``.
+        population: under batch norm what to normalise by, for each gain its mean and its variance ``(T, n)`` in float32
+            or wider; empty: the moments of the batch, which are results of the call.
+        count_padding: under batch norm whether the batch's moments are over all rows, where a row that has ended has
+            the input 0 and stands still in its final state, or over those that take the step. A packed call has no
+            rows that have ended.
     """
 
     input: Tensor
@@ -115,6 +120,8 @@ class RecurrentArguments(NamedTuple):
     reverse: bool
     changes: StateChanges = NO_CHANGES
     batch_sizes: Tensor | None = None
+    population: Sequence[Tensor] = ()
+    count_padding: bool = False
 
     @property
     def device(self) -> torch.device:
@@ -139,3 +146,19 @@ class RecurrentArguments(NamedTuple):
         """The tensors that have gradients: input, state, parameters and the state of restarts, in the order of
         `Engine.recurrent_backward`."""
         return [self.input, *self.state, *self.params, *self.changes.restart]
+
+    @property
+    def finds_moments(self) -> bool:
+        """Whether batch norm finds its moments in this call."""
+        return self.recurrence.norm == "batch" and not self.population
+
+    def new_moments(self) -> list[Tensor]:
+        """Makes empty tensors like the moments that are found: mean and variance (T, n) of each gain; none: none is."""
+        return self.empty_moments() if self.finds_moments else []
+
+    def empty_moments(self) -> list[Tensor]:
+        """Makes empty tensors like batch norm's moments: mean and variance (T, n) of each gain."""
+        T, _, I, H, P = self.sizes  # noqa: E741
+        shapes, dtype = self.recurrence.parameter_shapes(I, H, P), torch.promote_types(self.input.dtype, torch.float32)
+        gains = [gain for gain in self.recurrence.gain_names for _ in ("mean", "variance")]
+        return [self.input.new_empty(T, *shapes[gain], dtype=dtype) for gain in gains]

@@ -17,6 +17,8 @@ from torch._C import _functorch
 from ..formula import CACHED, GATES, QUANTIZED, Recurrence
 from .arguments import NO_CHANGES, NormArguments, RecurrentArguments
 
+NO_STEPS = "batch norm has moments for each time step of a sequence; it takes no steps one by one"
+
 
 def check_dense(who: str, name: str, tensor: Tensor) -> None:
     """Checks that a tensor has one place in memory for each element.
@@ -99,10 +101,29 @@ def check_recurrent(a: RecurrentArguments) -> None:
         RuntimeError: something does not fit. Of lengths a compiled graph raises it when it runs.
     """
     check_tensors(a)
+    if a.finds_moments:
+        _check_row_count(a)
     if a.batch_sizes is not None and not torch.compiler.is_compiling():
         _check_batch_sizes(a, a.batch_sizes)
     if a.lengths is not None and not a.lengths.is_meta:  # where there are no values
         check_lengths(a.lengths, a.input.shape[0], torch.compiler.is_compiling())
+
+
+def _check_row_count(a: RecurrentArguments) -> None:
+    """Checks that there are moments of the batch: two rows or more that take a step.
+
+    Raises:
+        ValueError: there are fewer. Of lengths a compiled graph raises a RuntimeError when it runs.
+    """
+    T, B = a.sizes[:2]
+    if not T or not a.recurrence.gain_names:
+        return
+    counted: int | Tensor = B if a.count_padding or a.lengths is None else (a.lengths > 0).sum()
+    expected = "expected two training cases or more under batch norm when training"
+    if isinstance(counted, Tensor) and torch.compiler.is_compiling():
+        torch._assert_async(counted >= 2, expected)
+    elif not (isinstance(counted, Tensor) and counted.is_meta) and int(counted) < 2:
+        raise ValueError(f"{expected}, got {int(counted)}")
 
 
 def check_lengths(lengths: Tensor, T: int, in_graph: bool) -> None:
@@ -133,6 +154,7 @@ def check_tensors(a: RecurrentArguments) -> None:
     input, state, params = a.input, a.state, a.params
     static = type(input) is Tensor and not torch.compiler.is_compiling()  # symbolic sizes are no keys of a cache
     plain = a.lengths is None and a.reset is None and a.batch_sizes is None and a.changes is NO_CHANGES
+    plain = plain and not a.population
     if static and plain and input.dim() == 3 and len(params) > 1 and params[1].dim() == 2:
         dtype = input.dtype
         if dtype.is_floating_point and input.is_cpu and input.layout is torch.strided:
@@ -230,7 +252,7 @@ def _check_one_by_one(a: RecurrentArguments) -> None:
             raise RuntimeError(f"{op}: expected {name} of {'bool' if is_bool else 'an integer type'}, got {mask.dtype}")
         tensors[name] = mask
     of_shares: dict[str, tuple[int, ...]] = {name: (*a.lines, size) for name, size in zip("hc", (P, H), strict=True)}
-    tensors |= _check_factors(a, op, (B, P), of_shares)
+    tensors |= _check_factors(a, op, (B, P), of_shares) | _check_population(a, op)
     for name, tensor in tensors.items():
         if tensor.device != input.device:
             raise RuntimeError(f"{op}: expected {name} on {input.device}, where input is, got {tensor.device}")
@@ -254,6 +276,23 @@ def _check_factors(
     return found
 
 
+def _check_population(a: RecurrentArguments, op: str) -> dict[str, Tensor]:
+    """Checks the moments that batch norm is given, and returns them by name."""
+    if not a.population:
+        return {}
+    names = [f"{m} of {gain} in the population" for gain in a.recurrence.gain_names for m in ("mean", "variance")]
+    expected = a.empty_moments() if a.recurrence.norm == "batch" else []
+    if len(a.population) != len(expected):
+        norm = a.recurrence.norm
+        raise RuntimeError(f"{op}: expected a population of {len(expected)} for norm={norm!r}, got {len(a.population)}")
+    for name, like, tensor in zip(names, expected, a.population, strict=True):
+        check_dense(op, name, tensor)
+        if tensor.shape != like.shape or tensor.dtype is not like.dtype:
+            wanted = f"{name} of shape {list(like.shape)} and type {like.dtype}"
+            raise RuntimeError(f"{op}: expected {wanted}, got {list(tensor.shape)} and {tensor.dtype}")
+    return dict(zip(names, a.population, strict=True))
+
+
 def check_recurrent_gradients(
     a: RecurrentArguments,
     saved: Sequence[Tensor],
@@ -263,11 +302,12 @@ def check_recurrent_gradients(
 ) -> None:
     """Checks what else the backward of a recurrent op is given; hooks on saved tensors can put others in their place.
 
-    ``expected``: the engine's `recurrent_saved`.
+    ``expected``: the engine's `recurrent_saved`, before which the moments come that the forward has found.
 
     Raises:
         RuntimeError: something does not fit, as in `check_recurrent`.
     """
+    expected = [*a.new_moments(), *expected]
     counts = len(expected), len(a.state)
     if (len(saved), len(grad_state)) != counts:
         raise RuntimeError(

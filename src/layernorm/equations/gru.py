@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from ..formula import Recurrence
-from .batch_norm import Cases
-from .rnn import Factors, State, StepGradients, saved_at
-from .sites import Parameters, Saved, gate_sites
+from .batch_norm import BatchNorm
+from .rnn import Factors, State, StepGradients
+from .sites import Parameters, Saved, gate_sites, saved_at
 
 
 class Activations(NamedTuple):
@@ -34,12 +34,12 @@ class Activations(NamedTuple):
 class GRU:
     """The equations of one layer with its parameters, and their backward."""
 
-    def __init__(self, p: Parameters, recurrence: Recurrence, cases: Cases | None = None) -> None:
+    def __init__(self, p: Parameters, recurrence: Recurrence, batch_norm: BatchNorm | None = None) -> None:
         self.p = p
         self.H = H = p["weight_hh"].shape[0] // 3
         self.sizes = (2 * H, H)
-        self.rz = gate_sites(p, recurrence, cases, 0, 2)
-        self.candidate = gate_sites(p, recurrence, cases, 2, 3)
+        self.rz = gate_sites(p, recurrence, batch_norm, 0, 2)
+        self.candidate = gate_sites(p, recurrence, batch_norm, 2, 3)
         self.forget_bias = recurrence.formula.forget_bias
 
     def input_side(self, zx: Tensor) -> Tensor:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from ..formula import Recurrence
-from .batch_norm import Cases
-from .rnn import Factors, State, StepGradients, saved_at
-from .sites import Parameters, Saved, gate_sites
+from .batch_norm import BatchNorm
+from .rnn import Factors, State, StepGradients
+from .sites import Parameters, Saved, gate_sites, saved_at
 
 
 class Activations(NamedTuple):
@@ -35,8 +35,8 @@ class Activations(NamedTuple):
 class GRUOverAll:
     """The equations of one layer with its parameters, and their backward."""
 
-    def __init__(self, p: Parameters, recurrence: Recurrence, cases: Cases | None = None) -> None:
-        self.p, self.gates = p, gate_sites(p, recurrence, cases)
+    def __init__(self, p: Parameters, recurrence: Recurrence, batch_norm: BatchNorm | None = None) -> None:
+        self.p, self.gates = p, gate_sites(p, recurrence, batch_norm)
         self.split = recurrence.reset_multiplies == "hidden"
         self.forget_bias = recurrence.formula.forget_bias
         self.H = p["weight_hh"].shape[0] // 3

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from ..formula import Recurrence
-from .batch_norm import Cases
-from .rnn import Factors, State, StepGradients, saved_at
-from .sites import Parameters, Saved, Site, gate_sites
+from .batch_norm import BatchNorm
+from .rnn import Factors, State, StepGradients
+from .sites import Parameters, Saved, Site, gate_sites, saved_at
 
 
 class _Clipped(torch.autograd.Function):
@@ -83,9 +83,9 @@ class Activations(NamedTuple):
 class LSTM:
     """The equations of one layer with its parameters, and their backward."""
 
-    def __init__(self, p: Parameters, recurrence: Recurrence, cases: Cases | None = None) -> None:
-        self.p, self.gates = p, gate_sites(p, recurrence, cases)
-        self.cell = Site(recurrence.places.cell, p, recurrence, cases)
+    def __init__(self, p: Parameters, recurrence: Recurrence, batch_norm: BatchNorm | None = None) -> None:
+        self.p, self.gates = p, gate_sites(p, recurrence, batch_norm)
+        self.cell = Site(recurrence.places.cell, p, recurrence, batch_norm)
         self.carry = recurrence.formula.cell == "carry"
         self.forget_bias = recurrence.formula.forget_bias
         self.gate_clip = recurrence.gate_clip

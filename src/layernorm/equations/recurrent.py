@@ -7,7 +7,7 @@ last, each row by itself, so that its first step is the row's own last. What ``l
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ..formula import QUANTIZED, Recurrence
 from .arguments import NO_CHANGES, RecurrentArguments, StateChanges
-from .batch_norm import BatchMoments, Cases, Moments
-from .checks import check_recurrent, check_recurrent_gradients, unwrapped
+from .batch_norm import BatchNorm
+from .checks import NO_STEPS, check_recurrent, check_recurrent_gradients
 from .dispatch import below_autocast, kernel
 from .gru import GRU
 from .gru_all import GRUOverAll
@@ -28,7 +28,6 @@ from .schedule import (
     in_lines,
     make_schedule,
     reorder_steps,
-    row_counts,
     shares_of_lines,
     stack_output,
     walk,
@@ -41,12 +40,12 @@ EVERY_ROW = Schedule(None, None)
 NETWORKS: dict[str, type[Network]] = {"RNN": RNN, "LSTM": LSTM, "GRU": GRU}
 
 
-def network_of(p: Parameters, recurrence: Recurrence, cases: Cases | None = None) -> Network:
-    """Makes the layer's equations with its parameters."""
-    if recurrence.norm == "batch" and cases is None:
-        raise RuntimeError("batch norm keeps statistics between calls, which no op does")
+def network_of(p: Parameters, recurrence: Recurrence, batch_norm: BatchNorm | None = None) -> Network:
+    """Makes the layer's equations with its parameters; under batch norm with the moments of a call."""
+    if recurrence.norm == "batch" and batch_norm is None:
+        raise RuntimeError(NO_STEPS)
     over_all = recurrence.network == "GRU" and len(recurrence.spans) == 1
-    return (GRUOverAll if over_all else NETWORKS[recurrence.network])(p, recurrence, cases)
+    return (GRUOverAll if over_all else NETWORKS[recurrence.network])(p, recurrence, batch_norm)
 
 
 def parameters_by_name(params: Sequence[Tensor], recurrence: Recurrence, dtype: torch.dtype) -> Parameters:
@@ -74,11 +73,13 @@ def scheduled_input(a: RecurrentArguments) -> tuple[Tensor, Schedule]:
     return (x if schedule.active is None else torch.where(schedule.active, x, 0.0)), schedule
 
 
-def _run_equations(a: RecurrentArguments, cases: Cases | None = None) -> tuple[Tensor, Walk, Schedule]:
-    """Returns the output, as long as the input, the states of all steps in their order, and the schedule."""
+def _run_equations(a: RecurrentArguments) -> tuple[Tensor, Walk, Schedule, list[Tensor]]:
+    """Returns the output, as long as the input, the states of all steps in their order, the schedule, and the moments
+    that batch norm has found."""
     x, schedule = scheduled_input(a)
     p = parameters_by_name(a.params, a.recurrence, x.dtype)
-    network = network_of(p, a.recurrence, cases)
+    batch_norm = BatchNorm(a, schedule) if a.recurrence.norm == "batch" else None
+    network = network_of(p, a.recurrence, batch_norm)
     x = as_multiplied(x, a.recurrence)
     from_input = schedule.split(network.input_side(x @ p["weight_ih"].T))  # `[t]` would have a gradient as long as all
 
@@ -88,80 +89,31 @@ def _run_equations(a: RecurrentArguments, cases: Cases | None = None) -> tuple[T
         return network.step(t, from_input[t], h @ p["weight_hh"].T, old)
 
     states = walk(step, tuple(s.to(x.dtype) for s in a.state), a.sizes[0], schedule, shares_of_lines(a))
-    return stack_output(states.after, schedule, a).to(a.input.dtype), states, schedule
+    output = stack_output(states.after, schedule, a).to(a.input.dtype)
+    return output, states, schedule, [] if batch_norm is None else batch_norm.moments_found(a)
 
 
 @below_autocast
-def recurrent_equations(a: RecurrentArguments, cases: Cases | None = None) -> list[Tensor]:
-    """Returns [output (T, B, P) or (lines, P), *final state], differentiable to any order."""
-    output, states, _ = _run_equations(a, cases)
-    return [output, *(s.to(a.input.dtype) for s in states.final)]
-
-
-@below_autocast
-def recurrent_over_cases(
-    a: RecurrentArguments,
-    population: Mapping[str, Moments] | None,
-    count_padding: bool,
-) -> tuple[list[Tensor], BatchMoments | None]:
-    """Computes `recurrent_equations` under batch norm, and the batch's moments for the population.
-
-    ``population``: for each gain the mean and variance (T, n) to normalise by; ``None``: the batch's own.
-    ``count_padding``: whether the batch's own are over all rows, where a row that has ended has the input 0 and stands
-    still in its final state, or over those that take the step.
-
-    Raises:
-        ValueError: fewer than two cases to take statistics over.
-    """
-    check_cases(a, population is None, count_padding)
-    sizes = None if a.batch_sizes is None else row_counts(a.batch_sizes)
-    cases = Cases(a.recurrence, counted_rows(a, count_padding), count_cases(a, count_padding), population, sizes)
-    return recurrent_equations(a, cases), cases.batch_moments() if population is None else None
-
-
-def counted_rows(a: RecurrentArguments, count_padding: bool) -> Tensor | None:
-    """Returns which rows count in the moments at each step, (T, B, 1) bool; None: all."""
-    counted = make_schedule(a._replace(reset=None)).active
-    if counted is not None and count_padding:  # beyond the longest row there is no step
-        counted = counted.any(1, keepdim=True).expand_as(counted)
-    return counted
-
-
-def count_cases(a: RecurrentArguments, count_padding: bool) -> Tensor:
-    """Returns how many rows count at each step, (T,)."""
-    if a.batch_sizes is not None:
-        return unwrapped(a.batch_sizes)
-    counted = counted_rows(a, count_padding)
-    return torch.full(a.lines[:1], a.lines[1], device="cpu") if counted is None else counted.sum((-2, -1))
-
-
-def check_cases(a: RecurrentArguments, training: bool, count_padding: bool) -> None:
-    """Checks the arguments of a call under batch norm: `check_recurrent`, and in training that there are two training
-    cases or more; in a compiled graph when it runs."""
-    check_recurrent(a)
-    T, B = a.sizes[:2]
-    if not training or not T:
-        return
-    counted: int | Tensor = B if count_padding or a.lengths is None else (a.lengths > 0).sum()
-    expected = "expected two training cases or more under batch norm when training"
-    if isinstance(counted, Tensor) and torch.compiler.is_compiling():
-        torch._assert_async(counted >= 2, expected)
-    elif not (isinstance(counted, Tensor) and counted.is_meta) and int(counted) < 2:
-        raise ValueError(f"{expected}, got {int(counted)}")
+def recurrent_equations(a: RecurrentArguments) -> list[Tensor]:
+    """Returns [output (T, B, P) or (lines, P), *final state], differentiable to any order, and the moments that batch
+    norm has found, mean and variance (T, n) of each gain."""
+    output, states, _, moments = _run_equations(a)
+    return [output, *(s.to(a.input.dtype) for s in states.final), *moments]
 
 
 @kernel
 def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
-    """Returns [output, *final state], and with ``save`` the state before each step, as many as the input's."""
+    """Returns [output, *final state, *moments found], and with ``save`` the state before each step, as many as the
+    input's."""
     check_recurrent(a)
-    output, states, schedule = _run_equations(a)
-    final = [s.to(a.input.dtype, copy=True) for s in states.final]
+    output, states, schedule, moments = _run_equations(a)
+    results = [output, *(s.to(a.input.dtype, copy=True) for s in states.final), *moments]
     if not save:
-        return [output, *final]
+        return results
     if not states.before:
-        return [output, *final, *recurrent_saved(a)]
+        return [*results, *recurrent_saved(a)]
     before = [schedule.join(part) for part in zip(*states.before, strict=True)]
-    return [output, *final, *(before if schedule.sizes is None else [part[0] for part in before])]
+    return [*results, *(before if schedule.sizes is None else [part[0] for part in before])]
 
 
 def recurrent_saved(a: RecurrentArguments) -> list[Tensor]:
@@ -176,7 +128,7 @@ def recurrent_backward(
 ) -> list[Tensor]:
     """Returns [d input, *d initial state, *d params, *d restart], by hand: only the state's gradient goes step by step.
 
-    A gradient that is ``None`` is zero.
+    ``saved``: the moments that the forward has found, and what it has saved. A gradient that is ``None`` is zero.
     """
     check_recurrent(a)
     check_recurrent_gradients(a, saved, recurrent_saved(a), grad_output, grad_state)
@@ -186,11 +138,14 @@ def recurrent_backward(
     x, schedule = scheduled_input(a)
     p = parameters_by_name(a.params, a.recurrence, x.dtype)
     changes = shares_of_lines(a)
-    before = starting_states([in_lines(s, a) for s in saved], schedule, changes)
+    moments = saved[: len(saved) - len(a.state)]
+    before = starting_states([in_lines(s, a) for s in saved[len(moments) :]], schedule, changes)
     zx, zh = x @ p["weight_ih"].T, schedule.apply_dropout(changes, before[0]) @ p["weight_hh"].T
-    network = network_of(p, a.recurrence)
+    batch_norm = BatchNorm(a, schedule, moments) if a.recurrence.norm == "batch" else None
+    network = network_of(p, a.recurrence, batch_norm)
     grads = result_gradients(a, grad_output, grad_state)
-    d, share = backward_steps(network, zx, zh, before, *grads, schedule, changes)
+    ended_count = a.finds_moments and a.count_padding
+    d, share = backward_steps(network, zx, zh, before, *grads, schedule, changes, ended_count)
     return argument_gradients(a, x, schedule, p["weight_ih"], d, [share])
 
 
@@ -261,10 +216,12 @@ def backward_steps(
     d: State,
     schedule: Schedule = EVERY_ROW,
     changes: StateChanges = NO_CHANGES,
+    ended_count: bool = False,
 ) -> tuple[State, Share]:
     """Takes steps back, by hand, from the gradients of their output, of all lines, and of the final state.
 
-    ``before`` has the states that the steps start from. Returns the gradient of the state before the first step.
+    ``before`` has the states that the steps start from. With ``ended_count`` rows that have ended count in batch norm's
+    moments: so their state has a gradient from each step. Returns the gradient of the state before the first step.
     """
     activations = network.activations(zx, zh, before)
     steps: list[tuple[Tensor, ...]] = []
@@ -291,9 +248,9 @@ def backward_steps(
         if schedule.cut is not None:
             previous = tuple(torch.where(schedule.cut[place], 0.0, s) for s in previous)
         if schedule.active is not None:
-            previous = tuple(
-                torch.where(schedule.active[place], new, old) for new, old in zip(previous, d, strict=True)
-            )
+            active = schedule.active[place]
+            pairs = zip(previous, d, strict=True)
+            previous = tuple(torch.where(active, new, new + old if ended_count else old) for new, old in pairs)
         d = previous
     all_steps = tuple(schedule.join(k[::-1]) for k in zip(*steps, strict=True))
     dzx = network.input_backward(activations, all_steps)

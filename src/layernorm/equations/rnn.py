@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ..formula import Recurrence
-from .batch_norm import Cases
+from .batch_norm import BatchNorm
 from .schedule import State as State
-from .sites import Parameters, Saved, gate_sites
+from .sites import Parameters, Saved, gate_sites, saved_at
 
 Factors = dict[str, tuple[Tensor, Tensor]]
 """For each weight d [T, B, m] and z [T, B, n]. Its gradient is the sum over time and batch of d z^T."""
@@ -29,7 +29,7 @@ class Network(Protocol):
 
     p: Parameters
 
-    def __init__(self, p: Parameters, recurrence: Recurrence, cases: Cases | None = None) -> None: ...
+    def __init__(self, p: Parameters, recurrence: Recurrence, batch_norm: BatchNorm | None = None) -> None: ...
 
     def input_side(self, zx: Tensor) -> Tensor:
         """Computes the part of the summed inputs that does not wait for the state, from W_ih x: [T, B, G*H] twice."""
@@ -65,8 +65,8 @@ class Activations(NamedTuple):
 class RNN:
     """The equations of one layer with its parameters, and their backward."""
 
-    def __init__(self, p: Parameters, recurrence: Recurrence, cases: Cases | None = None) -> None:
-        self.p, self.gates = p, gate_sites(p, recurrence, cases)
+    def __init__(self, p: Parameters, recurrence: Recurrence, batch_norm: BatchNorm | None = None) -> None:
+        self.p, self.gates = p, gate_sites(p, recurrence, batch_norm)
         self.relu = recurrence.nonlinearity == "relu"
 
     def input_side(self, zx: Tensor) -> Tensor:
@@ -99,8 +99,3 @@ class RNN:
     def vector_gradients(self, s: Activations, steps: tuple[Tensor, ...], dzx: Tensor) -> Parameters:
         da, dsum, dzh = steps
         return self.gates.parameter_gradients((dsum, dsum, da), (dzx, dzh, dsum), (s.input, s.hidden, s.both))
-
-
-def saved_at(saved: Saved, t: int) -> Saved:
-    """Returns what a site saved at step t."""
-    return None if saved is None else (saved[0][t], saved[1][t])

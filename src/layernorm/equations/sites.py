@@ -1,21 +1,21 @@
 """The places of one step with their parameters: sites, which normalise or do not, and the sites of a block of gates.
 
-The equations and their backwards (``_rnn.py``, ``_lstm.py``, ``_gru.py``) only pass through sites. Which parameters a
+The equations and their backwards (``rnn.py``, ``lstm.py``, ``gru.py``) only pass through sites. Which parameters a
 formula has where is the recurrence's to say (`Recurrence.places`).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from ..formula import GATES, Place, Recurrence
-from .batch_norm import ALL, Cases
+from .batch_norm import ALL, BatchNorm, Moments, Standardized
 from .norms import standardize, standardize_backward
 
 Parameters = dict[str, Tensor]
-Saved = tuple[Tensor, Tensor] | None
+Saved = tuple[Tensor, ...] | None
 
 
 class Site:
@@ -23,7 +23,7 @@ class Site:
 
     Args:
         parameters: the layer's parameters by name.
-        cases: under batch norm, what it normalises over.
+        batch_norm: what it normalises by, under batch norm.
         groups: how many equal spans z is cut into, each normalised by itself.
         units: which of the G*H units this site sees; the parameters are cut accordingly.
     """
@@ -33,7 +33,7 @@ class Site:
         place: Place,
         parameters: Parameters,
         recurrence: Recurrence,
-        cases: Cases | None,
+        batch_norm: BatchNorm | None,
         groups: int = 1,
         units: slice = ALL,
     ) -> None:
@@ -41,42 +41,69 @@ class Site:
         self.gain = None if place.gain is None else parameters[place.gain][units]
         self.inside = None if place.inside is None else parameters[place.inside][units]
         self.outside = [parameters[name][units] for name in place.outside]
-        self.groups, self.norm, self.cases, self.units = groups, recurrence.norm, cases, units
+        self.groups, self.norm, self.units = groups, recurrence.norm, units
+        self.batch_norm = batch_norm
         self.eps, self.eps_on = recurrence.formula.eps, recurrence.formula.eps_on
-
-    def forward(self, z: Tensor, t: int | slice = ALL) -> tuple[Tensor, Saved]:
-        """Computes y at one time step or at all of them, and what `backward` needs: (z_hat, r) by groups, (..., groups,
-        n) and (..., groups, 1); of batch norm nothing, whose gradient is autograd's."""
-        if self.inside is not None:
-            z = z + self.inside
-        saved = None
-        if self.gain is not None and self.cases is not None:
-            z = self.cases.standardize(z, str(self.place.gain), self.units, t) * self.gain
-        elif self.gain is not None:
-            saved = standardize(z.unflatten(-1, (self.groups, -1)), self.norm, self.eps, self.eps_on)
-            z = saved[0].flatten(-2) * self.gain
-        for bias in self.outside:
-            z = z + bias
-        return z, saved
+        self.later: Moments | None = None  # of `BatchNorm.backward`
 
     def __call__(self, z: Tensor, t: int | slice = ALL) -> Tensor:
-        return self.forward(z, t)[0]
+        """Computes y at one time step or at all of them."""
+        if self.batch_norm is None or self.gain is None:
+            return self.forward(z)[0]
+        z = self.batch_norm.standardize(self._with_inside(z), str(self.place.gain), self.units, t)
+        return self._with_outside(z * self.gain)
+
+    def forward(self, z: Tensor) -> tuple[Tensor, Saved]:
+        """Computes y, and what `backward` needs: (z_hat, r) by groups, (..., groups, n) and (..., groups, 1); of batch
+        norm, whose moments must be known, `Standardized`."""
+        z = self._with_inside(z)
+        saved: Saved = None
+        if self.batch_norm is not None and self.gain is not None:
+            saved = self.batch_norm.standardized(z, str(self.place.gain), self.units)
+        elif self.gain is not None:
+            saved = standardize(z.unflatten(-1, (self.groups, -1)), self.norm, self.eps, self.eps_on)
+        return self._with_outside(z if self.gain is None or saved is None else self._z_hat(saved) * self.gain), saved
+
+    def _with_inside(self, z: Tensor) -> Tensor:
+        return z if self.inside is None else z + self.inside
+
+    def _with_outside(self, y: Tensor) -> Tensor:
+        for bias in self.outside:
+            y = y + bias
+        return y
+
+    def _z_hat(self, saved: tuple[Tensor, ...]) -> Tensor:
+        return saved[0].flatten(-2) if self.batch_norm is None else saved[0]
 
     def backward(self, dy: Tensor, saved: Saved) -> Tensor:
-        """Computes the gradient of z."""
+        """Computes the gradient of z, at one step or of all lines; under batch norm from the last step to the first."""
         if self.gain is None or saved is None:
             return dy
-        d = (dy * self.gain).unflatten(-1, (self.groups, -1))
-        return standardize_backward(d, *saved, self.norm, self.eps_on).flatten(-2)
+        d = dy * self.gain
+        if self.batch_norm is None:
+            z_hat, r = saved
+            d = d.unflatten(-1, (self.groups, -1))
+            return standardize_backward(d, z_hat, r, self.norm, self.eps_on).flatten(-2)
+        if dy.dim() == 2:
+            dz, self.later = self.batch_norm.backward(d, Standardized(*saved), self.later)
+            return dz
+        schedule = self.batch_norm.schedule
+        places = reversed(schedule.places(len(dy)))
+        return schedule.join([self.backward(dy[place], saved_at(saved, place)) for place in places][::-1])
 
     def parameter_gradients(self, dy: Tensor, dz: Tensor, saved: Saved) -> Parameters:
         """Computes the gradients of this site's parameters by name, summed over time and batch: (T, B, n) -> (n,)."""
         grads = {name: dy.sum((0, 1)) for name in self.place.outside}
         if saved is not None:
-            grads[str(self.place.gain)] = (dy * saved[0].flatten(-2)).sum((0, 1))
+            grads[str(self.place.gain)] = (dy * self._z_hat(saved)).sum((0, 1))
         if self.inside is not None:
             grads = _add_gradients(grads, {str(self.place.inside): dz.sum((0, 1))})
         return grads
+
+
+def saved_at(saved: Saved, place: Any) -> Saved:
+    """Returns what a site saved at one step."""
+    return None if saved is None else tuple([part[place] for part in saved])
 
 
 class GateSites(NamedTuple):
@@ -102,11 +129,11 @@ def _add_gradients(a: Parameters, b: Parameters) -> Parameters:
 
 
 def gate_sites(
-    p: Parameters, recurrence: Recurrence, cases: Cases | None, first: int = 0, last: int | None = None
+    p: Parameters, recurrence: Recurrence, batch_norm: BatchNorm | None, first: int = 0, last: int | None = None
 ) -> GateSites:
     """Makes the sites of the gates ``first`` to ``last``, exclusive, by default of all: one span, or gate by gate."""
     gates = GATES[recurrence.network]
     H, last = p["weight_hh"].shape[0] // gates, gates if last is None else last
     groups = sum(first <= span[0] < last for span in recurrence.spans)
     units = slice(first * H, last * H)
-    return GateSites(*(Site(place, p, recurrence, cases, groups, units) for place in recurrence.places[:3]))
+    return GateSites(*(Site(place, p, recurrence, batch_norm, groups, units) for place in recurrence.places[:3]))

@@ -106,26 +106,30 @@ class Nodes:
     def normalised(
         self, z: ir.Value, norm: str, formula: Formula, gain: Any, bias: ir.Value | None, dims: int = 1
     ) -> ir.Value:
-        """Computes ``N(z) * gain + bias`` over the last dimensions.
-
-        eps is added by ``Sum``: the exporter's optimiser takes an ``Add`` of 1e-8 or less for one of 0 and drops it.
-        An eps that is too small for ``dtype`` becomes its smallest number, so that rows of zeros stay zeros.
-        """
-        eps = max(formula.eps, float(np.finfo(self.dtype.numpy()).tiny)) if formula.eps else 0.0
+        """Computes ``N(z) * gain + bias`` over the last dimensions."""
         if formula.eps_on == "variance" and self.dtype == ir.DataType.FLOAT:  # the attribute is a float32
-            attributes: dict[str, Any] = {"axis": -dims, "epsilon": eps}
+            attributes: dict[str, Any] = {"axis": -dims, "epsilon": self._eps(formula)}
             if norm == "layer":
                 return self("LayerNormalization", z, gain, bias, **attributes)
             if self.opset >= 23:
                 return self.sum(self("RMSNormalization", z, gain, **attributes), bias)
         axes = list(range(-dims, 0))
         u = self("Sub", z, self("ReduceMean", z, axes)) if norm == "layer" else z
-        square = self("ReduceMean", self("Mul", u, u), axes)
-        if formula.eps_on == "variance":
-            deviation = self("Sqrt", self("Sum", square, eps))
-        else:
-            deviation = self("Sum", self("Sqrt", square), eps)
+        deviation = self.deviation(self("ReduceMean", self("Mul", u, u), axes), formula)
         return self.sum(self("Mul", self("Div", u, deviation), gain), bias)
+
+    def deviation(self, square: ir.Value, formula: Formula) -> Any:
+        """Computes what a norm divides by, of a variance or a mean square.
+
+        eps is added by ``Sum``: the exporter's optimiser takes an ``Add`` of 1e-8 or less for one of 0 and drops it.
+        """
+        if formula.eps_on == "variance":
+            return self("Sqrt", self("Sum", square, self._eps(formula)))
+        return self("Sum", self("Sqrt", square), self._eps(formula))
+
+    def _eps(self, formula: Formula) -> float:
+        """Returns eps. One that is too small for ``dtype`` becomes its smallest number: so rows of zeros stay zeros."""
+        return max(formula.eps, float(np.finfo(self.dtype.numpy()).tiny)) if formula.eps else 0.0
 
 
 def _new_nodes(*values: ir.Value | None) -> tuple[Nodes, list[ir.Node]]:
@@ -161,11 +165,12 @@ def _normalize(input, normalized_shape, weight, bias, eps, norm, residual, backe
 
 class Terms(NamedTuple):
     """A `Place` for the units of one span: ``y = N(z + inside) * gain + outside``, without a gain ``z + inside +
-    outside``."""
+    outside``. Under batch norm ``(z + inside - mean) * gain + outside``."""
 
-    gain: ir.Value | None
+    gain: ir.Value | None  # under batch norm divided by the deviation, of every step
     inside: ir.Value | None
     outside: ir.Value | None
+    mean: ir.Value | None  # of batch norm, of every step
 
 
 def _units(p: Mapping[str, ir.Value]) -> int:
@@ -183,10 +188,13 @@ class Layer:
         n: the graph around the ``Scan``.
         recurrence: the equations.
         params: in the order of ``recurrence.parameter_names``.
+        moments: of batch norm, mean and variance of each gain, (T, 1 or B, n).
     """
 
-    def __init__(self, n: Nodes, recurrence: Recurrence, params: Values) -> None:
+    def __init__(self, n: Nodes, recurrence: Recurrence, params: Values, moments: Values) -> None:
         self.recurrence = recurrence
+        pairs = zip(moments[::2], moments[1::2], strict=True)
+        self.moments = dict(zip(recurrence.gain_names, pairs, strict=False))
         self.p = dict(zip(recurrence.parameter_names, params, strict=True))
         self.H = _units(self.p) // GATES[recurrence.network]
         self.sizes = [(last - first) * self.H for first, last in recurrence.spans]
@@ -201,11 +209,16 @@ class Layer:
         """Returns the parameters of a place, for each part."""
         vectors = [[place.gain], [place.inside], place.outside]
         sums = [n.sum(*(self.p[name] for name in names if name is not None)) for names in vectors]
+        mean = None
+        if place.gain in self.moments:
+            mean, variance = self.moments[place.gain]
+            sums[0] = n("Div", sums[0], n.deviation(variance, self.recurrence.formula))
+        sums.append(mean)
         ends = list(itertools.accumulate(sizes))
 
         def part(vector: ir.Value | None, k: int) -> Any:
             whole = vector is None or len(sizes) == 1
-            return vector if whole else n("Slice", vector, [ends[k] - sizes[k]], [ends[k]], [0])
+            return vector if whole else n("Slice", vector, [ends[k] - sizes[k]], [ends[k]], [-1])
 
         return [Terms(*(part(vector, k) for vector in sums)) for k in range(len(sizes))]
 
@@ -214,6 +227,8 @@ class Layer:
         z = n.sum(z, terms.inside)
         if terms.gain is None:
             return n.sum(z, terms.outside)
+        if terms.mean is not None:
+            return n.sum(n("Mul", n("Sub", z, terms.mean), terms.gain), terms.outside)
         return n.normalised(z, self.recurrence.norm, self.recurrence.formula, terms.gain, terms.outside)
 
     def summed_inputs(self, n: Nodes, terms: list[Terms], x: ir.Value, weight: str) -> Values:
@@ -272,8 +287,9 @@ class Layer:
 
 
 def _recurrent(
-    input, state, params, lengths, reset, restart, dropout, kept_h, kept_c, batch_sizes, recurrence, reverse, backend
-):
+    input, state, params, lengths, reset, restart, dropout, kept_h, kept_c, batch_sizes, population, recurrence,
+    reverse, count_padding, backend,
+):  # fmt: skip
     n, nodes = _new_nodes(input)
     equations = Recurrence.decode(recurrence)
     changes = Changes(
@@ -285,6 +301,8 @@ def _recurrent(
         raise ValueError(f"{equations.network}: a quantized network cannot be exported to ONNX; export it before")
     if batch_sizes is not None:
         raise ValueError(f"{equations.network}: a PackedSequence cannot be exported to ONNX; call it with lengths=")
+    if equations.norm == "batch" and equations.gain_names and not population:
+        raise ValueError(f"{equations.network}: batch norm in training cannot be exported to ONNX; call eval() on it")
     x, initial, weights = n.cast(input), [n.cast(s) for s in state], [n.cast(p) for p in params]
     if x is not input:  # ONNX Runtime 1.31 fuses Transpose, Cast and MatMul and crashes; so they are not in a row
         x = n("Sum", x)
@@ -293,7 +311,8 @@ def _recurrent(
     if has_operator and n.dtype == ir.DataType.FLOAT:  # ONNX Runtime has them in no wider type
         outputs = _onnx_op(n, x, initial, weights, lengths, equations, reverse)
     else:
-        outputs = _scan(n, x, initial, weights, lengths, reset, changes, equations, reverse)
+        moments = _moments_of_times(n, x, [n.cast(m) for m in population], lengths, reverse)
+        outputs = _scan(n, x, initial, weights, moments, lengths, reset, changes, equations, reverse)
     outputs = [n.round(value, input.dtype) for value in outputs]
     nodes.extend(n.tape.nodes)
     return outputs
@@ -323,6 +342,7 @@ def _scan(
     x: ir.Value,
     initial: Values,
     params: Values,
+    moments: Values,
     lengths: Any,
     reset: Any,
     changes: Changes,
@@ -333,7 +353,7 @@ def _scan(
 
     With ``lengths`` a row keeps its state after its end, and in the reverse direction before its start.
     """
-    layer = Layer(n, r, params)
+    layer = Layer(n, r, params, moments)
     from_input = layer.summed_inputs(n, layer.input, x, "weight_ih")
     active, cut = _masks(n, x, lengths, reset, reverse)
     masks = [mask for mask in (active, cut) if mask is not None]
@@ -341,6 +361,18 @@ def _scan(
     b = Nodes(n.dtype, n.opset, n)
     states = [_step_input(f"one step/{name}", n.dtype) for name in r.state_names]
     parts = [_step_input(f"one step/x{k}", n.dtype) for k in range(len(from_input))]
+    moving: Values = []  # what batch norm has at each step, in the graph around
+    of_step: Values = []
+
+    def at_step(terms: Terms) -> Terms:
+        if terms.mean is None:
+            return terms
+        moving.extend([cast(ir.Value, terms.gain), terms.mean])
+        of_step.extend(_step_input(f"one step/{name}{len(moving)}", n.dtype) for name in ("scale", "mean"))
+        return terms._replace(gain=of_step[-2], mean=of_step[-1])
+
+    layer.hidden, layer.both = [*map(at_step, layer.hidden)], [*map(at_step, layer.both)]
+    layer.cell = at_step(layer.cell)
     bits = [_step_input(f"one step/mask{k}", ir.DataType.BOOL) for k in range(len(masks))]
     restart: Sequence[Any] = changes.restart or [0.0] * len(states)
     before = states if cut is None else [b("Where", bits[-1], *pair) for pair in zip(restart, states, strict=True)]
@@ -352,8 +384,8 @@ def _scan(
     else:
         output = b("Where", bits[0], after[0], 0.0)
         after = [b("Where", bits[0], new, old) for new, old in zip(after, states, strict=True)]
-    body = ir.Graph([*states, *parts, *bits], [*after, output], nodes=b.tape.nodes, name="one_step")
-    steps = [*from_input, *masks]
+    body = ir.Graph([*states, *parts, *of_step, *bits], [*after, output], nodes=b.tape.nodes, name="one_step")
+    steps = [*from_input, *moving, *masks]
     *final, outputs = n(
         "Scan",
         *initial,
@@ -376,13 +408,29 @@ def _step_input(name: str, dtype: ir.DataType) -> ir.Value:
     return ir.Value(name=name, type=ir.TensorType(dtype))
 
 
+def _times(n: Nodes, x: ir.Value) -> Any:
+    """Returns 0, 1... T - 1, (T, 1)."""
+    T = n("Squeeze", n("Shape", x, start=0, end=1), [0])
+    return n("Unsqueeze", n("Range", n("Squeeze", [0], [0]), T, n("Squeeze", [1], [0])), [1])
+
+
+def _moments_of_times(n: Nodes, x: ir.Value, population: Values, lengths: Any, reverse: bool) -> Values:
+    """Returns batch norm's moments by times, (T, 1, n), from those of a row's first, second... step, (T, n).
+
+    In the reverse direction with ``lengths`` each row has its own, (T, B, n).
+    """
+    if not (population and reverse):
+        return [n("Unsqueeze", moment, [1]) for moment in population]
+    last = n("Shape", x, start=0, end=1) if lengths is None else n.cast(lengths, ir.DataType.INT64)
+    steps = n("Max", n("Sub", n("Sub", last, [1]), _times(n, x)), [0])
+    return [n("Gather", moment, steps, axis=0) for moment in population]
+
+
 def _masks(n: Nodes, x: ir.Value, lengths: Any, reset: Any, reverse: bool) -> tuple[Any, Any]:
     """Returns which rows take a step at each time (None: all) and which start from zeros (None: no row); (T, B, 1)."""
     active, cut = None, reset if reset is None else n.cast(reset, ir.DataType.BOOL)
     if lengths is not None:
-        T = n("Squeeze", n("Shape", x, start=0, end=1), [0])
-        times = n("Range", n("Squeeze", [0], [0]), T, n("Squeeze", [1], [0]))
-        active = n("Less", n("Unsqueeze", times, [1]), n.cast(lengths, ir.DataType.INT64))
+        active = n("Less", _times(n, x), n.cast(lengths, ir.DataType.INT64))
         cut = None if cut is None else n("And", cut, active)
     if cut is not None and reverse:  # the reverse direction meets a cut between t-1 and t after its step at t
         later, first = n("Slice", cut, [1], [2**62], [0]), n("Slice", cut, [0], [1], [0])

@@ -4,12 +4,10 @@ from ..equations.arguments import NO_CHANGES as NO_CHANGES
 from ..equations.arguments import StateChanges as StateChanges
 from ..equations.checks import check_dense as check_dense
 from ..equations.schedule import apply_zoneout as apply_zoneout
+from ..equations.schedule import count_rows as count_rows
 from ..equations.schedule import lines_of as lines_of
 from ._bind import autocast_type as autocast_type
 from ._bind import is_eager as is_eager
-from ._cases import BatchMoments as BatchMoments
-from ._cases import Moments as Moments
-from ._cases import recurrent_over_cases as recurrent_over_cases
 from ._norms import NORMALIZE as NORMALIZE
 from ._norms import add_layer_norm as add_layer_norm
 from ._norms import add_rms_norm as add_rms_norm

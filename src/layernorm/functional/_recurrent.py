@@ -14,6 +14,7 @@ from torch._C import _get_fp32_precision_getter
 
 from ..equations.arguments import NO_CHANGES, RecurrentArguments, StateChanges
 from ..equations.checks import check_dense, unwrapped
+from ..equations.schedule import lines_of, unpacked
 from ..formula import CACHED, GATES, PLAIN, QUANTIZED, Formula, Recurrence, resolve, unknown
 from ._bind import autocast_type, is_eager
 from ._recurrent_op import RECURRENT, schema_changes, tensors_between
@@ -64,15 +65,26 @@ def recurrent(
     reverse: bool = False,
     changes: StateChanges = NO_CHANGES,
     batch_sizes: Tensor | None = None,
-) -> tuple[Tensor, list[Tensor]]:
-    """Runs one layer in one direction: (output, final state), parameters in the order of ``parameter_names``.
+    population: Sequence[Tensor] = (),
+    count_padding: bool = False,
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """Runs one layer in one direction: (output, final state, moments that batch norm has found), parameters in the
+    order of ``parameter_names``.
 
-    The arguments are those of `RecurrentArguments`.
+    The arguments are those of `RecurrentArguments`. Here ``population`` may be of any floating type. In a packed call
+    with ``count_padding`` rows that have ended count as in a padded one.
 
     Under autocast it computes in the type that torch's cell of the same name has (`type_under_autocast`). Integers and
     float64 are left as they are. Products of float32 are made as torch's switches say at this call, in its backward as
     well, and under autocast to bfloat16 of numbers that are rounded to it.
     """
+    if count_padding and batch_sizes is not None:  # rows that have ended take steps, too
+        times, rows = (index.to(input.device) for index in lines_of(batch_sizes, len(input)))
+        equations = Recurrence.decode(recurrence)
+        a = unpacked(RecurrentArguments(input, state, params, None, reset, equations, reverse, changes, batch_sizes))
+        masks = a.lengths, a.reset, reverse, a.changes, None, population, True
+        output, final, moments = recurrent(a.input, state, params, recurrence, *masks)
+        return output[times, rows], final, moments
     autocast = autocast_type(input)
     if autocast is not None:
         dtype = type_under_autocast(_network(recurrence), autocast, state)
@@ -88,16 +100,22 @@ def recurrent(
         tensors += tensors_between(changes)
     if batch_sizes is not None:
         tensors.append(batch_sizes)
+    if population:
+        compute_type = torch.promote_types(input.dtype, torch.float32)
+        population = [moment.to(compute_type) for moment in population]
+        tensors += population
     if is_eager(tensors):
         equations = Recurrence.decode(recurrence)
-        args = (input, state, params, lengths, reset, equations, reverse, changes, batch_sizes)
-        a = _new_tuple(RecurrentArguments, args)
-        output, *final = RECURRENT(tensors, (a,), equations)
+        kind = (equations, reverse, changes, batch_sizes, population, count_padding)
+        a = _new_tuple(RecurrentArguments, (input, state, params, lengths, reset, *kind))
+        output, *results = RECURRENT(tensors, (a,), equations)
     else:
-        output, *final = RECURRENT.dispatch(
-            (input, state, params, lengths, reset, *schema_changes(changes), batch_sizes, recurrence, reverse)
+        masks = *schema_changes(changes), batch_sizes, population
+        output, *results = RECURRENT.dispatch(
+            (input, state, params, lengths, reset, *masks, recurrence, reverse, count_padding)
         )
-    return (output, final) if autocast is None else cast_projected(output, final, autocast)
+    final, moments = results[: len(state)], results[len(state) :]
+    return *((output, final) if autocast is None else cast_projected(output, final, autocast)), moments
 
 
 def with_products(recurrence: str, autocast: torch.dtype | None = None) -> str:
@@ -230,7 +248,7 @@ def _run_op(
         state = [input.new_zeros(input.shape[1], size) for size in ((P, H) if network == "LSTM" else (H,))]
     if reset is not None:
         reset = as_cuts(reset, input.shape[:2], op)
-    return recurrent(input, state, [parameters[name] for name in names], encoded, lengths, reset, reverse)
+    return recurrent(input, state, [parameters[name] for name in names], encoded, lengths, reset, reverse)[:2]
 
 
 def _check_types(op: str, input: Any, state: Any, parameters: Any, lengths: Any) -> None:

@@ -16,33 +16,36 @@ from ._bind import Arguments, Op, gradients_of_equations, is_transforming
 
 
 class _Recurrent(Op):
-    """[output (T, B, P), *final state]; in a packed call [output (lines, P), *final state]."""
+    """[output (T, B, P), *final state], and the moments that batch norm has found, which have no gradient: mean and
+    variance (T, n) of each gain. In a packed call the output is (lines, P)."""
 
     name = "recurrent"
     arguments = (
         "Tensor input, Tensor[] state, Tensor[] params, Tensor? lengths, Tensor? reset, "
-        "Tensor[] restart, Tensor? dropout, Tensor? kept_h, Tensor? kept_c, Tensor? batch_sizes, str recurrence, "
-        "bool reverse, "
+        "Tensor[] restart, Tensor? dropout, Tensor? kept_h, Tensor? kept_c, Tensor? batch_sizes, Tensor[] population, "
+        "str recurrence, bool reverse, bool count_padding, "
     )
     forward = ""
     backward = "Tensor[] saved, Tensor? grad_output, Tensor?[] grad_state, "
 
     def engine_arguments(self, flat: Arguments) -> Arguments:
-        input, state, params, lengths, reset, restart, dropout, kept_h, kept_c, sizes, recurrence, reverse = flat[:12]
+        *own, restart, dropout, kept_h, kept_c, sizes, population, recurrence, reverse, count_padding = flat[:14]
+        input, state, params, lengths, reset = own
         kept = () if kept_h is None and kept_c is None else (kept_h, kept_c)[: len(state)]
         changes = StateChanges(restart, dropout, kept)
         changes = changes if tensors_between(changes) else NO_CHANGES
-        equations = Recurrence.decode(recurrence)
-        return RecurrentArguments(input, state, params, lengths, reset, equations, reverse, changes, sizes), *flat[12:]
+        kind = Recurrence.decode(recurrence), reverse, changes, sizes, population, count_padding
+        return RecurrentArguments(input, state, params, lengths, reset, *kind), *flat[14:]
 
     def schema_arguments(self, args: Arguments) -> Arguments:
-        (*tensors, recurrence, reverse, changes, batch_sizes), *rest = args
-        return *tensors, *schema_changes(changes), batch_sizes, recurrence.encode(), reverse, *rest
+        (*tensors, recurrence, reverse, changes, batch_sizes, population, count_padding), *rest = args
+        masks = *schema_changes(changes), batch_sizes, population
+        return *tensors, *masks, recurrence.encode(), reverse, count_padding, *rest
 
     def fake(self, a: RecurrentArguments) -> list[Tensor]:
         check_tensors(a)
         output = a.input.new_empty(*a.lines, a.params[1].shape[1])
-        return [output, *(s.new_empty(s.shape) for s in a.state)]
+        return [output, *(s.new_empty(s.shape) for s in a.state), *a.new_moments()]
 
     def equations(self, a: RecurrentArguments) -> list[Tensor]:
         check_recurrent(a)
@@ -65,25 +68,31 @@ class _Recurrent(Op):
         return recurrent_equations(a)
 
     def save(self, ctx: Any, args: Arguments, results: Sequence[Tensor]) -> Sequence[Tensor]:
-        input, state, params, lengths, reset, recurrence, reverse, changes, sizes = args[0]
+        input, state, params, lengths, reset, recurrence, reverse, changes, sizes, population, count_padding = args[0]
         (restart, dropout, kept), n = changes, 1 + len(state)
-        ends = n, n + len(params), n + len(params) + len(restart), -4 - len(kept)
-        ctx.call = recurrence, reverse, changes is NO_CHANGES, ends
-        masks = lengths, reset, dropout, *kept, sizes
+        ends = n, n + len(params), n + len(params) + len(restart), -4 - len(kept) - len(population)
+        ctx.call = recurrence, reverse, changes is NO_CHANGES, count_padding, len(kept), ends
+        masks = lengths, reset, dropout, *kept, sizes, *population
         ctx.save_for_backward(input, *state, *params, *restart, *results[n:], *masks)
+        if args[0].finds_moments:
+            found = 2 * len(recurrence.gain_names)
+            ctx.mark_non_differentiable(*results[n : n + found])
+            n += found
         return results[:n]
 
     def gradients(self, ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-        recurrence, reverse, unchanged, (n, m, end, end_of_saved) = ctx.call
+        recurrence, reverse, unchanged, count_padding, shares, (n, m, end, end_of_saved) = ctx.call
         everything = ctx.saved_tensors  # unpacked each time that it is asked for
-        lengths, reset, dropout, *kept, sizes = masks = everything[end_of_saved:]
+        lengths, reset, dropout, *others = masks = everything[end_of_saved:]
+        kept, sizes, population = others[:shares], others[shares], others[shares + 1 :]
         tensors = everything[:end_of_saved]
         inputs, saved = tensors[:end], tensors[end:]
 
         def arguments(*tensors: Tensor) -> RecurrentArguments:
             changes = NO_CHANGES if unchanged else StateChanges(tensors[m:], dropout, kept)
             own = tensors[0], tensors[1:n], tensors[n:m]
-            return RecurrentArguments(*own, lengths, reset, recurrence, reverse, changes, sizes)
+            kind: Arguments = recurrence, reverse, changes, sizes, population, count_padding
+            return RecurrentArguments(*own, lengths, reset, *kind)
 
         def equations(*tensors: Tensor) -> list[Tensor]:
             return recurrent_equations(arguments(*tensors))
@@ -92,7 +101,7 @@ class _Recurrent(Op):
             d_inputs: list[Tensor | None] = [*gradients_of_equations(equations, inputs, grads)]
         else:
             given = [*tensors, *[g for g in grads if g is not None]]
-            d_inputs = [*self.run_backward(given, ctx.backend, (arguments(*inputs), saved, grads[0], grads[1:]))]
+            d_inputs = [*self.run_backward(given, ctx.backend, (arguments(*inputs), saved, grads[0], grads[1:n]))]
         if unchanged:
             return d_inputs + [None for mask in masks if mask is not None]
         before, after = ([None for mask in part if mask is not None] for part in (masks[:2], masks[2:]))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..functional import BatchMoments, Moments
 from ._normalised import check_flags, check_fraction
 
 
@@ -78,32 +77,36 @@ class Population:
     def reset(self) -> None:
         """Sets the statistics to mean 0 and variance 1, with no batch tracked."""
         self._tracked.zero_()
-        for _, mean, var in self._buffers():
+        for mean, var in self._buffers():
             mean.zero_()
             var.fill_(1.0)
 
-    def at_steps(self, T: int) -> dict[str, Moments]:
+    def at_steps(self, T: int) -> list[Tensor]:
         """Returns for each gain mean and variance at T time steps, (T, n). The last trained row serves later steps."""
         last = ((self._tracked > 0).sum() - 1).clamp_min(0)
         rows = torch.minimum(torch.arange(T, device=last.device), last)
-        return {gain: (mean[rows], var[rows]) for gain, mean, var in self._buffers()}
+        return [buffer[rows] for pair in self._buffers() for buffer in pair]
 
-    def update(self, batch: BatchMoments, momentum: float | None) -> None:
+    def update(self, counts: Tensor, moments: Sequence[Tensor], momentum: float | None) -> None:
         """Moves each row towards a batch's mean and unbiased variance.
 
         It moves by the fraction ``momentum``, or by 1 / (the number of batches that the row has seen) while that is
         larger. A row for which the batch has fewer than two cases does not move.
+
+        Args:
+            counts: how many cases the batch has at each time step, (T,).
+            moments: for each gain its mean and its biased variance over these, (T, n).
         """
-        rows = min(len(batch.cases), len(self._tracked))
+        rows = min(len(counts), len(self._tracked))
         if not rows:
             return
-        compute_type = next(iter(batch.moments.values()))[0].dtype
-        n = batch.cases[:rows].to(self._tracked.device)
+        compute_type = moments[0].dtype
+        n = counts[:rows].to(self._tracked.device)
         self._tracked[:rows] += n >= 2
         weight = self._tracked[:rows].clamp_min(1).to(compute_type).reciprocal().clamp_min(momentum or 0.0)
         weight = torch.where(n >= 2, weight, 0.0)[:, None]
-        for gain, mean, var in self._buffers():
-            new_mean, new_var = (part[:rows].detach() for part in batch.moments[gain])
+        found = [moment[:rows].detach() for moment in moments]
+        for (mean, var), new_mean, new_var in zip(self._buffers(), found[::2], found[1::2], strict=True):
             unbiased = new_var * (n.to(compute_type) / (n - 1).clamp_min(1))[:, None]
             mean[:rows] += (weight * (new_mean - mean[:rows])).to(mean.dtype)
             var[:rows] += (weight * (unbiased - var[:rows])).to(var.dtype)
@@ -116,7 +119,8 @@ class Population:
         site = gain.removeprefix("gain")
         return f"running_mean{site}{self.suffix}", f"running_var{site}{self.suffix}"
 
-    def _buffers(self) -> Iterator[tuple[str, Tensor, Tensor]]:
+    def _buffers(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields mean and variance of each gain."""
         for gain in self.gains:
             mean, var = (self.module.get_buffer(name) for name in self._names(gain))
-            yield gain, mean, var
+            yield mean, var

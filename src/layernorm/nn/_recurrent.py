@@ -19,11 +19,11 @@ from ..functional import (
     autocast_type,
     cast_tensors,
     check_dense,
+    count_rows,
     is_eager,
     is_onednns,
     lines_of,
     recurrent,
-    recurrent_over_cases,
 )
 from ._normalised import GainInit, Normalised, State, check_flags, check_fraction, check_sizes, drop_mask
 from ._population import BatchNormOverTime, Norm, Population
@@ -485,8 +485,9 @@ class Recurrent(Normalised, Generic[Hx]):
         params = self._parameters_of(suffix)
         if self.recurrence.quantized:
             self._check_inference([x, *state, *params])
+        call = x, state, params, self._encoded, lengths, reset, reverse, changes, batch_sizes
         if self.norm != "batch":
-            return recurrent(x, state, params, self._encoded, lengths, reset, reverse, changes, batch_sizes)
+            return recurrent(*call)[:2]
         if self.training and torch.compiler.is_exporting():
             name = type(self).__name__
             raise RuntimeError(
@@ -496,11 +497,11 @@ class Recurrent(Normalised, Generic[Hx]):
         assert self.over_time is not None
         statistics = self._population(suffix)
         steps = len(x if batch_sizes is None else batch_sizes)
-        population = None if self.training else statistics.at_steps(steps)
-        cases = (lengths, reset, reverse, population, self.over_time.count_padding, changes, batch_sizes)
-        output, final, batch = recurrent_over_cases(x, state, params, self.recurrence, *cases)
-        if batch is not None:
-            statistics.update(batch, self.over_time.momentum)
+        population, count_padding = () if self.training else statistics.at_steps(steps), self.over_time.count_padding
+        output, final, moments = recurrent(*call, population, count_padding)
+        if moments:
+            counts = count_rows(x.shape[:-1], lengths, batch_sizes, count_padding)
+            statistics.update(counts, moments, self.over_time.momentum)
         return output, final
 
     def _state_of_padded(self, x: Tensor, hx: State | None, B: int) -> State | None:

@@ -1,6 +1,7 @@
 """A layer over a sequence, in chunks of steps, and step by step.
 
 The products W_ih x and the gradients of the weights are computed over all steps at once, outside of what is compiled.
+Batch norm, whose steps share moments, is not compiled: the equations compute it.
 """
 
 from __future__ import annotations
@@ -124,6 +125,8 @@ def _chunks(schedule: Schedule, T: int) -> list[_Chunk]:
 def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
     """Returns [output (T, B, P), *final state], and with ``save`` W_ih x, W_hh h and the state before each step."""
     check_recurrent(a)
+    if a.recurrence.norm == "batch":
+        return equations.recurrent_forward(a, save)
     if not _has_steps(a):
         return [*equations.recurrent_forward(a, False), *(recurrent_saved(a) if save else [])]
     x, schedule = equations.scheduled_input(a)
@@ -153,6 +156,8 @@ def recurrent_forward(a: RecurrentArguments, save: bool) -> list[Tensor]:
 def recurrent_saved(a: RecurrentArguments) -> list[Tensor]:
     """Returns empty tensors with the shapes and types of what `recurrent_forward` saves."""
     before = equations.recurrent_saved(a)
+    if a.recurrence.norm == "batch":
+        return before
     return [before[0].new_empty(*a.lines, a.params[0].shape[0]) for _ in range(2)] + before
 
 
@@ -161,6 +166,8 @@ def recurrent_backward(
     a: RecurrentArguments, saved: Sequence[Tensor], grad_output: Tensor | None, grad_state: Sequence[Tensor | None]
 ) -> list[Tensor]:
     """Returns [d input, *d initial state, *d params, *d restart]; a gradient that is ``None`` is zero."""
+    if a.recurrence.norm == "batch":
+        return equations.recurrent_backward(a, saved, grad_output, grad_state)
     check_recurrent(a)
     check_recurrent_gradients(a, saved, recurrent_saved(a), grad_output, grad_state)
     if not _has_steps(a):

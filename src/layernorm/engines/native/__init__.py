@@ -18,8 +18,6 @@ from ._library import ISA as ISA
 from ._norms import normalize_backward as normalize_backward
 from ._norms import normalize_forward as normalize_forward
 from ._norms import normalize_saved as normalize_saved
-from ._recurrent import cases_backward as cases_backward
-from ._recurrent import cases_forward as cases_forward
 from ._recurrent import recurrent_backward as recurrent_backward
 from ._recurrent import recurrent_forward as recurrent_forward
 from ._recurrent import recurrent_saved as recurrent_saved
@@ -34,5 +32,5 @@ FORMULA_FIELDS = frozenset(
 
 
 def covers(op: str, device: str, dtype: torch.dtype, recurrence: Recurrence | None) -> bool:
-    """Covers every op on the CPU in float64, float32, bfloat16 and float16. Batch norm is no op: `cases_forward`."""
-    return device == "cpu" and dtype in TYPES and (recurrence is None or recurrence.norm != "batch")
+    """Covers every op on the CPU in float64, float32, bfloat16 and float16."""
+    return device == "cpu" and dtype in TYPES

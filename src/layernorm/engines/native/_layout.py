@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
+from ...equations.checks import NO_STEPS
 from ...formula import GATES, Recurrence
 
 TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
@@ -25,7 +26,7 @@ class Recurrent(ctypes.Structure):
 
     _fields_ = (
         *_fields(INTEGER, "T B I H P gates split norm together cell rms deviation relu projected reverse"),
-        *_fields(INTEGER, "one_share threads cases rounded lines inside"),
+        *_fields(INTEGER, "one_share threads batch_norm rounded lines inside"),
         *_fields(NUMBER, "eps forget_bias gate_clip"),
         *_fields(POINTER, "x"),
         *_fields(INTEGER, "x_t x_b"),
@@ -79,17 +80,19 @@ def transfer_type(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype is torch.float16 else dtype
 
 
-def recurrent_call(recurrence: Recurrence, reverse: bool = False, cases: int = 0, **sizes: int | None) -> Recurrent:
-    """Makes a call without its tensors; ``cases`` is said at `Recurrent` in engine.h, ``sizes`` are those known."""
+def recurrent_call(
+    recurrence: Recurrence, reverse: bool = False, batch_norm: int = 0, **sizes: int | None
+) -> Recurrent:
+    """Makes a call without its tensors. ``batch_norm``: said at `Recurrent` in engine.h; ``sizes``: those known."""
     r, f = recurrence, recurrence.formula
-    if r.norm == "batch" and not cases:
-        raise RuntimeError(f"{r.network.lower()}: batch norm keeps statistics between calls, which no op does")
+    if r.norm == "batch" and not batch_norm:
+        raise RuntimeError(NO_STEPS)
     rms, (first, last) = r.norm == "rms", r.spans[0]
     inside_x, inside_h = r.vectors[2:4]  # of which parameters they are the sums
     return Recurrent(
         gates=GATES[r.network], split=f.gates == "split", norm=0 if f.gates is None else 2 if rms else 1,
         together=last - first, cell={None: 0, "output": 1, "carry": 2}[f.cell], rms=rms,
         deviation=f.eps_on == "deviation", relu=r.nonlinearity == "relu", projected=r.projected, reverse=reverse,
-        cases=cases, rounded=r.bfloat16_products, inside=bool(inside_x) + 2 * bool(inside_h),
+        batch_norm=batch_norm, rounded=r.bfloat16_products, inside=bool(inside_x) + 2 * bool(inside_h),
         eps=f.eps, forget_bias=f.forget_bias, gate_clip=r.gate_clip, **sizes,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...equations.arguments import StateChanges
+from ...equations.arguments import RecurrentArguments, StateChanges
 from ...formula import CACHED, GATES, QUANTIZED, Recurrence
 from ..protocol import term_indices
 from ._layout import PARAMETERS, TYPES, WEIGHTS, recurrent_call, transfer_type
@@ -20,12 +20,12 @@ from ._plan import CALL, LINES, OTHER, SAVED, STEPS, UNITS, B, H, I, P, Plan, T,
 
 @functools.lru_cache(CACHED)
 def saved_block(
-    recurrence: Recurrence, H: int, P: int, dtype: torch.dtype, keeps_c: bool = False, cases: int = 0
+    recurrence: Recurrence, H: int, P: int, dtype: torch.dtype, keeps_c: bool = False, batch_norm: int = 0
 ) -> tuple[dict[str, int], int]:
     """Returns where in the block that the forward saves each part begins, by the fields of `Recurrent`, and the size of
     the block: in numbers for each line, of the type computed in. ``keeps_c``: zoneout keeps a share of c."""
     numbers = (ctypes.c_int64 * 7)()
-    call = recurrent_call(recurrence, cases=cases, H=H, P=P, kept_c=int(keeps_c) or None)
+    call = recurrent_call(recurrence, batch_norm=batch_norm, H=H, P=P, kept_c=int(keeps_c) or None)
     LIBRARY.layernorm_recurrent_saved(call, TYPES[transfer_type(dtype)], numbers)
     *begins, size = numbers
     names = ("saved_x", "saved_h", "saved_c", "saved_kept", "saved_statistics", "saved_output")
@@ -50,7 +50,14 @@ class Between(NamedTuple):
 
 NOTHING = Between()
 MADE, GIVEN, MADE_WITH_ENDED = 1, 2, 3
-"""Of ``cases``: batch norm finds the moments of each step's rows, or is given them; rows that have ended count, too."""
+"""Of ``batch_norm``: it finds the moments of each step's rows, or is given them; rows that have ended count, too."""
+
+
+def moments_of(a: RecurrentArguments) -> int:
+    """Returns ``batch_norm`` of a call, as is said at `Recurrent` in engine.h."""
+    if a.recurrence.norm != "batch":
+        return 0
+    return GIVEN if a.population else MADE_WITH_ENDED if a.count_padding and a.lengths is not None else MADE
 
 
 def between(changes: StateChanges) -> Between:
@@ -71,7 +78,7 @@ def forward_plan(
     ends: str | None,
     reset: bool,
     changes: Between = NOTHING,
-    cases: int = 0,
+    batch_norm: int = 0,
 ) -> Plan | None:
     """Plans a forward.
 
@@ -85,17 +92,17 @@ def forward_plan(
         ends: what says where rows end, ``"lengths"`` or, in a packed call, ``"batch_sizes"``; None: nothing does.
         reset: whether there is one.
         changes: what else happens to the state between steps.
-        cases: whether batch norm finds its moments or is given them: said at `Recurrent` in engine.h.
+        batch_norm: whether it finds its moments or is given them: said at `Recurrent` in engine.h.
     """
     if not _fits(recurrence, states, params, changes):
         return None
     output = TensorSpec("output", (*_lines(ends), size_of_h(recurrence)), CALL)
     made = [output, *state_specs(recurrence, "h_n", "c_n")]
     given = _given_specs(recurrence, ends, reset, changes)
-    if cases:
-        (given if cases == GIVEN else made).extend(_moment_specs(recurrence))
+    if batch_norm:
+        (given if batch_norm == GIVEN else made).extend(_moment_specs(recurrence))
     made = [*made, SAVED_SPEC] if save else made
-    return _plan("recurrent_forward", recurrence, reverse, changes, given, made, cases)
+    return _plan("recurrent_forward", recurrence, reverse, changes, given, made, batch_norm)
 
 
 @functools.lru_cache(CACHED)
@@ -108,7 +115,7 @@ def backward_plan(
     ends: str | None,
     reset: bool,
     changes: Between = NOTHING,
-    cases: int = 0,
+    batch_norm: int = 0,
 ) -> Plan | None:
     """Plans a backward. Given are the forward's tensors, batch norm's moments, what the forward saved, and the
     gradients of output, h and c that there are (``has_grad``). Made are the gradients of x, state, parameters, the
@@ -117,14 +124,14 @@ def backward_plan(
         return None
     d_output = TensorSpec("d_output", (*_lines(ends), size_of_h(recurrence)), CALL)
     grads = [d_output, *state_specs(recurrence, "d_h_n", "d_c_n")]
-    moments = _moment_specs(recurrence) if cases else []
+    moments = _moment_specs(recurrence) if batch_norm else []
     given = [*_given_specs(recurrence, ends, reset, changes), *moments, SAVED_SPEC]
     given += [grad for grad, present in zip(grads, has_grad, strict=True) if present]
     d_params, others = gradient_specs(recurrence)
     made = [TensorSpec("d_x", (*_lines(ends), I), CALL), *state_specs(recurrence, "d_h0", "d_c0"), *d_params]
     if changes.restart:
         made += state_specs(recurrence, "d_restart_h", "d_restart_c")
-    return _plan("recurrent_backward", recurrence, reverse, changes, given, [*made, *others], cases)
+    return _plan("recurrent_backward", recurrence, reverse, changes, given, [*made, *others], batch_norm)
 
 
 SAVED_SPEC = TensorSpec("saved_x", (SAVED,), OTHER)
@@ -137,10 +144,12 @@ def _plan(
     changes: Between,
     given: Sequence[TensorSpec],
     made: Sequence[TensorSpec],
-    cases: int,
+    batch_norm: int,
 ) -> Plan:
     terms = [(k[0], k[1:]) for k in (*term_indices(recurrence), *_scale_indices(recurrence)) if k]
-    return Plan(function, recurrent_call(recurrence, reverse, cases, one_share=changes.one_share), given, made, terms)
+    return Plan(
+        function, recurrent_call(recurrence, reverse, batch_norm, one_share=changes.one_share), given, made, terms
+    )
 
 
 def _moment_specs(recurrence: Recurrence) -> list[TensorSpec]:

@@ -4,7 +4,7 @@
 // norm all rows are one group, as in the forward.
 #pragma once
 
-#include "cases.h"
+#include "batch_norm.h"
 #include "sequence.h"
 
 namespace LAYERNORM_ISA {
@@ -29,11 +29,11 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     i64 low, end;                // the block: times [low, end)
     i64 first_rows, groups;      // of a block: rows at its first time, of which there are most; groups of these
     bool first_block;            // its products are not added to what is there
-    Cases<T> cases;
+    BatchNorm<T> batch_norm;
 
     ParallelFor run = nullptr;
 
-    explicit BackwardPass(const Recurrent& call) : S(call, SAME<F, Pair> && !S::ROUNDS ? 8 : DIRECT_ROWS), cases(call) {
+    explicit BackwardPass(const Recurrent& call) : S(call, SAME<F, Pair> && !S::ROUNDS ? 8 : DIRECT_ROWS), batch_norm(call) {
         Q = S::packed() ? most(B, least(S::all_lines, BACKWARD_ROWS)) : B * most(1, least(T_, BACKWARD_ROWS / most(1, B)));
     }
 
@@ -44,7 +44,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     bool deferred() const { return n.totals; }
 
     void lay(Cursor& c) {
-        cases.lay(c);
+        batch_norm.lay(c);
         S::lay_lines(c);
         if (!n.prepared) lay_parameters(c);
         c.take(dh, B * W);
@@ -115,7 +115,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         first_rows = end > low ? S::rows_of(low) : B;
         groups = groups_of(first_rows);
     }
-    i64 groups_of(i64 rows) const { return least(rows, n.cases ? 1 : ROW_GROUPS); }
+    i64 groups_of(i64 rows) const { return least(rows, n.batch_norm ? 1 : ROW_GROUPS); }
 
     // The vectors' sums are 0, and the state has the gradient that arrives.
     void start() {
@@ -151,7 +151,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         T *dzx, *dzh, *dht;  // of one row, where the products read another type
         T* dx;               // of the block, where the result is of another type
         void lay(Cursor& c) {
-            const i64 together = pass.n.cases ? rows : 1;
+            const i64 together = pass.n.batch_norm ? rows : 1;
             c.take(dzx, SAME<X, T> ? 0 : together * pass.Z);
             c.take(dzh, SAME<X, T> ? 0 : together * pass.Z);
             c.take(dht, SAME<X, T> ? 0 : pass.W);
@@ -161,9 +161,9 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
             c.take(temporary, together * 8 * pass.Hp);
             c.take(h_before, together * pass.W);
             c.take(c_before, together * pass.Hp);
-            c.take(kept, pass.n.kept_c || pass.n.cases ? together * pass.Hp : 0);
-            c.take(centred, pass.n.cases && pass.n.saved_c ? rows * pass.Hp : 0);
-            c.take(taken, pass.n.cases ? rows : 0);
+            c.take(kept, pass.n.kept_c || pass.n.batch_norm ? together * pass.Hp : 0);
+            c.take(centred, pass.n.batch_norm && pass.n.saved_c ? rows * pass.Hp : 0);
+            c.take(taken, pass.n.batch_norm ? rows : 0);
         }
     };
 
@@ -203,7 +203,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
             if constexpr (!SAME<E, T>)
                 for (i64 s = 0; s < steps; ++s) convert(dx + s * lines_apart * I, made + s * apart, R * I);
         });
-        for (i64 t = low; n.cases == MADE_WITH_ENDED && t < end; ++t)
+        for (i64 t = low; n.batch_norm == MADE_WITH_ENDED && t < end; ++t)
             for (i64 b = b0; b < b1; ++b)
                 if (!S::active(t, b)) memset(result(n.d_x) + S::line(t, b) * I, 0, I * sizeof(E));
     }
@@ -222,7 +222,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
             if (n.projected) as_factors(factors, d, W);
         }
         if (n.projected) S::multiply({dht + in_block(t, b0) * W, 1, 0, R, W}, S::hr, part.dm, 0, M, M);
-        if (n.cases) cases.read_step(t);
+        if (n.batch_norm) batch_norm.read_step(t);
         i64 taken = 0;
         for (i64 b = b0; b < b1; ++b) {
             if (!S::counts(t, b)) {
@@ -230,15 +230,15 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
                 continue;
             }
             const Backward<T> w = begin_row(t, b, part.dm + (b - b0) * M, part);
-            if (n.cases) {
+            if (n.batch_norm) {
                 part.taken[taken++] = w;
             } else {
                 layer.backward(w);
                 end_row(t, b, w, part);
             }
         }
-        if (n.cases) {
-            cases.backward(part.taken, taken, S::eight(cases.sums), sums, run);
+        if (n.batch_norm) {
+            batch_norm.backward(part.taken, taken, S::eight(batch_norm.sums), sums, run);
             taken = 0;
             for (i64 b = b0; b < b1; ++b)
                 if (S::counts(t, b)) end_row(t, b, part.taken[taken++], part);
@@ -315,7 +315,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     Backward<T> begin_row(i64 t, i64 b, T* dm, Part& part) {
         const i64 at = S::line(t, b), q = in_block(t, b), before = S::time_before(t, b);
         const i64 group = ((b + 1) * groups - 1) / first_rows;
-        const i64 own = n.cases ? b : 0;  // where its part of the memory is
+        const i64 own = n.batch_norm ? b : 0;  // where its part of the memory is
         Backward<T> w;
         T *h_before = part.h_before + own * W, *c_before = part.c_before + own * Hp;
         memset(h_before, 0, W * sizeof(T));
@@ -334,25 +334,25 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         w.zh = n.saved_h ? in(n.saved_h) + at * S::saved.h : nullptr;
         w.h_before = h_before, w.c_before = c_before;
         w.saved_c = n.saved_c ? in(n.saved_c) + at * Hp : nullptr;
-        w.statistics = n.cases ? &part.none : S::statistics(at);
-        if (n.cases && n.saved_c) w.saved_c = centre(part.centred + own * Hp, w.saved_c);
+        w.statistics = n.batch_norm ? &part.none : S::statistics(at);
+        if (n.batch_norm && n.saved_c) w.saved_c = centre(part.centred + own * Hp, w.saved_c);
         w.dh = dm, w.dc = dc + b * Hp;
         w.dzx = as_wide(dzx + q * Z, part.dzx + own * Z);
         w.dzh = dzh == dzx ? w.dzx : as_wide(dzh + q * Z, part.dzh + own * Z);
         w.temporary = part.temporary + own * 8 * Hp, w.m = n.projected ? w.temporary + 7 * Hp : nullptr;
-        w.sums = S::eight(n.cases ? cases.sums : sums + group * VECTORS * Z);
+        w.sums = S::eight(n.batch_norm ? batch_norm.sums : sums + group * VECTORS * Z);
         T* kept = part.kept + own * Hp;
         if (!S::active(t, b)) memcpy(kept, w.dc, Hp * sizeof(T)), memset(w.dc, 0, Hp * sizeof(T));
         else if (const T* share = S::kept_at(n.kept_c, t, b, H)) part_ways(w.dc, kept, share, H);
         return w;
     }
     const T* centre(T* to, const T* c) const {
-        for (i64 j = 0; j < Hp; j += LANES<T>) store<T>(to + j, load(c + j) - load(cases.place[OF_C].mean + j));
+        for (i64 j = 0; j < Hp; j += LANES<T>) store<T>(to + j, load(c + j) - load(batch_norm.place[OF_C].mean + j));
         return to;
     }
     void end_row(i64 t, i64 b, const Backward<T>& w, Part& part) {
         const i64 at = S::line(t, b), q = in_block(t, b);
-        if (n.kept_c || !S::active(t, b)) add_elements(w.dc, part.kept + (n.cases ? b * Hp : 0), H);
+        if (n.kept_c || !S::active(t, b)) add_elements(w.dc, part.kept + (n.batch_norm ? b * Hp : 0), H);
         as_factors(dzx + q * Z, w.dzx, G * Hp);
         if (dzh != dzx) as_factors(dzh + q * Z, w.dzh, G * Hp);
         if (deferred()) hand_over(at, w);
@@ -548,7 +548,7 @@ template <class T, class E, class... Factors> static int recurrent_backward(cons
     pass.find_lines();
     pass.find_parameters(pass, run);
     pass.start();
-    pass.cases.begin(pass.layer);
+    pass.batch_norm.begin(pass.layer);
     i64 done = 0;
     do {  // a sequence of no steps has one empty block, whose sums are 0
         pass.begin_block(done);

@@ -16,8 +16,8 @@ constexpr int64_t PAD = 16;
 constexpr int64_t ROW = 32;         // a row of summed inputs is a multiple of it long: it holds whole panels of every set
 constexpr int64_t STATISTICS = 18;  // saved for each line: mean and r = 1 / deviation of W x and U h of four gates, and of c
 constexpr int64_t VECTORS = 8;      // gradients of gain_x, gain_h, inside_x, inside_h, outside_x, outside_h, gain_c, bias_c
-// `Recurrent::cases`: no batch norm, or its moments are those of the rows that take a step, are given, or are those of all
-// rows up to the last step of any.
+// `Recurrent::batch_norm`: its moments are those of the rows that take a step, are given, or are those of all rows up to the
+// last step of any.
 constexpr int64_t MADE = 1, GIVEN = 2, MADE_WITH_ENDED = 3;
 constexpr int64_t FOR_FORWARD = 1, FOR_BACKWARD = 2;  // `Recurrent::prepares`
 constexpr int64_t PLACES = 3;       // what batch norm normalises: W x (one stream: the sum), U h, c
@@ -38,7 +38,7 @@ struct Recurrent {
     int64_t reverse;
     int64_t one_share;       // kept_h and kept_c are one number each
     int64_t threads;         // of PyTorch's pool
-    int64_t cases;           // batch norm: 0 no, or one of the above
+    int64_t batch_norm;      // 0: there is none, or one of the above
     int64_t rounded;         // float32: products may be made of numbers rounded to bfloat16
     int64_t lines;           // packed: the sum of batch_sizes
     int64_t inside;          // 1: there is inside_x, 2: there is inside_h, 3: both
@@ -107,7 +107,7 @@ static inline Saved saved_sizes(const Recurrent &n) {
     const int64_t Hp = round_up(n.H, PAD), Z = row_of_summed_inputs(n);
     const bool product = n.gates == 3 && n.together < 3;  // r multiplies U_n h before a normalisation
     return {Z, n.split ? Z : product ? Hp : 0, n.gates == 4 ? Hp : 0,
-        n.kept_c || (n.cases && n.cell == 2) ? Hp : 0, n.cases ? 0 : STATISTICS, n.prepared ? 0 : n.P};
+        n.kept_c || (n.batch_norm && n.cell == 2) ? Hp : 0, n.batch_norm ? 0 : STATISTICS, n.prepared ? 0 : n.P};
 }
 
 // `type`: 0 float32, 1 float64, 2 bfloat16. In bfloat16 two numbers of the output take the place of one.

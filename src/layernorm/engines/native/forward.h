@@ -4,7 +4,7 @@
 // batch norm, where all rows go through each step together.
 #pragma once
 
-#include "cases.h"
+#include "batch_norm.h"
 #include "quantized.h"
 #include "sequence.h"
 
@@ -20,17 +20,17 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
     using S::UNITS;
     using S::n, S::T_, S::B, S::I, S::H, S::P, S::G, S::Hp, S::Z, S::W, S::layer, S::in, S::out, S::given, S::result;
     ParallelFor run;
-    Cases<T> cases;
+    BatchNorm<T> batch_norm;
     static constexpr i64 HEIGHT = TILED<F> ? 16 : TILE;  // rows that fill a tile
     const i64 Wh = rows_apart(W);                        // numbers from one row of h to the next
     const i64 Wm = S::whole(Hp);                         // and of m, as the products read it
-    ForwardPass(const Recurrent& call, ParallelFor run) : S(call, direct_rows(call)), run(run), cases(call) {}
+    ForwardPass(const Recurrent& call, ParallelFor run) : S(call, direct_rows(call)), run(run), batch_norm(call) {}
 
     // Where sums are short, adding up their lanes costs more than packing sooner.
     static i64 direct_rows(const Recurrent& n) { return least(n.I, n.P) / DEPTH<F> <= 128 ? 8 : 16; }
 
     void lay(Cursor& c) {
-        cases.lay(c);
+        batch_norm.lay(c);
         S::lay_lines(c);
         if (!n.prepared) lay_parameters(c);
     }
@@ -134,10 +134,10 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
                 cursor.take(h_factors, rows * pass.Wh);
                 cursor.take(m_factors, pass.n.projected ? rows * pass.Wm : 0);
             }
-            const i64 together = pass.n.cases ? rows : 1;
+            const i64 together = pass.n.batch_norm ? rows : 1;
             cursor.take(temporary, together * 4 * pass.Hp);
             cursor.take(old, pass.keeps_old_state() ? together * 2 * pass.Hp : 0);
-            cursor.take(taken, pass.n.cases ? rows : 0);
+            cursor.take(taken, pass.n.batch_norm ? rows : 0);
             cursor.take(statistics, 1);
             cursor.take(rounded, pass.quantized() ? ROUNDED_ROWS * round_up(most(pass.I, pass.P), BYTES) : 0);
         }
@@ -273,15 +273,15 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
             if (!S::counts(t, b0 + r)) continue;
             if (!S::active(t, b0 + r)) memset(zx + r * Z, 0, Z * sizeof(T));
             const Forward<T> w = begin_row(t, b0, r, zx + r * Z, zh + r * Z, part);
-            if (n.cases) {
+            if (n.batch_norm) {
                 part.taken[taken++] = w;
             } else {
                 layer.forward(w);
                 end_row(t, b0, r, w, part);
             }
         }
-        if (n.cases) {
-            cases.forward(t, part.taken, taken, run);
+        if (n.batch_norm) {
+            batch_norm.forward(t, part.taken, taken, run);
             taken = 0;
             for (i64 r = 0; r < rows; ++r)
                 if (S::counts(t, b0 + r)) end_row(t, b0, r, part.taken[taken++], part);
@@ -296,8 +296,8 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         }
     }
 
-    bool keeps_old_state() const { return n.kept_h || n.kept_c || n.cases == MADE_WITH_ENDED; }
-    T* old_state(i64 r, const Part& part) const { return part.old + (n.cases ? r * 2 * Hp : 0); }
+    bool keeps_old_state() const { return n.kept_h || n.kept_c || n.batch_norm == MADE_WITH_ENDED; }
+    T* old_state(i64 r, const Part& part) const { return part.old + (n.batch_norm ? r * 2 * Hp : 0); }
 
     Forward<T> begin_row(i64 t, i64 b0, i64 r, T* zx, T* zh, Part& part) const {
         const i64 at = S::line(t, b0 + r);
@@ -308,8 +308,8 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         *statistics = RowStatistics<T>::none();
         if (keeps_old_state() && !n.projected) memcpy(old_state(r, part), h, P * sizeof(T));
         if (keeps_old_state() && n.c0) memcpy(old_state(r, part) + Hp, c, H * sizeof(T));
-        T* temporary = part.temporary + (n.cases ? r * 4 * Hp : 0);
-        return {zx, zh, c, h, n.cases && n.cell ? temporary + Hp : c, n.saved_c ? out(n.saved_c) + at * Hp : nullptr,
+        T* temporary = part.temporary + (n.batch_norm ? r * 4 * Hp : 0);
+        return {zx, zh, c, h, n.batch_norm && n.cell ? temporary + Hp : c, n.saved_c ? out(n.saved_c) + at * Hp : nullptr,
             statistics, temporary};
     }
     void end_row(i64 t, i64 b0, i64 r, const Forward<T>& w, Part& part) const {
@@ -360,9 +360,9 @@ template <class T, class E, class... Factors> static int recurrent_forward(const
     if (!of_call.arrange(pass)) return 1;
     pass.find_lines();
     pass.find_parameters(pass, run);
-    pass.cases.begin(pass.layer);
-    const i64 together = call->cases ? pass.B : pass.rows_together();
-    const bool by_columns = call->cases || pass.few_rows(pass.B);
+    pass.batch_norm.begin(pass.layer);
+    const i64 together = call->batch_norm ? pass.B : pass.rows_together();
+    const bool by_columns = call->batch_norm || pass.few_rows(pass.B);
     pass.columns = pass.shares_columns(pass.B) ? run : nullptr;
     const auto in_chunks = [&](i64 b0, i64 b1) {
         if (b0 == b1) return;  // fewer rows than threads

@@ -8,7 +8,7 @@
 namespace LAYERNORM_ISA {
 
 constexpr i64 STEP_SHARED = 128 << 10;       // a product of few rows is shared out at every step if W_hh is larger
-constexpr i64 CASES_SHARED = 256 << 10;      // under batch norm a step's product is shared out if it has more multiplications
+constexpr i64 BATCH_NORM_SHARED = 256 << 10;  // under batch norm a step's product of more multiplications is shared out
 constexpr i64 DENSE_SHARED = 64 << 10;       // a product of one row with a larger matrix is shared out
 constexpr int INSIDE_X = 2, INSIDE_H = 3, OUTSIDE_X = 4, OUTSIDE_H = 5, OF_GATES = 6;  // of the eight vectors
 
@@ -42,7 +42,7 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
         Hp = round_up(H, PAD), Pp = round_up(P, PAD), Z = row_of_summed_inputs(call), W = round_up(Pp, PANEL<F>);
         layer.G = G, layer.H = H, layer.Hp = Hp, layer.from = 0, layer.to = Hp;
         layer.split = n.split, layer.per_gate = n.together == 1, layer.all = G == 3 && n.together == 3;
-        layer.norm = n.cases ? 0 : int(n.norm), layer.relu = n.relu;
+        layer.norm = n.batch_norm ? 0 : int(n.norm), layer.relu = n.relu;
         layer.cell = n.cell != 0, layer.carry = n.cell == 2;
         layer.norming = {n.norm == 2, n.deviation != 0, n.eps};
         layer.cell_norming = {n.rms != 0, n.deviation != 0, n.eps};
@@ -59,7 +59,7 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
     bool few_rows(i64 rows) const { return rows < n.threads && G * H * P > STEP_SHARED; }
     // Whether threads share out the columns of a product. They cannot share out the rows where these are fewer than threads, or
     // take each step together (batch norm).
-    bool shares_columns(i64 rows) const { return n.cases ? B * G * H * P > CASES_SHARED : few_rows(rows); }
+    bool shares_columns(i64 rows) const { return n.batch_norm ? B * G * H * P > BATCH_NORM_SHARED : few_rows(rows); }
     void multiply(const Rows<X>& A, const Panels<F>& W, T* c, i64 outer_c, i64 ldc, i64 width) const {
         share(columns, W.count(), [&](i64 from, i64 end) {
             const i64 first = from * PANEL<F>, last = least(width, end * PANEL<F>);
@@ -116,7 +116,7 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
     bool active(i64 t, i64 b) const { return !lengths || t < lengths[b]; }
     // Whether row b counts in the moments of batch norm at time t. With MADE_WITH_ENDED a row that has ended does, too: it takes
     // the step from its final state with the input 0, and the state after it is dropped.
-    bool counts(i64 t, i64 b) const { return active(t, b) || (n.cases == MADE_WITH_ENDED && t < longest); }
+    bool counts(i64 t, i64 b) const { return active(t, b) || (n.batch_norm == MADE_WITH_ENDED && t < longest); }
     // Whether row b starts step t from the zero state. A cut lies between two times; it is met at either of them.
     bool cut(i64 t, i64 b) const {
         const i64 at = n.reverse ? t + 1 : t;

@@ -1,4 +1,4 @@
-// Batch norm in a sequence: at each step each unit is normalised over the training cases, the rows that count in it.
+// Batch norm in a sequence: at each step each unit is normalised over the rows of the batch that count in it.
 //
 //   y = gain * z_hat + bias,   z_hat = (z - mean) * r,   r = 1 / sqrt(var + eps)
 //
@@ -15,7 +15,7 @@ namespace LAYERNORM_ISA {
 constexpr int OF_X = 0, OF_H = 1, OF_C = 2;  // in the order of PLACES
 constexpr i64 UNITS_SHARED = 4 << 10;        // a step with fewer summed inputs stays on one thread
 
-template <class T> struct Cases {
+template <class T> struct BatchNorm {
     struct Place {
         T *mean, *var, *r, *gain;     // gain: that of the layer, times r
         T *later_dy, *later_product;  // gradients from later steps, which had too few rows for moments of their own
@@ -27,12 +27,12 @@ template <class T> struct Cases {
     T *places, *sums;  // of `place`; the vectors' gradients at one step
     i64 G, H, Hp, Z;
 
-    explicit Cases(const Recurrent& call) : n(call) {
+    explicit BatchNorm(const Recurrent& call) : n(call) {
         G = n.gates, H = n.H, Hp = round_up(H, PAD), Z = row_of_summed_inputs(call);
     }
 
     void lay(Cursor& c) {
-        if (!n.cases) return;
+        if (!n.batch_norm) return;
         c.take(places, PLACES * 6 * Z);
         c.take(sums, VECTORS * Z);
     }
@@ -45,7 +45,7 @@ template <class T> struct Cases {
     i64 known_gates() const { return G == 3 && !layer.all && !split() ? 2 : G; }
 
     void begin(const Layer<T>& with) {
-        if (!n.cases) return;
+        if (!n.batch_norm) return;
         layer = step = with;
         memset(places, 0, PLACES * 6 * Z * sizeof(T));
         for (int k = 0; k < PLACES; ++k) {
@@ -124,7 +124,7 @@ template <class T> struct Cases {
 
     template <class Row>
     void find_moments(const Layer<T>& units, int k, i64 t, i64 first, i64 gates, i64 rows, const Row& row) {
-        if (n.cases == GIVEN) read(units, k, t, first, gates);
+        if (n.batch_norm == GIVEN) read(units, k, t, first, gates);
         else make(units, k, t, first, gates, rows, row);
         fold(units, k, first, gates);
     }
@@ -187,7 +187,7 @@ template <class T> struct Cases {
     template <class D, class Row>
     void through_moments(const Layer<T>& units, int k, i64 first, i64 gates, i64 rows, const D& d, const Row& z,
         const T* of_dy, const T* of_product) {
-        if (!normalises(k) || n.cases == GIVEN) return;
+        if (!normalises(k) || n.batch_norm == GIVEN) return;
         const Place& s = place[k];
         units.pieces(first, gates, [&](i64 from, i64 count) {
             const i64 end = from + count;

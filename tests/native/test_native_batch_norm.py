@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import layernorm as ln
 from layernorm.equations.arguments import NO_CHANGES
 from layernorm.formula import PRESETS, Recurrence
-from layernorm.functional import recurrent_over_cases
+from layernorm.functional import recurrent
 from support.formula_space import drawn, drawn_changes, every_formula, in_types
 
 native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
@@ -29,26 +29,25 @@ def of_batch(recurrence):
 
 
 def results(engine, recurrence, arguments, reverse, population, count_padding, changes):
-    """Results, moments and gradients by name; the results of a call without gradients."""
+    """Results, moments and gradients by name; the results of a call without gradients are the same."""
     x, state, params, lengths, reset = arguments
     tensors = [t.clone().requires_grad_() for t in (x, *state, *params, *changes.restart)]
     n, m = 1 + len(state), 1 + len(state) + len(params)
 
     def call(x, state, params, restart):
         with ln.backends.use(engine):
-            rest = lengths, reset, reverse, population, count_padding, changes._replace(restart=restart)
-            return recurrent_over_cases(x, state, params, recurrence, *rest)
+            rest = lengths, reset, reverse, changes._replace(restart=restart), None, population, count_padding
+            return recurrent(x, state, params, recurrence.encode(), *rest)
 
-    def named(output, final, batch):
-        moments = (
-            {} if batch is None else {f"{g} {k}": v for g, pair in batch.moments.items() for k, v in enumerate(pair)}
-        )
-        moments = {name: moment.detach() for name, moment in moments.items()}
-        return {"output": output, **dict(zip(recurrence.state_names, final, strict=True)), **moments}, batch
+    def named(output, final, moments):
+        names = [f"{kind} of {gain}" for gain in recurrence.gain_names for kind in ("mean", "variance")]
+        assert len(moments) == (0 if population else len(names))
+        assert not any(moment.requires_grad for moment in moments)
+        own = zip(recurrence.state_names, final, strict=True)
+        return {"output": output, **dict(own), **dict(zip(names, moments, strict=False))}
 
-    found, batch = named(*call(tensors[0], tensors[1:n], tensors[n:m], tensors[m:]))
+    found = named(*call(tensors[0], tensors[1:n], tensors[n:m], tensors[m:]))
     able = [found["output"], *(found[name] for name in recurrence.state_names)]
-    able = [result for result in able if result.requires_grad]  # not the reference's output of no steps
     weights = [
         torch.randn(r.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(r) for r in able
     ]
@@ -57,9 +56,9 @@ def results(engine, recurrence, arguments, reverse, population, count_padding, c
     found = {name: value.detach() for name, value in found.items()}
     found |= {f"d {name}": g for name, g in zip(names, grads, strict=False)}
     with torch.no_grad():
-        inference, _ = named(*call(x, state, params, changes.restart))
+        inference = named(*call(x, state, params, changes.restart))
     assert all(torch.equal(inference[name], found[name]) for name in inference)
-    return found, batch
+    return found
 
 
 def population_of(recurrence, T, H):
@@ -67,7 +66,7 @@ def population_of(recurrence, T, H):
     shapes = recurrence.parameter_shapes(1, H, 1)
     g = torch.Generator().manual_seed(3)
     draw = lambda name: torch.randn(T, *shapes[name], generator=g, dtype=torch.float64)  # noqa: E731
-    return {name: (draw(name), draw(name).square() + 0.1) for name in recurrence.gain_names}
+    return [m for name in recurrence.gain_names for m in (draw(name), draw(name).square() + 0.1)]
 
 
 def compare(recurrence, T, B, I, H, P, reverse, lengths, reset, kind=0, padding=False, trained=False):  # noqa: E741
@@ -75,17 +74,15 @@ def compare(recurrence, T, B, I, H, P, reverse, lengths, reset, kind=0, padding=
     if lengths and T:
         arguments[3][:3] = T  # moments of two cases are one difference
     changes = drawn_changes(recurrence, T, B, H, P, kind) if kind else NO_CHANGES
-    given = recurrence, arguments, reverse, population_of(recurrence, T, H) if trained else None, padding, changes
-    (got, batch), (expected, theirs) = (results(engine, *given) for engine in ("native", "reference"))
-    assert got.keys() == expected.keys() or T == 0  # the reference has no moments of no steps
+    given = recurrence, arguments, reverse, population_of(recurrence, T, H) if trained else (), padding, changes
+    got, expected = (results(engine, *given) for engine in ("native", "reference"))
+    assert got.keys() == expected.keys()
     for name in expected:
         a = got[name]
         assert a.shape == expected[name].shape, name
         if a.numel():
             error = float((a - expected[name]).abs().max() / (1 + expected[name].abs().max()))
             assert error < CLOSE, (name, error)
-    assert (batch is None) == trained
-    assert trained or torch.equal(batch.cases, theirs.cases)
 
 
 @pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
@@ -120,9 +117,9 @@ def test_fewer_bits_are_as_exact_as_the_references(network):
         narrow = (x.to(dtype), *([t.to(dtype) for t in part] for part in (state, params)), *masks)
         wide = (narrow[0].double(), *([t.double() for t in part] for part in narrow[1:3]), *masks)
         wide_changes = in_types(changes, torch.float64, torch.float64)
-        exact, _ = results("reference", recurrence, wide, False, None, padding, wide_changes)
-        theirs, _ = results("reference", recurrence, narrow, False, None, padding, changes)
-        ours, _ = results("native", recurrence, narrow, False, None, padding, changes)
+        exact = results("reference", recurrence, wide, False, (), padding, wide_changes)
+        theirs = results("reference", recurrence, narrow, False, (), padding, changes)
+        ours = results("native", recurrence, narrow, False, (), padding, changes)
         for name, e in exact.items():
             assert ours[name].dtype == theirs[name].dtype
             errors = [found[name].double() - e for found in (ours, theirs)]
@@ -149,7 +146,7 @@ def test_bits_do_not_depend_on_threads(network):
         found = []
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            found.append(results("native", recurrence, arguments, False, None, True, changes)[0])
+            found.append(results("native", recurrence, arguments, False, (), True, changes))
     finally:
         torch.set_num_threads(before)
     for other in found[1:]:
@@ -177,7 +174,7 @@ def test_equal_rows(network, eps_on):
     for dtype in (torch.float32, torch.float64):
         rows = x[:, :1].expand(2, 6, 5), [s[:1].expand(6, 16) for s in state], params
         given = (rows[0].to(dtype), *([t.to(dtype) for t in part] for part in rows[1:]), *masks)
-        found.append(results("native", recurrence, given, False, None, False, NO_CHANGES)[0])
+        found.append(results("native", recurrence, given, False, (), False, NO_CHANGES))
     assert all(t.isfinite().all() for t in found[0].values())
     assert (found[0]["output"] - found[1]["output"]).abs().max() < 1e-6
     assert torch.equal(found[0]["output"], found[0]["output"][:, :1].expand(2, 6, 16))
