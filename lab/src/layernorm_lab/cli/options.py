@@ -66,8 +66,8 @@ def parse_run(experiment: Experiment, arguments: Sequence[str]) -> Request:
     preset_name = _preset_name(experiment, arguments)
     preset = experiment.presets[preset_name]
     several = [item.name for item in swept(type(preset.config))]
-    rate = field_of(preset.config, "learning_rate")
-    rates = " ".join(f"{factor * rate.default:g}" for factor in (0.5, 1, 2))
+    rate = flag(field_of(preset.config, "learning_rate"))
+    rates = " ".join(f"{factor * preset.config.learning_rate:g}" for factor in (0.5, 1, 2))
     parser = Parser(
         f"run {experiment.name}",
         [
@@ -75,7 +75,7 @@ def parse_run(experiment: Experiment, arguments: Sequence[str]) -> Request:
             "An option with ... takes several values. There is one run for each combination of values, whose name has "
             "them. After an interruption the same command resumes the runs.",
         ],
-        examples=[*experiment.examples, f"layernorm run {experiment.name} {flag(rate)} {rates} --jobs 2"],
+        examples=[*experiment.examples, f"layernorm run {experiment.name} {rate} {rates} --jobs 2"],
         lists=[("presets", [(name, preset.summary) for name, preset in experiment.presets.items()])],
     )
     parser.option("--preset", tuple(experiment.presets), "the defaults of the options below", preset_name)

@@ -17,7 +17,21 @@ from ..runs.folder import RunFolder, read_run
 from ..train import distributed
 from ..train.progress import progress
 from . import jobs, single
-from .options import Request, Settings
+from .options import Request, Settings, parse_run
+from .report import write_report
+
+
+def run(experiment: Experiment, words: Sequence[str]) -> None:
+    """Runs the command `layernorm run EXPERIMENT` with these words."""
+    request = parse_run(experiment, words)
+    with distributed.processes_ended():
+        failures = make_runs(experiment, request)
+    if failures is None:  # another process is the main one
+        return
+    if len(failures) < len(request.configs):
+        out = out_folder(experiment, request)
+        write_report([out], out / "report")
+    check_outcome(experiment, request, failures)
 
 
 def out_folder(experiment: Experiment, request: Request) -> Path:
