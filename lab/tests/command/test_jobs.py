@@ -132,7 +132,7 @@ def test_a_worker_that_is_killed_costs_its_run_alone(tmp_path):
         os.kill(holder(first), signal.SIGKILL)
         _, said = command.communicate(timeout=120)
     assert command.returncode == 1
-    assert said.splitlines()[-1] == f"layernorm: {RUNS[0]} failed: its worker process ended (SIGKILL)"
+    assert said.splitlines()[-1] == f"layernorm: {RUNS[0]} failed: its worker process was ended by SIGKILL"
     assert not (first / folder.RESULT).exists()
     assert (second / folder.RESULT).exists()
 

@@ -1,28 +1,28 @@
 """`--jobs N`: the runs of a request on N worker processes, each with one thread.
 
-The parent hands out the runs one at a time. Each worker reports its progress over a pipe, and the parent shows it. The
-end of the pipe means stop: when the parent closes it or dies, a worker saves its run and ends.
+The parent hands out the runs one at a time. Each worker reports its progress over a pipe, and the parent shows it.
+Where the parent closes the pipe or dies, a worker saves its run and ends.
 """
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
+import functools
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+
+from layernorm.doctor.isolation import READY, Worker, WorkerEndedError
 
 from ..catalogue import find_experiment
 from ..errors import Failure, Interrupted, RunError, error_line
@@ -34,11 +34,32 @@ from ..train.task import Task
 from . import single
 from .options import Request
 
-GRACE = 10.0
-"""The seconds that a worker has for saving its run after its parent has died."""
-
 SECONDS = 0.1
 """The seconds between two messages of a worker about the progress of its run."""
+
+
+class _Update(NamedTuple):
+    """A worker's message: the arguments of `Progress.update`."""
+
+    state: State
+    course: Course
+
+
+class _Outcome(NamedTuple):
+    """What a worker answers: how a run ended, and of one that failed the traceback."""
+
+    note: str
+    failed: bool = False
+    traceback: str = ""
+
+
+@dataclass
+class _Post:
+    """A worker, its display, and the run that it makes: its place in `request.configs`."""
+
+    worker: Worker
+    display: Progress
+    run: int | None = None
 
 
 def make_on_workers(experiment: Experiment, request: Request, runs: Mapping[int, Path]) -> list[Failure]:
@@ -49,113 +70,68 @@ def make_on_workers(experiment: Experiment, request: Request, runs: Mapping[int,
         Interrupted: SIGINT or SIGTERM arrived, and the workers have saved their runs.
         RunError: a worker ended while it had no run.
     """
+    make = functools.partial(_make, experiment.name, request, runs)
+    waiting, failures, posts = deque(runs), [], []
+
+    def fill(display: Progress) -> None:
+        with _one_thread():
+            posts.append(_Post(Worker(make), display))
+
+    def failed(post: _Post, why: str, details: str = "") -> None:
+        assert post.run is not None
+        post.display.end(f"failed: {why}")
+        failures.append(Failure(runs[post.run].name, why, details))
+
+    def receive(post: _Post) -> None:
+        """Takes a message of a worker, and gives it the next run if it has none."""
+        try:
+            message = post.worker.receive()
+        except WorkerEndedError as how:
+            posts.remove(post)
+            if post.run is None:
+                raise RunError(f"a worker process {how} without a run") from None
+            failed(post, f"its worker process {how}")
+            if waiting:
+                fill(post.display)
+            return
+        if isinstance(message, _Update):
+            post.display.update(*message)
+            return
+        if message != READY:
+            if message.failed:
+                failed(post, message.note, message.traceback)
+            else:
+                post.display.end(message.note)
+        post.run = waiting.popleft() if waiting else None
+        if post.run is None:
+            posts.remove(post)
+            post.worker.end()
+        else:
+            post.display.begin(post.run + 1, len(request.configs), runs[post.run].name)
+            post.worker.give(post.run)
+
     with _stopped_by_sigterm(), progress(lines=min(request.settings.jobs or 1, len(runs))) as displays:
-        pool = WorkerPool(experiment, request, runs)
         try:
             for display in displays:
-                pool.start_worker(display)
-            while pool.workers:
-                for pipe in wait([worker.pipe for worker in pool.workers]):
-                    pool.receive(next(worker for worker in pool.workers if worker.pipe is pipe))
+                fill(display)
+            while posts:
+                for pipe in wait([post.worker.pipe for post in posts]):
+                    receive(next(post for post in posts if post.worker.pipe is pipe))
         except KeyboardInterrupt:
             print(
                 "stopping: the workers save their runs (press Ctrl-C again to stop at once)",
                 file=sys.stderr,
                 flush=True,
             )
-            pool.stop()
+            for post in posts:
+                post.worker.pipe.close()
+            for post in posts:
+                post.worker.process.join()
             raise Interrupted from None
         finally:
-            pool.kill()
-    return pool.failures
-
-
-@dataclass
-class _Worker:
-    """A worker as its parent knows it. `run` is the place, in `request.configs`, of the run that it makes."""
-
-    process: BaseProcess
-    pipe: Connection
-    display: Progress
-    run: int | None = None
-
-
-class WorkerPool:
-    """The workers, the runs that wait for one, and the runs that failed."""
-
-    def __init__(self, experiment: Experiment, request: Request, runs: Mapping[int, Path]) -> None:
-        self.experiment, self.request, self.runs = experiment, request, runs
-        self.waiting = deque(runs)
-        self.workers: list[_Worker] = []
-        self.failures: list[Failure] = []
-
-    def start_worker(self, display: Progress) -> None:
-        """Starts a worker."""
-        context = multiprocessing.get_context("spawn")  # a fork would share torch's threads and the parent's locks
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(self.experiment.name, self.request, self.runs, theirs))
-        with _for_workers():
-            process.start()
-        theirs.close()  # then only the worker holds its end, which closes when the worker ends
-        self.workers.append(_Worker(process, ours, display))
-
-    def receive(self, worker: _Worker) -> None:
-        """Takes a message from a worker, or notices that it has ended."""
-        try:
-            word, *values = worker.pipe.recv()
-        except (EOFError, ConnectionError):
-            self.workers.remove(worker)
-            self._ended(worker)
-            return
-        if word == "ready":
-            self._hand_out(worker)
-        elif word == "update":
-            worker.display.update(*values)
-        else:
-            if word == "failed":
-                self._failed(worker, *values)
-            else:
-                worker.display.end(*values)
-            worker.run = None
-
-    def stop(self) -> None:
-        """Makes the workers save their runs, and waits for them to end."""
-        for worker in self.workers:
-            worker.pipe.close()
-        for worker in self.workers:
-            worker.process.join()
-
-    def kill(self) -> None:
-        """Kills workers that are still there. This is safe, as every file of a run is complete at any time."""
-        for worker in self.workers:
-            worker.process.kill()
-            worker.process.join()
-
-    def _hand_out(self, worker: _Worker) -> None:
-        if self.waiting:
-            worker.run = self.waiting.popleft()
-            worker.display.begin(worker.run + 1, len(self.request.configs), self.runs[worker.run].name)
-            worker.pipe.send(worker.run)
-        else:
-            self.workers.remove(worker)
-            worker.pipe.close()
-            worker.process.join()
-
-    def _ended(self, worker: _Worker) -> None:
-        """Counts the run of a worker that has ended by itself as failed, and starts another in its place."""
-        worker.process.join()
-        code = worker.process.exitcode or 0
-        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        if worker.run is None:
-            raise RunError(f"a worker process ended without a run ({how})")
-        self._failed(worker, f"its worker process ended ({how})", "")
-        if self.waiting:
-            self.start_worker(worker.display)
-
-    def _failed(self, worker: _Worker, why: str, details: str) -> None:
-        assert worker.run is not None
-        worker.display.end(f"failed: {why}")
-        self.failures.append(Failure(self.runs[worker.run].name, why, details))
+            for post in posts:
+                post.worker.kill()  # this is safe, as every file of a run is complete at any time
+    return failures
 
 
 class _ReportingProgress(Progress):
@@ -172,48 +148,30 @@ class _ReportingProgress(Progress):
     def update(self, state: State, task: Task | Course) -> None:
         if time.perf_counter() - self.spoke >= SECONDS:
             self.spoke = time.perf_counter()
-            self.send("update", state, Course(task.updates, task.updates_per_epoch, task.shown))
-
-    def send(self, word: str, *values: Any) -> None:
-        """Sends a message."""
-        with contextlib.suppress(ConnectionError):
-            self.pipe.send((word, *values))
+            with contextlib.suppress(ConnectionError):
+                self.pipe.send(_Update(state, Course(task.updates, task.updates_per_epoch, task.shown)))
 
 
-def _work(name: str, request: Request, runs: Mapping[int, Path], pipe: Connection) -> None:
-    """Runs a worker: makes one run after another, until its parent closes the pipe."""
+def _make(name: str, request: Request, runs: Mapping[int, Path], run: int, pipe: Connection) -> Any:
+    """Makes one run, in a worker."""
     torch.set_num_threads(1)
-    threading.Thread(target=_end_after_parent, daemon=True).start()
-    experiment, display = find_experiment(name), _ReportingProgress(pipe)
-    with contextlib.suppress(EOFError, ConnectionError, Interrupted):
-        while True:
-            display.send("ready")
-            run = pipe.recv()
-            try:
-                accelerator = distributed.accelerator(request.settings.device, request.settings.precision)
-                note = single.make_run(experiment, request, request.configs[run], runs[run], accelerator, display)
-            except Interrupted:
-                raise
-            except Exception as error:
-                display.send("failed", error_line(error), traceback.format_exc())
-            else:
-                display.send("end", note)
-
-
-def _end_after_parent() -> None:
-    """Ends a worker whose parent has died, for where the worker would not notice that by itself."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    time.sleep(GRACE)
-    os._exit(1)
+    try:
+        accelerator = distributed.accelerator(request.settings.device, request.settings.precision)
+        display = _ReportingProgress(pipe)
+        return _Outcome(
+            single.make_run(find_experiment(name), request, request.configs[run], runs[run], accelerator, display)
+        )
+    except Interrupted:
+        sys.exit()
+    except Exception as error:
+        return _Outcome(error_line(error), True, traceback.format_exc())
 
 
 @contextlib.contextmanager
-def _for_workers() -> Iterator[None]:
-    """Sets what a new process inherits: one thread for every library, and that it ignores Ctrl-C."""
+def _one_thread() -> Iterator[None]:
+    """Gives every library in a process that is started here one thread."""
     name = "OMP_NUM_THREADS"
-    threads, handler = os.environ.get(name), signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threads = os.environ.get(name)
     os.environ[name] = "1"
     try:
         yield
@@ -221,7 +179,6 @@ def _for_workers() -> Iterator[None]:
         os.environ.pop(name)
         if threads is not None:
             os.environ[name] = threads
-        signal.signal(signal.SIGINT, handler)
 
 
 @contextlib.contextmanager

@@ -50,7 +50,8 @@ def filled(kind: type[Made], values: Any) -> Made:
     """Makes a dataclass, whose fields may be dataclasses, too, from values of a file by the names of the fields. A
     ValueError, whose message is meant to follow the name of the file, says which is missing, unknown or of another
     type, or is refused."""
-    hints = typing.get_type_hints(kind)
+    types_of = typing.get_type_hints(kind)
+    hints = {field.name: types_of[field.name] for field in dataclasses.fields(typing.cast(Any, kind))}
     if not isinstance(values, dict):
         raise ValueError(f"has {values!r} where it should have {', '.join(hints)}")
     for what, names in (("lacks", hints.keys() - values.keys()), ("has the unknown", values.keys() - hints.keys())):

@@ -7,7 +7,7 @@ from typing import Literal
 
 from layernorm.formula import PRESETS
 
-from ...config import TrainingConfig, decay_option, norm_option, option, seed_option
+from ...config import CheckedOptions, decay_option, norm_option, option, seed_option
 from .program import TaskName
 from .programs import PROGRAMS
 
@@ -19,7 +19,7 @@ Eps = Literal["own", "0.1", "1"]
 
 
 @dataclass(frozen=True)
-class Config(TrainingConfig):
+class Config(CheckedOptions):
     """Options of the experiment. The defaults are the class of the network swapped, and nothing else."""
 
     task: TaskName = option("adding", "the task, with a public program's settings", in_name=True, outer_loop=True)
