@@ -109,8 +109,10 @@ class CheckedOptions:
 
 
 class TrainingConfig(CheckedOptions):
-    """What the `Config` of an experiment has whose cases come in batches (`Task.of`, `Batches.of`). It gives each option
-    a default and a place among its own: the order of the fields is that of the help page and of the names of runs.
+    """What the `Config` of an experiment has whose cases come in batches (`Task.of`, `Batches.of`).
+
+    The experiment gives each option a default and a place among its own: the order of the fields is that of the help
+    page and of the values in the names of runs.
 
     The length of a run is an option `updates` or `epochs`. Without `evaluate_every`, or where that is 0, there is an
     evaluation after each epoch.

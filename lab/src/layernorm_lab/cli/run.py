@@ -18,7 +18,6 @@ from ..train import distributed
 from ..train.progress import progress
 from . import jobs, single
 from .options import Request, Settings, parse_run
-from .report import write_report
 
 
 def run(experiment: Experiment, words: Sequence[str]) -> None:
@@ -29,6 +28,8 @@ def run(experiment: Experiment, words: Sequence[str]) -> None:
     if failures is None:  # another process is the main one
         return
     if len(failures) < len(request.configs):
+        from .report import write_report  # matplotlib takes half a second, which help and errors need not wait for
+
         out = out_folder(experiment, request)
         write_report([out], out / "report")
     check_outcome(experiment, request, failures)

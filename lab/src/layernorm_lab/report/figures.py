@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import matplotlib
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
+from PIL import Image
 
 from .page import Figure, Panel
-
-if TYPE_CHECKING:
-    from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
 
 SHORT = 8
 """A curve of at most this many points has each of them marked, or a tick for each."""
@@ -34,8 +36,6 @@ _SETTINGS: Any = {
 
 def draw_figure(figure: Figure, kind: str, narrow: bool = False) -> bytes:
     """Draws a figure as "png" or "svg". `narrow`: with the panels in one column, for a phone."""
-    import matplotlib
-
     with matplotlib.rc_context(_SETTINGS):
         output = io.BytesIO()
         metadata = {"Date": None} if kind == "svg" else {}
@@ -45,8 +45,6 @@ def draw_figure(figure: Figure, kind: str, narrow: bool = False) -> bytes:
 
 def canvas(figure: Figure, narrow: bool = False) -> Canvas:
     """Makes a figure of matplotlib, with its panels and their legend."""
-    from matplotlib.figure import Figure as Canvas
-
     panels = [panel for row in figure.rows for panel in row]
     columns = 1 if narrow else max(len(row) for row in figure.rows)
     rows = len(panels) if narrow else len(figure.rows)
@@ -78,16 +76,12 @@ def _legend(whole: Canvas, curves: dict[str, Artist], columns: int) -> None:
 
 def _small(png: io.BytesIO) -> bytes:
     """Reduces the picture to 64 colours, which are enough for lines and take a third of the bytes."""
-    from PIL import Image
-
     output = io.BytesIO()
     Image.open(png).convert("RGB").quantize(64).save(output, "png", optimize=True)
     return output.getvalue()
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
-
     for curve in panel.curves:
         colour, dashes = curve.style
         axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)

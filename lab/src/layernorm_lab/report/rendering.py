@@ -10,6 +10,11 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from PIL import Image
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table as RichTable
+
 from ..errors import printable
 from ..runs.files import make_folder, write_atomic
 from . import figures
@@ -101,10 +106,6 @@ def page_text(report: Report, vectors: Sequence[bytes]) -> str:
 
 def print_report(report: Report) -> None:
     """Prints the tables with their notes, what the figures say, and the findings, in at most 80 columns."""
-    from rich.console import Console
-    from rich.padding import Padding
-    from rich.table import Table as RichTable
-
     console = Console()
     width = min(80, console.width) if console.is_terminal else 80
     console = Console(highlight=False, markup=False, emoji=False, width=width)
@@ -171,8 +172,6 @@ def _picture(picture: Picture, widest: int) -> str:
 
 def _width(picture: Picture) -> int:
     """Returns the width of a picture in pixels."""
-    from PIL import Image
-
     with Image.open(io.BytesIO(picture.content)) as image:
         return image.width
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as serialise
 from torch import Tensor
 
 from ..errors import RunError, reason
@@ -53,8 +55,6 @@ class Header:
 def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
     """Writes tensors, on any device, and JSON values as a checkpoint, atomically: a failure leaves the previous one
     complete."""
-    from safetensors.torch import save as serialise
-
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     metadata = {"header": json.dumps(sealed({"values": header, "tensors": _tensors_digest(whole)}))}
     try:
@@ -92,8 +92,6 @@ def read_state(path: Path) -> State | None:
 def _read_checkpoint(path: Path, only_header: bool = False) -> tuple[Tensors, dict[str, Any]]:
     """Reads a file's tensors and its checked header, which has `values` and, as `tensors`, the digest of the
     tensors."""
-    from safetensors import SafetensorError, safe_open
-
     tensors: Tensors = {}
     check_regular(path)
     try:

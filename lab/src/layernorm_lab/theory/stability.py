@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from torch import Tensor
 from layernorm import geometry, nn
 
 from ..data import digits
+from ..data.progress import followed
 from ..report.curves import banded
 from ..report.page import STYLES, Curve, Figure, Panel, Report, Table
 from ..runs import environment
@@ -97,16 +97,13 @@ class Study:
 
 def measure_settings(network: str, units: int, seeds: Sequence[int]) -> Study:
     """Measures every setting with every seed. On a terminal it shows a progress bar."""
-    from rich.console import Console
-    from rich.progress import track
-
     inputs = stream(WARMUP + STEPS, CASES)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # a step is too small to be shared
     try:
-        console, hidden = Console(stderr=True), not sys.stderr.isatty()
-        norms = track(NORMS, "measuring", transient=True, console=console, disable=hidden)
-        measured = dict(item for norm in norms for item in _of_norm(network, units, norm, seeds, inputs))
+        measured = dict(
+            item for norm in followed(NORMS, "measuring") for item in _of_norm(network, units, norm, seeds, inputs)
+        )
     finally:
         torch.set_num_threads(threads)
     return Study(network, units, list(seeds), STEPS, measured)

@@ -9,6 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as RichProgress
+
 from ..runs.checkpoint import State
 from .task import Task
 
@@ -108,10 +112,6 @@ def progress(main: bool = True, lines: int = 1) -> Iterator[Sequence[Progress]]:
     if not sys.stderr.isatty():
         yield [Lines() for _ in range(lines)]
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, TextColumn
-    from rich.progress import Progress as RichProgress
-
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(20),

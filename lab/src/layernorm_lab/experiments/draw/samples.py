@@ -6,10 +6,11 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from PIL import Image, ImageDraw
+from PIL.Image import Image as Picture
 
 from ...config import CheckedOptions, option
 from ...protocol import Drawn, Sampler
@@ -19,9 +20,6 @@ from ...runs.folder import Run
 from ...train.batches import derive_seed
 from .config import Config
 from .network import Drawing, build_draw
-
-if TYPE_CHECKING:
-    from PIL.Image import Image as Picture
 
 SCALE = 3
 """The number of screen pixels along a side of an image's pixel."""
@@ -78,8 +76,6 @@ def strip(drawing: Drawing) -> bytes:
 
 def animation(drawing: Drawing, columns: int = 5) -> bytes:
     """Draws the canvas over the glimpses with the write window, as a GIF of four seconds that pauses at the end."""
-    from PIL import Image
-
     pages = [_tiled(_windowed(drawing, step), columns) for step in range(len(drawing.canvas))]
     pages.append(_tiled(_grey(drawing.canvas[-1]), columns))
     palette = Image.new("P", (1, 1))
@@ -95,8 +91,6 @@ def animation(drawing: Drawing, columns: int = 5) -> bytes:
 
 def _grey(canvas: torch.Tensor) -> list[Picture]:
     """Probabilities `[M, A, A]` as images on the screen's scale."""
-    from PIL import Image
-
     levels = canvas.mul(255).round().byte().cpu().numpy()
     size = (SCALE * levels.shape[2], SCALE * levels.shape[1])
     return [Image.fromarray(level).resize(size, Image.Resampling.NEAREST).convert("RGB") for level in levels]
@@ -105,8 +99,6 @@ def _grey(canvas: torch.Tensor) -> list[Picture]:
 def _windowed(drawing: Drawing, step: int) -> list[Picture]:
     """Draws the canvases at a glimpse with the square that its grid spans. The wider the filters, the thicker the
     line."""
-    from PIL import ImageDraw
-
     images = _grey(drawing.canvas[step])
     for image, place in zip(images, drawing.window[step].tolist(), strict=True):
         x, y, side, deviation = place
@@ -120,8 +112,6 @@ def _windowed(drawing: Drawing, step: int) -> list[Picture]:
 
 def _tiled(images: Sequence[Picture], columns: int) -> Picture:
     """Images of one size in rows."""
-    from PIL import Image
-
     columns = min(columns, len(images))
     rows = -(-len(images) // columns)
     width, height = images[0].width + GAP, images[0].height + GAP

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from matplotlib.figure import Figure
+from PIL import Image, UnidentifiedImageError
 
 from ...config import CheckedOptions, option
 from ...data import order_embeddings
@@ -127,10 +130,6 @@ def _pictures(folder: Path, count: int) -> list[Path]:
 
 def _sheet(results: Sequence[FoundImages], pictures: Sequence[Path], data: ImagesAndCaptions) -> bytes:
     """Draws a row of pictures for each sentence, as PNG."""
-    import numpy as np
-    from matplotlib.figure import Figure
-    from PIL import Image, UnidentifiedImageError
-
     as_it_is: Any = {"fontsize": 6, "parse_math": False}  # a sentence may have dollars
     columns = max(len(item.images) for item in results)
     canvas = Figure(figsize=(2.4 * columns, 2.6 * len(results)), layout="constrained")

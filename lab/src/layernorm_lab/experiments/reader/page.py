@@ -6,10 +6,11 @@ import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from ...data.cnn import PLACEHOLDER
@@ -18,10 +19,6 @@ from ...data.text import Vocabulary
 from ...errors import RunError
 from ...report.page import Picture
 from ...runs.folder import Run
-
-if TYPE_CHECKING:
-    from PIL.ImageDraw import ImageDraw
-    from PIL.ImageFont import FreeTypeFont
 
 LENGTHS = (40, 90)
 """The numbers of words of a passage that is good to show."""
@@ -90,7 +87,6 @@ def picture(run: Run, name: str, label: str) -> Picture:
 def draw_page(page: dict[str, Any]) -> bytes:
     """Draws a page as PNG."""
     from matplotlib import get_data_path
-    from PIL import Image, ImageDraw, ImageFont
 
     font = ImageFont.truetype(Path(get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", SIZE)
     height = 0
@@ -116,7 +112,9 @@ def _paragraphs(page: dict[str, Any]) -> list[list[tuple[str, float, bool]]]:
     return [passage, darkest, *([(head, 0.0, True), *words] for head, words in lines)]
 
 
-def _write(pen: ImageDraw, font: FreeTypeFont, words: list[tuple[str, float, bool]], top: int) -> int:
+def _write(
+    pen: ImageDraw.ImageDraw, font: ImageFont.FreeTypeFont, words: list[tuple[str, float, bool]], top: int
+) -> int:
     """Writes a paragraph and returns where the next one begins."""
     space, x = font.getlength(" "), float(MARGIN)
     for number, (word, shade, soft) in enumerate(words):

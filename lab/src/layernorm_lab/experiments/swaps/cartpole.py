@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from torch import Tensor, nn
 
 from ...train.batches import EVALUATION, derive_seed
@@ -22,8 +24,6 @@ LONGEST = 500
 
 def load_cartpole(folder: Path | None) -> Data:
     """Loads nothing: the data are the version of gymnasium, whose environment this is."""
-    import gymnasium
-
     return as_data(f"CartPole-v1 of gymnasium {gymnasium.__version__}")
 
 
@@ -38,8 +38,6 @@ class Poles(nn.Module):
 
     def __init__(self, count: int, seed: int) -> None:
         super().__init__()
-        from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
-
         self.poles = CartPoleVectorEnv(num_envs=count)
         self.poles.reset(seed=seed)
         self.random = np.random.default_rng(seed)

@@ -6,6 +6,8 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from ...runs.folder import Run
 from .claim import LEVELS, SEEDS, Claim
 from .pilot import by_place, choose, last_rung
@@ -23,7 +25,6 @@ def simulated_error(claim: Claim, runs: Sequence[Run]) -> float | None:
     rule does, of those inside the grid. The pairs are drawn at the chosen rates. There is no margin, and no other claim
     of the trial. None: the baseline's pilot is not whole, or nothing is chosen.
     """
-    import numpy as np
     from scipy import stats
 
     trial, plan = claim.trial, claim.trial.plan
