@@ -29,8 +29,8 @@ from ..errors import Failure, Interrupted, RunError, error_line
 from ..protocol import Experiment
 from ..runs.checkpoint import State
 from ..train import distributed
-from ..train.progress import Course, Progress, progress
-from ..train.task import Task
+from ..train.progress import Progress, progress
+from ..train.task import Course
 from . import single
 from .options import Request
 
@@ -145,11 +145,11 @@ class _ReportingProgress(Progress):
     def stopping(self) -> bool:
         return self.pipe.poll()  # during a run the only thing that can arrive is the end of the pipe
 
-    def update(self, state: State, task: Task | Course) -> None:
+    def update(self, state: State, task: Course) -> None:
         if time.perf_counter() - self.spoke >= SECONDS:
             self.spoke = time.perf_counter()
             with contextlib.suppress(ConnectionError):
-                self.pipe.send(_Update(state, Course(task.updates, task.updates_per_epoch, task.shown)))
+                self.pipe.send(_Update(state, task.course))
 
 
 def _make(name: str, request: Request, runs: Mapping[int, Path], run: int, pipe: Connection) -> Any:

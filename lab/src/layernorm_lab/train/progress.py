@@ -6,7 +6,6 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -14,19 +13,10 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as RichProgress
 
 from ..runs.checkpoint import State
-from .task import Task
+from .task import Course
 
 LINE_SECONDS = 10.0
 """The seconds between two plain lines about one run."""
-
-
-@dataclass(frozen=True)
-class Course:
-    """The part of a `Task` that a display needs, under the same names."""
-
-    updates: int
-    updates_per_epoch: int
-    shown: Mapping[str, str]
 
 
 class Progress:
@@ -43,7 +33,7 @@ class Progress:
     def begin(self, number: int, runs: int, name: str) -> None:
         """Notes that a run starts or resumes."""
 
-    def update(self, state: State, task: Task | Course) -> None:
+    def update(self, state: State, task: Course) -> None:
         """Notes that some updates were made."""
 
     def end(self, note: str) -> None:
@@ -58,7 +48,7 @@ class Lines(Progress):
         self.spoke = time.perf_counter()
         self.rate = _Rate()
 
-    def update(self, state: State, task: Task | Course) -> None:
+    def update(self, state: State, task: Course) -> None:
         self.rate.tick(state.update)
         if time.perf_counter() - self.spoke >= LINE_SECONDS:
             self.spoke = time.perf_counter()
@@ -87,7 +77,7 @@ class Bars(Progress):
         self.display.update(self.total, total=runs)
         self.display.update(self.bar, description=name, total=None, completed=0, note="", visible=True)
 
-    def update(self, state: State, task: Task | Course) -> None:
+    def update(self, state: State, task: Course) -> None:
         self.rate.tick(state.update)
         if time.perf_counter() - self.drawn < 0.1:
             return
@@ -140,7 +130,7 @@ class _Rate:
         return (updates - update) * self.pace
 
 
-def where(state: State, task: Task | Course) -> str:
+def where(state: State, task: Course) -> str:
     """Says how far a run is: `epoch 3.2 of 10`, or `update 20 of 600` if the run is shorter than an epoch."""
     if task.updates < task.updates_per_epoch:
         return f"update {state.update} of {task.updates}"

@@ -21,21 +21,38 @@ Tested: TypeAlias = tuple[dict[str, float], dict[str, Tensor]]
 
 
 @dataclass
-class Task:
+class Course:
+    """What a display needs of a task, which may be in another process.
+
+    Attributes:
+        updates: the length of the run.
+        updates_per_epoch: updates in one epoch.
+        shown: for each metric, how the display shows it: `test error {:.2%}`. Where there is room for one, it shows the
+            last.
+    """
+
+    updates: int
+    updates_per_epoch: int
+    shown: Mapping[str, str]
+
+    @property
+    def course(self) -> Course:
+        """This part of a task alone."""
+        return Course(self.updates, self.updates_per_epoch, self.shown)
+
+
+@dataclass
+class Task(Course):
     """One run, ready to train: exactly what the loop needs.
 
     Attributes:
         model: the network, on any device. The loop moves and wraps it.
         optimizer: over the model's parameters.
-        updates: the length of the run.
         evaluate_every: updates between evaluations. There is always an evaluation after the last update.
-        updates_per_epoch: updates in one epoch.
         loss: (the wrapped model, the update's number from 0) -> the loss of this process's share of a batch, as its sum
             over cases and their number. The loop divides the sum over all processes by the number over all processes.
         evaluate: (the bare model, in evaluation mode) -> metrics. Every process computes all of them by itself.
         seen: updates -> training cases seen.
-        shown: for each metric, how the progress display shows it: `test error {:.2%}`. Where there is room for one, it
-            shows the last.
         before_step: called with the bare model between the backward pass and the step, for gradient clipping.
         keep: the metric by whose highest value the model to keep is chosen, the first one among equals. None: the last
             model is kept.
@@ -46,13 +63,10 @@ class Task:
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    updates: int
     evaluate_every: int
-    updates_per_epoch: int
     loss: Callable[[nn.Module, int], Loss]
     evaluate: Callable[[nn.Module], dict[str, float]]
     seen: Callable[[int], int]
-    shown: Mapping[str, str]
     before_step: Callable[[nn.Module], Any] | None = None
     keep: str | None = None
     decay: float = 0.0
