@@ -15,6 +15,8 @@ import layernorm as ln
 from layernorm.formula import PRESETS, Formula
 from support.networks import ENGINES, as_hx, flat
 
+pytestmark = pytest.mark.usefixtures("empty_is_nan")
+
 T, B, I, H = 5, 3, 4, 6  # noqa: E741
 PUBLISHED = [(network, name) for name, row in PRESETS.items() for network in row]
 TYPICAL = [("RNN", {}), ("LSTM", {"proj_size": 3}), ("LSTM", {"num_layers": 2}), ("GRU", {"bias": False})]

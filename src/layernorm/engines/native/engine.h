@@ -80,6 +80,14 @@ struct Recurrent {
                              // of the weights'
 };
 
+// Whether results and scratch begin as bytes of 255, which are NaN in every type of floats: a number that a kernel reads
+// before it is written, or never writes, is then seen in what it returns. Only a build for tests can ask for it.
+#if defined(LAYERNORM_TESTED)
+inline bool poisoned = false;
+#else
+constexpr bool poisoned = false;
+#endif
+
 // How many numbers the forward saves for each line, of each part; 0: that part is not saved.
 struct Saved {
     int64_t x, h, c, kept, statistics, output;

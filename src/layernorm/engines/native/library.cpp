@@ -99,6 +99,11 @@ EXPORT const char *layernorm_start(ParallelFor run, const char *name) {
     return nullptr;
 }
 
+#if defined(LAYERNORM_TESTED)
+// Says whether results and scratch begin as NaN.
+EXPORT void layernorm_poison(int on) { poisoned = on; }
+#endif
+
 // Whether Python's structures are these: their sizes, and where some of their fields begin, as `layout` in _layout.py.
 EXPORT int layernorm_fits(const int64_t *layout, int64_t count) {
     const int64_t here[] = {

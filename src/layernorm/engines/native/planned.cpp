@@ -243,6 +243,7 @@ private:
         }
         if (torch.data(*to, &data)) return false;
         if (next >= FEW && !torch.storage_size(*to, &bytes)) in_large_pages(static_cast<char *>(data), bytes);
+        if (poisoned && !torch.storage_size(*to, &bytes) && bytes > 0) memset(data, 255, bytes);
         set(spec.field, data);
         return true;
     }

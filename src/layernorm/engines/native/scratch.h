@@ -3,6 +3,7 @@
 #pragma once
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine.h"
 #include "simd.h"
@@ -41,6 +42,7 @@ public:
                 return count.used == 0;
             }
         }
+        if (poisoned && base) memset(base, 255, count.used);
         Cursor give{base};
         layout.lay(give);
         return true;
