@@ -12,6 +12,7 @@ from layernorm.equations.arguments import NO_CHANGES
 from layernorm.formula import PRESETS, Recurrence
 from layernorm.functional import recurrent
 from support.formula_space import drawn, drawn_changes, every_formula, in_types
+from support.instruction_sets import rest_of, share_of
 
 native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 pytestmark = pytest.mark.usefixtures("instruction_set")
@@ -85,10 +86,11 @@ def compare(recurrence, T, B, I, H, P, reverse, lengths, reset, kind=0, padding=
             assert error < CLOSE, (name, error)
 
 
+@pytest.mark.parametrize("share", [share_of, pytest.param(rest_of, marks=pytest.mark.long)])
 @pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
-def test_every_formula(network):
+def test_every_formula(network, share, instruction_set):
     found = [(r, call) for r, call in every_formula(network, SHAPES) if r.norm == "layer"]
-    for k, (recurrence, (*sizes, reverse, lengths, reset)) in enumerate(found):
+    for k, (recurrence, (*sizes, reverse, lengths, reset)) in share(enumerate(found), instruction_set):
         kind = 1 + k % 15 if k % 3 == 0 else 0
         compare(of_batch(recurrence), *sizes, reverse, lengths, reset or kind > 0, kind, k % 4 == 1, k % 5 == 4)
 

@@ -10,6 +10,7 @@ from layernorm.engines import reference
 from layernorm.equations.arguments import NO_CHANGES, RecurrentArguments
 from layernorm.formula import PLAIN, PRESETS, Recurrence
 from support.formula_space import drawn, drawn_changes, every_formula, in_types
+from support.instruction_sets import rest_of, share_of
 
 native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 pytestmark = pytest.mark.usefixtures("instruction_set")
@@ -55,16 +56,21 @@ SHAPES += [(3, 0, 2, 5, 2), (9, 1, 1, 31, 9), (3, 11, 0, 3, 2)]
 SHAPES += [(1, 2, 70, 33, 16), (2, 3, 5, 13, 5), (4, 2, 0, 9, 3)]  # few rows: the weights are not packed
 
 
+SHARES = [share_of, pytest.param(rest_of, marks=pytest.mark.long)]
+
+
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
-def test_every_formula(network):
-    for recurrence, (*sizes, reverse, lengths, reset) in every_formula(network, SHAPES):
+def test_every_formula(network, share, instruction_set):
+    for recurrence, (*sizes, reverse, lengths, reset) in share(every_formula(network, SHAPES), instruction_set):
         compare(recurrence, *sizes, reverse=reverse, lengths=lengths, reset=reset)
 
 
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
-def test_every_formula_with_what_happens_between_steps(network):
-    found = list(every_formula(network, SHAPES))[:: 5 if network == "LSTM" else 2]
-    for k, (recurrence, (*sizes, reverse, lengths, reset)) in enumerate(found):
+def test_every_formula_with_what_happens_between_steps(network, share, instruction_set):
+    found = enumerate(list(every_formula(network, SHAPES))[:: 3 if network == "LSTM" else 2])
+    for k, (recurrence, (*sizes, reverse, lengths, reset)) in share(found, instruction_set):
         compare(recurrence, *sizes, reverse, lengths, reset or k % 3 > 0, kind=1 + k % 15)
 
 

@@ -51,9 +51,12 @@ class Note:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    def pytest_configure(self, config: pytest.Config) -> None:
+        self.root = config.rootpath
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self.path.write_text(report.nodeid)
+            self.path.write_text(str(self.root / report.nodeid))
 
 
 class Copy:

@@ -235,7 +235,7 @@ FAULTS = [
         "reference-lstm",
         "c = f * c + i * g",
         "c = f * c + (1 - f) * g",
-        "test_equations.py lstm_is_equations",
+        "test_native_recurrent.py cut_at_the_gates",
     ),
     Fault(
         "reference-lstm-backward",

@@ -13,20 +13,32 @@ SPACE = list(itertools.product(*FIELDS, ("variance", "deviation"), ("layer", "rm
 
 
 def every_formula(network, shapes):
-    """(`Recurrence`, (T, B, I, H, P, reverse, lengths, reset)), the latter in turns of other lengths."""
+    """(`Recurrence`, (T, B, I, H, P, reverse, lengths, reset)), the latter in turns of other lengths.
+
+    A formula comes once: of those that differ only in a field without effect, the first.
+    """
+    seen = set()
     for k, (gates, span, cell, inside, gate_bias, eps_on, norm) in enumerate(SPACE):
         if network != "LSTM" and cell is not None:
             continue
         forget = 0.0 if network == "RNN" else 0.5
         formula = Formula(gates, span, cell, inside, gate_bias, eps=1e-3, eps_on=eps_on, forget_bias=forget)
-        if k % 4 == 0:
+        if k % 3 == 0:
             formula = dataclasses.replace(formula, biases="input")
         if inside and k % 5 < 3:
             formula = dataclasses.replace(formula, bias_again=True)
-        shape = shapes[k % len(shapes)]
-        projected = network == "LSTM" and k % 2 == 0 and shape[3] > 1
-        recurrence = Recurrence(network, formula, norm, k % 7 > 0, projected, "relu" if k % 2 else "tanh")
-        yield recurrence, (*shape, bool(k & 1), bool(k // 3 & 1), bool(k // 5 & 1))
+        nonlinearity = "relu" if network == "RNN" and (k // 2 + k // 8) % 2 else "tanh"
+        recurrence = Recurrence(network, formula, norm, k % 7 > 0, nonlinearity=nonlinearity)
+        how = (norm, eps_on) if recurrence.gain_names else None
+        meaning = (how, recurrence.places, recurrence.spans, recurrence.reset_multiplies, nonlinearity)
+        if meaning in seen:
+            continue
+        n = len(seen)  # norm and eps_on alternate, so that nothing else may alternate with them
+        seen.add(meaning)
+        shape = shapes[n % len(shapes)]
+        projected = network == "LSTM" and n // 4 % 2 == 0 and shape[3] > 1
+        recurrence = dataclasses.replace(recurrence, projected=projected)
+        yield recurrence, (*shape, bool(n // 2 & 1), bool(n // 3 & 1), bool(n // 5 & 1))
 
 
 def drawn(recurrence, T, B, I, H, P, lengths, reset, generator=None):  # noqa: E741

@@ -34,3 +34,16 @@ WITH_TILES = sets()
 """Every set that runs here."""
 
 SETS = [name for name in WITH_TILES if name != EMULATED] or WITH_TILES
+
+
+def share_of(cases, name):
+    """The cases that a set computes: the best set all, each other one a quarter of its own, as the equations hold no
+    instructions of a set. Tests marked `long` compute the rest."""
+    cases = list(cases)
+    return cases if name == SETS[-1] else cases[SETS.index(name) % 4 :: 4]
+
+
+def rest_of(cases, name):
+    """The cases that are not in `share_of`."""
+    cases = list(cases)
+    return [] if name == SETS[-1] else [case for k, case in enumerate(cases) if k % 4 != SETS.index(name) % 4]
