@@ -259,13 +259,13 @@ FAULTS = [
         "reference-eps",
         "return torch.rsqrt(square + eps)",
         "return torch.rsqrt(square) + eps",
-        "test_equations.py every_formula",
+        "test_native_recurrent.py cut_at_the_gates",
     ),
     Fault(
         "schedule-cut-in-reverse",
         "cut = torch.cat([torch.zeros_like(cut[:1]), reorder_steps(cut, a)[:-1]])",
         "cut = reorder_steps(cut, a)",
-        "test_equations.py reset_is_the_loop",
+        "test_native_recurrent.py every_formula and RNN",
     ),
     Fault(
         "schedule-packed-reverse",
