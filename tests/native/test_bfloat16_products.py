@@ -13,7 +13,7 @@ from support.instruction_sets import SETS, WITH_TILES, start
 
 native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 
-ROUNDING = [name for name in WITH_TILES if name in ("amx", "amx_emulated", "avx512bf16")]
+ROUNDING = [name for name in WITH_TILES if name in ("amx", "amx_emulated", "avx512bf16", "neonbf16")]
 """The sets that have an instruction for it, or stand for one."""
 
 

@@ -10,6 +10,12 @@
 #define LAYERNORM_ISA avx512bf16
 #elif defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
 #define LAYERNORM_ISA avx512
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) && defined(__ARM_FEATURE_DOTPROD)
+#define LAYERNORM_ISA neonbf16
+#elif defined(__ARM_FEATURE_DOTPROD)
+#define LAYERNORM_ISA neondot
+#elif defined(__aarch64__)
+#define LAYERNORM_ISA neon
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #define LAYERNORM_ISA avx2
 #else

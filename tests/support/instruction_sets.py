@@ -8,6 +8,9 @@ EMULATED = "amx_emulated"
 """Tiles in plain C++, for the kernels of bfloat16. Its other kernels are those of the best set."""
 
 
+_NAMES = ("baseline", "avx2", "avx512", "avx512bf16", "amx", "neon", "neondot", "neonbf16")
+
+
 def start(name):
     """Has the library use an instruction set; an ImportError where there is no library, or the processor lacks it."""
     from layernorm.engines.native import _library
@@ -21,7 +24,7 @@ def sets():
     """The names, of which the last one is in use."""
     asked = os.environ.get("LAYERNORM_ISA")
     found = []
-    for name in [asked] if asked else [EMULATED, "baseline", "avx2", "avx512", "avx512bf16", "amx"]:
+    for name in [asked] if asked else [EMULATED, *_NAMES]:
         try:
             start(name)
         except ImportError:

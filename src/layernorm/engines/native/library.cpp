@@ -8,6 +8,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
 
 #include "engine.h"
 
@@ -43,6 +48,23 @@ bool has_tiles() {
 bool has_tiles() { return false; }
 #endif
 
+#if defined(__aarch64__) && defined(__APPLE__)
+bool has(const char *feature) {
+    int there = 0;
+    size_t size = sizeof there;
+    return !sysctlbyname(feature, &there, &size, nullptr, 0) && there;
+}
+bool has_dot() { return has("hw.optional.arm.FEAT_DotProd"); }
+bool has_bf16() { return has("hw.optional.arm.FEAT_BF16"); }
+#elif defined(__aarch64__) && defined(__linux__)
+// Bits of the kernel's, which the headers of old systems do not name.
+bool has_dot() { return getauxval(AT_HWCAP) >> 20 & 1; }
+bool has_bf16() { return getauxval(AT_HWCAP2) >> 14 & 1; }
+#elif defined(__aarch64__)
+bool has_dot() { return false; }
+bool has_bf16() { return false; }
+#endif
+
 // Whether the processor has what the kernels of this name were compiled for.
 bool runs(const char *name) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -54,6 +76,11 @@ bool runs(const char *name) {
                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                __builtin_cpu_supports("fma") && has_f16c();
     if (!strcmp(name, "avx2")) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+#endif
+#if defined(__aarch64__)
+    if (!strcmp(name, "neonbf16")) return has_dot() && has_bf16();
+    if (!strcmp(name, "neondot")) return has_dot();
+    if (!strcmp(name, "neon")) return true;
 #endif
     return !strcmp(name, "baseline") || !strcmp(name, "amx_emulated");
 }

@@ -20,6 +20,50 @@ template <class F> struct Panels {
     F* panel(i64 p) const { return data + p * K * PANEL<F>; }
 };
 
+// Adds to `acc` the products of a tile, as far as A can be read by vectors, and returns for how many k it has.
+template <class F, int MR, int PANELS>
+INLINE i64 add_by_lanes(V<SumOf<F>> (*acc)[2 * PANELS], const F* a, i64 row, i64 column, const F* b, i64 K) {
+    constexpr int N = LANES<F>, WIDTH = 2 * PANELS;
+    const auto read_b = [&](V<F>* right, i64 k) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+        for (int j = 0; j < WIDTH; ++j) {
+            right[j] = load(b + (j / 2) * K * PANEL<F> + k * PANEL<F> + (j % 2) * N);
+            if (PANELS == 1 && N == 4) Set::keep<F>(right[j]);  // or GCC 12 moves sums from register to register
+        }
+    };
+    i64 k = 0;
+    if (column == 1) {  // a vector has N factors of a row
+        for (; k + N <= K; k += N) {
+            V<F> left[MR];
+#pragma GCC unroll 12
+            for (int r = 0; r < MR; ++r) left[r] = load(a + r * row + k);
+            counted<N>([&](auto lane) __attribute__((always_inline)) {
+                V<F> right[WIDTH];
+                read_b(right, k + decltype(lane)::value);
+#pragma GCC unroll 12
+                for (int r = 0; r < MR; ++r)
+#pragma GCC unroll 8
+                    for (int j = 0; j < WIDTH; ++j) Set::add_by_lane<decltype(lane)::value>(acc[r][j], right[j], left[r]);
+            });
+        }
+    } else if constexpr (MR % N == 0) {
+        for (; row == 1 && k < K; ++k) {  // a vector has a factor of each of N rows
+            V<F> right[WIDTH];
+            read_b(right, k);
+            counted<MR / N>([&](auto block) __attribute__((always_inline)) {
+                constexpr int R = decltype(block)::value * N;
+                const V<F> left = load(a + k * column + R);
+                counted<N>([&](auto lane) __attribute__((always_inline)) {
+                    constexpr int LANE = decltype(lane)::value;
+#pragma GCC unroll 8
+                    for (int j = 0; j < WIDTH; ++j) Set::add_by_lane<LANE>(acc[R + LANE][j], right[j], left);
+                });
+            });
+        }
+    }
+    return k;
+}
+
 // C[MR][PANELS * PANEL] (+)= A[MR][K] B; factor (r, k) of A is a[r * row + k * column].
 template <class F, int MR, int PANELS, bool ADD>
 static void tile(const F* a, i64 row, i64 column, const F* b, i64 K, SumOf<F>* c, i64 ldc) {
@@ -29,7 +73,9 @@ static void tile(const F* a, i64 row, i64 column, const F* b, i64 K, SumOf<F>* c
     for (int r = 0; r < MR; ++r)  // C is far away, and is wanted when the sums are ready
 #pragma GCC unroll 8
         for (int j = 0; j < 2 * PANELS; ++j) __builtin_prefetch(c + r * ldc + j * LANES<T>, 1);
-    for (i64 k = 0; k < K; ++k) {
+    i64 k = 0;
+    if constexpr (Set::BY_LANE) k = add_by_lanes<F, MR, PANELS>(acc, a, row, column, b, K);
+    for (; k < K; ++k) {
         V<F> right[2 * PANELS];
 #pragma GCC unroll 8
         for (int j = 0; j < 2 * PANELS; ++j)
@@ -56,7 +102,7 @@ static void tile(const F* a, i64 row, i64 column, const F* b, i64 K, SumOf<F>* c
 template <class F> using Tile = void (*)(const F*, i64, i64, const F*, i64, SumOf<F>*, i64);
 
 // How many panels a tile takes at once. A tile of few rows takes several, to have enough sums under way.
-constexpr i64 wide(i64 rows) { return rows == 1 ? 4 : rows == 2 || (Set::REGISTERS == 32 && rows <= 6) ? 2 : 1; }
+constexpr i64 wide(i64 rows) { return rows == 1 ? 4 : rows == 2 || (Set::REGISTERS == 32 && rows <= Set::TILE / 2) ? 2 : 1; }
 
 template <class F, int... ROW> static Tile<F> tile_of(i64 rows, bool wider, const Lanes<ROW...>&) {
     static constexpr Tile<F> narrow[] = {tile<F, ROW + 1, 1, false>...};

@@ -17,6 +17,15 @@ template <int N, int... LANE> struct Count : Count<N - 1, N - 1, LANE...> {};
 template <int... LANE> struct Count<0, LANE...> { typedef Lanes<LANE...> type; };
 template <int N> using AllLanes = typename Count<N>::type;
 
+template <int N> struct Number { static constexpr int value = N; };
+// Calls f(Number<0>{}), f(Number<1>{}), ... N times.
+template <int N, class G> INLINE void counted(const G& f) {
+    if constexpr (N > 0) {
+        counted<N - 1>(f);
+        f(Number<N - 1>{});
+    }
+}
+
 INLINE i64 least(i64 a, i64 b) { return a < b ? a : b; }
 INLINE i64 most(i64 a, i64 b) { return a > b ? a : b; }
 

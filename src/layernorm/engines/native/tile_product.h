@@ -39,15 +39,6 @@ struct TiledRows {
     i64 row, down, along;
 };
 
-template <int N> struct Number { static constexpr int value = N; };
-// f of 0, 1, ..., N - 1, as types.
-template <int N, class G> INLINE void counted(const G& f) {
-    if constexpr (N > 0) {
-        counted<N - 1>(f);
-        f(Number<N - 1>{});
-    }
-}
-
 // C (+)= A B: DOWN tiles of rows and ACROSS of columns, whose panels are `panel` pairs apart; K pairs.
 template <int DOWN, int ACROSS, bool ADD>
 static void tile_block(const TiledRows& a, const Pair* b, i64 panel, i64 K, float* c, i64 ldc) {

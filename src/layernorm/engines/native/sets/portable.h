@@ -67,6 +67,10 @@ struct Portable {
     static constexpr int REGISTERS = 16;  // vectors that the processor holds
     static constexpr int TILE = 6;        // rows of a tile of a product: TILE * 2 sums and 3 operands fill the registers
 
+    // Whether tiles read A by vectors and multiply by one lane of these; the portable set only declares the function.
+    static constexpr bool BY_LANE = false;
+    template <int LANE, class Sum, class A> static void add_by_lane(Sum& sum, A a, A b);  // sum += a * b[LANE]
+
     // Writes past the caches, to a place at a multiple of VECTOR_BYTES; `streamed` before another thread may read it.
     template <class T> INLINE void stream(T* p, V<T> v) { store<T>(p, v); }
     INLINE void streamed() {}
