@@ -114,8 +114,8 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
     // --- when ---
 
     bool active(i64 t, i64 b) const { return !lengths || t < lengths[b]; }
-    // Whether row b counts in the moments of batch norm at time t. With MADE_WITH_ENDED a row that has ended does, too: it takes
-    // the step from its final state with the input 0, and the state after it is dropped.
+    // Whether row b counts in the moments of batch norm at time t. With MADE_WITH_ENDED a row that has ended does, too: it
+    // takes the step from its final state with the input 0, and the state after it is dropped.
     bool counts(i64 t, i64 b) const { return active(t, b) || (n.batch_norm == MADE_WITH_ENDED && t < longest); }
     // Whether row b starts step t from the zero state. A cut lies between two times; it is met at either of them.
     bool cut(i64 t, i64 b) const {
