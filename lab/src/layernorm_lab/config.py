@@ -115,7 +115,7 @@ class TrainingConfig(CheckedOptions):
     page and of the values in the names of runs.
 
     The length of a run is an option `updates` or `epochs`. Without `evaluate_every`, or where that is 0, there is an
-    evaluation after each epoch.
+    evaluation after each epoch. Without `optimizer`, that is Adam.
     """
 
     norm: str
@@ -123,6 +123,11 @@ class TrainingConfig(CheckedOptions):
     seed: int
     batch_size: int
     decay: float
+
+    @property
+    def optimizer_name(self) -> str:
+        """The optimiser, one of `OPTIMIZERS`."""
+        return vars(self).get("optimizer", "adam")
 
     def updates_of_run(self, updates_per_epoch: int) -> int:
         """Counts the updates of a run."""

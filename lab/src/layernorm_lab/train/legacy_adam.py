@@ -49,5 +49,5 @@ class LegacyAdam(torch.optim.Adam):
                 group["lr"] = rate
 
 
-OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {"legacy_adam": LegacyAdam, "adam": torch.optim.Adam}
-"""The optimisers of experiments that have a choice, by the names that their configurations give them."""
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"legacy_adam": LegacyAdam, "adam": torch.optim.Adam}
+"""The optimisers, by the names that configurations give them."""

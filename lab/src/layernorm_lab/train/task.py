@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..config import TrainingConfig
 from .batches import Batches
+from .legacy_adam import OPTIMIZERS
 
 Loss: TypeAlias = "tuple[Tensor, int | None]"
 """The loss of some cases: its sum, and their number. None in the place of the number: the sum itself is the loss of a
@@ -78,24 +79,26 @@ class Task(Course):
         config: TrainingConfig,
         batches: Batches,
         model: nn.Module,
-        *,
-        optimizer: type[torch.optim.Optimizer] = torch.optim.Adam,
+        loss: Callable[[nn.Module, int], Loss],
+        evaluate: Callable[[nn.Module], dict[str, float]],
         **parts: Any,
     ) -> Task:
-        """Makes the task of an experiment: its length and its rate are the configuration's, its epochs the batches'.
+        """Makes the task of an experiment: its length, its rate and its optimiser are the configuration's, its epochs
+        the batches'. The optimiser is fused: one pass over the weights instead of a dozen, which would take most of an
+        update at small batches.
 
         Args:
             config: the configuration.
             batches: the batches of the training cases.
-            model: the network.
-            optimizer: takes the parameters and the arguments of `torch.optim.Adam`. It is fused: one pass over the
-                weights instead of a dozen, which would take most of an update at small batches.
+            model, loss, evaluate: as in `Task`.
             parts: the other attributes.
         """
         epoch = batches.updates_per_epoch
         return cls(
             model=model,
-            optimizer=optimizer(model.parameters(), lr=config.learning_rate, fused=True),  # type: ignore[call-arg]
+            loss=loss,
+            evaluate=evaluate,
+            optimizer=OPTIMIZERS[config.optimizer_name](model.parameters(), lr=config.learning_rate, fused=True),
             updates=config.updates_of_run(epoch),
             evaluate_every=config.updates_to_evaluation(epoch),
             updates_per_epoch=epoch,
@@ -108,3 +111,8 @@ class Task(Course):
         """Computes the loss of a batch that this process has alone."""
         total, count = self.loss(model, update)
         return total if count is None else total / count
+
+
+def clip_to(norm: float) -> Callable[[nn.Module], Any]:
+    """Makes a `before_step` that cuts the gradient of all parameters together to this norm."""
+    return lambda model: nn.utils.clip_grad_norm_(model.parameters(), norm)

@@ -72,15 +72,8 @@ def convnets_task(config: Config, data: Images, accelerator: Accelerator) -> Tas
                     tensors[f"{when}.{number}.{name}"] = getattr(layer, name)()
         return {"all_test_nll": nll, "all_test_error": 1 - float(correct.double().mean())}, tensors
 
-    return Task.of(
-        config,
-        order,
-        model,
-        loss=loss,
-        evaluate=evaluate,
-        shown={"train_nll": "train NLL {:.2f}", "valid_error": "valid. error {:.1%}"},
-        test=final,
-    )
+    shown = {"train_nll": "train NLL {:.2f}", "valid_error": "valid. error {:.1%}"}
+    return Task.of(config, order, model, loss, evaluate, shown=shown, test=final)
 
 
 def scaled(images: Tensor) -> Tensor:

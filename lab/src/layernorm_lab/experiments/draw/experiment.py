@@ -12,7 +12,7 @@ from ...data.binarized_mnist import BINARIZED_MNIST, Binarized
 from ...protocol import Experiment, Preset
 from ...report.judge import PILOT_SEEDS
 from ...train.batches import EVALUATION, Shuffled, derive_seed
-from ...train.task import Loss, Task
+from ...train.task import Loss, Task, clip_to
 from . import claims, report, samples
 from .config import Config
 from .network import build_draw
@@ -46,15 +46,8 @@ def draw_task(config: Config, data: Binarized, accelerator: Accelerator) -> Task
         tested = {f"test_{name}": value for name, value in measure_bound(model, test, config).items()}
         return {"valid_bound": measure_bound(model, valid, config)["bound"], **tested}
 
-    return Task.of(
-        config,
-        order,
-        model,
-        loss=loss,
-        evaluate=evaluate,
-        shown={"test_bound": "test bound {:.1f}"},
-        before_step=lambda model: nn.utils.clip_grad_norm_(model.parameters(), config.clip),
-    )
+    shown = {"test_bound": "test bound {:.1f}"}
+    return Task.of(config, order, model, loss, evaluate, shown=shown, before_step=clip_to(config.clip))
 
 
 def measure_bound(model: nn.Module, cases: Tensor, config: Config) -> dict[str, float]:

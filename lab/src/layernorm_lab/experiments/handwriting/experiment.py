@@ -49,14 +49,7 @@ def handwriting_task(config: Config, data: Handwriting, accelerator: Accelerator
         total = float(torch.cat(parts).double().sum())
         return {"valid_nll": 500 * total / int(valid.lengths.sum()), "valid_nll_line": total / len(valid)}
 
-    return Task.of(
-        config,
-        order,
-        model,
-        loss=loss,
-        evaluate=evaluate,
-        shown={"valid_nll": "valid NLL {:.1f}"},
-    )
+    return Task.of(config, order, model, loss, evaluate, shown={"valid_nll": "valid NLL {:.1f}"})
 
 
 def nats(model: nn.Module, lines: Sequences) -> Tensor:

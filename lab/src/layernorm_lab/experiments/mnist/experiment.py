@@ -66,14 +66,8 @@ def mnist_task(config: Config, data: Images, accelerator: Accelerator) -> Task:
                 metrics[f"exact_{name}_nll"], metrics[f"exact_{name}_error"] = nll_and_error(exact, cases, white)
         return metrics
 
-    return Task.of(
-        config,
-        order,
-        model,
-        loss=loss,
-        evaluate=evaluate,
-        shown={"train_nll": "train NLL {:.2g}", "test_error": "test error {:.2%}", "valid_nll": "valid NLL {:.2g}"},
-    )
+    shown = {"train_nll": "train NLL {:.2g}", "test_error": "test error {:.2%}", "valid_nll": "valid NLL {:.2g}"}
+    return Task.of(config, order, model, loss, evaluate, shown=shown)
 
 
 @torch.no_grad()

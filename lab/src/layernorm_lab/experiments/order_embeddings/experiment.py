@@ -13,7 +13,6 @@ from ...protocol import Experiment, Preset
 from ...report.judge import PILOT_SEEDS
 from ...train.batches import ORDER, Shuffled, derive_seed
 from ...train.distributed import gathered
-from ...train.legacy_adam import OPTIMIZERS
 from ...train.task import Loss, Task, Tested
 from . import claims, report
 from .config import Config
@@ -66,18 +65,8 @@ def order_embeddings_task(config: Config, data: ImagesAndCaptions, accelerator: 
         for parameter in model.parameters():
             nn.utils.clip_grad_norm_([parameter], config.clip)
 
-    return Task.of(
-        config,
-        order,
-        model,
-        optimizer=OPTIMIZERS[config.optimizer],
-        loss=loss,
-        evaluate=evaluate,
-        shown={"batch_loss": "loss {:.1f}", "valid_image_r10": "valid R@10 {:.1f}"},
-        before_step=clip,
-        keep=KEPT_BY,
-        test=test,
-    )
+    shown = {"batch_loss": "loss {:.1f}", "valid_image_r10": "valid R@10 {:.1f}"}
+    return Task.of(config, order, model, loss, evaluate, shown=shown, before_step=clip, keep=KEPT_BY, test=test)
 
 
 class _Captions:

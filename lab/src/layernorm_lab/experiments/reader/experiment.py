@@ -112,13 +112,14 @@ def reader_task(config: Config, data: Questions, accelerator: Accelerator) -> Ta
             {"right": right.to(torch.uint8), **page.kept(data, number, shown.of(number))},
         )
 
+    shown = {"batch_loss": "loss {:.2f}", "valid_error": "valid. error {:.1%}"}
     return Task.of(
         config,
         order,
         model,
-        loss=loss,
-        evaluate=evaluate,
-        shown={"batch_loss": "loss {:.2f}", "valid_error": "valid. error {:.1%}"},
+        loss,
+        evaluate,
+        shown=shown,
         before_step=lambda model: clip(model, config.clip),
         keep=KEPT_BY,
         test=final,

@@ -19,8 +19,7 @@ from ...data.text import Sentences
 from ...protocol import Experiment, Preset
 from ...report.judge import PILOT_SEEDS
 from ...train.batches import OneLength
-from ...train.legacy_adam import OPTIMIZERS
-from ...train.task import Loss, Task, Tested
+from ...train.task import Loss, Task, Tested, clip_to
 from . import claims, report
 from .config import Config
 from .encoder import Encode, Encoder
@@ -107,17 +106,8 @@ def skip_thoughts_task(config: Config, data: Data, accelerator: Accelerator) -> 
         metrics = {f"{row}_{name}": value for row, part in by_row.items() for name, value in part.items()}
         return {**nll, **metrics}, tensors
 
-    task = Task.of(
-        config,
-        order,
-        model,
-        optimizer=OPTIMIZERS[config.optimizer],
-        loss=loss,
-        evaluate=evaluate,
-        shown={"sick_pearson": "SICK r {:.3f}", "valid_nll": "valid. nats a word {:.2f}"},
-        before_step=lambda model: nn.utils.clip_grad_norm_(model.parameters(), config.clip),
-        test=test,
-    )
+    shown = {"sick_pearson": "SICK r {:.3f}", "valid_nll": "valid. nats a word {:.2f}"}
+    task = Task.of(config, order, model, loss, evaluate, shown=shown, before_step=clip_to(config.clip), test=test)
     return task
 
 
