@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+
+from accelerate import Accelerator
 
 from ..protocol import Experiment
 from ..runs.folder import RunFolder, read_run
@@ -14,9 +16,6 @@ from ..train.batches import NOISE, derive_seed
 from ..train.loop import Fit
 from ..train.progress import Progress, duration, glance
 from .options import Request
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 
 def identity(experiment: Experiment, request: Request, config: Any) -> dict[str, Any]:

@@ -15,22 +15,20 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from accelerate import Accelerator
 
 from ..errors import Interrupted, RunError
 from ..runs import checkpoint, environment
 from ..runs.checkpoint import Header, State, check_alike
 from ..runs.folder import RunFolder
 from .distributed import share_of_loss
+from .progress import Progress
 from .task import Task
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
-
-    from .progress import Progress
 
 BLOCK = 10
 """The number of updates whose time is measured together, so that the loop seldom waits for the GPU."""

@@ -81,11 +81,12 @@ def test_a_process_without_a_line_of_the_last_batch_adds_nothing(iam):
         config = Config(units=4, mixtures=1, points=9, batch_size=5, decay=0.25)
         task = experiment.handwriting_task(config, lines, accelerator)
         assert task.decay == 0.25
-        loss = task.mean_loss(task.model, 1)
-        loss.backward()
-        shares.append((loss.item(), max(float(p.grad.abs().max()) for p in task.model.parameters())))
+        total, count = task.loss(task.model, 1)
+        total.backward()
+        shares.append((count, total.item(), max(float(p.grad.abs().max()) for p in task.model.parameters())))
+    assert shares[0][0] == 1
     assert min(shares[0]) > 0
-    assert shares[1] == (0.0, 0.0)
+    assert shares[1] == (0, 0.0, 0.0)
 
 
 def test_smoke_runs_through_and_reports(trained):

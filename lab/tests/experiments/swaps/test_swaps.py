@@ -348,10 +348,6 @@ def test_poles_go_on_as_they_were_kept():
 def test_what_is_missing_is_said(tmp_path, monkeypatch):
     with pytest.raises(RunError, match=r"tasks on text need books, files \*.txt, in one of .*; the 99 English novels"):
         experiment.load_task("words", tmp_path)
-    monkeypatch.setitem(__import__("sys").modules, "gymnasium", None)
-    experiment.load_task.cache_clear()
-    with pytest.raises(RunError, match="need gymnasium: pip install"):
-        experiment.load_task("ppo", None)
     several = accelerator("cpu", "float32")
     monkeypatch.setattr(type(several), "num_processes", 2)
     with pytest.raises(UsageError, match="--jobs makes several runs"):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from accelerate import Accelerator
 
 from ...config import check_most
 from ...data import books, sentences, sick, source
@@ -25,9 +27,6 @@ from .config import Config
 from .encoder import Encode, Encoder
 from .evaluation import classification, relatedness
 from .network import SkipThoughts, build_skip_thoughts
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 CHUNK = 128
 """The number of triples that are evaluated together."""

@@ -25,24 +25,16 @@ class Config(CheckedOptions):
     task: TaskName = option("adding", "the task, with a public program's settings", in_name=True, outer_loop=True)
     norm: Literal["none", "layer", "rms"] = norm_option("the norm in the recurrent networks")
     formula: FormulaName = option(
-        "paper",
-        "where the norm sits; paper, where this formula is not defined for the task's network",
-        in_name=True,
+        "paper", "where the norm sits; paper, where this formula is not defined for the task's network", in_name=True
     )
     start: Start = option(
-        "1",
-        "the initial gain, or match: gains matched to the plain network",
-        in_name=True,
-        prefix="gain",
+        "1", "the initial gain, or match: gains matched to the plain network", in_name=True, prefix="gain"
     )
     forget_bias: Literal["torch", "1"] = option(
         "torch", "the initial forget bias: as in torch's network, or 1", in_name=True, prefix="forget"
     )
     eps: Eps = option(
-        "own",
-        "what is added to the variance: own, that of the formula, 0.1 or 1",
-        in_name=True,
-        prefix="eps",
+        "own", "what is added to the variance: own, that of the formula, 0.1 or 1", in_name=True, prefix="eps"
     )
     seed: int = seed_option("seeds of the initial weights, of the batches and of exploration")
     learning_rate: float = option(
