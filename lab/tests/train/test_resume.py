@@ -20,7 +20,7 @@ COMMAND += ["--threads", "1", "--checkpoint-seconds", "0.02"]
 # Kills itself with SIGKILL at the n-th call of a function in the middle of writing a checkpoint.
 SUICIDE = """
 import fcntl, os, signal, sys
-from layernorm import cli
+from layernorm_lab import cli
 from layernorm_lab.runs import files
 moment, count = sys.argv[1], int(sys.argv[2])
 original, calls = getattr(os, moment.removesuffix("-half")), 0

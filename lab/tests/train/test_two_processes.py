@@ -16,7 +16,7 @@ from layernorm_lab.runs import checkpoint, folder
 # The evaluations of skip-thoughts, in a process without `skip_thoughts/conftest.py`.
 QUICK = """
 import sys
-from layernorm import cli
+from layernorm_lab import cli
 from layernorm_lab.experiments.skip_thoughts import encoder, evaluation
 encoder.FEATURES = 64
 evaluation.PENALTIES, evaluation.FOLDS, evaluation.BLOCKS = (1.0,), 2, 1
