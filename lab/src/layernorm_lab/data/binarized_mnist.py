@@ -23,18 +23,9 @@ PIXELS = SIDE * SIDE
 _URL = "https://www.cs.toronto.edu/~larocheh/public/datasets/binarized_mnist/"
 
 _FILES = {  # split: (file, its SHA-256 at that address as TensorFlow Datasets recorded it)
-    "train": (
-        "binarized_mnist_train.amat",
-        "ad693b29f94c14277b095f5238ddefbbdaaae0939789dd2f4f0205278cee3e4d",
-    ),
-    "valid": (
-        "binarized_mnist_valid.amat",
-        "1de3d397c40fe8eeb33dafd4099a1f665ec01e96d9be234aaeeac8a34930e2e2",
-    ),
-    "test": (
-        "binarized_mnist_test.amat",
-        "e6687bfea3f820c174f33b7865140b2a2dd2930ef786f35d45795fc193b5ab2c",
-    ),
+    "train": ("binarized_mnist_train.amat", "ad693b29f94c14277b095f5238ddefbbdaaae0939789dd2f4f0205278cee3e4d"),
+    "valid": ("binarized_mnist_valid.amat", "1de3d397c40fe8eeb33dafd4099a1f665ec01e96d9be234aaeeac8a34930e2e2"),
+    "test": ("binarized_mnist_test.amat", "e6687bfea3f820c174f33b7865140b2a2dd2930ef786f35d45795fc193b5ab2c"),
 }
 
 

@@ -45,15 +45,7 @@ def curves(name: str, about: str, blocks: Sequence[Block], metrics: Sequence[Met
               for row in rows for panel in row)  # fmt: skip
     about = " ".join([about, *["Axes leave out the highest values of the beginning."] * cut, *rates])
     log = any(panel.log for row in rows for panel in row)
-    return [
-        Figure(
-            name,
-            about,
-            rows,
-            mean=GEOMETRIC if log else "mean",
-            metrics=[metric.name for metric in metrics],
-        )
-    ]
+    return [Figure(name, about, rows, mean=GEOMETRIC if log else "mean", metrics=[metric.name for metric in metrics])]
 
 
 def _panel(block: Block, metric: Metric, choice: Choice, x: str, title: str) -> list[Panel]:

@@ -23,10 +23,7 @@ _NORMS, _SIZES = ("none", "layer", "batch"), (128, 4)
 
 EXPERIMENT = Experiment(
     name="digits",
-    examples=(
-        "layernorm run digits",
-        "layernorm run digits --norm none layer --batch-size 4 --out runs/small-batches",
-    ),
+    examples=("layernorm run digits", "layernorm run digits --norm none layer --batch-size 4 --out runs/small-batches"),
     presets={
         "laptop": Preset("30 epochs, three seeds", Config(), {"norm": _NORMS, "batch_size": _SIZES, "seed": (0, 1, 2)}),
         "smoke": Preset("2 epochs, one seed", Config(epochs=2), {"norm": _NORMS, "batch_size": _SIZES, "seed": (0,)}),

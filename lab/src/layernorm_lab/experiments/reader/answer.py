@@ -132,8 +132,5 @@ TOOL = Tool(
     texts="PATH",
     options=AnswerOptions,
     ask=answer_lines,
-    examples=(
-        "layernorm answer RUN ~/cnn/questions/test",
-        "layernorm answer RUN 0001.question --out question.png",
-    ),
+    examples=("layernorm answer RUN ~/cnn/questions/test", "layernorm answer RUN 0001.question --out question.png"),
 )

@@ -72,10 +72,7 @@ _ARMS = {
 
 EXPERIMENT = Experiment(
     name="swaps",
-    examples=(
-        "layernorm run swaps --jobs 2",
-        "layernorm run swaps --task words --formula cell --start 1 match",
-    ),
+    examples=("layernorm run swaps --jobs 2", "layernorm run swaps --task words --formula cell --start 1 match"),
     presets={
         "laptop": Preset(
             "the screening: three formulas, RMS norm, gains of 1 or matched, three rates, two seeds",

@@ -58,9 +58,7 @@ def load(folder: Path | None) -> Data:
     words = [torch.tensor([*map(WORDS.index, in_words(number)), 0]) for number in numbers]
     digits = [torch.tensor([START, *map(int, str(number)), END]) for number in numbers]
     return as_data(
-        "numbers",
-        words=nn.utils.rnn.pad_sequence(words),
-        digits=nn.utils.rnn.pad_sequence(digits, padding_value=END),
+        "numbers", words=nn.utils.rnn.pad_sequence(words), digits=nn.utils.rnn.pad_sequence(digits, padding_value=END)
     )
 
 
