@@ -9,10 +9,13 @@ pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 
 import layernorm as ln
 from layernorm.engines.native import _library, _norms, _recurrent, recurrent_backward, recurrent_forward
+from layernorm.engines.native._layout import Norm
+from layernorm.engines.native._plan import CALL, ROWS, Plan, TensorSpec
 from layernorm.engines.native._recurrent_plan import forward_plan
 from layernorm.equations.arguments import RecurrentArguments
 
 T, B, I, H = 3, 2, 4, 5  # noqa: E741
+N = 7
 
 
 def planned(T=T, B=B, I=I, H=H):  # noqa: E741
@@ -83,6 +86,15 @@ def test_tensors_that_lie_in_another_way_give_the_same(change, dtype):
         found.append([output, h, c, *recurrent_backward(a, saved, grads[0], grads[1:])])
     assert all(t.dtype == dtype for t in found[0])
     assert all(map(torch.equal, *found))
+
+
+@pytest.mark.skipif(not hasattr(_library.LIBRARY, "layernorm_poison"), reason="the library was not built for tests")
+def test_what_no_kernel_writes_is_nan():
+    """In all tests of the CPU engine: conftest.py asks for it."""
+    x, y, more = TensorSpec("x", (N,), CALL, ROWS, "x_m"), TensorSpec("y", (N,), CALL, ROWS), TensorSpec("", (N,), CALL)
+    y, more = Plan("norm_forward", Norm(N=N, eps=1e-5), [x], [y, more]).run([torch.randn(3, N)])
+    assert y.isfinite().all()
+    assert more.isnan().all()
 
 
 @pytest.mark.parametrize("save", [True, False])

@@ -220,7 +220,7 @@ FAULTS = [
     ),
     Fault(
         "native-bfloat16-rounding",
-        "rounded<N>(f) >> 16",
+        "Set::rounded<N>(f) >> 16",
         "same_bits<Words<N>>(f) >> 16",
         "test_native_norms.py rounding_to_16_bits",
     ),
@@ -474,8 +474,8 @@ FAULTS = [
     ),
     Fault(
         "train-batches",
-        "return batch[self.rank :: self.processes], len(batch)",
-        "return batch[: len(batch) // self.processes], len(batch)",
+        "[self.rank :: self.processes]",
+        "[:: self.processes]",
         "test_batches.py processes_share",
     ),
     Fault(
