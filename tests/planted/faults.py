@@ -185,19 +185,19 @@ FAULTS = [
         "native-batch-variance",
         "square[k] * each - error[k] * error[k]",
         "square[k] * each * each - error[k] * error[k]",
-        "test_cases.py every_formula and RNN",
+        "test_native_batch_norm.py every_formula and RNN",
     ),
     Fault(
         "native-batch-moments-gradient",
         "load(d(i) + j) - load(s.later_dy + j) - load(z(i) + j) * load(s.later_product + j)",
         "load(d(i) + j) - load(s.later_dy + j)",
-        "test_cases.py every_formula and RNN",
+        "test_native_batch_norm.py every_formula and RNN",
     ),
     Fault(
         "native-batch-ended-rows",
-        "active(t, b) || (n.cases == MADE_WITH_ENDED && t < longest)",
+        "active(t, b) || (n.batch_norm == MADE_WITH_ENDED && t < longest)",
         "active(t, b)",
-        "test_cases.py every_formula and RNN",
+        "test_native_batch_norm.py every_formula and RNN",
     ),
     # --- the norms, narrow types, int8 ---
     Fault(
