@@ -32,11 +32,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("src", "lab/src")
 CHOICE = """#ifndef PLANTED
 #include <stdlib.h>
-static inline bool layernorm_planted(int number) {
-    static const int chosen = getenv("PLANTED") ? atoi(getenv("PLANTED")) : 0;
-    return chosen == number;
-}
-#define PLANTED(number) layernorm_planted(number)
+static const int layernorm_planted = getenv("PLANTED") ? atoi(getenv("PLANTED")) : 0;
+#define PLANTED(number) (layernorm_planted == (number))
 #endif
 """
 # An editable installation may look for the package's files by itself, before the paths.
