@@ -488,7 +488,7 @@ FAULTS = [
         "swaps-advantages",
         "goes_on = discount * ~begins[step + 1]",
         "goes_on = discount * ~begins[step]",
-        "test_swaps.py",
+        "test_rollout.py",
     ),
     Fault(
         "report-range",
