@@ -1,6 +1,8 @@
 // The instruction set that is being compiled, LAYERNORM_ISA, and the functions of a vector that the kernels need.
 #pragma once
 
+#include "engine.h"
+
 #define LAYERNORM_TEXT(name) #name
 #define LAYERNORM_HEADER(name) LAYERNORM_TEXT(sets/name.h)
 #define LAYERNORM_JOIN(a, b) a##b
