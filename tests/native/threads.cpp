@@ -56,7 +56,7 @@ template <class Type> static double recurrent(int64_t T, int64_t B, Kind kind = 
     for (int64_t b = 0; b < B; ++b) lengths[b] = T - b % 3;
     for (int64_t q = 0; q < T * B; ++q) reset[q] = q % 5 == 0;
     if (kind >= BETWEEN) n.kept_c = kept_c.data();  // more is saved then
-    if (kind == CASES) n.cases = MADE_WITH_ENDED;
+    if (kind == CASES) n.batch_norm = MADE_WITH_ENDED;
     n.T = T, n.B = B, n.I = I, n.H = n.P = H, n.gates = G, n.together = G, n.split = 1, n.norm = 1, n.cell = 1, n.eps = 1e-5;
     const Saved saved = saved_sizes(n);
     const int64_t Z = row_of_summed_inputs(n), Hp = saved.c;
