@@ -578,3 +578,18 @@ def test_a_backward_that_failed_keeps_nothing(engine):
 def test_what_is_refused(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("batch", [1, B])
+def test_an_input_whose_rows_lie_apart(engine, batch):
+    """A step of one time of a batch-first input, which is not copied, is a step of a copy."""
+    module, x = random_module("LSTM"), torch.randn(batch, T, I + 3, dtype=torch.float64, requires_grad=True)
+    found = []
+    for rows in (x[:, 2, 1 : 1 + I], x[:, 2, 1 : 1 + I].contiguous()):
+        with ln.backends.use(engine):
+            step = module.stepper()
+            output, state = step(rows, None)
+            _, c = step.hx(state)
+            found.append([output, *torch.autograd.grad(output.sum() + c.sum(), [x, *module.parameters()])])
+    torch.testing.assert_close(*found, **CLOSE)

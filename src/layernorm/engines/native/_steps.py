@@ -48,17 +48,17 @@ class NativeLayer:
 
     def forward(
         self, input: Tensor, state: Sequence[Tensor], dropout: Tensor | None, save: bool
-    ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    ) -> tuple[list[Tensor], list[Tensor]]:
         if save and self.packed_backward is None:  # now, of the weights that the forward has
             self.packed_backward = self._packed(FOR_BACKWARD)
         plan, n = step_plan(save, self.recurrence, dropout is not None), len(state)
         results = plan.run(_present(input, *state, self.packed_forward, dropout))
         if results is not None:
-            return results[:n], results[n:]
+            return list(results[:n]), list(results[n:])
         x, *before = [contiguous(t, self.transfer_type) for t in (input, *state)]
         results = plan.run(_present(x, *before, self.packed_forward, contiguous_or_none(dropout, self.compute_type)))
         assert results is not None
-        return [s.to(self.dtype) for s in results[:n]], results[n:]
+        return [s.to(self.dtype) for s in results[:n]], list(results[n:])
 
     def backward_pass(self) -> NativeBackwardPass:
         assert self.packed_backward is not None, "a step's forward has made it"
@@ -83,7 +83,7 @@ class NativeBackwardPass:
         dropout: Tensor | None,
         saved: Sequence[Tensor],
         grad_state: Sequence[Tensor | None],
-    ) -> Sequence[Tensor]:
+    ) -> list[Tensor]:
         layer, (block,) = self.layer, saved
         has_grad = tuple([g is not None for g in grad_state])
         plan = step_back_plan(has_grad, layer.recurrence, dropout is not None, self.two_streams)
@@ -100,7 +100,7 @@ class NativeBackwardPass:
             )
         self.example = before
         x, h, end = before[0], before[1], len(before)
-        grads, (dzx, *others) = results[:end], results[end:]
+        grads, (dzx, *others) = list(results[:end]), results[end:]
         m = others.pop() if layer.recurrence.projected else None
         dh = None
         if m is not None:
