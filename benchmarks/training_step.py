@@ -122,7 +122,7 @@ DATA: dict[str, Callable[[], Any]] = {
 def configured(experiment: Experiment, options: argparse.Namespace) -> Iterator[tuple[str, Callable[[str], Any]]]:
     """Yields for each combination of the values that are set its name, and from a norm to the configuration."""
     preset = experiment.presets[options.preset]
-    first = {name: values[0] for name, values in preset.several.items()}
+    first = {name: values[0] for name, values in preset.sweep.items()}
     told = {name.replace("-", "_"): values for name, *values in options.set}
     if unknown := sorted(set(told) - set(vars(preset.config))):
         raise SystemExit(f"{experiment.name} has no option {', '.join(unknown)}; it has {', '.join(first)} and others")
@@ -254,7 +254,7 @@ def first_gradients(options: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     for experiment in options.experiments:
         for title, config_of in configured(experiment, options):
-            norms = options.norms or experiment.presets[options.preset].several["norm"]
+            norms = options.norms or experiment.presets[options.preset].sweep["norm"]
             try:
                 found = {norm: gradient(experiment, config_of(norm)) for norm in norms}
             except RunError as error:

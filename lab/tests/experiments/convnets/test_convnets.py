@@ -136,12 +136,12 @@ def test_presets():
     assert (config.epochs, config.batch_size, config.width, config.learning_rate) == (200, 100, 96, 3e-3)
     assert (config.dropout, config.noise, config.train_cases) == (0.5, 0.15, 0)
     assert config.decay == 0.5
-    assert len(paper.several["seed"]) == 3
-    assert len(paper.several["learning_rate"]) >= 3
-    assert {"none", "layer", "layer-shared", "batch", "weight"} <= set(paper.several["norm"])
+    assert len(paper.sweep["seed"]) == 3
+    assert len(paper.sweep["learning_rate"]) >= 3
+    assert {"none", "layer", "layer-shared", "batch", "weight"} <= set(paper.sweep["norm"])
     assert EXPERIMENT.default_preset == "laptop"
-    assert laptop.several["seed"] == PILOT_SEEDS
+    assert laptop.sweep["seed"] == PILOT_SEEDS
     for trial in (claims.MAIN, claims.SHARED):
-        assert laptop.several["learning_rate"] == trial.rates
+        assert laptop.sweep["learning_rate"] == trial.rates
         assert {name: getattr(laptop.config, name) for name in trial.options} == trial.options
-    assert {arm.norm for claim in claims.CLAIMS for arm in claim.arms} == set(laptop.several["norm"])
+    assert {arm.norm for claim in claims.CLAIMS for arm in claim.arms} == set(laptop.sweep["norm"])
