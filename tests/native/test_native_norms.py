@@ -198,6 +198,13 @@ def test_add_layer_norm_differentiates_twice_and_maps():
     call = ln.functional.add_layer_norm
     assert torch.autograd.gradcheck(lambda *a: call(a[0], a[1], (5,), *a[2:]), (x, residual, weight, bias))
     assert torch.autograd.gradgradcheck(lambda *a: call(a[0], a[1], (5,), *a[2:]), (x, residual, weight, bias))
+    s = x + residual
+    both = [call(x, residual, (5,), weight, bias), (torch.nn.functional.layer_norm(s, (5,), weight, bias), s)]
+    inputs = (x, residual, weight, bias)
+    found, expected = (
+        torch.autograd.grad(y.pow(3).sum() + total.pow(3).sum(), inputs, create_graph=True) for y, total in both
+    )
+    torch.testing.assert_close(found, expected)  # with a graph the first gradients are computed in another way
     y, total = torch.func.vmap(lambda a, b: call(a, b, (5,), weight, bias))(x, residual)
     expected, s = call(x, residual, (5,), weight, bias)
     torch.testing.assert_close((y, total), (expected, s))
