@@ -1,5 +1,5 @@
 """The laboratory of `layernorm`: the paper's experiments and theory as commands, their runs and reports.
 
-Reading order: `protocol.py` (what an experiment is), `experiments/mnist/` (one of them), `train/` (the loop),
-`command/` (what `layernorm run` and `layernorm sample` do), `report/` (what a run ends in), `cli/` (the command).
+Reading order: `protocol.py` (what an experiment is), `experiments/mnist/` (one of them), `train/` (a task and the loop),
+`report/` (what a run ends in), `cli/` (the command).
 """

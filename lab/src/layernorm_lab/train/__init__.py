@@ -1,1 +1,1 @@
-"""Training: the loop, batches, progress, several processes. Imports `protocol` and `runs`."""
+"""Training: the loop, batches, progress, several processes. Imports `config` and `runs`."""

@@ -58,7 +58,7 @@ def data_generator(name: str) -> torch.Generator:
 
 
 class Parts(NamedTuple):
-    """What a task trains.
+    """What a task trains. `swaps_task` makes the loop's `Task` of it and the settings of its program.
 
     Attributes:
         model: the whole model. Whatever a resumed run needs is in its parameters and buffers.
