@@ -124,15 +124,15 @@ def test_opcheck_batch_norm(network, backend):
     params = [draw(*shape) for shape in recurrence.parameter_shapes(I, H).values()]
     lengths, unchanged = torch.tensor([3, 1, 2]), ([], None, None, None, None)
     a = RecurrentArguments(x, state, params, None, None, recurrence, False)
-    for population in ([], [torch.rand_like(m) for m in a.empty_moments()]):
-        for reverse, mask, count_padding in ((False, None, False), (True, lengths, False), (False, lengths, True)):
-            kind = (*unchanged, population, recurrence.encode(), reverse, count_padding)
-            torch.library.opcheck(torch.ops.layernorm.recurrent.default, (x, state, params, mask, None, *kind, backend))
-            args = (x.detach(), [s.detach() for s in state], [p.detach() for p in params], mask, None, *kind)
-            torch.library.opcheck(torch.ops.layernorm.recurrent_forward.default, (*args, backend))
-            found, n = torch.ops.layernorm.recurrent_forward(*args, backend), 1 + len(state)
-            args = (*args, found[n:], found[0], found[1:n], backend)
-            torch.library.opcheck(torch.ops.layernorm.recurrent_backward.default, args)
+    given = [torch.rand_like(m) for m in a.empty_moments()]
+    for population, reverse, mask, count_padding in (([], False, lengths, True), (given, True, None, False)):
+        kind = (*unchanged, population, recurrence.encode(), reverse, count_padding)
+        torch.library.opcheck(torch.ops.layernorm.recurrent.default, (x, state, params, mask, None, *kind, backend))
+        args = (x.detach(), [s.detach() for s in state], [p.detach() for p in params], mask, None, *kind)
+        torch.library.opcheck(torch.ops.layernorm.recurrent_forward.default, (*args, backend))
+        found, n = torch.ops.layernorm.recurrent_forward(*args, backend), 1 + len(state)
+        args = (*args, found[n:], found[0], found[1:n], backend)
+        torch.library.opcheck(torch.ops.layernorm.recurrent_backward.default, args)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of opcheck's own, in torch 2.15
