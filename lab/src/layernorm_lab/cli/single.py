@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-
-from accelerate import Accelerator
 
 from ..protocol import Experiment
 from ..runs.folder import RunFolder, read_run
@@ -16,6 +14,9 @@ from ..train.batches import NOISE, derive_seed
 from ..train.loop import Fit
 from ..train.progress import Progress, duration, glance
 from .options import Request
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
 def identity(experiment: Experiment, request: Request, config: Any) -> dict[str, Any]:

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from accelerate import Accelerator
-
 from ..config import TrainingConfig
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from accelerate import Accelerator
 
 INIT, ORDER, NOISE, EVALUATION = 1, 2, 3, 4
 """The uses of a run's seed: the initial weights, the order of the cases, the draws during training (dropout, z), and

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from accelerate import Accelerator
 from layernorm.nn import BatchNorm
 
 from ..errors import RunError
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
 def accelerator(device: str, precision: str) -> Accelerator:
@@ -23,6 +25,8 @@ def accelerator(device: str, precision: str) -> Accelerator:
     # connection. Its threads then outlive `destroy_process_group`, and sometimes abort the interpreter at its exit
     # (torch 2.13).
     import torch._dynamo
+
+    from accelerate import Accelerator
 
     if device == "cuda" and not torch.cuda.is_available():
         raise RunError("there is no CUDA device here; use --device cpu")

@@ -15,12 +15,10 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-
-from accelerate import Accelerator
 
 from ..errors import Interrupted, RunError
 from ..runs import checkpoint, environment
@@ -29,6 +27,9 @@ from ..runs.folder import RunFolder
 from .distributed import share_of_loss
 from .progress import Progress
 from .task import Task
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 BLOCK = 10
 """The number of updates whose time is measured together, so that the loop seldom waits for the GPU."""

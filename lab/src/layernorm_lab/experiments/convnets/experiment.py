@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from accelerate import Accelerator
 
 from ...config import check_most
 from ...data.cifar10 import CIFAR10
@@ -19,6 +19,9 @@ from ...train.task import Loss, Task, Tested
 from . import border, claims, report
 from .config import Config
 from .network import build_convnet
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 CHUNK = 500
 """Images that are evaluated together."""

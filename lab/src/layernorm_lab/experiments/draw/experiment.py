@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
-
-from accelerate import Accelerator
 
 from ...config import check_most
 from ...data.binarized_mnist import BINARIZED_MNIST, Binarized
@@ -16,6 +16,9 @@ from ...train.task import Loss, Task, clip_to
 from . import claims, report, samples
 from .config import Config
 from .network import build_draw
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 CHUNK = 500
 """The number of cases that are evaluated together. The evaluation's noise is drawn chunk by chunk."""

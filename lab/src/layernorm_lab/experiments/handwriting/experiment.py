@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
-
-from accelerate import Accelerator
 
 from ...config import check_most
 from ...data.iam import Handwriting, Sequences, load_iam
@@ -17,6 +17,9 @@ from . import claims, report, samples
 from .config import Config
 from .mixture import log_density
 from .network import build_synthesis
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
 def check_handwriting(config: Config, data: Handwriting) -> None:

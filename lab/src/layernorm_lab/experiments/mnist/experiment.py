@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from accelerate import Accelerator
 from layernorm.nn import BatchNorm
 
 from ...config import check_most
@@ -21,6 +21,9 @@ from ...train.task import Loss, Task
 from . import claims, report
 from .config import BATCH_NORMS, Config
 from .network import build_mlp
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
 def check_mnist(config: Config, data: Images) -> None:

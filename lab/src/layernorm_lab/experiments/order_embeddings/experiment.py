@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
-
-from accelerate import Accelerator
 
 from ...config import check_most
 from ...data.order_embeddings import CAPTIONS, ORDER_EMBEDDINGS, Captioned, ImagesAndCaptions
@@ -18,6 +18,9 @@ from . import claims, report
 from .config import Config
 from .network import MARGINS, Embedding, build_embedding
 from .objective import penalties, ranking_loss, ranks, recalls
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 CHUNK = 500
 """The number of sentences that are embedded together in an evaluation."""

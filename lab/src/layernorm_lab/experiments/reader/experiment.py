@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from accelerate import Accelerator
 from layernorm.nn import LSTM, BatchNorm
 
 from ...config import check_most
@@ -22,6 +21,9 @@ from ...train.task import Loss, Task, Tested
 from . import claims, page, report
 from .config import Config
 from .network import Reader, answer_loss, build_reader, clip
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 KEPT_BY = "valid_accuracy"
 """The metric of the kept model."""

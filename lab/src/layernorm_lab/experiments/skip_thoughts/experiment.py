@@ -5,12 +5,10 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-
-from accelerate import Accelerator
 
 from ...config import check_most
 from ...data import books, sentences, sick, source
@@ -27,6 +25,9 @@ from .config import Config
 from .encoder import Encode, Encoder
 from .evaluation import classification, relatedness
 from .network import SkipThoughts, build_skip_thoughts
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 CHUNK = 128
 """The number of triples that are evaluated together."""

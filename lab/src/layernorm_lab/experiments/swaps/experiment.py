@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from accelerate import Accelerator
 from layernorm.convert import match
 
 from ...errors import UsageError
@@ -22,6 +22,9 @@ from .network import Maker
 from .program import TEST, Data, TaskName
 from .programs import PROGRAMS
 from .report import report_swaps
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
 @functools.lru_cache(maxsize=1)
