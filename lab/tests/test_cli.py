@@ -478,8 +478,12 @@ def test_python_m_layernorm_is_the_command():
     assert done.stdout.startswith("layernorm ")
 
 
+REAL = Path(os.environ.get("LAYERNORM_DATA", ""))  # read before the fixture hides it
+
+
 @pytest.mark.skipif("LAYERNORM_DATA" not in os.environ, reason="needs the real MNIST")
-def test_mnist_itself(tmp_path, capsys):
+def test_mnist_itself(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("LAYERNORM_DATA", str(REAL))
     command = ["run", "mnist", "--preset", "smoke", "--norm", "layer", "--batch-size", "128", "--epochs", "5"]
     assert cli.main([*command, "--out", str(tmp_path)]) == 0
     record = json.loads((tmp_path / "mnist-layer-b128-s0" / "records.jsonl").read_text().splitlines()[-1])
