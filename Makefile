@@ -22,7 +22,7 @@ help:
 	@echo "make clean  removes the virtual environment, caches and build folders (never runs/)"
 
 setup: $(VENV)/.ready
-$(VENV)/.ready: pyproject.toml lab/pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/layernorm/engines/native/*.cpp src/layernorm/engines/native/*.h src/layernorm/engines/native/sets/*.h) $(VENV)/.files
+$(VENV)/.ready: pyproject.toml lab/pyproject.toml constraints.txt CMakeLists.txt src/layernorm/engines/native/CMakeLists.txt $(wildcard src/layernorm/engines/native/*.cpp src/layernorm/engines/native/*.h src/layernorm/engines/native/sets/*.h) $(VENV)/.files
 	@echo "setting up $(VENV): packages, then the CPU engine is compiled, for each of its instruction sets (a minute or two)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --config-settings=cmake.define.LAYERNORM_TESTED=ON \

@@ -168,7 +168,7 @@ class Copy:
             done = subprocess.run(command, cwd=self.root, capture_output=True, text=True)
             if done.returncode:
                 raise SystemExit(f"{' '.join(map(str, command))}:\n{done.stdout}{done.stderr}")
-        self.put_library(next(build.glob("*layernorm_native.*")))
+        self.put_library(next(build.rglob("*layernorm_native.*")))
 
     def put_library(self, library: Path) -> None:
         """Puts a library beside the sources of the CPU engine."""
