@@ -92,6 +92,7 @@ def test_small_losses_keep_their_digits():
     assert right.all()
 
 
+@pytest.mark.long
 def test_two_processes_give_the_metrics_of_one(data, tmp_path):
     """Batches of 5, of which one process has 3 and the other 2; batch norm sees all of them."""
     options = ["--norm", "batch", "layer", "--batch-size", "5", "--dropout", "0", "--noise", "0", "--data", str(data)]
