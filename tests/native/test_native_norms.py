@@ -163,8 +163,9 @@ def test_rounding_to_16_bits_is_to_nearest_even(dtype):
     numbers = torch.cat([bits, ties]).view(torch.float32)
     numbers = numbers[torch.isfinite(numbers)]
     bias = torch.cat([numbers, torch.tensor([65519.9, 65520.0, 5.96e-8, 2.98e-8, 2.99e-8, 6.1e-5])])
-    y = ln.functional.layer_norm(torch.ones(1, len(bias), dtype=dtype), (len(bias),), None, bias)
-    assert torch.equal(y[0].view(torch.int16), bias.to(dtype).view(torch.int16))
+    for part in (bias, *bias.split(1000)):  # long rows are stored by other code
+        y = ln.functional.layer_norm(torch.ones(1, len(part), dtype=dtype), (len(part),), None, part)
+        assert torch.equal(y[0].view(torch.int16), part.to(dtype).view(torch.int16))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
