@@ -184,7 +184,7 @@ def test_a_help_page_tells_choices_and_defaults_of_the_preset(capsys):
             ["run", "digits", "--checkpoint-seconds", "nan"],
             "--checkpoint-seconds must be a finite number, at least 0, got nan",
         ),
-        (["run", "digits", "--data", "."], "digits does not take --data: its data come with a package"),
+        (["run", "digits", "--data", "."], "digits does not take --data: its data need no folder"),
     ],
 )
 def test_wrong_usage_exits_with_2(arguments, message, tmp_path, monkeypatch, capsys):

@@ -133,7 +133,7 @@ def test_a_folder_of_data_is_an_option_where_there_is_one_to_give(name, capsys):
 
 @pytest.mark.parametrize("arguments", [["--data", "here"], ["--data=here"]])
 def test_a_folder_for_data_in_a_package_is_refused(arguments):
-    with pytest.raises(UsageError, match="digits does not take --data: its data come with a package"):
+    with pytest.raises(UsageError, match="digits does not take --data: its data need no folder"):
         parse_run(catalogue.find_experiment("digits"), arguments)
     assert str(parse_run(catalogue.find_experiment("mnist"), arguments).settings.data) == "here"
     assert parse_run(catalogue.find_experiment("digits"), []).settings.data is None
