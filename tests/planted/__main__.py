@@ -1,13 +1,15 @@
 """Plants faults one by one in a copy of the tree, and says which of them the tests find.
 
-    PYTHONPATH=tests python -m planted
-    PYTHONPATH=tests python -m planted --list
-    PYTHONPATH=tests python -m planted --only native-relu judge
+    PYTHONPATH=tests:lab/tests python -m planted
+    PYTHONPATH=tests:lab/tests python -m planted --list
+    PYTHONPATH=tests:lab/tests python -m planted --only native-relu judge
 
 A fault is a row in faults.py. Its text is looked for in all sources and its tests by the names of their files, so that
 files may move. The copy has the files that git knows or does not ignore, as they are now. All faults in C++ are
 compiled at once, in a library of the best instruction set alone: each stands beside what it replaces, and the variable
 PLANTED says which one runs. A fault counts as found if a test fails with it and passes without it.
+
+Run it in the foreground: some tests press Ctrl-C, which a process in the background ignores.
 """
 
 from __future__ import annotations
