@@ -22,7 +22,7 @@ AREAS = {
     "steppers": r"nn\.test_stepper|.*stepper",
     "norms": r"nn\.test_norms|native\.test_native_norms|laws\.test_(symmetries|table_1)|.*(layer_norm|normalize)",
     "networks": r"nn\.|laws\.|convert\.|functional\.",
-    "engines": r"native\.|reference\.|test_(every_engine|equations|numerics|backends)",
+    "engines": r"native\.|equations\.|test_(every_engine|equations|numerics|backends)",
     "the rest": r"",
 }
 

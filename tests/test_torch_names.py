@@ -97,7 +97,8 @@ def test_the_table_of_what_ran(tmp_path, monkeypatch, capsys):
         ("tests.functional.test_torch_features", "test_inductor_compiles_it", "<failure/>"),
         ("tests.functional.test_torch_features", "test_autocast", ""),
         ("tests.nn.test_norms", "test_b", "<skipped/>"),
-        ("tests.experiments.mnist.test_mnist", "test_c", "<error/>"),
+        ("tests.equations.test_backward", "test_d", ""),
+        ("lab.tests.experiments.mnist.test_mnist", "test_c", "<error/>"),
     ]
     written = "".join(f'<testcase classname="{file}" name="{name}">{inside}</testcase>' for file, name, inside in cases)
     file = tmp_path / "torch-2.12.0-python-3.11.xml"
@@ -109,6 +110,7 @@ def test_the_table_of_what_ran(tmp_path, monkeypatch, capsys):
     assert found == {
         "run": "torch-2.12.0-python-3.11",
         "compile": "1, 1 failed",
+        "engines": "1",
         "networks": "1",
         "norms": "0",
         "the rest": "0, 1 failed",

@@ -8,8 +8,6 @@ A fault is a row in faults.py. Its text is looked for in all sources and its tes
 files may move. The copy has the files that git knows or does not ignore, as they are now. All faults in C++ are
 compiled at once, in a library of the best instruction set alone: each stands beside what it replaces, and the variable
 PLANTED says which one runs. A fault counts as found if a test fails with it and passes without it.
-
-Run it in the foreground: some tests press Ctrl-C, which a process in the background ignores.
 """
 
 from __future__ import annotations
@@ -19,6 +17,7 @@ import contextlib
 import importlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -124,6 +123,8 @@ class Copy:
             try:
                 os.environ.update(self.environment, PLANTED=str(planted))
                 os.chdir(self.root)
+                # a process in the background ignores it, and some tests press Ctrl-C
+                signal.signal(signal.SIGINT, signal.default_int_handler)
                 output = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
                 os.dup2(output, 1)
                 os.dup2(output, 2)
@@ -234,6 +235,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         copy = Copy(Path(folder))
         native = {number: fault for number, fault in wanted.items() if fault.is_native}
+        if native and not shutil.which("cmake"):
+            raise SystemExit("planted: faults in C++ need cmake: pip install cmake; --only leaves them out")
         if native:
             start = time.monotonic()
             copy.build(native)

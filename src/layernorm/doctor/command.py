@@ -12,7 +12,7 @@ from .installation import OPTIONAL, show
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command with these arguments, or with those of the process. Returns the exit code: 0 all is right, 1 an
-    engine is wrong. Wrong usage ends the process with 2."""
+    engine is wrong, 130 interrupted. Wrong usage ends the process with 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     laboratory = OPTIONAL["layernorm-lab"]
     parser = argparse.ArgumentParser(
@@ -34,4 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except WrongEngineError as error:
         print(f"layernorm: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("layernorm: interrupted", file=sys.stderr)
+        return 130
     return 0

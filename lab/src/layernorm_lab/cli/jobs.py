@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from layernorm.doctor.isolation import READY, Worker, WorkerEndedError
+from layernorm.doctor.isolation import Worker, WorkerEndedError
 
 from ..catalogue import find_experiment
 from ..errors import Failure, Interrupted, RunError, error_line
@@ -70,68 +70,84 @@ def make_on_workers(experiment: Experiment, request: Request, runs: Mapping[int,
         Interrupted: SIGINT or SIGTERM arrived, and the workers have saved their runs.
         RunError: a worker ended while it had no run.
     """
-    make = functools.partial(_make, experiment.name, request, runs)
-    waiting, failures, posts = deque(runs), [], []
-
-    def fill(display: Progress) -> None:
-        with _one_thread():
-            posts.append(_Post(Worker(make), display))
-
-    def failed(post: _Post, why: str, details: str = "") -> None:
-        assert post.run is not None
-        post.display.end(f"failed: {why}")
-        failures.append(Failure(runs[post.run].name, why, details))
-
-    def receive(post: _Post) -> None:
-        """Takes a message of a worker, and gives it the next run if it has none."""
-        try:
-            message = post.worker.receive()
-        except WorkerEndedError as how:
-            posts.remove(post)
-            if post.run is None:
-                raise RunError(f"a worker process {how} without a run") from None
-            failed(post, f"its worker process {how}")
-            if waiting:
-                fill(post.display)
-            return
-        if isinstance(message, _Update):
-            post.display.update(*message)
-            return
-        if message != READY:
-            if message.failed:
-                failed(post, message.note, message.traceback)
-            else:
-                post.display.end(message.note)
-        post.run = waiting.popleft() if waiting else None
-        if post.run is None:
-            posts.remove(post)
-            post.worker.end()
-        else:
-            post.display.begin(post.run + 1, len(request.configs), runs[post.run].name)
-            post.worker.give(post.run)
-
     with _stopped_by_sigterm(), progress(lines=min(request.settings.jobs or 1, len(runs))) as displays:
+        pool = _Pool(experiment, request, runs)
         try:
             for display in displays:
-                fill(display)
-            while posts:
-                for pipe in wait([post.worker.pipe for post in posts]):
-                    receive(next(post for post in posts if post.worker.pipe is pipe))
+                pool.fill(display)
+            while pool.posts:
+                for pipe in wait([post.worker.pipe for post in pool.posts]):
+                    pool.receive(next(post for post in pool.posts if post.worker.pipe is pipe))
         except KeyboardInterrupt:
             print(
                 "stopping: the workers save their runs (press Ctrl-C again to stop at once)",
                 file=sys.stderr,
                 flush=True,
             )
-            for post in posts:
-                post.worker.pipe.close()
-            for post in posts:
-                post.worker.process.join()
+            pool.stop()
             raise Interrupted from None
         finally:
-            for post in posts:
+            for post in pool.posts:
                 post.worker.kill()  # this is safe, as every file of a run is complete at any time
-    return failures
+    return pool.failures
+
+
+class _Pool:
+    """The workers, the runs that wait for one, and the runs that failed."""
+
+    def __init__(self, experiment: Experiment, request: Request, runs: Mapping[int, Path]) -> None:
+        self.make = functools.partial(_make, experiment.name, request, runs)
+        self.runs, self.total = runs, len(request.configs)
+        self.waiting = deque(runs)
+        self.posts: list[_Post] = []
+        self.failures: list[Failure] = []
+
+    def fill(self, display: Progress) -> None:
+        """Starts a worker for a display."""
+        with _one_thread():
+            self.posts.append(_Post(Worker(self.make), display))
+
+    def receive(self, post: _Post) -> None:
+        """Takes a message of a worker, and gives it the next run if it has none."""
+        try:
+            message = post.worker.receive()
+        except WorkerEndedError as how:
+            self.posts.remove(post)
+            if post.run is None:
+                raise RunError(f"a worker process {how} without a run") from None
+            self._failed(post, f"its worker process {how}")
+            if self.waiting:
+                self.fill(post.display)
+            return
+        if isinstance(message, _Update):
+            post.display.update(*message)
+            return
+        if isinstance(message, _Outcome) and message.failed:
+            self._failed(post, message.note, message.traceback)
+        elif isinstance(message, _Outcome):
+            post.display.end(message.note)
+        self._give_next(post)
+
+    def stop(self) -> None:
+        """Makes the workers save their runs, and waits for them to end."""
+        for post in self.posts:
+            post.worker.pipe.close()
+        for post in self.posts:
+            post.worker.process.join()
+
+    def _give_next(self, post: _Post) -> None:
+        post.run = self.waiting.popleft() if self.waiting else None
+        if post.run is None:
+            self.posts.remove(post)
+            post.worker.end()
+        else:
+            post.display.begin(post.run + 1, self.total, self.runs[post.run].name)
+            post.worker.give(post.run)
+
+    def _failed(self, post: _Post, why: str, details: str = "") -> None:
+        assert post.run is not None
+        post.display.end(f"failed: {why}")
+        self.failures.append(Failure(self.runs[post.run].name, why, details))
 
 
 class _ReportingProgress(Progress):

@@ -32,7 +32,9 @@ def describe(processes: int = 1, device: str = "cpu") -> dict[str, Any]:
     commits = [machine.commit(), machine.commit(PACKAGE)]  # one checkout has both
     return {
         "layernorm": machine.version("layernorm"),
-        "commit": commits[0] if commits[0] == commits[1] else f"{commits[0]}, laboratory {commits[1]}",
+        "commit": commits[0]
+        if commits[0] == commits[1]
+        else f"{commits[0] or 'unknown'}, laboratory {commits[1] or 'unknown'}",
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": machine.version("numpy"),
