@@ -283,7 +283,7 @@ FAULTS = [
     Fault(
         "compiled-packed-rows",
         "d = schedule.with_ended(d, final, chunk.steps.start)",
-        "d = schedule.with_ended(d, final, chunk.steps.stop - 1)",
+        "d = schedule.with_ended(d, tuple(2 * part for part in final), chunk.steps.start)",
         "test_packed_equations.py compiled",
     ),
     # --- functional ---
