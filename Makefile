@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS ?= constraints.txt
 TORCH ?= newest
-SETS ?= avx512bf16 avx512 avx2 baseline amx_emulated   # instruction sets that `make sanitize` goes through
+SETS ?= native   # instruction sets that `make sanitize` compiles: native (the best one here and the baseline), all, names
 
 .PHONY: help docs test test-library test-lab test-all test-torch torture lint types types-as-editors-see-them play-test demo sanitize setup clean always
 help:
@@ -22,8 +22,10 @@ help:
 	@echo "make clean  removes the virtual environment, caches and build folders (never runs/)"
 
 setup: $(VENV)/.ready
-$(VENV)/.ready: pyproject.toml lab/pyproject.toml constraints.txt CMakeLists.txt src/layernorm/engines/native/CMakeLists.txt $(wildcard src/layernorm/engines/native/*.cpp src/layernorm/engines/native/*.h src/layernorm/engines/native/sets/*.h) $(VENV)/.files
-	@echo "setting up $(VENV): packages, then the CPU engine is compiled, for each of its instruction sets (a minute or two)"
+NATIVE = src/layernorm/engines/native
+$(VENV)/.ready: pyproject.toml lab/pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)/CMakeLists.txt \
+  $(wildcard $(NATIVE)/*.cpp $(NATIVE)/*.h $(NATIVE)/sets/*.h tests/native/sets/*.h) $(VENV)/.files
+	@echo "setting up $(VENV): packages, then the CPU engine is compiled, for its tests as well (a minute)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --config-settings=cmake.define.LAYERNORM_TESTED=ON \
 	  --editable '.[onnx,test]' --editable ./lab
@@ -97,21 +99,23 @@ $(VENV)/.docs: $(VENV)/.ready
 
 # The library is built anew, in a virtual environment of its own; Python itself is not instrumented, so that the
 # sanitizer has to be there first. Leaks: the interpreter's own would be reported (a test counts ours).
+THREADS = $(CXX) -std=c++17 -O1 -g -fsanitize=thread -march=native -Wno-psabi \
+  -I$(NATIVE) -Itests/native tests/native/threads.cpp -o build/threads
+SANITIZED = OMP_NUM_THREADS=2 ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONPATH=tests \
+  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" build/sanitize/bin/python
 sanitize:
 	mkdir -p build
-	$(CXX) -std=c++17 -O1 -g -fsanitize=thread -march=native -Wno-psabi tests/native/threads.cpp -o build/threads
+	$(THREADS)
 	build/threads
-	$(CXX) -std=c++17 -O1 -g -fsanitize=thread -march=native -Wno-psabi -DLAYERNORM_ISA=amx_emulated \
-	  tests/native/threads.cpp -o build/threads
+	$(THREADS) -DLAYERNORM_ISA=amx_emulated
 	build/threads
 	$(PYTHON) -m venv build/sanitize
 	build/sanitize/bin/pip install --quiet --constraint constraints.txt \
-	  --config-settings=cmake.define.LAYERNORM_SANITIZE=address,undefined \
+	  --config-settings=cmake.define.LAYERNORM_SANITIZE=address,undefined --config-settings=cmake.define.LAYERNORM_SETS="$(strip $(SETS))" \
 	  --config-settings=cmake.define.LAYERNORM_TESTED=ON --config-settings=build-dir=build/sanitized '.[test]'
-	for isa in $(SETS); do \
-	  LAYERNORM_ISA=$$isa OMP_NUM_THREADS=2 ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
-	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
-	  build/sanitize/bin/python -m pytest -q -s -p no:cacheprovider -m 'not long' tests/native tests/nn/test_stepper.py || exit 1; done
+	for isa in $$($(SANITIZED) -m support.instruction_sets); do \
+	  LAYERNORM_ISA=$$isa $(SANITIZED) -m pytest -q -s -p no:cacheprovider -m 'not long' tests/native tests/nn/test_stepper.py \
+	  || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis src/*.egg-info

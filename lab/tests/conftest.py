@@ -1,5 +1,7 @@
 """Tests of the experiments look at no data of this machine, and at none of an earlier test."""
 
+import signal
+
 import matplotlib
 import pytest
 
@@ -13,6 +15,14 @@ def _own_machine(tmp_path_factory):
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.delenv("LAYERNORM_DATA", raising=False)
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _interruptible():
+    """A shell has its background jobs ignore Ctrl-C, and the tests of Ctrl-C may be part of one."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)

@@ -1,11 +1,5 @@
 """Recurrent networks in bfloat16. Their products are made of pairs of numbers where the processor has an instruction
-for these. Where it has not, a library that takes a pair as two float32 products stands for it."""
-
-import ctypes
-import functools
-import os
-import subprocess
-from pathlib import Path
+for these. Where it has not, two float32 products stand for it: the set `pairs`."""
 
 import pytest
 import torch
@@ -14,55 +8,21 @@ from test_native_recurrent import both_ways
 import layernorm as ln
 from layernorm.equations.arguments import RecurrentArguments
 from layernorm.formula import PRESETS, Recurrence
-from support.compiler import COMPILER
 from support.formula_space import drawn, every_formula
-from support.instruction_sets import SETS, WITH_TILES, start
+from support.instruction_sets import EVERY_SET, SETS, start
 
 native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
-from layernorm.engines.native import _library, _plan, _recurrent, _recurrent_plan, _step_plan, _steps  # noqa: E402
+from layernorm.engines.native import _recurrent  # noqa: E402
 
-PAIRS = "pairs"
 NETWORKS = ["LSTM", "GRU", "RNN"]
 UNIT = 2.0**-8  # a rounding to bfloat16
 
 
-@pytest.fixture(scope="module")
-def library_of_pairs(tmp_path_factory):
-    if COMPILER is None:
-        pytest.skip("no C++ compiler")
-    built = tmp_path_factory.mktemp("native") / "layernorm_native.so"
-    # an installed package has no sources
-    folder = Path(__file__).parents[2] / "src" / "layernorm" / "engines" / "native"
-    sources = [folder / name for name in ("library.cpp", "kernels.cpp")]
-    defined = ["LAYERNORM_ISA=pairs", 'LAYERNORM_NAME="baseline"', "LAYERNORM_TABLES=LAYERNORM_TABLE(pairs)"]
-    options = ["-std=gnu++17", "-O1", "-fPIC", "-shared", "-w", *(f"-D{name}" for name in defined)]
-    options += ["-I", str(Path(__file__).parent)]  # where sets/pairs.h is
-    variables = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}  # `make sanitize`
-    subprocess.run([COMPILER, *options, *map(str, sources), "-o", str(built)], check=True, env=variables)
-    library = _library._load(built)
-    parallel_for = ctypes.cast(_library.TORCH.torch_parallel_for, ctypes.c_void_p)
-    assert library.layernorm_start(parallel_for, None) == b"baseline"
-    return library
-
-
-@pytest.fixture(autouse=True, params=[*WITH_TILES, PAIRS])
+@pytest.fixture(autouse=True, params=EVERY_SET)
 def products(request):
-    """Every instruction set that runs here, and pairs without the instruction for them."""
-    if request.param != PAIRS:
-        start(request.param)
-        yield
-        start(SETS[-1])
-    else:
-        library = request.getfixturevalue("library_of_pairs")
-        with pytest.MonkeyPatch.context() as patch:
-            for module in (_plan, _recurrent_plan, _steps):
-                patch.setattr(module, "LIBRARY", library)
-            planned = [(_recurrent, name, _recurrent_plan) for name in ("forward_plan", "backward_plan")]
-            steps = ("packing_plan", "step_plan", "step_back_plan", "gradient_plan")
-            planned += [(_steps, name, _step_plan) for name in steps]
-            for module, name, origin in planned:  # no plan for the other library
-                patch.setattr(module, name, functools.cache(getattr(origin, name).__wrapped__))
-            yield
+    start(request.param)
+    yield
+    start(SETS[-1])
 
 
 def narrow(arguments):

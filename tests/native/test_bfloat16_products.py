@@ -9,11 +9,11 @@ from test_native_recurrent import both_ways
 
 import layernorm as ln
 from support.formula_space import drawn, every_formula
-from support.instruction_sets import SETS, WITH_TILES, start
+from support.instruction_sets import EVERY_SET, SETS, start
 
 native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 
-ROUNDING = [name for name in WITH_TILES if name in ("amx", "amx_emulated", "avx512bf16", "neonbf16")]
+ROUNDING = [name for name in EVERY_SET if name in ("amx", "amx_emulated", "avx512bf16", "neonbf16", "pairs")]
 """The sets that have an instruction for it, or stand for one."""
 
 
@@ -50,7 +50,7 @@ def same(a, b):
     return all(map(torch.equal, a, b))
 
 
-@pytest.mark.parametrize("name", WITH_TILES)
+@pytest.mark.parametrize("name", EVERY_SET)
 def test_which_switch_decides(name):
     """That of recurrent networks; where it says nothing, that of products. Sets without bfloat16 keep float32."""
     start(name)

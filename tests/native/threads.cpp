@@ -22,7 +22,10 @@
 #define LAYERNORM_ISA baseline
 #endif
 #endif
-#include "../../src/layernorm/engines/native/kernels.cpp"
+#include "norms.h"
+#include "passes.h"
+
+using namespace LAYERNORM_ISA;
 
 static int on_threads(int64_t begin, int64_t end, int64_t grain, void (*body)(int64_t, int64_t, void*), void* context) {
     const int64_t size = most(most(1, grain), (end - begin + 2) / 3);

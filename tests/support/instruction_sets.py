@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-EMULATED = "amx_emulated"
-"""Tiles in plain C++, for the kernels of bfloat16. Its other kernels are those of the best set."""
-
+IN_PLAIN_CPP = ("pairs", "amx_emulated")
+"""Products of bfloat16 by instructions that few processors have, in plain C++: the headers in tests/native/sets. Their
+other kernels are those of the best set."""
 
 _NAMES = ("baseline", "avx2", "avx512", "avx512bf16", "amx", "neon", "neondot", "neonbf16")
 
@@ -24,7 +24,7 @@ def sets():
     """The names, of which the last one is in use."""
     asked = os.environ.get("LAYERNORM_ISA")
     found = []
-    for name in [asked] if asked else [EMULATED, *_NAMES]:
+    for name in [asked] if asked else [*IN_PLAIN_CPP, *_NAMES]:
         try:
             start(name)
         except ImportError:
@@ -33,10 +33,14 @@ def sets():
     return found
 
 
-WITH_TILES = sets()
-"""Every set that runs here."""
+EVERY_SET = sets()
+"""Every set that was compiled and runs here."""
 
-SETS = [name for name in WITH_TILES if name != EMULATED] or WITH_TILES
+SETS = [name for name in EVERY_SET if name not in IN_PLAIN_CPP] or EVERY_SET
+
+
+if __name__ == "__main__":
+    print(*EVERY_SET)
 
 
 def share_of(cases, name):

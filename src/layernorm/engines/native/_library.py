@@ -52,6 +52,7 @@ def _load(path: Path) -> ctypes.CDLL:
         )
     library.layernorm_start.restype = ctypes.c_char_p
     library.layernorm_start.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    library.layernorm_sets.restype = ctypes.c_char_p
     library.layernorm_recurrent_saved.argtypes = [ctypes.POINTER(Recurrent), ctypes.c_int, ctypes.c_void_p]
     library.layernorm_recurrent_totals.argtypes = [ctypes.POINTER(Recurrent)]
     library.layernorm_recurrent_totals.restype = ctypes.c_int64
@@ -64,7 +65,17 @@ def _start(library: ctypes.CDLL) -> str:
     parallel_for = ctypes.cast(TORCH.torch_parallel_for, ctypes.c_void_p)
     chosen = library.layernorm_start(parallel_for, asked.encode() if asked else None)
     if chosen is None:
-        raise ImportError(f"LAYERNORM_ISA={asked!r}: this library and processor have no such instruction set")
+        compiled = ", ".join(library.layernorm_sets().decode().split())
+        if asked:
+            raise ImportError(
+                f"LAYERNORM_ISA={asked!r}: this library and processor have no such instruction set; "
+                f"it was compiled for {compiled}"
+            )
+        raise ImportError(
+            f"the C++ library was compiled on another processor, for {compiled}, which this one does not have; "
+            f"install layernorm again here {_REINSTALL}, or with --config-settings=cmake.define.LAYERNORM_SETS=all "
+            "for every processor of this kind"
+        )
     return chosen.decode()
 
 

@@ -155,13 +155,17 @@ struct RecurrentKernels {
     int64_t (*prepare_backward)(const Recurrent *, ParallelFor);
     void (*vectors)(const Recurrent *);
 };
-// What a set of tiles has kernels for. ROUNDED is float32 whose products are of numbers rounded to bfloat16: null, where
-// there is no instruction for them.
-constexpr int BFLOAT16 = 2, ROUNDED = 3;
-constexpr int NOT_ROUNDED = 2;  // returned by these: nothing has been done, the call is for the kernels of float32
+struct NormKernels {
+    int (*forward[4])(const Norm *, ParallelFor);  // float32, float64, bfloat16, float16; 0, or 1: no memory
+    int (*backward[4])(const Norm *, ParallelFor);
+};
+// ROUNDED is float32 whose products are of numbers rounded to bfloat16, where there is an instruction for them. Its kernels
+// may return NOT_ROUNDED: nothing has been done, the call is for those of float32.
+constexpr int FLOAT32 = 0, FLOAT64 = 1, BFLOAT16 = 2, ROUNDED = 3;
+constexpr int NOT_ROUNDED = 2;
+// The kernels of one instruction set. Null: it has none of its own, and those of the next whole set serve.
 struct Kernels {
     const char *name;
-    RecurrentKernels recurrent[4];  // float32, float64, BFLOAT16, ROUNDED
-    int (*norm_forward[4])(const Norm *, ParallelFor);  // the three, and float16; 0, or 1: no memory
-    int (*norm_backward[4])(const Norm *, ParallelFor);
+    const RecurrentKernels *recurrent[4];  // FLOAT32 ... ROUNDED
+    const NormKernels *norms;
 };

@@ -67,7 +67,7 @@ public:
 };
 
 // A thread that waits for others in a call may itself run a part of that call: two blocks.
-static thread_local Scratch of_call, of_part;
+inline thread_local Scratch of_call, of_part;
 
 // f(begin, end) over [0, count) on PyTorch's threads, at least `grain` at a time; without these on this thread.
 template <class F> static void share(ParallelFor run, i64 count, const F& f, i64 grain = 1) {

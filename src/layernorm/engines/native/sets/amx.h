@@ -8,7 +8,7 @@
 namespace LAYERNORM_ISA {
 
 struct amx_set : avx512bf16_set {
-    static constexpr bool TILES = true;
+    static constexpr bool TILES = true, BFLOAT16_ALONE = true;
     struct Tiles {
         INLINE void shape(const TileShapes& shapes) { asm volatile("ldtilecfg %0" : : "m"(shapes)); }
         INLINE void release() { asm volatile("tilerelease" : : : "memory"); }

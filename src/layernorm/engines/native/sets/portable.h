@@ -161,6 +161,8 @@ struct Portable {
 
     // Whether products of pairs are made on tiles (tiles.h), and the functions of these, which the portable set only declares.
     static constexpr bool TILES = false;
+    // Whether the set has kernels of bfloat16 and none of other types.
+    static constexpr bool BFLOAT16_ALONE = false;
     struct Tiles {
         static void shape(const TileShapes&);  // gives the tiles their shapes, and zeros
         static void release();

@@ -1,7 +1,7 @@
 // The tiles of AMX in plain C++, so that every processor tests what is built on them. Stops where the processor would.
 #pragma once
 
-#include "baseline.h"
+#include "sets/baseline.h"
 
 namespace LAYERNORM_ISA {
 
@@ -63,7 +63,7 @@ struct EmulatedTiles {
 static thread_local EmulatedTiles emulated;
 
 struct amx_emulated_set : baseline_set {
-    static constexpr bool PAIRS = true, TILES = true;
+    static constexpr bool PAIRS = true, TILES = true, BFLOAT16_ALONE = true;
     struct Tiles {
         INLINE void shape(const TileShapes& shapes) { emulated.shape(shapes); }
         INLINE void release() { emulated.shaped = false; }
