@@ -21,14 +21,21 @@ help:
 	@echo "make sanitize  the C++ kernels under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer (GCC)"
 	@echo "make clean  removes the virtual environment, caches and build folders (never runs/)"
 
+# pip's progress, the compiler's among it, in a line for each step; everything only if it fails.
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
+PIP = $(BIN)/pip install --verbose
+TOLD = 2>&1 | tee $(VENV)/setup.log | grep --line-buffered -oE '(Collecting [a-z]|Installing build dep|Building CXX|Linking CXX|Installing collected|Successfully installed).{0,70}' \
+  || { tail -40 $(VENV)/setup.log; false; }
+
 setup: $(VENV)/.ready
 NATIVE = src/layernorm/engines/native
 $(VENV)/.ready: pyproject.toml lab/pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)/CMakeLists.txt \
   $(wildcard $(NATIVE)/*.cpp $(NATIVE)/*.h $(NATIVE)/sets/*.h tests/native/sets/*.h) $(VENV)/.files
-	@echo "setting up $(VENV): packages, then the CPU engine is compiled, for its tests as well (a minute)"
+	@echo "setting up $(VENV): packages, then the CPU engine is compiled, with what its tests need (a minute)"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --config-settings=cmake.define.LAYERNORM_TESTED=ON \
-	  --editable '.[onnx,test]' --editable ./lab
+	@$(PIP) --constraint $(CONSTRAINTS) --config-settings=cmake.define.LAYERNORM_TESTED=ON \
+	  --editable '.[onnx,test]' --editable ./lab $(TOLD)
 	@touch $@
 
 # An editable installation remembers the package's files: a new or moved one asks for a new installation.
@@ -93,8 +100,7 @@ docs: $(VENV)/.docs
 	OMP_NUM_THREADS=1 $(BIN)/sphinx-build --fail-on-warning --fresh-env --write-all --quiet docs build/docs
 	@echo "build/docs/index.html"
 $(VENV)/.docs: $(VENV)/.ready
-	$(BIN)/pip install --quiet --constraint constraints.txt --config-settings=cmake.define.LAYERNORM_TESTED=ON \
-	  --editable '.[docs]'
+	@$(PIP) --constraint constraints.txt --config-settings=cmake.define.LAYERNORM_TESTED=ON --editable '.[docs]' $(TOLD)
 	@touch $@
 
 # The library is built anew, in a virtual environment of its own; Python itself is not instrumented, so that the
