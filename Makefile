@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS ?= constraints.txt
 TORCH ?= newest
-SETS ?= native   # instruction sets that `make sanitize` compiles: native (the best one here and the baseline), all, names
+SETS ?= native   # instruction sets: native (the best one here and the baseline), all, or names with ; between them
 
 .PHONY: help docs test test-library test-lab test-all test-torch torture lint types types-as-editors-see-them play-test demo sanitize setup clean always
 help:
@@ -35,7 +35,7 @@ $(VENV)/.ready: pyproject.toml lab/pyproject.toml constraints.txt CMakeLists.txt
 	@echo "setting up $(VENV): packages, then the CPU engine is compiled, with what its tests need (a minute)"
 	$(PYTHON) -m venv $(VENV)
 	@$(PIP) --constraint $(CONSTRAINTS) --config-settings=cmake.define.LAYERNORM_TESTED=ON \
-	  --editable '.[onnx,test]' --editable ./lab $(TOLD)
+	  --config-settings=cmake.define.LAYERNORM_SETS="$(strip $(SETS))" --editable '.[onnx,test]' --editable ./lab $(TOLD)
 	@touch $@
 
 # An editable installation remembers the package's files: a new or moved one asks for a new installation.

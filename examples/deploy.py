@@ -1,6 +1,7 @@
 """Trains small taggers, exports them to other processes in three ways, and compares what they compute there.
 
     python examples/deploy.py
+    python examples/deploy.py --models LSTM LSTMCell
 
 - `torch.export`: the program is loaded in a new process where layernorm has no CPU engine.
 - ONNX: the model is run by ONNX Runtime.
@@ -152,12 +153,14 @@ def in_onnx_runtime(program: Any, inputs: tuple[Tensor, ...]) -> Tensor:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=int, default=60)
-    updates = parser.parse_args().updates
-    models, inputs, losses, onnx = taggers(), {}, {}, {}
+    parser.add_argument("--models", nargs="+", choices=[*taggers()], default=[*taggers()], help="which of the taggers")
+    options = parser.parse_args()
+    models = {name: model for name, model in taggers().items() if name in options.models}
+    inputs, losses, onnx = {}, {}, {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         for name, model in models.items():
-            losses[name] = train(model, updates)
+            losses[name] = train(model, options.updates)
             model.eval()
             program = torch.export.export(model, model.inputs(6, 3), dynamic_shapes=model.shapes)
             torch.export.save(program, folder / f"{name}.pt2")

@@ -68,12 +68,14 @@ def test_aotinductor_of_plain_operations_runs_without_layernorm(tmp_path, monkey
 
 
 def test_the_example_runs_and_finds_no_difference():
-    """Three ways out, two of them in fresh processes; it fails by itself where a difference is above 1e-5."""
-    command = [sys.executable, "-W", "ignore", ROOT / "examples" / "deploy.py", "--updates", "3"]
+    """Three ways out, two of them in fresh processes; it fails by itself where a difference is above 1e-5. Every kind of
+    network is exported in tests/test_onnx.py and tests/nn/test_portable.py."""
+    options = ["--updates", "3", "--models", "GRU", "LSTMCell"]
+    command = [sys.executable, "-W", "ignore", ROOT / "examples" / "deploy.py", *options]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     rows = [line for line in done.stdout.splitlines() if re.match(r"\| (LSTM|GRU|RNN)", line)]
-    assert len(rows) == 6
+    assert len(rows) == 2
     assert "at most 1e-05 allowed" in done.stdout
 
 

@@ -1,14 +1,24 @@
 """The instruction sets of the CPU engine that run here."""
 
 import os
+import re
 
 import pytest
+
+from .repository import ROOT
+
+NATIVE = ROOT / "src/layernorm/engines/native"
 
 IN_PLAIN_CPP = ("pairs", "amx_emulated")
 """Products of bfloat16 by instructions that few processors have, in plain C++: the headers in tests/native/sets. Their
 other kernels are those of the best set."""
 
-_NAMES = ("baseline", "avx2", "avx512", "avx512bf16", "amx", "neon", "neondot", "neonbf16")
+NAMES = [
+    name
+    for name in re.findall(r"layernorm_set\((\w+)", (NATIVE / "CMakeLists.txt").read_text(encoding="utf-8"))[::-1]
+    if name not in IN_PLAIN_CPP
+]
+"""All others that can be compiled, the best of a kind of processor last."""
 
 
 def start(name):
@@ -24,7 +34,7 @@ def sets():
     """The names, of which the last one is in use."""
     asked = os.environ.get("LAYERNORM_ISA")
     found = []
-    for name in [asked] if asked else [*IN_PLAIN_CPP, *_NAMES]:
+    for name in [asked] if asked else [*IN_PLAIN_CPP, *NAMES]:
         try:
             start(name)
         except ImportError:

@@ -1,7 +1,8 @@
 // Vectors, and what every instruction set can do with them. A set is one header of this folder, named like the set. It says
 // VECTOR_BYTES, the size of its vectors, includes this file, and declares a structure NAME_set, made from `Portable` or from
 // another set. What it declares there again takes the place of the function here: what it has instructions for. A new set is
-// such a header, a line in CMakeLists.txt with the compiler's flags, and one in `runs` of library.cpp: when a processor has it.
+// such a header, a line in CMakeLists.txt with the compiler's flags, at its rank, and one in `runs` of processor.h: when a
+// processor has it.
 //
 // Everything is in the namespace LAYERNORM_ISA, since the kernels are compiled once for each instruction set into one
 // library. For the same reason no function template of the standard library is used: the linker would keep one copy of
