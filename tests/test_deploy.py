@@ -68,8 +68,8 @@ def test_aotinductor_of_plain_operations_runs_without_layernorm(tmp_path, monkey
 
 
 def test_the_example_runs_and_finds_no_difference():
-    """Three ways out, two of them in fresh processes; it fails by itself where a difference is above 1e-5. Every kind of
-    network is exported in tests/test_onnx.py and tests/nn/test_portable.py."""
+    """Three ways out, two of them in fresh processes; it fails by itself where a difference is above 1e-5. Every
+    kind of network is exported in tests/test_onnx.py and tests/nn/test_portable.py."""
     options = ["--updates", "3", "--models", "GRU", "LSTMCell"]
     command = [sys.executable, "-W", "ignore", ROOT / "examples" / "deploy.py", *options]
     done = subprocess.run(command, capture_output=True, text=True)
