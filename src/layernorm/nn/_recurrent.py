@@ -545,7 +545,8 @@ class Recurrent(Normalised, Generic[Hx]):
             "variational": (self.variational, False),
         }
         text += "".join(f", {name}={value!r}" for name, (value, default) in given.items() if value != default)
-        return text + self._keywords(self.norm if self.over_time in (None, BatchNormOverTime()) else self.over_time)
+        text += self._keywords(self.norm if self.over_time in (None, BatchNormOverTime()) else self.over_time)
+        return text + (", dtype=torch.int8" if self.recurrence.quantized else "")
 
 
 def _expand_rows(state: Tensor, B: int) -> Tensor:
