@@ -1,12 +1,13 @@
 """What int8 weights gain and what they cost: `ln.quantize`.
 
     python benchmarks/quantized.py speed --rounds 20
-    python benchmarks/quantized.py speed --networks LSTM GRU RNN --units 32 64 96 128 192 256 --inputs 16 0 1024
+    python benchmarks/quantized.py speed --networks LSTM GRU RNN --units 32 64 96 128 192 256 --inputs 16 0 1024 \
+        --sides int8 --rounds 200
     python benchmarks/quantized.py trained
 
-`speed`: a network over one sequence, a call with the state of the call before, under `torch.inference_mode`. Printed are
-microseconds in float32, bfloat16 and int8, and of a step of `module.stepper()` in float32. The sides take turns in one
-process; the figures are minima over the rounds. The second line is what `_quantize.WORTHWHILE` was decided by.
+`speed`: a network over one sequence, a call with the state of the call before, under `torch.inference_mode`. Printed
+are microseconds in float32, bfloat16 and int8, and of a step of `module.stepper()` in float32. The sides take turns in
+one process; the figures are minima over the rounds. The second command is what `_quantize.WORTHWHILE` was decided by.
 
 `trained`: a character model (an LSTM of 512 units) is trained on the help texts that come with Python, and evaluated on
 the last tenth in float32, bfloat16 and int8. Printed are nats a character.
@@ -27,6 +28,7 @@ import layernorm as ln
 import timing
 
 Row = dict[str, Any]
+SIDES = ["float32", "stepper", "bfloat16", "int8"]
 
 
 def forms(model: Any) -> dict[str, Any]:
@@ -50,19 +52,20 @@ def call(net: Callable[..., tuple[Tensor, Any]], x: Tensor) -> Callable[[], Any]
 
 
 def speed(options: argparse.Namespace) -> list[Row]:
-    sides = ["float32", "stepper", "bfloat16", "int8"]
+    sides = [side for side in SIDES if side in {*options.sides, "float32", "int8"}]
     head = f"{'network':<9}{'norm':<7}{'T, I, H':<15}{'weights':>9}"
     print(head + "".join(f"{side:>10}" for side in sides) + f"{'float32 / int8':>16}")
     rows: list[Row] = []
-    shapes = [(I or H, H) for H in options.units for I in options.inputs]
-    for network, (I, H), norm in itertools.product(options.networks, shapes, ("layer", None)):
+    shapes = [(I or H, H) for H in options.units for I in options.inputs]  # noqa: E741
+    for network, (I, H), norm in itertools.product(options.networks, shapes, ("layer", None)):  # noqa: E741
         nets = forms(getattr(ln, network)(I, H, norm=norm))
         weights = nets["int8"].weight_ih_l0.numel() + nets["int8"].weight_hh_l0.numel()
         for T in options.steps:
             x = torch.randn(T, 1, I)
             with torch.inference_mode():
                 runs = {name: call(net, x.bfloat16() if name == "bfloat16" else x) for name, net in nets.items()}
-                if T == 1:
+                runs = {name: run for name, run in runs.items() if name in sides}
+                if T == 1 and "stepper" in sides:
                     runs["stepper"] = call(nets["float32"].stepper(), x[0])
                 best = timing.minima(runs, options.rounds, 1e-3)
             ratio = best["float32"] / best["int8"]
@@ -138,8 +141,9 @@ def main() -> None:
     parser = timing.parser(__doc__, rounds=20)
     parser.add_argument("what", choices=["speed", "trained"])
     parser.add_argument("--units", type=int, nargs="+", help="default: 128 256 512 1024; trained: 512")
+    parser.add_argument("--inputs", type=int, nargs="+", default=[0], help="I (default: 0, which is H); speed only")
     parser.add_argument(
-        "--inputs", type=int, nargs="+", default=[0], help="I (default: 0, which is H); speed only"
+        "--sides", nargs="+", default=SIDES, choices=SIDES, help="besides float32 and int8; speed only"
     )
     parser.add_argument("--networks", nargs="+", default=["LSTM"], choices=["LSTM", "GRU", "RNN"], help="speed only")
     parser.add_argument("--steps", type=int, nargs="+", default=[1, 10], help="T (default: 1 10)")
