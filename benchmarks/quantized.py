@@ -142,9 +142,7 @@ def main() -> None:
     parser.add_argument("what", choices=["speed", "trained"])
     parser.add_argument("--units", type=int, nargs="+", help="default: 128 256 512 1024; trained: 512")
     parser.add_argument("--inputs", type=int, nargs="+", default=[0], help="I (default: 0, which is H); speed only")
-    parser.add_argument(
-        "--sides", nargs="+", default=SIDES, choices=SIDES, help="besides float32 and int8; speed only"
-    )
+    parser.add_argument("--sides", nargs="+", default=SIDES, choices=SIDES, help="besides float32 and int8; speed only")
     parser.add_argument("--networks", nargs="+", default=["LSTM"], choices=["LSTM", "GRU", "RNN"], help="speed only")
     parser.add_argument("--steps", type=int, nargs="+", default=[1, 10], help="T (default: 1 10)")
     parser.add_argument("--updates", type=int, default=600, help="of the training (default: 600)")
