@@ -22,10 +22,10 @@ MOST = (2**31 - 1) // 127**2
 """So many products of two int8 numbers have a sum that fits into 32 bits."""
 
 
-WORTHWHILE = 90_000
-"""A layer whose two weight matrices have this many numbers together is faster in int8 than in float32. On a processor
-with AVX2 the LSTM of 96 inputs and units, which has 73,728, takes the same time as in float32, and the GRU of 128, which
-has 98,304, takes less (docs/performance.md#int8)."""
+WORTHWHILE = 150_000
+"""A layer whose two weight matrices have this many numbers together is not slower in int8 than in float32, at 1 to 100
+steps in a call. On a processor with AVX2 the GRU of 160 inputs and units, which has 153,600, takes the same time at 100
+steps, and the LSTM of 128, which has 131,072, takes more (docs/performance.md#int8)."""
 
 
 @torch.no_grad()
@@ -41,10 +41,10 @@ def quantize(model: Model, *, filter_fn: Callable[[torch.nn.Module, str], bool] 
     biases, the normalisations and the state ``c`` stay as they are. A row whose numbers are all below
     1.5e-36 (in float64 2.8e-306) counts as zeros.
 
-    A small network is not faster in int8, so it stays as it is. A network is small if ``weight_ih`` and ``weight_hh`` of
-    a layer and direction have fewer than 90,000 numbers together, in the mean over layers and directions. That is an
-    LSTM with less than some 106 inputs and units, a GRU with less than 122, an RNN with less than 212. ``filter_fn``
-    makes another choice. The ``repr`` of a network with int8 weights has ``dtype=torch.int8``.
+    A small network is slower in int8, or not faster, so it stays as it is. A network is small if ``weight_ih`` and ``weight_hh`` of
+    a layer and direction have fewer than 150,000 numbers together, in the mean over layers and directions. With as many
+    inputs as units that is an LSTM of up to 136 units, a GRU of up to 158, an RNN of up to 273. ``filter_fn`` makes
+    another choice. The ``repr`` of a network with int8 weights has ``dtype=torch.int8``.
 
     The weights become int8 buffers, and their scales ``weight_ih_scale_l0``... are buffers, too, so the copy has a
     state dict of its own, a quarter as large. Scales are in float32 or wider, also in a network of 16 bits. To load a
