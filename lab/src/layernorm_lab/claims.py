@@ -49,8 +49,8 @@ def _runs(results: Path) -> dict[str, list[Run]]:
     if not any(path.exists() for path in [*paths.values(), results / "theory" / "claims.json"]):
         lacks = "has no EXPERIMENT/summary.json" if results.is_dir() else "is not a folder"
         raise RunError(
-            f"{results} {lacks}; the claims are decided by the summaries of our runs, which are committed in layernorm's "
-            "checkout as docs/results: run this there, or give that folder with --results"
+            f"{results} {lacks}; the claims are decided by the summaries of our runs, which are committed in "
+            "layernorm's checkout as docs/results: run this there, or give that folder with --results"
         )
     return {name: summary.read_summary(path) if path.exists() else [] for name, path in paths.items()}
 

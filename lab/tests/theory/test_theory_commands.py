@@ -28,7 +28,8 @@ def test_the_command_writes_its_page_and_says_all_claims(tmp_path, monkeypatch, 
     assert cli.main(["geometry", "--out", str(tmp_path / "new" / "theory")]) == 0
     said = capsys.readouterr().out
     assert said.endswith(
-        "\nall 9 claims were measured as docs/theory.md says: 6 hold,\n3 are known not to hold as the paper states them\n"
+        "\nall 9 claims were measured as docs/theory.md says: 6 hold,\n"
+        "3 are known not to hold as the paper states them\n"
     )
     first, header, *rows = said.splitlines()
     assert first.strip() == "The claims of section 5 and the appendix"

@@ -41,18 +41,18 @@ def quantize(model: Model, *, filter_fn: Callable[[torch.nn.Module, str], bool] 
     biases, the normalisations and the state ``c`` stay as they are. A row whose numbers are all below
     1.5e-36 (in float64 2.8e-306) counts as zeros.
 
-    A small network is slower in int8, or not faster, so it stays as it is. A network is small if ``weight_ih`` and ``weight_hh`` of
-    a layer and direction have fewer than 150,000 numbers together, in the mean over layers and directions. With as many
-    inputs as units that is an LSTM of up to 136 units, a GRU of up to 158, an RNN of up to 273. ``filter_fn`` makes
-    another choice. The ``repr`` of a network with int8 weights has ``dtype=torch.int8``.
+    A small network is slower in int8, or not faster, so it stays as it is. A network is small if ``weight_ih`` and
+    ``weight_hh`` of a layer and direction have fewer than 150,000 numbers together, in the mean over layers and
+    directions. With as many inputs as units that is an LSTM of up to 136 units, a GRU of up to 158, an RNN of up to
+    273. ``filter_fn`` makes another choice. The ``repr`` of a network with int8 weights has ``dtype=torch.int8``.
 
     The weights become int8 buffers, and their scales ``weight_ih_scale_l0``... are buffers, too, so the copy has a
     state dict of its own, a quarter as large. Scales are in float32 or wider, also in a network of 16 bits. To load a
     state dict, quantize a new model and call ``load_state_dict``. The copy takes what the original takes in evaluation,
     but it has no ``stepper``. Cells and other modules stay as they are.
 
-    A network with int8 weights has no gradient. A call raises a RuntimeError in training mode, or where a tensor requires
-    grad.
+    A network with int8 weights has no gradient. A call raises a RuntimeError in training mode, or where a tensor
+    requires grad.
 
     Args:
         model: any network, or one of layernorm's itself. It is not changed. Weights that a parametrization
@@ -109,8 +109,8 @@ def _why_none(model: torch.nn.Module, networks: Mapping[str, Recurrent[Any]], fi
         return f"filter_fn chose none of the networks in {where}: {', '.join(map(repr, networks))}"
     name, largest = max(networks.items(), key=lambda item: _numbers(item[1]))
     return (
-        f"every network in {where} stays as it is, because int8 is not faster below {WORTHWHILE:,} numbers in the weight "
-        f"matrices of a layer; {name or 'the model'}, {type(largest).__name__}({largest.input_size}, "
+        f"every network in {where} stays as it is, because int8 is not faster below {WORTHWHILE:,} numbers in the "
+        f"weight matrices of a layer; {name or 'the model'}, {type(largest).__name__}({largest.input_size}, "
         f"{largest.hidden_size}), has {_numbers(largest):,}. filter_fn=lambda module, name: True makes all int8"
     )
 

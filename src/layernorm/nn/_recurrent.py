@@ -386,8 +386,8 @@ class Recurrent(Normalised, Generic[Hx]):
         data, sizes, order, _ = input
         if torch.compiler.is_exporting() and sizes.dtype != torch.int64:  # what pack_padded_sequence gives there
             raise RuntimeError(
-                f"{type(self).__name__}: pack_padded_sequence cannot be exported; call the module with the padded batch "
-                "and lengths= in place of packing"
+                f"{type(self).__name__}: pack_padded_sequence cannot be exported; call the module with the padded "
+                "batch and lengths= in place of packing"
             )
         check_dense(type(self).__name__, "input's data", data)
         B = len(order) if order is not None else int(sizes[0].item()) if len(sizes) else 0

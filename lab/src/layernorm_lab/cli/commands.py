@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import catalogue
-from ..errors import RunError, UsageError, printable, unknown
+from ..errors import RunError, UsageError, printable, unknown, wrapped
 from . import pages
 
 if TYPE_CHECKING:
@@ -216,11 +216,13 @@ def _claims(parsed: argparse.Namespace) -> None:
         return
     for table in claims.claims_tables(parsed.results):
         rendering.print_sentences(table)
-    print(
-        "The effect is that of the norm that the claim puts first: a difference below 0,\nor less than 1 times as fast, "
-        "means that it did worse. Where a trial has several\nclaims, one can be undecided although its interval leaves out "
-        "0.\n\n--out FILE writes a page in Markdown, with the runs and how a claim is decided."
+    about = (
+        "The effect is that of the norm that the claim puts first: a difference below 0, or less than 1 times as fast, "
+        "means that it did worse. Where a trial has several claims, one can be undecided although its interval leaves "
+        "out 0."
     )
+    print(wrapped(about, 0))
+    print("\n--out FILE writes a page in Markdown, with the runs and how a claim is decided.")
 
 
 def _doctor(parsed: argparse.Namespace) -> None:

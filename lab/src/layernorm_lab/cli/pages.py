@@ -103,8 +103,8 @@ def _claims() -> Parser:
     parser = Parser(
         "claims",
         [
-            "Prints the paper's claims with their verdicts, which are decided by the summaries of our runs, or writes a "
-            "page in Markdown that says more. The summaries are in layernorm's checkout."
+            "Prints the paper's claims with their verdicts, which are decided by the summaries of our runs, or writes "
+            "a page in Markdown that says more. The summaries are in layernorm's checkout."
         ],
         examples=["layernorm claims", "layernorm claims --results docs/results --out docs/claims.md"],
     )
