@@ -1,8 +1,8 @@
 """What int8 weights gain and what they cost: `ln.quantize`.
 
     python benchmarks/quantized.py speed --rounds 20
-    python benchmarks/quantized.py speed --networks LSTM GRU RNN --units 32 64 96 128 192 256 --inputs 16 0 1024 \
-        --sides int8 --rounds 200
+    python benchmarks/quantized.py speed --networks LSTM GRU RNN --units 32 64 96 128 160 192 256 --steps 1 10 100 \
+        --sides int8 --rounds 80 --clock processor
     python benchmarks/quantized.py trained
 
 `speed`: a network over one sequence, a call with the state of the call before, under `torch.inference_mode`. Printed
