@@ -1,11 +1,13 @@
 """What int8 weights gain and what they cost: `ln.quantize`.
 
     python benchmarks/quantized.py speed --rounds 20
+    python benchmarks/quantized.py speed --networks LSTM GRU RNN --units 32 64 96 128 160 192 256 --steps 1 10 100
     python benchmarks/quantized.py trained
 
-`speed`: an LSTM over one sequence, a call with the state of the call before, under `torch.inference_mode`. Printed are
-microseconds in float32, bfloat16 and int8, and of a step of `module.stepper()` in float32. The sides take turns in one
-process; the figures are minima over the rounds.
+`speed`: a network over one sequence, a call with the state of the call before, under `torch.inference_mode`. Printed
+are microseconds in float32, bfloat16 and int8, and of a step of `module.stepper()` in float32. The sides take turns in
+one process; the figures are minima over the rounds. The second command, with
+`--sides int8 --rounds 80 --clock processor`, is what `_quantize.WORTHWHILE` was decided by.
 
 `trained`: a character model (an LSTM of 512 units) is trained on the help texts that come with Python, and evaluated on
 the last tenth in float32, bfloat16 and int8. Printed are nats a character.
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -25,12 +28,18 @@ import layernorm as ln
 import timing
 
 Row = dict[str, Any]
+SIDES = ["float32", "stepper", "bfloat16", "int8"]
 
 
 def forms(model: Any) -> dict[str, Any]:
     """Returns a model in each type of number."""
     model = model.eval()
-    return {"float32": model, "bfloat16": copy.deepcopy(model).bfloat16(), "int8": ln.quantize(model)}
+    return {"float32": model, "bfloat16": copy.deepcopy(model).bfloat16(), "int8": ln.quantize(model, filter_fn=every)}
+
+
+def every(module: nn.Module, name: str) -> bool:
+    """Asks for int8 in every network, small ones too."""
+    return True
 
 
 # Time
@@ -43,23 +52,28 @@ def call(net: Callable[..., tuple[Tensor, Any]], x: Tensor) -> Callable[[], Any]
 
 
 def speed(options: argparse.Namespace) -> list[Row]:
-    print(f"{'norm':<8}{'T, H':<12}{'float32':>10}{'stepper':>10}{'bfloat16':>10}{'int8':>10}{'float32 / int8':>16}")
+    sides = [side for side in SIDES if side in {*options.sides, "float32", "int8"}]
+    head = f"{'network':<9}{'norm':<7}{'T, I, H':<15}{'weights':>9}"
+    print(head + "".join(f"{side:>10}" for side in sides) + f"{'float32 / int8':>16}")
     rows: list[Row] = []
-    for H, norm in ((H, norm) for H in options.units for norm in ("layer", None)):
-        sides = forms(ln.LSTM(H, H, norm=norm))
+    shapes = [(I or H, H) for H in options.units for I in options.inputs]  # noqa: E741
+    for network, (I, H), norm in itertools.product(options.networks, shapes, ("layer", None)):  # noqa: E741
+        nets = forms(getattr(ln, network)(I, H, norm=norm))
+        weights = nets["int8"].weight_ih_l0.numel() + nets["int8"].weight_hh_l0.numel()
         for T in options.steps:
-            x = torch.randn(T, 1, H)
+            x = torch.randn(T, 1, I)
             with torch.inference_mode():
-                runs = {name: call(net, x.bfloat16() if name == "bfloat16" else x) for name, net in sides.items()}
-                if T == 1:
-                    runs["stepper"] = call(sides["float32"].stepper(), x[0])
+                runs = {name: call(net, x.bfloat16() if name == "bfloat16" else x) for name, net in nets.items()}
+                runs = {name: run for name, run in runs.items() if name in sides}
+                if T == 1 and "stepper" in sides:
+                    runs["stepper"] = call(nets["float32"].stepper(), x[0])
                 best = timing.minima(runs, options.rounds, 1e-3)
             ratio = best["float32"] / best["int8"]
-            cells = [
-                f"{1e6 * best[side]:.1f}" if side in best else "" for side in ("float32", "stepper", "bfloat16", "int8")
-            ]
-            print(f"{norm!s:<8}{f'{T}, {H}':<12}" + "".join(f"{c:>10}" for c in cells) + f"{ratio:>16.2f}", flush=True)
-            rows.append({"norm": norm, "T": T, "H": H, "ratio": ratio, "seconds": best})
+            cells = [f"{1e6 * best[side]:.1f}" if side in best else "" for side in sides]
+            line = f"{network:<9}{norm!s:<7}{f'{T}, {I}, {H}':<15}{weights:>9}"
+            print(line + "".join(f"{cell:>10}" for cell in cells) + f"{ratio:>16.2f}", flush=True)
+            row = {"network": network, "norm": norm, "T": T, "I": I, "H": H, "weights": weights}
+            rows.append({**row, "ratio": ratio, "seconds": best})
     return rows
 
 
@@ -127,6 +141,9 @@ def main() -> None:
     parser = timing.parser(__doc__, rounds=20)
     parser.add_argument("what", choices=["speed", "trained"])
     parser.add_argument("--units", type=int, nargs="+", help="default: 128 256 512 1024; trained: 512")
+    parser.add_argument("--inputs", type=int, nargs="+", default=[0], help="I (default: 0, which is H); speed only")
+    parser.add_argument("--sides", nargs="+", default=SIDES, choices=SIDES, help="besides float32 and int8; speed only")
+    parser.add_argument("--networks", nargs="+", default=["LSTM"], choices=["LSTM", "GRU", "RNN"], help="speed only")
     parser.add_argument("--steps", type=int, nargs="+", default=[1, 10], help="T (default: 1 10)")
     parser.add_argument("--updates", type=int, default=600, help="of the training (default: 600)")
     parser.add_argument("--test", type=int, default=20_000, help="characters (default: 20,000)")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import layernorm as ln
-from support.networks import KINDS, NETWORKS
+from support.networks import KINDS, NETWORKS, int8
 
 pytestmark = pytest.mark.filterwarnings("ignore:.isinstance.treespec:FutureWarning")  # torch.export's own
 T, B, I, H = 3, 3, 3, 4  # noqa: E741
@@ -106,7 +106,7 @@ def test_norms_cells_layers_and_what_happens_between_steps(dtype):
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_an_int8_network_in_float32(network):
-    module, x = ln.quantize(drawn(getattr(ln, network)(I, H), torch.float32)), torch.randn(T, B, I)
+    module, x = int8(drawn(getattr(ln, network)(I, H), torch.float32)), torch.randn(T, B, I)
     assert_same(plain(module, (x,))(x), module(x), torch.float32)
 
 

@@ -1,6 +1,7 @@
 """`layernorm doctor`, and that its check sees what is wrong and says what it did not see."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from layernorm.doctor.battery import Norm, Recurrent
 from layernorm.doctor.comparison import Case, compare
 from layernorm.doctor.isolation import Failure, isolated
 from layernorm.formula import PRESETS
+from support.repository import ROOT
 
 native = pytest.mark.skipif("native" not in ln.backends.available(), reason="breaks the CPU engine")
 CASES = 8 * len(ln.backends.available())
@@ -153,6 +155,31 @@ def test_the_commit_is_told_with_a_plus_for_local_changes(checkout):
 def test_a_package_installed_inside_another_repository_has_none(checkout):
     package, _ = checkout("venv/lib/layernorm", ignored="venv\n")
     assert machine.commit(package) is None
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="no cmake")
+def test_an_installed_copy_tells_the_commit_that_it_was_built_from(checkout, tmp_path, monkeypatch, capsys):
+    """`pip install .` puts a copy outside of the checkout. CMake's part of it, without a compiler, which takes long."""
+    shutil.copy(ROOT / "CMakeLists.txt", tmp_path)
+    package, commit = checkout("src/layernorm", ignored="build*\n")
+
+    def install(name):
+        build, prefix = tmp_path / f"build-{name}", tmp_path / f"build-{name}" / "installed"
+        quiet = {"check": True, "capture_output": True, "env": {**os.environ, "CXX": "no-compiler"}}
+        subprocess.run(["cmake", "-S", tmp_path, "-B", build], **quiet)
+        subprocess.run(["cmake", "--install", build, "--prefix", prefix], **quiet)
+        return machine.installed_commit(prefix / "layernorm")
+
+    assert install("clean") == commit
+    (package / "new.py").write_text("")
+    assert install("changed") == f"{commit}+"
+    shutil.rmtree(tmp_path / ".git")
+    assert install("without-git") is None
+    assert machine.installed_commit(package) is None
+    monkeypatch.setattr(machine, "commit", lambda: None)
+    monkeypatch.setattr(machine, "installed_commit", lambda: "0123456789ab")
+    installation.show()
+    assert f"layernorm      {machine.version('layernorm')}, commit 0123456789ab\n" in capsys.readouterr().out
 
 
 # --- The check ---

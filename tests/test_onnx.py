@@ -1,5 +1,6 @@
 """ONNX: what is exported computes what the module does, with standard operators."""
 
+import functools
 import importlib.machinery
 import importlib.util
 import re
@@ -147,6 +148,23 @@ def test_batch_norm_in_training_is_refused():
     model = ln.LSTM(3, 4, norm="batch")
     with pytest.raises(RuntimeError, match=r"LSTM: batch norm in training .* call eval\(\)"):
         torch.export.export(model, (torch.randn(5, 2, 3),))
+
+
+class Packing(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gru = ln.GRU(3, 4)
+
+    def forward(self, x, lengths):
+        return self.gru(torch.nn.utils.rnn.pack_padded_sequence(x, lengths))[0].data
+
+
+@pytest.mark.parametrize("export", [torch.export.export, functools.partial(torch.onnx.export, dynamo=True)])
+def test_a_model_that_packs_is_told_what_to_do(export):
+    """Where torch.export follows the packing at all, which it does without its strict mode."""
+    wanted = r"GRU: pack_padded_sequence cannot be exported; call the module .* lengths= in place of packing"
+    with pytest.raises(RuntimeError, match=wanted):
+        export(Packing().eval(), (torch.randn(5, 2, 3), torch.tensor([5, 3])))
 
 
 def test_without_the_packages_the_message_says_what_to_install(monkeypatch):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import layernorm as ln
+from support.networks import int8
 
 pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 
@@ -41,7 +42,7 @@ def test_the_products_are_those_of_int64(T, B, I, H, dtype):  # noqa: E741
     """To the last bit: lengths around the vectors', rows around the tiles', more rows than are rounded at a time."""
     torch.manual_seed(0)
     net = adding(I, H, dtype)
-    quantized, zeros = ln.quantize(net), torch.zeros(1, B, 2 * H, dtype=dtype)
+    quantized, zeros = int8(net), torch.zeros(1, B, 2 * H, dtype=dtype)
     x = torch.randn(T, B, I, dtype=dtype) * torch.logspace(-30, 30, T * B, dtype=dtype).view(T, B, 1)
     for t in range(T):
         output, _ = quantized(x[t : t + 1], zeros)
@@ -52,7 +53,7 @@ def test_the_products_are_those_of_int64(T, B, I, H, dtype):  # noqa: E741
     if T > 1:  # the products of all steps together are those of each
         steps = [quantized(x[t : t + 1], zeros)[0] for t in range(T)]
         net.weight_hh_l0.data.zero_()
-        assert torch.equal(ln.quantize(net)(x)[0], torch.cat(steps))
+        assert torch.equal(int8(net)(x)[0], torch.cat(steps))
 
 
 def test_the_largest_sums_fit():
@@ -60,17 +61,17 @@ def test_the_largest_sums_fit():
     most = 133_144
     net = ln.RNN(most, 1, norm=None, bias=False, nonlinearity="relu").eval()
     torch.nn.init.constant_(net.weight_ih_l0, 0.5)
-    output, _ = ln.quantize(net)(torch.ones(1, 1, most))
+    output, _ = int8(net)(torch.ones(1, 1, most))
     assert output.item() == pytest.approx(0.5 * most, rel=1e-6)
-    output, _ = ln.quantize(net)(-torch.ones(1, 1, most))
+    output, _ = int8(net)(-torch.ones(1, 1, most))
     assert output.item() == 0.0
     with pytest.raises(ValueError, match="more than 133144 inputs or units"):
-        ln.quantize(ln.RNN(most + 1, 1, norm=None))
+        int8(ln.RNN(most + 1, 1, norm=None))
 
 
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf, -torch.inf])
 def test_a_number_that_is_not_finite_reaches_its_own_row_alone(wrong):
-    net = ln.quantize(ln.LSTM(40, 24).eval())
+    net = int8(ln.LSTM(40, 24).eval())
     x = torch.randn(4, 3, 40)
     expected, _ = net(x)
     x[1, 1, 17] = wrong
@@ -80,7 +81,7 @@ def test_a_number_that_is_not_finite_reaches_its_own_row_alone(wrong):
     assert torch.equal(output, expected)
     weight = ln.LSTM(40, 24, norm=None).eval()
     weight.weight_ih_l0.data[0, 3] = wrong  # of the input gate's first unit
-    assert ln.quantize(weight)(torch.ones(1, 1, 40))[0].isnan().squeeze().tolist() == [True] + [False] * 23
+    assert int8(weight)(torch.ones(1, 1, 40))[0].isnan().squeeze().tolist() == [True] + [False] * 23
 
 
 @pytest.mark.parametrize("dtype", [*TYPES, torch.bfloat16, torch.float16], ids=str)
@@ -90,7 +91,7 @@ def test_networks_compute_what_the_reference_does(network, norm, dtype):
     """Over lengths and cuts, in both directions. Where a last bit turns over a rounding to int8, an output is off by a
     step of these: in half of all draws none does in float64."""
     torch.manual_seed(1)
-    net = ln.quantize(getattr(ln, network)(33, 21, num_layers=2, bidirectional=True, norm=norm, dtype=dtype).eval())
+    net = int8(getattr(ln, network)(33, 21, num_layers=2, bidirectional=True, norm=norm, dtype=dtype).eval())
     x, lengths, reset = torch.randn(6, 4, 33, dtype=dtype), torch.tensor([6, 0, 2, 5]), torch.rand(6, 4) < 0.3
     found, state = net(x, lengths=lengths, reset=reset)
     with ln.backends.use("reference"):
@@ -103,7 +104,7 @@ def test_networks_compute_what_the_reference_does(network, norm, dtype):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_threads_give_the_same_bits(threads):
     torch.manual_seed(2)
-    net, x = ln.quantize(ln.LSTM(300, 260).eval()), torch.randn(3, 1, 300)
+    net, x = int8(ln.LSTM(300, 260).eval()), torch.randn(3, 1, 300)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(threads)

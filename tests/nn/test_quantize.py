@@ -9,7 +9,7 @@ import torch
 import torch.nn.utils.prune
 
 import layernorm as ln
-from support.networks import ENGINES, MODULE, NETWORKS
+from support.networks import ENGINES, MODULE, NETWORKS, int8
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.ao.quantization:DeprecationWarning")
 
@@ -44,7 +44,7 @@ def test_the_error_of_a_product_is_within_the_bound(engine, dtype, size):
     torch.manual_seed(0)
     net, x = adding(dtype, size), torch.randn(1, 20, 90, dtype=torch.float64).to(dtype)
     with ln.backends.use(engine):
-        assert_within_the_bound(ln.quantize(net), net.weight_ih_l0, x)
+        assert_within_the_bound(int8(net), net.weight_ih_l0, x)
 
 
 @pytest.mark.parametrize("size", [1e-4, 1e-3, 0.1, 20.0])
@@ -52,7 +52,7 @@ def test_the_error_of_a_product_is_within_the_bound(engine, dtype, size):
 def test_weights_are_rounded_by_half_a_scale_at_most(dtype, size):
     torch.manual_seed(0)
     net = adding(dtype, size)
-    quantized, weight = ln.quantize(net), net.weight_ih_l0.detach().double()
+    quantized, weight = int8(net), net.weight_ih_l0.detach().double()
     exact = weight.abs().amax(1, keepdim=True) / 127
     error = (quantized.weight_ih_l0.double() * quantized.weight_ih_scale_l0.double()[:, None] - weight).abs() / exact
     assert error.max() <= 0.5 + 1e-4  # the scale's rounding, 127 times
@@ -65,17 +65,17 @@ def test_scales_stay_wide_when_the_copy_is_made_narrow(engine, narrow):
     """By ``half()``, ``bfloat16()`` or autocast."""
     torch.manual_seed(0)
     net, x = adding(torch.float32, 1e-3), torch.randn(1, 20, 90).to(narrow)
-    copies = [copy.deepcopy(ln.quantize(net)).to(narrow), ln.quantize(net.double()).to(narrow)]
+    copies = [copy.deepcopy(int8(net)).to(narrow), int8(net.double()).to(narrow)]
     copies.append(pickle.loads(pickle.dumps(copies[0])))
     for quantized in copies:
         assert quantized.weight_ih_scale_l0.dtype is torch.float32
         with ln.backends.use(engine):
             assert_within_the_bound(quantized, net.weight_ih_l0, x)
     with ln.backends.use(engine), torch.autocast("cpu", narrow):
-        assert_within_the_bound(ln.quantize(net.float()), net.weight_ih_l0, x)
-        plain = ln.quantize(ln.LSTM(9, 5, norm=None).eval())
+        assert_within_the_bound(int8(net.float()), net.weight_ih_l0, x)
+        plain = int8(ln.LSTM(9, 5, norm=None).eval())
         assert plain(torch.ones(2, 3, 9))[0].dtype is narrow
-    assert ln.quantize(net).to("meta", narrow).weight_ih_scale_l0.is_meta
+    assert int8(net).to("meta", narrow).weight_ih_scale_l0.is_meta
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -85,7 +85,7 @@ def test_the_copy_is_near_the_original_and_four_times_smaller(network, norm):
     net = MODULE[network](64, 64, num_layers=2, norm=norm, batch_first=True)
     model = torch.nn.ModuleDict({"net": net, "head": torch.nn.Linear(64, 3)}).eval()
     before = copy.deepcopy(model.state_dict())
-    quantized = ln.quantize(model)
+    quantized = int8(model)
     x = torch.randn(3, 5, 64)
     with torch.no_grad():
         (found, state), (expected, expected_state) = quantized["net"](x), model["net"](x)
@@ -100,9 +100,67 @@ def test_the_copy_is_near_the_original_and_four_times_smaller(network, norm):
     assert not any(p.requires_grad for p in quantized["net"].parameters())
 
 
+def are_int8(model):
+    """Returns the names of the networks whose weights are int8, by their weights."""
+    networks = {name: part for name, part in model.named_modules() if isinstance(part, (ln.RNN, ln.LSTM, ln.GRU))}
+    return [name for name, part in networks.items() if part.weight_hh_l0.dtype is torch.int8]
+
+
+def test_small_networks_stay_as_they_are_unless_asked_for():
+    """By the numbers in the weights of a layer, 150,000: below these int8 is not faster."""
+    model = torch.nn.ModuleDict({
+        "small": ln.LSTM(128, 128),  # 131,072
+        "large": ln.LSTM(160, 160),  # 204,800
+        "many_inputs": ln.LSTM(1024, 64),  # 278,528
+        "few_inputs": ln.GRU(16, 192),  # 119,808
+        "gru": ln.GRU(160, 160),  # 153,600
+        "just_below": ln.RNN(549, 200, norm=None),  # 149,800
+        "just_there": ln.RNN(550, 200, norm=None),  # 150,000
+        "mean_of_layers": ln.LSTM(16, 144, num_layers=2),  # 92,160 and 165,888, 129,024 in the mean
+        "batch_norm": ln.GRU(16, 16, norm="batch"),  # has no form with int8, and needs none
+    }).eval()  # fmt: skip
+    quantized, x = ln.quantize(model), torch.randn(3, 1, 128)
+    assert are_int8(quantized) == ["large", "many_inputs", "gru", "just_there"]
+    assert are_int8(model) == []
+    assert torch.equal(quantized["small"](x)[0], model["small"](x)[0])
+    quantized["small"](x)[0].sum().backward()  # the copy's networks in floating point train as before
+    assert quantized["small"].weight_hh_l0.grad is not None
+    asked = []
+    chosen = ln.quantize(model, filter_fn=lambda module, name: asked.append((name, type(module))) or name == "small")
+    assert are_int8(chosen) == ["small"]
+    assert dict(asked) == {name: type(part) for name, part in model.items()}
+    shared = torch.nn.Sequential(model["large"], model["large"])
+    assert are_int8(ln.quantize(shared)) == ["0"]
+
+
+def test_a_copy_without_int8_weights_warns_and_says_what_to_do():
+    model = torch.nn.Sequential(ln.GRU(3, 4), torch.nn.Linear(4, 4), ln.LSTM(64, 64))
+    wanted = (
+        "quantize: every network in Sequential stays as it is, because int8 is not faster below 150,000 numbers in the "
+        r"weight matrices of a layer; 2, LSTM\(64, 64\), has 32,768. filter_fn=lambda module, name: True makes all int8"
+    )
+    with pytest.warns(UserWarning, match=wanted):
+        ln.quantize(model)
+    with pytest.warns(UserWarning, match=r"; the model, LSTM\(64, 64\), has 32,768"):
+        ln.quantize(model[2])
+    with pytest.warns(UserWarning, match="quantize: filter_fn chose none of the networks in Sequential: '0', '2'"):
+        ln.quantize(model, filter_fn=lambda module, name: False)
+    with pytest.raises(TypeError, match=r"filter_fn must be a function \(module, name\) -> bool, got True"):
+        ln.quantize(model, filter_fn=True)
+
+
+def test_the_repr_says_int8_where_it_is():
+    model = torch.nn.Sequential(ln.GRU(3, 4), ln.LSTM(160, 160, norm=None))
+    text = repr(ln.quantize(model))
+    assert "(0): GRU(3, 4, norm='layer'" in text
+    assert "(1): LSTM(160, 160, norm=None, dtype=torch.int8)" in text
+    assert text.count("int8") == 1
+    assert "int8" not in repr(model)
+
+
 def test_the_state_dict_is_saved_and_loaded():
     torch.manual_seed(0)
-    trained, other = (ln.quantize(ln.GRU(6, 9).eval()) for _ in range(2))
+    trained, other = (int8(ln.GRU(6, 9).eval()) for _ in range(2))
     x = torch.randn(4, 2, 6)
     file = io.BytesIO()
     torch.save(trained.state_dict(), file)
@@ -117,7 +175,7 @@ def test_the_state_dict_is_saved_and_loaded():
 def test_it_takes_what_the_original_takes():
     """Unbatched and packed sequences, lengths; `torch.export` and `torch.compile`."""
     torch.manual_seed(0)
-    net = ln.quantize(ln.LSTM(6, 9, bidirectional=True).eval())
+    net = int8(ln.LSTM(6, 9, bidirectional=True).eval())
     x, lengths = torch.randn(5, 2, 6), torch.tensor([5, 3])
     packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths)
     expected, _ = net(x, lengths=lengths)
@@ -132,7 +190,7 @@ def test_it_takes_what_the_original_takes():
 def test_a_cut_restarts_and_zoneout_keeps(engine):
     """As calls of one step each, from the state before it."""
     torch.manual_seed(0)
-    net = ln.quantize(ln.LSTM(6, 9, zoneout=(0.3, 0.2)).eval())
+    net = int8(ln.LSTM(6, 9, zoneout=(0.3, 0.2)).eval())
     x, start = torch.randn(4, 2, 6), (torch.randn(1, 2, 9), torch.randn(1, 2, 9))
     reset = torch.tensor([[0, 0], [0, 1], [1, 0], [0, 0]], dtype=torch.bool)
     with ln.backends.use(engine):
@@ -149,13 +207,13 @@ def test_a_cut_restarts_and_zoneout_keeps(engine):
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 def test_torchs_quantisation_of_the_rest():
     model = torch.nn.ModuleList([ln.LSTM(6, 8), torch.nn.Linear(8, 8)]).eval()
-    both = torch.ao.quantization.quantize_dynamic(ln.quantize(model), {torch.nn.Linear})
+    both = torch.ao.quantization.quantize_dynamic(int8(model), {torch.nn.Linear})
     assert type(both[1]) is torch.ao.nn.quantized.dynamic.Linear
-    assert torch.equal(both[0](torch.ones(2, 1, 6))[0], ln.quantize(model)[0](torch.ones(2, 1, 6))[0])
+    assert torch.equal(both[0](torch.ones(2, 1, 6))[0], int8(model)[0](torch.ones(2, 1, 6))[0])
 
 
 def test_a_call_for_gradients_is_refused():
-    net, x = ln.quantize(ln.LSTM(6, 9).eval()), torch.randn(4, 2, 6)
+    net, x = int8(ln.LSTM(6, 9).eval()), torch.randn(4, 2, 6)
     wanted = x.clone().requires_grad_()
     with pytest.raises(RuntimeError, match=r"LSTM: .* for inference, got a tensor that requires grad; .*no_grad"):
         net(wanted)
@@ -170,7 +228,7 @@ def test_a_call_for_gradients_is_refused():
 
 
 def test_what_has_no_form_with_int8_is_refused():
-    net = ln.quantize(ln.LSTM(6, 9).eval())
+    net = int8(ln.LSTM(6, 9).eval())
     pruned = ln.GRU(3, 4)
     torch.nn.utils.prune.l1_unstructured(pruned, "weight_hh_l0", 0.5)
     for model, message in (
@@ -181,7 +239,7 @@ def test_what_has_no_form_with_int8_is_refused():
         (pruned, "the GRU has computed weights"),
     ):
         with pytest.raises(ValueError, match=f"quantize: cannot copy .*{message}"):
-            ln.quantize(model)
+            int8(model)
     with pytest.raises(TypeError, match=r"quantize: model must be a torch\.nn\.Module, got int 3"):
         ln.quantize(3)
     with pytest.warns(UserWarning, match="quantize: no RNN, LSTM or GRU of layernorm in LSTM"):
@@ -189,13 +247,13 @@ def test_what_has_no_form_with_int8_is_refused():
 
 
 def test_what_reads_the_weights_refuses_them():
-    net, x = ln.quantize(ln.LSTM(6, 9).eval()), torch.randn(4, 2, 6)
+    net, x = int8(ln.LSTM(6, 9).eval()), torch.randn(4, 2, 6)
     with pytest.raises(ValueError, match="LSTM: a quantized network has no stepper"):
         net.stepper()(x[0])
     with pytest.raises(ValueError, match="portable: cannot copy the model: a quantized LSTM"):
         ln.portable(net)
     with pytest.raises(ValueError, match="it has quantized=True, not False"):
-        ln.interop.to_state(ln.quantize(ln.LSTM(6, 9, formula="haste")), "haste")
+        ln.interop.to_state(int8(ln.LSTM(6, 9, formula="haste")), "haste")
     broken = copy.deepcopy(net)
     broken.weight_ih_l0 = broken.weight_ih_l0.float()
     with pytest.raises(RuntimeError, match=r"lstm: expected weight_ih of type torch.int8, got torch.float32"):

@@ -28,6 +28,11 @@ KINDS += [
 """Each network with what else its constructor is given: every formula, norm and other variant of the equations."""
 
 
+def int8(model):
+    """A copy with int8 weights in every network, in small ones too."""
+    return ln.quantize(model, filter_fn=lambda module, name: True)
+
+
 def flat(state):
     """The tensors of a state: h, or h and c."""
     return [state] if isinstance(state, torch.Tensor) else list(state)

@@ -26,6 +26,7 @@ from .report.judge import (
     decide,
     simulated_error,
 )
+from .report.page import Table
 from .runs.files import read_json
 from .runs.folder import Run
 
@@ -44,19 +45,58 @@ def rulings(results: Path) -> dict[str, list[Ruling]]:
 
 def _runs(results: Path) -> dict[str, list[Run]]:
     """Reads the runs in the summaries of a folder, by experiment; none where there is no summary."""
-    if not results.is_dir():
-        raise RunError(f"{results} is not a folder; give the folder of the summaries with --results")
     paths = {name: results / name / "summary.json" for name in EXPERIMENTS}
+    if not any(path.exists() for path in [*paths.values(), results / "theory" / "claims.json"]):
+        lacks = "has no EXPERIMENT/summary.json" if results.is_dir() else "is not a folder"
+        raise RunError(
+            f"{results} {lacks}; the claims are decided by the summaries of our runs, which are committed in "
+            "layernorm's checkout as docs/results: run this there, or give that folder with --results"
+        )
     return {name: summary.read_summary(path) if path.exists() else [] for name, path in paths.items()}
+
+
+def claims_tables(results: Path) -> list[Table]:
+    """Makes the tables that a terminal shows: each claim in words, its verdict, the effect with its interval."""
+    main, ours, choices, begun = _sections(rulings(results))
+    tables = [
+        ("The paper's claims about experiments", main, _counts(counts(_all(main)), "claims")),
+        ("Claims of ours: over the whole grid of learning rates", ours, ""),
+        ("The paper's claims with another choice where the paper leaves it open", choices, ""),
+        ("Trials that have begun, not counted above", begun, ""),
+    ]
+    found = [_claims_of(title, _all(items), note) for title, items, note in tables if _all(items)]
+    rows, verdicts = _statements(results)
+    if rows:
+        note = f"{_counts(verdicts, 'statements')} Refuted: an exact computation contradicts the statement."
+        statements = [[statement, verdict, where] for statement, where, verdict, *_ in rows]
+        columns = ["claim", "verdict", "in the paper"]
+        found.append(Table("Section 5 and the appendix, measured by layernorm geometry", columns, statements, note))
+    return found
+
+
+def _claims_of(title: str, items: Sequence[Ruling], note: str) -> Table:
+    rows = []
+    for item in items:
+        claim = item.claim
+        known = len(item.pairs) > 1
+        effect = claim.measure.compared(item.effect, *item.interval) if known else f"lacking: {', '.join(item.lacking)}"
+        text = f"{claim.text.removesuffix('.')}, with {claim.trial.about}." if claim.trial.about else claim.text
+        rows.append([text, _verdict_cell(item).replace("*", ""), capital(effect).replace(" (", "\n(")])
+    return Table(title, ["claim", "verdict", "effect (95 % interval)"], rows, note)
+
+
+def _sections(by_experiment: Mapping[str, Sequence[Ruling]]) -> list[dict[str, list[Ruling]]]:
+    """Divides the rulings into those on the paper's claims, on ours, on other choices, and those of trials begun."""
+    return [
+        {name: [item for item in items if _section(item) == section] for name, items in by_experiment.items()}
+        for section in ("paper", OURS, "choice", "begun")
+    ]
 
 
 def claims_page(results: Path) -> str:
     """Writes the text of docs/claims.md from a folder with the summaries and `theory/claims.json`."""
     by_experiment = rulings(results)
-    main, ours, choices, begun = (
-        {name: [item for item in items if _section(item) == section] for name, items in by_experiment.items()}
-        for section in ("paper", OURS, "choice", "begun")
-    )
+    main, ours, choices, begun = _sections(by_experiment)
     statements, verdicts = _statements(results)
     parts = [
         "# The paper's claims, decided by our own runs",

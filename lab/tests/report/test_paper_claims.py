@@ -18,6 +18,10 @@ from layernorm_lab.runs.folder import find_runs
 from support.repository import ROOT
 
 RESULTS = ROOT / "docs" / "results"
+NEEDS = (
+    "the claims are decided by the summaries of our runs, which are committed in layernorm's checkout as docs/results: "
+    "run this there, or give that folder with --results"
+)
 CLAIMS = [(name, claim) for name in catalogue.EXPERIMENTS for claim in catalogue.find_experiment(name).claims]
 
 
@@ -81,6 +85,8 @@ def test_the_commands_write_summary_report_and_page(tmp_path, capsys):
     by_runs = (tmp_path / "runs" / "report" / "report.md").read_text()
     again = (tmp_path / "again" / "report.md").read_text()
     assert by_runs.split("## Environment")[0] == again.split("## Environment")[0]
+    (tmp_path / "theory").mkdir()
+    (tmp_path / "theory" / "claims.json").write_bytes((RESULTS / "theory" / "claims.json").read_bytes())
     assert cli.main(["claims", "--results", str(tmp_path), "--out", str(tmp_path / "claims.md")]) == 0
     page = (tmp_path / "claims.md").read_text()
     counted = [claim for name, claim in CLAIMS if name != "digits" and claim.where != "ours"]
@@ -90,9 +96,44 @@ def test_the_commands_write_summary_report_and_page(tmp_path, capsys):
 
 
 def test_a_folder_that_is_not_there_is_one_line(tmp_path, capsys):
-    refused(["claims", "--results", str(tmp_path / "none")], 1, f"{tmp_path / 'none'} is not a folder", capsys)
+    assert cli.main(["claims", "--results", str(tmp_path / "none")]) == 1
+    assert f"{tmp_path / 'none'} is not a folder; {NEEDS}" in one_line(capsys)
     assert cli.main(["report", str(tmp_path / "none.json")]) == 1
     assert "is not a folder; give run folders, a folder of them, or a summary (*.json)" in one_line(capsys)
+
+
+def test_outside_of_a_checkout_the_claims_say_what_they_need(tmp_path, monkeypatch, capsys):
+    """Without the folder, and in one of another program that has the same name."""
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["claims"]) == 1
+    assert f"docs/results is not a folder; {NEEDS}" in one_line(capsys)
+    (tmp_path / "docs" / "results").mkdir(parents=True)
+    assert cli.main(["claims", "--out", "claims.md"]) == 1
+    assert f"docs/results has no EXPERIMENT/summary.json; {NEEDS}" in one_line(capsys)
+    assert not (tmp_path / "claims.md").exists()
+
+
+def test_a_terminal_shows_every_claim_with_its_verdict_and_effect(capsys):
+    """As the page has them, in at most 80 columns and without signs of Markdown."""
+    assert cli.main(["claims", "--results", str(RESULTS)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    columns = [" ".join(" ".join(line[start:end] for line in lines).split())
+               for start, end in ((0, 33), (34, 52), (53, 80))]  # fmt: skip
+    page = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
+    for rulings in claims.rulings(RESULTS).values():
+        for ruling in rulings:
+            assert ruling.claim.text.rstrip(".") in columns[0]
+            if len(ruling.pairs) > 1:
+                effect = judge.capital(ruling.claim.measure.compared(ruling.effect, *ruling.interval))
+                assert effect in columns[2]
+                assert effect[1:] in page
+    for verdict, count in judge.counts([item for items in claims.rulings(RESULTS).values() for item in items]).items():
+        assert columns[1].split().count(verdict) >= count
+    said = "\n".join(lines)
+    assert re.search(r"^14 claims: ahead 8, behind 1, equal 0, undecided 5\.$", said, re.M)
+    assert "10 statements: holds 7, refuted 3." in said
+    assert not re.search(r"[|`\x1b]|\*\*|---", said)
 
 
 def test_another_json_file_is_no_summary(capsys):

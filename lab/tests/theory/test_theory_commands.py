@@ -1,5 +1,7 @@
 """`layernorm geometry` and `layernorm invariance`: what they print, their pages, and the page of the documentation."""
 
+import re
+
 import pytest
 import torch
 
@@ -25,13 +27,21 @@ def test_the_command_writes_its_page_and_says_all_claims(tmp_path, monkeypatch, 
     monkeypatch.setattr(digits, "load_digits", digits_of(DATA))
     assert cli.main(["geometry", "--out", str(tmp_path / "new" / "theory")]) == 0
     said = capsys.readouterr().out
-    assert said.endswith(f"\nall {len(CLAIMS)} claims were measured as stated\n")
+    assert said.endswith(
+        "\nall 9 claims were measured as docs/theory.md says: 6 hold,\n"
+        "3 are known not to hold as the paper states them\n"
+    )
     first, header, *rows = said.splitlines()
     assert first.strip() == "The claims of section 5 and the appendix"
     assert header.strip() == "verdict claim, and what was measured"
     verdicts = [row[:13].strip() for row in rows[: rows.index("Table 1: relative change of the output".ljust(62))]]
     expected = ["holds" if claim.holds else "does not hold" for claim in CLAIMS.values()]
     assert [verdict for verdict in verdicts if verdict] == expected
+    for text in (said, (tmp_path / "new" / "theory" / "report.md").read_text()):
+        flat = " ".join(text.split()).replace("\\", "")
+        assert re.findall(r"\d\. (\w+) \([^)]*\): does not hold as the paper states it; see (\S+)\. ", flat) == [
+            (claim.name.capitalize(), f"docs/theory.md#{claim.name}") for claim in CLAIMS.values() if not claim.holds
+        ]
     assert max(map(len, said.splitlines())) <= max(80, len(str(tmp_path)) + 40)
     assert "\x1b" not in said
     figures = {f"{name}.{kind}" for name in ("quadratic", "blocks", "curvature", "training", "gain")
@@ -58,9 +68,9 @@ def test_the_command_fails_and_names_the_claim(monkeypatch, capsys):
     monkeypatch.setattr(theory, "measure_claims", lambda seed, spectrum: [a_finding(), a_finding(as_stated=False)])
     assert cli.main(["geometry"]) == 1
     text = capsys.readouterr()
-    assert text.err == "layernorm: 1 of 2 claims were not measured as stated: gain\n"
-    assert "Not measured as stated: gain." in text.out
-    assert "NOT MEASURED AS STATED" in text.out
+    assert text.err == "layernorm: 1 of 2 claims were not measured as docs/theory.md says: gain\n"
+    assert "Not measured as docs/theory.md says: gain." in text.out
+    assert "NOT MEASURED AS DOCUMENTED" in text.out
 
 
 @pytest.mark.parametrize(
@@ -121,6 +131,7 @@ def test_the_docs_say_every_claim():
         assert f"**{'Holds' if claim.holds else 'Does not hold'}.** {claim.condition}" in text, claim.name
         assert claim.statement in text, claim.name
         assert all(f"`{name}`" in text for name in claim.functions), claim.name
+        assert f"## {claim.name.capitalize()} " in text, "the anchor that the command names"
     for name in theory._AXES:
         assert f"results/theory/{name}.png" in text
         assert (ROOT / "docs" / "results" / "theory" / f"{name}.png").stat().st_size < 105_000

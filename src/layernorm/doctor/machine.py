@@ -51,3 +51,10 @@ def commit(package: Path = PACKAGE) -> str | None:
         return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def installed_commit(package: Path = PACKAGE) -> str | None:
+    """Reads the commit that a package was installed from, as `commit` gives it, which the build has written into its
+    folder. None: it was not built in git, or the package is a checkout's own."""
+    file = package / "commit.txt"
+    return file.read_text(encoding="utf-8").strip() if file.is_file() else None

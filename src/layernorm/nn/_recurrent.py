@@ -384,6 +384,11 @@ class Recurrent(Normalised, Generic[Hx]):
         if lengths is not None:
             raise ValueError(f"{type(self).__name__}: a PackedSequence has its own lengths; lengths must be None")
         data, sizes, order, _ = input
+        if torch.compiler.is_exporting() and sizes.dtype != torch.int64:  # what pack_padded_sequence gives there
+            raise RuntimeError(
+                f"{type(self).__name__}: pack_padded_sequence cannot be exported; call the module with the padded "
+                "batch and lengths= in place of packing"
+            )
         check_dense(type(self).__name__, "input's data", data)
         B = len(order) if order is not None else int(sizes[0].item()) if len(sizes) else 0
         return self._run_lines(input, hx, B, self._cuts(reset, restart, (sizes.shape[0], B), data))
@@ -545,7 +550,8 @@ class Recurrent(Normalised, Generic[Hx]):
             "variational": (self.variational, False),
         }
         text += "".join(f", {name}={value!r}" for name, (value, default) in given.items() if value != default)
-        return text + self._keywords(self.norm if self.over_time in (None, BatchNormOverTime()) else self.over_time)
+        text += self._keywords(self.norm if self.over_time in (None, BatchNormOverTime()) else self.over_time)
+        return text + (", dtype=torch.int8" if self.recurrence.quantized else "")
 
 
 def _expand_rows(state: Tensor, B: int) -> Tensor:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import catalogue
-from ..errors import RunError, UsageError, printable, unknown
+from ..errors import RunError, UsageError, printable, unknown, wrapped
 from . import pages
 
 if TYPE_CHECKING:
@@ -150,10 +150,12 @@ def _geometry(parsed: argparse.Namespace) -> None:
     rendering.print_report(report)
     if page is not None:
         print(f"\npage: {page}")
-    wrong = theory.not_as_stated(findings)
+    wrong = theory.not_as_documented(findings)
     if wrong:
-        raise RunError(f"{len(wrong)} of {len(findings)} claims were not measured as stated: {', '.join(wrong)}")
-    print(f"\nall {len(findings)} claims were measured as stated")
+        raise RunError(
+            f"{len(wrong)} of {len(findings)} claims were not measured as docs/theory.md says: {', '.join(wrong)}"
+        )
+    print(f"\n{theory.counted_claims(findings)}")
 
 
 def _stability(parsed: argparse.Namespace) -> None:
@@ -206,13 +208,21 @@ def _play(parsed: argparse.Namespace) -> None:
 
 def _claims(parsed: argparse.Namespace) -> None:
     from .. import claims
+    from ..report import rendering
     from ..runs.files import write_atomic
 
-    text = claims.claims_page(parsed.results)
-    if parsed.out is None:
-        print(text, end="")
-    else:
-        write_atomic(parsed.out, text.encode())
+    if parsed.out is not None:
+        write_atomic(parsed.out, claims.claims_page(parsed.results).encode())
+        return
+    for table in claims.claims_tables(parsed.results):
+        rendering.print_sentences(table)
+    about = (
+        "The effect is that of the norm that the claim puts first: a difference below 0, or less than 1 times as fast, "
+        "means that it did worse. Where a trial has several claims, one can be undecided although its interval leaves "
+        "out 0."
+    )
+    print(wrapped(about, 0))
+    print("\n--out FILE writes a page in Markdown, with the runs and how a claim is decided.")
 
 
 def _doctor(parsed: argparse.Namespace) -> None:

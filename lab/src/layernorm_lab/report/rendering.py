@@ -106,9 +106,7 @@ def page_text(report: Report, vectors: Sequence[bytes]) -> str:
 
 def print_report(report: Report) -> None:
     """Prints the tables with their notes, what the figures say, and the findings, in at most 80 columns."""
-    console = Console()
-    width = min(80, console.width) if console.is_terminal else 80
-    console = Console(highlight=False, markup=False, emoji=False, width=width)
+    console = _console()
     for table in report.tables:
         grid = RichTable(
             title=printable(table.title), title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0)
@@ -127,6 +125,31 @@ def print_report(report: Report) -> None:
     said = [line for figure in report.figures for line in figure.says]
     for line in (*report.status, *said, *report.findings):
         console.print(Padding(printable(line), (0, 1)))
+
+
+def print_sentences(table: Table) -> None:
+    """Prints a table of three columns of sentences, in at most 80 columns: all to the left, a line between the rows. A
+    cell may have several lines."""
+    grid = RichTable(
+        title=printable(table.title), title_justify="left", title_style="bold", box=None, padding=(0, 2, 1, 0),
+        pad_edge=False, expand=True,
+    )  # fmt: skip
+    for position, column in enumerate(table.columns):
+        grid.add_column(printable(column), ratio=(34, 19, 27)[position])
+    for row in table.rows:
+        grid.add_row(*("\n".join(map(printable, cell.split("\n"))) for cell in row))
+    console = _console()
+    console.print(grid)
+    if table.note:
+        console.print(printable(table.note), style="dim")
+    console.print()
+
+
+def _console() -> Console:
+    """Makes a console of at most 80 columns that prints texts as they are."""
+    console = Console()
+    width = min(80, console.width) if console.is_terminal else 80
+    return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
 def _html(text: str) -> str:
