@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .. import catalogue
 from ..errors import RunError, UsageError, printable, unknown
 from . import pages
+from .waiting import waiting
 
 if TYPE_CHECKING:
     from ..protocol import Experiment
@@ -26,7 +27,8 @@ def _chosen(usage: str, words: list[str], print_help: Callable[[], None]) -> Exp
         raise SystemExit(0 if words else 2)
     if words[0].startswith("-"):
         raise UsageError(f"the experiment's name comes before its options: layernorm {usage} {words[0]} ...")
-    return catalogue.find_experiment(words[0])
+    with waiting("loading PyTorch"):
+        return catalogue.find_experiment(words[0])
 
 
 def _run(words: list[str]) -> None:
