@@ -245,7 +245,7 @@ FITS_PHONE, FITS_SCREEN = 4, 12
 _BLOCKS = """
 %(table)s,%(table)s tbody{display:block}%(table)s thead{display:none}
 %(table)s tr{display:block;padding:.4rem 0;border-bottom:1px solid var(--line)}
-%(table)s tr td{display:flex;justify-content:space-between;gap:1rem;text-align:right;border:0}
+%(table)s tr td{display:flex;overflow-wrap:anywhere;justify-content:space-between;gap:1rem;text-align:right;border:0}
 %(table)s td::before{content:attr(data-head);color:var(--soft);text-align:left}
 %(table)s td:nth-child(2){font-weight:600}%(table)s tr td:empty{display:none}
 """
@@ -259,7 +259,7 @@ _CSS = (
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink)}
 body{font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
-main{max-width:60rem;margin:0 auto;padding:1.2rem}
+main{max-width:60rem;margin:0 auto;padding:1.2rem;overflow-wrap:break-word}
 h1{font-size:1.6rem;line-height:1.25;margin:.4rem 0 1rem}h2{font-size:1.15rem;margin:2rem 0 .6rem}
 .status{background:var(--warn);padding:.5rem .8rem;border-radius:6px}
 .conclusion{font-size:1.1rem;border-left:4px solid var(--ink);padding-left:.8rem}.conclusion p{margin:.5rem 0}
@@ -268,7 +268,7 @@ h1{font-size:1.6rem;line-height:1.25;margin:.4rem 0 1rem}h2{font-size:1.15rem;ma
 figure{margin:1.5rem 0}figure img{width:100%;height:auto;background:#fff;border-radius:6px;padding:.4rem}
 figure .sample{box-sizing:content-box}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:.93rem}
-th,td{padding:.3rem .5rem;text-align:right;overflow-wrap:break-word;border-bottom:1px solid var(--line)}
+th,td{padding:.3rem .5rem;text-align:right;border-bottom:1px solid var(--line)}
 th:nth-child(2),td:nth-child(2){text-align:left}thead th{border-bottom:2px solid var(--ink);font-weight:600}
 td span{white-space:nowrap}tr.first td{border-top:2px solid var(--line)}
 .facts th,.facts td{text-align:left;overflow-wrap:anywhere}.facts th{width:11rem;font-weight:500}

@@ -52,12 +52,8 @@ class Lines(Progress):
         self.rate.tick(state.update)
         if time.perf_counter() - self.spoke >= LINE_SECONDS:
             self.spoke = time.perf_counter()
-            left = left_text(task.updates - state.update, self.rate.pace)
-            print(
-                f"{self.title}: {where(state, task)}, {glance(task.shown, state.metrics)}{left}",
-                file=sys.stderr,
-                flush=True,
-            )
+            text = f"{self.title}: {where(state, task)}, {self.rate.told(state, task)}"
+            print(text.removesuffix(", "), file=sys.stderr, flush=True)
 
     def end(self, note: str) -> None:
         print(f"{self.title}: {note}", file=sys.stderr, flush=True)
@@ -81,7 +77,7 @@ class Bars(Progress):
         if time.perf_counter() - self.drawn < 0.1:
             return
         self.drawn = time.perf_counter()
-        note = glance(task.shown, state.metrics, short=True) + left_text(task.updates - state.update, self.rate.pace)
+        note = self.rate.told(state, task, short=True).removesuffix(", ")
         self.display.update(self.bar, total=task.updates, completed=state.update, note=note)
         self.whole.move(self.number, state.update / task.updates)
 
@@ -158,6 +154,10 @@ class _Rate:
             self.first = (now, update)
         elif update > self.first[1]:
             self.pace = (now - self.first[0]) / (update - self.first[1])
+
+    def told(self, state: State, task: Course, short: bool = False) -> str:
+        """Writes the metrics and the time left."""
+        return glance(task.shown, state.metrics, short) + left_text(task.updates - state.update, self.pace)
 
 
 def left_text(count: float, pace: float) -> str:
