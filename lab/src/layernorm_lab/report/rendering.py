@@ -245,8 +245,8 @@ FITS_PHONE, FITS_SCREEN = 4, 12
 _BLOCKS = """
 %(table)s,%(table)s tbody{display:block}%(table)s thead{display:none}
 %(table)s tr{display:block;padding:.4rem 0;border-bottom:1px solid var(--line)}
-%(table)s tr td{display:flex;overflow-wrap:anywhere;justify-content:space-between;gap:1rem;text-align:right;border:0}
-%(table)s td::before{content:attr(data-head);color:var(--soft);text-align:left}
+%(table)s tr td{display:flow-root;overflow-wrap:anywhere;text-align:right;border:0}
+%(table)s td::before{content:attr(data-head);color:var(--soft);float:left;margin-right:1rem}
 %(table)s td:nth-child(2){font-weight:600}%(table)s tr td:empty{display:none}
 """
 """Shows each row of a table as a block of lines."""
