@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +29,7 @@ def _chosen(usage: str, words: list[str], print_help: Callable[[], None]) -> Exp
         raise SystemExit(0 if words else 2)
     if words[0].startswith("-"):
         raise UsageError(f"the experiment's name comes before its options: layernorm {usage} {words[0]} ...")
-    with waiting("loading PyTorch"):
+    with contextlib.nullcontext() if "torch" in sys.modules else waiting("loading PyTorch"):
         return catalogue.find_experiment(words[0])
 
 
