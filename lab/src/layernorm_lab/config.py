@@ -134,6 +134,12 @@ class TrainingConfig(CheckedOptions):
         values = vars(self)
         return values["updates"] if "updates" in values else values["epochs"] * updates_per_epoch
 
+    @property
+    def relative_updates(self) -> float:
+        """A number in proportion to the updates of a run, among runs on the same training cases."""
+        values = vars(self)
+        return values["updates"] if "updates" in values else values["epochs"] / self.batch_size
+
     def updates_to_evaluation(self, updates_per_epoch: int) -> int:
         """Counts the updates between two evaluations."""
         return vars(self).get("evaluate_every") or updates_per_epoch

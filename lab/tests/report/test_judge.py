@@ -268,6 +268,59 @@ def test_holm_over_the_claims_of_a_trial():
         assert [ruling.verdict for ruling in decide(claims, runs)] == expected
 
 
+def reasons(claims, runs):
+    """The reasons of the rulings, which stand in every text about them."""
+    rulings = decide(claims, runs)
+    for ruling in rulings:
+        assert bool(ruling.reason) == (ruling.verdict == UNDECIDED)
+        assert ruling.plain.count("Undecided, as") == bool(ruling.reason)
+        if ruling.reason:
+            assert f" Undecided, as {ruling.reason}." in ruling.plain
+            assert ruling.lacking or ruling.effect_text.endswith(f"; undecided, as {ruling.reason}")
+    return [ruling.reason for ruling in rulings]
+
+
+def test_undecided_has_its_reason():
+    margin = dataclasses.replace(LOSS, measure=Value("loss", "the loss", margin=0.0))
+    assert reasons([LOSS], trial(0.1, 0.3)) == [""]
+    assert reasons([LOSS], trial(0.2, 0.3, [10 * s for s in SPREAD])) == [
+        "the interval has 0 in it and is not inside the margin of 0.05"
+    ]
+    assert reasons([LOSS], trial(0.1, 0.3)[:-1]) == ["these runs lack 1 of 5 paired seeds"]
+    assert reasons([SPEED], trial(0.55, 0.55, [0.0, 0.0, 0.0, 0.0, 0.01])) == [
+        "some of the numbers are bounds, so that it cannot be called equal"
+    ]
+    # five equal differences: the chance of five equal signs
+    assert reasons([margin], trial(0.1, 0.3, [0.0] * 5)) == [
+        "the rule asks for a chance of at most 5 %, and that of this difference is 6.2 %"
+    ]
+
+
+def test_undecided_by_holms_procedure_or_at_the_first_look_says_so():
+    """Both intervals leave out 0: the chances are 4 % and 3 %, of which two claims share 5 %."""
+    first, second = (dataclasses.replace(LOSS, text=name, measure=Value(name, name, margin=0.0, chosen=LOSS.measure))
+                     for name in ("first", "second"))  # fmt: skip
+    runs = [
+        dataclasses.replace(item, records=[
+            {**record, **{name: -(item.config["norm"] == "layer") * _sample(chance)[item.config["seed"] % 10 % 5]
+                          for name, chance in (("first", 0.04), ("second", 0.03))}} for record in item.records])
+        for item in trial(0.0, 0.0, [0.0] * 5)
+    ]  # fmt: skip
+    for ruling in decide([first, second], runs):
+        assert ruling.interval[0] > 0
+    assert reasons([first, second], runs) == [
+        "Holm's procedure over the 2 claims of this trial ends at another one before it comes to this one",
+        "Holm's procedure over the 2 claims of this trial asks for a chance of at most 2.5 %, and that of this "
+        "difference is 3 %",
+    ]
+    plan = judge.Plan(rungs=(judge.Rung(),), seeds=tuple(range(10, 20)), looks=(5, 10))
+    looked = dataclasses.replace(second, trial=dataclasses.replace(TRIAL, plan=plan))
+    assert reasons([looked], runs) == [
+        "the rule, at the look after 5 of 10 pairs, asks for a chance of at most 2 %, and that of this difference is "
+        "3 %"
+    ]
+
+
 def _sample(chance):
     """Five numbers whose mean differs from 0 with this two-sided chance."""
     base = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])

@@ -7,7 +7,9 @@ import pytest
 from lab_support.runs import write_digits
 from lab_support.sweeps import LOSS, SPEED, runs_of_trial, write_rates
 from layernorm_lab.config import option
+from layernorm_lab.report.arms import Said
 from layernorm_lab.report.blocks import Metric, compare
+from layernorm_lab.report.curves import curves
 from layernorm_lab.report.deviations import deviations
 from layernorm_lab.report.page import Deviation
 from layernorm_lab.report.tables import (
@@ -102,6 +104,71 @@ def test_the_time_of_an_update_is_that_of_one_version_of_the_code(tmp_path):
     later.environment["starts"][0]["commit"] = "later"
     later.records[-1]["seconds_per_update"] = 0.001  # a faster version, which ran one arm
     assert [row[1:] for row in update_times(found).rows] == [["baseline", "128", "1.00"], ["layer norm", "128", "1.00"]]
+
+
+def test_a_run_that_was_resumed_is_compared_in_what_each_version_ran(tmp_path):
+    """Of the two records, of update 10 and 20, the second one is the second start's."""
+    for norm in ("none", "layer"):
+        write_digits(tmp_path, norm, 128, 0, [0.3, 0.2])
+    found, _ = compare(find_runs([tmp_path]).runs)
+    none, layer = (found[0].runs(arm)[0] for arm in found[0].arms)
+    none.records[1]["seconds_per_update"] = 0.064
+    start = layer.environment["starts"][0]
+    layer.environment["starts"].append({**start, "update": 10})  # the same version
+    assert [row[1:] for row in update_times(found).rows] == [
+        ["baseline", "64.0", "1.00"],
+        ["layer norm", "128", "2.00"],
+    ]
+    layer.environment["starts"][1]["commit"] = "later"
+    layer.records[1]["seconds_per_update"] = 0.001  # faster in a version that the baseline has not
+    assert [row[1:] for row in update_times(found).rows] == [
+        ["baseline", "64.0", "1.00"],
+        ["layer norm", "128", "2.00"],
+    ]
+    assert "another version" not in update_times(found).note
+    layer.environment["starts"][0]["commit"] = "earlier"
+    table = update_times(found)
+    assert [row[1:] for row in table.rows] == [["baseline", "64.0", "1.00"]]
+    assert table.note.endswith("Not here, as another version ran it: layer norm.")
+
+
+def test_a_ratio_of_short_updates_has_its_reason(tmp_path):
+    for norm in ("none", "layer"):
+        write_digits(tmp_path, norm, 4, 0, [0.3, 0.2])
+    found, _ = compare(find_runs([tmp_path]).runs)
+    none, layer = (found[0].runs(arm)[0] for arm in found[0].arms)
+    assert "fixed cost" not in update_times(found).note  # 4 ms of both
+    layer.records[1]["seconds_per_update"] = layer.records[0]["seconds_per_update"] = 0.008
+    assert (
+        "The baseline's update takes only 4.0 ms here, so that the fixed cost of a norm's calls"
+        in update_times(found).note
+    )
+    for record in none.records:
+        record["seconds_per_update"] = 0.04
+    layer.records[0]["seconds_per_update"] = layer.records[1]["seconds_per_update"] = 0.08
+    assert "fixed cost" not in update_times(found).note
+
+
+def test_rows_and_sentences_on_norms_that_were_not_run_are_left_out(tmp_path):
+    write_rates(tmp_path, "layer", {0.001: [0.3]})
+    paper = [("paper", "layer norm, exact", {}), ("paper", "batch norm", {}), ("rules", "a rule", {})]
+    note = ("Of all.", Said("Of layer norm.", ("layer",)), Said("Of both.", ("layer", "batch*")))
+    table = results(blocks(tmp_path), [ERROR], [], note, paper)
+    assert [row[1] for row in table.rows] == ["layer norm", "layer norm, exact", "a rule"]
+    assert table.note.startswith("Of all. Of layer norm. Mean over")
+    write_rates(tmp_path, "batch-hidden", {0.001: [0.3]})
+    table = results(blocks(tmp_path), [ERROR], [], note, paper)
+    assert "Of both." in table.note
+    assert ["paper", "batch norm"] not in [row[:2] for row in table.rows]  # on the hidden layers alone is another norm
+
+
+def test_levels_of_norms_that_were_not_run_are_left_out(tmp_path):
+    write_rates(tmp_path, "layer", {0.001: [0.3]})
+    metric = dataclasses.replace(
+        ERROR, levels={"layer norm, in the paper": 0.1, "baseline, in the paper": 0.2, "a rule": 0.3}
+    )
+    (figure,) = curves("curves", "Curves.", blocks(tmp_path), [metric])
+    assert [line.label for line in figure.rows[0][0].curves] == ["layer norm", "layer norm, in the paper", "a rule"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,6 +14,8 @@ from lab_support.toy import FACTS, resumed, stopped, toy, train
 from layernorm_lab.errors import RunError
 from layernorm_lab.runs import checkpoint, folder, records
 from layernorm_lab.runs.folder import RunFolder
+from layernorm_lab.train import loop
+from layernorm_lab.train.progress import Progress
 
 
 def test_evaluations_come_when_due_and_at_the_end(tmp_path):
@@ -173,11 +175,33 @@ def test_checkpoints_come_by_the_clock(tmp_path, monkeypatch):
         original(path, tensors, header)
 
     monkeypatch.setattr(checkpoint, "save_checkpoint", save)
+    monkeypatch.setattr(loop, "BLOCK_SECONDS", float("inf"))  # whatever else the machine does
     train(tmp_path / "often", checkpoint_seconds=0)
     assert saved == [8, 16, 24, 32, 37]
     saved.clear()
     train(tmp_path / "once")
     assert saved == [37]
+
+
+class Seen(Progress):
+    """Keeps the updates that a display hears of."""
+
+    def __init__(self):
+        self.updates = []
+
+    def update(self, state, task):
+        self.updates.append(state.update)
+
+
+def test_a_display_hears_of_slow_updates_one_by_one_and_the_run_is_the_same(tmp_path, monkeypatch):
+    quick, slow = Seen(), Seen()
+    monkeypatch.setattr(loop, "BLOCK_SECONDS", float("inf"))
+    train(tmp_path / "quick", toy(evaluate_every=25), quick)
+    assert quick.updates == [0, 10, 20, 25, 35, 37]
+    monkeypatch.setattr(loop, "BLOCK_SECONDS", -1.0)  # every update is slower
+    train(tmp_path / "slow", toy(evaluate_every=25), slow)
+    assert slow.updates == [*range(38)]
+    assert outcome(tmp_path / "slow") == outcome(tmp_path / "quick")
 
 
 def test_reading_a_folder_that_never_started(tmp_path):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .. import catalogue
 from ..errors import RunError, UsageError, printable, unknown, wrapped
 from . import pages
+from .waiting import waiting
 
 if TYPE_CHECKING:
     from ..protocol import Experiment
@@ -26,7 +29,8 @@ def _chosen(usage: str, words: list[str], print_help: Callable[[], None]) -> Exp
         raise SystemExit(0 if words else 2)
     if words[0].startswith("-"):
         raise UsageError(f"the experiment's name comes before its options: layernorm {usage} {words[0]} ...")
-    return catalogue.find_experiment(words[0])
+    with contextlib.nullcontext() if "torch" in sys.modules else waiting("loading PyTorch"):
+        return catalogue.find_experiment(words[0])
 
 
 def _run(words: list[str]) -> None:

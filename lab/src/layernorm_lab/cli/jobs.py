@@ -70,7 +70,9 @@ def make_on_workers(experiment: Experiment, request: Request, runs: Mapping[int,
         Interrupted: SIGINT or SIGTERM arrived, and the workers have saved their runs.
         RunError: a worker ended while it had no run.
     """
-    with _stopped_by_sigterm(), progress(lines=min(request.settings.jobs or 1, len(runs))) as displays:
+    sizes = [size if place in runs else 0.0 for place, size in enumerate(request.sizes)]
+    lines = min(request.settings.jobs or 1, len(runs))
+    with _stopped_by_sigterm(), progress(lines=lines, sizes=sizes) as displays:
         pool = _Pool(experiment, request, runs)
         try:
             for display in displays:

@@ -58,6 +58,11 @@ class Request:
     swept_options: tuple[str, ...]
     settings: Settings
 
+    @property
+    def sizes(self) -> list[float]:
+        """For each run a number in proportion to its updates; 1 where their number is the task's own."""
+        return [getattr(config, "relative_updates", 1.0) for config in self.configs]
+
 
 def parse_run(experiment: Experiment, arguments: Sequence[str]) -> Request:
     """Reads the options of `layernorm run EXPERIMENT`."""

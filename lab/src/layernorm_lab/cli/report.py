@@ -13,6 +13,7 @@ from ..report.verdicts import with_verdicts
 from ..runs import folder
 from ..runs.folder import FoundRuns, Run
 from ..runs.restore import configuration
+from .waiting import waiting
 
 SUMMARY = ".json"
 """The ending of a summary's name."""
@@ -20,8 +21,9 @@ SUMMARY = ".json"
 
 def write_report(paths: list[Path], place: Path) -> None:
     """Writes the report on the runs under some folders, and prints its tables and where it is."""
-    report = make_report(paths)
-    page = rendering.write_report(report, place)
+    with waiting("drawing the report"):
+        report = make_report(paths)
+        page = rendering.write_report(report, place)
     rendering.print_report(report)
     print(f"\nreport: {printable(str(page))}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from ..train import distributed
 from ..train.progress import progress
 from . import jobs, single
 from .options import Request, Settings, parse_run
+from .waiting import waiting
 
 
 def run(experiment: Experiment, words: Sequence[str]) -> None:
@@ -28,7 +30,8 @@ def run(experiment: Experiment, words: Sequence[str]) -> None:
     if failures is None:  # another process is the main one
         return
     if len(failures) < len(request.configs):
-        from .report import write_report  # matplotlib takes half a second, which help and errors need not wait for
+        with waiting("drawing the report"):
+            from .report import write_report  # matplotlib takes half a second, which help and errors need not wait for
 
         out = out_folder(experiment, request)
         write_report([out], out / "report")
@@ -64,7 +67,9 @@ def make_runs(experiment: Experiment, request: Request) -> list[Failure] | None:
     if request.settings.jobs and "LOCAL_RANK" in os.environ:
         raise UsageError("--jobs makes each run in one process, torchrun makes one run in several: use one of the two")
     paths = _paths(experiment, request)
-    _check_request(experiment, request, paths)
+    # other data sets show by themselves how far they are read
+    with waiting("reading the data") if experiment.embedded else contextlib.nullcontext():
+        _check_request(experiment, request, paths)
     return (_on_workers if request.settings.jobs else _in_this_process)(experiment, request, paths)
 
 
@@ -86,8 +91,9 @@ def _in_this_process(experiment: Experiment, request: Request, paths: Sequence[P
         torch.set_num_threads(settings.threads)
     # without it accelerate warns, and chooses a number by itself
     os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
-    accelerator = distributed.accelerator(settings.device, settings.precision)
-    with progress(accelerator.is_main_process) as (display,):
+    with waiting("starting"):
+        accelerator = distributed.accelerator(settings.device, settings.precision)
+    with progress(accelerator.is_main_process, sizes=request.sizes) as (display,):
         for number, (path, config) in enumerate(zip(paths, request.configs, strict=True), 1):
             display.begin(number, len(paths), path.name)
             display.end(single.make_run(experiment, request, config, path, accelerator, display))

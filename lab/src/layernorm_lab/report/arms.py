@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 from ..runs.folder import Run
@@ -67,3 +68,25 @@ class Arm:
 def has(run: Run, options: Mapping[str, Any]) -> bool:
     """Tells whether a run has these options."""
     return all(run.config.get(name) == value for name, value in options.items())
+
+
+@dataclass(frozen=True)
+class Said:
+    """A sentence about some norms, which a report has if runs of all of them are there. `batch*` is any batch norm."""
+
+    text: str
+    norms: tuple[str, ...]
+
+
+def said(parts: str | Sequence[str | Said], norms: Collection[str]) -> str:
+    """Joins the sentences that do not name a norm, and those about norms among these."""
+    texts = [parts] if isinstance(parts, str) else parts
+    return " ".join(part.text if isinstance(part, Said) else part for part in texts
+                    if isinstance(part, str) or all(any(fnmatchcase(norm, name) for norm in norms)
+                                                    for name in part.norms))  # fmt: skip
+
+
+def is_named(name: str, norms: Collection[str]) -> bool:
+    """Tells whether a name, such as "layer norm, paper", begins with that of a norm among these, or with none's."""
+    named = [norm for norm, text in NORMS.items() if name == text or name.startswith(f"{text},")]
+    return not named or max(named, key=lambda norm: len(NORMS[norm])) in norms

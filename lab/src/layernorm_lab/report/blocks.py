@@ -37,7 +37,7 @@ class Metric:
         percent: whether its axis is in percent.
         log, log_x: whether the axes of its curves are logarithmic. Then means are geometric, too.
         sparse: whether only some evaluations have it.
-        levels: values to compare curves with, by their labels.
+        levels: values to compare curves with, by their labels. Those of norms that were not run are left out.
     """
 
     name: str

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..runs.folder import Run
-from .arms import Arm
+from .arms import Arm, is_named
 from .blocks import Block, Choice, Group, Metric
 from .page import GREYS, Curve, Figure, Panel, Style, level
 
@@ -62,7 +62,9 @@ def _panel(block: Block, metric: Metric, choice: Choice, x: str, title: str) -> 
     if not lines:
         return []
     ends = [0.0, max(line.x[-1] for line in lines)]
-    levels = zip(metric.levels.items(), GREYS * len(metric.levels), strict=False)
+    norms = {arm.norm for arm in choice}
+    known = [item for item in metric.levels.items() if is_named(item[0], norms)]
+    levels = zip(known, GREYS * len(known), strict=False)
     lines += [level(label, style, ends, value) for (label, value), style in levels]
     limits = None if metric.log or metric.log_x else view(lines, 0.0 if metric.percent else None)
     options: Any = {"log": metric.log, "log_x": metric.log_x, "percent": metric.percent, "limits": limits}

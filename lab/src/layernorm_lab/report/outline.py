@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..runs.folder import Run
+from .arms import Said, said
 from .blocks import Block, Metric, compare
+from .conclusion import conclude
 from .curves import curves, sensitivity
 from .deviations import deviations
 from .judge import Claim
@@ -25,10 +27,11 @@ class Curves(NamedTuple):
 
 
 class Results(NamedTuple):
-    """A table of results: its columns, what a reader must know of them, and rows to compare with."""
+    """A table of results: its columns, what a reader must know of them, and rows to compare with. Of sentences and rows
+    about norms a report has those on norms among its runs."""
 
     columns: Sequence[Column]
-    note: str
+    note: str | Sequence[str | Said]
     others: Paper = ()
     title: str = "Results"
 
@@ -51,12 +54,14 @@ class Outline:
 
     Attributes:
         title: the heading.
-        claim: the paper's claim, in its words or close to them; empty if the data are not of its kind.
+        claim: the paper's claim, in its words or close to them, with the norms that each sentence is about; empty if
+            the data are not of its kind.
         config: the configuration that has the paper's values.
         curves: the figures. The runs that the last one shows are those of the tables of results.
         results: the tables of results.
         chosen: the metric on validation data by which learning rates are compared.
         digits: the digits of its values in the table of learning rates.
+        concluded: the metric on test data that the report's first sentence compares; None: `chosen`.
         also: further metrics in the figure of learning rates.
         claims: the experiment's claims.
         deviations: where the experiment departs from the paper.
@@ -66,12 +71,13 @@ class Outline:
     """
 
     title: str
-    claim: str
+    claim: Sequence[Said]
     config: Any
     curves: Sequence[Curves]
     results: Sequence[Results]
     chosen: Metric
     digits: int = 2
+    concluded: Metric | None = None
     also: Sequence[Metric] = ()
     claims: Sequence[Claim] = ()
     deviations: Sequence[Deviation] = ()
@@ -89,7 +95,8 @@ class Outline:
         ]
         return Report(
             title=self.title,
-            claim=self.claim,
+            conclusion=conclude(blocks, self.concluded or self.chosen, self.digits),
+            claim=said(self.claim, {run.config["norm"] for run in runs}),
             findings=[*extra.findings],
             status=[*status, *extra.status],
             figures=[*figures, *sensitivity(blocks, self.chosen, *self.also), *extra.figures],

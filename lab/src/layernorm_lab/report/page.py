@@ -173,6 +173,7 @@ class Report:
         status: what is unfinished or unequal among the runs; empty if nothing is.
         figures, tables, deviations: in the order in which they are shown.
         runs: the runs that the report is about.
+        conclusion: what these runs show, in a sentence for each configuration. It decides no claim.
         verdicts: the judge's verdicts on these runs in all detail, one line each; the figures say them in plain words.
         start: without runs, `environment.describe` of the command that measured.
         pictures: samples as PNG, which are shown after the figures, on one scale.
@@ -187,6 +188,7 @@ class Report:
     deviations: list[Deviation]
     runs: Sequence[Run] = field(default=(), repr=False)
     pictures: Sequence[Picture] = field(default=(), repr=False)
+    conclusion: Sequence[str] = ()
     verdicts: Sequence[str] = ()
     start: dict[str, Any] = field(default_factory=dict, repr=False)
 

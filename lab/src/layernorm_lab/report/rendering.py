@@ -40,6 +40,7 @@ def markdown(report: Report) -> str:
     """Writes the report as Markdown. Its figures are PNG files in the same folder."""
     escape = _escaped
     parts = [f"# {escape(report.title)}"]
+    parts += [f"**In these runs.** {escape(' '.join(report.conclusion))}"] if report.conclusion else []
     parts += [f"> **{escape(line)}**" for line in report.status]
     parts += [f"**The paper's claim.** {escape(report.claim)}"] if report.claim else []
     parts += [f"**{_measured(report)}.**", _bullets(report.findings)] if report.findings else []
@@ -71,6 +72,8 @@ def page_text(report: Report, vectors: Sequence[bytes]) -> str:
     """Writes the report as an HTML page that needs no other file. `vectors` are its figures as SVG."""
     escape = _html
     status = "".join(f'<p class="status">{escape(line)}</p>' for line in report.status)
+    conclusion = "".join(f"<p>{escape(line)}</p>" for line in report.conclusion)
+    conclusion = f'<div class="conclusion">{conclusion}</div>' if conclusion else ""
     claim = f"<p><b>The paper's claim.</b> {escape(report.claim)}</p>" if report.claim else ""
     findings = "".join(f"<li>{escape(line)}</li>" for line in report.findings)
     findings = f"<p><b>{_measured(report)}.</b></p><ul>{findings}</ul>" if findings else ""
@@ -93,20 +96,23 @@ def page_text(report: Report, vectors: Sequence[bytes]) -> str:
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(report.title)}</title><style>{_CSS}</style></head><body><main>
-<h1>{escape(report.title)}</h1>{status}
+<h1>{escape(report.title)}</h1>{conclusion}{status}
 {claim}{findings}
 {pictures}{tables}
 {verdicts}{deviations}
 <h2>Commands</h2><pre>{lines}</pre>
-<h2>Environment</h2><div class="scroll"><table class="facts">{facts}</table></div>
+<h2>Environment</h2><table class="facts">{facts}</table>
 <p class="note">{_written(report)}</p>
 </main></body></html>
 """
 
 
 def print_report(report: Report) -> None:
-    """Prints the tables with their notes, what the figures say, and the findings, in at most 80 columns."""
+    """Prints the conclusion, the tables with their notes, what the figures say, and the findings, in at most 80
+    columns."""
     console = _console()
+    for line in report.conclusion:
+        console.print(Padding(printable(line), (0, 1, 1, 1)), style="bold")
     for table in report.tables:
         grid = RichTable(
             title=printable(table.title), title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0)
@@ -206,17 +212,27 @@ def address(kind: str, content: bytes) -> str:
 
 
 def _html_table(table: Table) -> str:
+    """Writes a table. One that is wider than the page is shown as one block of lines for each row: a cell a line, with
+    the column's head before it, which the attribute has."""
     head = "".join(f"<th>{_html(column)}</th>" for column in table.columns)
     rows, previous = [], ""
     for row in table.rows:
         first = ' class="first"' if previous and row[0] != previous else ""
-        rows.append(f"<tr{first}>" + "".join(f"<td>{_html(cell)}</td>" for cell in row) + "</tr>")
+        cells = (f'<td data-head="{_html(column)}">{_whole_ranges(_html(cell))}</td>' for column, cell in
+                 zip(table.columns, row, strict=True))  # fmt: skip
+        rows.append(f"<tr{first}>{''.join(cells)}</tr>")
         previous = row[0]
-    body = "".join(rows)
+    body, count = "".join(rows), len(table.columns)
+    width = "" if count <= FITS_PHONE else ' class="wide"' if count <= FITS_SCREEN else ' class="widest"'
     return (
-        f'<h2>{_html(table.title)}</h2><div class="scroll"><table><thead><tr>{head}</tr></thead>'
-        f'<tbody>{body}</tbody></table></div><p class="note">{_html(table.note)}</p>'
+        f"<h2>{_html(table.title)}</h2><table{width}><thead><tr>{head}</tr></thead>"
+        f'<tbody>{body}</tbody></table><p class="note">{_html(table.note)}</p>'
     )
+
+
+def _whole_ranges(text: str) -> str:
+    """Keeps a short text in brackets, such as "(7.00-8.00)", on one line."""
+    return re.sub(r"\([^()]{1,20}\)", r"<span>\g<0></span>", text)
 
 
 def _markdown_table(table: Table) -> str:
@@ -246,28 +262,46 @@ def _marks(report: Report) -> str:
     return "Marks: " + "; ".join(f"[{mark}] {MARKS[mark]}" for mark in used) + "."
 
 
-_CSS = """
+FITS_PHONE, FITS_SCREEN = 4, 12
+"""The columns that a table may have to be shown as one on a phone, and on a screen of 1,280 pixels."""
+
+_BLOCKS = """
+%(table)s,%(table)s tbody{display:block}%(table)s thead{display:none}
+%(table)s tr{display:block;padding:.4rem 0;border-bottom:1px solid var(--line)}
+%(table)s tr td{display:flow-root;overflow-wrap:anywhere;text-align:right;border:0}
+%(table)s td::before{content:attr(data-head);color:var(--soft);float:left;margin-right:1rem}
+%(table)s td:nth-child(2){font-weight:600}%(table)s tr td:empty{display:none}
+"""
+"""Shows each row of a table as a block of lines."""
+
+_CSS = (
+    """
 :root{color-scheme:light dark;--ink:#1a1a1a;--soft:#5c5c5c;--line:#d8d8d8;--paper:#fff;--tint:#f4f4f2;--warn:#fff3d6}
 @media(prefers-color-scheme:dark){
 :root{--ink:#e8e8e8;--soft:#a8a8a8;--line:#444;--paper:#181818;--tint:#242424;--warn:#4a3a10}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink)}
 body{font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
-main{max-width:60rem;margin:0 auto;padding:1.2rem}
+main{max-width:60rem;margin:0 auto;padding:1.2rem;overflow-wrap:break-word}
 h1{font-size:1.6rem;line-height:1.25;margin:.4rem 0 1rem}h2{font-size:1.15rem;margin:2rem 0 .6rem}
 .status{background:var(--warn);padding:.5rem .8rem;border-radius:6px}
+.conclusion{font-size:1.1rem;border-left:4px solid var(--ink);padding-left:.8rem}.conclusion p{margin:.5rem 0}
 .says{font-size:1.1rem;font-weight:600;margin:1.2rem 0 .4rem}
 .note,figcaption{color:var(--soft);font-size:.88rem}
 figure{margin:1.5rem 0}figure img{width:100%;height:auto;background:#fff;border-radius:6px;padding:.4rem}
 figure .sample{box-sizing:content-box}
-.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:.93rem}
-th,td{padding:.3rem .7rem;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}
+table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:.93rem}
+th,td{padding:.3rem .5rem;text-align:right;border-bottom:1px solid var(--line)}
 th:nth-child(2),td:nth-child(2){text-align:left}thead th{border-bottom:2px solid var(--ink);font-weight:600}
-tr.first td{border-top:2px solid var(--line)}
-.facts th,.facts td{text-align:left;white-space:normal;overflow-wrap:anywhere}.facts th{width:11rem;font-weight:500}
+td span{white-space:nowrap}tr.first td{border-top:2px solid var(--line)}
+.facts th,.facts td{text-align:left;overflow-wrap:anywhere}.facts th{width:11rem;font-weight:500}
 pre{background:var(--tint);padding:.7rem .9rem;border-radius:6px;font-size:.85rem}
 pre{white-space:pre-wrap;overflow-wrap:anywhere}
 li{margin:.25rem 0}
 @media(max-width:640px){
-table{font-size:.8rem}th,td{padding:.25rem .35rem}thead th,td:nth-child(2){white-space:normal}}
+table{font-size:.85rem}th,td{padding:.2rem .3rem}.facts th{width:7rem}
 """
+    + _BLOCKS % {"table": ".wide"}
+    + "}"
+    + _BLOCKS % {"table": ".widest"}
+)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..runs.folder import Run
+from .arms import Said, is_named, said
 from .blocks import Arm, Block, Group, Metric, heading
 from .curves import geometric_mean
 from .page import Table
@@ -78,12 +79,12 @@ def results(
     blocks: Sequence[Block],
     metrics: Sequence[Metric],
     columns: Sequence[Column],
-    note: str,
+    note: str | Sequence[str | Said],
     paper: Paper = (),
     title: str = "Results",
 ) -> Table:
     """Makes a table with a row for each arm at each learning rate that the figure of the metrics shows it at, and the
-    rows of the paper. The note says what a reader must know of the columns."""
+    rows of the paper on these norms. The note says what a reader must know of the columns."""
     heads = [heading(blocks), "norm", "rate", *(column.head for column in columns), "seeds", "updates"]
     rows = []
     for block in blocks:
@@ -94,9 +95,11 @@ def results(
                 first = [block.label or "ours" * bool(paper), arm.name, f"{item.rate:g}"]
                 last = [str(len(item.runs)), str(min(run.records[-1]["update"] for run in item.runs))]
                 rows.append([*first, *(column.cell(item.runs, arm.prefix) for column in columns), *last])
-    rows += [[label, name, *(cells.get(head, "-") for head in heads[2:])] for label, name, cells in paper]
-    note += " Mean over seeds (lowest to highest), at the learning rates of the figure."
-    return Table(title, heads, rows, note)
+    norms = {arm.norm for block in blocks for arm in block.arms}
+    rows += [[label, name, *(cells.get(head, "-") for head in heads[2:])] for label, name, cells in paper
+             if is_named(name, norms)]  # fmt: skip
+    about = f"{said(note, norms)} Mean over seeds (lowest to highest), at the learning rates of the figure."
+    return Table(title, heads, rows, about)
 
 
 def learning_rates(blocks: Sequence[Block], metric: Metric, digits: int = 2) -> list[Table]:
@@ -122,27 +125,61 @@ def learning_rates(blocks: Sequence[Block], metric: Metric, digits: int = 2) -> 
     return [table] if len(rates) > 1 else []
 
 
+SHORT = 0.010
+"""The seconds of a baseline's update below which the fixed cost of calls is a large part of it."""
+
+
 def update_times(blocks: Sequence[Block]) -> Table:
-    """Makes a table with the time of an update for each arm, from the runs of one version of the code at all learning
-    rates. The version is the one that ran the most arms, and of these the one with the most runs."""
-    rows = []
+    """Makes a table with the time of an update for each arm, from what one version of the code ran at all learning
+    rates. The version is the one that ran the most arms, and of these the one with the most runs. A run that was
+    resumed counts for each version with what this version ran."""
+    rows, left_out, short = [], [], []
     for block in blocks:
-        versions: dict[tuple[str, ...], dict[Arm, list[float]]] = {}
+        versions: dict[Version, dict[Arm, list[float]]] = {}
         for arm in block.arms:
             for run in block.runs(arm) if not arm.prefix else ():
-                version = tuple(start.get("commit", "") for start in run.environment["starts"])
-                if times := [record["seconds_per_update"] for record in run.records]:
-                    versions.setdefault(version, {}).setdefault(arm, []).append(min(times))
+                for version, seconds in _fastest(run).items():
+                    versions.setdefault(version, {}).setdefault(arm, []).append(seconds)
         if not versions:
             continue
         fastest = max(versions.values(), key=lambda arms: (len(arms), sum(map(len, arms.values()))))
-        seconds = {arm: min(fastest[arm]) for arm in block.arms if arm in fastest}
-        base = next((value for arm, value in seconds.items() if arm.norm == "none"), None)
-        for arm, value in seconds.items():
+        seconds_of = {arm: min(fastest[arm]) for arm in block.arms if arm in fastest}
+        left_out += [
+            arm.name for arm in block.arms if arm not in fastest and any(arm in arms for arms in versions.values())
+        ]
+        base = next((value for arm, value in seconds_of.items() if arm.norm == "none"), None)
+        for arm, value in seconds_of.items():
             text, ratio = f"{1000 * value:.{int(value < 0.1)}f}", f"{value / base:.2f}" if base else "-"
             rows.append([block.label, arm.name, text, ratio])
+        if base and base < SHORT and any(value > 1.1 * base for value in seconds_of.values()):
+            short.append(base)
     note = (
         "Milliseconds: the median between two evaluations, of the fastest such stretch, since other work on the "
-        "machine slows the rest. Norms are compared in runs of one version of the code."
+        "machine slows the rest. Norms are compared in what one version of the code ran."
     )
+    if left_out:
+        note += f" Not here, as another version ran it: {', '.join(dict.fromkeys(left_out))}."
+    if short:
+        times = " and ".join(f"{1000 * value:.1f}" for value in short)
+        note += (
+            f" The baseline's update takes only {times} ms here, so that the fixed cost of a norm's calls is a large "
+            "part of the ratio; that of larger networks is nearer to 1 (docs/performance.md)."
+        )
     return Table("Time of an update", [heading(blocks), "norm", "ms", "x baseline"], rows, note)
+
+
+Version = tuple[str, str]
+"""The library's version and its commit, which is empty where there is no checkout."""
+
+
+def _fastest(run: Run) -> dict[Version, float]:
+    """Returns the seconds of an update in a run's fastest stretch, for each version of the code that ran it. A stretch
+    ends with a record, and is of the last start before it."""
+    fastest: dict[Version, float] = {}
+    for record in run.records:
+        seconds = record["seconds_per_update"]  # a LackingError, which names the file, if there is none
+        starts = [start for start in run.environment["starts"] if start.get("update", 0) < record["update"]]
+        if starts:  # of a run that was resumed a summary knows only the last start
+            version = (starts[-1].get("layernorm") or "", starts[-1].get("commit") or "")
+            fastest[version] = min(seconds, fastest.get(version, seconds))
+    return fastest

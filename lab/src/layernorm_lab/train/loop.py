@@ -32,7 +32,11 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 BLOCK = 10
-"""The number of updates whose time is measured together, so that the loop seldom waits for the GPU."""
+"""The most updates whose time is measured together, so that the loop seldom waits for the GPU."""
+
+BLOCK_SECONDS = 2.0
+"""The seconds after which such a block ends in a single process, so that a display of slow updates moves, and Ctrl-C is
+heard."""
 
 
 class Fit:
@@ -84,6 +88,7 @@ class Fit:
         saved = time.perf_counter()
         stopping = False
         with _flushed_denormals(), _stop_signals() as stop:
+            progress.update(state, task)
             while state.update < task.updates and state.diverged is None:
                 self._block()
                 state.seconds = time.perf_counter() - began
@@ -105,7 +110,7 @@ class Fit:
         return state.metrics
 
     def _block(self) -> None:
-        """Makes up to `BLOCK` updates, and ends where an evaluation is due."""
+        """Makes up to `BLOCK` updates in about `BLOCK_SECONDS`, and ends where an evaluation is due."""
         task, state = self.task, self.state
         model, optimizer, processes = self.model, task.optimizer, self.accelerator.num_processes
         to_evaluation = task.evaluate_every - state.update % task.evaluate_every
@@ -130,6 +135,9 @@ class Fit:
             optimizer.step()
             optimizer.zero_grad()
             self.loss_sum += loss.detach()
+            if processes == 1 and time.perf_counter() - start > BLOCK_SECONDS:
+                count = update + 1 - state.update
+                break
         if self.accelerator.device.type == "cuda":
             torch.cuda.synchronize()
         seconds = time.perf_counter() - start

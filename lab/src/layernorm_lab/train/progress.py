@@ -22,7 +22,7 @@ LINE_SECONDS = 10.0
 class Progress:
     """The display that the loop reports to. This base class shows nothing.
 
-    The loop calls `begin` at the start of a run, `update` during it and `end` after it.
+    `begin` is called at the start of a run, `update` before its first update and after every few, `end` after it.
     """
 
     @property
@@ -52,50 +52,78 @@ class Lines(Progress):
         self.rate.tick(state.update)
         if time.perf_counter() - self.spoke >= LINE_SECONDS:
             self.spoke = time.perf_counter()
-            left = duration(self.rate.left(state.update, task.updates))
-            print(
-                f"{self.title}: {where(state, task)}, {glance(task.shown, state.metrics)}{left} left",
-                file=sys.stderr,
-                flush=True,
-            )
+            text = f"{self.title}: {where(state, task)}, {self.rate.told(state, task)}"
+            print(text.removesuffix(", "), file=sys.stderr, flush=True)
 
     def end(self, note: str) -> None:
         print(f"{self.title}: {note}", file=sys.stderr, flush=True)
 
 
 class Bars(Progress):
-    """Bars on a terminal: one for the runs, which several displays may share, and one for the updates of this run."""
+    """Bars on a terminal: one for all runs, which several displays may share, and one for the updates of this run."""
 
-    def __init__(self, display: Any, total: Any) -> None:
-        self.display, self.total = display, total
+    def __init__(self, display: Any, whole: Whole) -> None:
+        self.display, self.whole = display, whole
         self.bar = display.add_task("", total=None, note="", visible=False)
-        self.drawn = 0.0
 
     def begin(self, number: int, runs: int, name: str) -> None:
-        self.title = f"[{number}/{runs}] {name}"
-        self.rate = _Rate()
-        self.display.update(self.total, total=runs)
-        self.display.update(self.bar, description=name, total=None, completed=0, note="", visible=True)
+        self.title, self.number = f"[{number}/{runs}] {name}", number
+        self.rate, self.drawn = _Rate(), 0.0
+        self.whole.begin(runs)
+        self.display.update(self.bar, description=name, total=None, completed=0, note="starts", visible=True)
 
     def update(self, state: State, task: Course) -> None:
         self.rate.tick(state.update)
         if time.perf_counter() - self.drawn < 0.1:
             return
         self.drawn = time.perf_counter()
-        left = duration(self.rate.left(state.update, task.updates))
-        note = f"{glance(task.shown, state.metrics, short=True)}{left} left"
+        note = self.rate.told(state, task, short=True).removesuffix(", ")
         self.display.update(self.bar, total=task.updates, completed=state.update, note=note)
+        self.whole.move(self.number, state.update / task.updates)
 
     def end(self, note: str) -> None:
-        self.display.update(self.total, advance=1)
+        self.whole.move(self.number, 1.0)
         self.display.update(self.bar, visible=False)
         self.display.console.print(f"{self.title}: {note}", highlight=False, markup=False)
 
 
+class Whole:
+    """The bar of all runs of a command, with the time that they still take together.
+
+    Args:
+        display: rich's.
+        sizes: for each run a number in proportion to its updates; empty: all runs are alike.
+    """
+
+    def __init__(self, display: Any, sizes: Sequence[float]) -> None:
+        self.display, self.sizes = display, sizes
+        self.bar = display.add_task("all runs", total=None, note="")
+        self.shares: dict[int, float] = {}
+        self.began: float | None = None
+        self.made = 0.0
+
+    def begin(self, runs: int) -> None:
+        """Notes that a run starts or resumes."""
+        self.sizes = self.sizes or [1.0] * runs
+        self.began = self.began or time.perf_counter()
+        self.display.update(self.bar, total=sum(self.sizes))
+
+    def move(self, number: int, share: float) -> None:
+        """Notes which share of a run is there. The first one noted, of a run that was resumed or done before, took no
+        time now."""
+        assert self.began is not None
+        self.made += (share - self.shares.get(number, share)) * self.sizes[number - 1]
+        self.shares[number] = share
+        done = sum(share * self.sizes[number - 1] for number, share in self.shares.items())
+        pace = (time.perf_counter() - self.began) / self.made if self.made else 0.0
+        left = left_text(sum(self.sizes) - done, pace)
+        self.display.update(self.bar, completed=done, note=f"about {left}" if left else "")
+
+
 @contextlib.contextmanager
-def progress(main: bool = True, lines: int = 1) -> Iterator[Sequence[Progress]]:
+def progress(main: bool = True, lines: int = 1, sizes: Sequence[float] = ()) -> Iterator[Sequence[Progress]]:
     """Makes displays, each for one run at a time, by what standard error is: bars on a terminal, lines elsewhere.
-    Processes that are not the main one show nothing."""
+    Processes that are not the main one show nothing. `sizes` are those of `Whole`."""
     if not main:
         yield [Progress() for _ in range(lines)]
         return
@@ -108,12 +136,13 @@ def progress(main: bool = True, lines: int = 1) -> Iterator[Sequence[Progress]]:
         TextColumn("{task.percentage:>3.0f} %  {task.fields[note]}", markup=False),
     )
     with RichProgress(*columns, console=Console(stderr=True), transient=True) as display:
-        total = display.add_task("runs", total=None, note="")
-        yield [Bars(display, total) for _ in range(lines)]
+        whole = Whole(display, sizes)
+        yield [Bars(display, whole) for _ in range(lines)]
 
 
 class _Rate:
-    """The time left, from the pace since this start. The updates before a resumed run's start do not count."""
+    """The seconds of an update since this start; 0 until they are known. The updates before a resumed run's start do
+    not count."""
 
     def __init__(self) -> None:
         self.first: tuple[float, int] | None = None
@@ -126,8 +155,14 @@ class _Rate:
         elif update > self.first[1]:
             self.pace = (now - self.first[0]) / (update - self.first[1])
 
-    def left(self, update: int, updates: int) -> float:
-        return (updates - update) * self.pace
+    def told(self, state: State, task: Course, short: bool = False) -> str:
+        """Writes the metrics and the time left."""
+        return glance(task.shown, state.metrics, short) + left_text(task.updates - state.update, self.pace)
+
+
+def left_text(count: float, pace: float) -> str:
+    """Writes the time left for so many updates at a pace; empty while this is not known."""
+    return f"{duration(count * pace)} left" if pace else ""
 
 
 def where(state: State, task: Course) -> str:

@@ -149,7 +149,7 @@ def test_without_a_baseline_a_test_or_guesses(tmp_path):
     assert report.findings == []
     assert report.pictures == []
     assert report.tables[0].rows[0][4] == "-"
-    assert [row[0] for row in report.tables[0].rows] == ["ours", *["cnn, paper"] * 3]
+    assert [row[0] for row in report.tables[0].rows] == ["ours"]  # the paper's rows are of other norms
     assert not any("in place of CNN" in item.text for item in report.deviations)
 
 

@@ -19,7 +19,14 @@ DEVIATIONS = (
         "layer norm",
         "I",
         "over channels and positions it has a gain and a bias for each unit, as in the paper, and so more parameters "
-        "than batch norm. In the rows `gain a channel` it has one for each channel, as batch norm has.",
+        "than a norm that has them for each channel.",
+        {"norm": ["layer"]},
+    ),
+    Deviation(
+        "layer norm, gain a channel",
+        "I",
+        "over channels and positions it has a gain and a bias for each channel; in the paper for each unit.",
+        {"norm": ["layer-shared"]},
     ),
     Deviation(
         "last layer",
@@ -35,7 +42,12 @@ DEVIATIONS = (
     Deviation("pixels", "I", "scaled to -1..1. Salimans and Kingma whiten the images (ZCA)."),
     Deviation("Adam", "I", "its first coefficient stays 0.9; Salimans and Kingma lower it to 0.5 in the second half."),
     Deviation("group norm", "I", "8 groups of channels.", {"norm": ["group"]}),
-    Deviation("batch norm's evaluation", "I", "with running averages of momentum 0.1 over the training batches."),
+    Deviation(
+        "batch norm's evaluation",
+        "I",
+        "with running averages of momentum 0.1 over the training batches.",
+        {"norm": ["batch"]},
+    ),
     Deviation("validation", "I", "{held_out} training images are held out to choose the learning rate."),
     Deviation("data", "stand-in", "the data files are not known to be the publisher's (no matching SHA-256)."),
 )

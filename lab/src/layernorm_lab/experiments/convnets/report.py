@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...report.arms import NORMS
+from ...report.arms import NORMS, Said
 from ...report.blocks import Metric
 from ...report.outline import Curves, Outline, Results
 from ...report.tables import Column, low_to_high, mean
@@ -12,9 +12,17 @@ from .config import Config
 from .deviations import APART, DEVIATIONS
 
 CLAIM = (
-    "With convolutional networks layer normalization speeds learning up over the baseline, and batch normalization "
-    "outperforms it; because units whose receptive fields lie near the border of the image are rarely turned on and so "
-    "have very different statistics from the rest of their layer (section 6.7, without figures or a protocol)."
+    Said(
+        "With convolutional networks layer normalization speeds learning up over the baseline (section 6.7, without "
+        "figures or a protocol).",
+        ("layer*", "none"),
+    ),
+    Said(
+        "Batch normalization outperforms layer normalization there, because units whose receptive fields lie near the "
+        "border of the image are rarely turned on and so have very different statistics from the rest of their layer "
+        "(section 6.7).",
+        ("layer*", "batch"),
+    ),
 )
 
 REPRODUCTION = {"none": "8.96", "batch": "8.25", "weight": "8.28", "layer": "10.49"}

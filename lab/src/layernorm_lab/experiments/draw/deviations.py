@@ -20,7 +20,8 @@ DEVIATIONS = (
     Deviation(
         "measure",
         "stand-in",
-        "speed is measured by the bound on the validation images, where Figure 4 shows that on the test images.",
+        "speed is measured by the bound on the validation images, where the paper's Figure 4 shows that on the test "
+        "images.",
     ),
     Deviation("selection", "I", "no model is selected."),
     Deviation("last batch", "I", "that of an epoch is smaller: 391 updates in place of 390."),

@@ -6,11 +6,11 @@ DEVIATIONS = (
     Deviation("step size", "I", "Adam with {learning_rate}; the paper names Adam alone."),
     Deviation("characters", "I", "57: 52 letters, space, . , ' and one for all others, digits among them."),
     Deviation("points", "I", "a line's first ones are used, up to the cut; the first point is given, not predicted."),
+    Deviation("layer norm", "I", "as in eqs. 20-22, the cell's too.", {"norm": ["layer"]}),
     Deviation(
         "network",
         "I",
-        "layer norm as in eqs. 20-22, the cell's too; no peepholes. Weights and biases start as torch.nn.LSTM's do, "
-        "those of all norms alike.",
+        "no peepholes. Weights and biases start as torch.nn.LSTM's do, those of all norms alike.",
     ),
     Deviation(
         "window",

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import RunError
-from ...report.arms import Arm
+from ...report.arms import Arm, Said
 from ...report.blocks import Block, Metric
 from ...report.outline import Curves, Extra, Outline, Results
 from ...report.page import Picture
@@ -22,8 +22,11 @@ from .config import Config
 from .deviations import APART, DEVIATIONS
 
 CLAIM = (
-    "Layer normalization comes to a log-likelihood comparable to the baseline's much faster (section 6.5, Figure 5: "
-    "between -700 and -900 nats a sequence of 500 points)."
+    Said(
+        "Layer normalization comes to a log-likelihood comparable to the baseline's much faster (section 6.5, Figure "
+        "5: between -700 and -900 nats a sequence of 500 points).",
+        ("layer", "none"),
+    ),
 )
 
 SENTENCE = "layer normalization"
@@ -84,7 +87,7 @@ def _write(run: Run, arm: Arm, name: str) -> list[_Written]:
 
 
 OUTLINE = Outline(
-    title="Handwriting synthesis, Figure 5",
+    title="Handwriting synthesis, Figure 5 of the paper",
     claim=CLAIM,
     config=Config(),
     curves=[Curves("figure5", ABOUT, METRICS, "update")],

@@ -1,6 +1,7 @@
 """Where experiment 6.6 departs from the paper."""
 
 from ...report.page import Deviation
+from .config import BATCH_NORMS
 
 DEVIATIONS = (
     Deviation("activation", "I", "ReLU in the hidden layers; the paper does not name one."),
@@ -11,16 +12,19 @@ DEVIATIONS = (
         "I",
         "with running averages of momentum 0.1 over the training batches, and again with the exact statistics of the "
         "training set.",
+        {"norm": BATCH_NORMS},
     ),
     Deviation(
         "batch norm's variance",
         "I",
         "divided by M - 1 up to batch size {unbiased_up_to} as in the paper; above it by M, left open there.",
+        {"norm": BATCH_NORMS},
     ),
     Deviation(
         "measure",
         "stand-in",
-        "speed is measured by the validation error beside the training NLL, where Figure 6 shows the test error.",
+        "speed is measured by the validation error beside the training NLL, where the paper's Figure 6 shows the test "
+        "error.",
     ),
 )
 MNIST = Deviation("data", "stand-in", "the data files' content is not the original MNIST's (other SHA-256).")

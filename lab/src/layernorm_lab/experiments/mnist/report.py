@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from ...report.arms import Said
 from ...report.blocks import Metric
 from ...report.outline import Curves, Outline, Results
 from ...report.tables import Column, geometric
@@ -12,8 +13,11 @@ from .config import Config
 from .deviations import APART, DEVIATIONS, DIGITS, MNIST
 
 CLAIM = (
-    "Layer normalization is robust to the batch size and converges faster than batch normalization applied to all "
-    "layers (section 6.6, Figure 6)."
+    Said(
+        "Layer normalization is robust to the batch size and converges faster than batch normalization applied to all "
+        "layers (section 6.6, Figure 6).",
+        ("layer", "batch"),
+    ),
 )
 
 ERROR = Metric("valid_error", "validation error", percent=True)
@@ -28,18 +32,23 @@ COLUMNS = (
 )
 NOTE = (
     "Test error and train NLL after the last epoch, the latter in nats a case over the whole training set, as a "
-    "geometric mean. Lowest valid.: the lowest validation error of a run. Exact statistics: the same networks, with "
-    "batch norm's mean and variance over the whole training set instead of averages over the last batches."
+    "geometric mean. Lowest valid.: the lowest validation error of a run.",
+    Said(
+        "Exact statistics: the same networks, with batch norm's mean and variance over the whole training set instead "
+        "of averages over the last batches.",
+        ("batch*",),
+    ),
 )
 
 
 OUTLINE = Outline(
-    title="Permutation-invariant MNIST, Figure 6",
+    title="Permutation-invariant MNIST, Figure 6 of the paper",
     claim=CLAIM,
     config=Config(),
     curves=[Curves("figure6", "Training negative log-likelihood and test error after each epoch.", METRICS)],
     results=[Results(COLUMNS, NOTE)],
     chosen=ERROR,
+    concluded=METRICS[1],
     claims=CLAIMS,
     deviations=(*DEVIATIONS, MNIST),
     apart=APART,
@@ -48,8 +57,8 @@ OUTLINE = Outline(
 
 OF_DIGITS = dataclasses.replace(
     OUTLINE,
-    title="Figure 6 on scikit-learn's digits",
-    claim="",
+    title="Figure 6 of the paper, on scikit-learn's digits",
+    claim=(),
     claims=(),
     deviations=(*DEVIATIONS, DIGITS),
     apart=(*APART, "hidden", "held_out"),

@@ -19,12 +19,12 @@ DEVIATIONS = (
         "loss", "S", "summed over the wrong pairs of a batch; each parameter's gradient cut to a norm of its own."
     ),
     Deviation("ranking", "I", "a wrong item with the same penalty as the right one stands before it."),
-    Deviation("initial weights", "I", "a GRU's two biases, the layer norm's among them, start at 0, and gains at 1."),
+    Deviation("initial weights", "I", "a GRU's two biases, a norm's among them, start at 0, and gains at 1."),
     Deviation(
         "measure",
         "stand-in",
-        "with 25 epochs recall on the validation images decides, where Table 2 has recall on the test images and "
-        "captions; with 100 epochs that of Table 2 does.",
+        "with 25 epochs recall on the validation images decides, where the paper's Table 2 has recall on the test "
+        "images and captions; with 100 epochs that of Table 2 does.",
     ),
     Deviation(
         "data",

@@ -17,12 +17,20 @@ DEVIATIONS = (
         "I",
         "every gate's block of a weight matrix is drawn by itself; the original code draws them alike.",
     ),
-    Deviation("gains", "S", "batch norm's start at 0.1, layer norm's at 1.0 unless a row says otherwise."),
+    Deviation("batch norm's gains", "S", "they start at 0.1.", {"norm": BATCH}),
+    Deviation("layer norm's gains", "S", "they start at 1.0 unless a row says otherwise.", {"norm": ["layer"]}),
     Deviation(
         "recurrent batch norm",
         "S",
         "it counts rows that have ended, standing still with input 0; else the statistics of the last steps are of one "
-        "or two rows. Batch norm everywhere leaves padding out of those of the attention.",
+        "or two rows.",
+        {"norm": BATCH},
+    ),
+    Deviation(
+        "batch norm everywhere",
+        "S",
+        "it leaves padding out of the statistics of the attention.",
+        {"norm": ["batch-everywhere"]},
     ),
     Deviation("batches", "I", "one holds passages of like length: pools of 50 batches are sorted by it."),
     Deviation("batch norm's evaluation", "S", "by the statistics of the batch.", {"norm": BATCH, "bn_eval": ["batch"]}),

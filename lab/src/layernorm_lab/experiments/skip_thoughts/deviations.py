@@ -26,8 +26,8 @@ DEVIATIONS = (
     Deviation(
         "measure",
         "stand-in",
-        "speed is measured by the decoders' NLL on held-out books, where Figure 3 shows SICK and the classification "
-        "tasks.",
+        "speed is measured by the decoders' NLL on held-out books, where the paper's Figure 3 shows SICK and the "
+        "classification tasks.",
     ),
     Deviation("sentence's end", "S", "encoded for SICK, not for the classification tasks."),
     Deviation(

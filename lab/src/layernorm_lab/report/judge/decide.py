@@ -246,7 +246,7 @@ def _with_level(ruling: Ruling, family: Sequence[Ruling], whole: float) -> Rulin
             level = bound if k == place else 0.0
             break
         level = bound
-    return dataclasses.replace(ruling, level=level)
+    return dataclasses.replace(ruling, level=level, whole=whole, family=len(ordered))
 
 
 def _of_arms(claim: Claim, runs: Sequence[Run]) -> tuple[list[Places], list[str]]:

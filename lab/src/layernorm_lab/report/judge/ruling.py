@@ -36,6 +36,8 @@ class Ruling:
         flags: for each seed why the two arms' values are bounds (`Measure.flag`).
         used: the number of pairs at the look that decides, the first ones by seed; None: all.
         level: the level at which Holm's procedure compares this claim; 0: it does not come to it.
+        whole: the level of the look, which the procedure shares among the claims of the trial.
+        family: the number of these claims.
         others: the rulings at the goals that do not decide.
         check: the pairs with each seed's rates chosen by the other seeds.
     """
@@ -49,6 +51,8 @@ class Ruling:
     flags: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     used: int | None = None
     level: float = LEVEL
+    whole: float = LEVEL
+    family: int = 1
     others: tuple[Ruling, ...] = ()
     check: Ruling | None = None
 
@@ -127,6 +131,26 @@ class Ruling:
         return UNDECIDED
 
     @property
+    def reason(self) -> str:
+        """Why the verdict is *undecided*, in words that follow "as"; empty for any other verdict."""
+        if self.verdict != UNDECIDED:
+            return ""
+        if self.lacking:
+            return f"these runs lack {', '.join(self.lacking)}"
+        (low, high), margin, plan = self.interval, self.claim.measure.margin, self.claim.trial.plan
+        if -margin < low and high < margin:
+            return "some of the numbers are bounds, so that it cannot be called equal"
+        if low <= 0 <= high:
+            return f"the interval has 0 in it and is not inside the margin of {self.claim.measure.margin_text}"
+        look = f", at the look after {self.used} of {plan.looks[-1]} pairs," if plan and self.used else ""
+        rule = f"Holm's procedure over the {self.family} claims of this trial" if self.family > 1 else "the rule"
+        if not self.level:
+            return f"{rule}{look} ends at another one before it comes to this one"
+        return f"{rule}{look} asks for a chance of at most {_percent(self.level)}, and that of this difference is " + (
+            _percent(self.p)
+        )
+
+    @property
     def is_open(self) -> bool:
         """Whether the claim is undecided, and more pairs are planned."""
         plan = self.claim.trial.plan
@@ -150,6 +174,8 @@ class Ruling:
                 parts.append(f"with each seed's rates chosen by the other seeds: {self.check.compared}, {seeds}")
         if self.lacking:
             parts.append(f"lacking: {', '.join(self.lacking)}")
+        elif self.reason:
+            parts.append(f"undecided, as {self.reason}")
         return "; ".join(parts)
 
     @property
@@ -170,7 +196,8 @@ class Ruling:
         about, measure = self.claim.trial.about, self.claim.measure
         verdict = f"with {about}: {said}" if about else said
         numbers = f"{capital(measure.about)}: {' against '.join(map(measure.shown, means))}"
-        return f"{capital(verdict)}. {numbers}, {measure.compared(effect, low, high)}.{bound}"
+        why = f" Undecided, as {self.reason}." if self.reason else ""
+        return f"{capital(verdict)}. {numbers}, {measure.compared(effect, low, high)}.{why}{bound}"
 
     @property
     def ran(self) -> str:
@@ -234,6 +261,10 @@ def _quantile(level: float, count: int) -> float:
     from scipy import stats
 
     return float(stats.t.isf(level / 2, count - 1))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %"
 
 
 def counted(count: int, noun: str) -> str:
