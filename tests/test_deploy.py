@@ -54,6 +54,7 @@ with torch.no_grad():
 """
 
 
+@pytest.mark.long
 @pytest.mark.compiles
 def test_aotinductor_of_plain_operations_runs_without_layernorm(tmp_path, monkeypatch):
     """The page's blocks, and what they make in a process that cannot import layernorm."""

@@ -87,23 +87,25 @@ def test_cells_norms_and_a_plain_network_are_standard_operators():
             torch.testing.assert_close(torch.from_numpy(a), b.detach(), rtol=rtol, atol=atol)
 
 
-@pytest.mark.parametrize("formula", ["paper", ln.Formula("sum", "per_gate", None, eps_on="deviation", eps=1e-2)])
-@pytest.mark.parametrize("network", [ln.LSTM, ln.GRU, ln.RNN])
-def test_batch_norm_takes_any_number_of_steps_and_rows(network, formula):
+def test_batch_norm_takes_any_number_of_steps_and_rows():
     """It takes its populations, which some batches have moved, in each direction by a row's own steps."""
     torch.manual_seed(0)
-    model = network(5, 8, bidirectional=True, norm=ln.BatchNormOverTime(max_steps=4), formula=formula)
+    per_gate = ln.Formula("sum", "per_gate", None, eps_on="deviation", eps=1e-2)
+    networks = [
+        network(5, 8, bidirectional=both, norm=ln.BatchNormOverTime(max_steps=4), formula=formula)
+        for network, both, formula in ((ln.LSTM, False, "paper"), (ln.GRU, True, per_gate), (ln.RNN, False, "paper"))
+    ]
     with torch.no_grad():
-        for _ in range(3):
-            model(torch.randn(5, 16, 5), lengths=torch.randint(2, 6, (16,)))
+        for network in 3 * networks:
+            network(torch.randn(5, 16, 5), lengths=torch.randint(2, 6, (16,)))
 
     class Model(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.network = model
+            self.networks = torch.nn.ModuleList(networks)
 
         def forward(self, x, lengths):
-            return self.network(x)[0], self.network(x, lengths=lengths)[0]
+            return [self.networks[0](x)[0], *(network(x, lengths=lengths)[0] for network in self.networks)]
 
     given = torch.randn(3, 2, 5), torch.tensor([3, 1])
     program = onnx_errors.export(Model().eval(), given, ({0: "T", 1: "B"}, {0: "B"}))
@@ -187,12 +189,12 @@ class Several(torch.nn.Module):
         return [y if isinstance(y, torch.Tensor) else y[0] for y in found]
 
 
-@pytest.mark.parametrize(("opset", "dtype"), [(18, torch.float32), (23, torch.float32), (18, torch.float64)])
+@pytest.mark.parametrize(("opset", "dtype"), [(23, torch.float32), (18, torch.float64)])
 def test_the_smallest_eps_counts_where_a_row_is_zero(opset, dtype):
     """An optimiser of the exporter takes a number up to 1e-8 for 0. eps 0 is nan, as in the module."""
     torch.manual_seed(0)
     modules = []
-    for eps in (0.0, 1e-12, 1e-8, 1e-5, None):
+    for eps in (0.0, 1e-12, 1e-8, None):
         given = {} if eps is None else {"eps": eps}
         deviation = ln.Formula("sum", "per_gate", "carry", eps_on="deviation", **given)
         modules += [ln.LayerNorm(3, **given), ln.RMSNorm(3, **given), ln.GRU(3, 4, eps=eps)]
@@ -243,7 +245,7 @@ NARROW = """
 class Narrow(torch.nn.Module):
     def __init__(self, dtype):
         super().__init__()
-        self.dtype, self.norm, arguments = dtype, ln.LayerNorm(3), {"batch_first": True, "bidirectional": True}
+        self.dtype, self.norm, arguments = dtype, ln.LayerNorm(3), {"batch_first": True}
         self.networks = torch.nn.ModuleList(kind(3, 4, **arguments) for kind in (ln.RNN, ln.LSTM, ln.GRU))
         self.plain, self.forwards = ln.LSTM(3, 4, norm=None, batch_first=True), ln.GRU(3, 4)
         self.to(dtype)
@@ -286,14 +288,9 @@ for dtype in (torch.float16, torch.bfloat16):
 """
 
 
-def test_the_state_after_a_cut_in_16_bits_loads_and_runs():
-    """ONNX Runtime 1.31 has no Expand of bfloat16."""
-    run_program(RESTARTS)
-
-
-def test_16_bits_with_the_batch_first_load_and_run():
-    """ONNX Runtime 1.31 crashes where it loads Transpose, Cast and MatMul in a row."""
-    run_program(NARROW)
+def test_16_bits_load_and_run():
+    """ONNX Runtime 1.31 has no Expand of bfloat16, and crashes where it loads Transpose, Cast and MatMul in a row."""
+    run_program(RESTARTS + NARROW)
 
 
 WITHOUT_TABLE = """
@@ -315,7 +312,7 @@ for given in (model, program):
 """
 
 
-@pytest.mark.parametrize("loaded", [False, True])
+@pytest.mark.parametrize("loaded", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_the_exporter_knows_the_ops_by_itself(loaded):
     """Whether it was used before layernorm is imported, or not yet."""
     before = "torch.onnx.export(torch.nn.Linear(3, 3), (torch.ones(2, 3),), dynamo=True, verbose=False)"

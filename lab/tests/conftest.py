@@ -1,11 +1,14 @@
 """Tests of the experiments look at no data of this machine, and at none of an earlier test."""
 
+import functools
 import signal
 
 import matplotlib
 import pytest
 
 from lab_support.data_sets import forget
+from layernorm_lab.report import figures
+from layernorm_lab.report.page import Figure, Panel
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -23,6 +26,24 @@ def _interruptible():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _figures(request):
+    """Every figure is a blank one but in modules marked `draws`: drawing three forms of each takes longer than all else
+    that a short command does. Commands in processes of their own draw, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.get_closest_marker("draws") is None:
+            patch.setattr(figures, "draw_figure", lambda figure, kind, narrow=False: _blank(kind))
+        yield
+
+
+@functools.cache
+def _blank(kind):
+    return _draw_figure(Figure("", "", [[Panel("", "", "", [])]]), kind)
+
+
+_draw_figure = figures.draw_figure
 
 
 @pytest.fixture(autouse=True)

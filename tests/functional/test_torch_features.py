@@ -1,6 +1,7 @@
 """What torch expects of an op: gradients of every order, compile, export, torch.func, autocast, opcheck."""
 
 import io
+import itertools
 
 import pytest
 import torch
@@ -16,6 +17,8 @@ CASES = [(network, formula) for formula, of in PRESETS.items() for network in of
 CASES += [("RNN", ln.Formula("split", cell=None)), ("GRU", ln.Formula("sum", cell=None, bias_inside=True))]
 CASES += [("LSTM", ln.Formula("sum", "per_gate", "carry", bias_inside=True, eps=0.1, eps_on="deviation"))]
 I, H, T, B = 2, 3, 3, 2  # noqa: E741
+ENGINES = [*zip(NETWORKS, itertools.cycle(ln.backends.available()))]
+"""Every network with an engine, every engine with a network: an op's registration is one for all of them."""
 
 
 def parameters(network, formula, norm="layer", dtype=torch.float64):
@@ -82,8 +85,7 @@ def test_third_derivative():
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of opcheck's own, in torch 2.15
-@pytest.mark.parametrize("backend", ln.backends.available())
-@pytest.mark.parametrize("network", list(NETWORKS))
+@pytest.mark.parametrize(("network", "backend"), ENGINES)
 def test_opcheck_recurrent(network, backend):
     p = parameters(network, "paper")
     recurrence = Recurrence(network, resolve("paper", network)).encode()
@@ -114,8 +116,7 @@ def test_opcheck_recurrent(network, backend):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of opcheck's own, in torch 2.15
-@pytest.mark.parametrize("backend", ln.backends.available())
-@pytest.mark.parametrize("network", list(NETWORKS))
+@pytest.mark.parametrize(("network", "backend"), ENGINES)
 def test_opcheck_batch_norm(network, backend):
     """With the moments of the batch, which are results, and with those that it is given."""
     recurrence = Recurrence(network, resolve("paper", network), norm="batch")
@@ -137,8 +138,8 @@ def test_opcheck_batch_norm(network, backend):
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of opcheck's own, in torch 2.15
 @pytest.mark.parametrize("backend", ln.backends.available())
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_opcheck_normalize(dtype, backend):
+def test_opcheck_normalize(backend):
+    dtype = torch.bfloat16 if backend == "native" else torch.float32
     x, residual = (torch.randn(4, 2, 3, dtype=dtype, requires_grad=True) for _ in range(2))
     w, b = (torch.randn(2, 3, requires_grad=True) for _ in range(2))
     for args in (

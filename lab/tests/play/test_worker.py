@@ -82,7 +82,13 @@ server.serve([], int(sys.argv[1]))
 """
 
 
-@pytest.mark.parametrize("work", ["time.sleep(60)", "training.Training(0.01).run()"], ids=["hangs", "trains"])
+@pytest.mark.parametrize(
+    "work",
+    [
+        pytest.param("time.sleep(60)", id="hangs", marks=pytest.mark.long),
+        pytest.param("training.Training(0.01).run()", id="trains"),
+    ],
+)
 def test_ctrl_c_ends_it_while_it_works(work):
     pytest.importorskip("nicegui")
     import socket

@@ -387,7 +387,7 @@ def test_the_error_rates_are_as_promised():
     narrow = dataclasses.replace(LOSS, measure=Value("loss", "the loss", margin=0.0))
     rates = (0.0005, 0.001, 0.002, 0.004)
     narrow = dataclasses.replace(narrow, trial=dataclasses.replace(TRIAL, rates=rates, updates=10))
-    count = 1500
+    count = 400
     for effect in (0.0, 2.0):
         ahead = behind = 0
         for _ in range(count):

@@ -23,6 +23,7 @@ def a_finding(as_stated=True):
     return theory.Finding(CLAIMS["gain"], measured)
 
 
+@pytest.mark.long  # tests/geometry/test_claims.py measures every claim
 def test_the_command_writes_its_page_and_says_all_claims(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(digits, "load_digits", digits_of(DATA))
     assert cli.main(["geometry", "--out", str(tmp_path / "new" / "theory")]) == 0
