@@ -15,6 +15,8 @@ from layernorm_lab.report.judge import TRIAL_SEEDS, Value
 from layernorm_lab.report.page import STYLES, Curve, Figure, Panel
 from layernorm_lab.runs.folder import find_runs
 
+pytestmark = pytest.mark.draws
+
 ERROR = Metric("valid_error", "validation error", percent=True)
 TEST = Metric("test_error", "test error", chosen="valid_error", percent=True)
 

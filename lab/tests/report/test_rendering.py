@@ -11,6 +11,8 @@ from lab_support.runs import report_of, write_digits, write_sweep
 from layernorm_lab.report import figures, rendering
 from layernorm_lab.report.page import Curve, Figure, Panel, Picture, Style, Table, level
 
+pytestmark = pytest.mark.draws
+
 
 @pytest.fixture
 def folder(tmp_path):
