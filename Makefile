@@ -24,7 +24,7 @@ help:
 # pip's progress, the compiler's among it, in a line for each step; everything only if it fails.
 SHELL := bash
 .SHELLFLAGS := -o pipefail -c
-PIP = $(BIN)/pip install --verbose
+PIP = $(BIN)/pip install --verbose --no-compile   # Python compiles what it imports; all of it takes a core half a minute
 TOLD = 2>&1 | tee $(VENV)/setup.log | grep --line-buffered -oE '(Collecting [a-z]|Installing build dep|Building CXX|Linking CXX|Installing collected|Successfully installed).{0,70}' \
   || { tail -40 $(VENV)/setup.log; false; }
 
