@@ -2,6 +2,8 @@
 
     python benchmarks/accelerate.py networks --threads 1 2
     python benchmarks/accelerate.py models --threads 1 2 --rounds 5
+    python benchmarks/accelerate.py models --json models.json --chart models.png
+    python benchmarks/accelerate.py models --redraw models.json --chart models.png
 
 Both sides are the same network with the same weights; the one is accelerated. They take turns in one process. Printed
 are the minima over the rounds in milliseconds, torch's and ours, and ours as a multiple of torch's. Inference is a call
@@ -23,7 +25,9 @@ outputs of both. A training step includes the optimiser.
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -312,11 +316,58 @@ def models(options: Any) -> list[Row]:
     return rows
 
 
+JOBS = {
+    "tagger": "tagger (LSTM, CRF)",
+    "forecaster": "forecaster (LSTM)",
+    "decoder": "decoder of a translator (GRU)",
+    "agent": "agent (LSTM, PPO)",
+    "agent, reset=": "agent, with reset=",
+    "reader": "reader of reviews (LSTM)",
+}
+"""What the chart calls the models."""
+
+
+def chart(path: str, rows: Sequence[Row]) -> None:
+    """Bars of what a training step takes of torch's time, with the fewest threads."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    threads = min(row["threads"] for row in rows)
+    rows = [row for row in rows if row["threads"] == threads][::-1]
+    shares = [row["training"]["ours"] / row["training"]["torch"] for row in rows]
+    figure, axis = plt.subplots(figsize=(7.2, 0.42 * len(rows) + 0.9))
+    axis.barh([JOBS[row["model"]] for row in rows], shares, 0.62, color="#0072B2")
+    for place, share in enumerate(shares):
+        axis.text(share - 0.01, place, f"{share:.2f}", va="center", ha="right", color="white", fontsize=10)
+    axis.axvline(1, color="black", linewidth=1.4)
+    axis.set_xlim(0, max(1.02, *shares))
+    axis.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "torch.nn: 1"])
+    said = "one thread" if threads == 1 else f"{threads} threads"
+    axis.set_xlabel(f"time of a training step after ln.accelerate, relative to torch's, {said}")
+    axis.tick_params(axis="y", length=0)
+    axis.spines[["top", "right", "left"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=160)
+    print(f"wrote {path}")
+
+
 def main() -> None:
     parser = timing.parser(__doc__)
     parser.add_argument("what", choices=["networks", "models"])
+    parser.add_argument("--chart", metavar="FILE", help="draw the training steps of the models here (PNG or SVG)")
+    parser.add_argument("--redraw", metavar="FILE", help="draw the chart from figures that --json wrote")
     options = parser.parse_args()
-    timing.save(options.json, networks(options) if options.what == "networks" else models(options))
+    if options.chart and options.what == "networks":
+        parser.error("--chart is of the models")
+    if options.redraw:
+        rows = json.loads(Path(options.redraw).read_text())["rows"]
+    else:
+        rows = networks(options) if options.what == "networks" else models(options)
+        timing.save(options.json, rows)
+    if options.chart:
+        chart(options.chart, rows)
 
 
 if __name__ == "__main__":
