@@ -38,7 +38,7 @@ os.environ.setdefault("LAYERNORM_DATA", "")
 import torch
 
 from layernorm import backends
-from layernorm_lab.runs import environment
+from layernorm.doctor import machine
 
 from . import arithmetic, data, edges, precision, runs, ways_out
 from .arena import Process
@@ -114,7 +114,7 @@ def summary(counts):
         for kind, cases in sorted(count.kinds.items()):
             yield f"  {kind:<48}{cases:>7}"
     engines = ", ".join(backends.available())
-    yield f"{environment.processor()}, {environment.cores()} cores, torch {torch.__version__}, engines {engines}"
+    yield f"{machine.processor()}, {machine.cores()} cores, torch {torch.__version__}, engines {engines}"
     yield f"commit {environment.commit()}"
 
 
