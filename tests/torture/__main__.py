@@ -115,7 +115,7 @@ def summary(counts):
             yield f"  {kind:<48}{cases:>7}"
     engines = ", ".join(backends.available())
     yield f"{machine.processor()}, {machine.cores()} cores, torch {torch.__version__}, engines {engines}"
-    yield f"commit {environment.commit()}"
+    yield f"commit {machine.commit()}"
 
 
 def main():
