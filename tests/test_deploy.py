@@ -68,15 +68,17 @@ def test_aotinductor_of_plain_operations_runs_without_layernorm(tmp_path, monkey
     torch.testing.assert_close(tuple(torch.load("after.pt")), names["cell"](*inputs))
 
 
-def test_the_example_runs_and_finds_no_difference():
-    """Three ways out, two of them in fresh processes; it fails by itself where a difference is above 1e-5. Every
-    kind of network is exported in tests/test_onnx.py and tests/nn/test_portable.py."""
-    options = ["--updates", "3", "--models", "GRU", "LSTMCell"]
+@pytest.mark.parametrize(
+    "models", [["GRU", "LSTMCell"], pytest.param(["LSTM", "RNN", "GRUCell", "RNNCell"], marks=pytest.mark.long)]
+)
+def test_the_example_runs_and_finds_no_difference(models):
+    """Three ways out, two of them in fresh processes; it fails by itself where a difference is above 1e-5."""
+    options = ["--updates", "3", "--models", *models]
     command = [sys.executable, "-W", "ignore", ROOT / "examples" / "deploy.py", *options]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     rows = [line for line in done.stdout.splitlines() if re.match(r"\| (LSTM|GRU|RNN)", line)]
-    assert len(rows) == 2
+    assert len(rows) == len(models)
     assert "at most 1e-05 allowed" in done.stdout
 
 

@@ -168,16 +168,15 @@ def test_an_installed_copy_tells_the_commit_that_it_was_built_from(checkout, tmp
         quiet = {"check": True, "capture_output": True, "env": {**os.environ, "CXX": "no-compiler"}}
         subprocess.run(["cmake", "-S", tmp_path, "-B", build], **quiet)
         subprocess.run(["cmake", "--install", build, "--prefix", prefix], **quiet)
-        return machine.installed_commit(prefix / "layernorm")
+        return machine.commit(prefix / "layernorm")
 
     assert install("clean") == commit
     (package / "new.py").write_text("")
     assert install("changed") == f"{commit}+"
     shutil.rmtree(tmp_path / ".git")
     assert install("without-git") is None
-    assert machine.installed_commit(package) is None
-    monkeypatch.setattr(machine, "commit", lambda: None)
-    monkeypatch.setattr(machine, "installed_commit", lambda: "0123456789ab")
+    assert machine.commit(package) is None
+    monkeypatch.setattr(machine, "commit", lambda: "0123456789ab")
     installation.show()
     assert f"layernorm      {machine.version('layernorm')}, commit 0123456789ab\n" in capsys.readouterr().out
 

@@ -3,6 +3,7 @@
 import functools
 import importlib.machinery
 import importlib.util
+import itertools
 import re
 import subprocess
 import sys
@@ -24,11 +25,10 @@ pytestmark = [  # of torch's exporter, of its own code
 ]
 
 
-@pytest.fixture(scope="module")
-def table():
-    """Every formula of every network, with lengths (also of 0), initial states, free T and B. Two directions and layers
-    are in examples/deploy.py, whose test compares them."""
-    return onnx_errors.compare(onnx_errors.Arrangement(1, 1, True, 5, 16))
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.long)])
+def table(request):
+    """Every formula of every network, with lengths (also of 0), initial states, free T and B; one direction or two."""
+    return onnx_errors.compare(onnx_errors.Arrangement(request.param, 1, True, 5, 16))
 
 
 def test_every_network_and_formula_is_as_near_to_the_truth_as_the_module(table):
@@ -87,13 +87,17 @@ def test_cells_norms_and_a_plain_network_are_standard_operators():
             torch.testing.assert_close(torch.from_numpy(a), b.detach(), rtol=rtol, atol=atol)
 
 
-def test_batch_norm_takes_any_number_of_steps_and_rows():
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_batch_norm_takes_any_number_of_steps_and_rows(whole):
     """It takes its populations, which some batches have moved, in each direction by a row's own steps."""
     torch.manual_seed(0)
     per_gate = ln.Formula("sum", "per_gate", None, eps_on="deviation", eps=1e-2)
+    kinds = [(ln.LSTM, False, "paper"), (ln.GRU, True, per_gate), (ln.RNN, False, "paper")]
+    if whole:
+        kinds = list(itertools.product((ln.LSTM, ln.GRU, ln.RNN), (True,), ("paper", per_gate)))
     networks = [
         network(5, 8, bidirectional=both, norm=ln.BatchNormOverTime(max_steps=4), formula=formula)
-        for network, both, formula in ((ln.LSTM, False, "paper"), (ln.GRU, True, per_gate), (ln.RNN, False, "paper"))
+        for network, both, formula in kinds
     ]
     with torch.no_grad():
         for network in 3 * networks:
@@ -189,12 +193,15 @@ class Several(torch.nn.Module):
         return [y if isinstance(y, torch.Tensor) else y[0] for y in found]
 
 
-@pytest.mark.parametrize(("opset", "dtype"), [(23, torch.float32), (18, torch.float64)])
+@pytest.mark.parametrize(
+    ("opset", "dtype"),
+    [(23, torch.float32), (18, torch.float64), pytest.param(18, torch.float32, marks=pytest.mark.long)],
+)
 def test_the_smallest_eps_counts_where_a_row_is_zero(opset, dtype):
     """An optimiser of the exporter takes a number up to 1e-8 for 0. eps 0 is nan, as in the module."""
     torch.manual_seed(0)
     modules = []
-    for eps in (0.0, 1e-12, 1e-8, None):
+    for eps in (0.0, 1e-12, 1e-8, 1e-5, None):
         given = {} if eps is None else {"eps": eps}
         deviation = ln.Formula("sum", "per_gate", "carry", eps_on="deviation", **given)
         modules += [ln.LayerNorm(3, **given), ln.RMSNorm(3, **given), ln.GRU(3, 4, eps=eps)]

@@ -17,8 +17,12 @@ CASES = [(network, formula) for formula, of in PRESETS.items() for network in of
 CASES += [("RNN", ln.Formula("split", cell=None)), ("GRU", ln.Formula("sum", cell=None, bias_inside=True))]
 CASES += [("LSTM", ln.Formula("sum", "per_gate", "carry", bias_inside=True, eps=0.1, eps_on="deviation"))]
 I, H, T, B = 2, 3, 3, 2  # noqa: E741
-ENGINES = [*zip(NETWORKS, itertools.cycle(ln.backends.available()))]
-"""Every network with an engine, every engine with a network: an op's registration is one for all of them."""
+_SHORT = [*zip(NETWORKS, itertools.cycle(ln.backends.available()))]
+ENGINES = [
+    pytest.param(*pair, marks=[] if pair in _SHORT else pytest.mark.long)
+    for pair in itertools.product(NETWORKS, ln.backends.available())
+]
+"""Every network on every engine; without the long ones each network on one: an op's registration is one for all."""
 
 
 def parameters(network, formula, norm="layer", dtype=torch.float64):

@@ -377,7 +377,8 @@ def test_exact_statistics_are_an_arm_of_their_own():
     assert ruling.effect_text.startswith("the loss: layer norm 0.10, batch norm, exact statistics 0.05")
 
 
-def test_the_error_rates_are_as_promised():
+@pytest.mark.parametrize("count", [400, pytest.param(1500, marks=pytest.mark.long)])
+def test_the_error_rates_are_as_promised(count):
     """Simulated trials with equal arms, and with a difference of 2 deviations of a pair's difference.
 
     Two rates inside the grid do not differ, so that the pilot chooses one of them at random, which must not matter.
@@ -387,7 +388,6 @@ def test_the_error_rates_are_as_promised():
     narrow = dataclasses.replace(LOSS, measure=Value("loss", "the loss", margin=0.0))
     rates = (0.0005, 0.001, 0.002, 0.004)
     narrow = dataclasses.replace(narrow, trial=dataclasses.replace(TRIAL, rates=rates, updates=10))
-    count = 400
     for effect in (0.0, 2.0):
         ahead = behind = 0
         for _ in range(count):

@@ -11,7 +11,9 @@ from layernorm_lab import cli
 from layernorm_lab.runs import checkpoint
 
 # 206 cases: the last batch of an epoch has 2 cases, and shares of 3 and 2 cases occur
-COMMAND = ["run", "digits", "--norm", "layer", "batch", "--batch-size", "6", "--seeds", "0"]
+RUNS = ["--norm", "layer", "batch", "--batch-size", "6"]
+ALL_RUNS = ["--norm", "none", "layer", "batch", "--batch-size", "6", "4"]
+COMMAND = ["run", "digits", "--seeds", "0"]
 COMMAND += ["--train-cases", "206", "--epochs", "2", "--hidden", "16", "--threads", "1"]
 
 
@@ -19,13 +21,14 @@ def last_records(out):
     return {path.parent.name: path.read_text().splitlines() for path in sorted(out.glob("*/records.jsonl"))}
 
 
-def test_two_processes_give_the_same_metrics_and_write_once(tmp_path, capsys):
-    said = in_two_processes("-m", "layernorm", *COMMAND, "--out", str(tmp_path / "two"))
+@pytest.mark.parametrize(("runs", "count"), [(RUNS, 2), pytest.param(ALL_RUNS, 6, marks=pytest.mark.long)])
+def test_two_processes_give_the_same_metrics_and_write_once(runs, count, tmp_path, capsys):
+    said = in_two_processes("-m", "layernorm", *COMMAND, *runs, "--out", str(tmp_path / "two"))
     assert said.count("report: ") == 1
-    assert cli.main([*COMMAND, "--out", str(tmp_path / "one")]) == 0
+    assert cli.main([*COMMAND, *runs, "--out", str(tmp_path / "one")]) == 0
 
     one, two = last_records(tmp_path / "one"), last_records(tmp_path / "two")
-    assert len(one) == 2
+    assert len(one) == count
     assert one.keys() == two.keys()
     for name in one:
         assert len(one[name]) == len(two[name]) == 2
@@ -40,7 +43,7 @@ def test_two_processes_give_the_same_metrics_and_write_once(tmp_path, capsys):
     # a run that one process left unfinished is not continued by two
     run = tmp_path / "two" / "digits-layer-b6-s0"
     (run / "result.json").unlink()
-    assert cli.main([*COMMAND, "--out", str(tmp_path / "two")]) == 1
+    assert cli.main([*COMMAND, *runs, "--out", str(tmp_path / "two")]) == 1
     assert "was trained by 2 process(es), now there are 1" in capsys.readouterr().err
 
 

@@ -58,10 +58,9 @@ def core() -> list[Section]:
         major, minor = torch.cuda.get_device_capability()
         cuda = f"{torch.cuda.get_device_name()}, compute capability {major}.{minor}, CUDA {torch.version.cuda}"
     variables = [(name, os.environ[name]) for name in VARIABLES if name in os.environ]
-    commit = machine.commit() or machine.installed_commit() or "unknown"
     return [
         Section("versions", [
-            ("layernorm", f"{machine.version('layernorm')}, commit {commit}"),
+            ("layernorm", f"{machine.version('layernorm')}, commit {machine.commit() or 'unknown'}"),
             ("python", platform.python_version()),
             ("torch", torch.__version__),
             ("numpy", machine.version("numpy") or "missing"),

@@ -37,8 +37,8 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def commit(package: Path = PACKAGE) -> str | None:
-    """Looks up the git commit of a package's source tree, with `+` if the package differs from it. None: it is not in
-    git."""
+    """Looks up the git commit of a package's source tree, with `+` if the package differs from it. Of an installed copy
+    it is the one that the build wrote into its folder. None: there is neither."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(
@@ -50,11 +50,5 @@ def commit(package: Path = PACKAGE) -> str | None:
         git("ls-files", "--error-unmatch", "__init__.py")  # else it is installed inside somebody else's repository
         return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def installed_commit(package: Path = PACKAGE) -> str | None:
-    """Reads the commit that a package was installed from, as `commit` gives it, which the build has written into its
-    folder. None: it was not built in git, or the package is a checkout's own."""
-    file = package / "commit.txt"
-    return file.read_text(encoding="utf-8").strip() if file.is_file() else None
+        file = package / "commit.txt"
+        return file.read_text(encoding="utf-8").strip() if file.is_file() else None

@@ -67,7 +67,7 @@ class Request:
 def parse_run(experiment: Experiment, arguments: Sequence[str]) -> Request:
     """Reads the options of `layernorm run EXPERIMENT`."""
     if experiment.embedded and any(argument.partition("=")[0] == "--data" for argument in arguments):
-        raise UsageError(f"{experiment.name} does not take --data: its data need no folder, no folder is needed")
+        raise UsageError(f"{experiment.name} does not take --data: its data need no folder")
     preset_name = _preset_name(experiment, arguments)
     preset = experiment.presets[preset_name]
     several = [item.name for item in swept(type(preset.config))]

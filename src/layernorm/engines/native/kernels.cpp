@@ -9,7 +9,7 @@
 
 using namespace LAYERNORM_ISA;
 
-// Only what stands in the table is linked.
+// A set of bfloat16 alone has only the objects of that, so that its table names no other kernels.
 extern "C" constexpr Kernels LAYERNORM_TABLE_OF(LAYERNORM_ISA) = {LAYERNORM_EXPANDED(LAYERNORM_ISA),
     {Set::BFLOAT16_ALONE ? nullptr : &of_float32, Set::BFLOAT16_ALONE ? nullptr : &of_float64, &of_bfloat16,
         Set::PAIRS ? &of_rounded : nullptr},
