@@ -209,11 +209,11 @@ def test_help_tells_the_data_sets_and_their_files(capsys):
 
 def test_errors_are_wrapped_on_a_terminal_alone(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    command = ["run", "digits", "--data", "."]
-    assert cli.main(command) == 2
+    command = ["run", "mnist", "--data", "a folder whose name is so long that the message does not fit in one line"]
+    assert cli.main(command) == 1
     line = one_line(capsys)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert cli.main(command) == 2
+    assert cli.main(command) == 1
     text = capsys.readouterr().err
     assert max(map(len, text.splitlines())) <= 80 < len(line)
     assert " ".join(text.split()) == line.strip()
