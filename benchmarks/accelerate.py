@@ -338,7 +338,9 @@ def chart(path: str, rows: Sequence[Row]) -> None:
     rows = [row for row in rows if row["threads"] == threads][::-1]
     shares = [row["training"]["ours"] / row["training"]["torch"] for row in rows]
     figure, axis = plt.subplots(figsize=(7.2, 0.42 * len(rows) + 0.9))
-    axis.barh([JOBS[row["model"]] for row in rows], shares, 0.62, color="#0072B2")
+    names = [JOBS[row["model"]] for row in rows]
+    axis.barh(names, 1, 0.62, color="#e4e4e4")
+    axis.barh(names, shares, 0.62, color="#333333")  # black is no norm in every figure
     for place, share in enumerate(shares):
         axis.text(share - 0.01, place, f"{share:.2f}", va="center", ha="right", color="white", fontsize=10)
     axis.axvline(1, color="black", linewidth=1.4)

@@ -318,11 +318,13 @@ def chart(path: str, rows: Sequence[dict[str, Any]]) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    from layernorm_lab.report.page import STYLES
+
     threads = max(row["threads"] for row in rows)
     rows = [row for row in rows if row["threads"] == threads and "network" in row]
     networks = [network for network in GATES if any(row["network"] == network for row in rows)]
     figure, axes = plt.subplots(2, len(networks), figsize=(4.2 * len(networks), 6.4), squeeze=False, sharey=True)
-    colours = {"layer norm": "#0072B2", "loop": "#E69F00", "compile": "#CC79A7", "jax": "#009E73"}
+    colours = {"layer norm": STYLES["layer"].colour, "loop": "#bdbdbd", "compile": "#8a8a8a", "jax": "#5c5c5c"}
     for line, mode in zip(axes, ("inference", "training"), strict=True):
         for axis, network in zip(line, networks, strict=True):
             chosen = [row for row in rows if (row["network"], row["mode"]) == (network, mode)]
@@ -330,7 +332,9 @@ def chart(path: str, rows: Sequence[dict[str, Any]]) -> None:
             for k, name in enumerate(names):
                 at = [i + (k - (len(names) - 1) / 2) * 0.8 / len(names) for i in range(len(chosen))]
                 values = [row["seconds"][name] / row["seconds"]["torch"] for row in chosen]
-                label = {"layer norm": "layernorm", "loop": "Python loop with layer norm"}.get(name, name)
+                label = {"layer norm": "layernorm, with layer norm", "loop": "Python loop with layer norm"}.get(
+                    name, name
+                )
                 axis.bar(at, values, 0.8 / len(names), label=label, color=colours[name])
             axis.axhline(1, color="black", linewidth=1)
             axis.set_yscale("log", base=2)
@@ -340,8 +344,10 @@ def chart(path: str, rows: Sequence[dict[str, Any]]) -> None:
             axis.set_title(f"{network}, {mode}", fontsize=10)
             axis.grid(axis="y", alpha=0.3)
             axis.spines[["top", "right"]].set_visible(False)
+            axis.tick_params(labelleft=True)
         line[0].set_ylabel("time / torch.nn's\nwithout layer norm")
-    axes[1][0].set_xlabel("T, B, I, H")
+    for axis in axes[-1]:
+        axis.set_xlabel("T, B, I, H")
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="upper center", ncols=4, frameon=False, fontsize=9)
     figure.tight_layout(rect=(0, 0, 1, 0.96))
     figure.savefig(path, dpi=120)

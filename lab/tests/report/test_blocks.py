@@ -155,6 +155,10 @@ def test_runs_of_other_configurations_or_data_are_never_in_one_block():
     assert [block.title for block in found] == [
         "units 4, data set ffffffffffff", "units 4, data set None", "units 3, data set None"
     ]  # fmt: skip
+    found, _ = compare(runs, [LOSS])
+    assert [block.title for block in found] == [
+        "units 3, data set None", "units 4, data set ffffffffffff", "units 4, data set None"
+    ], "the one that a claim is about is first"  # fmt: skip
 
 
 def test_gains_are_arms_and_the_baseline_has_none():

@@ -8,6 +8,7 @@ from typing import Any
 from nicegui import ui
 
 from ..protocol import StoppedError
+from ..report.page import STYLES
 from . import training
 from .elements import GREY, axis, refusal
 from .training import NORMS, RATES, Training
@@ -31,7 +32,7 @@ _FAIR = (
     "one side: compare the two at the best rate of each, too. Three seeds on one small task decide nothing."
 )
 
-_COLOURS = {"none": "#e06c1f", "layer": "#2a8fd0"}
+_COLOURS = {"none": GREY, "layer": STYLES["layer"].colour}
 _UPDATES = [str(update) for update in range(0, training.UPDATES + 1, training.EVERY)]
 _START = RATES.index(0.0025)
 

@@ -150,8 +150,8 @@ def compare(
     """Sorts the runs of an experiment into blocks. No mean is taken over different configurations, and none compared.
     Metrics with the `prefixes`, such as `exact_`, make an arm of its own.
 
-    Returns the blocks that have records, the one with the largest value first, and the status lines: which runs are
-    unfinished, diverged, or start unequally.
+    Returns the blocks that have records and the status lines: which runs are unfinished, diverged, or start unequally.
+    First are the blocks that claims are about, in the order of the claims; among others the largest value is first.
     """
     facts = [{**run.config, "data set": str(run.environment["data"].get("fingerprint"))[:12]} for run in runs]
     names = [
@@ -167,6 +167,7 @@ def compare(
         own = [claim for claim in claims if any(has(run, claim.trial.options) for run in groups[values])]
         options = dict(zip(names, map(option_text, values), strict=True))
         blocks.append(Block(options, _runs_by_arm(groups[values], prefixes), own))
+    blocks.sort(key=lambda block: min(map(claims.index, block.claims), default=len(claims)))
     status = [*incomplete(runs), *(line for block in blocks for line in _unequal_starts(block))]
     return [block for block in blocks if any(run.records for arm in block.arms for run in block.runs(arm))], status
 
