@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
@@ -22,6 +22,8 @@ ENDING = 5.0
 
 GRACE = 10.0
 """The seconds that a process has for what it is doing after its parent has died."""
+
+START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
 READY = "ready"
 """A worker's first message: it has started, which takes seconds."""
@@ -46,14 +48,19 @@ class Worker:
     means stop: where the parent closes it or dies, the worker ends after its item.
 
     Args:
-        function: a function of a module, so that a new process can import it. The process is no fork of this one, whose
-            threads and GPU contexts would not survive in it.
+        function: a function of a module, so that another process can import it. The process is no fork of this one,
+            whose threads and GPU contexts would not survive in it. It is one of a server that has imported `modules`
+            and done nothing else; where a system has no such server, it is a new one.
+        modules: take long to import, and are imported once for all workers.
     """
 
-    def __init__(self, function: Callable[[Any, Connection], Any]) -> None:
-        spawn = multiprocessing.get_context("spawn")
-        self.pipe, theirs = spawn.Pipe()
-        self.process = spawn.Process(target=_serve, args=(theirs, function), daemon=True)
+    def __init__(self, function: Callable[[Any, Connection], Any], modules: Sequence[str] = (__name__,)) -> None:
+        context = multiprocessing.get_context(START)
+        if START == "forkserver":
+            context.set_forkserver_preload(list(modules))
+        self.pipe, theirs = context.Pipe()
+        arguments = (theirs, function, dict(os.environ))
+        self.process = context.Process(target=_serve, args=arguments, daemon=True)  # type: ignore[attr-defined]
         with _ctrl_c_ignored():
             self.process.start()
         theirs.close()  # then only the worker holds its end, which closes when the worker ends
@@ -138,7 +145,9 @@ def _describe_exit(code: int | None) -> str:
     return f"ended with exit code {code}"
 
 
-def _serve(pipe: Connection, function: Callable[[Any, Connection], Any]) -> None:
+def _serve(pipe: Connection, function: Callable[[Any, Connection], Any], environment: dict[str, str]) -> None:
+    os.environ.clear()  # the server has that of its own start
+    os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is asked to stop as well, and ends this process
     threading.Thread(target=_end_after_parent, daemon=True).start()
     with contextlib.suppress(EOFError, ConnectionError):

@@ -99,6 +99,7 @@ class _Pool:
 
     def __init__(self, experiment: Experiment, request: Request, runs: Mapping[int, Path]) -> None:
         self.make = functools.partial(_make, experiment.name, request, runs)
+        self.modules = (__name__, "accelerate", "torch._dynamo", experiment.load.__module__)
         self.runs, self.total = runs, len(request.configs)
         self.waiting = deque(runs)
         self.posts: list[_Post] = []
@@ -107,7 +108,7 @@ class _Pool:
     def fill(self, display: Progress) -> None:
         """Starts a worker for a display."""
         with _one_thread():
-            self.posts.append(_Post(Worker(self.make), display))
+            self.posts.append(_Post(Worker(self.make, self.modules), display))
 
     def receive(self, post: _Post) -> None:
         """Takes a message of a worker, and gives it the next run if it has none."""
