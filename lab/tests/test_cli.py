@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lab_support import processes
 from lab_support.command import QUICK, RUN, one_line, refused
 from layernorm_lab import catalogue, cli
 from layernorm_lab.cli import commands, pages
@@ -346,14 +346,12 @@ def test_a_second_process_is_refused(tmp_path, capsys):
 def test_a_full_disk_fails_with_one_line_and_the_run_goes_on_later(tmp_path, capsys):
     command = [*QUICK, "--hidden", "64", "--out", str(tmp_path)]
 
-    def limit():  # on the size of files: the system refuses the write half way; records fit, the checkpoint does not
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-
-    run = [sys.executable, "-m", "layernorm", *command]
-    done = subprocess.run(run, preexec_fn=limit, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 1
-    assert "cannot write" in done.stderr
-    assert "Traceback" not in done.stderr
+    with processes.process(processes.with_small_files, 20_000, command, errors=tmp_path / "said") as process:
+        pass  # the system refuses the write half way: records fit, the checkpoint does not
+    assert process.exitcode == 1
+    said = (tmp_path / "said").read_text()
+    assert "cannot write" in said
+    assert "Traceback" not in said
     assert not list((tmp_path / RUN).glob(".*.tmp"))
     assert cli.main(command) == 0
     assert len((tmp_path / RUN / "records.jsonl").read_text().splitlines()) == 2

@@ -2,12 +2,11 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
+from lab_support import processes
 from lab_support.command import refused
 from lab_support.runs import outcome
 from layernorm_lab import cli
@@ -30,10 +29,8 @@ def unbroken(tmp_path_factory):
 
 def started(place, *options):
     """A command of its own, writing a checkpoint after every block; `place` must be new."""
-    command = [sys.executable, "-m", "layernorm", *RATES, "--out", str(place), "--checkpoint-seconds", "0", *options]
-    return subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    options = ["--out", str(place), "--checkpoint-seconds", "0", *options]
+    return processes.command(*RATES, *options, errors=place / "said")
 
 
 def until(condition, seconds=120):
@@ -81,21 +78,21 @@ def test_two_workers_give_what_one_process_gives(unbroken, tmp_path, capsys):
 def test_an_ended_parent_leaves_no_worker_and_the_same_command_resumes(unbroken, how, tmp_path):
     paths = [tmp_path / name for name in RUNS]
     with started(tmp_path, "--jobs", "2") as command:
-        until(lambda: begun(*paths) or command.poll() is not None)
+        until(lambda: begun(*paths) or not command.is_alive())
         workers = [holder(path) for path in paths]
         assert len({command.pid, *workers}) == 3
         if how == "Ctrl-C":
             os.killpg(command.pid, signal.SIGINT)  # a terminal sends it to all
         else:
-            command.send_signal(signal.Signals[how])
-        _, said = command.communicate(timeout=120)
-        if how == "SIGKILL":
-            until(lambda: not any(map(is_alive, workers)))
-        else:
-            assert command.returncode == 130
-            assert said.splitlines()[-1] == "layernorm: interrupted; the same command resumes"
-            assert not any(map(is_alive, workers))
-        assert "Traceback" not in said
+            os.kill(command.pid, signal.Signals[how])
+    said = (tmp_path / "said").read_text()
+    if how == "SIGKILL":
+        until(lambda: not any(map(is_alive, workers)))
+    else:
+        assert command.exitcode == 130
+        assert said.splitlines()[-1] == "layernorm: interrupted; the same command resumes"
+        assert not any(map(is_alive, workers))
+    assert "Traceback" not in said
     assert not all((path / folder.RESULT).exists() for path in paths), "it was broken off"
     # on workers in one case: the others start sooner
     assert cli.main([*RATES, *(["--jobs", "2"] if how == "SIGTERM" else []), "--out", str(tmp_path)]) == 0
@@ -129,11 +126,12 @@ def test_where_all_fail_each_has_its_line_and_there_is_no_report(tmp_path, capsy
 def test_a_worker_that_is_killed_costs_its_run_alone(tmp_path):
     first, second = (tmp_path / name for name in RUNS)
     with started(tmp_path, "--jobs", "1") as command:
-        until(lambda: begun(first) or command.poll() is not None)
+        until(lambda: begun(first) or not command.is_alive())
         os.kill(holder(first), signal.SIGKILL)
-        _, said = command.communicate(timeout=120)
-    assert command.returncode == 1
-    assert said.splitlines()[-1] == f"layernorm: {RUNS[0]} failed: its worker process was ended by SIGKILL"
+    assert command.exitcode == 1
+    assert (tmp_path / "said").read_text().splitlines()[
+        -1
+    ] == f"layernorm: {RUNS[0]} failed: its worker process was ended by SIGKILL"
     assert not (first / folder.RESULT).exists()
     assert (second / folder.RESULT).exists()
 

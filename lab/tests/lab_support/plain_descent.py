@@ -1,6 +1,5 @@
-"""A small run by plain gradient descent, for one process or several: `torchrun ... plain_descent.py FOLDER`."""
+"""A small run by plain gradient descent, for one process or several."""
 
-import sys
 from pathlib import Path
 
 import torch
@@ -13,6 +12,16 @@ from layernorm_lab.train.batches import Shuffled
 from layernorm_lab.train.loop import Fit
 from layernorm_lab.train.progress import Progress
 from layernorm_lab.train.task import Task
+
+
+def train_and_disconnect(path):
+    """Trains in one of several processes."""
+    with distributed.processes_ended():
+        train(path)
+    # a thread of the connection that outlives it can abort the interpreter at its exit
+    tasks = Path("/proc/self/task").glob("*/comm")  # Linux; none elsewhere
+    left = [name for name in (task.read_text().strip() for task in tasks) if "gloo" in name]
+    assert not left, left
 
 
 def train(path):
@@ -61,12 +70,3 @@ class _Both(nn.Module):
         normed = self.parts["normed"]
         # zero times its parameters: DDP wants every one of them in the graph
         return output + (normed(input) if with_batch_norm else 0 * sum(p.sum() for p in normed.parameters()))
-
-
-if __name__ == "__main__":
-    with distributed.processes_ended():
-        train(Path(sys.argv[1]))
-    # a thread of the connection that outlives it can abort the interpreter at its exit
-    tasks = Path("/proc/self/task").glob("*/comm")  # Linux; none elsewhere
-    left = [name for name in (task.read_text().strip() for task in tasks) if "gloo" in name]
-    assert not left, left

@@ -1,11 +1,12 @@
 """Two processes compute what one computes."""
 
 import json
+import socket
 
 import pytest
 import torch
 
-from lab_support import plain_descent
+from lab_support import plain_descent, processes
 from lab_support.command import in_two_processes
 from layernorm_lab import cli
 from layernorm_lab.runs import checkpoint
@@ -49,7 +50,16 @@ def test_two_processes_give_the_same_metrics_and_write_once(runs, count, tmp_pat
 
 def test_gradients_are_those_of_the_global_mean(tmp_path):
     """Under plain gradient descent, which unlike Adam feels the gradients' scale, and with an empty share."""
-    in_two_processes(plain_descent.__file__, str(tmp_path / "two"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+    of_both = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}  # what torchrun sets
+    first, second = ({**of_both, "RANK": rank, "LOCAL_RANK": rank} for rank in "01")
+    with (
+        processes.process(plain_descent.train_and_disconnect, tmp_path / "two", environment=first) as one,
+        processes.process(plain_descent.train_and_disconnect, tmp_path / "two", environment=second) as other,
+    ):
+        pass
+    assert (one.exitcode, other.exitcode) == (0, 0)
     plain_descent.train(tmp_path / "one")
     one, two = (checkpoint.load_checkpoint(tmp_path / name / "checkpoint.safetensors")[0] for name in ("one", "two"))
     names = [name for name in one if name.startswith("model/")]
