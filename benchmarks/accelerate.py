@@ -13,10 +13,11 @@ of both are compared with torch's in float64; ours may be four times as far from
 `networks`: networks and cells by themselves. In `resets` episodes begin inside the sequence: torch's network is called
 for each step, with a state of zeros where one begins. Ours is once called in the same loop, and once with `reset=`.
 
-`models`: five models of the sizes of public programs, with random data. `difference` is the largest between the
+`models`: models of the sizes of public programs, with random data. `difference` is the largest between the
 outputs of both. A training step includes the optimiser.
 - tagger: NCRF++, demo.train.config: words 50, characters 50, LSTM 2 x 100, CRF, 10 sentences of 5 to 40 words, packed
 - forecaster: PyTorch Forecasting's DeepAR: two LSTM layers of 30, 128 series of 20 to 60 steps, packed
+- windows: no program of others: two LSTM layers of 64, 64 windows of 48 steps of 6 features
 - decoder: PyTorch's tutorial on translation: GRU of 256, 2,800 words, one sentence of 10 words, a call for each word
 - agent: CleanRL's ppo_atari_lstm.py: convolutions, LSTM of 128; inference is a step of 8 games, training 128 steps of 2
 - reader: Ben Trevett's sentiment analysis: two bidirectional LSTM layers of 300, 256 words, packed; 8 reviews for 512
@@ -197,6 +198,20 @@ class Forecaster(nn.Module):
         return nn.functional.gaussian_nll_loss(mean, values, nn.functional.softplus(deviation))
 
 
+class Windows(nn.Module):
+    """Windows of a series, all as long, to the value that follows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.next = nn.LSTM(6, 64, 2, batch_first=True), nn.Linear(64, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.next(self.lstm(x)[0][:, -1])
+
+    def loss(self, x: Tensor, values: Tensor) -> Tensor:
+        return nn.functional.mse_loss(self(x), values)
+
+
 class Decoder(nn.Module):
     """Words of a translation, each from the one before it."""
 
@@ -262,11 +277,13 @@ def cases() -> dict[str, tuple[nn.Module, tuple[Tensor, ...], tuple[Tensor, ...]
     tagged = (torch.randint(5000, (10, 40)), torch.randn(10, 40, 50), lengths_of(10, 5, 40))
     series = (torch.randn(128, 60, 8), lengths_of(128, 20, 60))
     reviews = (torch.randint(21_635, (8, 256)), lengths_of(8, 60, 256))
+    windows = torch.randn(64, 48, 6)
     sentence, played = torch.randint(2800, (11,)), (torch.rand(128, 2, 1, 84, 84), torch.rand(128, 2) < 0.02)
     step = (torch.rand(1, 8, 1, 84, 84), torch.rand(1, 8) < 0.02)
     return {
         "tagger": (Tagger(), tagged, (*tagged, torch.randint(12, (40, 10)))),
         "forecaster": (Forecaster(), series, (*series, torch.randn(128, 60))),
+        "windows": (Windows(), (windows,), (windows, torch.randn(64, 1))),
         "decoder": (Decoder(), (sentence[:-1],), (sentence,)),
         "agent": (Agent(), step, played),
         "agent, reset=": (Agent(), step, played),
@@ -318,7 +335,8 @@ def models(options: Any) -> list[Row]:
 
 JOBS = {
     "tagger": "tagger (LSTM, CRF)",
-    "forecaster": "forecaster (LSTM)",
+    "forecaster": "forecaster of uneven series (LSTM)",
+    "windows": "forecaster of windows (LSTM)",
     "decoder": "decoder of a translator (GRU)",
     "agent": "agent (LSTM, PPO)",
     "agent, reset=": "agent, with reset=",
@@ -342,7 +360,7 @@ def chart(path: str, rows: Sequence[Row]) -> None:
     axis.barh(names, 1, 0.62, color="#e4e4e4")
     axis.barh(names, shares, 0.62, color="#333333")  # black is no norm in every figure
     for place, share in enumerate(shares):
-        axis.text(share - 0.01, place, f"{share:.2f}", va="center", ha="right", color="white", fontsize=10)
+        axis.text(min(share, 1) - 0.01, place, f"{share:.2f}", va="center", ha="right", color="white", fontsize=10)
     axis.axvline(1, color="black", linewidth=1.4)
     axis.set_xlim(0, max(1.02, *shares))
     axis.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "torch.nn: 1"])

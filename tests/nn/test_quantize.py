@@ -242,8 +242,14 @@ def test_what_has_no_form_with_int8_is_refused():
             int8(model)
     with pytest.raises(TypeError, match=r"quantize: model must be a torch\.nn\.Module, got int 3"):
         ln.quantize(3)
-    with pytest.warns(UserWarning, match="quantize: no RNN, LSTM or GRU of layernorm in LSTM"):
+    with pytest.warns(UserWarning, match=r"no RNN, LSTM or GRU of layernorm in LSTM; layernorm.accelerate\(model\)"):
         ln.quantize(torch.nn.LSTM(3, 4))
+
+
+def test_an_accelerated_network_shows_that_it_has_int8_weights():
+    net = ln.accelerate(torch.nn.LSTM(3, 4, batch_first=True))
+    assert repr(net) == "AcceleratedLSTM(3, 4, batch_first=True)"
+    assert repr(int8(net.eval())) == "AcceleratedLSTM(3, 4, batch_first=True, dtype=torch.int8)"
 
 
 def test_what_reads_the_weights_refuses_them():

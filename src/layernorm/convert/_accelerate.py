@@ -58,6 +58,9 @@ class Accelerated(torch.nn.Module):
         elif isinstance(self, torch.nn.RNNCell):
             cast(Any, self)._set_nonlinearity(self.nonlinearity)
 
+    def extra_repr(self) -> str:
+        return super().extra_repr() + (", dtype=torch.int8" if cast(Any, self).recurrence.quantized else "")
+
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return _make_empty, (self._class_before,), super().__reduce_ex__(protocol)[2]
 
