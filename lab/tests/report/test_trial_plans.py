@@ -344,7 +344,7 @@ def test_the_simulated_error_is_the_level_where_the_rates_are_alike_and_more_whe
 
 
 def test_verdicts_from_a_summary_are_those_of_the_runs(tmp_path):
-    """Sixty made trials with curves of up to 150 evaluations: every ruling, numbers too."""
+    """Twenty made trials with curves of up to 150 evaluations: every ruling, numbers too."""
     generator = np.random.default_rng(0)
     speed = UpdatesToGoal("loss", "a loss", chosen=CHOSEN, by_pilot=True)
     over_rates = Robustness("loss", "the mean of the best loss")
@@ -354,7 +354,7 @@ def test_verdicts_from_a_summary_are_those_of_the_runs(tmp_path):
         dataclasses.replace(LOSS, text="Ever.", measure=over_rates),
     ]
     verdicts = []
-    for case in range(60):
+    for case in range(20):
         count = int(generator.choice([3, 59, 61, 150]))
         trial = dataclasses.replace(TRIAL, updates=10 * count)
         some = [dataclasses.replace(claim, trial=trial) for claim in claims]
