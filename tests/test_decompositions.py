@@ -69,7 +69,7 @@ def test_every_network_and_formula():
             torch.testing.assert_close(one, right, rtol=1e-10, atol=1e-10, msg=message)
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", ["LSTM", *(pytest.param(name, marks=pytest.mark.long) for name in ("GRU", "RNN"))])
 def test_both_directions_with_other_sizes_of_the_batch(network):
     module = drawn(getattr(ln, network)(I, H, bidirectional=True))
     state = ({1: BATCH}, {1: BATCH}) if network == "LSTM" else {1: BATCH}
@@ -102,7 +102,7 @@ class Model(torch.nn.Module):
         return self.batch(self.bare(self.rms(x))), total
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.long)])
 def test_norms_cells_layers_and_what_happens_between_steps(dtype):
     model = Model().to(dtype)
     with torch.no_grad():  # statistics for the batch norms

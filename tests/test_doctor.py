@@ -114,7 +114,13 @@ def test_the_library_alone_has_a_doctor():
     assert "cases are right" in done.stdout
 
 
-@pytest.mark.parametrize("words", [["run", "digits"], ["doctor", "now"], [], ["--nosuch"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "digits"],
+        *(pytest.param(words, marks=pytest.mark.long) for words in (["doctor", "now"], [], ["--nosuch"])),
+    ],
+)
 def test_the_library_alone_says_how_to_install_the_laboratory(words):
     done = alone(*words)
     assert done.returncode == 2

@@ -120,7 +120,9 @@ def test_batch_norm_takes_any_number_of_steps_and_rows(whole):
         torch.testing.assert_close(found, expected.detach(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("network", [ln.LSTM, ln.GRU, ln.RNN])
+@pytest.mark.parametrize(
+    "network", [ln.LSTM, *(pytest.param(network, marks=pytest.mark.long) for network in (ln.GRU, ln.RNN))]
+)
 def test_zoneout_and_restarts_take_any_number_of_steps_and_rows(network):
     """Zoneout takes its expectation, of h and in an LSTM of c."""
 
@@ -195,7 +197,10 @@ class Several(torch.nn.Module):
 
 @pytest.mark.parametrize(
     ("opset", "dtype"),
-    [(23, torch.float32), (18, torch.float64), pytest.param(18, torch.float32, marks=pytest.mark.long)],
+    [
+        (18, torch.float64),
+        *(pytest.param(opset, torch.float32, marks=pytest.mark.long) for opset in (18, 23)),
+    ],
 )
 def test_the_smallest_eps_counts_where_a_row_is_zero(opset, dtype):
     """An optimiser of the exporter takes a number up to 1e-8 for 0. eps 0 is nan, as in the module."""

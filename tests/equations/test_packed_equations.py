@@ -39,7 +39,7 @@ def test_by_autograd(network, reverse):
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("reverse", [pytest.param(False, marks=pytest.mark.long), True])
 def test_compiled(reverse):
     recurrence = Recurrence("LSTM", resolve("paper", "LSTM"))
     for T, B in ((10, 3), (20, 2)):

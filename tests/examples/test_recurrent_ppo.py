@@ -18,7 +18,7 @@ def example():
     del sys.modules[FILE.stem]
 
 
-@pytest.mark.parametrize("norm", ["none", "layer"])
+@pytest.mark.parametrize("norm", [pytest.param("none", marks=pytest.mark.long), "layer"])
 def test_it_runs_in_a_process_of_its_own(norm, tmp_path):
     command = [sys.executable, "-W", "error", str(FILE), "--norm", norm, "--steps", "4096"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)

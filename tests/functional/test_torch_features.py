@@ -183,7 +183,7 @@ def test_outputs_may_be_changed_in_place(call, dtype):
         torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("make", [ln.LSTM, ln.GRU, ln.RNN])
+@pytest.mark.parametrize("make", [ln.LSTM, *(pytest.param(make, marks=pytest.mark.long) for make in (ln.GRU, ln.RNN))])
 def test_compile_in_one_graph_for_all_lengths_and_batches(make):
     module = make(3, 4, num_layers=2, bidirectional=True)
     torch._dynamo.reset()
