@@ -13,8 +13,8 @@ from layernorm_lab import cli
 from layernorm_lab.runs import folder
 
 COMMAND = ["run", "digits", "--hidden", "16", "--norm", "layer", "--batch-size", "128", "--seeds", "0"]
-RATES = [*COMMAND, "--epochs", "150", "--learning-rate", "0.001", "0.01"]
-"""Two runs of a second or two each."""
+RATES = [*COMMAND, "--epochs", "60", "--learning-rate", "0.001", "0.01"]
+"""Two runs of a second or so each."""
 
 RUNS = ["digits-layer-b128-lr0.001-s0", "digits-layer-b128-lr0.01-s0"]
 
