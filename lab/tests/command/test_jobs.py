@@ -10,7 +10,7 @@ from lab_support import processes
 from lab_support.command import refused
 from lab_support.runs import outcome
 from layernorm_lab import cli
-from layernorm_lab.runs import folder
+from layernorm_lab.runs import files, folder
 
 COMMAND = ["run", "digits", "--hidden", "16", "--norm", "layer", "--batch-size", "128", "--seeds", "0"]
 RATES = [*COMMAND, "--epochs", "60", "--learning-rate", "0.001", "0.01"]
@@ -47,7 +47,7 @@ def begun(*paths):
 
 def holder(path):
     """The process that makes a run."""
-    return int((path / ".lock").read_text())
+    return files.holder(path)
 
 
 def is_alive(process):

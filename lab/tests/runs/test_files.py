@@ -1,10 +1,10 @@
 """Files are whole or absent, and a folder belongs to one process."""
 
+import contextlib
 import functools
 import gzip
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -43,6 +43,7 @@ def test_permissions_follow_the_umask(tmp_path):
 
 def test_a_failed_write_keeps_the_old_file(tmp_path):
     """A process of its own may write files of 1000 bytes: the system refuses the rest, as a full disk does."""
+    resource = pytest.importorskip("resource")  # not on Windows
     path = tmp_path / "file"
     files.write_atomic(path, b"old")
     code = "import pathlib, sys; from layernorm_lab.runs.files import write_atomic; "
@@ -84,6 +85,26 @@ def test_a_second_holder_is_refused_until_the_first_lets_go(tmp_path):
         pytest.fail("two holders")
     with files.locked(tmp_path):
         pass
+
+
+def test_the_byte_that_is_locked_is_left_alone(tmp_path, monkeypatch):
+    """On Windows it is an error to read or write it while the lock is held: the number of the holder would be lost."""
+
+    class Lock(contextlib.nullcontext):  # leaves the file as it is
+        def acquire(self):
+            return self
+
+    monkeypatch.setattr("filelock.FileLock", lambda *_, **__: Lock())
+    (tmp_path / ".lock").write_bytes(b"~123456789\n")
+    with files.locked(tmp_path):
+        assert (tmp_path / ".lock").read_bytes()[:1] == b"~"
+        assert files.holder(tmp_path) == os.getpid()
+
+
+def test_a_lock_without_a_number_has_no_known_holder(tmp_path):
+    assert files.holder(tmp_path) is None
+    (tmp_path / ".lock").write_bytes(b"")
+    assert files.holder(tmp_path) is None
 
 
 def test_the_lock_of_a_killed_process_ends_though_its_child_lives(tmp_path):

@@ -27,6 +27,10 @@ unfold to 3 to 20 times their size, a file that was made to fill the memory to 1
 
 _CHUNK = 1 << 20
 
+_LOCKED = 1
+"""The number of bytes at the beginning of ``.lock`` that are locked. On Windows nothing else can read or write them.
+Behind them stands a line with the number of the process that holds the lock."""
+
 ADVICE = "put a whole copy back, or begin that run again with --restart"
 """The advice in an error about a damaged file of a run."""
 
@@ -175,14 +179,25 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         held = FileLock(path, blocking=False, fallback_to_soft=False).acquire()
     except Timeout as error:
-        holder = path.read_bytes()[:20].decode(errors="replace").strip() or "unknown"
-        raise RunError(f"{folder} is in use by another process ({holder})") from error
+        raise RunError(f"{folder} is in use by another process ({holder(folder) or 'unknown'})") from error
     except OSError as error:
         raise RunError(f"cannot write in {folder}: {reason(error)}") from error
     with held:
-        with contextlib.suppress(OSError):  # a full disk must not stop a resume that has nothing to write yet
-            path.write_text(str(os.getpid()))
+        # A full disk must not stop a resume that has nothing to write yet.
+        with contextlib.suppress(OSError), open(path, "r+b", buffering=0) as file:
+            file.seek(_LOCKED)
+            file.write(f"{os.getpid()}\n".encode())
         yield
+
+
+def holder(folder: Path) -> int | None:
+    """Returns the number of the process that last locked a folder; None if it cannot be read."""
+    try:
+        with open(folder / ".lock", "rb", buffering=0) as file:
+            file.seek(_LOCKED)
+            return int(file.read(20).partition(b"\n")[0])
+    except (OSError, ValueError):
+        return None
 
 
 def _umask() -> int:
