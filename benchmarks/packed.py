@@ -16,7 +16,6 @@ deviation S of their logarithm; `even`, 64 rows of 60 steps. 128 inputs and unit
 from __future__ import annotations
 
 import copy
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -119,9 +118,9 @@ def peak(network: str, batch: str, mode: str, side: str) -> int:
     module = network_of(network, side, batch)
     small = PackedSequence(data.data[:2].clone(), torch.tensor([1, 1]))
     call(module, small, mode)()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = timing.peak()
     call(module, data, mode)()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return timing.peak() - before
 
 
 def memory_table(networks: list[str], batches: list[str]) -> None:

@@ -21,6 +21,8 @@ import sys
 import tempfile
 import time
 
+from layernorm.doctor import machine
+
 CODE = """
 import time
 a = time.perf_counter()
@@ -63,7 +65,7 @@ def main() -> None:
         return
     rounds = [[swept(options.epochs, jobs) for jobs in options.jobs] for _ in range(options.rounds)]
     best = [min(column) for column in zip(*rounds, strict=True)]
-    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    load, cores = os.getloadavg()[0], machine.cores()
     print(f"8 runs of {options.epochs} epochs, {cores} cores, load {load:.1f}, minimum of {options.rounds} rounds")
     for jobs, taken in zip(options.jobs, best, strict=True):
         print(f"--jobs {jobs}  {taken:7.1f} s   {taken / best[0]:.2f} of --jobs {options.jobs[0]}")

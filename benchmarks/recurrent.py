@@ -32,7 +32,6 @@ import argparse
 import copy
 import importlib.util
 import json
-import resource
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -360,11 +359,11 @@ def memory(network: str, side: str, shape: tuple[int, ...]) -> int:
     module = getattr(nn if side == "torch" else ln, network)(inputs, H)
     small = training(module, torch.randn(2, 2, inputs), torch.randn(2, 2, H))
     small()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = timing.peak()
     run = training(module, torch.randn(T, B, inputs), torch.randn(T, B, H))
     for _ in range(3):
         run()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return timing.peak() - before
 
 
 def memory_table(networks: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import platform
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -76,6 +77,13 @@ def minima(runs: Mapping[str, Callable[[], Any]], rounds: int, least: float = 2e
         for name, run in runs.items():
             best[name] = min(best[name], seconds(run, repeats[name]))
     return best
+
+
+def peak() -> int:
+    """Returns the most memory that this process has had, in KiB."""
+    import resource  # not on Windows
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024 if sys.platform == "darwin" else 1)
 
 
 def geometric_mean(ratios: Sequence[float]) -> float:

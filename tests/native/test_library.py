@@ -5,7 +5,6 @@ import contextlib
 import ctypes
 import gc
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -87,6 +86,7 @@ class _Outputs(torch.utils.data.Dataset):
         return [t.detach().numpy() for t in train(self.module, self.x)]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="no fork on Windows; on macOS libraries do not survive one")
 def test_fork_after_use():
     """In DataLoader's workers the parent's threads are gone, and with them the memory that they kept."""
     module, x = ln.GRU(9, 13), torch.randn(70, 40, 9)
@@ -99,6 +99,7 @@ def test_fork_after_use():
 
 @pytest.mark.long
 def test_ten_thousand_calls_leak_nothing():
+    resource = pytest.importorskip("resource")  # not on Windows
     lstm, norm, x = ln.LSTM(4, 6), ln.LayerNorm(6), torch.randn(3, 2, 4)
 
     def calls(n):
@@ -331,7 +332,7 @@ def test_a_length_that_is_no_integer():
 def test_without_the_library_everything_runs_on_the_reference(tmp_path):
     """A package that was installed where there is no compiler."""
     source = Path(ln.__file__).parent
-    shutil.copytree(source, tmp_path / "layernorm", ignore=shutil.ignore_patterns("*.so", "*.dylib", "__pycache__"))
+    shutil.copytree(source, tmp_path / "layernorm", ignore=shutil.ignore_patterns("*.so", "*.dll", "__pycache__"))
     script = """
 import sys
 sys.path.insert(0, sys.argv[1])

@@ -3,8 +3,9 @@
 import contextlib
 import multiprocessing
 import os
-import resource
 import sys
+
+import pytest
 
 from layernorm_lab import cli
 
@@ -21,6 +22,8 @@ IMPORTED = [
 def process(function, *arguments, output=os.devnull, errors=os.devnull, environment=()):
     """Runs a function of a module in a session of its own, which is there no more at the end. `output` and `errors`
     are where it prints, `environment` are variables of its own."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        pytest.skip("the system has no fork, and so no server that forks")
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(IMPORTED)
     variables = {**os.environ, **dict(environment)}
@@ -45,6 +48,8 @@ def run_command(arguments):
 
 def with_small_files(most, arguments):
     """Runs `layernorm`, whose files may have this many bytes at most."""
+    import resource  # not on Windows
+
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     run_command(arguments)
 
