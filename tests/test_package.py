@@ -35,13 +35,13 @@ def test_the_mark_for_type_checkers_is_in_the_wheel():
 
 
 @pytest.mark.parametrize("name", ["test.yml", "wheels.yml"])
-def test_the_workflows_run_on_linux_arm_and_macos(name):
-    """Each is YAML with jobs; the first one covers the systems."""
+def test_the_workflows_run_on_linux_arm_macos_and_windows(name):
+    """Each is YAML with jobs; the matrix of the first one and a job of its own cover the systems."""
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text(encoding="utf-8"))
     assert all(job["steps"] for job in workflow["jobs"].values())
-    (first, *_) = workflow["jobs"].values()
-    systems = {re.sub(r"-[\d.]+", "", system) for system in first["strategy"]["matrix"]["system"]}
-    assert systems == {"ubuntu", "ubuntu-arm", "macos"}
+    (first, *others) = workflow["jobs"].values()
+    named = [*first["strategy"]["matrix"]["system"], *(job["runs-on"] for job in others)]
+    assert {re.sub(r"-[\d.]+", "", system) for system in named} == {"ubuntu", "ubuntu-arm", "macos", "windows"}
 
 
 def test_the_version_is_the_same_everywhere():

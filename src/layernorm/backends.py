@@ -17,7 +17,6 @@ import functools
 import importlib
 import importlib.util
 import os
-import sys
 import warnings
 from collections.abc import Iterator
 from typing import NamedTuple, cast
@@ -178,9 +177,8 @@ def asked_for_in_graph() -> str | None:
 @functools.cache
 def _warn_of_missing(name: str) -> None:
     """Warns, once in a process, that a faster engine cannot run here."""
-    if sys.platform != "win32":  # on Windows there is no CPU engine
-        text = f"layernorm computes with plain torch equations, several times slower than its engine {name!r}"
-        warnings.warn(f"{text}, which cannot run here: {_status(name).reason}", stacklevel=2)
+    text = f"layernorm computes with plain torch equations, several times slower than its engine {name!r}"
+    warnings.warn(f"{text}, which cannot run here: {_status(name).reason}", stacklevel=2)
 
 
 def _engines_to_try(device: str) -> Iterator[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
 import subprocess
+import sys
 from pathlib import Path
 
 
@@ -25,6 +27,10 @@ def processor() -> str:
                 return line.split(":", 1)[1].strip()
     except OSError:
         pass
+    if sys.platform == "darwin":  # platform.processor() is "arm" there
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+            return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     return platform.processor() or platform.machine()
 
 

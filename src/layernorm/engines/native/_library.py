@@ -24,17 +24,19 @@ SHIMS = (
 """PyTorch's C functions that the library calls, in the order of `Torch` in planned.cpp."""
 
 
+_COMPILER = "Clang (docs/install.md says how)" if sys.platform == "win32" else "a C++17 compiler"
 _REINSTALL = "(pip install --force-reinstall --no-deps . in its checkout)"
 
 
 def _find() -> Path:
     # Installed for development the library lies in site-packages, and this file does not; the package's path has both.
     folders = sys.modules[__name__.rpartition(".")[0]].__path__
-    paths = [path for folder in folders for path in Path(folder).glob("*layernorm_native.*") if path.suffix == ".so"]
+    files = (path for folder in folders for path in Path(folder).glob("*layernorm_native.*"))
+    paths = [path for path in files if path.suffix == (".dll" if sys.platform == "win32" else ".so")]  # macOS: .so, too
     if not paths:
         raise ImportError(
             "the package was installed without its C++ library; "
-            f"install a C++17 compiler and then layernorm again {_REINSTALL}"
+            f"install {_COMPILER} and then layernorm again {_REINSTALL}"
         )
     return paths[0]
 
@@ -81,11 +83,13 @@ def _start(library: ctypes.CDLL) -> str:
 
 def _torch() -> ctypes.CDLL:
     """Loads PyTorch's own library, for its C functions (torch/csrc/stable/c/shim.h)."""
-    for name in ("libtorch_cpu.so", "libtorch_cpu.dylib"):
+    for name in ("libtorch_cpu.so", "libtorch_cpu.dylib", "torch_cpu.dll"):
         path = Path(torch.__file__).parent / "lib" / name
         if path.exists():
             return ctypes.CDLL(str(path))
-    raise ImportError(f"the CPU engine needs PyTorch's libtorch_cpu, which is not in {Path(torch.__file__).parent}/lib")
+    raise ImportError(
+        f"the CPU engine needs PyTorch's torch_cpu library, which is not in {Path(torch.__file__).parent}/lib"
+    )
 
 
 def _bind(library: ctypes.CDLL) -> ctypes.c_void_p:

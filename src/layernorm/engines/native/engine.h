@@ -11,6 +11,12 @@
 
 #include <stdint.h>
 
+#if defined(_WIN32)
+#define EXPORT extern "C" __declspec(dllexport)
+#else
+#define EXPORT extern "C" __attribute__((visibility("default")))
+#endif
+
 // Every set's vectors have 2, 4, 8 or 16 lanes. PAD is a multiple of all of them, so that what is saved has one shape.
 constexpr int64_t PAD = 16;
 constexpr int64_t ROW = 32;         // a row of summed inputs is a multiple of it long: it holds whole panels of every set

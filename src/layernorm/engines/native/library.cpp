@@ -2,8 +2,6 @@
 #include "engine.h"
 #include "processor.h"
 
-#define EXPORT extern "C" __attribute__((visibility("default")))
-
 #define LAYERNORM_TABLE(isa) extern "C" const Kernels layernorm_##isa;
 LAYERNORM_TABLES
 #undef LAYERNORM_TABLE

@@ -13,8 +13,6 @@
 
 #include "engine.h"
 
-#define EXPORT extern "C" __attribute__((visibility("default")))
-
 int64_t layernorm_prepare(const Recurrent *call, int type);  // library.cpp
 
 namespace {

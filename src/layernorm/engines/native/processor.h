@@ -19,27 +19,45 @@
 namespace {
 
 #if defined(__x86_64__) || defined(__i386__)
-// Not every compiler knows __builtin_cpu_supports("f16c"); that the system keeps its registers is asked with "avx2".
-bool has_f16c() {
-    unsigned a, b, c = 0, d;
-    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
-}
-#endif
+// The answers of cpuid, and the registers that the system keeps for each thread (XCR0). __builtin_cpu_supports does not know
+// every name in every compiler, and on Windows clang does not link what it calls.
+struct X86 {
+    unsigned leaf1c = 0, leaf7b = 0, leaf7c = 0, leaf7d = 0, leaf71a = 0, kept = 0;
 
-#if defined(__x86_64__) && defined(__linux__)
-// Whether the processor has tiles that multiply bfloat16, the system keeps them (XCR0), and this process may use them:
-// Linux gives their memory only to who has asked, for all threads at once.
-bool has_tiles() {
-    constexpr unsigned BF16 = 1u << 22, TILES = 1u << 24, KEPT = 3u << 17;
-    unsigned a, b, c, d, low, high;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE)) return false;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & BF16) || !(d & TILES)) return false;
-    asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    constexpr int ARCH_REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18;
-    return (low & KEPT) == KEPT && syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0;
+    X86() {
+        constexpr unsigned OSXSAVE = 1u << 27;
+        unsigned a, b, c, d;
+        if (__get_cpuid(1, &a, &b, &leaf1c, &d) && (leaf1c & OSXSAVE)) asm volatile("xgetbv" : "=a"(kept), "=d"(d) : "c"(0));
+        if (__get_cpuid_count(7, 0, &a, &leaf7b, &leaf7c, &leaf7d) && a) __get_cpuid_count(7, 1, &leaf71a, &b, &c, &d);
+    }
+};
+
+bool all(unsigned word, unsigned bits) { return (word & bits) == bits; }
+
+bool has_avx2(const X86 &x) {
+    constexpr unsigned FMA = 1u << 12, F16C = 1u << 29, AVX2 = 1u << 5, YMM = 0x6;
+    return all(x.kept, YMM) && all(x.leaf1c, FMA | F16C) && all(x.leaf7b, AVX2);
 }
+bool has_avx512(const X86 &x) {
+    constexpr unsigned F = 1u << 16, DQ = 1u << 17, BW = 1u << 30, VL = 1u << 31, ZMM = 0xe0;
+    return has_avx2(x) && all(x.kept, ZMM) && all(x.leaf7b, F | DQ | BW | VL);
+}
+bool has_avx512bf16(const X86 &x) {
+    constexpr unsigned VNNI = 1u << 11, BF16 = 1u << 5;
+    return has_avx512(x) && all(x.leaf7c, VNNI) && all(x.leaf71a, BF16);
+}
+// Tiles that multiply bfloat16, and whether this process may use them: Linux gives their memory only to who has asked, for
+// all threads at once. Other systems are not asked.
+bool has_amx([[maybe_unused]] const X86 &x) {
+#if defined(__x86_64__) && defined(__linux__)
+    constexpr unsigned BF16 = 1u << 22, TILES = 1u << 24, KEPT = 3u << 17;
+    constexpr int ARCH_REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18;
+    return has_avx512bf16(x) && all(x.kept, KEPT) && all(x.leaf7d, BF16 | TILES) &&
+           syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0;
 #else
-bool has_tiles() { return false; }
+    return false;
+#endif
+}
 #endif
 
 #if defined(__aarch64__) && defined(__APPLE__)
@@ -62,14 +80,11 @@ bool has_bf16() { return false; }
 // Whether the processor has what the kernels of this name were compiled for.
 bool runs(const char *name) {
 #if defined(__x86_64__) || defined(__i386__)
-    if (!strcmp(name, "amx")) return runs("avx512bf16") && has_tiles();
-    if (!strcmp(name, "avx512bf16"))
-        return runs("avx512") && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
-    if (!strcmp(name, "avx512"))
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-               __builtin_cpu_supports("fma") && has_f16c();
-    if (!strcmp(name, "avx2")) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+    const X86 x;
+    if (!strcmp(name, "amx")) return has_amx(x);
+    if (!strcmp(name, "avx512bf16")) return has_avx512bf16(x);
+    if (!strcmp(name, "avx512")) return has_avx512(x);
+    if (!strcmp(name, "avx2")) return has_avx2(x);
 #endif
 #if defined(__aarch64__)
     if (!strcmp(name, "neonbf16")) return has_dot() && has_bf16();

@@ -4,11 +4,23 @@
 
 #include <stdlib.h>
 #include <string.h>
+#if defined(_WIN32)
+#include <malloc.h>
+#endif
 
 #include "engine.h"
 #include "simd.h"
 
 namespace LAYERNORM_ISA {
+
+// Memory that begins at a multiple of 64 bytes. `bytes` is such a multiple, too.
+#if defined(_WIN32)  // has no aligned_alloc: its free() could not tell where such a block begins
+inline void* allocate(i64 bytes) { return _aligned_malloc(bytes, 64); }
+inline void deallocate(void* block) { _aligned_free(block); }
+#else
+inline void* allocate(i64 bytes) { return aligned_alloc(64, bytes); }
+inline void deallocate(void* block) { free(block); }
+#endif
 
 // Hands out pieces of a block of memory; without one it only adds up what is asked for.
 struct Cursor {
@@ -27,16 +39,16 @@ class Scratch {
     i64 capacity = 0;
 
 public:
-    ~Scratch() { free(base); }
+    ~Scratch() { deallocate(base); }
 
     // Lets `layout` take its pieces; false if there is not that much memory.
     template <class Layout> bool arrange(Layout& layout) {
         Cursor count{nullptr};
         layout.lay(count);
         if (count.used > capacity) {
-            free(base);
+            deallocate(base);
             capacity = round_up(count.used, 4096);
-            base = static_cast<char*>(aligned_alloc(64, capacity));
+            base = static_cast<char*>(allocate(capacity));
             if (!base) {
                 capacity = 0;
                 return count.used == 0;
@@ -50,7 +62,7 @@ public:
 
     void release() {
         if (capacity > KEPT) {
-            free(base);
+            deallocate(base);
             base = nullptr;
             capacity = 0;
         }
