@@ -26,3 +26,11 @@ def test_an_instruction_set_is_in_all_its_places(name):
     assert f'!strcmp(name, "{name}")' in (NATIVE / "processor.h").read_text(encoding="utf-8")
     page = (ROOT / "docs/engine.md").read_text(encoding="utf-8")
     assert name in re.findall(r"\w+", " ".join(re.findall(r"`LAYERNORM_ISA=[^`]*`,[^`]*`[^`]*`", page)))
+
+
+def test_each_value_of_a_template_is_inline_in_its_header():
+    """A `template <> constexpr` is defined once for each file that includes it, of which clang's newest do not link two."""
+    headers = [*NATIVE.glob("*.h"), *NATIVE.glob("sets/*.h")]
+    assert headers
+    for header in headers:
+        assert not re.search(r"^template *<> *constexpr .*=", header.read_text(encoding="utf-8"), re.M), header.name

@@ -75,7 +75,7 @@ template <class T, class E> INLINE void narrow(E* p, V<T> v) {
 
 template <class T, class E> constexpr bool HALVES = false;
 #if defined(LAYERNORM_SHUFFLES)
-template <> constexpr bool HALVES<float, BFloat16> = true;
+template <> inline constexpr bool HALVES<float, BFloat16> = true;
 #endif
 
 template <class T, class E> INLINE void widen_two(const E* p, V<T>& a, V<T>& b) {

@@ -40,7 +40,7 @@ template <class F> static int with_type(i64 type, const F& f) {
 }
 
 template <class T> constexpr i64 TYPE = 0;  // its number
-template <> constexpr i64 TYPE<double> = 1;
+template <> inline constexpr i64 TYPE<double> = 1;
 
 // The gain or the bias, `from`, in T: where it lies, if it is there and of that type, else in `place`.
 template <class T> struct Parameter {
