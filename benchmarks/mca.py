@@ -196,9 +196,9 @@ def main() -> None:
     version = re.search(r"version (\S+)", subprocess.run([mca, "--version"], capture_output=True, text=True).stdout)
     print(f"What a model of processors says of the loops, not a measurement: llvm-mca {version[1] if version else ''}.")
     print(
-        "Additions and multiplications a cycle; their share of the model's own peak; what the loop stores to the stack +"
+        "Additions and multiplications a cycle, and their share of the model's own peak; where a loop uses the stack,"
     )
-    print("reads from it, where it does. All data are in the first cache, and no branch is guessed wrong.\n")
+    print("how many instructions store there + read there. Data are in the first cache, no branch is guessed wrong.\n")
     titles = [title for title, _ in LOOPS.values()]
     print(f"| set | model | {' | '.join(titles)} |")
     print("|---" * (2 + len(titles)) + "|")
