@@ -121,7 +121,15 @@ def loops_of(assembly: str, name: str) -> list[Loop]:
 
 def compiler_flags(folder: Path, arm: bool, compiler: str) -> dict[str, list[str]]:
     """Returns the flags that CMake gives the kernels of each set."""
-    command = ["cmake", "-S", ROOT, "-B", folder, "-DLAYERNORM_SETS=all", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"]
+    command = [
+        "cmake",
+        "-S",
+        str(ROOT),
+        "-B",
+        str(folder),
+        "-DLAYERNORM_SETS=all",
+        "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON",
+    ]
     command += ["-DCMAKE_BUILD_TYPE=Release", f"-DCMAKE_CXX_COMPILER={compiler}", "-DCMAKE_SYSTEM_NAME=Linux"]
     command += [f"-DCMAKE_SYSTEM_PROCESSOR={'aarch64' if arm else 'x86_64'}"]
     subprocess.run(command, check=True, capture_output=True)

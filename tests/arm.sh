@@ -47,9 +47,9 @@ program() {  # program FILE SET FLAGS...: compiled to build/arm/FILE-SET
         $(flags_of "$2") "${@:3}" "tests/native/$1.cpp" -o "$here/$1-$2" -pthread
 }
 each_set() {
-    for name in neon neondot neonbf16; do
-        program each_set $name -O2
-        qemu-aarch64 -cpu max "$here/each_set-$name"
+    for isa in neon neondot neonbf16; do
+        program each_set $isa -O2
+        qemu-aarch64 -cpu max "$here/each_set-$isa"
     done
     echo "neon, neondot, neonbf16"
 }
@@ -100,7 +100,7 @@ END
     # Programs that tests start are run by QEMU, too: it is no part of the system's, which would start them by itself.
     cat > "$here/python" << END
 #!/bin/bash
-exec qemu-aarch64 -cpu max -L $here/debian -E PYTHONPATH="\$PYTHONPATH:$here/package:$here/site" \\
+exec qemu-aarch64 -cpu max -L $here/debian -E PYTHONPATH="\${PYTHONPATH:+\$PYTHONPATH:}$here/package:$here/site" \\
     $here/debian/usr/bin/python3.11 "\$@"
 END
     chmod +x "$here/python"
