@@ -6,12 +6,14 @@ CONSTRAINTS ?= constraints.txt
 TORCH ?= newest
 SETS ?= native   # instruction sets: native (the best one here and the baseline), all, or names with ; between them
 
-.PHONY: help docs test test-library test-lab test-all test-torch torture lint types types-as-editors-see-them play-test demo sanitize setup clean always
+.PHONY: help docs test test-library test-lab test-all test-torch test-arm mca torture lint types types-as-editors-see-them play-test demo sanitize setup clean always
 help:
 	@echo "make test   lint, types and the tests"
 	@echo "make test-library, make test-lab  the tests of one house alone"
 	@echo "make test-all  the same in one process on all cores, with the tests that take long and find little"
 	@echo "make test-torch TORCH=2.15.0  the tests with another PyTorch, in an environment of its own"
+	@echo "make test-arm  the C++ library on Arm, under emulation on an x86 machine; PART=whole with the tests (hours)"
+	@echo "make mca    the kernels' loops through a model of processors, for sets whose machine is not at hand"
 	@echo "make torture MINUTES=10  attacks with cases drawn at random (docs/reliability.md)"
 	@echo "make torture CAMPAIGN='checkpoints races' CASES=100  so many cases of these; CAMPAIGN=races CASE=17  one again"
 	@echo "make demo   the first experiment on scikit-learn's digits, with its report (a few minutes)"
@@ -70,6 +72,13 @@ test-torch:
 	@$(OTHER)/bin/python -c 'import torch; print("PyTorch", torch.__version__)'
 	OMP_NUM_THREADS=1 $(OTHER)/bin/python -m pytest -m 'not long' --numprocesses auto --maxprocesses 8 \
 	  --junitxml=$(OTHER).xml $(TESTS)
+
+# Emulated, on an x86 machine, with a cross compiler: the script says what it needs.
+test-arm:
+	TESTS="$(TESTS)" PYTHON=$(PYTHON) tests/arm.sh $(PART)
+
+mca:
+	$(PYTHON) benchmarks/mca.py
 
 torture: setup
 	PYTHONPATH=tests:lab/tests $(BIN)/python -m torture $(if $(MINUTES),--minutes $(MINUTES)) $(if $(CASES),--cases $(CASES)) \

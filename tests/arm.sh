@@ -1,0 +1,127 @@
+#!/bin/bash
+# The library on Arm, on an x86 machine: cross-compiled, and run by QEMU. `make test-arm` calls this. What it needs besides
+# comes by apt and pip into build/arm: Debian's Python for Arm, and PyTorch. PyPI's PyTorch for Arm brings CUDA along: 2.3 GB
+# to fetch, 5 GB there, and under emulation a minute or more to import.
+#   tests/arm.sh            each set's functions, threads on three processors, `python -m layernorm doctor --check`
+#   tests/arm.sh sets       the first two alone: no Python, no PyTorch
+#   tests/arm.sh whole      all of it, and the tests in TESTS (default: tests/native tests/nn)
+set -e -o pipefail
+cd "$(dirname "$0")/.."
+part=${1:-short}
+[[ $part =~ ^(sets|short|whole)$ ]] || { echo "tests/arm.sh [sets|short|whole], got '$part'"; exit 2; }
+here=$PWD/build/arm native=src/layernorm/engines/native
+compiler=aarch64-linux-gnu-g++
+processors=(cortex-a76 neoverse-n1 max)  # the last has every instruction that QEMU knows
+mkdir -p "$here"
+
+step() {  # step NAME COMMAND...: its output goes to a file, which is shown if it fails
+    local name=$1 began=$SECONDS log="$here/${1// /-}.log"
+    shift
+    if "$@" > "$log" 2>&1; then echo "ok      $((SECONDS - began)) s  $name: $(tail -1 "$log")"
+    else
+        tail -40 "$log"
+        echo "FAILED  $((SECONDS - began)) s  $name: all of it is in $log"
+        exit 1
+    fi
+}
+
+for tool in $compiler:g++-aarch64-linux-gnu qemu-aarch64:qemu-user cmake:cmake; do
+    command -v "${tool%%:*}" > /dev/null || missing+=" ${tool##*:}"
+done
+[ -z "$missing" ] || { echo "missing: apt-get install$missing"; exit 1; }
+known=$(qemu-aarch64 -cpu help || true)
+for processor in "${processors[@]}"; do
+    grep -qw -- "$processor" <<< "$known" ||
+        { echo "$(qemu-aarch64 --version | head -1) does not know $processor: a QEMU of 7.2 or newer is needed"; exit 1; }
+done
+
+flags_of() {
+    case $1 in
+    neon) ;;
+    neondot) echo -march=armv8.2-a+dotprod ;;
+    neonbf16) echo -march=armv8.2-a+dotprod+bf16 ;;
+    esac
+}
+program() {  # program FILE SET FLAGS...: compiled to build/arm/FILE-SET
+    nice $compiler -std=c++17 -ffp-contract=fast -Wno-psabi -static -I$native -Itests/native "-DLAYERNORM_ISA=$2" \
+        $(flags_of "$2") "${@:3}" "tests/native/$1.cpp" -o "$here/$1-$2" -pthread
+}
+each_set() {
+    for isa in neon neondot neonbf16; do
+        program each_set $isa -O2
+        qemu-aarch64 -cpu max "$here/each_set-$isa"
+    done
+    echo "neon, neondot, neonbf16"
+}
+threads() {  # the set that each processor takes
+    program threads neondot -O1
+    program threads neonbf16 -O1
+    qemu-aarch64 -cpu cortex-a76 "$here/threads-neondot"
+    qemu-aarch64 -cpu neoverse-n1 "$here/threads-neondot"
+    qemu-aarch64 -cpu max "$here/threads-neonbf16"
+    echo "${processors[*]}"
+}
+step "each set" each_set
+step "threads" threads
+[ "$part" != sets ] || exit 0
+
+library() {
+    cmake -S . -B "$here/library" -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+        -DCMAKE_CXX_COMPILER=$compiler -DLAYERNORM_SETS=all -DLAYERNORM_TESTED=ON
+    nice cmake --build "$here/library" -j"$(nproc)"
+    rm -rf "$here/package"
+    mkdir "$here/package"
+    cp -r src/layernorm "$here/package"
+    find "$here/package" -name '*.so' -delete
+    cp "$here/library/engine/liblayernorm_native.so" "$here/package/layernorm/engines/native"
+    echo "every set"
+}
+
+debian() {  # packages for Arm by an apt of its own: this machine's lists and architectures stay as they are
+    mkdir -p "$here"/apt/{lists/partial,archives/partial}
+    touch "$here/apt/status"
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main" \
+        > "$here/apt/sources.list"
+    cat > "$here/apt/apt.conf" << END
+APT::Architecture "arm64";
+APT::Architectures { "arm64"; };
+Dir::State "$here/apt";
+Dir::State::status "$here/apt/status";
+Dir::Cache "$here/apt";
+Dir::Etc::sourcelist "$here/apt/sources.list";
+Dir::Etc::sourceparts "/dev/null";
+END
+    export APT_CONFIG="$here/apt/apt.conf"
+    apt-get update
+    apt-get install --download-only --yes --no-install-recommends python3.11-minimal libpython3.11-stdlib libstdc++6
+    mkdir -p "$here/debian"
+    for package in "$here"/apt/archives/*.deb; do dpkg -x "$package" "$here/debian"; done
+    unset APT_CONFIG
+    # Programs that tests start are run by QEMU, too: it is no part of the system's, which would start them by itself.
+    cat > "$here/python" << END
+#!/bin/bash
+exec qemu-aarch64 -cpu max -L $here/debian -E PYTHONPATH="\${PYTHONPATH:+\$PYTHONPATH:}$here/package:$here/site" \\
+    $here/debian/usr/bin/python3.11 "\$@"
+END
+    chmod +x "$here/python"
+    "$here/python" -c "import platform; print('Python', platform.python_version(), platform.machine())"
+}
+packages() {
+    local platforms=()
+    for minor in {17..36}; do platforms+=(--platform "manylinux_2_${minor}_aarch64"); done
+    PIP_CONSTRAINT=/dev/null ${PYTHON:-python3} -m pip install --no-compile --target "$here/site" "${platforms[@]}" \
+        --platform manylinux2014_aarch64 --only-binary :all: --python-version 3.11 \
+        "torch==$(sed -n 's/^OLDEST = "\(.*\)"/\1/p' src/layernorm/_torch.py).*" numpy pytest pytest-timeout pytest-xdist hypothesis
+    echo "import sys; sys.executable = '$here/python'" > "$here/site/sitecustomize.py"
+    touch "$here/.packages"
+    "$here/python" -c "import torch; print('PyTorch', torch.__version__)"
+}
+step "library" library
+[ -x "$here/python" ] || step "Python for Arm" debian
+[ -e "$here/.packages" ] || step "packages for Arm" packages
+export OMP_NUM_THREADS=1
+step "doctor" "$here/python" -m layernorm doctor --check
+[ "$part" != short ] || exit 0
+
+export CXX=$compiler PYTHONPATH=tests
+step "tests" "$here/python" -m pytest -q -m 'not long' -o timeout=3000 --numprocesses "$(nproc)" ${TESTS:-tests/native tests/nn}
