@@ -190,7 +190,7 @@ def rows(compiler: str, arm: bool, mca: str, asked: list[str], folder: Path) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser("python benchmarks/mca.py", description=__doc__)
     parser.add_argument("sets", nargs="*", help=f"some of {', '.join(MODELS)}; without any, all of them")
     asked = parser.parse_args().sets
     for name in asked:

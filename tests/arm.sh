@@ -15,9 +15,13 @@ processors=(cortex-a76 neoverse-n1 max)  # the last has every instruction that Q
 mkdir -p "$here"
 
 step() {  # step NAME COMMAND...: its output goes to a file, which is shown if it fails
-    local name=$1 began=$SECONDS log="$here/${1// /-}.log"
+    local name=$1 began=$SECONDS log="$here/${1// /-}.log" status=0
     shift
-    if "$@" > "$log" 2>&1; then echo "ok      $((SECONDS - began)) s  $name: $(tail -1 "$log")"
+    set +e  # in an `if` a function would go on after a command that fails
+    (set -e; "$@") > "$log" 2>&1
+    status=$?
+    set -e
+    if [ $status = 0 ]; then echo "ok      $((SECONDS - began)) s  $name: $(tail -1 "$log")"
     else
         tail -40 "$log"
         echo "FAILED  $((SECONDS - began)) s  $name: all of it is in $log"
@@ -25,6 +29,7 @@ step() {  # step NAME COMMAND...: its output goes to a file, which is shown if i
     fi
 }
 
+missing=""
 for tool in $compiler:g++-aarch64-linux-gnu qemu-aarch64:qemu-user cmake:cmake; do
     command -v "${tool%%:*}" > /dev/null || missing+=" ${tool##*:}"
 done
@@ -108,10 +113,11 @@ END
 }
 packages() {
     local platforms=()
+    rm -rf "$here/site"
     for minor in {17..36}; do platforms+=(--platform "manylinux_2_${minor}_aarch64"); done
     PIP_CONSTRAINT=/dev/null ${PYTHON:-python3} -m pip install --no-compile --target "$here/site" "${platforms[@]}" \
         --platform manylinux2014_aarch64 --only-binary :all: --python-version 3.11 \
-        "torch==$(sed -n 's/^OLDEST = "\(.*\)"/\1/p' src/layernorm/_torch.py).*" numpy pytest pytest-timeout pytest-xdist hypothesis
+        "torch==$(sed -n 's/^OLDEST = "\(.*\)"/\1/p' src/layernorm/_torch.py).0" numpy pytest pytest-timeout pytest-xdist hypothesis
     echo "import sys; sys.executable = '$here/python'" > "$here/site/sitecustomize.py"
     touch "$here/.packages"
     "$here/python" -c "import torch; print('PyTorch', torch.__version__)"
