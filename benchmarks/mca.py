@@ -1,8 +1,8 @@
 """The hot loops of every instruction set through llvm-mca, LLVM's model of processors: a model, not a measurement.
 
 For a set whose processor is not at hand. `make mca` runs it. It needs CMake, GCC, GCC for the other kind of processor
-(Debian: g++-aarch64-linux-gnu) and llvm-mca (Debian: llvm). A newer one knows more processors; LLVM_MCA names another
-than that on the path.
+(Debian: g++-aarch64-linux-gnu) and llvm-mca (Debian: llvm). LLVM_MCA names another than that on the path. Take one of
+LLVM 19 or newer: an older one knows fewer processors, and 14 takes another processor's model for Neoverse.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ MODELS = {
     "neondot": ["neoverse-n1", "neoverse-v1"],
     "neonbf16": ["neoverse-v1", "neoverse-n2"],
 }
+LLVM = 19  # the LLVM that is known to have all of these
 PAIRS = ("avx512bf16", "neonbf16")  # sets with an instruction for products of pairs of bfloat16
 LOOPS = {
     # the name in mca.cpp: what it is, and which loop of the function it is, the one with the most work first. With NEON
@@ -165,12 +166,19 @@ def models_of(mca: str, arm: bool) -> str:
 def rows(compiler: str, arm: bool, mca: str, asked: list[str], folder: Path) -> Iterator[str]:
     """Yields the lines of the table for one kind of processor."""
     known = models_of(mca, arm)
+    told = re.search(r"version (\d+)", subprocess.run([mca, "--version"], capture_output=True, text=True).stdout)
+    old = told is None or int(told[1]) < LLVM
     for name, flags in compiler_flags(folder, arm, compiler).items():
         if name not in MODELS or (asked and name not in asked):
             continue
         command = [compiler, *flags, "-S", str(ROOT / "benchmarks/mca.cpp"), "-o", "-"]
         assembly = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        models = [model for model in MODELS[name] if re.search(rf"^\s+{re.escape(model)}\s", known, re.M)]
+        models = []
+        for model in MODELS[name]:
+            if not re.search(rf"^\s+{re.escape(model)}\s", known, re.M) or (old and model.startswith("neoverse")):
+                print(f"left out: {name} on {model}, which needs LLVM {LLVM} or newer", file=sys.stderr)
+            else:
+                models.append(model)
         cells: dict[str, list[str]] = {model: [] for model in models}
         for pointer, (_, place) in LOOPS.items():
             found = loops_of(assembly, pointer)

@@ -323,18 +323,21 @@ def chart(path: str, rows: Sequence[dict[str, Any]]) -> None:
     rows = [row for row in rows if row["threads"] == threads and "network" in row]
     networks = [network for network in GATES if any(row["network"] == network for row in rows)]
     figure, axes = plt.subplots(2, len(networks), figsize=(4.2 * len(networks), 6.4), squeeze=False, sharey=True)
-    colours = {"layer norm": STYLES["layer"].colour, "loop": "#bdbdbd", "compile": "#8a8a8a", "jax": "#5c5c5c"}
+    looks = {
+        "layer norm": ("layernorm, with layer norm", STYLES["layer"].colour),
+        "loop": ("Python loop with layer norm", "#bdbdbd"),
+        "compile": ("compile", "#8a8a8a"),
+        "jax": ("jax", "#5c5c5c"),
+    }
     for line, mode in zip(axes, ("inference", "training"), strict=True):
         for axis, network in zip(line, networks, strict=True):
             chosen = [row for row in rows if (row["network"], row["mode"]) == (network, mode)]
-            names = [name for name in colours if any(name in row["seconds"] for row in chosen)]
+            names = [name for name in looks if any(name in row["seconds"] for row in chosen)]
             for k, name in enumerate(names):
                 at = [i + (k - (len(names) - 1) / 2) * 0.8 / len(names) for i in range(len(chosen))]
                 values = [row["seconds"][name] / row["seconds"]["torch"] for row in chosen]
-                label = {"layer norm": "layernorm, with layer norm", "loop": "Python loop with layer norm"}.get(
-                    name, name
-                )
-                axis.bar(at, values, 0.8 / len(names), label=label, color=colours[name])
+                label, colour = looks[name]
+                axis.bar(at, values, 0.8 / len(names), label=label, color=colour)
             axis.axhline(1, color="black", linewidth=1)
             axis.set_yscale("log", base=2)
             axis.set_yticks([0.25, 0.5, 1, 2, 4, 8], ["¼", "½", "1", "2", "4", "8"])

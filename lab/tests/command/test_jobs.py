@@ -45,11 +45,6 @@ def begun(*paths):
     return all((path / folder.CHECKPOINT).exists() for path in paths)
 
 
-def holder(path):
-    """The process that makes a run."""
-    return files.holder(path)
-
-
 def is_alive(process):
     try:
         os.kill(process, 0)
@@ -79,7 +74,7 @@ def test_an_ended_parent_leaves_no_worker_and_the_same_command_resumes(unbroken,
     paths = [tmp_path / name for name in RUNS]
     with started(tmp_path, "--jobs", "2") as command:
         until(lambda: begun(*paths) or not command.is_alive())
-        workers = [holder(path) for path in paths]
+        workers = [files.holder(path) for path in paths]
         assert len({command.pid, *workers}) == 3
         if how == "Ctrl-C":
             os.killpg(command.pid, signal.SIGINT)  # a terminal sends it to all
@@ -127,11 +122,10 @@ def test_a_worker_that_is_killed_costs_its_run_alone(tmp_path):
     first, second = (tmp_path / name for name in RUNS)
     with started(tmp_path, "--jobs", "1") as command:
         until(lambda: begun(first) or not command.is_alive())
-        os.kill(holder(first), signal.SIGKILL)
+        os.kill(files.holder(first), signal.SIGKILL)
     assert command.exitcode == 1
-    assert (tmp_path / "said").read_text().splitlines()[
-        -1
-    ] == f"layernorm: {RUNS[0]} failed: its worker process was ended by SIGKILL"
+    said = (tmp_path / "said").read_text().splitlines()
+    assert said[-1] == f"layernorm: {RUNS[0]} failed: its worker process was ended by SIGKILL"
     assert not (first / folder.RESULT).exists()
     assert (second / folder.RESULT).exists()
 

@@ -104,9 +104,7 @@ def _why_none(model: torch.nn.Module, networks: Mapping[str, Recurrent[Any]], fi
     """Says why no network of a model has become int8."""
     where = type(model).__name__
     if not networks:
-        return (
-            f"no RNN, LSTM or GRU of layernorm in {where}; layernorm.accelerate(model) makes torch's ones of layernorm"
-        )
+        return f"no RNN, LSTM or GRU of layernorm in {where}; layernorm.accelerate(model) makes torch's into such"
     if filtered:
         return f"filter_fn chose none of the networks in {where}: {', '.join(map(repr, networks))}"
     name, largest = max(networks.items(), key=lambda item: _numbers(item[1]))

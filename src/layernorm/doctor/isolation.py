@@ -7,6 +7,7 @@ import functools
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +24,8 @@ ENDING = 5.0
 GRACE = 10.0
 """The seconds that a process has for what it is doing after its parent has died."""
 
-START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+START = "forkserver" if sys.platform == "linux" else "spawn"
+"""How a worker starts. Windows has no fork, and on macOS the system's libraries do not survive one."""
 
 READY = "ready"
 """A worker's first message: it has started, which takes seconds."""
@@ -50,7 +52,7 @@ class Worker:
     Args:
         function: a function of a module, so that another process can import it. The process is no fork of this one,
             whose threads and GPU contexts would not survive in it. It is one of a server that has imported `modules`
-            and done nothing else; where a system has no such server, it is a new one.
+            and done nothing else, or on other systems than Linux a new one.
         modules: take long to import, and are imported once for all workers.
     """
 
