@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import signal
 import sys
 
 import pytest
@@ -56,6 +57,7 @@ def with_small_files(most, arguments):
 
 def _run(function, arguments, output, errors, variables):
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a server that a `Worker` started ignores it
     for target, path in ((1, output), (2, errors)):
         opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(opened, target)

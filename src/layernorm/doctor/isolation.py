@@ -52,7 +52,8 @@ class Worker:
     Args:
         function: a function of a module, so that another process can import it. The process is no fork of this one,
             whose threads and GPU contexts would not survive in it. It is one of a server that has imported `modules`
-            and done nothing else, or on other systems than Linux a new one.
+            and done nothing else, or on other systems than Linux a new one. Where the first worker is also the first
+            process of that server, all its processes start with Ctrl-C ignored.
         modules: take long to import, and are imported once for all workers.
     """
 
