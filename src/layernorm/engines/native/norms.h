@@ -289,9 +289,9 @@ template <class E> struct NormBackward {
             const V<A> f = widen<A>(gain + j, count);
             for (int i = 0; i < R; ++i) {
                 V<A> d = widen<A>(dy[i] + j, count) * f;
-                Set::keep<A>(d);  // rounded as it was when it was added up: for a row of one d - mean(d) is 0
+                Set::keep(d);  // rounded as it was when it was added up: for a row of one d - mean(d) is 0
                 V<A> along = z_hat[i].at(j, count) * c[i];
-                Set::keep<A>(along);  // which of two products is rounded must not depend on how many rows are together
+                Set::keep(along);  // which of two products is rounded must not depend on how many rows are together
                 V<A> v = z_hat[i].r * (d - a[i]) - along;
                 if (adds) v += widen<A>(more[i] + j, count);
                 put<STREAM, A>(dx + i * N + j, v, count);

@@ -28,7 +28,7 @@ INLINE i64 add_by_lanes(V<SumOf<F>> (*acc)[2 * PANELS], const F* a, i64 row, i64
 #pragma GCC unroll 8
         for (int j = 0; j < WIDTH; ++j) {
             right[j] = load(b + (j / 2) * K * PANEL<F> + k * PANEL<F> + (j % 2) * N);
-            if (PANELS == 1 && N == 4) Set::keep<F>(right[j]);  // or GCC 12 moves sums from register to register
+            if (PANELS == 1 && N == 4) Set::keep(right[j]);  // or GCC 12 moves sums from register to register
         }
     };
     i64 k = 0;
@@ -82,7 +82,7 @@ static void tile(const F* a, i64 row, i64 column, const F* b, i64 K, SumOf<F>* c
             right[j] = load(b + (j / 2) * K * PANEL<F> + k * PANEL<F> + (j % 2) * LANES<F>);
         if (MR > 1)
 #pragma GCC unroll 8
-            for (int j = 0; j < 2 * PANELS; ++j) Set::keep<F>(right[j]);
+            for (int j = 0; j < 2 * PANELS; ++j) Set::keep(right[j]);
 #pragma GCC unroll 12
         for (int r = 0; r < MR; ++r) {
             const V<F> left = all(a[r * row + k * column]);
@@ -101,8 +101,12 @@ static void tile(const F* a, i64 row, i64 column, const F* b, i64 K, SumOf<F>* c
 
 template <class F> using Tile = void (*)(const F*, i64, i64, const F*, i64, SumOf<F>*, i64);
 
-// How many panels a tile takes at once. A tile of few rows takes several, to have enough sums under way.
-constexpr i64 wide(i64 rows) { return rows == 1 ? 4 : rows == 2 || (Set::REGISTERS == 32 && rows <= Set::TILE / 2) ? 2 : 1; }
+// How many panels a tile takes at once. A tile of few rows takes several, to have enough sums under way: 16 for the
+// short vectors of a processor that multiplies four at once.
+constexpr i64 wide(i64 rows) {
+    if (rows == 1 || (rows == 2 && Set::REGISTERS == 32 && VECTOR_BYTES == 16)) return 4;
+    return rows == 2 || (Set::REGISTERS == 32 && rows <= Set::TILE / 2) ? 2 : 1;
+}
 
 template <class F, int... ROW> static Tile<F> tile_of(i64 rows, bool wider, const Lanes<ROW...>&) {
     static constexpr Tile<F> narrow[] = {tile<F, ROW + 1, 1, false>...};
@@ -263,7 +267,7 @@ static void dense_tile(const A* const* a, const E* w, i64 K, i64 n, SumOf<F>* co
     const auto add = [&](const auto& load_factors) __attribute__((always_inline)) {
         V<F> right[DENSE_UNITS];
 #pragma GCC unroll 8
-        for (int j = 0; j < DENSE_UNITS; ++j) right[j] = load_factors(row[j]), Set::keep<F>(right[j]);
+        for (int j = 0; j < DENSE_UNITS; ++j) right[j] = load_factors(row[j]), Set::keep(right[j]);
 #pragma GCC unroll 8
         for (int r = 0; r < MR; ++r) {
             const V<F> left = load_factors(a[r]);
@@ -304,7 +308,7 @@ INLINE void add_dense_transposed(const FewRows<A, T>& few, i64 at, const E* w, i
         for (i64 i = 0; i < units; ++i) left[r][i] = widened<T>(few.a[r][at + i]);
     over<T>(end - from, [&](i64 k, i64 n) {
         V<T> right[N];
-        for (i64 i = 0; i < units; ++i) right[i] = widen<T>(w + i * K + from + k, n), Set::keep<T>(right[i]);
+        for (i64 i = 0; i < units; ++i) right[i] = widen<T>(w + i * K + from + k, n), Set::keep(right[i]);
         for (i64 r = 0; r < few.count; ++r) {
             V<T> sum = widen<T>(few.c[r] + from + k, n);
             for (i64 i = 0; i < units; ++i) sum += all(left[r][i]) * right[i];

@@ -41,7 +41,7 @@ template <class T> struct Rounded {
         memset(q + (K & -BYTES), 0, round_up(K, BYTES) - (K & -BYTES));
         over<T>(K, [&](i64 k, i64 n) {
             V<T> scaled = widen<T>(x + k, n) * inverse;
-            Set::keep<T>(scaled);  // fused with the sum it would be rounded otherwise
+            Set::keep(scaled);  // fused with the sum it would be rounded otherwise
             const Bits<T> whole = same_bits<Bits<T>>(scaled + shift) - same_bits<Bits<T>>(all(shift));
             const auto bytes = Set::lowest_bytes<T>(whole);
             totals += whole;
@@ -69,14 +69,17 @@ static void quantized_tile(const int8_t* const* a, [[maybe_unused]] const int32_
     for (i64 j = 0; j < QUANTIZED_UNITS; ++j) row[j] = w + least(j, n - 1) * K;
     Int8::Integers acc[R][QUANTIZED_UNITS] = {};
     const auto add = [&](i64 k, const int8_t* const* at) __attribute__((always_inline)) {
-        Int8::Integers right[QUANTIZED_UNITS];
+        Int8::Integers left[R];
 #pragma GCC unroll 4
-        for (int j = 0; j < QUANTIZED_UNITS; ++j) right[j] = Int8::weights_at(at[j]);
+        for (int r = 0; r < R; ++r) left[r] = Int8::row_at(a[r] + k);
 #pragma GCC unroll 4
-        for (int r = 0; r < R; ++r) {
-            const Int8::Integers left = Int8::row_at(a[r] + k);
+        for (int j = 0; j < QUANTIZED_UNITS; ++j) {
+            const Int8::Integers right = Int8::weights_at(at[j]);
 #pragma GCC unroll 4
-            for (int j = 0; j < QUANTIZED_UNITS; ++j) acc[r][j] = Int8::plus_products(acc[r][j], right[j], left);
+            for (int r = 0; r < R; ++r) {
+                acc[r][j] = Int8::plus_products(acc[r][j], right, left[r]);
+                Set::keep(acc[r][j]);  // in a register: GCC 12 stores a sum in every turn otherwise
+            }
         }
     };
     i64 k = 0;
@@ -95,6 +98,7 @@ static void quantized_tile(const int8_t* const* a, [[maybe_unused]] const int32_
         for (int j = 0; j < QUANTIZED_UNITS; ++j) memcpy(rest[j], row[j] + k, K - k), at[j] = rest[j];
         add(k, at);
     }
+#pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
         const auto found = Int8::four_sums(acc[r]) - int32_t(Int8::OFFSET * uint32_t(total[r]));
         memcpy(sums[r], &found, sizeof found);

@@ -17,7 +17,7 @@ struct avx2_set : Portable {
     }
     INLINE void streamed() { _mm_sfence(); }
 
-    template <class T> INLINE void keep(V<T>& v) { asm("" : "+x"(v)); }
+    template <class Vector> INLINE void keep(Vector& v) { asm("" : "+x"(v)); }
 
     template <class T> INLINE V<T> fused(V<T> a, V<T> b, V<T> c) {
         if constexpr (sizeof(T) == 4) return _mm256_fmadd_ps(a, b, c);
@@ -28,6 +28,12 @@ struct avx2_set : Portable {
     INLINE V<double> add_halves(V<float> v) {
         const __m256 w = v;
         return _mm256_cvtps_pd(_mm256_castps256_ps128(w)) + _mm256_cvtps_pd(_mm256_extractf128_ps(w, 1));
+    }
+
+    // GCC 12 takes six instructions for what is one.
+    template <int N> INLINE Words<N> words(Halves<N> v) {
+        if constexpr (N == 8) return same_bits<Words<8>>(_mm256_cvtepu16_epi32(same_bits<__m128i>(v)));
+        else return Portable::words<N>(v);
     }
 
     template <int N> INLINE bool to_float16(Floats<N> f, Halves<N>& h) {
@@ -41,14 +47,14 @@ struct avx2_set : Portable {
 
     struct Int8 {
         typedef __m256i Integers;
-        static constexpr i64 AT_ONCE = 16;
+        static constexpr i64 AT_ONCE = 32;
         static constexpr uint32_t OFFSET = 0;
-        INLINE Integers row_at(const int8_t* p) {
-            return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-        }
+        INLINE Integers row_at(const int8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
         INLINE Integers weights_at(const int8_t* p) { return row_at(p); }
+        // |w| times a with w's sign. A pair's sum is 2 * 128 * 127 at most, as rows have no -128: it fits 16 bits.
         INLINE Integers plus_products(Integers s, Integers w, Integers a) {
-            return _mm256_add_epi32(s, _mm256_madd_epi16(w, a));
+            const Integers pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(a, w));
+            return _mm256_add_epi32(s, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
         }
         INLINE FewOf<int32_t, 4> four_sums(const Integers* v) {
             const __m256i d = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));

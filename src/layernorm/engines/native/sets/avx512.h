@@ -20,7 +20,7 @@ struct avx512_set : Portable {
     }
     INLINE void streamed() { _mm_sfence(); }
 
-    template <class T> INLINE void keep(V<T>& v) { asm("" : "+v"(v)); }
+    template <class Vector> INLINE void keep(Vector& v) { asm("" : "+v"(v)); }
 
     template <class T> INLINE T sum(V<T> v) {
         if constexpr (sizeof(T) == 4) return _mm512_reduce_add_ps(v);
@@ -144,11 +144,11 @@ struct avx512_set : Portable {
             return _mm512_add_epi32(s, _mm512_madd_epi16(w, a));
         }
         INLINE FewOf<int32_t, 4> four_sums(const Integers* v) {
-            __m256i half[4];
-#pragma GCC unroll 4
-            for (int j = 0; j < 4; ++j)
-                half[j] = _mm256_add_epi32(_mm512_castsi512_si256(v[j]), _mm512_maskz_extracti64x4_epi64(0xf, v[j], 1));
-            const __m256i d = _mm256_hadd_epi32(_mm256_hadd_epi32(half[0], half[1]), _mm256_hadd_epi32(half[2], half[3]));
+            const auto half = [](__m512i w) __attribute__((always_inline)) {
+                return _mm256_add_epi32(_mm512_castsi512_si256(w), _mm512_maskz_extracti64x4_epi64(0xf, w, 1));
+            };
+            const __m256i d = _mm256_hadd_epi32(
+                _mm256_hadd_epi32(half(v[0]), half(v[1])), _mm256_hadd_epi32(half(v[2]), half(v[3])));
             const __m128i sums = _mm_add_epi32(_mm256_castsi256_si128(d), _mm256_extracti128_si256(d, 1));
             return same_bits<FewOf<int32_t, 4>>(sums);
         }

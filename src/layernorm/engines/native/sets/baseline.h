@@ -9,7 +9,7 @@ constexpr int VECTOR_BYTES = 16;
 namespace LAYERNORM_ISA {
 
 struct baseline_set : Portable {
-    template <class T> INLINE void keep([[maybe_unused]] V<T>& v) {
+    template <class Vector> INLINE void keep([[maybe_unused]] Vector& v) {
 #if defined(__x86_64__)
         asm("" : "+x"(v));
 #endif

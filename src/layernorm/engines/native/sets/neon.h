@@ -22,7 +22,7 @@ struct neon_set : Portable {
         sum = vfmaq_laneq_f64(sum, a, b, LANE);
     }
 
-    template <class T> INLINE void keep(V<T>& v) { asm("" : "+w"(v)); }
+    template <class Vector> INLINE void keep(Vector& v) { asm("" : "+w"(v)); }
 
     template <class T> INLINE T sum(V<T> v) {
         if constexpr (sizeof(T) == 8) return v[0] + v[1];

@@ -77,7 +77,7 @@ struct Portable {
     INLINE void streamed() {}
 
     // Keeps v in a register, where the compiler would read it from memory again at each use.
-    template <class T> INLINE void keep(V<T>&) {}
+    template <class Vector> INLINE void keep(Vector&) {}
 
     // The sum of all lanes, by halves.
     template <class T> INLINE T sum(V<T> v) {
