@@ -24,8 +24,8 @@ MOST = (2**31 - 1) // 127**2
 
 WORTHWHILE = 150_000
 """A layer whose two weight matrices have this many numbers together gains from int8. On a processor with AVX2 the GRU
-of 160 inputs and units, which has 153,600, is 1.14 to 1.18 times as fast at 1 and 10 steps in a call, and 0.97 times at
-100. The LSTM of 128, which has 131,072, is 1.05 to 1.15 times as fast, and 0.77 times at 100 (docs/performance.md)."""
+of 160 inputs and units, which has 153,600, is 1.08 to 1.16 times as fast at 1 and 10 steps in a call, and 0.89 times at
+100. The LSTM of 128, which has 131,072, is 1.06 times as fast, and 0.78 times at 100 (docs/performance.md)."""
 
 
 @torch.no_grad()
