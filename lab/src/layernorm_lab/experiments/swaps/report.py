@@ -48,7 +48,7 @@ def report_swaps(runs: Sequence[Run]) -> Report:
     """Writes the report on runs of `swaps`, finished or not."""
     tasks = [name for name in PROGRAMS if any(run.config["task"] == name for run in runs)]
     arms: Groups = {task: _by_arm(task, runs) for task in tasks}
-    ruled = [(item, {task: _against(task, item, runs) for task in tasks if task in item.tasks}) for item in ROUNDS]
+    ruled = [(item, {task: rule_on(task, item, runs) for task in tasks if task in item.tasks}) for item in ROUNDS]
     about = (
         "Evaluations of each task at the program's own learning rate.",
         f"The mean of the last {LAST} evaluations, against the multiple of the program's learning rate. A cross: a "
@@ -86,7 +86,7 @@ def _length(run: Run) -> tuple[int, float]:
     return run.config["updates"], run.config["decay"]
 
 
-def _against(task: TaskName, item: Round, runs: Sequence[Run]) -> dict[str, Against]:
+def rule_on(task: TaskName, item: Round, runs: Sequence[Run]) -> dict[str, Against]:
     """Rules on the claims about a task of every arm of a round. Holm's procedure counts each claim once, but none over
     a plain network of which there are no runs."""
     claims = claims_of(task, item.arms, item.rates)
@@ -140,7 +140,7 @@ def _known(item: Round, by_task: ByTask) -> list[str]:
     return [arm.name for arm in item.arms if any(arms[arm.name].known for arms in by_task.values())]
 
 
-def _style(name: str) -> Style:
+def style_of(name: str) -> Style:
     """Returns the style of an arm's curves: a colour for each formula and eps, dashes for the start."""
     if name.startswith("plain"):
         return STYLES["none"] if name == "plain" else GREYS[1]
@@ -167,7 +167,7 @@ def _curves(task: TaskName, arms: Mapping[str, Mapping[float, Group]]) -> Panel:
         steps = list(zip(*(run.records for run in shown), strict=False))
         if steps:
             values = [[record[metric.name] for record in step] for step in steps]
-            lines.append(banded(name, _style(name), [step[0]["update"] for step in steps], values))
+            lines.append(banded(name, style_of(name), [step[0]["update"] for step in steps], values))
     limits = view(lines) if lines and not metric.log else None
     return Panel(task, "update", metric.label, lines, log=metric.log, percent=metric.percent, limits=limits)
 
@@ -180,7 +180,7 @@ def _against_rates(task: TaskName, arms: Mapping[str, Mapping[float, Group]]) ->
         ends = {rate: values for rate, values in ends.items() if values}
         lost = [rate for rate, group in by_rate.items() if any(run.diverged is not None for run in group)]
         if len(by_rate) > 1 and (ends or lost):
-            line = banded(name, _style(name), list(ends), list(ends.values()))
+            line = banded(name, style_of(name), list(ends), list(ends.values()))
             lines.append(dataclasses.replace(line, lost=lost))
     label = "multiple of the rate"
     return Panel(task, label, metric.label, lines, log=metric.log, log_x=True, percent=metric.percent, dots=True)
