@@ -110,6 +110,13 @@ def with_outlier(N, dtype):
     return x
 
 
+def with_large_head(N, dtype):
+    """Long rows that begin far from their mean."""
+    x = np.random.default_rng(N).normal(0, 1, (ROWS, N))
+    x[:, :32] += 1e5
+    return x
+
+
 def plain(N, dtype):
     return np.random.default_rng(N).normal(0.3, 2, (ROWS, N))
 
@@ -121,6 +128,7 @@ def large(N, dtype):
 
 CASES = [(rows, N, torch.float32) for rows in (shifted, with_outlier, plain) for N in LENGTHS]
 CASES += [(rows, N, dtype) for rows in (with_outlier, plain, large) for N in LENGTHS for dtype in LOW]
+CASES += [(with_large_head, 100_000, torch.float32)]
 CASES += [(shifted, N, torch.bfloat16) for N in (4096, 5000, 8192)]
 CASES += [(shifted, N, torch.float16) for N in (1000, 4096)]
 
