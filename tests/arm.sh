@@ -40,16 +40,13 @@ for processor in "${processors[@]}"; do
         { echo "$(qemu-aarch64 --version | head -1) does not know $processor: a QEMU of 7.2 or newer is needed"; exit 1; }
 done
 
-flags_of() {
-    case $1 in
-    neon) ;;
-    neondot) echo -march=armv8.2-a+dotprod ;;
-    neonbf16) echo -march=armv8.2-a+dotprod+bf16 ;;
-    esac
-}
+# The flags that CMake gives the kernels of each set.
+cmake -S . -B "$here/library" -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=$compiler \
+    -DLAYERNORM_SETS=all -DLAYERNORM_TESTED=ON -DCMAKE_EXPORT_COMPILE_COMMANDS=ON > "$here/cmake.log"
 program() {  # program FILE SET FLAGS...: compiled to build/arm/FILE-SET
-    nice $compiler -std=c++17 -ffp-contract=fast -Wno-psabi -static -I$native -Itests/native "-DLAYERNORM_ISA=$2" \
-        $(flags_of "$2") "${@:3}" "tests/native/$1.cpp" -o "$here/$1-$2" -pthread
+    local of_set
+    of_set=$(sed -n "s/.*\"command\": \"[^ ]* \(.*LAYERNORM_ISA=$2 .*\) -o .*kernels.cpp\".*/\1/p" "$here/library/compile_commands.json")
+    nice $compiler -std=c++17 $of_set "${@:3}" -static -pthread "tests/native/$1.cpp" -o "$here/$1-$2"
 }
 each_set() {
     for isa in neon neondot neonbf16; do
@@ -71,8 +68,6 @@ step "threads" threads
 [ "$part" != sets ] || exit 0
 
 library() {
-    cmake -S . -B "$here/library" -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
-        -DCMAKE_CXX_COMPILER=$compiler -DLAYERNORM_SETS=all -DLAYERNORM_TESTED=ON
     nice cmake --build "$here/library" -j"$(nproc)"
     rm -rf "$here/package"
     mkdir "$here/package"
