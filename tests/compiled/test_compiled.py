@@ -1,8 +1,6 @@
 """The compiled engine against the reference: first without a compiler, then a few cases through it."""
 
-import os
 import re
-import subprocess
 import sys
 import threading
 
@@ -17,6 +15,7 @@ from layernorm.engines import reference
 from layernorm.equations.arguments import NormArguments, RecurrentArguments
 from layernorm.formula import PRESETS, Recurrence
 from support.formula_space import drawn, every_formula, with_changes
+from support.processes import python
 
 compiled = pytest.importorskip("layernorm.engines.compiled", exc_type=ImportError)
 _compile = sys.modules["layernorm.engines.compiled._compile"]
@@ -286,10 +285,9 @@ def test_every_preset(name, network):
 
 def test_without_a_compiler_it_says_why():
     code = "import layernorm as ln; print(ln.backends.status()[-1])"
-    environment = {**os.environ, "CXX": "no-such-c++"}
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-    assert "name='compiled', available=False, reason=\"torch.compile needs a C++ compiler" in out.stdout
-    assert "no-such-c++" in out.stdout
+    said = python(code, CXX="no-such-c++").stdout
+    assert "name='compiled', available=False, reason=\"torch.compile needs a C++ compiler" in said
+    assert "no-such-c++" in said
 
 
 def test_it_covers_what_inductor_has():

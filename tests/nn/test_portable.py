@@ -1,7 +1,5 @@
 """`ln.portable`, and what torch's tools for modules see: `torch.fx`, `torch.jit.script`, quantisation."""
 
-import subprocess
-import sys
 import warnings
 
 import pytest
@@ -9,6 +7,7 @@ import torch
 
 import layernorm as ln
 from support.networks import KINDS
+from support.processes import python
 
 
 def new(kind, more, **layers):
@@ -206,7 +205,7 @@ sys.modules["layernorm"] = None
 x, expected = torch.load(sys.argv[1] + "/expected.pt")
 torch.testing.assert_close(torch.jit.load(sys.argv[1] + "/model.pt")(x), expected, rtol=1e-5, atol=1e-5)
 """
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code, tmp_path], check=True)
+    python(code, tmp_path)
 
 
 def test_jit_script_says_what_to_do_instead():
