@@ -1,8 +1,6 @@
 """The choice of the engine."""
 
 import dataclasses
-import os
-import subprocess
 import sys
 import threading
 import warnings
@@ -13,6 +11,7 @@ import torch
 import layernorm as ln
 from layernorm.backends import Entry
 from layernorm.formula import Recurrence
+from support.processes import python
 
 REFERENCE = Entry("layernorm.engines.reference", None)
 
@@ -53,10 +52,8 @@ def test_an_unknown_engine_suggests_the_nearest():
 
 def of_process(name, code):
     """What a program prints where LAYERNORM_ENGINE asks for this engine, or its last line of error."""
-    run = subprocess.run(
-        [sys.executable, "-c", f"import torch, layernorm as ln\nx = torch.ones(2, 3)\n{code}"],
-        capture_output=True, text=True, env={**os.environ, "LAYERNORM_ENGINE": name},
-    )  # fmt: skip
+    code = f"import torch, layernorm as ln\nx = torch.ones(2, 3)\n{code}"
+    run = python(code, check=False, LAYERNORM_ENGINE=name)
     return run.stdout.strip() or run.stderr.strip().splitlines()[-1]
 
 

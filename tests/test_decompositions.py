@@ -1,14 +1,13 @@
 """`ln.decompositions`: programs of plain PyTorch operations compute what the modules do."""
 
 import functools
-import subprocess
-import sys
 
 import pytest
 import torch
 
 import layernorm as ln
 from support.networks import NETWORKS, int8
+from support.processes import python
 from support.repository import loaded
 
 onnx_errors = loaded("benchmarks/onnx_errors.py")
@@ -175,7 +174,7 @@ x, expected = torch.load(sys.argv[1] + "/expected.pt")
 found = torch.export.load(sys.argv[1] + "/model.pt2").module()(x)[0]
 torch.testing.assert_close(found, expected, rtol=2e-5, atol=2e-5)
 """
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code, tmp_path], check=True)
+    python(code, tmp_path)
 
 
 def test_a_packed_sequence_is_refused():

@@ -2,13 +2,13 @@
 
 import json
 import re
-import subprocess
 import sys
 
 import onnx_ir
 import pytest
 import torch
 
+from support.processes import program, python
 from support.repository import ROOT, loaded
 
 pytestmark = [  # of torch's exporter, of its own code
@@ -64,49 +64,34 @@ def test_aotinductor_of_plain_operations_runs_without_layernorm(tmp_path, monkey
         exec(compile(block, "docs/deploy.md", "exec"), names)
     inputs = torch.randn(5, 3), (torch.randn(5, 8), torch.randn(5, 8))
     torch.save(inputs, "inputs.pt")
-    subprocess.run([sys.executable, "-c", WITHOUT], check=True)
+    python(WITHOUT, folder=tmp_path)
     torch.testing.assert_close(tuple(torch.load("after.pt")), names["cell"](*inputs))
 
 
 @pytest.mark.parametrize(
-    "models", [["GRU"], pytest.param(["LSTM", "RNN", "LSTMCell", "GRUCell", "RNNCell"], marks=pytest.mark.long)]
+    "models", [["GRUCell"], pytest.param(["LSTM", "GRU", "RNN", "LSTMCell", "RNNCell"], marks=pytest.mark.long)]
 )
 def test_the_example_runs_and_finds_no_difference(models):
     """Three ways out, two of them in fresh processes; it fails by itself where a difference is above 1e-5."""
-    options = ["--updates", "3", "--models", *models]
-    command = [sys.executable, "-W", "ignore", ROOT / "examples" / "deploy.py", *options]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    rows = [line for line in done.stdout.splitlines() if re.match(r"\| (LSTM|GRU|RNN)", line)]
+    said = program(ROOT / "examples" / "deploy.py", "--updates", 3, "--models", *models).stdout
+    rows = [line for line in said.splitlines() if re.match(r"\| (LSTM|GRU|RNN)", line)]
     assert len(rows) == len(models)
-    assert "at most 1e-05 allowed" in done.stdout
+    assert "at most 1e-05 allowed" in said
 
 
 def test_the_stream_is_the_whole_and_needs_its_state():
     """It fails by itself where chunks differ from the whole, or where a network without its state does not."""
-    command = [sys.executable, "-W", "ignore", ROOT / "examples" / "streaming.py", "--updates", "5"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    assert len(re.findall(r"^\| (?:layernorm|ONNX Runtime|TorchScript) ", done.stdout, re.MULTILINE)) == 3
-    assert "at most 1e-04 allowed" in done.stdout
+    said = program(ROOT / "examples" / "streaming.py", "--updates", 5).stdout
+    assert len(re.findall(r"^\| (?:layernorm|ONNX Runtime|TorchScript) ", said, re.MULTILINE)) == 3
+    assert "at most 1e-04 allowed" in said
 
 
 def test_the_benchmark_of_what_is_deployed(tmp_path, monkeypatch, capsys):
     """int8 makes the file small and the score a little wrong; the other ways out do neither."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     monkeypatch.setattr(sys, "path", list(sys.path))
-    arguments = [
-        "deployed.py",
-        "--hidden-size",
-        "64",
-        "--updates",
-        "40",
-        "--rounds",
-        "1",
-        "--json",
-        str(tmp_path / "f"),
-    ]
-    monkeypatch.setattr(sys, "argv", arguments)
+    arguments = "deployed.py --hidden-size 64 --updates 40 --rounds 1 --json"
+    monkeypatch.setattr(sys, "argv", [*arguments.split(), str(tmp_path / "f")])
     threads = torch.get_num_threads()
     try:
         loaded("benchmarks/deployed.py").main()

@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
@@ -17,6 +16,7 @@ from layernorm.doctor.battery import Norm, Recurrent
 from layernorm.doctor.comparison import Case, compare
 from layernorm.doctor.isolation import Failure, isolated
 from layernorm.formula import PRESETS
+from support.processes import python
 from support.repository import ROOT
 
 native = pytest.mark.skipif("native" not in ln.backends.available(), reason="breaks the CPU engine")
@@ -93,7 +93,7 @@ def alone(*words, code=""):
         f"sys.argv = ['layernorm', *{list(words)}]\n"
         "runpy.run_module('layernorm', run_name='__main__', alter_sys=True)\n"
     )
-    done = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True)
+    done = python(hidden, check=False)
     done.stderr = "".join(line for line in done.stderr.splitlines(True) if "triton not found" not in line)  # torch 2.15
     return done
 

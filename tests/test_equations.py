@@ -19,6 +19,7 @@ import layernorm as ln
 from support import comparing, oracle
 from support.comparing import tensor
 from support.networks import CELL, MODULE, NETWORKS, PAPER, RUN, as_hx, flat
+from support.turns import one_in
 
 # What is compared, relative to the largest magnitude of what is expected, and why so closely and no closer.
 VALUE = 1e-12  # float64's 1.1e-16, times a step's sums and the normalisations' conditioning; 1e-15 is typical
@@ -259,8 +260,10 @@ def test_formula_cell_is_equations_29_to_31():
 # --- The whole space of formulas: values, and the gradient along one random direction of everything at once ---
 
 
-@pytest.mark.parametrize("norm", ["layer", "rms"])
-@pytest.mark.parametrize(("network", "f"), [(n, f) for n in NETWORKS for f in SPACE[n]], ids=label)
+EVERY = [(network, f, norm) for network in NETWORKS for f in SPACE[network] for norm in ("layer", "rms")]
+
+
+@pytest.mark.parametrize(("network", "f", "norm"), one_in(3, EVERY), ids=label)
 def test_every_formula(network, f, norm):
     for bias, P in [(True, 0), (False, 3)] if network == "LSTM" else [(True, 0), (False, 0)]:
         every_formula_case(network, f, norm, case(network, f, norm, T=2, B=2, I=3, H=4, P=P, bias=bias))
@@ -352,8 +355,10 @@ def resolved(network, formula):
     return ln.formula.PRESETS[formula][network] if isinstance(formula, str) else formula
 
 
-@pytest.mark.parametrize(("network", "formula", "norm", "P"), HANDFUL, ids=label)
-@pytest.mark.parametrize("reverse", [False, True])
+BOTH_WAYS = [(*case, reverse) for case in HANDFUL for reverse in (False, True)]
+
+
+@pytest.mark.parametrize(("network", "formula", "norm", "P", "reverse"), one_in(5, BOTH_WAYS), ids=label)
 def test_every_partial_derivative(network, formula, norm, P, reverse):
     f = resolved(network, formula)
     x, state, p = case(network, f, norm, T=3, B=2, I=2, H=3, P=P, seed=8)

@@ -2,7 +2,6 @@
 
 import ast
 import re
-import subprocess
 import sys
 from operator import attrgetter
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 
 import layernorm
 from layernorm import _torch
+from support.processes import python
 from support.repository import ROOT, loaded
 
 SOURCES = sorted(Path(layernorm.__file__).parent.rglob("*.py"))
@@ -73,7 +73,7 @@ def test_a_name_that_is_missing_is_named(monkeypatch):
 @pytest.mark.parametrize("module", ["layernorm", "layernorm.formula", "layernorm.nn"])
 def test_the_import_is_refused(module):
     code = f"import torch; torch.__version__ = '2.11.0'; import {module}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = python(code, check=False)
     message = "ImportError: layernorm needs PyTorch 2.12 or newer, and found 2.11.0: pip install 'torch>=2.12'"
     assert done.stderr.splitlines()[-1] == message
 

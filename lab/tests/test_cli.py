@@ -463,7 +463,7 @@ def test_output_that_cannot_be_written_fails_with_one_line():
     reader, writer = os.pipe()
     os.close(reader)
     for target, message in ((os.open("/dev/full", os.O_WRONLY), "No space left on device"), (writer, "")):
-        command = [sys.executable, "-m", "layernorm", "--version"]
+        command = [*STARTS[1], "--version"]
         done = subprocess.run(command, stdout=target, stderr=subprocess.PIPE, text=True, env=environment)
         os.close(target)
         expected = f"layernorm: cannot write to standard output: {message}\n" if message else ""

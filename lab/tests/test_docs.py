@@ -34,6 +34,7 @@ UNRAISED = (
 )
 
 
+@functools.cache
 def tokens(page: Path) -> list[Token]:
     """A page's blocks, and the parts of its lines."""
     blocks = MarkdownIt("commonmark").enable("table").parse(text_of(page))
@@ -48,6 +49,7 @@ def text_of(page: Path) -> str:
     return "\n\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown")
 
 
+@functools.cache
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub and MyST make them."""
     blocks = MarkdownIt("commonmark").enable("table").parse(text_of(page))
@@ -145,6 +147,7 @@ def test_every_command_exists(page, capsys):
             pytest.fail(f"{program}: no command that this test knows")
 
 
+@functools.cache
 def benchmark_commands() -> dict[str, list[list[str]]]:
     """By script, the arguments that pages, docstrings and its own examples give it. The log is not read: it is old."""
     lines = []

@@ -12,8 +12,6 @@ from lab_support.command import cli
 from layernorm_lab.runs import folder
 from layernorm_lab.runs.files import read_json
 
-pytestmark = pytest.mark.draws
-
 STORED = Path(__file__).parent / "stored"
 RUNS = sorted(path for path in STORED.iterdir() if path.is_dir())
 DIGITS = next(path for path in RUNS if path.name.startswith("digits"))

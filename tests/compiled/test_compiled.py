@@ -1,8 +1,6 @@
 """The compiled engine against the reference: first without a compiler, then a few cases through it."""
 
-import os
 import re
-import subprocess
 import sys
 import threading
 
@@ -17,6 +15,7 @@ from layernorm.engines import reference
 from layernorm.equations.arguments import NormArguments, RecurrentArguments
 from layernorm.formula import PRESETS, Recurrence
 from support.formula_space import drawn, every_formula, with_changes
+from support.processes import python
 
 compiled = pytest.importorskip("layernorm.engines.compiled", exc_type=ImportError)
 _compile = sys.modules["layernorm.engines.compiled._compile"]
@@ -64,7 +63,8 @@ def trained(module, x, engine="compiled"):
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_every_formula(network):
-    for recurrence, (*sizes, reverse, lengths, reset) in every_formula(network, SHAPES):
+    found = list(every_formula(network, SHAPES))[:: 5 if network == "LSTM" else 1]
+    for recurrence, (*sizes, reverse, lengths, reset) in found:
         a, grads = problem(recurrence, *sizes, reverse=reverse, lengths=lengths, reset=reset)
         close(both_ways(compiled, a, grads), both_ways(reference, a, grads))
 
@@ -145,7 +145,7 @@ def test_each_kind_of_call_is_compiled_once(counted):
     trained(module, torch.randn(5, 5, 3))
     assert counted() == 2  # the step that is left over
     for T in range(1, 5):
-        for B in range(2, 7):
+        for B in (2, 6):
             x = torch.randn(T, B, 3)
             torch.testing.assert_close(trained(module, x), trained(module, x, "reference"), rtol=1e-4, atol=1e-5)
     assert counted() == 0
@@ -168,9 +168,9 @@ def test_each_kind_of_call_is_compiled_once(counted):
 def test_many_layers_are_all_compiled(counted):
     """Each has code of its own: torch gives up when it has compiled the same code so often."""
     with torch._dynamo.config.patch(recompile_limit=2), ln.backends.use("compiled"), torch.no_grad():
-        for size in range(1, 5):
+        for size in range(1, 4):
             ln.RNN(2, size)(torch.randn(2, 3, 2))
-    assert counted() == 4
+    assert counted() == 3
 
 
 @pytest.mark.compiles
@@ -178,12 +178,12 @@ def test_each_number_of_threads_has_code_of_its_own(counted):
     before = torch.get_num_threads()
     try:
         with torch._dynamo.config.patch(recompile_limit=1), ln.backends.use("compiled"), torch.no_grad():
-            for threads in (1, 2, 3, 1):
+            for threads in (1, 2, 1):
                 torch.set_num_threads(threads)
                 ln.RNN(2, 3)(torch.randn(2, 3, 2))
     finally:
         torch.set_num_threads(before)
-    assert counted() == 3
+    assert counted() == 2
 
 
 @pytest.mark.compiles
@@ -286,10 +286,9 @@ def test_every_preset(name, network):
 
 def test_without_a_compiler_it_says_why():
     code = "import layernorm as ln; print(ln.backends.status()[-1])"
-    environment = {**os.environ, "CXX": "no-such-c++"}
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-    assert "name='compiled', available=False, reason=\"torch.compile needs a C++ compiler" in out.stdout
-    assert "no-such-c++" in out.stdout
+    said = python(code, CXX="no-such-c++").stdout
+    assert "name='compiled', available=False, reason=\"torch.compile needs a C++ compiler" in said
+    assert "no-such-c++" in said
 
 
 def test_it_covers_what_inductor_has():

@@ -20,8 +20,7 @@ def test_by_hand(network):
             packing.compare(reference, *packing.both_calls(recurrence, *sizes, reverse, reset, k % 16, seed=k))
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("network", ["LSTM", "GRU"])
+@pytest.mark.parametrize(("network", "reverse"), [("LSTM", True), ("GRU", False)])
 def test_by_autograd(network, reverse):
     """The equations themselves, differentiated twice."""
     recurrence = Recurrence(network, resolve("paper", network))
@@ -39,9 +38,11 @@ def test_by_autograd(network, reverse):
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize("reverse", [pytest.param(False, marks=pytest.mark.long), True])
-def test_compiled(reverse):
-    recurrence = Recurrence("LSTM", resolve("paper", "LSTM"))
-    for T, B in ((10, 3), (20, 2)):
-        calls = packing.both_calls(recurrence, T, B, 2, 3, 3, reverse, True, 7)
-        packing.compare(backends.engine("compiled"), *calls)
+@pytest.mark.parametrize(
+    ("network", "T", "B", "reverse"),
+    [("RNN", 10, 2, True), *(pytest.param("LSTM", 20, 3, r, marks=pytest.mark.long) for r in (False, True))],
+)
+def test_compiled(network, T, B, reverse):
+    recurrence = Recurrence(network, resolve("paper", network))
+    calls = packing.both_calls(recurrence, T, B, 2, 3, 3, reverse, True, 7)
+    packing.compare(backends.engine("compiled"), *calls)

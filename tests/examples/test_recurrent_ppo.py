@@ -1,11 +1,11 @@
 """The example of recurrent PPO: it runs, and its one call over a rollout is what was played step by step."""
 
-import subprocess
 import sys
 
 import pytest
 import torch
 
+from support.processes import program
 from support.repository import ROOT, loaded
 
 pytest.importorskip("gymnasium", reason="gymnasium is not installed")
@@ -20,9 +20,8 @@ def example():
 
 @pytest.mark.parametrize("norm", [pytest.param("none", marks=pytest.mark.long), "layer"])
 def test_it_runs_in_a_process_of_its_own(norm, tmp_path):
-    command = [sys.executable, "-W", "error", str(FILE), "--norm", norm, "--steps", "4096"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
-    assert float(done.stdout.rsplit(maxsplit=1)[-1]) > 5
+    said = program(FILE, "--norm", norm, "--steps", 2048, folder=tmp_path, warnings="error").stdout
+    assert float(said.rsplit(maxsplit=1)[-1]) > 5
 
 
 @pytest.mark.parametrize("norm", ["none", "layer"])

@@ -1,8 +1,5 @@
 """What other tools of torch's make of the ops: `FlopCounterMode` counts them, per-sample gradients say what to do."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
@@ -10,6 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import layernorm as ln
 from support.networks import as_hx, flat
+from support.processes import python
 
 T, B, I, H = 5, 2, 3, 4  # noqa: E741
 KINDS = [
@@ -81,8 +79,8 @@ def test_a_packed_batch_has_its_own_steps_alone():
 
 def test_nothing_is_imported_for_it():
     """torch's counter imports triton where it is installed."""
-    program = "import sys, layernorm; sys.exit('torch.utils.flop_counter' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    name = "torch.utils.flop_counter"
+    python(f"import sys; sys.modules.pop({name!r}, None); import layernorm; sys.exit({name!r} in sys.modules)")
 
 
 @pytest.mark.parametrize("kind", [ln.LSTM, ln.GRUCell, ln.LayerNorm, ln.RMSNorm])

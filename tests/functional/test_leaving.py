@@ -1,14 +1,13 @@
 """What leaves the process: exported and traced graphs name no engine, and run where they are loaded."""
 
 import io
-import subprocess
-import sys
 
 import pytest
 import torch
 
 import layernorm as ln
 from layernorm.backends import Entry
+from support.processes import python
 
 OURS = {torch.ops.layernorm.recurrent.default, torch.ops.layernorm.normalize.default}
 
@@ -110,6 +109,6 @@ for load, name in ((torch.export.load, "tagger.pt2"), (torch.jit.load, "tagger.p
     else:
         raise AssertionError(name)
 """
-    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
-    assert "torch.ops.layernorm.recurrent.default" in done.stderr
-    assert "layernorm::recurrent" in done.stderr
+    said = python(code, tmp_path).stderr
+    assert "torch.ops.layernorm.recurrent.default" in said
+    assert "layernorm::recurrent" in said

@@ -11,6 +11,7 @@ from torch.func import functional_call, grad, hessian, jvp, vmap
 import layernorm as ln
 from layernorm.equations.arguments import RecurrentArguments
 from layernorm.formula import PRESETS, Recurrence, resolve
+from support.turns import one_in
 
 NETWORKS = {"RNN": ln.functional.rnn, "LSTM": ln.functional.lstm, "GRU": ln.functional.gru}
 CASES = [(network, formula) for formula, of in PRESETS.items() for network in of]
@@ -51,8 +52,9 @@ def tensors(network, formula, norm="layer"):
     return list(p), (x, *state, *p.values())
 
 
-@pytest.mark.parametrize("norm", ["layer", "rms"])
-@pytest.mark.parametrize(("network", "formula"), CASES, ids=str)
+@pytest.mark.parametrize(
+    ("network", "formula", "norm"), one_in(3, [(*case, norm) for case in CASES for norm in ("layer", "rms")]), ids=str
+)
 def test_gradcheck_and_gradgradcheck(network, formula, norm):
     names, inputs = tensors(network, formula, norm)
     call = flat(network, formula, norm, names, lengths=torch.tensor([3, 2]), reset=torch.eye(T, B, dtype=torch.bool))
@@ -102,13 +104,13 @@ def test_opcheck_recurrent(network, backend):
     )
     drop, share = torch.rand(B, H, dtype=torch.float64), torch.rand(T, B, H, dtype=torch.float64)
     changes = [s.detach().clone().requires_grad_() for s in state], drop, share, None, None, []
-    for masks in ((None, None), (lengths, reset)):
-        for reverse in (False, True):
-            args = (x, state, list(p.values()), *masks, *unchanged, recurrence, reverse, False)
-            torch.library.opcheck(torch.ops.layernorm.recurrent.default, (*args, backend))
-    torch.library.opcheck(torch.ops.layernorm.recurrent.default, (*args, None))
-    args = (x, state, list(p.values()), lengths, reset, *changes, recurrence, True, False)
-    torch.library.opcheck(torch.ops.layernorm.recurrent.default, (*args, backend))
+    for chosen, reverse, *rest in (
+        (backend, False, None, None, *unchanged),
+        (None, True, lengths, reset, *unchanged),
+        (backend, True, lengths, reset, *changes),
+    ):
+        args = (x, state, list(p.values()), *rest, recurrence, reverse, False, chosen)
+        torch.library.opcheck(torch.ops.layernorm.recurrent.default, args)
     state, params = [s.detach() for s in state], [q.detach() for q in p.values()]
     n = 1 + len(state)
     for steps in (T, 0):
@@ -141,27 +143,27 @@ def test_opcheck_batch_norm(network, backend):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of opcheck's own, in torch 2.15
-@pytest.mark.parametrize("backend", ln.backends.available())
-def test_opcheck_normalize(backend):
+@pytest.mark.parametrize(("place", "backend"), one_in(5, itertools.product(range(4), ln.backends.available())))
+def test_opcheck_normalize(place, backend):
     dtype = torch.bfloat16 if backend == "native" else torch.float32
     x, residual = (torch.randn(4, 2, 3, dtype=dtype, requires_grad=True) for _ in range(2))
     w, b = (torch.randn(2, 3, requires_grad=True) for _ in range(2))
-    for args in (
+    args = (
         (x, [2, 3], w, b, 1e-5, "layer", None),
         (x, [3], None, None, 1e-5, "layer", None),
         (x, [2, 3], w, None, 1e-5, "rms", None),
         (x, [2, 3], w, b, 1e-5, "layer", residual),
-    ):
-        for chosen in (backend, None):
-            torch.library.opcheck(torch.ops.layernorm.normalize.default, (*args, chosen))
-        detached = tuple(t.detach() if isinstance(t, torch.Tensor) else t for t in args)
-        torch.library.opcheck(torch.ops.layernorm.normalize_forward.default, (*detached, backend))
-        y, *saved = torch.ops.layernorm.normalize_forward(*detached, backend)
-        total = saved.pop(0) if args[-1] is not None else None
-        given = args[0] if total is None else total
-        back = (given, *args[1:6], saved, torch.randn_like(y), total, backend)
-        back = tuple(t.detach() if isinstance(t, torch.Tensor) else t for t in back)
-        torch.library.opcheck(torch.ops.layernorm.normalize_backward.default, back)
+    )[place]
+    for chosen in (backend, None):
+        torch.library.opcheck(torch.ops.layernorm.normalize.default, (*args, chosen))
+    detached = tuple(t.detach() if isinstance(t, torch.Tensor) else t for t in args)
+    torch.library.opcheck(torch.ops.layernorm.normalize_forward.default, (*detached, backend))
+    y, *saved = torch.ops.layernorm.normalize_forward(*detached, backend)
+    total = saved.pop(0) if args[-1] is not None else None
+    given = args[0] if total is None else total
+    back = (given, *args[1:6], saved, torch.randn_like(y), total, backend)
+    back = tuple(t.detach() if isinstance(t, torch.Tensor) else t for t in back)
+    torch.library.opcheck(torch.ops.layernorm.normalize_backward.default, back)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

@@ -4,7 +4,6 @@ import concurrent.futures
 import contextlib
 import ctypes
 import gc
-import os
 import shutil
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 import layernorm as ln
 from layernorm.formula import PRESETS, Recurrence
 from support.compiler import COMPILER
+from support.processes import python
 
 pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 from layernorm.engines.native import _library
@@ -344,20 +344,18 @@ assert "C++17 compiler" in ln.backends.status()[0].reason
 output, _ = ln.LSTM(3, 4)(torch.randn(5, 2, 3))
 ln.LayerNorm(4)(output).sum().backward()
 """
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    (told,) = [line for line in done.stderr.splitlines() if "layernorm computes with plain torch equations" in line]
+    lines = python(script, tmp_path).stderr.splitlines()
+    (told,) = [line for line in lines if "layernorm computes with plain torch equations" in line]
     assert "install a C++17 compiler and then layernorm again (pip install" in told
 
 
 def test_an_instruction_set_that_does_not_exist_is_named():
-    environment = {**os.environ, "LAYERNORM_ISA": "altivec"}
     script = (
         "import layernorm as ln; print(ln.backends.status()[0])\n"
         "try: import layernorm.engines.native\n"
         "except ImportError as error: print('again:', error)"
     )
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
-    assert "LAYERNORM_ISA='altivec'" in done.stdout
-    assert "available=False" in done.stdout
-    assert "again: LAYERNORM_ISA='altivec'" in done.stdout, "an import that is tried again says the same"
+    said = python(script, LAYERNORM_ISA="altivec").stdout
+    assert "LAYERNORM_ISA='altivec'" in said
+    assert "available=False" in said
+    assert "again: LAYERNORM_ISA='altivec'" in said, "an import that is tried again says the same"

@@ -2,6 +2,7 @@
 state loses nothing that torch's keeps."""
 
 import copy
+import itertools
 import math
 
 import pytest
@@ -11,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 import layernorm as ln
 from support.networks import CELL, ENGINES, MODULE, as_hx, flat
 from support.repository import ROOT
+from support.turns import one_in
 
 T, B, I, H = 5, 4, 3, 6  # noqa: E741
 NARROW = [torch.bfloat16, torch.float16]
@@ -125,9 +127,9 @@ def ours(kind, dtype=torch.float32):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("narrow", NARROW, ids=str)
-@pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell"])
+@pytest.mark.parametrize(
+    ("kind", "narrow", "engine"), one_in(3, itertools.product(["LSTMCell", "GRUCell"], NARROW, ENGINES))
+)
 def test_a_state_keeps_what_small_steps_add(kind, narrow, engine):
     """In bfloat16 c would stop at 8.5 and h at 0.6: a step is less than half of the distance to the next number."""
     x, steps = torch.ones(1, 1), 600
@@ -174,7 +176,7 @@ def test_gradients_are_as_near_to_float64_as_torchs(kind, narrow, engine):
         assert errors[1] < 0.02
 
 
-@pytest.mark.parametrize("kind", ["GRU", "LSTM", "RNN"])
+@pytest.mark.parametrize("kind", ["LSTM", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("GRU", "RNN"))])
 def test_a_graph_has_the_same_types_and_numbers(kind):
     torch.manual_seed(0)
     cell = CELL[kind](I, H)

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import itertools
 import pickle
 
 import numpy as np
@@ -15,6 +16,7 @@ import layernorm as ln
 from support import comparing, oracle_batch
 from support.comparing import tensor
 from support.networks import ENGINES, MODULE, NETWORKS, as_hx, flat
+from support.turns import one_in
 
 # Relative to the largest magnitude of what is expected. A variance over few rows may be small: what it divides by
 # enlarges float64's 1.1e-16, and the next step's statistics enlarge that again; 1e-13 is typical.
@@ -47,8 +49,6 @@ CASES = [
     ("GRU", ln.Formula(gates="sum", bias_inside=True), {}),
     ("GRU", ln.Formula(gates="sum", span="all"), {}),
 ]
-IDS = [f"{network}-{i}" for i, (network, _, _) in enumerate(CASES)]
-
 
 SETTINGS = [field.name for field in dataclasses.fields(ln.BatchNormOverTime)]
 
@@ -141,12 +141,12 @@ RAGGED = [
 ]
 
 
-@pytest.mark.parametrize("lengths", RAGGED, ids=str)
-@pytest.mark.parametrize(("network", "formula", "more"), CASES, ids=IDS)
-@pytest.mark.parametrize("count_padding", [False, True])
-@pytest.mark.parametrize("engine", ["default", "reference"])
+TRAINED = [(*case, *rest) for case in CASES for rest in itertools.product((False, True), RAGGED, (None, "reference"))]
+
+
+@pytest.mark.parametrize(("network", "formula", "more", "count_padding", "lengths", "engine"), one_in(5, TRAINED))
 def test_training_then_evaluation(network, formula, more, count_padding, lengths, engine):
-    with contextlib.nullcontext() if engine == "default" else ln.backends.use(engine):
+    with ln.backends.use(engine) if engine else contextlib.nullcontext():
         trains_then_evaluates(network, formula, more, count_padding, lengths)
 
 
@@ -229,9 +229,11 @@ def scalar(values, weights):
     return sum((a * w).sum() for a, w in zip(values, weights, strict=True))
 
 
-@pytest.mark.parametrize("lengths", [None, [1, 3, 2, 3], [3, 1, 0, 1]], ids=str)
-@pytest.mark.parametrize("count_padding", [False, True])
-@pytest.mark.parametrize(("network", "formula", "more"), CASES, ids=IDS)
+MASKED = itertools.product((False, True), (None, [1, 3, 2, 3], [3, 1, 0, 1]))
+DIFFERENTIATED = [(*case, *rest) for case, rest in itertools.product(CASES, MASKED)]
+
+
+@pytest.mark.parametrize(("network", "formula", "more", "count_padding", "lengths"), one_in(5, DIFFERENTIATED))
 def test_gradients_along_random_directions(network, formula, more, count_padding, lengths):
     """Of every tensor by itself, against finite differences of the oracle, and the reference's."""
     module = made(network, formula, bidirectional=True, count_padding=count_padding, **more | {"eps": SMOOTH})
@@ -435,9 +437,9 @@ def test_float32_is_float64_to_its_digits(network):
 WIDER_AND_NARROWER = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 
 
-@pytest.mark.parametrize("kept", WIDER_AND_NARROWER, ids=str)
-@pytest.mark.parametrize("dtype", WIDER_AND_NARROWER, ids=str)
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize(
+    ("kept", "dtype", "network"), one_in(5, itertools.product(WIDER_AND_NARROWER, WIDER_AND_NARROWER, NETWORKS))
+)
 def test_statistics_in_any_type_beside_a_network_in_any_type(network, dtype, kept):
     """In evaluation, with gradients, on every engine, against the same numbers in float64."""
     narrow = made(network, "paper", layers=2, bidirectional=True).to(dtype).eval()

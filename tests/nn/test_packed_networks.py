@@ -1,6 +1,7 @@
 """A `PackedSequence` through whole modules: as with ``lengths``, and as torch's networks take it."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 import layernorm as ln
 from layernorm.nn import _recurrent
+from support.turns import one_in
 
 T, B, I, H = 7, 5, 3, 4  # noqa: E741
 LENGTHS = torch.tensor([3, 7, 1, 4, 4])
@@ -38,10 +40,11 @@ def results(module, packed, x, hx, reset, reset_hx):
     return [*found, *torch.autograd.grad(total, leaves), *module.buffers()]
 
 
-@pytest.mark.parametrize("engine", ["native", "reference"])
-@pytest.mark.parametrize("cut", [False, True])
-@pytest.mark.parametrize("norm", ["layer", "rms", "weight", None, "batch", "batch, counting padding"])
-@pytest.mark.parametrize(("network", "options"), NETWORKS)
+NORMS = ["layer", "rms", "weight", None, "batch", "batch, counting padding"]
+CALLS = [(*of, *rest) for of in NETWORKS for rest in itertools.product(NORMS, (False, True), ("native", "reference"))]
+
+
+@pytest.mark.parametrize(("network", "options", "norm", "cut", "engine"), one_in(5, CALLS))
 def test_as_with_lengths(network, options, norm, cut, engine):
     """Two layers in both directions. The same network with ``lengths``, by the plain equations, is what is true."""
     if engine not in ln.backends.available():

@@ -7,6 +7,7 @@ import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import layernorm as ln
+from support.turns import one_in
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 I, H, T, B = 3, 5, 6, 4  # noqa: E741
@@ -56,9 +57,10 @@ def run(module, x, hx, lengths):
     return found, torch.autograd.grad(total, [*leaves, *module.parameters()])
 
 
-@pytest.mark.parametrize("form", INPUTS)
-@pytest.mark.parametrize("layers", [1, 2, 3])
-@pytest.mark.parametrize(("kind", "more"), KINDS, ids=str)
+CASES = [(*kind, layers, form) for kind in KINDS for layers in (1, 2, 3) for form in INPUTS]
+
+
+@pytest.mark.parametrize(("kind", "more", "layers", "form"), one_in(7, CASES), ids=str)
 def test_equal_to_torch(kind, more, layers, form):
     generator = torch.Generator().manual_seed(layers)
     for bidirectional, batch_first, bias, initial in itertools.product((False, True), repeat=4):

@@ -3,7 +3,6 @@
 import copy
 import gc
 import pickle
-import subprocess
 import sys
 import warnings
 
@@ -13,6 +12,7 @@ from torch.nn.utils.rnn import pack_sequence
 
 import layernorm as ln
 from layernorm.formula import PRESETS
+from support.processes import python
 
 MAKES = [ln.RNN, ln.LSTM, ln.GRU]
 PACKED = pack_sequence([torch.randn(3, 3), torch.randn(5, 3)], enforce_sorted=False)
@@ -332,7 +332,10 @@ def share_of_a_batch_against_the_whole(rank):
 
 
 def test_distributed_data_parallel(tmp_path):
-    torch.multiprocessing.spawn(train_in_process, args=(str(tmp_path),), nprocs=2)
+    """Forks where a process has computed nothing yet; elsewhere processes that import all."""
+    how = {"nprocs": 2, "start_method": "fork" if sys.platform == "linux" else "spawn"}
+    call = f"torch.multiprocessing.start_processes({__name__}.train_in_process, ({str(tmp_path)!r},), **{how})"
+    python(f"import sys, torch; sys.path[:] = {sys.path}; import {__name__}; {call}")
 
 
 def test_threads_share_a_module():
@@ -405,7 +408,7 @@ def test_whole_modules_are_read_from_a_file_that_is_not_trusted(tmp_path):
             if hasattr(module, "recurrence"):
                 assert hash(module.recurrence) == hash(type(module.recurrence).decode(module.recurrence.encode()))
     """
-    subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+    python(code, path)
 
 
 def by_backward(lstm, x):

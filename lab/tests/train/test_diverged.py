@@ -177,7 +177,7 @@ def test_a_sweep_of_which_nothing_is_left_is_an_error(tmp_path, diverging, capsy
     assert error.startswith(f"layernorm: digits-none-b128-s0 diverged at update {update} (as did all 2 runs): the ")
 
 
-@pytest.mark.parametrize("norm", ["none", "layer", "batch"])
+@pytest.mark.parametrize("norm", ["layer", *(pytest.param(norm, marks=pytest.mark.long) for norm in ("none", "batch"))])
 def test_far_too_high_a_rate_diverges_before_the_first_record(tmp_path, norm, capsys):
     command = [*QUICK, "--norm", norm, "--learning-rate", "1e38", "--out", str(tmp_path)]
     assert cli.main(command) == 1
