@@ -42,8 +42,6 @@ def until(condition, seconds=120):
         time.sleep(0.01)
 
 
-
-
 @contextlib.contextmanager
 def held_when_begun(command, *paths):
     """Each run's process stands still from its first checkpoint to the end of the ``with``, which has their numbers:
@@ -88,13 +86,12 @@ def test_two_workers_give_what_one_process_gives(unbroken, tmp_path, capsys):
 )
 def test_an_ended_parent_leaves_no_worker_and_the_same_command_resumes(unbroken, how, tmp_path):
     paths = [tmp_path / name for name in RUNS]
-    with started(tmp_path, "--jobs", "2") as command:
-        with held_when_begun(command, *paths) as workers:
-            assert len({command.pid, *workers}) == 3
-            if how == "Ctrl-C":
-                os.killpg(command.pid, signal.SIGINT)  # a terminal sends it to all
-            else:
-                os.kill(command.pid, signal.Signals[how])
+    with started(tmp_path, "--jobs", "2") as command, held_when_begun(command, *paths) as workers:
+        assert len({command.pid, *workers}) == 3
+        if how == "Ctrl-C":
+            os.killpg(command.pid, signal.SIGINT)  # a terminal sends it to all
+        else:
+            os.kill(command.pid, signal.Signals[how])
     said = (tmp_path / "said").read_text()
     if how == "SIGKILL":
         until(lambda: not any(map(is_alive, workers)))
@@ -135,9 +132,8 @@ def test_where_all_fail_each_has_its_line_and_there_is_no_report(tmp_path, capsy
 
 def test_a_worker_that_is_killed_costs_its_run_alone(tmp_path):
     first, second = (tmp_path / name for name in RUNS)
-    with started(tmp_path, "--jobs", "1") as command:
-        with held_when_begun(command, first) as workers:
-            os.kill(workers[0], signal.SIGKILL)
+    with started(tmp_path, "--jobs", "1") as command, held_when_begun(command, first) as workers:
+        os.kill(workers[0], signal.SIGKILL)
     assert command.exitcode == 1
     said = (tmp_path / "said").read_text().splitlines()
     assert said[-1] == f"layernorm: {RUNS[0]} failed: its worker process was ended by SIGKILL"
