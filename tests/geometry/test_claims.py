@@ -31,6 +31,7 @@ def test_every_claim_is_as_stated_and_its_table_is_whole(found):
         assert {len(row) for row in measured.rows} == {len(measured.columns)}
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_numbers(found):
     for name in ("fisher", "prediction"):
         assert CLAIMS[name].measure(0, DATA).rows == found[name].rows
