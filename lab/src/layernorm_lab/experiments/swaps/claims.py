@@ -95,8 +95,8 @@ CHOICE = (
 """The arms among which candidates are chosen: the norm of the sum, with gains of 1, of 0.3 or matched, with an eps of
 its own or one with which it starts nearly as the plain network, and with a constant forget bias (``sonnet``)."""
 
-CHOSEN: tuple[Candidate, ...] = ()
-"""The candidates, three at most. Empty until the runs that choose them are done."""
+CHOSEN = tuple(item for item in CHOICE if item.name in ("sum, eps 1", "sonnet, matched"))
+"""The candidates: what the rule chose for SGD, and for Adam and all optimisers."""
 
 ARMS = tuple(
     {
