@@ -61,10 +61,16 @@ def trained(module, x, engine="compiled"):
 # --- The whole space, without a compiler ---
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-def test_every_formula(network):
-    found = list(every_formula(network, SHAPES))[:: 5 if network == "LSTM" else 1]
-    for recurrence, (*sizes, reverse, lengths, reset) in found:
+@pytest.mark.parametrize(
+    ("network", "part"),
+    [
+        pytest.param(network, part, marks=[pytest.mark.long] * (network == "LSTM" and part > 0))
+        for network in NETWORKS
+        for part in range(5)
+    ],
+)
+def test_every_formula(network, part):
+    for recurrence, (*sizes, reverse, lengths, reset) in list(every_formula(network, SHAPES))[part::5]:
         a, grads = problem(recurrence, *sizes, reverse=reverse, lengths=lengths, reset=reset)
         close(both_ways(compiled, a, grads), both_ways(reference, a, grads))
 

@@ -20,7 +20,14 @@ def test_by_hand(network):
             packing.compare(reference, *packing.both_calls(recurrence, *sizes, reverse, reset, k % 16, seed=k))
 
 
-@pytest.mark.parametrize(("network", "reverse"), [("LSTM", True), ("GRU", False)])
+@pytest.mark.parametrize(
+    ("network", "reverse"),
+    [
+        ("LSTM", True),
+        ("GRU", False),
+        *(pytest.param(*it, marks=pytest.mark.long) for it in (("LSTM", False), ("GRU", True))),
+    ],
+)
 def test_by_autograd(network, reverse):
     """The equations themselves, differentiated twice."""
     recurrence = Recurrence(network, resolve("paper", network))

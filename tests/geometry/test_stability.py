@@ -132,7 +132,18 @@ def test_gradients_by_lag_leave_the_range_of_numbers_unharmed():
     assert float(found[-1]) == pytest.approx(200 * math.log(1e-3), rel=1e-5)
 
 
-@pytest.mark.parametrize(("network", "norm"), [(ln.RNN, "rms"), (ln.LSTM, "layer"), (ln.GRU, "rms")])
+OTHERS = [(ln.RNN, "layer"), (ln.LSTM, "rms"), (ln.GRU, "layer")]
+
+
+@pytest.mark.parametrize(
+    ("network", "norm"),
+    [
+        (ln.RNN, "rms"),
+        (ln.LSTM, "layer"),
+        (ln.GRU, "rms"),
+        *(pytest.param(*it, marks=pytest.mark.long) for it in OTHERS),
+    ],
+)
 def test_the_scale_of_the_weights_is_not_seen_without_eps(norm, network):
     """Section 3.1's invariance, on the dynamics: with eps 0 no factor of the weights changes an exponent."""
     found = []

@@ -17,9 +17,10 @@ SHAPES = [(11, 3, 4, 6, 3), (5, 7, 3, 17, 5), (3, 1, 2, 1, 1), (7, 30, 40, 33, 1
 SHAPES += [(1, 2, 70, 33, 16), (2, 3, 5, 13, 5), (40, 50, 3, 5, 2), (9, 4, 0, 3, 2)]
 
 
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, 5))])
 @pytest.mark.parametrize("network", ["LSTM", "GRU", "RNN"])
-def test_every_formula(network, instruction_set):
-    found = list(enumerate(every_formula(network, SHAPES)))[::5]  # SHAPES are 9
+def test_every_formula(network, part, instruction_set):
+    found = list(enumerate(every_formula(network, SHAPES)))[part::5]  # SHAPES are 9
     for k, (recurrence, (*sizes, reverse, _, reset)) in share_of(found, instruction_set):
         packing.compare(native, *packing.both_calls(recurrence, *sizes, reverse, reset, k % 16, seed=k))
 

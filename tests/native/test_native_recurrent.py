@@ -90,10 +90,14 @@ def test_any_shape(network, plain, T, B, I, H, reverse, lengths, reset, kind):  
     compare(Recurrence(network, formula), T, B, I, H, H, reverse, lengths, reset, kind)
 
 
-def test_blocks_of_steps_and_of_rows():
+HALF = [("LSTM", 7), ("GRU", 0), ("RNN", 7)]
+HALF += [pytest.param(*other, marks=pytest.mark.long) for other in (("LSTM", 0), ("GRU", 7), ("RNN", 0))]
+
+
+@pytest.mark.parametrize(("network", "kind"), HALF)
+def test_blocks_of_steps_and_of_rows(network, kind):
     """Sizes at which every loop over blocks goes round more than once."""
-    for network, kind in (("LSTM", 7), ("GRU", 0), ("RNN", 7)):
-        compare(Recurrence(network, PRESETS["paper"][network]), 20, 130, 70, 96, 96, True, True, True, kind)
+    compare(Recurrence(network, PRESETS["paper"][network]), 20, 130, 70, 96, 96, True, True, True, kind)
 
 
 @pytest.mark.parametrize("kind", [0, 7, 15])
@@ -135,7 +139,7 @@ def test_bfloat16_is_as_exact_with_what_happens_between_steps(network):
         assert all(size <= 2 * (plain[k] if k < len(plain) else worst) for k, size in enumerate(sizes)), (kind, sizes)
 
 
-@pytest.mark.parametrize(("network", "kind"), [("LSTM", 7), ("GRU", 0), ("RNN", 7)])
+@pytest.mark.parametrize(("network", "kind"), HALF)
 def test_bits_do_not_depend_on_threads_or_on_other_rows(network, kind):
     recurrence = Recurrence(network, PRESETS["paper"][network])
     arguments = drawn(recurrence, 12, 70, 33, 40, 40, True, True)

@@ -1,4 +1,8 @@
-"""Programs in processes of their own: forks of a server that has imported torch, which takes seconds a process."""
+"""Programs in processes of their own: forks of a server that has imported torch, which takes seconds a process.
+
+Python's own fork server is another one: there is one in a process, and the laboratory's tests have imported layernorm
+into it.
+"""
 
 import atexit
 import functools

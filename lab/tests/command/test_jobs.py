@@ -54,9 +54,12 @@ def held_when_begun(command, *paths):
                 held[path] = files.holder(path)
                 os.kill(held[path], signal.SIGSTOP)
         time.sleep(0.01)
-    yield list(held.values())
-    for process in held.values():
-        os.kill(process, signal.SIGCONT)
+    try:
+        yield list(held.values())
+    finally:
+        for process in held.values():
+            with contextlib.suppress(ProcessLookupError):  # it was killed
+                os.kill(process, signal.SIGCONT)
 
 
 def is_alive(process):
