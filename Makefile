@@ -32,12 +32,14 @@ TOLD = 2>&1 | tee $(VENV)/setup.log | grep --line-buffered -oE '(Collecting [a-z
 
 setup: $(VENV)/.ready
 NATIVE = src/layernorm/engines/native
-$(VENV)/.ready: pyproject.toml lab/pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)/CMakeLists.txt \
+$(VENV)/.ready: WITH = --config-settings=cmake.define.LAYERNORM_TESTED=ON --editable '.[onnx,test]'
+$(VENV)/.usable: WITH = --editable .
+$(VENV)/.ready $(VENV)/.usable: pyproject.toml lab/pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)/CMakeLists.txt \
   $(wildcard $(NATIVE)/*.cpp $(NATIVE)/*.h $(NATIVE)/sets/*.h tests/native/sets/*.h) $(VENV)/.files
-	@echo "setting up $(VENV): packages, then the CPU engine is compiled, with what its tests need (a minute)"
+	@echo "setting up $(VENV): packages, then the CPU engine is compiled (a minute)"
 	$(PYTHON) -m venv $(VENV)
-	@$(PIP) --constraint $(CONSTRAINTS) --config-settings=cmake.define.LAYERNORM_TESTED=ON \
-	  --config-settings=cmake.define.LAYERNORM_SETS="$(strip $(SETS))" --editable '.[onnx,test]' --editable ./lab $(TOLD)
+	@$(PIP) --constraint $(CONSTRAINTS) --config-settings=cmake.define.LAYERNORM_SETS="$(strip $(SETS))" $(WITH) \
+	  --editable ./lab $(TOLD)
 	@touch $@
 
 # An editable installation remembers the package's files: a new or moved one asks for a new installation.
@@ -101,7 +103,8 @@ play-test: setup
 	$(BIN)/pip install --quiet --constraint constraints.txt selenium
 	$(BIN)/python -m pytest -q -p no:cacheprovider lab/tests/browser/play.py
 
-demo: setup
+# What the tests need is left out, unless it is there.
+demo: $(if $(wildcard $(VENV)/.ready),setup,$(VENV)/.usable)
 	$(BIN)/layernorm run digits --norm none layer batch --batch-size 128 4 --seeds 0 1 2 --out runs/digits
 
 # Here the notebook runs; the code on the other pages, their links and anchors are tests/test_docs.py.

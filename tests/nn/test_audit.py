@@ -162,22 +162,33 @@ def test_an_input_and_a_unit_that_drown_the_others_are_found():
 
 @pytest.mark.parametrize("network", [ln.LSTM, ln.GRU])
 @pytest.mark.parametrize("norm", ["layer", "rms"])
-def test_one_input_whose_sign_alone_is_left_is_found(network, norm):
+@pytest.mark.parametrize("inputs", [1, 6])
+def test_inputs_whose_size_is_lost_are_found(network, norm, inputs):
     torch.manual_seed(0)
-    model, x = network(1, 16, norm=norm), 100 * (torch.rand(20, 4, 1) + 0.5)  # eps is nothing beside these
-    assert "formula=" in only(ln.audit(model, x), "its sign").fix
+    model, x = network(inputs, 16, norm=norm), 100 * torch.rand(20, 4, 1).exp().square() * (torch.rand(inputs) + 0.5)
+    finding = only(ln.audit(model, x), "an input's sign" if inputs == 1 else "an input's direction")
+    assert f'formula="{"sonnet" if network is ln.LSTM else "sum"}"' in finding.fix
+    sizes = x.norm(dim=2).flatten().sort().values  # all have one direction, so that W_ih x is as long as x
+    assert finding.measured == pytest.approx(float(sizes[72] / sizes[8]), rel=1e-3)
+    assert finding.threshold == 2
     with torch.no_grad():  # so it is, up to the share of eps = 1e-5 in a variance of 20 or more, over 20 steps
         torch.testing.assert_close(model(x)[0], model(2 * x)[0], rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(
     "model",
-    [ln.LSTM(1, 16, formula="sonnet"), ln.LSTM(1, 16, formula="cell"), ln.RNN(1, 16), ln.LSTM(2, 16),
-     ln.LSTM(1, 16, norm="batch"), ln.LSTM(1, 16, norm=None)],
+    [ln.LSTM(2, 16, formula="sonnet"), ln.LSTM(2, 16, formula="cell"), ln.RNN(2, 16), ln.LSTM(2, 16, norm="batch"),
+     ln.LSTM(2, 16, norm=None)],
 )  # fmt: skip
 def test_an_input_that_keeps_its_size_is_not_said_to_lose_it(model):
     torch.manual_seed(0)
-    assert all("its sign" not in finding.what for finding in ln.audit(model, torch.rand(20, 4, model.input_size) + 0.5))
+    x = torch.rand(20, 4, 1).exp().square() * torch.randn(2)
+    assert all("takes away its size" not in finding.what for finding in ln.audit(model, x))
+
+
+def test_inputs_of_one_size_are_not_said_to_lose_it():
+    torch.manual_seed(0)
+    assert not [f for f in ln.audit(ln.LSTM(40, 16), torch.randn(20, 4, 40)) if "takes away its size" in f.what]
 
 
 def test_gradients_orders_apart_are_found():

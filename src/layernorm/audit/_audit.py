@@ -32,8 +32,10 @@ SHARE = 0.9
 """The largest share of one input or unit in the sum of squares under a norm. Above it all the others together have less
 than a third (sqrt(0.1)) of the norm's output. With ten units or fewer layer norm leaves no unit a larger share."""
 
-SIGNS = 2
-"""With fewer inputs W_ih x is a fixed vector times a number, of which layer and RMS norm leave only the sign."""
+SIZES = 2.0
+"""The largest ratio between the deviations of W_ih x, from the tenth to the ninetieth of a hundred cases, where W_ih x
+is normalised by itself. In the tasks of `layernorm run swaps` embeddings, one-hot vectors and the outputs of other
+layers have 1.1 to 1.7, measured features 1.5 to 9.3 (docs/log/2026-11-26.md)."""
 
 APART = 1000.0
 """The largest ratio between gradients of parameters of one kind (root mean square over the elements). Above it a step
@@ -77,8 +79,10 @@ def audit(
       :math:`W_{ih} x + W_{hh} h`, one of the two has more than 10 times the deviation of the other, which then has less
       than 1 % of the variance. Or one input or unit has more than 0.9 of the sum of squares, so that all others
       together have less than a third of the deviation.
-    - **One input alone under a norm.** Where :math:`W_{ih} x` is normalised by itself and x has one feature, the norm's
-      output depends only on the sign of the input, not on its size.
+    - **The size of an input is lost.** Where :math:`W_{ih} x` is normalised by itself, an input five times as large
+      gives nearly the same output, and of one feature only the sign is left. This is said where the deviation of
+      :math:`W_{ih} x` is more than twice as large in the ninetieth of a hundred cases as in the tenth, as it is with
+      many measured features.
     - **Gradients that differ by orders of magnitude.** Between parameters of one kind (weights, biases or gains of one
       class of modules) they differ more than 1000 times, as root mean squares over the elements. No single learning
       rate suits both.
@@ -290,12 +294,15 @@ def _findings_of_layer(calls: list[LayerCall], spreads: Spreads) -> list[Finding
         return []
     inspected = [_inspect_call(call) for call in calls]
     limit = math.sqrt(formula.eps) if formula.eps_on == "variance" else formula.eps
+    sizes: dict[int, list[Tensor]] = defaultdict(list)  # of W_ih x, by units: in a GRU r and z are apart from n
     for call in inspected:
         for v in call.vectors:
             spread = spreads.setdefault((name, v.place, len(v.share)), _Spread(name, PLACES[v.place], limit))
             spread.steps += [d[counted] for d, counted in zip(v.deviation, v.counted, strict=True)]
             if v.share.numel():
                 spread.shares.append(v.share)
+            if v.place == "input":
+                sizes[len(v.share)].append(v.deviation[v.counted])
     findings = []
     if formula.gates == "sum":
         terms = [(call.from_input, call.from_hidden) for call in inspected if call.from_hidden is not None]
@@ -311,14 +318,8 @@ def _findings_of_layer(calls: list[LayerCall], spreads: Spreads) -> list[Finding
                 float(share), SHARE,
                 "Bring the inputs to one scale, or give this input a path of its own that is not normalised.",
             ))  # fmt: skip
-        if recurrence.loses_size and len(squares) < SIGNS:
-            findings.append(Finding(
-                name,
-                "W_ih x of one input is normalised by itself: all that is left of the input is its sign",
-                len(squares), SIGNS,
-                "Put an encoder of many units before it, or take a formula that does not do it "
-                '(formula="cell" in an LSTM, "dreamer" in a GRU).',
-            ))  # fmt: skip
+    if recurrence.loses_size:
+        findings += _findings_of_sizes(name, module, [torch.cat(parts) for parts in sizes.values()])
     return findings
 
 
@@ -346,6 +347,26 @@ def _findings_of_sum(name: str, module: Normalised, terms: list[tuple[Tensor, Te
         large / small, DOMINANT,
         f"Scale the weights of {names[1]} up or those of {names[0]} down, or take a formula that normalises them "
         'separately (gates="split").',
+    )]  # fmt: skip
+
+
+def _findings_of_sizes(name: str, module: Normalised, sizes: list[Tensor]) -> list[Finding]:
+    """Says if the deviations of W_ih x, each (N,), which is normalised by itself, differ much between the cases."""
+    ratio = 1.0
+    for ordered in (of_group.sort().values for of_group in sizes if len(of_group)):
+        tenth, ninetieth = ordered[[len(ordered) // 10, 9 * len(ordered) // 10]].tolist()
+        ratio = max(ratio, ninetieth / (tenth or 1e-30))
+    if ratio <= SIZES:
+        return []
+    left = "sign" if module.input_size == 1 else "direction"
+    instead, forget = ("sonnet", " and has a forget bias of 1") if module.network == "LSTM" else ("sum", "")
+    return [Finding(
+        name,
+        f"W_ih x is normalised by itself, which leaves an input's {left} and takes away its size; this differs "
+        f"{ratio:.3g} times between the cases (from the tenth of a hundred to the ninetieth)",
+        ratio, SIZES,
+        f'Take formula="{instead}", which normalises W_ih x + W_hh h together{forget}, with gains by '
+        "ln.match(module, *batch). Or put an encoder of many units before it.",
     )]  # fmt: skip
 
 
