@@ -122,16 +122,12 @@ THREADS = $(CXX) -std=c++17 -O1 -g -fsanitize=thread -march=native -Wno-psabi \
 SANITIZED = OMP_NUM_THREADS=2 ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONPATH=tests \
   LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" build/sanitize/bin/python
 sanitize:
-	mkdir -p build
-	$(THREADS)
-	build/threads
-	$(THREADS) -DLAYERNORM_ISA=amx_emulated
-	build/threads
 	$(PYTHON) -m venv build/sanitize
 	build/sanitize/bin/pip install --quiet --constraint constraints.txt \
 	  --config-settings=cmake.define.LAYERNORM_SANITIZE=address,undefined --config-settings=cmake.define.LAYERNORM_SETS="$(strip $(SETS))" \
 	  --config-settings=cmake.define.LAYERNORM_TESTED=ON --config-settings=build-dir=build/sanitized '.[test]'
 	for isa in $$($(SANITIZED) -m support.instruction_sets); do \
+	  $(THREADS) -DLAYERNORM_ISA=$$isa && build/threads || exit 1; \
 	  LAYERNORM_ISA=$$isa $(SANITIZED) -m pytest -q -s -p no:cacheprovider -m 'not long' tests/native tests/nn/test_stepper.py \
 	  || exit 1; done
 

@@ -30,12 +30,12 @@ MODELS = {
     "avx2": ["znver3", "znver4"],
     "avx512": ["skylake-avx512", "znver4"],
     "avx512bf16": ["cooperlake", "znver4"],
+    "amx": [],  # LLVM 19 has no model of tiles
     "neon": ["neoverse-n1", "neoverse-v1", "tsv110", "apple-a14"],
     "neondot": ["neoverse-n1", "neoverse-v1"],
     "neonbf16": ["neoverse-v1", "neoverse-n2"],
 }
 LLVM = 19  # the LLVM that is known to have all of these
-PAIRS = ("avx512bf16", "neonbf16")  # sets with an instruction for products of pairs of bfloat16
 LOOPS = {
     # the name in mca.cpp: what it is, and which loop of the function it is, the one with the most work first. With NEON
     # a function has a loop for A by rows and one for A by columns
@@ -169,8 +169,9 @@ def rows(compiler: str, arm: bool, mca: str, asked: list[str], folder: Path) -> 
     told = re.search(r"version (\d+)", subprocess.run([mca, "--version"], capture_output=True, text=True).stdout)
     old = told is None or int(told[1]) < LLVM
     for name, flags in compiler_flags(folder, arm, compiler).items():
-        if name not in MODELS or (asked and name not in asked):
+        if not MODELS[name] or (asked and name not in asked):
             continue
+        pairs = any(re.match("-m.*bf16$", flag) for flag in flags)  # it has an instruction for products of these
         command = [compiler, *flags, "-S", str(ROOT / "benchmarks/mca.cpp"), "-o", "-"]
         assembly = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         models = []
@@ -182,7 +183,7 @@ def rows(compiler: str, arm: bool, mca: str, asked: list[str], folder: Path) -> 
         cells: dict[str, list[str]] = {model: [] for model in models}
         for pointer, (_, place) in LOOPS.items():
             found = loops_of(assembly, pointer)
-            if not found or (pointer == "product_bfloat16" and name not in PAIRS):
+            if not found or (pointer == "product_bfloat16" and not pairs):
                 for row in cells.values():
                     row.append("")
                 continue

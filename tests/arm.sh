@@ -48,20 +48,24 @@ program() {  # program FILE SET FLAGS...: compiled to build/arm/FILE-SET
     of_set=$(sed -n "s/.*\"command\": \"[^ ]* \(.*LAYERNORM_ISA=$2 .*\) -o .*kernels.cpp\".*/\1/p" "$here/library/compile_commands.json")
     nice $compiler -std=c++17 $of_set "${@:3}" -static -pthread "tests/native/$1.cpp" -o "$here/$1-$2"
 }
+sets=$(sed -n 's/.*LAYERNORM_ISA=\([^ ]*\) .*kernels.cpp".*/\1/p' "$here/library/compile_commands.json")  # the best first
 each_set() {
-    for isa in neon neondot neonbf16; do
+    for isa in $sets; do
         program each_set $isa -O2
         qemu-aarch64 -cpu max "$here/each_set-$isa"
     done
-    echo "neon, neondot, neonbf16"
+    echo $sets
 }
 threads() {  # the set that each processor takes
-    program threads neondot -O1
-    program threads neonbf16 -O1
-    qemu-aarch64 -cpu cortex-a76 "$here/threads-neondot"
-    qemu-aarch64 -cpu neoverse-n1 "$here/threads-neondot"
-    qemu-aarch64 -cpu max "$here/threads-neonbf16"
-    echo "${processors[*]}"
+    local processor isa took=""
+    nice $compiler -static $native/sets_here.cpp -o "$here/sets_here"
+    for processor in "${processors[@]}"; do
+        isa=$(qemu-aarch64 -cpu "$processor" "$here/sets_here" $sets | cut -d';' -f1)
+        [[ $took == *": $isa"$'\n'* ]] || program threads "$isa" -O1
+        qemu-aarch64 -cpu "$processor" "$here/threads-$isa"
+        took+="$processor: $isa"$'\n'
+    done
+    echo $took
 }
 step "each set" each_set
 step "threads" threads

@@ -9,12 +9,11 @@ from test_native_recurrent import both_ways
 
 import layernorm as ln
 from support.formula_space import drawn, every_formula
-from support.instruction_sets import EVERY_SET, SETS, start
+from support.instruction_sets import EVERY_SET, SETS, WITH_BFLOAT16, start
 
 native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 
-ROUNDING = [name for name in EVERY_SET if name in ("amx", "amx_emulated", "avx512bf16", "neonbf16", "pairs")]
-"""The sets that have an instruction for it, or stand for one."""
+ROUNDING = [name for name in EVERY_SET if name in WITH_BFLOAT16]
 
 
 def allow(rnn="none", matmul="ieee"):

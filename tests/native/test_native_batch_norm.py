@@ -12,7 +12,7 @@ from layernorm.equations.arguments import NO_CHANGES
 from layernorm.formula import PRESETS, Recurrence
 from layernorm.functional import recurrent
 from support.formula_space import drawn, drawn_changes, every_formula, in_types
-from support.instruction_sets import IN_PLAIN_CPP, rest_of, share_of
+from support.instruction_sets import WITH_BFLOAT16, rest_of, share_of
 
 native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 pytestmark = pytest.mark.usefixtures("instruction_set")
@@ -190,7 +190,7 @@ def test_products_in_bfloat16_where_torchs_switch_allows_them(instruction_set):
         rounded = module(x)[0]
     finally:
         torch.set_float32_matmul_precision("highest")
-    if instruction_set in ("avx512bf16", "amx", "neonbf16", *IN_PLAIN_CPP):
+    if instruction_set in WITH_BFLOAT16:
         assert 0 < (rounded - exact).norm() < 0.02 * exact.norm()  # three roundings of 2^-9 at each of 6 steps
     else:
         assert torch.equal(rounded, exact)

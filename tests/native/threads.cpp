@@ -5,25 +5,9 @@
 #include <thread>
 #include <vector>
 
-#if !defined(LAYERNORM_ISA)  // the best that it was compiled for, without tiles, for which it does not ask the system
-#if defined(__AVX512BF16__) && defined(__AVX512VNNI__)
-#define LAYERNORM_ISA avx512bf16
-#elif defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
-#define LAYERNORM_ISA avx512
-#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) && defined(__ARM_FEATURE_DOTPROD)
-#define LAYERNORM_ISA neonbf16
-#elif defined(__ARM_FEATURE_DOTPROD)
-#define LAYERNORM_ISA neondot
-#elif defined(__aarch64__)
-#define LAYERNORM_ISA neon
-#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-#define LAYERNORM_ISA avx2
-#else
-#define LAYERNORM_ISA baseline
-#endif
-#endif
 #include "norms.h"
 #include "passes.h"
+#include "processor.h"
 
 using namespace LAYERNORM_ISA;
 
@@ -141,7 +125,11 @@ template <class Type> static double sequences() {
 }
 static double all() { return sequences<float>() + sequences<BFloat16>() + norm(3000, 70); }
 
+#define EXPANDED(name) LAYERNORM_TEXT(name)
+
 int main() {
+    if (!runs(EXPANDED(LAYERNORM_ISA)))  // it asks the system for tiles, too
+        return std::puts("threads: this processor does not run " EXPANDED(LAYERNORM_ISA)), 1;
     const double expected = all();
     std::vector<std::thread> callers;
     std::vector<double> found(4);
@@ -150,5 +138,5 @@ int main() {
     for (std::thread& caller : callers) caller.join();
     for (double result : found)
         if (!(result == expected)) return std::puts("threads: results differ"), 1;
-    return std::puts("threads: 4 callers, the same results"), 0;
+    return std::puts("threads: 4 callers, the same results with " EXPANDED(LAYERNORM_ISA)), 0;
 }

@@ -13,12 +13,13 @@ IN_PLAIN_CPP = ("pairs", "amx_emulated")
 """Products of bfloat16 by instructions that few processors have, in plain C++: the headers in tests/native/sets. Their
 other kernels are those of the best set."""
 
-NAMES = [
-    name
-    for name in re.findall(r"layernorm_set\((\w+)", (NATIVE / "CMakeLists.txt").read_text(encoding="utf-8"))[::-1]
-    if name not in IN_PLAIN_CPP
-]
+_FLAGS = dict(re.findall(r"layernorm_set\((\w+)(.*)\)", (NATIVE / "CMakeLists.txt").read_text(encoding="utf-8"))[::-1])
+
+NAMES = [name for name in _FLAGS if name not in IN_PLAIN_CPP]
 """All others that can be compiled, the best of a kind of processor last."""
+
+WITH_BFLOAT16 = [*IN_PLAIN_CPP, *(name for name in NAMES if "bf16" in _FLAGS[name])]
+"""Those whose compiler has instructions for products of bfloat16, or that stand for one."""
 
 
 def start(name):

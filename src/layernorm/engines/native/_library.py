@@ -67,12 +67,11 @@ def _start(library: ctypes.CDLL) -> str:
     parallel_for = ctypes.cast(TORCH.torch_parallel_for, ctypes.c_void_p)
     chosen = library.layernorm_start(parallel_for, asked.encode() if asked else None)
     if chosen is None:
-        compiled = ", ".join(library.layernorm_sets().decode().split())
+        names = library.layernorm_sets().decode().split()
+        compiled = ", ".join(names)
         if asked:
-            raise ImportError(
-                f"LAYERNORM_ISA={asked!r}: this library and processor have no such instruction set; "
-                f"it was compiled for {compiled}"
-            )
+            lacks = "by `runs` in processor.h this processor lacks it" if asked in names else "it is not compiled"
+            raise ImportError(f"LAYERNORM_ISA={asked!r}: {lacks}; the C++ library was compiled for {compiled}")
         raise ImportError(
             f"the C++ library was compiled on another processor, for {compiled}, which this one does not have; "
             f"install layernorm again here {_REINSTALL}, or with --config-settings=cmake.define.LAYERNORM_SETS=all "
