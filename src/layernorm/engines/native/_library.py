@@ -70,7 +70,7 @@ def _start(library: ctypes.CDLL) -> str:
         names = library.layernorm_sets().decode().split()
         compiled = ", ".join(names)
         if asked:
-            lacks = "by `runs` in processor.h this processor lacks it" if asked in names else "it is not compiled"
+            lacks = "this processor does not run it (`runs` in processor.h)" if asked in names else "it is not compiled"
             raise ImportError(f"LAYERNORM_ISA={asked!r}: {lacks}; the C++ library was compiled for {compiled}")
         raise ImportError(
             f"the C++ library was compiled on another processor, for {compiled}, which this one does not have; "
