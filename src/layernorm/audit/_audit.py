@@ -359,13 +359,13 @@ def _findings_of_sizes(name: str, module: Normalised, sizes: list[Tensor]) -> li
     if ratio <= SIZES:
         return []
     left = "sign" if module.input_size == 1 else "direction"
-    instead, forget = ("sonnet", " and has a forget bias of 1") if module.network == "LSTM" else ("sum", "")
+    sonnet = ' or, with a forget bias of 1, "sonnet"' if module.network == "LSTM" else ""
     return [Finding(
         name,
         f"W_ih x is normalised by itself, which leaves an input's {left} and takes away its size; this differs "
         f"{ratio:.3g} times between the cases (from the tenth of a hundred to the ninetieth)",
         ratio, SIZES,
-        f'Take formula="{instead}", which normalises W_ih x + W_hh h together{forget}, with gains by '
+        f'Take formula="sum"{sonnet}, which normalises W_ih x + W_hh h together, with gains by '
         "ln.match(module, *batch). Or put an encoder of many units before it.",
     )]  # fmt: skip
 
