@@ -218,6 +218,15 @@ def test_the_model_is_as_before_when_it_cannot_be_matched(match, norm, error, me
     torch.testing.assert_close(model.state_dict(), state, rtol=0, atol=0)
 
 
+def test_a_model_without_forward_says_what_to_do_and_is_left_alone():
+    model = torch.nn.ModuleDict({"lstm": torch.nn.LSTM(3, 4)})
+    with pytest.raises(TypeError, match=r"ModuleDict has none; set model.forward .* or take gain_init='match'"):
+        ln.convert(model, match=(torch.randn(5, 2, 3),))
+    assert type(model["lstm"]) is torch.nn.LSTM
+    model.forward = lambda x: model["lstm"](x)
+    assert (ln.convert(model, match=(torch.randn(5, 2, 3),))["lstm"].gain_ih_l0 != 1).all()
+
+
 def test_the_constructors_other_keywords():
     theirs = torch.nn.LSTM(3, 4, 2)
     weight = theirs.weight_hh_l1

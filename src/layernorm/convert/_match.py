@@ -81,7 +81,7 @@ def match(module: torch.nn.Module, /, *inputs: Any, **keywords: Any) -> Matches:
         for each.
 
     Raises:
-        TypeError: ``module`` is no module.
+        TypeError: ``module`` is no module, or has no ``forward``.
         ValueError: there is no network with gains; the call did not run one of them; or what a norm would divide by is
             not finite, or its vectors never had a deviation. Nothing has been changed then.
 
@@ -112,6 +112,12 @@ def match_networks(
     module: torch.nn.Module, networks: Mapping[str, Normalised], inputs: Sequence[Any], keywords: Mapping[str, Any]
 ) -> Matches:
     """Matches some of the networks in a module."""
+    if getattr(module.forward, "__func__", None) is torch.nn.Module.forward:
+        raise TypeError(
+            f"match: expected a module with a forward to call with the inputs, and {own_class(module).__name__} has "
+            "none; set model.forward to the method that your program calls, or take gain_init='match', which needs no "
+            "inputs"
+        )
     if not networks:
         raise ValueError(
             f"match: {own_class(module).__name__} has no recurrent network of layernorm's with gains; without a norm "
