@@ -363,6 +363,16 @@ def test_a_small_first_update_does_no_harm():
     assert "W_hh h is " in size.what
 
 
+def test_a_matrix_of_zeros_hides_nothing():
+    """An adapter starts with one, and many a last layer."""
+    model = drawn()
+    model.shift = nn.Parameter(torch.zeros(1, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=20.0)
+    found = ln.audit(model, ROWS, loss=lambda scores: classified(scores + model.shift), optimizer=optimizer)
+    assert [finding.module for finding in found] == ["network", "network"]
+    assert (model.shift == 0).all()
+
+
 def test_adams_first_update_does_not_depend_on_the_norm():
     model = drawn()
     (size,) = started(model, torch.optim.Adam(model.parameters()))

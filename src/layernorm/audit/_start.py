@@ -66,7 +66,10 @@ def first_steps(
 def _changes(
     module: torch.nn.Module, inputs: Sequence[Any], loss: Callable[[Any], Tensor], optimizer: torch.optim.Optimizer
 ) -> dict[str, float]:
-    """Makes one update, measures how far each matrix goes, relative to its own length, and takes the update back."""
+    """Makes one update, measures how far each matrix goes, relative to its own length, and takes the update back.
+
+    A matrix of zeros has no length, and is left out.
+    """
     updated = {p: p.detach().clone() for group in optimizer.param_groups for p in group["params"]}
     grads = {p: p.grad for p in (*updated, *module.parameters())}
     state = dict(optimizer.state)
@@ -90,7 +93,7 @@ def _changes(
                 closure()
                 optimizer.step()
         matrices = [(name, p, updated[p]) for name, p in module.named_parameters() if p in updated and p.dim() > 1]
-        return {name: float((p.detach() - old).norm() / old.norm()) for name, p, old in matrices}
+        return {name: float((p.detach() - old).norm() / old.norm()) for name, p, old in matrices if old.any()}
     finally:
         with torch.no_grad():
             for p, before in updated.items():
