@@ -48,8 +48,10 @@ $(VENV)/.files: always
 	@find src lab/src -name '*.py' | sort > $@.now; cmp -s $@.now $@ || cp $@.now $@
 always:
 
-# A process a core, with one thread each: two that wait for each other on busy cores are many times slower.
-TEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not long' --numprocesses auto --maxprocesses 8
+# A process a core, with one thread each: two that wait for each other on busy cores are many times slower. Each begins
+# with a part of the files, so that one process makes what a file's tests share; who is done first takes tests of another's.
+SHARED = -m 'not long' --numprocesses auto --maxprocesses 8 --dist worksteal
+TEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SHARED)
 test: setup lint
 	$(TEST) tests lab/tests
 
@@ -72,8 +74,7 @@ test-torch:
 	@sed 's/^torch==.*/torch$(if $(filter newest,$(TORCH)),>=0,==$(TORCH))/' constraints.txt > $(OTHER)/constraints.txt
 	PIP_CONSTRAINT=/dev/null $(MAKE) VENV=$(OTHER) CONSTRAINTS=$(OTHER)/constraints.txt setup
 	@$(OTHER)/bin/python -c 'import torch; print("PyTorch", torch.__version__)'
-	OMP_NUM_THREADS=1 $(OTHER)/bin/python -m pytest -m 'not long' --numprocesses auto --maxprocesses 8 \
-	  --junitxml=$(OTHER).xml $(TESTS)
+	OMP_NUM_THREADS=1 $(OTHER)/bin/python -m pytest $(SHARED) --junitxml=$(OTHER).xml $(TESTS)
 
 # Emulated, on an x86 machine, with a cross compiler: the script says what it needs.
 test-arm:
