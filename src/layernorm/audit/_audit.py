@@ -35,7 +35,7 @@ than a third (sqrt(0.1)) of the norm's output. With ten units or fewer layer nor
 SIZES = 2.0
 """The largest ratio between the deviations of W_ih x, from the tenth to the ninetieth of a hundred cases, where W_ih x
 is normalised by itself. In the tasks of `layernorm run swaps` embeddings, one-hot vectors and the outputs of other
-layers have 1.1 to 1.7, measured features 1.5 to 9.3 (docs/log/2026-11-26.md)."""
+layers have 1.1 to 1.7, measured features 1.5 to 11 (docs/log/2026-11-26.md)."""
 
 APART = 1000.0
 """The largest ratio between gradients of parameters of one kind (root mean square over the elements). Above it a step
@@ -319,7 +319,7 @@ def _findings_of_layer(calls: list[LayerCall], spreads: Spreads) -> list[Finding
                 "Bring the inputs to one scale, or give this input a path of its own that is not normalised.",
             ))  # fmt: skip
     if recurrence.loses_size:
-        findings += _findings_of_sizes(name, module, [torch.cat(parts) for parts in sizes.values()])
+        findings += _findings_of_sizes(name, module, first.input.shape[-1], [torch.cat(p) for p in sizes.values()])
     return findings
 
 
@@ -350,7 +350,7 @@ def _findings_of_sum(name: str, module: Normalised, terms: list[tuple[Tensor, Te
     )]  # fmt: skip
 
 
-def _findings_of_sizes(name: str, module: Normalised, sizes: list[Tensor]) -> list[Finding]:
+def _findings_of_sizes(name: str, module: Normalised, inputs: int, sizes: list[Tensor]) -> list[Finding]:
     """Says if the deviations of W_ih x, each (N,), which is normalised by itself, differ much between the cases."""
     ratio = 1.0
     for ordered in (of_group.sort().values for of_group in sizes if len(of_group)):
@@ -358,7 +358,7 @@ def _findings_of_sizes(name: str, module: Normalised, sizes: list[Tensor]) -> li
         ratio = max(ratio, ninetieth / (tenth or 1e-30))
     if ratio <= SIZES:
         return []
-    left = "sign" if module.input_size == 1 else "direction"
+    left = "sign" if inputs == 1 else "direction"
     sonnet = ' or, with a forget bias of 1, "sonnet"' if module.network == "LSTM" else ""
     return [Finding(
         name,
