@@ -106,7 +106,7 @@ play-test: setup
 
 # What the tests need is left out, unless it is there.
 demo: $(if $(wildcard $(VENV)/.ready),setup,$(VENV)/.usable)
-	$(BIN)/layernorm run digits --norm none layer batch --batch-size 128 4 --seeds 0 1 2 --out runs/digits
+	$(BIN)/layernorm run digits --norm none layer batch --batch-size 128 4 --seeds 0 1 2 --jobs 2 --out runs/digits
 
 # Here the notebook runs; the code on the other pages, their links and anchors are tests/test_docs.py.
 docs: $(VENV)/.docs
