@@ -34,7 +34,7 @@ def trained(policy, env="CartPole-v1", steps=96, **keywords):
 def test_without_a_norm_training_gives_the_weights_that_sb3_contribs_policy_gets(keywords):
     keywords["lstm_hidden_size"] = 8
     theirs = trained("MlpLstmPolicy", **keywords).policy.state_dict()
-    ours = trained(layernorm.sb3.MlpLstmPolicy, norm=None, **keywords).policy.state_dict()
+    ours = trained(layernorm.sb3.MlpLstmPolicy, **keywords).policy.state_dict()
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)  # twelve steps of Adam grow roundings of 1e-7
 
 
@@ -57,13 +57,23 @@ def test_a_sequence_in_one_call_is_sb3_contribs_loop(norm):
 
 
 def test_gains_are_trained_and_a_saved_model_goes_on(tmp_path):
-    model = trained(layernorm.sb3.MlpLstmPolicy, lstm_hidden_size=8, formula="paper")
+    model = trained(layernorm.sb3.MlpLstmPolicy, lstm_hidden_size=8, norm="layer", formula="paper")
     gains = {name: p for name, p in model.policy.named_parameters() if "gain" in name}
     assert len(gains) == 6
     assert all((gain != 1.0).any() for gain in gains.values())
     model.save(tmp_path / "model")
     again = sb3_contrib.RecurrentPPO.load(tmp_path / "model", env=model.get_env(), device="cpu")
     assert again.policy.lstm_actor.formula == "paper"
+    torch.testing.assert_close(again.policy.state_dict(), model.policy.state_dict(), rtol=0, atol=0)
+    again.learn(32)
+
+
+def test_an_agent_that_sb3_contrib_saved_goes_on(tmp_path):
+    model = trained("MlpLstmPolicy", lstm_hidden_size=8)
+    model.save(tmp_path / "model")
+    policy_class = {"policy_class": layernorm.sb3.MlpLstmPolicy}
+    again = sb3_contrib.RecurrentPPO.load(tmp_path / "model", env=model.get_env(), custom_objects=policy_class)
+    assert isinstance(again.policy.lstm_actor, ln.LSTM)
     torch.testing.assert_close(again.policy.state_dict(), model.policy.state_dict(), rtol=0, atol=0)
     again.learn(32)
 
@@ -82,12 +92,21 @@ def test_the_other_policies(policy, env):
     assert isinstance(model.policy.lstm_critic, ln.LSTM)
 
 
-def test_a_policys_own_file_has_its_norm_and_formula(tmp_path):
+@pytest.mark.parametrize("arguments", [{}, {"norm": "layer"}, {"norm": "rms", "formula": "torchscript"}], ids=str)
+def test_a_policys_own_file_has_its_norm_and_formula(tmp_path, arguments):
     box = spaces.Box(-1, 1, (3,))
-    policy = layernorm.sb3.MlpLstmPolicy(box, box, lambda _: 1e-3, norm="rms", formula="torchscript")
+    policy = layernorm.sb3.MlpLstmPolicy(box, box, lambda _: 1e-3, **arguments)
     policy.save(tmp_path / "policy")
     again = layernorm.sb3.MlpLstmPolicy.load(tmp_path / "policy", device="cpu")
-    assert (again.lstm_actor.norm, again.lstm_critic.formula) == ("rms", "torchscript")
+    assert again.lstm_critic.norm == arguments.get("norm")
+    assert again.lstm_actor.formula == arguments.get("formula", "cell")
+
+
+@pytest.mark.parametrize("arguments", [{"formula": "sum"}, {"gain_init": 0.3}], ids=str)
+def test_what_belongs_to_a_norm_is_refused_without_one(arguments):
+    box = spaces.Box(-1, 1, (3,))
+    with pytest.raises(ValueError, match=r"MlpLstmPolicy: \w+=.* needs a norm, such as norm='layer', got None"):
+        layernorm.sb3.MlpLstmPolicy(box, box, lambda _: 1e-3, **arguments)
 
 
 @pytest.mark.parametrize("norm", ["batch", ln.BatchNormOverTime(max_steps=3)], ids=str)
@@ -103,7 +122,7 @@ def test_the_start_of_the_gains(start):
     """As `layernorm.convert` has it; "match" needs no data."""
     spaces_of = (spaces.Box(-1, 1, (3,)), spaces.Discrete(2), lambda _: 1e-3)
     torch.manual_seed(0)
-    policy = layernorm.sb3.MlpLstmPolicy(*spaces_of, formula="sum", gain_init=start, lstm_hidden_size=16)
+    policy = layernorm.sb3.MlpLstmPolicy(*spaces_of, norm="layer", formula="sum", gain_init=start, lstm_hidden_size=16)
     for lstm in (policy.lstm_actor, policy.lstm_critic):
         expected = ln.convert(torch.nn.LSTM(3, 16), formula="sum", gain_init=start)
         assert torch.equal(lstm.gain_l0, expected.gain_l0)

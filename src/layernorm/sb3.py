@@ -1,7 +1,7 @@
 """Policies for sb3-contrib's `RecurrentPPO`: each sequence is one call of a `layernorm.LSTM`. Needs sb3-contrib.
 
 import layernorm.sb3
-model = RecurrentPPO(layernorm.sb3.MlpLstmPolicy, env, policy_kwargs={"norm": "layer"})
+model = RecurrentPPO(layernorm.sb3.MlpLstmPolicy, env)
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ class MlpLstmPolicy(RecurrentActorCriticPolicy):
     """sb3-contrib's ``MlpLstmPolicy`` with `layernorm.LSTM` for actor and critic.
 
     sb3-contrib takes the steps of a sequence one by one where an episode starts in it, as it does in nearly every
-    minibatch. Here the starts are ``reset``, and the sequence is one call. With ``norm=None`` the policy computes what
+    minibatch. Here the starts are ``reset``, and the sequence is one call. Without a norm the policy computes what
     sb3-contrib's computes, to rounding: one seed gives the same weights, before and after training.
 
     Args:
         args, keywords: as in sb3-contrib.
-        norm, formula, gain_init: as in `layernorm.LSTM`. The default formula normalises the cell alone: these policies
-            have no encoder by default, and layer norm of ``W x`` would hide the size of an observation.
+        norm, formula, gain_init: as in `layernorm.LSTM`, but without a norm by default. With one the formula is
+            ``"cell"`` if it is not given, which normalises the cell alone: these policies have no encoder by default,
+            and layer norm of ``W x`` would hide the size of an observation.
 
     Raises:
         TypeError, ValueError: `layernorm.convert` raises it, for an unknown norm, for example.
-        ValueError: ``norm`` is batch norm.
+        ValueError: ``norm`` is batch norm, or ``formula`` or ``gain_init`` is given without a norm.
     """
 
     optimizer: Optimizer
@@ -43,8 +44,8 @@ class MlpLstmPolicy(RecurrentActorCriticPolicy):
     def __init__(
         self,
         *args: Any,
-        norm: Norm = "layer",
-        formula: str | Formula = "cell",
+        norm: Norm = None,
+        formula: str | Formula | None = None,
         gain_init: GainInit = None,
         **keywords: Any,
     ) -> None:
@@ -53,6 +54,10 @@ class MlpLstmPolicy(RecurrentActorCriticPolicy):
                 f"{type(self).__name__}: batch norm has statistics for each time step, and a policy is called for one "
                 f"step at a time, whose number it does not know; got norm={norm!r}"
             )
+        for name, value in (("formula", formula), ("gain_init", gain_init)):
+            if norm is None and value is not None:
+                raise ValueError(f"{type(self).__name__}: {name}={value!r} needs a norm, such as norm='layer', got None")
+        formula = "cell" if formula is None else formula
         super().__init__(*args, **keywords)
         for name in ("lstm_actor", "lstm_critic"):
             if (lstm := getattr(self, name)) is not None:
@@ -62,7 +67,7 @@ class MlpLstmPolicy(RecurrentActorCriticPolicy):
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         lstm = self.lstm_actor
-        return {**super()._get_constructor_parameters(), "norm": lstm.norm, "formula": lstm.formula}
+        return {**super()._get_constructor_parameters(), "norm": lstm.norm, "formula": lstm.formula if lstm.norm else None}
 
     @staticmethod
     def _process_sequence(features: Any, lstm_states: Any, episode_starts: Any, lstm: Any) -> Any:
