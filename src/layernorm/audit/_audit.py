@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from ..convert import LayerCall, named_networks, put_back, watch_calls
-from ..equations.arguments import RecurrentArguments
+from ..equations.arguments import NO_CHANGES
 from ..nn._normalised import Normalised
 from ._finding import Audit, Finding
 from ._finite import first_not_finite
-from ._inspected import OF_GAIN, PLACES, Inspected, inspect
+from ._inspected import OF_GAIN, PLACES, inspect
 from ._start import first_steps, start_sizes
 
 HALF = 0.5
@@ -288,11 +288,11 @@ _ROWS: dict[type[torch.nn.Module], Callable[[Any, Tensor], _Rows]] = {
 def _findings_of_layer(calls: list[LayerCall], spreads: Spreads) -> list[Finding]:
     """Notes the deviations in all calls of one recurrent layer, and returns which of its terms drown others."""
     first = calls[0]
-    module, name, recurrence = first.module, first.name, first.module.recurrence
+    module, name, recurrence = first.module, first.name, first.arguments.recurrence
     formula = recurrence.formula
     if not recurrence.gain_names:
         return []
-    inspected = [_inspect_call(call) for call in calls]
+    inspected = [inspect(call.arguments._replace(changes=NO_CHANGES)) for call in calls]
     limit = math.sqrt(formula.eps) if formula.eps_on == "variance" else formula.eps
     sizes: dict[int, list[Tensor]] = defaultdict(list)  # of W_ih x, by units: in a GRU r and z are apart from n
     for call in inspected:
@@ -319,14 +319,9 @@ def _findings_of_layer(calls: list[LayerCall], spreads: Spreads) -> list[Finding
                 "Bring the inputs to one scale, or give this input a path of its own that is not normalised.",
             ))  # fmt: skip
     if recurrence.loses_size:
-        findings += _findings_of_sizes(name, module, first.input.shape[-1], [torch.cat(p) for p in sizes.values()])
+        inputs = first.arguments.input.shape[-1]
+        findings += _findings_of_sizes(name, module, inputs, [torch.cat(p) for p in sizes.values()])
     return findings
-
-
-def _inspect_call(call: LayerCall) -> Inspected:
-    state, params = ([tensor.detach() for tensor in tensors] for tensors in (call.state, call.params))
-    x, recurrence = call.input.detach(), call.module.recurrence
-    return inspect(RecurrentArguments(x, state, params, call.lengths, call.reset, recurrence, call.reverse))
 
 
 def _findings_of_sum(name: str, module: Normalised, terms: list[tuple[Tensor, Tensor]]) -> list[Finding]:

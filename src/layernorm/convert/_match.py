@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn.utils.parametrize import type_before_parametrizations as own_class
 
-from ..equations.arguments import RecurrentArguments
 from ..nn._normalised import Normalised
 from ._divisors import Divisors, sum_divisors
 from ._watched import LayerCall, layer_name, put_back, watch_calls
@@ -158,9 +157,8 @@ def plain_divisors(
 
     def note(call: LayerCall) -> None:
         if call.module in recurrences:
-            plain, of_layer = call.module.recurrence, sums[LayerOf(call.module, call.suffix)]
-            a = RecurrentArguments(*call[3:8], plain, call.reverse, call.changes)
-            for place, (total, number) in sum_divisors(a, recurrences[call.module]).items():
+            of_layer = sums[LayerOf(call.module, call.suffix)]
+            for place, (total, number) in sum_divisors(call.arguments, recurrences[call.module]).items():
                 before = of_layer.get(place, (0.0, 0))
                 of_layer[place] = (before[0] + total, before[1] + number)
 

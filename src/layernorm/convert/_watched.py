@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..equations.arguments import NO_CHANGES, RecurrentArguments, StateChanges
+from ..equations.arguments import RecurrentArguments, StateChanges
 from ..equations.schedule import unpacked
 from ..nn._cell import RecurrentCell
 from ..nn._normalised import Normalised
@@ -23,13 +23,7 @@ class LayerCall(NamedTuple):
     name: str  # of the module and its layer (`layer_name`)
     module: Normalised
     suffix: str  # of the layer's parameters: "_l0", "_l0_reverse"..., of a cell ""
-    input: Tensor  # (T, B, I)
-    state: Sequence[Tensor]  # before the call: h (B, P), in an LSTM also c (B, H)
-    params: list[Tensor]  # in the order of `Recurrence.parameter_names`
-    lengths: Tensor | None = None
-    reset: Tensor | None = None
-    reverse: bool = False
-    changes: StateChanges = NO_CHANGES  # what else happens to the state between steps: restarts, dropout, zoneout
+    arguments: RecurrentArguments  # padded, also of a packed call
 
 
 def layer_name(name: str, module: Normalised, suffix: str) -> str:
@@ -69,8 +63,7 @@ def _covering_methods(name: str, part: Recurrent | RecurrentCell, note: Callable
         lengths, reset, reverse, changes, batch_sizes = masks
         params, r = part._parameters_of(suffix), part.recurrence
         a = unpacked(RecurrentArguments(x, state, params, lengths, reset, r, reverse, changes, batch_sizes))
-        call = a.input, state, params, a.lengths, a.reset, reverse, a.changes
-        note(LayerCall(layer_name(name, part, suffix), part, suffix, *call))
+        note(LayerCall(layer_name(name, part, suffix), part, suffix, a))
 
     def note_step(suffix: str, x: Tensor, state: Sequence[Tensor], dropout: Tensor | None = None) -> None:
         note_call(x[None], state, suffix, None, None, False, StateChanges(dropout=dropout), None)

@@ -76,9 +76,9 @@ def _measure_layers(task: Task, run: Run, update: int) -> tuple[list[Layer], lis
 def _of_layer(calls: list[LayerCall]) -> tuple[list[float], list[float]]:
     """Exponents by case and gradients by lag."""
     first, inputs = _driven(calls)
-    inputs = inputs[: WARMUP + STEPS].to(torch.float64)
-    params = [p.detach().to(torch.float64) for p in first.params]
-    sizes, encoded = [part.shape[1] for part in first.state], first.module.recurrence.encode()
+    a, inputs = first.arguments, inputs[: WARMUP + STEPS].to(torch.float64)
+    params = [p.detach().to(torch.float64) for p in a.params]
+    sizes, encoded = [part.shape[1] for part in a.state], a.recurrence.encode()
 
     def step(x: Tensor, state: Tensor) -> Tensor:
         return torch.cat(functional.recurrent(x[None], state.split(sizes, 1), params, encoded)[1], 1)
@@ -96,15 +96,16 @@ def _of_layer(calls: list[LayerCall]) -> tuple[list[float], list[float]]:
 def _driven(calls: list[LayerCall]) -> tuple[LayerCall, Tensor]:
     """Returns the layer and its inputs (T, B, I) in the order of its steps: those of the B longest cases, up to the end
     of the shortest of these. Calls of one step are joined. Of longer calls the longest is taken."""
-    longest = max(calls, key=lambda call: len(call.input))
-    if len(longest.input) == 1:
-        return longest, torch.cat([call.input[:, :CASES] for call in calls])
-    T, B = longest.input.shape[:2]
-    lengths = torch.full((B,), T) if longest.lengths is None else longest.lengths.cpu()
+    longest = max(calls, key=lambda call: len(call.arguments.input))
+    a = longest.arguments
+    if len(a.input) == 1:
+        return longest, torch.cat([call.arguments.input[:, :CASES] for call in calls])
+    T, B = a.input.shape[:2]
+    lengths = torch.full((B,), T) if a.lengths is None else a.lengths.cpu()
     rows = lengths.argsort(descending=True, stable=True)[:CASES].tolist()
-    cases = [longest.input[: int(lengths[row]), row] for row in rows]
+    cases = [a.input[: int(lengths[row]), row] for row in rows]
     shortest = min(map(len, cases))
-    return longest, torch.stack([(case.flip(0) if longest.reverse else case)[:shortest] for case in cases], 1)
+    return longest, torch.stack([(case.flip(0) if a.reverse else case)[:shortest] for case in cases], 1)
 
 
 def report_layers(layers: Sequence[Layer], notes: Sequence[str]) -> Report:
