@@ -12,7 +12,6 @@ from .arguments import StateChanges
 from .dispatch import kernel
 from .recurrent import Share, backward_steps, forward_steps, network_of, parameter_gradients, parameters_by_name
 from .rnn import State
-from .sites import Parameters
 
 
 class SteppedLayer:
@@ -20,14 +19,19 @@ class SteppedLayer:
 
     def __init__(self, params: Sequence[Tensor], recurrence: Recurrence) -> None:
         self.recurrence, self.dtype = recurrence, params[0].dtype
+        self.device = params[0].device  # `kernel` asks for it
         self.p = parameters_by_name([p.detach() for p in params], recurrence, self.dtype)
         self.network = network_of(self.p, recurrence)
         self.compute_type = self.p["weight_ih"].dtype
 
+    @kernel
     def forward(
         self, input: Tensor, state: Sequence[Tensor], dropout: Tensor | None, save: bool
     ) -> tuple[list[Tensor], list[Tensor]]:
-        return _step_forward(input, state, StateChanges(dropout=dropout), self)
+        zx = input.to(self.compute_type) @ self.p["weight_ih"].T
+        before = tuple(s.to(self.compute_type) for s in state)
+        after, zh = self.take_step(zx, before, StateChanges(dropout=dropout))
+        return [s.to(input.dtype) for s in after], [zx, zh]
 
     def backward_pass(self) -> SteppedBackwardPass:
         return SteppedBackwardPass(self)
@@ -48,10 +52,11 @@ class SteppedBackwardPass:
     """The way back (`BackwardPass`); every gradient of a weight is one product over all steps, at the end."""
 
     def __init__(self, layer: SteppedLayer) -> None:
-        self.layer = layer
+        self.layer, self.device = layer, layer.device
         self.inputs: list[Tensor] = []
         self.shares: list[Share] = []
 
+    @kernel
     def step(
         self,
         input: Tensor,
@@ -60,49 +65,21 @@ class SteppedBackwardPass:
         saved: Sequence[Tensor],
         grad_state: Sequence[Tensor | None],
     ) -> list[Tensor]:
-        grads, x, share = _step_backward(input, state, StateChanges(dropout=dropout), saved, grad_state, self.layer)
-        self.inputs.append(x)
+        layer = self.layer
+        before = tuple(s.to(layer.compute_type)[None] for s in state)
+        grads_after = zip(before, grad_state, strict=True)
+        d = tuple(torch.zeros_like(s[0]) if g is None else g.to(s.dtype) for s, g in grads_after)
+        zx, zh = (z[None] for z in saved)
+        dy, changes = torch.zeros_like(before[0]), StateChanges(dropout=dropout)
+        previous, share = layer.take_step_back(zx, zh, before, dy, d, changes)
+        self.inputs.append(input.to(layer.compute_type)[None])
         self.shares.append(share)
-        return grads
+        return [g.to(input.dtype) for g in (share.dzx[0] @ layer.p["weight_ih"], *previous)]
 
+    @kernel
     def gradients(self) -> list[Tensor]:
-        grads = _parameter_gradients(torch.cat(self.inputs), self.shares)
+        grads = parameter_gradients(torch.cat(self.inputs), self.shares)
         return [grads[name].to(self.layer.dtype) for name in self.layer.recurrence.parameter_names]
 
 
-@kernel
-def _step_forward(
-    input: Tensor, state: Sequence[Tensor], changes: StateChanges, layer: SteppedLayer
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Takes a step. Returns the state after it, and W_ih x and W_hh h."""
-    zx = input.to(layer.compute_type) @ layer.p["weight_ih"].T
-    after, zh = layer.take_step(zx, tuple(s.to(layer.compute_type) for s in state), changes)
-    return [s.to(input.dtype) for s in after], [zx, zh]
-
-
-@kernel
-def _step_backward(
-    input: Tensor,
-    state: Sequence[Tensor],
-    changes: StateChanges,
-    saved: Sequence[Tensor],
-    grad_state: Sequence[Tensor | None],
-    layer: SteppedLayer,
-) -> tuple[list[Tensor], Tensor, Share]:
-    before = tuple(s.to(layer.compute_type)[None] for s in state)
-    d = tuple(torch.zeros_like(s[0]) if g is None else g.to(s.dtype) for s, g in zip(before, grad_state, strict=True))
-    zx, zh = (z[None] for z in saved)
-    previous, share = layer.take_step_back(zx, zh, before, torch.zeros_like(before[0]), d, changes)
-    grads = [g.to(input.dtype) for g in (share.dzx[0] @ layer.p["weight_ih"], *previous)]
-    return grads, input.to(layer.compute_type)[None], share
-
-
-@kernel
-def _parameter_gradients(x: Tensor, shares: Sequence[Share]) -> Parameters:
-    """Computes the gradients of the parameters by name."""
-    return parameter_gradients(x, shares)
-
-
-def prepare(params: Sequence[Tensor], recurrence: Recurrence) -> SteppedLayer:
-    """Prepares a layer for steps one by one (`PreparedLayer`)."""
-    return SteppedLayer(params, recurrence)
+prepare = SteppedLayer

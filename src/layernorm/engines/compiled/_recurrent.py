@@ -212,6 +212,4 @@ class CompiledLayer(SteppedLayer):
         return take_steps_back(self.recurrence, self.p, zx, zh, before, dy, d, changes=changes)
 
 
-def prepare(params: Sequence[Tensor], recurrence: Recurrence) -> CompiledLayer:
-    """Prepares a layer for steps one by one."""
-    return CompiledLayer(params, recurrence)
+prepare = CompiledLayer

@@ -131,6 +131,4 @@ def _present(*tensors: Tensor | None) -> list[Tensor]:
     return [t for t in tensors if t is not None]
 
 
-def prepare(params: Sequence[Tensor], recurrence: Recurrence) -> NativeLayer:
-    """Prepares a layer for steps one by one."""
-    return NativeLayer(params, recurrence)
+prepare = NativeLayer
