@@ -7,15 +7,14 @@ function computes is said in `layernorm.equations`.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ..equations.arguments import NormArguments, RecurrentArguments
-from ..formula import CACHED, Recurrence
+from ..formula import Recurrence
 
 
 class PreparedLayer(Protocol):
@@ -112,38 +111,3 @@ class Engine(Protocol):
 
     def prepare(self, params: Sequence[Tensor], recurrence: Recurrence) -> PreparedLayer:
         """Prepares a layer for steps one by one."""
-
-
-@functools.lru_cache(CACHED)
-def term_indices(recurrence: Recurrence) -> tuple[tuple[int, ...], ...]:
-    """Returns of which parameters each weight (W_ih, W_hh, W_hr) and each of the eight `Recurrence.vectors` is the sum.
-
-    The numbers are indices into ``params``. Where there are none, there is no such weight or vector.
-    """
-    names = recurrence.parameter_names
-    weights = [(name,) if name in names else () for name in ("weight_ih", "weight_hh", "weight_hr")]
-    return tuple(tuple(names.index(name) for name in terms) for terms in (*weights, *recurrence.vectors))
-
-
-def vector_gradients(d_vectors: Iterable[Tensor | None], d_params: Sequence[Tensor], recurrence: Recurrence) -> None:
-    """Writes into ``d_params`` the gradients of the parameters that the eight vectors are sums of.
-
-    A parameter that is a term of two vectors gets the sum of their gradients.
-
-    Args:
-        d_vectors: the gradients of the vectors. One may be longer than its vector, or be the tensor in ``d_params``
-            itself. That of a vector without parameters is not read.
-        d_params: in the order of ``recurrence.parameter_names``.
-        recurrence: the equations.
-    """
-    written: set[int] = set()
-    for d_vector, terms in zip(d_vectors, term_indices(recurrence)[3:], strict=True):
-        for k in terms:
-            assert d_vector is not None
-            if d_vector is not d_params[k]:
-                d = d_vector[: d_params[k].shape[0]]
-                if k in written:
-                    d_params[k] += d
-                else:
-                    d_params[k].copy_(d)
-            written.add(k)

@@ -12,18 +12,17 @@ from torch import Tensor
 from ...equations.arguments import NO_CHANGES, RecurrentArguments, StateChanges
 from ...equations.checks import check_recurrent, check_recurrent_gradients, parameter_types
 from ...equations.schedule import make_schedule, reorder_steps
-from ..protocol import vector_gradients
 from ._layout import compute_type, transfer_type
 from ._memory import contiguous, contiguous_or_none
 from ._plan import Plan
 from ._recurrent_plan import (
+    add_vector_gradients,
     backward_plan,
     between,
     forward_plan,
     moments_of,
     saved_block,
     shares_vectors,
-    slot_gradients,
 )
 
 
@@ -171,5 +170,5 @@ def _run_backward(
     first = 1 + len(a.state)
     last, end = first + len(a.params), first + len(a.params) + len(a.changes.restart)
     d_params = list(results[first:last])
-    vector_gradients(slot_gradients(d_params, results[end:], r), d_params, r)
+    add_vector_gradients(d_params, results[end:], r)
     return [*results[:first], *d_params, *results[last:end]]

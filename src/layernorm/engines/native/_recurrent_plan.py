@@ -12,7 +12,6 @@ from torch import Tensor
 
 from ...equations.arguments import RecurrentArguments, StateChanges
 from ...formula import CACHED, GATES, QUANTIZED, Recurrence
-from ..protocol import term_indices
 from ._layout import PARAMETERS, TYPES, WEIGHTS, recurrent_call, transfer_type
 from ._library import LIBRARY
 from ._plan import CALL, LINES, OTHER, SAVED, STEPS, UNITS, B, H, I, P, Plan, T, TensorSpec
@@ -152,6 +151,17 @@ def _plan(
     )
 
 
+@functools.lru_cache(CACHED)
+def term_indices(recurrence: Recurrence) -> tuple[tuple[int, ...], ...]:
+    """Returns of which parameters each weight (W_ih, W_hh, W_hr) and each of the eight `Recurrence.vectors` is the sum.
+
+    The numbers are indices into ``params``. Where there are none, there is no such weight or vector.
+    """
+    names = recurrence.parameter_names
+    weights = [(name,) if name in names else () for name in ("weight_ih", "weight_hh", "weight_hr")]
+    return tuple(tuple(names.index(name) for name in terms) for terms in (*weights, *recurrence.vectors))
+
+
 def _moment_specs(recurrence: Recurrence) -> list[TensorSpec]:
     """Describes batch norm's moments: for each gain mean and variance, (T, n)."""
     specs = []
@@ -263,11 +273,26 @@ def gradient_slots(recurrence: Recurrence) -> tuple[int | None, ...]:
 
 @functools.lru_cache(CACHED)
 def shares_vectors(recurrence: Recurrence) -> bool:
-    """Says whether a parameter's gradient is not that of a single vector: then `vector_gradients` adds them up."""
+    """Says whether a parameter's gradient is not that of a single vector: then `add_vector_gradients` adds them up."""
     return any(len(terms) > 1 for terms in term_indices(recurrence)) or -1 in gradient_slots(recurrence)
 
 
-def slot_gradients(d_params: Sequence[Tensor], others: Sequence[Tensor], recurrence: Recurrence) -> list[Tensor | None]:
-    """Returns the gradients of the eight vectors; ``others``: those with tensors of their own."""
-    rest = iter(others)
-    return [None if slot is None else next(rest) if slot < 0 else d_params[slot] for slot in gradient_slots(recurrence)]
+def add_vector_gradients(d_params: Sequence[Tensor], others: Sequence[Tensor], recurrence: Recurrence) -> None:
+    """Gives each parameter, in place, the gradients of all the vectors that it is a term of, added up.
+
+    Args:
+        d_params: in the order of ``recurrence.parameter_names``, with gradients of vectors as `gradient_slots` says.
+        others: the gradients of the vectors with tensors of their own.
+        recurrence: the equations.
+    """
+    rest, written = iter(others), set[int]()
+    for slot, terms in zip(gradient_slots(recurrence), term_indices(recurrence)[len(WEIGHTS) :], strict=True):
+        if slot is None:
+            continue
+        d_vector = next(rest) if slot < 0 else d_params[slot]
+        for k in terms:
+            if k in written:
+                d_params[k] += d_vector
+            elif k != slot:
+                d_params[k].copy_(d_vector)
+            written.add(k)

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 import torch
 
 from ...formula import CACHED, Recurrence
-from ..protocol import term_indices
 from ._layout import recurrent_call
 from ._plan import CALL, OTHER, PREPARED, STEPS, TOTALS, UNITS, B, H, I, Plan, TensorSpec
-from ._recurrent_plan import SAVED_SPEC, gradient_specs, parameter_specs, size_of_h, state_specs
+from ._recurrent_plan import SAVED_SPEC, gradient_specs, parameter_specs, size_of_h, state_specs, term_indices
 
 FOR_FORWARD, FOR_BACKWARD = 1, 2
 """What parameters are packed for: `prepares` in engine.h."""

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from ...formula import GATES, Recurrence
-from ..protocol import vector_gradients
 from ._layout import compute_type, recurrent_call, transfer_type
 from ._library import LIBRARY
 from ._memory import contiguous, contiguous_or_none
-from ._recurrent_plan import saved_block, slot_gradients
+from ._recurrent_plan import add_vector_gradients, saved_block
 from ._step_plan import FOR_BACKWARD, FOR_FORWARD, gradient_plan, packing_plan, step_back_plan, step_plan
 
 
@@ -114,7 +113,7 @@ class NativeBackwardPass:
         assert results is not None
         n = len(layer.params)
         d_params = list(results[:n])
-        vector_gradients(slot_gradients(d_params, results[n:], r), d_params, r)
+        add_vector_gradients(d_params, results[n:], r)
         columns = zip(*self.steps, strict=True)
         joined = [None if column[0] is None else torch.cat(column).to(layer.compute_type) for column in columns]
         x, h, dzx, dzh, dh, m = joined
