@@ -23,8 +23,6 @@ Module = LSTM | GRU | LSTMCell | GRUCell
 
 MODULES: Mapping[str, type[LSTM] | type[GRU]] = {"LSTM": LSTM, "GRU": GRU}
 CELLS: Mapping[str, type[LSTMCell] | type[GRUCell]] = {"LSTM": LSTMCell, "GRU": GRUCell}
-CELL_SUFFIXES: list[tuple[str, ...]] = [("",)]
-"""What `_suffixes` would be of a cell: its parameters' names have no suffix."""
 
 
 def from_state(
@@ -89,30 +87,29 @@ def from_state(
         )
     network = row.network
     described = _described(formula, row, eps=eps, forget_bias=forget_bias, update_bias=update_bias)
-    read = [[_read_arrays(state, prefix, formula, row) for prefix in pair] for pair in layers]
-    tensors = [array for pair in read for arrays in pair for array in arrays.values()]
+    flat, directions = [prefix for pair in layers for prefix in pair], len(layers[0])
+    read = [_read_arrays(state, prefix, formula, row) for prefix in flat]
+    tensors = [array for arrays in read for array in arrays.values()]
     like = {
         "device": device or tensors[0].device,
         "dtype": dtype or functools.reduce(torch.promote_types, [t.dtype for t in tensors]),
     }
-    I, H = _sizes(read[0][0], row, f"{formula}: {layers[0][0]}")  # noqa: E741
-    ours: Arrays = {}
-    suffixes = CELL_SUFFIXES if cell else _suffixes(len(layers), len(layers[0]))
-    for layer, pair in enumerate(layers):
-        size = I if layer == 0 else len(pair) * H
-        for prefix, arrays, suffix in zip(pair, read[layer], suffixes[layer], strict=True):
-            _check_shapes(arrays, row.shapes(size, H), f"{formula}: {prefix}", f"input size {size}, H = {H}")
-            parameters = _to_ours(arrays, row, described, (size, H), like)
-            ours |= {name + suffix: value for name, value in parameters.items()}
+    I, H = _sizes(read[0], row, f"{formula}: {flat[0]}")  # noqa: E741
     named: str | Formula = row.preset if described == PRESETS[row.preset][network] else described
     module: Module
     if cell:
         module = CELLS[network](I, H, formula=named, device="meta")
     else:
-        both = len(layers[0]) == 2
+        both = directions == 2
         module = MODULES[network](
             I, H, len(layers), batch_first=batch_first, bidirectional=both, formula=named, device="meta"
         )
+    ours: Arrays = {}
+    for number, (prefix, arrays, suffix) in enumerate(zip(flat, read, module._suffixes, strict=True)):
+        size = module._input_sizes[number // directions]
+        _check_shapes(arrays, row.shapes(size, H), f"{formula}: {prefix}", f"input size {size}, H = {H}")
+        parameters = _to_ours(arrays, row, described, (size, H), like)
+        ours |= {name + suffix: value for name, value in parameters.items()}
     module.load_state_dict(ours, assign=True)
     return module
 
@@ -143,18 +140,15 @@ def to_state(module: Module, formula: str | None = None, *, prefixes: Prefixes =
     row, layers = library(formula, module.network), _layers(prefixes)
     assert formula is not None
     _check_module(module, formula, row)
-    if isinstance(module, (LSTMCell, GRUCell)):
-        suffixes = CELL_SUFFIXES
-    else:
-        suffixes = _suffixes(module.num_layers, 1 + module.bidirectional)
-    if [len(pair) for pair in layers] != [len(pair) for pair in suffixes]:
-        kind = "pair of prefixes" if len(suffixes[0]) == 2 else "prefix"
-        raise ValueError(f"to_state: prefixes must be one {kind} for each of {len(suffixes)} layers, got {prefixes!r}")
+    number = len(module._input_sizes)
+    directions = len(module._suffixes) // number
+    if [len(pair) for pair in layers] != [directions] * number:
+        kind = "pair of prefixes" if directions == 2 else "prefix"
+        raise ValueError(f"to_state: prefixes must be one {kind} for each of {number} layers, got {prefixes!r}")
     state: Arrays = {}
-    for pair, of_pair in zip(layers, suffixes, strict=True):
-        for prefix, suffix in zip(pair, of_pair, strict=True):
-            ours = {name: getattr(module, name + suffix).detach() for name in module.recurrence.parameter_names}
-            state |= {prefix + key: array for key, array in _to_theirs(ours, row).items()}
+    for prefix, suffix in zip([prefix for pair in layers for prefix in pair], module._suffixes, strict=True):
+        ours = {name: getattr(module, name + suffix).detach() for name in module.recurrence.parameter_names}
+        state |= {prefix + key: array for key, array in _to_theirs(ours, row).items()}
     return state
 
 
@@ -195,11 +189,6 @@ def _layers(prefixes: Prefixes) -> list[tuple[str, ...]]:
     if not layers or {len(pair) for pair in layers} not in ({1}, {2}) or len(set(flat)) < len(flat):
         raise ValueError(f"prefixes must be one for each layer, or a pair for each, all different, got {prefixes!r}")
     return layers
-
-
-def _suffixes(number: int, directions: int) -> list[tuple[str, ...]]:
-    """Returns the suffixes of the parameters' names, for each layer's directions."""
-    return [tuple(f"_l{layer}{direction}" for direction in ("", "_reverse")[:directions]) for layer in range(number)]
 
 
 def _described(formula: str, row: Library, **arguments: float | None) -> Formula:
