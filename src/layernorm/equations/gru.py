@@ -36,7 +36,7 @@ class GRU:
 
     def __init__(self, p: Parameters, recurrence: Recurrence, batch_norm: BatchNorm | None = None) -> None:
         self.p = p
-        self.H = H = p["weight_hh"].shape[0] // 3
+        H = p["weight_hh"].shape[0] // 3
         self.sizes = (2 * H, H)
         self.rz = gate_sites(p, recurrence, batch_norm, 0, 2)
         self.candidate = gate_sites(p, recurrence, batch_norm, 2, 3)

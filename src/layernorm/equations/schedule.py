@@ -34,16 +34,12 @@ class Schedule(NamedTuple):
     cut: Tensor | None
     sizes: Sequence[int] | None = None
 
-    @property
-    def starts(self) -> list[int]:
-        """The first line of each step of a packed call, and the number of all."""
-        return list(itertools.accumulate(self.sizes or (), initial=0))
-
     def places(self, T: int) -> list[Any]:
         """Returns for each step the index of its rows in a tensor of all lines."""
         if self.sizes is None:
             return list(range(T))
-        return [(0, slice(first, end)) for first, end in itertools.pairwise(self.starts)]
+        first_lines = itertools.accumulate(self.sizes, initial=0)
+        return [(0, slice(first, end)) for first, end in itertools.pairwise(first_lines)]
 
     def split(self, x: Tensor) -> Sequence[Tensor]:
         """Splits a tensor of all lines into those of each step."""
@@ -65,12 +61,6 @@ class Schedule(NamedTuple):
         if n is None or n == len(d[0]):
             return d
         return tuple(torch.cat([part, last[len(part) : n]]) for part, last in zip(d, final, strict=True))
-
-
-def row_counts(batch_sizes: Tensor) -> list[int]:
-    """Returns ``batch_sizes`` as numbers."""
-    counts: list[int] = unwrapped(batch_sizes).tolist()
-    return counts
 
 
 def lines_of(batch_sizes: Tensor, lines: int) -> tuple[Tensor, Tensor]:
@@ -139,7 +129,7 @@ def make_schedule(a: RecurrentArguments) -> Schedule:
     """Makes the `Schedule`, in the order of the steps."""
     cut, reverse = a.reset, a.reverse
     if a.batch_sizes is not None:
-        sizes = row_counts(a.batch_sizes)
+        sizes: list[int] = unwrapped(a.batch_sizes).tolist()
         if cut is not None and reverse:  # as below; a time's rows were the first ones of the time before it
             times = reorder_steps(cut, a).split(sizes)
             met = [before[:n] for before, n in zip(times, sizes[1:], strict=False)]
