@@ -10,9 +10,9 @@ from torch import Tensor
 from ..equations.arguments import RecurrentArguments
 from ..equations.batch_norm import moments
 from ..equations.dispatch import below_autocast
+from ..equations.network import Network
 from ..equations.norms import centre, reciprocal_deviation
 from ..equations.recurrent import network_of, parameters_by_name, scheduled_input
-from ..equations.rnn import Network
 from ..equations.schedule import State, shares_of_lines, walk
 from ..formula import Recurrence
 

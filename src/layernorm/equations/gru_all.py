@@ -16,7 +16,8 @@ from torch import Tensor
 
 from ..formula import Recurrence
 from .batch_norm import BatchNorm
-from .rnn import Factors, State, StepGradients
+from .network import Factors, StepGradients
+from .schedule import State
 from .sites import Parameters, Saved, gate_sites, saved_at
 
 

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ..formula import Recurrence
 from .batch_norm import BatchNorm
-from .rnn import Factors, State, StepGradients
+from .network import Factors, StepGradients
+from .schedule import State
 from .sites import Parameters, Saved, Site, gate_sites, saved_at
 
 

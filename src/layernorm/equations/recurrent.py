@@ -21,9 +21,11 @@ from .dispatch import below_autocast, kernel
 from .gru import GRU
 from .gru_all import GRUOverAll
 from .lstm import LSTM
-from .rnn import RNN, Factors, Network, State
+from .network import Factors, Network
+from .rnn import RNN
 from .schedule import (
     Schedule,
+    State,
     Walk,
     in_lines,
     make_schedule,

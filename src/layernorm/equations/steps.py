@@ -11,7 +11,7 @@ from ..formula import Recurrence
 from .arguments import StateChanges
 from .dispatch import kernel
 from .recurrent import Share, backward_steps, forward_steps, network_of, parameter_gradients, parameters_by_name
-from .rnn import State
+from .schedule import State
 
 
 class SteppedLayer:
