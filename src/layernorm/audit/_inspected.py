@@ -18,6 +18,7 @@ from ..equations.recurrent import (
     starting_states,
 )
 from ..equations.schedule import count_rows
+from ..equations.sites import GateSaved
 
 PLACES = {"input": "W_ih x", "hidden": "W_hh h", "both": "W_ih x + W_hh h", "cell": "c"}
 OF_GAIN = {"gain_ih": "input", "gain_hh": "hidden", "gain": "both", "gain_c": "cell"}
@@ -72,11 +73,10 @@ def inspect(a: RecurrentArguments) -> Inspected:
 def _saved_by_place(activations: Any) -> list[tuple[str, tuple[Tensor, Tensor]]]:
     """Returns what the places that normalise saved, of any network's activations; in a GRU r and z are apart from n."""
     of_places: list[tuple[str, Any]] = []
-    for field in activations._fields:
-        value = getattr(activations, field)
-        if field.endswith("_saved"):
-            of_places += zip(("input", "hidden", "both"), value, strict=True)
-        elif field in PLACES:
+    for field, value in activations._asdict().items():
+        if isinstance(value, GateSaved):
+            of_places += value._asdict().items()
+        elif field == "cell":
             of_places.append((field, value))
     return [(place, saved) for place, saved in of_places if saved is not None]
 

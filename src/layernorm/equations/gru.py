@@ -18,7 +18,7 @@ from ..formula import Recurrence
 from .batch_norm import BatchNorm
 from .network import Factors, StepGradients
 from .schedule import State
-from .sites import Parameters, Saved, gate_sites, saved_at
+from .sites import GateSaved, Parameters, gate_sites, saved_at
 
 
 class Activations(NamedTuple):
@@ -28,8 +28,8 @@ class Activations(NamedTuple):
     z: Tensor
     n: Tensor
     n_hidden: Tensor
-    rz_saved: tuple[Saved, Saved, Saved]
-    n_saved: tuple[Saved, Saved, Saved]
+    rz_gates: GateSaved
+    n_gate: GateSaved
 
 
 class GRU:
@@ -63,32 +63,28 @@ class GRU:
 
     def activations(self, zx: Tensor, zh: Tensor, before: State) -> Activations:
         (zx_rz, zx_n), (zh_rz, zh_n) = zx.split(self.sizes, -1), zh.split(self.sizes, -1)
-        x_rz, rz_input = self.rz.input.forward(zx_rz)
-        h_rz, rz_hidden = self.rz.hidden.forward(zh_rz)
-        a_rz, rz_both = self.rz.both.forward(x_rz + h_rz)
+        a_rz, _, _, rz_gates = self.rz.forward(zx_rz, zh_rz)
         r, z = self.activate(a_rz)
-        x_n, n_input = self.candidate.input.forward(zx_n)
-        h_n, n_hidden = self.candidate.hidden.forward(zh_n)
-        a_n, n_both = self.candidate.both.forward(x_n + r * h_n)
-        return Activations(r, z, torch.tanh(a_n), h_n, (rz_input, rz_hidden, rz_both), (n_input, n_hidden, n_both))
+        a_n, _, n_hidden, n_gate = self.candidate.forward(zx_n, zh_n, r)
+        return Activations(r, z, torch.tanh(a_n), n_hidden, rz_gates, n_gate)
 
     def step_backward(self, t: int, d: State, before: State, s: Activations) -> StepGradients:
         dh, h = d[0], before[0][t]
         r, z, n, n_hidden = (gate[t] for gate in s[:4])
         da_n = dh * (1 - z) * (1 - n * n)
-        dsum_n = self.candidate.both.backward(da_n, saved_at(s.n_saved[2], t))
+        dsum_n = self.candidate.both.backward(da_n, saved_at(s.n_gate.both, t))
         dr, dz = dsum_n * n_hidden, dh * (h - n)
         da_rz = torch.cat([dr * r * (1 - r), dz * z * (1 - z)], -1)
-        dsum_rz = self.rz.both.backward(da_rz, saved_at(s.rz_saved[2], t))
-        dzh_rz = self.rz.hidden.backward(dsum_rz, saved_at(s.rz_saved[1], t))
-        dzh_n = self.candidate.hidden.backward(dsum_n * r, saved_at(s.n_saved[1], t))
+        dsum_rz = self.rz.both.backward(da_rz, saved_at(s.rz_gates.both, t))
+        dzh_rz = self.rz.hidden.backward(dsum_rz, saved_at(s.rz_gates.hidden, t))
+        dzh_n = self.candidate.hidden.backward(dsum_n * r, saved_at(s.n_gate.hidden, t))
         dzh = torch.cat([dzh_rz, dzh_n], -1)
         return StepGradients(dzh, (dh * z,), (da_rz, dsum_rz, da_n, dsum_n, dzh))
 
     def input_backward(self, s: Activations, steps: tuple[Tensor, ...]) -> Tensor:
         _, dsum_rz, _, dsum_n, _ = steps
-        dzx_rz = self.rz.input.backward(dsum_rz, s.rz_saved[0])
-        return torch.cat([dzx_rz, self.candidate.input.backward(dsum_n, s.n_saved[0])], -1)
+        dzx_rz = self.rz.input.backward(dsum_rz, s.rz_gates.input)
+        return torch.cat([dzx_rz, self.candidate.input.backward(dsum_n, s.n_gate.input)], -1)
 
     def factors(self, h: Tensor, s: Activations, steps: tuple[Tensor, ...]) -> Factors:
         return {"weight_hh": (steps[4], h)}
@@ -96,6 +92,6 @@ class GRU:
     def vector_gradients(self, s: Activations, steps: tuple[Tensor, ...], dzx: Tensor) -> Parameters:
         da_rz, dsum_rz, da_n, dsum_n, dzh = steps
         (dzx_rz, dzx_n), (dzh_rz, dzh_n) = dzx.split(self.sizes, -1), dzh.split(self.sizes, -1)
-        of_rz = self.rz.parameter_gradients((dsum_rz, dsum_rz, da_rz), (dzx_rz, dzh_rz, dsum_rz), s.rz_saved)
-        of_n = self.candidate.parameter_gradients((dsum_n, dsum_n * s.r, da_n), (dzx_n, dzh_n, dsum_n), s.n_saved)
+        of_rz = self.rz.parameter_gradients((dsum_rz, dsum_rz, da_rz), (dzx_rz, dzh_rz, dsum_rz), s.rz_gates)
+        of_n = self.candidate.parameter_gradients((dsum_n, dsum_n * s.r, da_n), (dzx_n, dzh_n, dsum_n), s.n_gate)
         return {name: torch.cat([of_rz[name], of_n[name]]) for name in of_rz}

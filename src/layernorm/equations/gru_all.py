@@ -18,7 +18,7 @@ from ..formula import Recurrence
 from .batch_norm import BatchNorm
 from .network import Factors, StepGradients
 from .schedule import State
-from .sites import Parameters, Saved, gate_sites, saved_at
+from .sites import GateSaved, Parameters, gate_sites, saved_at
 
 
 class Activations(NamedTuple):
@@ -28,9 +28,7 @@ class Activations(NamedTuple):
     z: Tensor
     n: Tensor
     gated: Tensor  # what r multiplies
-    input: Saved
-    hidden: Saved
-    both: Saved
+    gates: GateSaved
 
 
 class GRUOverAll:
@@ -62,10 +60,8 @@ class GRUOverAll:
         return ((1 - z) * n + z * h,)
 
     def activations(self, zx: Tensor, zh: Tensor, before: State) -> Activations:
-        from_input, input = self.gates.input.forward(zx)
-        from_hidden, hidden = self.gates.hidden.forward(zh)
-        a, both = self.gates.both.forward(from_input + from_hidden)
-        return Activations(*self.activate(a, from_input, from_hidden), input, hidden, both)
+        a, from_input, from_hidden, gates = self.gates.forward(zx, zh)
+        return Activations(*self.activate(a, from_input, from_hidden), gates)
 
     def step_backward(self, t: int, d: State, before: State, s: Activations) -> StepGradients:
         dh, h = d[0], before[0][t]
@@ -73,18 +69,17 @@ class GRUOverAll:
         dn = dh * (1 - z) * (1 - n * n)
         d_rz = [dn * gated * r * (1 - r), dh * (h - n) * z * (1 - z)]
         da = torch.cat([*d_rz, dn * r], -1)  # in a split of the hidden side
-        d_hidden = self.gates.both.backward(da, saved_at(s.both, t))
+        d_hidden = self.gates.both.backward(da, saved_at(s.gates.both, t))
         d_input = torch.cat([*d_rz, dn], -1) if self.split else d_hidden
-        dzh = self.gates.hidden.backward(d_hidden, saved_at(s.hidden, t))
+        dzh = self.gates.hidden.backward(d_hidden, saved_at(s.gates.hidden, t))
         return StepGradients(dzh, (dh * z,), (da, d_input, d_hidden, dzh))
 
     def input_backward(self, s: Activations, steps: tuple[Tensor, ...]) -> Tensor:
-        return self.gates.input.backward(steps[1], s.input)
+        return self.gates.input.backward(steps[1], s.gates.input)
 
     def factors(self, h: Tensor, s: Activations, steps: tuple[Tensor, ...]) -> Factors:
         return {"weight_hh": (steps[3], h)}
 
     def vector_gradients(self, s: Activations, steps: tuple[Tensor, ...], dzx: Tensor) -> Parameters:
         da, d_input, d_hidden, dzh = steps
-        saved = (s.input, s.hidden, s.both)
-        return self.gates.parameter_gradients((d_input, d_hidden, da), (dzx, dzh, d_hidden), saved)
+        return self.gates.parameter_gradients((d_input, d_hidden, da), (dzx, dzh, d_hidden), s.gates)

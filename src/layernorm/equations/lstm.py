@@ -17,7 +17,7 @@ from ..formula import Recurrence
 from .batch_norm import BatchNorm
 from .network import Factors, StepGradients
 from .schedule import State
-from .sites import Parameters, Saved, Site, gate_sites, saved_at
+from .sites import GateSaved, Parameters, Saved, Site, gate_sites, saved_at
 
 
 class _Clipped(torch.autograd.Function):
@@ -75,9 +75,7 @@ class Activations(NamedTuple):
     g: Tensor
     o: Tensor
     tanh_c: Tensor
-    input: Saved
-    hidden: Saved
-    both: Saved
+    gates: GateSaved
     cell: Saved
 
 
@@ -114,12 +112,10 @@ class LSTM:
         return h, normalised if self.carry else c
 
     def activations(self, zx: Tensor, zh: Tensor, before: State) -> Activations:
-        from_input, input = self.gates.input.forward(zx)
-        from_hidden, hidden = self.gates.hidden.forward(zh)
-        a, both = self.gates.both.forward(from_input + from_hidden)
+        a, _, _, gates = self.gates.forward(zx, zh)
         i, f, g, o = self.activate(a)
         normalised, cell = self.cell.forward(f * before[1] + i * g)
-        return Activations(i, f, g, o, torch.tanh(normalised), input, hidden, both, cell)
+        return Activations(i, f, g, o, torch.tanh(normalised), gates, cell)
 
     def step_backward(self, t: int, d: State, before: State, s: Activations) -> StepGradients:
         dh, dc = d
@@ -133,12 +129,12 @@ class LSTM:
             dc = dc + self.cell.backward(dn, saved_at(s.cell, t))
         di, df, dg = dc * g * i * (1 - i), dc * before[1][t] * f * (1 - f), dc * i * (1 - g * g)
         da = torch.cat([di, df, dg, dm * tanh_c * o * (1 - o)], -1).clamp(-self.gate_clip, self.gate_clip)
-        dsum = self.gates.both.backward(da, saved_at(s.both, t))
-        dzh = self.gates.hidden.backward(dsum, saved_at(s.hidden, t))
+        dsum = self.gates.both.backward(da, saved_at(s.gates.both, t))
+        dzh = self.gates.hidden.backward(dsum, saved_at(s.gates.hidden, t))
         return StepGradients(dzh, (None, dc * f), (da, dsum, dzh, dn, dh))
 
     def input_backward(self, s: Activations, steps: tuple[Tensor, ...]) -> Tensor:
-        return self.gates.input.backward(steps[1], s.input)
+        return self.gates.input.backward(steps[1], s.gates.input)
 
     def factors(self, h: Tensor, s: Activations, steps: tuple[Tensor, ...]) -> Factors:
         _, _, dzh, _, dh = steps
@@ -149,5 +145,5 @@ class LSTM:
 
     def vector_gradients(self, s: Activations, steps: tuple[Tensor, ...], dzx: Tensor) -> Parameters:
         da, dsum, dzh, dn, _ = steps
-        of_gates = self.gates.parameter_gradients((dsum, dsum, da), (dzx, dzh, dsum), (s.input, s.hidden, s.both))
+        of_gates = self.gates.parameter_gradients((dsum, dsum, da), (dzx, dzh, dsum), s.gates)
         return of_gates | self.cell.parameter_gradients(dn, dn, s.cell)

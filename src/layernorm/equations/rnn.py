@@ -11,16 +11,14 @@ from ..formula import Recurrence
 from .batch_norm import BatchNorm
 from .network import Factors, StepGradients
 from .schedule import State
-from .sites import Parameters, Saved, gate_sites, saved_at
+from .sites import GateSaved, Parameters, gate_sites, saved_at
 
 
 class Activations(NamedTuple):
     """What the forward computed, for all steps at once: [T, B, H] each."""
 
     h: Tensor
-    input: Saved
-    hidden: Saved
-    both: Saved
+    gates: GateSaved
 
 
 class RNN:
@@ -39,24 +37,22 @@ class RNN:
         return (torch.relu(a) if self.relu else torch.tanh(a),)
 
     def activations(self, zx: Tensor, zh: Tensor, before: State) -> Activations:
-        from_input, input = self.gates.input.forward(zx)
-        from_hidden, hidden = self.gates.hidden.forward(zh)
-        a, both = self.gates.both.forward(from_input + from_hidden)
-        return Activations(torch.relu(a) if self.relu else torch.tanh(a), input, hidden, both)
+        a, _, _, gates = self.gates.forward(zx, zh)
+        return Activations(torch.relu(a) if self.relu else torch.tanh(a), gates)
 
     def step_backward(self, t: int, d: State, before: State, s: Activations) -> StepGradients:
         dh, h = d[0], s.h[t]
         da = torch.where(h > 0, dh, 0.0) if self.relu else dh * (1 - h * h)
-        dsum = self.gates.both.backward(da, saved_at(s.both, t))
-        dzh = self.gates.hidden.backward(dsum, saved_at(s.hidden, t))
+        dsum = self.gates.both.backward(da, saved_at(s.gates.both, t))
+        dzh = self.gates.hidden.backward(dsum, saved_at(s.gates.hidden, t))
         return StepGradients(dzh, (None,), (da, dsum, dzh))
 
     def input_backward(self, s: Activations, steps: tuple[Tensor, ...]) -> Tensor:
-        return self.gates.input.backward(steps[1], s.input)
+        return self.gates.input.backward(steps[1], s.gates.input)
 
     def factors(self, h: Tensor, s: Activations, steps: tuple[Tensor, ...]) -> Factors:
         return {"weight_hh": (steps[2], h)}
 
     def vector_gradients(self, s: Activations, steps: tuple[Tensor, ...], dzx: Tensor) -> Parameters:
         da, dsum, dzh = steps
-        return self.gates.parameter_gradients((dsum, dsum, da), (dzx, dzh, dsum), (s.input, s.hidden, s.both))
+        return self.gates.parameter_gradients((dsum, dsum, da), (dzx, dzh, dsum), s.gates)

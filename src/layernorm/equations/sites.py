@@ -106,6 +106,14 @@ def saved_at(saved: Saved, place: Any) -> Saved:
     return None if saved is None else tuple([part[place] for part in saved])
 
 
+class GateSaved(NamedTuple):
+    """What the three sites of a block of gates saved."""
+
+    input: Saved
+    hidden: Saved
+    both: Saved
+
+
 class GateSites(NamedTuple):
     """The three sites of a block of gates: ``a = both(input(W x) + hidden(U h))``."""
 
@@ -113,8 +121,15 @@ class GateSites(NamedTuple):
     hidden: Site
     both: Site
 
+    def forward(self, zx: Tensor, zh: Tensor, r: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, GateSaved]:
+        """Computes a, its two terms, and what `Site.backward` needs; ``r`` multiplies the term of U h, in a GRU."""
+        from_input, input = self.input.forward(zx)
+        from_hidden, hidden = self.hidden.forward(zh)
+        a, both = self.both.forward(from_input + (from_hidden if r is None else r * from_hidden))
+        return a, from_input, from_hidden, GateSaved(input, hidden, both)
+
     def parameter_gradients(
-        self, dy: tuple[Tensor, Tensor, Tensor], dz: tuple[Tensor, Tensor, Tensor], saved: tuple[Saved, Saved, Saved]
+        self, dy: tuple[Tensor, Tensor, Tensor], dz: tuple[Tensor, Tensor, Tensor], saved: GateSaved
     ) -> Parameters:
         """Adds up the gradients of the three sites, in their order."""
         grads: Parameters = {}
