@@ -13,7 +13,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, is_grad_enabled
@@ -33,6 +33,20 @@ from ._flops import give_formulas
 
 Arguments = tuple[Any, ...]
 """An op's arguments as an engine takes them: `NormArguments` or `RecurrentArguments`, and what else it is given."""
+
+R = TypeVar("R", bound=Callable[..., Any])
+
+
+def constant_in_graph(function: R) -> R:
+    """Makes torch.compile call a function once and keep the result; none of its arguments is a tensor.
+
+    `torch.compiler.assume_constant_result` does the same, but imports torch._dynamo, which takes a second.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+new_tuple = tuple.__new__  # makes a named tuple in half of the time that its class takes
 
 
 class Op(abc.ABC):

@@ -13,7 +13,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 from ..equations.arguments import NormArguments
 from ..equations.checks import check_dense, check_norm
 from ..equations.norms import normalize_equations
-from ._bind import Arguments, Op, empty_like, gradients_of_equations, is_eager, is_transforming
+from ._bind import Arguments, Op, empty_like, gradients_of_equations, is_eager, is_transforming, new_tuple
 
 
 def layer_norm(
@@ -159,16 +159,13 @@ def _normalize(
     if residual is not None:
         tensors.append(residual)
     if is_eager(tensors):
-        return NORMALIZE(tensors, (_new_tuple(NormArguments, arguments), residual))
+        return NORMALIZE(tensors, (new_tuple(NormArguments, arguments), residual))
     for name, tensor in (("input", input), ("residual", residual), ("weight", weight), ("bias", bias)):
         if not isinstance(tensor, Tensor) and (tensor is not None or name == "input"):
             raise TypeError(f"{norm}_norm: expected {name} to be a Tensor, got {type(tensor).__name__}")
         if tensor is not None:
             check_dense(f"{norm}_norm", name, tensor)
     return NORMALIZE.dispatch((*arguments, residual))
-
-
-_new_tuple = tuple.__new__  # the class's own takes twice as long
 
 
 def _as_integer(size: Any, norm: str) -> Any:
@@ -230,7 +227,7 @@ class _Normalize(Op):
         total, weight, bias, *saved = ctx.saved_tensors
         normalized_shape, eps, norm, has_residual = ctx.description
         grad, grad_total = grads if has_residual else (grads[0], None)
-        a = _new_tuple(NormArguments, (total, normalized_shape, weight, bias, eps, norm))
+        a = new_tuple(NormArguments, (total, normalized_shape, weight, bias, eps, norm))
         d_inputs: Sequence[Tensor | None]
         if grad is None:
             d_inputs = [grad_total, *[None for t in (weight, bias) if t is not None]]

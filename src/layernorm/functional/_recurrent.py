@@ -16,7 +16,7 @@ from ..equations.arguments import NO_CHANGES, RecurrentArguments, StateChanges
 from ..equations.checks import check_dense, unwrapped
 from ..equations.schedule import lines_of, unpacked
 from ..formula import CACHED, GATES, PLAIN, QUANTIZED, Formula, Recurrence, resolve, unknown
-from ._bind import autocast_type, is_eager
+from ._bind import autocast_type, constant_in_graph, is_eager, new_tuple
 from ._recurrent_op import RECURRENT, schema_changes, tensors_between
 
 NORMS = ("layer", "rms", "batch", "weight", None)
@@ -107,7 +107,7 @@ def recurrent(
     if is_eager(tensors):
         equations = Recurrence.decode(recurrence)
         kind = (equations, reverse, changes, batch_sizes, population, count_padding)
-        a = _new_tuple(RecurrentArguments, (input, state, params, lengths, reset, *kind))
+        a = new_tuple(RecurrentArguments, (input, state, params, lengths, reset, *kind))
         output, *results = RECURRENT(tensors, (a,), equations)
     else:
         masks = *schema_changes(changes), batch_sizes, population
@@ -118,7 +118,8 @@ def recurrent(
     return *((output, final) if autocast is None else cast_projected(output, final, autocast)), moments
 
 
-def with_products(recurrence: str, autocast: torch.dtype | None = None) -> str:
+@constant_in_graph
+def with_products(recurrence: str, autocast: torch.dtype | None) -> str:
     """Returns the recurrence with bfloat16 products, if autocast asks for that type or torch's switches allow them:
     those of its recurrent networks (``torch.backends.mkldnn.rnn.fp32_precision``) or, where these say nothing, those of
     matrix products (``torch.set_float32_matmul_precision``)."""
@@ -130,15 +131,9 @@ def with_products(recurrence: str, autocast: torch.dtype | None = None) -> str:
     return _with_bfloat16_products(recurrence) if precision == "bf16" else recurrence
 
 
-with_products._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as `_encode`
-
-
 @functools.lru_cache(CACHED)
 def _with_bfloat16_products(recurrence: str) -> str:
     return replace(Recurrence.decode(recurrence), bfloat16_products=True).encode()
-
-
-_new_tuple = tuple.__new__  # the class's own takes twice as long
 
 
 def as_cuts(reset: Any, shape: Sequence[int], who: str, order: str = "") -> Tensor:
@@ -166,11 +161,9 @@ def as_cuts(reset: Any, shape: Sequence[int], who: str, order: str = "") -> Tens
     return reset != 0
 
 
+@constant_in_graph
 def _network(recurrence: str) -> str:
     return Recurrence.decode(recurrence).network
-
-
-_network._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as `_encode`
 
 
 def type_under_autocast(network: str, autocast: torch.dtype, state: Sequence[Tensor]) -> torch.dtype:
@@ -185,6 +178,7 @@ def type_under_autocast(network: str, autocast: torch.dtype, state: Sequence[Ten
     return autocast if wider is torch.float64 else wider  # which no product with autocast's type takes
 
 
+@constant_in_graph
 def is_onednns(dtype: torch.dtype) -> bool:
     """Says whether oneDNN computes torch's padded LSTM without projections on this processor, of inputs of a type."""
     if not (torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled):
@@ -194,9 +188,6 @@ def is_onednns(dtype: torch.dtype) -> bool:
     if dtype is torch.float16:
         return not torch.is_grad_enabled() and bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
     return dtype is torch.float32
-
-
-is_onednns._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as `_encode`
 
 
 def cast_by_autocast(
@@ -293,15 +284,10 @@ def _read_names(
     return encoded, names, shape[0] // GATES[network], shape[1]
 
 
+@constant_in_graph
 def _encode(*arguments: Any) -> tuple[str, tuple[str, ...]]:
-    network, norm, formula, eps, bias, projected, nonlinearity = arguments
-    recurrence = describe(network, norm, formula, eps, bias, projected, nonlinearity)
+    recurrence = describe(*arguments)
     return recurrence.encode(), recurrence.parameter_names
-
-
-# What torch.compiler.assume_constant_result does, without the second that importing torch._dynamo takes: no argument is
-# a tensor, so torch.compile calls it once and keeps the result.
-_encode._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def rnn(
