@@ -206,7 +206,7 @@ VARIANTS: Mapping[Network, list[dict[str, Any]]] = {
 """For each network, the other constructor arguments that it is also run with."""
 
 
-def networks(turn: int = 0) -> list[Recurrent]:
+def networks(turn: int) -> list[Recurrent]:
     """Returns every network and formula. Directions and masks take turns, from another start for each ``turn``."""
     problems: list[Recurrent] = []
     for network in MODULES:

@@ -39,7 +39,7 @@ def reciprocal_deviation(square: Tensor, eps: float, eps_on: str) -> Tensor:
     return 1 / (torch.where(flat, 0.0, torch.where(flat, 1.0, square).sqrt()) + eps)
 
 
-def standardize_backward(d: Tensor, z_hat: Tensor, r: Tensor, norm: str, eps_on: str = "variance") -> Tensor:
+def standardize_backward(d: Tensor, z_hat: Tensor, r: Tensor, norm: str, eps_on: str) -> Tensor:
     """Computes the gradient of z from d of z_hat:  r * (d - mean(d) - z_hat * mean(d * z_hat));  rms has no mean(d)."""
     direction = z_hat
     if eps_on == "deviation":  # (sqrt(var) + eps)/sqrt(var) times as much flows through the deviation

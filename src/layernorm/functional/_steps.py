@@ -42,11 +42,11 @@ class Steps:
         params: in the order of ``parameter_names``. They must not change while the steps are taken.
         recurrence: the equations.
         encoded: ``recurrence.encode()``, which torch.compile cannot trace.
-        autocast: the type that autocast asks for, if it does.
+        autocast: the type that autocast asks for, or None.
     """
 
     def __init__(
-        self, params: Sequence[Tensor], recurrence: Recurrence, encoded: str, autocast: torch.dtype | None = None
+        self, params: Sequence[Tensor], recurrence: Recurrence, encoded: str, autocast: torch.dtype | None
     ) -> None:
         if recurrence.quantized:
             raise ValueError(

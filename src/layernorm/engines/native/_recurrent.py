@@ -113,7 +113,7 @@ def _run_plan(
     plan_of: Callable[..., Plan | None],
     variant: object,
     a: RecurrentArguments,
-    extra: Sequence[Tensor] = (),
+    extra: Sequence[Tensor],
 ) -> Sequence[Tensor] | None:
     """Runs a plan on tensors that lie as the kernels want them. None: they do not, or do not fit each other.
 
