@@ -13,7 +13,7 @@ import functools
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal, NamedTuple
 
 Network = Literal["RNN", "LSTM", "GRU"]
@@ -256,7 +256,7 @@ class Recurrence:
     """
 
     network: Network
-    formula: Formula = field(default=PLAIN)
+    formula: Formula = PLAIN
     norm: Literal["layer", "rms", "batch"] = "layer"
     bias: bool = True
     projected: bool = False

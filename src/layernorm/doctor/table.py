@@ -63,13 +63,10 @@ def _figure(roundings: float) -> str:
 
 
 def wrong(outcomes: Iterable[Outcome]) -> list[str]:
-    """Lists every wrong case, with all its deviations that are not allowed."""
+    """Lists wrong cases, each with all its deviations that are not allowed."""
     text = []
     for outcome in outcomes:
-        case = outcome.case
-        if not outcome.wrong:
-            continue
-        text.append(wrapped(f"  {outcome.case.row}: {case.problem.label}", 6))
+        text.append(wrapped(f"  {outcome.case.row}: {outcome.case.problem.label}", 6))
         if isinstance(outcome.result, Failure):
             text.append(wrapped(f"    {outcome.result.message}", 6))
             continue
