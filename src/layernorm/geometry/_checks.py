@@ -46,10 +46,15 @@ def layer(weight: object, inputs: object) -> tuple[Tensor, Tensor]:
     return W, tensor("inputs", inputs, "B", W.shape[1])
 
 
-def norm_fits(norm: str | None, W: Tensor, X: Tensor) -> None:
-    """Checks that a norm exists, and that there are enough units or cases for its statistics."""
+def known_norm(norm: str | None) -> None:
+    """Checks that there is such a norm."""
     if norm not in NORMS:
         raise ValueError(f"expected norm to be one of {', '.join(map(repr, NORMS))}, got {norm!r}")
+
+
+def norm_fits(norm: str | None, W: Tensor, X: Tensor) -> None:
+    """Checks that a norm exists, and that there are enough units or cases for its statistics."""
+    known_norm(norm)
     if norm == "layer" and W.shape[0] < 2:
         raise ValueError(f"layer norm needs two units or more, got weight of shape {tuple(W.shape)}")
     if norm == "batch" and X.shape[0] < 2:

@@ -71,6 +71,9 @@ PAPER: dict[str, tuple[bool, ...]] = {
 # real change is of the output's own size. A change between the two limits is neither: it agrees with no verdict.
 INVARIANT_BELOW, CHANGED_ABOVE = 1e-9, 1e-3
 
+WORDS = {True: "invariant", False: "no", None: "-"}
+"""A verdict in words; None: there is none."""
+
 
 def invariance(
     norm: str | None,
@@ -201,9 +204,8 @@ def invariance_table(eps: float = 0.0) -> list[Verdict]:
 
 def invariance_text(verdicts: list[Verdict]) -> str:
     """Writes the table as text of 80 columns: each relative change, with the measured verdict and the paper's."""
-    words = {True: "invariant", False: "no", None: "-"}
     lines = [f"{'norm':8}{'transform':25}{'relative change':>16}  {'measured':11}{'paper'}"]
     for v in verdicts:
-        row = f"{v.norm or 'none':8}{v.transform:25}{v.residual:16.1e}  {words[v.invariant]:11}{words[v.paper]:9}"
+        row = f"{v.norm or 'none':8}{v.transform:25}{v.residual:16.1e}  {WORDS[v.invariant]:11}{WORDS[v.paper]:9}"
         lines.append(row.rstrip() + (" DIFFERS" if v.differs else ""))
     return "\n".join(lines)

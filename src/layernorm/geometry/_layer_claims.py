@@ -9,7 +9,7 @@ from ._checks import NORMS
 from ._curvature import curvature_ratio, gain_metric, gain_metric_by_scale
 from ._families import FAMILIES, Family
 from ._fisher import Model, fisher, fisher_glm, fisher_hessian, fisher_monte_carlo, kl, precision
-from ._invariance import CASE_RECENTRING, INVARIANT_BELOW, invariance, invariance_table
+from ._invariance import CASE_RECENTRING, INVARIANT_BELOW, WORDS, invariance, invariance_table
 from ._layers import responses, standard_layer
 from ._measured import DEVIATIONS, GAP_SLOPE, ROUNDING, SLOPE, SPECTRAL_GAP, Data, Measured, Series, slope
 from ._normalized import block_form_gap, fisher_normalized, normalized_glm
@@ -18,7 +18,6 @@ from ._normalized import block_form_gap, fisher_normalized, normalized_glm
 def table_1(seed: int, data: Data) -> Measured:
     """Measures Table 1 on a fixed layer, as `layernorm invariance` measures it."""
     verdicts = invariance_table()
-    words = {True: "invariant", False: "no", None: "-"}
     listed = [v for v in verdicts if v.paper is not None]
     right = sum(not v.differs for v in listed)
     shifted = invariance("layer", CASE_RECENTRING)
@@ -29,7 +28,7 @@ def table_1(seed: int, data: Data) -> Measured:
         f"moves layer norm's output by {shifted:.2g} of its size: no norm here is invariant to it",
         "Table 1: relative change of the output",
         {"norm": "", "change": "", "residual": ".0e", "measured": "", "paper": ""},
-        [(v.norm or "none", v.transform, v.residual, words[v.invariant], words[v.paper]) for v in verdicts],
+        [(v.norm or "none", v.transform, v.residual, WORDS[v.invariant], WORDS[v.paper]) for v in verdicts],
         [],
         f"Invariant: below {INVARIANT_BELOW:g}. RMS norm and none are not in the paper's table.",
     )
@@ -169,7 +168,6 @@ def blocks(seed: int, data: Data) -> Measured:
             rows.append((name, norm or "none", *gaps, exponents[0], *largest, exponents[1]))
             if not exact:
                 spectral += largest
-            if not exact:
                 series.append(Series(name, norm or "none", [float(H) for H in widths], gaps))
     shared = [row for row in rows if row[1] in ("layer", "rms")]
     slopes, first = [row[5] for row in shared], [row[2] for row in shared]
@@ -221,7 +219,8 @@ def curvature(seed: int, data: Data) -> Measured:
         whole = norm in ("layer", "rms")
         own = fisher_normalized(W, bias, gain, X, "categorical", norm, form="exact")
         direction = torch.cat([W, torch.zeros(4, 2)], 1)
-        direction[slice(None) if whole else slice(1, None)] *= 1.0 if whole else 0.0
+        if not whole:
+            direction[1:] = 0.0
         along = float((own @ direction.flatten()).norm() / (own.norm() * direction.norm()))
         slopes = slope(scales, diagonal), slope(scales, cross)
         moved = max(ratio.output_change for ratio in ratios)

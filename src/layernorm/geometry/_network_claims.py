@@ -32,7 +32,7 @@ def training(seed: int, data: Data) -> Measured:
     rows: list[tuple[str | float, ...]] = []
     series, slopes, adams, grown = [], {}, {}, []
     steps = [float(step) for step in range(1, STEPS + 1)]
-    for norm in (*NORMS[:-1], None):
+    for norm in NORMS:
         model, first, by_adam = normalized_glm(norm), [], []
 
         def loss(weight: Tensor, model: Model = model) -> Tensor:

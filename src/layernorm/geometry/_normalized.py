@@ -7,7 +7,7 @@ from torch import Tensor
 
 from . import _checks
 from ._families import Family, as_family
-from ._fisher import Model, fisher
+from ._fisher import Model, fisher, precision
 from ._layers import normalized, responses
 
 
@@ -29,8 +29,7 @@ def normalized_glm(norm: str | None, eps: float = 0.0) -> Model:
 
     Source: Ba, Kiros, Hinton 2016, eq. 13.
     """
-    if norm not in _checks.NORMS:
-        raise ValueError(f"expected norm to be one of {', '.join(map(repr, _checks.NORMS))}, got {norm!r}")
+    _checks.known_norm(norm)
     eps = _checks.positive("eps", eps, zero=True)
 
     def model(parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
@@ -105,9 +104,8 @@ def fisher_normalized(
 def _blocks(W: Tensor, b: Tensor, g: Tensor, X: Tensor, family: Family, norm: str | None, eps: float) -> Tensor:
     z, sigma, chi = responses(W, X, norm, eps)
     u = torch.cat([(g / sigma)[..., None] * chi, torch.ones_like(z)[..., None], z[..., None]], -1)  # (B, H, I+2)
-    precision = family.covariance(z * g + b) / family.phi**2
     P = u[0].numel()
-    return torch.einsum("bij,bik,bjl->ikjl", precision, u, u).reshape(P, P) / len(X)
+    return torch.einsum("bij,bik,bjl->ikjl", precision(family, z * g + b), u, u).reshape(P, P) / len(X)
 
 
 def block_form_gap(
