@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..convert import LayerCall, named_networks, put_back, watch_calls
 from ..equations.arguments import NO_CHANGES
-from ..nn._normalised import Normalised
+from ..nn._normalised import Normalised, check_module
 from ._finding import Audit, Finding
 from ._finite import first_not_finite
 from ._inspected import OF_GAIN, PLACES, inspect
@@ -128,8 +128,7 @@ def audit(
 
     Source: this library. The faults were met in the experiments of sections 6.4 and 6.5, and on one-feature series.
     """
-    if not isinstance(module, torch.nn.Module):
-        raise TypeError(f"audit: module must be a torch.nn.Module, got {type(module).__name__}")
+    check_module("audit", module)
     if optimizer is not None:
         _check_optimizer(module, loss, optimizer)
     spreads: Spreads = {}

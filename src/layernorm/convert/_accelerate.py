@@ -10,6 +10,7 @@ import torch
 from torch.nn.utils.parametrize import is_parametrized
 
 from .. import backends
+from ..nn._normalised import check_module
 from ._convert import TABLE, bare_like, constructor_arguments
 
 _OF_FORWARD = (
@@ -108,7 +109,7 @@ def accelerate(module: Module) -> Module:
 
     Source: this library.
     """
-    _check("accelerate", module)
+    check_module("accelerate", module)
     parts = [(name, part) for name, part in module.named_modules() if _torch_class(type(part))]
     left, own = [], []
     for name, part in parts:
@@ -142,7 +143,7 @@ def restore(module: Module) -> Module:
         TypeError: ``module`` is no module.
         ValueError: an accelerated module has parametrizations, which are part of its class. Nothing has been changed.
     """
-    _check("restore", module)
+    check_module("restore", module)
     parts = {name: part for name, part in module.named_modules() if isinstance(part, Accelerated)}
     parametrized = [name or "the module" for name, part in parts.items() if is_parametrized(part)]
     if parametrized:
@@ -158,11 +159,6 @@ def _structure(part: torch.nn.Module) -> tuple[Any, ...]:
     """Returns a module's attributes of `_STRUCTURE`, as many as it has."""
     found = vars(part)
     return tuple([found.get(name) for name in _STRUCTURE])
-
-
-def _check(function: str, module: object) -> None:
-    if not isinstance(module, torch.nn.Module):
-        raise TypeError(f"{function}: module must be a torch.nn.Module, got {type(module).__name__} {module!r:.60}")
 
 
 def _accelerate_one(part: torch.nn.Module) -> str | None:

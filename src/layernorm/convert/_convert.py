@@ -14,7 +14,7 @@ from ..formula import Formula
 from ..functional import describe
 from ..nn._gru import GRU, GRUCell
 from ..nn._lstm import LSTM, LSTMCell
-from ..nn._normalised import GainInit, Normalised
+from ..nn._normalised import GainInit, Normalised, check_module
 from ..nn._population import BatchNormOverTime, Norm
 from ..nn._rnn import RNN, RNNCell
 from ._match import match_networks, named_networks
@@ -114,8 +114,7 @@ def convert(
 
         model = ln.convert(torch.nn.Sequential(torch.nn.LSTM(28, 128)))
     """
-    if not isinstance(module, torch.nn.Module):
-        raise TypeError(f"convert: module must be a torch.nn.Module, got {type(module).__name__} {module!r:.60}")
+    check_module("convert", module)
     if match is not None and type(match) not in (tuple, list):  # a packed sequence is a subclass of tuple
         raise TypeError(f"convert: expected match to be a tuple of the inputs, got {type(match).__name__}")
     keywords: dict[str, Any] = {"norm": norm, "formula": formula, "eps": eps, "gain_init": gain_init}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.parametrize import type_before_parametrizations as own_class
 
-from ..nn._normalised import Normalised
+from ..nn._normalised import Normalised, check_module
 from ._divisors import Divisors, sum_divisors
 from ._watched import LayerCall, layer_name, put_back, watch_calls
 
@@ -96,8 +96,7 @@ def match(module: torch.nn.Module, /, *inputs: Any, **keywords: Any) -> Matches:
 
     Source: this library.
     """
-    if not isinstance(module, torch.nn.Module):
-        raise TypeError(f"match: module must be a torch.nn.Module, got {type(module).__name__}")
+    check_module("match", module)
     return match_networks(module, named_networks(module), inputs, keywords)
 
 

@@ -14,6 +14,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.parametrize import type_before_parametrizations as own_class
 
 from ..formula import QUANTIZED
+from ..nn._normalised import check_module
 from ..nn._recurrent import Recurrent
 
 Model = TypeVar("Model", bound=torch.nn.Module)
@@ -74,8 +75,7 @@ def quantize(model: Model, *, filter_fn: Callable[[torch.nn.Module, str], bool] 
         fast = ln.quantize(model.eval())
         all_int8 = ln.quantize(model.eval(), filter_fn=lambda module, name: True)
     """
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"quantize: model must be a torch.nn.Module, got {type(model).__name__} {model!r:.60}")
+    check_module("quantize", model, "model")
     if not (filter_fn is None or callable(filter_fn)):
         raise TypeError(f"quantize: filter_fn must be a function (module, name) -> bool, got {filter_fn!r:.60}")
     networks = {name: part for name, part in model.named_modules() if isinstance(part, Recurrent)}

@@ -20,7 +20,7 @@ from ..formula import GATES
 from ..nn._cell import RecurrentCell
 from ..nn._gru import GRU, GRUCell
 from ..nn._lstm import LSTM, LSTMCell
-from ..nn._normalised import Normalised
+from ..nn._normalised import Normalised, check_module
 from ..nn._norms import BatchNorm, LayerNorm, RMSNorm
 from ..nn._recurrent import Recurrent
 from ..nn._rnn import RNN, RNNCell
@@ -58,8 +58,7 @@ def portable(model: torch.nn.Module) -> torch.nn.Module:
 
         torch.jit.script(ln.portable(model)).save("model.pt")
     """
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"portable: model must be a torch.nn.Module, got {type(model).__name__} {model!r:.60}")
+    check_module("portable", model, "model")
     for name, part in model.named_modules():
         _check(name or "the model", part)
     copied = copy.deepcopy(model)

@@ -330,6 +330,11 @@ def _zoneouts(zoneout: Any, names: Sequence[str]) -> tuple[float, ...]:
     return tuple(map(float, probabilities))
 
 
+def check_module(who: str, module: object, argument: str = "module") -> None:
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"{who}: {argument} must be a torch.nn.Module, got {type(module).__name__} {module!r:.60}")
+
+
 def check_flags(**flags: bool) -> None:
     for name, flag in flags.items():
         if not isinstance(flag, bool):

@@ -10,6 +10,7 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.rnn import PackedSequence
 
+from ._normalised import check_module
 from ._recurrent import Recurrent
 
 
@@ -50,8 +51,7 @@ def update_bn(
     Source: Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization", 2018,
     arXiv:1803.05407, section 3.2.
     """
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"update_bn: model must be a torch.nn.Module, got {type(model).__name__}")
+    check_module("update_bn", model, "model")
     if run is not None and device is not None:
         raise ValueError("update_bn: device moves what the model is called with, which run does by itself; give one")
     parts = [part for part in model.modules() if _has_batch_norm(part)]
