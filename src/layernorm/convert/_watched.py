@@ -36,7 +36,9 @@ def layer_name(name: str, module: Normalised, suffix: str) -> str:
 def watch_calls(module: torch.nn.Module, note: Callable[[LayerCall], None]) -> Iterator[None]:
     """Calls ``note`` inside the ``with``, with what every layer of layernorm's recurrent modules was called with.
 
-    A stepper refuses torch's hooks. Instead, the modules' own methods are covered by methods that call ``note``, too.
+    Torch's hooks cannot be used: they do not see single layers, and a module with hooks has no stepper. So
+    ``_run_layer`` or ``_take_step``, and ``stepper``, are shadowed on the instance by wrappers that also call ``note``,
+    and removed at the end.
 
     Args:
         module: any network.

@@ -23,12 +23,21 @@ ALL = slice(None)  # every time step at once
 
 
 class Standardized(NamedTuple):
-    """What `BatchNorm.backward` needs, of one step's rows or of all lines."""
+    """What `BatchNorm.backward` needs, of one step's rows or of all lines.
 
-    z_hat: Tensor  # (..., n)
-    r: Tensor  # of the moments, (..., 1 or rows, n)
-    direction: Tensor  # how much of z_hat flows through the deviation: 1, but for an eps that is added to it
-    share: Tensor  # (..., 1), of each row in the moments; 0: it does not count, or these are another step's moments
+    Attributes:
+        z_hat: (..., n).
+        r: of the moments, (..., 1 or rows, n).
+        direction: factor of the gradient through the deviation: 1 with eps in the variance, (sqrt(var) + eps) /
+            sqrt(var) with eps added to the deviation.
+        share: (..., 1), 1 / (rows that count at this step); 0 for a row that does not count, and at a step that took
+            over an earlier step's moments.
+    """
+
+    z_hat: Tensor
+    r: Tensor
+    direction: Tensor
+    share: Tensor
 
 
 class BatchNorm:
@@ -113,8 +122,9 @@ class BatchNorm:
     def backward(self, d: Tensor, s: Standardized, later: Moments | None) -> tuple[Tensor, Moments | None]:
         """Computes the gradient of z from d of z_hat, at one step.
 
-        z has a gradient through mean and deviation, too, if these were made of z. Then ``later`` is what comes to them
-        from later steps, which had too few rows for moments of their own; returned is what goes on to earlier ones.
+        z has a gradient through mean and deviation, too, if these were made of z. Then ``later`` has the sums of d and
+        of d * z_hat from later steps that reused this step's moments. The second result is for the step before: the
+        sums, if this step reused moments itself, else zeros. It is None where the moments were given.
         """
         if not self.is_made:
             return d * s.r, None

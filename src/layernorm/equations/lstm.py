@@ -43,7 +43,8 @@ class _Clipped(torch.autograd.Function):
 
 
 class _Cut(torch.autograd.Function):
-    """A derivative cut to +-limit, which is no function's derivative any more, and has none itself."""
+    """Clips a gradient to +-limit. The result is not the derivative of any function, so that differentiating it raises
+    an error."""
 
     generate_vmap_rule = True
 

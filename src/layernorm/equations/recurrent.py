@@ -83,7 +83,8 @@ def _run_equations(a: RecurrentArguments) -> tuple[Tensor, Walk, Schedule, list[
     batch_norm = BatchNorm(a, schedule) if a.recurrence.norm == "batch" else None
     network = network_of(p, a.recurrence, batch_norm)
     x = as_multiplied(x, a.recurrence)
-    from_input = schedule.split(network.input_side(x @ p["weight_ih"].T))  # `[t]` would have a gradient as long as all
+    # Not `[t]` in each step: its backward makes a zero tensor of the whole sequence's size every time.
+    from_input = schedule.split(network.input_side(x @ p["weight_ih"].T))
 
     def step(t: int, old: State) -> State:
         changes = a.changes if schedule.sizes is None else a.changes.of_rows(schedule.sizes[t])

@@ -130,7 +130,8 @@ def make_schedule(a: RecurrentArguments) -> Schedule:
     cut, reverse = a.reset, a.reverse
     if a.batch_sizes is not None:
         sizes: list[int] = unwrapped(a.batch_sizes).tolist()
-        if cut is not None and reverse:  # as below; a time's rows were the first ones of the time before it
+        # Shifted by one step, as below; the n rows at a step are the first n rows of the step before.
+        if cut is not None and reverse:
             times = reorder_steps(cut, a).split(sizes)
             met = [before[:n] for before, n in zip(times, sizes[1:], strict=False)]
             cut = torch.cat([torch.zeros_like(cut[: sum(sizes[:1])]), *met])

@@ -52,9 +52,9 @@ new_tuple = tuple.__new__  # makes a named tuple in half of the time that its cl
 class Op(abc.ABC):
     """``layernorm::NAME``, a differentiable op that returns a list of tensors, and the two ops of its gradient.
 
-    Its last argument ``backend`` names an engine or is None: then the op chooses where it runs. The other two,
-    ``layernorm::NAME_forward``, whose results go on with what is saved, and ``layernorm::NAME_backward``, are told the
-    engine. It computes them in its functions of these names.
+    Its last argument ``backend`` names an engine or is None: then the op chooses where it runs.
+    ``layernorm::NAME_forward`` returns also what is saved. It and ``layernorm::NAME_backward`` must be given the
+    engine's name, and call the engine's functions of the same names.
 
     Attributes:
         name: NAME.
@@ -123,11 +123,11 @@ class Op(abc.ABC):
         self, tensors: Sequence[Tensor], args: Arguments, recurrence: Recurrence | None = None, profiled: bool = False
     ) -> Sequence[Tensor]:
         """Computes the results, where nothing but autograd needs to know of the call (`is_eager`); ``tensors`` are
-        those among ``args``, in order. ``profiled``: a profiler has its row of the call."""
+        those among ``args``, in order. ``profiled``: the profiler's event for this call is already open."""
         if profiler._is_profiler_enabled and not profiled:
             with profiler_event(self.name, tensors):
                 return self(tensors, args, recurrence, True)
-        x = tensors[0]  # `backends.choose` without its frame
+        x = tensors[0]  # from here on `backends.choose`, inlined to save a function call
         device = "cpu" if x.is_cpu else x.device.type
         backend, engine = backends.first_that_covers(self.name, device, x.dtype, backends.asked_for(), recurrence)
         run = getattr(engine, self._forward)

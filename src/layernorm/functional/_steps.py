@@ -127,8 +127,11 @@ _LOCK = threading.Lock()  # several threads may take the first step
 
 
 class _Layer:
-    """What the steps of a layer and their backwards share. The node of `_StandIn` refers to it, and it does not refer
-    back."""
+    """Parameters, equations and prepared weights of a layer.
+
+    They are apart from `Steps` so that the autograd node of `_StandIn`, which `Steps` holds, can refer to them without
+    a reference cycle.
+    """
 
     def __init__(self, params: Sequence[Tensor], recurrence: Recurrence) -> None:
         self.params, self.recurrence = params, recurrence

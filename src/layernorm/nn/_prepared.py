@@ -41,7 +41,9 @@ class PreparedLayers:
         if any(self.hooks):
             self.module._check_hooks()
         autocast, last = autocast_type(input), self.last
-        if is_dynamo_compiling() and not self.made_in_graph:  # a graph runs again, and cannot see what changed before
+        # A compiled graph may run after the module has changed and has no check for that, so it prepares the layers
+        # each time.
+        if is_dynamo_compiling() and not self.made_in_graph:
             return _Preparation(self.module, autocast).layers
         if last is None or not last.is_of_now(autocast):
             self.last = last = _Preparation(self.module, autocast)
@@ -57,7 +59,7 @@ class _Preparation:
     def __init__(self, module: Normalised, autocast: torch.dtype | None) -> None:
         self.autocast, self.in_inference_mode = autocast, in_inference_mode()
         self.module, self.encoded = module, module._encoded
-        with torch.enable_grad():  # weight norm's and autocast's weights serve steps with and without gradients
+        with torch.enable_grad():  # computed or cast weights get a graph under no_grad, too: a later step may need it
             self.layers = [
                 Steps(module._parameters_of(suffix), module.recurrence, module._encoded, autocast)
                 for suffix in module._suffixes

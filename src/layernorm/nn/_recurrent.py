@@ -510,8 +510,11 @@ class Recurrent(Normalised, Generic[Hx]):
         return output, final
 
     def _state_of_padded(self, x: Tensor, hx: State | None, B: int) -> State | None:
-        """Casts the initial state of a padded call under autocast where torch does: an LSTM that oneDNN computes is in
-        autocast's type as a whole. All else is in the type that the cells have."""
+        """Casts the initial state of a padded call where torch does.
+
+        Under autocast on a CPU torch computes an LSTM without projections by oneDNN, with the state in autocast's type.
+        Other calls keep their state; `type_under_autocast` then chooses the type as torch's cells do.
+        """
         dtype = autocast_type(x) if self.network == "LSTM" and not self.proj_size and x.is_cpu and x.numel() else None
         if dtype is None or not is_onednns(x.dtype):
             return hx

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 LOWEST_ADDRESS = 1 << 40
-"""Memory begins above it. What lies below is looked at: a tensor without memory has its offset as its address."""
+"""A tensor at a higher address has memory. Lower ones are examined in `materialize`: a tensor without storage reports
+its byte offset as its address, which is small."""
 
 
 def materialize(tensor: Tensor) -> Tensor:

@@ -32,7 +32,9 @@ def normalize_forward(a: NormArguments, residual: Tensor | None, save: bool) -> 
         given.append(residual)
     results = None if plan is None else plan.run(given)
     if results is None:
-        check_norm(a, residual)  # what passes it fits the plan, once it is in order
+        check_norm(a, residual)
+        # What passes differs from the plan only in memory layout or parameter types, so the second call, on contiguous
+        # copies, fits.
         return normalize_forward(_contiguous(a), contiguous_or_none(residual, x.dtype), save)
     return results
 

@@ -28,8 +28,9 @@ from ._recurrent_plan import (
 
 def recurrent_forward(a: RecurrentArguments, save: bool) -> Sequence[Tensor]:
     """Returns [output, *final state, *moments found], and with ``save`` what the backward needs, in one block."""
+    # The C++ side checks shapes and types, but not the values of lengths, nor that batch norm has two rows.
     if a.lengths is not None or a.finds_moments:
-        check_recurrent(a)  # a plan looks at no values, nor for two rows
+        check_recurrent(a)
     if a.recurrence.norm == "batch" and a.reverse:
         output, *results = recurrent_forward(_in_order_of_steps(a), save)
         return [reorder_steps(output, a), *results]
