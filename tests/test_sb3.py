@@ -105,7 +105,7 @@ def test_a_policys_own_file_has_its_norm_and_formula(tmp_path, arguments):
 @pytest.mark.parametrize("arguments", [{"formula": "sum"}, {"gain_init": 0.3}], ids=str)
 def test_what_belongs_to_a_norm_is_refused_without_one(arguments):
     box = spaces.Box(-1, 1, (3,))
-    with pytest.raises(ValueError, match=r"MlpLstmPolicy: \w+=.* needs a norm, such as norm='layer', got None"):
+    with pytest.raises(ValueError, match=r"MlpLstmPolicy: \w+=.* needs a norm, such as norm='layer', got norm=None"):
         layernorm.sb3.MlpLstmPolicy(box, box, lambda _: 1e-3, **arguments)
 
 

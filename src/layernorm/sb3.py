@@ -56,7 +56,8 @@ class MlpLstmPolicy(RecurrentActorCriticPolicy):
             )
         for name, value in (("formula", formula), ("gain_init", gain_init)):
             if norm is None and value is not None:
-                raise ValueError(f"{type(self).__name__}: {name}={value!r} needs a norm, such as norm='layer', got None")
+                who = type(self).__name__
+                raise ValueError(f"{who}: {name}={value!r} needs a norm, such as norm='layer', got norm=None")
         formula = "cell" if formula is None else formula
         super().__init__(*args, **keywords)
         for name in ("lstm_actor", "lstm_critic"):
@@ -67,7 +68,8 @@ class MlpLstmPolicy(RecurrentActorCriticPolicy):
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         lstm = self.lstm_actor
-        return {**super()._get_constructor_parameters(), "norm": lstm.norm, "formula": lstm.formula if lstm.norm else None}
+        ours = {"norm": lstm.norm, "formula": lstm.formula} if lstm.norm else {}
+        return {**super()._get_constructor_parameters(), **ours}
 
     @staticmethod
     def _process_sequence(features: Any, lstm_states: Any, episode_starts: Any, lstm: Any) -> Any:
