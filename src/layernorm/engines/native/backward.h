@@ -174,10 +174,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     void rows(i64 g0, i64 g1) {
         const i64 b0 = g0 * first_rows / groups, b1 = g1 * first_rows / groups;
         Part part{b1 - b0, *this};
-        if (!of_part.arrange(part)) {
-            S::failed.set();
-            return;
-        }
+        if (!of_part.arrange(part)) return S::failed.set();
         for (i64 s = 0; s < end - low; ++s) {
             const i64 t = n.reverse ? low + s : end - 1 - s;
             if (const i64 R = S::rows_of(t, b0, b1)) step(t, b0, b0 + R, part);
@@ -421,10 +418,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     };
     void units(i64 u0, i64 u1) {
         Tiles tiles{(u1 - u0) * UNITS * lines(), nullptr};
-        if (!of_part.arrange(tiles)) {
-            S::failed.set();
-            return;
-        }
+        if (!of_part.arrange(tiles)) return S::failed.set();
         gather(tiles.data, dzx, Z, u0, u1);
         add_products(tiles.data, x_panels, dw_ih, u0, u1);
         if (dzh != dzx) gather(tiles.data, dzh, Z, u0, u1);
@@ -472,10 +466,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     }
     void projected_units(i64 u0, i64 u1) {
         Tiles tiles{(u1 - u0) * UNITS * lines(), nullptr};
-        if (!of_part.arrange(tiles)) {
-            S::failed.set();
-            return;
-        }
+        if (!of_part.arrange(tiles)) return S::failed.set();
         gather(tiles.data, dht, W, u0, u1);
         add_products(tiles.data, m_panels, dw_hr, u0, u1);
         of_part.release();

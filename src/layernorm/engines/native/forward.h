@@ -188,10 +188,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
     void rows(i64 b0, i64 b1) {
         const i64 R = b1 - b0, T_end = S::packed() ? S::lengths[b0] : T_;
         Part part{R, R * most(1, least(T_end, STEP_BLOCK_BYTES / i64(R * Z * sizeof(T)))), *this};
-        if (!of_part.arrange(part)) {
-            S::failed.set();
-            return;
-        }
+        if (!of_part.arrange(part)) return S::failed.set();
         memset(part.h, 0, R * Wh * sizeof(T));
         memset(part.h_factors, 0, R * Wh * sizeof(X));
         if (n.projected) memset(part.m_factors, 0, R * Wm * sizeof(X));
