@@ -328,7 +328,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
             else c_after(before, b, c_before);
         }
         w.zx = in(n.saved_x) + at * Z;
-        w.zh = n.saved_h ? in(n.saved_h) + at * S::saved.h : nullptr;
+        w.zh = n.saved_h ? in(n.saved_h) + at * S::size_of_saved_h() : nullptr;
         w.h_before = h_before, w.c_before = c_before;
         w.saved_c = n.saved_c ? in(n.saved_c) + at * Hp : nullptr;
         w.statistics = n.batch_norm ? &part.none : S::statistics(at);

@@ -331,7 +331,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         memset(y, 0, P * sizeof(E));
         if (S::counts(t, b)) return;
         if (n.saved_x) memset(out(n.saved_x) + at * Z, 0, Z * sizeof(T));
-        if (n.saved_h) memset(out(n.saved_h) + at * S::saved.h, 0, S::saved.h * sizeof(T));
+        if (n.saved_h) memset(out(n.saved_h) + at * S::size_of_saved_h(), 0, S::size_of_saved_h() * sizeof(T));
         if (n.saved_c) memset(out(n.saved_c) + at * Hp, 0, Hp * sizeof(T));
         if (n.saved_kept) memset(out(n.saved_kept) + at * Hp, 0, Hp * sizeof(T));
         if (n.saved_statistics) memset(static_cast<void*>(S::statistics(at)), 0, STATISTICS * sizeof(T));

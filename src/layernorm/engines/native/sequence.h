@@ -28,14 +28,13 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
     i64* packed_lengths;                  // [B]
     const i64* lengths;                   // of each row, or null: all are T
     i64 longest = 0;                      // of all lengths, where there are such
-    const Saved saved;                    // numbers a line of what the forward saves
     Layer<T> layer;
     T* vectors;
     Panels<F> ih, hh, hr;
     ParallelFor columns = nullptr;  // shares out the columns of a product, if rows are too few
     Failure failed;
 
-    Sequence(const Recurrent& call, i64 direct_rows) : n(call), direct_rows(direct_rows), saved(saved_sizes(call)) {
+    Sequence(const Recurrent& call, i64 direct_rows) : n(call), direct_rows(direct_rows) {
         T_ = n.T, B = n.B, I = n.I, H = n.H, P = n.P, G = n.gates;
         all_lines = packed() ? n.lines : T_ * B;
         lengths = n.lengths;
@@ -74,8 +73,9 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
     const T* in(const void* q) const { return static_cast<const T*>(q); }
     T* out(void* q) const { return static_cast<T*>(q); }
 
+    i64 size_of_saved_h() const { return n.split ? Z : Hp; }  // of a line, where it is saved
     RowStatistics<T>* statistics(i64 at) const {
-        static_assert(sizeof(RowStatistics<T>) == STATISTICS * sizeof(T), "as `saved_sizes` tells it");
+        static_assert(sizeof(RowStatistics<T>) == STATISTICS * sizeof(T), "as `saved_block` tells it");
         return static_cast<RowStatistics<T>*>(n.saved_statistics) + at;
     }
 
