@@ -189,15 +189,8 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         const i64 R = b1 - b0, T_end = S::packed() ? S::lengths[b0] : T_;
         Part part{R, R * most(1, least(T_end, STEP_BLOCK_BYTES / i64(R * Z * sizeof(T)))), *this};
         if (!of_part.arrange(part)) return S::failed.set();
-        memset(part.h, 0, R * Wh * sizeof(T));
-        memset(part.h_factors, 0, R * Wh * sizeof(X));
         if (n.projected) memset(part.m_factors, 0, R * Wm * sizeof(X));
-        memset(part.c, 0, R * Hp * sizeof(T));
-        for (i64 r = 0; r < R; ++r) {
-            convert(part.h + r * Wh, given(n.h0) + (b0 + r) * P, P);
-            read_h(b0 + r, r, part);
-            if (n.c0) convert(part.c + r * Hp, given(n.c0) + (b0 + r) * H, H);
-        }
+        for (i64 r = 0; r < R; ++r) set_state(b0 + r, r, n.h0, n.c0, part);
         const auto time = [&](i64 step) { return n.reverse ? T_end - 1 - step : step; };
         for (i64 done = 0, steps; done < T_end; done += steps) {
             i64 lines = 0;
@@ -233,15 +226,13 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         if (n.dropout) S::drop(part.h_factors + r * Wh, part.h + r * Wh, b);
         else as_factors(part.h_factors + r * Wh, part.h + r * Wh, P);
     }
-    // Sets a row's state to that after a cut.
-    void restart(i64 b, i64 r, Part& part) const {
-        memset(part.h + r * Wh, 0, W * sizeof(T));
-        memset(part.h_factors + r * Wh, 0, W * sizeof(X));
+    // Sets a row's state to its row of h and of c, or to zeros where these are null.
+    void set_state(i64 b, i64 r, const void* h, const void* c, Part& part) const {
+        memset(part.h + r * Wh, 0, Wh * sizeof(T));
+        memset(part.h_factors + r * Wh, 0, Wh * sizeof(X));
         memset(part.c + r * Hp, 0, Hp * sizeof(T));
-        if (!n.restart_h) return;
-        convert(part.h + r * Wh, given(n.restart_h) + b * P, P);
-        if (n.restart_c) convert(part.c + r * Hp, given(n.restart_c) + b * H, H);
-        read_h(b, r, part);
+        if (h) convert(part.h + r * Wh, given(h) + b * P, P), read_h(b, r, part);
+        if (c) convert(part.c + r * Hp, given(c) + b * H, H);
     }
     // Zoneout: mixes the state after a step with its share of the old one.
     void keep(T* state, const T* old, const T* share, i64 count) const {
@@ -257,7 +248,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         while (rows > 0 && !S::counts(t, b0 + rows - 1)) --rows;
         if (n.reset)
             for (i64 r = 0; r < rows; ++r)
-                if (S::cut(t, b0 + r)) restart(b0 + r, r, part);
+                if (S::cut(t, b0 + r)) set_state(b0 + r, r, n.restart_h, n.restart_c, part);
         T* zh = saves_h() ? out(n.saved_h) + S::line(t, b0) * Z : part.zh;
         if (S::quantized())
             quantized_gates<T>({part.h, 1, 0, rows, Wh}, n.w_hh, n.scale_hh, P, zh, 0, part.rounded);
