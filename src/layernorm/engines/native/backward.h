@@ -16,7 +16,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     using S = Sequence<T, E, Factors...>;
     using typename S::F, typename S::X;
     using S::UNITS;
-    using S::n, S::T_, S::B, S::I, S::H, S::P, S::G, S::Hp, S::Z, S::W, S::layer, S::in, S::out, S::given, S::result;
+    using S::n, S::run, S::T_, S::B, S::I, S::H, S::P, S::G, S::Hp, S::Z, S::W, S::layer, S::in, S::out, S::given, S::result;
     i64 Q;                       // lines in a block at most
     T *dh, *dc;                  // [B][W], [B][Hp]: the gradient of the state
     T *d_restart_h, *d_restart_c;  // the same of the state after a cut
@@ -31,9 +31,8 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     bool first_block;            // its products are not added to what is there
     BatchNorm<T> batch_norm;
 
-    ParallelFor run = nullptr;
-
-    explicit BackwardPass(const Recurrent& call) : S(call, SAME<F, Pair> && !S::ROUNDS ? 8 : DIRECT_ROWS), batch_norm(call) {
+    BackwardPass(const Recurrent& call, ParallelFor run)
+        : S(call, run, SAME<F, Pair> && !S::ROUNDS ? 8 : DIRECT_ROWS), batch_norm(call) {
         Q = S::packed() ? most(B, least(S::all_lines, BACKWARD_ROWS)) : B * most(1, least(T_, BACKWARD_ROWS / most(1, B)));
     }
 
@@ -90,7 +89,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         if (n.projected) S::lay_panels(c, S::hr, P, M());
     }
 
-    void pack_parameters(ParallelFor run) {
+    void pack_parameters() {
         S::prepare_vectors();
         if (S::direct()) return;
         const auto of_gates = [this](i64 j) { return S::unit(j); };
@@ -496,7 +495,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
                     dw + u * UNITS * panels.columns + p * PANEL<F>, panels.columns);
     }
 
-    void finish(ParallelFor run) {
+    void finish() {
         finish_state();
         if (deferred()) return;
         share(run, G * H, [&](i64 from, i64 end) {
@@ -532,12 +531,11 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
 };
 
 template <class T, class E, class... Factors> static int recurrent_backward(const Recurrent* call, ParallelFor run) {
-    BackwardPass<T, E, Factors...> pass(*call);
+    BackwardPass<T, E, Factors...> pass(*call, run);
     if (pass.ROUNDS && pass.direct()) return NOT_ROUNDED;
     if (!of_call.arrange(pass)) return 1;
-    pass.run = run;
     pass.find_lines();
-    pass.find_parameters(pass, run);
+    pass.find_parameters(pass);
     pass.start();
     pass.batch_norm.begin(pass.layer);
     i64 done = 0;
@@ -556,19 +554,19 @@ template <class T, class E, class... Factors> static int recurrent_backward(cons
         }
         done += pass.end - pass.low;
     } while (done < pass.T_ && !pass.failed);
-    pass.finish(run);
+    pass.finish();
     of_call.release();
     return pass.failed;
 }
 
 template <class T, class E, class... Factors> static i64 prepare_backward(const Recurrent* call, ParallelFor run) {
-    BackwardPass<T, E, Factors...> pass(*call);
-    return prepare(pass, run);
+    BackwardPass<T, E, Factors...> pass(*call, run);
+    return prepare(pass);
 }
 
 // The gradients of the eight vectors, once all deferred calls have added to `totals`.
 template <class T> static void recurrent_vectors(const Recurrent* call) {
-    BackwardPass<T, T> pass(*call);
+    BackwardPass<T, T> pass(*call, nullptr);
     pass.totals = static_cast<double*>(call->totals);
     pass.finish_vectors();
 }

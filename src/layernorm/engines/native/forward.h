@@ -18,13 +18,12 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
     using S = Sequence<T, E, Factors...>;
     using typename S::F, typename S::X;
     using S::UNITS;
-    using S::n, S::T_, S::B, S::I, S::H, S::P, S::G, S::Hp, S::Z, S::W, S::layer, S::in, S::out, S::given, S::result;
-    ParallelFor run;
+    using S::n, S::run, S::T_, S::B, S::I, S::H, S::P, S::G, S::Hp, S::Z, S::W, S::layer, S::in, S::out, S::given, S::result;
     BatchNorm<T> batch_norm;
     static constexpr i64 HEIGHT = TILED<F> ? 16 : TILE;  // rows that fill a tile
     const i64 Wh = rows_apart(W);                        // numbers from one row of h to the next
     const i64 Wm = S::whole(Hp);                         // and of m, as the products read it
-    ForwardPass(const Recurrent& call, ParallelFor run) : S(call, direct_rows(call)), run(run), batch_norm(call) {}
+    ForwardPass(const Recurrent& call, ParallelFor run) : S(call, run, direct_rows(call)), batch_norm(call) {}
 
     // Where sums are short, adding up their lanes costs more than packing sooner.
     static i64 direct_rows(const Recurrent& n) { return least(n.I, n.P) / DEPTH<F> <= 128 ? 8 : 16; }
@@ -45,7 +44,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
     // How many numbers of a row of summed inputs the products make. The others, up to Z, only keep rows apart.
     i64 width() const { return round_up(G * Hp, PANEL<F>); }
 
-    void pack_parameters(ParallelFor run) {
+    void pack_parameters() {
         S::prepare_vectors();
         if (S::direct()) return;
         const auto of_gates = [this](i64 j) { return S::unit(j); };
@@ -347,7 +346,7 @@ template <class T, class E, class... Factors> static int recurrent_forward(const
     if (pass.ROUNDS && pass.direct()) return NOT_ROUNDED;
     if (!of_call.arrange(pass)) return 1;
     pass.find_lines();
-    pass.find_parameters(pass, run);
+    pass.find_parameters(pass);
     pass.batch_norm.begin(pass.layer);
     const i64 together = call->batch_norm ? pass.B : pass.rows_together();
     const bool by_columns = call->batch_norm || pass.few_rows(pass.B);
@@ -365,7 +364,7 @@ template <class T, class E, class... Factors> static int recurrent_forward(const
 
 template <class T, class E, class... Factors> static i64 prepare_forward(const Recurrent* call, ParallelFor run) {
     ForwardPass<T, E, Factors...> pass(*call, run);
-    return prepare(pass, run);
+    return prepare(pass);
 }
 
 }  // namespace LAYERNORM_ISA

@@ -21,6 +21,7 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
     // Whether these kernels round float32 to bfloat16 for the products. They do not serve calls that use the weights unpacked.
     static constexpr bool ROUNDS = !SAME<F, typename FactorFor<T, E>::type>;
     const Recurrent& n;
+    ParallelFor run;
     const i64 direct_rows;                // up to so many rows in a whole call the weights are not packed
     i64 T_, B, I, H, P, G, Hp, Pp, Z, W;  // Z: a row of summed inputs, whole panels wide; W: of the state h
     i64 all_lines;                        // of the call
@@ -34,7 +35,7 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
     ParallelFor columns = nullptr;  // shares out the columns of a product, if rows are too few
     Failure failed;
 
-    Sequence(const Recurrent& call, i64 direct_rows) : n(call), direct_rows(direct_rows) {
+    Sequence(const Recurrent& call, ParallelFor run, i64 direct_rows) : n(call), run(run), direct_rows(direct_rows) {
         T_ = n.T, B = n.B, I = n.I, H = n.H, P = n.P, G = n.gates;
         all_lines = packed() ? n.lines : T_ * B;
         lengths = n.lengths;
@@ -145,8 +146,8 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
     // --- parameters ---
 
     // The packed parameters of a pass: packed now, or found where an earlier call has left them.
-    template <class Pass> static void find_parameters(Pass& pass, ParallelFor run) {
-        if (!pass.n.prepared) return pass.pack_parameters(run);
+    template <class Pass> static void find_parameters(Pass& pass) {
+        if (!pass.n.prepared) return pass.pack_parameters();
         Cursor there{static_cast<char*>(const_cast<void*>(pass.n.prepared))};
         pass.lay_parameters(there);
         pass.layer.p = pass.eight(pass.vectors);
@@ -230,10 +231,10 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
 };
 
 // Packs a pass's parameters for calls to come, and returns their size in bytes. Without a place for them it packs nothing.
-template <class Pass> static i64 prepare(Pass& pass, ParallelFor run) {
+template <class Pass> static i64 prepare(Pass& pass) {
     Cursor place{static_cast<char*>(const_cast<void*>(pass.n.prepared))};
     pass.lay_parameters(place);
-    if (place.base) pass.pack_parameters(run);
+    if (place.base) pass.pack_parameters();
     return place.used;
 }
 
