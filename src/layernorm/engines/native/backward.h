@@ -215,7 +215,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
                 if (n.d_output) add_elements(d, given(n.d_output) + S::line(t, b) * P, P);
                 if (const T* share = S::kept_at(n.kept_h, t, b, P)) part_ways(d, dh + b * W, share, P);
             }
-            if (n.projected) as_factors(factors, d, W);
+            if (n.projected) S::as_factors(factors, d, W);
         }
         if (n.projected) S::multiply({dht + in_block(t, b0) * W, 1, 0, R, W}, S::hr, part.dm, 0, M, M);
         if (n.batch_norm) batch_norm.read_step(t);
@@ -288,9 +288,6 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         if constexpr (SAME<X, T>) return factors;
         else return apart;
     }
-    static void as_factors(X* to, const T* from, i64 count) {
-        if constexpr (!SAME<X, T>) convert(to, from, count);
-    }
 
     // The h that step t of row b starts from, without dropout; null: zeros.
     const E* h_before(i64 t, i64 b) const {
@@ -349,8 +346,8 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     void end_row(i64 t, i64 b, const Backward<T>& w, Part& part) {
         const i64 at = S::line(t, b), q = in_block(t, b);
         if (n.kept_c || !S::active(t, b)) add_elements(w.dc, part.kept + (n.batch_norm ? b * Hp : 0), H);
-        as_factors(dzx + q * Z, w.dzx, G * Hp);
-        if (dzh != dzx) as_factors(dzh + q * Z, w.dzh, G * Hp);
+        S::as_factors(dzx + q * Z, w.dzx, G * Hp);
+        if (dzh != dzx) S::as_factors(dzh + q * Z, w.dzh, G * Hp);
         if (deferred()) hand_over(at, w);
         else if (n.projected) convert(m + q * Hp, w.m, Hp);
     }

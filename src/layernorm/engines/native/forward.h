@@ -215,15 +215,10 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         of_part.release();
     }
 
-    // Rounds numbers to the type that the products read, if they have another one.
-    static void as_factors(X* to, const T* from, i64 count) {
-        if constexpr (!SAME<X, T>) convert(to, from, count);
-    }
-
     // Brings a row's h into the form that W_hh reads.
     void read_h(i64 b, i64 r, Part& part) const {
         if (n.dropout) S::drop(part.h_factors + r * Wh, part.h + r * Wh, b);
-        else as_factors(part.h_factors + r * Wh, part.h + r * Wh, P);
+        else S::as_factors(part.h_factors + r * Wh, part.h + r * Wh, P);
     }
     // Sets a row's state to its row of h and of c, or to zeros where these are null.
     void set_state(i64 b, i64 r, const void* h, const void* c, Part& part) const {
@@ -329,7 +324,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
 
     // h = W_hr m, for the rows that took the step.
     void project(i64 t, i64 b0, i64 rows, Part& part) {
-        for (i64 r = 0; r < rows; ++r) as_factors(part.m_factors + r * Wm, part.m + r * Hp, Hp);
+        for (i64 r = 0; r < rows; ++r) S::as_factors(part.m_factors + r * Wm, part.m + r * Hp, Hp);
         S::multiply({part.m_factors, 1, 0, rows, Wm}, S::hr, part.zh, 0, W, W);
         for (i64 r = 0; r < rows; ++r) {
             if (!S::active(t, b0 + r)) continue;

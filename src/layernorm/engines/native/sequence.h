@@ -69,6 +69,11 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
     // n numbers and the zeros after them.
     static i64 whole(i64 n) { return round_up(n, WHOLE<F>); }
 
+    // Rounds numbers to the type that the products read, if they have another one.
+    static void as_factors(X* to, const T* from, i64 count) {
+        if constexpr (!SAME<X, T>) convert(to, from, count);
+    }
+
     const E* given(const void* q) const { return static_cast<const E*>(q); }
     E* result(void* q) const { return static_cast<E*>(q); }
     const T* in(const void* q) const { return static_cast<const T*>(q); }
