@@ -186,16 +186,13 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     void input_side(i64 b0, i64 b1, [[maybe_unused]] T* wide) const {
         S::runs(low, end, b0, b1, [&](i64 t, i64 steps, i64 R, i64 lines_apart) {
             E* dx = result(n.d_x) + S::line(t, b0) * I;
-            const X* dz = dzx + in_block(t, b0) * Z;
-            const i64 dz_apart = lines_apart * Z;
+            const Rows<X> dz{dzx + in_block(t, b0) * Z, steps, lines_apart * Z, R, Z};
             T* made;
             i64 apart;  // numbers from one step to the next
             if constexpr (SAME<E, T>) made = dx, apart = lines_apart * I;
             else made = wide, apart = R * I;
-            if (S::direct())
-                through_weights({dz, steps, dz_apart, R, Z}, given(n.w_ih), I, made, apart, I);
-            else if (R >= steps) S::multiply({dz, steps, dz_apart, R, Z}, S::ih, made, apart, I, I);
-            else S::multiply({dz, R, Z, steps, dz_apart}, S::ih, made, I, apart, I);
+            if (S::direct()) through_weights(dz, given(n.w_ih), I, made, apart, I);
+            else S::multiply_run(dz, S::ih, made, apart, I, I);
             if constexpr (!SAME<E, T>)
                 for (i64 s = 0; s < steps; ++s) convert(dx + s * lines_apart * I, made + s * apart, R * I);
         });

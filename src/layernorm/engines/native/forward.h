@@ -167,7 +167,7 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
         } else if (S::direct()) {
             dense_gates<E>({x, steps, x_t, rows, n.x_b}, given(n.w_ih), I, zx, apart);
         } else if constexpr (SAME<E, F>) {
-            input_product(x, x_t, n.x_b, steps, rows, zx, apart);
+            S::multiply_run({x, steps, x_t, rows, n.x_b}, S::ih, zx, apart, Z, width());
         } else {
             const i64 length = S::whole(I);
             for (i64 s = 0; s < steps; ++s)
@@ -176,12 +176,8 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
                     if (I) convert(to, x + s * x_t + r * n.x_b, I);
                     if (length > I) memset(static_cast<void*>(to + I), 0, (length - I) * sizeof(X));
                 }
-            input_product(part.x, rows * length, length, steps, rows, zx, apart);
+            S::multiply_run({part.x, steps, rows * length, rows, length}, S::ih, zx, apart, Z, width());
         }
-    }
-    void input_product(const X* x, i64 x_t, i64 x_b, i64 steps, i64 rows, T* zx, i64 apart) const {
-        if (rows >= steps) S::multiply({x, steps, x_t, rows, x_b}, S::ih, zx, apart, Z, width());
-        else S::multiply({x, rows, x_b, steps, x_t}, S::ih, zx, Z, apart, width());
     }
 
     void rows(i64 b0, i64 b1) {

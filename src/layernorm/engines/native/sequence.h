@@ -66,6 +66,11 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
             if (last > first) product<F>(A, {W.panel(from), W.K, last - first}, c + first, outer_c, ldc, last - first);
         });
     }
+    // The same for a run of steps (`runs`), whose outer blocks are the steps or the rows, whichever are fewer.
+    void multiply_run(const Rows<X>& A, const Panels<F>& W, T* c, i64 outer_c, i64 ldc, i64 width) const {
+        if (A.rows >= A.outer) multiply(A, W, c, outer_c, ldc, width);
+        else multiply({A.a, A.rows, A.lda, A.outer, A.outer_a}, W, c, ldc, outer_c, width);
+    }
     // n numbers and the zeros after them.
     static i64 whole(i64 n) { return round_up(n, WHOLE<F>); }
 
