@@ -36,7 +36,8 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         Q = S::packed() ? most(B, least(S::all_lines, BACKWARD_ROWS)) : B * most(1, least(T_, BACKWARD_ROWS / most(1, B)));
     }
 
-    i64 M() const { return n.projected ? round_up(Hp, PANEL<F>) : W; }  // a row of the gradient of o * tanh(c)
+    // A row of the gradient of o * tanh(c). Without a projection that is the gradient of h, and a row is W.
+    i64 M() const { return round_up(Hp, PANEL<F>); }
 
     // Whether this call only gives the gradients of the summed inputs, from which a later product makes those of the
     // weights, of several calls at once.

@@ -21,9 +21,9 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
     // Whether these kernels round float32 to bfloat16 for the products. They do not serve calls that use the weights unpacked.
     static constexpr bool ROUNDS = !SAME<F, typename FactorFor<T, E>::type>;
     const Recurrent& n;
-    ParallelFor run;
+    ParallelFor run;                      // shares out work among threads, or null
     const i64 direct_rows;                // up to so many rows in a whole call the weights are not packed
-    i64 T_, B, I, H, P, G, Hp, Pp, Z, W;  // Z: a row of summed inputs, whole panels wide; W: of the state h
+    i64 T_, B, I, H, P, G, Hp, Z, W;      // Z: a row of summed inputs, whole panels wide; W: of the state h
     i64 all_lines;                        // of the call
     i64* starts;                          // [T + 1]: the first line of each time
     i64* packed_lengths;                  // [B]
@@ -39,7 +39,7 @@ template <class T, class E, class Factors = typename FactorFor<T, E>::type> stru
         T_ = n.T, B = n.B, I = n.I, H = n.H, P = n.P, G = n.gates;
         all_lines = packed() ? n.lines : T_ * B;
         lengths = n.lengths;
-        Hp = round_up(H, PAD), Pp = round_up(P, PAD), Z = row_of_summed_inputs(call), W = round_up(Pp, PANEL<F>);
+        Hp = round_up(H, PAD), Z = row_of_summed_inputs(call), W = round_up(round_up(P, PAD), PANEL<F>);
         layer.G = G, layer.H = H, layer.Hp = Hp, layer.from = 0, layer.to = Hp;
         layer.split = n.split, layer.per_gate = n.together == 1, layer.all = G == 3 && n.together == 3;
         layer.norm = n.batch_norm ? 0 : int(n.norm), layer.relu = n.relu;
