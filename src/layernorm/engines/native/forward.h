@@ -58,24 +58,31 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
                 [&](i64 from, i64 end) { S::pack_transposed(S::hr, given(n.w_hr), H, from, end, of_projection); });
     }
 
+    // f(row, units, at) for the units of all gates, some at a time: at which row of a matrix they begin, and where in a row of
+    // summed inputs. Threads share out a matrix with more than `shared` numbers, K in a row.
+    template <class Units> void over_gates(i64 K, i64 shared, const Units& f) const {
+        const i64 blocks = Hp / UNITS;
+        share(G * H * K > shared ? run : nullptr, G * blocks, [&](i64 from, i64 end) {
+            for (i64 q = from; q < end; ++q) {
+                const i64 g = q / blocks, u = q % blocks * UNITS;
+                f(g * H + u, least(UNITS, H - u), g * Hp + u);
+            }
+        });
+    }
+
     // The product with a matrix as it is, for few rows.
     template <class A>
     void dense_gates(const Rows<A>& rows, const E* w, i64 K, T* z, i64 outer_z) const {
         const FewRows<A, T> few(rows, z, outer_z, Z);
         for (i64 r = 0; r < few.count; ++r) memset(few.c[r], 0, Z * sizeof(T));
-        share(G * H * K > DENSE_SHARED ? run : nullptr, G * (Hp / UNITS), [&](i64 from, i64 end) {
-            for (i64 q = from; q < end; ++q) {
-                const i64 g = q / (Hp / UNITS), u = q % (Hp / UNITS) * UNITS;
-                dense<F>(few, w + (g * H + u) * K, K, least(UNITS, H - u), g * Hp + u);
-            }
-        });
+        over_gates(K, DENSE_SHARED, [&](i64 row, i64 units, i64 at) { dense<F>(few, w + row * K, K, units, at); });
     }
 
     // The product with a matrix of int8. `memory`: for ROUNDED_ROWS rows.
     template <class A>
     void quantized_gates(
         const Rows<A>& rows, const void* w, const void* scale, i64 K, T* z, i64 outer_z, int8_t* memory) const {
-        const i64 all = rows.outer * rows.rows, blocks = Hp / UNITS;
+        const i64 all = rows.outer * rows.rows;
         for (i64 done = 0; done < all; done += ROUNDED_ROWS) {
             RoundedRows<T> few;
             for (i64 i = done; i < least(all, done + ROUNDED_ROWS); ++i) {
@@ -84,11 +91,8 @@ template <class T, class E, class... Factors> struct ForwardPass : Sequence<T, E
                 memset(c, 0, Z * sizeof(T));
                 few.take(memory, rows.a + o * rows.outer_a + r * rows.lda, K, c);
             }
-            share(G * H * K > QUANTIZED_SHARED ? run : nullptr, G * blocks, [&](i64 from, i64 end) {
-                for (i64 q = from; q < end; ++q) {
-                    const i64 g = q / blocks, u = q % blocks * UNITS, row = g * H + u;
-                    few.multiply(static_cast<const int8_t*>(w) + row * K, in(scale) + row, K, least(UNITS, H - u), g * Hp + u);
-                }
+            over_gates(K, QUANTIZED_SHARED, [&](i64 row, i64 units, i64 at) {
+                few.multiply(static_cast<const int8_t*>(w) + row * K, in(scale) + row, K, units, at);
             });
         }
     }
