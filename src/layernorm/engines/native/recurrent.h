@@ -63,7 +63,7 @@ template <class T> struct Layer {
     T forget_bias, gate_clip;
     Vectors<T> p;
 
-    Span<T> span(i64 gates) const { return {gates, H, Hp}; }
+    Span span(i64 gates) const { return {gates, H, Hp}; }
     bool two_streams() const { return split || (G == 3 && !all); }
 
     // f(k, n) for the pieces [k, k + n) of a row of summed inputs that the units of some gates are.
