@@ -430,7 +430,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
     // dW = dz^T b, units [u0, u1); row(t, b): null, if it is zeros.
     template <class Row>
     void direct_products(const X* dz, i64 u0, i64 u1, i64 K, E* dw, const Row& row) const {
-        constexpr i64 N = 4;
+        constexpr i64 N = OUTER_UNITS;
         const X* from[DIRECT_ROWS];
         const E* b[DIRECT_ROWS];
         i64 rows = 0;
