@@ -169,6 +169,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
 
     i64 in_block(i64 t, i64 b) const { return S::line(t, b) - S::line(low, 0); }
     i64 block_lines() const { return S::line(end, 0) - S::line(low, 0); }
+    i64 lines() const { return S::whole(block_lines()) / DEPTH<F>; }  // the same in factors, as the sums over them need it
 
     // The first part of a block: the rows of some groups, from the last step to the first.
     void rows(i64 g0, i64 g1) {
@@ -381,8 +382,7 @@ template <class T, class E, class... Factors> struct BackwardPass : Sequence<T, 
         memset(dzh + q * Z, 0, Z * sizeof(X));
     }
 
-    // The second part of a block: lines [from, end) of what dz is multiplied with, a factor's rows each.
-    i64 lines() const { return S::whole(block_lines()) / DEPTH<F>; }
+    // The second part of a block: lines [from, to) of what dz is multiplied with, a factor's rows each.
     void pack_rows(i64 from, i64 to) const {
         i64 t = low;
         for (i64 k = from; k < to; ++k) {

@@ -230,7 +230,6 @@ template <class X, class T> struct FewRows {
     }
 };
 
-// Stores the first n of four sums, each over the lanes of a vector, in the order of `sum`.
 #if defined(LAYERNORM_SHUFFLES)
 // Adds the upper half of each block of S lanes to the lower one: a and b become one vector, first the blocks of a.
 // Example: S = 4 lanes a0 a1 a2 a3 and b0 b1 b2 b3 become a0+a2, a1+a3, b0+b2, b1+b3.
@@ -244,6 +243,7 @@ template <class T, int S> INLINE V<T> fold(V<T> a, V<T> b) {
     else return fold<T, S>(a, b, AllLanes<LANES<T>>{});
 }
 #endif
+// Stores the first n of four sums, each over the lanes of a vector, in the order of `sum`.
 template <class T> INLINE void store_sums(T* to, const V<T>* v, i64 n) {
     constexpr int N = LANES<T>;
 #if defined(LAYERNORM_SHUFFLES)
@@ -251,7 +251,7 @@ template <class T> INLINE void store_sums(T* to, const V<T>* v, i64 n) {
         V<T> four = fold<T, N / 2>(fold<T, N>(v[0], v[1]), fold<T, N>(v[2], v[3]));
         if constexpr (N >= 16) four = fold<T, N / 4>(four, four);
         if constexpr (N >= 8) four = fold<T, 2>(four, four);
-        memcpy(to, &four, (n == 4 ? 4 : n) * sizeof(T));
+        memcpy(to, &four, (n == 4 ? 4 : n) * sizeof(T));  // of four by one instruction: their number is a constant there
         return;
     }
 #endif

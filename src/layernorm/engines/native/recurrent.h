@@ -45,7 +45,7 @@ template <class T> struct Backward {
     T *dh, *dc;        // in: of the state after the step; out: of the state before it, what goes through W_hh apart
     T *dzx, *dzh;      // out; one and the same for a network in which W x and U h are only added
     T* m;              // out: what is projected, or null
-    T* temporary;      // [7*Hp]
+    T* temporary;      // [8*Hp], the last Hp for m
     Vectors<T> sums;   // of the parameters' gradients, added to
 };
 
