@@ -34,10 +34,10 @@ struct Recurrent {
     int64_t T, B, I, H, P;
     int64_t gates;           // G: 1 RNN, 3 GRU, 4 LSTM
     int64_t split;           // N(W x) and N(U h) apart; otherwise there is one stream, N(W x + U h)
-    int64_t norm;            // of the gates: 0 none, 1 layer, 2 rms
+    int64_t norm;            // the gates are normalised
     int64_t together;        // so many neighbouring gates have one normalisation; the last ones have what is left
     int64_t cell;            // LSTM: 0 none, 1 only on the way to h, 2 also carried on
-    int64_t rms;             // what the cell's normalisation is
+    int64_t rms;             // what normalises is RMS norm
     int64_t deviation;       // eps is added to the deviation, not to the variance
     int64_t relu;            // RNN
     int64_t projected;       // LSTM

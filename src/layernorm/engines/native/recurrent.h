@@ -57,9 +57,8 @@ template <class T> INLINE void add(T* z, V<T> more) { store<T>(z, load(z) + more
 template <class T> struct Layer {
     i64 G, H, Hp;
     i64 from, to;  // the units of each gate that are looked at; what is normalised over the units needs all, 0 to Hp
-    bool split, per_gate, all, carry, cell, relu, has_inside_x, has_inside_h;
-    int norm;
-    Norming norming, cell_norming;
+    bool split, per_gate, all, norm, carry, cell, relu, has_inside_x, has_inside_h;
+    Norming norming;
     T forget_bias, gate_clip;
     Vectors<T> p;
 
@@ -182,7 +181,7 @@ template <class T> struct Layer {
     template <bool SPLIT> void lstm(const Forward<T>& w) const {
         sites(w, 0, 4);
         lstm_gates<SPLIT>(w);
-        w.statistics->c = cell ? statistics(w.c, span(1), cell_norming) : Statistics<T>{0, 1};
+        w.statistics->c = cell ? statistics(w.c, span(1), norming) : Statistics<T>{0, 1};
         lstm_out(w);
     }
     template <bool SPLIT> void lstm_gates(const Forward<T>& w) const {
@@ -210,7 +209,7 @@ template <class T> struct Layer {
         const Means<T> means = lstm_out_backward<SPLIT>(w);
         if (cell)
             standardize_backward(
-                cell_gradient(w), means.d, means.product, w.saved_c, w.statistics->c, span(1), cell_norming);
+                cell_gradient(w), means.d, means.product, w.saved_c, w.statistics->c, span(1), norming);
         lstm_gates_backward<SPLIT>(w);
         gates_backward<SPLIT>(w, w.temporary, 0, 4);
         inside_backward(w);
