@@ -110,8 +110,6 @@ WRONG = {
     "data nosuch": "unknown action 'nosuch'; there are: list, prepare",
     "search RUN": "missing: SENTENCE; expected: layernorm search RUN SENTENCE ... [OPTIONS]",
     "sample draw": "missing: RUN; expected: layernorm sample draw RUN [OPTIONS]",
-    "stability --network GUR": "unknown network 'GUR'; did you mean 'GRU'?",
-    "geometry --seed x": "--seed must be a whole number, got 'x'",
     "doctor now": "unexpected 'now'; expected: layernorm doctor [OPTIONS]",
 }
 """Wrong words, and the one line that answers them: what was given, and what is expected."""
@@ -154,7 +152,7 @@ def test_every_help_page_looks_alike(words, columns, capsys, monkeypatch):
 
 
 def test_a_help_page_tells_choices_and_defaults_of_the_preset(capsys):
-    assert cli.main(["run", "digits", "--preset", "smoke", "--help"]) == 0
+    assert cli.main(["run", "digits", "--preset", "smoke", "-h"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "--norm NAME ... what is normalised:" in text
     assert "[one of none, layer, batch, batch-hidden; default: none layer batch]" in text
@@ -184,7 +182,6 @@ def test_a_help_page_tells_choices_and_defaults_of_the_preset(capsys):
             ["run", "digits", "--checkpoint-seconds", "nan"],
             "--checkpoint-seconds must be a finite number, at least 0, got nan",
         ),
-        (["run", "digits", "--data", "."], "digits does not take --data: its data need no folder"),
     ],
 )
 def test_wrong_usage_exits_with_2(arguments, message, tmp_path, monkeypatch, capsys):
