@@ -11,6 +11,7 @@ from layernorm.equations.arguments import NO_CHANGES, RecurrentArguments
 from layernorm.formula import PLAIN, PRESETS, Recurrence
 from support.formula_space import drawn, drawn_changes, every_formula, in_types
 from support.instruction_sets import rest_of, share_of
+from support.threads import threads
 
 native = pytest.importorskip("layernorm.engines.native", exc_type=ImportError)
 pytestmark = pytest.mark.usefixtures("instruction_set")
@@ -146,15 +147,10 @@ def test_bits_do_not_depend_on_threads_or_on_other_rows(network, kind):
     changes = drawn_changes(recurrence, 12, 70, 40, 40, kind)
     few_changes = drawn_changes(recurrence, 10, 1, 900, 900, kind)
     few = drawn(recurrence, 10, 1, 33, 900, 900, True, True)  # fewer rows than threads: columns are shared out
-    before = torch.get_num_threads()
-    try:
-        found = []
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            calls = ((arguments, changes), (few, few_changes))
+    calls, found = ((arguments, changes), (few, few_changes)), []
+    for number in (1, 2, 3):
+        with threads(number):
             found.append([t for a, c in calls for t in both_ways(native, a, recurrence, False, None, c)[0]])
-    finally:
-        torch.set_num_threads(before)
     for other in found[1:]:
         assert all(map(torch.equal, found[0], other))
     x = arguments[0]
