@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import layernorm as ln
+from support.drawing import normal
 from support.networks import GATES, MODULE, NETWORKS, as_hx, flat
 
 T, B, I, H = 4, 5, 3, 4  # noqa: E741
@@ -15,10 +16,6 @@ lengths_or_not = pytest.mark.parametrize("lengths", LENGTHS, ids=["full", "lengt
 MODES = [(n, norm, training) for n in NETWORKS for norm in NORMS for training in (True, False)[: 1 + (norm == "batch")]]
 every_mode = pytest.mark.parametrize(("network", "norm", "training"), MODES)
 """Of batch norm training and evaluation; the others do the same in both."""
-
-
-def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def made(network, norm, **more):
