@@ -340,7 +340,7 @@ def test_a_second_process_is_refused(tmp_path, capsys):
         refused([*QUICK, "--out", str(tmp_path)], 1, "is in use by another process", capsys)
 
 
-def test_a_full_disk_fails_with_one_line_and_the_run_goes_on_later(tmp_path, capsys):
+def test_a_full_disk_fails_with_one_line_and_the_run_goes_on_later(tmp_path):
     command = [*QUICK, "--hidden", "64", "--out", str(tmp_path)]
 
     with processes.process(processes.with_small_files, 20_000, command, errors=tmp_path / "said") as process:
@@ -477,7 +477,7 @@ REAL = Path(os.environ.get("LAYERNORM_DATA", ""))  # read before the fixture hid
 
 
 @pytest.mark.skipif("LAYERNORM_DATA" not in os.environ, reason="needs the real MNIST")
-def test_mnist_itself(tmp_path, monkeypatch, capsys):
+def test_mnist_itself(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERNORM_DATA", str(REAL))
     command = ["run", "mnist", "--preset", "smoke", "--norm", "layer", "--batch-size", "128", "--epochs", "5"]
     assert cli.main([*command, "--out", str(tmp_path)]) == 0
